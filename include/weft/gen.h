@@ -1,0 +1,66 @@
+/* Weft gen: every named schedule, from one registry.
+ *
+ *     struct weft_program *table;
+ *     struct weft_shape shape = {.ranks = 4, .stages_per_rank = 2, .microbatches = 8};
+ *     if (weft_generate(NULL, "Interleaved1F1B", &shape, &table, &error) != WEFT_OK) ...
+ */
+#ifndef WEFT_GEN_H
+#define WEFT_GEN_H
+
+#include <weft/spec.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Time of one action of a stage, for the closed forms. B is i + w. */
+struct weft_unit_costs {
+  double f, i, w;
+};
+
+/* What is known about a schedule without generating it. */
+struct weft_schedule_info {
+  const char *name;
+  const char *summary;
+  const char *paper;               /* arXiv number, or "" */
+  enum weft_placement_kind placement;
+  uint32_t stages_per_rank_min;    /* v, lower end */
+  uint32_t stages_per_rank_max;    /* v, upper end; UINT32_MAX: any */
+  uint32_t stages_per_rank_default;
+  bool splits_backward;            /* uses I and W */
+  bool trains;                     /* has a backward at all */
+  bool in_pytorch;                 /* byte-identical with PyTorch's table */
+  bool fixed;                      /* one table for one shape */
+  const char *bubble;              /* closed form, "" where none is known */
+  const char *peak_activation;     /* closed form, in microbatches through all local stages */
+  const char *limits;              /* in words, "" for none */
+
+  /* The closed forms as numbers, for unit transfer-free stages; NULL where
+   * none is known. Bubble: idle time per rank, makespan - m·v·(f + i + w).
+   * Peak: of rank 0's worst rank. */
+  double (*bubble_of)(const struct weft_shape *shape, const struct weft_unit_costs *costs);
+  double (*peak_of)(const struct weft_shape *shape);
+};
+
+/* The registry: index 0 ... count-1, in the order of `weft gen --list`. */
+WEFT_API size_t weft_schedule_count(void);
+WEFT_API const struct weft_schedule_info *weft_schedule_at(size_t index);
+
+/* By name without regard to case, hyphens and underscores. NULL, and an error with "did you mean", when
+ * there is none. error may be NULL. */
+WEFT_API const struct weft_schedule_info *weft_schedule_find(const char *name,
+                                                             struct weft_error *error);
+
+/* The compute-only table of a named schedule. stages_per_rank 0 means the
+ * schedule's default; shape->placement is set by the schedule, except that
+ * ForwardOnly takes it from the shape. WEFT_ERR_USAGE names a limit of the recipe and
+ * the nearest values that work; WEFT_ERR_LIMIT the number of actions and the
+ * limit, before anything is allocated. */
+WEFT_API enum weft_status weft_generate(const struct weft_allocator *allocator, const char *name,
+                                        const struct weft_shape *shape, struct weft_program **out,
+                                        struct weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

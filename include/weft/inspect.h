@@ -1,0 +1,66 @@
+/* Weft inspect: ways to look at a table or a program: the dry run, the grid,
+ * the listing, the difference. Each appends text or gives a new program. */
+#ifndef WEFT_INSPECT_H
+#define WEFT_INSPECT_H
+
+#include <weft/verify.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* PyTorch's untimed dry run: the same actions, with bubbles where a rank had to
+ * wait. `in` is a program with SEND/RECV (lower a table with send_recv first;
+ * UNSHARD, RESHARD and REDUCE_GRAD and overlaps may be there too).
+ * WEFT_ERR_INVALID, naming what each rank waits for, when it gets stuck. */
+WEFT_API enum weft_status weft_dry_run(const struct weft_allocator *allocator,
+                                       const struct weft_program *in, struct weft_program **out,
+                                       struct weft_error *error);
+
+/* The step x rank text grid. */
+struct weft_grid_options {
+  uint64_t step_first, step_count; /* 0, 0: all */
+  const uint32_t *ranks;           /* columns to show; NULL: all */
+  uint32_t rank_count;
+  const struct weft_place *marks;  /* cells written as >cell< ; rows end in " <-- ERROR HERE" */
+  size_t mark_count;
+};
+/* NULL options: the whole grid without marks, byte-identical with PyTorch's. */
+WEFT_API enum weft_status weft_grid_print(const struct weft_program *program,
+                                          const struct weft_grid_options *options,
+                                          struct weft_text *text, struct weft_error *error);
+
+/* For each record, the record of the matching instruction on the peer: SEND <-> RECV; for a compute
+ * action of a program, nothing. matches[i] is an index into program->actions or
+ * WEFT_MATCH_NONE; the caller provides program->action_count entries. */
+#define WEFT_MATCH_NONE UINT32_MAX
+WEFT_API enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
+                                             struct weft_error *error);
+
+/* Where two programs differ. */
+struct weft_difference {
+  uint32_t rank;
+  uint64_t step_a, step_b;         /* cells; UINT64_MAX where that side has none */
+  const struct weft_action *a, *b; /* NULL where that side has none; else into the programs */
+};
+
+struct weft_diff {
+  size_t difference_count;
+  const struct weft_difference *differences;
+  uint64_t left_out; /* beyond differences_max */
+};
+
+/* Per rank, a shortest edit script (insertions and deletions; a deletion
+ * directly followed by an insertion is one changed cell). Rows that differ in
+ * more than `edits_max` places are compared cell by cell from there on, so time
+ * stays linear. */
+WEFT_API enum weft_status weft_diff_create(const struct weft_allocator *allocator,
+                                           const struct weft_program *a,
+                                           const struct weft_program *b, size_t differences_max,
+                                           struct weft_diff **out, struct weft_error *error);
+WEFT_API void weft_diff_destroy(struct weft_diff *diff);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

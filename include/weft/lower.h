@@ -1,0 +1,61 @@
+/* Weft lower: from a compute-only table to a program with communication.
+ *
+ * Four passes and slot assignment, each of them usable alone
+ * (docs/adding-a-pass.md). All drop bubbles. */
+#ifndef WEFT_LOWER_H
+#define WEFT_LOWER_H
+
+#include <weft/spec.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+struct weft_lower_options {
+  bool merge_bw;            /* I directly followed by its W becomes B; default false */
+  bool unshard;             /* UNSHARD/RESHARD; default true */
+  bool reduce_grad;         /* REDUCE_GRAD; default true */
+  bool communicate;         /* SEND/RECV; default true */
+  bool assign_slots;        /* buffers; default true, needs communicate */
+  uint32_t unshard_window;  /* stages of a rank unsharded at once; default 3, at least 1 */
+};
+
+WEFT_API struct weft_lower_options weft_lower_options_default(void);
+
+/* Runs the passes that are switched on, in their order. NULL options: default.
+ * WEFT_ERR_INVALID when the table cannot be executed (the message names what
+ * ranks wait for), or when it is a program with communication already. */
+WEFT_API enum weft_status weft_lower(const struct weft_allocator *allocator,
+                                     const struct weft_program *table,
+                                     const struct weft_lower_options *options,
+                                     struct weft_program **out, struct weft_error *error);
+
+/* A pass: const program in, new program out. */
+struct weft_pass {
+  const char *name;
+  const char *summary;
+  enum weft_status (*run)(const struct weft_allocator *allocator, const struct weft_program *in,
+                          const struct weft_lower_options *options, struct weft_program **out,
+                          struct weft_error *error);
+};
+
+/* In the order in which weft_lower() runs them: merge_bw, unshard, reduce_grad, send_recv. */
+WEFT_API size_t weft_pass_count(void);
+WEFT_API const struct weft_pass *weft_pass_at(size_t index);
+
+/* What a slot number means:
+ *   RECV_F, RECV_B   the receive buffer the message arrives in; it is free again
+ *                    when the compute that consumes it (F; B or I) is done
+ *   F, B, I, W       the activation buffer of that (stage, microbatch): taken by
+ *                    F, free again after B or W (after F, where no backward follows)
+ *   everything else  WEFT_SLOT_NONE
+ * Receive buffers are shared by all stages and both directions of a rank,
+ * activation buffers by all its stages; each kind is coloured with as few as
+ * the lifetimes allow. Writes program->slots, receive_slots, activation_slots. */
+#define WEFT_SLOT_NONE UINT32_MAX
+WEFT_API enum weft_status weft_slots_assign(struct weft_program *program, struct weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,44 @@
+/* Weft spec: the pipeline that a schedule is for: its shape and its placement
+ * of stages on ranks. */
+#ifndef WEFT_SPEC_H
+#define WEFT_SPEC_H
+
+#include <weft/ir.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum weft_placement_kind {
+  WEFT_PLACEMENT_LOOP,    /* stage s on rank s mod p */
+  WEFT_PLACEMENT_V,       /* rank r owns r and 2p-1-r; for larger even v the direction alternates */
+  WEFT_PLACEMENT_INFERRED /* any other: a stage belongs to the rank that computes it */
+};
+
+WEFT_API const char *weft_placement_name(enum weft_placement_kind kind);
+
+/* p ranks, v stages per rank, m microbatches. */
+struct weft_shape {
+  uint32_t ranks;
+  uint32_t stages_per_rank;
+  uint32_t microbatches;
+  enum weft_placement_kind placement; /* LOOP or V */
+};
+
+/* Rank of a stage, and the stage that rank owns as its k-th (k < v, ascending),
+ * under LOOP or V placement. */
+WEFT_API uint32_t weft_shape_rank_of(const struct weft_shape *shape, uint32_t stage);
+WEFT_API uint32_t weft_shape_stage_of(const struct weft_shape *shape, uint32_t rank, uint32_t k);
+
+#define WEFT_RANK_NONE UINT32_MAX /* a stage that nobody computes */
+
+/* Reads the placement off a table: rank_of[s] for s < program->stage_count,
+ * which the caller provides, becomes the first rank that computes stage s, or
+ * WEFT_RANK_NONE. Returns what kind it is. */
+WEFT_API enum weft_placement_kind weft_placement_infer(const struct weft_program *program,
+                                                       uint32_t *rank_of);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

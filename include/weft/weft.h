@@ -1,0 +1,37 @@
+/* Weft: pipeline-parallel schedules: plan them, prove them safe, look at them.
+ *
+ * The simplest use, from a name to a proven program:
+ *
+ *     #include <weft/weft.h>
+ *
+ *     struct weft_shape shape = {.ranks = 4, .microbatches = 8};
+ *     struct weft_error error;
+ *     struct weft_program *table, *program;
+ *     struct weft_report *report;
+ *
+ *     if (weft_generate(NULL, "1F1B", &shape, &table, &error) != WEFT_OK ||
+ *         weft_lower(NULL, table, NULL, &program, &error) != WEFT_OK ||
+ *         weft_verify(NULL, program, NULL, &report, &error) != WEFT_OK) {
+ *       fprintf(stderr, "%s\n%s\n", error.message, error.hint);
+ *     }
+ *     puts(report->ok ? "cannot hang" : report->findings[0].message);
+ *
+ *     weft_report_destroy(report);
+ *     weft_program_destroy(program);
+ *     weft_program_destroy(table);
+ *
+ * Reading order: base.h (errors, memory), ir.h (the language), spec.h (shape
+ * and placement), gen.h (named schedules), lower.h (communication, buffers),
+ * verify.h (the proof), inspect.h (dry run, grid, listing, difference). */
+#ifndef WEFT_WEFT_H
+#define WEFT_WEFT_H
+
+#include <weft/base.h>
+#include <weft/gen.h>
+#include <weft/inspect.h>
+#include <weft/ir.h>
+#include <weft/lower.h>
+#include <weft/spec.h>
+#include <weft/verify.h>
+
+#endif
