@@ -20,10 +20,10 @@ extern "C" {
 
 #if defined(__GNUC__)
 #define WEFT_API __attribute__((visibility("default")))
-#define WEFT_PRINTF(format, first) __attribute__((format(printf, format, first)))
+#define WEFT_PRINTF(message, first) __attribute__((format(printf, message, first)))
 #else
 #define WEFT_API
-#define WEFT_PRINTF(format, first)
+#define WEFT_PRINTF(message, first)
 #endif
 
 #define WEFT_VERSION_MAJOR 0
@@ -92,7 +92,7 @@ WEFT_API void weft_text_add(struct weft_text *text, const char *string);
 WEFT_API void weft_text_add_number(struct weft_text *text, uint64_t number);
 WEFT_API void weft_text_addf(struct weft_text *text, const char *format, ...) WEFT_PRINTF(2, 3);
 
-/* Text from outside, made safe for a terminal: control bytes, DEL and invalid UTF-8 become \\xNN. */
+/* Text from outside, made safe for a terminal: control bytes, DEL and invalid UTF-8 become \xNN. */
 WEFT_API void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size);
 
 /* WEFT_OK, or WEFT_ERR_MEMORY (and fills error, if given) when an append failed. */

@@ -95,6 +95,7 @@ struct weft_program {
   uint32_t stage_count;         /* largest stage + 1 */
   uint32_t microbatch_count;    /* largest microbatch + 1 */
   uint64_t action_count;        /* records in `actions` */
+  uint64_t action_capacity;     /* records allocated */
   struct weft_action *actions;  /* [action_count], rank after rank */
   uint64_t *row_begin;          /* [rank_count + 1]: rank r is actions[row_begin[r] .. row_begin[r + 1]) */
   uint32_t *slots;              /* [action_count], or NULL before slot assignment (weft/lower.h) */

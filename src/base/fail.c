@@ -1,0 +1,74 @@
+/* Errors: filling struct weft_error, and making outside text safe to show. */
+#include "base/fail.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+const char *weft_version(void) { return WEFT_VERSION; }
+
+const char *weft_status_name(enum weft_status status) {
+  switch (status) {
+    case WEFT_OK: return "ok";
+    case WEFT_ERR_USAGE: return "usage";
+    case WEFT_ERR_FORMAT: return "format";
+    case WEFT_ERR_LIMIT: return "limit";
+    case WEFT_ERR_MEMORY: return "memory";
+    case WEFT_ERR_INVALID: return "invalid";
+    case WEFT_ERR_MISSING: return "missing";
+    case WEFT_ERR_IO: return "io";
+  }
+  return "unknown";
+}
+
+/* Marks a text of `wanted` bytes that was cut to fit. */
+static void mark_cut(char *buffer, size_t buffer_size, int wanted) {
+  if (wanted >= 0 && (size_t)wanted >= buffer_size && buffer_size >= 4) {
+    memcpy(buffer + buffer_size - 4, "...", 4);
+  }
+}
+
+enum weft_status weft_fail(struct weft_error *error, enum weft_status status, const char *hint,
+                           const char *format, ...) {
+  if (error == NULL) {
+    return status;
+  }
+  *error = (struct weft_error){.status = status};
+  va_list arguments;
+  va_start(arguments, format);
+  mark_cut(error->message, sizeof error->message,
+           vsnprintf(error->message, sizeof error->message, format, arguments));
+  va_end(arguments);
+  mark_cut(error->hint, sizeof error->hint,
+           snprintf(error->hint, sizeof error->hint, "%s", hint));
+  return status;
+}
+
+enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes) {
+  return weft_fail(error, WEFT_ERR_MEMORY, "close other programs, or use a smaller schedule",
+                   "out of memory: %zu bytes could not be had", bytes);
+}
+
+static bool is_plain(unsigned char byte) { return byte >= 0x20 && byte < 0x7f; }
+
+char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size) {
+  size_t used = 0;
+  for (size_t i = 0; i < size; i++) {
+    const unsigned char byte = (unsigned char)data[i];
+    const size_t width = is_plain(byte) ? 1 : 4;
+    /* Leave room for "..." and the NUL until it is known that all fits. */
+    const size_t reserve = i + 1 < size ? 4 : 1;
+    if (used + width + reserve > buffer_size) {
+      (void)snprintf(buffer + used, buffer_size - used, "...");
+      return buffer;
+    }
+    if (is_plain(byte)) {
+      buffer[used] = (char)byte;
+    } else {
+      (void)snprintf(buffer + used, width + 1, "\\x%02x", byte);
+    }
+    used += width;
+  }
+  buffer[used] = '\0';
+  return buffer;
+}

@@ -1,0 +1,15 @@
+/* splitmix64: small, fast, the same on every machine; good enough for tests,
+ * jitter and search, not for secrets. */
+#include "base/random.h"
+
+uint64_t weft_random_next(struct weft_random *random) {
+  uint64_t z = (random->state += UINT64_C(0x9e3779b97f4a7c15));
+  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
+  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
+  return z ^ (z >> 31);
+}
+
+uint32_t weft_random_below(struct weft_random *random, uint32_t bound) {
+  /* Multiply-shift; the bias is below 2^-32 and of no matter here. */
+  return (uint32_t)(((weft_random_next(random) >> 32) * bound) >> 32);
+}

@@ -1,0 +1,125 @@
+/* The growing text: what printers, listings and the command write into. */
+#include "base/memory.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+
+enum { TEXT_BYTES_MIN = 256 };
+
+/* Makes room for `more` bytes and a NUL. */
+static bool reserve(struct weft_text *text, size_t more) {
+  if (text->failed) {
+    return false;
+  }
+  if (text->capacity - text->size > more) {
+    return true;
+  }
+  const struct weft_allocator *allocator =
+      text->allocator != NULL ? text->allocator : weft_allocator_default();
+  uint64_t needed;
+  if (!weft_add(text->size, (uint64_t)more + 1, &needed) || needed > PTRDIFF_MAX / 2) {
+    text->failed = true;
+    return false;
+  }
+  size_t capacity = text->capacity * 2 < TEXT_BYTES_MIN ? TEXT_BYTES_MIN : text->capacity * 2;
+  if (capacity < needed) {
+    capacity = (size_t)needed;
+  }
+  char *data = allocator->reallocate(allocator->context, text->data, text->capacity, capacity);
+  if (data == NULL) {
+    text->failed = true;
+    return false;
+  }
+  text->data = data;
+  text->capacity = capacity;
+  return true;
+}
+
+void weft_text_finish(struct weft_text *text) {
+  weft_array_free(text->allocator, text->data, 1, text->capacity);
+  *text = (struct weft_text){.allocator = text->allocator};
+}
+
+enum weft_status weft_text_status(const struct weft_text *text, struct weft_error *error) {
+  return text->failed ? weft_fail_memory(error, text->capacity * 2) : WEFT_OK;
+}
+
+void weft_text_append(struct weft_text *text, const char *data, size_t size) {
+  if (!reserve(text, size)) {
+    return;
+  }
+  if (size > 0) {
+    memcpy(text->data + text->size, data, size);
+  }
+  text->size += size;
+  text->data[text->size] = '\0';
+}
+
+void weft_text_add(struct weft_text *text, const char *string) {
+  weft_text_append(text, string, strlen(string));
+}
+
+void weft_text_add_number(struct weft_text *text, uint64_t number) {
+  char digits[20];
+  size_t first = sizeof digits;
+  do {
+    digits[--first] = (char)('0' + number % 10);
+    number /= 10;
+  } while (number > 0);
+  weft_text_append(text, digits + first, sizeof digits - first);
+}
+
+void weft_text_addf(struct weft_text *text, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  const int size = vsnprintf(NULL, 0, format, arguments);
+  va_end(arguments);
+  if (size < 0 || !reserve(text, (size_t)size)) {
+    text->failed = true;
+    return;
+  }
+  va_start(arguments, format);
+  (void)vsnprintf(text->data + text->size, (size_t)size + 1, format, arguments);
+  va_end(arguments);
+  text->size += (size_t)size;
+}
+
+/* Length of the well-formed UTF-8 sequence at data, 0 if there is none.
+ * Overlong forms, surrogates and C1 controls (U+0080-U+009F, which terminals
+ * obey) do not count as well-formed. */
+static size_t utf8_length(const unsigned char *data, size_t size) {
+  const unsigned char lead = data[0];
+  const size_t length = lead >= 0xf0 && lead <= 0xf4 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 ? 2 : 0;
+  if (length == 0 || lead > 0xf4 || length > size) {
+    return 0;
+  }
+  for (size_t i = 1; i < length; i++) {
+    if ((data[i] & 0xc0) != 0x80) {
+      return 0;
+    }
+  }
+  const bool overlong = (lead == 0xe0 && data[1] < 0xa0) || (lead == 0xf0 && data[1] < 0x90);
+  const bool outside = (lead == 0xed && data[1] > 0x9f) || (lead == 0xf4 && data[1] > 0x8f);
+  const bool control = lead == 0xc2 && data[1] < 0xa0;
+  return overlong || outside || control ? 0 : length;
+}
+
+void weft_text_add_escaped(struct weft_text *text, const char *data, size_t size) {
+  const unsigned char *bytes = (const unsigned char *)data;
+  for (size_t i = 0; i < size;) {
+    size_t length = bytes[i] >= 0x20 && bytes[i] < 0x7f ? 1 : 0;
+    if (bytes[i] >= 0x80) {
+      length = utf8_length(bytes + i, size - i);
+    }
+    if (length > 0) {
+      weft_text_append(text, data + i, length);
+      i += length;
+    } else {
+      weft_text_addf(text, "\\x%02x", bytes[i]);
+      i++;
+    }
+  }
+}

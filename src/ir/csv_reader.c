@@ -1,0 +1,309 @@
+/* The reader: CSV text to a program. Strict where the language is strict; the
+ * tolerated spellings are listed at weft_program_parse() in weft/ir.h. The
+ * first fault ends the reading, with line, column and cell.
+ *
+ * A row is read in one sweep, cell by cell, straight into the builder; nothing
+ * else is allocated, so hostile input costs at most its own size. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/ir.h>
+
+#include "base/fail.h"
+#include "ir/program_builder.h"
+
+struct reader {
+  const char *at;
+  const char *end;
+  const char *line_begin;
+  const char *cell_begin;
+  const char *name;
+  uint64_t line;
+  struct weft_program_builder builder;
+  struct weft_error *error;
+};
+
+/* ---- Faults ---- */
+
+static const char *cell_end(const struct reader *reader) {
+  const char *end = reader->cell_begin;
+  while (end < reader->end && *end != ',' && *end != '\n') {
+    end++;
+  }
+  if (end > reader->cell_begin && end[-1] == '\r') {
+    end--;
+  }
+  return end;
+}
+
+/* The fault at `where`: "file:line:column: in cell 'x': expected ..., found ...". */
+static enum weft_status fault(struct reader *reader, const char *where, enum weft_status status,
+                              const char *expected, const char *hint) {
+  char cell[96], name[128];
+  const char *end = cell_end(reader);
+  weft_escape(cell, sizeof cell, reader->cell_begin, (size_t)(end - reader->cell_begin));
+  weft_escape(name, sizeof name, reader->name, strlen(reader->name));
+  const uint64_t column = (uint64_t)(where - reader->line_begin) + 1;
+  char byte[8] = "", found[32] = "the end of the cell";
+  if (where < end) {
+    (void)snprintf(found, sizeof found, "'%s'", weft_escape(byte, sizeof byte, where, 1));
+  }
+  (void)weft_fail(reader->error, status, hint,
+                  "%s:%" PRIu64 ":%" PRIu64 ": in cell '%s': expected %s, found %s", name,
+                  reader->line, column, cell, expected, found);
+  if (reader->error != NULL) {
+    reader->error->line = reader->line;
+    reader->error->column = column;
+  }
+  return status;
+}
+
+#define HINT_LANGUAGE "actions look like 0F1, 2SEND_F0, 3UNSHARD or (0F8;7B0)OVERLAP_F_B"
+
+/* ---- Pieces of a cell ---- */
+
+static bool is_digit(const struct reader *reader) {
+  return reader->at < reader->end && *reader->at >= '0' && *reader->at <= '9';
+}
+
+static bool is_letter(const struct reader *reader) {
+  return reader->at < reader->end &&
+         ((*reader->at >= 'A' && *reader->at <= 'Z') || *reader->at == '_');
+}
+
+static void skip_blanks(struct reader *reader) {
+  while (reader->at < reader->end && (*reader->at == ' ' || *reader->at == '\t')) {
+    reader->at++;
+  }
+}
+
+static bool at_cell_end(const struct reader *reader) {
+  if (reader->at == reader->end || *reader->at == ',' || *reader->at == '\n') {
+    return true;
+  }
+  /* "\r" counts only as part of a line end, or at the very end of the text. */
+  return *reader->at == '\r' && (reader->at + 1 == reader->end || reader->at[1] == '\n');
+}
+
+/* A number below `limit`; `what` names it in errors. */
+static enum weft_status read_number(struct reader *reader, const char *what, uint32_t limit,
+                                    uint32_t *number) {
+  const char *begin = reader->at;
+  char expected[80];
+  if (!is_digit(reader)) {
+    (void)snprintf(expected, sizeof expected, "a %s number", what);
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, expected, HINT_LANGUAGE);
+  }
+  uint32_t value = 0;
+  while (is_digit(reader)) {
+    value = value * 10 + (uint32_t)(*reader->at - '0');
+    if (value >= limit) {
+      (void)snprintf(expected, sizeof expected, "a %s number of at most %" PRIu32, what, limit - 1);
+      return fault(reader, begin, WEFT_ERR_LIMIT, expected,
+                   "numbers count from 0; the limits are listed in docs/language.md");
+    }
+    reader->at++;
+  }
+  *number = value;
+  return WEFT_OK;
+}
+
+/* The longest run of letters is the op, so SEND_F is never read as S. */
+static enum weft_status read_op(struct reader *reader, enum weft_op *op) {
+  const char *begin = reader->at;
+  while (is_letter(reader)) {
+    reader->at++;
+  }
+  const size_t size = (size_t)(reader->at - begin);
+  for (unsigned k = WEFT_OP_IDLE + 1; k < WEFT_OP_OVERLAP_F_B; k++) {
+    const char *text = weft_op_info((enum weft_op)k)->text;
+    if (strlen(text) == size && memcmp(text, begin, size) == 0) {
+      *op = (enum weft_op)k;
+      return WEFT_OK;
+    }
+  }
+  reader->at = begin;
+  return fault(reader, begin, WEFT_ERR_FORMAT,
+               "one of F B I W SEND_F RECV_F SEND_B RECV_B UNSHARD RESHARD REDUCE_GRAD",
+               HINT_LANGUAGE);
+}
+
+/* Today's spelling: stage op [microbatch]. */
+static enum weft_status read_plain(struct reader *reader, struct weft_action *action) {
+  uint32_t stage, microbatch = 0;
+  enum weft_op op;
+  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &stage));
+  WEFT_TRY(read_op(reader, &op));
+  if (weft_op_info(op)->has_microbatch) {
+    WEFT_TRY(read_number(reader, "microbatch", WEFT_MICROBATCHES_MAX, &microbatch));
+  }
+  *action = weft_action_make(op, stage, microbatch);
+  return WEFT_OK;
+}
+
+/* The older spelling: F0_s2, a letter, the microbatch, "_s", the stage. */
+static enum weft_status read_old(struct reader *reader, struct weft_action *action) {
+  static const char letters[] = "FBIW";
+  static const enum weft_op ops[] = {WEFT_OP_F, WEFT_OP_B, WEFT_OP_I, WEFT_OP_W};
+  const char *letter = strchr(letters, *reader->at);
+  uint32_t stage, microbatch;
+  if (letter == NULL || *letter == '\0') {
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action", HINT_LANGUAGE);
+  }
+  reader->at++;
+  WEFT_TRY(read_number(reader, "microbatch", WEFT_MICROBATCHES_MAX, &microbatch));
+  if (reader->end - reader->at < 2 || memcmp(reader->at, "_s", 2) != 0) {
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, "'_s' and a stage number (F0_s2)",
+                 HINT_LANGUAGE);
+  }
+  reader->at += 2;
+  WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &stage));
+  *action = weft_action_make(ops[letter - letters], stage, microbatch);
+  return WEFT_OK;
+}
+
+static enum weft_status read_action(struct reader *reader, struct weft_action *action) {
+  if (is_digit(reader)) {
+    return read_plain(reader, action);
+  }
+  if (is_letter(reader)) {
+    return read_old(reader, action);
+  }
+  return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action", HINT_LANGUAGE);
+}
+
+static enum weft_status expect(struct reader *reader, const char *token) {
+  const size_t size = strlen(token);
+  if ((size_t)(reader->end - reader->at) < size || memcmp(reader->at, token, size) != 0) {
+    char expected[32];
+    (void)snprintf(expected, sizeof expected, "'%s'", token);
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, expected, HINT_LANGUAGE);
+  }
+  reader->at += size;
+  return WEFT_OK;
+}
+
+/* "(" action { ";" action } ")OVERLAP_F_B". The header is written first and
+ * its part count put in at the end. */
+static enum weft_status read_overlap(struct reader *reader) {
+  struct weft_program_builder *builder = &reader->builder;
+  const uint64_t header = builder->count;
+  uint32_t parts = 0;
+  weft_program_builder_add(builder, weft_action_overlap(0));
+  reader->at++;
+  for (;;) {
+    struct weft_action part;
+    skip_blanks(reader);
+    const char *begin = reader->at;
+    WEFT_TRY(read_action(reader, &part));
+    if (++parts > UINT8_MAX) {
+      return fault(reader, begin, WEFT_ERR_LIMIT, "at most 255 parts", HINT_LANGUAGE);
+    }
+    weft_program_builder_add(builder, part);
+    skip_blanks(reader);
+    if (reader->at == reader->end || *reader->at != ';') {
+      break;
+    }
+    reader->at++;
+  }
+  WEFT_TRY(expect(reader, ")"));
+  WEFT_TRY(expect(reader, weft_op_info(WEFT_OP_OVERLAP_F_B)->text));
+  if (builder->status == WEFT_OK) {
+    builder->actions[header] = weft_action_overlap(parts);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_cell(struct reader *reader) {
+  reader->cell_begin = reader->at;
+  skip_blanks(reader);
+  if (at_cell_end(reader)) {
+    weft_program_builder_add(&reader->builder, weft_action_idle());
+    return WEFT_OK;
+  }
+  if (*reader->at == '(') {
+    WEFT_TRY(read_overlap(reader));
+  } else if (*reader->at == '"') {
+    WEFT_TRY(expect(reader, "\"\""));
+    weft_program_builder_add(&reader->builder, weft_action_idle());
+  } else {
+    struct weft_action action;
+    WEFT_TRY(read_action(reader, &action));
+    weft_program_builder_add(&reader->builder, action);
+  }
+  skip_blanks(reader);
+  if (!at_cell_end(reader)) {
+    return fault(reader, reader->at, WEFT_ERR_FORMAT, "',' or the end of the line", HINT_LANGUAGE);
+  }
+  return WEFT_OK;
+}
+
+/* ---- Rows and the file ---- */
+
+static void end_line(struct reader *reader) {
+  if (reader->at < reader->end && *reader->at == '\r') {
+    reader->at++;
+  }
+  if (reader->at < reader->end) {
+    reader->at++; /* the \n */
+  }
+  reader->line++;
+  reader->line_begin = reader->at;
+}
+
+static enum weft_status read_row(struct reader *reader) {
+  reader->cell_begin = reader->at;
+  skip_blanks(reader);
+  const bool blank = at_cell_end(reader) && (reader->at == reader->end || *reader->at != ',');
+  if (!blank) {
+    reader->at = reader->cell_begin;
+    WEFT_TRY(read_cell(reader));
+    while (reader->at < reader->end && *reader->at == ',') {
+      reader->at++;
+      WEFT_TRY(read_cell(reader));
+    }
+  }
+  end_line(reader);
+  weft_program_builder_end_row(&reader->builder);
+  return WEFT_OK;
+}
+
+static enum weft_status read_rows(struct reader *reader) {
+  static const char byte_order_mark[] = "\xef\xbb\xbf";
+  if (reader->end - reader->at >= 3 && memcmp(reader->at, byte_order_mark, 3) == 0) {
+    reader->at += 3;
+    reader->line_begin = reader->at;
+  }
+  if (reader->at == reader->end) {
+    char name[128];
+    return weft_fail(reader->error, WEFT_ERR_FORMAT,
+                     "'weft gen 1F1B -p 4 -m 8' writes a table to start from",
+                     "%s: empty: expected a row of actions per rank",
+                     weft_escape(name, sizeof name, reader->name, strlen(reader->name)));
+  }
+  while (reader->at < reader->end && reader->builder.status == WEFT_OK) {
+    WEFT_TRY(read_row(reader));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_program_parse(const struct weft_allocator *allocator, const char *text,
+                                    size_t size, const char *name, struct weft_program **out,
+                                    struct weft_error *error) {
+  struct reader reader = {.at = text,
+                          .end = text + size,
+                          .line_begin = text,
+                          .cell_begin = text,
+                          .name = name != NULL ? name : "input",
+                          .line = 1,
+                          .error = error};
+  /* A cell takes about six bytes; the builder grows or shrinks from there. */
+  weft_program_builder_init(&reader.builder, allocator, size / 6 + 1, 16);
+  const enum weft_status status = read_rows(&reader);
+  if (status < 0) {
+    weft_program_builder_abandon(&reader.builder);
+    return status;
+  }
+  return weft_program_builder_finish(&reader.builder, out, error);
+}

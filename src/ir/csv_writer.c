@@ -1,0 +1,86 @@
+/* Actions and programs as text, spelled from the op table. */
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/ir.h>
+
+#include "ir/action.h"
+
+static void print_record(const struct weft_action *action, struct weft_text *text) {
+  const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
+  weft_text_add_number(text, action->stage);
+  weft_text_add(text, info->text);
+  if (info->has_microbatch) {
+    weft_text_add_number(text, action->microbatch);
+  }
+}
+
+void weft_action_print(const struct weft_action *action, struct weft_text *text) {
+  if (action->op == WEFT_OP_IDLE) {
+    return;
+  }
+  if (action->op != WEFT_OP_OVERLAP_F_B) {
+    print_record(action, text);
+    return;
+  }
+  weft_text_append(text, "(", 1);
+  for (uint32_t k = 1; k <= action->parts; k++) {
+    if (k > 1) {
+      weft_text_append(text, ";", 1);
+    }
+    print_record(action + k, text);
+  }
+  weft_text_append(text, ")", 1);
+  weft_text_add(text, weft_op_info(WEFT_OP_OVERLAP_F_B)->text);
+}
+
+static int format_record(const struct weft_action *action, char *buffer, size_t size) {
+  const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
+  return info->has_microbatch
+             ? snprintf(buffer, size, "%u%s%u", action->stage, info->text, action->microbatch)
+             : snprintf(buffer, size, "%u%s", action->stage, info->text);
+}
+
+char *weft_action_format(const struct weft_action *action, char *buffer, size_t size) {
+  /* Largest record: 5 digits, 11 letters, 8 digits. */
+  char piece[32];
+  size_t used = 0;
+  buffer[0] = '\0';
+  if (action->op == WEFT_OP_IDLE) {
+    return buffer;
+  }
+  const uint32_t records = weft_cell_records(action);
+  for (uint32_t k = records > 1 ? 1 : 0; k < records; k++) {
+    (void)format_record(action + k, piece, sizeof piece);
+    const char *before = records == 1 ? "" : k == 1 ? "(" : ";";
+    const char *after = records == 1 || k + 1 < records ? "" : ")OVERLAP_F_B";
+    const int added = snprintf(buffer + used, size - used, "%s%s%s", before, piece, after);
+    if (added < 0 || (size_t)added >= size - used) {
+      memcpy(buffer + size - 4, "...", 4);
+      return buffer;
+    }
+    used += (size_t)added;
+  }
+  return buffer;
+}
+
+static void print_row(const struct weft_program *program, uint32_t rank, struct weft_text *text) {
+  const uint64_t begin = program->row_begin[rank], end = program->row_begin[rank + 1];
+  if (end == begin + 1 && program->actions[begin].op == WEFT_OP_IDLE) {
+    /* A lone empty cell would read as a rank without actions. */
+    weft_text_add(text, "\"\"");
+  }
+  for (uint64_t i = begin; i < end; i += weft_cell_records(&program->actions[i])) {
+    if (i > begin) {
+      weft_text_append(text, ",", 1);
+    }
+    weft_action_print(&program->actions[i], text);
+  }
+  weft_text_append(text, "\n", 1);
+}
+
+void weft_program_print(const struct weft_program *program, struct weft_text *text) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    print_row(program, r, text);
+  }
+}

@@ -1,0 +1,22 @@
+/* Making programs: for the modules that produce them (reader, generators,
+ * passes, dry run). */
+#ifndef IR_PROGRAM_H
+#define IR_PROGRAM_H
+
+#include <weft/ir.h>
+
+/* A program with row_begin filled and everything else of it for the caller to
+ * write: actions are uninitialised, level and counts are set by
+ * weft_program_seal(). WEFT_ERR_LIMIT above WEFT_RANKS_MAX or WEFT_ACTIONS_MAX. */
+enum weft_status weft_program_allocate(const struct weft_allocator *allocator, uint32_t rank_count,
+                                       const uint64_t *row_sizes, struct weft_program **out,
+                                       struct weft_error *error);
+
+/* Level, stage and microbatch count, read off the actions. */
+void weft_program_seal(struct weft_program *program);
+
+/* Gives back actions beyond the last row's end, after rows were made shorter
+ * than allocated. Cannot fail. */
+void weft_program_shrink(struct weft_program *program);
+
+#endif

@@ -1,0 +1,157 @@
+/* The program builder: one flat array that grows, then becomes the program
+ * without a copy. */
+#include "ir/program_builder.h"
+
+#include <inttypes.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "ir/program.h"
+
+static void fail(struct weft_program_builder *builder, enum weft_status status, size_t bytes) {
+  if (builder->status == WEFT_OK) {
+    builder->status = status;
+    builder->failed_bytes = bytes;
+  }
+}
+
+void weft_program_builder_init(struct weft_program_builder *builder,
+                               const struct weft_allocator *allocator, uint64_t actions,
+                               uint32_t rows) {
+  *builder = (struct weft_program_builder){.allocator = allocator,
+                                           .capacity = actions > 0 ? actions : 1,
+                                           .row_capacity = rows > 0 ? rows : 1};
+  builder->actions =
+      weft_array_allocate(allocator, builder->capacity, sizeof *builder->actions);
+  builder->row_begin =
+      weft_array_allocate(allocator, builder->row_capacity + 1u, sizeof *builder->row_begin);
+  if (builder->actions == NULL || builder->row_begin == NULL) {
+    fail(builder, WEFT_ERR_MEMORY, builder->capacity * sizeof *builder->actions);
+    return;
+  }
+  builder->row_begin[0] = 0;
+}
+
+/* Moves an array to a larger block; false, with the array untouched, when out
+ * of memory. */
+static bool enlarge(struct weft_program_builder *builder, void *array, size_t old_bytes,
+                    size_t new_bytes, void **larger) {
+  const struct weft_allocator *allocator =
+      builder->allocator != NULL ? builder->allocator : weft_allocator_default();
+  *larger = allocator->reallocate(allocator->context, array, old_bytes, new_bytes);
+  if (*larger == NULL) {
+    fail(builder, WEFT_ERR_MEMORY, new_bytes);
+  }
+  return *larger != NULL;
+}
+
+bool weft_program_builder_grow(struct weft_program_builder *builder) {
+  if (builder->status != WEFT_OK) {
+    return false;
+  }
+  if (builder->count >= WEFT_ACTIONS_MAX) {
+    fail(builder, WEFT_ERR_LIMIT, 0);
+    return false;
+  }
+  const size_t size = sizeof *builder->actions;
+  const uint64_t capacity = builder->capacity * 2 < 64 ? 64 : builder->capacity * 2;
+  void *larger;
+  if (!enlarge(builder, builder->actions, builder->capacity * size, capacity * size, &larger)) {
+    return false;
+  }
+  builder->actions = larger;
+  builder->capacity = capacity;
+  return true;
+}
+
+void weft_program_builder_idle(struct weft_program_builder *builder, uint64_t cells) {
+  for (uint64_t i = 0; i < cells; i++) {
+    weft_program_builder_add(builder, weft_action_idle());
+  }
+}
+
+void weft_program_builder_end_row(struct weft_program_builder *builder) {
+  if (builder->status != WEFT_OK) {
+    return;
+  }
+  if (builder->row_count == WEFT_RANKS_MAX) {
+    fail(builder, WEFT_ERR_LIMIT, 1);
+    return;
+  }
+  if (builder->row_count == builder->row_capacity) {
+    const size_t size = sizeof *builder->row_begin;
+    const uint32_t capacity = builder->row_capacity * 2;
+    void *larger;
+    if (!enlarge(builder, builder->row_begin, (builder->row_capacity + 1u) * size,
+                 (capacity + 1u) * size, &larger)) {
+      return;
+    }
+    builder->row_begin = larger;
+    builder->row_capacity = capacity;
+  }
+  builder->row_begin[++builder->row_count] = builder->count;
+}
+
+void weft_program_builder_abandon(struct weft_program_builder *builder) {
+  weft_array_free(builder->allocator, builder->actions, builder->capacity,
+                  sizeof *builder->actions);
+  weft_array_free(builder->allocator, builder->row_begin, builder->row_capacity + 1u,
+                  sizeof *builder->row_begin);
+  *builder = (struct weft_program_builder){.allocator = builder->allocator};
+}
+
+static enum weft_status report(const struct weft_program_builder *builder,
+                               struct weft_error *error) {
+  if (builder->status == WEFT_ERR_MEMORY) {
+    return weft_fail_memory(error, builder->failed_bytes);
+  }
+  return weft_fail(error, WEFT_ERR_LIMIT, "split the job into smaller ones",
+                   "more than %" PRIu64 " %s, which is the limit",
+                   builder->failed_bytes != 0 ? (uint64_t)WEFT_RANKS_MAX : WEFT_ACTIONS_MAX,
+                   builder->failed_bytes != 0 ? "ranks" : "actions");
+}
+
+/* row_begin shrunk to its exact size: the program frees it by its rank count. */
+static bool fit_rows(struct weft_program_builder *builder) {
+  const size_t size = sizeof *builder->row_begin;
+  void *exact;
+  if (builder->row_count == builder->row_capacity) {
+    return true;
+  }
+  if (!enlarge(builder, builder->row_begin, (builder->row_capacity + 1u) * size,
+               (builder->row_count + 1u) * size, &exact)) {
+    return false;
+  }
+  builder->row_begin = exact;
+  builder->row_capacity = builder->row_count;
+  return true;
+}
+
+enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
+                                             struct weft_program **out, struct weft_error *error) {
+  struct weft_program *program = NULL;
+  if (builder->status == WEFT_OK && fit_rows(builder)) {
+    program = weft_array_allocate_zero(builder->allocator, 1, sizeof *program);
+    if (program == NULL) {
+      fail(builder, WEFT_ERR_MEMORY, sizeof *program);
+    }
+  }
+  if (program == NULL) {
+    const enum weft_status status = report(builder, error);
+    weft_program_builder_abandon(builder);
+    return status;
+  }
+  *program = (struct weft_program){
+      .allocator = builder->allocator,
+      .rank_count = builder->row_count,
+      .actions = builder->actions,
+      .action_count = builder->count,
+      .action_capacity = builder->capacity,
+      .row_begin = builder->row_begin,
+      .allocated_bytes = sizeof *program + (builder->row_count + 1u) * sizeof(uint64_t) +
+                         builder->capacity * sizeof(struct weft_action)};
+  weft_program_shrink(program);
+  weft_program_seal(program);
+  *out = program;
+  return WEFT_OK;
+}
