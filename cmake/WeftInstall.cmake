@@ -1,1 +1,47 @@
-# Installation.
+# What `make install` lays down: headers, both libraries, the command with its
+# man page and completions, and the files through which pkg-config and
+# find_package(Weft) find them. All of it can be moved to another prefix.
+
+# `make` builds what is installed, and the layer checks, but no tests.
+add_custom_target(product)
+foreach(target weft_static weft_shared weft_command weft_manual weft_layer_cli)
+  if(TARGET ${target})
+    add_dependencies(product ${target})
+  endif()
+endforeach()
+foreach(module IN LISTS WEFT_MODULES)
+  if(TARGET weft_layer_${module})
+    add_dependencies(product weft_layer_${module})
+  endif()
+endforeach()
+
+if(NOT PROJECT_IS_TOP_LEVEL)
+  return()
+endif()
+
+include(CMakePackageConfigHelpers)
+set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Weft)
+
+install(TARGETS weft_static weft_shared EXPORT WeftTargets)
+if(TARGET weft_command)
+  install(TARGETS weft_command)
+endif()
+install(DIRECTORY include/weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
+
+install(EXPORT WeftTargets NAMESPACE weft:: DESTINATION ${package_dir})
+configure_package_config_file(cmake/WeftConfig.cmake.in WeftConfig.cmake
+  INSTALL_DESTINATION ${package_dir})
+write_basic_package_version_file(WeftConfigVersion.cmake COMPATIBILITY SameMinorVersion)
+install(FILES ${PROJECT_BINARY_DIR}/WeftConfig.cmake ${PROJECT_BINARY_DIR}/WeftConfigVersion.cmake
+        DESTINATION ${package_dir})
+
+# The .pc file finds its prefix from where it lies, so `cmake --install --prefix`
+# may put it anywhere.
+file(RELATIVE_PATH WEFT_PC_TO_PREFIX
+  /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
+configure_file(cmake/weft.pc.in weft.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+
+if(TARGET weft_manual)
+  install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})
+endif()

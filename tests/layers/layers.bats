@@ -1,0 +1,141 @@
+#!/usr/bin/env bats
+# The law of the modules, tried out: a wrong include does not compile, an upward
+# call does not link. The law is written here a second time, so that a slip in
+# the build files shows.
+
+modules=(base ir spec gen lower analyze)
+
+may_use() { # MODULE: the modules whose headers and functions it may use
+  case $1 in
+    base) echo base ;;
+    ir) echo base ir ;;
+    spec) echo base ir spec ;;
+    gen) echo base ir spec gen ;;
+    lower) echo base ir spec lower ;;
+    analyze) echo base ir spec analyze ;;
+    cli) echo cli ;;
+  esac
+}
+
+public_headers() {
+  case $1 in
+    analyze) echo verify.h inspect.h ;;
+    *) echo "$1.h" ;;
+  esac
+}
+
+allowed() { [[ " $(may_use "$1") " == *" $2 "* ]]; }
+
+setup() {
+  # CC, and for each module INCLUDES_x, LAYER_x (what it is linked with) and OBJECTS_x.
+  # shellcheck source=/dev/null
+  source "$WEFT_BUILD_DIR/tests/law.sh"
+  cd "$BATS_TEST_TMPDIR" || return 1
+}
+
+compiles() { # MODULE INCLUDE: in the role of the module, with that one include
+  local -n includes=INCLUDES_$1
+  printf '#include %s\nextern int nothing;\n' "$2" >probe.c
+  "$CC" -std=c11 -D_POSIX_C_SOURCE=200809L -fsyntax-only "${includes[@]}" probe.c >log 2>&1
+}
+
+# Wrong means: not found. Any other failure would be an accident.
+expect_include() { # MODULE OWNER INCLUDE
+  if allowed "$1" "$2"; then
+    compiles "$1" "$3" || { echo "$1 should be able to include $3"; cat log; return 1; }
+  else
+    ! compiles "$1" "$3" || { echo "$1 can include $3"; return 1; }
+    grep -q 'No such file\|file not found' log || { cat log; return 1; }
+  fi
+}
+
+@test "a module sees the public headers of what it may use, and no others" {
+  for module in "${modules[@]}"; do
+    for owner in "${modules[@]}"; do
+      for header in $(public_headers "$owner"); do
+        expect_include "$module" "$owner" "<weft/$header>"
+      done
+    done
+    expect_include "$module" nobody '<weft/weft.h>'
+  done
+}
+
+@test "a module sees the internal headers of what it may use, and no others" {
+  for module in "${modules[@]}" cli; do
+    for path in "$WEFT_SOURCE_DIR"/src/*/*.h; do
+      local owner=${path%/*}
+      owner=${owner##*/}
+      expect_include "$module" "$owner" "\"$owner/${path##*/}\""
+    done
+  done
+}
+
+@test "the command sees all public headers" {
+  compiles cli '<weft/weft.h>'
+}
+
+@test "no include goes around the law through a path" {
+  run grep -rnE '#[[:space:]]*include[[:space:]]*["<](/|.*\.\./)' \
+    "$WEFT_SOURCE_DIR/src" "$WEFT_SOURCE_DIR/include"
+  [ "$output" = "" ]
+}
+
+@test "every folder under src has its place in the law" {
+  for path in "$WEFT_SOURCE_DIR"/src/*/; do
+    path=${path%/}
+    [ "$(may_use "${path##*/}")" != "" ]
+  done
+}
+
+# A function of the module that is not static, whether public or internal.
+a_function_of() {
+  local -n objects=OBJECTS_$1
+  nm --defined-only "${objects[@]}" | awk '$2 == "T" && $3 ~ /^weft_/ { print $3; exit }'
+}
+
+calls() { # FUNCTION: compiles call.o, which calls it
+  printf 'void %s(void);\nvoid weft_probe(void);\nvoid weft_probe(void) { %s(); }\n' "$1" "$1" >call.c
+  "$CC" -fPIC -c call.c
+}
+
+@test "a call downward links, a call upward does not" {
+  for module in "${modules[@]}"; do
+    local -n layer=LAYER_$module
+    for owner in "${modules[@]}"; do
+      function=$(a_function_of "$owner")
+      [ "$function" != "" ]
+      calls "$function"
+      if allowed "$module" "$owner"; then
+        "$CC" -shared -Wl,-z,defs -o probe.so call.o "${layer[@]}"
+      else
+        run "$CC" -shared -Wl,-z,defs -o probe.so call.o "${layer[@]}"
+        [ "$status" -ne 0 ]
+        [[ $output == *"undefined reference to"*"$function"* ]]
+      fi
+    done
+  done
+}
+
+@test "gen cannot call weft_verify" {
+  calls weft_verify
+  run "$CC" -shared -Wl,-z,defs -o probe.so call.o "${LAYER_gen[@]}"
+  [ "$status" -ne 0 ]
+  [[ $output == *"undefined reference to"*weft_verify* ]]
+  "$CC" -shared -Wl,-z,defs -o probe.so call.o "${LAYER_analyze[@]}"
+}
+
+@test "the command cannot call what is not public" {
+  calls weft_fail
+  run "$CC" -shared -Wl,-z,defs -o probe.so call.o -L"$WEFT_BUILD_DIR/lib" -lweft
+  [ "$status" -ne 0 ]
+  [[ $output == *weft_fail* ]]
+  calls weft_version
+  "$CC" -shared -Wl,-z,defs -o probe.so call.o -L"$WEFT_BUILD_DIR/lib" -lweft
+}
+
+@test "the build links every module against the law" {
+  for module in "${modules[@]}"; do
+    [ -e "$WEFT_BUILD_DIR/layers/libweft_layer_$module.so" ]
+  done
+  [ -x "$WEFT_BUILD_DIR/layers/weft_layer_cli" ]
+}

@@ -1,0 +1,83 @@
+#!/bin/bash
+# Installs, through apt-get, what is missing for a purpose:
+#
+#     tools/install-deps.sh build|test|lint
+#
+# Silent, and touches nothing, when all is there.
+set -euo pipefail
+
+purpose=${1:-build}
+case $purpose in
+  build) wanted=(cmake ninja gcc libc) ;;
+  test)  wanted=(cmake ninja gcc libc g++ clang clang-rt cmocka bats jq pkg-config) ;;
+  lint)  wanted=(cmake ninja gcc libc g++ clang cmocka clang-format clang-tidy shellcheck) ;;
+  *)
+    echo "usage: $0 build|test|lint" >&2
+    exit 2
+    ;;
+esac
+
+# clang's run-time libraries stand in a package that carries its version, which
+# is that of the default clang: libclang-rt-14-dev on Debian 12.
+clang_runtime_package() {
+  local version
+  version=$(apt-cache depends clang 2>/dev/null | sed -n 's/.*Depends: clang-\([0-9]\+\)$/\1/p' | head -n 1)
+  echo "libclang-rt-${version:-14}-dev"
+}
+
+is_there() {
+  case $1 in
+    libc)     [[ -e /usr/include/stdio.h ]] ;;
+    cmocka)   [[ -e /usr/include/cmocka.h ]] ;;
+    clang-rt) clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null \
+                <<<'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' ;;
+    *)        command -v "$1" >/dev/null ;;
+  esac
+}
+
+package_of() {
+  case $1 in
+    ninja)    echo ninja-build ;;
+    libc)     echo libc6-dev ;;
+    cmocka)   echo libcmocka-dev ;;
+    clang-rt) clang_runtime_package ;;
+    *)        echo "$1" ;;
+  esac
+}
+
+missing=()
+for thing in "${wanted[@]}"; do
+  is_there "$thing" || missing+=("$thing")
+done
+if [[ ${#missing[@]} -eq 0 ]]; then
+  exit 0
+fi
+
+if ! command -v apt-get >/dev/null; then
+  echo "missing: ${missing[*]}; there is no apt-get here, so please install them" >&2
+  exit 69
+fi
+as_root=()
+if [[ $(id -u) -ne 0 ]]; then
+  if ! command -v sudo >/dev/null; then
+    echo "missing: ${missing[*]}; installing needs root, and there is no sudo" >&2
+    exit 69
+  fi
+  as_root=(sudo)
+fi
+
+echo "installing: ${missing[*]}"
+"${as_root[@]}" apt-get update -q
+packages=()
+for thing in "${missing[@]}"; do
+  packages+=("$(package_of "$thing")")
+done
+"${as_root[@]}" env DEBIAN_FRONTEND=noninteractive \
+  apt-get install -q -y --no-install-recommends "${packages[@]}"
+
+for thing in "${missing[@]}"; do
+  if ! is_there "$thing"; then
+    echo "$thing is still missing after apt-get install $(package_of "$thing")" >&2
+    exit 69
+  fi
+done
