@@ -1,0 +1,325 @@
+/* The step x rank text grid, in the layout of PyTorch's _format_pipeline_order:
+ *
+ *             Rank 0 Rank 1
+ *     Step 0: 0F0
+ *     Step 1: 0F1    1F0
+ *
+ * PyTorch widens each column to the step label as well as to its cells; and it
+ * fails on a grid with fewer steps than ranks, where ours widens to the rank
+ * label too. The grid is walked twice, step by step: once to measure, once to
+ * write. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/inspect.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "ir/action.h"
+
+/* Every step costs every column a cell, also the columns of ranks that are done;
+ * so a table of one long row and many empty ones asks for far more text than it
+ * has actions. */
+#define GRID_BYTES_MAX (UINT64_C(1) << 30)
+
+enum { HEAD_SIZE = 24 }; /* ">Rank 4294967295<" */
+
+#define ROW_MARK " <-- ERROR HERE"
+
+struct column {
+  uint32_t rank;
+  size_t width;
+  uint64_t next; /* record of the cell at the step being walked */
+};
+
+struct cell_mark {
+  uint64_t step;
+  uint32_t rank;
+};
+
+struct grid {
+  const struct weft_program *program;
+  struct weft_arena arena; /* columns, marks, marked, head_marked */
+  struct column *columns;
+  uint32_t column_count;
+  uint64_t step_first, step_end; /* the window */
+  uint32_t step_digits;
+  struct cell_mark *marks; /* by step */
+  size_t mark_count;
+  size_t mark_next;      /* first mark at or after the step being walked */
+  bool *marked;          /* [rank_count]: at the step being walked */
+  bool *head_marked;     /* [rank_count]: by a mark without an action, about the whole row */
+  struct weft_text cell; /* one cell's text */
+};
+
+static int by_step(const void *a, const void *b) {
+  const uint64_t left = ((const struct cell_mark *)a)->step;
+  const uint64_t right = ((const struct cell_mark *)b)->step;
+  return (left > right) - (left < right);
+}
+
+static uint32_t count_digits(uint64_t number) {
+  uint32_t digits = 1;
+  while (number >= 10) {
+    number /= 10;
+    digits++;
+  }
+  return digits;
+}
+
+static enum weft_status choose_columns(struct grid *grid, const struct weft_grid_options *options,
+                                       struct weft_error *error) {
+  const uint32_t rank_count = grid->program->rank_count;
+  const uint32_t *ranks = options->ranks;
+  grid->column_count = ranks != NULL ? options->rank_count : rank_count;
+  grid->columns = weft_arena_allocate(&grid->arena, grid->column_count, sizeof *grid->columns);
+  if (grid->columns == NULL) {
+    return weft_fail_memory(error, grid->column_count * sizeof *grid->columns);
+  }
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    grid->columns[i].rank = ranks != NULL ? ranks[i] : i;
+    if (grid->columns[i].rank >= rank_count) {
+      return weft_fail(error, WEFT_ERR_USAGE, "",
+                       "rank %" PRIu32 " is not among the %" PRIu32 " ranks, which count from 0",
+                       grid->columns[i].rank, rank_count);
+    }
+  }
+  return WEFT_OK;
+}
+
+static void choose_steps(struct grid *grid, const struct weft_grid_options *options) {
+  uint64_t steps = 0;
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    const uint64_t row_steps = weft_program_row_steps(grid->program, grid->columns[i].rank);
+    steps = row_steps > steps ? row_steps : steps;
+  }
+  grid->step_digits = count_digits(steps > 0 ? steps - 1 : 0);
+  grid->step_first = options->step_first < steps ? options->step_first : steps;
+  const uint64_t left = steps - grid->step_first;
+  const bool all = options->step_count == 0 || options->step_count > left;
+  grid->step_end = grid->step_first + (all ? left : options->step_count);
+}
+
+/* A sorted copy, so that the walk meets the marks in order. */
+static enum weft_status choose_marks(struct grid *grid, const struct weft_grid_options *options,
+                                     struct weft_error *error) {
+  const uint32_t rank_count = grid->program->rank_count;
+  grid->marks = weft_arena_allocate(&grid->arena, options->mark_count, sizeof *grid->marks);
+  grid->marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->marked);
+  grid->head_marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->head_marked);
+  if (grid->marks == NULL || grid->marked == NULL || grid->head_marked == NULL) {
+    return weft_fail_memory(error, options->mark_count * sizeof *grid->marks);
+  }
+  for (size_t i = 0; i < options->mark_count; i++) {
+    const struct weft_place place = options->marks[i];
+    if (place.rank >= rank_count) {
+      continue; /* what is said about a rank that is not there has no cell */
+    }
+    if (place.action == NULL) {
+      grid->head_marked[place.rank] = true;
+    } else {
+      grid->marks[grid->mark_count++] = (struct cell_mark){place.step, place.rank};
+    }
+  }
+  qsort(grid->marks, grid->mark_count, sizeof *grid->marks, by_step);
+  return WEFT_OK;
+}
+
+/* Widths. */
+
+static const char *head_text(const struct grid *grid, const struct column *column, char *buffer,
+                             size_t size) {
+  const bool marked = grid->head_marked[column->rank];
+  (void)snprintf(buffer, size, "%sRank %" PRIu32 "%s", marked ? ">" : "", column->rank,
+                 marked ? "<" : "");
+  return buffer;
+}
+
+static void widen(struct column *column, size_t width) {
+  if (column->width < width) {
+    column->width = width;
+  }
+}
+
+static void measure_heads(struct grid *grid) {
+  char head[HEAD_SIZE];
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    struct column *column = &grid->columns[i];
+    widen(column, strlen("Step ") + grid->step_digits);
+    widen(column, strlen(head_text(grid, column, head, sizeof head)));
+  }
+}
+
+static enum weft_status check_size(const struct grid *grid, struct weft_error *error) {
+  const uint64_t rows = grid->step_end - grid->step_first + 1;
+  uint64_t row_bytes = strlen("Step : \n") + grid->step_digits;
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    row_bytes += grid->columns[i].width + 1;
+  }
+  uint64_t bytes;
+  if (!weft_multiply(rows, row_bytes, &bytes) || bytes > GRID_BYTES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "show fewer ranks or a window of steps",
+                     "a grid of %" PRIu64 " steps by %" PRIu32
+                     " ranks takes more than the limit of %" PRIu64 " bytes",
+                     rows - 1, grid->column_count, GRID_BYTES_MAX);
+  }
+  return WEFT_OK;
+}
+
+/* The walk. */
+
+static const struct weft_action *cell_at(const struct grid *grid, const struct column *column) {
+  const struct weft_program *program = grid->program;
+  const bool inside = column->next < program->row_begin[column->rank + 1];
+  return inside ? &program->actions[column->next] : NULL;
+}
+
+static void advance(const struct grid *grid, struct column *column) {
+  const struct weft_action *cell = cell_at(grid, column);
+  if (cell != NULL) {
+    column->next += weft_cell_records(cell);
+  }
+}
+
+/* To the first step of the window, from anywhere. */
+static void rewind_walk(struct grid *grid) {
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    struct column *column = &grid->columns[i];
+    column->next = grid->program->row_begin[column->rank];
+    for (uint64_t step = 0; step < grid->step_first && cell_at(grid, column) != NULL; step++) {
+      advance(grid, column);
+    }
+  }
+  grid->mark_next = 0;
+  while (grid->mark_next < grid->mark_count &&
+         grid->marks[grid->mark_next].step < grid->step_first) {
+    grid->mark_next++;
+  }
+}
+
+/* Sets or clears `marked` for the marks of one step; returns the index after them. */
+static size_t set_marked(struct grid *grid, uint64_t step, bool value) {
+  size_t i = grid->mark_next;
+  for (; i < grid->mark_count && grid->marks[i].step == step; i++) {
+    grid->marked[grid->marks[i].rank] = value;
+  }
+  return i;
+}
+
+/* The text of the column's cell, with its mark, into grid->cell; then on to the
+ * next step. */
+static void take_cell(struct grid *grid, struct column *column) {
+  const struct weft_action *cell = cell_at(grid, column);
+  const bool marked = grid->marked[column->rank];
+  grid->cell.size = 0;
+  if (marked) {
+    weft_text_add(&grid->cell, ">");
+  }
+  if (cell != NULL) {
+    weft_action_print(cell, &grid->cell);
+  }
+  if (marked) {
+    weft_text_add(&grid->cell, "<");
+  }
+  advance(grid, column);
+}
+
+static void measure_cells(struct grid *grid) {
+  rewind_walk(grid);
+  for (uint64_t step = grid->step_first; step < grid->step_end; step++) {
+    (void)set_marked(grid, step, true);
+    for (uint32_t i = 0; i < grid->column_count; i++) {
+      take_cell(grid, &grid->columns[i]);
+      widen(&grid->columns[i], grid->cell.size);
+    }
+    grid->mark_next = set_marked(grid, step, false);
+  }
+}
+
+/* Writing. */
+
+static void add_spaces(struct weft_text *text, size_t count) {
+  static const char spaces[] = "                                ";
+  while (count > 0) {
+    const size_t some = count < sizeof spaces - 1 ? count : sizeof spaces - 1;
+    weft_text_append(text, spaces, some);
+    count -= some;
+  }
+}
+
+static void add_padded(struct weft_text *text, const char *data, size_t size, size_t width,
+                       bool first) {
+  add_spaces(text, first ? 0 : 1);
+  weft_text_append(text, data, size);
+  add_spaces(text, width - size);
+}
+
+static void write_heads(const struct grid *grid, struct weft_text *text) {
+  char head[HEAD_SIZE];
+  add_spaces(text, strlen("Step : ") + grid->step_digits);
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    const struct column *column = &grid->columns[i];
+    (void)head_text(grid, column, head, sizeof head);
+    add_padded(text, head, strlen(head), column->width, i == 0);
+  }
+  weft_text_add(text, "\n");
+}
+
+static void write_step(struct grid *grid, uint64_t step, struct weft_text *text) {
+  bool row_marked = false;
+  weft_text_addf(text, "Step %0*" PRIu64 ": ", (int)grid->step_digits, step);
+  (void)set_marked(grid, step, true);
+  for (uint32_t i = 0; i < grid->column_count; i++) {
+    struct column *column = &grid->columns[i];
+    take_cell(grid, column);
+    add_padded(text, grid->cell.data, grid->cell.size, column->width, i == 0);
+    row_marked |= grid->marked[column->rank];
+  }
+  grid->mark_next = set_marked(grid, step, false);
+  weft_text_add(text, row_marked ? ROW_MARK "\n" : "\n");
+}
+
+static enum weft_status write_grid(struct grid *grid, struct weft_text *text,
+                                   struct weft_error *error) {
+  const size_t size_before = text->size;
+  rewind_walk(grid);
+  write_heads(grid, text);
+  for (uint64_t step = grid->step_first; step < grid->step_end && !text->failed; step++) {
+    write_step(grid, step, text);
+  }
+  if (text->failed && text->data != NULL) {
+    text->size = size_before;
+    text->data[size_before] = '\0';
+  }
+  return weft_text_status(text, error);
+}
+
+static enum weft_status layout(struct grid *grid, const struct weft_grid_options *options,
+                               struct weft_error *error) {
+  WEFT_TRY(choose_columns(grid, options, error));
+  choose_steps(grid, options);
+  WEFT_TRY(choose_marks(grid, options, error));
+  measure_heads(grid);
+  WEFT_TRY(check_size(grid, error)); /* before time is spent on measuring */
+  measure_cells(grid);
+  WEFT_TRY(weft_text_status(&grid->cell, error));
+  return check_size(grid, error);
+}
+
+enum weft_status weft_grid_print(const struct weft_program *program,
+                                 const struct weft_grid_options *options, struct weft_text *text,
+                                 struct weft_error *error) {
+  static const struct weft_grid_options everything = {.ranks = NULL};
+  struct grid grid = {.program = program,
+                      .arena = {.allocator = program->allocator},
+                      .cell = {.allocator = program->allocator}};
+  enum weft_status status = layout(&grid, options != NULL ? options : &everything, error);
+  if (status == WEFT_OK) {
+    status = write_grid(&grid, text, error);
+  }
+  weft_text_finish(&grid.cell);
+  weft_arena_finish(&grid.arena);
+  return status;
+}
