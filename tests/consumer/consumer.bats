@@ -1,6 +1,7 @@
 #!/usr/bin/env bats
 # The installed library, as its users meet it: through pkg-config, through
 # CMake, from C and from C++; and what it shows of itself.
+bats_require_minimum_version 1.5.0
 
 warnings=(-Wall -Wextra -Wpedantic -Werror)
 
@@ -61,7 +62,7 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
     [ "$(build/$program)" = "cannot hang" ]
   done
   uses_shared build/consumer_shared
-  ! uses_shared build/consumer_static
+  run ! uses_shared build/consumer_static
 }
 
 @test "CMake: a version that does not fit is refused" {

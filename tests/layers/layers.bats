@@ -117,20 +117,21 @@ calls() { # FUNCTION: compiles call.o, which calls it
 }
 
 @test "gen cannot call weft_verify" {
+  local -n gen=LAYER_gen analyze=LAYER_analyze
   calls weft_verify
-  run "$CC" -shared -Wl,-z,defs -o probe.so call.o "${LAYER_gen[@]}"
+  run "$CC" -shared -Wl,-z,defs -o probe.so call.o "${gen[@]}"
   [ "$status" -ne 0 ]
   [[ $output == *"undefined reference to"*weft_verify* ]]
-  "$CC" -shared -Wl,-z,defs -o probe.so call.o "${LAYER_analyze[@]}"
+  "$CC" -shared -Wl,-z,defs -o probe.so call.o "${analyze[@]}"
 }
 
 @test "the command cannot call what is not public" {
   calls weft_fail
-  run "$CC" -shared -Wl,-z,defs -o probe.so call.o -L"$WEFT_BUILD_DIR/lib" -lweft
+  run "$CC" -shared -Wl,-z,defs -o probe.so call.o "$WEFT_BUILD_DIR/lib/libweft.so"
   [ "$status" -ne 0 ]
   [[ $output == *weft_fail* ]]
   calls weft_version
-  "$CC" -shared -Wl,-z,defs -o probe.so call.o -L"$WEFT_BUILD_DIR/lib" -lweft
+  "$CC" -shared -Wl,-z,defs -o probe.so call.o "$WEFT_BUILD_DIR/lib/libweft.so"
 }
 
 @test "the build links every module against the law" {

@@ -1,0 +1,60 @@
+#!/usr/bin/env bats
+# The scripts behind the Makefile.
+bats_require_minimum_version 1.5.0
+
+setup() {
+  cd "$WEFT_SOURCE_DIR" || return 1
+}
+
+@test "make train says that the trainer comes later, with status 69" {
+  run --separate-stderr env -u MAKEFLAGS -u MAKELEVEL make train
+  [ "$status" -eq 2 ]
+  [ "$output" = "" ]
+  # shellcheck disable=SC2154
+  [[ $stderr == *"later release"*"Error 69"* ]]
+}
+
+@test "install-deps does nothing, and says nothing, when all is there" {
+  for purpose in build test; do
+    run tools/install-deps.sh $purpose
+    [ "$status" -eq 0 ]
+    [ "$output" = "" ]
+  done
+}
+
+@test "install-deps refuses an unknown purpose" {
+  run tools/install-deps.sh party
+  [ "$status" -eq 2 ]
+  [[ $output == usage:* ]]
+}
+
+# A ctest that answers in the words of the real one: fake_ctest LINE STATUS
+fake_ctest() {
+  mkdir -p "$BATS_TEST_TMPDIR/bin"
+  printf '#!/bin/bash\n%s\n' "$1" >"$BATS_TEST_TMPDIR/bin/ctest"
+  chmod +x "$BATS_TEST_TMPDIR/bin/ctest"
+  PATH=$BATS_TEST_TMPDIR/bin:$PATH
+}
+
+@test "run-tests sums over the builds, and ends with the sum" {
+  fake_ctest 'echo "100% tests passed, 0 tests failed out of 12"; echo; echo "Total Test time"'
+  run tools/run-tests.sh release asan
+  [ "$status" -eq 0 ]
+  [ "${lines[-1]}" = "24 passed, 0 failed" ]
+}
+
+@test "run-tests fails when a test fails in any build" {
+  # shellcheck disable=SC2016
+  fake_ctest 'if [[ $2 = asan ]]; then echo "75% tests passed, 1 tests failed out of 4"; exit 8; fi
+    echo "100% tests passed, 0 tests failed out of 4"'
+  run tools/run-tests.sh asan release
+  [ "$status" -eq 1 ]
+  [ "${lines[-1]}" = "7 passed, 1 failed" ]
+}
+
+@test "run-tests fails when ctest cannot run at all" {
+  fake_ctest 'echo "No tests were found!!!"; exit 8'
+  run tools/run-tests.sh release
+  [ "$status" -eq 1 ]
+  [ "${lines[-1]}" = "0 passed, 1 failed" ]
+}
