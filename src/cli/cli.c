@@ -1,0 +1,91 @@
+/* From the command line to a verb. */
+#include "cli/cli.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/did_you_mean.h"
+#include "cli/help.h"
+#include "cli/message.h"
+#include "cli/option_parser.h"
+#include "cli/output_file.h"
+
+static const struct weft_cli_verb *find_verb(const char *name) {
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    if (strcmp(weft_cli_verb_at(i)->name, name) == 0) {
+      return weft_cli_verb_at(i);
+    }
+  }
+  return NULL;
+}
+
+static int print_version(const struct weft_cli *cli) {
+  struct weft_text text = {.allocator = cli->allocator};
+  const struct weft_cli_arguments nowhere = {.operand_count = 0};
+  weft_text_addf(&text, "weft %s\n", weft_version());
+  const int status = weft_cli_deliver(cli, &nowhere, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+int weft_cli_unknown_verb(const struct weft_cli *cli, const char *name) {
+  char quoted[80], hint[128];
+  weft_cli_quote(quoted, sizeof quoted, name);
+  const char *later = weft_cli_later_verb(name);
+  if (later != NULL) {
+    weft_cli_say(cli, "'weft help' lists the verbs of this release",
+                 "'weft %s', which %s, comes with a later release; this is %s", name, later,
+                 weft_version());
+    return WEFT_CLI_UNAVAILABLE;
+  }
+  struct weft_cli_guess guess;
+  weft_cli_guess_init(&guess, name, strlen(name));
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    const char *known = weft_cli_verb_at(i)->name;
+    weft_cli_guess_offer(&guess, known, strlen(known));
+  }
+  (void)snprintf(hint, sizeof hint, "did you mean 'weft %s'?", guess.best != NULL ? guess.best : "");
+  return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft help' lists the verbs",
+                        "unknown verb '%s': expected one like gen, lower or verify", quoted);
+}
+
+static int run_verb(const struct weft_cli *cli, const char *name, int count, char **words) {
+  const struct weft_cli_verb *verb = find_verb(name);
+  if (verb == NULL) {
+    return weft_cli_unknown_verb(cli, name);
+  }
+  struct weft_cli_arguments arguments;
+  const int status = weft_cli_parse(cli, verb, count, words, &arguments);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  if (arguments.given[WEFT_CLI_OPTION_HELP]) {
+    return weft_cli_help_verb(cli, &arguments, verb);
+  }
+  return verb->run(cli, &arguments);
+}
+
+int weft_cli_run(const struct weft_cli *given, int argc, char **argv) {
+  struct weft_cli cli = *given;
+  if (cli.allocator == NULL) {
+    cli.allocator = weft_allocator_default();
+  }
+  if (argc < 2) {
+    return weft_cli_usage(&cli, "'weft help' lists the verbs; 'weft gen --list' the schedules",
+                          "no verb given: expected weft VERB [options] [FILE]");
+  }
+  const char *first = argv[1];
+  if (strcmp(first, "--version") == 0) {
+    return print_version(&cli);
+  }
+  if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
+    return run_verb(&cli, "help", argc - 2, argv + 2);
+  }
+  if (first[0] == '-') {
+    char quoted[80];
+    return weft_cli_usage(&cli, "'weft help' lists the verbs; options come after the verb",
+                          "'%s' stands where a verb was expected",
+                          weft_cli_quote(quoted, sizeof quoted, first));
+  }
+  return run_verb(&cli, first, argc - 2, argv + 2);
+}

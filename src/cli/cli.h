@@ -1,0 +1,41 @@
+/* The command `weft` as a function: everything that it touches of the process
+ * (memory, the three descriptors, what is a terminal) comes in through struct
+ * weft_cli, so that a test can run a whole command with a failing allocator and
+ * pipes. main.c fills it from the real process. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include <weft/base.h>
+
+struct weft_cli {
+  const struct weft_allocator *allocator; /* NULL: the default one */
+  int input;                              /* where "-" is read from */
+  int output;                             /* data */
+  int messages;                           /* errors, warnings, progress */
+  bool input_terminal;
+  bool output_terminal;
+  bool messages_terminal;
+  bool colour;              /* neither NO_COLOR nor TERM=dumb */
+  const char *program_path; /* this command, for `bench` to start; NULL: unknown */
+};
+
+/* The exit status of spec'd kinds of outcome (also in `weft help --man`). */
+enum weft_cli_exit {
+  WEFT_CLI_OK = 0,
+  WEFT_CLI_FOUND_BAD = 1,
+  WEFT_CLI_USAGE = 2,
+  WEFT_CLI_MALFORMED = 65,
+  WEFT_CLI_NO_INPUT = 66,
+  WEFT_CLI_UNAVAILABLE = 69,
+  WEFT_CLI_INTERNAL = 70,
+  WEFT_CLI_IO = 74
+};
+
+/* Fills `cli` from this process, and makes the process fit to run it: no death
+ * by SIGPIPE, and no file ever opened as descriptor 0, 1 or 2. */
+void weft_cli_process_init(struct weft_cli *cli, char **argv);
+
+/* Runs `weft argv[1] ...`; returns the exit status. Never exits. */
+int weft_cli_run(const struct weft_cli *cli, int argc, char **argv);
+
+#endif

@@ -1,0 +1,20 @@
+/* The nearest of several names to a mistyped one. */
+#ifndef CLI_DID_YOU_MEAN_H
+#define CLI_DID_YOU_MEAN_H
+
+#include <stdbool.h>
+#include <stddef.h>
+
+/* Remembers the best candidate so far; zero-initialise `best`, set `wanted`. */
+struct weft_cli_guess {
+  const char *wanted;
+  size_t wanted_size;
+  const char *best; /* NULL: none is near enough */
+  size_t best_size;
+  size_t distance;
+};
+
+void weft_cli_guess_init(struct weft_cli_guess *guess, const char *wanted, size_t wanted_size);
+void weft_cli_guess_offer(struct weft_cli_guess *guess, const char *name, size_t name_size);
+
+#endif

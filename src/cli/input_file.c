@@ -1,0 +1,162 @@
+/* Reading a table or program from a file or from standard input. */
+#include "cli/input_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/message.h"
+
+/* More text than WEFT_ACTIONS_MAX actions take; an endless input ends here. */
+#define INPUT_BYTES_MAX (UINT64_C(1) << 32)
+#define CHUNK_BYTES ((size_t)1 << 16)
+
+struct buffer {
+  const struct weft_allocator *allocator;
+  char *data;
+  size_t size;
+  size_t capacity;
+};
+
+static bool is_standard(const char *path) {
+  return path == NULL || strcmp(path, "-") == 0;
+}
+
+const char *weft_cli_input_name(const char *path) {
+  return is_standard(path) ? "standard input" : path;
+}
+
+static void release(struct buffer *buffer) {
+  if (buffer->data != NULL) {
+    buffer->allocator->reallocate(buffer->allocator->context, buffer->data, buffer->capacity, 0);
+  }
+}
+
+static bool grow(struct buffer *buffer, size_t capacity) {
+  char *data = buffer->allocator->reallocate(buffer->allocator->context, buffer->data,
+                                             buffer->capacity, capacity);
+  if (data == NULL) {
+    return false;
+  }
+  buffer->data = data;
+  buffer->capacity = capacity;
+  return true;
+}
+
+/* EX_NOINPUT covers a file that is not there and one that may not be read. */
+static int fail_open(const struct weft_cli *cli, const char *path, int code) {
+  char quoted[512];
+  const bool no_file = code == ENOENT || code == ENOTDIR || code == EACCES || code == EPERM ||
+                       code == ELOOP || code == ENAMETOOLONG || code == EISDIR;
+  weft_cli_say(cli, "give the name of a CSV file, or - for standard input",
+               "cannot open '%s': %s; expected a file with a table or program",
+               weft_cli_quote(quoted, sizeof quoted, path), strerror(code));
+  return no_file ? WEFT_CLI_NO_INPUT : WEFT_CLI_IO;
+}
+
+static int fail_read(const struct weft_cli *cli, const char *path, int code) {
+  char quoted[512];
+  weft_cli_say(cli, NULL, "cannot read '%s': %s",
+               weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+static int fail_size(const struct weft_cli *cli, const char *path) {
+  char quoted[512];
+  weft_cli_say(cli, "a table has one row per rank; is this the right file?",
+               "'%s' has more than %" PRIu64 " bytes, the limit of an input",
+               weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), INPUT_BYTES_MAX);
+  return WEFT_CLI_MALFORMED;
+}
+
+/* Reads to the end. A NUL byte is no part of any table: reading stops there,
+ * so that /dev/zero is refused at once, and the parser names its place. */
+static int read_all(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
+  for (;;) {
+    if (buffer->size == buffer->capacity && !grow(buffer, buffer->capacity * 2)) {
+      return weft_cli_fail_memory(cli);
+    }
+    const ssize_t got = read(fd, buffer->data + buffer->size, buffer->capacity - buffer->size);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return fail_read(cli, path, errno);
+    }
+    const bool nul = got > 0 && memchr(buffer->data + buffer->size, '\0', (size_t)got) != NULL;
+    buffer->size += (size_t)got;
+    if (got == 0 || nul) {
+      return WEFT_CLI_OK;
+    }
+    if (buffer->size > INPUT_BYTES_MAX) {
+      return fail_size(cli, path);
+    }
+  }
+}
+
+/* A regular file is read into a buffer of its size and one byte, which the
+ * last read() needs to see the end. */
+static int prepare(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
+  struct stat status;
+  size_t capacity = CHUNK_BYTES;
+  if (fstat(fd, &status) == 0) {
+    if (S_ISDIR(status.st_mode)) {
+      return fail_open(cli, weft_cli_input_name(path), EISDIR);
+    }
+    if (S_ISREG(status.st_mode) && (uint64_t)status.st_size > INPUT_BYTES_MAX) {
+      return fail_size(cli, path);
+    }
+    if (S_ISREG(status.st_mode) && status.st_size > 0) {
+      capacity = (size_t)status.st_size + 1;
+    }
+  }
+  return grow(buffer, capacity) ? WEFT_CLI_OK : weft_cli_fail_memory(cli);
+}
+
+static int open_input(const struct weft_cli *cli, const char *path, int *fd) {
+  if (is_standard(path)) {
+    *fd = cli->input;
+    if (cli->input_terminal) {
+      weft_cli_say(cli, NULL, "reading a table from the terminal; end it with Ctrl-D");
+    }
+    return WEFT_CLI_OK;
+  }
+  do {
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  } while (*fd < 0 && errno == EINTR);
+  return *fd >= 0 ? WEFT_CLI_OK : fail_open(cli, path, errno);
+}
+
+static int parse(const struct weft_cli *cli, const char *path, const struct buffer *buffer,
+                 struct weft_program **out) {
+  struct weft_error error;
+  const char *name = weft_cli_input_name(path);
+  if (weft_program_parse(cli->allocator, buffer->data, buffer->size, name, out, &error) < 0) {
+    return weft_cli_fail_text(cli, name, buffer->data, buffer->size, &error);
+  }
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out) {
+  struct buffer buffer = {.allocator = cli->allocator};
+  int fd;
+  int status = open_input(cli, path, &fd);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  status = prepare(cli, path, fd, &buffer);
+  if (status == WEFT_CLI_OK) {
+    status = read_all(cli, path, fd, &buffer);
+  }
+  if (!is_standard(path)) {
+    (void)close(fd);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = parse(cli, path, &buffer, out);
+  }
+  release(&buffer);
+  return status;
+}

@@ -1,0 +1,79 @@
+/* JSON out. */
+#include "cli/json_writer.h"
+
+#include <math.h>
+#include <string.h>
+
+static void add_string(struct weft_text *text, const char *value) {
+  weft_text_add(text, "\"");
+  while (*value != '\0') {
+    const size_t plain = strcspn(value, "\"\\\x01\x02\x03\x04\x05\x06\x07\x08\t\n\x0b\x0c\r\x0e"
+                                        "\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c"
+                                        "\x1d\x1e\x1f");
+    weft_text_append(text, value, plain);
+    value += plain;
+    if (*value == '"' || *value == '\\') {
+      const char escaped[2] = {'\\', *value++};
+      weft_text_append(text, escaped, sizeof escaped);
+    } else if (*value != '\0') {
+      weft_text_addf(text, "\\u%04x", (unsigned char)*value++);
+    }
+  }
+  weft_text_add(text, "\"");
+}
+
+static void begin_value(struct weft_cli_json *json, const char *key) {
+  if (json->comma) {
+    weft_text_append(json->text, ",", 1);
+  }
+  json->comma = true;
+  if (key != NULL) {
+    add_string(json->text, key);
+    weft_text_append(json->text, ":", 1);
+  }
+}
+
+void weft_cli_json_open(struct weft_cli_json *json, const char *key, char bracket) {
+  begin_value(json, key);
+  weft_text_append(json->text, &bracket, 1);
+  json->comma = false;
+}
+
+void weft_cli_json_close(struct weft_cli_json *json, char bracket) {
+  weft_text_append(json->text, &bracket, 1);
+  json->comma = true;
+}
+
+void weft_cli_json_finish(struct weft_cli_json *json) {
+  weft_text_append(json->text, "\n", 1);
+}
+
+void weft_cli_json_string(struct weft_cli_json *json, const char *key, const char *value) {
+  begin_value(json, key);
+  add_string(json->text, value);
+}
+
+void weft_cli_json_number(struct weft_cli_json *json, const char *key, uint64_t value) {
+  begin_value(json, key);
+  weft_text_add_number(json->text, value);
+}
+
+/* JSON has no infinity: null stands for what is not a number. */
+void weft_cli_json_real(struct weft_cli_json *json, const char *key, double value) {
+  begin_value(json, key);
+  if (isfinite(value)) {
+    weft_text_addf(json->text, "%.6g", value);
+  } else {
+    weft_text_add(json->text, "null");
+  }
+}
+
+void weft_cli_json_boolean(struct weft_cli_json *json, const char *key, bool value) {
+  begin_value(json, key);
+  weft_text_add(json->text, value ? "true" : "false");
+}
+
+void weft_cli_json_null(struct weft_cli_json *json, const char *key) {
+  begin_value(json, key);
+  weft_text_add(json->text, "null");
+}

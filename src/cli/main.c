@@ -1,0 +1,8 @@
+/* The command's entry: everything else is weft_cli_run(), which tests call too. */
+#include "cli/cli.h"
+
+int main(int argc, char **argv) {
+  struct weft_cli cli;
+  weft_cli_process_init(&cli, argv);
+  return weft_cli_run(&cli, argc, argv);
+}

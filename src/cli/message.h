@@ -1,0 +1,42 @@
+/* Messages on stderr. They must come out when memory has run out too, so they
+ * are composed in a fixed buffer; what does not fit is cut. */
+#ifndef CLI_MESSAGE_H
+#define CLI_MESSAGE_H
+
+#include "cli/cli.h"
+
+struct weft_cli_message {
+  struct weft_text text; /* append here */
+  struct weft_allocator fixed;
+  char buffer[8192];
+};
+
+/* Prepares an empty message; nothing to give back afterwards. */
+void weft_cli_message_init(struct weft_cli_message *message);
+/* Writes it. Failure to write a message is not reported: there is nowhere to. */
+void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message);
+
+/* Outside text made safe for a terminal and cut to `size` bytes; returns buffer. */
+char *weft_cli_quote(char *buffer, size_t size, const char *text);
+
+/* "weft: " + the sentence, and "  hint: " + hint unless it is NULL. */
+void weft_cli_say(const struct weft_cli *cli, const char *hint, const char *format, ...)
+    WEFT_PRINTF(3, 4);
+
+/* The same, and returns WEFT_CLI_USAGE. */
+int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *format, ...)
+    WEFT_PRINTF(3, 4);
+
+/* Out of memory: says so and returns the exit status. */
+int weft_cli_fail_memory(const struct weft_cli *cli);
+
+/* Reports an error of the library that concerns the command's options (file
+ * NULL) or a file; returns the exit status for it. */
+int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error);
+
+/* As weft_cli_fail() for text that did not parse: the place first, and the line
+ * with a caret below. */
+int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char *text, size_t size,
+                       const struct weft_error *error);
+
+#endif

@@ -1,0 +1,210 @@
+/* The tables themselves. Order is the order of help and of the man page. */
+#include "cli/option_table.h"
+
+#include <string.h>
+
+#include <weft/ir.h>
+
+#include "cli/verbs.h"
+
+/* Numbers that the library limits are passed on as far as its types go, because
+ * its message can name the number of actions too. */
+static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
+    [WEFT_CLI_OPTION_RANKS] = {'p', "ranks", WEFT_CLI_KIND_NUMBER, "P", NULL, 1, UINT32_MAX,
+                               WEFT_RANKS_MAX, "ranks of the pipeline"},
+    [WEFT_CLI_OPTION_STAGES_PER_RANK] = {'v', "stages-per-rank", WEFT_CLI_KIND_NUMBER, "V", NULL, 1,
+                                         UINT32_MAX, WEFT_STAGES_MAX,
+                                         "stages of each rank; without it the schedule's usual"},
+    [WEFT_CLI_OPTION_MICROBATCHES] = {'m', "microbatches", WEFT_CLI_KIND_NUMBER, "M", NULL, 1,
+                                      UINT32_MAX, WEFT_MICROBATCHES_MAX,
+                                      "microbatches of a step"},
+    [WEFT_CLI_OPTION_PLACEMENT] = {'\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0,
+                                   0, "which rank owns which stage (ForwardOnly only)"},
+    [WEFT_CLI_OPTION_LIST] = {'\0', "list", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                              "list the names that can be given"},
+    [WEFT_CLI_OPTION_MERGE_BW] = {'\0', "merge-bw", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                  "join an I that is directly followed by its W into a B"},
+    [WEFT_CLI_OPTION_WINDOW] = {'\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UINT32_MAX,
+                                UINT32_MAX, "stages of a rank unsharded at once; default 3"},
+    [WEFT_CLI_OPTION_NO_UNSHARD] = {'\0', "no-unshard", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                    "place no UNSHARD and RESHARD"},
+    [WEFT_CLI_OPTION_NO_REDUCE_GRAD] = {'\0', "no-reduce-grad", WEFT_CLI_KIND_FLAG, NULL, NULL, 0,
+                                        0, 0, "place no REDUCE_GRAD"},
+    [WEFT_CLI_OPTION_NO_COMM] = {'\0', "no-comm", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                 "place no SEND and RECV"},
+    [WEFT_CLI_OPTION_SLOTS] = {'\0', "slots", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                               "assign buffers and say how many each rank needs"},
+    [WEFT_CLI_OPTION_COMM] = {'\0', "comm", WEFT_CLI_KIND_MODEL, "MODEL",
+                              "rendezvous|eager|slots:K", 0, 0, 0,
+                              "when a send is done: rendezvous (default), eager or slots:K"},
+    [WEFT_CLI_OPTION_CHANNEL] = {'\0', "channel", WEFT_CLI_KIND_CHOICE, "KIND", "edge|pair|rank", 0,
+                                 0, 0, "what shares one queue: edge (default), pair or rank"},
+    [WEFT_CLI_OPTION_STAGES] = {'\0', "stages", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, WEFT_STAGES_MAX,
+                                WEFT_STAGES_MAX,
+                                "stages of the pipeline; without it the table's largest + 1"},
+    [WEFT_CLI_OPTION_MAX_FINDINGS] = {'\0', "max-findings", WEFT_CLI_KIND_NUMBER, "N", NULL, 1,
+                                      UINT32_MAX, UINT32_MAX,
+                                      "findings to report in full; default 100"},
+    [WEFT_CLI_OPTION_STEPS] = {'\0', "steps", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                               "write the untimed dry run as CSV"},
+    [WEFT_CLI_OPTION_GRID] = {'\0', "grid", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                              "draw the grid of steps and ranks as text"},
+    [WEFT_CLI_OPTION_RANK] = {'\0', "rank", WEFT_CLI_KIND_NUMBER, "R", NULL, 0, WEFT_RANKS_MAX - 1,
+                              WEFT_RANKS_MAX - 1, "only this rank"},
+    [WEFT_CLI_OPTION_MAX_DIFFERENCES] = {'\0', "max-differences", WEFT_CLI_KIND_NUMBER, "N", NULL,
+                                         1, UINT32_MAX, UINT32_MAX,
+                                         "differences to report in full; default 1000"},
+    [WEFT_CLI_OPTION_LARGE] = {'\0', "large", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                               "also measure large programs, and how the time per action grows"},
+    [WEFT_CLI_OPTION_ACTIONS] = {'\0', "actions", WEFT_CLI_KIND_NUMBER, "N", NULL, 1,
+                                 WEFT_ACTIONS_MAX, WEFT_ACTIONS_MAX,
+                                 "actions of a large program, about; default 50000000"},
+    [WEFT_CLI_OPTION_REPEATS] = {'\0', "repeats", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 99, 99,
+                                 "times to repeat each measurement; the median counts"},
+    [WEFT_CLI_OPTION_MAN] = {'\0', "man", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                             "write the manual page (roff)"},
+    [WEFT_CLI_OPTION_COMPLETION] = {'\0', "completion", WEFT_CLI_KIND_CHOICE, "SHELL",
+                                    "bash|zsh|fish", 0, 0, 0,
+                                    "write the completion script of a shell"},
+    [WEFT_CLI_OPTION_OUTPUT] = {'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                                "write to FILE, whole or not at all; - is standard output"},
+    [WEFT_CLI_OPTION_JSON] = {'\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                              "write one JSON document"},
+    [WEFT_CLI_OPTION_HELP] = {'h', "help", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                              "show this help"},
+};
+
+#define BIT(NAME) (UINT64_C(1) << WEFT_CLI_OPTION_##NAME)
+#define EVERY_VERB (BIT(OUTPUT) | BIT(HELP))
+#define COSTS "f|b|i|w|hop|costs"
+
+static const struct weft_cli_verb verbs[] = {
+    {"gen", "NAME", 1, "schedule",
+     BIT(RANKS) | BIT(STAGES_PER_RANK) | BIT(MICROBATCHES) | BIT(PLACEMENT) | BIT(LIST) |
+         BIT(JSON) | EVERY_VERB,
+     "", "write the table of a named schedule",
+     "Writes the compute-only table of the schedule NAME as CSV: a row per rank, a cell per step. "
+     "Upper and lower case, hyphens and underscores in NAME do not matter. The fixed tables need "
+     "neither -p nor -m.\n"
+     "'weft gen --list' lists all schedules with their bubble, their peak of activations and the "
+     "paper they come from.",
+     "weft gen Interleaved1F1B -p 4 -v 2 -m 8", weft_cli_verb_gen},
+    {"lower", "[FILE]", 1, "file",
+     BIT(MERGE_BW) | BIT(WINDOW) | BIT(NO_UNSHARD) | BIT(NO_REDUCE_GRAD) | BIT(NO_COMM) |
+         BIT(SLOTS) | BIT(JSON) | EVERY_VERB,
+     "", "turn a table into a program with communication",
+     "Reads a compute-only table and writes the program that ranks run: with SEND and RECV, "
+     "UNSHARD and RESHARD, and REDUCE_GRAD.",
+     "weft gen 1F1B -p 4 -m 8 | weft lower -o program.csv", weft_cli_verb_lower},
+    {"verify", "[FILE]", 1, "file",
+     BIT(COMM) | BIT(CHANNEL) | BIT(STAGES) | BIT(MICROBATCHES) | BIT(MAX_FINDINGS) | BIT(JSON) |
+         EVERY_VERB,
+     "", "prove that a table or program is right and cannot hang",
+     "Checks that every stage does every microbatch exactly once and in order, that sends and "
+     "receives pair up, and that no rank can wait forever. Every finding names rank, step, "
+     "action and rule; a deadlock is shown as the circle of actions that wait for each other.\n"
+     "The proof holds for the given model of communication. The default is the strictest: what "
+     "cannot hang there cannot hang anywhere.",
+     "weft verify program.csv --comm slots:2 --channel pair", weft_cli_verb_verify},
+    {"sim", "[FILE]", 1, "file", BIT(STEPS) | BIT(JSON) | EVERY_VERB, COSTS "|channel",
+     "run through a schedule step by step, untimed",
+     "With --steps: writes the same actions with a bubble wherever a rank had to wait. A "
+     "compute-only table gets its SEND and RECV first.",
+     "weft gen GPipe -p 4 -m 4 | weft sim --steps", weft_cli_verb_sim},
+    {"show", "[FILE]", 1, "file", BIT(GRID) | EVERY_VERB, COSTS "|channel|json",
+     "draw a table or program",
+     "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
+     "weft gen ZBVZeroBubble -p 4 -m 8 | weft show --grid", weft_cli_verb_show},
+    {"explain", "[FILE]", 1, "file", BIT(RANK) | BIT(JSON) | EVERY_VERB, "",
+     "list a program with what each instruction does and waits for",
+     "Lists every instruction of every rank: its number in the row, step, action, the channel it "
+     "uses, its buffer, and the matching instruction on the peer or what it waits for. Buffers: "
+     "r0, r1 ... are for receiving, a0, a1 ... hold activations.",
+     "weft explain program.csv --rank 1", weft_cli_verb_explain},
+    {"diff", "A B", 2, "file", BIT(MAX_DIFFERENCES) | BIT(JSON) | EVERY_VERB, "",
+     "show where two tables or programs differ",
+     "Compares the files A and B rank by rank. Exit status 0 means equal, 1 different.",
+     "weft diff a.csv b.csv", weft_cli_verb_diff},
+    {"bench", "[NAME]", 1, "benchmark",
+     BIT(LIST) | BIT(LARGE) | BIT(ACTIONS) | BIT(REPEATS) | BIT(RANKS) | BIT(STAGES_PER_RANK) |
+         BIT(MICROBATCHES) | BIT(JSON) | EVERY_VERB,
+     "", "run the benchmarks",
+     "Without NAME all benchmarks run; 'weft bench --list' lists them.\n"
+     "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
+     "the start-up time of the command. Default shape: -p 64 -v 2 -m 256.",
+     "weft bench plan --large", weft_cli_verb_bench},
+    {"doctor", "", 0, "", BIT(JSON) | EVERY_VERB, "",
+     "show what this build and machine have, and whether it works",
+     "Shows version, compiler, limits, processors and memory, and generates, lowers and verifies "
+     "every schedule once.",
+     "weft doctor", weft_cli_verb_doctor},
+    {"help", "[VERB]", 1, "verb", BIT(MAN) | BIT(COMPLETION) | EVERY_VERB, "",
+     "show help, or write the manual page or a shell's completions",
+     "Without VERB: the list of verbs.",
+     "weft help --completion bash > /etc/bash_completion.d/weft", weft_cli_verb_help},
+};
+
+static const struct {
+  const char *name;
+  const char *does;
+} later_verbs[] = {
+    {"compare", "ranks all schedules for a pipeline by their cost"},
+    {"plan", "searches for the best schedule"},
+    {"run", "executes a program"},
+    {"train", "trains the reference model"},
+    {"sample", "writes text with a trained model"},
+    {"explain-hang", "explains the report of a stalled run"},
+};
+
+static const struct weft_cli_exit_text exit_texts[] = {
+    {WEFT_CLI_OK, "fine"},
+    {WEFT_CLI_FOUND_BAD, "checked and found bad: invalid, can hang, different"},
+    {WEFT_CLI_USAGE, "wrong usage, or more than a limit"},
+    {WEFT_CLI_MALFORMED, "malformed input"},
+    {WEFT_CLI_NO_INPUT, "an input file is missing or cannot be opened"},
+    {WEFT_CLI_UNAVAILABLE, "not part of this release"},
+    {WEFT_CLI_INTERNAL, "out of memory, or an internal error"},
+    {WEFT_CLI_IO, "reading or writing failed"},
+    {130, "interrupted (SIGINT)"},
+    {143, "terminated (SIGTERM)"},
+    {0, NULL},
+};
+
+const struct weft_cli_option *weft_cli_option_at(enum weft_cli_option_id id) {
+  return &options[id];
+}
+
+size_t weft_cli_verb_count(void) {
+  return sizeof verbs / sizeof verbs[0];
+}
+
+const struct weft_cli_verb *weft_cli_verb_at(size_t index) {
+  return &verbs[index];
+}
+
+bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id) {
+  return (verb->options >> id & 1) != 0;
+}
+
+const char *weft_cli_later_verb(const char *name) {
+  for (size_t i = 0; i < sizeof later_verbs / sizeof later_verbs[0]; i++) {
+    if (strcmp(later_verbs[i].name, name) == 0) {
+      return later_verbs[i].does;
+    }
+  }
+  return NULL;
+}
+
+size_t weft_cli_choice_next(const char **at, const char **item) {
+  if (**at == '|') {
+    (*at)++;
+  }
+  *item = *at;
+  const size_t size = strcspn(*at, "|");
+  *at += size;
+  return size;
+}
+
+const struct weft_cli_exit_text *weft_cli_exit_texts(void) {
+  return exit_texts;
+}

@@ -1,0 +1,97 @@
+/* The option table: the one place that knows verbs and options. The parser,
+ * `weft help`, the man page and the completions are made from it.
+ *
+ * Adding an option: an id here, a line in option_table.c, and its bit in the
+ * verbs that take it. */
+#ifndef CLI_OPTION_TABLE_H
+#define CLI_OPTION_TABLE_H
+
+#include "cli/cli.h"
+
+enum weft_cli_option_id {
+  WEFT_CLI_OPTION_RANKS,
+  WEFT_CLI_OPTION_STAGES_PER_RANK,
+  WEFT_CLI_OPTION_MICROBATCHES,
+  WEFT_CLI_OPTION_PLACEMENT,
+  WEFT_CLI_OPTION_LIST,
+  WEFT_CLI_OPTION_MERGE_BW,
+  WEFT_CLI_OPTION_WINDOW,
+  WEFT_CLI_OPTION_NO_UNSHARD,
+  WEFT_CLI_OPTION_NO_REDUCE_GRAD,
+  WEFT_CLI_OPTION_NO_COMM,
+  WEFT_CLI_OPTION_SLOTS,
+  WEFT_CLI_OPTION_COMM,
+  WEFT_CLI_OPTION_CHANNEL,
+  WEFT_CLI_OPTION_STAGES,
+  WEFT_CLI_OPTION_MAX_FINDINGS,
+  WEFT_CLI_OPTION_STEPS,
+  WEFT_CLI_OPTION_GRID,
+  WEFT_CLI_OPTION_RANK,
+  WEFT_CLI_OPTION_MAX_DIFFERENCES,
+  WEFT_CLI_OPTION_LARGE,
+  WEFT_CLI_OPTION_ACTIONS,
+  WEFT_CLI_OPTION_REPEATS,
+  WEFT_CLI_OPTION_MAN,
+  WEFT_CLI_OPTION_COMPLETION,
+  WEFT_CLI_OPTION_OUTPUT,
+  WEFT_CLI_OPTION_JSON,
+  WEFT_CLI_OPTION_HELP,
+  WEFT_CLI_OPTION_COUNT
+};
+
+enum weft_cli_option_kind {
+  WEFT_CLI_KIND_FLAG,
+  WEFT_CLI_KIND_NUMBER, /* whole, minimum ... maximum */
+  WEFT_CLI_KIND_CHOICE, /* one of `choices` */
+  WEFT_CLI_KIND_MODEL,  /* one of `choices`, checked by the verb (slots:K) */
+  WEFT_CLI_KIND_FILE
+};
+
+struct weft_cli_option {
+  char letter;      /* '\0': none */
+  const char *name; /* without the dashes */
+  enum weft_cli_option_kind kind;
+  const char *value;   /* what help calls the value; NULL for a flag */
+  const char *choices; /* "edge|pair|rank"; NULL where any value goes */
+  uint64_t minimum;
+  uint64_t maximum; /* more than this is refused by the parser */
+  uint64_t limit;   /* what the message about it names: the library's limit */
+  const char *summary;
+};
+
+struct weft_cli_arguments;
+
+struct weft_cli_verb {
+  const char *name;
+  const char *operands; /* as help shows them; "" for none */
+  unsigned operands_max;
+  const char *operand_kind; /* what completion offers: "file", "schedule", "verb", "benchmark", "" */
+  uint64_t options;         /* bit per weft_cli_option_id */
+  const char *later;        /* options that a later release brings: "f|b|i", or "" */
+  const char *summary;
+  const char *description; /* paragraphs separated by \n */
+  const char *example;
+  int (*run)(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+};
+
+const struct weft_cli_option *weft_cli_option_at(enum weft_cli_option_id id);
+
+size_t weft_cli_verb_count(void);
+const struct weft_cli_verb *weft_cli_verb_at(size_t index);
+bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id);
+
+/* Verbs of the command's contract that this release does not have:
+ * what they will do, or NULL. */
+const char *weft_cli_later_verb(const char *name);
+
+/* Steps through "a|b|c": the next item's size, and *at moved behind it; 0 at the end. */
+size_t weft_cli_choice_next(const char **at, const char **item);
+
+/* The exit statuses in words; NULL text ends it. */
+struct weft_cli_exit_text {
+  int status;
+  const char *text;
+};
+const struct weft_cli_exit_text *weft_cli_exit_texts(void);
+
+#endif

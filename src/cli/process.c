@@ -1,0 +1,47 @@
+/* The real process behind struct weft_cli. */
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/cli.h"
+
+/* With a standard descriptor closed, the next open() would get its number, and
+ * messages or data would end up in some file. /dev/null takes the place; stdout
+ * gets it read-only, so that writing data there fails as it should. */
+static void keep_standard_descriptors(void) {
+  static const int modes[3] = {O_RDONLY, O_RDONLY, O_WRONLY};
+  for (int fd = 0; fd < 3; fd++) {
+    if (fcntl(fd, F_GETFD) < 0) {
+      (void)!open("/dev/null", modes[fd]);
+    }
+  }
+}
+
+static bool colour_allowed(void) {
+  const char *no_color = getenv("NO_COLOR");
+  const char *term = getenv("TERM");
+  return (no_color == NULL || no_color[0] == '\0') && term != NULL && strcmp(term, "dumb") != 0;
+}
+
+void weft_cli_process_init(struct weft_cli *cli, char **argv) {
+  keep_standard_descriptors();
+  /* A closed pipe is an error of write(), and reported as exit status 74. */
+  struct sigaction ignore;
+  memset(&ignore, 0, sizeof ignore);
+  ignore.sa_handler = SIG_IGN;
+  (void)sigaction(SIGPIPE, &ignore, NULL);
+
+  *cli = (struct weft_cli){
+      .allocator = weft_allocator_default(),
+      .input = STDIN_FILENO,
+      .output = STDOUT_FILENO,
+      .messages = STDERR_FILENO,
+      .input_terminal = isatty(STDIN_FILENO) == 1,
+      .output_terminal = isatty(STDOUT_FILENO) == 1,
+      .messages_terminal = isatty(STDERR_FILENO) == 1,
+      .colour = colour_allowed(),
+      .program_path = access("/proc/self/exe", X_OK) == 0 ? "/proc/self/exe" : argv[0],
+  };
+}
