@@ -113,3 +113,12 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   run bash -c 'readelf -d "$1" | grep NEEDED | grep -v "\[libc\.so"' - "$LIBDIR/libweft.so"
   [ "$output" = "" ]
 }
+
+@test "the man page and the completions are installed" {
+  grep -q '^\.TH' "$PREFIX/share/man/man1/weft.1"
+  for script in bash-completion/completions/weft zsh/site-functions/_weft \
+    fish/vendor_completions.d/weft.fish; do
+    grep -q verify "$PREFIX/share/$script"
+  done
+  bash -n "$PREFIX/share/bash-completion/completions/weft"
+}
