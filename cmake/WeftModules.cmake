@@ -5,7 +5,8 @@
 #     <build>/inc/<name>/<name>   ->  src/<name>
 #     <build>/inc/<name>/weft/x.h ->  include/weft/x.h   for each of its HEADERS
 #
-# so a wrong include finds no file. And each module is linked once, for nothing
+# so a wrong include finds no file; or, where it would find an installed Weft,
+# a file that says so, from <build>/inc/forbidden. And each module is linked once, for nothing
 # but the check, with the objects of the modules it USES and no undefined
 # symbols allowed, so an upward call does not link.
 
@@ -21,12 +22,18 @@ function(weft_stage name)
   endforeach()
 endfunction()
 
+file(GLOB headers CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/include/weft/*)
+foreach(header IN LISTS headers)
+  cmake_path(GET header FILENAME header)
+  file(CONFIGURE OUTPUT ${PROJECT_BINARY_DIR}/inc/forbidden/weft/${header} @ONLY CONTENT
+    "#error \"this module may not include <weft/${header}>: see the law in CMakeLists.txt\"\n")
+endforeach()
+
 # weft_module(NAME HEADERS public-headers... USES modules...)
 macro(weft_module name)
   cmake_parse_arguments(MODULE "" "" "HEADERS;USES" ${ARGN})
   weft_stage(${name} ${MODULE_HEADERS})
   list(APPEND WEFT_MODULES ${name})
-  list(APPEND WEFT_PUBLIC_HEADERS ${MODULE_HEADERS})
   set(WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/${name})
   set(WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${name}>)
   foreach(used IN LISTS MODULE_USES)
@@ -35,6 +42,8 @@ macro(weft_module name)
       list(APPEND WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${used}>)
     endif()
   endforeach()
+
+  list(APPEND WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/forbidden)
 
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
   if(sources)
