@@ -132,7 +132,7 @@ static enum weft_status read_op(struct reader *reader, enum weft_op *op) {
 /* Today's spelling: stage op [microbatch]. */
 static enum weft_status read_plain(struct reader *reader, struct weft_action *action) {
   uint32_t stage, microbatch = 0;
-  enum weft_op op;
+  enum weft_op op = WEFT_OP_IDLE;
   WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &stage));
   WEFT_TRY(read_op(reader, &op));
   if (weft_op_info(op)->has_microbatch) {

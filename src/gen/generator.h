@@ -1,0 +1,58 @@
+/* What a generator is: facts for users, a bound on its size, its limits, and a
+ * function that writes one rank's row. docs/adding-a-schedule.md walks through
+ * adding one. Generators do not know each other; what several recipes need
+ * stands in this header. */
+#ifndef GEN_GENERATOR_H
+#define GEN_GENERATOR_H
+
+#include <weft/gen.h>
+
+#include "ir/program_builder.h"
+
+struct weft_generator {
+  struct weft_schedule_info info;
+
+  /* Upper bound of the table's cells, as a double: it is asked for shapes far
+   * beyond the limits. */
+  double (*cells)(const struct weft_shape *shape);
+
+  /* NULL, or refuses shapes the recipe cannot serve, naming the limit and the
+   * nearest values that work. Ranges of v are checked before, from `info`. */
+  enum weft_status (*check)(const struct weft_shape *shape, struct weft_error *error);
+
+  /* Appends rank's cells. The end of the row is the caller's. */
+  void (*row)(const struct weft_shape *shape, uint32_t rank, struct weft_program_builder *row);
+
+  /* NULL, or a step over the whole table after all rows are there: replaces
+   * *table by a new one and gives the old one back, or fails and leaves it. */
+  enum weft_status (*finish)(const struct weft_shape *shape, struct weft_program **table,
+                             struct weft_error *error);
+
+  /* Of a fixed table: its CSV text; then there is no row function. */
+  const char *csv;
+};
+
+/* One per schedule; registry.c lists them all. */
+extern const struct weft_generator weft_generator_gpipe;
+extern const struct weft_generator weft_generator_1f1b;
+extern const struct weft_generator weft_generator_eager_1f1b;
+extern const struct weft_generator weft_generator_looped_bfs;
+extern const struct weft_generator weft_generator_interleaved_1f1b;
+extern const struct weft_generator weft_generator_interleaved_zero_bubble;
+extern const struct weft_generator weft_generator_zbh1;
+extern const struct weft_generator weft_generator_zbv;
+extern const struct weft_generator weft_generator_dualpipev;
+extern const struct weft_generator weft_generator_forward_only;
+extern const struct weft_generator weft_generator_v_shaped;
+extern const struct weft_generator weft_generator_unbalanced;
+extern const struct weft_generator weft_generator_with_w;
+extern const struct weft_generator weft_generator_reordered_b;
+
+/* The oldest I of the row that has no W yet: recipes that delay W take them in
+ * the order of their Is, which is a walk over the row written so far. Start
+ * with the row's first record; the caller knows that one is outstanding. */
+void weft_row_put_oldest_w(struct weft_program_builder *row, uint64_t *next_i);
+
+static inline uint32_t weft_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+
+#endif

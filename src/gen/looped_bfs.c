@@ -1,0 +1,51 @@
+/* Looped BFS (breadth-first, arXiv 2211.05953): every local stage takes all
+ * microbatches before the next stage begins. */
+#include "gen/generator.h"
+
+static double cells(const struct weft_shape *shape) {
+  const double p = shape->ranks;
+  return p * (2.0 * shape->stages_per_rank * shape->microbatches) + 2.0 * p * p;
+}
+
+static void put_row(const struct weft_shape *shape, uint32_t rank,
+                    struct weft_program_builder *row) {
+  const uint32_t m = shape->microbatches, v = shape->stages_per_rank;
+  weft_program_builder_idle(row, rank);
+  for (uint32_t k = 0; k < v; k++) {
+    for (uint32_t mb = 0; mb < m; mb++) {
+      weft_program_builder_put(row, WEFT_OP_F, weft_shape_stage_of(shape, rank, k), mb);
+    }
+  }
+  weft_program_builder_idle(row, 2 * (uint64_t)(shape->ranks - 1 - rank));
+  for (uint32_t k = v; k-- > 0;) {
+    for (uint32_t mb = m; mb-- > 0;) {
+      weft_program_builder_put(row, WEFT_OP_B, weft_shape_stage_of(shape, rank, k), mb);
+    }
+  }
+}
+
+static double peak(const struct weft_shape *shape) { return shape->microbatches; }
+
+/* Exact from m = p on: below that a stage's microbatches do not fill the
+ * pipeline before the next stage begins. */
+static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
+  return (shape->ranks - 1.0) * (costs->f + costs->i + costs->w);
+}
+
+const struct weft_generator weft_generator_looped_bfs = {
+    .info = {.name = "LoopedBFS",
+             .summary = "breadth first: each local stage takes all microbatches in turn",
+             .paper = "2211.05953",
+             .placement = WEFT_PLACEMENT_LOOP,
+             .stages_per_rank_min = 1,
+             .stages_per_rank_max = UINT32_MAX,
+             .stages_per_rank_default = 2,
+             .trains = true,
+             .in_pytorch = true,
+             .bubble = "(p-1)(F+B) for m >= p",
+             .peak_activation = "m",
+             .limits = "",
+             .bubble_of = bubble,
+             .peak_of = peak},
+    .cells = cells,
+    .row = put_row};

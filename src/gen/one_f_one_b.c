@@ -1,0 +1,81 @@
+/* 1F1B (arXiv 2006.09503, 2104.04473): after a warm-up, forward and backward
+ * alternate, so that a rank holds few activations. Eager 1F1B warms up about
+ * twice as long, which hides the time of a transfer behind one more forward. */
+#include "gen/generator.h"
+
+static double cells(const struct weft_shape *shape) {
+  return (double)shape->ranks * (2.0 * shape->microbatches + 1.0);
+}
+
+static void put_1f1b(const struct weft_shape *shape, uint32_t rank, uint32_t warm_up,
+                     struct weft_program_builder *row) {
+  const uint32_t m = shape->microbatches;
+  uint32_t forward = 0;
+  for (; forward < weft_min(m, warm_up); forward++) {
+    weft_program_builder_put(row, WEFT_OP_F, rank, forward);
+  }
+  for (uint32_t backward = 0; backward < m; backward++) {
+    if (forward < m) {
+      weft_program_builder_put(row, WEFT_OP_F, rank, forward++);
+    }
+    weft_program_builder_put(row, WEFT_OP_B, rank, backward);
+  }
+}
+
+static void put_row(const struct weft_shape *shape, uint32_t rank,
+                    struct weft_program_builder *row) {
+  put_1f1b(shape, rank, shape->ranks - 1 - rank, row);
+  weft_program_builder_put(row, WEFT_OP_REDUCE_GRAD, rank, 0);
+}
+
+static void put_eager_row(const struct weft_shape *shape, uint32_t rank,
+                          struct weft_program_builder *row) {
+  put_1f1b(shape, rank, 2 * (shape->ranks - 1 - rank), row);
+}
+
+static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
+  return (shape->ranks - 1.0) * (costs->f + costs->i + costs->w);
+}
+
+static double peak(const struct weft_shape *shape) {
+  return weft_min(shape->microbatches, shape->ranks);
+}
+
+static double eager_peak(const struct weft_shape *shape) {
+  return weft_min(shape->microbatches, 2 * shape->ranks - 1);
+}
+
+const struct weft_generator weft_generator_1f1b = {
+    .info = {.name = "1F1B",
+             .summary = "one forward, one backward, after a warm-up",
+             .paper = "2006.09503",
+             .placement = WEFT_PLACEMENT_LOOP,
+             .stages_per_rank_min = 1,
+             .stages_per_rank_max = 1,
+             .stages_per_rank_default = 1,
+             .trains = true,
+             .in_pytorch = true,
+             .bubble = "(p-1)(F+B)",
+             .peak_activation = "min(m, p)",
+             .limits = "",
+             .bubble_of = bubble,
+             .peak_of = peak},
+    .cells = cells,
+    .row = put_row};
+
+const struct weft_generator weft_generator_eager_1f1b = {
+    .info = {.name = "Eager1F1B",
+             .summary = "1F1B with a longer warm-up that hides transfers",
+             .paper = "",
+             .placement = WEFT_PLACEMENT_LOOP,
+             .stages_per_rank_min = 1,
+             .stages_per_rank_max = 1,
+             .stages_per_rank_default = 1,
+             .trains = true,
+             .bubble = "(p-1)(F+B)",
+             .peak_activation = "min(m, 2p-1)",
+             .limits = "",
+             .bubble_of = bubble,
+             .peak_of = eager_peak},
+    .cells = cells,
+    .row = put_eager_row};

@@ -1,0 +1,248 @@
+/* The registry: the list of schedules, look-up by name, and weft_generate(),
+ * which checks a shape against limits before it allocates anything. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "gen/generator.h"
+
+static const struct weft_generator *const generators[] = {
+    &weft_generator_gpipe,
+    &weft_generator_1f1b,
+    &weft_generator_eager_1f1b,
+    &weft_generator_looped_bfs,
+    &weft_generator_interleaved_1f1b,
+    &weft_generator_interleaved_zero_bubble,
+    &weft_generator_zbh1,
+    &weft_generator_zbv,
+    &weft_generator_dualpipev,
+    &weft_generator_forward_only,
+    &weft_generator_v_shaped,
+    &weft_generator_unbalanced,
+    &weft_generator_with_w,
+    &weft_generator_reordered_b,
+};
+
+enum { GENERATOR_COUNT = sizeof generators / sizeof generators[0] };
+
+size_t weft_schedule_count(void) { return GENERATOR_COUNT; }
+
+const struct weft_schedule_info *weft_schedule_at(size_t index) {
+  return index < GENERATOR_COUNT ? &generators[index]->info : NULL;
+}
+
+/* ---- Names ---- */
+
+/* The part of a name that counts: letters in lower case and digits. */
+static size_t fold(const char *name, char *folded, size_t size) {
+  size_t used = 0;
+  for (; *name != '\0' && used + 1 < size; name++) {
+    const char c = *name;
+    if (c >= 'A' && c <= 'Z') {
+      folded[used++] = (char)(c - 'A' + 'a');
+    } else if (c != '-' && c != '_' && c != ' ') {
+      folded[used++] = c;
+    }
+  }
+  folded[used] = '\0';
+  return used;
+}
+
+enum { NAME_MAX = 48 };
+
+/* Edit distance, Levenshtein; names are short. */
+static unsigned distance(const char *a, size_t a_size, const char *b, size_t b_size) {
+  unsigned row[NAME_MAX + 1];
+  for (size_t j = 0; j <= b_size; j++) {
+    row[j] = (unsigned)j;
+  }
+  for (size_t i = 1; i <= a_size; i++) {
+    unsigned diagonal = row[0];
+    row[0] = (unsigned)i;
+    for (size_t j = 1; j <= b_size; j++) {
+      const unsigned change = diagonal + (a[i - 1] != b[j - 1]);
+      diagonal = row[j];
+      const unsigned shift = (row[j] < row[j - 1] ? row[j] : row[j - 1]) + 1;
+      row[j] = change < shift ? change : shift;
+    }
+  }
+  return row[b_size];
+}
+
+static const char *nearest_name(const char *folded, size_t size) {
+  const char *nearest = "";
+  unsigned best = UINT32_MAX;
+  for (size_t k = 0; k < GENERATOR_COUNT; k++) {
+    char name[NAME_MAX];
+    const size_t name_size = fold(generators[k]->info.name, name, sizeof name);
+    const unsigned d = distance(folded, size, name, name_size);
+    if (d < best) {
+      best = d;
+      nearest = generators[k]->info.name;
+    }
+  }
+  return nearest;
+}
+
+static const struct weft_generator *find(const char *name, struct weft_error *error) {
+  char folded[NAME_MAX], known[NAME_MAX], shown[NAME_MAX], hint[128];
+  const size_t size = fold(name, folded, sizeof folded);
+  for (size_t k = 0; k < GENERATOR_COUNT; k++) {
+    (void)fold(generators[k]->info.name, known, sizeof known);
+    if (strcmp(folded, known) == 0) {
+      return generators[k];
+    }
+  }
+  (void)snprintf(hint, sizeof hint, "did you mean '%s'? 'weft gen --list' lists all",
+                 nearest_name(folded, size));
+  (void)weft_fail(error, WEFT_ERR_USAGE, hint, "unknown schedule '%s'",
+                  weft_escape(shown, sizeof shown, name, strlen(name)));
+  return NULL;
+}
+
+const struct weft_schedule_info *weft_schedule_find(const char *name, struct weft_error *error) {
+  const struct weft_generator *generator = find(name, error);
+  return generator != NULL ? &generator->info : NULL;
+}
+
+/* ---- Shapes ---- */
+
+static enum weft_status check_positive(const struct weft_shape *shape, struct weft_error *error) {
+  if (shape->ranks == 0 || shape->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give at least one rank and one microbatch",
+                     "%" PRIu32 " ranks and %" PRIu32 " microbatches: nothing to schedule",
+                     shape->ranks, shape->microbatches);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check_stages_per_rank(const struct weft_schedule_info *info, uint32_t v,
+                                              struct weft_error *error) {
+  char hint[128];
+  if (v >= info->stages_per_rank_min && v <= info->stages_per_rank_max) {
+    return WEFT_OK;
+  }
+  const uint32_t nearest =
+      v < info->stages_per_rank_min ? info->stages_per_rank_min : info->stages_per_rank_max;
+  (void)snprintf(hint, sizeof hint, "use v = %" PRIu32, nearest);
+  if (info->stages_per_rank_min == info->stages_per_rank_max) {
+    return weft_fail(error, WEFT_ERR_USAGE, hint,
+                     "%s has %" PRIu32 " stage%s per rank; v = %" PRIu32 " was asked for",
+                     info->name, nearest, nearest == 1 ? "" : "s", v);
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, hint,
+                   "%s needs at least %" PRIu32 " stages per rank; v = %" PRIu32 " was asked for",
+                   info->name, info->stages_per_rank_min, v);
+}
+
+static enum weft_status check_size(const struct weft_generator *generator,
+                                   const struct weft_shape *shape, struct weft_error *error) {
+  const double cells = generator->cells(shape);
+  const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
+  if (cells > (double)WEFT_ACTIONS_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "use fewer ranks or microbatches",
+                     "%s for p = %" PRIu32 ", v = %" PRIu32 ", m = %" PRIu32
+                     " has %.0f actions; the limit is %" PRIu64,
+                     generator->info.name, shape->ranks, shape->stages_per_rank,
+                     shape->microbatches, cells, WEFT_ACTIONS_MAX);
+  }
+  if (stages > WEFT_STAGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "use fewer ranks or stages per rank",
+                     "%" PRIu64 " stages (about %.0f actions); the limit is %" PRIu32 " stages",
+                     stages, cells, WEFT_STAGES_MAX);
+  }
+  if (shape->microbatches > WEFT_MICROBATCHES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "use fewer microbatches",
+                     "%" PRIu32 " microbatches (about %.0f actions); the limit is %" PRIu32
+                     " microbatches",
+                     shape->microbatches, cells, WEFT_MICROBATCHES_MAX);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check_shape(const struct weft_generator *generator,
+                                    const struct weft_shape *shape, struct weft_error *error) {
+  WEFT_TRY(check_positive(shape, error));
+  WEFT_TRY(check_stages_per_rank(&generator->info, shape->stages_per_rank, error));
+  WEFT_TRY(check_size(generator, shape, error));
+  return generator->check != NULL ? generator->check(shape, error) : WEFT_OK;
+}
+
+/* ---- Generation ---- */
+
+static enum weft_status generate_rows(const struct weft_allocator *allocator,
+                                      const struct weft_generator *generator,
+                                      const struct weft_shape *shape, struct weft_program **out,
+                                      struct weft_error *error) {
+  struct weft_program_builder builder;
+  weft_program_builder_init(&builder, allocator, (uint64_t)generator->cells(shape), shape->ranks);
+  for (uint32_t r = 0; r < shape->ranks && builder.status == WEFT_OK; r++) {
+    generator->row(shape, r, &builder);
+    weft_program_builder_end_row(&builder);
+  }
+  struct weft_program *table;
+  WEFT_TRY(weft_program_builder_finish(&builder, &table, error));
+  if (generator->finish != NULL) {
+    const enum weft_status status = generator->finish(shape, &table, error);
+    if (status < 0) {
+      weft_program_destroy(table);
+      return status;
+    }
+  }
+  *out = table;
+  return WEFT_OK;
+}
+
+/* A fixed table serves one shape; fields left 0 are not compared. */
+static enum weft_status generate_fixed(const struct weft_allocator *allocator,
+                                       const struct weft_generator *generator,
+                                       const struct weft_shape *shape, struct weft_program **out,
+                                       struct weft_error *error) {
+  struct weft_program *table;
+  WEFT_TRY(weft_program_parse(allocator, generator->csv, strlen(generator->csv),
+                              generator->info.name, &table, error));
+  const uint32_t p = table->rank_count, m = table->microbatch_count;
+  if ((shape->ranks != 0 && shape->ranks != p) ||
+      (shape->microbatches != 0 && shape->microbatches != m)) {
+    weft_program_destroy(table);
+    return weft_fail(error, WEFT_ERR_USAGE, "leave -p and -m out",
+                     "%s is a fixed table of %" PRIu32 " ranks and %" PRIu32
+                     " microbatch%s; p = %" PRIu32 ", m = %" PRIu32 " was asked for",
+                     generator->info.name, p, m, m == 1 ? "" : "es", shape->ranks,
+                     shape->microbatches);
+  }
+  *out = table;
+  return WEFT_OK;
+}
+
+enum weft_status weft_generate(const struct weft_allocator *allocator, const char *name,
+                               const struct weft_shape *shape, struct weft_program **out,
+                               struct weft_error *error) {
+  const struct weft_generator *generator = find(name, error);
+  if (generator == NULL) {
+    return WEFT_ERR_USAGE;
+  }
+  if (generator->csv != NULL) {
+    return generate_fixed(allocator, generator, shape, out, error);
+  }
+  struct weft_shape full = *shape;
+  if (full.stages_per_rank == 0) {
+    full.stages_per_rank = generator->info.stages_per_rank_default;
+  }
+  if (generator->info.trains) { /* evaluation runs at the placement of the training */
+    full.placement = generator->info.placement;
+  }
+  WEFT_TRY(check_shape(generator, &full, error));
+  return generate_rows(allocator, generator, &full, out, error);
+}
+
+void weft_row_put_oldest_w(struct weft_program_builder *row, uint64_t *next_i) {
+  while (*next_i < row->count && row->actions[*next_i].op != WEFT_OP_I) {
+    ++*next_i;
+  }
+  if (*next_i < row->count) { /* it is not only after the builder ran out of memory */
+    const struct weft_action input = row->actions[(*next_i)++];
+    weft_program_builder_put(row, WEFT_OP_W, input.stage, input.microbatch);
+  }
+}

@@ -1,0 +1,117 @@
+/* weft_lower(): the passes in their order, and the pass table. */
+#include "base/fail.h"
+#include "lower/passes.h"
+
+struct weft_lower_options weft_lower_options_default(void) {
+  return (struct weft_lower_options){.unshard = true,
+                                     .reduce_grad = true,
+                                     .communicate = true,
+                                     .assign_slots = true,
+                                     .unshard_window = 3};
+}
+
+/* ---- The table: each pass alone ---- */
+
+#define WEFT_PASS_ALONE(name, skip_)                                                        \
+  static enum weft_status name##_alone(                                                     \
+      const struct weft_allocator *allocator, const struct weft_program *in,                \
+      const struct weft_lower_options *options, struct weft_program **out,                  \
+      struct weft_error *error) {                                                           \
+    const struct weft_pass_input input = {                                                  \
+        allocator, in, skip_,                                                               \
+        options != NULL ? options->unshard_window                                           \
+                        : weft_lower_options_default().unshard_window};                     \
+    return weft_pass_##name(&input, out, error);                                            \
+  }
+
+WEFT_PASS_ALONE(merge_bw, WEFT_SKIP_BUBBLES)
+WEFT_PASS_ALONE(unshard, WEFT_SKIP_BUBBLES)
+WEFT_PASS_ALONE(reduce_grad, WEFT_SKIP_TABLE)
+WEFT_PASS_ALONE(send_recv, WEFT_SKIP_BUBBLES)
+
+static const struct weft_pass passes[] = {
+    {"merge_bw", "an I directly followed by its W becomes B", merge_bw_alone},
+    {"unshard", "UNSHARD stages before use, RESHARD them after", unshard_alone},
+    {"reduce_grad", "REDUCE_GRAD after a stage's last backward", reduce_grad_alone},
+    {"send_recv", "SEND and RECV between ranks", send_recv_alone},
+};
+
+size_t weft_pass_count(void) { return sizeof passes / sizeof passes[0]; }
+
+const struct weft_pass *weft_pass_at(size_t index) {
+  return index < weft_pass_count() ? &passes[index] : NULL;
+}
+
+/* ---- The whole lowering ---- */
+
+/* Where a lowering stands: `owned` is the last pass's output. */
+struct chain {
+  const struct weft_allocator *allocator;
+  const struct weft_program *table;
+  struct weft_program *owned;
+  uint32_t window;
+  struct weft_error *error;
+};
+
+/* Runs a pass on what the last one made, and gives that back. */
+static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
+  const bool first = chain->owned == NULL;
+  const struct weft_pass_input input = {
+      .allocator = chain->allocator,
+      .program = first ? chain->table : chain->owned,
+      .skip = first ? WEFT_SKIP_TABLE : WEFT_SKIP_BUBBLES,
+      .window = chain->window};
+  struct weft_program *out;
+  WEFT_TRY(pass(&input, &out, chain->error));
+  weft_program_destroy(chain->owned);
+  chain->owned = out;
+  return WEFT_OK;
+}
+
+static enum weft_status run_passes(struct chain *chain, const struct weft_lower_options *options) {
+  if (options->merge_bw) {
+    WEFT_TRY(advance(chain, weft_pass_merge_bw));
+  }
+  if (options->unshard) {
+    WEFT_TRY(advance(chain, weft_pass_unshard));
+  }
+  if (options->reduce_grad) {
+    WEFT_TRY(advance(chain, weft_pass_reduce_grad));
+  }
+  if (options->communicate) {
+    WEFT_TRY(advance(chain, weft_pass_send_recv));
+  }
+  if (chain->owned == NULL) {
+    WEFT_TRY(advance(chain, weft_pass_strip));
+  }
+  return options->communicate && options->assign_slots
+             ? weft_slots_assign(chain->owned, chain->error)
+             : WEFT_OK;
+}
+
+enum weft_status weft_lower(const struct weft_allocator *allocator,
+                            const struct weft_program *table,
+                            const struct weft_lower_options *options, struct weft_program **out,
+                            struct weft_error *error) {
+  const struct weft_lower_options standard = weft_lower_options_default();
+  options = options != NULL ? options : &standard;
+  if (table->level != WEFT_LEVEL_COMPUTE) {
+    return weft_fail(error, WEFT_ERR_INVALID, "lower the compute-only table it was made from",
+                     "this is a program with communication already, not a compute-only table");
+  }
+  if (options->unshard_window == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use a window of at least 1",
+                     "an unshard window of 0 stages: nothing could ever be computed");
+  }
+  struct chain chain = {.allocator = allocator,
+                        .table = table,
+                        .window = options->unshard_window,
+                        .error = error};
+  const enum weft_status status = run_passes(&chain, options);
+  if (status < 0) {
+    weft_program_destroy(chain.owned);
+    return status;
+  }
+  *out = chain.owned;
+  return WEFT_OK;
+}
