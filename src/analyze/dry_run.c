@@ -51,17 +51,7 @@ struct dry_run {
   uint64_t records;        /* sum of row_sizes */
   uint32_t live_count;
   uint32_t waiting_count;
-  bool transfers; /* the program has SEND or RECV; without, results arrive by themselves */
 };
-
-static bool has_transfers(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      return true;
-    }
-  }
-  return false;
-}
 
 static uint64_t skip_bubbles(const struct weft_program *program, uint64_t record, uint64_t end) {
   while (record < end && program->actions[record].op == WEFT_OP_IDLE) {
@@ -107,7 +97,6 @@ static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {
   const struct weft_program *in = run->in;
   WEFT_TRY(allocate(run, error));
   (void)weft_placement_infer(in, run->rank_of);
-  run->transfers = has_transfers(in);
   for (uint32_t rank = 0; rank < in->rank_count; rank++) {
     run->next[rank] = skip_bubbles(in, in->row_begin[rank], in->row_begin[rank + 1]);
     run->live[rank] = rank;
@@ -127,7 +116,7 @@ static bool is_done(const struct dry_run *run, uint32_t stage, uint32_t microbat
 
 /* Whether what one stage makes is at hand for the other without a transfer. */
 static bool is_near(const struct dry_run *run, uint32_t stage, uint32_t other) {
-  return !run->transfers || run->rank_of[stage] == run->rank_of[other];
+  return run->rank_of[stage] == run->rank_of[other];
 }
 
 static bool input_is_ready(const struct dry_run *run, struct weft_action action) {
@@ -217,36 +206,38 @@ static bool run_step(struct dry_run *run, uint32_t step) {
   return true;
 }
 
-/* Where an action stands in the input, as " (rank 1, step 5)". B and I stand
- * for each other: either makes the gradient that is waited for. */
-static bool same_result(struct weft_action a, struct weft_action b) {
-  return done_bits[a.op] == done_bits[b.op] && a.stage == b.stage && a.microbatch == b.microbatch;
-}
+/* The message of a run that is stuck. */
 
 static uint64_t step_of(const struct weft_program *program, uint32_t rank, uint64_t record) {
   uint64_t step = 0;
   uint64_t cell = program->row_begin[rank];
-  for (;;) {
-    cell += weft_cell_records(&program->actions[cell]);
-    if (cell > record) {
-      return step;
-    }
+  while ((cell += weft_cell_records(&program->actions[cell])) <= record) {
     step++;
   }
+  return step;
 }
 
-static void describe_place(const struct weft_program *program, struct weft_action wanted,
-                           char *buffer, size_t size) {
+/* B and I stand for each other: either makes the gradient that is waited for. */
+static bool same_result(struct weft_action a, struct weft_action b) {
+  return done_bits[a.op] == done_bits[b.op] && a.stage == b.stage && a.microbatch == b.microbatch;
+}
+
+/* "1SEND_B1 (rank 1, step 9)" */
+static void describe_wanted(const struct weft_program *program, struct weft_action wanted,
+                            char *buffer, size_t size) {
+  char text[24];
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
       if (same_result(program->actions[i], wanted)) {
-        (void)snprintf(buffer, size, "rank %" PRIu32 ", step %" PRIu64, rank,
+        (void)weft_action_format(&program->actions[i], text, sizeof text);
+        (void)snprintf(buffer, size, "%s (rank %" PRIu32 ", step %" PRIu64 ")", text, rank,
                        step_of(program, rank, i));
         return;
       }
     }
   }
-  (void)snprintf(buffer, size, "nowhere in the program");
+  (void)weft_action_format(&wanted, text, sizeof text);
+  (void)snprintf(buffer, size, "%s (nowhere in the program)", text);
 }
 
 /* What an action that is not ready waits for; false when no such thing can be. */
@@ -274,43 +265,45 @@ static bool find_wanted(const struct dry_run *run, struct weft_action action,
 static void describe_wait(const struct dry_run *run, uint32_t rank, char *buffer, size_t size) {
   const struct weft_action *cell = &run->in->actions[run->next[rank]];
   const struct weft_action *unready = find_unready(run, cell);
-  char cell_text[40], wanted_text[24], place[48];
   struct weft_action wanted;
-  int used = snprintf(buffer, size, "rank %" PRIu32 ", step %" PRIu64 ": %s waits for ", rank,
-                      step_of(run->in, rank, run->next[rank]),
-                      weft_action_format(cell, cell_text, sizeof cell_text));
-  if (used < 0 || (size_t)used >= size) {
-    return;
+  char cell_text[40];
+  char wanted_text[80] = "a stage that does not exist";
+  if (find_wanted(run, *unready, &wanted)) {
+    describe_wanted(run->in, wanted, wanted_text, sizeof wanted_text);
   }
-  if (!find_wanted(run, *unready, &wanted)) {
-    (void)snprintf(buffer + used, size - (size_t)used, "a stage that does not exist");
-    return;
+  (void)snprintf(buffer, size, "rank %" PRIu32 ", step %" PRIu64 ": %s waits for %s", rank,
+                 step_of(run->in, rank, run->next[rank]),
+                 weft_action_format(cell, cell_text, sizeof cell_text), wanted_text);
+}
+
+static bool has_transfers(const struct weft_program *program) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+      return true;
+    }
   }
-  describe_place(run->in, wanted, place, sizeof place);
-  (void)snprintf(buffer + used, size - (size_t)used, "%s (%s)",
-                 weft_action_format(&wanted, wanted_text, sizeof wanted_text), place);
+  return false;
 }
 
 static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
                                    struct weft_error *error) {
-  enum { NAMED_MAX = 3 };
-  char waits[400];
-  size_t used = 0;
+  enum { NAMED_MAX = 3 }; /* three of them fit into a message */
+  char waits[NAMED_MAX][140] = {""};
+  char more[40] = "";
   for (uint32_t i = 0; i < run->waiting_count && i < NAMED_MAX; i++) {
-    char wait[160];
-    describe_wait(run, run->waiting[i], wait, sizeof wait);
-    const int added = snprintf(waits + used, sizeof waits - used, "%s%s", i == 0 ? "" : "; ", wait);
-    used += added > 0 ? (size_t)added : 0;
-    if (used >= sizeof waits) {
-      break;
-    }
+    waits[i][0] = ';';
+    waits[i][1] = ' ';
+    describe_wait(run, run->waiting[i], waits[i] + 2, sizeof waits[i] - 2);
   }
-  if (run->waiting_count > NAMED_MAX && used < sizeof waits) {
-    (void)snprintf(waits + used, sizeof waits - used, "; and %" PRIu32 " more ranks wait",
+  if (run->waiting_count > NAMED_MAX) {
+    (void)snprintf(more, sizeof more, "; and %" PRIu32 " more ranks wait",
                    run->waiting_count - NAMED_MAX);
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "weft verify shows the circle, or what is missing",
-                   "the dry run is stuck after %" PRIu32 " steps: %s", step, waits);
+  return weft_fail(error, WEFT_ERR_INVALID,
+                   has_transfers(run->in) ? "weft verify shows the circle, or what is missing"
+                                          : "it has no SEND and RECV: lower it first",
+                   "the dry run is stuck after %" PRIu32 " steps: %s%s%s%s", step, waits[0] + 2,
+                   waits[1], waits[2], more);
 }
 
 static enum weft_status run_all(struct dry_run *run, struct weft_error *error) {
