@@ -1,0 +1,51 @@
+#!/usr/bin/env bats
+# Weft against an installed PyTorch (tests/test_pytorch_peer.py says what of it).
+# Optional: without torch these are skipped, and say so. PYTHON names another
+# interpreter.
+
+# One run for all checks, since importing torch takes seconds.
+setup_file() {
+  export PYTHON=${PYTHON:-python3}
+  export ANSWERS=$BATS_FILE_TMPDIR/answers
+  STATUS=0
+  "$PYTHON" "$BATS_TEST_DIRNAME/test_pytorch_peer.py" >"$ANSWERS" 2>&1 || STATUS=$?
+  export STATUS
+}
+
+setup() {
+  [ "$STATUS" -ne 127 ] || skip "there is no $PYTHON"
+  [ "$STATUS" -ne 69 ] || skip "$PYTHON has no PyTorch with pipelining"
+}
+
+peer() { # CHECK
+  cat "$ANSWERS"
+  grep -E "^$1: [1-9][0-9]* agree\$" "$ANSWERS"
+}
+
+@test "PyTorch takes our tables as valid, and writes them back unchanged" {
+  peer check_tables_are_valid
+}
+
+@test "PyTorch lowers our tables as we do" {
+  peer check_lowering
+}
+
+@test "PyTorch merges I and W as we do" {
+  peer check_merging
+}
+
+@test "PyTorch's dry run is ours" {
+  peer check_dry_run
+}
+
+@test "scrambled programs get stuck for both, or for neither" {
+  peer check_dry_run_of_scrambled_programs
+}
+
+@test "PyTorch's runtime loads our tables and programs" {
+  peer check_loading
+}
+
+@test "PyTorch draws the same grids" {
+  peer check_grids
+}
