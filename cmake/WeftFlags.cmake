@@ -39,4 +39,8 @@ if(WEFT_SANITIZE)
   target_compile_options(weft_flags INTERFACE
     -fsanitize=${WEFT_SANITIZE} -fno-sanitize-recover=all)
   target_link_options(weft_flags INTERFACE -fsanitize=${WEFT_SANITIZE})
+  if(CMAKE_C_COMPILER_ID STREQUAL GNU)
+    # gcc warns falsely here when the sanitizers' code is in the way.
+    target_compile_options(weft_flags INTERFACE -Wno-maybe-uninitialized)
+  endif()
 endif()
