@@ -44,7 +44,8 @@ int weft_cli_unknown_verb(const struct weft_cli *cli, const char *name) {
     const char *known = weft_cli_verb_at(i)->name;
     weft_cli_guess_offer(&guess, known, strlen(known));
   }
-  (void)snprintf(hint, sizeof hint, "did you mean 'weft %s'?", guess.best != NULL ? guess.best : "");
+  (void)snprintf(hint, sizeof hint, "did you mean 'weft %s'?",
+                 guess.best != NULL ? guess.best : "");
   return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft help' lists the verbs",
                         "unknown verb '%s': expected one like gen, lower or verify", quoted);
 }

@@ -221,10 +221,11 @@ void weft_cli_completion_zsh_add(struct weft_text *text) {
   for (size_t i = 0; i < weft_cli_verb_count(); i++) {
     add_zsh_verb(text, weft_cli_verb_at(i));
   }
-  weft_text_add(text,
-                "  esac\n"
-                "}\n"
-                "if [ \"$funcstack[1]\" = _weft ]; then _weft \"$@\"; else compdef _weft weft; fi\n");
+  weft_text_add(
+      text,
+      "  esac\n"
+      "}\n"
+      "if [ \"$funcstack[1]\" = _weft ]; then _weft \"$@\"; else compdef _weft weft; fi\n");
 }
 
 /* ---- fish ---- */

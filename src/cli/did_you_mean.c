@@ -6,9 +6,7 @@
 
 #define NAME_MAX_SIZE 48 /* longer is nobody's typing mistake */
 
-static size_t smaller(size_t a, size_t b) {
-  return a < b ? a : b;
-}
+static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 
 static bool same_letter(char a, char b) {
   return tolower((unsigned char)a) == tolower((unsigned char)b);

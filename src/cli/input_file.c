@@ -21,9 +21,7 @@ struct buffer {
   size_t capacity;
 };
 
-static bool is_standard(const char *path) {
-  return path == NULL || strcmp(path, "-") == 0;
-}
+static bool is_standard(const char *path) { return path == NULL || strcmp(path, "-") == 0; }
 
 const char *weft_cli_input_name(const char *path) {
   return is_standard(path) ? "standard input" : path;

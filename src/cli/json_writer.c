@@ -7,9 +7,10 @@
 static void add_string(struct weft_text *text, const char *value) {
   weft_text_add(text, "\"");
   while (*value != '\0') {
-    const size_t plain = strcspn(value, "\"\\\x01\x02\x03\x04\x05\x06\x07\x08\t\n\x0b\x0c\r\x0e"
-                                        "\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c"
-                                        "\x1d\x1e\x1f");
+    const size_t plain = strcspn(value,
+                                 "\"\\\x01\x02\x03\x04\x05\x06\x07\x08\t\n\x0b\x0c\r\x0e"
+                                 "\x0f\x10\x11\x12\x13\x14\x15\x16\x17\x18\x19\x1a\x1b\x1c"
+                                 "\x1d\x1e\x1f");
     weft_text_append(text, value, plain);
     value += plain;
     if (*value == '"' || *value == '\\') {
@@ -44,9 +45,7 @@ void weft_cli_json_close(struct weft_cli_json *json, char bracket) {
   json->comma = true;
 }
 
-void weft_cli_json_finish(struct weft_cli_json *json) {
-  weft_text_append(json->text, "\n", 1);
-}
+void weft_cli_json_finish(struct weft_cli_json *json) { weft_text_append(json->text, "\n", 1); }
 
 void weft_cli_json_string(struct weft_cli_json *json, const char *key, const char *value) {
   begin_value(json, key);

@@ -11,17 +11,10 @@ static void add_roff(struct weft_text *text, const char *words) {
   }
   for (; *words != '\0'; words++) {
     switch (*words) {
-      case '-':
-        weft_text_add(text, "\\-");
-        break;
-      case '\\':
-        weft_text_add(text, "\\e");
-        break;
-      case '\n':
-        weft_text_add(text, "\n.PP\n");
-        break;
-      default:
-        weft_text_append(text, words, 1);
+      case '-': weft_text_add(text, "\\-"); break;
+      case '\\': weft_text_add(text, "\\e"); break;
+      case '\n': weft_text_add(text, "\n.PP\n"); break;
+      default: weft_text_append(text, words, 1);
     }
   }
 }
@@ -73,19 +66,20 @@ static void add_exit_status(struct weft_text *text) {
 
 void weft_cli_man_add(struct weft_text *text) {
   weft_text_addf(text, ".TH WEFT 1 \"\" \"weft %s\" \"User Commands\"\n", weft_version());
-  weft_text_add(text,
-                ".SH NAME\n"
-                "weft \\- pipeline\\-parallel schedules: write them, prove them safe, look at them\n"
-                ".SH SYNOPSIS\n"
-                ".B weft\n.I VERB\n[options] [\\fIFILE\\fR]\n.br\n"
-                ".B weft \\-\\-version\n"
-                ".SH DESCRIPTION\n"
-                "A pipeline schedule is a table in CSV: a row per rank, a cell per step; 0F1 is the "
-                "forward of microbatch 1 through stage 0. The language is that of PyTorch's "
-                "torch.distributed.pipelining.\n.PP\n"
-                "A file named \\- or none at all is standard input. Data goes to standard output, "
-                "messages to standard error.\n"
-                ".SH VERBS\n");
+  weft_text_add(
+      text,
+      ".SH NAME\n"
+      "weft \\- pipeline\\-parallel schedules: write them, prove them safe, look at them\n"
+      ".SH SYNOPSIS\n"
+      ".B weft\n.I VERB\n[options] [\\fIFILE\\fR]\n.br\n"
+      ".B weft \\-\\-version\n"
+      ".SH DESCRIPTION\n"
+      "A pipeline schedule is a table in CSV: a row per rank, a cell per step; 0F1 is the "
+      "forward of microbatch 1 through stage 0. The language is that of PyTorch's "
+      "torch.distributed.pipelining.\n.PP\n"
+      "A file named \\- or none at all is standard input. Data goes to standard output, "
+      "messages to standard error.\n"
+      ".SH VERBS\n");
   for (size_t i = 0; i < weft_cli_verb_count(); i++) {
     add_verb(text, weft_cli_verb_at(i));
   }

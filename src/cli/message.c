@@ -110,22 +110,14 @@ int weft_cli_fail_memory(const struct weft_cli *cli) {
 
 static int exit_status(enum weft_status status, bool from_file) {
   switch (status) {
-    case WEFT_OK:
-      return WEFT_CLI_OK;
-    case WEFT_ERR_USAGE:
-      return WEFT_CLI_USAGE;
-    case WEFT_ERR_FORMAT:
-      return WEFT_CLI_MALFORMED;
-    case WEFT_ERR_LIMIT:
-      return from_file ? WEFT_CLI_MALFORMED : WEFT_CLI_USAGE;
-    case WEFT_ERR_MEMORY:
-      return WEFT_CLI_INTERNAL;
-    case WEFT_ERR_INVALID:
-      return WEFT_CLI_FOUND_BAD;
-    case WEFT_ERR_MISSING:
-      return WEFT_CLI_NO_INPUT;
-    case WEFT_ERR_IO:
-      return WEFT_CLI_IO;
+    case WEFT_OK: return WEFT_CLI_OK;
+    case WEFT_ERR_USAGE: return WEFT_CLI_USAGE;
+    case WEFT_ERR_FORMAT: return WEFT_CLI_MALFORMED;
+    case WEFT_ERR_LIMIT: return from_file ? WEFT_CLI_MALFORMED : WEFT_CLI_USAGE;
+    case WEFT_ERR_MEMORY: return WEFT_CLI_INTERNAL;
+    case WEFT_ERR_INVALID: return WEFT_CLI_FOUND_BAD;
+    case WEFT_ERR_MISSING: return WEFT_CLI_NO_INPUT;
+    case WEFT_ERR_IO: return WEFT_CLI_IO;
   }
   return WEFT_CLI_INTERNAL;
 }
@@ -134,14 +126,10 @@ static int exit_status(enum weft_status status, bool from_file) {
 static const char *usual_hint(enum weft_status status) {
   switch (status) {
     case WEFT_ERR_USAGE:
-    case WEFT_ERR_LIMIT:
-      return "'weft help' lists the verbs, 'weft doctor' the limits";
-    case WEFT_ERR_FORMAT:
-      return "'weft gen 1F1B -p 4 -m 8' shows what a table looks like";
-    case WEFT_ERR_INVALID:
-      return "'weft verify' lists everything that is wrong with it";
-    default:
-      return NULL;
+    case WEFT_ERR_LIMIT: return "'weft help' lists the verbs, 'weft doctor' the limits";
+    case WEFT_ERR_FORMAT: return "'weft gen 1F1B -p 4 -m 8' shows what a table looks like";
+    case WEFT_ERR_INVALID: return "'weft verify' lists everything that is wrong with it";
+    default: return NULL;
   }
 }
 

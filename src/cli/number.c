@@ -4,9 +4,7 @@
 #include "cli/message.h"
 #include "cli/option_parser.h"
 
-static bool is_digit(char byte) {
-  return byte >= '0' && byte <= '9';
-}
+static bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
 
 enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number) {
   if (text[0] == '\0') {
@@ -38,18 +36,12 @@ enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number) {
 static const char *fault_of(enum weft_cli_digits digits, uint64_t value, uint64_t minimum,
                             uint64_t maximum) {
   switch (digits) {
-    case WEFT_CLI_DIGITS_EMPTY:
-      return "is empty";
-    case WEFT_CLI_DIGITS_NEGATIVE:
-      return "is negative";
-    case WEFT_CLI_DIGITS_NONE:
-      return "is not a whole number";
-    case WEFT_CLI_DIGITS_TRAILING:
-      return "has something after its digits";
-    case WEFT_CLI_DIGITS_TOO_LARGE:
-      return "is over the limit";
-    case WEFT_CLI_DIGITS_OK:
-      break;
+    case WEFT_CLI_DIGITS_EMPTY: return "is empty";
+    case WEFT_CLI_DIGITS_NEGATIVE: return "is negative";
+    case WEFT_CLI_DIGITS_NONE: return "is not a whole number";
+    case WEFT_CLI_DIGITS_TRAILING: return "has something after its digits";
+    case WEFT_CLI_DIGITS_TOO_LARGE: return "is over the limit";
+    case WEFT_CLI_DIGITS_OK: break;
   }
   if (value < minimum) {
     return "is too small";
@@ -68,7 +60,8 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
   }
   char quoted[80];
   weft_cli_quote(quoted, sizeof quoted, text);
-  return weft_cli_usage(cli, "numbers are written in decimal digits, without sign, unit or exponent",
+  return weft_cli_usage(cli,
+                        "numbers are written in decimal digits, without sign, unit or exponent",
                         "%s '%s' %s: expected a whole number from %" PRIu64 " to %" PRIu64, name,
                         quoted, fault, minimum, limit);
 }

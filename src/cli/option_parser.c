@@ -81,8 +81,7 @@ static int read_value(const struct parser *parser, enum weft_cli_option_id id, c
                  : bad_choice(parser, option, text);
     case WEFT_CLI_KIND_FLAG:
     case WEFT_CLI_KIND_MODEL:
-    case WEFT_CLI_KIND_FILE:
-      break;
+    case WEFT_CLI_KIND_FILE: break;
   }
   if (text[0] == '\0') {
     return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),

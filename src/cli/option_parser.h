@@ -9,9 +9,9 @@
 struct weft_cli_arguments {
   const struct weft_cli_verb *verb;
   bool given[WEFT_CLI_OPTION_COUNT];
-  const char *texts[WEFT_CLI_OPTION_COUNT];   /* the value as written */
-  uint64_t numbers[WEFT_CLI_OPTION_COUNT];    /* of NUMBER options */
-  unsigned choices[WEFT_CLI_OPTION_COUNT];    /* of CHOICE options: index into their list */
+  const char *texts[WEFT_CLI_OPTION_COUNT]; /* the value as written */
+  uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options */
+  unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE options: index into their list */
   const char *operands[WEFT_CLI_OPERANDS_MAX];
   unsigned operand_count;
 };

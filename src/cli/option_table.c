@@ -16,8 +16,7 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                          UINT32_MAX, WEFT_STAGES_MAX,
                                          "stages of each rank; without it the schedule's usual"},
     [WEFT_CLI_OPTION_MICROBATCHES] = {'m', "microbatches", WEFT_CLI_KIND_NUMBER, "M", NULL, 1,
-                                      UINT32_MAX, WEFT_MICROBATCHES_MAX,
-                                      "microbatches of a step"},
+                                      UINT32_MAX, WEFT_MICROBATCHES_MAX, "microbatches of a step"},
     [WEFT_CLI_OPTION_PLACEMENT] = {'\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0,
                                    0, "which rank owns which stage (ForwardOnly only)"},
     [WEFT_CLI_OPTION_LIST] = {'\0', "list", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
@@ -126,12 +125,12 @@ static const struct weft_cli_verb verbs[] = {
      "Compares the files A and B rank by rank. Exit status 0 means equal, 1 different.",
      "weft diff a.csv b.csv", weft_cli_verb_diff},
     {"bench", "[NAME]", 1, "benchmark",
-     BIT(LIST) | BIT(LARGE) | BIT(ACTIONS) | BIT(REPEATS) | BIT(RANKS) | BIT(STAGES_PER_RANK) |
-         BIT(MICROBATCHES) | BIT(JSON) | EVERY_VERB,
+     BIT(LIST) | BIT(LARGE) | BIT(ACTIONS) | BIT(REPEATS) | BIT(RANKS) | BIT(MICROBATCHES) |
+         BIT(JSON) | EVERY_VERB,
      "", "run the benchmarks",
      "Without NAME all benchmarks run; 'weft bench --list' lists them.\n"
      "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
-     "the start-up time of the command. Default shape: -p 64 -v 2 -m 256.",
+     "the start-up time of the command. Default shape: -p 64 -m 256, two stages per rank.",
      "weft bench plan --large", weft_cli_verb_bench},
     {"doctor", "", 0, "", BIT(JSON) | EVERY_VERB, "",
      "show what this build and machine have, and whether it works",
@@ -174,13 +173,9 @@ const struct weft_cli_option *weft_cli_option_at(enum weft_cli_option_id id) {
   return &options[id];
 }
 
-size_t weft_cli_verb_count(void) {
-  return sizeof verbs / sizeof verbs[0];
-}
+size_t weft_cli_verb_count(void) { return sizeof verbs / sizeof verbs[0]; }
 
-const struct weft_cli_verb *weft_cli_verb_at(size_t index) {
-  return &verbs[index];
-}
+const struct weft_cli_verb *weft_cli_verb_at(size_t index) { return &verbs[index]; }
 
 bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id) {
   return (verb->options >> id & 1) != 0;
@@ -205,6 +200,4 @@ size_t weft_cli_choice_next(const char **at, const char **item) {
   return size;
 }
 
-const struct weft_cli_exit_text *weft_cli_exit_texts(void) {
-  return exit_texts;
-}
+const struct weft_cli_exit_text *weft_cli_exit_texts(void) { return exit_texts; }

@@ -65,9 +65,10 @@ struct weft_cli_verb {
   const char *name;
   const char *operands; /* as help shows them; "" for none */
   unsigned operands_max;
-  const char *operand_kind; /* what completion offers: "file", "schedule", "verb", "benchmark", "" */
-  uint64_t options;         /* bit per weft_cli_option_id */
-  const char *later;        /* options that a later release brings: "f|b|i", or "" */
+  const char
+      *operand_kind; /* what completion offers: "file", "schedule", "verb", "benchmark", "" */
+  uint64_t options;  /* bit per weft_cli_option_id */
+  const char *later; /* options that a later release brings: "f|b|i", or "" */
   const char *summary;
   const char *description; /* paragraphs separated by \n */
   const char *example;

@@ -222,9 +222,8 @@ int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
-  const int written =
-      goes_to_stdout(arguments)
-          ? write_descriptor(cli, cli->output, "standard output", text)
-          : write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
+  const int written = goes_to_stdout(arguments)
+                          ? write_descriptor(cli, cli->output, "standard output", text)
+                          : write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
   return written == WEFT_CLI_OK ? status : written;
 }

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "cli/text_columns.h"
+
 /* The part of a line that is worth showing: all, or a window round `column`. */
 struct excerpt {
   const char *begin;
@@ -15,9 +17,7 @@ struct excerpt {
 #define EXCERPT_BEFORE 48
 #define EXCERPT_AFTER 32
 
-static bool is_inside_character(const char *at) {
-  return ((unsigned char)*at & 0xc0) == 0x80;
-}
+static bool is_inside_character(const char *at) { return ((unsigned char)*at & 0xc0) == 0x80; }
 
 static bool find_excerpt(const char *text, size_t size, uint64_t line_number, uint64_t column,
                          struct excerpt *excerpt) {
@@ -56,21 +56,12 @@ static bool find_excerpt(const char *text, size_t size, uint64_t line_number, ui
   return true;
 }
 
-/* Columns on the screen of text that has been escaped already. */
-static size_t width_of(const char *data, size_t size) {
-  size_t width = 0;
-  for (size_t i = 0; i < size; i++) {
-    width += is_inside_character(data + i) ? 0 : 1;
-  }
-  return width;
-}
-
 static void add_excerpt(struct weft_text *text, const struct excerpt *excerpt) {
   weft_text_add(text, "\n    ");
   const size_t begin = text->size;
   weft_text_add(text, excerpt->cut_left ? "..." : "");
   weft_text_add_escaped(text, excerpt->begin, (size_t)(excerpt->mark - excerpt->begin));
-  const size_t width = width_of(text->data + begin, text->size - begin);
+  const size_t width = weft_cli_width(text->data + begin, text->size - begin);
   weft_text_add_escaped(text, excerpt->mark, (size_t)(excerpt->end - excerpt->mark));
   weft_text_add(text, excerpt->cut_right ? "..." : "");
   weft_text_addf(text, "\n    %*s^", (int)width, "");

@@ -66,9 +66,8 @@ static void add_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
     }
   }
   if (strcmp(verb->operand_kind, "file") == 0) {
-    weft_text_add(text, verb->operands_max == 1
-                            ? "\nFILE - or none is standard input.\n"
-                            : "\nOne of the files may be -, standard input.\n");
+    weft_text_add(text, verb->operands_max == 1 ? "\nFILE - or none is standard input.\n"
+                                                : "\nOne of the files may be -, standard input.\n");
   }
   weft_text_addf(text, "\nExample:\n  %s\n", verb->example);
 }

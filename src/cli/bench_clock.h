@@ -1,0 +1,26 @@
+/* What benchmarks measure with: a clock, a median, an allocator that counts. */
+#ifndef CLI_BENCH_CLOCK_H
+#define CLI_BENCH_CLOCK_H
+
+#include <weft/base.h>
+
+uint64_t weft_cli_now_ns(void);
+
+/* Sorts the samples; of an even number, the lower middle. */
+uint64_t weft_cli_median(uint64_t *samples, size_t count);
+
+/* Passes everything on to `inner` and remembers the most that was held. */
+struct weft_cli_counter {
+  struct weft_allocator allocator; /* hand this one out */
+  const struct weft_allocator *inner;
+  size_t bytes_now;
+  size_t bytes_peak;
+};
+
+void weft_cli_counter_init(struct weft_cli_counter *counter, const struct weft_allocator *inner);
+
+/* Median time in which `program --version` starts and ends; 0 when it cannot be
+ * started. */
+uint64_t weft_cli_startup_ns(const char *program);
+
+#endif

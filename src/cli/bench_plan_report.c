@@ -1,0 +1,117 @@
+/* The report of `weft bench plan`: a table, or JSON. */
+#include <inttypes.h>
+
+#include "cli/bench_plan.h"
+#include "cli/json_writer.h"
+
+static double per_action(const struct weft_cli_measurement *measurement, uint64_t amount) {
+  return (double)amount / (double)measurement->actions;
+}
+
+static double plan_per_action(const struct weft_cli_measurement *measurement) {
+  return per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_GEN] +
+                                     measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
+}
+
+static double verify_per_action(const struct weft_cli_measurement *measurement) {
+  return per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
+}
+
+/* ---- Text ---- */
+
+static void add_row(struct weft_text *text, const struct weft_cli_measurement *measurement,
+                    const struct weft_cli_measurement *small) {
+  weft_text_addf(text,
+                 "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %7.2f %7.2f %10.2f %8.2f %6.1f %6.1f",
+                 measurement->schedule, measurement->shape.microbatches, measurement->actions,
+                 (double)(measurement->times_ns[WEFT_CLI_BENCH_GEN] +
+                          measurement->times_ns[WEFT_CLI_BENCH_LOWER]) /
+                     1e6,
+                 per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_GEN]),
+                 per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_LOWER]),
+                 plan_per_action(measurement), verify_per_action(measurement),
+                 per_action(measurement, measurement->held_bytes),
+                 per_action(measurement, measurement->peak_bytes));
+  if (small != NULL) {
+    weft_text_addf(text, " %7.2f %7.2f", plan_per_action(measurement) / plan_per_action(small),
+                   verify_per_action(measurement) / verify_per_action(small));
+  }
+  weft_text_add(text, "\n");
+}
+
+void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench_results *results) {
+  weft_text_addf(text,
+                 "weft %s, bench plan: p = %" PRIu32
+                 ", v = %d; checked: verified under "
+                 "rendezvous, same hash in every run\n\n",
+                 weft_version(), results->small[0].shape.ranks,
+                 (int)results->small[0].shape.stages_per_rank);
+  weft_text_addf(text, "%-22s %8s %10s %9s %7s %7s %10s %8s %6s %6s", "", "", "", "gen+lower",
+                 "gen", "lower", "gen+lower", "verify", "held", "peak");
+  weft_text_add(text, results->has_large ? "   large/small\n" : "\n");
+  weft_text_addf(text, "%-22s %8s %10s %9s %7s %7s %10s %8s %6s %6s", "schedule", "m", "actions",
+                 "ms", "ns/act", "ns/act", "ns/act", "ns/act", "B/act", "B/act");
+  weft_text_add(text, results->has_large ? "    plan  verify\n" : "\n");
+  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
+    add_row(text, &results->small[i], NULL);
+  }
+  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
+    add_row(text, &results->large[i], &results->small[i]);
+  }
+  if (results->startup_ns > 0) {
+    weft_text_addf(text, "\nstart-up of the command: %.2f ms\n", (double)results->startup_ns / 1e6);
+  }
+}
+
+/* ---- JSON ---- */
+
+static void add_json_run(struct weft_cli_json *json, const struct weft_cli_measurement *measurement,
+                         const struct weft_cli_measurement *small) {
+  weft_cli_json_open(json, NULL, '{');
+  weft_cli_json_string(json, "schedule", measurement->schedule);
+  weft_cli_json_number(json, "ranks", measurement->shape.ranks);
+  weft_cli_json_number(json, "stages_per_rank", measurement->shape.stages_per_rank);
+  weft_cli_json_number(json, "microbatches", measurement->shape.microbatches);
+  weft_cli_json_number(json, "actions", measurement->actions);
+  weft_cli_json_boolean(json, "checked", true);
+  weft_cli_json_number(json, "repeats", measurement->repeats);
+  weft_cli_json_number(json, "gen_ns", measurement->times_ns[WEFT_CLI_BENCH_GEN]);
+  weft_cli_json_number(json, "lower_ns", measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
+  weft_cli_json_number(json, "verify_ns", measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
+  weft_cli_json_real(json, "gen_lower_ns_per_action", plan_per_action(measurement));
+  weft_cli_json_real(json, "verify_ns_per_action", verify_per_action(measurement));
+  weft_cli_json_real(json, "held_bytes_per_action",
+                     per_action(measurement, measurement->held_bytes));
+  weft_cli_json_real(json, "peak_bytes_per_action",
+                     per_action(measurement, measurement->peak_bytes));
+  if (small != NULL) {
+    weft_cli_json_real(json, "gen_lower_growth",
+                       plan_per_action(measurement) / plan_per_action(small));
+    weft_cli_json_real(json, "verify_growth",
+                       verify_per_action(measurement) / verify_per_action(small));
+  }
+  weft_cli_json_close(json, '}');
+}
+
+void weft_cli_bench_add_document(struct weft_text *text,
+                                 const struct weft_cli_bench_results *results) {
+  struct weft_cli_json json = {.text = text};
+  weft_cli_json_open(&json, NULL, '{');
+  weft_cli_json_string(&json, "schema", "weft-bench-plan/1");
+  weft_cli_json_string(&json, "version", weft_version());
+  if (results->startup_ns > 0) {
+    weft_cli_json_number(&json, "startup_ns", results->startup_ns);
+  } else {
+    weft_cli_json_null(&json, "startup_ns");
+  }
+  weft_cli_json_open(&json, "runs", '[');
+  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
+    add_json_run(&json, &results->small[i], NULL);
+  }
+  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
+    add_json_run(&json, &results->large[i], &results->small[i]);
+  }
+  weft_cli_json_close(&json, ']');
+  weft_cli_json_close(&json, '}');
+  weft_cli_json_finish(&json);
+}

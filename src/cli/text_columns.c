@@ -1,0 +1,27 @@
+/* Columns in text output. */
+#include "cli/text_columns.h"
+
+size_t weft_cli_width(const char *data, size_t size) {
+  size_t width = 0;
+  for (size_t i = 0; i < size; i++) {
+    width += ((unsigned char)data[i] & 0xc0) != 0x80 ? 1 : 0;
+  }
+  return width;
+}
+
+void weft_cli_pad(struct weft_text *text, size_t begin, size_t width) {
+  if (text->failed) {
+    return;
+  }
+  const size_t now = weft_cli_width(text->data + begin, text->size - begin);
+  const size_t blanks = now + 2 <= width ? width - now : 2;
+  weft_text_addf(text, "%*s", (int)blanks, "");
+}
+
+void weft_cli_trim(struct weft_text *text) {
+  while (text->size > 0 && text->data[text->size - 1] == ' ') {
+    text->size--;
+  }
+}
+
+const char *weft_cli_plural(uint64_t count) { return count == 1 ? "" : "s"; }

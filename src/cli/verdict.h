@@ -1,0 +1,26 @@
+/* The verdict of `weft verify`, as text and as JSON. */
+#ifndef CLI_VERDICT_H
+#define CLI_VERDICT_H
+
+#include <weft/verify.h>
+
+struct weft_cli_verdict {
+  const struct weft_program *program;
+  const struct weft_verify_options *options;
+  const struct weft_report *report;
+  const char *name; /* of the input */
+  bool colour;
+};
+
+/* One line when all is well; else the findings, the grid round one of them, and
+ * their number. */
+enum weft_status weft_cli_verdict_add(struct weft_text *text,
+                                      const struct weft_cli_verdict *verdict,
+                                      struct weft_error *error);
+/* "weft-verify/1". */
+void weft_cli_verdict_add_document(struct weft_text *text, const struct weft_cli_verdict *verdict);
+
+/* "rendezvous", "eager" or "slots:2". */
+void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity);
+
+#endif
