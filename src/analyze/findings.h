@@ -1,0 +1,36 @@
+/* Collects findings while a program is verified, bounded in number, and makes
+ * the report of them. */
+#ifndef ANALYZE_FINDINGS_H
+#define ANALYZE_FINDINGS_H
+
+#include <weft/verify.h>
+
+#include "base/memory.h"
+
+struct weft_findings {
+  struct weft_arena *arena; /* owns findings and messages */
+  size_t max;               /* of each rule */
+  uint64_t count[WEFT_RULE_COUNT];
+  struct weft_finding *list;
+  size_t list_count;
+  size_t list_capacity;
+  bool failed; /* out of memory */
+};
+
+/* Adds a finding; counted but not kept beyond the maximum of its rule. The
+ * message is formatted only when kept. */
+void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
+                       struct weft_place place, const char *format, ...) WEFT_PRINTF(4, 5);
+
+/* The finding just added if it was kept, to hang a cycle on; else NULL. */
+struct weft_finding *weft_findings_last(struct weft_findings *findings);
+
+/* Whether any of the rules in [first, last] was broken. */
+bool weft_findings_any(const struct weft_findings *findings, enum weft_rule first,
+                       enum weft_rule last);
+
+/* Sorts, trims to `max` in all with every broken rule present, and fills the
+ * report's finding fields. */
+void weft_findings_report(struct weft_findings *findings, struct weft_report *report);
+
+#endif
