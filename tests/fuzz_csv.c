@@ -52,9 +52,10 @@ static void check_finding(const struct weft_program *program, const struct weft_
   require(finding->message != NULL && finding->message[0] != '\0', "a finding without a message");
   require(finding->place.rank < program->rank_count || program->rank_count == 0,
           "a finding on no rank");
-  require(action == NULL || (action >= program->actions + program->row_begin[finding->place.rank] &&
-                             action < program->actions + program->row_begin[finding->place.rank + 1]),
-          "a finding outside of its row");
+  require(
+      action == NULL || (action >= program->actions + program->row_begin[finding->place.rank] &&
+                         action < program->actions + program->row_begin[finding->place.rank + 1]),
+      "a finding outside of its row");
   require((finding->rule == WEFT_RULE_DEADLOCK) == (finding->cycle_length > 0),
           "a cycle without a deadlock, or the reverse");
 }
