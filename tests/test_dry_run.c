@@ -268,6 +268,19 @@ static void test_stuck_on_something_missing(void **state) {
   expect_stuck("1F0\n0F0\n2F0,0SEND_F1\n", (const char *const[]){"rank 2", "rank 0", NULL});
 }
 
+/* Stage 1 belongs to rank 1, the first that computes it; rank 2 computes with
+ * what rank 1 has received, and has to be asked in each step. */
+static void test_split_stage(void **state) {
+  (void)state;
+  expect_run(
+      "0F0,0F1,0SEND_F0\n"
+      "1RECV_F0,1F0\n"
+      "1F0,1B0\n",
+      "0F0,0F1,0SEND_F0\n"
+      ",,1RECV_F0,1F0\n"
+      ",,1F0,1B0\n");
+}
+
 /* A RECV on a rank that does not own the stage brings the data to the wrong place. */
 static void test_stuck_on_the_wrong_rank(void **state) {
   (void)state;
@@ -334,6 +347,33 @@ static void test_long_bubbles_stay_small(void **state) {
   weft_text_finish(&text);
 }
 
+/* One microbatch through 65,536 ranks: rank r idles for 2r steps, which would be
+ * more cells than a program may have. */
+static void test_too_many_bubbles(void **state) {
+  (void)state;
+  uint64_t *row_sizes = calloc(WEFT_RANKS_MAX, sizeof *row_sizes);
+  struct weft_action *actions = calloc(WEFT_RANKS_MAX * (size_t)3, sizeof *actions);
+  assert_true(row_sizes != NULL && actions != NULL);
+  size_t used = 0;
+  for (uint32_t rank = 0; rank < WEFT_RANKS_MAX; rank++) {
+    static const uint8_t ops[] = {WEFT_OP_RECV_F, WEFT_OP_F, WEFT_OP_SEND_F};
+    for (size_t i = rank == 0; i < (rank + 1 < WEFT_RANKS_MAX ? 3 : 2); i++) {
+      actions[used++] = (struct weft_action){.op = ops[i], .stage = (uint16_t)rank};
+      row_sizes[rank]++;
+    }
+  }
+  struct weft_program *program = NULL, *out = NULL;
+  struct weft_error error;
+  assert_int_equal(weft_program_create(NULL, WEFT_RANKS_MAX, row_sizes, actions, &program, &error),
+                   WEFT_OK);
+  assert_int_equal(weft_dry_run(NULL, program, &out, &error), WEFT_ERR_LIMIT);
+  assert_non_null(strstr(error.message, "268435456"));
+  assert_null(out);
+  weft_program_destroy(program);
+  free(actions);
+  free(row_sizes);
+}
+
 static void test_every_failing_allocation(void **state) {
   (void)state;
   struct weft_program *program = csv_golden("DualPipeV_p4_v2_m8.comms.csv");
@@ -372,11 +412,13 @@ int main(void) {
       cmocka_unit_test(test_table_without_transfers),
       cmocka_unit_test(test_stuck_names_rank_step_action_and_cause),
       cmocka_unit_test(test_stuck_on_something_missing),
+      cmocka_unit_test(test_split_stage),
       cmocka_unit_test(test_stuck_on_the_wrong_rank),
       cmocka_unit_test(test_stuck_overlap_names_the_part),
       cmocka_unit_test(test_stuck_with_many_ranks_stays_short),
       cmocka_unit_test(test_sparse_programs_are_refused),
       cmocka_unit_test(test_long_bubbles_stay_small),
+      cmocka_unit_test(test_too_many_bubbles),
       cmocka_unit_test(test_every_failing_allocation),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

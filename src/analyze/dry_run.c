@@ -5,10 +5,11 @@
  *
  * A step is two sweeps over the ranks, ascending. The first gives every rank
  * that has actions left a cell: its next action, or a bubble. The second fills
- * bubbles of this step that an action of this step has made ready. The run
- * records the step of each cell; rows are written when their length is known.
- * Time is linear in the cells that come out, since a poll that finds nothing
- * ready is a bubble in the result. */
+ * bubbles of this step that an action of this step has made ready. PyTorch asks
+ * every rank in both sweeps; here a rank that waits at a RECV sleeps until
+ * something is sent to it, so that bubbles cost nothing until they are written.
+ * The run records the step of each cell; rows are written when their length is
+ * known. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -38,20 +39,39 @@ static const uint8_t done_bits[WEFT_OP_COUNT] = {
     [WEFT_OP_RECV_B] = DONE_RECV_B,
 };
 
+/* A set of ranks that is visited in ascending order while it grows. */
+struct rank_set {
+  uint64_t *words;
+  uint32_t word_count;
+};
+
 struct dry_run {
   const struct weft_program *in;
   struct weft_arena arena; /* everything below */
   uint8_t *done;           /* [stage][microbatch]: DONE_* */
   uint32_t *rank_of;       /* [stage_count] */
   uint64_t *next;          /* [rank_count]: record of the next cell that is not a bubble */
-  uint32_t *live;          /* [live_count]: ranks with actions left, ascending */
-  uint32_t *waiting;       /* [waiting_count]: of those, the ones that got a bubble in this step */
+  bool *asleep;            /* [rank_count]: until something is sent to the rank */
   uint32_t *started;       /* [action_count]: step of the cell that begins at this record */
-  uint64_t *row_sizes;     /* [rank_count]: records of the row so far, bubbles included */
+  uint64_t *row_steps;     /* [rank_count]: cells of the row so far, bubbles included */
+  uint64_t *row_sizes;     /* [rank_count]: records, likewise */
   uint64_t records;        /* sum of row_sizes */
-  uint32_t live_count;
-  uint32_t waiting_count;
+  uint32_t live_count;     /* ranks with actions left */
+  struct rank_set first;   /* to ask in the first sweep of this step */
+  struct rank_set second;  /* in the second */
+  struct rank_set later;   /* in the first of the next step */
 };
+
+static void set_add(struct rank_set *set, uint32_t rank) {
+  set->words[rank / 64] |= UINT64_C(1) << (rank % 64);
+}
+
+/* Removes the lowest rank of a word and gives it. */
+static uint32_t set_take(struct rank_set *set, uint32_t word) {
+  const uint64_t bits = set->words[word];
+  set->words[word] = bits & (bits - 1);
+  return word * 64 + (uint32_t)__builtin_ctzll(bits);
+}
 
 static uint64_t skip_bubbles(const struct weft_program *program, uint64_t record, uint64_t end) {
   while (record < end && program->actions[record].op == WEFT_OP_IDLE) {
@@ -64,30 +84,28 @@ static bool has_actions_left(const struct dry_run *run, uint32_t rank) {
   return run->next[rank] < run->in->row_begin[rank + 1];
 }
 
-/* Drops the ranks that have run out; keeps the order. */
-static void keep_live(struct dry_run *run) {
-  uint32_t kept = 0;
-  for (uint32_t i = 0; i < run->live_count; i++) {
-    if (has_actions_left(run, run->live[i])) {
-      run->live[kept++] = run->live[i];
-    }
-  }
-  run->live_count = kept;
+static bool set_allocate(struct dry_run *run, struct rank_set *set) {
+  set->word_count = (run->in->rank_count + 63) / 64;
+  set->words = weft_arena_allocate(&run->arena, set->word_count, sizeof *set->words);
+  return set->words != NULL;
 }
 
 static enum weft_status allocate(struct dry_run *run, struct weft_error *error) {
   const struct weft_program *in = run->in;
+  struct weft_arena *arena = &run->arena;
   size_t pairs;
   WEFT_TRY(weft_pairs_count(in, &pairs, error));
-  run->done = weft_arena_allocate(&run->arena, pairs, sizeof *run->done);
-  run->rank_of = weft_arena_allocate(&run->arena, in->stage_count, sizeof *run->rank_of);
-  run->next = weft_arena_allocate(&run->arena, in->rank_count, sizeof *run->next);
-  run->live = weft_arena_allocate(&run->arena, in->rank_count, sizeof *run->live);
-  run->waiting = weft_arena_allocate(&run->arena, in->rank_count, sizeof *run->waiting);
-  run->started = weft_arena_allocate(&run->arena, in->action_count, sizeof *run->started);
-  run->row_sizes = weft_arena_allocate(&run->arena, in->rank_count, sizeof *run->row_sizes);
-  if (run->done == NULL || run->rank_of == NULL || run->next == NULL || run->live == NULL ||
-      run->waiting == NULL || run->started == NULL || run->row_sizes == NULL) {
+  run->done = weft_arena_allocate(arena, pairs, sizeof *run->done);
+  run->rank_of = weft_arena_allocate(arena, in->stage_count, sizeof *run->rank_of);
+  run->next = weft_arena_allocate(arena, in->rank_count, sizeof *run->next);
+  run->asleep = weft_arena_allocate(arena, in->rank_count, sizeof *run->asleep);
+  run->started = weft_arena_allocate(arena, in->action_count, sizeof *run->started);
+  run->row_steps = weft_arena_allocate(arena, in->rank_count, sizeof *run->row_steps);
+  run->row_sizes = weft_arena_allocate(arena, in->rank_count, sizeof *run->row_sizes);
+  const bool sets = set_allocate(run, &run->first) && set_allocate(run, &run->second) &&
+                    set_allocate(run, &run->later);
+  if (run->done == NULL || run->rank_of == NULL || run->next == NULL || run->asleep == NULL ||
+      run->started == NULL || run->row_steps == NULL || run->row_sizes == NULL || !sets) {
     return weft_fail_memory(error, pairs + (size_t)in->action_count * sizeof *run->started);
   }
   return WEFT_OK;
@@ -99,10 +117,11 @@ static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {
   (void)weft_placement_infer(in, run->rank_of);
   for (uint32_t rank = 0; rank < in->rank_count; rank++) {
     run->next[rank] = skip_bubbles(in, in->row_begin[rank], in->row_begin[rank + 1]);
-    run->live[rank] = rank;
+    if (has_actions_left(run, rank)) {
+      run->live_count++;
+      set_add(&run->first, rank);
+    }
   }
-  run->live_count = in->rank_count;
-  keep_live(run);
   return WEFT_OK;
 }
 
@@ -167,42 +186,95 @@ static void mark_done(struct dry_run *run, uint32_t rank, struct weft_action act
   }
 }
 
-/* Runs the next cell of the rank in this step, if it is ready. */
-static bool try_next(struct dry_run *run, uint32_t rank, uint32_t step) {
+/* A sweep: asks the ranks of a set, ascending, while the set grows. */
+struct sweep {
+  struct rank_set *set;
+  struct rank_set *missed; /* for ranks that the sweep has passed already */
+  uint32_t step;
+  uint32_t progress; /* cells run */
+};
+
+/* A SEND wakes the rank of the receiving stage, which may find that it waits for
+ * another message and sleep on. */
+static void wake_receiver(struct dry_run *run, const struct sweep *sweep, uint32_t rank,
+                          struct weft_action action) {
+  struct weft_action recv;
+  if (!weft_op_in(action.op, WEFT_OPS_SEND) ||
+      !weft_action_partner(action, run->in->stage_count, &recv)) {
+    return;
+  }
+  const uint32_t receiver = run->rank_of[recv.stage];
+  if (receiver != WEFT_RANK_NONE && run->asleep[receiver]) {
+    run->asleep[receiver] = false;
+    set_add(receiver > rank ? sweep->set : sweep->missed, receiver);
+  }
+}
+
+/* The row has so many cells now, and more records by the parts of an overlap. */
+static void grow_row(struct dry_run *run, uint32_t rank, uint64_t steps, uint32_t parts) {
+  const uint64_t grown = steps - run->row_steps[rank] + parts;
+  run->row_steps[rank] = steps;
+  run->row_sizes[rank] += grown;
+  run->records += grown;
+}
+
+/* Whether the rank may sleep: what it waits for concerns one of its own stages,
+ * so that nothing but a message can bring it from elsewhere. Other waits, which
+ * only a wrong program has, are asked for again in each sweep. */
+static bool can_sleep(const struct dry_run *run, uint32_t rank, struct weft_action unready) {
+  return run->rank_of[unready.stage] == rank;
+}
+
+static void run_cell(struct dry_run *run, const struct sweep *sweep, uint32_t rank) {
   const uint64_t record = run->next[rank];
   const struct weft_action *cell = &run->in->actions[record];
-  if (find_unready(run, cell) != NULL) {
-    return false;
-  }
   const uint32_t records = weft_cell_records(cell);
   for (uint32_t i = 0; i < records; i++) {
     mark_done(run, rank, cell[i]);
+    wake_receiver(run, sweep, rank, cell[i]);
   }
-  run->started[record] = step;
-  run->row_sizes[rank] += records - 1;
-  run->records += records - 1;
+  run->started[record] = sweep->step;
+  grow_row(run, rank, sweep->step + (uint64_t)1, records - 1);
   run->next[rank] = skip_bubbles(run->in, record + records, run->in->row_begin[rank + 1]);
-  return true;
+}
+
+static void ask(struct dry_run *run, struct sweep *sweep, uint32_t rank) {
+  const struct weft_action *unready = find_unready(run, &run->in->actions[run->next[rank]]);
+  if (unready == NULL) {
+    run_cell(run, sweep, rank);
+    sweep->progress++;
+    if (has_actions_left(run, rank)) {
+      set_add(&run->later, rank);
+    } else {
+      run->live_count--;
+    }
+  } else if (can_sleep(run, rank, *unready)) {
+    run->asleep[rank] = true;
+  } else {
+    /* Counting the bubble bounds the time that asking can take. */
+    grow_row(run, rank, sweep->step + (uint64_t)1, 0);
+    set_add(sweep->missed, rank);
+  }
+}
+
+static uint32_t run_sweep(struct dry_run *run, struct sweep sweep) {
+  for (uint32_t word = 0; word < sweep.set->word_count; word++) {
+    while (sweep.set->words[word] != 0) {
+      ask(run, &sweep, set_take(sweep.set, word));
+    }
+  }
+  return sweep.progress;
 }
 
 /* Both sweeps; false when no rank could do anything. */
 static bool run_step(struct dry_run *run, uint32_t step) {
-  run->waiting_count = 0;
-  for (uint32_t i = 0; i < run->live_count; i++) {
-    const uint32_t rank = run->live[i];
-    run->row_sizes[rank]++;
-    if (!try_next(run, rank, step)) {
-      run->waiting[run->waiting_count++] = rank;
-    }
-  }
-  run->records += run->live_count;
-  if (run->waiting_count == run->live_count) {
+  if (run_sweep(run, (struct sweep){&run->first, &run->second, step, 0}) == 0) {
     return false;
   }
-  for (uint32_t i = 0; i < run->waiting_count; i++) {
-    (void)try_next(run, run->waiting[i], step);
-  }
-  keep_live(run);
+  (void)run_sweep(run, (struct sweep){&run->second, &run->later, step, 0});
+  const struct rank_set emptied = run->first;
+  run->first = run->later;
+  run->later = emptied;
   return true;
 }
 
@@ -290,14 +362,16 @@ static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
   enum { NAMED_MAX = 3 }; /* three of them fit into a message */
   char waits[NAMED_MAX][140] = {""};
   char more[40] = "";
-  for (uint32_t i = 0; i < run->waiting_count && i < NAMED_MAX; i++) {
-    waits[i][0] = ';';
-    waits[i][1] = ' ';
-    describe_wait(run, run->waiting[i], waits[i] + 2, sizeof waits[i] - 2);
+  uint32_t named = 0;
+  for (uint32_t rank = 0; rank < run->in->rank_count && named < NAMED_MAX; rank++) {
+    if (has_actions_left(run, rank)) {
+      char *wait = waits[named++];
+      memcpy(wait, "; ", 2);
+      describe_wait(run, rank, wait + 2, sizeof waits[0] - 2);
+    }
   }
-  if (run->waiting_count > NAMED_MAX) {
-    (void)snprintf(more, sizeof more, "; and %" PRIu32 " more ranks wait",
-                   run->waiting_count - NAMED_MAX);
+  if (run->live_count > named) {
+    (void)snprintf(more, sizeof more, "; and %" PRIu32 " more ranks wait", run->live_count - named);
   }
   return weft_fail(error, WEFT_ERR_INVALID,
                    has_transfers(run->in) ? "weft verify shows the circle, or what is missing"
@@ -351,7 +425,9 @@ static enum weft_status run_and_write(struct dry_run *run, const struct weft_all
   for (uint32_t rank = 0; rank < run->in->rank_count; rank++) {
     write_row(run, rank, program);
   }
-  weft_program_seal(program);
+  program->level = run->in->level;
+  program->stage_count = run->in->stage_count;
+  program->microbatch_count = run->in->microbatch_count;
   *out = program;
   return WEFT_OK;
 }
