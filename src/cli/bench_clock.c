@@ -31,11 +31,12 @@ static void *count(void *context, void *pointer, size_t old_size, size_t new_siz
   if (result == NULL && new_size > 0) {
     return NULL;
   }
+  /* While a block moves, old and new may exist both. */
+  if (counter->bytes_now + new_size > counter->bytes_peak) {
+    counter->bytes_peak = counter->bytes_now + new_size;
+  }
   counter->bytes_now += new_size;
   counter->bytes_now -= pointer != NULL ? old_size : 0;
-  if (counter->bytes_now > counter->bytes_peak) {
-    counter->bytes_peak = counter->bytes_now;
-  }
   return result;
 }
 

@@ -57,7 +57,7 @@ static int fail_open(const struct weft_cli *cli, const char *path, int code) {
 
 static int fail_read(const struct weft_cli *cli, const char *path, int code) {
   char quoted[512];
-  weft_cli_say(cli, NULL, "cannot read '%s': %s",
+  weft_cli_say(cli, "copy it to a file that can be read, and try again", "cannot read '%s': %s",
                weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), strerror(code));
   return WEFT_CLI_IO;
 }

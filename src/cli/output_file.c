@@ -60,11 +60,21 @@ static int write_all(int fd, const char *data, size_t size) {
   return 0;
 }
 
+static const char *hint_for(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT: return "make room on the disk, or write elsewhere with -o FILE";
+    case ENOENT:
+    case ENOTDIR: return "make the folder first";
+    case EISDIR: return "give the name of a file in it";
+    default: return "-o FILE writes elsewhere";
+  }
+}
+
 static int fail_write(const struct weft_cli *cli, const char *what, const char *name, int code) {
   char quoted[512];
   weft_cli_quote(quoted, sizeof quoted, name);
-  weft_cli_say(cli, code == ENOSPC ? "make room on the disk" : NULL, "cannot %s '%s': %s", what,
-               quoted, strerror(code));
+  weft_cli_say(cli, hint_for(code), "cannot %s '%s': %s", what, quoted, strerror(code));
   return WEFT_CLI_IO;
 }
 

@@ -1,5 +1,6 @@
 /* `weft verify`: the findings, as text or JSON. */
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/verify.h>
@@ -31,16 +32,14 @@ static int read_comm(const struct weft_cli *cli, const char *text, uint32_t *cap
     *capacity = (uint32_t)number;
     return status;
   }
+  /* The last is compared by its word alone, and shown whole. */
   struct weft_cli_guess guess;
   weft_cli_guess_init(&guess, text, strlen(text));
   weft_cli_guess_offer(&guess, "rendezvous", strlen("rendezvous"));
   weft_cli_guess_offer(&guess, "eager", strlen("eager"));
-  weft_cli_guess_offer(&guess, "slots:1", strlen("slots:1"));
-  char quoted[80], hint[64] = "did you mean '";
-  if (guess.best != NULL) {
-    strncat(hint, guess.best, guess.best_size);
-    strncat(hint, "'?", 3);
-  }
+  weft_cli_guess_offer(&guess, "slots:K, with a number for K", strlen("slots"));
+  char quoted[80], hint[80];
+  (void)snprintf(hint, sizeof hint, "did you mean %s?", guess.best != NULL ? guess.best : "");
   return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft help verify' explains them",
                         "--comm '%s' is not known: expected rendezvous, eager or slots:K",
                         weft_cli_quote(quoted, sizeof quoted, text));

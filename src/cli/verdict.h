@@ -20,6 +20,9 @@ enum weft_status weft_cli_verdict_add(struct weft_text *text,
 /* "weft-verify/1". */
 void weft_cli_verdict_add_document(struct weft_text *text, const struct weft_cli_verdict *verdict);
 
+/* What a member of a cycle waits for, without "waits for" before it. */
+const char *weft_cli_wait_words(const char *words);
+
 /* "rendezvous", "eager" or "slots:2". */
 void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity);
 

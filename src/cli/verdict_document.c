@@ -22,7 +22,7 @@ static void add_json_cycle(struct weft_cli_json *json, const struct weft_finding
   for (size_t i = 0; i < finding->cycle_length; i++) {
     weft_cli_json_open(json, NULL, '{');
     add_json_place(json, &finding->cycle[i]);
-    weft_cli_json_string(json, "waits_for", finding->cycle_waits[i]);
+    weft_cli_json_string(json, "waits_for", weft_cli_wait_words(finding->cycle_waits[i]));
     weft_cli_json_close(json, '}');
   }
   weft_cli_json_close(json, ']');

@@ -23,6 +23,21 @@ static const char *channel_words(enum weft_channel channel) {
   return words[channel];
 }
 
+const char *weft_cli_wait_words(const char *words) {
+  static const char prefix[] = "waits for ";
+  return strncmp(words, prefix, strlen(prefix)) == 0 ? words + strlen(prefix) : words;
+}
+
+/* Bubbles and the headers of overlaps are records, but no actions. */
+static uint64_t count_actions(const struct weft_program *program) {
+  uint64_t count = 0;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const uint8_t op = program->actions[i].op;
+    count += op != WEFT_OP_IDLE && op != WEFT_OP_OVERLAP_F_B ? 1 : 0;
+  }
+  return count;
+}
+
 static void add_coloured(struct weft_text *text, const struct weft_cli_verdict *verdict,
                          const char *code, const char *words) {
   if (verdict->colour) {
@@ -35,14 +50,14 @@ static void add_coloured(struct weft_text *text, const struct weft_cli_verdict *
 static void add_ok(struct weft_text *text, const struct weft_cli_verdict *verdict) {
   const struct weft_program *program = verdict->program;
   const struct weft_report *report = verdict->report;
+  const uint64_t actions = count_actions(program);
   add_coloured(text, verdict, "32", "ok");
   weft_text_addf(text,
                  ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s, %" PRIu64
                  " action%s; complete%s, in order, ",
                  program->rank_count, weft_cli_plural(program->rank_count), report->stage_count,
                  weft_cli_plural(report->stage_count), report->microbatch_count,
-                 report->microbatch_count == 1 ? "" : "es", program->action_count,
-                 weft_cli_plural(program->action_count),
+                 report->microbatch_count == 1 ? "" : "es", actions, weft_cli_plural(actions),
                  report->has_backward ? "" : " (forward only)");
   if (program->level == WEFT_LEVEL_COMPUTE) {
     weft_text_add(text,
@@ -72,7 +87,7 @@ static void add_finding(struct weft_text *text, const struct weft_cli_verdict *v
   for (size_t i = 0; i < finding->cycle_length; i++) {
     weft_text_add(text, "    ");
     add_place(text, &finding->cycle[i]);
-    weft_text_addf(text, " waits for %s\n", finding->cycle_waits[i]);
+    weft_text_addf(text, " waits for %s\n", weft_cli_wait_words(finding->cycle_waits[i]));
   }
 }
 

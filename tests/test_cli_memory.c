@@ -1,0 +1,200 @@
+/* Every verb, in this process, with the n-th allocation failing, for every n:
+ * exit status 70, no leak, no word on standard output, no file left behind. */
+#include <dirent.h>
+#include <fcntl.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "cli/cli.h"
+#include "support_memory.h"
+
+enum { WORDS_MAX = 16, CALLS_MAX = 100000 };
+
+struct fixture {
+  char folder[64];
+  int input;    /* what is standard input: a table */
+  int output;   /* what is standard output */
+  int messages; /* what is standard error */
+};
+
+static void write_file(const char *path, const char *text) {
+  FILE *file = fopen(path, "w");
+  assert_non_null(file);
+  assert_int_equal(fwrite(text, 1, strlen(text), file), strlen(text));
+  assert_int_equal(fclose(file), 0);
+}
+
+static int set_up(void **state) {
+  static struct fixture fixture;
+  (void)snprintf(fixture.folder, sizeof fixture.folder, "/tmp/weft-cli-memory-XXXXXX");
+  if (mkdtemp(fixture.folder) == NULL || chdir(fixture.folder) != 0) {
+    return -1;
+  }
+  write_file("table.csv", "0F0,0F1,,0B0,0B1\n,1F0,1B0,1F1,1B1\n");
+  write_file("other.csv", "0F0,0F1,0B0,,0B1\n,1F0,1F1,1B1\n\n");
+  write_file("program.csv",
+             "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
+             "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n");
+  write_file("hang.csv",
+             "0F0,0F1,0SEND_F0,0RECV_B0,0SEND_F1,0RECV_B1,0B0,0B1\n"
+             "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n");
+  write_file("overlap.csv", "0F0,(0F1;1B0)OVERLAP_F_B,1F0,0I0,0W0\n");
+  write_file("malformed.csv", "0F0,0F1\n0F0,junk\n");
+  fixture.input = open("table.csv", O_RDONLY);
+  fixture.output = open("stdout", O_RDWR | O_CREAT | O_TRUNC, 0600);
+  fixture.messages = open("stderr", O_RDWR | O_CREAT | O_TRUNC, 0600);
+  *state = &fixture;
+  return fixture.input >= 0 && fixture.output >= 0 && fixture.messages >= 0 ? 0 : -1;
+}
+
+static int tear_down(void **state) {
+  const struct fixture *fixture = *state;
+  DIR *folder = opendir(".");
+  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+    if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
+      (void)unlink(entry->d_name);
+    }
+  }
+  (void)closedir(folder);
+  return chdir("/") == 0 && rmdir(fixture->folder) == 0 ? 0 : -1;
+}
+
+/* Temporary files of the command, and what -o names. */
+static unsigned count_outputs(void) {
+  unsigned count = 0;
+  DIR *folder = opendir(".");
+  assert_non_null(folder);
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
+    count += strncmp(entry->d_name, ".weft-", 6) == 0 || strcmp(entry->d_name, "out") == 0;
+  }
+  (void)closedir(folder);
+  return count;
+}
+
+static off_t size_of(int fd) {
+  struct stat status;
+  assert_int_equal(fstat(fd, &status), 0);
+  return status.st_size;
+}
+
+/* Splits the words at blanks and runs them. */
+static int run(const struct fixture *fixture, const struct weft_allocator *allocator,
+               const char *command) {
+  char words[256], *argv[WORDS_MAX];
+  int argc = 0;
+  (void)snprintf(words, sizeof words, "%s", command);
+  for (char *rest = words; argc < WORDS_MAX - 1 && (argv[argc] = strtok_r(NULL, " ", &rest));) {
+    argc++;
+  }
+  argv[argc] = NULL;
+  assert_int_equal(lseek(fixture->input, 0, SEEK_SET), 0);
+  assert_int_equal(ftruncate(fixture->output, 0), 0);
+  assert_int_equal(lseek(fixture->output, 0, SEEK_SET), 0);
+  assert_int_equal(ftruncate(fixture->messages, 0), 0);
+  assert_int_equal(lseek(fixture->messages, 0, SEEK_SET), 0);
+  const struct weft_cli cli = {.allocator = allocator,
+                               .input = fixture->input,
+                               .output = fixture->output,
+                               .messages = fixture->messages};
+  return weft_cli_run(&cli, argc, argv);
+}
+
+/* A failing allocation may not be noticed only where the outcome is already
+ * decided by something else: text that does not parse. */
+static void check_failure(const struct fixture *fixture, const char *command, uint64_t n,
+                          int status, int expected) {
+  const bool decided = expected == WEFT_CLI_MALFORMED && status == expected;
+  if (status != WEFT_CLI_INTERNAL && !decided) {
+    fail_msg("%s: allocation %llu fails: status %d", command, (unsigned long long)n, status);
+  }
+  if (size_of(fixture->output) != 0 || count_outputs() != 0) {
+    fail_msg("%s: allocation %llu fails: output is left", command, (unsigned long long)n);
+  }
+  assert_true(size_of(fixture->messages) > 0);
+}
+
+static void check_command(const struct fixture *fixture, const char *command, int expected) {
+  for (uint64_t n = 1; n < CALLS_MAX; n++) {
+    struct test_memory memory;
+    test_memory_init(&memory);
+    memory.fail_at = n;
+    const int status = run(fixture, &memory.allocator, command);
+    if (memory.blocks != 0) {
+      fail_msg("%s: allocation %llu fails: %zu blocks are lost", command, (unsigned long long)n,
+               memory.blocks);
+    }
+    if (memory.calls < n) {
+      if (status != expected) {
+        fail_msg("%s: status %d instead of %d", command, status, expected);
+      }
+      (void)unlink("out");
+      return;
+    }
+    check_failure(fixture, command, n, status, expected);
+  }
+  fail_msg("%s: never ends", command);
+}
+
+static void test_every_verb(void **state) {
+  static const struct {
+    const char *command;
+    int status;
+  } commands[] = {
+      {"weft --version", 0},
+      {"weft --help", 0},
+      {"weft help", 0},
+      {"weft help gen", 0},
+      {"weft help --man", 0},
+      {"weft help --completion bash", 0},
+      {"weft help --completion zsh", 0},
+      {"weft help --completion fish -o out", 0},
+      {"weft gen --help", 0},
+      {"weft gen --list", 0},
+      {"weft gen --list --json", 0},
+      {"weft gen 1F1B -p 3 -m 4", 0},
+      {"weft gen DualPipeV -p 2 -m 4 --json", 0},
+      {"weft gen InterleavedZeroBubble -p 2 -v 2 -m 4 -o out", 0},
+      {"weft gen VShaped", 0},
+      {"weft lower table.csv", 0},
+      {"weft lower", 0},
+      {"weft lower --slots --json", 0},
+      {"weft lower --slots --merge-bw overlap.csv -o out", 0},
+      {"weft verify table.csv", 0},
+      {"weft verify program.csv --json", 0},
+      {"weft verify hang.csv", 1},
+      {"weft verify hang.csv --json -o out", 1},
+      {"weft verify other.csv", 1},
+      {"weft verify malformed.csv", 65},
+      {"weft sim --steps table.csv", 0},
+      {"weft sim --steps program.csv -o out", 0},
+      {"weft sim --steps hang.csv --json", 1},
+      {"weft show --grid table.csv", 0},
+      {"weft explain table.csv", 0},
+      {"weft explain program.csv", 0},
+      {"weft explain program.csv --json -o out", 0},
+      {"weft explain overlap.csv --rank 0", 0},
+      {"weft diff table.csv other.csv", 1},
+      {"weft diff table.csv other.csv --json", 1},
+      {"weft diff table.csv table.csv -o out", 0},
+      {"weft bench --list", 0},
+      {"weft bench plan -p 2 -m 4 --repeats 1", 0},
+      {"weft bench plan -p 2 -m 4 --repeats 2 --large --actions 300 --json", 0},
+      {"weft doctor", 0},
+      {"weft doctor --json", 0},
+  };
+  for (size_t i = 0; i < sizeof commands / sizeof commands[0]; i++) {
+    check_command(*state, commands[i].command, commands[i].status);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_verb)};
+  return cmocka_run_group_tests(tests, set_up, tear_down);
+}
