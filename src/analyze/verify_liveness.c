@@ -282,7 +282,7 @@ static bool describe_member(const struct run *run, uint32_t rank, struct weft_pl
   const struct wait wait = wait_of(run, rank);
   char action[32], text[192];
   const int size =
-      snprintf(text, sizeof text, "waits for rank %" PRIu32 " to do %s (step %" PRIu64 "): %s",
+      snprintf(text, sizeof text, "rank %" PRIu32 " to do %s (step %" PRIu64 "): %s",
                wait.rank, weft_action_format(&wait.action, action, sizeof action),
                step_of(run, wait.rank, wait.action), wait.reason);
   *place = weft_place_of(run->context->program, rank, run->ranks[rank].at);

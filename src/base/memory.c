@@ -1,10 +1,27 @@
 /* Memory through the allocator hook: checked array sizes and arenas. Every
  * object graph in Weft is made from these, so that one hook sees it all. */
+#define _DEFAULT_SOURCE /* madvise */
 #include "base/memory.h"
 
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+
+/* Blocks of this size and more ask for huge pages: a program of 50 million
+ * actions otherwise spends a third of its lowering on page faults. */
+enum { HUGE_PAGE_BYTES = 2 * 1024 * 1024 };
+
+static void *allocate_huge(size_t size) {
+  void *block = NULL;
+  if (posix_memalign(&block, HUGE_PAGE_BYTES, size) != 0) {
+    return NULL;
+  }
+#ifdef MADV_HUGEPAGE
+  (void)madvise(block, size, MADV_HUGEPAGE); /* advice: fine if it is not taken */
+#endif
+  return block;
+}
 
 static void *default_reallocate(void *context, void *pointer, size_t old_size, size_t new_size) {
   (void)context;
@@ -12,6 +29,9 @@ static void *default_reallocate(void *context, void *pointer, size_t old_size, s
   if (new_size == 0) {
     free(pointer);
     return NULL;
+  }
+  if (pointer == NULL && new_size >= 2 * HUGE_PAGE_BYTES) {
+    return allocate_huge(new_size);
   }
   return realloc(pointer, new_size);
 }

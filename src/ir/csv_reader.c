@@ -31,7 +31,8 @@ static const char *cell_end(const struct reader *reader) {
   while (end < reader->end && *end != ',' && *end != '\n') {
     end++;
   }
-  if (end > reader->cell_begin && end[-1] == '\r') {
+  const bool at_line_end = end == reader->end || *end == '\n';
+  if (at_line_end && end > reader->cell_begin && end[-1] == '\r') {
     end--;
   }
   return end;

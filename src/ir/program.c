@@ -89,6 +89,13 @@ void weft_program_seal(struct weft_program *program) {
   program->microbatch_count = (ops & with_microbatch) != 0 ? microbatch_max + 1u : 0;
 }
 
+void weft_program_seal_like(struct weft_program *program, const struct weft_program *like,
+                            enum weft_level level) {
+  program->level = level;
+  program->stage_count = like->stage_count;
+  program->microbatch_count = like->microbatch_count;
+}
+
 void weft_program_shrink(struct weft_program *program) {
   if (program->action_count == program->action_capacity) {
     return;

@@ -15,6 +15,10 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
 /* Level, stage and microbatch count, read off the actions. */
 void weft_program_seal(struct weft_program *program);
 
+/* The same without a walk, for passes that know: the counts of `like`. */
+void weft_program_seal_like(struct weft_program *program, const struct weft_program *like,
+                            enum weft_level level);
+
 /* Gives back actions beyond the last row's end, after rows were made shorter
  * than allocated. Cannot fail. */
 void weft_program_shrink(struct weft_program *program);

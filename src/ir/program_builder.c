@@ -3,6 +3,7 @@
 #include "ir/program_builder.h"
 
 #include <inttypes.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "base/memory.h"
@@ -62,6 +63,19 @@ bool weft_program_builder_grow(struct weft_program_builder *builder) {
   builder->actions = larger;
   builder->capacity = capacity;
   return true;
+}
+
+void weft_program_builder_copy(struct weft_program_builder *builder,
+                               const struct weft_action *actions, uint64_t count) {
+  while (builder->capacity - builder->count < count) {
+    if (!weft_program_builder_grow(builder)) {
+      return;
+    }
+  }
+  if (count > 0) {
+    memcpy(builder->actions + builder->count, actions, count * sizeof *actions);
+    builder->count += count;
+  }
 }
 
 void weft_program_builder_idle(struct weft_program_builder *builder, uint64_t cells) {
@@ -127,8 +141,9 @@ static bool fit_rows(struct weft_program_builder *builder) {
   return true;
 }
 
-enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
-                                             struct weft_program **out, struct weft_error *error) {
+/* The program, its counts and level still to be set. */
+static enum weft_status finish(struct weft_program_builder *builder, struct weft_program **out,
+                               struct weft_error *error) {
   struct weft_program *program = NULL;
   if (builder->status == WEFT_OK && fit_rows(builder)) {
     program = weft_array_allocate_zero(builder->allocator, 1, sizeof *program);
@@ -151,7 +166,23 @@ enum weft_status weft_program_builder_finish(struct weft_program_builder *builde
       .allocated_bytes = sizeof *program + (builder->row_count + 1u) * sizeof(uint64_t) +
                          builder->capacity * sizeof(struct weft_action)};
   weft_program_shrink(program);
-  weft_program_seal(program);
   *out = program;
+  return WEFT_OK;
+}
+
+enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
+                                             struct weft_program **out, struct weft_error *error) {
+  WEFT_TRY(finish(builder, out, error));
+  weft_program_seal(*out);
+  return WEFT_OK;
+}
+
+enum weft_status weft_program_builder_finish_like(struct weft_program_builder *builder,
+                                                  const struct weft_program *like,
+                                                  enum weft_level level,
+                                                  struct weft_program **out,
+                                                  struct weft_error *error) {
+  WEFT_TRY(finish(builder, out, error));
+  weft_program_seal_like(*out, like, level);
   return WEFT_OK;
 }

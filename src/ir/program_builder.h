@@ -39,12 +39,23 @@ static inline void weft_program_builder_put(struct weft_program_builder *builder
   weft_program_builder_add(builder, weft_action_make(op, stage, microbatch));
 }
 
+/* Appends `count` records as they are. */
+void weft_program_builder_copy(struct weft_program_builder *builder,
+                               const struct weft_action *actions, uint64_t count);
+
 void weft_program_builder_idle(struct weft_program_builder *builder, uint64_t cells);
 void weft_program_builder_end_row(struct weft_program_builder *builder);
 
 /* The program, or the first failure. Either way the builder is used up. */
 enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
                                              struct weft_program **out, struct weft_error *error);
+/* The same for a pass that knows what weft_program_seal() would find out by a
+ * walk: counts of `like`, and the level. */
+enum weft_status weft_program_builder_finish_like(struct weft_program_builder *builder,
+                                                  const struct weft_program *like,
+                                                  enum weft_level level,
+                                                  struct weft_program **out,
+                                                  struct weft_error *error);
 /* Gives everything back without a program. */
 void weft_program_builder_abandon(struct weft_program_builder *builder);
 

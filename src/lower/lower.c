@@ -72,10 +72,11 @@ static enum weft_status run_passes(struct chain *chain, const struct weft_lower_
   if (options->merge_bw) {
     WEFT_TRY(advance(chain, weft_pass_merge_bw));
   }
-  if (options->unshard) {
+  if (options->unshard && options->reduce_grad) {
+    WEFT_TRY(advance(chain, weft_pass_unshard_reduce));
+  } else if (options->unshard) {
     WEFT_TRY(advance(chain, weft_pass_unshard));
-  }
-  if (options->reduce_grad) {
+  } else if (options->reduce_grad) {
     WEFT_TRY(advance(chain, weft_pass_reduce_grad));
   }
   if (options->communicate) {

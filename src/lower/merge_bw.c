@@ -44,7 +44,8 @@ static enum weft_status copy_rows(const struct weft_pass_input *input, bool merg
     copy_row(input, r, merge, &builder);
     weft_program_builder_end_row(&builder);
   }
-  return weft_program_builder_finish(&builder, out, error);
+  return weft_program_builder_finish_like(&builder, input->program, input->program->level, out,
+                                          error);
 }
 
 enum weft_status weft_pass_merge_bw(const struct weft_pass_input *input, struct weft_program **out,

@@ -30,21 +30,30 @@ struct walker {
   struct weft_action *out;
 };
 
+/* How many results of each kind a stage makes. */
+struct stage_results {
+  uint64_t activations;
+  uint64_t gradients;
+};
+
 struct transfer_pass {
   const struct weft_pass_input *input;
   uint32_t stage_count;
   uint32_t microbatch_count;
   uint64_t stage_words;     /* words per stage in the bit maps */
   uint32_t *rank_of;        /* [stage] */
+  struct stage_results *results; /* [stage] */
   uint64_t *activation_made; /* bit [stage][microbatch]: F taken */
   uint64_t *gradient_made;   /* bit [stage][microbatch]: B or I taken */
   struct walker *walkers;   /* [rank] */
   uint64_t *row_sizes;      /* [rank] */
   struct weft_bits running; /* ranks worth asking */
+  uint64_t transfers;
+  uint32_t split_stage;     /* a stage that two ranks compute, or stage_count */
 };
 
 /* Where an action's result goes. */
-static bool crosses(const struct transfer_pass *pass, struct weft_action action, uint32_t rank,
+static inline bool crosses(const struct transfer_pass *pass, struct weft_action action, uint32_t rank,
                     uint32_t *consumer, uint32_t *consumer_rank) {
   if (!weft_action_output(action, pass->stage_count, consumer)) {
     return false;
@@ -53,31 +62,74 @@ static bool crosses(const struct transfer_pass *pass, struct weft_action action,
   return *consumer_rank != rank && *consumer_rank != WEFT_RANK_NONE;
 }
 
-/* Exact sizes of the rows to come: an action, and where it crosses one more
- * here and one more there. */
-static void count_rows(struct transfer_pass *pass) {
+/* Exact sizes of the rows to come: the actions that stay, one more for each
+ * result that leaves the rank and one more for each that arrives. How many
+ * results a stage makes is counted in the walk that reads off the placement. */
+static void read_rows(struct transfer_pass *pass) {
   const struct weft_program *program = pass->input->program;
+  for (uint32_t s = 0; s < pass->stage_count; s++) {
+    pass->rank_of[s] = WEFT_RANK_NONE;
+  }
   for (uint32_t r = 0; r < program->rank_count; r++) {
     uint64_t kept = 0;
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
-      uint32_t consumer, consumer_rank;
-      kept += !weft_op_in(program->actions[i].op, pass->input->skip);
-      if (crosses(pass, program->actions[i], r, &consumer, &consumer_rank)) {
-        kept++;
-        pass->row_sizes[consumer_rank]++;
+      const struct weft_action action = program->actions[i];
+      kept += !weft_op_in(action.op, pass->input->skip);
+      if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+        struct stage_results *results = &pass->results[action.stage];
+        results->activations += action.op == WEFT_OP_F;
+        results->gradients += weft_op_in(action.op, WEFT_OPS_GRADIENT);
+        if (pass->rank_of[action.stage] != r) {
+          pass->split_stage =
+              pass->rank_of[action.stage] == WEFT_RANK_NONE ? pass->split_stage : action.stage;
+          pass->rank_of[action.stage] = r;
+        }
       }
     }
-    pass->row_sizes[r] += kept;
+    pass->row_sizes[r] = kept;
   }
 }
 
-static uint64_t *made_word(const struct transfer_pass *pass, struct weft_action action,
+static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pass,
+                                                 struct weft_error *error) {
+  if (pass->split_stage == pass->stage_count) {
+    return WEFT_OK;
+  }
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists the actions that are misplaced",
+                   "stage %" PRIu32 " is computed by more than one rank (rank %" PRIu32
+                   " is one of them); a stage lives on one rank",
+                   pass->split_stage, pass->rank_of[pass->split_stage]);
+}
+
+static void add_transfers(struct transfer_pass *pass, uint64_t count, uint32_t from, uint32_t to) {
+  pass->row_sizes[from] += count;
+  pass->row_sizes[to] += count;
+  pass->transfers += count;
+}
+
+static void count_transfers(struct transfer_pass *pass) {
+  for (uint32_t s = 0; s < pass->stage_count; s++) {
+    const uint32_t rank = pass->rank_of[s];
+    uint32_t consumer, consumer_rank;
+    if (rank == WEFT_RANK_NONE) {
+      continue;
+    }
+    if (crosses(pass, weft_action_make(WEFT_OP_F, s, 0), rank, &consumer, &consumer_rank)) {
+      add_transfers(pass, pass->results[s].activations, rank, consumer_rank);
+    }
+    if (crosses(pass, weft_action_make(WEFT_OP_B, s, 0), rank, &consumer, &consumer_rank)) {
+      add_transfers(pass, pass->results[s].gradients, rank, consumer_rank);
+    }
+  }
+}
+
+static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_action action,
                            uint32_t stage) {
   uint64_t *map = action.op == WEFT_OP_F ? pass->activation_made : pass->gradient_made;
   return &map[stage * pass->stage_words + (action.microbatch >> 6)];
 }
 
-static bool is_ready(const struct transfer_pass *pass, struct weft_action action) {
+static inline bool is_ready(const struct transfer_pass *pass, struct weft_action action) {
   uint32_t producer;
   if (!weft_action_input(action, pass->stage_count, &producer)) {
     return true;
@@ -95,7 +147,7 @@ static bool is_cell_ready(const struct transfer_pass *pass, const struct weft_ac
 
 /* Marks what an action made; sends it if it is needed elsewhere, and wakes
  * the rank that may have waited for it. */
-static void publish(struct transfer_pass *pass, uint32_t rank, struct weft_action action) {
+static inline void publish(struct transfer_pass *pass, uint32_t rank, struct weft_action action) {
   uint32_t consumer, consumer_rank;
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
@@ -115,10 +167,15 @@ static void publish(struct transfer_pass *pass, uint32_t rank, struct weft_actio
   }
 }
 
+enum { PREFETCH_RECORDS = 32 };
+
 /* Takes rank's next cell if it is ready; false if the rank has to wait. */
 static bool take_cell(struct transfer_pass *pass, uint32_t rank) {
   struct walker *walker = &pass->walkers[rank];
   const struct weft_action *cell = walker->next;
+  /* Two streams per rank are more than the hardware follows by itself. */
+  __builtin_prefetch(cell + PREFETCH_RECORDS);
+  __builtin_prefetch(walker->out + PREFETCH_RECORDS, 1);
   if (!is_cell_ready(pass, cell)) {
     return false;
   }
@@ -253,8 +310,9 @@ static enum weft_status check_density(const struct weft_program *program,
 static enum weft_status run(struct transfer_pass *pass, struct weft_program **out,
                             struct weft_error *error) {
   struct weft_program *lowered;
-  (void)weft_placement_infer(pass->input->program, pass->rank_of);
-  count_rows(pass);
+  read_rows(pass);
+  WEFT_TRY(check_one_rank_per_stage(pass, error));
+  count_transfers(pass);
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
   start_walkers(pass, lowered);
@@ -263,7 +321,8 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
     weft_program_destroy(lowered);
     return fail_stuck(pass, error);
   }
-  weft_program_seal(lowered);
+  weft_program_seal_like(lowered, pass->input->program,
+                         pass->transfers > 0 ? WEFT_LEVEL_COMMS : pass->input->program->level);
   *out = lowered;
   return WEFT_OK;
 }
@@ -279,20 +338,23 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
       .stage_count = n,
       .microbatch_count = program->microbatch_count,
       .stage_words = stage_words,
+      .split_stage = n,
       .rank_of = weft_array_allocate(input->allocator, n, sizeof(uint32_t)),
+      .results = weft_array_allocate_zero(input->allocator, n, sizeof(struct stage_results)),
       .activation_made = weft_array_allocate_zero(input->allocator, n * stage_words, 8),
       .gradient_made = weft_array_allocate_zero(input->allocator, n * stage_words, 8),
       .walkers = weft_array_allocate(input->allocator, p, sizeof(struct walker)),
       .row_sizes = weft_array_allocate_zero(input->allocator, p, sizeof(uint64_t))};
   enum weft_status status;
   if (weft_bits_init(&pass.running, input->allocator, p) && pass.rank_of != NULL &&
-      pass.activation_made != NULL && pass.gradient_made != NULL && pass.walkers != NULL &&
+      pass.results != NULL && pass.activation_made != NULL && pass.gradient_made != NULL && pass.walkers != NULL &&
       pass.row_sizes != NULL) {
     status = run(&pass, out, error);
   } else {
     status = weft_fail_memory(error, n * stage_words * 8);
   }
   weft_array_free(input->allocator, pass.rank_of, n, sizeof(uint32_t));
+  weft_array_free(input->allocator, pass.results, n, sizeof(struct stage_results));
   weft_array_free(input->allocator, pass.activation_made, n * stage_words, 8);
   weft_array_free(input->allocator, pass.gradient_made, n * stage_words, 8);
   weft_array_free(input->allocator, pass.walkers, p, sizeof(struct walker));

@@ -21,13 +21,17 @@ struct pool {
   uint32_t count; /* slots ever made */
 };
 
+/* The slots a (stage, microbatch) holds now, or WEFT_SLOT_NONE. */
+struct held {
+  uint32_t activation;
+  uint32_t received_activation;
+  uint32_t received_gradient;
+};
+
 struct assignment {
   struct weft_program *program;
   bool has_backward;
-  /* [stage][microbatch], the slot now held, or WEFT_SLOT_NONE */
-  uint32_t *activation;
-  uint32_t *received_activation;
-  uint32_t *received_gradient;
+  struct held *held; /* [stage][microbatch] */
   struct pool activations;
   struct pool receives;
 };
@@ -52,57 +56,70 @@ static uint32_t begin_life(struct pool *pool, uint32_t *held) {
   return *held;
 }
 
-static uint64_t pair_index(const struct assignment *a, struct weft_action action) {
-  return (uint64_t)action.stage * a->program->microbatch_count + action.microbatch;
+static struct held *held_by(const struct assignment *a, struct weft_action action) {
+  return &a->held[(uint64_t)action.stage * a->program->microbatch_count + action.microbatch];
 }
 
-static uint32_t slot_of(struct assignment *a, struct weft_action action) {
-  const uint64_t pair = pair_index(a, action);
+static inline uint32_t begin_action(struct assignment *a, struct weft_action action,
+                                    struct held *held) {
   switch (action.op) {
-    case WEFT_OP_RECV_F: return begin_life(&a->receives, &a->received_activation[pair]);
-    case WEFT_OP_RECV_B: return begin_life(&a->receives, &a->received_gradient[pair]);
-    case WEFT_OP_F: return begin_life(&a->activations, &a->activation[pair]);
-    case WEFT_OP_B:
-    case WEFT_OP_I:
-    case WEFT_OP_W: return a->activation[pair];
-    default: return WEFT_SLOT_NONE;
+    case WEFT_OP_RECV_F: return begin_life(&a->receives, &held->received_activation);
+    case WEFT_OP_RECV_B: return begin_life(&a->receives, &held->received_gradient);
+    case WEFT_OP_F: return begin_life(&a->activations, &held->activation);
+    default: return held->activation;
   }
 }
 
 /* What is free again when the action is done. */
-static void end_lives(struct assignment *a, struct weft_action action) {
-  const uint64_t pair = pair_index(a, action);
-  switch (action.op) {
-    case WEFT_OP_F:
-      pool_give(&a->receives, &a->received_activation[pair]);
-      if (!a->has_backward) {
-        pool_give(&a->activations, &a->activation[pair]);
-      }
-      break;
-    case WEFT_OP_B:
-      pool_give(&a->receives, &a->received_gradient[pair]);
-      pool_give(&a->activations, &a->activation[pair]);
-      break;
-    case WEFT_OP_I: pool_give(&a->receives, &a->received_gradient[pair]); break;
-    case WEFT_OP_W: pool_give(&a->activations, &a->activation[pair]); break;
-    default: break;
+static inline void end_action(struct assignment *a, struct weft_action action,
+                              struct held *held) {
+  if (action.op == WEFT_OP_F) {
+    pool_give(&a->receives, &held->received_activation);
+  }
+  if (weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
+    pool_give(&a->receives, &held->received_gradient);
+  }
+  if (action.op == WEFT_OP_B || action.op == WEFT_OP_W ||
+      (action.op == WEFT_OP_F && !a->has_backward)) {
+    pool_give(&a->activations, &held->activation);
   }
 }
 
+#define OPS_WITH_SLOT (WEFT_OPS_COMPUTE | WEFT_OPS_RECV)
+
 /* Parts of an overlap run together: all of them begin before any ends. */
+static void assign_overlap(struct assignment *a, uint64_t header) {
+  const struct weft_action *actions = a->program->actions;
+  const uint64_t end = header + weft_cell_records(&actions[header]);
+  a->program->slots[header] = WEFT_SLOT_NONE;
+  for (uint64_t i = header + 1; i < end; i++) {
+    a->program->slots[i] = weft_op_in(actions[i].op, OPS_WITH_SLOT)
+                               ? begin_action(a, actions[i], held_by(a, actions[i]))
+                               : WEFT_SLOT_NONE;
+  }
+  for (uint64_t i = header + 1; i < end; i++) {
+    if (weft_op_in(actions[i].op, OPS_WITH_SLOT)) {
+      end_action(a, actions[i], held_by(a, actions[i]));
+    }
+  }
+}
+
 static void assign_row(struct assignment *a, uint32_t rank) {
   struct weft_program *program = a->program;
   a->activations.count = a->activations.free_count = 0;
   a->receives.count = a->receives.free_count = 0;
-  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];) {
-    const uint32_t records = weft_cell_records(&program->actions[i]);
-    for (uint32_t k = 0; k < records; k++) {
-      program->slots[i + k] = slot_of(a, program->actions[i + k]);
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
+    const struct weft_action action = program->actions[i];
+    if (weft_op_in(action.op, OPS_WITH_SLOT)) {
+      struct held *held = held_by(a, action);
+      program->slots[i] = begin_action(a, action, held);
+      end_action(a, action, held);
+    } else if (action.op != WEFT_OP_OVERLAP_F_B) {
+      program->slots[i] = WEFT_SLOT_NONE;
+    } else {
+      assign_overlap(a, i);
+      i += action.parts;
     }
-    for (uint32_t k = 0; k < records; k++) {
-      end_lives(a, program->actions[i + k]);
-    }
-    i += records;
   }
   program->receive_slots[rank] = a->receives.count;
   program->activation_slots[rank] = a->activations.count;
@@ -160,22 +177,20 @@ enum weft_status weft_slots_assign(struct weft_program *program, struct weft_err
   struct assignment a = {
       .program = program,
       .has_backward = has_backward(program),
-      .activation = weft_array_allocate(allocator, 3 * pairs, sizeof(uint32_t)),
+      .held = weft_array_allocate(allocator, pairs, sizeof(struct held)),
       .activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t)),
       .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
   enum weft_status status = WEFT_OK;
-  if (a.activation == NULL || a.activations.free == NULL || a.receives.free == NULL ||
+  if (a.held == NULL || a.activations.free == NULL || a.receives.free == NULL ||
       !allocate_results(program)) {
-    status = weft_fail_memory(error, 3 * pairs * sizeof(uint32_t));
+    status = weft_fail_memory(error, pairs * sizeof(struct held));
   } else {
-    a.received_activation = a.activation + pairs;
-    a.received_gradient = a.received_activation + pairs;
-    memset(a.activation, 0xff, 3 * pairs * sizeof(uint32_t)); /* WEFT_SLOT_NONE */
+    memset(a.held, 0xff, pairs * sizeof(struct held)); /* WEFT_SLOT_NONE */
     for (uint32_t r = 0; r < program->rank_count; r++) {
       assign_row(&a, r);
     }
   }
-  weft_array_free(allocator, a.activation, 3 * pairs, sizeof(uint32_t));
+  weft_array_free(allocator, a.held, pairs, sizeof(struct held));
   weft_array_free(allocator, a.activations.free, row, sizeof(uint32_t));
   weft_array_free(allocator, a.receives.free, row, sizeof(uint32_t));
   return status;
