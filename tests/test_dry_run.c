@@ -11,6 +11,7 @@
 
 #include <weft/weft.h>
 
+#include "base/random.h"
 #include "support_csv.h"
 #include "support_memory.h"
 
@@ -169,6 +170,192 @@ static void test_every_schedule(void **state) {
       }
     }
   }
+}
+
+/* PyTorch's _simulate_comms_compute, line by line: every rank is asked in both
+ * sweeps, and what is done is searched in a list per rank. */
+enum { PEER_RANKS = 4, PEER_CELLS = 64 };
+
+struct peer {
+  const struct weft_program *in;
+  uint32_t rank_of[16];
+  struct weft_action done[PEER_RANKS][PEER_CELLS];
+  size_t done_count[PEER_RANKS];
+  uint64_t next[PEER_RANKS];
+  struct weft_action rows[PEER_RANKS][PEER_CELLS * PEER_CELLS];
+  uint64_t row_sizes[PEER_RANKS];
+};
+
+static bool peer_did(const struct peer *peer, int stage_of_rank, enum weft_op op, int stage,
+                     uint32_t microbatch) {
+  if (stage_of_rank < 0 || stage_of_rank >= (int)peer->in->stage_count || stage < 0 ||
+      peer->rank_of[stage_of_rank] == WEFT_RANK_NONE) {
+    return false;
+  }
+  const uint32_t rank = peer->rank_of[stage_of_rank];
+  for (size_t i = 0; i < peer->done_count[rank]; i++) {
+    const struct weft_action done = peer->done[rank][i];
+    if (done.op == op && done.stage == stage && done.microbatch == microbatch) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool peer_ready(const struct peer *peer, struct weft_action action) {
+  const int s = action.stage;
+  const uint32_t mb = action.microbatch;
+  switch (action.op) {
+    case WEFT_OP_F:
+      return s == 0 || peer_did(peer, s, WEFT_OP_RECV_F, s, mb) ||
+             peer_did(peer, s, WEFT_OP_F, s - 1, mb);
+    case WEFT_OP_B:
+    case WEFT_OP_I:
+      return s + 1 == (int)peer->in->stage_count || peer_did(peer, s, WEFT_OP_RECV_B, s, mb) ||
+             peer_did(peer, s, WEFT_OP_I, s + 1, mb) || peer_did(peer, s, WEFT_OP_B, s + 1, mb);
+    case WEFT_OP_SEND_F: return peer_did(peer, s, WEFT_OP_F, s, mb);
+    case WEFT_OP_RECV_F: return peer_did(peer, s - 1, WEFT_OP_SEND_F, s - 1, mb);
+    case WEFT_OP_SEND_B:
+      return peer_did(peer, s, WEFT_OP_I, s, mb) || peer_did(peer, s, WEFT_OP_B, s, mb);
+    case WEFT_OP_RECV_B: return peer_did(peer, s + 1, WEFT_OP_SEND_B, s + 1, mb);
+    default: return true;
+  }
+}
+
+/* Runs the rank's next cell if it is ready. */
+static bool peer_try(struct peer *peer, uint32_t rank) {
+  const struct weft_action *cell = &peer->in->actions[peer->next[rank]];
+  const uint32_t records = 1u + cell->parts;
+  for (uint32_t i = 0; i < records; i++) {
+    if (!peer_ready(peer, cell[i])) {
+      return false;
+    }
+  }
+  for (uint32_t i = 0; i < records; i++) {
+    peer->done[rank][peer->done_count[rank]++] = cell[i];
+    peer->rows[rank][peer->row_sizes[rank]++] = cell[i];
+  }
+  peer->next[rank] += records;
+  return true;
+}
+
+static bool peer_step(struct peer *peer) {
+  bool progress = false;
+  bool waits[PEER_RANKS] = {false};
+  for (uint32_t rank = 0; rank < peer->in->rank_count; rank++) {
+    if (peer->next[rank] < peer->in->row_begin[rank + 1]) {
+      waits[rank] = !peer_try(peer, rank);
+      progress |= !waits[rank];
+    }
+  }
+  for (uint32_t rank = 0; rank < peer->in->rank_count; rank++) {
+    if (waits[rank] && !peer_try(peer, rank)) {
+      peer->rows[rank][peer->row_sizes[rank]++] = (struct weft_action){.op = WEFT_OP_IDLE};
+    }
+  }
+  return progress;
+}
+
+static bool peer_is_live(const struct peer *peer) {
+  for (uint32_t rank = 0; rank < peer->in->rank_count; rank++) {
+    if (peer->next[rank] < peer->in->row_begin[rank + 1]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The dry run of a program without bubbles, or NULL when it gets stuck. */
+static struct weft_program *peer_run(const struct weft_program *in) {
+  static struct peer peer;
+  static struct weft_action flat[PEER_RANKS * PEER_CELLS * PEER_CELLS];
+  memset(&peer, 0, sizeof peer);
+  peer.in = in;
+  (void)weft_placement_infer(in, peer.rank_of);
+  memcpy(peer.next, in->row_begin, in->rank_count * sizeof *peer.next);
+  while (peer_is_live(&peer)) {
+    if (!peer_step(&peer)) {
+      return NULL;
+    }
+  }
+  size_t used = 0;
+  for (uint32_t rank = 0; rank < in->rank_count; rank++) {
+    memcpy(flat + used, peer.rows[rank], peer.row_sizes[rank] * sizeof *flat);
+    used += peer.row_sizes[rank];
+  }
+  struct weft_program *out = NULL;
+  assert_int_equal(weft_program_create(NULL, in->rank_count, peer.row_sizes, flat, &out, NULL),
+                   WEFT_OK);
+  return out;
+}
+
+/* A copy with one cell moved: within its row, or now and then to another rank. */
+static struct weft_program *move_cell(const struct weft_program *program,
+                                      struct weft_random *random) {
+  struct weft_action flat[PEER_RANKS * PEER_CELLS];
+  uint64_t row_sizes[PEER_RANKS] = {0};
+  const uint32_t ranks = program->rank_count;
+  const uint32_t from = weft_random_below(random, ranks);
+  const uint32_t to = weft_random_below(random, 8) == 0 ? weft_random_below(random, ranks) : from;
+  const uint32_t cell = weft_random_below(random, (uint32_t)weft_program_row_steps(program, from));
+  const uint32_t place = weft_random_below(random, (uint32_t)weft_program_row_steps(program, to));
+  const struct weft_action *moved = &program->actions[program->row_begin[from]];
+  for (uint32_t i = 0; i < cell; i++) {
+    moved += 1u + moved->parts;
+  }
+  size_t used = 0;
+  for (uint32_t rank = 0; rank < ranks; rank++) {
+    const size_t begin = used;
+    uint32_t step = 0;
+    for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; step++) {
+      const struct weft_action *action = &program->actions[i];
+      const uint32_t records = 1u + action->parts;
+      if (rank == to && step == place) {
+        memcpy(flat + used, moved, (1u + moved->parts) * sizeof *flat);
+        used += 1u + moved->parts;
+      }
+      if (action != moved) {
+        memcpy(flat + used, action, records * sizeof *flat);
+        used += records;
+      }
+      i += records;
+    }
+    row_sizes[rank] = used - begin;
+  }
+  struct weft_program *out = NULL;
+  assert_int_equal(weft_program_create(NULL, ranks, row_sizes, flat, &out, NULL), WEFT_OK);
+  return out;
+}
+
+static bool same_as_peer(const struct weft_program *program) {
+  struct weft_program *expected = peer_run(program);
+  struct weft_program *out = NULL;
+  const enum weft_status status = weft_dry_run(NULL, program, &out, NULL);
+  assert_int_equal(status, expected != NULL ? WEFT_OK : WEFT_ERR_INVALID);
+  assert_true(expected == NULL || weft_program_equal(out, expected));
+  weft_program_destroy(out);
+  weft_program_destroy(expected);
+  return expected != NULL;
+}
+
+static void test_scrambled_programs_as_pytorch(void **state) {
+  (void)state;
+  static const char *const names[] = {
+      "1F1B_p3_v1_m3.comms.csv", "GPipe_p4_v1_m3.comms.csv", "Interleaved1F1B_p2_v2_m2.comms.csv",
+      "ZBVZeroBubble_p3_v2_m3.comms.csv", "DualPipeV_p2_v2_m4.comms.csv"};
+  struct weft_random random = {.state = 11};
+  unsigned done = 0;
+  for (unsigned round = 0; round < 20000; round++) {
+    struct weft_program *program = csv_golden(names[round % 5]);
+    for (uint32_t moves = weft_random_below(&random, 4); moves > 0; moves--) {
+      struct weft_program *moved = move_cell(program, &random);
+      weft_program_destroy(program);
+      program = moved;
+    }
+    done += same_as_peer(program);
+    weft_program_destroy(program);
+  }
+  assert_in_range(done, 4000, 16000); /* both kinds were there */
 }
 
 static void test_waiting_ranks_get_bubbles(void **state) {
@@ -402,6 +589,7 @@ int main(void) {
       cmocka_unit_test(test_golden_sims_are_fixed_points),
       cmocka_unit_test(test_golden_programs),
       cmocka_unit_test(test_every_schedule),
+      cmocka_unit_test(test_scrambled_programs_as_pytorch),
       cmocka_unit_test(test_waiting_ranks_get_bubbles),
       cmocka_unit_test(test_second_sweep_fills_a_bubble),
       cmocka_unit_test(test_bubbles_of_the_input_are_dropped),
