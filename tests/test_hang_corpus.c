@@ -63,7 +63,7 @@ static int read_verdicts(void **state) {
 
 static struct weft_program *read_program(const struct entry *entry) {
   char path[160];
-  (void)snprintf(path, sizeof path, CORPUS "/%s.csv", entry->name);
+  (void)snprintf(path, sizeof path, CORPUS "/%.63s.csv", entry->name);
   char *text = csv_read_file(path);
   struct weft_program *program = csv_program(text);
   free(text);
