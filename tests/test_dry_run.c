@@ -327,6 +327,30 @@ static struct weft_program *move_cell(const struct weft_program *program,
   return out;
 }
 
+/* A copy with two neighbouring cells, if they are single ones, made an overlap:
+ * a SEND or RECV in one makes the order within a step matter. */
+static struct weft_program *join_cells(const struct weft_program *program,
+                                       struct weft_random *random) {
+  struct weft_action flat[PEER_RANKS * PEER_CELLS];
+  uint64_t row_sizes[PEER_RANKS] = {0};
+  const uint32_t rank = weft_random_below(random, program->rank_count);
+  const uint64_t begin = program->row_begin[rank];
+  const uint64_t size = program->row_begin[rank + 1] - begin;
+  const uint64_t at = begin + weft_random_below(random, (uint32_t)size);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    row_sizes[r] = program->row_begin[r + 1] - program->row_begin[r];
+  }
+  memcpy(flat, program->actions, at * sizeof *flat);
+  flat[at] = (struct weft_action){.op = WEFT_OP_OVERLAP_F_B, .parts = 2};
+  memcpy(flat + at + 1, program->actions + at, (program->action_count - at) * sizeof *flat);
+  row_sizes[rank]++;
+  struct weft_program *out = NULL;
+  if (weft_program_create(NULL, program->rank_count, row_sizes, flat, &out, NULL) != WEFT_OK) {
+    return move_cell(program, random); /* an overlap is there already, or the row's end */
+  }
+  return out;
+}
+
 static bool same_as_peer(const struct weft_program *program) {
   struct weft_program *expected = peer_run(program);
   struct weft_program *out = NULL;
@@ -348,9 +372,11 @@ static void test_scrambled_programs_as_pytorch(void **state) {
   for (unsigned round = 0; round < 20000; round++) {
     struct weft_program *program = csv_golden(names[round % 5]);
     for (uint32_t moves = weft_random_below(&random, 4); moves > 0; moves--) {
-      struct weft_program *moved = move_cell(program, &random);
+      struct weft_program *changed = weft_random_below(&random, 3) == 0
+                                         ? join_cells(program, &random)
+                                         : move_cell(program, &random);
       weft_program_destroy(program);
-      program = moved;
+      program = changed;
     }
     done += same_as_peer(program);
     weft_program_destroy(program);
