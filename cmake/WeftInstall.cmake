@@ -2,30 +2,22 @@
 # man page and completions, and the files through which pkg-config and
 # find_package(Weft) find them. All of it can be moved to another prefix.
 
-# `make` builds what is installed, and the layer checks, but no tests.
-add_custom_target(product)
-foreach(target weft_static weft_shared weft_command weft_manual weft_layer_cli)
-  if(TARGET ${target})
-    add_dependencies(product ${target})
-  endif()
-endforeach()
-foreach(module IN LISTS WEFT_MODULES)
-  if(TARGET weft_layer_${module})
-    add_dependencies(product weft_layer_${module})
-  endif()
-endforeach()
-
-if(NOT PROJECT_IS_TOP_LEVEL)
+if(NOT PROJECT_IS_TOP_LEVEL OR WEFT_FUZZ)
   return()
+endif()
+
+# `make` builds what is installed, and the layer checks, but no tests.
+add_custom_target(product DEPENDS weft_static weft_shared weft_command weft_manual)
+if(WEFT_CHECK_LAYERS)
+  list(TRANSFORM WEFT_MODULES PREPEND weft_layer_ OUTPUT_VARIABLE layers)
+  add_dependencies(product ${layers} weft_layer_cli)
 endif()
 
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Weft)
 
 install(TARGETS weft_static weft_shared EXPORT WeftTargets)
-if(TARGET weft_command)
-  install(TARGETS weft_command)
-endif()
+install(TARGETS weft_command)
 install(DIRECTORY include/weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 install(EXPORT WeftTargets NAMESPACE weft:: DESTINATION ${package_dir})
@@ -42,6 +34,4 @@ file(RELATIVE_PATH WEFT_PC_TO_PREFIX
 configure_file(cmake/weft.pc.in weft.pc @ONLY)
 install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
-if(TARGET weft_manual)
-  install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})
-endif()
+install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})

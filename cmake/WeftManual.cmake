@@ -12,7 +12,7 @@ function(weft_write file)
   set(WEFT_MANUAL ${WEFT_MANUAL} ${path} PARENT_SCOPE)
 endfunction()
 
-if(TARGET weft_command AND NOT WEFT_FUZZ)
+if(NOT WEFT_FUZZ)
   weft_write(man/man1/weft.1 --man)
   weft_write(bash-completion/completions/weft --completion bash)
   weft_write(zsh/site-functions/_weft --completion zsh)

@@ -29,90 +29,88 @@ foreach(header IN LISTS headers)
     "#error \"this module may not include <weft/${header}>: see the law in CMakeLists.txt\"\n")
 endforeach()
 
+# A link that serves only as a check. Not under a sanitizer, whose own symbols
+# are left undefined, and not inside another project.
+set(WEFT_CHECK_LAYERS OFF)
+if(PROJECT_IS_TOP_LEVEL AND NOT WEFT_SANITIZE)
+  set(WEFT_CHECK_LAYERS ON)
+endif()
+
 # weft_module(NAME HEADERS public-headers... USES modules...)
 macro(weft_module name)
   cmake_parse_arguments(MODULE "" "" "HEADERS;USES" ${ARGN})
   weft_stage(${name} ${MODULE_HEADERS})
-  list(APPEND WEFT_MODULES ${name})
   set(WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/${name})
   set(WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${name}>)
   foreach(used IN LISTS MODULE_USES)
     list(APPEND WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/${used})
-    if(TARGET weft_${used})
-      list(APPEND WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${used}>)
-    endif()
+    list(APPEND WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${used}>)
   endforeach()
-
   list(APPEND WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/forbidden)
 
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
-  if(sources)
-    add_library(weft_${name} OBJECT ${sources})
-    set_target_properties(weft_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
-    target_include_directories(weft_${name} PRIVATE ${WEFT_INCLUDES_${name}})
-    target_link_libraries(weft_${name} PRIVATE weft_flags)
-    list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_${name}>)
-    if(NOT WEFT_SANITIZE AND PROJECT_IS_TOP_LEVEL)
-      add_library(weft_layer_${name} SHARED ${WEFT_LAYER_${name}})
-      set_target_properties(weft_layer_${name} PROPERTIES
-        LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
-      target_link_options(weft_layer_${name} PRIVATE -Wl,-z,defs)
-    endif()
+  add_library(weft_${name} OBJECT ${sources})
+  set_target_properties(weft_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
+  target_include_directories(weft_${name} PRIVATE ${WEFT_INCLUDES_${name}})
+  target_link_libraries(weft_${name} PRIVATE weft_flags)
+  list(APPEND WEFT_MODULES ${name})
+  list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_${name}>)
+
+  if(WEFT_CHECK_LAYERS)
+    add_library(weft_layer_${name} SHARED ${WEFT_LAYER_${name}})
+    set_target_properties(weft_layer_${name} PROPERTIES
+      LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
+    target_link_options(weft_layer_${name} PRIVATE -Wl,-z,defs)
   endif()
 endmacro()
 
 # libweft, static and shared, of the objects of all modules.
-macro(weft_library)
-  if(WEFT_OBJECTS)
-    add_library(weft_static STATIC ${WEFT_OBJECTS})
-    add_library(weft_shared SHARED ${WEFT_OBJECTS})
-    add_library(weft::weft_static ALIAS weft_static)
-    add_library(weft::weft ALIAS weft_shared)
-    foreach(target weft_static weft_shared)
-      set_target_properties(${target} PROPERTIES
-        OUTPUT_NAME weft LINKER_LANGUAGE C
-        ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
-        LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
-      target_include_directories(${target} INTERFACE
-        $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
-        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
-      if(WEFT_SANITIZE)
-        target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
-      endif()
-    endforeach()
-    set_target_properties(weft_shared PROPERTIES
-      VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME weft)
-    if(NOT WEFT_SANITIZE)
-      target_link_options(weft_shared PRIVATE -Wl,-z,defs)
+function(weft_library)
+  add_library(weft_static STATIC ${WEFT_OBJECTS})
+  add_library(weft_shared SHARED ${WEFT_OBJECTS})
+  add_library(weft::weft_static ALIAS weft_static)
+  add_library(weft::weft ALIAS weft_shared)
+  foreach(target weft_static weft_shared)
+    set_target_properties(${target} PROPERTIES
+      OUTPUT_NAME weft LINKER_LANGUAGE C
+      ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
+      LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
+    target_include_directories(${target} INTERFACE
+      $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
+      $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    if(WEFT_SANITIZE)
+      target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
     endif()
+  endforeach()
+  set_target_properties(weft_shared PROPERTIES
+    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME weft)
+  if(NOT WEFT_SANITIZE)
+    target_link_options(weft_shared PRIVATE -Wl,-z,defs)
   endif()
-endmacro()
+endfunction()
 
 # The command: src/cli, which sees the public headers only. Everything but
 # main.c is an object library, so that tests can link it.
-macro(weft_command)
+function(weft_command)
   weft_stage(cli)
+  set(main ${PROJECT_SOURCE_DIR}/src/cli/main.c)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.c)
-  list(REMOVE_ITEM sources ${PROJECT_SOURCE_DIR}/src/cli/main.c)
-  if(sources)
-    add_library(weft_cli_objects OBJECT ${sources})
-    target_include_directories(weft_cli_objects PRIVATE
-      ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/inc/cli)
-    target_link_libraries(weft_cli_objects PRIVATE weft_flags)
+  list(REMOVE_ITEM sources ${main})
+  add_library(weft_cli_objects OBJECT ${sources})
+  target_include_directories(weft_cli_objects PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/inc/cli)
+  target_link_libraries(weft_cli_objects PRIVATE weft_flags)
+
+  add_executable(weft_command ${main})
+  set_target_properties(weft_command PROPERTIES
+    OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
+  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects weft_static)
+
+  if(WEFT_CHECK_LAYERS)
+    # Linked with the shared library, which hides what is not public.
+    add_executable(weft_layer_cli ${main})
+    set_target_properties(weft_layer_cli PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
+    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects weft_shared)
   endif()
-  if(TARGET weft_cli_objects AND EXISTS ${PROJECT_SOURCE_DIR}/src/cli/main.c)
-    add_executable(weft_command src/cli/main.c $<TARGET_OBJECTS:weft_cli_objects>)
-    set_target_properties(weft_command PROPERTIES
-      OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-    target_include_directories(weft_command PRIVATE ${PROJECT_BINARY_DIR}/inc/cli)
-    target_link_libraries(weft_command PRIVATE weft_flags weft_static)
-    if(NOT WEFT_SANITIZE AND PROJECT_IS_TOP_LEVEL)
-      # Linked with the shared library, which hides what is not public.
-      add_executable(weft_layer_cli src/cli/main.c $<TARGET_OBJECTS:weft_cli_objects>)
-      set_target_properties(weft_layer_cli PROPERTIES
-        RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
-      target_include_directories(weft_layer_cli PRIVATE ${PROJECT_BINARY_DIR}/inc/cli)
-      target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_shared)
-    endif()
-  endif()
-endmacro()
+endfunction()
