@@ -6,10 +6,10 @@
 /* Roff reads a dash as a hyphen, a backslash as a command, and a dot or a quote
  * at the start of a line as a request. */
 static void add_roff(struct weft_text *text, const char *words) {
-  if (*words == '.' || *words == '\'') {
-    weft_text_add(text, "\\&");
-  }
+  bool line_start = true;
   for (; *words != '\0'; words++) {
+    weft_text_add(text, line_start && (*words == '.' || *words == '\'') ? "\\&" : "");
+    line_start = *words == '\n';
     switch (*words) {
       case '-': weft_text_add(text, "\\-"); break;
       case '\\': weft_text_add(text, "\\e"); break;

@@ -63,7 +63,8 @@ static int write_all(int fd, const char *data, size_t size) {
 static const char *hint_for(int code) {
   switch (code) {
     case ENOSPC:
-    case EDQUOT: return "make room on the disk, or write elsewhere with -o FILE";
+    case EDQUOT:
+    case EFBIG: return "make room on the disk, or write elsewhere with -o FILE";
     case ENOENT:
     case ENOTDIR: return "make the folder first";
     case EISDIR: return "give the name of a file in it";
@@ -163,13 +164,14 @@ static int fill(int fd, const struct stat *old, const struct weft_text *text) {
   return code;
 }
 
-static int replace(const struct weft_cli *cli, const char *path, const struct stat *old,
-                   const struct weft_text *text) {
+/* `given` is what messages call it; `path` the same with links followed. */
+static int replace(const struct weft_cli *cli, const char *given, const char *path,
+                   const struct stat *old, const struct weft_text *text) {
   struct weft_text name = {.allocator = cli->allocator};
   int status = WEFT_CLI_OK;
   const int fd = create_beside(path, &name);
   if (fd < 0) {
-    status = name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", path, errno);
+    status = name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", given, errno);
     weft_text_finish(&name);
     return status;
   }
@@ -179,7 +181,7 @@ static int replace(const struct weft_cli *cli, const char *path, const struct st
   }
   if (code != 0) {
     (void)unlink(name.data);
-    status = code == EINTR ? WEFT_CLI_IO : fail_write(cli, "write", path, code);
+    status = code == EINTR ? WEFT_CLI_IO : fail_write(cli, "write", given, code);
   }
   weft_text_finish(&name);
   return status;
@@ -187,12 +189,12 @@ static int replace(const struct weft_cli *cli, const char *path, const struct st
 
 /* Replaces `path`, with the ending signals held back. One that came in the
  * meantime ends the process when they are let go. */
-static int write_regular(const struct weft_cli *cli, const char *path, const struct stat *old,
-                         const struct weft_text *text) {
+static int write_regular(const struct weft_cli *cli, const char *given, const char *path,
+                         const struct stat *old, const struct weft_text *text) {
   sigset_t ending, before;
   ending_signals(&ending);
   (void)sigprocmask(SIG_BLOCK, &ending, &before);
-  const int status = replace(cli, path, old, text);
+  const int status = replace(cli, given, path, old, text);
   (void)sigprocmask(SIG_SETMASK, &before, NULL);
   return status;
 }
@@ -200,7 +202,7 @@ static int write_regular(const struct weft_cli *cli, const char *path, const str
 static int write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text) {
   struct stat status;
   if (stat(path, &status) != 0) {
-    return write_regular(cli, path, NULL, text);
+    return write_regular(cli, path, path, NULL, text);
   }
   if (S_ISDIR(status.st_mode)) {
     return fail_write(cli, "write", path, EISDIR);
@@ -213,7 +215,8 @@ static int write_file(const struct weft_cli *cli, const char *path, const struct
   }
   /* The file that a link points to is what gets replaced, not the link. */
   char resolved[PATH_MAX];
-  return write_regular(cli, realpath(path, resolved) != NULL ? resolved : path, &status, text);
+  return write_regular(cli, path, realpath(path, resolved) != NULL ? resolved : path, &status,
+                       text);
 }
 
 /* ---- Where it goes ---- */

@@ -1,0 +1,41 @@
+#!/usr/bin/env bats
+# weft bench, weft doctor
+# shellcheck disable=SC2154,SC2016
+load cli_setup
+
+@test "doctor checks every schedule and says what there is" {
+  weft doctor
+  succeeds
+  [ "${lines[-1]}" = "All works." ]
+  grep -q 'MPI  *not used by this release' <<<"$output"
+  [ "$(grep -c ' ok, ' <<<"$output")" -eq "$("$WEFT" gen --list --json | jq '.schedules | length')" ]
+  "$WEFT" doctor --json >d.json
+  jq -e '.ok and (.checks | all(.ok)) and .limits.actions == 268435456 and .processors > 0' d.json >/dev/null
+}
+
+@test "bench lists its benchmarks" {
+  weft bench --list
+  succeeds
+  [[ $output == "plan "* ]]
+  weft bench plam
+  fails 2 "unknown benchmark 'plam'" "did you mean 'plan'"
+}
+
+@test "bench plan measures five schedules, small and large" {
+  weft bench plan -p 4 -m 16 --repeats 2
+  succeeds
+  for name in LoopedBFS Interleaved1F1B InterleavedZeroBubble ZBVZeroBubble DualPipeV; do
+    grep -q "^$name " <<<"$output"
+  done
+  grep -q 'start-up of the command' <<<"$output"
+  "$WEFT" bench --json -p 4 -m 16 --repeats 2 --large --actions 20000 >b.json
+  jq -e '.schema == "weft-bench-plan/1" and (.runs | length) == 10 and .startup_ns > 0' b.json >/dev/null
+  jq -e '.runs | all(.checked and .actions > 0 and .gen_ns > 0 and .verify_ns > 0
+         and .held_bytes_per_action > 8 and .peak_bytes_per_action >= .held_bytes_per_action)' b.json >/dev/null
+  jq -e '.runs[5:] | all(.actions > 15000 and .actions < 25000 and .gen_lower_growth > 0)' b.json >/dev/null
+}
+
+@test "bench plan refuses a shape that a schedule cannot have" {
+  weft bench plan -p 8 -m 4 --repeats 1
+  fails 2 "DualPipeV"
+}
