@@ -35,9 +35,10 @@ struct weft_schedule_info {
   const char *peak_activation;     /* closed form, in microbatches through all local stages */
   const char *limits;              /* in words, "" for none */
 
-  /* The closed forms as numbers, for unit transfer-free stages; NULL where
-   * none is known. Bubble: idle time per rank, makespan - m·v·(f + i + w).
-   * Peak: of rank 0's worst rank. */
+  /* The closed forms as numbers, for equal stages and free transfers; NULL
+   * where none is known, NaN for shapes or costs outside the form's range.
+   * Bubble: makespan - m·v·(f + i + w). Peak: of the rank with the most, in
+   * microbatches through all local stages, released at B or W. */
   double (*bubble_of)(const struct weft_shape *shape, const struct weft_unit_costs *costs);
   double (*peak_of)(const struct weft_shape *shape);
 };

@@ -53,12 +53,18 @@ static uint32_t typical(const uint32_t *counts, uint64_t size) {
   return 2 * votes > voters ? candidate : largest;
 }
 
-/* 1 + the largest number that occurs more than half as often as is typical;
- * at least 1. */
+/* 1 + the largest number that occurs more than half as often as is typical, or
+ * just half as often if there are enough other numbers to fill up to it: one of
+ * a microbatch's two actions may be missing. At least 1. */
 static uint32_t credible_count(const uint32_t *counts, uint64_t size) {
   const uint32_t usual = typical(counts, size);
+  uint64_t different = 0;
+  for (uint64_t i = 0; i < size; i++) {
+    different += counts[i] > 0;
+  }
   for (uint64_t i = size; i-- > 0;) {
-    if (counts[i] > 0 && 2 * (uint64_t)counts[i] > usual) {
+    const uint64_t twice = 2 * (uint64_t)counts[i];
+    if (twice > usual || (twice > 0 && twice == usual && i < different)) {
       return (uint32_t)(i + 1);
     }
   }
@@ -100,7 +106,7 @@ static uint64_t count_compute(struct weft_verify_context *context) {
   return compute;
 }
 
-/* Every (stage, microbatch) needs at least one action, so n × m beyond the
+/* Every (stage, microbatch) needs at least one action, so n × m far beyond the
  * number of actions is no shape of this table; the microbatches give way. */
 static enum weft_status infer_shape(struct weft_verify_context *context,
                                     const struct weft_verify_options *options, uint64_t compute) {
@@ -112,8 +118,9 @@ static enum weft_status infer_shape(struct weft_verify_context *context,
   }
   if (context->microbatch_count == 0) {
     WEFT_TRY(infer_count(context, false, program->microbatch_count, &context->microbatch_count));
-    const uint64_t most = compute / context->stage_count;
-    if (context->microbatch_count > most && options->stage_count == 0) {
+    const uint64_t wanted = (uint64_t)context->stage_count * context->microbatch_count;
+    if (wanted > 2 * compute + 64) {
+      const uint64_t most = compute / context->stage_count;
       context->microbatch_count = most > 0 ? (uint32_t)most : 1;
     }
   }

@@ -2,6 +2,7 @@
  * forward of one direction runs together with a backward of the other. Rank r
  * owns s0 = r and s1 = 2p-1-r. The numbered phases are those of the recipe. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "base/fail.h"
@@ -132,6 +133,15 @@ static enum weft_status check(const struct weft_shape *shape, struct weft_error 
                    2 * (uint64_t)shape->ranks, shape->ranks, shape->microbatches);
 }
 
+/* Without any gain from overlapping (F&B = F + B), the paper's (p-1)(F&B + B - 3W)
+ * is exact for equal costs. */
+static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
+  const bool equal = costs->f == costs->i && costs->i == costs->w;
+  return equal ? (shape->ranks - 1.0) * (costs->f + 2 * (costs->i + costs->w) - 3 * costs->w) : NAN;
+}
+
+static double peak(const struct weft_shape *shape) { return shape->ranks + 0.5; }
+
 const struct weft_generator weft_generator_dualpipev = {
     .info = {.name = "DualPipeV",
              .summary = "forwards and backwards of the two halves of a V run together",
@@ -143,9 +153,11 @@ const struct weft_generator weft_generator_dualpipev = {
              .splits_backward = true,
              .trains = true,
              .in_pytorch = true,
-             .bubble = "",
-             .peak_activation = "",
-             .limits = "v = 2, m >= 2p"},
+             .bubble = "(p-1)(F&B + B - 3W) for F = I = W",
+             .peak_activation = "p + 1/2",
+             .limits = "v = 2, m >= 2p",
+             .bubble_of = bubble,
+             .peak_of = peak},
     .cells = cells,
     .check = check,
     .row = put_row};

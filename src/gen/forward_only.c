@@ -4,7 +4,8 @@
  *         group begins, which is when the first stage would run dry;
  *   V     rank r sees a microbatch again 2(p-r)-1 steps later, and from then on
  *         alternates between its stages. */
-#include "base/fail.h"
+#include <math.h>
+
 #include "gen/generator.h"
 
 static double cells(const struct weft_shape *shape) {
@@ -48,7 +49,9 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 }
 
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  return (shape->ranks - 1.0) * costs->f;
+  const bool exact = shape->placement == WEFT_PLACEMENT_LOOP &&
+                     shape->microbatches % shape->ranks == 0;
+  return exact ? (shape->ranks - 1.0) * costs->f : NAN;
 }
 
 const struct weft_generator weft_generator_forward_only = {

@@ -7,6 +7,8 @@
  * rounds, and the warm-up is the one of the largest round. That serves every
  * m >= 1 at the closed-form bubble; a short last round as in Megatron costs up
  * to 4.5 times that bubble, and can deadlock (measured over p 2-8, v 2-4, m 1-40). */
+#include <math.h>
+
 #include "base/fail.h"
 #include "base/memory.h"
 #include "gen/generator.h"
@@ -111,8 +113,12 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
   }
 }
 
+/* With m < p a round does not fill the pipeline, and every further local stage
+ * begins late. */
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  return (shape->ranks - 1.0) * (costs->f + costs->i + costs->w);
+  const double p = shape->ranks, v = shape->stages_per_rank, m = shape->microbatches;
+  const double late = m < p ? (v - 1) * (p - m) : 0;
+  return (p - 1 + late) * (costs->f + costs->i + costs->w);
 }
 
 static double peak_of_warm_up(const struct weft_shape *shape, uint32_t per_rank) {
@@ -133,7 +139,7 @@ const struct weft_generator weft_generator_interleaved_1f1b = {
              .stages_per_rank_default = 2,
              .trains = true,
              .in_pytorch = true,
-             .bubble = "(p-1)(F+B) for m >= p",
+             .bubble = "(p-1 + (v-1)max(0, p-m))(F+B)",
              .peak_activation = "p + (p-1)/v for p | m",
              .limits = "",
              .bubble_of = bubble,
@@ -264,6 +270,10 @@ free_steps:
 }
 
 static double zb_bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
+  if (shape->microbatches < shape->ranks || costs->w > costs->i ||
+      costs->w > costs->f) {
+    return NAN;
+  }
   return (shape->ranks - 1.0) * (costs->f + costs->i - costs->w);
 }
 
@@ -280,8 +290,8 @@ const struct weft_generator weft_generator_interleaved_zero_bubble = {
              .splits_backward = true,
              .trains = true,
              .in_pytorch = true,
-             .bubble = "(p-1)(F+I-W) for F = I = W, m >= p",
-             .peak_activation = "",
+             .bubble = "(p-1)(F+I-W) for W <= F, I and m >= p",
+             .peak_activation = "p for p | m",
              .limits = "",
              .bubble_of = zb_bubble,
              .peak_of = zb_peak},

@@ -26,10 +26,12 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 
 static double peak(const struct weft_shape *shape) { return shape->microbatches; }
 
-/* Exact from m = p on: below that a stage's microbatches do not fill the
- * pipeline before the next stage begins. */
+/* With m < p a stage's microbatches do not fill the pipeline, and every further
+ * local stage begins late. */
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  return (shape->ranks - 1.0) * (costs->f + costs->i + costs->w);
+  const double p = shape->ranks, v = shape->stages_per_rank, m = shape->microbatches;
+  const double late = m < p ? (v - 1) * (p - m) : 0;
+  return (p - 1 + late) * (costs->f + costs->i + costs->w);
 }
 
 const struct weft_generator weft_generator_looped_bfs = {
@@ -42,7 +44,7 @@ const struct weft_generator weft_generator_looped_bfs = {
              .stages_per_rank_default = 2,
              .trains = true,
              .in_pytorch = true,
-             .bubble = "(p-1)(F+B) for m >= p",
+             .bubble = "(p-1 + (v-1)max(0, p-m))(F+B)",
              .peak_activation = "m",
              .limits = "",
              .bubble_of = bubble,

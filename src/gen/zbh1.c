@@ -1,5 +1,7 @@
 /* ZB-H1 (arXiv 2401.10241): 1F1B with the backward split; W waits until memory
  * would exceed p microbatches or no forward is left, and so fills the bubble. */
+#include <math.h>
+
 #include "gen/generator.h"
 
 static double cells(const struct weft_shape *shape) {
@@ -28,7 +30,9 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 }
 
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  return (shape->ranks - 1.0) * (costs->f + costs->i - costs->w);
+  const double p = shape->ranks, filled = weft_min(shape->microbatches, shape->ranks) - 1.0;
+  return costs->w <= costs->i && costs->w <= costs->f
+             ? (p - 1) * (costs->f + costs->i) - filled * costs->w : NAN;
 }
 
 static double peak(const struct weft_shape *shape) {
@@ -45,7 +49,7 @@ const struct weft_generator weft_generator_zbh1 = {
              .stages_per_rank_default = 1,
              .splits_backward = true,
              .trains = true,
-             .bubble = "(p-1)(F+I-W) for F = I = W, m >= p",
+             .bubble = "(p-1)(F+I) - (min(m,p)-1)W for W <= F, I",
              .peak_activation = "min(m, p)",
              .limits = "",
              .bubble_of = bubble,

@@ -1,6 +1,8 @@
 /* ZB-V (arXiv 2401.10241, section 6): two stages per rank in V placement, so
  * that the last stage sits on rank 0 and backwards can begin at once. Rank r
  * owns s0 = r and s1 = 2p-1-r. */
+#include <math.h>
+
 #include "gen/generator.h"
 
 /* A row under construction. Each (stage, op) counts its own microbatches; the
@@ -91,6 +93,13 @@ static double peak(const struct weft_shape *shape) {
   return weft_min(shape->microbatches, shape->ranks);
 }
 
+/* The recipe is made for equal costs; with others its bubble has no short form. */
+static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
+  const bool equal = costs->f == costs->i && costs->i == costs->w;
+  return equal && shape->microbatches >= 2 * shape->ranks - 1 ? (shape->ranks - 1.0) * costs->f
+                                                              : NAN;
+}
+
 const struct weft_generator weft_generator_zbv = {
     .info = {.name = "ZBVZeroBubble",
              .summary = "zero bubble in V placement, at the memory of 1F1B",
@@ -102,9 +111,10 @@ const struct weft_generator weft_generator_zbv = {
              .splits_backward = true,
              .trains = true,
              .in_pytorch = true,
-             .bubble = "",
+             .bubble = "(p-1)F for F = I = W, m >= 2p-1",
              .peak_activation = "min(m, p)",
              .limits = "v = 2",
+             .bubble_of = bubble,
              .peak_of = peak},
     .cells = cells,
     .row = put_row};
