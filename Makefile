@@ -38,6 +38,8 @@ test-long: built-release
 
 bench: build
 	@build/weft bench plan
+	@if command -v python3 >/dev/null; then echo; python3 bench/against_pytorch.py; \
+	else echo "bench/against_pytorch.py: no python3 here; not compared with PyTorch"; fi
 
 lint: deps-lint
 	@tools/lint.sh
