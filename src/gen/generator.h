@@ -53,6 +53,16 @@ extern const struct weft_generator weft_generator_reordered_b;
  * with the row's first record; the caller knows that one is outstanding. */
 void weft_row_put_oldest_w(struct weft_program_builder *row, uint64_t *next_i);
 
+/* The bubble of the schedules with a full backward. With m < p a stage's
+ * microbatches do not fill the pipeline, and every further local stage begins
+ * late. */
+double weft_bubble_full_backward(const struct weft_shape *shape,
+                                 const struct weft_unit_costs *costs);
+
+/* Most microbatches held at once when at most p are: 1F1B and what keeps to
+ * its memory. */
+double weft_peak_of_1f1b(const struct weft_shape *shape);
+
 static inline uint32_t weft_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 #endif

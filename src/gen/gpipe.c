@@ -18,10 +18,6 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
   weft_program_builder_put(row, WEFT_OP_REDUCE_GRAD, rank, 0);
 }
 
-static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  return (shape->ranks - 1.0) * (costs->f + costs->i + costs->w);
-}
-
 static double peak(const struct weft_shape *shape) { return shape->microbatches; }
 
 const struct weft_generator weft_generator_gpipe = {
@@ -37,7 +33,7 @@ const struct weft_generator weft_generator_gpipe = {
              .bubble = "(p-1)(F+B)",
              .peak_activation = "m",
              .limits = "",
-             .bubble_of = bubble,
+             .bubble_of = weft_bubble_full_backward,
              .peak_of = peak},
     .cells = cells,
     .row = put_row};

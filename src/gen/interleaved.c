@@ -113,14 +113,6 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
   }
 }
 
-/* With m < p a round does not fill the pipeline, and every further local stage
- * begins late. */
-static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  const double p = shape->ranks, v = shape->stages_per_rank, m = shape->microbatches;
-  const double late = m < p ? (v - 1) * (p - m) : 0;
-  return (p - 1 + late) * (costs->f + costs->i + costs->w);
-}
-
 static double peak_of_warm_up(const struct weft_shape *shape, uint32_t per_rank) {
   const uint64_t all = (uint64_t)shape->microbatches * shape->stages_per_rank;
   const uint64_t held = warm_up(shape, 0, per_rank) + 1;
@@ -142,7 +134,7 @@ const struct weft_generator weft_generator_interleaved_1f1b = {
              .bubble = "(p-1 + (v-1)max(0, p-m))(F+B)",
              .peak_activation = "p + (p-1)/v for p | m",
              .limits = "",
-             .bubble_of = bubble,
+             .bubble_of = weft_bubble_full_backward,
              .peak_of = peak},
     .cells = cells,
     .row = put_row};

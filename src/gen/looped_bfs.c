@@ -26,14 +26,6 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 
 static double peak(const struct weft_shape *shape) { return shape->microbatches; }
 
-/* With m < p a stage's microbatches do not fill the pipeline, and every further
- * local stage begins late. */
-static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  const double p = shape->ranks, v = shape->stages_per_rank, m = shape->microbatches;
-  const double late = m < p ? (v - 1) * (p - m) : 0;
-  return (p - 1 + late) * (costs->f + costs->i + costs->w);
-}
-
 const struct weft_generator weft_generator_looped_bfs = {
     .info = {.name = "LoopedBFS",
              .summary = "breadth first: each local stage takes all microbatches in turn",
@@ -47,7 +39,7 @@ const struct weft_generator weft_generator_looped_bfs = {
              .bubble = "(p-1 + (v-1)max(0, p-m))(F+B)",
              .peak_activation = "m",
              .limits = "",
-             .bubble_of = bubble,
+             .bubble_of = weft_bubble_full_backward,
              .peak_of = peak},
     .cells = cells,
     .row = put_row};

@@ -33,14 +33,6 @@ static void put_eager_row(const struct weft_shape *shape, uint32_t rank,
   put_1f1b(shape, rank, 2 * (shape->ranks - 1 - rank), row);
 }
 
-static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  return (shape->ranks - 1.0) * (costs->f + costs->i + costs->w);
-}
-
-static double peak(const struct weft_shape *shape) {
-  return weft_min(shape->microbatches, shape->ranks);
-}
-
 static double eager_peak(const struct weft_shape *shape) {
   return weft_min(shape->microbatches, 2 * shape->ranks - 1);
 }
@@ -58,8 +50,8 @@ const struct weft_generator weft_generator_1f1b = {
              .bubble = "(p-1)(F+B)",
              .peak_activation = "min(m, p)",
              .limits = "",
-             .bubble_of = bubble,
-             .peak_of = peak},
+             .bubble_of = weft_bubble_full_backward,
+             .peak_of = weft_peak_of_1f1b},
     .cells = cells,
     .row = put_row};
 
@@ -75,7 +67,7 @@ const struct weft_generator weft_generator_eager_1f1b = {
              .bubble = "(p-1)(F+B)",
              .peak_activation = "min(m, 2p-1)",
              .limits = "",
-             .bubble_of = bubble,
+             .bubble_of = weft_bubble_full_backward,
              .peak_of = eager_peak},
     .cells = cells,
     .row = put_eager_row};

@@ -35,10 +35,6 @@ static double bubble(const struct weft_shape *shape, const struct weft_unit_cost
              ? (p - 1) * (costs->f + costs->i) - filled * costs->w : NAN;
 }
 
-static double peak(const struct weft_shape *shape) {
-  return weft_min(shape->microbatches, shape->ranks);
-}
-
 const struct weft_generator weft_generator_zbh1 = {
     .info = {.name = "ZBH1",
              .summary = "zero bubble H1: split backward at the memory of 1F1B",
@@ -53,6 +49,6 @@ const struct weft_generator weft_generator_zbh1 = {
              .peak_activation = "min(m, p)",
              .limits = "",
              .bubble_of = bubble,
-             .peak_of = peak},
+             .peak_of = weft_peak_of_1f1b},
     .cells = cells,
     .row = put_row};

@@ -89,10 +89,6 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
   put_cool_down(&v, p, rank, all);
 }
 
-static double peak(const struct weft_shape *shape) {
-  return weft_min(shape->microbatches, shape->ranks);
-}
-
 /* The recipe is made for equal costs; with others its bubble has no short form. */
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
   const bool equal = costs->f == costs->i && costs->i == costs->w;
@@ -115,6 +111,6 @@ const struct weft_generator weft_generator_zbv = {
              .peak_activation = "min(m, p)",
              .limits = "v = 2",
              .bubble_of = bubble,
-             .peak_of = peak},
+             .peak_of = weft_peak_of_1f1b},
     .cells = cells,
     .row = put_row};
