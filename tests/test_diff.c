@@ -288,10 +288,10 @@ static void test_real_schedules(void **state) {
                                       "DualPipeV_p4_v2_m8.comms.csv",
                                       "DualPipeV_p4_v2_m8.compute.csv",
                                       "1F1B_p2_v1_m2.comms.csv"};
-  enum { COUNT = sizeof names / sizeof *names };
-  for (size_t i = 0; i < COUNT * COUNT; i++) {
-    struct weft_program *a = csv_golden(names[i / COUNT]);
-    struct weft_program *b = csv_golden(names[i % COUNT]);
+  const size_t count = sizeof names / sizeof *names;
+  for (size_t i = 0; i < count * count; i++) {
+    struct weft_program *a = csv_golden(names[i / count]);
+    struct weft_program *b = csv_golden(names[i % count]);
     check_diff(a, b, true);
     weft_program_destroy(b);
     weft_program_destroy(a);
@@ -321,7 +321,7 @@ static void test_large_and_near(void **state) {
   assert_int_equal(diff->difference_count, 2);
   assert_int_equal(diff->differences[0].step_a, 1000);
   assert_int_equal(diff->differences[1].step_b, CELLS - 1);
-  assert_true(memory.bytes_peak < 12u * CELLS);
+  assert_true(memory.bytes_peak < (size_t)12 * CELLS);
   weft_diff_destroy(diff);
   assert_int_equal(memory.blocks, 0);
   weft_program_destroy(b);

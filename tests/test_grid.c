@@ -1,7 +1,7 @@
 /* The text grid: PyTorch's layout byte for byte, windows, marks, limits, and
  * failing memory. The files tests/expected/grid_*.txt were written by PyTorch
  * itself (tests/test_pytorch_peer.py --update), from the golden tables of the
- * same names; that script also compares the grids of all golden tables. */
+ * same names; that script also compares the grids of the other golden programs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
