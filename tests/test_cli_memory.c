@@ -57,7 +57,10 @@ static int set_up(void **state) {
 static int tear_down(void **state) {
   const struct fixture *fixture = *state;
   DIR *folder = opendir(".");
-  for (const struct dirent *entry; folder != NULL && (entry = readdir(folder)) != NULL;) {
+  if (folder == NULL) {
+    return -1;
+  }
+  for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
     if (strcmp(entry->d_name, ".") != 0 && strcmp(entry->d_name, "..") != 0) {
       (void)unlink(entry->d_name);
     }

@@ -7,11 +7,15 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t weft_cli_now_ns(void) {
+static uint64_t read_ns(clockid_t clock) {
   struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  (void)clock_gettime(clock, &now);
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
+
+uint64_t weft_cli_clock_ns(void) { return read_ns(CLOCK_MONOTONIC); }
+
+uint64_t weft_cli_cpu_ns(void) { return read_ns(CLOCK_PROCESS_CPUTIME_ID); }
 
 uint64_t weft_cli_median(uint64_t *samples, size_t count) {
   for (size_t i = 1; i < count; i++) {
@@ -47,7 +51,7 @@ void weft_cli_counter_init(struct weft_cli_counter *counter, const struct weft_a
 
 /* Time of one start; 0 when it failed. */
 static uint64_t start_once(const char *program) {
-  const uint64_t begin = weft_cli_now_ns();
+  const uint64_t begin = weft_cli_clock_ns();
   const pid_t child = fork();
   if (child == 0) {
     const int nowhere = open("/dev/null", O_WRONLY);
@@ -64,7 +68,7 @@ static uint64_t start_once(const char *program) {
     ended = child > 0 ? waitpid(child, &status, 0) : -1;
   } while (ended < 0 && child > 0 && errno == EINTR);
   const bool fine = ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  return fine ? weft_cli_now_ns() - begin : 0;
+  return fine ? weft_cli_clock_ns() - begin : 0;
 }
 
 uint64_t weft_cli_startup_ns(const char *program) {

@@ -4,7 +4,9 @@
 
 #include <weft/base.h>
 
-uint64_t weft_cli_now_ns(void);
+/* Of the clock on the wall, and the time this process was given. */
+uint64_t weft_cli_clock_ns(void);
+uint64_t weft_cli_cpu_ns(void);
 
 /* Sorts the samples; of an even number, the lower middle. */
 uint64_t weft_cli_median(uint64_t *samples, size_t count);

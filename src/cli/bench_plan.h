@@ -18,7 +18,9 @@ struct weft_cli_measurement {
   struct weft_shape shape;
   uint64_t actions; /* of the lowered program */
   uint64_t repeats;
-  uint64_t times_ns[WEFT_CLI_BENCH_PHASES]; /* medians */
+  uint64_t times_ns[WEFT_CLI_BENCH_PHASES]; /* medians of the CPU time */
+  uint64_t cpu_ns;                          /* all repeats together */
+  uint64_t clock_ns;                        /* the same on the wall */
   size_t held_bytes;                        /* by the program */
   size_t peak_bytes;                        /* over gen, lower and verify */
 };

@@ -19,6 +19,16 @@ static double verify_per_action(const struct weft_cli_measurement *measurement) 
 
 /* ---- Text ---- */
 
+/* How much longer the clock on the wall ran than this process worked. */
+static double clock_per_cpu(const struct weft_cli_bench_results *results) {
+  uint64_t clock_ns = 0, cpu_ns = 0;
+  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
+    clock_ns += results->small[i].clock_ns + results->large[i].clock_ns;
+    cpu_ns += results->small[i].cpu_ns + results->large[i].cpu_ns;
+  }
+  return cpu_ns > 0 ? (double)clock_ns / (double)cpu_ns : 1.0;
+}
+
 static void add_row(struct weft_text *text, const struct weft_cli_measurement *measurement,
                     const struct weft_cli_measurement *small) {
   weft_text_addf(text,
@@ -58,8 +68,10 @@ void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
     add_row(text, &results->large[i], &results->small[i]);
   }
+  weft_text_addf(text, "\nCPU time, medians; the clock ran %.2f times as long.\n",
+                 clock_per_cpu(results));
   if (results->startup_ns > 0) {
-    weft_text_addf(text, "\nstart-up of the command: %.2f ms\n", (double)results->startup_ns / 1e6);
+    weft_text_addf(text, "start-up of the command: %.2f ms\n", (double)results->startup_ns / 1e6);
   }
 }
 
@@ -104,6 +116,7 @@ void weft_cli_bench_add_document(struct weft_text *text,
   } else {
     weft_cli_json_null(&json, "startup_ns");
   }
+  weft_cli_json_real(&json, "clock_per_cpu", clock_per_cpu(results));
   weft_cli_json_open(&json, "runs", '[');
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
     add_json_run(&json, &results->small[i], NULL);

@@ -66,27 +66,31 @@ static int run_verb(const struct weft_cli *cli, const char *name, int count, cha
   return verb->run(cli, &arguments);
 }
 
-int weft_cli_run(const struct weft_cli *given, int argc, char **argv) {
-  struct weft_cli cli = *given;
-  if (cli.allocator == NULL) {
-    cli.allocator = weft_allocator_default();
-  }
+static int dispatch(const struct weft_cli *cli, int argc, char **argv) {
   if (argc < 2) {
-    return weft_cli_usage(&cli, "'weft help' lists the verbs; 'weft gen --list' the schedules",
+    return weft_cli_usage(cli, "'weft help' lists the verbs; 'weft gen --list' the schedules",
                           "no verb given: expected weft VERB [options] [FILE]");
   }
   const char *first = argv[1];
   if (strcmp(first, "--version") == 0) {
-    return print_version(&cli);
+    return print_version(cli);
   }
   if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
-    return run_verb(&cli, "help", argc - 2, argv + 2);
+    return run_verb(cli, "help", argc - 2, argv + 2);
   }
   if (first[0] == '-') {
     char quoted[80];
-    return weft_cli_usage(&cli, "'weft help' lists the verbs; options come after the verb",
+    return weft_cli_usage(cli, "'weft help' lists the verbs; options come after the verb",
                           "'%s' stands where a verb was expected",
                           weft_cli_quote(quoted, sizeof quoted, first));
   }
-  return run_verb(&cli, first, argc - 2, argv + 2);
+  return run_verb(cli, first, argc - 2, argv + 2);
+}
+
+int weft_cli_run(const struct weft_cli *cli, int argc, char **argv) {
+  struct weft_cli complete = *cli;
+  if (complete.allocator == NULL) {
+    complete.allocator = weft_allocator_default();
+  }
+  return dispatch(&complete, argc, argv);
 }

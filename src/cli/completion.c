@@ -159,8 +159,12 @@ static void add_zsh_spec(struct weft_text *text, const char *spelled,
   } else if (option->choices != NULL) {
     weft_text_addf(text, ":%s:(", option->value);
     for (const char *at = option->choices; *at != '\0'; at++) {
-      const char one[2] = {*at == '|' ? ' ' : *at, '\0'};
-      weft_text_add(text, *at == ':' ? "\\:" : one);
+      if (*at == '|') {
+        weft_text_add(text, " ");
+      } else {
+        weft_text_add(text, *at == ':' ? "\\" : "");
+        weft_text_append(text, at, 1);
+      }
     }
     weft_text_add(text, ")");
   } else if (option->value != NULL) {
