@@ -1,0 +1,115 @@
+#!/bin/bash
+# Writes a document to standard output with what its examples really print:
+#
+#     WEFT=build/weft tools/run-doc-examples.sh FILE
+#
+# An example is a fenced block marked `console`. "$ " begins a command, "> "
+# continues it, the lines that follow are its output. All examples of a document
+# run in one shell, in an empty folder, with the command as `weft`. Output is
+# standard output and standard error together, without blanks at the ends of
+# lines. A line "..." in the document stands for any lines; a block that agrees
+# with what was printed is left as it is.
+set -euo pipefail
+
+document=$(realpath "$1")
+weft=$(realpath "${WEFT:-build/weft}")
+
+scratch=$(mktemp -d)
+trap 'rm -rf "$scratch"' EXIT
+mkdir "$scratch/bin" "$scratch/out" "$scratch/work"
+ln -s "$weft" "$scratch/bin/weft"
+
+# The document in pieces: text lines, commands as written and as run, and what is
+# said to come out.
+kinds=()
+pieces=()
+commands=()
+add() {
+  kinds+=("$1")
+  pieces+=("$2")
+}
+
+# Adds a line to the output of the last command.
+add_output() {
+  local last=$((${#pieces[@]} - 1))
+  if [[ ${kinds[last]} == output ]]; then
+    pieces[last]+=$'\n'$1
+  else
+    add output "$1"
+  fi
+}
+
+read_document() {
+  local line in_example=false
+  while IFS= read -r line || [[ -n $line ]]; do
+    if ! $in_example; then
+      add text "$line"
+      [[ $line != '```console' ]] || in_example=true
+    elif [[ $line == '```' ]]; then
+      add text "$line"
+      in_example=false
+    elif [[ $line == '$ '* ]]; then
+      add command "$line"
+      commands[${#pieces[@]} - 1]=${line#'$ '}
+    elif [[ $line == '> '* && ${kinds[-1]} == command ]]; then
+      pieces[-1]+=$'\n'$line
+      commands[${#pieces[@]} - 1]+=$'\n'${line#'> '}
+    else
+      add_output "$line"
+    fi
+  done <"$document"
+}
+
+# One script of all commands; the output of piece i goes to out/i. The status of
+# one command is there for the next, so that `echo $?` works.
+run_examples() {
+  local i
+  for i in "${!commands[@]}"; do
+    printf '{ %s\n} >%q 2>&1\n' "${commands[i]}" "$scratch/out/$i"
+  done >"$scratch/script"
+  (cd "$scratch/work" && PATH=$scratch/bin:$PATH LC_ALL=C bash "$scratch/script" </dev/null) || true
+}
+
+# Whether the lines of expected[] from $1 on fit those of printed[] from $2 on.
+agrees() {
+  local i=$1 j=$2 k
+  for (( ; i < ${#expected[@]}; i++, j++)); do
+    if [[ ${expected[i]} == ... ]]; then
+      for ((k = j; k <= ${#printed[@]}; k++)); do
+        if agrees $((i + 1)) "$k"; then
+          return 0
+        fi
+      done
+      return 1
+    fi
+    if [[ $j -ge ${#printed[@]} || ${expected[i]} != "${printed[j]}" ]]; then
+      return 1
+    fi
+  done
+  [[ $j -eq ${#printed[@]} ]]
+}
+
+# The output of command $1: as the document has it, if that agrees.
+write_output() {
+  local expected=() printed=()
+  mapfile -t printed < <(sed 's/[[:blank:]]*$//' "$scratch/out/$1")
+  if [[ ${kinds[$1 + 1]} == output ]]; then
+    mapfile -t expected <<<"${pieces[$1 + 1]}"
+  fi
+  if ! agrees 0 0; then
+    expected=("${printed[@]}")
+  fi
+  [[ ${#expected[@]} -eq 0 ]] || printf '%s\n' "${expected[@]}"
+}
+
+read_document
+run_examples
+for i in "${!pieces[@]}"; do
+  case ${kinds[i]} in
+    text) printf '%s\n' "${pieces[i]}" ;;
+    command)
+      printf '%s\n' "${pieces[i]}"
+      write_output "$i"
+      ;;
+  esac
+done

@@ -1,0 +1,113 @@
+#!/bin/bash
+# Brings the documents up to date: the blocks made from the sources, and the
+# output of the examples.
+#
+#     tools/update-docs.sh [--check] [FILE...]
+#
+# --check changes nothing, shows what is stale, and then exits with 1. Without
+# FILE: all documents. WEFT is the command to use; default build/weft.
+#
+# A block stands between <!-- generated: NAME --> and <!-- end generated -->, and
+# is what the function block_NAME here prints.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+export WEFT=${WEFT:-build/weft}
+
+# from_table MACRO PARAMETERS ROW FILE: the lines of a .def file, each as ROW.
+from_table() {
+  printf '#define %s(%s) @@ %s\n#include "%s"\n' "$@" | "${CC:-cc}" -E -P -I. -xc - |
+    sed -n 's/^@@ //p'
+}
+
+block_ops() {
+  echo '| text | microbatch | what it does | waits for |'
+  echo '|---|---|---|---|'
+  from_table WEFT_OP 'name, text, kind, mb, summary, waits' 'text @ #mb @ summary @ waits' \
+    src/ir/ops.def | awk -F' @ ' '{
+      gsub(/"/, "")
+      print "| " ($1 == "" ? "(empty)" : "`" $1 "`") " | " ($2 == "true" ? "yes" : "no") " | " $3 " | " $4 " |"
+    }'
+}
+
+block_rules() {
+  echo '| rule | is found when |'
+  echo '|---|---|'
+  from_table WEFT_RULE 'name, id, summary' 'id @ summary' include/weft/rules.def |
+    awk -F' @ ' '{
+      gsub(/"/, "")
+      anchor = $1
+      gsub(/\./, "", anchor)
+      print "| [`" $1 "`](#" anchor ") | " $2 " |"
+    }'
+}
+
+block_schedules() {
+  echo '| name | what it is | v | placement | backward | bubble | peak of activations | limits | arXiv |'
+  echo '|---|---|---|---|---|---|---|---|---|'
+  "$WEFT" gen --list --json | jq -r '
+    def or_dash: if . == "" then "–" else gsub("\\|"; "\\|") end;
+    .schedules[] | "| `\(.name)`\(if .in_pytorch then " *" else "" end) | \(.summary) | " +
+      (if .stages_per_rank_max == null then "≥ \(.stages_per_rank_min)"
+       elif .stages_per_rank_min == .stages_per_rank_max then "\(.stages_per_rank_min)"
+       else "\(.stages_per_rank_min)–\(.stages_per_rank_max)" end) +
+      " | \(if .trains then .placement else "any" end) | " +
+      (if .trains | not then "none" elif .splits_backward then "split" else "full" end) +
+      " | \(.bubble | or_dash) | \(.peak_activation | or_dash) | \(.limits | or_dash) | \(.paper | or_dash) |"'
+}
+
+block_modules() {
+  echo '| module | may use | public headers |'
+  echo '|---|---|---|'
+  sed -n 's/^weft_module(\([a-z]*\) *HEADERS \([^)]*\))$/\1 @ \2/p' CMakeLists.txt |
+    awk -F' @ ' '{
+      split($2, part, / *USES */)
+      print "| `src/" $1 "` | " (part[2] == "" ? "libc" : part[2]) " | " part[1] " |"
+    }'
+  echo "| \`src/cli\` | the public headers | – |"
+}
+
+fill_blocks() { # FILE
+  local line skip=false
+  while IFS= read -r line; do
+    case $line in
+      '<!-- generated: '*' -->')
+        printf '%s\n' "$line"
+        line=${line#'<!-- generated: '}
+        "block_${line%' -->'}"
+        skip=true
+        ;;
+      '<!-- end generated -->')
+        skip=false
+        printf '%s\n' "$line"
+        ;;
+      *) $skip || printf '%s\n' "$line" ;;
+    esac
+  done <"$1"
+}
+
+check=false
+if [[ ${1:-} == --check ]]; then
+  check=true
+  shift
+fi
+documents=("$@")
+if [[ ${#documents[@]} -eq 0 ]]; then
+  documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md)
+fi
+
+fresh=$(mktemp -d)
+trap 'rm -rf "$fresh"' EXIT
+stale=0
+for document in "${documents[@]}"; do
+  fill_blocks "$document" >"$fresh/filled.md"
+  tools/run-doc-examples.sh "$fresh/filled.md" >"$fresh/run.md"
+  if ! $check; then
+    cmp -s "$document" "$fresh/run.md" || cp "$fresh/run.md" "$document"
+  elif ! diff -u --label "$document" --label "$document, as it should be" "$document" "$fresh/run.md"; then
+    stale=$((stale + 1))
+  fi
+done
+if [[ $stale -gt 0 ]]; then
+  echo "$stale of ${#documents[@]} documents are stale: tools/update-docs.sh brings them up to date" >&2
+  exit 1
+fi
