@@ -275,7 +275,7 @@ static void refuses_with_reasons(void **state) {
   refuse("0F0\n2F0\n", WEFT_ERR_INVALID, "stage 1, which no rank computes");
   refuse("0F0\n0F1\n", WEFT_ERR_INVALID, "stage 0 is computed by more than one rank");
   refuse("0F0,0SEND_F0\n1RECV_F0,1F0\n", WEFT_ERR_INVALID, "already");
-  refuse("60000F16000000\n", WEFT_ERR_INVALID, "no complete table");
+  refuse("60000F16000000\n", WEFT_ERR_INVALID, "too sparse");
   struct weft_program *table = generate("GPipe", 2, 1, 1), *program = NULL;
   struct weft_lower_options options = weft_lower_options_default();
   struct weft_error error;

@@ -17,7 +17,7 @@
 #include <weft/inspect.h>
 #include <weft/spec.h>
 
-#include "analyze/pairs.h"
+#include "ir/pairs.h"
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"

@@ -4,7 +4,7 @@
  * the first RECV then takes. */
 #include <weft/inspect.h>
 
-#include "analyze/pairs.h"
+#include "ir/pairs.h"
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"

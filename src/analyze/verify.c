@@ -5,6 +5,7 @@
 
 #include "analyze/verify_context.h"
 #include "base/fail.h"
+#include "ir/pairs.h"
 
 struct weft_verify_options weft_verify_options_default(void) {
   return (struct weft_verify_options){.model = {.capacity = 0, .channel = WEFT_CHANNEL_EDGE},
@@ -124,15 +125,8 @@ static enum weft_status infer_shape(struct weft_verify_context *context,
       context->microbatch_count = most > 0 ? (uint32_t)most : 1;
     }
   }
-  const uint64_t pairs = (uint64_t)context->stage_count * context->microbatch_count;
-  if (pairs > 64 * program->action_count + 65536) {
-    return weft_fail(context->error, WEFT_ERR_LIMIT,
-                     "give the numbers of stages and microbatches that the table is for",
-                     "%" PRIu32 " stages x %" PRIu32 " microbatches are far more than the table's %" PRIu64
-                     " actions",
-                     context->stage_count, context->microbatch_count, program->action_count);
-  }
-  return WEFT_OK;
+  return weft_pairs_check(context->stage_count, context->microbatch_count, program->action_count,
+                          context->error);
 }
 
 /* The rank that computes most of each stage, by vote in one walk. */

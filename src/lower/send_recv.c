@@ -20,6 +20,7 @@
 #include "base/bits.h"
 #include "base/fail.h"
 #include "base/memory.h"
+#include "ir/pairs.h"
 #include "ir/program.h"
 #include "lower/passes.h"
 
@@ -30,8 +31,12 @@ struct walker {
   struct weft_action *out;
 };
 
-/* How many results of each kind a stage makes. */
-struct stage_results {
+/* Where a stage lives, how many results of each kind it makes, and which rank
+ * takes them: WEFT_RANK_NONE where they stay on the rank or nobody does. */
+struct stage {
+  uint32_t rank;
+  uint32_t activation_to;
+  uint32_t gradient_to;
   uint64_t activations;
   uint64_t gradients;
 };
@@ -41,8 +46,7 @@ struct transfer_pass {
   uint32_t stage_count;
   uint32_t microbatch_count;
   uint64_t stage_words;     /* words per stage in the bit maps */
-  uint32_t *rank_of;        /* [stage] */
-  struct stage_results *results; /* [stage] */
+  struct stage *stages;     /* [stage] */
   uint64_t *activation_made; /* bit [stage][microbatch]: F taken */
   uint64_t *gradient_made;   /* bit [stage][microbatch]: B or I taken */
   struct walker *walkers;   /* [rank] */
@@ -52,38 +56,27 @@ struct transfer_pass {
   uint32_t split_stage;     /* a stage that two ranks compute, or stage_count */
 };
 
-/* Where an action's result goes. */
-static inline bool crosses(const struct transfer_pass *pass, struct weft_action action, uint32_t rank,
-                    uint32_t *consumer, uint32_t *consumer_rank) {
-  if (!weft_action_output(action, pass->stage_count, consumer)) {
-    return false;
-  }
-  *consumer_rank = pass->rank_of[*consumer];
-  return *consumer_rank != rank && *consumer_rank != WEFT_RANK_NONE;
-}
-
-/* Exact sizes of the rows to come: the actions that stay, one more for each
- * result that leaves the rank and one more for each that arrives. How many
- * results a stage makes is counted in the walk that reads off the placement. */
+/* Reads off the placement, and counts what stays of each row and what each
+ * stage makes. */
 static void read_rows(struct transfer_pass *pass) {
   const struct weft_program *program = pass->input->program;
   for (uint32_t s = 0; s < pass->stage_count; s++) {
-    pass->rank_of[s] = WEFT_RANK_NONE;
+    pass->stages[s].rank = WEFT_RANK_NONE;
   }
   for (uint32_t r = 0; r < program->rank_count; r++) {
     uint64_t kept = 0;
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
       const struct weft_action action = program->actions[i];
       kept += !weft_op_in(action.op, pass->input->skip);
-      if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
-        struct stage_results *results = &pass->results[action.stage];
-        results->activations += action.op == WEFT_OP_F;
-        results->gradients += weft_op_in(action.op, WEFT_OPS_GRADIENT);
-        if (pass->rank_of[action.stage] != r) {
-          pass->split_stage =
-              pass->rank_of[action.stage] == WEFT_RANK_NONE ? pass->split_stage : action.stage;
-          pass->rank_of[action.stage] = r;
-        }
+      if (!weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+        continue;
+      }
+      struct stage *stage = &pass->stages[action.stage];
+      stage->activations += action.op == WEFT_OP_F;
+      stage->gradients += weft_op_in(action.op, WEFT_OPS_GRADIENT);
+      if (stage->rank != r) {
+        pass->split_stage = stage->rank == WEFT_RANK_NONE ? pass->split_stage : action.stage;
+        stage->rank = r;
       }
     }
     pass->row_sizes[r] = kept;
@@ -98,28 +91,33 @@ static enum weft_status check_one_rank_per_stage(const struct transfer_pass *pas
   return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists the actions that are misplaced",
                    "stage %" PRIu32 " is computed by more than one rank (rank %" PRIu32
                    " is one of them); a stage lives on one rank",
-                   pass->split_stage, pass->rank_of[pass->split_stage]);
+                   pass->split_stage, pass->stages[pass->split_stage].rank);
 }
 
-static void add_transfers(struct transfer_pass *pass, uint64_t count, uint32_t from, uint32_t to) {
-  pass->row_sizes[from] += count;
-  pass->row_sizes[to] += count;
-  pass->transfers += count;
+/* The rank that an op's result goes to. A transfer is one more action here and
+ * one more there, which makes the sizes of the rows to come exact. */
+static uint32_t link_stage(struct transfer_pass *pass, enum weft_op op, uint32_t stage,
+                           uint64_t results) {
+  const uint32_t from = pass->stages[stage].rank;
+  uint32_t consumer;
+  if (!weft_action_output(weft_action_make(op, stage, 0), pass->stage_count, &consumer)) {
+    return WEFT_RANK_NONE;
+  }
+  const uint32_t to = pass->stages[consumer].rank;
+  if (from == WEFT_RANK_NONE || to == WEFT_RANK_NONE || from == to) {
+    return WEFT_RANK_NONE;
+  }
+  pass->row_sizes[from] += results;
+  pass->row_sizes[to] += results;
+  pass->transfers += results;
+  return to;
 }
 
-static void count_transfers(struct transfer_pass *pass) {
+static void link_stages(struct transfer_pass *pass) {
   for (uint32_t s = 0; s < pass->stage_count; s++) {
-    const uint32_t rank = pass->rank_of[s];
-    uint32_t consumer, consumer_rank;
-    if (rank == WEFT_RANK_NONE) {
-      continue;
-    }
-    if (crosses(pass, weft_action_make(WEFT_OP_F, s, 0), rank, &consumer, &consumer_rank)) {
-      add_transfers(pass, pass->results[s].activations, rank, consumer_rank);
-    }
-    if (crosses(pass, weft_action_make(WEFT_OP_B, s, 0), rank, &consumer, &consumer_rank)) {
-      add_transfers(pass, pass->results[s].gradients, rank, consumer_rank);
-    }
+    struct stage *stage = &pass->stages[s];
+    stage->activation_to = link_stage(pass, WEFT_OP_F, s, stage->activations);
+    stage->gradient_to = link_stage(pass, WEFT_OP_B, s, stage->gradients);
   }
 }
 
@@ -137,61 +135,71 @@ static inline bool is_ready(const struct transfer_pass *pass, struct weft_action
   return (*made_word(pass, action, producer) >> (action.microbatch & 63)) & 1;
 }
 
-static bool is_cell_ready(const struct transfer_pass *pass, const struct weft_action *cell) {
-  bool ready = is_ready(pass, cell[0]);
+static bool are_parts_ready(const struct transfer_pass *pass, const struct weft_action *cell) {
   for (uint32_t k = 1; k <= cell->parts; k++) {
-    ready = ready && is_ready(pass, cell[k]);
+    if (!is_ready(pass, cell[k])) {
+      return false;
+    }
   }
-  return ready;
+  return true;
 }
 
 /* Marks what an action made; sends it if it is needed elsewhere, and wakes
  * the rank that may have waited for it. */
-static inline void publish(struct transfer_pass *pass, uint32_t rank, struct weft_action action) {
-  uint32_t consumer, consumer_rank;
+static inline void publish(struct transfer_pass *pass, struct walker *from,
+                           struct weft_action action) {
   if (!weft_op_in(action.op, WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT)) {
     return;
   }
   *made_word(pass, action, action.stage) |= UINT64_C(1) << (action.microbatch & 63);
-  if (!crosses(pass, action, rank, &consumer, &consumer_rank)) {
+  const bool forward = action.op == WEFT_OP_F;
+  const struct stage *stage = &pass->stages[action.stage];
+  const uint32_t rank = forward ? stage->activation_to : stage->gradient_to;
+  if (rank == WEFT_RANK_NONE) {
     return;
   }
-  const bool forward = action.op == WEFT_OP_F;
-  struct walker *to = &pass->walkers[consumer_rank];
-  *pass->walkers[rank].out++ = weft_action_make(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
-                                                action.stage, action.microbatch);
-  *to->out++ = weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, consumer,
-                                action.microbatch);
+  struct walker *to = &pass->walkers[rank];
+  *from->out++ = weft_action_make(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, action.stage,
+                                  action.microbatch);
+  *to->out++ = weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
+                                forward ? action.stage + 1u : action.stage - 1u, action.microbatch);
   if (to->next < to->end) {
-    weft_bits_insert(&pass->running, consumer_rank);
+    weft_bits_insert(&pass->running, rank);
   }
 }
 
 enum { PREFETCH_RECORDS = 32 };
 
-/* Takes rank's next cell if it is ready; false if the rank has to wait. */
-static bool take_cell(struct transfer_pass *pass, uint32_t rank) {
-  struct walker *walker = &pass->walkers[rank];
+static bool take_overlap(struct transfer_pass *pass, struct walker *walker) {
+  const struct weft_action *cell = walker->next;
+  if (!are_parts_ready(pass, cell)) {
+    return false;
+  }
+  walker->next = cell + weft_cell_records(cell);
+  for (uint32_t k = 0; k <= cell->parts; k++) {
+    *walker->out++ = cell[k];
+  }
+  for (uint32_t k = 1; k <= cell->parts; k++) {
+    publish(pass, walker, cell[k]);
+  }
+  return true;
+}
+
+/* Takes the rank's next cell if it is ready; false if the rank has to wait. */
+static inline bool take_cell(struct transfer_pass *pass, struct walker *walker) {
   const struct weft_action *cell = walker->next;
   /* Two streams per rank are more than the hardware follows by itself. */
   __builtin_prefetch(cell + PREFETCH_RECORDS);
   __builtin_prefetch(walker->out + PREFETCH_RECORDS, 1);
-  if (!is_cell_ready(pass, cell)) {
+  if (cell->parts > 0) {
+    return take_overlap(pass, walker);
+  }
+  if (!is_ready(pass, *cell)) {
     return false;
   }
-  *walker->out++ = cell[0];
-  if (cell->parts == 0) {
-    walker->next = cell + 1;
-    publish(pass, rank, cell[0]);
-    return true;
-  }
-  walker->next = cell + weft_cell_records(cell);
-  for (uint32_t k = 1; k <= cell->parts; k++) {
-    *walker->out++ = cell[k];
-  }
-  for (uint32_t k = 1; k <= cell->parts; k++) {
-    publish(pass, rank, cell[k]);
-  }
+  *walker->out++ = *cell;
+  walker->next = cell + 1;
+  publish(pass, walker, *cell);
   return true;
 }
 
@@ -210,7 +218,7 @@ static void go_round(struct transfer_pass *pass) {
     }
     for (; rank != WEFT_BITS_NONE; rank = weft_bits_next(&pass->running, rank + 1)) {
       struct walker *walker = &pass->walkers[rank];
-      const bool taken = take_cell(pass, rank);
+      const bool taken = take_cell(pass, walker);
       skip_cells(pass, walker);
       if (!taken || walker->next == walker->end) {
         weft_bits_remove(&pass->running, rank);
@@ -227,7 +235,7 @@ static void add_wait(const struct transfer_pass *pass, struct weft_action action
   if (is_ready(pass, action) || !weft_action_input(action, pass->stage_count, &producer)) {
     return;
   }
-  const uint32_t rank = pass->rank_of[producer];
+  const uint32_t rank = pass->stages[producer].rank;
   int added;
   if (rank == WEFT_RANK_NONE) {
     added = snprintf(buffer + *used, size - *used, " %s of stage %" PRIu32 ", which no rank computes",
@@ -293,26 +301,12 @@ static void start_walkers(struct transfer_pass *pass, struct weft_program *to) {
   }
 }
 
-/* A table that names far more (stage, microbatch) pairs than it has actions
- * is no schedule, and its bit maps would be out of proportion. */
-static enum weft_status check_density(const struct weft_program *program,
-                                      struct weft_error *error) {
-  const uint64_t pairs = (uint64_t)program->stage_count * program->microbatch_count;
-  if (pairs <= 64 * program->action_count + 65536) {
-    return WEFT_OK;
-  }
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' tells which numbers are out of range",
-                   "%" PRIu32 " stages x %" PRIu32 " microbatches are named by only %" PRIu64
-                   " actions: this is no complete table",
-                   program->stage_count, program->microbatch_count, program->action_count);
-}
-
 static enum weft_status run(struct transfer_pass *pass, struct weft_program **out,
                             struct weft_error *error) {
   struct weft_program *lowered;
   read_rows(pass);
   WEFT_TRY(check_one_rank_per_stage(pass, error));
-  count_transfers(pass);
+  link_stages(pass);
   WEFT_TRY(weft_program_allocate(pass->input->allocator, pass->input->program->rank_count,
                                  pass->row_sizes, &lowered, error));
   start_walkers(pass, lowered);
@@ -331,7 +325,8 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
                                      struct weft_error *error) {
   const struct weft_program *program = input->program;
   const uint32_t n = program->stage_count, p = program->rank_count;
-  WEFT_TRY(check_density(program, error));
+  size_t pairs;
+  WEFT_TRY(weft_pairs_count(program, &pairs, error)); /* guards the bit maps */
   const uint64_t stage_words = (program->microbatch_count + 63u) / 64u;
   struct transfer_pass pass = {
       .input = input,
@@ -339,22 +334,20 @@ enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct
       .microbatch_count = program->microbatch_count,
       .stage_words = stage_words,
       .split_stage = n,
-      .rank_of = weft_array_allocate(input->allocator, n, sizeof(uint32_t)),
-      .results = weft_array_allocate_zero(input->allocator, n, sizeof(struct stage_results)),
+      .stages = weft_array_allocate_zero(input->allocator, n, sizeof(struct stage)),
       .activation_made = weft_array_allocate_zero(input->allocator, n * stage_words, 8),
       .gradient_made = weft_array_allocate_zero(input->allocator, n * stage_words, 8),
       .walkers = weft_array_allocate(input->allocator, p, sizeof(struct walker)),
       .row_sizes = weft_array_allocate_zero(input->allocator, p, sizeof(uint64_t))};
   enum weft_status status;
-  if (weft_bits_init(&pass.running, input->allocator, p) && pass.rank_of != NULL &&
-      pass.results != NULL && pass.activation_made != NULL && pass.gradient_made != NULL && pass.walkers != NULL &&
+  if (weft_bits_init(&pass.running, input->allocator, p) && pass.stages != NULL &&
+      pass.activation_made != NULL && pass.gradient_made != NULL && pass.walkers != NULL &&
       pass.row_sizes != NULL) {
     status = run(&pass, out, error);
   } else {
     status = weft_fail_memory(error, n * stage_words * 8);
   }
-  weft_array_free(input->allocator, pass.rank_of, n, sizeof(uint32_t));
-  weft_array_free(input->allocator, pass.results, n, sizeof(struct stage_results));
+  weft_array_free(input->allocator, pass.stages, n, sizeof(struct stage));
   weft_array_free(input->allocator, pass.activation_made, n * stage_words, 8);
   weft_array_free(input->allocator, pass.gradient_made, n * stage_words, 8);
   weft_array_free(input->allocator, pass.walkers, p, sizeof(struct walker));

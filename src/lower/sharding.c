@@ -48,17 +48,18 @@ static void enter(struct sharding *sharding, struct weft_action action) {
  * an overlap enter together. */
 static void look_ahead(struct sharding *sharding) {
   const struct weft_action *actions = sharding->input->program->actions;
-  while (sharding->distinct < sharding->input->window && sharding->ahead < sharding->row_end) {
-    const uint32_t records = weft_cell_records(&actions[sharding->ahead]);
-    for (uint32_t k = 0; k < records; k++) {
-      enter(sharding, actions[sharding->ahead + k]);
-    }
-    sharding->ahead += records;
+  uint64_t ahead = sharding->ahead;
+  while (sharding->distinct < sharding->input->window && ahead < sharding->row_end) {
+    const uint64_t end = ahead + weft_cell_records(&actions[ahead]);
+    do {
+      enter(sharding, actions[ahead]);
+    } while (++ahead < end);
   }
+  sharding->ahead = ahead;
 }
 
 /* Takes a cell out of the window; returns how many stages went out of use. */
-static inline uint32_t leave(struct sharding *sharding, const struct weft_action *cell,
+static uint32_t leave(struct sharding *sharding, const struct weft_action *cell,
                              uint32_t records, uint16_t *left) {
   uint32_t left_count = 0;
   for (uint32_t k = 0; k < records; k++) {
@@ -98,7 +99,7 @@ static void put_changes(struct sharding *sharding, uint16_t *left, uint32_t left
 /* ---- Gradients ---- */
 
 /* Counts the cell's backwards; true when a stage has all of them now. */
-static inline bool count_backwards(struct sharding *sharding, const struct weft_action *cell,
+static bool count_backwards(struct sharding *sharding, const struct weft_action *cell,
                                    uint32_t records) {
   const uint32_t ends = WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_W);
   bool complete = false;
@@ -122,6 +123,25 @@ static void put_reductions(struct sharding *sharding, const struct weft_action *
 
 /* ---- The walk ---- */
 
+/* Passes over plain actions after which nothing changes; nearly all are. */
+static uint64_t pass_over(struct sharding *sharding, uint64_t i) {
+  const struct weft_program *program = sharding->input->program;
+  const uint32_t ends = sharding->reduces ? WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_W) : 0;
+  const uint32_t used = sharding->unshards ? 1 : 0;
+  for (; i < sharding->row_end; i++) {
+    const struct weft_action action = program->actions[i];
+    const uint32_t backward = weft_op_in(action.op, ends);
+    if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
+        sharding->uses[action.stage] == used ||
+        sharding->backwards[action.stage] + backward == program->microbatch_count) {
+      return i;
+    }
+    sharding->uses[action.stage] -= used;
+    sharding->backwards[action.stage] += backward;
+  }
+  return i;
+}
+
 /* Actions are copied in stretches, from one change to the next. */
 static void put_row(struct sharding *sharding, uint32_t rank) {
   const struct weft_program *program = sharding->input->program;
@@ -133,7 +153,7 @@ static void put_row(struct sharding *sharding, uint32_t rank) {
     look_ahead(sharding);
     put_changes(sharding, left, 0);
   }
-  while (i < sharding->row_end) {
+  while ((i = pass_over(sharding, i)) < sharding->row_end) {
     const struct weft_action *cell = &program->actions[i];
     const uint32_t records = weft_cell_records(cell);
     if (weft_op_in(cell->op, sharding->input->skip)) {

@@ -12,6 +12,7 @@
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
+#include "ir/pairs.h"
 
 
 /* Slots of one kind on one rank. */
@@ -168,12 +169,9 @@ static bool allocate_results(struct weft_program *program) {
 
 enum weft_status weft_slots_assign(struct weft_program *program, struct weft_error *error) {
   const struct weft_allocator *allocator = program->allocator;
-  const uint64_t pairs = (uint64_t)program->stage_count * program->microbatch_count;
   const uint64_t row = longest_row(program);
-  if (pairs > 64 * program->action_count + 65536) {
-    return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' tells which numbers are out of range",
-                     "too few actions for the stages and microbatches they name");
-  }
+  size_t pairs;
+  WEFT_TRY(weft_pairs_count(program, &pairs, error));
   struct assignment a = {
       .program = program,
       .has_backward = has_backward(program),

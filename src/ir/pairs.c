@@ -1,0 +1,32 @@
+/* Guards the tables indexed by (stage, microbatch) against sparse programs. A
+ * complete schedule has at least one action per pair, so nothing real comes
+ * near the limit; hand-written fragments stay below its constant part. */
+#include "ir/pairs.h"
+
+#include <inttypes.h>
+
+#include "base/fail.h"
+
+enum { PAIRS_PER_ACTION_MAX = 64, PAIRS_FREE = 65536 };
+
+enum weft_status weft_pairs_check(uint32_t stages, uint32_t microbatches, uint64_t actions,
+                                  struct weft_error *error) {
+  /* 2^32 x 2^32, 2^28 actions x 64: no overflow. */
+  if ((uint64_t)stages * microbatches <= actions * PAIRS_PER_ACTION_MAX + PAIRS_FREE) {
+    return WEFT_OK;
+  }
+  return weft_fail(error, WEFT_ERR_INVALID,
+                   "number stages and microbatches from 0, without gaps; 'weft verify' tells which "
+                   "are out of range",
+                   "too sparse: %" PRIu64 " actions for %" PRIu32 " stages and %" PRIu32
+                   " microbatches",
+                   actions, stages, microbatches);
+}
+
+enum weft_status weft_pairs_count(const struct weft_program *program, size_t *count,
+                                  struct weft_error *error) {
+  WEFT_TRY(weft_pairs_check(program->stage_count, program->microbatch_count,
+                            program->action_count, error));
+  *count = (size_t)program->stage_count * program->microbatch_count;
+  return WEFT_OK;
+}
