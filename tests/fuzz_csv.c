@@ -17,6 +17,8 @@
 #define SIZE_MAX_FUZZED 4096u
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed);
+size_t LLVMFuzzerMutate(uint8_t *data, size_t size, size_t max_size);
 
 static void require(bool good, const char *what) {
   if (!good) {
@@ -141,4 +143,75 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   lower(program, true, valid);
   weft_program_destroy(program);
   return 0;
+}
+
+/* --- Mutations of cells ----------------------------------------------------------
+ *
+ * Bytes at random seldom make another table. Half of the mutations therefore
+ * keep the language: a cell is doubled, moved or dropped, or a digit changes. */
+
+struct span {
+  size_t begin, end;
+};
+
+static bool is_separator(uint8_t byte) { return byte == ',' || byte == '\n'; }
+
+/* The cell around a position, with the separator behind it. */
+static struct span cell_at(const uint8_t *data, size_t size, size_t position) {
+  struct span cell = {position, position};
+  while (cell.begin > 0 && !is_separator(data[cell.begin - 1])) {
+    cell.begin--;
+  }
+  while (cell.end < size && !is_separator(data[cell.end])) {
+    cell.end++;
+  }
+  cell.end += cell.end < size;
+  return cell;
+}
+
+static size_t cut(uint8_t *data, size_t size, struct span span) {
+  memmove(data + span.begin, data + span.end, size - span.end);
+  return size - (span.end - span.begin);
+}
+
+static size_t paste(uint8_t *data, size_t size, size_t at, const uint8_t *piece, size_t length) {
+  memmove(data + at + length, data + at, size - at);
+  memcpy(data + at, piece, length);
+  return size + length;
+}
+
+static size_t change_digit(uint8_t *data, size_t size, struct span cell, unsigned int random) {
+  for (size_t at = cell.begin + random % (cell.end - cell.begin); at < cell.end; at++) {
+    if (data[at] >= '0' && data[at] <= '9') {
+      data[at] = (uint8_t)('0' + random / 7 % 10);
+      break;
+    }
+  }
+  return size;
+}
+
+size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsigned int seed) {
+  uint8_t piece[64];
+  unsigned int random = seed * 2654435761u;
+  const unsigned int kind = random >> 29;
+  if (size == 0 || kind >= 4) {
+    return LLVMFuzzerMutate(data, size, max_size);
+  }
+  const struct span cell = cell_at(data, size, random / 8 % size);
+  const size_t length = cell.end - cell.begin;
+  if (length == 0 || length > sizeof piece || size + length > max_size) {
+    return LLVMFuzzerMutate(data, size, max_size);
+  }
+  random = random * 1664525u + 1013904223u;
+  if (kind == 0) {
+    return change_digit(data, size, cell, random);
+  }
+  memcpy(piece, data + cell.begin, length);
+  if (kind != 1) { /* 1 doubles the cell, 2 moves it, 3 drops it */
+    size = cut(data, size, cell);
+  }
+  if (kind == 3 || size == 0) {
+    return size;
+  }
+  return paste(data, size, cell_at(data, size, random / 8 % size).begin, piece, length);
 }

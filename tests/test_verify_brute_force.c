@@ -11,9 +11,12 @@
 
 #include <cmocka.h>
 
+#include <weft/weft.h>
+
 #include "support_campaign.h"
 #include "support_draft.h"
 #include "support_oracle.h"
+#include "support_random_program.h"
 
 #define PROGRAMS 20000u
 
@@ -54,6 +57,58 @@ static void tables(void **state) {
   report("tables", &campaign);
   assert_true(campaign.complete * 10 > PROGRAMS);
   assert_true(campaign.stuck * 10 > PROGRAMS);
+}
+
+/* Lowering by the same measure: a table can be lowered exactly if it can be
+ * executed, and its program then completes under every model. */
+static void check_lowering(const struct weft_program *table, uint32_t *lowered) {
+  struct oracle oracle;
+  struct oracle_run run;
+  struct weft_program *program = NULL;
+  struct weft_error error = {0};
+  assert_true(oracle_init(&oracle, table));
+  oracle_run(&oracle, oracle_model(0), &run);
+  const enum weft_status status = weft_lower(NULL, table, NULL, &program, &error);
+  assert_int_equal(status, run.complete ? WEFT_OK : WEFT_ERR_INVALID);
+  oracle_run_finish(&run);
+  oracle_finish(&oracle);
+  if (status != WEFT_OK) {
+    assert_true(error.message[0] != '\0');
+    return;
+  }
+  ++*lowered;
+  struct oracle_place place;
+  assert_false(oracle_fault(program, &place));
+  assert_true(oracle_init(&oracle, program));
+  for (uint32_t model = 0; model < ORACLE_MODELS; model++) {
+    oracle_run(&oracle, oracle_model(model), &run);
+    assert_true(run.complete);
+    oracle_run_finish(&run);
+  }
+  struct weft_report *verdict = NULL;
+  assert_int_equal(weft_verify(NULL, program, NULL, &verdict, &error), WEFT_OK);
+  assert_true(verdict->ok);
+  weft_report_destroy(verdict);
+  oracle_finish(&oracle);
+  weft_program_destroy(program);
+}
+
+static void tables_are_lowered_if_executable(void **state) {
+  (void)state;
+  const struct random_limits limits = {.cells_two = 26, .cells_three = 18};
+  struct weft_random random = {.state = 20240603};
+  struct draft draft = {0};
+  uint32_t lowered = 0;
+  for (uint32_t k = 0; k < PROGRAMS; k++) {
+    bool misordered;
+    random_program(&random, &limits, &draft, &misordered);
+    struct weft_program *table = draft_build(&draft);
+    check_lowering(table, &lowered);
+    weft_program_destroy(table);
+  }
+  draft_finish(&draft);
+  printf("tables: %" PRIu32 " of %u lowered\n", lowered, PROGRAMS);
+  assert_in_range(lowered, PROGRAMS / 10, PROGRAMS - PROGRAMS / 10);
 }
 
 /* The explorer itself, on programs small enough to be done in one's head. */
@@ -106,6 +161,7 @@ int main(void) {
       cmocka_unit_test(small_programs_by_hand),
       cmocka_unit_test(programs_under_every_model),
       cmocka_unit_test(tables),
+      cmocka_unit_test(tables_are_lowered_if_executable),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
