@@ -156,11 +156,21 @@ static enum weft_status find_owners(struct weft_verify_context *context) {
 
 /* ---- The checks ---- */
 
+static bool has_all_stages(const struct weft_verify_context *context) {
+  for (uint32_t s = 0; s < context->stage_count; s++) {
+    if (context->owner[s] == WEFT_RANK_NONE) {
+      return false;
+    }
+  }
+  return true;
+}
+
 /* Whether the run that decides liveness means something: every message has two
  * ends and a place in its channel, or every input of a table gets made. */
 static bool can_run(const struct weft_verify_context *context) {
   const struct weft_findings *findings = &context->findings;
-  const bool misplaced = weft_findings_any(findings, WEFT_RULE_EMPTY, WEFT_RULE_PLACEMENT_RANK) ||
+  const bool misplaced = !has_all_stages(context) ||
+                         weft_findings_any(findings, WEFT_RULE_EMPTY, WEFT_RULE_PLACEMENT_RANK) ||
                          findings->count[WEFT_RULE_DUPLICATE] > 0;
   if (weft_has_transfers(context)) {
     return !misplaced && findings->count[WEFT_RULE_COMM_BOUNDARY] == 0 &&

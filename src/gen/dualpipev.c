@@ -102,8 +102,7 @@ static void put_cool_down(struct dual_row *d, uint32_t p, uint32_t rank) {
 static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
   const uint32_t p = shape->ranks;
-  struct dual_row d = {
-      .row = row, .stage = {rank, 2 * p - 1 - rank}, .next_i = row->count};
+  struct dual_row d = {.row = row, .stage = {rank, 2 * p - 1 - rank}, .next_i = row->count};
   put_warm_up(&d, p, rank);
   put_steady(&d, p, rank, shape->microbatches);
   put_cool_down(&d, p, rank);

@@ -15,8 +15,9 @@ const struct weft_generator weft_generator_v_shaped = {
              .bubble = "",
              .peak_activation = "",
              .limits = "p = 2, m = 1"},
-    .csv = "0F0,,,3F0,3B0,,,0B0\n"
-           ",1F0,2F0,,,2B0,1B0,\n"};
+    .csv =
+        "0F0,,,3F0,3B0,,,0B0\n"
+        ",1F0,2F0,,,2B0,1B0,\n"};
 
 const struct weft_generator weft_generator_unbalanced = {
     .info = {.name = "Unbalanced",
@@ -31,8 +32,9 @@ const struct weft_generator weft_generator_unbalanced = {
              .bubble = "",
              .peak_activation = "",
              .limits = "p = 2, m = 1"},
-    .csv = "0F0,1F0,,,4F0,4B0,,,1B0,0B0\n"
-           ",,2F0,3F0,,,3B0,2B0,,\n"};
+    .csv =
+        "0F0,1F0,,,4F0,4B0,,,1B0,0B0\n"
+        ",,2F0,3F0,,,3B0,2B0,,\n"};
 
 const struct weft_generator weft_generator_with_w = {
     .info = {.name = "WithW",
@@ -48,8 +50,9 @@ const struct weft_generator weft_generator_with_w = {
              .bubble = "",
              .peak_activation = "",
              .limits = "p = 2, m = 2"},
-    .csv = "0F0,0F1,2F0,2F1,,2I0,2W0,0I0,2I1,0W0,0I1,2W1,0W1\n"
-           ",1F0,1F1,3F0,3I0,3F1,1I0,3I1,3W0,1I1,1W0,3W1,1W1\n"};
+    .csv =
+        "0F0,0F1,2F0,2F1,,2I0,2W0,0I0,2I1,0W0,0I1,2W1,0W1\n"
+        ",1F0,1F1,3F0,3I0,3F1,1I0,3I1,3W0,1I1,1W0,3W1,1W1\n"};
 
 const struct weft_generator weft_generator_reordered_b = {
     .info = {.name = "ReorderedB",
@@ -64,5 +67,6 @@ const struct weft_generator weft_generator_reordered_b = {
              .bubble = "",
              .peak_activation = "",
              .limits = "p = 2, m = 2"},
-    .csv = "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
-           "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n"};
+    .csv =
+        "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
+        "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n"};

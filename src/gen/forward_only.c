@@ -49,8 +49,8 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 }
 
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  const bool exact = shape->placement == WEFT_PLACEMENT_LOOP &&
-                     shape->microbatches % shape->ranks == 0;
+  const bool exact =
+      shape->placement == WEFT_PLACEMENT_LOOP && shape->microbatches % shape->ranks == 0;
   return exact ? (shape->ranks - 1.0) * costs->f : NAN;
 }
 

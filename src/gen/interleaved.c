@@ -17,12 +17,12 @@
 /* Walks the (local stage, microbatch) order of one direction. */
 struct walk {
   uint32_t v;
-  uint32_t group;        /* microbatches of a round, without the spread remainder */
-  uint32_t longer;       /* rounds still to come that have one more */
-  uint32_t round_size;   /* of this round */
-  uint32_t round_begin;  /* its first microbatch */
-  uint32_t local;        /* local stage, counted from the walk's start */
-  uint32_t offset;       /* microbatch within the round */
+  uint32_t group;       /* microbatches of a round, without the spread remainder */
+  uint32_t longer;      /* rounds still to come that have one more */
+  uint32_t round_size;  /* of this round */
+  uint32_t round_begin; /* its first microbatch */
+  uint32_t local;       /* local stage, counted from the walk's start */
+  uint32_t offset;      /* microbatch within the round */
 };
 
 static uint32_t round_count(const struct weft_shape *shape) {
@@ -185,8 +185,7 @@ static bool must_wait(const struct weft_shape *shape, const struct steps *steps,
   if (action.op != WEFT_OP_F || action.stage == 0) {
     return false;
   }
-  const uint64_t before =
-      (uint64_t)(action.stage - 1u) * shape->microbatches + action.microbatch;
+  const uint64_t before = (uint64_t)(action.stage - 1u) * shape->microbatches + action.microbatch;
   return steps->of_forward[before] >= step;
 }
 
@@ -234,10 +233,9 @@ static enum weft_status insert_bubbles(const struct weft_shape *shape, struct we
   const struct weft_allocator *allocator = (*table)->allocator;
   const uint32_t p = shape->ranks;
   const uint64_t forwards = (uint64_t)p * shape->stages_per_rank * shape->microbatches;
-  struct steps steps = {
-      .of_forward = weft_array_allocate(allocator, forwards, sizeof(uint32_t)),
-      .row_cells = weft_array_allocate_zero(allocator, p, sizeof(uint64_t)),
-      .at = weft_array_allocate(allocator, p, sizeof(uint64_t))};
+  struct steps steps = {.of_forward = weft_array_allocate(allocator, forwards, sizeof(uint32_t)),
+                        .row_cells = weft_array_allocate_zero(allocator, p, sizeof(uint64_t)),
+                        .at = weft_array_allocate(allocator, p, sizeof(uint64_t))};
   struct weft_program *wide;
   enum weft_status status;
   if (steps.of_forward == NULL || steps.row_cells == NULL || steps.at == NULL) {
@@ -262,8 +260,7 @@ free_steps:
 }
 
 static double zb_bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  if (shape->microbatches < shape->ranks || costs->w > costs->i ||
-      costs->w > costs->f) {
+  if (shape->microbatches < shape->ranks || costs->w > costs->i || costs->w > costs->f) {
     return NAN;
   }
   return (shape->ranks - 1.0) * (costs->f + costs->i - costs->w);

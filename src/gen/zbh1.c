@@ -32,7 +32,8 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
   const double p = shape->ranks, filled = weft_min(shape->microbatches, shape->ranks) - 1.0;
   return costs->w <= costs->i && costs->w <= costs->f
-             ? (p - 1) * (costs->f + costs->i) - filled * costs->w : NAN;
+             ? (p - 1) * (costs->f + costs->i) - filled * costs->w
+             : NAN;
 }
 
 const struct weft_generator weft_generator_zbh1 = {

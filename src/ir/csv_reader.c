@@ -110,6 +110,16 @@ static enum weft_status read_number(struct reader *reader, const char *what, uin
   return WEFT_OK;
 }
 
+/* "one of F B I W ...", from the op table. */
+static const char *list_ops(char *buffer, size_t size) {
+  size_t used = (size_t)snprintf(buffer, size, "one of");
+  for (unsigned k = WEFT_OP_IDLE + 1; k < WEFT_OP_OVERLAP_F_B && used < size; k++) {
+    used +=
+        (size_t)snprintf(buffer + used, size - used, " %s", weft_op_info((enum weft_op)k)->text);
+  }
+  return buffer;
+}
+
 /* The longest run of letters is the op, so SEND_F is never read as S. */
 static enum weft_status read_op(struct reader *reader, enum weft_op *op) {
   const char *begin = reader->at;
@@ -124,10 +134,9 @@ static enum weft_status read_op(struct reader *reader, enum weft_op *op) {
       return WEFT_OK;
     }
   }
+  char expected[128];
   reader->at = begin;
-  return fault(reader, begin, WEFT_ERR_FORMAT,
-               "one of F B I W SEND_F RECV_F SEND_B RECV_B UNSHARD RESHARD REDUCE_GRAD",
-               HINT_LANGUAGE);
+  return fault(reader, begin, WEFT_ERR_FORMAT, list_ops(expected, sizeof expected), HINT_LANGUAGE);
 }
 
 /* Today's spelling: stage op [microbatch]. */
@@ -145,11 +154,15 @@ static enum weft_status read_plain(struct reader *reader, struct weft_action *ac
 
 /* The older spelling: F0_s2, a letter, the microbatch, "_s", the stage. */
 static enum weft_status read_old(struct reader *reader, struct weft_action *action) {
-  static const char letters[] = "FBIW";
-  static const enum weft_op ops[] = {WEFT_OP_F, WEFT_OP_B, WEFT_OP_I, WEFT_OP_W};
-  const char *letter = strchr(letters, *reader->at);
   uint32_t stage, microbatch;
-  if (letter == NULL || *letter == '\0') {
+  enum weft_op op = WEFT_OP_IDLE;
+  for (unsigned k = 0; k < WEFT_OP_COUNT; k++) {
+    const struct weft_op_info *info = weft_op_info((enum weft_op)k);
+    if (info->kind == WEFT_KIND_COMPUTE && info->text[0] == *reader->at) {
+      op = (enum weft_op)k;
+    }
+  }
+  if (op == WEFT_OP_IDLE) {
     return fault(reader, reader->at, WEFT_ERR_FORMAT, "an action", HINT_LANGUAGE);
   }
   reader->at++;
@@ -160,7 +173,7 @@ static enum weft_status read_old(struct reader *reader, struct weft_action *acti
   }
   reader->at += 2;
   WEFT_TRY(read_number(reader, "stage", WEFT_STAGES_MAX, &stage));
-  *action = weft_action_make(ops[letter - letters], stage, microbatch);
+  *action = weft_action_make(op, stage, microbatch);
   return WEFT_OK;
 }
 

@@ -12,16 +12,15 @@ struct weft_lower_options weft_lower_options_default(void) {
 
 /* ---- The table: each pass alone ---- */
 
-#define WEFT_PASS_ALONE(name, skip_)                                                        \
-  static enum weft_status name##_alone(                                                     \
-      const struct weft_allocator *allocator, const struct weft_program *in,                \
-      const struct weft_lower_options *options, struct weft_program **out,                  \
-      struct weft_error *error) {                                                           \
-    const struct weft_pass_input input = {                                                  \
-        allocator, in, skip_,                                                               \
-        options != NULL ? options->unshard_window                                           \
-                        : weft_lower_options_default().unshard_window};                     \
-    return weft_pass_##name(&input, out, error);                                            \
+#define WEFT_PASS_ALONE(name, skip_)                                                              \
+  static enum weft_status name##_alone(const struct weft_allocator *allocator,                    \
+                                       const struct weft_program *in,                             \
+                                       const struct weft_lower_options *options,                  \
+                                       struct weft_program **out, struct weft_error *error) {     \
+    const struct weft_pass_input input = {                                                        \
+        allocator, in, skip_,                                                                     \
+        options != NULL ? options->unshard_window : weft_lower_options_default().unshard_window}; \
+    return weft_pass_##name(&input, out, error);                                                  \
   }
 
 WEFT_PASS_ALONE(merge_bw, WEFT_SKIP_BUBBLES)
@@ -56,11 +55,10 @@ struct chain {
 /* Runs a pass on what the last one made, and gives that back. */
 static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
   const bool first = chain->owned == NULL;
-  const struct weft_pass_input input = {
-      .allocator = chain->allocator,
-      .program = first ? chain->table : chain->owned,
-      .skip = first ? WEFT_SKIP_TABLE : WEFT_SKIP_BUBBLES,
-      .window = chain->window};
+  const struct weft_pass_input input = {.allocator = chain->allocator,
+                                        .program = first ? chain->table : chain->owned,
+                                        .skip = first ? WEFT_SKIP_TABLE : WEFT_SKIP_BUBBLES,
+                                        .window = chain->window};
   struct weft_program *out;
   WEFT_TRY(pass(&input, &out, chain->error));
   weft_program_destroy(chain->owned);
@@ -104,10 +102,8 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
     return weft_fail(error, WEFT_ERR_USAGE, "use a window of at least 1",
                      "an unshard window of 0 stages: nothing could ever be computed");
   }
-  struct chain chain = {.allocator = allocator,
-                        .table = table,
-                        .window = options->unshard_window,
-                        .error = error};
+  struct chain chain = {
+      .allocator = allocator, .table = table, .window = options->unshard_window, .error = error};
   const enum weft_status status = run_passes(&chain, options);
   if (status < 0) {
     weft_program_destroy(chain.owned);

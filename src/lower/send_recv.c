@@ -45,15 +45,15 @@ struct transfer_pass {
   const struct weft_pass_input *input;
   uint32_t stage_count;
   uint32_t microbatch_count;
-  uint64_t stage_words;     /* words per stage in the bit maps */
-  struct stage *stages;     /* [stage] */
+  uint64_t stage_words;      /* words per stage in the bit maps */
+  struct stage *stages;      /* [stage] */
   uint64_t *activation_made; /* bit [stage][microbatch]: F taken */
   uint64_t *gradient_made;   /* bit [stage][microbatch]: B or I taken */
-  struct walker *walkers;   /* [rank] */
-  uint64_t *row_sizes;      /* [rank] */
-  struct weft_bits running; /* ranks worth asking */
+  struct walker *walkers;    /* [rank] */
+  uint64_t *row_sizes;       /* [rank] */
+  struct weft_bits running;  /* ranks worth asking */
   uint64_t transfers;
-  uint32_t split_stage;     /* a stage that two ranks compute, or stage_count */
+  uint32_t split_stage; /* a stage that two ranks compute, or stage_count */
 };
 
 /* Reads off the placement, and counts what stays of each row and what each
@@ -122,7 +122,7 @@ static void link_stages(struct transfer_pass *pass) {
 }
 
 static inline uint64_t *made_word(const struct transfer_pass *pass, struct weft_action action,
-                           uint32_t stage) {
+                                  uint32_t stage) {
   uint64_t *map = action.op == WEFT_OP_F ? pass->activation_made : pass->gradient_made;
   return &map[stage * pass->stage_words + (action.microbatch >> 6)];
 }
@@ -159,8 +159,8 @@ static inline void publish(struct transfer_pass *pass, struct walker *from,
     return;
   }
   struct walker *to = &pass->walkers[rank];
-  *from->out++ = weft_action_make(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, action.stage,
-                                  action.microbatch);
+  *from->out++ =
+      weft_action_make(forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B, action.stage, action.microbatch);
   *to->out++ = weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B,
                                 forward ? action.stage + 1u : action.stage - 1u, action.microbatch);
   if (to->next < to->end) {
@@ -238,8 +238,9 @@ static void add_wait(const struct transfer_pass *pass, struct weft_action action
   const uint32_t rank = pass->stages[producer].rank;
   int added;
   if (rank == WEFT_RANK_NONE) {
-    added = snprintf(buffer + *used, size - *used, " %s of stage %" PRIu32 ", which no rank computes",
-                     action.op == WEFT_OP_F ? "F" : "B or I", producer);
+    added =
+        snprintf(buffer + *used, size - *used, " %s of stage %" PRIu32 ", which no rank computes",
+                 action.op == WEFT_OP_F ? "F" : "B or I", producer);
   } else {
     added = snprintf(buffer + *used, size - *used, " %" PRIu32 "%s%" PRIu32 " of rank %" PRIu32,
                      producer, action.op == WEFT_OP_F ? "F" : "B or I ", action.microbatch, rank);
@@ -261,8 +262,9 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
     }
     if (stuck++ < NAMED_MAX) {
       char cell[64];
-      const int added = snprintf(waits + used, sizeof waits - used, "; rank %" PRIu32 ": %s waits for",
-                                 r, weft_action_format(walker->next, cell, sizeof cell));
+      const int added =
+          snprintf(waits + used, sizeof waits - used, "; rank %" PRIu32 ": %s waits for", r,
+                   weft_action_format(walker->next, cell, sizeof cell));
       used += added > 0 ? (size_t)added : 0;
       used = used < sizeof waits ? used : sizeof waits - 1;
       for (uint32_t k = 0; k <= walker->next->parts; k++) {

@@ -26,13 +26,13 @@ struct sharding {
   struct weft_program_builder row;
   bool unshards;
   bool reduces;
-  uint64_t ahead;        /* first record not yet in the window */
+  uint64_t ahead; /* first record not yet in the window */
   uint64_t row_end;
-  uint32_t *uses;        /* [stage] actions of the window that compute on it */
-  uint32_t distinct;     /* stages with uses > 0 */
-  uint16_t *entered;     /* stages that entered since the last change, in order of first use */
+  uint32_t *uses;    /* [stage] actions of the window that compute on it */
+  uint32_t distinct; /* stages with uses > 0 */
+  uint16_t *entered; /* stages that entered since the last change, in order of first use */
   uint32_t entered_count;
-  uint32_t *backwards;   /* [stage] B and W so far */
+  uint32_t *backwards; /* [stage] B and W so far */
 };
 
 /* ---- The window ---- */
@@ -59,8 +59,8 @@ static void look_ahead(struct sharding *sharding) {
 }
 
 /* Takes a cell out of the window; returns how many stages went out of use. */
-static uint32_t leave(struct sharding *sharding, const struct weft_action *cell,
-                             uint32_t records, uint16_t *left) {
+static uint32_t leave(struct sharding *sharding, const struct weft_action *cell, uint32_t records,
+                      uint16_t *left) {
   uint32_t left_count = 0;
   for (uint32_t k = 0; k < records; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE) && --sharding->uses[cell[k].stage] == 0) {
@@ -100,12 +100,12 @@ static void put_changes(struct sharding *sharding, uint16_t *left, uint32_t left
 
 /* Counts the cell's backwards; true when a stage has all of them now. */
 static bool count_backwards(struct sharding *sharding, const struct weft_action *cell,
-                                   uint32_t records) {
+                            uint32_t records) {
   const uint32_t ends = WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_W);
   bool complete = false;
   for (uint32_t k = 0; k < records; k++) {
-    complete |= weft_op_in(cell[k].op, ends) && ++sharding->backwards[cell[k].stage] ==
-                                                    sharding->input->program->microbatch_count;
+    complete |= weft_op_in(cell[k].op, ends) &&
+                ++sharding->backwards[cell[k].stage] == sharding->input->program->microbatch_count;
   }
   return complete;
 }
@@ -131,8 +131,7 @@ static uint64_t pass_over(struct sharding *sharding, uint64_t i) {
   for (; i < sharding->row_end; i++) {
     const struct weft_action action = program->actions[i];
     const uint32_t backward = weft_op_in(action.op, ends);
-    if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
-        sharding->uses[action.stage] == used ||
+    if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) || sharding->uses[action.stage] == used ||
         sharding->backwards[action.stage] + backward == program->microbatch_count) {
       return i;
     }
@@ -207,9 +206,8 @@ static enum weft_status run(const struct weft_pass_input *input, bool unshards, 
       .backwards = weft_array_allocate_zero(allocator, n, sizeof *sharding.backwards)};
   const bool allocated =
       sharding.uses != NULL && sharding.entered != NULL && sharding.backwards != NULL;
-  const enum weft_status status =
-      allocated ? put_rows(&sharding, out, error)
-                : weft_fail_memory(error, n * sizeof *sharding.uses);
+  const enum weft_status status = allocated ? put_rows(&sharding, out, error)
+                                            : weft_fail_memory(error, n * sizeof *sharding.uses);
   weft_array_free(allocator, sharding.uses, n, sizeof *sharding.uses);
   weft_array_free(allocator, sharding.entered, n, sizeof *sharding.entered);
   weft_array_free(allocator, sharding.backwards, n, sizeof *sharding.backwards);

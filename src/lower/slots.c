@@ -14,7 +14,6 @@
 #include "ir/action.h"
 #include "ir/pairs.h"
 
-
 /* Slots of one kind on one rank. */
 struct pool {
   uint32_t *free; /* stack */
@@ -72,8 +71,7 @@ static inline uint32_t begin_action(struct assignment *a, struct weft_action act
 }
 
 /* What is free again when the action is done. */
-static inline void end_action(struct assignment *a, struct weft_action action,
-                              struct held *held) {
+static inline void end_action(struct assignment *a, struct weft_action action, struct held *held) {
   if (action.op == WEFT_OP_F) {
     pool_give(&a->receives, &held->received_activation);
   }
@@ -172,12 +170,11 @@ enum weft_status weft_slots_assign(struct weft_program *program, struct weft_err
   const uint64_t row = longest_row(program);
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
-  struct assignment a = {
-      .program = program,
-      .has_backward = has_backward(program),
-      .held = weft_array_allocate(allocator, pairs, sizeof(struct held)),
-      .activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t)),
-      .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
+  struct assignment a = {.program = program,
+                         .has_backward = has_backward(program),
+                         .held = weft_array_allocate(allocator, pairs, sizeof(struct held)),
+                         .activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t)),
+                         .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
   enum weft_status status = WEFT_OK;
   if (a.held == NULL || a.activations.free == NULL || a.receives.free == NULL ||
       !allocate_results(program)) {
