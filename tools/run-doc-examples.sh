@@ -9,15 +9,41 @@
 # standard output and standard error together, without blanks at the ends of
 # lines. A line "..." in the document stands for any lines; a block that agrees
 # with what was printed is left as it is.
+#
+# A document that shows how to change Weft has its examples run by a Weft so
+# changed: blocks marked `c PATH` are new files, blocks marked `diff` are applied.
 set -euo pipefail
 
 document=$(realpath "$1")
 weft=$(realpath "${WEFT:-build/weft}")
+sources=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 
 scratch=$(mktemp -d)
 trap 'rm -rf "$scratch"' EXIT
 mkdir "$scratch/bin" "$scratch/out" "$scratch/work"
-ln -s "$weft" "$scratch/bin/weft"
+
+# Writes the blocks of the document that are marked $1, or $1 and a path.
+blocks() {
+  awk -v mark="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $0 == mark { inside = 1 }' "$document"
+}
+
+build_changed() {
+  cp -R "$sources/src" "$sources/include" "$scratch/tree"
+  cd "$scratch/tree"
+  sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
+    blocks "c $file" >"$file"
+  done
+  blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 -
+  "${CC:-cc}" -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -Iinclude -Isrc src/*/*.c \
+    -o "$scratch/bin/weft"
+}
+
+if grep -q '^```diff$' "$document"; then
+  mkdir "$scratch/tree"
+  (build_changed)
+else
+  ln -s "$weft" "$scratch/bin/weft"
+fi
 
 # The document in pieces: text lines, commands as written and as run, and what is
 # said to come out.
