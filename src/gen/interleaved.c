@@ -189,6 +189,8 @@ static bool must_wait(const struct weft_shape *shape, const struct steps *steps,
   return steps->of_forward[before] >= step;
 }
 
+enum { PREFETCH_RECORDS = 32 };
+
 static void sweep_lock_step(const struct weft_shape *shape, const struct weft_program *table,
                             struct steps *steps) {
   uint32_t live = table->rank_count;
@@ -201,13 +203,17 @@ static void sweep_lock_step(const struct weft_shape *shape, const struct weft_pr
       live++;
       steps->row_cells[r]++;
       const struct weft_action action = table->actions[steps->at[r]];
+      /* A stream per rank is more than the hardware follows by itself. */
+      __builtin_prefetch(&table->actions[steps->at[r]] + PREFETCH_RECORDS);
       if (must_wait(shape, steps, action, step)) {
         continue;
       }
       steps->at[r]++;
       if (action.op == WEFT_OP_F) {
-        steps->of_forward[(uint64_t)action.stage * shape->microbatches + action.microbatch] =
-            (uint32_t)step;
+        uint32_t *done =
+            &steps->of_forward[(uint64_t)action.stage * shape->microbatches + action.microbatch];
+        __builtin_prefetch(done + PREFETCH_RECORDS, 1);
+        *done = (uint32_t)step;
       }
     }
   }
