@@ -1,0 +1,147 @@
+#!/usr/bin/env bats
+# The documents are true: their examples are run, their tables are made from the
+# sources, their links lead somewhere.
+bats_require_minimum_version 1.5.0
+
+# Lines of `sh` blocks, which are not run here: they take long, install, or need
+# what only an installed Weft has. makefile.bats and consumer/ see to most of them.
+not_run=(
+  'make'
+  'make train'
+  'make test'
+  'make lint'
+  'make bench'
+  'ctest --preset release -R verify'
+  "make install PREFIX=\$HOME/weft"
+  "cc example.c \$(pkg-config --cflags --libs weft)"
+  'build/weft bench plan'
+  'build/weft bench plan --large'
+  'python3 bench/against_pytorch.py'
+)
+
+setup() {
+  cd "$WEFT_SOURCE_DIR" || return 1
+  documents=(README.md CONTRIBUTING.md CHANGELOG.md docs/*.md)
+}
+
+# lines_in MARK FILE...: the lines of all blocks with that mark.
+lines_in() {
+  awk -v mark="\`\`\`$1" 'FNR == 1 { inside = 0 }
+    /^```/ { inside = !inside && $0 == mark; next }
+    inside' "${@:2}"
+}
+
+@test "examples print what the documents say, and generated tables are up to date" {
+  tools/update-docs.sh --check
+}
+
+@test "a stale example is found, and brought up to date" {
+  document=$BATS_TEST_TMPDIR/stale.md
+  printf '%s\n' '# x' '```console' "\$ weft gen 1F1B -p 1 -m 1" '0F0,0B1' "\$ echo \$?" 0 '```' >"$document"
+  run -1 tools/update-docs.sh --check "$document"
+  [[ $output == *$'\n-0F0,0B1\n+0F0,0B0,0REDUCE_GRAD\n'*"documents are stale"* ]]
+  tools/update-docs.sh "$document"
+  [ "$(sed -n 4p "$document")" = 0F0,0B0,0REDUCE_GRAD ]
+  tools/update-docs.sh --check "$document"
+}
+
+@test "in an example, ... stands for any lines and for nothing else" {
+  document=$BATS_TEST_TMPDIR/dots.md
+  printf '%s\n' '```console' "\$ seq 9" 1 ... 8 9 "\$ seq 2" 1 ... 2 '```' >"$document"
+  tools/update-docs.sh --check "$document"
+  printf '%s\n' '```console' "\$ seq 9" 1 ... 8 '```' >"$document"
+  run -1 tools/update-docs.sh --check "$document"
+}
+
+@test "every rule has a section whose example gives that rule" {
+  rules=$(sed -n 's/^WEFT_RULE([A-Z_]*, "\([a-z.]*\)".*/\1/p' include/weft/rules.def)
+  [ "$(wc -l <<<"$rules")" -eq "$(grep -c '^WEFT_RULE(' include/weft/rules.def)" ]
+  for rule in $rules; do
+    section=$(awk -v head="## \`$rule\`" '/^## / { inside = $0 == head } inside' docs/rules.md)
+    if [[ $section != *'$ '*'weft verify'*"[$rule]"* ]]; then
+      echo "docs/rules.md has no example that gives $rule"
+      return 1
+    fi
+  done
+}
+
+@test "the C program of the README compiles, and prints what stands below it" {
+  lines_in c README.md >"$BATS_TEST_TMPDIR/example.c"
+  grep -q 'int main' "$BATS_TEST_TMPDIR/example.c"
+  cd "$BATS_TEST_TMPDIR"
+  # All of the library again: the build's own may be a sanitizer's.
+  cc -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -I"$WEFT_SOURCE_DIR/include" \
+    -I"$WEFT_SOURCE_DIR/src" example.c "$WEFT_SOURCE_DIR"/src/{base,ir,spec,gen,lower,analyze}/*.c -o example
+  ./example >printed
+  awk '/^```c$/ { seen = 1 } seen && /^```text$/ { inside = 1; next } inside && /^```/ { exit } inside' \
+    "$WEFT_SOURCE_DIR/README.md" >expected
+  diff expected printed
+}
+
+@test "blocks are marked, and what is not run is on the list" {
+  # An odd number of fences would turn text and blocks around.
+  for document in "${documents[@]}"; do
+    [ $(($(grep -c '^```' "$document") % 2)) -eq 0 ]
+  done
+  marks=$(awk '/^```/ { inside = !inside; if (inside) print FILENAME ": " $0 }' "${documents[@]}")
+  run grep -vE ': ```(console|sh|text|c|c src/[a-z_/]+\.c|diff|cmake|python)$' <<<"$marks"
+  [ "$output" = "" ]
+  while IFS= read -r line; do
+    if [[ " ${not_run[*]/#/|} " != *"|$line "* ]]; then
+      echo "neither run nor on the list: $line"
+      return 1
+    fi
+  done < <(lines_in sh "${documents[@]}")
+}
+
+# The anchors of a document's headings, as they are commonly made.
+anchors() {
+  awk '/^```/ { inside = !inside } !inside && /^#+ /' "$1" | sed 's/^#* //' |
+    tr '[:upper:]' '[:lower:]' | sed 's/[^a-z0-9 _-]//g; s/ /-/g'
+}
+
+@test "links lead somewhere" {
+  checked=0
+  for document in "${documents[@]}"; do
+    while IFS= read -r link; do
+      [[ $link != *://* ]] || continue
+      path=${link%%#*}
+      target=$document
+      [ -z "$path" ] || target=$(dirname "$document")/$path
+      if [ ! -e "$target" ]; then
+        echo "$document: $link: there is no $target"
+        return 1
+      fi
+      if [[ $link == *#* ]] && ! anchors "$target" | grep -qxF -- "${link#*#}"; then
+        echo "$document: $link: $target has no such heading"
+        return 1
+      fi
+      checked=$((checked + 1))
+    done < <(awk '/^```/ { inside = !inside } !inside' "$document" |
+      grep -oE '\]\([^)]+\)' | sed 's/^](//; s/)$//')
+  done
+  [ "$checked" -gt 50 ]
+}
+
+@test "every document is reached from the README" {
+  for document in docs/*.md CONTRIBUTING.md CHANGELOG.md; do
+    grep -qF "(${document}" README.md
+  done
+}
+
+# shellcheck disable=SC2016
+@test "files that the documents name are there" {
+  # In prose, between backquotes: folders and files of the tree.
+  while IFS= read -r path; do
+    if ! compgen -G "$path" >/dev/null && ! compgen -G "tests/$path" >/dev/null; then
+      echo "named, but not there: $path"
+      return 1
+    fi
+  done < <(cat "${documents[@]}" | awk '/^```/ { inside = !inside } !inside' |
+    grep -oE '`(src|include|tests|tools|cmake|bench|docs)/[A-Za-z0-9_./*-]+`' | tr -d '`' | sort -u)
+}
+
+@test "no document names a place of one machine" {
+  run grep -nE '(^|[^A-Za-z])(/home/|/root/|/work/|/Users/|localhost)' "${documents[@]}"
+  [ "$output" = "" ]
+}
