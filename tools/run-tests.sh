@@ -4,7 +4,8 @@
 #
 #     tools/run-tests.sh PRESET [PRESET...] [-- CTEST-OPTION...]
 #
-# Exit status 1 when a test failed, in whichever build.
+# What a test program skipped (bats, cmocka) stands before that line, with the
+# reason. Exit status 1 when a test failed, in whichever build.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
@@ -18,7 +19,12 @@ done
 passed=0
 failed=0
 log=$(mktemp)
-trap 'rm -f "$log"' EXIT
+skipped=$(mktemp)
+trap 'rm -f "$log" "$skipped"' EXIT
+
+folder_of() { # PRESET: its build folder, as in CMakePresets.json
+  [[ $1 == release ]] && echo build || echo "build-$1"
+}
 
 for preset in "${presets[@]}"; do
   printf '\n== tests: %s\n' "$preset"
@@ -33,9 +39,13 @@ for preset in "${presets[@]}"; do
     bad=$((bad + 1)) # ctest itself failed
     all=$((all + 1))
   fi
+  sed -nE "s/^(ok [0-9]+ (.*) # skip ?(.*)|\\[  SKIPPED \\] ([a-z].*))\$/skipped in $preset: \\2\\4 (\\3)/p" \
+    "$(folder_of "$preset")/Testing/Temporary/LastTest.log" 2>/dev/null >>"$skipped" || true
   passed=$((passed + all - bad))
   failed=$((failed + bad))
 done
 
+echo
+cat "$skipped"
 printf '\n%d passed, %d failed\n' "$passed" "$failed"
 [[ $failed -eq 0 && $passed -gt 0 ]]
