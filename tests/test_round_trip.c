@@ -17,18 +17,7 @@
 #include "support_draft.h"
 #include "support_random_program.h"
 
-#if defined(__SANITIZE_ADDRESS__)
-#define SLOW_BUILD 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer)
-#define SLOW_BUILD 1
-#endif
-#endif
-#ifdef SLOW_BUILD
-#define ROUND_TRIPS 200000u
-#else
 #define ROUND_TRIPS 1000000u
-#endif
 
 /* --- A million round trips -------------------------------------------------- */
 
