@@ -76,8 +76,9 @@ struct timing time_table(const struct weft_program *table, const struct weft_uni
                         .costs = costs,
                         .end = {malloc(pairs * sizeof(double)), malloc(pairs * sizeof(double))}};
   double *clock = calloc(table->rank_count, sizeof *clock);
-  uint64_t *at = malloc(table->rank_count * sizeof *at);
+  uint64_t *at = calloc(table->rank_count, sizeof *at);
   struct timing timing = {0};
+  assert(times.end[0] != NULL && times.end[1] != NULL && clock != NULL && at != NULL);
   for (size_t i = 0; i < pairs; i++) {
     times.end[0][i] = times.end[1][i] = -1;
   }

@@ -195,8 +195,9 @@ static enum weft_status check_records(const struct weft_program *program,
 enum weft_status weft_program_create(const struct weft_allocator *allocator, uint32_t rank_count,
                                      const uint64_t *row_sizes, const struct weft_action *actions,
                                      struct weft_program **out, struct weft_error *error) {
-  struct weft_program *program;
+  struct weft_program *program = NULL;
   WEFT_TRY(weft_program_allocate(allocator, rank_count, row_sizes, &program, error));
+  assert(program != NULL);
   if (program->action_count > 0) {
     memcpy(program->actions, actions, program->action_count * sizeof *actions);
   }
