@@ -22,18 +22,18 @@ struct weft_unit_costs {
 struct weft_schedule_info {
   const char *name;
   const char *summary;
-  const char *paper;               /* arXiv number, or "" */
+  const char *paper; /* arXiv number, or "" */
   enum weft_placement_kind placement;
-  uint32_t stages_per_rank_min;    /* v, lower end */
-  uint32_t stages_per_rank_max;    /* v, upper end; UINT32_MAX: any */
+  uint32_t stages_per_rank_min; /* v, lower end */
+  uint32_t stages_per_rank_max; /* v, upper end; UINT32_MAX: any */
   uint32_t stages_per_rank_default;
-  bool splits_backward;            /* uses I and W */
-  bool trains;                     /* has a backward at all */
-  bool in_pytorch;                 /* byte-identical with PyTorch's table */
-  bool fixed;                      /* one table for one shape */
-  const char *bubble;              /* closed form, "" where none is known */
-  const char *peak_activation;     /* closed form, in microbatches through all local stages */
-  const char *limits;              /* in words, "" for none */
+  bool splits_backward;        /* uses I and W */
+  bool trains;                 /* has a backward at all */
+  bool in_pytorch;             /* byte-identical with PyTorch's table */
+  bool fixed;                  /* one table for one shape */
+  const char *bubble;          /* closed form, "" where none is known */
+  const char *peak_activation; /* closed form, in microbatches through all local stages */
+  const char *limits;          /* in words, "" for none */
 
   /* The closed forms as numbers, for equal stages and free transfers; NULL
    * where none is known, NaN for shapes or costs outside the form's range.

@@ -22,7 +22,7 @@ struct weft_grid_options {
   uint64_t step_first, step_count; /* 0, 0: all */
   const uint32_t *ranks;           /* columns to show; NULL: all */
   uint32_t rank_count;
-  const struct weft_place *marks;  /* cells written as >cell< ; rows end in " <-- ERROR HERE" */
+  const struct weft_place *marks; /* cells written as >cell< ; rows end in " <-- ERROR HERE" */
   size_t mark_count;
 };
 /* NULL options: the whole grid without marks, byte-identical with PyTorch's. */
@@ -36,6 +36,31 @@ WEFT_API enum weft_status weft_grid_print(const struct weft_program *program,
 #define WEFT_MATCH_NONE UINT32_MAX
 WEFT_API enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
                                              struct weft_error *error);
+
+/* What each instruction of a program is tied to: the other end of its transfer
+ * and what it waits for. Borrows the program until destroyed. */
+struct weft_links;
+WEFT_API enum weft_status weft_links_create(const struct weft_allocator *allocator,
+                                            const struct weft_program *program,
+                                            struct weft_links **out, struct weft_error *error);
+WEFT_API void weft_links_destroy(struct weft_links *links);
+
+/* The record at the other end of a SEND or RECV, or WEFT_MATCH_NONE. */
+WEFT_API uint32_t weft_links_peer(const struct weft_links *links, uint64_t record);
+
+/* The records that a record waits for, other than its peer; returns how many.
+ * F, B and I wait for the RECV of their input, else for the action of the
+ * neighbour stage that makes it; B, I also for their F; W for its I; a SEND for
+ * what makes its data; REDUCE_GRAD for the stage's last backward. */
+#define WEFT_NEEDS_MAX 2
+WEFT_API unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
+                                   uint64_t needs[WEFT_NEEDS_MAX]);
+
+/* The rank that computes a stage, WEFT_RANK_NONE (weft/spec.h) when none does. */
+WEFT_API uint32_t weft_links_owner(const struct weft_links *links, uint32_t stage);
+
+/* The rank in whose row a record stands. */
+WEFT_API uint32_t weft_program_rank_at(const struct weft_program *program, uint64_t record);
 
 /* Where two programs differ. */
 struct weft_difference {
@@ -51,9 +76,9 @@ struct weft_diff {
 };
 
 /* Per rank, a shortest edit script (insertions and deletions; a deletion
- * directly followed by an insertion is one changed cell). Rows that differ in
- * more than `edits_max` places are compared cell by cell from there on, so time
- * stays linear. */
+ * directly followed by an insertion is one changed cell). A row that differs in
+ * more than 512 places is compared cell by cell from there on, so time stays
+ * linear. An empty row on one side only is a difference without cells. */
 WEFT_API enum weft_status weft_diff_create(const struct weft_allocator *allocator,
                                            const struct weft_program *a,
                                            const struct weft_program *b, size_t differences_max,

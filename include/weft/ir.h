@@ -65,7 +65,7 @@ struct weft_op_info {
   const char *text; /* as written in files; "" for a bubble */
   enum weft_op_kind kind;
   bool has_microbatch;
-  const char *summary; /* one line for listings and the docs */
+  const char *summary;   /* one line for listings and the docs */
   const char *waits_for; /* what must have happened before it, in words */
 };
 
@@ -92,17 +92,17 @@ enum weft_level {
 struct weft_program {
   enum weft_level level;
   uint32_t rank_count;
-  uint32_t stage_count;         /* largest stage + 1 */
-  uint32_t microbatch_count;    /* largest microbatch + 1 */
-  uint64_t action_count;        /* records in `actions` */
-  uint64_t action_capacity;     /* records allocated */
-  struct weft_action *actions;  /* [action_count], rank after rank */
-  uint64_t *row_begin;          /* [rank_count + 1]: rank r is actions[row_begin[r] .. row_begin[r + 1]) */
-  uint32_t *slots;              /* [action_count], or NULL before slot assignment (weft/lower.h) */
-  uint32_t *receive_slots;      /* [rank_count] buffers each rank needs, or NULL */
-  uint32_t *activation_slots;   /* [rank_count], or NULL */
+  uint32_t stage_count;        /* largest stage + 1 */
+  uint32_t microbatch_count;   /* largest microbatch + 1 */
+  uint64_t action_count;       /* records in `actions` */
+  uint64_t action_capacity;    /* records allocated */
+  struct weft_action *actions; /* [action_count], rank after rank */
+  uint64_t *row_begin; /* [rank_count + 1]: rank r is actions[row_begin[r] .. row_begin[r + 1]) */
+  uint32_t *slots;     /* [action_count], or NULL before slot assignment (weft/lower.h) */
+  uint32_t *receive_slots;    /* [rank_count] buffers each rank needs, or NULL */
+  uint32_t *activation_slots; /* [rank_count], or NULL */
   const struct weft_allocator *allocator;
-  size_t allocated_bytes;       /* held by this program, all arrays together */
+  size_t allocated_bytes; /* held by this program, all arrays together */
 };
 
 /* NULL is fine. */

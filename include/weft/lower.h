@@ -12,12 +12,12 @@ extern "C" {
 #endif
 
 struct weft_lower_options {
-  bool merge_bw;            /* I directly followed by its W becomes B; default false */
-  bool unshard;             /* UNSHARD/RESHARD; default true */
-  bool reduce_grad;         /* REDUCE_GRAD; default true */
-  bool communicate;         /* SEND/RECV; default true */
-  bool assign_slots;        /* buffers; default true, needs communicate */
-  uint32_t unshard_window;  /* stages of a rank unsharded at once; default 3, at least 1 */
+  bool merge_bw;           /* I directly followed by its W becomes B; default false */
+  bool unshard;            /* UNSHARD/RESHARD; default true */
+  bool reduce_grad;        /* REDUCE_GRAD; default true */
+  bool communicate;        /* SEND/RECV; default true */
+  bool assign_slots;       /* buffers; default true, needs communicate */
+  uint32_t unshard_window; /* stages of a rank unsharded at once; default 3, at least 1 */
 };
 
 WEFT_API struct weft_lower_options weft_lower_options_default(void);

@@ -41,7 +41,7 @@ enum weft_rule {
   WEFT_RULE_COUNT
 };
 
-/* "order.input", "deadlock", ...; static storage. */
+/* "order.receive", "deadlock", ...; static storage. */
 WEFT_API const char *weft_rule_id(enum weft_rule rule);
 WEFT_API const char *weft_rule_summary(enum weft_rule rule);
 
@@ -59,15 +59,16 @@ struct weft_finding {
   const char *message; /* a sentence to act on */
   /* For a deadlock: each member waits for the next, the last for the first. */
   const struct weft_place *cycle;
-  const char *const *cycle_waits; /* what each member waits for, in words */
-  size_t cycle_length;            /* 0 for other rules */
+  const char *const
+      *cycle_waits;    /* what each member waits for: "rank 1 to do 1RECV_F1 (step 4): ..." */
+  size_t cycle_length; /* 0 for other rules */
 };
 
 struct weft_report {
-  bool ok;                  /* no finding at all */
-  bool liveness_checked;    /* false when basic findings made it meaningless */
-  bool has_backward;        /* false: a forward-only table */
-  uint32_t stage_count;     /* as understood */
+  bool ok;               /* no finding at all */
+  bool liveness_checked; /* false when basic findings made it meaningless */
+  bool has_backward;     /* false: a forward-only table */
+  uint32_t stage_count;  /* as understood */
   uint32_t microbatch_count;
   const struct weft_finding *findings; /* most basic first, then by rank and step */
   size_t finding_count;

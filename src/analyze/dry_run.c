@@ -17,10 +17,10 @@
 #include <weft/inspect.h>
 #include <weft/spec.h>
 
-#include "ir/pairs.h"
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
+#include "ir/pairs.h"
 #include "ir/program.h"
 
 /* What has been done about one (stage, microbatch), on the stage's own rank. */

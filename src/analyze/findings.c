@@ -34,8 +34,8 @@ static bool grow(struct weft_findings *findings) {
   return true;
 }
 
-void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
-                       struct weft_place place, const char *format, ...) {
+void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
+                       const char *format, ...) {
   if (++findings->count[rule] > findings->max || findings->failed ||
       (findings->list_count == findings->list_capacity && !grow(findings))) {
     return;
@@ -45,7 +45,9 @@ void weft_findings_add(struct weft_findings *findings, enum weft_rule rule,
   va_start(arguments, format);
   const int size = vsnprintf(message, sizeof message, format, arguments);
   va_end(arguments);
-  const size_t kept = size < 0 ? 0 : (size_t)size < sizeof message ? (size_t)size : sizeof message - 1;
+  const size_t kept = size < 0                        ? 0
+                      : (size_t)size < sizeof message ? (size_t)size
+                                                      : sizeof message - 1;
   const char *copy = weft_arena_copy_text(findings->arena, message, kept);
   if (copy == NULL) {
     findings->failed = true;

@@ -4,10 +4,10 @@
  * the first RECV then takes. */
 #include <weft/inspect.h>
 
-#include "ir/pairs.h"
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
+#include "ir/pairs.h"
 
 /* Indices into program->actions fit, NONE apart. */
 _Static_assert(WEFT_ACTIONS_MAX < WEFT_MATCH_NONE, "a record index fits in 32 bits");

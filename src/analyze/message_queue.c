@@ -25,8 +25,7 @@ static uint64_t edge_ranks(const struct weft_verify_context *context, uint32_t n
 /* Edges between the same two ranks in the same direction share a number. */
 static bool number_pairs(struct weft_message_queue *queue,
                          const struct weft_verify_context *context) {
-  struct edge *edges =
-      weft_array_allocate(queue->allocator, queue->edge_count, sizeof *edges);
+  struct edge *edges = weft_array_allocate(queue->allocator, queue->edge_count, sizeof *edges);
   if (edges == NULL) {
     return false;
   }
@@ -45,8 +44,7 @@ static bool number_pairs(struct weft_message_queue *queue,
 }
 
 static bool number_channels(struct weft_message_queue *queue,
-                            const struct weft_verify_context *context,
-                            enum weft_channel channel) {
+                            const struct weft_verify_context *context, enum weft_channel channel) {
   if (channel == WEFT_CHANNEL_PAIR) {
     return number_pairs(queue, context);
   }
@@ -62,8 +60,8 @@ static bool number_channels(struct weft_message_queue *queue,
 /* Counting sort of the SENDs by channel. `first` is used one place ahead, and
  * moves to the right place while the list is filled. */
 static bool list_messages(struct weft_message_queue *queue, const struct weft_program *program) {
-  queue->first = weft_array_allocate_zero(queue->allocator, queue->channel_count + 2u,
-                                          sizeof *queue->first);
+  queue->first =
+      weft_array_allocate_zero(queue->allocator, queue->channel_count + 2u, sizeof *queue->first);
   if (queue->first == NULL) {
     return false;
   }
@@ -91,8 +89,7 @@ static bool list_messages(struct weft_message_queue *queue, const struct weft_pr
 }
 
 bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_verify_context *context,
-                             enum weft_channel channel) {
+                             const struct weft_verify_context *context, enum weft_channel channel) {
   *queue = (struct weft_message_queue){.allocator = context->allocator,
                                        .edge_count = 2 * context->stage_count};
   queue->channel_of =
@@ -108,9 +105,7 @@ bool weft_message_queue_init(struct weft_message_queue *queue,
 void weft_message_queue_finish(struct weft_message_queue *queue) {
   weft_array_free(queue->allocator, queue->channel_of, queue->edge_count,
                   sizeof *queue->channel_of);
-  weft_array_free(queue->allocator, queue->first, queue->channel_count + 2u,
-                  sizeof *queue->first);
-  weft_array_free(queue->allocator, queue->messages, queue->message_count,
-                  sizeof *queue->messages);
+  weft_array_free(queue->allocator, queue->first, queue->channel_count + 2u, sizeof *queue->first);
+  weft_array_free(queue->allocator, queue->messages, queue->message_count, sizeof *queue->messages);
   *queue = (struct weft_message_queue){.allocator = queue->allocator};
 }

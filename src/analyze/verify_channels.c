@@ -28,12 +28,12 @@ static void check_receive(struct channel_check *check, const struct weft_visit *
   }
   check->reported[edge] = true;
   char expected[32], found[32];
-  weft_findings_add(&check->context->findings, WEFT_RULE_CHANNEL_ORDER, at->place,
-                    "is receive number %" PRIu32 " on its boundary and expects %s, but rank %" PRIu32
-                    " sends %s there; put both sides in the same order",
-                    position, weft_action_format(&send, expected, sizeof expected),
-                    check->context->owner[send.stage],
-                    weft_action_format(&sent, found, sizeof found));
+  weft_findings_add(
+      &check->context->findings, WEFT_RULE_CHANNEL_ORDER, at->place,
+      "is receive number %" PRIu32 " on its boundary and expects %s, but rank %" PRIu32
+      " sends %s there; put both sides in the same order",
+      position, weft_action_format(&send, expected, sizeof expected),
+      check->context->owner[send.stage], weft_action_format(&sent, found, sizeof found));
 }
 
 static void check_rows(struct channel_check *check) {

@@ -25,7 +25,7 @@
 #include "base/fail.h"
 
 struct rank_state {
-  uint64_t at;      /* record */
+  uint64_t at; /* record */
   uint64_t end;
   uint32_t message; /* number on its channel of the SEND it stands at */
   bool offered;     /* that SEND's message is in the channel */
@@ -215,14 +215,15 @@ static struct wait wait_for_receive(const struct run *run, const struct rank_sta
   const struct weft_action *first = oldest(run, channel);
   bool is_sent = false;
   for (uint32_t k = run->taken[channel]; k < run->sent[channel] && !is_sent; k++) {
-    is_sent = weft_action_equal(
-        *record(run, run->queue.messages[run->queue.first[channel] + k]), send);
+    is_sent =
+        weft_action_equal(*record(run, run->queue.messages[run->queue.first[channel] + k]), send);
   }
   if (is_sent) {
     char older[32];
     wait.rank = receiver_of(run, *first);
     (void)weft_action_partner(*first, run->context->stage_count, &wait.action);
-    (void)snprintf(wait.reason, sizeof wait.reason, "its message is on the channel behind that of %s",
+    (void)snprintf(wait.reason, sizeof wait.reason,
+                   "its message is on the channel behind that of %s",
                    weft_action_format(first, older, sizeof older));
   } else {
     wait.rank = run->context->owner[send.stage];
@@ -281,10 +282,9 @@ static bool describe_member(const struct run *run, uint32_t rank, struct weft_pl
                             const char **wait_text) {
   const struct wait wait = wait_of(run, rank);
   char action[32], text[192];
-  const int size =
-      snprintf(text, sizeof text, "rank %" PRIu32 " to do %s (step %" PRIu64 "): %s",
-               wait.rank, weft_action_format(&wait.action, action, sizeof action),
-               step_of(run, wait.rank, wait.action), wait.reason);
+  const int size = snprintf(text, sizeof text, "rank %" PRIu32 " to do %s (step %" PRIu64 "): %s",
+                            wait.rank, weft_action_format(&wait.action, action, sizeof action),
+                            step_of(run, wait.rank, wait.action), wait.reason);
   *place = weft_place_of(run->context->program, rank, run->ranks[rank].at);
   *wait_text = weft_arena_copy_text(run->context->findings.arena, text, (size_t)size);
   return *wait_text != NULL;
@@ -328,8 +328,8 @@ static void report_cycle(struct run *run, uint32_t first, uint32_t length, uint3
     return;
   }
   weft_findings_add(findings, WEFT_RULE_DEADLOCK, cycle[0],
-                    "deadlock: %" PRIu32 " rank%s for ever, %s; %" PRIu32
-                    " of %" PRIu32 " ranks never finish",
+                    "deadlock: %" PRIu32 " rank%s for ever, %s; %" PRIu32 " of %" PRIu32
+                    " ranks never finish",
                     length, length == 1 ? " waits for itself" : "s wait for each other in a circle",
                     model_text(run, model, sizeof model), stuck, context->program->rank_count);
   struct weft_finding *finding = weft_findings_last(findings);
@@ -434,8 +434,8 @@ static void release(struct run *run) {
   const uint32_t p = run->context->program->rank_count;
   weft_array_free(allocator, run->ranks, p, sizeof *run->ranks);
   weft_array_free(allocator, run->work, p, sizeof *run->work);
-  weft_array_free(allocator, run->made,
-                  weft_pair_index(run->context, run->context->stage_count, 0), 1);
+  weft_array_free(allocator, run->made, weft_pair_index(run->context, run->context->stage_count, 0),
+                  1);
   weft_array_free(allocator, run->sent, run->queue.channel_count, sizeof *run->sent);
   weft_array_free(allocator, run->taken, run->queue.channel_count, sizeof *run->taken);
   weft_message_queue_finish(&run->queue);

@@ -69,7 +69,8 @@ static void check_receive(const struct order_check *check, const struct weft_vis
              !weft_pair_has(context, send, producer, action.microbatch)) {
     weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, at->place,
                       "its input comes from stage %" PRIu32 " on rank %" PRIu32
-                      ", and no SEND and RECV transfer it; 'weft lower' puts them in",
+                      ", and no SEND and RECV transfer it; take out those that are there and let "
+                      "'weft lower' place all",
                       producer, context->owner[producer]);
   }
 }
@@ -141,8 +142,8 @@ static void check_row(const struct order_check *check, uint32_t rank) {
 
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
   const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
-  struct order_check check = {
-      .context = context, .done = weft_array_allocate_zero(context->allocator, pairs, 1)};
+  struct order_check check = {.context = context,
+                              .done = weft_array_allocate_zero(context->allocator, pairs, 1)};
   if (check.done == NULL) {
     return weft_fail_memory(context->error, pairs);
   }

@@ -24,15 +24,15 @@ static bool check_range(struct weft_verify_context *context, const struct weft_v
   const struct weft_action action = visit->action;
   if (action.stage >= context->stage_count) {
     weft_findings_add(&context->findings, WEFT_RULE_RANGE_STAGE, visit->place,
-                      "stage %u is out of range: the pipeline has %" PRIu32 " stages, 0 to %" PRIu32,
-                      action.stage, context->stage_count, context->stage_count - 1);
+                      "stage %u is out of range: the pipeline's stages are 0 to %" PRIu32,
+                      action.stage, context->stage_count - 1);
     return false;
   }
   if (!weft_in_range(context, action)) {
     weft_findings_add(&context->findings, WEFT_RULE_RANGE_MICROBATCH, visit->place,
-                      "microbatch %" PRIu32 " is out of range: the table has %" PRIu32
-                      " microbatches, 0 to %" PRIu32,
-                      action.microbatch, context->microbatch_count, context->microbatch_count - 1);
+                      "microbatch %" PRIu32
+                      " is out of range: the table's microbatches are 0 to %" PRIu32,
+                      action.microbatch, context->microbatch_count - 1);
     return false;
   }
   return true;
@@ -95,12 +95,7 @@ static void visit_rows(struct weft_verify_context *context) {
 
 /* ---- Pair by pair: coverage ---- */
 
-enum {
-  HAS_F = 1 << 0,
-  HAS_B = 1 << 1,
-  HAS_I = 1 << 2,
-  HAS_W = 1 << 3
-};
+enum { HAS_F = 1 << 0, HAS_B = 1 << 1, HAS_I = 1 << 2, HAS_W = 1 << 3 };
 
 /* An action of this (stage, microbatch) to point at, or the owner's row. */
 static struct weft_place place_of_pair(const struct weft_verify_context *context, uint32_t stage,
@@ -136,7 +131,10 @@ static void check_backward(struct weft_verify_context *context, uint32_t stage, 
                       place_if_kept(context, WEFT_RULE_COVERAGE_MIXED, stage, mb),
                       "stage %" PRIu32 ", microbatch %" PRIu32
                       " has a full backward B and also %s; use B, or I and W",
-                      stage, mb, (has & HAS_I) == 0 ? "W" : (has & HAS_W) == 0 ? "I" : "I and W");
+                      stage, mb,
+                      (has & HAS_I) == 0   ? "W"
+                      : (has & HAS_W) == 0 ? "I"
+                                           : "I and W");
   } else if ((has & HAS_B) == 0 && (has & (HAS_I | HAS_W)) != (HAS_I | HAS_W)) {
     const char *missing = (has & HAS_I) != 0   ? "W, though it has I"
                           : (has & HAS_W) != 0 ? "I, though it has W"
@@ -178,10 +176,11 @@ static void check_transfer(struct weft_verify_context *context, const struct wef
   const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
   struct weft_action partner;
   if (!weft_action_partner(action, context->stage_count, &partner)) {
-    weft_findings_add(&context->findings, WEFT_RULE_COMM_BOUNDARY, at->place,
-                      "stage %u has no %s stage to %s", action.stage,
-                      action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B ? "next" : "previous",
-                      is_send ? "send to" : "receive from");
+    weft_findings_add(
+        &context->findings, WEFT_RULE_COMM_BOUNDARY, at->place, "stage %u has no %s stage to %s",
+        action.stage,
+        action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B ? "next" : "previous",
+        is_send ? "send to" : "receive from");
     return;
   }
   const uint32_t other = context->owner[partner.stage];

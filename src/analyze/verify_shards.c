@@ -98,8 +98,8 @@ static struct weft_place row_end(const struct weft_verify_context *context, enum
                                  uint32_t stage) {
   const uint32_t rank = context->owner[stage];
   const bool kept = context->findings.count[rule] < context->findings.max;
-  return (struct weft_place){
-      .rank = rank, .step = kept ? weft_program_row_steps(context->program, rank) : 0};
+  return (struct weft_place){.rank = rank,
+                             .step = kept ? weft_program_row_steps(context->program, rank) : 0};
 }
 
 /* What is left at the end of all rows. */
@@ -111,15 +111,15 @@ static void check_end(const struct shard_check *check) {
       continue;
     }
     if (check->stages[s].unsharded) {
-      weft_findings_add(&context->findings, WEFT_RULE_SHARD_LEFT,
-                        row_end(context, WEFT_RULE_SHARD_LEFT, s),
-                        "stage %" PRIu32 " is left unsharded at the end; add %" PRIu32 "RESHARD", s,
-                        s);
+      weft_findings_add(
+          &context->findings, WEFT_RULE_SHARD_LEFT, row_end(context, WEFT_RULE_SHARD_LEFT, s),
+          "stage %" PRIu32 " is left unsharded at the end; add %" PRIu32 "RESHARD", s, s);
     }
     if (reduces && !check->stages[s].reduced && check->stages[s].backwards > 0) {
       weft_findings_add(&context->findings, WEFT_RULE_REDUCE_MISSING,
                         row_end(context, WEFT_RULE_REDUCE_MISSING, s),
-                        "stage %" PRIu32 " has no REDUCE_GRAD while others have: its gradients "
+                        "stage %" PRIu32
+                        " has no REDUCE_GRAD while others have: its gradients "
                         "would differ between replicas",
                         s);
     }
@@ -127,16 +127,14 @@ static void check_end(const struct shard_check *check) {
 }
 
 enum weft_status weft_verify_shards(struct weft_verify_context *context) {
-  const uint32_t unshard_or_reshard =
-      WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD);
+  const uint32_t unshard_or_reshard = WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD);
   if ((context->ops & WEFT_OPS_SHARD) == 0) {
     return WEFT_OK;
   }
-  struct shard_check check = {
-      .context = context,
-      .stages = weft_array_allocate_zero(context->allocator, context->stage_count,
-                                         sizeof *check.stages),
-      .is_sharded = (context->ops & unshard_or_reshard) != 0};
+  struct shard_check check = {.context = context,
+                              .stages = weft_array_allocate_zero(
+                                  context->allocator, context->stage_count, sizeof *check.stages),
+                              .is_sharded = (context->ops & unshard_or_reshard) != 0};
   if (check.stages == NULL) {
     return weft_fail_memory(context->error, context->stage_count * sizeof *check.stages);
   }

@@ -2,11 +2,11 @@
 #ifndef CLI_LISTING_H
 #define CLI_LISTING_H
 
-#include "cli/program_links.h"
+#include "cli/transfer_channel.h"
 
 struct weft_cli_listing {
   const struct weft_program *program;
-  const struct weft_cli_links *links;
+  const struct weft_links *links;
   uint32_t rank_first;
   uint32_t rank_end;
 };

@@ -7,7 +7,7 @@
 
 static void add_owner(struct weft_cli_json *json, const char *key,
                       const struct weft_cli_listing *listing, int64_t stage) {
-  const uint32_t rank = weft_cli_links_owner(listing->links, stage);
+  const uint32_t rank = weft_cli_channel_rank(listing->links, stage);
   if (rank == WEFT_RANK_NONE) {
     weft_cli_json_null(json, key);
   } else {
@@ -18,7 +18,7 @@ static void add_owner(struct weft_cli_json *json, const char *key,
 static void add_channel(struct weft_cli_json *json, const struct weft_cli_listing *listing,
                         const struct weft_action *action) {
   struct weft_cli_channel channel;
-  if (!weft_cli_links_channel(action, &channel)) {
+  if (!weft_cli_channel_of(action, &channel)) {
     return;
   }
   const char kind[2] = {channel.kind, '\0'};
@@ -41,7 +41,7 @@ static void add_channel(struct weft_cli_json *json, const struct weft_cli_listin
 
 static void add_reference(struct weft_cli_json *json, const char *key,
                           const struct weft_program *program, uint64_t index) {
-  const uint32_t rank = weft_cli_links_rank(program, index);
+  const uint32_t rank = weft_program_rank_at(program, index);
   weft_cli_json_open(json, key, '{');
   weft_cli_json_number(json, "rank", rank);
   weft_cli_json_number(json, "index", index - program->row_begin[rank]);
@@ -52,11 +52,11 @@ static void add_reference(struct weft_cli_json *json, const char *key,
 static void add_ties(struct weft_cli_json *json, const struct weft_cli_listing *listing,
                      uint64_t index) {
   const struct weft_program *program = listing->program;
-  uint64_t needs[WEFT_CLI_NEEDS_MAX];
-  if (listing->links->matches[index] != WEFT_MATCH_NONE) {
-    add_reference(json, "peer", program, listing->links->matches[index]);
+  uint64_t needs[WEFT_NEEDS_MAX];
+  if (weft_links_peer(listing->links, index) != WEFT_MATCH_NONE) {
+    add_reference(json, "peer", program, weft_links_peer(listing->links, index));
   }
-  const unsigned count = weft_cli_links_needs(listing->links, index, needs);
+  const unsigned count = weft_links_needs(listing->links, index, needs);
   weft_cli_json_open(json, "needs", '[');
   for (unsigned i = 0; i < count; i++) {
     add_reference(json, NULL, program, needs[i]);

@@ -13,7 +13,7 @@ enum { ACTION_WIDTH = 18, CHANNEL_WIDTH = 20, BUFFER_WIDTH = 8 };
 
 static void add_owner(struct weft_text *text, const struct weft_cli_listing *listing,
                       int64_t stage) {
-  const uint32_t rank = weft_cli_links_owner(listing->links, stage);
+  const uint32_t rank = weft_cli_channel_rank(listing->links, stage);
   if (rank == WEFT_RANK_NONE) {
     weft_text_add(text, "?");
   } else {
@@ -25,7 +25,7 @@ static void add_owner(struct weft_text *text, const struct weft_cli_listing *lis
 static void add_channel(struct weft_text *text, const struct weft_cli_listing *listing,
                         const struct weft_action *action) {
   struct weft_cli_channel channel;
-  if (!weft_cli_links_channel(action, &channel)) {
+  if (!weft_cli_channel_of(action, &channel)) {
     weft_text_add(text, "-");
     return;
   }
@@ -50,7 +50,7 @@ static void add_buffer(struct weft_text *text, const struct weft_program *progra
 /* "#12 1RECV_F0", with the rank before it where it is another one. */
 static void add_reference(struct weft_text *text, const struct weft_program *program, uint32_t here,
                           uint64_t index) {
-  const uint32_t rank = weft_cli_links_rank(program, index);
+  const uint32_t rank = weft_program_rank_at(program, index);
   if (rank != here) {
     weft_text_addf(text, "rank %" PRIu32 " ", rank);
   }
@@ -62,7 +62,7 @@ static void add_peer(struct weft_text *text, const struct weft_cli_listing *list
                      uint64_t index) {
   const enum weft_op_kind kind =
       weft_op_info((enum weft_op)listing->program->actions[index].op)->kind;
-  const uint32_t match = listing->links->matches[index];
+  const uint32_t match = weft_links_peer(listing->links, index);
   if (kind != WEFT_KIND_SEND && kind != WEFT_KIND_RECV) {
     return;
   }
@@ -77,9 +77,9 @@ static void add_peer(struct weft_text *text, const struct weft_cli_listing *list
 static void add_ties(struct weft_text *text, const struct weft_cli_listing *listing, uint32_t rank,
                      uint64_t index) {
   const size_t begin = text->size;
-  uint64_t needs[WEFT_CLI_NEEDS_MAX];
+  uint64_t needs[WEFT_NEEDS_MAX];
   add_peer(text, listing, rank, index);
-  const unsigned count = weft_cli_links_needs(listing->links, index, needs);
+  const unsigned count = weft_links_needs(listing->links, index, needs);
   for (unsigned i = 0; i < count; i++) {
     const char *before = i > 0 ? ", " : text->size > begin ? ", after " : "after ";
     weft_text_add(text, before);

@@ -40,7 +40,7 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                  0, 0, "what shares one queue: edge (default), pair or rank"},
     [WEFT_CLI_OPTION_STAGES] = {'\0', "stages", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, WEFT_STAGES_MAX,
                                 WEFT_STAGES_MAX,
-                                "stages of the pipeline; without it the table's largest + 1"},
+                                "stages of the pipeline; without it as the table shows"},
     [WEFT_CLI_OPTION_MAX_FINDINGS] = {'\0', "max-findings", WEFT_CLI_KIND_NUMBER, "N", NULL, 1,
                                       UINT32_MAX, UINT32_MAX,
                                       "findings to report in full; default 100"},

@@ -36,22 +36,22 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 static int explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    struct weft_program *program) {
-  struct weft_cli_links links = {.program = program};
+  struct weft_links *links = NULL;
   struct weft_error error;
   enum weft_status result = prepare(cli, program, &error);
   if (result == WEFT_OK) {
-    result = weft_cli_links_init(&links, program, &error);
+    result = weft_links_create(cli->allocator, program, &links, &error);
   }
   const bool one = arguments->given[WEFT_CLI_OPTION_RANK];
   const uint32_t rank = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANK, 0);
   const struct weft_cli_listing listing = {.program = program,
-                                           .links = &links,
+                                           .links = links,
                                            .rank_first = rank,
                                            .rank_end = one ? rank + 1 : program->rank_count};
   const int status = result < 0
                          ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
                          : deliver(cli, arguments, &listing);
-  weft_cli_links_finish(&links);
+  weft_links_destroy(links);
   return status;
 }
 

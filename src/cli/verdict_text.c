@@ -120,7 +120,8 @@ static enum weft_status add_findings(struct weft_text *text, const struct weft_c
   weft_text_addf(text, "%" PRIu64 " finding%s in ", count, weft_cli_plural(count));
   weft_text_add_escaped(text, verdict->name, strlen(verdict->name));
   if (!report->liveness_checked) {
-    weft_text_add(text, "; whether it can hang was not checked, because of them");
+    weft_text_addf(text, "; whether it can hang was not checked, because of %s",
+                   count == 1 ? "it" : "them");
   }
   weft_text_add(text, "\n");
   return status;

@@ -241,9 +241,13 @@ static void add_wait(const struct transfer_pass *pass, struct weft_action action
     added =
         snprintf(buffer + *used, size - *used, " %s of stage %" PRIu32 ", which no rank computes",
                  action.op == WEFT_OP_F ? "F" : "B or I", producer);
+  } else if (action.op == WEFT_OP_F) {
+    added = snprintf(buffer + *used, size - *used, " %" PRIu32 "F%" PRIu32 " of rank %" PRIu32,
+                     producer, action.microbatch, rank);
   } else {
-    added = snprintf(buffer + *used, size - *used, " %" PRIu32 "%s%" PRIu32 " of rank %" PRIu32,
-                     producer, action.op == WEFT_OP_F ? "F" : "B or I ", action.microbatch, rank);
+    added = snprintf(buffer + *used, size - *used,
+                     " %" PRIu32 "B%" PRIu32 " or %" PRIu32 "I%" PRIu32 " of rank %" PRIu32,
+                     producer, action.microbatch, producer, action.microbatch, rank);
   }
   *used += added > 0 ? (size_t)added : 0;
   *used = *used < size ? *used : size - 1;

@@ -1,0 +1,175 @@
+/* Links: who waits for what, for listings and pictures. The rules are those of
+ * ir/action.h; here they become record numbers. */
+#include <weft/inspect.h>
+#include <weft/spec.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "ir/action.h"
+#include "ir/pairs.h"
+
+/* First record of each kind for a (stage, microbatch), or WEFT_MATCH_NONE. */
+struct producers {
+  uint32_t activation;          /* F */
+  uint32_t gradient;            /* B or I */
+  uint32_t received_activation; /* RECV_F */
+  uint32_t received_gradient;   /* RECV_B */
+};
+
+struct weft_links {
+  const struct weft_program *program;
+  struct weft_arena arena;     /* owns all of it, this struct too */
+  uint32_t *matches;           /* [record] */
+  uint32_t *rank_of;           /* [stage] */
+  uint32_t *last_backward;     /* [stage] record of the last B or W */
+  struct producers *producers; /* [stage][microbatch] */
+};
+
+static struct producers *producers_of(const struct weft_links *links, uint32_t stage,
+                                      uint32_t microbatch) {
+  return &links->producers[(uint64_t)stage * links->program->microbatch_count + microbatch];
+}
+
+static void note_first(uint32_t *first, uint64_t record) {
+  *first = *first == WEFT_MATCH_NONE ? (uint32_t)record : *first;
+}
+
+static void note_producers(struct weft_links *links) {
+  const struct weft_program *program = links->program;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    switch (action.op) {
+      case WEFT_OP_F:
+        note_first(&producers_of(links, action.stage, action.microbatch)->activation, i);
+        break;
+      case WEFT_OP_B:
+      case WEFT_OP_I:
+        note_first(&producers_of(links, action.stage, action.microbatch)->gradient, i);
+        break;
+      case WEFT_OP_RECV_F:
+        note_first(&producers_of(links, action.stage, action.microbatch)->received_activation, i);
+        break;
+      case WEFT_OP_RECV_B:
+        note_first(&producers_of(links, action.stage, action.microbatch)->received_gradient, i);
+        break;
+      default: break;
+    }
+    if (action.op == WEFT_OP_B || action.op == WEFT_OP_W) {
+      links->last_backward[action.stage] = (uint32_t)i;
+    }
+  }
+}
+
+static bool allocate(struct weft_links *links, size_t pairs) {
+  const struct weft_program *program = links->program;
+  links->matches =
+      weft_arena_allocate(&links->arena, program->action_count, sizeof *links->matches);
+  links->rank_of = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
+  links->last_backward = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
+  links->producers = weft_arena_allocate(&links->arena, pairs, sizeof *links->producers);
+  if (links->matches == NULL || links->rank_of == NULL || links->last_backward == NULL ||
+      links->producers == NULL) {
+    return false;
+  }
+  memset(links->last_backward, 0xff, program->stage_count * sizeof(uint32_t));
+  memset(links->producers, 0xff, pairs * sizeof *links->producers); /* WEFT_MATCH_NONE */
+  return true;
+}
+
+enum weft_status weft_links_create(const struct weft_allocator *allocator,
+                                   const struct weft_program *program, struct weft_links **out,
+                                   struct weft_error *error) {
+  size_t pairs;
+  WEFT_TRY(weft_pairs_count(program, &pairs, error));
+  struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);
+  if (links == NULL) {
+    return weft_fail_memory(error, sizeof *links);
+  }
+  links->program = program;
+  links->arena.allocator = allocator;
+  const enum weft_status status =
+      allocate(links, pairs)
+          ? weft_program_match(program, links->matches, error)
+          : weft_fail_memory(error, program->action_count * sizeof *links->matches);
+  if (status < 0) {
+    weft_links_destroy(links);
+    return status;
+  }
+  (void)weft_placement_infer(program, links->rank_of);
+  note_producers(links);
+  *out = links;
+  return WEFT_OK;
+}
+
+void weft_links_destroy(struct weft_links *links) {
+  if (links == NULL) {
+    return;
+  }
+  const struct weft_allocator *allocator = links->arena.allocator;
+  weft_arena_finish(&links->arena);
+  weft_array_free(allocator, links, 1, sizeof *links);
+}
+
+uint32_t weft_links_peer(const struct weft_links *links, uint64_t record) {
+  return links->matches[record];
+}
+
+uint32_t weft_links_owner(const struct weft_links *links, uint32_t stage) {
+  return stage < links->program->stage_count ? links->rank_of[stage] : WEFT_RANK_NONE;
+}
+
+static unsigned add_need(uint32_t record, uint64_t *needs, unsigned count) {
+  if (record != WEFT_MATCH_NONE) {
+    needs[count++] = record;
+  }
+  return count;
+}
+
+/* What a RECV brings, else what the neighbour stage makes. */
+static unsigned add_input(const struct weft_links *links, struct weft_action action,
+                          uint64_t *needs, unsigned count) {
+  const bool forward = action.op == WEFT_OP_F;
+  const struct producers *own = producers_of(links, action.stage, action.microbatch);
+  const uint32_t received = forward ? own->received_activation : own->received_gradient;
+  uint32_t stage;
+  if (received != WEFT_MATCH_NONE) {
+    return add_need(received, needs, count);
+  }
+  if (!weft_action_input(action, links->program->stage_count, &stage)) {
+    return count;
+  }
+  const struct producers *other = producers_of(links, stage, action.microbatch);
+  return add_need(forward ? other->activation : other->gradient, needs, count);
+}
+
+unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
+                          uint64_t needs[WEFT_NEEDS_MAX]) {
+  const struct weft_action action = links->program->actions[record];
+  if (action.op == WEFT_OP_REDUCE_GRAD) {
+    return add_need(links->last_backward[action.stage], needs, 0);
+  }
+  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE | WEFT_OPS_SEND)) {
+    return 0;
+  }
+  const struct producers *own = producers_of(links, action.stage, action.microbatch);
+  switch (action.op) {
+    case WEFT_OP_F: return add_input(links, action, needs, 0);
+    case WEFT_OP_B:
+    case WEFT_OP_I: return add_input(links, action, needs, add_need(own->activation, needs, 0));
+    case WEFT_OP_SEND_F: return add_need(own->activation, needs, 0);
+    default: return add_need(own->gradient, needs, 0); /* SEND_B, W */
+  }
+}
+
+uint32_t weft_program_rank_at(const struct weft_program *program, uint64_t record) {
+  uint32_t low = 0, high = program->rank_count; /* row_begin[low] <= record < row_begin[high] */
+  while (high - low > 1) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (program->row_begin[middle] <= record) {
+      low = middle;
+    } else {
+      high = middle;
+    }
+  }
+  return low;
+}
