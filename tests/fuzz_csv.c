@@ -210,8 +210,9 @@ size_t LLVMFuzzerCustomMutator(uint8_t *data, size_t size, size_t max_size, unsi
   if (kind != 1) { /* 1 doubles the cell, 2 moves it, 3 drops it */
     size = cut(data, size, cell);
   }
-  if (kind == 3 || size == 0) {
+  if (kind == 3) {
     return size;
   }
-  return paste(data, size, cell_at(data, size, random / 8 % size).begin, piece, length);
+  const size_t position = size > 0 ? random / 8 % size : 0;
+  return paste(data, size, cell_at(data, size, position).begin, piece, length);
 }

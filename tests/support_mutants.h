@@ -1,7 +1,6 @@
 /* Mutants: a valid program with one thing broken, and the finding that must
- * come of it, rule and place. One kind of mutant is one function in the table
- * of kinds (support_mutants.c); what it expects is worked out from the mutation
- * alone. */
+ * come of it, rule and place. One kind of mutant is one function, in
+ * support_mutants_*.c; what it expects is worked out from the mutation alone. */
 #ifndef TESTS_SUPPORT_MUTANTS_H
 #define TESTS_SUPPORT_MUTANTS_H
 

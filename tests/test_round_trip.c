@@ -368,11 +368,12 @@ static char *repeat(const char *before, const char *piece, size_t times, const c
   const size_t size = strlen(piece);
   char *text = malloc(strlen(before) + size * times + strlen(after) + 1);
   assert_non_null(text);
-  char *at = text + strlen(strcpy(text, before));
+  memcpy(text, before, strlen(before));
+  char *at = text + strlen(before);
   for (size_t k = 0; k < times; k++, at += size) {
     memcpy(at, piece, size);
   }
-  strcpy(at, after);
+  memcpy(at, after, strlen(after) + 1);
   return text;
 }
 

@@ -1,0 +1,290 @@
+/* Mutants in which actions of a rank stand in a wrong order, transfers go where
+ * they cannot, or actions run together that must not. */
+#include "support_mutant_tools.h"
+
+/* --- Moving on the rank ------------------------------------------------------------------ */
+
+static bool recv_after_consumer(struct mutant *mutant) {
+  struct draft_site site, consumer;
+  if (!mutant_choose(mutant, RECV, NULL, &site)) {
+    return false;
+  }
+  const struct weft_action recv = *draft_at(&mutant->draft, site);
+  if (!mutant_find_compute(mutant, recv, &consumer)) {
+    return false;
+  }
+  (void)mutant_move_to(mutant, site,
+                       mutant_some_gap(mutant, site.rank, mutant_behind(mutant, consumer)));
+  return mutant_find_compute(mutant, recv, &consumer) &&
+         mutant_expect_at(mutant, WEFT_RULE_ORDER_RECEIVE, consumer);
+}
+
+static bool send_before_producer(struct mutant *mutant) {
+  struct draft_site site, producer;
+  if (!mutant_choose(mutant, SEND, NULL, &site) ||
+      !mutant_find_compute(mutant, *draft_at(&mutant->draft, site), &producer)) {
+    return false;
+  }
+  const size_t to = draft_cell_begin(&mutant->draft, producer);
+  return mutant_expect_at(mutant, WEFT_RULE_ORDER_SEND, mutant_move_to(mutant, site, to));
+}
+
+static bool reduce_early(struct mutant *mutant) {
+  struct draft_site site, last = {0}, next;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_REDUCE_GRAD), NULL, &site)) {
+    return false;
+  }
+  const uint32_t stage = draft_at(&mutant->draft, site)->stage;
+  bool found = false;
+  for (size_t from = 0;
+       mutant_find_next(mutant, site.rank, from, BIT(WEFT_OP_B) | BIT(WEFT_OP_W), stage, &next);
+       from = next.index + 1) {
+    last = next;
+    found = true;
+  }
+  if (!found) {
+    return false;
+  }
+  const size_t to = draft_cell_begin(&mutant->draft, last);
+  return mutant_expect_at(mutant, WEFT_RULE_REDUCE_EARLY, mutant_move_to(mutant, site, to));
+}
+
+/* Moves what follows in front of what must come first. */
+static bool invert(struct mutant *mutant, uint32_t first_ops, uint32_t second_ops,
+                   enum weft_rule rule) {
+  struct draft_site site, first;
+  if (!mutant_choose(mutant, second_ops, mutant_is_single, &site)) {
+    return false;
+  }
+  const struct weft_action action = *draft_at(&mutant->draft, site);
+  for (uint32_t op = WEFT_OP_F; op <= WEFT_OP_W; op++) {
+    if ((first_ops & BIT(op)) != 0 &&
+        draft_find(&mutant->draft, draft_action((enum weft_op)op, action.stage, action.microbatch),
+                   &first)) {
+      const size_t to = draft_cell_begin(&mutant->draft, first);
+      return mutant_expect_at(mutant, rule, mutant_move_to(mutant, site, to));
+    }
+  }
+  return false;
+}
+
+static bool backward_before_forward(struct mutant *mutant) {
+  return invert(mutant, BIT(WEFT_OP_F), GRADIENT, WEFT_RULE_ORDER_BACKWARD);
+}
+static bool weight_before_input(struct mutant *mutant) {
+  return invert(mutant, BIT(WEFT_OP_I), BIT(WEFT_OP_W), WEFT_RULE_ORDER_WEIGHT);
+}
+
+static bool has_neighbour(const struct mutant *mutant, struct draft_site site) {
+  const struct weft_action *action = draft_at(&mutant->draft, site);
+  const bool forward = action->op == WEFT_OP_F;
+  if (forward ? action->stage == 0 : action->stage + 1u == mutant->stage_count) {
+    return false;
+  }
+  return mutant_is_single(mutant, site) &&
+         mutant->rank_of[forward ? action->stage - 1u : action->stage + 1u] == site.rank;
+}
+
+static bool before_neighbour(struct mutant *mutant) {
+  struct draft_site site, producer;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_F) | GRADIENT, has_neighbour, &site)) {
+    return false;
+  }
+  struct weft_action source = *draft_at(&mutant->draft, site);
+  const bool forward = source.op == WEFT_OP_F;
+  source.op = forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  source.stage = (uint16_t)(forward ? source.stage - 1u : source.stage + 1u);
+  if (!mutant_find_compute(mutant, source, &producer)) {
+    return false;
+  }
+  const size_t to = draft_cell_begin(&mutant->draft, producer);
+  return mutant_expect_at(mutant, WEFT_RULE_ORDER_NEIGHBOUR, mutant_move_to(mutant, site, to));
+}
+
+/* RESHARD in front of the last computation that needs the stage, UNSHARD behind
+ * the first. */
+static bool reshard_early(struct mutant *mutant) {
+  struct draft_site site, next, last = {0};
+  if (!mutant_choose(mutant, BIT(WEFT_OP_RESHARD), NULL, &site)) {
+    return false;
+  }
+  const uint32_t stage = draft_at(&mutant->draft, site)->stage;
+  for (size_t from = 0;
+       mutant_find_next(mutant, site.rank, from, COMPUTE, stage, &next) && next.index < site.index;
+       from = next.index + 1) {
+    last = next;
+    last.rank = site.rank;
+  }
+  const struct weft_action victim = *draft_at(&mutant->draft, last);
+  if (victim.stage != stage || !mutant_op_in(&victim, COMPUTE)) {
+    return false;
+  }
+  (void)mutant_move_to(mutant, site, draft_cell_begin(&mutant->draft, last));
+  return mutant_expect_action(mutant, WEFT_RULE_SHARD_COMPUTE, victim);
+}
+
+static bool unshard_late(struct mutant *mutant) {
+  struct draft_site site, first;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_UNSHARD), NULL, &site)) {
+    return false;
+  }
+  const uint32_t stage = draft_at(&mutant->draft, site)->stage;
+  if (!mutant_find_next(mutant, site.rank, site.index, COMPUTE, stage, &first)) {
+    return false;
+  }
+  const struct weft_action victim = *draft_at(&mutant->draft, first);
+  (void)mutant_move_to(mutant, site, mutant_behind(mutant, first));
+  return mutant_expect_action(mutant, WEFT_RULE_SHARD_COMPUTE, victim);
+}
+
+/* --- Channels ------------------------------------------------------------------------------ */
+
+static bool next_on_edge(const struct mutant *mutant, struct draft_site site,
+                         struct draft_site *next) {
+  const struct weft_action *action = draft_at(&mutant->draft, site);
+  return mutant_find_next(mutant, site.rank, site.index + 1, BIT(action->op), action->stage, next);
+}
+
+static bool has_next_on_edge(const struct mutant *mutant, struct draft_site site) {
+  struct draft_site next;
+  return next_on_edge(mutant, site, &next);
+}
+
+/* Two transfers of one boundary change places. The receiving side finds out at
+ * the first of the two. */
+static bool swap_on_edge(struct mutant *mutant, uint32_t ops) {
+  struct draft_site first, second;
+  if (!mutant_choose(mutant, ops, has_next_on_edge, &first) ||
+      !next_on_edge(mutant, first, &second)) {
+    return false;
+  }
+  struct weft_action *row = mutant->draft.rows[first.rank].records;
+  const struct weft_action earlier = row[first.index];
+  row[first.index] = row[second.index];
+  row[second.index] = earlier;
+  return mutant_op_in(&earlier, RECV)
+             ? mutant_expect_at(mutant, WEFT_RULE_CHANNEL_ORDER, first)
+             : mutant_expect_action(mutant, WEFT_RULE_CHANNEL_ORDER, mutant_partner(earlier));
+}
+
+static bool swap_sends(struct mutant *mutant) { return swap_on_edge(mutant, SEND); }
+static bool swap_recvs(struct mutant *mutant) { return swap_on_edge(mutant, RECV); }
+
+static bool stages_of_one_rank(const struct mutant *mutant, uint32_t *stage) {
+  for (*stage = 0; *stage + 1 < mutant->stage_count; ++*stage) {
+    if (mutant->rank_of[*stage] == mutant->rank_of[*stage + 1]) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static bool send_to_oneself(struct mutant *mutant) {
+  struct draft_site site, any;
+  uint32_t stage;
+  if (!stages_of_one_rank(mutant, &stage) || !mutant_choose(mutant, SEND, NULL, &any) ||
+      !draft_find(&mutant->draft, draft_action(WEFT_OP_F, stage, 0), &site)) {
+    return false;
+  }
+  const struct weft_action send = draft_action(WEFT_OP_SEND_F, stage, 0);
+  return mutant_expect_at(mutant, WEFT_RULE_COMM_SELF,
+                          mutant_put(mutant, site.rank, mutant_behind(mutant, site), send));
+}
+
+/* Off either end of the pipeline. */
+static bool transfer_over_the_end(struct mutant *mutant) {
+  struct draft_site any;
+  const uint32_t last = mutant->stage_count - 1;
+  const struct weft_action choices[] = {
+      draft_action(WEFT_OP_RECV_F, 0, 0), draft_action(WEFT_OP_SEND_B, 0, 0),
+      draft_action(WEFT_OP_SEND_F, last, 0), draft_action(WEFT_OP_RECV_B, last, 0)};
+  if (!mutant_choose(mutant, SEND, NULL, &any)) {
+    return false;
+  }
+  const struct weft_action action = choices[weft_random_below(mutant->random, 4)];
+  const uint32_t rank = mutant->rank_of[action.stage];
+  return mutant_expect_at(mutant, WEFT_RULE_COMM_BOUNDARY,
+                          mutant_put(mutant, rank, mutant_some_gap(mutant, rank, 0), action));
+}
+
+/* --- Overlaps ------------------------------------------------------------------------------- */
+
+static bool group(struct mutant *mutant, struct draft_site first, uint32_t parts) {
+  const struct weft_action header = {.op = WEFT_OP_OVERLAP_F_B, .parts = (uint8_t)parts};
+  return mutant_expect_at(mutant, WEFT_RULE_OVERLAP_PARTS,
+                          mutant_put(mutant, first.rank, first.index, header));
+}
+
+static bool overlap_of_one(struct mutant *mutant) {
+  struct draft_site site;
+  return mutant_choose(mutant, COMPUTE, mutant_is_single, &site) && group(mutant, site, 1);
+}
+
+static const struct weft_action *cell_behind(const struct mutant *mutant, struct draft_site site) {
+  const size_t next = mutant_behind(mutant, site);
+  return next < mutant->draft.rows[site.rank].count ? &mutant->draft.rows[site.rank].records[next]
+                                                    : NULL;
+}
+
+static bool starts_odd_pair(const struct mutant *mutant, struct draft_site site) {
+  const struct weft_action *a = draft_at(&mutant->draft, site), *b = cell_behind(mutant, site);
+  return mutant_is_single(mutant, site) && b != NULL && mutant_op_in(b, COMPUTE) &&
+         !(BIT(a->op) + BIT(b->op) == BIT(WEFT_OP_F) + BIT(WEFT_OP_B) && a->stage != b->stage);
+}
+
+/* Two neighbours that are not one F and one B of different stages. */
+static bool overlap_of_others(struct mutant *mutant) {
+  struct draft_site site;
+  return mutant_choose(mutant, COMPUTE, starts_odd_pair, &site) && group(mutant, site, 2);
+}
+
+static bool is_header(const struct mutant *mutant, struct draft_site site) {
+  const struct weft_action *next = cell_behind(mutant, site);
+  return next != NULL && mutant_op_in(next, COMPUTE);
+}
+
+/* An overlap swallows its neighbour. */
+static bool overlap_of_three(struct mutant *mutant) {
+  struct draft_site site;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_OVERLAP_F_B), is_header, &site)) {
+    return false;
+  }
+  mutant->draft.rows[site.rank].records[site.index].parts++;
+  return mutant_expect_at(mutant, WEFT_RULE_OVERLAP_PARTS, site);
+}
+
+static bool overlap_part_becomes_i(struct mutant *mutant) {
+  struct draft_site site;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_OVERLAP_F_B), NULL, &site)) {
+    return false;
+  }
+  struct weft_action *cell = &mutant->draft.rows[site.rank].records[site.index];
+  struct weft_action *part = cell[1].op == WEFT_OP_B ? &cell[1] : &cell[2];
+  part->op = WEFT_OP_I;
+  const struct weft_action missing = *part;
+  return mutant_expect_at(mutant, WEFT_RULE_OVERLAP_PARTS, site) &&
+         mutant_expect_missing(mutant, WEFT_RULE_COVERAGE_BACKWARD, missing);
+}
+
+/* --- The kinds ---------------------------------------------------------------- */
+
+static const struct mutant_kind kinds[] = {
+    {"recv_after_consumer", recv_after_consumer},
+    {"send_before_producer", send_before_producer},
+    {"reduce_early", reduce_early},
+    {"backward_before_forward", backward_before_forward},
+    {"weight_before_input", weight_before_input},
+    {"before_neighbour", before_neighbour},
+    {"reshard_early", reshard_early},
+    {"unshard_late", unshard_late},
+    {"swap_sends", swap_sends},
+    {"swap_recvs", swap_recvs},
+    {"send_to_oneself", send_to_oneself},
+    {"transfer_over_the_end", transfer_over_the_end},
+    {"overlap_of_one", overlap_of_one},
+    {"overlap_of_others", overlap_of_others},
+    {"overlap_of_three", overlap_of_three},
+    {"overlap_part_becomes_i", overlap_part_becomes_i},
+};
+
+const struct mutant_group mutant_group_order = {kinds, sizeof kinds / sizeof kinds[0]};
