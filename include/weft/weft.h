@@ -22,15 +22,19 @@
  *
  * Reading order: base.h (errors, memory), ir.h (the language), spec.h (shape
  * and placement), gen.h (named schedules), lower.h (communication, buffers),
- * verify.h (the proof), inspect.h (dry run, grid, listing, difference). */
+ * verify.h (the proof), inspect.h (dry run, grid, listing, difference), costs.h
+ * and sim.h (prediction), render.h (pictures). */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
 #include <weft/base.h>
+#include <weft/costs.h>
 #include <weft/gen.h>
 #include <weft/inspect.h>
 #include <weft/ir.h>
 #include <weft/lower.h>
+#include <weft/render.h>
+#include <weft/sim.h>
 #include <weft/spec.h>
 #include <weft/verify.h>
 

@@ -1,0 +1,72 @@
+/* Weft costs: how long each action of a stage takes, what it keeps in memory,
+ * and what a transfer costs. Part of the pipeline description (module spec). */
+#ifndef WEFT_COSTS_H
+#define WEFT_COSTS_H
+
+#include <weft/spec.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Limits of a single time or size; beyond is refused by name of the field. */
+#define WEFT_COST_MAX 1e12
+
+/* Of one stage. Times are in the costs' unit, sizes in whatever unit the user
+ * counts memory in. Fields left out of a file have the value given here. */
+struct weft_stage_costs {
+  double f;                  /* forward; 1 */
+  double i;                  /* input gradient; 1 */
+  double w;                  /* weight gradient; 1 */
+  double b;                  /* full backward; i + w */
+  double overlap_f_b;        /* an overlap whose F is of this stage; f + b (b: of its B's stage) when < 0 */
+  double activation;         /* held from the start of F to the end of I or B; 1 */
+  double activation_after_i; /* held from then to the end of W; 1 */
+  double unshard;            /* time of UNSHARD; 0 */
+  double reduce_grad;        /* time of REDUCE_GRAD; 0 */
+  double parameters;         /* size while unsharded; 0 */
+  double gradients;          /* size from the first backward to REDUCE_GRAD; 0 */
+};
+
+/* A transfer over a stage boundary: it takes latency + bytes / bytes_per_unit,
+ * and occupies its channel for the second part. */
+struct weft_hop_costs {
+  double latency;        /* 0 */
+  double bytes;          /* 0 */
+  double bytes_per_unit; /* 0: the second part takes no time */
+};
+
+struct weft_costs {
+  char unit[16];        /* of time: "ms", ...; "" when none was given */
+  uint32_t stage_count; /* 1: one entry serves all stages */
+  struct weft_stage_costs *stages;
+  struct weft_hop_costs hop;
+  const struct weft_allocator *allocator;
+};
+
+/* One entry of defaults: F = I = W = 1, free transfers, activation 1. */
+WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocator,
+                                            uint32_t stage_count, struct weft_costs **out,
+                                            struct weft_error *error);
+
+/* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...}}.
+ * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown
+ * fields, duplicates, negative, NaN, infinite and absurd numbers are refused. */
+WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator,
+                                           const char *text, size_t size, const char *name,
+                                           struct weft_costs **out, struct weft_error *error);
+WEFT_API void weft_costs_destroy(struct weft_costs *costs);
+
+/* The entry of a stage. */
+WEFT_API const struct weft_stage_costs *weft_costs_of(const struct weft_costs *costs,
+                                                      uint32_t stage);
+
+/* WEFT_ERR_USAGE, naming both numbers, when the costs have neither one entry nor
+ * one per stage; also checks every number, for costs made in code. */
+WEFT_API enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,
+                                           struct weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,128 @@
+/* Weft sim: how long a program takes, where it idles and why, and what memory
+ * it needs, before anything runs.
+ *
+ *     struct weft_simulation *sim;
+ *     weft_simulate(NULL, program, costs, NULL, &sim, &error);
+ *     printf("%g, %g %% idle\n", sim->makespan, 100 * sim->bubble_ratio);
+ *
+ * Times are exact: costs become whole ticks (sim->ticks_per_unit of them to the
+ * costs' unit), which is possible for integers and for decimals of up to nine
+ * digits behind the point; other numbers are rounded to a billionth. */
+#ifndef WEFT_SIM_H
+#define WEFT_SIM_H
+
+#include <weft/costs.h>
+#include <weft/verify.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* One instruction's time, in ticks. The executor will write the same record, so
+ * predicted and measured timelines are drawn by the same code. A SEND and a
+ * RECV have the times of their transfer; bubbles have no event; the parts of an
+ * overlap have the times of the whole. */
+struct weft_event {
+  uint32_t rank;
+  uint32_t record; /* into program->actions */
+  int64_t begin;
+  int64_t end;
+};
+
+/* Why a rank was idle. */
+enum weft_idle_cause {
+  WEFT_IDLE_START,    /* before its first action */
+  WEFT_IDLE_FORWARD,  /* the activation it needs was not made, or under way */
+  WEFT_IDLE_GRADIENT, /* the gradient likewise */
+  WEFT_IDLE_CHANNEL,  /* it was made, but its transfer had to wait for the channel */
+  WEFT_IDLE_UNSHARD,  /* parameters were being gathered */
+  WEFT_IDLE_END,      /* after its last action */
+  WEFT_IDLE_CAUSES
+};
+
+/* "start", "forward", ... */
+WEFT_API const char *weft_idle_cause_name(enum weft_idle_cause cause);
+
+/* Times in the costs' unit, sizes in the costs' sizes. */
+struct weft_rank_times {
+  double busy;
+  double idle; /* makespan - busy */
+  double first_start;
+  double last_end;
+  double span; /* last_end - first_start */
+  double idle_by_cause[WEFT_IDLE_CAUSES];
+  double peak_activation; /* activations alone */
+  double peak_memory;     /* with parameters and gradients */
+  double peak_at;         /* when the activations peak first */
+  uint32_t receive_buffers_peak; /* messages that have arrived or are arriving and are not consumed */
+};
+
+struct weft_simulation {
+  const struct weft_program *program; /* borrowed */
+  double ticks_per_unit;
+  double makespan;          /* first start on any rank to last end on any */
+  double span;              /* the largest over ranks */
+  double bubble_ratio;      /* idle share of ranks x makespan */
+  double span_bubble_ratio; /* 1 - busy / span of the rank with the largest span */
+  double peak_activation;   /* the largest over ranks */
+  struct weft_rank_times *ranks; /* [rank_count] */
+  struct weft_event *events;     /* [event_count], rank after rank, each in program order */
+  uint64_t event_count;
+  const uint64_t *event_begin;   /* [rank_count + 1] into events */
+};
+
+struct weft_sim_options {
+  enum weft_channel channel; /* default edge */
+  const double *rank_factors; /* [rank_count] compute takes this many times as long; NULL: all 1 */
+  double jitter;             /* standard deviation of an action's time, as a share of it; 0 */
+  uint64_t seed;
+};
+
+WEFT_API struct weft_sim_options weft_sim_options_default(void);
+
+/* Simulates a table (data crosses ranks as it is made) or a program. Shared
+ * channels (pair, rank) need a program with SEND and RECV. WEFT_ERR_INVALID,
+ * naming who waits for what, when it cannot finish. */
+WEFT_API enum weft_status weft_simulate(const struct weft_allocator *allocator,
+                                        const struct weft_program *program,
+                                        const struct weft_costs *costs,
+                                        const struct weft_sim_options *options,
+                                        struct weft_simulation **out, struct weft_error *error);
+WEFT_API void weft_simulation_destroy(struct weft_simulation *simulation);
+
+/* The makespan alone, as fast as it gets: for searches. */
+WEFT_API enum weft_status weft_makespan(const struct weft_allocator *allocator,
+                                        const struct weft_program *program,
+                                        const struct weft_costs *costs,
+                                        const struct weft_sim_options *options, double *makespan,
+                                        struct weft_error *error);
+
+/* Time per step when steps follow each other without a barrier. */
+WEFT_API enum weft_status weft_period(const struct weft_allocator *allocator,
+                                      const struct weft_program *program,
+                                      const struct weft_costs *costs,
+                                      const struct weft_sim_options *options, double *period,
+                                      struct weft_error *error);
+
+/* The chain of actions that decides the makespan: event numbers, first to last;
+ * each begins when the one before it, or its transfer, has ended. The caller
+ * gives room for `room` numbers; *count is how many there are in all. */
+WEFT_API enum weft_status weft_critical_path(const struct weft_allocator *allocator,
+                                             const struct weft_simulation *simulation,
+                                             uint64_t *events, uint64_t room, uint64_t *count,
+                                             struct weft_error *error);
+
+/* A rank's activation memory over time: a step function, `size` from `at` on.
+ * Ascending in time. The caller gives room; *count is how many there are. */
+struct weft_memory_point {
+  double at;
+  double size;
+};
+WEFT_API void weft_memory_curve(const struct weft_simulation *simulation,
+                                const struct weft_costs *costs, uint32_t rank,
+                                struct weft_memory_point *points, uint64_t room, uint64_t *count);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
