@@ -75,9 +75,10 @@ static void add_schedule(const struct weft_schedule_info *info, const struct wef
 static int make_subjects(void **state) {
   (void)state;
   static const struct weft_shape shapes[] = {
-      {.ranks = 1, .microbatches = 3}, {.ranks = 2, .microbatches = 4},
-      {.ranks = 3, .microbatches = 6}, {.ranks = 4, .microbatches = 8},
-      {.ranks = 4, .microbatches = 2}, {.ranks = 4, .stages_per_rank = 3, .microbatches = 5},
+      {.ranks = 1, .microbatches = 3},  {.ranks = 2, .microbatches = 4},
+      {.ranks = 3, .microbatches = 6},  {.ranks = 4, .microbatches = 8},
+      {.ranks = 4, .microbatches = 2},  {.ranks = 4, .stages_per_rank = 3, .microbatches = 5},
+      {.ranks = 8, .microbatches = 16},
   };
   for (size_t schedule = 0; schedule < weft_schedule_count(); schedule++) {
     const struct weft_schedule_info *info = weft_schedule_at(schedule);
