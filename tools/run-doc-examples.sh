@@ -7,8 +7,8 @@
 # continues it, the lines that follow are its output. All examples of a document
 # run in one shell, in an empty folder, with the command as `weft`. Output is
 # standard output and standard error together, without blanks at the ends of
-# lines. A line "..." in the document stands for any lines; a block that agrees
-# with what was printed is left as it is.
+# lines. A line "..." in the document stands for any lines, and output that agrees
+# with it is left as it is.
 #
 # A document that shows how to change Weft has its examples run by a Weft so
 # changed: blocks marked `c PATH` are new files, blocks marked `diff` are applied.
@@ -33,7 +33,7 @@ build_changed() {
   sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
     blocks "c $file" >"$file"
   done
-  blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 -
+  blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace -
   "${CC:-cc}" -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -Iinclude -Isrc src/*/*.c \
     -o "$scratch/bin/weft"
 }
@@ -115,6 +115,23 @@ agrees() {
   [[ $j -eq ${#printed[@]} ]]
 }
 
+# Makes expected[] of printed[]; as many lines before and after a "..." as the
+# document had.
+renew() {
+  local i head=-1 tail=0
+  for i in "${!expected[@]}"; do
+    if [[ ${expected[i]} == ... ]]; then
+      head=$i
+      tail=$((${#expected[@]} - i - 1))
+    fi
+  done
+  if [[ $head -ge 0 && $((head + tail)) -le ${#printed[@]} ]]; then
+    expected=("${printed[@]:0:head}" ... "${printed[@]:${#printed[@]}-tail}")
+  else
+    expected=("${printed[@]}")
+  fi
+}
+
 # The output of command $1: as the document has it, if that agrees.
 write_output() {
   local expected=() printed=()
@@ -123,7 +140,7 @@ write_output() {
     mapfile -t expected <<<"${pieces[$1 + 1]}"
   fi
   if ! agrees 0 0; then
-    expected=("${printed[@]}")
+    renew
   fi
   [[ ${#expected[@]} -eq 0 ]] || printf '%s\n' "${expected[@]}"
 }

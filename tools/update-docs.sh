@@ -100,14 +100,16 @@ trap 'rm -rf "$fresh"' EXIT
 stale=0
 for document in "${documents[@]}"; do
   fill_blocks "$document" >"$fresh/filled.md"
-  tools/run-doc-examples.sh "$fresh/filled.md" >"$fresh/run.md"
-  if ! $check; then
+  if ! tools/run-doc-examples.sh "$fresh/filled.md" >"$fresh/run.md"; then
+    echo "$document: the change that it shows does not fit the sources any more" >&2
+    stale=$((stale + 1))
+  elif ! $check; then
     cmp -s "$document" "$fresh/run.md" || cp "$fresh/run.md" "$document"
   elif ! diff -u --label "$document" --label "$document, as it should be" "$document" "$fresh/run.md"; then
     stale=$((stale + 1))
   fi
 done
 if [[ $stale -gt 0 ]]; then
-  echo "$stale of ${#documents[@]} documents are stale: tools/update-docs.sh brings them up to date" >&2
+  echo "$stale of ${#documents[@]} documents are stale; tools/update-docs.sh renews output and tables" >&2
   exit 1
 fi
