@@ -1,0 +1,31 @@
+/* The colours of pictures, shared by SVG and HTML, so that an op looks the same
+ * everywhere. After Okabe and Ito: told apart with any kind of colour vision,
+ * and F, B, I and W also by lightness alone, as a grey printer leaves them
+ * (tests/test_palette.c measures both). */
+#ifndef ANALYZE_PALETTE_H
+#define ANALYZE_PALETTE_H
+
+#include <weft/ir.h>
+
+/* Colours are 0xRRGGBB; write them as "#%06" PRIx32. */
+struct weft_palette {
+  uint32_t ops[WEFT_OP_COUNT]; /* IDLE: the empty lane of a rank */
+  uint32_t background;
+  uint32_t ink;       /* text */
+  uint32_t ink_faint; /* axis numbers, units, legends */
+  uint32_t rule;      /* grid and axis lines */
+  uint32_t memory;    /* the memory strip */
+  uint32_t highlight; /* what was chosen, and the critical path */
+};
+
+/* Static storage. */
+const struct weft_palette *weft_palette_of(bool dark);
+
+/* The colour of an op of a stage when pictures are coloured by stage: the hue is
+ * the stage's, the lightness the op's. */
+uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op op, bool dark);
+
+/* Black or white: what can be read on this colour. */
+uint32_t weft_palette_ink_on(uint32_t colour);
+
+#endif
