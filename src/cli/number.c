@@ -1,5 +1,6 @@
 /* Numbers on the command line: strict, and clear about what is wrong. */
 #include <inttypes.h>
+#include <stdlib.h>
 
 #include "cli/message.h"
 #include "cli/option_parser.h"
@@ -64,4 +65,75 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
                         "numbers are written in decimal digits, without sign, unit or exponent",
                         "%s '%s' %s: expected a whole number from %" PRIu64 " to %" PRIu64, name,
                         quoted, fault, minimum, limit);
+}
+
+/* ---- Decimals and fractions ---- */
+
+/* "12", "0.5" or ".5", and *text moved behind it. strtod() alone would take hexadecimal
+ * numbers, infinities and exponents too. */
+static bool read_decimal(const char **text, double *number) {
+  const char *at = *text;
+  size_t digits = 0;
+  for (; is_digit(*at); at++) {
+    digits++;
+  }
+  if (*at == '.') {
+    for (at++; is_digit(*at); at++) {
+      digits++;
+    }
+  }
+  if (digits == 0) {
+    return false;
+  }
+  char *end;
+  *number = strtod(*text, &end);
+  *text = at;
+  /* An exponent is where strtod() would go on. */
+  return end == at;
+}
+
+static const char *real_fault(const char *text, double minimum, double maximum, double *number) {
+  double value, divisor = 1;
+  if (text[0] == '\0') {
+    return "is empty";
+  }
+  if (text[0] == '-') {
+    return "is negative";
+  }
+  if (!read_decimal(&text, &value)) {
+    return "is not a number";
+  }
+  if (*text == '/') {
+    text++;
+    if (!read_decimal(&text, &divisor)) {
+      return "has no number below the line";
+    }
+  }
+  if (*text != '\0') {
+    return "has something after its digits";
+  }
+  if (divisor <= 0) {
+    return "divides by zero";
+  }
+  *number = value / divisor;
+  if (*number < minimum) {
+    return "is too small";
+  }
+  /* So that infinity is refused too. */
+  return *number <= maximum ? NULL : "is over the limit";
+}
+
+int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number) {
+  double value = 0;
+  const char *fault = real_fault(text, minimum, maximum, &value);
+  if (fault == NULL) {
+    *number = value;
+    return WEFT_CLI_OK;
+  }
+  char quoted[80];
+  weft_cli_quote(quoted, sizeof quoted, text);
+  return weft_cli_usage(cli, "numbers are written like 2, 0.25 or 1/3, without unit or exponent",
+                        "%s '%s' %s: expected a number from %.15g to %.15g", name, quoted, fault,
+                        minimum, maximum);
 }

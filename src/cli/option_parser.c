@@ -22,6 +22,11 @@ uint64_t weft_cli_number(const struct weft_cli_arguments *arguments, enum weft_c
   return arguments->given[id] ? arguments->numbers[id] : otherwise;
 }
 
+double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
+                     double otherwise) {
+  return arguments->given[id] ? arguments->reals[id] : otherwise;
+}
+
 /* "weft help gen": where to look for what the verb takes. */
 static const char *help_hint(const struct parser *parser, char *buffer, size_t size) {
   (void)snprintf(buffer, size, "'weft help %s' lists its options", parser->arguments->verb->name);
@@ -60,6 +65,16 @@ static int bad_choice(const struct parser *parser, const struct weft_cli_option 
                         weft_cli_quote(quoted, sizeof quoted, text), option->choices);
 }
 
+static int add_to_list(const struct parser *parser, const char *name, const char *text) {
+  struct weft_cli_arguments *arguments = parser->arguments;
+  if (arguments->list_count == WEFT_CLI_LIST_MAX) {
+    return weft_cli_usage(parser->cli, "leave some out", "%s is given more than %d times", name,
+                          WEFT_CLI_LIST_MAX);
+  }
+  arguments->list[arguments->list_count++] = text;
+  return WEFT_CLI_OK;
+}
+
 static int read_value(const struct parser *parser, enum weft_cli_option_id id, const char *text) {
   const struct weft_cli_option *option = weft_cli_option_at(id);
   struct weft_cli_arguments *arguments = parser->arguments;
@@ -75,6 +90,10 @@ static int read_value(const struct parser *parser, enum weft_cli_option_id id, c
     case WEFT_CLI_KIND_NUMBER:
       return weft_cli_read_bounded(parser->cli, name, text, option->minimum, option->maximum,
                                    option->limit, &arguments->numbers[id]);
+    case WEFT_CLI_KIND_REAL:
+      return weft_cli_read_real(parser->cli, name, text, (double)option->minimum,
+                                (double)option->maximum, &arguments->reals[id]);
+    case WEFT_CLI_KIND_LIST: return add_to_list(parser, name, text);
     case WEFT_CLI_KIND_CHOICE:
       return find_choice(option->choices, text, &arguments->choices[id])
                  ? WEFT_CLI_OK

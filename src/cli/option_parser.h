@@ -5,13 +5,17 @@
 #include "cli/option_table.h"
 
 #define WEFT_CLI_OPERANDS_MAX 2
+#define WEFT_CLI_LIST_MAX 64
 
 struct weft_cli_arguments {
   const struct weft_cli_verb *verb;
   bool given[WEFT_CLI_OPTION_COUNT];
   const char *texts[WEFT_CLI_OPTION_COUNT]; /* the value as written */
   uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options */
+  double reals[WEFT_CLI_OPTION_COUNT];      /* of REAL options */
   unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE options: index into their list */
+  const char *list[WEFT_CLI_LIST_MAX];      /* values of the LIST option; a verb has at most one */
+  unsigned list_count;
   const char *operands[WEFT_CLI_OPERANDS_MAX];
   unsigned operand_count;
 };
@@ -41,5 +45,14 @@ enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number);
  * upper end that the message names. */
 int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
                           uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number);
+
+/* The option's number, or `otherwise` when it was not given. */
+double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
+                     double otherwise);
+
+/* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction
+ * ("1/3"). Says what is wrong and returns WEFT_CLI_USAGE otherwise. */
+int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number);
 
 #endif

@@ -7,6 +7,9 @@
 
 #include "cli/verbs.h"
 
+/* WEFT_COST_MAX as a whole number. */
+#define COST_MAX UINT64_C(1000000000000)
+
 /* Numbers that the library limits are passed on as far as its types go, because
  * its message can name the number of actions too. */
 static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
@@ -46,6 +49,30 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                       "findings to report in full; default 100"},
     [WEFT_CLI_OPTION_STEPS] = {'\0', "steps", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                                "write the untimed dry run as CSV"},
+    [WEFT_CLI_OPTION_F] = {'\0', "f", WEFT_CLI_KIND_REAL, "T", NULL, 0, COST_MAX, COST_MAX,
+                           "time of a forward; default 1"},
+    [WEFT_CLI_OPTION_B] = {'\0', "b", WEFT_CLI_KIND_REAL, "T", NULL, 0, COST_MAX, COST_MAX,
+                           "time of a full backward; default that of I and W together"},
+    [WEFT_CLI_OPTION_I] = {'\0', "i", WEFT_CLI_KIND_REAL, "T", NULL, 0, COST_MAX, COST_MAX,
+                           "time of an input gradient; default 1"},
+    [WEFT_CLI_OPTION_W] = {'\0', "w", WEFT_CLI_KIND_REAL, "T", NULL, 0, COST_MAX, COST_MAX,
+                           "time of a weight gradient; default 1"},
+    [WEFT_CLI_OPTION_HOP] = {'\0', "hop", WEFT_CLI_KIND_REAL, "T", NULL, 0, COST_MAX, COST_MAX,
+                             "time of one transfer between ranks; default 0"},
+    [WEFT_CLI_OPTION_COSTS] = {'\0', "costs", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                               "read times and sizes of every stage from a JSON file"},
+    [WEFT_CLI_OPTION_SLOW] = {'\0', "slow", WEFT_CLI_KIND_LIST, "RANK=FACTOR", NULL, 0, 0, 0,
+                              "this rank computes FACTOR times as long; may be repeated"},
+    [WEFT_CLI_OPTION_JITTER] = {'\0', "jitter", WEFT_CLI_KIND_REAL, "SHARE", NULL, 0, 1, 1,
+                                "times vary by this share (standard deviation)"},
+    [WEFT_CLI_OPTION_RUNS] = {'\0', "runs", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 1000000, 1000000,
+                              "simulate N times with --jitter, and show percentiles; default 100"},
+    [WEFT_CLI_OPTION_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX,
+                              UINT64_MAX, "of --jitter; the same seed gives the same times"},
+    [WEFT_CLI_OPTION_MEMORY] = {'\0', "memory", WEFT_CLI_KIND_REAL, "LIMIT", NULL, 0, COST_MAX,
+                                COST_MAX, "the most activation memory that a rank may need"},
+    [WEFT_CLI_OPTION_CRITICAL_PATH] = {'\0', "critical-path", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0,
+                                       0, "list the chain of actions that decides the makespan"},
     [WEFT_CLI_OPTION_GRID] = {'\0', "grid", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                               "draw the grid of steps and ranks as text"},
     [WEFT_CLI_OPTION_RANK] = {'\0', "rank", WEFT_CLI_KIND_NUMBER, "R", NULL, 0, WEFT_RANKS_MAX - 1,
@@ -75,7 +102,10 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
 
 #define BIT(NAME) (UINT64_C(1) << WEFT_CLI_OPTION_##NAME)
 #define EVERY_VERB (BIT(OUTPUT) | BIT(HELP))
-#define COSTS "f|b|i|w|hop|costs"
+/* What weft_cli_costs_read() (cost_options.h) reads. */
+#define COSTS                                                                             \
+  (BIT(F) | BIT(B) | BIT(I) | BIT(W) | BIT(HOP) | BIT(COSTS) | BIT(CHANNEL) | BIT(SLOW) | \
+   BIT(JITTER) | BIT(SEED))
 
 static const struct weft_cli_verb verbs[] = {
     {"gen", "NAME", 1, "schedule",
@@ -105,13 +135,13 @@ static const struct weft_cli_verb verbs[] = {
      "The proof holds for the given model of communication. The default is the strictest: what "
      "cannot hang there cannot hang anywhere.",
      "weft verify program.csv --comm slots:2 --channel pair", weft_cli_verb_verify},
-    {"sim", "[FILE]", 1, "file", BIT(STEPS) | BIT(JSON) | EVERY_VERB, COSTS "|channel",
-     "run through a schedule step by step, untimed",
+    {"sim", "[FILE]", 1, "file",
+     BIT(STEPS) | COSTS | BIT(RUNS) | BIT(MEMORY) | BIT(CRITICAL_PATH) | BIT(JSON) | EVERY_VERB, "",
+     "predict how long a schedule takes, where it idles, and its memory",
      "With --steps: writes the same actions with a bubble wherever a rank had to wait. A "
      "compute-only table gets its SEND and RECV first.",
      "weft gen GPipe -p 4 -m 4 | weft sim --steps", weft_cli_verb_sim},
-    {"show", "[FILE]", 1, "file", BIT(GRID) | EVERY_VERB, COSTS "|channel|json",
-     "draw a table or program",
+    {"show", "[FILE]", 1, "file", BIT(GRID) | COSTS | EVERY_VERB, "json", "draw a table or program",
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
      "weft gen ZBVZeroBubble -p 4 -m 8 | weft show --grid", weft_cli_verb_show},
     {"explain", "[FILE]", 1, "file", BIT(RANK) | BIT(JSON) | EVERY_VERB, "",

@@ -25,6 +25,18 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_STAGES,
   WEFT_CLI_OPTION_MAX_FINDINGS,
   WEFT_CLI_OPTION_STEPS,
+  WEFT_CLI_OPTION_F,
+  WEFT_CLI_OPTION_B,
+  WEFT_CLI_OPTION_I,
+  WEFT_CLI_OPTION_W,
+  WEFT_CLI_OPTION_HOP,
+  WEFT_CLI_OPTION_COSTS,
+  WEFT_CLI_OPTION_SLOW,
+  WEFT_CLI_OPTION_JITTER,
+  WEFT_CLI_OPTION_RUNS,
+  WEFT_CLI_OPTION_SEED,
+  WEFT_CLI_OPTION_MEMORY,
+  WEFT_CLI_OPTION_CRITICAL_PATH,
   WEFT_CLI_OPTION_GRID,
   WEFT_CLI_OPTION_RANK,
   WEFT_CLI_OPTION_MAX_DIFFERENCES,
@@ -42,6 +54,8 @@ enum weft_cli_option_id {
 enum weft_cli_option_kind {
   WEFT_CLI_KIND_FLAG,
   WEFT_CLI_KIND_NUMBER, /* whole, minimum ... maximum */
+  WEFT_CLI_KIND_REAL,   /* decimal or a fraction, minimum ... maximum */
+  WEFT_CLI_KIND_LIST,   /* may be given again, each time adds; checked by the verb */
   WEFT_CLI_KIND_CHOICE, /* one of `choices` */
   WEFT_CLI_KIND_MODEL,  /* one of `choices`, checked by the verb (slots:K) */
   WEFT_CLI_KIND_FILE
