@@ -171,6 +171,7 @@ static bool can_run(const struct weft_verify_context *context) {
   const struct weft_findings *findings = &context->findings;
   const bool misplaced = !has_all_stages(context) ||
                          weft_findings_any(findings, WEFT_RULE_EMPTY, WEFT_RULE_PLACEMENT_RANK) ||
+                         findings->count[WEFT_RULE_OVERLAP_PARTS] > 0 ||
                          findings->count[WEFT_RULE_DUPLICATE] > 0;
   if (weft_has_transfers(context)) {
     return !misplaced && findings->count[WEFT_RULE_COMM_BOUNDARY] == 0 &&

@@ -1,0 +1,28 @@
+/* Why a rank stands idle before an event, read off the events: for pictures,
+ * which show it gap by gap. */
+#ifndef ANALYZE_IDLE_GAP_H
+#define ANALYZE_IDLE_GAP_H
+
+#include <weft/inspect.h>
+#include <weft/sim.h>
+
+#define WEFT_EVENT_NONE UINT64_MAX
+
+/* The event of a record, WEFT_EVENT_NONE where it has none. */
+uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record);
+
+struct weft_idle_gap {
+  int64_t ticks;              /* 0: no gap */
+  enum weft_idle_cause cause; /* of its larger part; meaningless without a gap */
+  uint64_t awaited;           /* the event whose end ended it: a compute action, a RECV or an
+                                 UNSHARD; WEFT_EVENT_NONE at the start */
+};
+
+/* The gap before a compute event or an overlap's header. `idle_from` is when
+ * the rank ended its compute before it, or, before its first, when the first
+ * rank of all began; `first` says which. */
+struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
+                                          const struct weft_links *links, uint64_t event,
+                                          int64_t idle_from, bool first);
+
+#endif

@@ -1,0 +1,63 @@
+/* A rank's activation memory over time, from its events. */
+#include <weft/sim.h>
+
+#include "ir/action.h"
+
+struct curve {
+  struct weft_memory_point *points;
+  uint64_t room;
+  uint64_t count;
+  double size;
+};
+
+/* Several changes at one time are one point. */
+static void change(struct curve *curve, double at, double by) {
+  if (by == 0) {
+    return;
+  }
+  curve->size += by;
+  const bool same = curve->count > 0 && curve->count <= curve->room &&
+                    curve->points[curve->count - 1].at == at;
+  if (!same && curve->count++ >= curve->room) {
+    return;
+  }
+  if (curve->count <= curve->room) {
+    curve->points[curve->count - 1] = (struct weft_memory_point){.at = at, .size = curve->size};
+  }
+}
+
+static double size_at_end(struct weft_action action, const struct weft_stage_costs *costs) {
+  switch (action.op) {
+    case WEFT_OP_B: return -costs->activation;
+    case WEFT_OP_I: return costs->activation_after_i - costs->activation;
+    case WEFT_OP_W: return -costs->activation_after_i;
+    default: return 0;
+  }
+}
+
+void weft_memory_curve(const struct weft_simulation *simulation, const struct weft_costs *costs,
+                       uint32_t rank, struct weft_memory_point *points, uint64_t room,
+                       uint64_t *count) {
+  const struct weft_program *program = simulation->program;
+  struct curve curve = {.points = points, .room = room};
+  const double unit = simulation->ticks_per_unit;
+  for (uint64_t e = simulation->event_begin[rank]; e < simulation->event_begin[rank + 1];) {
+    /* An overlap's parts begin together, then end together. */
+    const struct weft_action *cell = &program->actions[simulation->events[e].record];
+    const uint32_t records = weft_cell_records(cell);
+    for (uint32_t k = 0; k < records; k++) {
+      if (cell[k].op == WEFT_OP_F) {
+        change(&curve, (double)simulation->events[e].begin / unit,
+               weft_costs_of(costs, cell[k].stage)->activation);
+      }
+    }
+    for (uint32_t k = 0; k < records; k++) {
+      if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+        change(&curve, (double)simulation->events[e].end / unit,
+               size_at_end(cell[k], weft_costs_of(costs, cell[k].stage)));
+      }
+    }
+    e += records;
+  }
+  *count = curve.count;
+}

@@ -1,0 +1,7 @@
+/* What pictures look like unless told otherwise. */
+#include <weft/render.h>
+
+struct weft_render_options weft_render_options_default(void) {
+  return (struct weft_render_options){
+      .width = 0, .colour = false, .dark = false, .colour_by = WEFT_COLOUR_BY_OP};
+}

@@ -1,0 +1,405 @@
+/* Simulation, makespan, period: what the public header promises, from runs. */
+#include <weft/sim.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "analyze/sim_run.h"
+#include "base/fail.h"
+
+struct weft_sim_options weft_sim_options_default(void) {
+  return (struct weft_sim_options){.channel = WEFT_CHANNEL_EDGE};
+}
+
+const char *weft_idle_cause_name(enum weft_idle_cause cause) {
+  static const char *const names[WEFT_IDLE_CAUSES] = {"start",   "forward", "gradient",
+                                                      "channel", "unshard", "end"};
+  return names[cause];
+}
+
+static const struct weft_sim_options *or_default(const struct weft_sim_options *options,
+                                                 struct weft_sim_options *standard) {
+  *standard = weft_sim_options_default();
+  return options != NULL ? options : standard;
+}
+
+/* ---- The whole simulation ---- */
+
+/* The simulation and the arena that owns all it points at. */
+struct owned_simulation {
+  struct weft_simulation simulation;
+  struct weft_arena arena;
+};
+
+/* Room for an event per record that is no bubble. */
+static bool allocate_events(struct weft_sim_run *run, struct owned_simulation *owned) {
+  const struct weft_program *program = run->program;
+  const uint32_t p = program->rank_count;
+  uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
+  if (begin == NULL) {
+    return false;
+  }
+  for (uint32_t r = 0; r < p; r++) {
+    uint64_t events = 0;
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      events += program->actions[i].op != WEFT_OP_IDLE;
+    }
+    begin[r + 1] = begin[r] + events;
+  }
+  struct weft_simulation *simulation = &owned->simulation;
+  simulation->event_count = begin[p];
+  simulation->event_begin = begin;
+  simulation->events = weft_array_allocate(owned->arena.allocator, simulation->event_count,
+                                           sizeof *simulation->events);
+  simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
+  run->events = simulation->events;
+  run->event_begin = begin;
+  run->records = weft_arena_allocate(&run->arena, p, sizeof *run->records);
+  run->has_gradients =
+      weft_arena_allocate(&run->arena, program->stage_count, sizeof *run->has_gradients);
+  return simulation->events != NULL && simulation->ranks != NULL && run->records != NULL &&
+         run->has_gradients != NULL;
+}
+
+/* Parameters that are never sharded are there all the time. */
+static void hold_parameters(struct weft_sim_run *run) {
+  const struct weft_program *program = run->program;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (program->actions[i].op == WEFT_OP_UNSHARD || program->actions[i].op == WEFT_OP_RESHARD) {
+      return;
+    }
+  }
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    if (run->rank_of[s] != WEFT_RANK_NONE) {
+      struct weft_rank_record *record = &run->records[run->rank_of[s]];
+      record->memory += weft_costs_of(run->costs, s)->parameters;
+      record->peak_memory = record->memory;
+    }
+  }
+}
+
+/* The times of transfers, known only now; a SEND and its RECV have the same. */
+static void write_transfers(const struct weft_sim_run *run) {
+  const struct weft_program *program = run->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    uint64_t event = run->event_begin[r];
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      const struct weft_action action = program->actions[i];
+      struct weft_action recv = action;
+      if (action.op == WEFT_OP_IDLE) {
+        continue;
+      }
+      if (weft_op_in(action.op, WEFT_OPS_SEND)) {
+        (void)weft_action_partner(action, program->stage_count, &recv);
+      }
+      if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+        const struct weft_arrival *arrival =
+            weft_sim_input(run, recv.op == WEFT_OP_RECV_F || recv.op == WEFT_OP_SEND_F, recv.stage,
+                           recv.microbatch);
+        const bool known = arrival->arrive != WEFT_TIME_UNKNOWN;
+        run->events[event] = (struct weft_event){.rank = r,
+                                                 .record = (uint32_t)i,
+                                                 .begin = known ? arrival->start : 0,
+                                                 .end = known ? arrival->arrive : 0};
+      }
+      event++;
+    }
+  }
+}
+
+/* ---- Receive buffers ---- */
+
+static int compare_times(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Receives stand nearly in the order of their arrival, so insertion is nearly
+ * free; where they do not, sorting takes over. */
+static void sort_times(int64_t *times, size_t count) {
+  size_t moves = 0;
+  for (size_t i = 1; i < count; i++) {
+    const int64_t time = times[i];
+    size_t j = i;
+    for (; j > 0 && times[j - 1] > time; j--) {
+      times[j] = times[j - 1];
+      moves++;
+    }
+    times[j] = time;
+    if (moves > 16 * count) {
+      qsort(times, count, sizeof *times, compare_times);
+      return;
+    }
+  }
+}
+
+/* A buffer is taken from the start of a transfer to the end of the action that
+ * consumes it. Both lists are in order of time, so one walk finds the peak. */
+static uint32_t peak_buffers(int64_t *taken, size_t taken_count, const int64_t *freed,
+                             size_t freed_count) {
+  size_t f = 0;
+  uint32_t peak = 0;
+  sort_times(taken, taken_count);
+  for (size_t t = 0; t < taken_count; t++) {
+    while (f < freed_count && freed[f] <= taken[t]) {
+      f++;
+    }
+    const uint32_t held = (uint32_t)(t + 1 - f);
+    peak = held > peak ? held : peak;
+  }
+  return peak;
+}
+
+static void count_buffers(const struct weft_sim_run *run, uint32_t rank, int64_t *taken,
+                          int64_t *freed, struct weft_rank_times *times) {
+  const struct weft_program *program = run->program;
+  size_t taken_count = 0, freed_count = 0;
+  for (uint64_t e = run->event_begin[rank]; e < run->event_begin[rank + 1]; e++) {
+    const struct weft_action action = program->actions[run->events[e].record];
+    uint32_t producer;
+    if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
+        !weft_action_input(action, program->stage_count, &producer) ||
+        run->rank_of[producer] == rank) {
+      continue;
+    }
+    const struct weft_arrival *arrival =
+        weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch);
+    taken[taken_count++] = arrival->start;
+    freed[freed_count++] = run->events[e].end;
+  }
+  times->receive_buffers_peak = peak_buffers(taken, taken_count, freed, freed_count);
+}
+
+static bool count_all_buffers(struct weft_sim_run *run, struct weft_simulation *simulation) {
+  uint64_t longest = 0;
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    const uint64_t size = run->event_begin[r + 1] - run->event_begin[r];
+    longest = size > longest ? size : longest;
+  }
+  int64_t *times = weft_array_allocate(run->allocator, 2 * longest, sizeof *times);
+  if (times == NULL) {
+    return false;
+  }
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    count_buffers(run, r, times, times + longest, &simulation->ranks[r]);
+  }
+  weft_array_free(run->allocator, times, 2 * longest, sizeof *times);
+  return true;
+}
+
+/* ---- Results ---- */
+
+static int64_t last_end(const struct weft_rank_run *rank) {
+  return rank->clock > rank->stream ? rank->clock : rank->stream;
+}
+
+struct range {
+  int64_t first;
+  int64_t last;
+};
+
+/* From the first begin to the last end, over ranks that do anything. */
+static struct range whole_range(const struct weft_sim_run *run) {
+  struct range range = {.first = INT64_MAX, .last = INT64_MIN};
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    const struct weft_rank_record *record = &run->records[r];
+    if (record->has_begun) {
+      const int64_t end = last_end(&run->ranks[r]);
+      range.first = record->first_begin < range.first ? record->first_begin : range.first;
+      range.last = end > range.last ? end : range.last;
+    }
+  }
+  return range.first == INT64_MAX ? (struct range){0, 0} : range;
+}
+
+static void fill_rank(const struct weft_sim_run *run, uint32_t rank, struct range range,
+                      struct weft_rank_times *times) {
+  const struct weft_rank_record *record = &run->records[rank];
+  const double unit = run->ticks.per_unit;
+  const int64_t first = record->has_begun ? record->first_begin : range.last;
+  const int64_t last = record->has_begun ? last_end(&run->ranks[rank]) : range.last;
+  times->busy = (double)record->busy / unit;
+  times->idle = (double)(range.last - range.first - record->busy) / unit;
+  times->first_start = (double)(first - range.first) / unit;
+  times->last_end = (double)(last - range.first) / unit;
+  times->span = (double)(last - first) / unit;
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    times->idle_by_cause[cause] = (double)record->idle[cause] / unit;
+  }
+  times->idle_by_cause[WEFT_IDLE_START] = (double)(first - range.first) / unit;
+  times->idle_by_cause[WEFT_IDLE_END] = (double)(range.last - run->ranks[rank].clock) / unit;
+  if (!record->has_begun) {
+    times->idle_by_cause[WEFT_IDLE_END] = 0;
+  }
+  times->peak_activation = record->peak_activation;
+  times->peak_memory = record->peak_memory;
+  times->peak_at = (double)(record->peak_at - range.first) / unit;
+}
+
+static void fill_simulation(const struct weft_sim_run *run, struct weft_simulation *simulation) {
+  const struct range range = whole_range(run);
+  const uint32_t p = run->program->rank_count;
+  double busy = 0, widest_busy = 0;
+  simulation->program = run->program;
+  simulation->ticks_per_unit = run->ticks.per_unit;
+  simulation->makespan = (double)(range.last - range.first) / run->ticks.per_unit;
+  for (uint32_t r = 0; r < p; r++) {
+    struct weft_rank_times *times = &simulation->ranks[r];
+    fill_rank(run, r, range, times);
+    busy += times->busy;
+    if (times->span > simulation->span) {
+      simulation->span = times->span;
+      widest_busy = times->busy;
+    }
+    simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
+  }
+  simulation->bubble_ratio =
+      simulation->makespan > 0 ? 1 - busy / (p * simulation->makespan) : 0;
+  simulation->span_bubble_ratio = simulation->span > 0 ? 1 - widest_busy / simulation->span : 0;
+}
+
+static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
+                                 struct weft_error *error) {
+  if (!allocate_events(run, owned)) {
+    return weft_fail_memory(error, run->program->action_count * sizeof(struct weft_event));
+  }
+  hold_parameters(run);
+  WEFT_TRY(weft_sim_run_all(run, NULL, error));
+  write_transfers(run);
+  fill_simulation(run, &owned->simulation);
+  return count_all_buffers(run, &owned->simulation)
+             ? WEFT_OK
+             : weft_fail_memory(error, run->program->action_count * sizeof(int64_t));
+}
+
+enum weft_status weft_simulate(const struct weft_allocator *allocator,
+                               const struct weft_program *program, const struct weft_costs *costs,
+                               const struct weft_sim_options *options,
+                               struct weft_simulation **out, struct weft_error *error) {
+  struct weft_sim_options standard;
+  struct weft_sim_run run;
+  struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
+  if (owned == NULL) {
+    return weft_fail_memory(error, sizeof *owned);
+  }
+  owned->arena.allocator = allocator;
+  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
+                                              or_default(options, &standard), error);
+  if (status == WEFT_OK) {
+    status = simulate(&run, owned, error);
+  }
+  weft_sim_run_finish(&run);
+  if (status < 0) {
+    weft_simulation_destroy(&owned->simulation);
+    return status;
+  }
+  *out = &owned->simulation;
+  return WEFT_OK;
+}
+
+void weft_simulation_destroy(struct weft_simulation *simulation) {
+  if (simulation == NULL) {
+    return;
+  }
+  struct owned_simulation *owned = (struct owned_simulation *)simulation; /* its first member */
+  struct weft_arena arena = owned->arena;
+  weft_array_free(arena.allocator, simulation->events, simulation->event_count,
+                  sizeof *simulation->events);
+  weft_array_free(arena.allocator, owned, 1, sizeof *owned);
+  weft_arena_finish(&arena);
+}
+
+/* ---- Makespan ---- */
+
+/* Ranks begin at 0, so the last end is the makespan if something begins at once;
+ * a table's stage 0 does. */
+static int64_t latest_end(const struct weft_sim_run *run) {
+  int64_t latest = 0;
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    const int64_t end = last_end(&run->ranks[r]);
+    latest = end > latest ? end : latest;
+  }
+  return latest;
+}
+
+enum weft_status weft_makespan(const struct weft_allocator *allocator,
+                               const struct weft_program *program, const struct weft_costs *costs,
+                               const struct weft_sim_options *options, double *makespan,
+                               struct weft_error *error) {
+  struct weft_sim_options standard;
+  struct weft_sim_run run;
+  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
+                                              or_default(options, &standard), error);
+  if (status == WEFT_OK) {
+    status = weft_sim_run_all(&run, NULL, error);
+  }
+  if (status == WEFT_OK) {
+    *makespan = (double)latest_end(&run) / run.ticks.per_unit;
+  }
+  weft_sim_run_finish(&run);
+  return status;
+}
+
+/* ---- Period ----
+ *
+ * A step maps the times at which ranks may begin to the times at which they have
+ * ended; the next step begins there. The map is linear in the algebra of maxima
+ * and sums, so after some steps the times repeat, shifted by a constant every
+ * few steps: that constant over the number of steps is the period. */
+enum { PERIOD_STEPS_MAX = 64, PERIOD_CYCLE_MAX = 8 };
+
+/* Whether now and then differ by the same shift on every rank. */
+static bool is_shifted(const int64_t *now, const int64_t *then, uint32_t ranks) {
+  for (uint32_t r = 1; r < ranks; r++) {
+    if (now[r] - then[r] != now[0] - then[0]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static enum weft_status find_period(struct weft_sim_run *run, int64_t *history, double *period,
+                                    struct weft_error *error) {
+  const uint32_t p = run->program->rank_count;
+  for (uint32_t step = 0; step < PERIOD_STEPS_MAX; step++) {
+    int64_t *now = history + (size_t)(step + 1) * p;
+    WEFT_TRY(weft_sim_run_all(run, now - p, error));
+    for (uint32_t r = 0; r < p; r++) {
+      now[r] = last_end(&run->ranks[r]);
+    }
+    for (uint32_t cycle = 1; cycle <= PERIOD_CYCLE_MAX && cycle <= step; cycle++) {
+      const int64_t *then = now - (size_t)cycle * p;
+      if (is_shifted(now, then, p)) {
+        *period = (double)(now[0] - then[0]) / cycle / run->ticks.per_unit;
+        return WEFT_OK;
+      }
+    }
+  }
+  /* Not yet settled: the mean of the second half is within 1/32 of a step. */
+  const int64_t *last = history + (size_t)PERIOD_STEPS_MAX * p;
+  const int64_t *half = history + (size_t)(PERIOD_STEPS_MAX / 2) * p;
+  *period = (double)(last[0] - half[0]) / (PERIOD_STEPS_MAX / 2) / run->ticks.per_unit;
+  return WEFT_OK;
+}
+
+enum weft_status weft_period(const struct weft_allocator *allocator,
+                             const struct weft_program *program, const struct weft_costs *costs,
+                             const struct weft_sim_options *options, double *period,
+                             struct weft_error *error) {
+  struct weft_sim_options standard;
+  struct weft_sim_run run;
+  const size_t size = (size_t)(PERIOD_STEPS_MAX + 1) * program->rank_count;
+  int64_t *history = weft_array_allocate_zero(allocator, size, sizeof *history);
+  if (history == NULL) {
+    return weft_fail_memory(error, size * sizeof *history);
+  }
+  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
+                                              or_default(options, &standard), error);
+  if (status == WEFT_OK) {
+    status = program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;
+  }
+  weft_sim_run_finish(&run);
+  weft_array_free(allocator, history, size, sizeof *history);
+  return status;
+}

@@ -1,0 +1,452 @@
+/* The timed run. Every action begins when its rank has finished the one before
+ * and its input has arrived; a transfer starts when its data is made and its
+ * channel is free. All of these are maxima and sums, so the order in which ranks
+ * are looked at does not matter: a rank is walked until its next input's arrival
+ * is unknown, and again when that becomes known. No event queue is needed, and
+ * the cost is linear.
+ *
+ * The walk is compiled twice: bare, for the makespan, and with events, causes
+ * and memory. */
+#include "analyze/sim_run.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "ir/pairs.h"
+
+/* ---- Ranks that wait ---- */
+
+void weft_sim_wake(struct weft_sim_run *run, uint32_t rank, const struct weft_arrival *arrival) {
+  struct weft_rank_run *state = &run->ranks[rank];
+  if (state->waits_for == arrival && !state->queued) {
+    state->queued = true;
+    run->work[run->work_count++] = rank;
+  }
+}
+
+/* ---- Durations ---- */
+
+/* Deterministic noise: the same for a seed, a rank and a record, whatever the
+ * order of the walk. Sum of uniforms, near enough to a normal distribution. */
+static double noise(const struct weft_sim_run *run, uint64_t record) {
+  struct weft_random random = {.state = run->options->seed * UINT64_C(0x9e3779b97f4a7c15) + record};
+  double sum = 0;
+  for (int k = 0; k < 12; k++) {
+    sum += (double)(weft_random_next(&random) >> 11) * 0x1p-53;
+  }
+  return sum - 6;
+}
+
+static int64_t adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t record,
+                      int64_t duration) {
+  double factor = 1;
+  if (run->options->rank_factors != NULL) {
+    factor = run->options->rank_factors[rank];
+  }
+  if (run->options->jitter > 0) {
+    factor *= fmax(0, 1 + run->options->jitter * noise(run, record));
+  }
+  return llrint((double)duration * factor);
+}
+
+static int64_t overlap_duration(const struct weft_sim_run *run, const struct weft_action *cell) {
+  int64_t sum = 0;
+  for (uint32_t k = 1; k <= cell->parts; k++) {
+    const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, cell[k].stage);
+    if (cell[k].op == WEFT_OP_F && ticks->overlap >= 0) {
+      return ticks->overlap;
+    }
+    sum += weft_op_in(cell[k].op, WEFT_OPS_COMPUTE) ? ticks->compute[cell[k].op - WEFT_OP_F] : 0;
+  }
+  return sum;
+}
+
+/* ---- Memory ---- */
+
+static void hold(struct weft_rank_record *record, double activation, double other, int64_t at) {
+  record->activation += activation;
+  record->memory += activation + other;
+  if (record->activation > record->peak_activation) {
+    record->peak_activation = record->activation;
+    record->peak_at = at;
+  }
+  record->peak_memory = fmax(record->peak_memory, record->memory);
+}
+
+static void remember_begin(struct weft_sim_run *run, struct weft_rank_record *record,
+                           struct weft_action action, int64_t begin) {
+  const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
+  if (action.op == WEFT_OP_F) {
+    hold(record, costs->activation, 0, begin);
+  } else if (!run->has_gradients[action.stage]) {
+    run->has_gradients[action.stage] = true;
+    hold(record, 0, costs->gradients, begin);
+  }
+}
+
+static void remember_end(struct weft_sim_run *run, struct weft_rank_record *record,
+                         struct weft_action action, int64_t end) {
+  const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
+  switch (action.op) {
+    case WEFT_OP_B: hold(record, -costs->activation, 0, end); break;
+    case WEFT_OP_I: hold(record, costs->activation_after_i - costs->activation, 0, end); break;
+    case WEFT_OP_W: hold(record, -costs->activation_after_i, 0, end); break;
+    default: break;
+  }
+}
+
+/* ---- Causes ---- */
+
+/* The rank was idle from its clock to `begin`, because of an input or of
+ * parameters that came late. */
+static void blame(struct weft_rank_record *record, const struct weft_rank_run *state,
+                  const struct weft_arrival *input, bool forward, int64_t unsharded,
+                  int64_t begin) {
+  const int64_t gap = begin - state->clock;
+  if (!record->has_begun) {
+    record->has_begun = true;
+    record->first_begin = begin;
+    return; /* the start is reckoned from the first begin of all ranks */
+  }
+  if (gap <= 0) {
+    return;
+  }
+  if (input == NULL || unsharded > input->arrive) {
+    record->idle[WEFT_IDLE_UNSHARD] += gap;
+    return;
+  }
+  const int64_t held_up = input->start - input->produced;
+  const int64_t channel = held_up < gap ? held_up : gap;
+  record->idle[WEFT_IDLE_CHANNEL] += channel;
+  record->idle[forward ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
+}
+
+/* ---- Transfers ---- */
+
+static void send_over(struct weft_sim_run *run, struct weft_arrival *arrival, uint32_t edge) {
+  int64_t *channel = &run->edge_free[edge];
+  arrival->start = arrival->produced > *channel ? arrival->produced : *channel;
+  *channel = arrival->start + run->ticks.occupancy;
+  arrival->arrive = *channel + run->ticks.latency;
+}
+
+/* An action has made something: hand it over on the rank, send it, or leave it
+ * for its SEND. */
+static inline void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
+                           int64_t end) {
+  uint32_t consumer;
+  if (!weft_action_output(action, run->program->stage_count, &consumer)) {
+    return;
+  }
+  const bool forward = action.op == WEFT_OP_F;
+  const uint32_t to = run->rank_of[consumer];
+  struct weft_arrival *arrival = weft_sim_input(run, forward, consumer, action.microbatch);
+  arrival->produced = end;
+  if (to == rank) {
+    arrival->start = arrival->arrive = end;
+  } else if (!run->has_transfers) {
+    send_over(run, arrival, 2u * action.stage + !forward);
+    if (to != WEFT_RANK_NONE) {
+      weft_sim_wake(run, to, arrival);
+    }
+  } else if (run->queues != NULL) {
+    weft_sim_queues_produced(run, 2u * action.stage + !forward);
+  }
+}
+
+static void send(struct weft_sim_run *run, struct weft_action action) {
+  struct weft_action recv;
+  if (run->queues != NULL || !weft_action_partner(action, run->program->stage_count, &recv)) {
+    return;
+  }
+  const bool forward = action.op == WEFT_OP_SEND_F;
+  struct weft_arrival *arrival = weft_sim_input(run, forward, recv.stage, recv.microbatch);
+  if (arrival->produced == WEFT_TIME_UNKNOWN) {
+    return; /* before its producer: the receiver will be found stuck */
+  }
+  send_over(run, arrival, 2u * action.stage + !forward);
+  if (run->rank_of[recv.stage] != WEFT_RANK_NONE) {
+    weft_sim_wake(run, run->rank_of[recv.stage], arrival);
+  }
+}
+
+/* ---- Collectives: on a stream of their own, after the compute before them ---- */
+
+static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                           struct weft_action action) {
+  const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, action.stage);
+  const int64_t duration = action.op == WEFT_OP_UNSHARD       ? ticks->unshard
+                           : action.op == WEFT_OP_REDUCE_GRAD ? ticks->reduce_grad
+                                                              : 0;
+  const int64_t begin = state->clock > state->stream ? state->clock : state->stream;
+  state->stream = begin + duration;
+  if (action.op == WEFT_OP_UNSHARD) {
+    run->unsharded_at[action.stage] = state->stream;
+  }
+  if (run->events != NULL) {
+    const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
+    struct weft_rank_record *record = &run->records[rank];
+    run->events[state->event++] = (struct weft_event){
+        .rank = rank, .record = (uint32_t)state->at, .begin = begin, .end = state->stream};
+    hold(record, 0,
+         action.op == WEFT_OP_UNSHARD   ? costs->parameters
+         : action.op == WEFT_OP_RESHARD ? -costs->parameters
+                                        : -costs->gradients,
+         begin);
+  }
+}
+
+/* ---- The walk ---- */
+
+static inline struct weft_arrival *input_of(const struct weft_sim_run *run,
+                                            struct weft_action action) {
+  uint32_t producer;
+  return weft_action_input(action, run->program->stage_count, &producer)
+             ? weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch)
+             : NULL;
+}
+
+/* When a cell can begin, given its inputs; false if an arrival is unknown. */
+static inline bool find_begin(const struct weft_sim_run *run, struct weft_rank_run *state,
+                              const struct weft_action *cell, int64_t *begin,
+                              const struct weft_arrival **latest, bool *latest_forward,
+                              int64_t *unsharded) {
+  *begin = state->clock;
+  *latest = NULL;
+  *unsharded = INT64_MIN;
+  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+    if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      continue;
+    }
+    const struct weft_arrival *input = input_of(run, cell[k]);
+    const int64_t parameters = run->unsharded_at[cell[k].stage];
+    *unsharded = parameters > *unsharded ? parameters : *unsharded;
+    if (input == NULL) {
+      continue;
+    }
+    if (input->arrive == WEFT_TIME_UNKNOWN) {
+      state->waits_for = input;
+      return false;
+    }
+    if (*latest == NULL || input->arrive > (*latest)->arrive) {
+      *latest = input;
+      *latest_forward = cell[k].op == WEFT_OP_F;
+    }
+  }
+  *begin = *latest != NULL && (*latest)->arrive > *begin ? (*latest)->arrive : *begin;
+  *begin = *unsharded > *begin ? *unsharded : *begin;
+  return true;
+}
+
+static void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                         const struct weft_action *cell, int64_t begin, int64_t end) {
+  struct weft_rank_record *record = &run->records[rank];
+  record->busy += end - begin;
+  for (uint32_t k = 0; k <= cell->parts; k++) {
+    run->events[state->event++] = (struct weft_event){
+        .rank = rank, .record = (uint32_t)state->at + k, .begin = begin, .end = end};
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      remember_begin(run, record, cell[k], begin);
+    }
+  }
+  for (uint32_t k = 0; k <= cell->parts; k++) {
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      remember_end(run, record, cell[k], end);
+    }
+  }
+}
+
+/* One compute cell, plain or overlap; false if it has to wait. */
+static inline bool run_compute(struct weft_sim_run *run, uint32_t rank,
+                               struct weft_rank_run *state, const struct weft_action *cell,
+                               bool full) {
+  const struct weft_arrival *latest;
+  bool latest_forward = false;
+  int64_t begin, unsharded;
+  if (!find_begin(run, state, cell, &begin, &latest, &latest_forward, &unsharded)) {
+    return false;
+  }
+  int64_t duration =
+      cell->parts > 0
+          ? overlap_duration(run, cell)
+          : weft_ticks_of(&run->ticks, cell->stage)->compute[cell->op - WEFT_OP_F];
+  if (run->options->rank_factors != NULL || run->options->jitter > 0) {
+    duration = adjust(run, rank, state->at, duration);
+  }
+  const int64_t end = begin + duration;
+  if (full) {
+    blame(&run->records[rank], state, latest, latest_forward, unsharded, begin);
+    write_events(run, rank, state, cell, begin, end);
+  }
+  state->clock = end;
+  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      publish(run, rank, cell[k], end);
+    }
+  }
+  return true;
+}
+
+static inline void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
+  struct weft_rank_run *state = &run->ranks[rank];
+  state->waits_for = NULL;
+  while (state->at < state->end) {
+    const struct weft_action *cell = &run->program->actions[state->at];
+    if (weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))) {
+      if (!run_compute(run, rank, state, cell, full)) {
+        return;
+      }
+    } else if (weft_op_in(cell->op, WEFT_OPS_SHARD)) {
+      run_collective(run, rank, state, *cell);
+    } else if (weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+      /* Times of transfers are written once all are known. */
+      state->event += full;
+      if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
+        send(run, *cell);
+      }
+    }
+    state->at += weft_cell_records(cell);
+  }
+}
+
+static void walk_bare(struct weft_sim_run *run, uint32_t rank) { walk(run, rank, false); }
+
+static void walk_full(struct weft_sim_run *run, uint32_t rank) { walk(run, rank, true); }
+
+/* ---- A rank that cannot finish ---- */
+
+static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_error *error) {
+  enum { NAMED_MAX = 4 };
+  char waits[320] = "";
+  size_t used = 0;
+  uint32_t stuck = 0;
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    const struct weft_rank_run *state = &run->ranks[r];
+    if (state->at == state->end || ++stuck > NAMED_MAX) {
+      continue;
+    }
+    char cell[64];
+    const int added =
+        snprintf(waits + used, sizeof waits - used, "; rank %" PRIu32 " waits before %s", r,
+                 weft_action_format(&run->program->actions[state->at], cell, sizeof cell));
+    used += added > 0 ? (size_t)added : 0;
+    used = used < sizeof waits ? used : sizeof waits - 1;
+  }
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows what is missing, or the circle",
+                   "it never finishes: %" PRIu32 " of %" PRIu32
+                   " ranks wait for an input that does not come%s%s",
+                   stuck, run->program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");
+}
+
+/* ---- Setting up ---- */
+
+static void forget_arrivals(struct weft_arrival *arrivals, uint64_t count) {
+  for (uint64_t i = 0; i < count; i++) {
+    arrivals[i] = (struct weft_arrival){
+        .produced = WEFT_TIME_UNKNOWN, .start = 0, .arrive = WEFT_TIME_UNKNOWN};
+  }
+}
+
+static void reset(struct weft_sim_run *run, const int64_t *starts) {
+  const struct weft_program *program = run->program;
+  const uint64_t pairs = (uint64_t)program->stage_count * program->microbatch_count;
+  forget_arrivals(run->activations, pairs);
+  forget_arrivals(run->gradients, pairs);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    run->edge_free[2 * s] = run->edge_free[2 * s + 1] = INT64_MIN;
+    run->unsharded_at[s] = INT64_MIN;
+  }
+  run->work_count = 0;
+  for (uint32_t r = program->rank_count; r-- > 0;) {
+    const int64_t start = starts != NULL ? starts[r] : 0;
+    run->ranks[r] =
+        (struct weft_rank_run){.at = program->row_begin[r],
+                               .end = program->row_begin[r + 1],
+                               .event = run->event_begin != NULL ? run->event_begin[r] : 0,
+                               .clock = start,
+                               .stream = start,
+                               .queued = true};
+    run->work[run->work_count++] = r;
+  }
+  if (run->queues != NULL) {
+    weft_sim_queues_reset(run);
+  }
+}
+
+enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *starts,
+                                  struct weft_error *error) {
+  reset(run, starts);
+  while (run->work_count > 0) {
+    const uint32_t rank = run->work[--run->work_count];
+    run->ranks[rank].queued = false;
+    if (run->events != NULL) {
+      walk_full(run, rank);
+    } else {
+      walk_bare(run, rank);
+    }
+  }
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    if (run->ranks[r].at < run->ranks[r].end) {
+      return fail_stuck(run, error);
+    }
+  }
+  return WEFT_OK;
+}
+
+static bool has_transfers(const struct weft_program *program) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *error) {
+  const struct weft_program *program = run->program;
+  const uint32_t n = program->stage_count, p = program->rank_count;
+  struct weft_arena *arena = &run->arena;
+  size_t pairs;
+  WEFT_TRY(weft_pairs_count(program, &pairs, error));
+  run->rank_of = weft_arena_allocate(arena, n, sizeof *run->rank_of);
+  run->activations = weft_arena_allocate(arena, pairs, sizeof *run->activations);
+  run->gradients = weft_arena_allocate(arena, pairs, sizeof *run->gradients);
+  run->edge_free = weft_arena_allocate(arena, 2 * (size_t)n, sizeof *run->edge_free);
+  run->unsharded_at = weft_arena_allocate(arena, n, sizeof *run->unsharded_at);
+  run->ranks = weft_arena_allocate(arena, p, sizeof *run->ranks);
+  run->work = weft_arena_allocate(arena, p, sizeof *run->work);
+  if (run->rank_of == NULL || run->activations == NULL || run->gradients == NULL ||
+      run->edge_free == NULL || run->unsharded_at == NULL || run->ranks == NULL ||
+      run->work == NULL) {
+    return weft_fail_memory(error, 2 * pairs * sizeof *run->activations);
+  }
+  (void)weft_placement_infer(program, run->rank_of);
+  return run->options->channel == WEFT_CHANNEL_EDGE ? WEFT_OK : weft_sim_queues_init(run, error);
+}
+
+enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_allocator *allocator,
+                                   const struct weft_program *program,
+                                   const struct weft_costs *costs,
+                                   const struct weft_sim_options *options,
+                                   struct weft_error *error) {
+  *run = (struct weft_sim_run){.allocator = allocator,
+                               .program = program,
+                               .costs = costs,
+                               .options = options,
+                               .arena = {.allocator = allocator},
+                               .has_transfers = has_transfers(program)};
+  if (options->channel != WEFT_CHANNEL_EDGE && !run->has_transfers && program->rank_count > 1) {
+    return weft_fail(error, WEFT_ERR_USAGE, "lower the table with send/recv first",
+                     "shared channels carry SENDs and RECVs, and this table has none");
+  }
+  WEFT_TRY(weft_ticks_init(&run->ticks, allocator, program, costs, options, error));
+  return allocate(run, error);
+}
+
+void weft_sim_run_finish(struct weft_sim_run *run) {
+  weft_ticks_finish(&run->ticks);
+  weft_arena_finish(&run->arena);
+}

@@ -1,0 +1,37 @@
+/* Costs as whole ticks, so that simulated times are exact and fast to add. */
+#ifndef ANALYZE_SIM_TICKS_H
+#define ANALYZE_SIM_TICKS_H
+
+#include <weft/sim.h>
+
+#include "ir/action.h"
+
+struct weft_stage_ticks {
+  int64_t compute[4]; /* F B I W, by op - WEFT_OP_F */
+  int64_t overlap;    /* of an F of this stage; -1: the sum of the parts */
+  int64_t unshard;
+  int64_t reduce_grad;
+};
+
+struct weft_ticks {
+  const struct weft_allocator *allocator;
+  double per_unit;
+  uint32_t stage_count; /* entries: 1 or one per stage */
+  struct weft_stage_ticks *stages;
+  int64_t latency;
+  int64_t occupancy; /* of the channel by one transfer */
+};
+
+/* The number of ticks to a unit is the smallest that makes every time whole; a
+ * billion where there is none. WEFT_ERR_LIMIT when times would overflow. */
+enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_allocator *allocator,
+                                 const struct weft_program *program, const struct weft_costs *costs,
+                                 const struct weft_sim_options *options, struct weft_error *error);
+void weft_ticks_finish(struct weft_ticks *ticks);
+
+static inline const struct weft_stage_ticks *weft_ticks_of(const struct weft_ticks *ticks,
+                                                           uint32_t stage) {
+  return &ticks->stages[ticks->stage_count == 1 ? 0 : stage];
+}
+
+#endif

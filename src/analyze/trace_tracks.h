@@ -1,0 +1,49 @@
+/* The tracks of one rank in a Chrome trace. Complete events of one track must
+ * not overlap, but transfers do: several channels work at a time, and on one
+ * channel the latency of a message overlaps with the next. So every channel end
+ * has its own track, and further lanes where it needs them. */
+#ifndef ANALYZE_TRACE_TRACKS_H
+#define ANALYZE_TRACE_TRACKS_H
+
+#include <weft/sim.h>
+
+enum { WEFT_TRACK_COMPUTE = 0 }; /* its number; the others get theirs as they come */
+
+struct weft_lane {
+  int64_t end;     /* of the last event on it, in nanoseconds */
+  uint32_t track;  /* which track it is a lane of */
+  uint32_t number; /* among its lanes, from 0 */
+  uint32_t newest; /* the largest number when it was used last */
+  uint32_t next;   /* the lane used before all others of the track, in a ring */
+};
+
+/* Zero-initialise. The lane's index + 1 is its number in the trace (tid). */
+struct weft_tracks {
+  const struct weft_allocator *allocator;
+  uint32_t *last; /* [track]: the lane used last */
+  size_t track_count;
+  struct weft_lane *lanes;
+  uint32_t lane_count;
+  size_t lane_capacity;
+};
+
+/* Room for any rank of the simulation. False when out of memory. */
+bool weft_tracks_init(struct weft_tracks *tracks, const struct weft_allocator *allocator,
+                      const struct weft_simulation *simulation);
+void weft_tracks_finish(struct weft_tracks *tracks);
+
+/* Begins another rank. */
+void weft_tracks_reset(struct weft_tracks *tracks);
+
+/* The tid on which a transfer or collective of this time goes; *lane_new is set
+ * when it is used for the first time, and wants a name. */
+uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action, int64_t begin,
+                           int64_t end, const struct weft_lane **lane_new);
+
+/* Where the track stands among those of its rank. */
+uint32_t weft_lane_sort_index(const struct weft_lane *lane);
+
+/* "send activation 3 to 4", "collectives (2)": plain text without quotes. */
+void weft_lane_add_name(const struct weft_lane *lane, struct weft_text *text);
+
+#endif
