@@ -20,9 +20,8 @@ struct golden {
 };
 
 static bool read_file_name(const char *file, struct golden *golden) {
-  return sscanf(file, "%63[A-Za-z0-9]_p%u_v%u_m%u.%15[a-z].csv", golden->name,
-                &golden->shape.ranks, &golden->shape.stages_per_rank,
-                &golden->shape.microbatches, golden->kind) == 5;
+  return sscanf(file, "%63[A-Za-z0-9]_p%u_v%u_m%u.%15[a-z].csv", golden->name, &golden->shape.ranks,
+                &golden->shape.stages_per_rank, &golden->shape.microbatches, golden->kind) == 5;
 }
 
 static char *read_text(const char *file) {

@@ -90,10 +90,9 @@ static uint64_t random_row(struct weft_random *random, struct weft_action *row) 
       records = 2;
     }
     for (uint32_t j = 0; j < records; j++) {
-      row[size++] = (struct weft_action){
-          .op = (uint8_t)(WEFT_OP_F + weft_random_below(random, 4)),
-          .stage = (uint16_t)weft_random_below(random, stages),
-          .microbatch = weft_random_below(random, MICROBATCHES_MAX)};
+      row[size++] = (struct weft_action){.op = (uint8_t)(WEFT_OP_F + weft_random_below(random, 4)),
+                                         .stage = (uint16_t)weft_random_below(random, stages),
+                                         .microbatch = weft_random_below(random, MICROBATCHES_MAX)};
     }
   }
   return size;

@@ -130,8 +130,8 @@ static void check_bubble(const struct weft_schedule_info *info, const struct wef
 }
 
 static void check_facts(const struct weft_schedule_info *info, const struct weft_shape *shape) {
-  static const struct weft_unit_costs costs[] = {
-      {1, 1, 1}, {4, 4, 4}, {10, 12, 7}, {10, 20, 5}, {20, 7, 7}, {3, 9, 8}};
+  static const struct weft_unit_costs costs[] = {{1, 1, 1},   {4, 4, 4},  {10, 12, 7},
+                                                 {10, 20, 5}, {20, 7, 7}, {3, 9, 8}};
   struct weft_program *table = generate(info->name, shape);
   for (size_t k = 0; k < sizeof costs / sizeof costs[0]; k++) {
     check_bubble(info, shape, table, &costs[k]);
@@ -162,7 +162,8 @@ static void facts_match_tables(void **state) {
   (void)state;
   for (size_t k = 0; k < weft_schedule_count(); k++) {
     const struct weft_schedule_info *info = weft_schedule_at(k);
-    const struct weft_shape shape = {.ranks = info->fixed ? 0 : 4, .microbatches = info->fixed ? 0 : 8};
+    const struct weft_shape shape = {.ranks = info->fixed ? 0 : 4,
+                                     .microbatches = info->fixed ? 0 : 8};
     struct weft_program *table = generate(info->name, &shape);
     uint32_t rank_of[64];
     bool split = false, backward = false;
@@ -187,10 +188,8 @@ static void forward_only_runs_at_v_placement(void **state) {
   for (uint32_t p = 1; p <= 6; p++) {
     for (uint32_t v = 1; v <= 4; v++) {
       for (uint32_t m = 1; m <= 15; m++) {
-        const struct weft_shape shape = {.ranks = p,
-                                         .stages_per_rank = v,
-                                         .microbatches = m,
-                                         .placement = WEFT_PLACEMENT_V};
+        const struct weft_shape shape = {
+            .ranks = p, .stages_per_rank = v, .microbatches = m, .placement = WEFT_PLACEMENT_V};
         struct weft_program *table = generate("ForwardOnly", &shape);
         struct weft_program *program = lower(table, 3);
         assert_right("ForwardOnly", table, (struct weft_comm_model){0, WEFT_CHANNEL_EDGE});

@@ -66,8 +66,8 @@ static uint64_t latest_need(const struct path *path, uint64_t event) {
     }
     for (unsigned j = 0; j < count; j++) {
       const uint32_t e = path->event_of[needs[j]];
-      if (e != UINT32_MAX && (latest == NO_EVENT ||
-                              simulation->events[e].end > simulation->events[latest].end)) {
+      if (e != UINT32_MAX &&
+          (latest == NO_EVENT || simulation->events[e].end > simulation->events[latest].end)) {
         latest = e;
       }
     }

@@ -1,7 +1,6 @@
 /* A rank's memory over time in columns. */
 #include "analyze/memory_columns.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "base/fail.h"
@@ -33,8 +32,7 @@ static enum weft_status prepare(struct weft_memory_columns *columns, size_t poin
 /* A size that holds from column coordinate `from` to `to`; one that holds for no
  * time does not count. */
 static void raise_sizes(struct weft_memory_columns *columns, double from, double to, double size) {
-  const uint32_t end = (uint32_t)ceil(to);
-  for (uint32_t i = (uint32_t)from; i < end && from < to; i++) {
+  for (uint32_t i = (uint32_t)from; i < to && from < to; i++) {
     columns->sizes[i] = size > columns->sizes[i] ? size : columns->sizes[i];
   }
 }

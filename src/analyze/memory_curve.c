@@ -16,8 +16,8 @@ static void change(struct curve *curve, double at, double by) {
     return;
   }
   curve->size += by;
-  const bool same = curve->count > 0 && curve->count <= curve->room &&
-                    curve->points[curve->count - 1].at == at;
+  const bool same =
+      curve->count > 0 && curve->count <= curve->room && curve->points[curve->count - 1].at == at;
   if (!same && curve->count++ >= curve->room) {
     return;
   }

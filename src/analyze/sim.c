@@ -254,8 +254,7 @@ static void fill_simulation(const struct weft_sim_run *run, struct weft_simulati
     }
     simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
   }
-  simulation->bubble_ratio =
-      simulation->makespan > 0 ? 1 - busy / (p * simulation->makespan) : 0;
+  simulation->bubble_ratio = simulation->makespan > 0 ? 1 - busy / (p * simulation->makespan) : 0;
   simulation->span_bubble_ratio = simulation->span > 0 ? 1 - widest_busy / simulation->span : 0;
 }
 
@@ -275,8 +274,8 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
 
 enum weft_status weft_simulate(const struct weft_allocator *allocator,
                                const struct weft_program *program, const struct weft_costs *costs,
-                               const struct weft_sim_options *options,
-                               struct weft_simulation **out, struct weft_error *error) {
+                               const struct weft_sim_options *options, struct weft_simulation **out,
+                               struct weft_error *error) {
   struct weft_sim_options standard;
   struct weft_sim_run run;
   struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
@@ -284,8 +283,8 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
     return weft_fail_memory(error, sizeof *owned);
   }
   owned->arena.allocator = allocator;
-  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
-                                              or_default(options, &standard), error);
+  enum weft_status status =
+      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
   if (status == WEFT_OK) {
     status = simulate(&run, owned, error);
   }
@@ -329,8 +328,8 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
                                struct weft_error *error) {
   struct weft_sim_options standard;
   struct weft_sim_run run;
-  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
-                                              or_default(options, &standard), error);
+  enum weft_status status =
+      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
   if (status == WEFT_OK) {
     status = weft_sim_run_all(&run, NULL, error);
   }
@@ -394,8 +393,8 @@ enum weft_status weft_period(const struct weft_allocator *allocator,
   if (history == NULL) {
     return weft_fail_memory(error, size * sizeof *history);
   }
-  enum weft_status status = weft_sim_run_init(&run, allocator, program, costs,
-                                              or_default(options, &standard), error);
+  enum weft_status status =
+      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
   if (status == WEFT_OK) {
     status = program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;
   }

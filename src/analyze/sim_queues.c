@@ -61,8 +61,7 @@ static uint32_t edge_of(struct weft_action action) {
 
 static bool is_on_boundary(const struct weft_sim_run *run, struct weft_action action) {
   struct weft_action partner;
-  return is_transfer(action) &&
-         weft_action_partner(action, run->program->stage_count, &partner);
+  return is_transfer(action) && weft_action_partner(action, run->program->stage_count, &partner);
 }
 
 static uint32_t queue_of(const struct weft_sim_run *run, struct weft_action action) {
@@ -101,7 +100,8 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
   run->queues = weft_arena_allocate(arena, 2 * edges + 1, sizeof *run->queues);
   run->entries = weft_arena_allocate(arena, run->program->action_count, sizeof(uint32_t));
   /* A try pushes at most the queues of the transfer it starts. */
-  run->queue_work = weft_arena_allocate(arena, 2 * run->program->action_count + 2, sizeof(uint32_t));
+  run->queue_work =
+      weft_arena_allocate(arena, 2 * run->program->action_count + 2, sizeof(uint32_t));
   if (ends == NULL || run->queue_of_sender == NULL || run->queue_of_receiver == NULL ||
       run->queues == NULL || run->entries == NULL || run->queue_work == NULL) {
     return weft_fail_memory(error, run->program->action_count * sizeof(uint32_t));

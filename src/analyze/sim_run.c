@@ -260,19 +260,17 @@ static void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_ra
 }
 
 /* One compute cell, plain or overlap; false if it has to wait. */
-static inline bool run_compute(struct weft_sim_run *run, uint32_t rank,
-                               struct weft_rank_run *state, const struct weft_action *cell,
-                               bool full) {
+static inline bool run_compute(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                               const struct weft_action *cell, bool full) {
   const struct weft_arrival *latest;
   bool latest_forward = false;
   int64_t begin, unsharded;
   if (!find_begin(run, state, cell, &begin, &latest, &latest_forward, &unsharded)) {
     return false;
   }
-  int64_t duration =
-      cell->parts > 0
-          ? overlap_duration(run, cell)
-          : weft_ticks_of(&run->ticks, cell->stage)->compute[cell->op - WEFT_OP_F];
+  int64_t duration = cell->parts > 0
+                         ? overlap_duration(run, cell)
+                         : weft_ticks_of(&run->ticks, cell->stage)->compute[cell->op - WEFT_OP_F];
   if (run->options->rank_factors != NULL || run->options->jitter > 0) {
     duration = adjust(run, rank, state->at, duration);
   }

@@ -31,9 +31,9 @@ struct weft_rank_record {
 struct weft_rank_run {
   uint64_t at; /* record */
   uint64_t end;
-  uint64_t event;      /* of the record it stands at, when events are kept */
-  int64_t clock;       /* end of its last compute */
-  int64_t stream;      /* end of its last collective */
+  uint64_t event;                       /* of the record it stands at, when events are kept */
+  int64_t clock;                        /* end of its last compute */
+  int64_t stream;                       /* end of its last collective */
   const struct weft_arrival *waits_for; /* while it is stuck */
   bool queued;
 };
@@ -51,24 +51,24 @@ struct weft_sim_run {
   const struct weft_costs *costs;
   const struct weft_sim_options *options;
   struct weft_ticks ticks;
-  struct weft_arena arena; /* owns the arrays below */
-  bool has_transfers;      /* SEND and RECV, not a table */
-  uint32_t *rank_of;       /* [stage] */
+  struct weft_arena arena;          /* owns the arrays below */
+  bool has_transfers;               /* SEND and RECV, not a table */
+  uint32_t *rank_of;                /* [stage] */
   struct weft_arrival *activations; /* [stage][microbatch] input of F */
   struct weft_arrival *gradients;   /* [stage][microbatch] input of B and I */
-  int64_t *edge_free;      /* [2 x stage] when the boundary's channel is free */
-  int64_t *unsharded_at;   /* [stage] when its parameters are there */
-  struct weft_rank_run *ranks; /* [rank] */
-  uint32_t *work;          /* ranks to look at, a stack */
+  int64_t *edge_free;               /* [2 x stage] when the boundary's channel is free */
+  int64_t *unsharded_at;            /* [stage] when its parameters are there */
+  struct weft_rank_run *ranks;      /* [rank] */
+  uint32_t *work;                   /* ranks to look at, a stack */
   uint32_t work_count;
 
   /* Shared channels only. */
   struct weft_transfer_queue *queues;
   uint32_t queue_count;
-  uint32_t *entries;          /* records, queue after queue, in program order */
-  uint32_t *queue_of_sender;  /* [edge] */
+  uint32_t *entries;           /* records, queue after queue, in program order */
+  uint32_t *queue_of_sender;   /* [edge] */
   uint32_t *queue_of_receiver; /* [edge] */
-  uint32_t *queue_work;       /* queues to look at, a stack; may hold one more than once */
+  uint32_t *queue_work;        /* queues to look at, a stack; may hold one more than once */
   uint32_t queue_work_count;
 
   /* A full simulation only; NULL otherwise. */

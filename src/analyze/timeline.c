@@ -1,7 +1,6 @@
 /* A simulation's events as timelines need them. */
 #include "analyze/timeline.h"
 
-#include <math.h>
 #include <string.h>
 
 #include "ir/action.h"
@@ -25,9 +24,15 @@ struct weft_extent weft_extent_of(const struct weft_simulation *simulation) {
 double weft_extent_column(const struct weft_extent *extent, double tick, uint32_t columns) {
   const double length = (double)extent->end - (double)extent->begin;
   const double column = (tick - (double)extent->begin) * columns / length;
-  const double whole = floor(column + 0.5);
-  const double snapped = fabs(column - whole) < SNAP ? whole : column;
-  return snapped < 0 ? 0 : snapped > columns ? columns : snapped;
+  if (!(column > 0)) {
+    return 0;
+  }
+  if (column >= columns) {
+    return columns;
+  }
+  const double nearest = (double)(uint32_t)(column + 0.5);
+  const double distance = column > nearest ? column - nearest : nearest - column;
+  return distance < SNAP ? nearest : column;
 }
 
 struct weft_lane_walk weft_lane_begin(const struct weft_simulation *simulation, uint32_t rank) {
@@ -60,15 +65,28 @@ bool weft_lane_next(struct weft_lane_walk *walk, struct weft_lane_item *item) {
   return false;
 }
 
+/* The largest power of ten that is not above `number`. By steps, and not by
+ * log10(): the library does without libm. */
+static double power_of_ten_below(double number) {
+  double power = 1;
+  while (power > number) {
+    power /= 10;
+  }
+  while (power * 10 <= number) {
+    power *= 10;
+  }
+  return power;
+}
+
 double weft_axis_step(double length, double steps_max) {
-  const double least = length / (steps_max > 1 ? steps_max : 1);
-  if (!(least > 0) || !isfinite(least)) {
+  const double least = length / (steps_max > 1 ? steps_max : 1) * (1 - SNAP);
+  if (!(least > 1e-15) || !(least < 1e30)) {
     return 1;
   }
-  const double power = pow(10, floor(log10(least)));
   static const double multiples[] = {1, 2, 5};
+  const double power = power_of_ten_below(least);
   for (size_t i = 0; i < sizeof multiples / sizeof multiples[0]; i++) {
-    if (multiples[i] * power >= least * (1 - SNAP)) {
+    if (multiples[i] * power >= least) {
       return multiples[i] * power;
     }
   }
