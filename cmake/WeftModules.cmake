@@ -53,6 +53,9 @@ macro(weft_module name)
   set_target_properties(weft_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(weft_${name} PRIVATE ${WEFT_INCLUDES_${name}})
   target_link_libraries(weft_${name} PRIVATE weft_flags)
+  if(${name} STREQUAL spec)
+    target_link_libraries(weft_${name} PRIVATE PkgConfig::JANSSON)
+  endif()
   list(APPEND WEFT_MODULES ${name})
   list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_${name}>)
 
@@ -61,6 +64,9 @@ macro(weft_module name)
     set_target_properties(weft_layer_${name} PROPERTIES
       LINKER_LANGUAGE C LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
     target_link_options(weft_layer_${name} PRIVATE -Wl,-z,defs)
+    if("spec" IN_LIST MODULE_USES OR ${name} STREQUAL spec)
+      target_link_libraries(weft_layer_${name} PRIVATE PkgConfig::JANSSON)
+    endif()
   endif()
 endmacro()
 
@@ -78,6 +84,9 @@ function(weft_library)
     target_include_directories(${target} INTERFACE
       $<BUILD_INTERFACE:${PROJECT_SOURCE_DIR}/include>
       $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
+    # Private: who links the static library must link this too, but no public
+    # header includes its header.
+    target_link_libraries(${target} PRIVATE PkgConfig::JANSSON)
     if(WEFT_SANITIZE)
       target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
     endif()

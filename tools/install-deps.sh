@@ -8,9 +8,9 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-  build) wanted=(cmake ninja gcc libc) ;;
-  test)  wanted=(cmake ninja gcc libc g++ clang clang-rt cmocka bats jq pkg-config) ;;
-  lint)  wanted=(cmake ninja gcc libc g++ clang cmocka clang-format clang-tidy shellcheck) ;;
+  build) wanted=(cmake ninja gcc libc jansson pkg-config) ;;
+  test)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang clang-rt cmocka bats jq) ;;
+  lint)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
     echo "usage: $0 build|test|lint" >&2
     exit 2
@@ -28,6 +28,7 @@ clang_runtime_package() {
 is_there() {
   case $1 in
     libc)     [[ -e /usr/include/stdio.h ]] ;;
+    jansson)  [[ -e /usr/include/jansson.h ]] ;;
     cmocka)   [[ -e /usr/include/cmocka.h ]] ;;
     clang-rt) clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null \
                 <<<'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' ;;
@@ -39,6 +40,7 @@ package_of() {
   case $1 in
     ninja)    echo ninja-build ;;
     libc)     echo libc6-dev ;;
+    jansson)  echo libjansson-dev ;;
     cmocka)   echo libcmocka-dev ;;
     clang-rt) clang_runtime_package ;;
     *)        echo "$1" ;;

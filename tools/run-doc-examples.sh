@@ -35,7 +35,7 @@ build_changed() {
   done
   blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace -
   "${CC:-cc}" -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -Iinclude -Isrc src/*/*.c \
-    -o "$scratch/bin/weft"
+    -o "$scratch/bin/weft" -ljansson -lm
 }
 
 if grep -q '^```diff$' "$document"; then

@@ -19,7 +19,8 @@ may_use() { # MODULE: the modules whose headers and functions it may use
 
 public_headers() {
   case $1 in
-    analyze) echo verify.h inspect.h ;;
+    spec) echo spec.h costs.h ;;
+    analyze) echo verify.h inspect.h sim.h render.h ;;
     *) echo "$1.h" ;;
   esac
 }
@@ -100,6 +101,12 @@ expect_includes() { # MODULE, and then OWNER INCLUDE, OWNER INCLUDE...
   run grep -rnE '#[[:space:]]*include[[:space:]]*["<](/|.*\.\./)' \
     "$WEFT_SOURCE_DIR/src" "$WEFT_SOURCE_DIR/include"
   [ "$output" = "" ]
+}
+
+@test "only spec includes jansson" {
+  run grep -rl 'jansson\.h' "$WEFT_SOURCE_DIR/src" "$WEFT_SOURCE_DIR/include"
+  [[ $output == *src/spec/* ]]
+  [ "$(grep -v '/src/spec/' <<<"$output")" = "" ]
 }
 
 @test "every folder under src has its place in the law" {
