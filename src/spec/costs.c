@@ -1,0 +1,150 @@
+/* Costs in memory: made, looked up, checked. Reading them from JSON is in
+ * costs_reader.c. */
+#include <weft/costs.h>
+
+#include <inttypes.h>
+#include <math.h>
+#include <stddef.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "spec/costs_fields.h"
+
+#define HINT_RANGE "times and sizes are numbers from 0 to 1e12; choose another unit for larger ones"
+
+const struct weft_cost_field *weft_stage_cost_fields(void) {
+  static const struct weft_cost_field fields[] = {
+      {"f", offsetof(struct weft_stage_costs, f), false},
+      {"i", offsetof(struct weft_stage_costs, i), false},
+      {"w", offsetof(struct weft_stage_costs, w), false},
+      {"b", offsetof(struct weft_stage_costs, b), false},
+      {"overlap_f_b", offsetof(struct weft_stage_costs, overlap_f_b), true},
+      {"activation", offsetof(struct weft_stage_costs, activation), false},
+      {"activation_after_i", offsetof(struct weft_stage_costs, activation_after_i), false},
+      {"unshard", offsetof(struct weft_stage_costs, unshard), false},
+      {"reduce_grad", offsetof(struct weft_stage_costs, reduce_grad), false},
+      {"parameters", offsetof(struct weft_stage_costs, parameters), false},
+      {"gradients", offsetof(struct weft_stage_costs, gradients), false},
+      {NULL, 0, false},
+  };
+  return fields;
+}
+
+const struct weft_cost_field *weft_hop_cost_fields(void) {
+  static const struct weft_cost_field fields[] = {
+      {"latency", offsetof(struct weft_hop_costs, latency), false},
+      {"bytes", offsetof(struct weft_hop_costs, bytes), false},
+      {"bytes_per_unit", offsetof(struct weft_hop_costs, bytes_per_unit), false},
+      {NULL, 0, false},
+  };
+  return fields;
+}
+
+struct weft_stage_costs weft_stage_costs_default(void) {
+  return (struct weft_stage_costs){
+      .f = 1, .i = 1, .w = 1, .b = 2, .overlap_f_b = -1, .activation = 1, .activation_after_i = 1};
+}
+
+/* NaN compares false with everything. */
+bool weft_cost_is_sane(double number) { return number >= 0 && number <= WEFT_COST_MAX; }
+
+double weft_hop_transfer(const struct weft_hop_costs *hop) {
+  return hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+}
+
+enum weft_status weft_costs_create(const struct weft_allocator *allocator, uint32_t stage_count,
+                                   struct weft_costs **out, struct weft_error *error) {
+  if (stage_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give one entry for all stages, or one per stage",
+                     "costs of 0 stages: expected at least one entry");
+  }
+  if (stage_count > WEFT_STAGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "give one entry for all stages, or one per stage",
+                     "costs of %" PRIu32 " stages; the limit is %" PRIu32, stage_count,
+                     WEFT_STAGES_MAX);
+  }
+  struct weft_costs *costs = weft_array_allocate_zero(allocator, 1, sizeof *costs);
+  if (costs == NULL) {
+    return weft_fail_memory(error, sizeof *costs);
+  }
+  costs->allocator = allocator;
+  costs->stages = weft_array_allocate(allocator, stage_count, sizeof costs->stages[0]);
+  if (costs->stages == NULL) {
+    weft_costs_destroy(costs);
+    return weft_fail_memory(error, stage_count * sizeof costs->stages[0]);
+  }
+  costs->stage_count = stage_count;
+  for (uint32_t s = 0; s < stage_count; s++) {
+    costs->stages[s] = weft_stage_costs_default();
+  }
+  *out = costs;
+  return WEFT_OK;
+}
+
+void weft_costs_destroy(struct weft_costs *costs) {
+  if (costs == NULL) {
+    return;
+  }
+  weft_array_free(costs->allocator, costs->stages, costs->stage_count, sizeof costs->stages[0]);
+  weft_array_free(costs->allocator, costs, 1, sizeof *costs);
+}
+
+const struct weft_stage_costs *weft_costs_of(const struct weft_costs *costs, uint32_t stage) {
+  return &costs->stages[costs->stage_count == 1 ? 0 : stage];
+}
+
+/* ---- Checks ---- */
+
+static double value_of(const void *numbers, const struct weft_cost_field *field) {
+  return *(const double *)(const void *)((const char *)numbers + field->offset);
+}
+
+static bool is_good(const struct weft_cost_field *field, double number) {
+  return weft_cost_is_sane(number) || (field->may_be_absent && number < 0 && isfinite(number));
+}
+
+/* The first bad field, or NULL. */
+static const struct weft_cost_field *find_bad(const struct weft_cost_field *fields,
+                                              const void *numbers) {
+  for (; fields->name != NULL; fields++) {
+    if (!is_good(fields, value_of(numbers, fields))) {
+      return fields;
+    }
+  }
+  return NULL;
+}
+
+static enum weft_status check_hop(const struct weft_hop_costs *hop, struct weft_error *error) {
+  const struct weft_cost_field *bad = find_bad(weft_hop_cost_fields(), hop);
+  if (bad != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                     "hop.%s is %g: expected a number from 0 to %g", bad->name, value_of(hop, bad),
+                     WEFT_COST_MAX);
+  }
+  if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
+    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                     "hop.bytes / hop.bytes_per_unit is %g: expected a number from 0 to %g",
+                     weft_hop_transfer(hop), WEFT_COST_MAX);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,
+                                  struct weft_error *error) {
+  if (costs->stage_count != 1 && costs->stage_count != stage_count) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give one entry that serves all stages, or one for each stage",
+                     "the costs have %" PRIu32 " entries in stages, the program has %" PRIu32
+                     " stage%s: expected 1 or %" PRIu32,
+                     costs->stage_count, stage_count, stage_count == 1 ? "" : "s", stage_count);
+  }
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    const struct weft_cost_field *bad = find_bad(weft_stage_cost_fields(), &costs->stages[s]);
+    if (bad != NULL) {
+      return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                       "stages[%" PRIu32 "].%s is %g: expected a number from 0 to %g", s, bad->name,
+                       value_of(&costs->stages[s], bad), WEFT_COST_MAX);
+    }
+  }
+  return check_hop(&costs->hop, error);
+}

@@ -1,0 +1,27 @@
+/* The numbers of a stage and of a hop by name: reading and checking go by these
+ * tables, so that a field is added in one place. */
+#ifndef SPEC_COSTS_FIELDS_H
+#define SPEC_COSTS_FIELDS_H
+
+#include <weft/costs.h>
+
+struct weft_cost_field {
+  const char *name;
+  size_t offset;      /* of the double in its struct */
+  bool may_be_absent; /* a negative number stands for "the default" */
+};
+
+/* Ended by a field without a name. */
+const struct weft_cost_field *weft_stage_cost_fields(void);
+const struct weft_cost_field *weft_hop_cost_fields(void);
+
+/* F = I = W = 1, B = 2, activation 1. */
+struct weft_stage_costs weft_stage_costs_default(void);
+
+/* Not negative, not infinite, not NaN, at most WEFT_COST_MAX. */
+bool weft_cost_is_sane(double number);
+
+/* The second part of a transfer: bytes / bytes_per_unit; 0 without a rate. */
+double weft_hop_transfer(const struct weft_hop_costs *hop);
+
+#endif
