@@ -225,7 +225,7 @@ static void add_summary(const struct layout *layout, struct weft_text *text) {
 /* One item of the legend, on a new line if it does not fit on this one. */
 static void add_item(const struct layout *layout, struct weft_text *text, const char *sign,
                      const char *colour, const char *meaning, size_t *column) {
-  const size_t size = 1 + 1 + strlen(meaning);
+  const size_t size = weft_count_characters(sign, strlen(sign)) + 1 + strlen(meaning);
   if (*column > 0 && *column + 2 + size > layout->width) {
     weft_text_add(text, "\n");
     *column = 0;
@@ -244,8 +244,9 @@ static void add_legend(const struct layout *layout, struct weft_text *text) {
   for (unsigned mark = 0; mark < WEFT_TEXT_MARKS; mark++) {
     if (layout->lanes.seen[mark] || mark == WEFT_TEXT_IDLE) {
       const struct weft_text_mark_info *info = weft_text_mark_info(mark);
-      add_item(layout, text, (const char[]){info->letter, '\0'}, info->colour, info->meaning,
-               &column);
+      const bool both = mark == WEFT_TEXT_OVERLAP && layout->lanes.labelled[mark];
+      const char letter[] = {info->letter, '\0'};
+      add_item(layout, text, both ? "FB" : letter, info->colour, info->meaning, &column);
     }
   }
   if (has_memory(layout)) {

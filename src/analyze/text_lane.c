@@ -10,6 +10,8 @@
 
 enum { LABEL_SIZE = 32 };
 
+#define FULL (1 - 1e-6) /* of a column, but for rounding */
+
 /* Colours of the 256-colour set that are near those of the other pictures. */
 static const struct weft_text_mark_info marks[WEFT_TEXT_MARKS] = {
     [WEFT_TEXT_F] = {'F', "48;5;74;38;5;16", "forward"},
@@ -127,14 +129,41 @@ static void fill_columns(struct weft_text_lanes *lanes, uint32_t rank) {
   }
 }
 
-static enum weft_text_mark winner(const struct weft_text_column *column) {
-  double idle = 1;
-  unsigned best = 0;
-  for (unsigned mark = 0; mark < WEFT_TEXT_IDLE; mark++) {
-    idle -= column->shares[mark].time;
-    best = column->shares[mark].time > column->shares[best].time ? mark : best;
+/* Of the marks that the column holds, the one with most time, that of the
+ * columns before included; of equals the first. */
+static enum weft_text_mark best_of(const struct weft_text_column *column,
+                                   const double due[WEFT_TEXT_MARKS]) {
+  unsigned best = WEFT_TEXT_MARKS;
+  for (unsigned mark = 0; mark < WEFT_TEXT_MARKS; mark++) {
+    const bool holds = column->shares[mark].time > 1 - FULL;
+    if (holds && (best == WEFT_TEXT_MARKS || due[mark] > due[best])) {
+      best = mark;
+    }
   }
-  return idle > column->shares[best].time ? WEFT_TEXT_IDLE : best;
+  return best;
+}
+
+/* What a column shows: what takes most of it. What it could not show of the
+ * others is still due in the next, so that short actions among longer ones are
+ * seen as often as their time is worth, and not never. Nothing is due after a
+ * column that one thing fills, and no column shows what is not in it. */
+static void choose_marks(struct weft_text_lanes *lanes) {
+  double due[WEFT_TEXT_MARKS] = {0};
+  for (uint32_t i = 0; i < lanes->column_count; i++) {
+    struct weft_text_column *column = &lanes->columns[i];
+    struct weft_text_share *shares = column->shares;
+    shares[WEFT_TEXT_IDLE].time = 1;
+    for (unsigned mark = 0; mark < WEFT_TEXT_IDLE; mark++) {
+      shares[WEFT_TEXT_IDLE].time -= shares[mark].time;
+      due[mark] += shares[mark].time;
+    }
+    due[WEFT_TEXT_IDLE] += shares[WEFT_TEXT_IDLE].time;
+    column->mark = best_of(column, due);
+    due[column->mark] -= 1;
+    if (shares[column->mark].time > FULL) {
+      memset(due, 0, sizeof due);
+    }
+  }
 }
 
 /* ---- Writing ---- */
@@ -144,7 +173,7 @@ static uint32_t run_length(const struct weft_text_lanes *lanes, uint32_t from,
                            enum weft_text_mark mark) {
   const uint64_t number = lanes->columns[from].shares[mark].best;
   uint32_t end = from + 1;
-  while (end < lanes->column_count && winner(&lanes->columns[end]) == mark &&
+  while (end < lanes->column_count && lanes->columns[end].mark == mark &&
          lanes->columns[end].shares[mark].best == number) {
     end++;
   }
@@ -167,9 +196,10 @@ static void add_run(const struct weft_text_lanes *lanes, uint32_t from, uint32_t
 
 void weft_text_lane_add(struct weft_text_lanes *lanes, uint32_t rank, struct weft_text *text) {
   fill_columns(lanes, rank);
+  choose_marks(lanes);
   enum weft_text_mark before = WEFT_TEXT_MARKS;
   for (uint32_t i = 0; i < lanes->column_count;) {
-    const enum weft_text_mark mark = winner(&lanes->columns[i]);
+    const enum weft_text_mark mark = lanes->columns[i].mark;
     const uint32_t size = run_length(lanes, i, mark);
     if (lanes->colour && mark != before) {
       weft_text_addf(text, "\x1b[0;%sm", marks[mark].colour);

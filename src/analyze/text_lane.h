@@ -35,6 +35,7 @@ struct weft_text_share {
 
 struct weft_text_column {
   struct weft_text_share shares[WEFT_TEXT_MARKS];
+  enum weft_text_mark mark; /* that it shows */
 };
 
 struct weft_text_lanes {
