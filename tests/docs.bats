@@ -70,8 +70,10 @@ lines_in() {
   grep -q 'int main' "$BATS_TEST_TMPDIR/example.c"
   cd "$BATS_TEST_TMPDIR"
   # All of the library again: the build's own may be a sanitizer's.
+  cmake -D OUTPUT="$PWD/timeline_page.c" -P "$WEFT_SOURCE_DIR/cmake/WeftPage.cmake"
   cc -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -I"$WEFT_SOURCE_DIR/include" \
-    -I"$WEFT_SOURCE_DIR/src" example.c "$WEFT_SOURCE_DIR"/src/{base,ir,spec,gen,lower,analyze}/*.c -o example
+    -I"$WEFT_SOURCE_DIR/src" example.c timeline_page.c \
+    "$WEFT_SOURCE_DIR"/src/{base,ir,spec,gen,lower,analyze}/*.c -o example -ljansson -lm
   ./example >printed
   awk '/^```c$/ { seen = 1 } seen && /^```text$/ { inside = 1; next } inside && /^```/ { exit } inside' \
     "$WEFT_SOURCE_DIR/README.md" >expected

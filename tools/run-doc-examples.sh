@@ -34,8 +34,9 @@ build_changed() {
     blocks "c $file" >"$file"
   done
   blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace -
+  cmake -D OUTPUT="$PWD/timeline_page.c" -P "$sources/cmake/WeftPage.cmake"
   "${CC:-cc}" -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -Iinclude -Isrc src/*/*.c \
-    -o "$scratch/bin/weft" -ljansson -lm
+    timeline_page.c -o "$scratch/bin/weft" -ljansson -lm
 }
 
 if grep -q '^```diff$' "$document"; then

@@ -175,6 +175,6 @@ function dataInside(text) {
   const opening = '<script type="application/json" id="weft-data">';
   const begin = text.indexOf(opening);
   if (begin < 0) return text;
-  const end = text.indexOf('</script>', begin);
+  const end = text.indexOf('<' + '/script>', begin); // in one piece it would end this script
   return text.slice(begin + opening.length, end < 0 ? undefined : end);
 }

@@ -1,0 +1,295 @@
+// What the drawing and the panels ask of a schedule: lanes to search by time,
+// idle stretches with their causes, and the dependencies of an event.
+
+const OP = { F: 1, B: 2, I: 3, W: 4, SEND_F: 5, RECV_F: 6, SEND_B: 7, RECV_B: 8,
+  UNSHARD: 9, RESHARD: 10, REDUCE_GRAD: 11, OVERLAP: 12 };
+const CAUSE = { START: 0, FORWARD: 1, GRADIENT: 2, CHANNEL: 3, UNSHARD: 4, END: 5 };
+const NONE = -1;
+
+const isCompute = (op) => op >= OP.F && op <= OP.W;
+const isSend = (op) => op === OP.SEND_F || op === OP.SEND_B;
+const isReceive = (op) => op === OP.RECV_F || op === OP.RECV_B;
+const isShard = (op) => op >= OP.UNSHARD && op <= OP.REDUCE_GRAD;
+const isTransfer = (op) => isSend(op) || isReceive(op);
+
+// Events of one kind on one rank, by begin. `endMax` is the running maximum of
+// the ends, so that both ends of a window are found by binary search; `busy` is
+// the running sum of the times, for the merged drawing.
+function makeLane(events, list) {
+  const ids = Uint32Array.from(list).sort((a, b) => events.begin[a] - events.begin[b] || a - b);
+  const lane = { ids, begin: new Float64Array(ids.length), endMax: new Float64Array(ids.length),
+    busy: new Float64Array(ids.length + 1) };
+  let endMax = -Infinity;
+  for (let i = 0; i < ids.length; i++) {
+    lane.begin[i] = events.begin[ids[i]];
+    endMax = Math.max(endMax, events.end[ids[i]]);
+    lane.endMax[i] = endMax;
+    lane.busy[i + 1] = lane.busy[i] + events.end[ids[i]] - lane.begin[i];
+  }
+  return lane;
+}
+
+// The first index in [from, array.length) whose value is above, or at least, `value`.
+function firstAbove(array, value, from) {
+  let low = from || 0;
+  let high = array.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (array[middle] > value) high = middle; else low = middle + 1;
+  }
+  return low;
+}
+
+function firstAtLeast(array, value) {
+  let low = 0;
+  let high = array.length;
+  while (low < high) {
+    const middle = (low + high) >>> 1;
+    if (array[middle] >= value) high = middle; else low = middle + 1;
+  }
+  return low;
+}
+
+// The parts of an overlap know their place in it: 16 × parts + place.
+function markParts(events) {
+  const part = new Uint16Array(events.count);
+  for (let id = 0; id < events.count; id++) {
+    if (events.op[id] !== OP.OVERLAP) continue;
+    const parts = Math.min(events.stage[id], 15, events.count - id - 1);
+    for (let k = 0; k < parts; k++) part[id + 1 + k] = 16 * parts + k;
+  }
+  return part;
+}
+
+function lanesOf(model, rank) {
+  const lists = { compute: [], sends: [], receives: [], shards: [] };
+  const { events, rowBegin } = model.picture;
+  for (let id = rowBegin[rank]; id < rowBegin[rank + 1]; id++) {
+    const op = events.op[id];
+    if (isCompute(op)) lists.compute.push(id);
+    else if (isSend(op)) lists.sends.push(id);
+    else if (isReceive(op)) lists.receives.push(id);
+    else if (isShard(op)) lists.shards.push(id);
+  }
+  const lanes = {};
+  for (const name of Object.keys(lists)) lanes[name] = makeLane(events, lists[name]);
+  return lanes;
+}
+
+// links turned around: who needs an event.
+function successorsOf(events) {
+  const begin = new Uint32Array(events.count + 2);
+  for (const other of events.links) begin[other + 2]++;
+  for (let i = 2; i < begin.length; i++) begin[i] += begin[i - 1];
+  const ids = new Uint32Array(events.links.length);
+  for (let id = 0; id < events.count; id++) {
+    for (let k = events.linkBegin[id]; k < events.linkBegin[id + 1]; k++) {
+      ids[begin[events.links[k] + 1]++] = id;
+    }
+  }
+  return { begin, ids };
+}
+
+// Which events of an overlap stand together with this one, itself included.
+function cellOf(model, id) {
+  const part = model.part[id];
+  if (part === 0) return [id];
+  const first = id - (part & 15);
+  return Array.from({ length: part >> 4 }, (unused, k) => first + k);
+}
+
+function needsOf(model, id) {
+  const { linkBegin, links } = model.picture.events;
+  return Array.from(links.subarray(linkBegin[id], linkBegin[id + 1]));
+}
+
+// Where the data of a transfer was made: through RECV and SEND to the action.
+function producerOf(model, id) {
+  let at = id;
+  while (isTransfer(model.picture.events.op[at])) {
+    const needs = needsOf(model, at);
+    if (needs.length === 0) return NONE;
+    at = needs[0];
+  }
+  return at;
+}
+
+// One thing that an event needs: when it was made, when its transfer began, and
+// when it was there. A table has no RECV: then the transfer takes a hop, and
+// may have been queued longer than that says (see settle).
+function arrivalOf(model, id, need) {
+  const { events, hop } = model.picture;
+  if (isReceive(events.op[need])) {
+    const producer = producerOf(model, need);
+    const made = producer === NONE ? events.begin[need] : events.end[producer];
+    return { by: id, need, producer, made, sent: events.begin[need], there: events.end[need] };
+  }
+  const made = events.end[need];
+  const there = events.rank[need] === events.rank[id] ? made : made + hop;
+  return { by: id, need, producer: need, made, sent: made, there };
+}
+
+// In a table, the time between the hop's end and the begin of the event that
+// waited for nothing else was spent in the queue of the channel.
+function settle(model, arrival, begin) {
+  const { events } = model.picture;
+  const crosses = events.rank[arrival.need] !== events.rank[arrival.by];
+  if (!crosses || arrival.there >= begin) return arrival;
+  return Object.assign({}, arrival, { sent: arrival.sent + begin - arrival.there, there: begin });
+}
+
+// The need that was there last: what the event waited for when it waited.
+function bindingOf(model, id) {
+  let last = null;
+  for (const member of cellOf(model, id)) {
+    for (const need of needsOf(model, member)) {
+      const arrival = arrivalOf(model, member, need);
+      if (last === null || arrival.there > last.there) last = arrival;
+    }
+  }
+  if (last === null || unshardOf(model, id) !== NONE) return last;
+  return settle(model, last, model.picture.events.begin[id]);
+}
+
+// An UNSHARD for the event, or for what overlaps it, that ends as it begins.
+function unshardOf(model, id) {
+  const { events } = model.picture;
+  const lane = model.lanes[events.rank[id]].shards;
+  const stages = cellOf(model, id).map((member) => events.stage[member]);
+  for (let i = firstAbove(lane.begin, events.begin[id]) - 1; i >= 0; i--) {
+    const other = lane.ids[i];
+    if (lane.endMax[i] < events.begin[id]) return NONE;
+    if (events.op[other] === OP.UNSHARD && stages.includes(events.stage[other]) &&
+        events.end[other] === events.begin[id] && events.begin[other] < events.end[other]) return other;
+  }
+  return NONE;
+}
+
+function pushStretch(stretches, begin, end, cause, before) {
+  const last = stretches[stretches.length - 1];
+  if (!(end > begin)) return;
+  if (last && last.cause === cause && last.before === before && last.end === begin) last.end = end;
+  else stretches.push({ begin, end, cause, before });
+}
+
+// Why the rank was idle in [from, to), after which `id` began. The shares are the
+// simulator's: the time in the queue goes to the channel, also where it began
+// before the gap, since without it the gap would be shorter by that much.
+function explainGap(model, id, from, to, stretches) {
+  const arrival = bindingOf(model, id);
+  if (arrival === null || (arrival.there < to && unshardOf(model, id) !== NONE)) {
+    pushStretch(stretches, from, to, CAUSE.UNSHARD, id);
+    return;
+  }
+  const data = model.picture.events.op[arrival.by] === OP.F ? CAUSE.FORWARD : CAUSE.GRADIENT;
+  const queueBegin = Math.min(to, Math.max(from, arrival.made));
+  const queueEnd = Math.min(to, queueBegin + arrival.sent - arrival.made);
+  pushStretch(stretches, from, queueBegin, data, id);
+  pushStretch(stretches, queueBegin, queueEnd, CAUSE.CHANNEL, id);
+  pushStretch(stretches, queueEnd, to, data, id);
+}
+
+function idleOf(model, rank) {
+  const { events } = model.picture;
+  const stretches = [];
+  let free = model.origin;
+  let started = false;
+  for (const id of model.lanes[rank].compute.ids) {
+    if (events.begin[id] > free) {
+      if (started) explainGap(model, id, free, events.begin[id], stretches);
+      else pushStretch(stretches, free, events.begin[id], CAUSE.START, id);
+    }
+    started = true;
+    free = Math.max(free, events.end[id]);
+  }
+  pushStretch(stretches, free, model.origin + model.picture.makespan, CAUSE.END, NONE);
+  return { stretches, begin: Float64Array.from(stretches, (s) => s.begin),
+    end: Float64Array.from(stretches, (s) => s.end) };
+}
+
+// First begin and last end of everything, and the begin of the first compute.
+function measure(model) {
+  const { events } = model.picture;
+  model.first = Infinity;
+  model.last = -Infinity;
+  model.origin = Infinity;
+  for (let id = 0; id < events.count; id++) {
+    model.first = Math.min(model.first, events.begin[id]);
+    model.last = Math.max(model.last, events.end[id]);
+    if (isCompute(events.op[id])) model.origin = Math.min(model.origin, events.begin[id]);
+  }
+  if (model.origin === Infinity) model.origin = 0;
+  if (!(model.last > model.first)) Object.assign(model, { first: 0, last: 1 });
+}
+
+function buildModel(picture) {
+  const model = { picture, part: markParts(picture.events), lanes: [], idle: [] };
+  measure(model);
+  for (let rank = 0; rank < picture.ranks; rank++) model.lanes.push(lanesOf(model, rank));
+  for (let rank = 0; rank < picture.ranks; rank++) model.idle.push(idleOf(model, rank));
+  model.successors = successorsOf(picture.events);
+  model.hasTransfers = picture.events.op.some(isTransfer);
+  model.hasShards = model.lanes.some((lanes) => lanes.shards.busy[lanes.shards.ids.length] > 0);
+  model.memoryPeak = Math.max(0, ...picture.rankTimes.map((times) => times.peakActivation));
+  return model;
+}
+
+// The idle stretches right before an event.
+function idleBefore(model, id) {
+  const idle = model.idle[model.picture.events.rank[id]];
+  const { begin } = model.picture.events;
+  const found = [];
+  for (let i = firstAtLeast(idle.end, begin[id]); i >= 0; i--) {
+    const stretch = idle.stretches[i];
+    if (!stretch || stretch.begin >= begin[id]) continue;
+    if (stretch.end !== (found.length > 0 ? found[0].begin : begin[id])) break;
+    found.unshift(stretch);
+  }
+  return found;
+}
+
+// The cell that ran on the rank before this event; NONE for the first.
+function previousOf(model, id) {
+  const { events } = model.picture;
+  const lane = model.lanes[events.rank[id]].compute;
+  const first = cellOf(model, id)[0];
+  const i = Array.prototype.indexOf.call(lane.ids, first, firstAtLeast(lane.begin, events.begin[id]));
+  return i > 0 ? lane.ids[i - 1] : NONE;
+}
+
+function collect(start, next) {
+  const seen = new Set(start);
+  const queue = Array.from(start);
+  for (let i = 0; i < queue.length; i++) {
+    for (const other of next(queue[i])) {
+      if (!seen.has(other)) {
+        seen.add(other);
+        queue.push(other);
+      }
+    }
+  }
+  return queue.slice(start.length);
+}
+
+// All that an event needs, and all that needs it, in order of time.
+function chainOf(model, id) {
+  const { events } = model.picture;
+  const { begin, ids } = model.successors;
+  const byTime = (a, b) => events.begin[a] - events.begin[b] || events.end[a] - events.end[b] || a - b;
+  const before = collect([id], (other) => needsOf(model, other)).sort(byTime);
+  const after = collect([id], (other) => ids.subarray(begin[other], begin[other + 1])).sort(byTime);
+  return { before, after, all: new Set([id, ...before, ...after]) };
+}
+
+// The first event that is written so, compute before communication.
+function findAction(model, text) {
+  const match = /^\s*(\d+)\s*([A-Z_]+?)\s*(\d*)\s*$/i.exec(text);
+  if (!match) return NONE;
+  const op = OP[match[2].toUpperCase()];
+  const { events } = model.picture;
+  for (let id = 0; op !== undefined && id < events.count; id++) {
+    if (events.op[id] === op && events.stage[id] === Number(match[1]) &&
+        (isShard(op) || events.microbatch[id] === Number(match[3] || 0))) return id;
+  }
+  return NONE;
+}

@@ -1,0 +1,133 @@
+// Events in words: labels, times, and the lines of the tooltip and the panel.
+
+const OP_NAMES = ['', 'F', 'B', 'I', 'W', 'SEND_F', 'RECV_F', 'SEND_B', 'RECV_B',
+  'UNSHARD', 'RESHARD', 'REDUCE_GRAD', 'OVERLAP_F_B'];
+const OP_WORDS = ['', 'forward', 'backward', 'input gradient', 'weight gradient',
+  'activation sent', 'activation received', 'gradient sent', 'gradient received',
+  'parameters gathered', 'parameters dropped', 'gradients reduced', 'overlap'];
+const CAUSE_WORDS = ['before its first action', 'for an activation', 'for a gradient',
+  'for the channel', 'for parameters', 'after its last action'];
+
+function formatNumber(value) {
+  const text = String(Number(value.toPrecision(7)));
+  return text === '-0' ? '0' : text;
+}
+
+function formatTime(picture, value) {
+  return picture.unit === '' ? formatNumber(value) : `${formatNumber(value)} ${picture.unit}`;
+}
+
+function formatShare(value) {
+  return `${(100 * value).toFixed(1)} %`;
+}
+
+function labelOf(model, id) {
+  const { op, stage, microbatch } = model.picture.events;
+  const tail = isShard(op[id]) ? '' : microbatch[id];
+  return `${stage[id]}${OP_NAMES[op[id]]}${tail}`;
+}
+
+function cellLabel(model, id) {
+  const members = cellOf(model, id);
+  if (members.length === 1) return labelOf(model, id);
+  return `(${members.map((member) => labelOf(model, member)).join(';')})OVERLAP_F_B`;
+}
+
+function describe(model, id) {
+  const { op, stage, microbatch } = model.picture.events;
+  const of = isShard(op[id]) ? '' : `, microbatch ${microbatch[id]}`;
+  return `${OP_WORDS[op[id]]}, stage ${stage[id]}${of}`;
+}
+
+function whereOf(model, id) {
+  return `${labelOf(model, id)} on rank ${model.picture.events.rank[id]}`;
+}
+
+function spanOf(model, id) {
+  const { begin, end } = model.picture.events;
+  return `${formatNumber(begin[id])} – ${formatTime(model.picture, end[id])}`;
+}
+
+function arrivalWords(model, id, arrival) {
+  const { picture } = model;
+  const made = arrival.producer === NONE ? labelOf(model, arrival.need) : whereOf(model, arrival.producer);
+  const ended = `ended at ${formatTime(picture, arrival.made)}`;
+  if (arrival.there === arrival.made) return `${made}, which ${ended}`;
+  const queued = arrival.sent > arrival.made ? ` after ${formatTime(picture, arrival.sent - arrival.made)} in the queue` : '';
+  return `${made}, which ${ended} and arrived at ${formatTime(picture, arrival.there)}${queued}`;
+}
+
+function transferWords(model, id) {
+  const { picture } = model;
+  const producer = producerOf(model, id);
+  if (producer === NONE) return 'nothing';
+  const made = picture.events.end[producer];
+  const wait = picture.events.begin[id] - made;
+  const queued = wait > 0 ? `, then ${formatTime(picture, wait)} for the channel` : '';
+  return `${whereOf(model, producer)}, which ended at ${formatTime(picture, made)}${queued}`;
+}
+
+// What an event waited for, in words.
+function waitWords(model, id) {
+  const { events } = model.picture;
+  if (isTransfer(events.op[id])) return transferWords(model, id);
+  if (!isCompute(events.op[id])) {
+    const needs = needsOf(model, id);
+    return needs.length > 0 ? whereOf(model, needs[0]) : 'nothing';
+  }
+  const idle = idleBefore(model, id);
+  const arrival = bindingOf(model, id);
+  if (idle.length > 0 && idle[idle.length - 1].cause === CAUSE.UNSHARD) {
+    return `${labelOf(model, unshardOf(model, id))}, the parameters of stage ${events.stage[id]}`;
+  }
+  if (idle.length > 0 && arrival !== null) return arrivalWords(model, id, arrival);
+  const previous = previousOf(model, id);
+  return previous === NONE ? 'nothing' : `${cellLabel(model, previous)}, just before it on the rank`;
+}
+
+function stretchWords(model, stretch) {
+  return `${formatTime(model.picture, stretch.end - stretch.begin)} ${CAUSE_WORDS[stretch.cause]}`;
+}
+
+function idleWords(model, id) {
+  const idle = idleBefore(model, id);
+  return idle.length === 0 ? 'none' : idle.map((stretch) => stretchWords(model, stretch)).join(', ');
+}
+
+// The lines of the tooltip over an event.
+function eventLines(model, id) {
+  const { events } = model.picture;
+  const lines = [
+    `${cellLabel(model, id)} · rank ${events.rank[id]}`,
+    describe(model, id),
+    `${spanOf(model, id)}, takes ${formatTime(model.picture, events.end[id] - events.begin[id])}`,
+    `waited for ${waitWords(model, id)}`,
+  ];
+  if (isCompute(events.op[id])) lines.push(`idle before it: ${idleWords(model, id)}`);
+  return lines;
+}
+
+// The lines of the tooltip over an idle stretch.
+function idleLines(model, rank, stretch) {
+  const lines = [
+    `idle · rank ${rank}`,
+    `${formatNumber(stretch.begin)} – ${formatTime(model.picture, stretch.end)}: ${stretchWords(model, stretch)}`,
+  ];
+  if (stretch.before !== NONE) {
+    lines.push(`${cellLabel(model, stretch.before)} waited for ${waitWords(model, stretch.before)}`);
+  }
+  return lines;
+}
+
+function memoryLines(model, rank, size, time) {
+  const times = model.picture.rankTimes[rank];
+  const lines = [
+    `activations · rank ${rank}`,
+    `${formatNumber(size)} at ${formatTime(model.picture, time)}`,
+    `peak ${formatNumber(times.peakActivation)} at ${formatTime(model.picture, times.peakAt)}`,
+  ];
+  if (times.peakMemory !== times.peakActivation) {
+    lines.push(`with parameters and gradients ${formatNumber(times.peakMemory)}`);
+  }
+  return lines;
+}
