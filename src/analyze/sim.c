@@ -53,13 +53,14 @@ static bool allocate_events(struct weft_sim_run *run, struct owned_simulation *o
   simulation->events = weft_array_allocate(owned->arena.allocator, simulation->event_count,
                                            sizeof *simulation->events);
   simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
+  run->transfers = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->transfers);
   run->events = simulation->events;
   run->event_begin = begin;
   run->records = weft_arena_allocate(&run->arena, p, sizeof *run->records);
   run->has_gradients =
       weft_arena_allocate(&run->arena, program->stage_count, sizeof *run->has_gradients);
-  return simulation->events != NULL && simulation->ranks != NULL && run->records != NULL &&
-         run->has_gradients != NULL;
+  return simulation->events != NULL && simulation->ranks != NULL && run->transfers != NULL &&
+         run->records != NULL && run->has_gradients != NULL;
 }
 
 /* Parameters that are never sharded are there all the time. */
@@ -94,14 +95,14 @@ static void write_transfers(const struct weft_sim_run *run) {
         (void)weft_action_partner(action, program->stage_count, &recv);
       }
       if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-        const struct weft_arrival *arrival =
+        const size_t input =
             weft_sim_input(run, recv.op == WEFT_OP_RECV_F || recv.op == WEFT_OP_SEND_F, recv.stage,
                            recv.microbatch);
-        const bool known = arrival->arrive != WEFT_TIME_UNKNOWN;
+        const bool known = run->inputs[input] >= 0;
         run->events[event] = (struct weft_event){.rank = r,
                                                  .record = (uint32_t)i,
-                                                 .begin = known ? arrival->start : 0,
-                                                 .end = known ? arrival->arrive : 0};
+                                                 .begin = known ? run->transfers[input].start : 0,
+                                                 .end = known ? run->inputs[input] : 0};
       }
       event++;
     }
@@ -163,9 +164,9 @@ static void count_buffers(const struct weft_sim_run *run, uint32_t rank, int64_t
         run->rank_of[producer] == rank) {
       continue;
     }
-    const struct weft_arrival *arrival =
+    const size_t input =
         weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch);
-    taken[taken_count++] = arrival->start;
+    taken[taken_count++] = run->transfers[input].start;
     freed[freed_count++] = run->events[e].end;
   }
   times->receive_buffers_peak = peak_buffers(taken, taken_count, freed, freed_count);

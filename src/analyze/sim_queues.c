@@ -115,7 +115,7 @@ void weft_sim_queues_reset(struct weft_sim_run *run) {
   uint32_t begin = 0;
   for (uint32_t q = 0; q < run->queue_count; q++) {
     run->queues[q].head = begin;
-    run->queues[q].free = INT64_MIN;
+    run->queues[q].free = 0;
     begin = run->queues[q].end;
   }
   run->queue_work_count = 0;
@@ -143,21 +143,18 @@ static bool try_head(struct weft_sim_run *run, uint32_t number) {
     return false;
   }
   const struct weft_action recv = is_send ? partner : action;
-  struct weft_arrival *arrival =
-      weft_sim_input(run, recv.op == WEFT_OP_RECV_F, recv.stage, recv.microbatch);
-  if (arrival->produced == WEFT_TIME_UNKNOWN) {
+  const size_t input = weft_sim_input(run, recv.op == WEFT_OP_RECV_F, recv.stage, recv.microbatch);
+  const int64_t made = run->inputs[input];
+  if (made >= 0 || made == WEFT_TIME_UNKNOWN) {
     return false;
   }
-  arrival->start = later(arrival->produced, later(queue->free, other->free));
-  queue->free = other->free = arrival->start + run->ticks.occupancy;
-  arrival->arrive = queue->free + run->ticks.latency;
+  const int64_t start = later(~made, later(queue->free, other->free));
+  queue->free = other->free = start + run->ticks.occupancy;
   queue->head++;
   other->head++;
   run->queue_work[run->queue_work_count++] = number;
   run->queue_work[run->queue_work_count++] = other_number;
-  if (run->rank_of[recv.stage] != WEFT_RANK_NONE) {
-    weft_sim_wake(run, run->rank_of[recv.stage], arrival);
-  }
+  weft_sim_deliver(run, input, run->rank_of[recv.stage], ~made, start);
   return true;
 }
 

@@ -17,11 +17,15 @@
 #include "base/fail.h"
 #include "ir/pairs.h"
 
+/* Ranks take turns, each with streams of its own: more than the hardware follows
+ * by itself, so a walk asks for what it will need some actions later. */
+enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
+
 /* ---- Ranks that wait ---- */
 
-void weft_sim_wake(struct weft_sim_run *run, uint32_t rank, const struct weft_arrival *arrival) {
+static void wake(struct weft_sim_run *run, uint32_t rank, size_t input) {
   struct weft_rank_run *state = &run->ranks[rank];
-  if (state->waits_for == arrival && !state->queued) {
+  if (state->waits_for == &run->inputs[input] && !state->queued) {
     state->queued = true;
     run->work[run->work_count++] = rank;
   }
@@ -102,8 +106,8 @@ static void remember_end(struct weft_sim_run *run, struct weft_rank_record *reco
 
 /* The rank was idle from its clock to `begin`, because of an input or of
  * parameters that came late. */
-static void blame(struct weft_rank_record *record, const struct weft_rank_run *state,
-                  const struct weft_arrival *input, bool forward, int64_t unsharded,
+static void blame(struct weft_rank_record *record, const struct weft_sim_run *run,
+                  const struct weft_rank_run *state, const int64_t *input, int64_t unsharded,
                   int64_t begin) {
   const int64_t gap = begin - state->clock;
   if (!record->has_begun) {
@@ -114,23 +118,44 @@ static void blame(struct weft_rank_record *record, const struct weft_rank_run *s
   if (gap <= 0) {
     return;
   }
-  if (input == NULL || unsharded > input->arrive) {
+  if (input == NULL || unsharded > *input) {
     record->idle[WEFT_IDLE_UNSHARD] += gap;
     return;
   }
-  const int64_t held_up = input->start - input->produced;
+  const size_t number = (size_t)(input - run->inputs);
+  const struct weft_transfer *transfer = &run->transfers[number];
+  const int64_t held_up = transfer->start - transfer->produced;
   const int64_t channel = held_up < gap ? held_up : gap;
   record->idle[WEFT_IDLE_CHANNEL] += channel;
-  record->idle[forward ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
+  record->idle[number < run->pairs ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
 }
 
 /* ---- Transfers ---- */
 
-static void send_over(struct weft_sim_run *run, struct weft_arrival *arrival, uint32_t edge) {
+static inline void deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
+                           int64_t start) {
+  __builtin_prefetch(&run->inputs[input + AHEAD_NUMBERS], 1);
+  run->inputs[input] = start + run->ticks.occupancy + run->ticks.latency;
+  if (run->transfers != NULL) {
+    __builtin_prefetch(&run->transfers[input + AHEAD_NUMBERS], 1);
+    run->transfers[input] = (struct weft_transfer){.produced = produced, .start = start};
+  }
+  if (to != WEFT_RANK_NONE) {
+    wake(run, to, input);
+  }
+}
+
+void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
+                      int64_t start) {
+  deliver(run, input, to, produced, start);
+}
+
+static inline void send_over(struct weft_sim_run *run, size_t input, uint32_t to, uint32_t edge,
+                             int64_t produced) {
   int64_t *channel = &run->edge_free[edge];
-  arrival->start = arrival->produced > *channel ? arrival->produced : *channel;
-  *channel = arrival->start + run->ticks.occupancy;
-  arrival->arrive = *channel + run->ticks.latency;
+  const int64_t start = produced > *channel ? produced : *channel;
+  *channel = start + run->ticks.occupancy;
+  deliver(run, input, to, produced, start);
 }
 
 /* An action has made something: hand it over on the rank, send it, or leave it
@@ -143,17 +168,19 @@ static inline void publish(struct weft_sim_run *run, uint32_t rank, struct weft_
   }
   const bool forward = action.op == WEFT_OP_F;
   const uint32_t to = run->rank_of[consumer];
-  struct weft_arrival *arrival = weft_sim_input(run, forward, consumer, action.microbatch);
-  arrival->produced = end;
+  const size_t input = weft_sim_input(run, forward, consumer, action.microbatch);
   if (to == rank) {
-    arrival->start = arrival->arrive = end;
-  } else if (!run->has_transfers) {
-    send_over(run, arrival, 2u * action.stage + !forward);
-    if (to != WEFT_RANK_NONE) {
-      weft_sim_wake(run, to, arrival);
+    run->inputs[input] = end;
+    if (run->transfers != NULL) {
+      run->transfers[input] = (struct weft_transfer){.produced = end, .start = end};
     }
-  } else if (run->queues != NULL) {
-    weft_sim_queues_produced(run, 2u * action.stage + !forward);
+  } else if (!run->has_transfers) {
+    send_over(run, input, to, 2u * action.stage + !forward, end);
+  } else {
+    run->inputs[input] = ~end;
+    if (run->queues != NULL) {
+      weft_sim_queues_produced(run, 2u * action.stage + !forward);
+    }
   }
 }
 
@@ -163,14 +190,12 @@ static void send(struct weft_sim_run *run, struct weft_action action) {
     return;
   }
   const bool forward = action.op == WEFT_OP_SEND_F;
-  struct weft_arrival *arrival = weft_sim_input(run, forward, recv.stage, recv.microbatch);
-  if (arrival->produced == WEFT_TIME_UNKNOWN) {
-    return; /* before its producer: the receiver will be found stuck */
+  const size_t input = weft_sim_input(run, forward, recv.stage, recv.microbatch);
+  const int64_t made = run->inputs[input];
+  if (made >= 0 || made == WEFT_TIME_UNKNOWN) {
+    return; /* sent before, or before its producer: then the receiver is found stuck */
   }
-  send_over(run, arrival, 2u * action.stage + !forward);
-  if (run->rank_of[recv.stage] != WEFT_RANK_NONE) {
-    weft_sim_wake(run, run->rank_of[recv.stage], arrival);
-  }
+  send_over(run, input, run->rank_of[recv.stage], 2u * action.stage + !forward, ~made);
 }
 
 /* ---- Collectives: on a stream of their own, after the compute before them ---- */
@@ -201,42 +226,41 @@ static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_
 
 /* ---- The walk ---- */
 
-static inline struct weft_arrival *input_of(const struct weft_sim_run *run,
-                                            struct weft_action action) {
+static inline const int64_t *input_of(const struct weft_sim_run *run, struct weft_action action) {
   uint32_t producer;
   return weft_action_input(action, run->program->stage_count, &producer)
-             ? weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch)
+             ? &run->inputs[weft_sim_input(run, action.op == WEFT_OP_F, action.stage,
+                                           action.microbatch)]
              : NULL;
 }
 
-/* When a cell can begin, given its inputs; false if an arrival is unknown. */
+/* When a cell can begin, given its inputs, and the input that comes last; false
+ * if an arrival is unknown. */
 static inline bool find_begin(const struct weft_sim_run *run, struct weft_rank_run *state,
                               const struct weft_action *cell, int64_t *begin,
-                              const struct weft_arrival **latest, bool *latest_forward,
-                              int64_t *unsharded) {
-  *begin = state->clock;
+                              const int64_t **latest, int64_t *unsharded) {
   *latest = NULL;
   *unsharded = INT64_MIN;
   for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    const struct weft_arrival *input = input_of(run, cell[k]);
+    const int64_t *input = input_of(run, cell[k]);
     const int64_t parameters = run->unsharded_at[cell[k].stage];
     *unsharded = parameters > *unsharded ? parameters : *unsharded;
     if (input == NULL) {
       continue;
     }
-    if (input->arrive == WEFT_TIME_UNKNOWN) {
+    __builtin_prefetch(input + AHEAD_NUMBERS);
+    if (*input < 0) {
       state->waits_for = input;
       return false;
     }
-    if (*latest == NULL || input->arrive > (*latest)->arrive) {
+    if (*latest == NULL || *input > **latest) {
       *latest = input;
-      *latest_forward = cell[k].op == WEFT_OP_F;
     }
   }
-  *begin = *latest != NULL && (*latest)->arrive > *begin ? (*latest)->arrive : *begin;
+  *begin = *latest != NULL && **latest > state->clock ? **latest : state->clock;
   *begin = *unsharded > *begin ? *unsharded : *begin;
   return true;
 }
@@ -262,10 +286,9 @@ static void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_ra
 /* One compute cell, plain or overlap; false if it has to wait. */
 static inline bool run_compute(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
                                const struct weft_action *cell, bool full) {
-  const struct weft_arrival *latest;
-  bool latest_forward = false;
+  const int64_t *latest;
   int64_t begin, unsharded;
-  if (!find_begin(run, state, cell, &begin, &latest, &latest_forward, &unsharded)) {
+  if (!find_begin(run, state, cell, &begin, &latest, &unsharded)) {
     return false;
   }
   int64_t duration = cell->parts > 0
@@ -276,7 +299,7 @@ static inline bool run_compute(struct weft_sim_run *run, uint32_t rank, struct w
   }
   const int64_t end = begin + duration;
   if (full) {
-    blame(&run->records[rank], state, latest, latest_forward, unsharded, begin);
+    blame(&run->records[rank], run, state, latest, unsharded, begin);
     write_events(run, rank, state, cell, begin, end);
   }
   state->clock = end;
@@ -293,6 +316,10 @@ static inline void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
   state->waits_for = NULL;
   while (state->at < state->end) {
     const struct weft_action *cell = &run->program->actions[state->at];
+    __builtin_prefetch(cell + AHEAD_RECORDS);
+    if (full) {
+      __builtin_prefetch(&run->events[state->event + AHEAD_RECORDS], 1);
+    }
     if (weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))) {
       if (!run_compute(run, rank, state, cell, full)) {
         return;
@@ -341,21 +368,14 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
 
 /* ---- Setting up ---- */
 
-static void forget_arrivals(struct weft_arrival *arrivals, uint64_t count) {
-  for (uint64_t i = 0; i < count; i++) {
-    arrivals[i] = (struct weft_arrival){
-        .produced = WEFT_TIME_UNKNOWN, .start = 0, .arrive = WEFT_TIME_UNKNOWN};
-  }
-}
-
 static void reset(struct weft_sim_run *run, const int64_t *starts) {
   const struct weft_program *program = run->program;
-  const uint64_t pairs = (uint64_t)program->stage_count * program->microbatch_count;
-  forget_arrivals(run->activations, pairs);
-  forget_arrivals(run->gradients, pairs);
+  for (size_t k = 0; k < 2 * run->pairs; k++) {
+    run->inputs[k] = WEFT_TIME_UNKNOWN;
+  }
   for (uint32_t s = 0; s < program->stage_count; s++) {
-    run->edge_free[2 * s] = run->edge_free[2 * s + 1] = INT64_MIN;
-    run->unsharded_at[s] = INT64_MIN;
+    run->edge_free[2 * s] = run->edge_free[2 * s + 1] = 0;
+    run->unsharded_at[s] = 0;
   }
   run->work_count = 0;
   for (uint32_t r = program->rank_count; r-- > 0;) {
@@ -395,7 +415,7 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
 }
 
 static bool has_transfers(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
+  for (uint64_t i = 0; program->level == WEFT_LEVEL_COMMS && i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
       return true;
     }
@@ -407,19 +427,16 @@ static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *er
   const struct weft_program *program = run->program;
   const uint32_t n = program->stage_count, p = program->rank_count;
   struct weft_arena *arena = &run->arena;
-  size_t pairs;
-  WEFT_TRY(weft_pairs_count(program, &pairs, error));
+  WEFT_TRY(weft_pairs_count(program, &run->pairs, error));
   run->rank_of = weft_arena_allocate(arena, n, sizeof *run->rank_of);
-  run->activations = weft_arena_allocate(arena, pairs, sizeof *run->activations);
-  run->gradients = weft_arena_allocate(arena, pairs, sizeof *run->gradients);
+  run->inputs = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->inputs);
   run->edge_free = weft_arena_allocate(arena, 2 * (size_t)n, sizeof *run->edge_free);
   run->unsharded_at = weft_arena_allocate(arena, n, sizeof *run->unsharded_at);
   run->ranks = weft_arena_allocate(arena, p, sizeof *run->ranks);
   run->work = weft_arena_allocate(arena, p, sizeof *run->work);
-  if (run->rank_of == NULL || run->activations == NULL || run->gradients == NULL ||
-      run->edge_free == NULL || run->unsharded_at == NULL || run->ranks == NULL ||
-      run->work == NULL) {
-    return weft_fail_memory(error, 2 * pairs * sizeof *run->activations);
+  if (run->rank_of == NULL || run->inputs == NULL || run->edge_free == NULL ||
+      run->unsharded_at == NULL || run->ranks == NULL || run->work == NULL) {
+    return weft_fail_memory(error, 2 * run->pairs * sizeof *run->inputs);
   }
   (void)weft_placement_infer(program, run->rank_of);
   return run->options->channel == WEFT_CHANNEL_EDGE ? WEFT_OK : weft_sim_queues_init(run, error);
@@ -446,5 +463,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
 
 void weft_sim_run_finish(struct weft_sim_run *run) {
   weft_ticks_finish(&run->ticks);
+  weft_array_free(run->allocator, run->inputs, 2 * run->pairs, sizeof *run->inputs);
+  weft_array_free(run->allocator, run->transfers, 2 * run->pairs, sizeof *run->transfers);
   weft_arena_finish(&run->arena);
 }

@@ -6,13 +6,16 @@
 #include "base/memory.h"
 #include "base/random.h"
 
+/* The input of a (stage, microbatch) in one direction is one number: from 0 up
+ * the time at which it arrives, known once its transfer has started; below 0
+ * the complement of the time at which it was made, while its SEND is still to
+ * come; WEFT_TIME_UNKNOWN before that. Times are never negative. */
 #define WEFT_TIME_UNKNOWN INT64_MIN
 
-/* The input of a (stage, microbatch) in one direction, on its way. */
-struct weft_arrival {
-  int64_t produced; /* end of the action that made it */
-  int64_t start;    /* of its transfer */
-  int64_t arrive;   /* WEFT_TIME_UNKNOWN until that is known */
+/* How a transfer came about, for causes and events. */
+struct weft_transfer {
+  int64_t produced; /* end of the action that made the data */
+  int64_t start;
 };
 
 /* What is written down about a rank besides its clock. */
@@ -31,10 +34,10 @@ struct weft_rank_record {
 struct weft_rank_run {
   uint64_t at; /* record */
   uint64_t end;
-  uint64_t event;                       /* of the record it stands at, when events are kept */
-  int64_t clock;                        /* end of its last compute */
-  int64_t stream;                       /* end of its last collective */
-  const struct weft_arrival *waits_for; /* while it is stuck */
+  uint64_t event;           /* of the record it stands at, when events are kept */
+  int64_t clock;            /* end of its last compute */
+  int64_t stream;           /* end of its last collective */
+  const int64_t *waits_for; /* the input, while it is stuck */
   bool queued;
 };
 
@@ -51,15 +54,15 @@ struct weft_sim_run {
   const struct weft_costs *costs;
   const struct weft_sim_options *options;
   struct weft_ticks ticks;
-  struct weft_arena arena;          /* owns the arrays below */
-  bool has_transfers;               /* SEND and RECV, not a table */
-  uint32_t *rank_of;                /* [stage] */
-  struct weft_arrival *activations; /* [stage][microbatch] input of F */
-  struct weft_arrival *gradients;   /* [stage][microbatch] input of B and I */
-  int64_t *edge_free;               /* [2 x stage] when the boundary's channel is free */
-  int64_t *unsharded_at;            /* [stage] when its parameters are there */
-  struct weft_rank_run *ranks;      /* [rank] */
-  uint32_t *work;                   /* ranks to look at, a stack */
+  struct weft_arena arena;     /* owns the arrays below */
+  bool has_transfers;          /* SEND and RECV, not a table */
+  uint32_t *rank_of;           /* [stage] */
+  size_t pairs;                /* stages x microbatches */
+  int64_t *inputs;             /* [direction][stage][microbatch]: of F, then of B and I */
+  int64_t *edge_free;          /* [2 x stage] when the boundary's channel is free */
+  int64_t *unsharded_at;       /* [stage] when its parameters are there */
+  struct weft_rank_run *ranks; /* [rank] */
+  uint32_t *work;              /* ranks to look at, a stack */
   uint32_t work_count;
 
   /* Shared channels only. */
@@ -72,6 +75,7 @@ struct weft_sim_run {
   uint32_t queue_work_count;
 
   /* A full simulation only; NULL otherwise. */
+  struct weft_transfer *transfers; /* [direction][stage][microbatch] */
   struct weft_event *events;
   const uint64_t *event_begin;
   struct weft_rank_record *records; /* [rank] */
@@ -97,13 +101,16 @@ void weft_sim_queues_reset(struct weft_sim_run *run);
 /* An action has made what goes over `edge`. */
 void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge);
 
-/* A rank whose input may have come. */
-void weft_sim_wake(struct weft_sim_run *run, uint32_t rank, const struct weft_arrival *arrival);
+/* The transfer of input number `input` starts: writes its arrival down and wakes
+ * the rank that may wait for it. */
+void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
+                      int64_t start);
 
-static inline struct weft_arrival *weft_sim_input(const struct weft_sim_run *run, bool forward,
-                                                  uint32_t stage, uint32_t microbatch) {
-  return &(forward ? run->activations
-                   : run->gradients)[(uint64_t)stage * run->program->microbatch_count + microbatch];
+/* Number of the input of a (stage, microbatch). */
+static inline size_t weft_sim_input(const struct weft_sim_run *run, bool forward, uint32_t stage,
+                                    uint32_t microbatch) {
+  const size_t pair = (size_t)stage * run->program->microbatch_count + microbatch;
+  return forward ? pair : run->pairs + pair;
 }
 
 #endif
