@@ -28,7 +28,7 @@ load cli_setup
     grep -q "^$name " <<<"$output"
   done
   grep -q 'start-up of the command' <<<"$output"
-  "$WEFT" bench --json -p 4 -m 16 --repeats 2 --large --actions 20000 >b.json
+  "$WEFT" bench plan --json -p 4 -m 16 --repeats 2 --large --actions 20000 >b.json
   jq -e '.schema == "weft-bench-plan/1" and (.runs | length) == 10 and .startup_ns > 0' b.json >/dev/null
   jq -e '.runs | all(.checked and .actions > 0 and .gen_ns > 0 and .verify_ns > 0
          and .held_bytes_per_action > 8 and .peak_bytes_per_action >= .held_bytes_per_action)' b.json >/dev/null

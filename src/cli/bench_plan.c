@@ -4,38 +4,13 @@
  * Times are CPU times. There is one thread, which never waits, so on an idle
  * machine that is the time on the clock, and on a busy one it is still the work
  * done; the report says how much longer the clock ran. */
-#include <inttypes.h>
-
 #include <weft/weft.h>
 
 #include "cli/bench_clock.h"
 #include "cli/bench_plan.h"
 #include "cli/message.h"
-#include "cli/output_file.h"
-#include "cli/verbs.h"
-
-static const char *const schedules[WEFT_CLI_BENCH_SCHEDULES] = {
-    "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"};
-
-enum {
-  REPEATS_MAX = 99, /* as in the option table */
-  REPEATS_SMALL = 9,
-  REPEATS_LARGE = 3,
-  RANKS = 64,
-  STAGES_PER_RANK = 2,
-  MICROBATCHES = 256,
-  ACTIONS_LARGE = 50000000
-};
 
 /* ---- Running ---- */
-
-static void say_progress(const struct weft_cli *cli,
-                         const struct weft_cli_measurement *measurement) {
-  if (cli->messages_terminal) {
-    weft_cli_say(cli, NULL, "bench: %s, m = %" PRIu32, measurement->schedule,
-                 measurement->shape.microbatches);
-  }
-}
 
 /* One pass through gen, lower and verify. The table is given back once it is
  * lowered, as the command does. On success the program is the caller's. */
@@ -47,7 +22,7 @@ static enum weft_status pass(const struct weft_allocator *allocator,
   struct weft_report *report;
   const uint64_t begin = weft_cli_cpu_ns();
   enum weft_status status =
-      weft_generate(allocator, measurement->schedule, &measurement->shape, &table, error);
+      weft_generate(allocator, measurement->at.schedule, &measurement->at.shape, &table, error);
   if (status < 0) {
     return status;
   }
@@ -74,15 +49,6 @@ static enum weft_status pass(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
-static int fail_check(const struct weft_cli *cli, const struct weft_cli_measurement *measurement,
-                      const char *what) {
-  weft_cli_say(cli, "this is a bug; 'weft doctor' checks every schedule",
-               "bench: %s at p = %" PRIu32 ", m = %" PRIu32 ": %s; nothing was measured",
-               measurement->schedule, measurement->shape.ranks, measurement->shape.microbatches,
-               what);
-  return WEFT_CLI_FOUND_BAD;
-}
-
 /* The check, which is the warm-up too: the proof, the size, the memory. */
 static int check(const struct weft_cli *cli, struct weft_cli_measurement *measurement,
                  uint64_t *hash) {
@@ -96,28 +62,27 @@ static int check(const struct weft_cli *cli, struct weft_cli_measurement *measur
     return weft_cli_fail(cli, NULL, &error);
   }
   *hash = weft_program_hash(program);
-  measurement->actions = program->action_count;
+  measurement->at.actions = program->action_count;
   measurement->held_bytes = program->allocated_bytes;
   measurement->peak_bytes = counter.bytes_peak;
   weft_program_destroy(program);
   if (!ok) {
-    return fail_check(cli, measurement, "the program does not verify");
+    return weft_cli_bench_fail(cli, &measurement->at, "the program does not verify");
   }
-  return counter.bytes_now == 0 ? WEFT_CLI_OK : fail_check(cli, measurement, "memory is lost");
+  return counter.bytes_now == 0 ? WEFT_CLI_OK
+                                : weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
 }
 
-static int measure(const struct weft_cli *cli, uint64_t repeats,
-                   struct weft_cli_measurement *measurement) {
-  uint64_t samples[WEFT_CLI_BENCH_PHASES][REPEATS_MAX];
+static int measure(const struct weft_cli *cli, struct weft_cli_measurement *measurement) {
+  uint64_t samples[WEFT_CLI_BENCH_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
   uint64_t hash = 0;
-  say_progress(cli, measurement);
+  weft_cli_bench_say(cli, &measurement->at);
   const int status = check(cli, measurement, &hash);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  measurement->repeats = repeats;
   const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
-  for (uint64_t i = 0; i < repeats; i++) {
+  for (uint64_t i = 0; i < measurement->at.repeats; i++) {
     struct weft_program *program;
     struct weft_error error;
     uint64_t times_ns[WEFT_CLI_BENCH_PHASES];
@@ -128,71 +93,47 @@ static int measure(const struct weft_cli *cli, uint64_t repeats,
     const bool same = weft_program_hash(program) == hash;
     weft_program_destroy(program);
     if (!ok || !same) {
-      return fail_check(cli, measurement, "two runs give different programs");
+      return weft_cli_bench_fail(cli, &measurement->at, "two runs give different programs");
     }
     for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
       samples[phase][i] = times_ns[phase];
     }
   }
-  measurement->clock_ns = weft_cli_clock_ns() - clock_begin;
-  measurement->cpu_ns = weft_cli_cpu_ns() - cpu_begin;
+  measurement->at.clock_ns = weft_cli_clock_ns() - clock_begin;
+  measurement->at.cpu_ns = weft_cli_cpu_ns() - cpu_begin;
   for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
-    measurement->times_ns[phase] = weft_cli_median(samples[phase], (size_t)repeats);
+    measurement->times_ns[phase] = weft_cli_median(samples[phase], (size_t)measurement->at.repeats);
   }
   return WEFT_CLI_OK;
 }
 
-/* Microbatches that make a program of about `actions`, a whole number of rounds
- * of p so that interleaved schedules are at their best. */
-static uint32_t scale_microbatches(const struct weft_cli_measurement *small, uint64_t actions) {
-  const uint64_t p = small->shape.ranks;
-  const double ideal = (double)actions / (double)small->actions * (double)small->shape.microbatches;
-  const double most = (double)WEFT_MICROBATCHES_MAX;
-  const uint64_t wanted = (uint64_t)(ideal < most ? ideal : most) / p * p;
-  return (uint32_t)(wanted > small->shape.microbatches ? wanted : small->shape.microbatches);
-}
-
 static int measure_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_cli_bench_results *results) {
-  const uint64_t repeats_small = weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, REPEATS_SMALL);
-  const uint64_t repeats_large = weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, REPEATS_LARGE);
-  const uint64_t actions = weft_cli_number(arguments, WEFT_CLI_OPTION_ACTIONS, ACTIONS_LARGE);
-  const struct weft_shape shape = {
-      .ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, RANKS),
-      .stages_per_rank = STAGES_PER_RANK,
-      .microbatches =
-          (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, MICROBATCHES)};
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
     struct weft_cli_measurement *small = &results->small[i], *large = &results->large[i];
-    *small = (struct weft_cli_measurement){.schedule = schedules[i], .shape = shape};
-    status = measure(cli, repeats_small, small);
+    small->at = weft_cli_bench_small(arguments, i);
+    status = measure(cli, small);
     if (status == WEFT_CLI_OK && results->has_large) {
-      *large = *small;
-      large->shape.microbatches = scale_microbatches(small, actions);
-      status = measure(cli, repeats_large, large);
+      large->at = weft_cli_bench_large(arguments, &small->at);
+      status = measure(cli, large);
     }
   }
   return status;
 }
 
-int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_text *text, struct weft_cli_json *json) {
   struct weft_cli_bench_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE]};
   /* Before anything large is held: fork() takes longer for a large process. */
   if (cli->program_path != NULL) {
     results.startup_ns = weft_cli_startup_ns(cli->program_path);
   }
-  int status = measure_all(cli, arguments, &results);
-  if (status != WEFT_CLI_OK) {
-    return status;
+  const int status = measure_all(cli, arguments, &results);
+  if (status == WEFT_CLI_OK && json != NULL) {
+    weft_cli_bench_add_document(json, &results);
+  } else if (status == WEFT_CLI_OK) {
+    weft_cli_bench_add_text(text, &results);
   }
-  struct weft_text text = {.allocator = cli->allocator};
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_bench_add_document(&text, &results);
-  } else {
-    weft_cli_bench_add_text(&text, &results);
-  }
-  status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
   return status;
 }

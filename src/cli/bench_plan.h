@@ -2,9 +2,7 @@
 #ifndef CLI_BENCH_PLAN_H
 #define CLI_BENCH_PLAN_H
 
-#include <weft/spec.h>
-
-enum { WEFT_CLI_BENCH_SCHEDULES = 5 };
+#include "cli/bench.h"
 
 enum weft_cli_bench_phase {
   WEFT_CLI_BENCH_GEN,
@@ -14,13 +12,8 @@ enum weft_cli_bench_phase {
 };
 
 struct weft_cli_measurement {
-  const char *schedule;
-  struct weft_shape shape;
-  uint64_t actions; /* of the lowered program */
-  uint64_t repeats;
+  struct weft_cli_bench_case at;
   uint64_t times_ns[WEFT_CLI_BENCH_PHASES]; /* medians of the CPU time */
-  uint64_t cpu_ns;                          /* all repeats together */
-  uint64_t clock_ns;                        /* the same on the wall */
   size_t held_bytes;                        /* by the program */
   size_t peak_bytes;                        /* over gen, lower and verify */
 };
@@ -33,7 +26,7 @@ struct weft_cli_bench_results {
 };
 
 void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench_results *results);
-void weft_cli_bench_add_document(struct weft_text *text,
+void weft_cli_bench_add_document(struct weft_cli_json *json,
                                  const struct weft_cli_bench_results *results);
 
 #endif

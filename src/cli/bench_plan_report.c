@@ -2,10 +2,9 @@
 #include <inttypes.h>
 
 #include "cli/bench_plan.h"
-#include "cli/json_writer.h"
 
 static double per_action(const struct weft_cli_measurement *measurement, uint64_t amount) {
-  return (double)amount / (double)measurement->actions;
+  return weft_cli_per_action(&measurement->at, amount);
 }
 
 static double plan_per_action(const struct weft_cli_measurement *measurement) {
@@ -23,25 +22,25 @@ static double verify_per_action(const struct weft_cli_measurement *measurement) 
 static double clock_per_cpu(const struct weft_cli_bench_results *results) {
   uint64_t clock_ns = 0, cpu_ns = 0;
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
-    clock_ns += results->small[i].clock_ns + results->large[i].clock_ns;
-    cpu_ns += results->small[i].cpu_ns + results->large[i].cpu_ns;
+    clock_ns += results->small[i].at.clock_ns + results->large[i].at.clock_ns;
+    cpu_ns += results->small[i].at.cpu_ns + results->large[i].at.cpu_ns;
   }
   return cpu_ns > 0 ? (double)clock_ns / (double)cpu_ns : 1.0;
 }
 
 static void add_row(struct weft_text *text, const struct weft_cli_measurement *measurement,
                     const struct weft_cli_measurement *small) {
-  weft_text_addf(text,
-                 "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %7.2f %7.2f %10.2f %8.2f %6.1f %6.1f",
-                 measurement->schedule, measurement->shape.microbatches, measurement->actions,
-                 (double)(measurement->times_ns[WEFT_CLI_BENCH_GEN] +
-                          measurement->times_ns[WEFT_CLI_BENCH_LOWER]) /
-                     1e6,
-                 per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_GEN]),
-                 per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_LOWER]),
-                 plan_per_action(measurement), verify_per_action(measurement),
-                 per_action(measurement, measurement->held_bytes),
-                 per_action(measurement, measurement->peak_bytes));
+  weft_text_addf(
+      text, "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %7.2f %7.2f %10.2f %8.2f %6.1f %6.1f",
+      measurement->at.schedule, measurement->at.shape.microbatches, measurement->at.actions,
+      (double)(measurement->times_ns[WEFT_CLI_BENCH_GEN] +
+               measurement->times_ns[WEFT_CLI_BENCH_LOWER]) /
+          1e6,
+      per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_GEN]),
+      per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_LOWER]),
+      plan_per_action(measurement), verify_per_action(measurement),
+      per_action(measurement, measurement->held_bytes),
+      per_action(measurement, measurement->peak_bytes));
   if (small != NULL) {
     weft_text_addf(text, " %7.2f %7.2f", plan_per_action(measurement) / plan_per_action(small),
                    verify_per_action(measurement) / verify_per_action(small));
@@ -54,8 +53,8 @@ void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench
                  "weft %s, bench plan: p = %" PRIu32
                  ", v = %d; checked: verified under "
                  "rendezvous, same hash in every run\n\n",
-                 weft_version(), results->small[0].shape.ranks,
-                 (int)results->small[0].shape.stages_per_rank);
+                 weft_version(), results->small[0].at.shape.ranks,
+                 (int)results->small[0].at.shape.stages_per_rank);
   weft_text_addf(text, "%-22s %8s %10s %9s %7s %7s %10s %8s %6s %6s", "", "", "", "gen+lower",
                  "gen", "lower", "gen+lower", "verify", "held", "peak");
   weft_text_add(text, results->has_large ? "   large/small\n" : "\n");
@@ -80,13 +79,7 @@ void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench
 static void add_json_run(struct weft_cli_json *json, const struct weft_cli_measurement *measurement,
                          const struct weft_cli_measurement *small) {
   weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schedule", measurement->schedule);
-  weft_cli_json_number(json, "ranks", measurement->shape.ranks);
-  weft_cli_json_number(json, "stages_per_rank", measurement->shape.stages_per_rank);
-  weft_cli_json_number(json, "microbatches", measurement->shape.microbatches);
-  weft_cli_json_number(json, "actions", measurement->actions);
-  weft_cli_json_boolean(json, "checked", true);
-  weft_cli_json_number(json, "repeats", measurement->repeats);
+  weft_cli_bench_add_case(json, &measurement->at);
   weft_cli_json_number(json, "gen_ns", measurement->times_ns[WEFT_CLI_BENCH_GEN]);
   weft_cli_json_number(json, "lower_ns", measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
   weft_cli_json_number(json, "verify_ns", measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
@@ -105,26 +98,24 @@ static void add_json_run(struct weft_cli_json *json, const struct weft_cli_measu
   weft_cli_json_close(json, '}');
 }
 
-void weft_cli_bench_add_document(struct weft_text *text,
+void weft_cli_bench_add_document(struct weft_cli_json *json,
                                  const struct weft_cli_bench_results *results) {
-  struct weft_cli_json json = {.text = text};
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-bench-plan/1");
-  weft_cli_json_string(&json, "version", weft_version());
+  weft_cli_json_open(json, NULL, '{');
+  weft_cli_json_string(json, "schema", "weft-bench-plan/1");
+  weft_cli_json_string(json, "version", weft_version());
   if (results->startup_ns > 0) {
-    weft_cli_json_number(&json, "startup_ns", results->startup_ns);
+    weft_cli_json_number(json, "startup_ns", results->startup_ns);
   } else {
-    weft_cli_json_null(&json, "startup_ns");
+    weft_cli_json_null(json, "startup_ns");
   }
-  weft_cli_json_real(&json, "clock_per_cpu", clock_per_cpu(results));
-  weft_cli_json_open(&json, "runs", '[');
+  weft_cli_json_real(json, "clock_per_cpu", clock_per_cpu(results));
+  weft_cli_json_open(json, "runs", '[');
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
-    add_json_run(&json, &results->small[i], NULL);
+    add_json_run(json, &results->small[i], NULL);
   }
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
-    add_json_run(&json, &results->large[i], &results->small[i]);
+    add_json_run(json, &results->large[i], &results->small[i]);
   }
-  weft_cli_json_close(&json, ']');
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_cli_json_close(json, ']');
+  weft_cli_json_close(json, '}');
 }

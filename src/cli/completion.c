@@ -3,6 +3,7 @@
 
 #include <weft/gen.h>
 
+#include "cli/bench.h"
 #include "cli/help.h"
 
 typedef void option_writer(struct weft_text *text, const struct weft_cli_verb *verb,
@@ -44,7 +45,9 @@ static void add_operands(struct weft_text *text, const struct weft_cli_verb *ver
   } else if (strcmp(verb->operand_kind, "verb") == 0) {
     add_verb_names(text);
   } else if (strcmp(verb->operand_kind, "benchmark") == 0) {
-    weft_text_add(text, "plan");
+    for (size_t i = 0; i < weft_cli_benchmark_count(); i++) {
+      weft_text_addf(text, i > 0 ? " %s" : "%s", weft_cli_benchmark_at(i)->name);
+    }
   }
 }
 

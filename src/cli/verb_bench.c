@@ -1,37 +1,101 @@
 /* `weft bench`: the list of benchmarks, and running them. */
+#include <stdio.h>
 #include <string.h>
 
+#include "cli/bench.h"
 #include "cli/did_you_mean.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/verbs.h"
 
-static const char plan_name[] = "plan";
+static const struct weft_cli_benchmark benchmarks[] = {
+    {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan},
+};
+
+size_t weft_cli_benchmark_count(void) { return sizeof benchmarks / sizeof benchmarks[0]; }
+
+const struct weft_cli_benchmark *weft_cli_benchmark_at(size_t index) { return &benchmarks[index]; }
 
 static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_text text = {.allocator = cli->allocator};
-  weft_text_addf(&text, "%s  time and memory of gen, lower and verify per action\n", plan_name);
+  for (size_t i = 0; i < weft_cli_benchmark_count(); i++) {
+    weft_text_addf(&text, "%-5s %s\n", benchmarks[i].name, benchmarks[i].summary);
+  }
   const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }
 
+static int run_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   struct weft_text *text, struct weft_cli_json *json) {
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < weft_cli_benchmark_count() && status == WEFT_CLI_OK; i++) {
+    if (json == NULL && i > 0) {
+      weft_text_add(text, "\n");
+    }
+    status = benchmarks[i].run(cli, arguments, text, json);
+  }
+  return status;
+}
+
+/* One benchmark gives its own document, several a document with a list. */
+static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_cli_benchmark *benchmark, struct weft_text *text) {
+  struct weft_cli_json writer = {.text = text};
+  struct weft_cli_json *json = arguments->given[WEFT_CLI_OPTION_JSON] ? &writer : NULL;
+  int status;
+  if (benchmark == NULL && json != NULL) {
+    weft_cli_json_open(json, NULL, '{');
+    weft_cli_json_string(json, "schema", "weft-bench/1");
+    weft_cli_json_open(json, "benchmarks", '[');
+    status = run_all(cli, arguments, text, json);
+    weft_cli_json_close(json, ']');
+    weft_cli_json_close(json, '}');
+  } else if (benchmark == NULL) {
+    status = run_all(cli, arguments, text, NULL);
+  } else {
+    status = benchmark->run(cli, arguments, text, json);
+  }
+  if (json != NULL) {
+    weft_cli_json_finish(json);
+  }
+  return status;
+}
+
+static int fail_name(const struct weft_cli *cli, const char *name) {
+  char quoted[80], hint[80];
+  struct weft_cli_guess guess;
+  weft_cli_guess_init(&guess, name, strlen(name));
+  for (size_t i = 0; i < weft_cli_benchmark_count(); i++) {
+    weft_cli_guess_offer(&guess, benchmarks[i].name, strlen(benchmarks[i].name));
+  }
+  (void)snprintf(hint, sizeof hint, "did you mean '%s'?", guess.best != NULL ? guess.best : "");
+  return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
+                        "unknown benchmark '%s': expected plan",
+                        weft_cli_quote(quoted, sizeof quoted, name));
+}
+
 int weft_cli_verb_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const struct weft_cli_benchmark *benchmark = NULL;
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
     return list(cli, arguments);
   }
   if (arguments->given[WEFT_CLI_OPTION_ACTIONS] && !arguments->given[WEFT_CLI_OPTION_LARGE]) {
     return weft_cli_usage(cli, "add --large", "--actions is the size of the large programs");
   }
-  if (arguments->operand_count == 0 || strcmp(arguments->operands[0], plan_name) == 0) {
-    return weft_cli_bench_plan(cli, arguments);
+  for (size_t i = 0; i < weft_cli_benchmark_count() && arguments->operand_count > 0; i++) {
+    if (strcmp(arguments->operands[0], benchmarks[i].name) == 0) {
+      benchmark = &benchmarks[i];
+    }
   }
-  char quoted[80];
-  struct weft_cli_guess guess;
-  weft_cli_guess_init(&guess, arguments->operands[0], strlen(arguments->operands[0]));
-  weft_cli_guess_offer(&guess, plan_name, strlen(plan_name));
-  return weft_cli_usage(
-      cli, guess.best != NULL ? "did you mean 'plan'?" : "'weft bench --list' lists the benchmarks",
-      "unknown benchmark '%s': expected plan",
-      weft_cli_quote(quoted, sizeof quoted, arguments->operands[0]));
+  if (arguments->operand_count > 0 && benchmark == NULL) {
+    return fail_name(cli, arguments->operands[0]);
+  }
+  struct weft_text text = {.allocator = cli->allocator};
+  int status = measure(cli, arguments, benchmark, &text);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  }
+  weft_text_finish(&text);
+  return status;
 }

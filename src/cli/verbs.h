@@ -15,7 +15,4 @@ int weft_cli_verb_bench(const struct weft_cli *cli, const struct weft_cli_argume
 int weft_cli_verb_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 
-/* `weft bench plan` (bench_plan.c). */
-int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
-
 #endif
