@@ -60,14 +60,14 @@ static uint32_t mix(uint32_t from, uint32_t to, uint32_t share) {
   return mixed;
 }
 
-/* Few stages have colours as unlike as can be; many lie along a ramp from blue
- * to yellow that is monotonic in lightness (after cividis), so that a stage's
- * place in the pipeline shows. */
+/* Few stages have colours as unlike as can be; many lie along a ramp from purple
+ * to red (after Tol's smooth rainbow), so that a stage's place in the pipeline
+ * shows. */
 static uint32_t stage_hue(uint32_t stage, uint32_t stage_count) {
   static const uint32_t few[] = {0x0072b2, 0xd55e00, 0x009e73, 0xcc79a7,
                                  0x56b4e9, 0xe69f00, 0x7b4a8c, 0x8a7f00};
-  static const uint32_t ramp[] = {0x123570, 0x3b496c, 0x575d6d, 0x707173,
-                                  0x8a8678, 0xa59c74, 0xc3b369, 0xe1cc55};
+  static const uint32_t ramp[] = {0x6f4c9b, 0x5568b8, 0x4e79c4, 0x4d90c0, 0x549eb3, 0x60ab9e,
+                                  0x77b77d, 0xa6be54, 0xd1b541, 0xe49c39, 0xe67932, 0xdf4828};
   enum { FEW = sizeof few / sizeof few[0], RAMP = sizeof ramp / sizeof ramp[0] };
   if (stage_count <= FEW) {
     return few[stage % FEW];
@@ -88,6 +88,12 @@ uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op o
     case WEFT_OP_W: return mix(hue, 0x000000, dark ? 72 : 96);
     default: return weft_palette_of(dark)->ops[op];
   }
+}
+
+uint32_t weft_palette_chunk(enum weft_op op, uint32_t k, uint32_t count, bool dark) {
+  enum { PALEST = 104 };
+  const uint32_t share = count > 1 && k > 0 ? (uint32_t)((uint64_t)PALEST * k / (count - 1)) : 0;
+  return mix(weft_palette_of(dark)->ops[op], 0xffffff, share < PALEST ? share : PALEST);
 }
 
 /* By the luma of Rec. 601; from 140 of 255 on black has the better contrast. */

@@ -25,6 +25,10 @@ const struct weft_palette *weft_palette_of(bool dark);
  * the stage's, the lightness the op's. */
 uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op op, bool dark);
 
+/* The colour of an op for the k-th of `count` stages of its rank: paler for later
+ * ones, and still the op's. */
+uint32_t weft_palette_chunk(enum weft_op op, uint32_t k, uint32_t count, bool dark);
+
 /* Black or white: what can be read on this colour. */
 uint32_t weft_palette_ink_on(uint32_t colour);
 
