@@ -2,6 +2,8 @@
 #include "cli/json_writer.h"
 
 #include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 static void add_string(struct weft_text *text, const char *value) {
@@ -65,6 +67,20 @@ void weft_cli_json_real(struct weft_cli_json *json, const char *key, double valu
   } else {
     weft_text_add(json->text, "null");
   }
+}
+
+void weft_cli_json_exact(struct weft_cli_json *json, const char *key, double value) {
+  char digits[32];
+  if (!isfinite(value)) {
+    weft_cli_json_null(json, key);
+    return;
+  }
+  (void)snprintf(digits, sizeof digits, "%.15g", value);
+  if (strtod(digits, NULL) != value) {
+    (void)snprintf(digits, sizeof digits, "%.17g", value);
+  }
+  begin_value(json, key);
+  weft_text_add(json->text, digits);
 }
 
 void weft_cli_json_boolean(struct weft_cli_json *json, const char *key, bool value) {

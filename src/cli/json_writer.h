@@ -24,6 +24,8 @@ void weft_cli_json_finish(struct weft_cli_json *json);
 void weft_cli_json_string(struct weft_cli_json *json, const char *key, const char *value);
 void weft_cli_json_number(struct weft_cli_json *json, const char *key, uint64_t value);
 void weft_cli_json_real(struct weft_cli_json *json, const char *key, double value);
+/* With as many digits as it takes to read the same number back. */
+void weft_cli_json_exact(struct weft_cli_json *json, const char *key, double value);
 void weft_cli_json_boolean(struct weft_cli_json *json, const char *key, bool value);
 void weft_cli_json_null(struct weft_cli_json *json, const char *key);
 

@@ -1,6 +1,10 @@
 /* Columns in text output. */
 #include "cli/text_columns.h"
 
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
 size_t weft_cli_width(const char *data, size_t size) {
   size_t width = 0;
   for (size_t i = 0; i < size; i++) {
@@ -22,6 +26,22 @@ void weft_cli_trim(struct weft_text *text) {
   while (text->size > 0 && text->data[text->size - 1] == ' ') {
     text->size--;
   }
+}
+
+const char *weft_cli_amount(char *buffer, size_t size, double amount) {
+  const double magnitude = fabs(amount);
+  if (magnitude > 0 && (magnitude < 0.01 || magnitude >= 1e9)) {
+    (void)snprintf(buffer, size, "%.4g", amount);
+    return buffer;
+  }
+  (void)snprintf(buffer, size, "%.3f", amount);
+  size_t length = strlen(buffer);
+  while (length > 0 && buffer[length - 1] == '0') {
+    length--;
+  }
+  length -= length > 0 && buffer[length - 1] == '.' ? 1 : 0;
+  buffer[length] = '\0';
+  return buffer;
 }
 
 const char *weft_cli_plural(uint64_t count) { return count == 1 ? "" : "s"; }
