@@ -1,0 +1,246 @@
+// What stands around the timeline. Text from files goes in as text only, never
+// as markup.
+
+const CHAIN_SHOWN_MAX = 400;
+const byId = (id) => document.getElementById(id);
+
+function element(tag, options, children) {
+  const made = document.createElement(tag);
+  for (const [name, value] of Object.entries(options || {})) {
+    if (name === 'text') made.textContent = value;
+    else if (name === 'class') made.className = value;
+    else if (name === 'click') made.addEventListener('click', value);
+    else if (name === 'colour') made.style.backgroundColor = value;
+    else if (name === 'width') made.style.width = value;
+    else made.setAttribute(name, value);
+  }
+  (children || []).forEach((child) => made.appendChild(child));
+  return made;
+}
+
+function fill(parent, children) {
+  parent.textContent = '';
+  children.forEach((child) => parent.appendChild(child));
+}
+
+function shorten(text, most) {
+  const characters = Array.from(text);
+  return characters.length <= most ? text : `${characters.slice(0, most - 1).join('')}…`;
+}
+
+function say(text) {
+  byId('message').textContent = text;
+}
+
+// ---- Cards: the numbers of each schedule, and how it compares with the first ----
+
+function fact(name, value) {
+  const entry = element('span', { text: `${name} ` });
+  entry.appendChild(element('b', { text: value }));
+  return entry;
+}
+
+function comparison(app, picture) {
+  const first = app.models[0].picture.makespan;
+  const change = first > 0 ? picture.makespan / first - 1 : 0;
+  if (Math.abs(change) < 5e-5) return 'as long as the first';
+  return `${(100 * Math.abs(change)).toFixed(1)} % ${change < 0 ? 'shorter' : 'longer'} than the first`;
+}
+
+function cardOf(app, model, index) {
+  const { picture } = model;
+  const card = element('div', { class: 'card' }, [
+    element('h2', { text: picture.name, title: picture.name }),
+    fact('makespan', formatTime(picture, picture.makespan)),
+    fact('idle', formatShare(picture.bubbleRatio)),
+    fact('peak activation', formatNumber(picture.peakActivation)),
+    element('span', { text: `${picture.ranks} ranks, ${picture.stages} stages, ${picture.microbatches} microbatches` }),
+  ]);
+  if (index > 0) card.appendChild(element('span', { class: 'compare', text: comparison(app, picture) }));
+  if (app.models.length > 1) {
+    card.appendChild(element('button', { type: 'button', text: '×', title: 'Take it off the page',
+      'aria-label': `Take ${picture.name} off the page`, click: () => removeModel(app, index) }));
+  }
+  return card;
+}
+
+function showCards(app) {
+  fill(byId('cards'), app.models.map((model, index) => cardOf(app, model, index)));
+  document.title = `${app.models.map((model) => model.picture.name).join(' and ')} · Weft timeline`;
+}
+
+// ---- Legend ----
+
+function legendEntry(colour, text, first) {
+  return element('span', { class: first ? 'entry first-of-group' : 'entry' },
+    [element('span', { class: 'swatch', colour }), element('span', { text })]);
+}
+
+function opsShown(app) {
+  const seen = new Set();
+  for (const model of app.models) for (const op of model.picture.events.op) seen.add(op);
+  return Array.from(seen).sort((a, b) => a - b);
+}
+
+function opEntries(app) {
+  const { ops } = themeOf(app);
+  const sameColour = { [OP.SEND_F]: 'activation transfer', [OP.SEND_B]: 'gradient transfer' };
+  return app.opsShown
+    .filter((op) => op !== OP.OVERLAP && !isReceive(op) && (app.colourBy === 'op' || !isCompute(op)))
+    .filter((op) => !isSend(op) || app.showTransfers)
+    .filter((op) => !isShard(op) || has(app, 'hasShards'))
+    .map((op) => legendEntry(ops[op], sameColour[op] || `${OP_NAMES[op]} ${OP_WORDS[op]}`));
+}
+
+function stageEntries(app) {
+  const model = app.models.reduce((most, other) => (other.picture.stages > most.picture.stages ? other : most));
+  const { stages } = model.picture;
+  const shown = stages <= 16 ? stages : 8;
+  return Array.from({ length: shown }, (unused, k) => {
+    const stage = shown === 1 ? 0 : Math.round((k * (stages - 1)) / (shown - 1));
+    return legendEntry(stageColour(app, model, stage, OP.B), `stage ${stage}`);
+  });
+}
+
+function causesShown(app) {
+  return CAUSES.map((name, cause) => cause).filter((cause) => app.models.some((model) =>
+    model.picture.rankTimes.some((times) => times.idleByCause[cause] > 0)));
+}
+
+function showLegend(app) {
+  const causes = causesShown(app).map((cause, k) =>
+    legendEntry(causeColour(app, cause), `idle ${CAUSE_WORDS[cause]}`, k === 0));
+  const stages = app.colourBy === 'stage' ? stageEntries(app) : [];
+  fill(byId('legend'), [...stages, ...opEntries(app), ...causes]);
+}
+
+// ---- The selected event ----
+
+function term(name, value) {
+  return [element('dt', { text: name }), element('dd', { text: value })];
+}
+
+function chainButton(app, modelIndex, id) {
+  const model = app.models[modelIndex];
+  const { rank } = model.picture.events;
+  return element('li', {}, [element('button', { type: 'button', text: labelOf(model, id),
+    title: `rank ${rank[id]}, ${spanOf(model, id)}`, click: () => goTo(app, modelIndex, id) })]);
+}
+
+function chainList(app, modelIndex, title, ids) {
+  const { op } = app.models[modelIndex].picture.events;
+  const actions = ids.filter((id) => !isTransfer(op[id]));
+  const transfers = ids.length - actions.length;
+  const note = transfers > 0 ? `, over ${transfers / 2 === Math.floor(transfers / 2) ? transfers / 2 : transfers} transfers` : '';
+  const items = actions.slice(0, CHAIN_SHOWN_MAX).map((id) => chainButton(app, modelIndex, id));
+  const parts = [element('h3', { text: `${title}: ${actions.length}${note}` }),
+    element('ul', { class: 'chain' }, items)];
+  if (actions.length > CHAIN_SHOWN_MAX) {
+    parts.push(element('p', { text: `and ${actions.length - CHAIN_SHOWN_MAX} more` }));
+  }
+  return parts;
+}
+
+function nothingSelected() {
+  return [element('h2', { text: 'No action selected' }),
+    element('p', { text: 'Click an action, or press Enter on one, to see what it needs and what needs it. ? shows all keys.' })];
+}
+
+function selectedParts(app, { modelIndex, id, chain }) {
+  const model = app.models[modelIndex];
+  const { picture } = model;
+  const { events } = picture;
+  const heading = element('h2', {}, [element('code', { text: cellLabel(model, id) })]);
+  const schedule = app.models.length > 1 ? `, ${picture.name}` : '';
+  const facts = [...term('rank', `${events.rank[id]}${schedule}`), ...term('from – to', spanOf(model, id)),
+    ...term('takes', formatTime(picture, events.end[id] - events.begin[id])),
+    ...term('waited for', waitWords(model, id))];
+  if (isCompute(events.op[id])) facts.push(...term('idle before', idleWords(model, id)));
+  return [heading, element('p', { text: describe(model, id) }), element('dl', {}, facts),
+    ...chainList(app, modelIndex, 'Needs', chain.before), ...chainList(app, modelIndex, 'Needed by', chain.after)];
+}
+
+function showSelection(app) {
+  fill(byId('selection'), app.selected ? selectedParts(app, app.selected) : nothingSelected());
+}
+
+// ---- Idle by cause ----
+
+function stackOf(app, times, longest) {
+  const bars = times.idleByCause.map((idle, cause) => element('i', { colour: causeColour(app, cause),
+    width: `${longest > 0 ? (100 * idle) / longest : 0}%`,
+    title: `${formatNumber(idle)} ${CAUSE_WORDS[cause]}` }));
+  return element('div', { class: 'stack' }, bars);
+}
+
+function summaryRow(app, picture, rank, longest) {
+  const times = picture.rankTimes[rank];
+  const told = times.idleByCause.map((idle, cause) => `${CAUSES[cause]} ${formatNumber(idle)}`)
+    .filter((text, cause) => times.idleByCause[cause] > 0).join(', ');
+  return element('tr', { title: told }, [
+    element('td', { text: String(rank) }),
+    element('td', { class: 'share', 'aria-label': told || 'none' }, [stackOf(app, times, longest)]),
+    element('td', { text: formatNumber(times.idle) }),
+    element('td', { text: formatNumber(times.busy) }),
+    element('td', { text: formatNumber(times.peakActivation), title: `at ${formatTime(picture, times.peakAt)}` }),
+  ]);
+}
+
+function totalsOf(picture) {
+  const totals = CAUSES.map((name, cause) =>
+    picture.rankTimes.reduce((sum, times) => sum + times.idleByCause[cause], 0));
+  const all = totals.reduce((sum, value) => sum + value, 0);
+  return totals.map((value, cause) => ({ cause, value, share: all > 0 ? value / all : 0 }))
+    .filter((total) => total.value > 0).sort((a, b) => b.value - a.value)
+    .map((total) => `${formatShare(total.share)} ${CAUSE_WORDS[total.cause]}`).join(', ');
+}
+
+function summaryOf(app, model) {
+  const { picture } = model;
+  const longest = Math.max(0, ...picture.rankTimes.map((times) => times.idle));
+  const heads = ['rank', 'idle by cause', 'idle', 'busy', 'peak'];
+  const head = element('tr', {}, heads.map((text) => element('th', { text, scope: 'col' })));
+  const body = [];
+  for (let rank = 0; rank < picture.ranks; rank++) body.push(summaryRow(app, picture, rank, longest));
+  return [element('h3', { text: `Idle time, ${shorten(picture.name, 40)}` }),
+    element('p', { text: totalsOf(picture) || 'none' }),
+    element('table', {}, [element('thead', {}, [head]), element('tbody', {}, body)])];
+}
+
+function showSummary(app) {
+  fill(byId('summary'), app.models.flatMap((model) => summaryOf(app, model)));
+}
+
+// ---- Tooltip ----
+
+function tooltipLines(app, place) {
+  const { model, rank } = place.row;
+  if (place.kind === 'event') return eventLines(model, place.id);
+  if (place.kind === 'idle') return idleLines(model, rank, place.stretch);
+  const curve = model.picture.memory[rank];
+  const i = firstAbove(curve.at, place.time) - 1;
+  return memoryLines(model, rank, i >= 0 ? curve.size[i] : 0, place.time);
+}
+
+function showTooltip(app, lines, x, y) {
+  const tooltip = byId('tooltip');
+  fill(tooltip, lines.map((text) => element('div', { text })));
+  tooltip.hidden = false;
+  const box = tooltip.getBoundingClientRect();
+  const left = x + 16 + box.width > window.innerWidth ? x - box.width - 12 : x + 16;
+  const top = y + 18 + box.height > window.innerHeight ? y - box.height - 12 : y + 18;
+  tooltip.style.left = `${Math.max(4, left)}px`;
+  tooltip.style.top = `${Math.max(4, top)}px`;
+}
+
+function hideTooltip() {
+  byId('tooltip').hidden = true;
+}
+
+function showRange(app) {
+  const { unit } = app.models[0].picture;
+  const { first, last } = extentOf(app);
+  const from = formatNumber(Math.max(first, app.from));
+  const to = formatNumber(Math.min(last, app.to));
+  byId('range').textContent = `showing ${from} – ${to} of ${formatNumber(first)} – ${formatNumber(last)}${unit === '' ? '' : ` ${unit}`}`;
+}

@@ -1,0 +1,92 @@
+// Putting it together: frames on demand, sizes, and the start.
+
+function frame(app) {
+  app.wanted = false;
+  app.scroll = app.scroller.scrollTop;
+  if (app.stale) {
+    const begin = performance.now();
+    app.stale = false;
+    drawFrame(app);
+    app.frameTime = performance.now() - begin;
+    showRange(app);
+    if (app.tooltipForFocus) placeFocusTooltip(app);
+  }
+  drawOverlay(app);
+}
+
+function redrawOverlay(app) {
+  if (!app.wanted) {
+    app.wanted = true;
+    requestAnimationFrame(() => frame(app));
+  }
+}
+
+function redraw(app) {
+  app.stale = true;
+  redrawOverlay(app);
+}
+
+function resize(app) {
+  app.ratio = window.devicePixelRatio || 1;
+  app.width = app.scroller.clientWidth;
+  app.height = app.scroller.clientHeight;
+  layOut(app);
+  byId('spacer').style.height = `${Math.max(app.height, app.contentHeight)}px`;
+  app.width = app.scroller.clientWidth; // less, where that brought a scroll bar
+  for (const canvas of [app.canvas, app.overlay.canvas]) {
+    canvas.width = Math.round(app.width * app.ratio);
+    canvas.height = Math.round(app.height * app.ratio);
+    canvas.style.width = `${app.width}px`;
+    canvas.style.height = `${app.height}px`;
+  }
+  app.patterns = {};
+  redraw(app);
+}
+
+// What a test, or a page around this one, may ask for.
+function handleOf(app) {
+  return Object.freeze({
+    boxOf(modelIndex, action) {
+      const id = findAction(app.models[modelIndex], action);
+      return id === NONE ? null : screenBox(app, modelIndex, id);
+    },
+    causesOf: (modelIndex) => app.models[modelIndex].idle.map((idle) => CAUSES.map((name, cause) =>
+      idle.stretches.reduce((sum, s) => sum + (s.cause === cause ? s.end - s.begin : 0), 0))),
+    timesOf: (modelIndex) => app.models[modelIndex].picture.rankTimes,
+    eventCount: (modelIndex) => app.models[modelIndex].picture.events.count,
+    frameTime: () => app.frameTime,
+    startTime: () => app.startTime,
+    window: () => [app.from, app.to],
+  });
+}
+
+function start() {
+  const app = {
+    canvas: byId('canvas'), context: byId('canvas').getContext('2d', { alpha: false }),
+    overlay: byId('overlay').getContext('2d'), scroller: byId('scroller'),
+    models: [], rows: [], titles: [], patterns: {}, pointers: new Map(),
+    showMemory: true, showTransfers: true, densityShift: 0, alpha: 1,
+    focus: null, selected: null, hover: null, pointer: null, scroll: 0, from: 0, to: 1,
+  };
+  const begin = performance.now();
+  const data = decodeData(byId('weft-data').textContent);
+  app.palette = data.palette;
+  app.colourBy = data.colourBy;
+  app.models = data.pictures.map(buildModel);
+  app.opsShown = opsShown(app);
+  byId('colour').textContent = `Colour: ${app.colourBy}`;
+  const prefersDark = window.matchMedia('(prefers-color-scheme: dark)');
+  prefersDark.addEventListener('change', (event) => setTheme(app, event.matches));
+  setTheme(app, prefersDark.matches);
+  listen(app);
+  modelsChanged(app);
+  fit(app);
+  app.startTime = performance.now() - begin;
+  window.weftTimeline = handleOf(app);
+}
+
+try {
+  start();
+} catch (error) {
+  say(`This page cannot be shown: ${error.message}`);
+}

@@ -1,0 +1,198 @@
+// Where things are: the window in time, the rows of all schedules one below the
+// other, and the way from pixels to both and back.
+
+const AXIS_HEIGHT = 26;
+const TITLE_HEIGHT = 26;
+const PAD_RIGHT = 14;
+// Heights of a rank's lanes, from comfortable to many ranks.
+const DENSITIES = [
+  { compute: 34, shards: 6, transfers: 10, memory: 24, gap: 12, font: 12 },
+  { compute: 24, shards: 5, transfers: 8, memory: 15, gap: 8, font: 11 },
+  { compute: 16, shards: 3, transfers: 6, memory: 9, gap: 5, font: 10 },
+  { compute: 10, shards: 2, transfers: 4, memory: 5, gap: 3, font: 9 },
+  { compute: 6, shards: 1, transfers: 2, memory: 3, gap: 2, font: 8 },
+];
+
+const has = (app, what) => app.models.some((model) => model[what]);
+
+function rowHeight(app, density) {
+  let height = density.compute + density.gap;
+  if (has(app, 'hasShards')) height += density.shards;
+  if (app.showTransfers && has(app, 'hasTransfers')) height += density.transfers;
+  if (app.showMemory && has(app, 'memoryPeak')) height += density.memory + 2;
+  return height;
+}
+
+// The most comfortable density with which everything is seen at once, else the
+// one before the smallest.
+function chooseDensity(app) {
+  const ranks = app.models.reduce((sum, model) => sum + model.picture.ranks, 0);
+  const room = app.height - AXIS_HEIGHT - app.models.length * TITLE_HEIGHT;
+  let best = DENSITIES.findIndex((density) => ranks * rowHeight(app, density) <= room);
+  if (best < 0) best = DENSITIES.length - 2;
+  return Math.min(DENSITIES.length - 1, Math.max(0, best + app.densityShift));
+}
+
+function layOutRow(app, density, modelIndex, rank, y) {
+  const model = app.models[modelIndex];
+  const row = { modelIndex, model, rank, y, compute: { y, height: density.compute } };
+  let below = y + density.compute;
+  if (has(app, 'hasShards')) {
+    row.shards = { y: below + 1, height: density.shards - 1 };
+    below += density.shards;
+  }
+  if (app.showTransfers && has(app, 'hasTransfers')) {
+    row.transfers = { y: below + 1, height: density.transfers - 1 };
+    below += density.transfers;
+  }
+  if (app.showMemory && has(app, 'memoryPeak')) {
+    row.memory = { y: below + 2, height: density.memory };
+    below += density.memory + 2;
+  }
+  row.bottom = below;
+  return row;
+}
+
+function layOut(app) {
+  const density = DENSITIES[chooseDensity(app)];
+  app.density = density;
+  app.rows = [];
+  app.titles = [];
+  let y = AXIS_HEIGHT;
+  app.models.forEach((model, modelIndex) => {
+    app.titles.push({ model, modelIndex, y });
+    y += TITLE_HEIGHT;
+    for (let rank = 0; rank < model.picture.ranks; rank++) {
+      const row = layOutRow(app, density, modelIndex, rank, y);
+      app.rows.push(row);
+      y = row.bottom + density.gap;
+    }
+  });
+  app.contentHeight = y;
+  app.gutter = density.compute >= 24 ? 112 : 64;
+  app.rowTops = Float64Array.from(app.rows, (row) => row.y);
+}
+
+const plotWidth = (app) => Math.max(50, app.width - app.gutter - PAD_RIGHT);
+const pixelsPerUnit = (app) => plotWidth(app) / (app.to - app.from);
+const xOf = (app, time) => app.gutter + (time - app.from) * pixelsPerUnit(app);
+const timeAt = (app, x) => app.from + (x - app.gutter) / pixelsPerUnit(app);
+
+function rowOf(app, modelIndex, rank) {
+  const before = app.models.slice(0, modelIndex).reduce((sum, model) => sum + model.picture.ranks, 0);
+  return app.rows[before + rank];
+}
+
+function rowAt(app, y) {
+  const inContent = y + app.scroll;
+  const row = app.rows[firstAbove(app.rowTops, inContent) - 1];
+  return row && inContent < row.bottom + app.density.gap / 2 && y > AXIS_HEIGHT ? row : null;
+}
+
+// ---- The window in time ----
+
+function extentOf(app) {
+  const first = Math.min(...app.models.map((model) => model.first));
+  const last = Math.max(...app.models.map((model) => model.last));
+  return { first, last, length: last - first };
+}
+
+function setWindow(app, from, to) {
+  const { first, last, length } = extentOf(app);
+  const width = Math.min(length * 1.1, Math.max(length * 1e-7, to - from));
+  const middle = Math.min(last, Math.max(first, (from + to) / 2));
+  app.from = middle - width / 2;
+  app.to = middle + width / 2;
+  redraw(app);
+}
+
+function fit(app) {
+  const { first, last } = extentOf(app);
+  app.from = first;
+  app.to = last;
+  redraw(app);
+}
+
+function zoom(app, factor, x) {
+  const at = timeAt(app, x === undefined ? app.gutter + plotWidth(app) / 2 : x);
+  setWindow(app, at - (at - app.from) / factor, at + (app.to - at) / factor);
+}
+
+function pan(app, pixels) {
+  const time = pixels / pixelsPerUnit(app);
+  setWindow(app, app.from + time, app.to + time);
+}
+
+function scrollBy(app, pixels) {
+  app.scroller.scrollTop += pixels;
+}
+
+// Brings an event into view, wide enough to read.
+function reveal(app, modelIndex, id) {
+  const { events } = app.models[modelIndex].picture;
+  const length = events.end[id] - events.begin[id];
+  const middle = (events.begin[id] + events.end[id]) / 2;
+  const width = app.to - app.from;
+  const readable = length > 0 ? Math.min(width, (length * plotWidth(app)) / 40) : width;
+  const inside = events.begin[id] >= app.from && events.end[id] <= app.to;
+  if (!inside || readable < width) setWindow(app, middle - readable / 2, middle + readable / 2);
+  const row = rowOf(app, modelIndex, events.rank[id]);
+  if (row.y - AXIS_HEIGHT - TITLE_HEIGHT < app.scroll || row.bottom > app.scroll + app.height) {
+    app.scroller.scrollTop = row.y - app.height / 2;
+  }
+  redraw(app);
+}
+
+// ---- What is under the pointer ----
+
+function eventInLane(app, model, lane, x, slack) {
+  const { events } = model.picture;
+  const time = timeAt(app, x);
+  const reach = slack / pixelsPerUnit(app);
+  let best = NONE;
+  let bestDistance = Infinity;
+  for (let i = firstAtLeast(lane.endMax, time - reach); i < lane.ids.length && lane.begin[i] <= time + reach; i++) {
+    const id = lane.ids[i];
+    const distance = Math.max(events.begin[id] - time, time - events.end[id], 0);
+    if (distance < bestDistance || (distance === bestDistance && events.begin[id] <= time && distance === 0)) {
+      best = id;
+      bestDistance = distance;
+    }
+  }
+  return best;
+}
+
+const isIn = (box, y) => box !== undefined && y >= box.y && y < box.y + box.height + 1;
+
+function partUnder(app, row, id, y) {
+  const members = cellOf(row.model, id);
+  const share = (y - row.compute.y) / row.compute.height;
+  return members[Math.min(members.length - 1, Math.max(0, Math.floor(share * members.length)))];
+}
+
+function computeUnder(app, row, x, y) {
+  const id = eventInLane(app, row.model, row.model.lanes[row.rank].compute, x, 0);
+  if (id !== NONE) return { kind: 'event', row, id: partUnder(app, row, id, y) };
+  const idle = row.model.idle[row.rank];
+  const stretch = idle.stretches[firstAbove(idle.end, timeAt(app, x))];
+  return stretch && stretch.begin <= timeAt(app, x) ? { kind: 'idle', row, stretch } : null;
+}
+
+function laneUnder(app, row, lane, x) {
+  const id = eventInLane(app, row.model, lane, x, 3);
+  return id === NONE ? null : { kind: 'event', row, id };
+}
+
+function under(app, x, y) {
+  const row = x >= app.gutter ? rowAt(app, y) : null;
+  if (row === null) return null;
+  const inContent = y + app.scroll;
+  const lanes = row.model.lanes[row.rank];
+  if (isIn(row.compute, inContent)) return computeUnder(app, row, x, inContent);
+  if (isIn(row.shards, inContent)) return laneUnder(app, row, lanes.shards, x);
+  if (isIn(row.transfers, inContent)) {
+    const sends = inContent < row.transfers.y + row.transfers.height / 2;
+    return laneUnder(app, row, sends ? lanes.sends : lanes.receives, x);
+  }
+  return isIn(row.memory, inContent) ? { kind: 'memory', row, time: timeAt(app, x) } : null;
+}
