@@ -16,7 +16,7 @@ load cli_setup
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds
-  [[ $output == "plan "* ]]
+  [[ $output == "plan "*$'\n'"sim "* ]]
   weft bench plam
   fails 2 "unknown benchmark 'plam'" "did you mean 'plan'"
 }
@@ -38,4 +38,29 @@ load cli_setup
 @test "bench plan refuses a shape that a schedule cannot have" {
   weft bench plan -p 8 -m 4 --repeats 1
   fails 2 "DualPipeV"
+}
+
+@test "bench sim measures five schedules, small and large, and an SVG" {
+  weft bench sim -p 4 -m 16 --repeats 2
+  succeeds
+  for name in LoopedBFS Interleaved1F1B InterleavedZeroBubble ZBVZeroBubble DualPipeV; do
+    grep -q "^$name " <<<"$output"
+  done
+  grep -q '^SVG of ' <<<"$output"
+  "$WEFT" bench sim --json -p 4 -m 16 --repeats 2 --large --actions 20000 >b.json
+  jq -e '.schema == "weft-bench-sim/1" and (.runs | length) == 10 and .wide == null' b.json >/dev/null
+  jq -e '.runs | all(.checked and .actions > .table_actions and .full_ns > 0 and .makespan_ns > 0
+         and .table_makespan_ns > 0 and .peak_bytes > .makespan_peak_bytes)' b.json >/dev/null
+  jq -e '.runs[5:] | all(.actions > 15000 and .actions < 25000 and .full_growth > 0
+         and .makespan_growth > 0)' b.json >/dev/null
+  jq -e '.svg.ns > 0 and .svg.bytes > 1000' b.json >/dev/null
+}
+
+@test "bench without a name runs all of them" {
+  weft bench -p 4 -m 8 --repeats 1
+  succeeds
+  grep -q 'bench plan: p = 4' <<<"$output"
+  grep -q 'bench sim: p = 4' <<<"$output"
+  "$WEFT" bench -p 4 -m 8 --repeats 1 --json >b.json
+  jq -e '.schema == "weft-bench/1" and [.benchmarks[].schema] == ["weft-bench-plan/1", "weft-bench-sim/1"]' b.json >/dev/null
 }

@@ -160,7 +160,10 @@ static const struct weft_cli_verb verbs[] = {
      "", "run the benchmarks",
      "Without NAME all benchmarks run; 'weft bench --list' lists them.\n"
      "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
-     "the start-up time of the command. Default shape: -p 64 -m 256, two stages per rank.",
+     "the start-up time of the command.\n"
+     "sim: time and memory of the simulation and of the makespan alone, likewise; and the time of "
+     "an SVG. --large adds 1,024 ranks with two stages each and 4,096 microbatches.\n"
+     "Default shape: -p 64 -m 256, two stages per rank.",
      "weft bench plan --large", weft_cli_verb_bench},
     {"doctor", "", 0, "", BIT(JSON) | EVERY_VERB, "",
      "show what this build and machine have, and whether it works",

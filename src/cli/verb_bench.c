@@ -10,6 +10,7 @@
 
 static const struct weft_cli_benchmark benchmarks[] = {
     {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan},
+    {"sim", "time and memory of the simulation per action", weft_cli_bench_sim},
 };
 
 size_t weft_cli_benchmark_count(void) { return sizeof benchmarks / sizeof benchmarks[0]; }
@@ -71,7 +72,7 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
   }
   (void)snprintf(hint, sizeof hint, "did you mean '%s'?", guess.best != NULL ? guess.best : "");
   return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
-                        "unknown benchmark '%s': expected plan",
+                        "unknown benchmark '%s': expected plan or sim",
                         weft_cli_quote(quoted, sizeof quoted, name));
 }
 

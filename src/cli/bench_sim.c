@@ -1,0 +1,244 @@
+/* `weft bench sim`: time and memory of the simulation, per action of the
+ * lowered program, and of the makespan alone, which a search calls. The answers
+ * are checked first (bench_sim_check.c).
+ *
+ * Times are CPU times, as in bench_plan.c. */
+#include <string.h>
+
+#include <weft/weft.h>
+
+#include "cli/bench_clock.h"
+#include "cli/bench_sim.h"
+#include "cli/message.h"
+
+enum { WIDE_RANKS = 1024, WIDE_STAGES_PER_RANK = 2, WIDE_MICROBATCHES = 4096, SVG_SCHEDULE = 1 };
+
+/* What is simulated again and again. */
+struct subject {
+  struct weft_cli_counter counter; /* all its memory goes through it */
+  struct weft_costs *costs;
+  struct weft_program *table;
+  struct weft_program *program;
+};
+
+static void release(struct subject *subject) {
+  weft_program_destroy(subject->program);
+  weft_program_destroy(subject->table);
+  weft_costs_destroy(subject->costs);
+}
+
+/* On success the subject is the caller's to release. */
+static int prepare(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+                   struct subject *subject, uint64_t *plan_ns) {
+  struct weft_error error;
+  *subject = (struct subject){.costs = NULL};
+  weft_cli_counter_init(&subject->counter, cli->allocator);
+  const struct weft_allocator *allocator = &subject->counter.allocator;
+  const uint64_t begin = weft_cli_cpu_ns();
+  if (weft_generate(allocator, at->schedule, &at->shape, &subject->table, &error) < 0 ||
+      weft_lower(allocator, subject->table, NULL, &subject->program, &error) < 0 ||
+      weft_costs_create(allocator, 1, &subject->costs, &error) < 0) {
+    release(subject);
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  *plan_ns = weft_cli_cpu_ns() - begin;
+  return WEFT_CLI_OK;
+}
+
+/* One pass: the simulation, the makespan, the makespan of the table. */
+static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WEFT_CLI_SIM_PHASES],
+                             bool *same, struct weft_error *error) {
+  const struct weft_allocator *allocator = &subject->counter.allocator;
+  const struct weft_costs *costs = subject->costs;
+  struct weft_simulation *simulation;
+  double of_program, of_table;
+  const uint64_t begin = weft_cli_cpu_ns();
+  enum weft_status status =
+      weft_simulate(allocator, subject->program, costs, NULL, &simulation, error);
+  if (status < 0) {
+    return status;
+  }
+  const uint64_t simulated = weft_cli_cpu_ns();
+  const double expected = simulation->makespan;
+  weft_simulation_destroy(simulation);
+  const uint64_t program_begin = weft_cli_cpu_ns();
+  status = weft_makespan(allocator, subject->program, costs, NULL, &of_program, error);
+  const uint64_t table_begin = weft_cli_cpu_ns();
+  if (status == WEFT_OK) {
+    status = weft_makespan(allocator, subject->table, costs, NULL, &of_table, error);
+  }
+  if (status < 0) {
+    return status;
+  }
+  times_ns[WEFT_CLI_SIM_FULL] = simulated - begin;
+  times_ns[WEFT_CLI_SIM_MAKESPAN] = table_begin - program_begin;
+  times_ns[WEFT_CLI_SIM_TABLE] = weft_cli_cpu_ns() - table_begin;
+  *same = of_program == expected && of_table == expected;
+  return WEFT_OK;
+}
+
+/* The most that each of the two hold, the program included. */
+static int measure_memory(const struct weft_cli *cli, struct subject *subject,
+                          struct weft_cli_sim_measurement *measurement) {
+  struct weft_cli_counter *counter = &subject->counter;
+  const size_t held = counter->bytes_now;
+  struct weft_simulation *simulation;
+  struct weft_error error;
+  double makespan;
+  counter->bytes_peak = held;
+  if (weft_makespan(&counter->allocator, subject->program, subject->costs, NULL, &makespan,
+                    &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  measurement->makespan_bytes = counter->bytes_peak;
+  if (weft_simulate(&counter->allocator, subject->program, subject->costs, NULL, &simulation,
+                    &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  weft_simulation_destroy(simulation);
+  measurement->peak_bytes = counter->bytes_peak;
+  return counter->bytes_now == held ? WEFT_CLI_OK
+                                    : weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
+}
+
+static int repeat(const struct weft_cli *cli, const struct subject *subject,
+                  struct weft_cli_sim_measurement *measurement) {
+  uint64_t samples[WEFT_CLI_SIM_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
+  struct weft_cli_bench_case *at = &measurement->at;
+  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
+  for (uint64_t i = 0; i < at->repeats; i++) {
+    uint64_t times_ns[WEFT_CLI_SIM_PHASES];
+    struct weft_error error;
+    bool same;
+    if (pass(subject, times_ns, &same, &error) < 0) {
+      return weft_cli_fail(cli, NULL, &error);
+    }
+    if (!same) {
+      return weft_cli_bench_fail(cli, at, "two runs give different times");
+    }
+    for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
+      samples[phase][i] = times_ns[phase];
+    }
+  }
+  at->clock_ns = weft_cli_clock_ns() - clock_begin;
+  at->cpu_ns = weft_cli_cpu_ns() - cpu_begin;
+  for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
+    measurement->times_ns[phase] = weft_cli_median(samples[phase], (size_t)at->repeats);
+  }
+  return WEFT_CLI_OK;
+}
+
+static int measure(const struct weft_cli *cli, struct weft_cli_sim_measurement *measurement) {
+  struct subject subject;
+  weft_cli_bench_say(cli, &measurement->at);
+  int status = prepare(cli, &measurement->at, &subject, &measurement->plan_ns);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  measurement->at.actions = subject.program->action_count;
+  measurement->table_actions = subject.table->action_count;
+  status = weft_cli_bench_check_sim(cli, &measurement->at, subject.table, subject.program);
+  if (status == WEFT_CLI_OK) {
+    status = measure_memory(cli, &subject, measurement);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = repeat(cli, &subject, measurement);
+  }
+  release(&subject);
+  return status;
+}
+
+/* ---- The picture ---- */
+
+static int draw(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+                const struct weft_simulation *simulation, const struct weft_costs *costs,
+                struct weft_cli_sim_results *results) {
+  const struct weft_render_options options = weft_render_options_default();
+  const struct weft_picture picture = {
+      .name = at->schedule, .simulation = simulation, .costs = costs};
+  uint64_t samples[WEFT_CLI_BENCH_REPEATS_MAX];
+  for (uint64_t i = 0; i < at->repeats; i++) {
+    struct weft_text text = {.allocator = cli->allocator};
+    struct weft_error error;
+    const uint64_t begin = weft_cli_cpu_ns();
+    const enum weft_status status = weft_render_svg(&picture, &options, &text, &error);
+    samples[i] = weft_cli_cpu_ns() - begin;
+    results->svg_bytes = text.size;
+    const bool whole = status == WEFT_OK && strstr(text.data, "</svg>") != NULL;
+    weft_text_finish(&text);
+    if (status < 0) {
+      return weft_cli_fail(cli, NULL, &error);
+    }
+    if (!whole) {
+      return weft_cli_bench_fail(cli, at, "the SVG is not whole");
+    }
+  }
+  results->svg_ns = weft_cli_median(samples, (size_t)at->repeats);
+  return WEFT_CLI_OK;
+}
+
+static int measure_svg(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+                       struct weft_cli_sim_results *results) {
+  struct subject subject;
+  struct weft_simulation *simulation;
+  struct weft_error error;
+  uint64_t plan_ns;
+  int status = prepare(cli, at, &subject, &plan_ns);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  if (weft_simulate(cli->allocator, subject.program, subject.costs, NULL, &simulation, &error) <
+      0) {
+    status = weft_cli_fail(cli, NULL, &error);
+  } else {
+    status = draw(cli, at, simulation, subject.costs, results);
+    weft_simulation_destroy(simulation);
+  }
+  release(&subject);
+  return status;
+}
+
+/* ---- All ---- */
+
+static int measure_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_cli_sim_results *results) {
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
+    struct weft_cli_sim_measurement *small = &results->small[i], *large = &results->large[i];
+    small->at = weft_cli_bench_small(arguments, i);
+    status = measure(cli, small);
+    if (status == WEFT_CLI_OK && results->has_large) {
+      large->at = weft_cli_bench_large(arguments, &small->at);
+      status = measure(cli, large);
+    }
+  }
+  if (status == WEFT_CLI_OK) {
+    results->svg_at = results->small[SVG_SCHEDULE].at;
+    status = measure_svg(cli, &results->svg_at, results);
+  }
+  if (status == WEFT_CLI_OK && results->has_wide) {
+    results->wide.at =
+        (struct weft_cli_bench_case){.schedule = "InterleavedZeroBubble",
+                                     .shape = {.ranks = WIDE_RANKS,
+                                               .stages_per_rank = WIDE_STAGES_PER_RANK,
+                                               .microbatches = WIDE_MICROBATCHES},
+                                     .repeats = 1};
+    status = measure(cli, &results->wide);
+  }
+  return status;
+}
+
+int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_text *text, struct weft_cli_json *json) {
+  struct weft_cli_sim_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE],
+                                         /* Whoever asks for another size does not want this one. */
+                                         .has_wide = arguments->given[WEFT_CLI_OPTION_LARGE] &&
+                                                     !arguments->given[WEFT_CLI_OPTION_ACTIONS]};
+  const int status = measure_all(cli, arguments, &results);
+  if (status == WEFT_CLI_OK && json != NULL) {
+    weft_cli_bench_add_sim_document(json, &results);
+  } else if (status == WEFT_CLI_OK) {
+    weft_cli_bench_add_sim_text(text, &results);
+  }
+  return status;
+}
