@@ -15,6 +15,7 @@ struct weft_cli {
   bool input_terminal;
   bool output_terminal;
   bool messages_terminal;
+  uint32_t columns;         /* that text should fill: COLUMNS, or the terminal's; 0: unknown */
   bool colour;              /* neither NO_COLOR nor TERM=dumb */
   const char *program_path; /* this command, for `bench` to start; NULL: unknown */
 };

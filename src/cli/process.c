@@ -3,6 +3,7 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cli/cli.h"
@@ -25,6 +26,16 @@ static bool colour_allowed(void) {
   return (no_color == NULL || no_color[0] == '\0') && term != NULL && strcmp(term, "dumb") != 0;
 }
 
+/* COLUMNS, when somebody has exported it, is what they want; else the terminal knows. */
+static uint32_t text_columns(void) {
+  const char *wanted = getenv("COLUMNS");
+  if (wanted != NULL && wanted[0] >= '1' && wanted[0] <= '9' && strlen(wanted) <= 5) {
+    return (uint32_t)strtoul(wanted, NULL, 10);
+  }
+  struct winsize size;
+  return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 ? size.ws_col : 0;
+}
+
 void weft_cli_process_init(struct weft_cli *cli, char **argv) {
   keep_standard_descriptors();
   /* A closed pipe is an error of write(), and reported as exit status 74. */
@@ -41,6 +52,7 @@ void weft_cli_process_init(struct weft_cli *cli, char **argv) {
       .input_terminal = isatty(STDIN_FILENO) == 1,
       .output_terminal = isatty(STDOUT_FILENO) == 1,
       .messages_terminal = isatty(STDERR_FILENO) == 1,
+      .columns = text_columns(),
       .colour = colour_allowed(),
       .program_path = access("/proc/self/exe", X_OK) == 0 ? "/proc/self/exe" : argv[0],
   };
