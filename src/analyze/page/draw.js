@@ -18,10 +18,26 @@ function stageColour(app, model, stage, op) {
   return `#${colours.substr(24 * place + 6 * (op - OP.F), 6)}`;
 }
 
-function colourOf(app, model, id) {
-  const { op, stage } = model.picture.events;
-  if (app.colourBy === 'stage' && isCompute(op[id])) return stageColour(app, model, stage[id], op[id]);
-  return themeOf(app).ops[op[id]];
+// The colours of a schedule as text, as numbers and with what can be read on
+// them: one for each op, or one for each of F, B, I and W of each stage and one
+// for each other op.
+function makePaints(app, model) {
+  const texts = themeOf(app).ops.slice();
+  for (let stage = 0; app.colourBy === 'stage' && stage < model.picture.stages; stage++) {
+    for (let op = OP.F; op <= OP.W; op++) texts.push(stageColour(app, model, stage, op));
+  }
+  return { key: `${app.colourBy}${app.dark}`, byStage: app.colourBy === 'stage', texts,
+    inks: texts.map(inkOn), values: Uint32Array.from(texts, (text) => parseInt(text.slice(1), 16)) };
+}
+
+function paintsOf(app, model) {
+  if (!model.paints || model.paints.key !== `${app.colourBy}${app.dark}`) model.paints = makePaints(app, model);
+  return model.paints;
+}
+
+function paintIndex(paints, events, id) {
+  const op = events.op[id];
+  return paints.byStage && isCompute(op) ? OP_NAMES.length + 4 * events.stage[id] + op - OP.F : op;
 }
 
 function causeColour(app, cause) {
@@ -61,78 +77,112 @@ function stripes(app, cause) {
 
 // ---- Lanes ----
 
-function drawLabel(app, model, id, x, y, width, height, colour) {
+const LABEL_LEAST = 7; // pixels; smaller is not read
+
+// The whole action, else the microbatch, else the microbatch in small print.
+function drawLabel(app, model, id, x, y, width, height, ink) {
   const context = app.context;
   const { op, microbatch } = model.picture.events;
   const size = Math.min(app.density.font, height - 2);
-  if (size < 7 || width < size * 0.7) return;
-  const room = width - 4;
-  const texts = isShard(op[id]) ? [labelOf(model, id)] : [labelOf(model, id), String(microbatch[id])];
-  const text = texts.find((candidate) => candidate.length * size * 0.62 <= room);
-  if (text === undefined) return;
-  context.font = `${size}px ui-monospace, "DejaVu Sans Mono", monospace`;
-  context.fillStyle = inkOn(colour);
+  const whole = labelOf(model, id);
+  const short = isShard(op[id]) ? whole : String(microbatch[id]);
+  const fits = whole.length * size * 0.62 <= width - 4;
+  const text = fits ? whole : short;
+  const fitted = fits ? size : Math.min(size, (width - 1) / (short.length * 0.62));
+  if (fitted < LABEL_LEAST) return;
+  context.font = `${fitted}px ui-monospace, "DejaVu Sans Mono", monospace`;
+  context.fillStyle = ink;
   context.fillText(text, x + width / 2, y + height / 2 + 0.5);
 }
 
-function drawCell(app, model, id, box, x, width) {
+function drawCell(app, model, paints, id, box, x, width) {
   const context = app.context;
-  const colour = colourOf(app, model, id);
+  const paint = paintIndex(paints, model.picture.events, id);
   const part = model.part[id];
   const height = part === 0 ? box.height : box.height / (part >> 4);
   const y = part === 0 ? box.y : box.y + height * (part & 15);
   const left = Math.max(x, app.gutter - 2);
   const right = Math.min(x + width, app.width + 2);
   const gap = width > 5 ? 1 : width > 2.5 ? 0.5 : 0;
-  context.fillStyle = colour;
+  context.fillStyle = paints.texts[paint];
   context.fillRect(left, y, right - left - gap, height - (part === 0 ? 0 : 0.5));
-  if (!app.bare && right - left >= 8) drawLabel(app, model, id, left, y, right - left - gap, height, colour);
+  if (!app.bare && right - left >= 6) drawLabel(app, model, id, left, y, right - left - gap, height, paints.inks[paint]);
 }
 
-function mixedColour(app, model, lane, from, to) {
-  const step = Math.max(1, Math.floor((to - from) / 6));
+// The mean colour of some of the events from..to, with 4 bits to a channel, so
+// that neighbours are often equal and drawn as one.
+function mixedColour(paints, events, lane, from, to) {
+  const step = Math.max(1, (to - from) >> 2);
   let red = 0;
   let green = 0;
   let blue = 0;
   let count = 0;
   for (let i = from; i < to; i += step) {
-    const value = parseInt(colourOf(app, model, lane.ids[i]).slice(1), 16);
+    const value = paints.values[paintIndex(paints, events, lane.ids[i])];
     red += value >> 16;
     green += (value >> 8) & 255;
     blue += value & 255;
-    count++;
+    count += 16;
   }
-  return `rgb(${Math.round(red / count)},${Math.round(green / count)},${Math.round(blue / count)})`;
+  return (Math.round(red / count) << 8) + (Math.round(green / count) << 4) + Math.round(blue / count);
+}
+
+const MIXED_MAX = 4096;
+
+function mixedText(app, mixed) {
+  if (!app.mixedTexts[mixed]) {
+    const channel = (shift) => Math.min(255, ((mixed >> shift) & 15) * 16);
+    app.mixedTexts[mixed] = `rgb(${channel(8)},${channel(4)},${channel(0)})`;
+  }
+  return app.mixedTexts[mixed];
+}
+
+// Columns of pixels that look the same, not yet drawn.
+function flushColumns(app, run, box) {
+  if (run.width > 0) {
+    app.context.globalAlpha = app.alpha * ((run.look >> 12) / 8);
+    app.context.fillStyle = mixedText(app, run.look & (MIXED_MAX - 1));
+    app.context.fillRect(run.x, box.y, run.width, box.height);
+    app.context.globalAlpha = app.alpha;
+  }
+  run.width = 0;
 }
 
 // Events that begin in one pixel: their mean colour, as strong as they fill it.
-function drawMerged(app, model, lane, box, from, to, x) {
-  const context = app.context;
-  const filled = (lane.busy[to] - lane.busy[from]) * pixelsPerUnit(app);
-  context.globalAlpha = app.alpha * Math.max(0.35, Math.min(1, filled));
-  context.fillStyle = mixedColour(app, model, lane, from, to);
-  context.fillRect(x, box.y, 1, box.height);
-  context.globalAlpha = app.alpha;
+function addColumn(app, run, box, x, grain, look) {
+  if (run.width > 0 && run.look === look && run.x + run.width === x) {
+    run.width += grain;
+    return;
+  }
+  flushColumns(app, run, box);
+  Object.assign(run, { x, width: grain, look });
 }
 
 function drawLane(app, model, lane, box) {
   const { events } = model.picture;
-  const last = app.to;
-  let i = firstAbove(lane.endMax, app.from - 1 / pixelsPerUnit(app));
-  while (i < lane.ids.length && lane.begin[i] <= last) {
+  const paints = paintsOf(app, model);
+  const scale = pixelsPerUnit(app);
+  const grain = box.height < 4 ? 3 : 1; // a thin lane shows no detail: coarser, and faster
+  const run = { x: 0, width: 0, look: 0 };
+  let i = firstAbove(lane.endMax, app.from - 1 / scale);
+  while (i < lane.ids.length && lane.begin[i] <= app.to) {
     const id = lane.ids[i];
-    const x = xOf(app, lane.begin[i]);
-    const width = xOf(app, events.end[id]) - x;
-    if (width >= 1.5) {
-      drawCell(app, model, id, box, x, width);
+    const x = app.gutter + (lane.begin[i] - app.from) * scale;
+    const width = (events.end[id] - lane.begin[i]) * scale;
+    if (width >= 1.5 * grain) {
+      flushColumns(app, run, box);
+      drawCell(app, model, paints, id, box, x, width);
       i++;
     } else {
-      const column = Math.floor(x);
-      const next = Math.max(i + 1, firstAbove(lane.begin, timeAt(app, column + 1), i));
-      if (column >= app.gutter) drawMerged(app, model, lane, box, i, next, column);
+      const column = Math.floor(x / grain) * grain;
+      const next = Math.max(i + 1, firstAbove(lane.begin, timeAt(app, column + grain), i));
+      const filled = Math.min(1, ((lane.busy[next] - lane.busy[i]) * scale) / grain);
+      const look = (Math.max(3, Math.round(filled * 8)) << 12) | mixedColour(paints, events, lane, i, next);
+      if (column + grain > app.gutter) addColumn(app, run, box, column, grain, look);
       i = next;
     }
   }
+  flushColumns(app, run, box);
 }
 
 function drawIdle(app, row) {
@@ -168,18 +218,21 @@ function memoryColumns(app, curve, plot) {
   return columns;
 }
 
+// The mark of the peak stands above the curve, where there is room for that.
+const markSize = (height) => (height >= 12 ? 5 : 0);
+
 function drawPeak(app, row, scale) {
   const context = app.context;
   const times = row.model.picture.rankTimes[row.rank];
   const x = xOf(app, times.peakAt);
   if (!(times.peakActivation > 0) || x < app.gutter || x > app.width - PAD_RIGHT) return;
   const y = row.memory.y + row.memory.height - times.peakActivation * scale;
-  const size = Math.min(5, row.memory.height / 3 + 1.5);
+  const size = markSize(row.memory.height) || 3;
   context.fillStyle = themeOf(app).ink;
   context.beginPath();
   context.moveTo(x, y + 1);
-  context.lineTo(x - size, y - size);
-  context.lineTo(x + size, y - size);
+  context.lineTo(x - size, y + 1 - size);
+  context.lineTo(x + size, y + 1 - size);
   context.fill();
   if (row.memory.height < 13) return;
   const text = formatNumber(times.peakActivation);
@@ -198,7 +251,7 @@ function drawMemory(app, row) {
   const { y, height } = row.memory;
   const plot = Math.floor(plotWidth(app));
   const most = Math.max(...app.models.map((model) => model.memoryPeak));
-  const scale = (height - 5) / most;
+  const scale = (height - markSize(height)) / most;
   const columns = memoryColumns(app, row.model.picture.memory[row.rank], plot);
   const bottom = y + height;
   context.fillStyle = themeOf(app).memory;
@@ -264,7 +317,8 @@ function drawAxis(app) {
   });
   context.textAlign = 'left';
   const { unit } = app.models[0].picture;
-  context.fillText(unit === '' ? 'time' : `time, ${unit}`, 12, AXIS_HEIGHT / 2 - 1);
+  const wide = app.gutter >= 100 && unit !== '';
+  context.fillText(wide ? `time, ${unit}` : unit || 'time', 12, AXIS_HEIGHT / 2 - 1);
   context.textAlign = 'center';
 }
 
@@ -273,6 +327,10 @@ function drawTitle(app, title) {
   const theme = themeOf(app);
   const { picture } = title.model;
   const y = title.y + TITLE_HEIGHT / 2 + 1;
+  if (title.modelIndex > 0) {
+    context.fillStyle = theme.rule;
+    context.fillRect(0, title.y - 2, app.width, 1);
+  }
   context.textAlign = 'left';
   context.font = '600 13px system-ui, "DejaVu Sans", sans-serif';
   context.fillStyle = theme.ink;
@@ -342,6 +400,9 @@ function drawLinks(app, selected) {
     for (const need of needsOf(model, id)) {
       const producer = producerOf(model, need);
       if (producer === NONE || !chain.all.has(producer)) continue;
+      // From F to B on a rank only for the selected one: the others tell nothing.
+      const near = id === selected.id || producer === selected.id;
+      if (!near && events.rank[producer] === events.rank[id] && events.stage[producer] === events.stage[id]) continue;
       const from = xOf(app, events.end[producer]);
       const to = xOf(app, events.begin[id]);
       const bend = Math.max(8, (to - from) / 2);
@@ -366,6 +427,7 @@ function boxOf(row, model, id) {
 
 function drawChain(app, selected) {
   const model = app.models[selected.modelIndex];
+  const paints = paintsOf(app, model);
   const { events } = model.picture;
   for (const id of selected.chain.all) {
     const row = rowOf(app, selected.modelIndex, events.rank[id]);
@@ -373,7 +435,7 @@ function drawChain(app, selected) {
     const x = xOf(app, events.begin[id]);
     const width = Math.max(2, xOf(app, events.end[id]) - x);
     if (box === undefined || x > app.width || x + width < app.gutter) continue;
-    drawCell(app, model, id, box, x, width);
+    drawCell(app, model, paints, id, box, x, width);
     if (id === selected.id) outline(app, app.context, model, id, box, 2);
   }
 }
@@ -445,7 +507,7 @@ function drawFrame(app) {
   context.save();
   context.translate(0, -app.scroll);
   visibleRows(app).forEach((row) => drawGutter(app, row));
-  app.titles.forEach((title) => drawTitle(app, title));
+  if (app.models.length > 1) app.titles.forEach((title) => drawTitle(app, title));
   context.restore();
   drawAxis(app);
 }

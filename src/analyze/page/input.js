@@ -77,6 +77,7 @@ function leave(app) {
 function clickAt(app, event) {
   const { x, y } = pointerPlace(app, event);
   const place = under(app, x, y);
+  hideTooltip(); // it would cover what is about to light up
   if (place && place.kind === 'event') {
     app.focus = { modelIndex: place.row.modelIndex, id: place.id };
     select(app, place.row.modelIndex, place.id);

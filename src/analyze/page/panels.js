@@ -71,9 +71,18 @@ function showCards(app) {
 
 // ---- Legend ----
 
-function legendEntry(colour, text, first) {
-  return element('span', { class: first ? 'entry first-of-group' : 'entry' },
+function legendEntry(colour, text) {
+  return element('span', { class: 'entry' },
     [element('span', { class: 'swatch', colour }), element('span', { text })]);
+}
+
+function causeEntry(app, cause, k) {
+  const entry = legendEntry(themeOf(app).ops[0], `idle ${CAUSE_WORDS[cause]}`);
+  const colour = causeColour(app, cause);
+  entry.firstChild.style.backgroundImage =
+    `repeating-linear-gradient(135deg, ${colour} 0 1.5px, transparent 1.5px 4px)`;
+  if (k === 0) entry.classList.add('first-of-group');
+  return entry;
 }
 
 function opsShown(app) {
@@ -108,8 +117,7 @@ function causesShown(app) {
 }
 
 function showLegend(app) {
-  const causes = causesShown(app).map((cause, k) =>
-    legendEntry(causeColour(app, cause), `idle ${CAUSE_WORDS[cause]}`, k === 0));
+  const causes = causesShown(app).map((cause, k) => causeEntry(app, cause, k));
   const stages = app.colourBy === 'stage' ? stageEntries(app) : [];
   fill(byId('legend'), [...stages, ...opEntries(app), ...causes]);
 }

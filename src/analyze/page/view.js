@@ -2,17 +2,19 @@
 // other, and the way from pixels to both and back.
 
 const AXIS_HEIGHT = 26;
-const TITLE_HEIGHT = 26;
+const TITLE_HEIGHT = 26; // of a schedule's name, where there are several
 const PAD_RIGHT = 14;
 // Heights of a rank's lanes, from comfortable to many ranks.
 const DENSITIES = [
+  { compute: 48, shards: 8, transfers: 14, memory: 40, gap: 18, font: 13 },
   { compute: 34, shards: 6, transfers: 10, memory: 24, gap: 12, font: 12 },
   { compute: 24, shards: 5, transfers: 8, memory: 15, gap: 8, font: 11 },
   { compute: 16, shards: 3, transfers: 6, memory: 9, gap: 5, font: 10 },
-  { compute: 10, shards: 2, transfers: 4, memory: 5, gap: 3, font: 9 },
+  { compute: 11, shards: 2, transfers: 4, memory: 7, gap: 3, font: 9 },
   { compute: 6, shards: 1, transfers: 2, memory: 3, gap: 2, font: 8 },
 ];
 
+const titleHeight = (app) => (app.models.length > 1 ? TITLE_HEIGHT : 10);
 const has = (app, what) => app.models.some((model) => model[what]);
 
 function rowHeight(app, density) {
@@ -27,7 +29,7 @@ function rowHeight(app, density) {
 // one before the smallest.
 function chooseDensity(app) {
   const ranks = app.models.reduce((sum, model) => sum + model.picture.ranks, 0);
-  const room = app.height - AXIS_HEIGHT - app.models.length * TITLE_HEIGHT;
+  const room = app.height - AXIS_HEIGHT - app.models.length * titleHeight(app);
   let best = DENSITIES.findIndex((density) => ranks * rowHeight(app, density) <= room);
   if (best < 0) best = DENSITIES.length - 2;
   return Math.min(DENSITIES.length - 1, Math.max(0, best + app.densityShift));
@@ -61,7 +63,7 @@ function layOut(app) {
   let y = AXIS_HEIGHT;
   app.models.forEach((model, modelIndex) => {
     app.titles.push({ model, modelIndex, y });
-    y += TITLE_HEIGHT;
+    y += titleHeight(app);
     for (let rank = 0; rank < model.picture.ranks; rank++) {
       const row = layOutRow(app, density, modelIndex, rank, y);
       app.rows.push(row);
@@ -69,7 +71,7 @@ function layOut(app) {
     }
   });
   app.contentHeight = y;
-  app.gutter = density.compute >= 24 ? 112 : 64;
+  app.gutter = density.compute >= 24 ? 112 : 72;
   app.rowTops = Float64Array.from(app.rows, (row) => row.y);
 }
 
