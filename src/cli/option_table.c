@@ -70,11 +70,18 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
     [WEFT_CLI_OPTION_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX,
                               UINT64_MAX, "of --jitter; the same seed gives the same times"},
     [WEFT_CLI_OPTION_MEMORY] = {'\0', "memory", WEFT_CLI_KIND_REAL, "LIMIT", NULL, 0, COST_MAX,
-                                COST_MAX, "the most activation memory that a rank may need"},
+                                COST_MAX, "the most memory that a rank may need"},
     [WEFT_CLI_OPTION_CRITICAL_PATH] = {'\0', "critical-path", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0,
                                        0, "list the chain of actions that decides the makespan"},
     [WEFT_CLI_OPTION_GRID] = {'\0', "grid", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                               "draw the grid of steps and ranks as text"},
+    [WEFT_CLI_OPTION_WIDTH] = {'\0', "width", WEFT_CLI_KIND_NUMBER, "N", NULL, 20, 100000, 100000,
+                               "columns of text, or pixels of an SVG picture; without it the "
+                               "terminal's (else 80), or 1200"},
+    [WEFT_CLI_OPTION_COLOUR_BY] = {'\0', "colour-by", WEFT_CLI_KIND_CHOICE, "WHAT", "op|stage", 0,
+                                   0, 0, "what colours stand for: op (default) or stage"},
+    [WEFT_CLI_OPTION_DARK] = {'\0', "dark", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                              "draw on a dark background"},
     [WEFT_CLI_OPTION_RANK] = {'\0', "rank", WEFT_CLI_KIND_NUMBER, "R", NULL, 0, WEFT_RANKS_MAX - 1,
                               WEFT_RANKS_MAX - 1, "only this rank"},
     [WEFT_CLI_OPTION_MAX_DIFFERENCES] = {'\0', "max-differences", WEFT_CLI_KIND_NUMBER, "N", NULL,
@@ -138,12 +145,36 @@ static const struct weft_cli_verb verbs[] = {
     {"sim", "[FILE]", 1, "file",
      BIT(STEPS) | COSTS | BIT(RUNS) | BIT(MEMORY) | BIT(CRITICAL_PATH) | BIT(JSON) | EVERY_VERB, "",
      "predict how long a schedule takes, where it idles, and its memory",
-     "With --steps: writes the same actions with a bubble wherever a rank had to wait. A "
-     "compute-only table gets its SEND and RECV first.",
-     "weft gen GPipe -p 4 -m 4 | weft sim --steps", weft_cli_verb_sim},
-    {"show", "[FILE]", 1, "file", BIT(GRID) | COSTS | EVERY_VERB, "json", "draw a table or program",
+     "Simulates one training step: how long it takes, how much of it every rank idles and why, "
+     "and the peak of activation memory. Times are those of the options, the same for all stages, "
+     "or of a costs file; numbers may be written as 0.25 or 1/3. With --memory the exit status is "
+     "1 when a rank needs more; where the costs have sizes of parameters and gradients, they "
+     "count too. --channel pair and rank show what it costs when transfers share a queue; a "
+     "compute-only table gets its SEND and RECV for that.\n"
+     "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank "
+     "had to wait. A compute-only table gets its SEND and RECV first.",
+     "weft gen GPipe -p 4 -m 4 | weft sim --f 1 --b 2 --hop 0.1", weft_cli_verb_sim},
+    {"compare", "", 0, "",
+     BIT(RANKS) | BIT(STAGES_PER_RANK) | BIT(MICROBATCHES) | (COSTS & ~(BIT(JITTER) | BIT(SEED))) |
+         BIT(MEMORY) | BIT(JSON) | EVERY_VERB,
+     "", "rank all schedules for a pipeline by their time",
+     "Simulates every schedule that takes the given shape, best first, says which one wins and "
+     "why, and sets apart those over --memory. Without -v: v = 1, 2 and 4, as far as the recipe "
+     "goes. Exit status 1: none fits into the memory.\n"
+     "Costs given by options, or by a file with one entry, are those of a rank's whole share of "
+     "the model: with v stages per rank each stage takes 1/v of its time and of its memory, and "
+     "a transfer takes what it takes. A file with one entry per stage compares the schedules "
+     "with that many stages.",
+     "weft compare -p 4 -m 8 --memory 4", weft_cli_verb_compare},
+    {"show", "[FILE] [FILE]", 2, "file",
+     BIT(GRID) | BIT(WIDTH) | BIT(COLOUR_BY) | BIT(DARK) | COSTS | EVERY_VERB, "",
+     "draw the timeline of a table or program",
+     "Simulates it, and draws a line per rank with its memory below, on the terminal. With -o the "
+     "ending says what to draw: x.svg a picture to print, x.html a page to look around in, x.json "
+     "a Chrome trace. A page can show two FILEs on one time axis. A compute-only table gets its "
+     "SEND and RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
-     "weft gen ZBVZeroBubble -p 4 -m 8 | weft show --grid", weft_cli_verb_show},
+     "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg", weft_cli_verb_show},
     {"explain", "[FILE]", 1, "file", BIT(RANK) | BIT(JSON) | EVERY_VERB, "",
      "list a program with what each instruction does and waits for",
      "Lists every instruction of every rank: its number in the row, step, action, the channel it "
@@ -180,7 +211,6 @@ static const struct {
   const char *name;
   const char *does;
 } later_verbs[] = {
-    {"compare", "ranks all schedules for a pipeline by their cost"},
     {"plan", "searches for the best schedule"},
     {"run", "executes a program"},
     {"train", "trains the reference model"},

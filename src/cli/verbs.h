@@ -9,6 +9,7 @@ int weft_cli_verb_lower(const struct weft_cli *cli, const struct weft_cli_argume
 int weft_cli_verb_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+int weft_cli_verb_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);

@@ -1,0 +1,56 @@
+/* What `weft compare` found: schedules, best first, and why the first one wins;
+ * as text and as "weft-compare/1". */
+#ifndef CLI_RANKING_H
+#define CLI_RANKING_H
+
+#include <weft/gen.h>
+#include <weft/sim.h>
+
+/* A schedule with its numbers, in times and sizes of the whole share of a rank. */
+struct weft_cli_entry {
+  const struct weft_schedule_info *info;
+  uint32_t v;
+  size_t order; /* of the registry */
+  bool fits;    /* under the memory limit, if there is one */
+  double makespan;
+  double span;
+  double bubble_ratio;
+  double peak_activation;
+  double peak_memory;
+  double busy; /* a rank, on average; and so are the causes */
+  double idle_by_cause[WEFT_IDLE_CAUSES];
+};
+
+/* A schedule that does not take this shape. */
+struct weft_cli_omission {
+  const struct weft_schedule_info *info;
+  uint32_t v;
+  char why[512]; /* as the library has it */
+};
+
+/* Schedules times values of v. */
+enum { WEFT_CLI_ENTRIES_MAX = 64 };
+
+struct weft_cli_ranking {
+  struct weft_shape shape;
+  const char *unit;
+  bool per_stage; /* costs for each stage of the pipeline: nothing is divided by v */
+  bool limited;
+  double memory_limit;
+  struct weft_cli_entry entries[WEFT_CLI_ENTRIES_MAX]; /* sorted */
+  size_t entry_count;
+  size_t fitting; /* how many of them fit; they come first */
+  struct weft_cli_omission omissions[WEFT_CLI_ENTRIES_MAX];
+  size_t omission_count;
+};
+
+/* Best first; those over the limit at the end. */
+void weft_cli_ranking_sort(struct weft_cli_ranking *ranking);
+
+/* One sentence on the first one. */
+void weft_cli_ranking_add_reason(struct weft_text *text, const struct weft_cli_ranking *ranking);
+
+void weft_cli_ranking_add(struct weft_text *text, const struct weft_cli_ranking *ranking);
+void weft_cli_ranking_add_document(struct weft_text *text, const struct weft_cli_ranking *ranking);
+
+#endif
