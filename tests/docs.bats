@@ -69,11 +69,9 @@ lines_in() {
   lines_in c README.md >"$BATS_TEST_TMPDIR/example.c"
   grep -q 'int main' "$BATS_TEST_TMPDIR/example.c"
   cd "$BATS_TEST_TMPDIR"
-  # All of the library again: the build's own may be a sanitizer's.
-  cmake -D OUTPUT="$PWD/timeline_page.c" -P "$WEFT_SOURCE_DIR/cmake/WeftPage.cmake"
-  cc -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -I"$WEFT_SOURCE_DIR/include" \
-    -I"$WEFT_SOURCE_DIR/src" example.c timeline_page.c \
-    "$WEFT_SOURCE_DIR"/src/{base,ir,spec,gen,lower,analyze}/*.c -o example -ljansson -lm
+  mapfile -t flags < <(sed -n 's/^WEFT_SANITIZE:STRING=\(.\)/-fsanitize=\1/p' "$WEFT_BUILD_DIR/CMakeCache.txt")
+  cc -std=c11 -Wall -Wextra -Werror "${flags[@]}" -I"$WEFT_SOURCE_DIR/include" example.c \
+    -L"$WEFT_BUILD_DIR/lib" -Wl,-rpath,"$WEFT_BUILD_DIR/lib" -lweft -o example
   ./example >printed
   awk '/^```c$/ { seen = 1 } seen && /^```text$/ { inside = 1; next } inside && /^```/ { exit } inside' \
     "$WEFT_SOURCE_DIR/README.md" >expected

@@ -28,22 +28,23 @@ blocks() {
 }
 
 build_changed() {
-  cp -R "$sources/src" "$sources/include" "$scratch/tree"
-  cd "$scratch/tree"
+  mkdir "$scratch/tree"
+  cp -R "$sources"/{src,include,cmake,CMakeLists.txt} "$scratch/tree"
+  cd "$scratch/tree" || return
   sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
     blocks "c $file" >"$file"
   done
-  blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace -
-  cmake -D OUTPUT="$PWD/timeline_page.c" -P "$sources/cmake/WeftPage.cmake"
-  "${CC:-cc}" -std=c11 -D_POSIX_C_SOURCE=200809L -Wall -Wextra -Werror -Iinclude -Isrc src/*/*.c \
-    timeline_page.c -o "$scratch/bin/weft" -ljansson -lm
+  blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace - &&
+    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DWEFT_TESTS=OFF &&
+    cmake --build build --target weft_command &&
+    ln -s "$scratch/tree/build/weft" "$scratch/bin/weft"
 }
 
-if grep -q '^```diff$' "$document"; then
-  mkdir "$scratch/tree"
-  (build_changed)
-else
+if ! grep -q '^```diff$' "$document"; then
   ln -s "$weft" "$scratch/bin/weft"
+elif ! (build_changed) >"$scratch/log" 2>&1; then
+  cat "$scratch/log" >&2
+  exit 1
 fi
 
 # The document in pieces: text lines, commands as written and as run, and what is
