@@ -18,7 +18,7 @@ static const struct weft_text_mark_info marks[WEFT_TEXT_MARKS] = {
     [WEFT_TEXT_B] = {'B', "48;5;166;38;5;231", "backward"},
     [WEFT_TEXT_I] = {'I', "48;5;221;38;5;16", "input gradient"},
     [WEFT_TEXT_W] = {'W', "48;5;23;38;5;231", "weight gradient"},
-    [WEFT_TEXT_OVERLAP] = {'X', "48;5;175;38;5;16", "F and B overlapped"},
+    [WEFT_TEXT_OVERLAP] = {'X', "48;5;175;38;5;16", "overlap of F, B"},
     [WEFT_TEXT_UNSHARD] = {'U', "48;5;182;38;5;16", "unshard"},
     [WEFT_TEXT_REDUCE] = {'R', "48;5;97;38;5;231", "reduce gradients"},
     [WEFT_TEXT_IDLE] = {'.', "2", "idle"},
@@ -32,7 +32,7 @@ const struct weft_text_mark_info *weft_text_mark_info(enum weft_text_mark mark) 
 struct cell {
   enum weft_text_mark mark;
   int64_t begin, end;
-  uint32_t microbatches[2];
+  struct weft_action actions[2]; /* the second is of an overlap */
 };
 
 static enum weft_text_mark mark_of(const struct weft_lane_item *item) {
@@ -58,9 +58,9 @@ static bool next_cell(struct weft_lane_walk *walk, struct cell *cell) {
     cell->mark = mark_of(&item);
     cell->begin = item.begin;
     cell->end = item.end;
-    cell->microbatches[0] = cell->microbatches[1] = item.action.microbatch;
+    cell->actions[0] = cell->actions[1] = item.action;
     for (uint32_t part = item.part + 1; part < item.parts && weft_lane_next(walk, &item); part++) {
-      cell->microbatches[part == 1] = part == 1 ? item.action.microbatch : cell->microbatches[0];
+      cell->actions[1] = part == 1 ? item.action : cell->actions[1];
     }
     if (cell->mark != WEFT_TEXT_IDLE && cell->end > cell->begin) {
       return true;
@@ -69,13 +69,14 @@ static bool next_cell(struct weft_lane_walk *walk, struct cell *cell) {
   return false;
 }
 
-static size_t format_label(enum weft_text_mark mark, const uint32_t microbatches[2],
+static size_t format_label(enum weft_text_mark mark, const struct weft_action actions[2],
                            char label[LABEL_SIZE]) {
-  const int size =
-      mark == WEFT_TEXT_OVERLAP
-          ? snprintf(label, LABEL_SIZE, "F%" PRIu32 "B%" PRIu32, microbatches[0], microbatches[1])
-          : snprintf(label, LABEL_SIZE, "%c%" PRIu32, marks[mark].letter, microbatches[0]);
-  return (size_t)size;
+  size_t size = 0;
+  for (unsigned i = 0; i < (mark == WEFT_TEXT_OVERLAP ? 2u : 1u); i++) {
+    size += (size_t)snprintf(label + size, LABEL_SIZE - size, "%s%" PRIu32,
+                             weft_op_info(actions[i].op)->text, actions[i].microbatch);
+  }
+  return size;
 }
 
 /* ---- Which ops get labels ---- */
@@ -92,10 +93,11 @@ void weft_text_lanes_measure(struct weft_text_lanes *lanes) {
       counts[cell.mark]++;
     }
   }
-  const uint32_t last = microbatch_count > 0 ? microbatch_count - 1 : 0;
+  const struct weft_action widest = {.op = WEFT_OP_F,
+                                     .microbatch = microbatch_count > 0 ? microbatch_count - 1 : 0};
   for (unsigned mark = 0; mark < WEFT_TEXT_MARKS; mark++) {
     char label[LABEL_SIZE];
-    const size_t size = format_label(mark, (const uint32_t[2]){last, last}, label);
+    const size_t size = format_label(mark, (const struct weft_action[2]){widest, widest}, label);
     lanes->seen[mark] = counts[mark] > 0;
     lanes->labelled[mark] = mark <= WEFT_TEXT_OVERLAP && counts[mark] > 0 &&
                             widths[mark] / counts[mark] >= (double)size;
@@ -115,7 +117,7 @@ static void share_out(struct weft_text_lanes *lanes, const struct cell *cell, ui
     if (end - begin > share->best_time) {
       share->best_time = end - begin;
       share->best = number;
-      memcpy(share->microbatches, cell->microbatches, sizeof share->microbatches);
+      memcpy(share->actions, cell->actions, sizeof share->actions);
     }
   }
 }
@@ -185,7 +187,7 @@ static void add_run(const struct weft_text_lanes *lanes, uint32_t from, uint32_t
   char label[LABEL_SIZE];
   size_t label_size = 0;
   if (lanes->labelled[mark]) {
-    label_size = format_label(mark, lanes->columns[from].shares[mark].microbatches, label);
+    label_size = format_label(mark, lanes->columns[from].shares[mark].actions, label);
     label_size = label_size > size ? 1 : label_size; /* rounding made it narrow */
     weft_text_append(text, label, label_size);
   }

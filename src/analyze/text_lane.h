@@ -29,8 +29,8 @@ const struct weft_text_mark_info *weft_text_mark_info(enum weft_text_mark mark);
 struct weft_text_share {
   double time;
   double best_time;
-  uint64_t best;            /* number of the cell in the lane */
-  uint32_t microbatches[2]; /* of that cell; the second is an overlap's B */
+  uint64_t best;                 /* number of the cell in the lane */
+  struct weft_action actions[2]; /* of that cell; the second is of an overlap */
 };
 
 struct weft_text_column {
