@@ -47,6 +47,8 @@ static int set_up(void **state) {
              "1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1\n");
   write_file("overlap.csv", "0F0,(0F1;1B0)OVERLAP_F_B,1F0,0I0,0W0\n");
   write_file("malformed.csv", "0F0,0F1\n0F0,junk\n");
+  write_file("costs.json",
+             "{\"schema\": \"weft-costs/1\", \"unit\": \"ms\", \"stages\": [{\"f\": 2}, {}]}");
   fixture.input = open("table.csv", O_RDONLY);
   fixture.output = open("stdout", O_RDWR | O_CREAT | O_TRUNC, 0600);
   fixture.messages = open("stderr", O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -178,6 +180,16 @@ static void test_every_verb(void **state) {
       {"weft sim --steps table.csv", 0},
       {"weft sim --steps program.csv -o out", 0},
       {"weft sim --steps hang.csv --json", 1},
+      {"weft sim table.csv", 0},
+      {"weft sim program.csv --json -o out", 0},
+      {"weft sim --costs costs.json --critical-path --jitter 0.1 --runs 2 table.csv", 0},
+      {"weft sim --costs costs.json --critical-path --json --channel rank table.csv", 0},
+      {"weft sim --slow 1=2 --memory 1 table.csv -o over", 1},
+      {"weft sim other.csv", 1},
+      {"weft sim --costs malformed.csv table.csv", 65},
+      {"weft compare -p 2 -m 4 -v 2", 0},
+      {"weft compare -p 2 -m 4 -v 1 --costs costs.json --slow 0=2 --channel pair --json -o out", 0},
+      {"weft compare -p 2 -m 4 -v 1 --memory 1 -o over", 1},
       {"weft show --grid table.csv", 0},
       {"weft explain table.csv", 0},
       {"weft explain program.csv", 0},

@@ -227,34 +227,50 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
 }
 
 static int simulate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                    const struct weft_program *input) {
+                    struct weft_cli_costs *costs) {
   const char *name = weft_cli_input_name(arguments->operands[0]);
-  struct weft_cli_costs costs;
-  int status = weft_cli_costs_read(cli, arguments, &costs);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  status = check_valid(cli, input, name);
+  struct weft_program *input = NULL;
+  int status = weft_cli_read_program(cli, arguments->operands[0], &input);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_costs_fit(cli, &costs, input, name);
+    status = check_valid(cli, input, name);
   }
   if (status == WEFT_CLI_OK) {
-    status = predict(cli, arguments, &costs, name);
+    status = weft_cli_costs_fit(cli, costs, input, name);
   }
-  weft_cli_costs_finish(&costs);
+  if (status == WEFT_CLI_OK) {
+    status = predict(cli, arguments, costs, name);
+  }
+  weft_program_destroy(input);
   return status;
 }
 
-int weft_cli_verb_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  const bool steps = arguments->given[WEFT_CLI_OPTION_STEPS];
+/* ---- The verb ---- */
+
+static int run_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_program *input = NULL;
-  int status = steps ? check_steps(cli, arguments) : check_jitter(cli, arguments);
+  int status = check_steps(cli, arguments);
   if (status == WEFT_CLI_OK) {
     status = weft_cli_read_program(cli, arguments->operands[0], &input);
   }
   if (status == WEFT_CLI_OK) {
-    status = steps ? write_steps(cli, arguments, input) : simulate(cli, arguments, input);
+    status = write_steps(cli, arguments, input);
   }
   weft_program_destroy(input);
+  return status;
+}
+
+int weft_cli_verb_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  if (arguments->given[WEFT_CLI_OPTION_STEPS]) {
+    return run_steps(cli, arguments);
+  }
+  struct weft_cli_costs costs;
+  int status = check_jitter(cli, arguments);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_costs_read(cli, arguments, &costs);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = simulate(cli, arguments, &costs);
+    weft_cli_costs_finish(&costs);
+  }
   return status;
 }

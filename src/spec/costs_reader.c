@@ -353,10 +353,13 @@ static enum weft_status syntax_fault(const struct reader *reader, const json_err
   if (code == json_error_out_of_memory) {
     return weft_fail_memory(reader->error, reader->size);
   }
-  const size_t position = found->position > 0 ? (size_t)found->position : 0;
-  const struct weft_json_place place =
-      weft_json_at(reader->text, reader->size,
-                   code == json_error_premature_end_of_input ? reader->size : position);
+  const bool at_end = code == json_error_premature_end_of_input;
+  const size_t position = found->position > 0 && !at_end ? (size_t)found->position : 0;
+  struct weft_json_place place =
+      weft_json_at(reader->text, reader->size, at_end ? reader->size : position);
+  if (at_end) {
+    weft_json_point(&place, reader->text, reader->size);
+  }
   if (code == json_error_numeric_overflow) {
     char number[48];
     return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,

@@ -183,9 +183,7 @@ struct weft_json_place weft_json_at(const char *text, size_t size, size_t offset
   for (;;) {
     (void)next(&scan);
     if (scan.begin >= offset || scan.begin >= size) {
-      /* At the very start, and at the end, there is no token before. */
-      const bool nothing = last.end == 0 || scan.begin >= size;
-      return place_of(nothing ? &scan : &last, true);
+      return place_of(last.end == 0 ? &scan : &last, true);
     }
     last = scan;
   }

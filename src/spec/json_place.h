@@ -28,7 +28,8 @@ struct weft_json_place {
 struct weft_json_place weft_json_find(const char *text, size_t size,
                                       const struct weft_json_path *path);
 
-/* The last token that begins before `offset`, and the field that it belongs to. */
+/* The last token that begins before `offset`, or the first one, and the field that
+ * it belongs to. */
 struct weft_json_place weft_json_at(const char *text, size_t size, size_t offset);
 
 /* Sets line and column to those of `offset`. */

@@ -57,6 +57,5 @@ enum weft_placement_kind weft_placement_infer(const struct weft_program *program
   if (follows(program, rank_of, WEFT_PLACEMENT_LOOP)) {
     return WEFT_PLACEMENT_LOOP;
   }
-  return follows(program, rank_of, WEFT_PLACEMENT_V) ? WEFT_PLACEMENT_V
-                                                     : WEFT_PLACEMENT_INFERRED;
+  return follows(program, rank_of, WEFT_PLACEMENT_V) ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_INFERRED;
 }
