@@ -37,9 +37,10 @@ test-long: built-release
 	@tools/run-tests.sh release -- -j $(JOBS) -L long
 
 bench: build
-	@build/weft bench plan
-	@if command -v python3 >/dev/null; then echo; python3 bench/against_pytorch.py; \
-	else echo "bench/against_pytorch.py: no python3 here; not compared with PyTorch"; fi
+	@build/weft bench
+	@if command -v python3 >/dev/null; then \
+	  for script in bench/*against_pytorch.py; do echo; python3 $$script || exit 1; done; \
+	else echo "bench/: no python3 here; not compared with PyTorch"; fi
 
 lint: deps-lint
 	@tools/lint.sh

@@ -16,7 +16,10 @@ not_run=(
   "cc example.c \$(pkg-config --cflags --libs weft)"
   'build/weft bench plan'
   'build/weft bench plan --large'
+  'build/weft bench sim'
+  'build/weft bench sim --large'
   'python3 bench/against_pytorch.py'
+  'python3 bench/dry_run_against_pytorch.py'
 )
 
 setup() {
