@@ -48,6 +48,13 @@ lines_in() {
   tools/update-docs.sh --check "$document"
 }
 
+@test "without a command nothing is rewritten" {
+  document=$BATS_TEST_TMPDIR/kept.md
+  printf '%s\n' '```console' "\$ weft --version" kept '```' >"$document"
+  WEFT=$BATS_TEST_TMPDIR/none run -66 tools/update-docs.sh "$document"
+  [ "$(sed -n 3p "$document")" = kept ]
+}
+
 @test "in an example, ... stands for any lines and for nothing else" {
   document=$BATS_TEST_TMPDIR/dots.md
   printf '%s\n' '```console' "\$ seq 9" 1 ... 8 9 "\$ seq 2" 1 ... 2 '```' >"$document"

@@ -15,7 +15,7 @@
 set -euo pipefail
 
 document=$(realpath "$1")
-weft=$(realpath "${WEFT:-build/weft}")
+weft=$(realpath -e "${WEFT:-build/weft}")
 sources=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 
 scratch=$(mktemp -d)

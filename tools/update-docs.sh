@@ -12,6 +12,10 @@
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 export WEFT=${WEFT:-build/weft}
+if [[ ! -x $WEFT ]]; then
+  echo "there is no $WEFT; 'make' builds it" >&2
+  exit 66
+fi
 
 # from_table MACRO PARAMETERS ROW FILE: the lines of a .def file, each as ROW.
 from_table() {
