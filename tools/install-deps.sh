@@ -9,7 +9,8 @@ set -euo pipefail
 purpose=${1:-build}
 case $purpose in
   build) wanted=(cmake ninja gcc libc jansson pkg-config) ;;
-  test)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang clang-rt cmocka bats jq) ;;
+  test)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang clang-rt cmocka bats jq
+           chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
   lint)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
     echo "usage: $0 build|test|lint" >&2
@@ -42,6 +43,7 @@ package_of() {
     libc)     echo libc6-dev ;;
     jansson)  echo libjansson-dev ;;
     cmocka)   echo libcmocka-dev ;;
+    chromedriver) echo chromium-driver ;;
     clang-rt) clang_runtime_package ;;
     *)        echo "$1" ;;
   esac

@@ -77,7 +77,7 @@ function legendEntry(colour, text) {
 }
 
 function causeEntry(app, cause, k) {
-  const entry = legendEntry(themeOf(app).ops[0], `idle ${CAUSE_WORDS[cause]}`);
+  const entry = legendEntry(themeOf(app).ops[0], `${k === 0 ? 'idle ' : ''}${CAUSE_WORDS[cause]}`);
   const colour = causeColour(app, cause);
   entry.firstChild.style.backgroundImage =
     `repeating-linear-gradient(135deg, ${colour} 0 1.5px, transparent 1.5px 4px)`;
@@ -138,8 +138,8 @@ function chainButton(app, modelIndex, id) {
 function chainList(app, modelIndex, title, ids) {
   const { op } = app.models[modelIndex].picture.events;
   const actions = ids.filter((id) => !isTransfer(op[id]));
-  const transfers = ids.length - actions.length;
-  const note = transfers > 0 ? `, over ${transfers / 2 === Math.floor(transfers / 2) ? transfers / 2 : transfers} transfers` : '';
+  const transfers = ids.filter((id) => isReceive(op[id])).length;
+  const note = transfers > 0 ? `, over ${transfers} transfer${transfers === 1 ? '' : 's'}` : '';
   const items = actions.slice(0, CHAIN_SHOWN_MAX).map((id) => chainButton(app, modelIndex, id));
   const parts = [element('h3', { text: `${title}: ${actions.length}${note}` }),
     element('ul', { class: 'chain' }, items)];

@@ -5,8 +5,8 @@ const OP_NAMES = ['', 'F', 'B', 'I', 'W', 'SEND_F', 'RECV_F', 'SEND_B', 'RECV_B'
 const OP_WORDS = ['', 'forward', 'backward', 'input gradient', 'weight gradient',
   'activation sent', 'activation received', 'gradient sent', 'gradient received',
   'parameters gathered', 'parameters dropped', 'gradients reduced', 'overlap'];
-const CAUSE_WORDS = ['before its first action', 'for an activation', 'for a gradient',
-  'for the channel', 'for parameters', 'after its last action'];
+const CAUSE_WORDS = ['before its first action', 'waiting for an activation', 'waiting for a gradient',
+  'waiting for the channel', 'waiting for parameters', 'after its last action'];
 
 function formatNumber(value) {
   const text = String(Number(value.toPrecision(7)));
@@ -51,10 +51,12 @@ function spanOf(model, id) {
 function arrivalWords(model, id, arrival) {
   const { picture } = model;
   const made = arrival.producer === NONE ? labelOf(model, arrival.need) : whereOf(model, arrival.producer);
-  const ended = `ended at ${formatTime(picture, arrival.made)}`;
-  if (arrival.there === arrival.made) return `${made}, which ${ended}`;
-  const queued = arrival.sent > arrival.made ? ` after ${formatTime(picture, arrival.sent - arrival.made)} in the queue` : '';
-  return `${made}, which ${ended} and arrived at ${formatTime(picture, arrival.there)}${queued}`;
+  const ended = `${made}, which ended at ${formatTime(picture, arrival.made)}`;
+  if (arrival.there === arrival.made) return ended;
+  const what = picture.events.op[arrival.by] === OP.F ? 'activation' : 'gradient';
+  const wait = arrival.sent - arrival.made;
+  const queued = wait > 0 ? `, after ${formatTime(picture, wait)} in the channel's queue` : '';
+  return `${ended}; its ${what} arrived at ${formatTime(picture, arrival.there)}${queued}`;
 }
 
 function transferWords(model, id) {
@@ -63,7 +65,7 @@ function transferWords(model, id) {
   if (producer === NONE) return 'nothing';
   const made = picture.events.end[producer];
   const wait = picture.events.begin[id] - made;
-  const queued = wait > 0 ? `, then ${formatTime(picture, wait)} for the channel` : '';
+  const queued = wait > 0 ? `, then ${formatTime(picture, wait)} in the channel's queue` : '';
   return `${whereOf(model, producer)}, which ended at ${formatTime(picture, made)}${queued}`;
 }
 

@@ -1,0 +1,342 @@
+"""The HTML timeline in a real browser: what it shows when one hovers, clicks,
+zooms, types and loads, from pages that the command made. browser.bats makes the
+pages and runs this in their folder; screenshots are left there too."""
+
+import json
+import os
+import re
+import unittest
+
+from webdriver import Browser
+
+# The pages: 1F1B, p = 2, m = 3, F = 1, B = 2, transfers of 0.5:
+#   rank 0   0F0 0-1, 0F1 1-2, 0B0 5-7, 0F2 7-8, 0B1 8-10, 0B2 12-14
+#   rank 1   1F0 1.5-2.5, 1B0 2.5-4.5, 1F1 4.5-5.5, 1B1 5.5-7.5, 1F2 8.5-9.5, 1B2 9.5-11.5
+SMALL = "small.html"
+HOVERED = {
+    "0F0": ["0F0 · rank 0", "forward, stage 0, microbatch 0", "0 – 1 ms, takes 1 ms",
+            "waited for nothing", "idle before it: none"],
+    "1F0": ["1F0 · rank 1", "forward, stage 1, microbatch 0", "1.5 – 2.5 ms, takes 1 ms",
+            "waited for 0F0 on rank 0, which ended at 1 ms; its activation arrived at 1.5 ms",
+            "idle before it: 1.5 ms before its first action"],
+    "0B0": ["0B0 · rank 0", "backward, stage 0, microbatch 0", "5 – 7 ms, takes 2 ms",
+            "waited for 1B0 on rank 1, which ended at 4.5 ms; its gradient arrived at 5 ms",
+            "idle before it: 3 ms waiting for a gradient"],
+    "1F2": ["1F2 · rank 1", "forward, stage 1, microbatch 2", "8.5 – 9.5 ms, takes 1 ms",
+            "waited for 0F2 on rank 0, which ended at 8 ms; its activation arrived at 8.5 ms",
+            "idle before it: 1 ms waiting for an activation"],
+    "1B1": ["1B1 · rank 1", "backward, stage 1, microbatch 1", "5.5 – 7.5 ms, takes 2 ms",
+            "waited for 1F1, just before it on the rank", "idle before it: none"],
+    "1RECV_F2": ["1RECV_F2 · rank 1", "activation received, stage 1, microbatch 2",
+                 "8 – 8.5 ms, takes 0.5 ms", "waited for 0F2 on rank 0, which ended at 8 ms"],
+}
+HOSTILE = "</script><img src=x onerror=\"document.title='taken'\">\u2028<!--<script>"
+
+
+class Timeline(unittest.TestCase):
+    @classmethod
+    def setUpClass(cls):
+        cls.browser = Browser()
+        cls.addClassCleanup(cls.browser.close)
+
+    def setUp(self):
+        self.page = self.browser
+        self.page.log_entries()  # forget what other tests left
+
+    def open(self, name):
+        self.page.open(name)
+        self.page.frame()
+
+    def shot(self, name):
+        self.page.screenshot(f"{name}.png")
+
+    def expect_quiet(self):
+        self.assertEqual(self.page.log_entries(), [])
+
+    def ask(self, expression, *arguments):
+        return self.page.run(f"return weftTimeline.{expression}", *arguments)
+
+    def box(self, action, schedule=0):
+        box = self.ask("boxOf(arguments[0], arguments[1])", schedule, action)
+        self.assertIsNotNone(box, action)
+        return box
+
+    def centre(self, action, schedule=0):
+        box = self.box(action, schedule)
+        return (box["left"] + box["right"]) / 2, (box["top"] + box["bottom"]) / 2
+
+    def tooltip(self):
+        return (self.page.text("#tooltip") or "").split("\n")
+
+    def chains(self):
+        """What is listed under Needs and under Needed by, with their headings."""
+        return self.page.run("""
+            return Array.from(document.querySelectorAll('#selection h3')).map((head) =>
+              [head.innerText, ...Array.from(head.nextElementSibling.children).map((c) => c.innerText)])""")
+
+    def load(self, name, text):
+        with open(name, "w", encoding="utf-8") as file:
+            file.write(text)
+        self.page.choose_file("#load", name)
+        self.page.frame()
+
+    def data_of(self, name):
+        with open(name, encoding="utf-8") as file:
+            return re.search(r'id="weft-data">(.*?)</script>', file.read(), re.S).group(1)
+
+    # ---- The mouse ----
+
+    def test_opens_quietly(self):
+        for name in [SMALL, "table.html", "overlaps.html", "sharded.html", "pair.html"]:
+            self.open(name)
+            self.assertEqual(self.page.text("#message"), "", name)
+            self.assertGreater(self.ask("eventCount(0)"), 0)
+            self.expect_quiet()
+        self.open(SMALL)
+        self.assertEqual(self.page.run("return document.title"), "small.csv · Weft timeline")
+        self.assertEqual(self.page.text("#range"), "showing 0 – 14 of 0 – 14 ms")
+        self.assertIn("makespan 14 ms", self.page.text("#cards").replace("\n", " "))
+        self.shot("small")
+
+    def test_hover(self):
+        self.open(SMALL)
+        for action, lines in HOVERED.items():
+            self.page.hover(*self.centre(action))
+            self.assertEqual(self.tooltip(), lines)
+        self.expect_quiet()
+
+    def test_hover_idle_and_memory(self):
+        self.open(SMALL)
+        box = self.box("0B0")
+        self.page.hover(box["left"] - 20, (box["top"] + box["bottom"]) / 2)
+        self.assertEqual(self.tooltip(), [
+            "idle · rank 0", "2 – 5 ms: 3 ms waiting for a gradient",
+            "0B0 waited for 1B0 on rank 1, which ended at 4.5 ms; its gradient arrived at 5 ms"])
+        self.page.hover(box["left"] + 20, box["bottom"] + 30)
+        self.assertEqual(self.tooltip()[0], "activations · rank 0")
+        self.assertEqual(self.tooltip()[2], "peak 2 at 1 ms")
+
+    def test_click_shows_dependencies(self):
+        self.open(SMALL)
+        self.page.click(*self.centre("1F1"))
+        self.assertEqual(self.chains(), [["Needs: 1, over 1 transfer", "0F1"],
+                                         ["Needed by: 2, over 1 transfer", "1B1", "0B1"]])
+        self.assertEqual(self.page.text("#selection h2"), "1F1")
+        self.shot("selected")
+        self.page.click(*self.centre("0B2"))
+        self.assertEqual(self.chains(), [["Needs: 3, over 2 transfers", "0F2", "1F2", "1B2"],
+                                         ["Needed by: 0"]])
+        box = self.box("0F0")
+        self.page.click(box["left"] + 5, box["top"] - 8)  # beside everything
+        self.assertEqual(self.page.text("#selection h2"), "No action selected")
+        self.expect_quiet()
+
+    def test_zoom_and_pan(self):
+        self.open(SMALL)
+        x, y = self.centre("1B1")
+        self.page.wheel(x, y, -600)
+        begin, end = self.ask("window()")
+        self.assertAlmostEqual(end - begin, 14 / 3.32, delta=0.1)  # e^1.2
+        self.assertTrue(begin < 6.5 < end)
+        self.assertAlmostEqual(self.centre("1B1")[0], x, delta=1.5)  # stays under the pointer
+        self.page.drag(x, y, x - 100, y)
+        self.assertGreater(self.ask("window()")[0], begin)
+        self.assertAlmostEqual(self.centre("1B1")[0], x - 100, delta=1.5)
+        self.assertNotEqual(self.page.text("#range"), "showing 0 – 14 of 0 – 14 ms")
+        self.page.run("document.getElementById('fit').click()")
+        self.page.frame()
+        self.assertEqual(self.page.text("#range"), "showing 0 – 14 of 0 – 14 ms")
+        self.expect_quiet()
+
+    # ---- The keyboard alone ----
+
+    def tab_to_timeline(self):
+        for _ in range(30):
+            self.page.press("Tab")
+            if self.page.run("return document.activeElement.id") == "canvas":
+                return
+        self.fail("Tab does not lead to the timeline")
+
+    def test_keyboard(self):
+        self.open(SMALL)
+        self.tab_to_timeline()
+        self.page.press("Enter")
+        self.assertEqual(self.tooltip(), HOVERED["0F0"])
+        self.page.press("Right", "Right")
+        self.assertEqual(self.tooltip(), HOVERED["0B0"])
+        self.page.press("Down")  # what rank 1 did when 0B0 began
+        self.assertEqual(self.tooltip()[0], "1F1 · rank 1")
+        self.page.press("Enter")
+        self.assertEqual(self.chains()[1], ["Needed by: 2, over 1 transfer", "1B1", "0B1"])
+        self.page.press("Escape")
+        self.assertEqual(self.page.text("#selection h2"), "No action selected")
+        self.page.press("Escape", "+", "+")
+        width = self.ask("window()")[1] - self.ask("window()")[0]
+        self.assertAlmostEqual(width, 14 / 2.25)
+        begin = self.ask("window()")[0]
+        self.page.press("Right")
+        self.assertGreater(self.ask("window()")[0], begin)
+        self.page.press("Home")
+        self.assertEqual(self.ask("window()"), [0, 14])
+        self.page.press("-", "0")
+        self.assertEqual(self.ask("window()"), [0, 14])
+        self.page.press("Tab", shift=True)
+        self.assertNotEqual(self.page.run("return document.activeElement.id"), "canvas")
+        self.expect_quiet()
+
+    def test_help_and_search_by_keyboard(self):
+        self.open(SMALL)
+        self.page.press("?")
+        self.assertTrue(self.page.run("return document.getElementById('help').open"))
+        self.page.press("Escape", "/", "1", "b", "1", "Enter")
+        self.assertEqual(self.tooltip(), HOVERED["1B1"])
+        self.assertEqual(self.page.text("#selection h2"), "1B1")
+        self.page.press("9", "Enter")
+        self.assertIn("no 1b19 here", self.page.text("#message"))
+        self.expect_quiet()
+
+    # ---- Several schedules ----
+
+    def test_two_files_of_the_command(self):
+        self.open("pair.html")
+        self.assertEqual(self.page.run("return document.querySelectorAll('.card').length"), 2)
+        self.assertEqual(self.page.text("#range"), "showing 0 – 14 of 0 – 14 ms")
+        self.page.hover(*self.centre("0F0", 1))
+        self.assertEqual(self.tooltip()[0], "0F0 · rank 0")
+        self.shot("pair")
+
+    def test_load_another(self):
+        self.open(SMALL)
+        self.page.choose_file("#load", "overlaps.html")
+        self.page.frame()
+        self.assertEqual(self.page.text("#message"), "overlaps.html is shown below; units differ: ms, none")
+        self.assertEqual(self.page.run("return document.querySelectorAll('.card').length"), 2)
+        self.assertIn("% longer than the first", self.page.text(".card .compare"))
+        begin, end = self.ask("window()")
+        self.assertEqual(begin, 0)
+        self.assertGreater(end, 14)  # one axis for both
+        self.page.click(*self.centre("0F1", 1))
+        self.assertIn("overlaps.csv", self.page.text("#selection"))
+        self.shot("loaded")
+        self.page.run("document.querySelectorAll('.card button')[1].click()")
+        self.page.frame()
+        self.assertEqual(self.ask("window()"), [0, 14])
+        self.load("data.json", self.data_of(SMALL))
+        self.assertEqual(self.page.text("#message"), "data.json is shown below")
+        self.expect_quiet()
+
+    def test_search_goes_on_in_the_next_schedule(self):
+        self.open("pair.html")
+        self.page.press("/", "1", "F", "0", "Enter")
+        self.assertIn("small.csv", self.page.text("#selection"))
+        self.page.press("Enter")
+        self.assertIn("gpipe.csv", self.page.text("#selection"))
+
+    # ---- What others might put in ----
+
+    def test_hostile_name(self):
+        self.open("hostile.html")
+        self.assertIn("<img src=x onerror=", self.page.text("#cards"))
+        data = json.loads(self.data_of(SMALL))
+        data["pictures"][0]["name"] = HOSTILE
+        data["pictures"][0]["unit"] = "<b>"
+        self.load("hostile.json", json.dumps(data))
+        self.assertEqual(self.page.run("return document.querySelectorAll('.card h2')[1].textContent"), HOSTILE)
+        self.page.click(*self.centre("0F1", 1))
+        self.page.hover(*self.centre("0F1", 1))
+        self.assertEqual(self.page.run("return document.querySelectorAll('img, b b, main b').length"), 0)
+        self.assertNotEqual(self.page.run("return document.title"), "taken")
+        self.expect_quiet()
+
+    def test_files_that_are_no_timelines(self):
+        self.open(SMALL)
+        good = json.loads(self.data_of(SMALL))
+        cut = json.loads(json.dumps(good))
+        cut["pictures"][0]["data"] = cut["pictures"][0]["data"][:400]
+        wild = json.loads(json.dumps(good))
+        wild["pictures"][0]["data"] = "/" * 4000
+        other = dict(good, schema="weft-timeline/99")
+        nameless = json.loads(json.dumps(good))
+        del nameless["pictures"][0]["name"]
+        bad = [("text", "hello"), ("empty", ""), ("null", "null"), ("list", "[]"), ("number", "7"),
+               ("page", "<html></html>"), ("cut", json.dumps(cut)), ("wild", json.dumps(wild)),
+               ("other", json.dumps(other)), ("nameless", json.dumps(nameless))]
+        for name, text in bad:
+            self.load(f"bad-{name}.json", text)
+            self.assertIn(f"bad-{name}.json is not a Weft timeline: ", self.page.text("#message"))
+        self.page.hover(*self.centre("0B0"))
+        self.assertEqual(self.tooltip(), HOVERED["0B0"])
+        self.expect_quiet()
+
+    def test_foreign_script_does_not_run(self):
+        self.open(SMALL)
+        self.page.run("""
+            const script = document.createElement('script');
+            script.textContent = "document.title = 'taken'";
+            document.body.appendChild(script);""")
+        self.assertEqual(self.page.run("return document.title"), "small.csv · Weft timeline")
+        self.assertTrue(any("Content Security Policy" in entry["message"]
+                            for entry in self.page.log_entries()))
+
+    # ---- Agreement with the simulator ----
+
+    def test_causes_add_up(self):
+        for name in [SMALL, "table.html", "overlaps.html", "sharded.html", "queued.html", "pair.html"]:
+            self.open(name)
+            shown = self.ask("causesOf(0)")
+            said = [times["idleByCause"] for times in self.ask("timesOf(0)")]
+            for rank, (a, b) in enumerate(zip(shown, said)):
+                for cause in range(6):
+                    self.assertAlmostEqual(a[cause], b[cause], places=9, msg=f"{name} rank {rank} cause {cause}")
+
+    def test_overlap(self):
+        self.open("overlaps.html")
+        self.page.press("/", *"0F7", "Enter")
+        self.assertEqual(self.tooltip()[0], "(0F7;7B3)OVERLAP_F_B · rank 0")
+
+    # ---- Looks, size ----
+
+    def test_dark(self):
+        background = "return getComputedStyle(document.body).backgroundColor"
+        self.open("pair.html")
+        self.assertEqual(self.page.run(background), "rgb(255, 255, 255)")
+        self.page.emulate_dark(True)
+        dark = self.page.run(background)
+        self.shot("dark")
+        self.page.press("t")
+        self.assertEqual(self.page.run(background), "rgb(255, 255, 255)")
+        self.page.emulate_dark(False)
+        self.assertNotEqual(dark, "rgb(255, 255, 255)")
+
+    def test_colour_by_stage(self):
+        self.open("overlaps.html")
+        self.page.press("c", "m", "x")
+        self.assertIn("stage 7", self.page.text("#legend"))
+        self.assertNotIn("transfer", self.page.text("#legend"))
+        self.shot("stages")
+        self.open("by_stage.html")
+        self.assertIn("stage 1", self.page.text("#legend"))
+
+    def test_large(self):
+        self.open("large.html")
+        self.assertEqual(self.page.text("#message"), "")
+        self.assertGreater(self.ask("eventCount(0)"), 150000)
+        self.assertLess(os.path.getsize("large.html"), 15e6)
+        start = self.ask("startTime()")
+        times = []
+        for key in "cc++++----":
+            self.page.press(key)
+            times.append(self.ask("frameTime()"))
+        self.page.press("0")
+        self.shot("large")
+        self.page.press("/", *"40F99", "Enter")
+        self.assertEqual(self.tooltip()[0], "40F99 · rank 40")
+        self.assertEqual(self.chains()[0][:2], ["Needs: 40, over 40 transfers", "0F99"])
+        self.shot("large_found")
+        self.expect_quiet()
+        print(f"\n64 x 256: {os.path.getsize('large.html') / 1e6:.1f} MB, ready after {start:.0f} ms,"
+              f" frames {min(times):.0f} to {max(times):.0f} ms")
+
+
+if __name__ == "__main__":
+    unittest.main(verbosity=1)
