@@ -1,0 +1,354 @@
+/* The SVG picture: one small one byte by byte, well-formed whatever goes in,
+ * numbers that fit or are left out, dense ones bounded and true in their areas. */
+#include <inttypes.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "analyze/palette.h"
+#include "support_picture.h"
+#include "support_xml.h"
+
+static char *render(const struct drawing *drawing, struct weft_render_options options) {
+  char *text = drawing_render(drawing, weft_render_svg, &options);
+  xml_check(text);
+  return text;
+}
+
+static char *render_standard(const struct drawing *drawing) {
+  return render(drawing, weft_render_options_default());
+}
+
+/* ---- One picture ---- */
+
+static void test_pictures(void **state) {
+  (void)state;
+  struct weft_render_options options = weft_render_options_default();
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "ZBVZeroBubble", 2, 2, 4);
+  drawing.costs->hop.latency = 0.5;
+  (void)strcpy(drawing.costs->unit, "ms");
+  drawing_simulate(&drawing, "ZBVZeroBubble");
+  options.width = 600;
+  char *text = render(&drawing, options);
+  drawing_expect("timeline_ZBV.svg", text);
+  free(text);
+  options.dark = true;
+  options.colour_by = WEFT_COLOUR_BY_STAGE;
+  text = render(&drawing, options);
+  drawing_expect("timeline_ZBV_dark_stage.svg", text);
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* ---- Cells, read back ---- */
+
+struct rect {
+  double x, y, width, height;
+  unsigned fill;
+};
+
+/* The next rectangle of the text; false at its end. */
+static bool next_rect(const char **at, struct rect *rect) {
+  const char *found = strstr(*at, "<rect");
+  if (found == NULL) {
+    return false;
+  }
+  *at = found + 1;
+  assert_int_equal(
+      sscanf(found, "<rect x=\"%lf\" y=\"%lf\" width=\"%lf\" height=\"%lf\" fill=\"#%x\"", &rect->x,
+             &rect->y, &rect->width, &rect->height, &rect->fill),
+      5);
+  return true;
+}
+
+/* Only those above the axis: not the legend's. */
+static double area_of(const char *text, unsigned fill, double bottom) {
+  double area = 0;
+  struct rect rect;
+  for (const char *at = text; next_rect(&at, &rect);) {
+    area += rect.fill == fill && rect.y + rect.height <= bottom ? rect.width * rect.height : 0;
+  }
+  return area;
+}
+
+static unsigned count_of(const char *text, unsigned fill, double bottom) {
+  unsigned count = 0;
+  struct rect rect;
+  for (const char *at = text; next_rect(&at, &rect);) {
+    count += rect.fill == fill && rect.y + rect.height <= bottom;
+  }
+  return count;
+}
+
+static double height_of(const char *text) {
+  double height;
+  assert_int_equal(sscanf(strstr(text, " height=\""), " height=\"%lf\"", &height), 1);
+  return height;
+}
+
+static void test_a_cell_per_action(void **state) {
+  (void)state;
+  const struct weft_palette *palette = weft_palette_of(false);
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "1F1B", 4, 1, 8);
+  drawing_simulate(&drawing, "x");
+  char *text = render_standard(&drawing);
+  const double bottom = height_of(text) - 40;
+  assert_int_equal(count_of(text, palette->ops[WEFT_OP_F], bottom), 32);
+  assert_int_equal(count_of(text, palette->ops[WEFT_OP_B], bottom), 32);
+  assert_non_null(strstr(text, ">7</text>")); /* microbatch 7 */
+  free(text);
+  drawing_finish(&drawing);
+}
+
+static void test_overlaps_are_split(void **state) {
+  (void)state;
+  const struct weft_palette *palette = weft_palette_of(false);
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n");
+  drawing_simulate(&drawing, "x");
+  char *text = render_standard(&drawing);
+  struct rect rect, upper = {0}, lower = {0}, whole = {0};
+  for (const char *at = text; next_rect(&at, &rect);) {
+    if (rect.fill == palette->ops[WEFT_OP_F] && rect.height == 14) {
+      upper = rect;
+    } else if (rect.fill == palette->ops[WEFT_OP_B] && rect.height == 14) {
+      lower = rect;
+    } else if (rect.fill == palette->ops[WEFT_OP_F] && rect.height == 28) {
+      whole = rect;
+    }
+  }
+  assert_true(upper.width > 0 && upper.x == lower.x && upper.width == lower.width);
+  assert_true(upper.y == whole.y && lower.y == upper.y + upper.height);
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* All numbers fit, or none of them is there. */
+static void test_numbers_fit_or_are_left_out(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "1F1B", 2, 1, 100);
+  drawing_simulate(&drawing, "x");
+  struct weft_render_options options = weft_render_options_default();
+  options.width = 10000;
+  char *wide = render(&drawing, options);
+  assert_non_null(strstr(wide, ">99</text>"));
+  assert_non_null(strstr(wide, ">5</text>"));
+  free(wide);
+  options.width = 1000;
+  char *narrow = render(&drawing, options);
+  assert_null(strstr(narrow, ">99</text>"));
+  assert_null(strstr(narrow, ">5</text>"));
+  free(narrow);
+  drawing_finish(&drawing);
+}
+
+/* Cells narrower than pixels are drawn together, and the areas stay. */
+static void test_dense_areas_are_true(void **state) {
+  (void)state;
+  const struct weft_palette *palette = weft_palette_of(false);
+  struct weft_render_options options = weft_render_options_default();
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "1F1B", 4, 1, 4000);
+  drawing_simulate(&drawing, "x");
+  options.width = 1200;
+  char *text = render(&drawing, options);
+  assert_true(strlen(text) < 1000000);
+  const double bottom = height_of(text) - 40;
+  const double forward = area_of(text, palette->ops[WEFT_OP_F], bottom);
+  const double backward = area_of(text, palette->ops[WEFT_OP_B], bottom);
+  /* Columns that touch overlap by 0.4 pixels in 2 and more. */
+  const double whole =
+      4 * 28 * (1200 - 53 - 84) * drawing.simulation->ranks[0].busy / drawing.simulation->makespan;
+  assert_true(forward > whole * 0.333 && forward < whole * 0.333 * 1.25);
+  assert_true(backward > forward * 1.95 && backward < forward * 2.05);
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* ---- Colours ---- */
+
+static void test_themes(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "Interleaved1F1B", 2, 2, 4);
+  drawing_simulate(&drawing, "x");
+  for (unsigned dark = 0; dark < 2; dark++) {
+    for (unsigned by = 0; by < 2; by++) {
+      struct weft_render_options options = weft_render_options_default();
+      options.dark = dark == 1;
+      options.colour_by = by == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
+      char *text = render(&drawing, options);
+      struct rect ground;
+      const char *at = text;
+      assert_true(next_rect(&at, &ground));
+      assert_int_equal(ground.fill, weft_palette_of(dark == 1)->background);
+      assert_int_equal(strstr(text, "stage 3</text>") != NULL, by == 1);
+      assert_int_equal(strstr(text, "paler") != NULL, by == 0);
+      free(text);
+    }
+  }
+  drawing_finish(&drawing);
+}
+
+static void test_many_stages(void **state) {
+  (void)state;
+  struct weft_render_options options = weft_render_options_default();
+  options.colour_by = WEFT_COLOUR_BY_STAGE;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "Interleaved1F1B", 4, 25, 4);
+  drawing_simulate(&drawing, "x");
+  char *text = render(&drawing, options);
+  assert_non_null(strstr(text, "stage 98</text>")); /* every seventh */
+  assert_null(strstr(text, "stage 99</text>"));
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* ---- Names ---- */
+
+static void test_everything_is_escaped(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0B0\n");
+  (void)strcpy(drawing.costs->unit, "\"<&>'");
+  drawing_simulate(&drawing, "</svg><script>'\"&amp;]]>\x01\x7f\n\xff\xed\xa0\x80\xef\xbf\xbf ü");
+  char *text = render_standard(&drawing);
+  assert_null(strstr(text, "<script"));
+  assert_non_null(strstr(text,
+                         "&lt;/svg&gt;&lt;script&gt;&#39;&quot;&amp;amp;]]&gt;"
+                         "\\x01\\x7f\\x0a\\xff\\xed\\xa0\\x80\xef\xbf\xbd ü"));
+  assert_non_null(strstr(text, "&quot;&lt;&amp;&gt;&#39;"));
+  free(text);
+  char name[3000];
+  memset(name, '<', sizeof name - 1);
+  name[sizeof name - 1] = '\0';
+  drawing.picture.name = name;
+  text = render_standard(&drawing);
+  assert_true(strlen(text) < 20000); /* cut */
+  free(text);
+  drawing_finish(&drawing);
+}
+
+/* Every byte, alone and in the middle. */
+static void test_every_byte(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0B0\n");
+  drawing_simulate(&drawing, "x");
+  for (unsigned byte = 1; byte < 256; byte++) {
+    char name[] = {'a', (char)byte, 'b', (char)byte, (char)byte, '\0'};
+    drawing.picture.name = name;
+    free(render_standard(&drawing));
+  }
+  drawing_finish(&drawing);
+}
+
+/* ---- What is odd ---- */
+
+static void draw_odd(const char *csv, const char *name) {
+  struct drawing drawing;
+  drawing_init(&drawing, csv);
+  drawing.costs->stages[0].unshard = 3;
+  drawing.costs->stages[0].reduce_grad = 2;
+  drawing_simulate(&drawing, name);
+  for (unsigned i = 0; i < 4; i++) {
+    static const uint32_t widths[] = {200, 337, 1200, 100000};
+    struct weft_render_options options = weft_render_options_default();
+    options.width = widths[i];
+    options.colour_by = i % 2 == 0 ? WEFT_COLOUR_BY_OP : WEFT_COLOUR_BY_STAGE;
+    free(render(&drawing, options));
+  }
+  drawing.picture.costs = NULL;
+  char *text = render_standard(&drawing);
+  assert_null(strstr(text, "memory"));
+  free(text);
+  drawing_finish(&drawing);
+}
+
+static void test_odd_programs(void **state) {
+  (void)state;
+  draw_odd("0F0\n", NULL);
+  draw_odd("\n\n0F0,0B0\n", "");
+  draw_odd(",,0F0,,0B0,,\n", "x");
+  draw_odd("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0RESHARD\n", "x");
+  draw_odd("(0F0;0F1)OVERLAP_F_B,(0B0;0B1)OVERLAP_F_B\n", "x");
+}
+
+static void test_no_time(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0B0\n");
+  *drawing.costs->stages = (struct weft_stage_costs){.activation = 1};
+  drawing_simulate(&drawing, "x");
+  free(render_standard(&drawing));
+  drawing_finish(&drawing);
+}
+
+static void test_width_limits(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init(&drawing, "0F0,0B0\n");
+  drawing_simulate(&drawing, "x");
+  static const uint32_t wrong[] = {1, 199, 100001, UINT32_MAX};
+  for (size_t i = 0; i < sizeof wrong / sizeof wrong[0]; i++) {
+    struct weft_render_options options = weft_render_options_default();
+    options.width = wrong[i];
+    struct weft_text text = {.allocator = NULL};
+    struct weft_error error;
+    assert_int_equal(weft_render_svg(&drawing.picture, &options, &text, &error), WEFT_ERR_USAGE);
+    assert_non_null(strstr(error.message, "200 to 100000"));
+    assert_null(text.data);
+  }
+  drawing_finish(&drawing);
+}
+
+/* Size is bounded by pixels; 64 ranks of 256 microbatches and 2 stages. */
+static void test_large(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "Interleaved1F1B", 64, 2, 256);
+  drawing.costs->hop.latency = 0.1;
+  drawing_simulate(&drawing, "x");
+  char *text = render_standard(&drawing);
+  assert_true(strlen(text) < 20000000);
+  free(text);
+  drawing_finish(&drawing);
+}
+
+static void test_failing_allocator(void **state) {
+  (void)state;
+  struct drawing drawing;
+  drawing_init_schedule(&drawing, "DualPipeV", 2, 2, 6);
+  drawing.costs->hop.latency = 0.5;
+  (void)strcpy(drawing.costs->unit, "ms");
+  drawing_simulate(&drawing, "a name");
+  drawing_check_memory(&drawing, weft_render_svg, NULL);
+  drawing_finish(&drawing);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_pictures),
+      cmocka_unit_test(test_a_cell_per_action),
+      cmocka_unit_test(test_overlaps_are_split),
+      cmocka_unit_test(test_numbers_fit_or_are_left_out),
+      cmocka_unit_test(test_dense_areas_are_true),
+      cmocka_unit_test(test_themes),
+      cmocka_unit_test(test_many_stages),
+      cmocka_unit_test(test_everything_is_escaped),
+      cmocka_unit_test(test_every_byte),
+      cmocka_unit_test(test_odd_programs),
+      cmocka_unit_test(test_no_time),
+      cmocka_unit_test(test_width_limits),
+      cmocka_unit_test(test_large),
+      cmocka_unit_test(test_failing_allocator),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
