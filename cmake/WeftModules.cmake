@@ -113,13 +113,13 @@ function(weft_command)
   add_executable(weft_command ${main})
   set_target_properties(weft_command PROPERTIES
     OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects weft_static)
+  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects weft_static m)
 
   if(WEFT_CHECK_LAYERS)
     # Linked with the shared library, which hides what is not public.
     add_executable(weft_layer_cli ${main})
     set_target_properties(weft_layer_cli PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
-    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects weft_shared)
+    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects weft_shared m)
   endif()
 endfunction()
