@@ -7,6 +7,7 @@ struct curve {
   struct weft_memory_point *points;
   uint64_t room;
   uint64_t count;
+  double last_at; /* of the newest point */
   double size;
 };
 
@@ -16,11 +17,8 @@ static void change(struct curve *curve, double at, double by) {
     return;
   }
   curve->size += by;
-  const bool same =
-      curve->count > 0 && curve->count <= curve->room && curve->points[curve->count - 1].at == at;
-  if (!same && curve->count++ >= curve->room) {
-    return;
-  }
+  curve->count += curve->count == 0 || curve->last_at != at;
+  curve->last_at = at;
   if (curve->count <= curve->room) {
     curve->points[curve->count - 1] = (struct weft_memory_point){.at = at, .size = curve->size};
   }
