@@ -77,10 +77,17 @@ static unsigned count_outputs(void) {
   DIR *folder = opendir(".");
   assert_non_null(folder);
   for (const struct dirent *entry; (entry = readdir(folder)) != NULL;) {
-    count += strncmp(entry->d_name, ".weft-", 6) == 0 || strcmp(entry->d_name, "out") == 0;
+    count += strncmp(entry->d_name, ".weft-", 6) == 0 || strncmp(entry->d_name, "out", 3) == 0;
   }
   (void)closedir(folder);
   return count;
+}
+
+static void remove_outputs(void) {
+  static const char *const names[] = {"out", "out.svg", "out.html", "out.json"};
+  for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+    (void)unlink(names[i]);
+  }
 }
 
 static off_t size_of(int fd) {
@@ -139,7 +146,7 @@ static void check_command(const struct fixture *fixture, const char *command, in
       if (status != expected) {
         fail_msg("%s: status %d instead of %d", command, status, expected);
       }
-      (void)unlink("out");
+      remove_outputs();
       return;
     }
     check_failure(fixture, command, n, status, expected);
@@ -191,6 +198,15 @@ static void test_every_verb(void **state) {
       {"weft compare -p 2 -m 4 -v 1 --costs costs.json --slow 0=2 --channel pair --json -o out", 0},
       {"weft compare -p 2 -m 4 -v 1 --memory 1 -o over", 1},
       {"weft show --grid table.csv", 0},
+      {"weft show table.csv", 0},
+      {"weft show overlap.csv", 1},
+      {"weft show program.csv --hop 1 --slow 1=2", 0},
+      {"weft show hang.csv --width 40", 1},
+      {"weft show --dark -o out.svg", 0},
+      {"weft show table.csv --colour-by stage -o out.svg", 0},
+      {"weft show table.csv program.csv -o out.html", 0},
+      {"weft show program.csv -o out.json", 0},
+      {"weft show other.csv -o out.svg", 1},
       {"weft explain table.csv", 0},
       {"weft explain program.csv", 0},
       {"weft explain program.csv --json -o out", 0},
