@@ -5,7 +5,6 @@
 
 #include <weft/inspect.h>
 #include <weft/lower.h>
-#include <weft/verify.h>
 
 #include "cli/cost_options.h"
 #include "cli/input_file.h"
@@ -14,6 +13,7 @@
 #include "cli/prediction.h"
 #include "cli/program_document.h"
 #include "cli/text_columns.h"
+#include "cli/validity.h"
 #include "cli/verbs.h"
 
 #define RUNS_DEFAULT 100
@@ -85,32 +85,6 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
 }
 
 /* ---- Simulation ---- */
-
-/* The simulator needs to finish only; a table in which work is missing would too,
- * and be called fast. Buffers are unlimited, as in the simulation. */
-static int check_valid(const struct weft_cli *cli, const struct weft_program *program,
-                       const char *name) {
-  struct weft_verify_options options = weft_verify_options_default();
-  struct weft_report *report;
-  struct weft_error error;
-  options.model.capacity = WEFT_CAPACITY_UNLIMITED;
-  options.findings_max = 1;
-  if (weft_verify(cli->allocator, program, &options, &report, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
-  }
-  int status = WEFT_CLI_OK;
-  if (!report->ok) {
-    const struct weft_finding *finding = &report->findings[0];
-    char quoted[256];
-    weft_cli_say(cli, "'weft verify --comm eager' lists everything that is wrong with it",
-                 "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]",
-                 weft_cli_quote(quoted, sizeof quoted, name), finding->place.rank,
-                 finding->place.step, finding->message, weft_rule_id(finding->rule));
-    status = WEFT_CLI_FOUND_BAD;
-  }
-  weft_report_destroy(report);
-  return status;
-}
 
 static int find_path(const struct weft_cli *cli, struct weft_cli_prediction *prediction) {
   struct weft_error error;
@@ -232,7 +206,7 @@ static int simulate(const struct weft_cli *cli, const struct weft_cli_arguments 
   struct weft_program *input = NULL;
   int status = weft_cli_read_program(cli, arguments->operands[0], &input);
   if (status == WEFT_CLI_OK) {
-    status = check_valid(cli, input, name);
+    status = weft_cli_check_valid(cli, input, name);
   }
   if (status == WEFT_CLI_OK) {
     status = weft_cli_costs_fit(cli, costs, input, name);
