@@ -158,6 +158,9 @@ static unsigned links_of(const struct page_picture *page, uint64_t record,
   return kept;
 }
 
+/* Of any two times: what does not fit comes back right when it is added again. */
+static int64_t difference(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+
 static void pack_event(struct packer *packer, const struct page_picture *page, uint64_t number,
                        int64_t previous_begin) {
   const struct weft_event *event = &page->picture->simulation->events[number];
@@ -167,8 +170,9 @@ static void pack_event(struct packer *packer, const struct page_picture *page, u
   pack_byte(packer, (uint8_t)(action.op | count << 4));
   pack_number(packer, action.op == WEFT_OP_OVERLAP_F_B ? action.parts : action.stage);
   pack_number(packer, action.microbatch);
-  pack_signed(packer, event->begin - previous_begin);
-  pack_number(packer, (uint64_t)(event->end > event->begin ? event->end - event->begin : 0));
+  pack_signed(packer, difference(event->begin, previous_begin));
+  pack_number(packer,
+              event->end > event->begin ? (uint64_t)difference(event->end, event->begin) : 0);
   for (unsigned i = 0; i < count; i++) {
     pack_signed(packer, (int64_t)links[i] - (int64_t)number);
   }

@@ -327,6 +327,8 @@ function drawTitle(app, title) {
   const theme = themeOf(app);
   const { picture } = title.model;
   const y = title.y + TITLE_HEIGHT / 2 + 1;
+  context.fillStyle = theme.background;
+  context.fillRect(0, title.y, app.width, TITLE_HEIGHT - 1);
   if (title.modelIndex > 0) {
     context.fillStyle = theme.rule;
     context.fillRect(0, title.y - 2, app.width, 1);
