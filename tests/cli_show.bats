@@ -243,3 +243,9 @@ is_xml() {
   succeeds
   [ "$(grep -c '^rank' <<<"$output")" -ge 64 ]
 }
+
+@test "the picture in the documents is what the command draws" {
+  "$WEFT" gen ZBVZeroBubble -p 4 -m 8 -o zbv.csv
+  "$WEFT" show zbv.csv --hop 0.25 --width 900 -o zbv.svg
+  cmp zbv.svg "$WEFT_SOURCE_DIR/docs/pictures/zbv.svg"
+}
