@@ -177,16 +177,15 @@ static enum weft_status check_entries(const struct reader *reader, const json_t 
                       "a list with one object for all stages or one for each");
   }
   const size_t count = json_array_size(list);
+  if (count > 0 && count <= WEFT_STAGES_MAX) {
+    return WEFT_OK;
+  }
   const struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
-  if (count == 0) {
-    return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
-                    "expected at least one entry, found an empty list");
-  }
-  if (count > WEFT_STAGES_MAX) {
-    return fault_at(reader, &place, WEFT_ERR_LIMIT, "one entry serves all stages",
-                    "%zu entries; the limit is %" PRIu32 " stages", count, WEFT_STAGES_MAX);
-  }
-  return WEFT_OK;
+  return count == 0
+             ? fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+                        "expected at least one entry, found an empty list")
+             : fault_at(reader, &place, WEFT_ERR_LIMIT, "one entry serves all stages",
+                        "%zu entries; the limit is %" PRIu32 " stages", count, WEFT_STAGES_MAX);
 }
 
 static enum weft_status read_stages(struct reader *reader, const json_t *list,
