@@ -177,7 +177,7 @@ static void put_zb_row(const struct weft_shape *shape, uint32_t rank,
 struct steps {
   uint32_t *of_forward; /* [stage][microbatch], UINT32_MAX: not yet */
   uint64_t *row_cells;  /* [rank], with the bubbles that are put in */
-  uint64_t *at;         /* [rank], next record */
+  uint64_t *at;         /* [rank + 1], next record; then where rows stood before they were spread */
 };
 
 static bool must_wait(const struct weft_shape *shape, const struct steps *steps,
@@ -219,49 +219,73 @@ static void sweep_lock_step(const struct weft_shape *shape, const struct weft_pr
   }
 }
 
-static void write_rows(const struct weft_shape *shape, const struct weft_program *table,
-                       const struct steps *steps, struct weft_program *wide) {
-  for (uint32_t r = 0; r < table->rank_count; r++) {
-    struct weft_action *out = wide->actions + wide->row_begin[r];
-    uint64_t step = 0;
-    for (uint64_t i = table->row_begin[r]; i < table->row_begin[r + 1]; i++) {
-      for (; must_wait(shape, steps, table->actions[i], step); step++) {
-        *out++ = weft_action_idle();
-      }
-      *out++ = table->actions[i];
-      step++;
+/* Turns the step of each of the rank's forwards into the number of bubbles
+ * before it. */
+static void count_bubbles(const struct weft_shape *shape, const struct weft_program *table,
+                          uint32_t rank, const struct steps *steps) {
+  uint32_t step = 0;
+  for (uint64_t i = table->row_begin[rank]; i < table->row_begin[rank + 1]; i++, step++) {
+    const struct weft_action action = table->actions[i];
+    if (action.op == WEFT_OP_F) {
+      uint32_t *forward =
+          &steps->of_forward[(uint64_t)action.stage * shape->microbatches + action.microbatch];
+      const uint32_t bubbles = *forward - step;
+      step = *forward;
+      *forward = bubbles;
     }
   }
 }
 
-static enum weft_status insert_bubbles(const struct weft_shape *shape, struct weft_program **table,
+/* Moves a row to its new place with its bubbles, from its end to its beginning:
+ * the new place never begins before the old one. */
+static void spread_row(const struct weft_shape *shape, struct weft_program *table, uint32_t rank,
+                       const struct steps *steps) {
+  struct weft_action *to = table->actions + table->row_begin[rank + 1];
+  for (uint64_t i = steps->at[rank + 1]; i-- > steps->at[rank];) {
+    const struct weft_action action = table->actions[i];
+    *--to = action;
+    if (action.op == WEFT_OP_F) {
+      uint32_t bubbles =
+          steps->of_forward[(uint64_t)action.stage * shape->microbatches + action.microbatch];
+      for (; bubbles > 0; bubbles--) {
+        *--to = weft_action_idle();
+      }
+    }
+  }
+}
+
+static enum weft_status spread_rows(const struct weft_shape *shape, struct weft_program *table,
+                                    struct steps *steps, struct weft_error *error) {
+  sweep_lock_step(shape, table, steps);
+  for (uint32_t r = 0; r < shape->ranks; r++) {
+    count_bubbles(shape, table, r, steps);
+  }
+  WEFT_TRY(weft_program_widen(table, steps->row_cells, steps->at, error));
+  for (uint32_t r = shape->ranks; r-- > 0;) {
+    spread_row(shape, table, r, steps);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status insert_bubbles(const struct weft_shape *shape, struct weft_program *table,
                                        struct weft_error *error) {
-  const struct weft_allocator *allocator = (*table)->allocator;
+  const struct weft_allocator *allocator = table->allocator;
   const uint32_t p = shape->ranks;
   const uint64_t forwards = (uint64_t)p * shape->stages_per_rank * shape->microbatches;
   struct steps steps = {.of_forward = weft_array_allocate(allocator, forwards, sizeof(uint32_t)),
                         .row_cells = weft_array_allocate_zero(allocator, p, sizeof(uint64_t)),
-                        .at = weft_array_allocate(allocator, p, sizeof(uint64_t))};
-  struct weft_program *wide;
+                        .at = weft_array_allocate(allocator, p + 1u, sizeof(uint64_t))};
   enum weft_status status;
   if (steps.of_forward == NULL || steps.row_cells == NULL || steps.at == NULL) {
     status = weft_fail_memory(error, forwards * sizeof(uint32_t));
-    goto free_steps;
+  } else {
+    memset(steps.of_forward, 0xff, forwards * sizeof(uint32_t));
+    memcpy(steps.at, table->row_begin, p * sizeof(uint64_t));
+    status = spread_rows(shape, table, &steps, error);
   }
-  memset(steps.of_forward, 0xff, forwards * sizeof(uint32_t));
-  memcpy(steps.at, (*table)->row_begin, p * sizeof(uint64_t));
-  sweep_lock_step(shape, *table, &steps);
-  status = weft_program_allocate(allocator, p, steps.row_cells, &wide, error);
-  if (status == WEFT_OK) {
-    write_rows(shape, *table, &steps, wide);
-    weft_program_seal(wide);
-    weft_program_destroy(*table);
-    *table = wide;
-  }
-free_steps:
   weft_array_free(allocator, steps.of_forward, forwards, sizeof(uint32_t));
   weft_array_free(allocator, steps.row_cells, p, sizeof(uint64_t));
-  weft_array_free(allocator, steps.at, p, sizeof(uint64_t));
+  weft_array_free(allocator, steps.at, p + 1u, sizeof(uint64_t));
   return status;
 }
 

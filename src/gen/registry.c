@@ -184,7 +184,7 @@ static enum weft_status generate_rows(const struct weft_allocator *allocator,
   struct weft_program *table;
   WEFT_TRY(weft_program_builder_finish(&builder, &table, error));
   if (generator->finish != NULL) {
-    const enum weft_status status = generator->finish(shape, &table, error);
+    const enum weft_status status = generator->finish(shape, table, error);
     if (status < 0) {
       weft_program_destroy(table);
       return status;

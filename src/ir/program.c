@@ -14,8 +14,7 @@ void weft_program_destroy(struct weft_program *program) {
     return;
   }
   const struct weft_allocator *allocator = program->allocator;
-  weft_array_free(allocator, program->actions, program->action_capacity,
-                  sizeof *program->actions);
+  weft_array_free(allocator, program->actions, program->action_capacity, sizeof *program->actions);
   weft_array_free(allocator, program->row_begin, program->rank_count + 1u,
                   sizeof *program->row_begin);
   weft_array_free(allocator, program->slots, program->action_count, sizeof *program->slots);
@@ -30,8 +29,8 @@ static enum weft_status count_actions(uint32_t rank_count, const uint64_t *row_s
                                       uint64_t *total, struct weft_error *error) {
   *total = 0;
   if (rank_count > WEFT_RANKS_MAX) {
-    return weft_fail(error, WEFT_ERR_LIMIT, "split the job", "%" PRIu32 " ranks; the limit is %" PRIu32,
-                     rank_count, WEFT_RANKS_MAX);
+    return weft_fail(error, WEFT_ERR_LIMIT, "split the job",
+                     "%" PRIu32 " ranks; the limit is %" PRIu32, rank_count, WEFT_RANKS_MAX);
   }
   for (uint32_t r = 0; r < rank_count; r++) {
     if (!weft_add(*total, row_sizes[r], total) || *total > WEFT_ACTIONS_MAX) {
@@ -61,8 +60,8 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
     weft_program_destroy(program);
     return weft_fail_memory(error, total * sizeof(struct weft_action));
   }
-  program->allocated_bytes = sizeof *program + (rank_count + 1u) * sizeof(uint64_t) +
-                             total * sizeof(struct weft_action);
+  program->allocated_bytes =
+      sizeof *program + (rank_count + 1u) * sizeof(uint64_t) + total * sizeof(struct weft_action);
   program->row_begin[0] = 0;
   for (uint32_t r = 0; r < rank_count; r++) {
     program->row_begin[r + 1] = program->row_begin[r] + row_sizes[r];
@@ -81,8 +80,8 @@ void weft_program_seal(struct weft_program *program) {
     stage_max = action.stage > stage_max ? action.stage : stage_max;
     microbatch_max = action.microbatch > microbatch_max ? action.microbatch : microbatch_max;
   }
-  const uint32_t comms = WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_UNSHARD) |
-                         WEFT_OP_BIT(WEFT_OP_RESHARD);
+  const uint32_t comms =
+      WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD);
   const uint32_t with_microbatch = WEFT_OPS_COMPUTE | WEFT_OPS_SEND | WEFT_OPS_RECV;
   program->level = (ops & comms) != 0 ? WEFT_LEVEL_COMMS : WEFT_LEVEL_COMPUTE;
   program->stage_count = (ops & (with_microbatch | WEFT_OPS_SHARD)) != 0 ? stage_max + 1u : 0;
@@ -94,6 +93,32 @@ void weft_program_seal_like(struct weft_program *program, const struct weft_prog
   program->level = level;
   program->stage_count = like->stage_count;
   program->microbatch_count = like->microbatch_count;
+}
+
+enum weft_status weft_program_widen(struct weft_program *program, const uint64_t *row_sizes,
+                                    uint64_t *old_begin, struct weft_error *error) {
+  const struct weft_allocator *allocator =
+      program->allocator != NULL ? program->allocator : weft_allocator_default();
+  const size_t size = sizeof *program->actions;
+  uint64_t total;
+  WEFT_TRY(count_actions(program->rank_count, row_sizes, &total, error));
+  if (total > program->action_capacity) {
+    struct weft_action *larger = allocator->reallocate(
+        allocator->context, program->actions,
+        program->action_capacity > 0 ? program->action_capacity * size : 1, total * size);
+    if (larger == NULL) {
+      return weft_fail_memory(error, total * size);
+    }
+    program->allocated_bytes += (total - program->action_capacity) * size;
+    program->actions = larger;
+    program->action_capacity = total;
+  }
+  memcpy(old_begin, program->row_begin, (program->rank_count + 1u) * sizeof *old_begin);
+  program->action_count = total;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    program->row_begin[r + 1] = program->row_begin[r] + row_sizes[r];
+  }
+  return WEFT_OK;
 }
 
 void weft_program_shrink(struct weft_program *program) {
@@ -169,7 +194,9 @@ static const char *record_fault(const struct weft_action *action, uint64_t left)
     return "parts on an action that is no overlap";
   }
   if (info->kind == WEFT_KIND_IDLE || info->kind == WEFT_KIND_GROUP) {
-    return action->stage != 0 || action->microbatch != 0 ? "a stage or microbatch where none belongs" : NULL;
+    return action->stage != 0 || action->microbatch != 0
+               ? "a stage or microbatch where none belongs"
+               : NULL;
   }
   if (!info->has_microbatch && action->microbatch != 0) {
     return "a microbatch on an op that has none";

@@ -43,16 +43,18 @@ const struct weft_pass *weft_pass_at(size_t index) {
 
 /* ---- The whole lowering ---- */
 
-/* Where a lowering stands: `owned` is the last pass's output. */
+/* Where a lowering stands: `owned` is the last pass's output, `spent` the one
+ * before it. */
 struct chain {
   const struct weft_allocator *allocator;
   const struct weft_program *table;
   struct weft_program *owned;
+  struct weft_program *spent;
   uint32_t window;
   struct weft_error *error;
 };
 
-/* Runs a pass on what the last one made, and gives that back. */
+/* Runs a pass on what the last one made. */
 static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
   const bool first = chain->owned == NULL;
   const struct weft_pass_input input = {.allocator = chain->allocator,
@@ -61,7 +63,8 @@ static enum weft_status advance(struct chain *chain, weft_pass_function *pass) {
                                         .window = chain->window};
   struct weft_program *out;
   WEFT_TRY(pass(&input, &out, chain->error));
-  weft_program_destroy(chain->owned);
+  weft_program_destroy(chain->spent);
+  chain->spent = chain->owned;
   chain->owned = out;
   return WEFT_OK;
 }
@@ -84,7 +87,7 @@ static enum weft_status run_passes(struct chain *chain, const struct weft_lower_
     WEFT_TRY(advance(chain, weft_pass_strip));
   }
   return options->communicate && options->assign_slots
-             ? weft_slots_assign(chain->owned, chain->error)
+             ? weft_slots_assign_recycling(chain->owned, chain->spent, chain->error)
              : WEFT_OK;
 }
 
@@ -105,6 +108,7 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
   struct chain chain = {
       .allocator = allocator, .table = table, .window = options->unshard_window, .error = error};
   const enum weft_status status = run_passes(&chain, options);
+  weft_program_destroy(chain.spent);
   if (status < 0) {
     weft_program_destroy(chain.owned);
     return status;

@@ -7,12 +7,11 @@
  * slot freed is taken first: it is the one still in the cache. */
 #include <string.h>
 
-#include <weft/lower.h>
-
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
+#include "lower/passes.h"
 
 /* Slots of one kind on one rank. */
 struct pool {
@@ -142,18 +141,33 @@ static uint64_t longest_row(const struct weft_program *program) {
   return longest;
 }
 
+/* The slots array, out of the spent program's block if there is one. */
+static uint32_t *allocate_slots(const struct weft_program *program, struct weft_program *spent) {
+  const struct weft_allocator *allocator =
+      program->allocator != NULL ? program->allocator : weft_allocator_default();
+  const uint64_t bytes = program->action_count * sizeof(uint32_t);
+  if (spent == NULL || spent->action_capacity == 0 || bytes == 0) {
+    return weft_array_allocate(program->allocator, program->action_count, sizeof(uint32_t));
+  }
+  uint32_t *slots = allocator->reallocate(allocator->context, spent->actions,
+                                          spent->action_capacity * sizeof *spent->actions, bytes);
+  if (slots != NULL) {
+    spent->actions = NULL;
+  }
+  return slots;
+}
+
 /* The program's own arrays; kept if they are there already. */
-static bool allocate_results(struct weft_program *program) {
+static bool allocate_results(struct weft_program *program, struct weft_program *spent) {
   const struct weft_allocator *allocator = program->allocator;
   const uint32_t p = program->rank_count;
   if (program->slots != NULL) {
     return true;
   }
-  uint32_t *slots = weft_array_allocate(allocator, program->action_count, sizeof *slots);
   uint32_t *receive = weft_array_allocate(allocator, p, sizeof *receive);
   uint32_t *activation = weft_array_allocate(allocator, p, sizeof *activation);
-  if (slots == NULL || receive == NULL || activation == NULL) {
-    weft_array_free(allocator, slots, program->action_count, sizeof *slots);
+  uint32_t *slots = receive != NULL && activation != NULL ? allocate_slots(program, spent) : NULL;
+  if (slots == NULL) {
     weft_array_free(allocator, receive, p, sizeof *receive);
     weft_array_free(allocator, activation, p, sizeof *activation);
     return false;
@@ -166,6 +180,11 @@ static bool allocate_results(struct weft_program *program) {
 }
 
 enum weft_status weft_slots_assign(struct weft_program *program, struct weft_error *error) {
+  return weft_slots_assign_recycling(program, NULL, error);
+}
+
+enum weft_status weft_slots_assign_recycling(struct weft_program *program,
+                                             struct weft_program *spent, struct weft_error *error) {
   const struct weft_allocator *allocator = program->allocator;
   const uint64_t row = longest_row(program);
   size_t pairs;
@@ -177,7 +196,7 @@ enum weft_status weft_slots_assign(struct weft_program *program, struct weft_err
                          .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
   enum weft_status status = WEFT_OK;
   if (a.held == NULL || a.activations.free == NULL || a.receives.free == NULL ||
-      !allocate_results(program)) {
+      !allocate_results(program, spent)) {
     status = weft_fail_memory(error, pairs * sizeof(struct held));
   } else {
     memset(a.held, 0xff, pairs * sizeof(struct held)); /* WEFT_SLOT_NONE */
