@@ -300,6 +300,19 @@ static void expect_curve(struct stream *stream, const struct weft_picture *pictu
   }
 }
 
+static void expect_path(struct stream *stream, const struct weft_simulation *simulation) {
+  uint64_t path[4096], count = 0, event = 0;
+  const size_t room = sizeof path / sizeof path[0];
+  struct weft_error error;
+  assert_int_equal(weft_critical_path(NULL, simulation, path, room, &count, &error), WEFT_OK);
+  assert_in_range(count, 0, room);
+  assert_int_equal(take_number(stream), count);
+  for (uint64_t i = 0; i < count; i++) {
+    event += (uint64_t)take_signed(stream);
+    assert_int_equal(event, path[i]);
+  }
+}
+
 static void expect_picture(const json_t *data, size_t index, const struct weft_picture *picture,
                            double hop) {
   const json_t *read = picture_at(data, index);
@@ -317,6 +330,7 @@ static void expect_picture(const json_t *data, size_t index, const struct weft_p
   for (uint32_t r = 0; r < picture->simulation->program->rank_count; r++) {
     expect_curve(&stream, picture, r);
   }
+  expect_path(&stream, picture->simulation);
   assert_int_equal(stream.at, stream.size);
   free(stream.bytes);
 }

@@ -22,6 +22,8 @@
  *     ranks ×  number points of memory, and for each
  *                number  ticks since the point before
  *                real    size from there on
+ *     number   events of the critical path, and for each, first to last,
+ *                signed  its number - the number of the one before
  *
  * page/codec.js reads it. */
 #include <weft/render.h>
@@ -244,6 +246,37 @@ static enum weft_status pack_memory(struct packer *packer, struct page_picture *
   return WEFT_OK;
 }
 
+static void pack_numbers(struct packer *packer, const uint64_t *numbers, uint64_t count) {
+  uint64_t previous = 0;
+  pack_number(packer, count);
+  for (uint64_t i = 0; i < count; i++) {
+    pack_signed(packer, (int64_t)numbers[i] - (int64_t)previous);
+    previous = numbers[i];
+  }
+}
+
+static enum weft_status pack_path(struct packer *packer, const struct page_picture *page,
+                                  struct weft_error *error) {
+  const struct weft_simulation *simulation = page->picture->simulation;
+  uint64_t count = 0;
+  WEFT_TRY(weft_critical_path(page->allocator, simulation, NULL, 0, &count, error));
+  if (count > simulation->event_count) {
+    count = 0; /* events that no simulation made, in a circle */
+  }
+  uint64_t *path = weft_array_allocate(page->allocator, count, sizeof *path);
+  if (path == NULL) {
+    return weft_fail_memory(error, count * sizeof *path);
+  }
+  uint64_t found;
+  const enum weft_status status =
+      weft_critical_path(page->allocator, simulation, path, count, &found, error);
+  if (status == WEFT_OK) {
+    pack_numbers(packer, path, count);
+  }
+  weft_array_free(page->allocator, path, count, sizeof *path);
+  return status;
+}
+
 static enum weft_status pack_picture(struct packer *packer, struct page_picture *page,
                                      struct weft_error *error) {
   const struct weft_simulation *simulation = page->picture->simulation;
@@ -253,6 +286,7 @@ static enum weft_status pack_picture(struct packer *packer, struct page_picture 
   }
   pack_events(packer, page);
   WEFT_TRY(pack_memory(packer, page, error));
+  WEFT_TRY(pack_path(packer, page, error));
   pack_end(packer);
   return WEFT_OK;
 }

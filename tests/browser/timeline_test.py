@@ -131,6 +131,16 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.page.text("#selection h2"), "No action selected")
         self.expect_quiet()
 
+    def test_critical_path(self):
+        self.open(SMALL)
+        self.page.press("p")
+        self.assertEqual(self.page.text("#selection").split("\n")[::2][:1], ["Critical path"])
+        self.assertIn("12 ms of compute on 2 ranks, 2 ms of transfers", self.page.text("#selection"))
+        self.shot("path")
+        self.page.press("p")
+        self.assertEqual(self.page.text("#selection h2"), "No action selected")
+        self.expect_quiet()
+
     def test_zoom_and_pan(self):
         self.open(SMALL)
         x, y = self.centre("1B1")

@@ -133,6 +133,17 @@ function readCurve(reader, perUnit) {
   return curve;
 }
 
+function readPath(reader, events) {
+  const path = new Uint32Array(reader.count(events.count, 'events of the critical path'));
+  let id = 0;
+  for (let i = 0; i < path.length; i++) {
+    id += reader.signed();
+    if (!(id >= 0 && id < events.count)) throw new Error('the critical path leads nowhere');
+    path[i] = id;
+  }
+  return path;
+}
+
 function textField(source, field) {
   if (typeof source[field] !== 'string') throw new Error(`"${field}" is not a text`);
   return source[field];
@@ -154,6 +165,7 @@ function decodePicture(source) {
   for (let rank = 0; rank < picture.ranks; rank++) {
     picture.memory.push(readCurve(reader, picture.ticksPerUnit));
   }
+  picture.path = readPath(reader, picture.events);
   picture.stageColours = { light: textField(source, 'stageLight'), dark: textField(source, 'stageDark') };
   return picture;
 }

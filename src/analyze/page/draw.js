@@ -388,31 +388,34 @@ function centreOf(app, modelIndex, id) {
   return row.compute.y + row.compute.height / 2;
 }
 
-function drawLinks(app, selected) {
-  const { modelIndex, chain } = selected;
-  const model = app.models[modelIndex];
-  const { events } = model.picture;
+// What stands out: the selection, else the critical paths, else nothing.
+function litChains(app) {
+  if (app.selected) return [app.selected];
+  if (!app.showPath) return [];
+  return app.models.map((model, modelIndex) => ({ modelIndex, id: NONE, chain: pathOf(model) }));
+}
+
+function pathOf(model) {
+  if (!model.path) model.path = pathChain(model);
+  return model.path;
+}
+
+function drawLinks(app, { modelIndex, chain }) {
+  const { events } = app.models[modelIndex].picture;
   const context = app.context;
   context.strokeStyle = themeOf(app).highlight;
   context.globalAlpha = 0.75;
   context.lineWidth = 1.25;
   context.beginPath();
-  for (const id of chain.all) {
-    if (!isCompute(events.op[id])) continue;
-    for (const need of needsOf(model, id)) {
-      const producer = producerOf(model, need);
-      if (producer === NONE || !chain.all.has(producer)) continue;
-      // From F to B on a rank only for the selected one: the others tell nothing.
-      const near = id === selected.id || producer === selected.id;
-      if (!near && events.rank[producer] === events.rank[id] && events.stage[producer] === events.stage[id]) continue;
-      const from = xOf(app, events.end[producer]);
-      const to = xOf(app, events.begin[id]);
-      const bend = Math.max(8, (to - from) / 2);
-      const fromY = centreOf(app, modelIndex, producer);
-      const toY = centreOf(app, modelIndex, id);
-      context.moveTo(from - 1, fromY);
-      context.bezierCurveTo(from + bend, fromY, to - bend, toY, to + 1, toY);
-    }
+  for (const [producer, id] of chain.links) {
+    const from = xOf(app, events.end[producer]);
+    const to = xOf(app, events.begin[id]);
+    if (to < app.gutter || from > app.width) continue;
+    const bend = Math.max(8, (to - from) / 2);
+    const fromY = centreOf(app, modelIndex, producer);
+    const toY = centreOf(app, modelIndex, id);
+    context.moveTo(from - 1, fromY);
+    context.bezierCurveTo(from + bend, fromY, to - bend, toY, to + 1, toY);
   }
   context.stroke();
   context.globalAlpha = 1;
@@ -432,6 +435,7 @@ function drawChain(app, selected) {
   const paints = paintsOf(app, model);
   const { events } = model.picture;
   for (const id of selected.chain.all) {
+    if (events.op[id] === OP.OVERLAP) continue;
     const row = rowOf(app, selected.modelIndex, events.rank[id]);
     const box = boxOf(row, model, id);
     const x = xOf(app, events.begin[id]);
@@ -485,15 +489,16 @@ function drawPlot(app) {
   context.clip();
   drawGrid(app);
   context.translate(0, -app.scroll);
-  app.alpha = app.selected ? 0.28 : 1;
-  app.bare = app.selected !== null;
+  const lit = litChains(app);
+  app.alpha = lit.length > 0 ? 0.28 : 1;
+  app.bare = lit.length > 0;
   context.globalAlpha = app.alpha;
   rows.forEach((row) => drawRow(app, row));
   app.alpha = context.globalAlpha = 1;
   app.bare = false;
-  if (app.selected) {
-    drawChain(app, app.selected);
-    drawLinks(app, app.selected);
+  for (const chain of lit) {
+    drawChain(app, chain);
+    drawLinks(app, chain);
   }
   context.restore();
 }

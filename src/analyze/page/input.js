@@ -218,6 +218,8 @@ function onEscape(app) {
   hideTooltip();
   if (app.selected) {
     select(app, 0, NONE);
+  } else if (app.showPath) {
+    togglePath(app);
   } else {
     app.focus = null;
     redrawOverlay(app);
@@ -242,7 +244,7 @@ const PAGE_KEYS = {
   '+': (app) => zoom(app, 1.5), '=': (app) => zoom(app, 1.5), '-': (app) => zoom(app, 1 / 1.5),
   0: fit, '[': (app) => shiftDensity(app, 1), ']': (app) => shiftDensity(app, -1),
   c: (app) => toggleColour(app), m: (app) => toggle(app, 'showMemory', 'memory'),
-  x: (app) => toggle(app, 'showTransfers', 'transfers'), t: (app) => setTheme(app, !app.dark),
+  x: (app) => toggle(app, 'showTransfers', 'transfers'), p: (app) => togglePath(app), t: (app) => setTheme(app, !app.dark),
   o: () => byId('load').click(), '/': () => byId('search').focus(), '?': () => showHelp(),
   Home: fit, Escape: onEscape,
 };
@@ -267,6 +269,12 @@ function toggle(app, field, button) {
   byId(button).setAttribute('aria-pressed', String(app[field]));
   showLegend(app);
   resize(app);
+}
+
+function togglePath(app) {
+  app.selected = null;
+  toggle(app, 'showPath', 'path');
+  showSelection(app);
 }
 
 function toggleColour(app) {
@@ -404,7 +412,7 @@ function listen(app) {
   byId('search').addEventListener('keydown', (event) => { if (event.key === 'Escape') canvas.focus(); });
   const clicks = { 'zoom-in': () => zoom(app, 1.5), 'zoom-out': () => zoom(app, 1 / 1.5), fit: () => fit(app),
     'rows-more': () => shiftDensity(app, -1), 'rows-less': () => shiftDensity(app, 1),
-    colour: () => toggleColour(app), theme: () => setTheme(app, !app.dark), 'help-button': showHelp,
+    colour: () => toggleColour(app), path: () => togglePath(app), theme: () => setTheme(app, !app.dark), 'help-button': showHelp,
     memory: () => toggle(app, 'showMemory', 'memory'), transfers: () => toggle(app, 'showTransfers', 'transfers') };
   Object.keys(clicks).forEach((id) => byId(id).addEventListener('click', clicks[id]));
   listenForFiles(app);

@@ -278,7 +278,34 @@ function chainOf(model, id) {
   const byTime = (a, b) => events.begin[a] - events.begin[b] || events.end[a] - events.end[b] || a - b;
   const before = collect([id], (other) => needsOf(model, other)).sort(byTime);
   const after = collect([id], (other) => ids.subarray(begin[other], begin[other + 1])).sort(byTime);
-  return { before, after, all: new Set([id, ...before, ...after]) };
+  const all = new Set([id, ...before, ...after]);
+  return { before, after, all, links: chainLinks(model, id, all) };
+}
+
+// Pairs of actions of a chain, the first needed by the second. From F to B on a
+// rank only for the chosen one: the others tell nothing.
+function chainLinks(model, id, all) {
+  const { events } = model.picture;
+  const links = [];
+  for (const other of all) {
+    if (!isCompute(events.op[other])) continue;
+    for (const need of needsOf(model, other)) {
+      const producer = producerOf(model, need);
+      const near = other === id || producer === id;
+      const samePlace = producer !== NONE && events.rank[producer] === events.rank[other] &&
+        events.stage[producer] === events.stage[other];
+      if (producer !== NONE && all.has(producer) && (near || !samePlace)) links.push([producer, other]);
+    }
+  }
+  return links;
+}
+
+// The critical path as a chain: its actions one after the other.
+function pathChain(model) {
+  const { path, events } = model.picture;
+  const actions = Array.from(path).filter((id) => !isTransfer(events.op[id]) && events.op[id] !== OP.OVERLAP);
+  const links = actions.slice(1).map((id, k) => [actions[k], id]);
+  return { all: new Set(path), actions, links };
 }
 
 // The first event that is written so, compute before communication.

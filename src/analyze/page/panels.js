@@ -168,8 +168,33 @@ function selectedParts(app, { modelIndex, id, chain }) {
     ...chainList(app, modelIndex, 'Needs', chain.before), ...chainList(app, modelIndex, 'Needed by', chain.after)];
 }
 
+// How the time of a critical path is spent; what is neither is idle or unseen.
+function pathWords(model) {
+  const { picture } = model;
+  const { events, path } = picture;
+  const sum = (wanted) => Array.from(path).filter((id) => wanted(events.op[id]) && (model.part[id] & 15) === 0)
+    .reduce((total, id) => total + events.end[id] - events.begin[id], 0);
+  const ranks = new Set(Array.from(path, (id) => events.rank[id])).size;
+  const shards = sum(isShard);
+  const words = [`${formatTime(picture, sum(isCompute))} of compute on ${ranks} rank${ranks === 1 ? '' : 's'}`,
+    `${formatTime(picture, sum(isTransfer))} of transfers`];
+  if (shards > 0) words.push(`${formatTime(picture, shards)} of gathering and reducing`);
+  return words.join(', ');
+}
+
+function pathParts(app) {
+  return app.models.flatMap((model, modelIndex) => {
+    const { actions } = pathOf(model);
+    const items = actions.slice(0, CHAIN_SHOWN_MAX).map((id) => chainButton(app, modelIndex, id));
+    const more = actions.length > CHAIN_SHOWN_MAX ? [element('p', { text: `and ${actions.length - CHAIN_SHOWN_MAX} more` })] : [];
+    return [element('h2', { text: `Critical path${app.models.length > 1 ? `, ${shorten(model.picture.name, 30)}` : ''}` }),
+      element('p', { text: pathWords(model) }), element('ul', { class: 'chain' }, items), ...more];
+  });
+}
+
 function showSelection(app) {
-  fill(byId('selection'), app.selected ? selectedParts(app, app.selected) : nothingSelected());
+  const shown = app.selected ? selectedParts(app, app.selected) : app.showPath ? pathParts(app) : nothingSelected();
+  fill(byId('selection'), shown);
 }
 
 // ---- Idle by cause ----

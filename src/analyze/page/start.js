@@ -65,7 +65,7 @@ function start() {
     canvas: byId('canvas'), context: byId('canvas').getContext('2d', { alpha: false }),
     overlay: byId('overlay').getContext('2d'), scroller: byId('scroller'),
     models: [], rows: [], titles: [], patterns: {}, mixedTexts: [], pointers: new Map(),
-    showMemory: true, showTransfers: true, densityShift: 0, alpha: 1,
+    showMemory: true, showTransfers: true, showPath: false, densityShift: 0, alpha: 1,
     focus: null, selected: null, hover: null, pointer: null, scroll: 0, from: 0, to: 1,
   };
   const begin = performance.now();
