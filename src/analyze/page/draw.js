@@ -414,6 +414,7 @@ function drawLinks(app, { modelIndex, chain }) {
     const bend = Math.max(8, (to - from) / 2);
     const fromY = centreOf(app, modelIndex, producer);
     const toY = centreOf(app, modelIndex, id);
+    if (fromY === toY && to - from < 3) continue; // side by side: seen without a line
     context.moveTo(from - 1, fromY);
     context.bezierCurveTo(from + bend, fromY, to - bend, toY, to + 1, toY);
   }
