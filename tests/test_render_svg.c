@@ -185,7 +185,7 @@ static void test_themes(void **state) {
       options.dark = dark == 1;
       options.colour_by = by == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
       char *text = render(&drawing, options);
-      struct rect ground;
+      struct rect ground = {0};
       const char *at = text;
       assert_true(next_rect(&at, &ground));
       assert_int_equal(ground.fill, weft_palette_of(dark == 1)->background);
