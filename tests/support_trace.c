@@ -50,7 +50,7 @@ static bool read_time(struct check *check, const json_t *object, const char *key
 }
 
 static bool read_complete(struct check *check, const json_t *object, struct trace_event *event) {
-  int64_t duration;
+  int64_t duration = 0;
   if (!read_string(check, object, "cat", &event->cat) ||
       !read_time(check, object, "ts", &event->begin) ||
       !read_time(check, object, "dur", &duration)) {
@@ -107,7 +107,7 @@ static bool read_metadata(struct check *check, struct trace_event *event) {
 
 static bool read_event(struct check *check, const json_t *object, struct trace_event *event) {
   const char *phase;
-  uint64_t pid, tid;
+  uint64_t pid = 0, tid = 0;
   if (!json_is_object(object) || !read_string(check, object, "ph", &phase) ||
       !read_string(check, object, "name", &event->name) ||
       !read_whole(check, object, "pid", &pid) || !read_whole(check, object, "tid", &tid)) {
@@ -255,8 +255,7 @@ const struct trace_event *trace_around(const struct trace *trace, uint32_t pid, 
 
 /* Flows by id: the beginning before the end. */
 static int compare_flows(const void *a, const void *b) {
-  const struct trace_event *x = *(const struct trace_event *const *)a;
-  const struct trace_event *y = *(const struct trace_event *const *)b;
+  const struct trace_event *x = a, *y = b;
   const int order = compare_numbers(x->id, y->id);
   return order != 0 ? order : (y->phase == 's') - (x->phase == 's');
 }
@@ -280,7 +279,7 @@ static bool check_flow(struct check *check, const struct trace_event *begin,
 
 static bool check_flows(struct check *check) {
   const struct trace *trace = check->trace;
-  const struct trace_event **flows = calloc(trace->count + 1, sizeof *flows);
+  struct trace_event *flows = calloc(trace->count + 1, sizeof *flows);
   size_t count = 0;
   bool fine = true;
   if (flows == NULL) {
@@ -288,7 +287,7 @@ static bool check_flows(struct check *check) {
   }
   for (size_t i = 0; i < trace->count; i++) {
     if (trace->events[i].phase == 's' || trace->events[i].phase == 'f') {
-      flows[count++] = &trace->events[i];
+      flows[count++] = trace->events[i];
     }
   }
   qsort(flows, count, sizeof *flows, compare_flows);
@@ -296,9 +295,9 @@ static bool check_flows(struct check *check) {
     fine = complain(check, "an odd number of flow ends");
   }
   for (size_t i = 0; i + 1 < count && fine; i += 2) {
-    fine = check_flow(check, flows[i], flows[i + 1]);
-    if (fine && i + 2 < count && flows[i + 2]->id == flows[i]->id) {
-      fine = complain(check, "flow %llu twice", (unsigned long long)flows[i]->id);
+    fine = check_flow(check, &flows[i], &flows[i + 1]);
+    if (fine && i + 2 < count && flows[i + 2].id == flows[i].id) {
+      fine = complain(check, "flow %llu twice", (unsigned long long)flows[i].id);
     }
   }
   free(flows);
@@ -325,6 +324,7 @@ struct trace *trace_check(const char *text, size_t size, char *complaint, size_t
   if (trace == NULL) {
     abort();
   }
+  complaint[0] = '\0';
   trace->root = json_loadb(text, size, JSON_REJECT_DUPLICATES, &error);
   if (trace->root == NULL) {
     (void)complain(&check, "line %d column %d: %s", error.line, error.column, error.text);

@@ -78,6 +78,7 @@ static void check(const char *name) {
   if (weft_makespan(&memory.allocator, program, costs, NULL, &makespan, &error) < 0 ||
       weft_simulate(&memory.allocator, program, costs, NULL, &simulation, &error) < 0) {
     fail_msg("%s: %s", name, error.message);
+    return;
   }
   assert_true(memory.bytes_peak < 4 * GIB);
   assert_true(makespan == simulation->makespan);

@@ -361,7 +361,7 @@ static void test_escaping(void **state) {
   static const char name[] = "a\"b\\c\nd\x01\x7f\xff</script><!--\xe2\x82\xac.csv";
   struct weft_program *program = csv_program("0F0,0B0\n");
   struct weft_costs *costs = costs_new();
-  (void)strcpy(costs->unit, "\"},\n\xc3");
+  (void)snprintf(costs->unit, sizeof costs->unit, "%s", "\"},\n\xc3");
   struct weft_simulation *simulation = simulate(program, costs);
   struct weft_text text = {0};
   char complaint[256];
@@ -396,7 +396,7 @@ static void test_units(void **state) {
   struct weft_program *program = csv_program("0F0,0B0\n");
   for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
     struct weft_costs *costs = costs_new();
-    (void)strcpy(costs->unit, units[i].unit);
+    (void)snprintf(costs->unit, sizeof costs->unit, "%s", units[i].unit);
     costs->stages[0].f = 1.5;
     struct weft_simulation *simulation = simulate(program, costs);
     struct trace *trace = trace_of(simulation, costs, units[i].unit);
@@ -413,7 +413,7 @@ static void test_too_long(void **state) {
   (void)state;
   struct weft_program *program = csv_program("0F0,0B0\n");
   struct weft_costs *costs = costs_new();
-  (void)strcpy(costs->unit, "s");
+  (void)snprintf(costs->unit, sizeof costs->unit, "%s", "s");
   costs->stages[0].f = 1e12;
   struct weft_simulation *simulation = simulate(program, costs);
   const struct weft_picture picture = {.simulation = simulation, .costs = costs};

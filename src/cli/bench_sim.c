@@ -51,7 +51,7 @@ static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WE
   const struct weft_allocator *allocator = &subject->counter.allocator;
   const struct weft_costs *costs = subject->costs;
   struct weft_simulation *simulation;
-  double of_program, of_table;
+  double of_program = 0, of_table = 0;
   const uint64_t begin = weft_cli_cpu_ns();
   enum weft_status status =
       weft_simulate(allocator, subject->program, costs, NULL, &simulation, error);
