@@ -52,9 +52,9 @@ struct packer {
 
 static void put_digits(struct packer *packer, unsigned digits) {
   static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
-  char quad[4];
-  for (unsigned i = 0; i < 4; i++) {
-    quad[i] = i < digits ? alphabet[packer->bits >> (18 - 6 * i) & 63] : '=';
+  char quad[4] = {'=', '=', '=', '='};
+  for (unsigned i = 0; i < digits; i++) {
+    quad[i] = alphabet[packer->bits >> (18 - 6 * i) & 63];
   }
   weft_text_append(packer->text, quad, sizeof quad);
 }

@@ -158,6 +158,15 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.page.text("#range"), "showing 0 – 14 of 0 – 14 ms")
         self.expect_quiet()
 
+    def test_pinch(self):
+        self.open(SMALL)
+        x, y = self.centre("1F1")
+        self.page.pinch(x, y, 100, 300)
+        begin, end = self.ask("window()")
+        self.assertAlmostEqual(end - begin, 14 / 3, delta=0.5)
+        self.assertTrue(begin < 5 < end)
+        self.assertEqual(self.page.text("#selection h2"), "No action selected")
+
     # ---- The keyboard alone ----
 
     def tab_to_timeline(self):
@@ -174,6 +183,8 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.tooltip(), HOVERED["0F0"])
         self.page.press("Right", "Right")
         self.assertEqual(self.tooltip(), HOVERED["0B0"])
+        self.assertEqual(self.page.run("return document.getElementById('announcement').textContent"),
+                         ". ".join(HOVERED["0B0"]))
         self.page.press("Down")  # what rank 1 did when 0B0 began
         self.assertEqual(self.tooltip()[0], "1F1 · rank 1")
         self.page.press("Enter")
@@ -234,6 +245,19 @@ class Timeline(unittest.TestCase):
         self.load("data.json", self.data_of(SMALL))
         self.assertEqual(self.page.text("#message"), "data.json is shown below")
         self.expect_quiet()
+
+    def test_drop(self):
+        self.open(SMALL)
+        self.page.run("""
+            const carried = new DataTransfer();
+            carried.items.add(new File([arguments[0]], 'dropped.json'));
+            const options = { dataTransfer: carried, bubbles: true, cancelable: true };
+            document.body.dispatchEvent(new DragEvent('dragover', options));
+            document.body.dispatchEvent(new DragEvent('drop', options));""", self.data_of("pair.html"))
+        self.page.frame()
+        self.assertEqual(self.page.text("#message"), "dropped.json is shown below")
+        self.assertEqual(self.page.run("return document.querySelectorAll('.card').length"), 3)
+        self.assertTrue(self.page.run("return document.getElementById('drop').hidden"))
 
     def test_search_goes_on_in_the_next_schedule(self):
         self.open("pair.html")

@@ -155,6 +155,17 @@ class Browser:
              "duration": 0}]})
         self.frame()
 
+    def pinch(self, x, y, apart_from, apart_to):
+        """Two fingers on a level, that far apart before and after."""
+        def finger(name, side):
+            touch = {"pointerType": "touch"}
+            return {"type": "pointer", "id": name, "parameters": touch, "actions": [
+                self._move(x + side * apart_from / 2, y), {"type": "pointerDown", "button": 0},
+                self._move(x + side * (apart_from + apart_to) / 4, y),
+                self._move(x + side * apart_to / 2, y), {"type": "pointerUp", "button": 0}]}
+        self._act(finger("left", -1), finger("right", 1))
+        self.frame()
+
     def press(self, *names, shift=False):
         """Keys by name or character, one after the other."""
         actions = [{"type": "keyDown", "value": KEYS["Shift"]}] if shift else []

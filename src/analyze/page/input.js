@@ -29,7 +29,9 @@ function placeFocusTooltip(app) {
   app.tooltipForFocus = false;
   if (!app.focus) return;
   const place = screenBox(app, app.focus.modelIndex, app.focus.id);
-  showTooltip(app, eventLines(app.models[app.focus.modelIndex], app.focus.id), place.left, place.bottom);
+  const lines = eventLines(app.models[app.focus.modelIndex], app.focus.id);
+  showTooltip(app, lines, place.left, place.bottom);
+  byId('announcement').textContent = lines.join('. ');
 }
 
 function goTo(app, modelIndex, id) {
@@ -115,6 +117,7 @@ function onPointerDown(app, event) {
   app.canvas.setPointerCapture(event.pointerId);
   app.start = Object.assign({ moved: false }, place);
   app.pinch = null;
+  if (app.pointers.size === 2) pinch(app); // remembers where the fingers are
 }
 
 function onPointerMove(app, event) {
@@ -199,7 +202,6 @@ function onArrow(app, event) {
   if (app.focus && !event.shiftKey) {
     if (along !== 0) moveAlong(app, along); else moveAcross(app, across);
   } else {
-    hideTooltip();
     pan(app, along * PAN_STEP);
     scrollBy(app, across * PAN_STEP);
   }
@@ -405,6 +407,7 @@ function listen(app) {
   canvas.addEventListener('pointerleave', () => leave(app));
   canvas.addEventListener('wheel', (event) => onWheel(app, event), { passive: false });
   canvas.addEventListener('keydown', (event) => onCanvasKey(app, event));
+  canvas.addEventListener('blur', hideTooltip);
   document.addEventListener('keydown', (event) => onPageKey(app, event));
   app.scroller.addEventListener('scroll', () => redraw(app));
   window.addEventListener('resize', () => resize(app));

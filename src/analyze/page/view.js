@@ -105,6 +105,7 @@ function setWindow(app, from, to) {
   const middle = Math.min(last, Math.max(first, (from + to) / 2));
   app.from = middle - width / 2;
   app.to = middle + width / 2;
+  hideTooltip(); // it belongs to a place that has moved
   redraw(app);
 }
 
@@ -112,6 +113,7 @@ function fit(app) {
   const { first, last } = extentOf(app);
   app.from = first;
   app.to = last;
+  hideTooltip();
   redraw(app);
 }
 
@@ -156,7 +158,7 @@ function eventInLane(app, model, lane, x, slack) {
   for (let i = firstAtLeast(lane.endMax, time - reach); i < lane.ids.length && lane.begin[i] <= time + reach; i++) {
     const id = lane.ids[i];
     const distance = Math.max(events.begin[id] - time, time - events.end[id], 0);
-    if (distance < bestDistance || (distance === bestDistance && events.begin[id] <= time && distance === 0)) {
+    if (distance <= bestDistance && distance <= reach) { // of several the one drawn last
       best = id;
       bestDistance = distance;
     }
