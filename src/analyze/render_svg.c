@@ -10,7 +10,8 @@ enum {
   WIDTH_MIN = 200,
   WIDTH_MAX = 100000,
   RIGHT = 84,           /* beside the rows: idle, peak */
-  TOP = 60,             /* title */
+  TOP = 60,             /* above the rows: title, facts */
+  TITLE = 24,           /* of that, for the title */
   AXIS = 30,            /* under the rows */
   COLUMNS_MAX = 200000, /* of all ranks: bounds the size of the document */
   MEMORY_COLUMNS_MAX = 400000
@@ -103,7 +104,7 @@ static void lay_out(struct weft_svg *svg) {
   svg->label_digits = count_digits(simulation->program->microbatch_count);
   svg->plot_left = 46 + 7 * count_digits(rank_count);
   svg->plot_width = svg->width - svg->plot_left - RIGHT;
-  svg->rows_top = TOP;
+  svg->rows_top = weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->row = row_for(rank_count);
   if (svg->picture->costs == NULL || !(simulation->peak_activation > 0)) {
     svg->row.memory = 0;

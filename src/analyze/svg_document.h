@@ -1,7 +1,7 @@
 /* The SVG picture, shared by the files that draw its parts:
  *
  *     title                                        svg_frame.c
- *     rank 0  [cells                         ]     svg_lane.c
+ *     rank 0  [cells                         ]     svg_lane.c, svg_cluster.c
  *             [transfers                     ]     svg_lane.c
  *             [memory                        ]     svg_memory.c
  *     axis, legend                                 svg_frame.c, svg_legend.c
@@ -77,6 +77,10 @@ static inline double weft_svg_row_height(const struct weft_svg *svg) {
 
 static inline double weft_svg_row_top(const struct weft_svg *svg, uint32_t rank) {
   return svg->rows_top + rank * weft_svg_row_height(svg);
+}
+
+static inline bool weft_svg_has_name(const struct weft_svg *svg) {
+  return svg->picture->name != NULL && svg->picture->name[0] != '\0';
 }
 
 /* What the marks under a lane show. */

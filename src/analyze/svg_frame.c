@@ -16,34 +16,71 @@ static void add_time(struct weft_svg *svg, double time) {
   }
 }
 
-static void add_count(struct weft_svg *svg, const char *before, uint32_t count, const char *noun) {
+static void add_count(struct weft_svg *svg, uint32_t count, const char *noun) {
   const char *plural = count == 1 ? "" : noun[strlen(noun) - 1] == 'h' ? "es" : "s";
-  weft_text_addf(svg->text, "%s%" PRIu32 " %s%s", before, count, noun, plural);
+  weft_text_addf(svg->text, "%" PRIu32 " %s%s", count, noun, plural);
 }
 
-static void add_facts(struct weft_svg *svg) {
+enum fact {
+  FACT_MAKESPAN,
+  FACT_BUBBLE,
+  FACT_PEAK,
+  FACT_RANKS,
+  FACT_STAGES,
+  FACT_MICROBATCHES,
+  FACTS
+};
+
+static void add_fact(struct weft_svg *svg, enum fact fact) {
   const struct weft_simulation *simulation = svg->picture->simulation;
   const struct weft_program *program = simulation->program;
-  weft_text_add(svg->text, "makespan ");
-  add_time(svg, simulation->makespan);
-  weft_text_addf(svg->text, " · bubble %.1f %%", 100 * simulation->bubble_ratio);
-  if (svg->row.memory > 0) {
-    weft_text_add(svg->text, " · peak memory ");
-    weft_add_number(svg->text, simulation->peak_activation);
+  weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : fact > FACT_RANKS ? ", " : " · ");
+  switch (fact) {
+    case FACT_MAKESPAN:
+      weft_text_add(svg->text, "makespan ");
+      add_time(svg, simulation->makespan);
+      break;
+    case FACT_BUBBLE:
+      weft_text_addf(svg->text, "bubble %.1f %%", 100 * simulation->bubble_ratio);
+      break;
+    case FACT_PEAK:
+      weft_text_add(svg->text, "peak memory ");
+      weft_add_number(svg->text, simulation->peak_activation);
+      break;
+    case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
+    case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
+    default: add_count(svg, program->microbatch_count, "microbatch"); break;
   }
-  add_count(svg, " · ", program->rank_count, "rank");
-  add_count(svg, ", ", program->stage_count, "stage");
-  add_count(svg, ", ", program->microbatch_count, "microbatch");
+}
+
+/* As many as fit; the first in any case. */
+static void add_facts(struct weft_svg *svg) {
+  const size_t begin = svg->text->size;
+  const double room = (svg->width - svg->plot_left) / (SMALL_SIZE * 0.58);
+  for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
+    const size_t size_before = svg->text->size;
+    if (fact == FACT_PEAK && svg->row.memory == 0) {
+      continue;
+    }
+    add_fact(svg, fact);
+    if (fact > 0 && !svg->text->failed &&
+        (double)weft_count_characters(svg->text->data + begin, svg->text->size - begin) > room) {
+      svg->text->size = size_before;
+      break;
+    }
+  }
 }
 
 void weft_svg_add_title(struct weft_svg *svg) {
-  const char *name = svg->picture->name;
-  if (name != NULL && name[0] != '\0') {
-    weft_svg_text_begin(svg->text, svg->plot_left, 26, TITLE_SIZE, "start", svg->palette->ink);
-    weft_svg_outside(svg->text, name, (size_t)(svg->plot_width / (TITLE_SIZE * 0.6)));
+  if (weft_svg_has_name(svg)) {
+    weft_svg_text_begin(svg->text, svg->plot_left, svg->rows_top - 34, TITLE_SIZE, "start",
+                        svg->palette->ink);
+    weft_svg_outside(svg->text, svg->picture->name,
+                     (size_t)((svg->width - svg->plot_left) / (TITLE_SIZE * 0.6)));
     weft_svg_text_end(svg->text);
   }
-  weft_svg_text_begin(svg->text, svg->plot_left, 45, SMALL_SIZE, "start", svg->palette->ink_faint);
+  weft_svg_text_begin(svg->text, svg->plot_left, svg->rows_top - 15, SMALL_SIZE, "start",
+                      svg->palette->ink_faint);
   add_facts(svg);
   weft_svg_text_end(svg->text);
 }

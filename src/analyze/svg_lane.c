@@ -1,70 +1,12 @@
 /* The cells of a rank: a rectangle per action, with its microbatch where that
- * fits. The parts of an overlap share the height of the lane.
- *
- * Actions narrower than can be seen are drawn together, as a column in which each
- * colour has the height of its share of the time, and idle time is left open: so
- * a picture of thousands of actions per rank is true in its areas, and its size
- * is bounded by the pixels, not by the actions. */
+ * fits. The parts of an overlap share the height of the lane. Cells that are too
+ * narrow are drawn together (svg_cluster.c). */
 #include <inttypes.h>
 
-#include "analyze/svg_document.h"
+#include "analyze/svg_cluster.h"
 
-enum { SHARES_MAX = 8 };
-
-#define GAP_MIN 0.75        /* pixels of idle time that are always seen */
 #define MARK_MIN 0.25       /* pixels of a transfer that are drawn */
 #define CHARACTER_WIDTH 0.6 /* of a digit, in font sizes */
-
-struct share {
-  struct weft_action action; /* one of those with this colour */
-  uint32_t colour;
-  double width; /* pixels of time, all together */
-};
-
-/* Narrow cells that follow each other. */
-struct cluster {
-  double begin, end; /* pixels */
-  struct share shares[SHARES_MAX];
-  uint32_t share_count;
-};
-
-static uint32_t op_order(struct weft_action action) {
-  return action.op * (uint32_t)65536 + action.stage;
-}
-
-/* In the order of the ops, so that a colour is at the same height in all columns. */
-static void add_share(struct cluster *cluster, struct weft_action action, uint32_t colour,
-                      double width) {
-  uint32_t i = 0;
-  while (i < cluster->share_count && op_order(cluster->shares[i].action) < op_order(action) &&
-         cluster->shares[i].colour != colour) {
-    i++;
-  }
-  const bool found = i < cluster->share_count && cluster->shares[i].colour == colour;
-  if (!found && cluster->share_count == SHARES_MAX) {
-    i = i < SHARES_MAX ? i : SHARES_MAX - 1; /* more colours than can be told apart: the nearest */
-  } else if (!found) {
-    for (uint32_t k = cluster->share_count++; k > i; k--) {
-      cluster->shares[k] = cluster->shares[k - 1];
-    }
-    cluster->shares[i] = (struct share){.action = action, .colour = colour};
-  }
-  cluster->shares[i].width += width;
-}
-
-/* `next` is where the next cell begins. Columns that touch overlap by a little,
- * because between two edges within a pixel the ground would shine through. */
-static void flush(struct weft_svg *svg, struct cluster *cluster, double top, double next) {
-  const double width = cluster->end - cluster->begin;
-  const double overlap = next - cluster->end < 0.01 ? 0.4 : 0;
-  double y = top;
-  for (uint32_t i = 0; i < cluster->share_count && width > 0; i++) {
-    const double height = svg->row.lane * cluster->shares[i].width / width;
-    weft_svg_rect(svg->text, cluster->begin, y, width + overlap, height, cluster->shares[i].colour);
-    y += height;
-  }
-  cluster->share_count = 0;
-}
 
 /* The font for a cell, or 0 when there is no room. It is the room for the widest
  * number that counts, so that of equal cells all have numbers or none. */
@@ -105,29 +47,39 @@ static bool is_compute(struct weft_action action) {
   return weft_op_info(action.op)->kind == WEFT_KIND_COMPUTE;
 }
 
+/* An action or a whole overlap: the next one that takes time. False at the end. */
+static bool next_cell(struct weft_lane_walk *walk, struct weft_svg_cell *cell) {
+  struct weft_lane_item item;
+  cell->count = 0;
+  while (weft_lane_next(walk, &item)) {
+    const bool drawn = is_compute(item.action) && item.end > item.begin;
+    if (drawn && cell->count < WEFT_SVG_PARTS_MAX) {
+      cell->items[cell->count++] = item;
+    }
+    if (cell->count > 0 && item.part + 1 == item.parts) {
+      return true;
+    }
+  }
+  return cell->count > 0;
+}
+
 void weft_svg_add_lane(struct weft_svg *svg, uint32_t rank) {
   const double top = weft_svg_row_top(svg, rank);
-  struct cluster cluster = {.share_count = 0};
+  struct weft_svg_cluster cluster = {.share_count = 0};
   struct weft_lane_walk walk = weft_lane_begin(svg->picture->simulation, rank);
-  for (struct weft_lane_item item; weft_lane_next(&walk, &item);) {
-    if (!is_compute(item.action) || item.end == item.begin) {
+  for (struct weft_svg_cell cell; next_cell(&walk, &cell);) {
+    const double begin = weft_svg_x(svg, cell.items[0].begin);
+    const double end = weft_svg_x(svg, cell.items[0].end);
+    if (end - begin < svg->cell_min) {
+      weft_svg_cluster_add(svg, &cluster, &cell, begin, end, top);
       continue;
     }
-    const double begin = weft_svg_x(svg, item.begin), end = weft_svg_x(svg, item.end);
-    const bool narrow = end - begin < svg->cell_min;
-    if (cluster.share_count > 0 && (!narrow || begin - cluster.end > GAP_MIN ||
-                                    (begin - cluster.begin >= svg->cell_min && item.part == 0))) {
-      flush(svg, &cluster, top, begin);
+    weft_svg_cluster_flush(svg, &cluster, begin, top);
+    for (uint32_t i = 0; i < cell.count; i++) {
+      add_cell(svg, &cell.items[i], begin, end, top);
     }
-    if (!narrow) {
-      add_cell(svg, &item, begin, end, top);
-      continue;
-    }
-    cluster.begin = cluster.share_count == 0 ? begin : cluster.begin;
-    cluster.end = cluster.share_count > 0 && cluster.end > end ? cluster.end : end;
-    add_share(&cluster, item.action, weft_svg_colour(svg, item.action), (end - begin) / item.parts);
   }
-  flush(svg, &cluster, top, svg->width);
+  weft_svg_cluster_flush(svg, &cluster, svg->width, top);
 }
 
 /* What arrives, and what is done to parameters and gradients: thin marks under
