@@ -220,7 +220,7 @@ static const struct {
 
 static const struct weft_cli_exit_text exit_texts[] = {
     {WEFT_CLI_OK, "fine"},
-    {WEFT_CLI_FOUND_BAD, "checked and found bad: invalid, can hang, different"},
+    {WEFT_CLI_FOUND_BAD, "checked and found bad: invalid, can hang, different, over the limit"},
     {WEFT_CLI_USAGE, "wrong usage, or more than a limit"},
     {WEFT_CLI_MALFORMED, "malformed input"},
     {WEFT_CLI_NO_INPUT, "an input file is missing or cannot be opened"},
