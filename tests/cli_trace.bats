@@ -17,9 +17,9 @@ load cli_setup
   jq -e '[.traceEvents[] | select(.ph == "X")] | length > 0
          and all(.ts >= 0 and .dur >= 0 and (.cat | length) > 0 and (.name | startswith("PP:")))' \
     trace.json >/dev/null
-  # Compute on track 0, all else elsewhere, and every track has a name.
+  # Compute on track 1, all else elsewhere, and every track has a name.
   jq -e '[.traceEvents[] | select(.ph == "X")]
-         | all((.tid == 0) == (.cat | test("forward|backward|overlap")))' trace.json >/dev/null
+         | all((.tid == 1) == (.cat | test("forward|backward|overlap")))' trace.json >/dev/null
   jq -e '([.traceEvents[] | select(.name == "thread_name") | [.pid, .tid]] | sort)
          == ([.traceEvents[] | [.pid, .tid]] | unique)' trace.json >/dev/null
   # As many flows as SENDs, each with two ends on two ranks.

@@ -120,6 +120,9 @@ static bool read_event(struct check *check, const json_t *object, struct trace_e
   if (phase[1] != '\0') {
     return complain(check, "phase %s", phase);
   }
+  if (tid == 0) {
+    return complain(check, "%s has tid 0", event->name);
+  }
   switch (*phase) {
     case 'X': return read_complete(check, object, event);
     case 's':

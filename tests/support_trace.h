@@ -32,7 +32,8 @@ struct trace {
 /* Parses and checks all rules; NULL and a sentence in `complaint` when one is
  * broken:
  *   - valid JSON (UTF-8, no duplicate keys) of the object form
- *   - each phase has its fields, of their types
+ *   - each phase has its fields, of their types; no tid is 0, which Perfetto takes
+ *     for the thread whose tid is the pid
  *   - every process has one name, and every track with events has one
  *   - complete events of a track do not overlap
  *   - every flow id has one beginning and one end, not before it, each inside a

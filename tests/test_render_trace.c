@@ -17,6 +17,8 @@
 #include "support_memory.h"
 #include "support_trace.h"
 
+enum { COMPUTE = 1 }; /* the tid of compute */
+
 /* ---- Making traces ---- */
 
 static struct weft_costs *costs_new(void) {
@@ -95,7 +97,7 @@ static void test_table_by_hand(void **state) {
 
   const struct trace_event *slice = find_slice(trace, "PP:0B0");
   assert_int_equal(slice->pid, 0);
-  assert_int_equal(slice->tid, 0);
+  assert_int_equal(slice->tid, COMPUTE);
   assert_int_equal(slice->begin, 10000000);
   assert_int_equal(slice->end, 12000000);
   assert_string_equal(slice->cat, "backward");
@@ -118,11 +120,11 @@ static void test_table_by_hand(void **state) {
     const struct trace_event *event = &trace->events[i];
     if (event->phase == 's') {
       const struct trace_event *end = trace_other_end(trace, event);
-      assert_int_equal(event->tid, 0);
-      assert_int_equal(end->tid, 0);
+      assert_int_equal(event->tid, COMPUTE);
+      assert_int_equal(end->tid, COMPUTE);
       assert_int_equal(event->pid + end->pid, 1);
-      const char *from = trace_around(trace, event->pid, 0, event->begin)->name;
-      const char *to = trace_around(trace, end->pid, 0, end->begin)->name;
+      const char *from = trace_around(trace, event->pid, COMPUTE, event->begin)->name;
+      const char *to = trace_around(trace, end->pid, COMPUTE, end->begin)->name;
       assert_string_equal(from + 4, to + 4); /* "PP:0F1" and "PP:1F1" */
       flows++;
     }
@@ -153,7 +155,7 @@ static void test_program_by_hand(void **state) {
   assert_int_equal(second->begin, 7000000); /* while the first is still under way */
   assert_int_equal(second->end, 12000000);
   assert_int_equal(first->pid, 0);
-  assert_int_not_equal(first->tid, 0);
+  assert_int_not_equal(first->tid, COMPUTE);
   assert_int_not_equal(first->tid, second->tid);
   assert_string_equal(first->cat, "send");
   assert_string_equal(find_slice(trace, "PP:1RECV_F1")->cat, "receive");
@@ -225,11 +227,11 @@ static void note_gap(const struct trace_event *event, struct rank_facts *facts) 
 
 static void note_event(const struct trace_event *event, struct rank_facts *facts) {
   if (event->phase == 'X' && is_group_or_compute(event->cat)) {
-    assert_int_equal(event->tid, 0);
+    assert_int_equal(event->tid, COMPUTE);
     facts->busy += (double)(event->end - event->begin) / 1e6;
     note_gap(event, facts);
   } else if (event->phase == 'X') {
-    assert_int_not_equal(event->tid, 0);
+    assert_int_not_equal(event->tid, COMPUTE);
   } else if (event->phase == 'C') {
     facts->last = number_at(event->args, "activation");
     facts->peak = fmax(facts->peak, facts->last);
@@ -464,16 +466,16 @@ static void test_failing_allocation(void **state) {
 /* ---- The checker ---- */
 
 #define NAMES                                                                               \
-  "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"process_name\",\"args\":{\"name\":\"r\"}}," \
-  "{\"ph\":\"M\",\"pid\":0,\"tid\":0,\"name\":\"thread_name\",\"args\":{\"name\":\"t\"}}"
+  "{\"ph\":\"M\",\"pid\":0,\"tid\":1,\"name\":\"process_name\",\"args\":{\"name\":\"r\"}}," \
+  "{\"ph\":\"M\",\"pid\":0,\"tid\":1,\"name\":\"thread_name\",\"args\":{\"name\":\"t\"}}"
 #define SLICE(ts, dur)                                                                         \
-  ",{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"name\":\"x\",\"cat\":\"c\",\"ts\":" ts ",\"dur\":" dur \
+  ",{\"ph\":\"X\",\"pid\":0,\"tid\":1,\"name\":\"x\",\"cat\":\"c\",\"ts\":" ts ",\"dur\":" dur \
   ",\"args\":{}}"
 #define FLOW(ph, id, ts)                                                                          \
-  ",{\"ph\":\"" ph "\",\"pid\":0,\"tid\":0,\"name\":\"d\",\"cat\":\"c\",\"ts\":" ts ",\"id\":" id \
+  ",{\"ph\":\"" ph "\",\"pid\":0,\"tid\":1,\"name\":\"d\",\"cat\":\"c\",\"ts\":" ts ",\"id\":" id \
   ",\"bp\":\"e\"}"
 #define COUNTER(ts) \
-  ",{\"ph\":\"C\",\"pid\":0,\"tid\":0,\"name\":\"m\",\"ts\":" ts ",\"args\":{\"a\":1}}"
+  ",{\"ph\":\"C\",\"pid\":0,\"tid\":1,\"name\":\"m\",\"ts\":" ts ",\"args\":{\"a\":1}}"
 
 /* What is wrong is called wrong: a checker that never complains checks nothing. */
 static void test_checker(void **state) {
@@ -497,12 +499,13 @@ static void test_checker(void **state) {
       {NAMES COUNTER("1") COUNTER("1"), "stands still"},
       {NAMES COUNTER("1") COUNTER("0"), "stands still"},
       {NAMES "," NAMES, "names"},
-      {"{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"name\":\"x\",\"cat\":\"c\",\"ts\":0,\"dur\":1,"
+      {"{\"ph\":\"X\",\"pid\":0,\"tid\":1,\"name\":\"x\",\"cat\":\"c\",\"ts\":0,\"dur\":1,"
        "\"args\":{}}",
        "0 names"},
-      {NAMES ",{\"ph\":\"X\",\"pid\":0,\"tid\":0,\"name\":\"x\",\"cat\":\"c\",\"ts\":0}", "dur"},
-      {NAMES ",{\"ph\":\"X\",\"tid\":0,\"name\":\"x\"}", "pid"},
-      {NAMES ",{\"ph\":\"B\",\"pid\":0,\"tid\":0,\"name\":\"x\"}", "phase B"},
+      {NAMES ",{\"ph\":\"X\",\"pid\":0,\"tid\":1,\"name\":\"x\",\"cat\":\"c\",\"ts\":0}", "dur"},
+      {NAMES ",{\"ph\":\"X\",\"tid\":1,\"name\":\"x\"}", "pid"},
+      {NAMES ",{\"ph\":\"B\",\"pid\":0,\"tid\":1,\"name\":\"x\"}", "phase B"},
+      {NAMES ",{\"ph\":\"C\",\"pid\":0,\"tid\":0,\"name\":\"x\"}", "tid 0"},
       {NAMES "," SLICE("0", "1"), "line 1"},
   };
   for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {

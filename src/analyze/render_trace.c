@@ -100,13 +100,13 @@ static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid,
 }
 
 static void add_process(struct trace *trace, uint32_t rank) {
-  open_event(trace, 'M', rank, WEFT_TRACK_COMPUTE);
+  open_event(trace, 'M', rank, WEFT_TID_COMPUTE);
   weft_text_addf(trace->text,
                  ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %" PRIu32 "\"}}", rank);
-  open_event(trace, 'M', rank, WEFT_TRACK_COMPUTE);
+  open_event(trace, 'M', rank, WEFT_TID_COMPUTE);
   weft_text_addf(trace->text,
                  ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", rank);
-  add_thread(trace, rank, WEFT_TRACK_COMPUTE, NULL);
+  add_thread(trace, rank, WEFT_TID_COMPUTE, NULL);
 }
 
 /* ---- Slices ---- */
@@ -209,7 +209,7 @@ static void add_input_flow(struct trace *trace, uint64_t record, const struct sl
     }
     const struct weft_event *event = &trace->simulation->events[number];
     const struct slice maker = {.rank = event->rank,
-                                .tid = WEFT_TRACK_COMPUTE,
+                                .tid = WEFT_TID_COMPUTE,
                                 .begin = ns_of(trace, event->begin),
                                 .end = ns_of(trace, event->end)};
     add_flow(trace, 's', &maker, record, middle_of(&maker));
@@ -238,7 +238,7 @@ static void add_counters(struct trace *trace, uint32_t rank) {
     if (i + 1 < count && llround(trace->points[i + 1].at * trace->ns_per_unit) == at) {
       continue;
     }
-    open_event(trace, 'C', rank, WEFT_TRACK_COMPUTE);
+    open_event(trace, 'C', rank, WEFT_TID_COMPUTE);
     weft_text_add(trace->text, ",\"name\":\"activation memory\"");
     add_time(trace, "ts", at);
     weft_text_addf(trace->text, ",\"args\":{\"activation\":%.12g}}", trace->points[i].size);
@@ -275,7 +275,7 @@ static void add_compute(struct trace *trace, uint64_t number, struct walk *walk)
   const struct weft_action *action = &trace->program->actions[event->record];
   const struct weft_idle_gap gap =
       weft_idle_gap_before(trace->simulation, trace->links, number, walk->idle_from, walk->first);
-  walk->slice.tid = WEFT_TRACK_COMPUTE;
+  walk->slice.tid = WEFT_TID_COMPUTE;
   add_slice(trace, &walk->slice, action, &gap);
   walk->idle_from = event->end;
   walk->first = false;

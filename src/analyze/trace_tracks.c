@@ -87,7 +87,7 @@ uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action
   }
   tracks->last[track] = lane;
   tracks->lanes[lane].end = end;
-  return lane + 1;
+  return WEFT_TID_LANES + lane;
 }
 
 uint32_t weft_lane_sort_index(const struct weft_lane *lane) { return 1 + lane->track; }

@@ -7,7 +7,9 @@
 
 #include <weft/sim.h>
 
-enum { WEFT_TRACK_COMPUTE = 0 }; /* its number; the others get theirs as they come */
+/* The number (tid) of the compute track; the others get theirs as they come. Not
+ * 0, which Perfetto takes for the thread whose tid is the pid. */
+enum { WEFT_TID_COMPUTE = 1, WEFT_TID_LANES = 2 };
 
 struct weft_lane {
   int64_t end;     /* of the last event on it, in nanoseconds */
@@ -17,7 +19,7 @@ struct weft_lane {
   uint32_t next;   /* the lane used before all others of the track, in a ring */
 };
 
-/* Zero-initialise. The lane's index + 1 is its number in the trace (tid). */
+/* Zero-initialise. WEFT_TID_LANES + the lane's index is its number in the trace. */
 struct weft_tracks {
   const struct weft_allocator *allocator;
   uint32_t *last; /* [track]: the lane used last */
