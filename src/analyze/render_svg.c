@@ -9,11 +9,11 @@ enum {
   WIDTH_DEFAULT = 1200,
   WIDTH_MIN = 200,
   WIDTH_MAX = 100000,
-  RIGHT = 84,           /* beside the rows: idle, peak */
-  TOP = 60,             /* above the rows: title, facts */
-  TITLE = 24,           /* of that, for the title */
-  AXIS = 30,            /* under the rows */
-  COLUMNS_MAX = 200000, /* of all ranks: bounds the size of the document */
+  RIGHT = 84,          /* beside the rows: idle, peak */
+  TOP = 60,            /* above the rows: title, facts */
+  TITLE = 24,          /* of that, for the title */
+  AXIS = 30,           /* under the rows */
+  COLUMNS_MAX = 80000, /* of all ranks: bounds the size of the document */
   MEMORY_COLUMNS_MAX = 400000
 };
 
