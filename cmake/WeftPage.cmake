@@ -8,7 +8,8 @@
 # policy in its head names them by hash. It is cut where the data goes in.
 
 set(page_folder ${CMAKE_CURRENT_LIST_DIR}/../src/analyze/page)
-set(page_scripts codec.js model.js words.js view.js draw.js panels.js input.js start.js)
+set(page_scripts codec.js model.js words.js view.js paint.js lanes.js margins.js draw.js panels.js
+  controls.js pointer.js keyboard.js files.js start.js)
 
 if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(page_source ${PROJECT_BINARY_DIR}/timeline_page.c)

@@ -141,6 +141,14 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.page.text("#selection h2"), "No action selected")
         self.expect_quiet()
 
+    def test_critical_path_is_as_long_as_the_whole(self):
+        for name in [SMALL, "overlaps.html", "queued.html", "sharded.html"]:
+            self.open(name)
+            self.page.press("p")
+            parts = re.findall(r"([0-9.]+)(?: ms)? of ", self.page.text("#selection p"))
+            begin, end = self.ask("window()")
+            self.assertAlmostEqual(sum(map(float, parts)), end - begin, places=5, msg=name)
+
     def test_zoom_and_pan(self):
         self.open(SMALL)
         x, y = self.centre("1B1")

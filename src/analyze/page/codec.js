@@ -139,7 +139,7 @@ function readPath(reader, events) {
   for (let i = 0; i < path.length; i++) {
     id += reader.signed();
     if (!(id >= 0 && id < events.count)) throw new Error('the critical path leads nowhere');
-    path[i] = id;
+    path[i] = id + (events.op[id] === OP.OVERLAP && id + 1 < events.count ? 1 : 0); // its first part
   }
   return path;
 }

@@ -303,7 +303,7 @@ function chainLinks(model, id, all) {
 // The critical path as a chain: its actions one after the other.
 function pathChain(model) {
   const { path, events } = model.picture;
-  const actions = Array.from(path).filter((id) => !isTransfer(events.op[id]) && events.op[id] !== OP.OVERLAP);
+  const actions = Array.from(path).filter((id) => !isTransfer(events.op[id]));
   const links = actions.slice(1).map((id, k) => [actions[k], id]);
   return { all: new Set(path), actions, links };
 }

@@ -18,6 +18,8 @@ function element(tag, options, children) {
   return made;
 }
 
+const joined = (lists) => [].concat(...lists);
+
 function fill(parent, children) {
   parent.textContent = '';
   children.forEach((child) => parent.appendChild(child));
@@ -168,28 +170,32 @@ function selectedParts(app, { modelIndex, id, chain }) {
     ...chainList(app, modelIndex, 'Needs', chain.before), ...chainList(app, modelIndex, 'Needed by', chain.after)];
 }
 
-// How the time of a critical path is spent; what is neither is idle or unseen.
+// How the time of a critical path is spent.
 function pathWords(model) {
   const { picture } = model;
   const { events, path } = picture;
-  const sum = (wanted) => Array.from(path).filter((id) => wanted(events.op[id]) && (model.part[id] & 15) === 0)
+  const sum = (wanted) => Array.from(path).filter((id) => wanted(events.op[id]))
     .reduce((total, id) => total + events.end[id] - events.begin[id], 0);
   const ranks = new Set(Array.from(path, (id) => events.rank[id])).size;
   const shards = sum(isShard);
   const words = [`${formatTime(picture, sum(isCompute))} of compute on ${ranks} rank${ranks === 1 ? '' : 's'}`,
     `${formatTime(picture, sum(isTransfer))} of transfers`];
   if (shards > 0) words.push(`${formatTime(picture, shards)} of gathering and reducing`);
+  // A transfer on the path may itself have waited, for the channel it shares.
+  const queued = path.length > 0 ? events.end[path[path.length - 1]] - events.begin[path[0]] -
+    sum(() => true) : 0;
+  if (queued > 1e-9 * picture.makespan) words.push(`${formatTime(picture, queued)} of waiting for channels`);
   return words.join(', ');
 }
 
 function pathParts(app) {
-  return app.models.flatMap((model, modelIndex) => {
+  return joined(app.models.map((model, modelIndex) => {
     const { actions } = pathOf(model);
     const items = actions.slice(0, CHAIN_SHOWN_MAX).map((id) => chainButton(app, modelIndex, id));
     const more = actions.length > CHAIN_SHOWN_MAX ? [element('p', { text: `and ${actions.length - CHAIN_SHOWN_MAX} more` })] : [];
     return [element('h2', { text: `Critical path${app.models.length > 1 ? `, ${shorten(model.picture.name, 30)}` : ''}` }),
       element('p', { text: pathWords(model) }), element('ul', { class: 'chain' }, items), ...more];
-  });
+  }));
 }
 
 function showSelection(app) {
@@ -241,7 +247,7 @@ function summaryOf(app, model) {
 }
 
 function showSummary(app) {
-  fill(byId('summary'), app.models.flatMap((model) => summaryOf(app, model)));
+  fill(byId('summary'), joined(app.models.map((model) => summaryOf(app, model))));
 }
 
 // ---- Tooltip ----
