@@ -263,6 +263,11 @@ static int compare_flows(const void *a, const void *b) {
   return order != 0 ? order : (y->phase == 's') - (x->phase == 's');
 }
 
+/* In the order in which a viewer takes them: by time, then as in the file. */
+static bool is_before(const struct trace_event *a, const struct trace_event *b) {
+  return a->begin < b->begin || (a->begin == b->begin && a->index < b->index);
+}
+
 static bool check_flow(struct check *check, const struct trace_event *begin,
                        const struct trace_event *end) {
   if (begin->id != end->id || begin->phase != 's' || end->phase != 'f') {
@@ -273,11 +278,14 @@ static bool check_flow(struct check *check, const struct trace_event *begin,
       begin->begin > end->begin) {
     return complain(check, "flow %llu: ends do not fit", (unsigned long long)begin->id);
   }
-  if (trace_around(check->trace, begin->pid, begin->tid, begin->begin) == NULL ||
-      trace_around(check->trace, end->pid, end->tid, end->begin) == NULL) {
+  const struct trace_event *from = trace_around(check->trace, begin->pid, begin->tid, begin->begin);
+  const struct trace_event *to = trace_around(check->trace, end->pid, end->tid, end->begin);
+  if (from == NULL || to == NULL) {
     return complain(check, "flow %llu lies in no slice", (unsigned long long)begin->id);
   }
-  return true;
+  return is_before(from, begin) && is_before(begin, end) && is_before(to, end)
+             ? true
+             : complain(check, "flow %llu: out of order", (unsigned long long)begin->id);
 }
 
 static bool check_flows(struct check *check) {

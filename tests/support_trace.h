@@ -37,7 +37,8 @@ struct trace {
  *   - every process has one name, and every track with events has one
  *   - complete events of a track do not overlap
  *   - every flow id has one beginning and one end, not before it, each inside a
- *     complete event of its track
+ *     complete event of its track; at equal times also in the order of the file,
+ *     which Perfetto keeps
  *   - counters go forward in time */
 struct trace *trace_check(const char *text, size_t size, char *complaint, size_t complaint_size);
 void trace_free(struct trace *trace);

@@ -492,6 +492,8 @@ static void test_checker(void **state) {
       {NAMES SLICE("0", "2") FLOW("s", "1", "1") FLOW("f", "2", "1"), "no other end"},
       {NAMES SLICE("0", "2") FLOW("s", "1", "1") FLOW("s", "1", "1"), "no other end"},
       {NAMES SLICE("0", "2") FLOW("s", "1", "1") FLOW("f", "1", "0"), "do not fit"},
+      {NAMES SLICE("0", "2") FLOW("f", "1", "1") FLOW("s", "1", "1"), "out of order"},
+      {NAMES FLOW("s", "1", "0") SLICE("0", "2") FLOW("f", "1", "1"), "out of order"},
       {NAMES SLICE("0", "2") FLOW("s", "1", "1") FLOW("f", "1", "3"), "lies in no slice"},
       {NAMES SLICE("0", "2") FLOW("s", "1", "0") FLOW("f", "1", "1") FLOW("s", "1", "0")
            FLOW("f", "1", "1"),

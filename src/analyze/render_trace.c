@@ -33,6 +33,7 @@ struct trace {
   double ns_per_unit;
   double ns_per_tick;
   bool transfers; /* the program has SEND and RECV, which carry the flows */
+  char pass;      /* what is being written: 'X' slices, 's' or 'f' ends of flows */
   bool comma;     /* an event stands before */
 };
 
@@ -85,6 +86,9 @@ static int64_t ns_of(const struct trace *trace, int64_t ticks) {
 
 static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid,
                        const struct weft_lane *lane) {
+  if (trace->pass != 'X') {
+    return;
+  }
   open_event(trace, 'M', rank, tid);
   weft_text_add(trace->text, ",\"name\":\"thread_name\",\"args\":{\"name\":\"");
   if (lane != NULL) {
@@ -153,6 +157,9 @@ static void add_gap_args(struct trace *trace, const struct weft_idle_gap *gap) {
 
 static void add_slice(struct trace *trace, const struct slice *slice,
                       const struct weft_action *action, const struct weft_idle_gap *gap) {
+  if (trace->pass != 'X') {
+    return;
+  }
   open_event(trace, 'X', slice->rank, slice->tid);
   weft_text_add(trace->text, ",\"name\":\"PP:");
   weft_action_print(action, trace->text);
@@ -174,6 +181,9 @@ static void add_slice(struct trace *trace, const struct slice *slice,
  * around it and not in the next one. */
 static void add_flow(struct trace *trace, char phase, const struct slice *slice, uint64_t id,
                      int64_t at) {
+  if (trace->pass != phase) {
+    return;
+  }
   open_event(trace, phase, slice->rank, slice->tid);
   weft_text_addf(trace->text, ",\"name\":\"data\",\"cat\":\"flow\",\"id\":%" PRIu64, id);
   add_time(trace, "ts", at);
@@ -273,10 +283,12 @@ static int64_t first_begin(const struct weft_simulation *simulation) {
 static void add_compute(struct trace *trace, uint64_t number, struct walk *walk) {
   const struct weft_event *event = &trace->simulation->events[number];
   const struct weft_action *action = &trace->program->actions[event->record];
-  const struct weft_idle_gap gap =
-      weft_idle_gap_before(trace->simulation, trace->links, number, walk->idle_from, walk->first);
   walk->slice.tid = WEFT_TID_COMPUTE;
-  add_slice(trace, &walk->slice, action, &gap);
+  if (trace->pass == 'X') {
+    const struct weft_idle_gap gap =
+        weft_idle_gap_before(trace->simulation, trace->links, number, walk->idle_from, walk->first);
+    add_slice(trace, &walk->slice, action, &gap);
+  }
   walk->idle_from = event->end;
   walk->first = false;
   walk->cell_end = (uint64_t)event->record + weft_cell_records(action);
@@ -308,15 +320,32 @@ static void add_event(struct trace *trace, uint64_t number, struct walk *walk) {
   add_flows(trace, event->record, &walk->slice);
 }
 
-static void add_rank(struct trace *trace, uint32_t rank, int64_t begin) {
+static void walk_rank(struct trace *trace, uint32_t rank, int64_t begin) {
   const struct weft_simulation *simulation = trace->simulation;
   struct walk walk = {.idle_from = begin, .first = true, .slice = {.rank = rank}};
-  add_process(trace, rank);
   weft_tracks_reset(&trace->tracks);
   for (uint64_t i = simulation->event_begin[rank]; i < simulation->event_begin[rank + 1]; i++) {
     add_event(trace, i, &walk);
   }
-  add_counters(trace, rank);
+}
+
+/* Viewers sort by time and keep the order of the file where times are equal, and
+ * a flow must begin before it ends, in slices that are there. Free transfers
+ * take no time, so all slices come first, then all beginnings, then all ends;
+ * each walk finds the same tracks. */
+static void add_ranks(struct trace *trace) {
+  static const char passes[] = {'X', 's', 'f'};
+  const int64_t begin = first_begin(trace->simulation);
+  for (size_t i = 0; i < sizeof passes; i++) {
+    trace->pass = passes[i];
+    for (uint32_t rank = 0; rank < trace->program->rank_count && !trace->text->failed; rank++) {
+      if (trace->pass == 'X') {
+        add_process(trace, rank);
+        add_counters(trace, rank);
+      }
+      walk_rank(trace, rank, begin);
+    }
+  }
 }
 
 /* ---- The document ---- */
@@ -335,7 +364,6 @@ static double ns_per_unit(const char *unit) {
 }
 
 static void add_document(struct trace *trace) {
-  const int64_t begin = first_begin(trace->simulation);
   weft_text_add(trace->text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{");
   weft_text_addf(trace->text, "\"writer\":\"weft %s\",\"name\":", weft_version());
   add_string(trace, trace->name);
@@ -343,9 +371,7 @@ static void add_document(struct trace *trace) {
   add_string(trace, trace->costs->unit);
   weft_text_addf(trace->text, ",\"makespan\":%.12g,\"bubble_ratio\":%.12g},\"traceEvents\":[",
                  trace->simulation->makespan, trace->simulation->bubble_ratio);
-  for (uint32_t rank = 0; rank < trace->program->rank_count && !trace->text->failed; rank++) {
-    add_rank(trace, rank, begin);
-  }
+  add_ranks(trace);
   weft_text_add(trace->text, "\n]}\n");
 }
 
