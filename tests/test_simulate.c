@@ -147,7 +147,7 @@ static void two_by_two_by_hand(void **state) {
   struct weft_costs *costs = make_costs(1, 1, 1, 0);
   struct weft_simulation *sim = simulate(table, costs, NULL);
   assert_true(sim->makespan == 9 && sim->span == 9);
-  assert_true(sim->bubble_ratio == 1 - 12.0 / 18);
+  assert_true(sim->bubble_ratio == 6.0 / 18);
   assert_true(sim->ranks[0].busy == 6 && sim->ranks[0].idle == 3);
   assert_true(sim->ranks[0].idle_by_cause[WEFT_IDLE_GRADIENT] == 3);
   assert_true(sim->ranks[1].idle_by_cause[WEFT_IDLE_START] == 1);

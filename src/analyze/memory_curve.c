@@ -24,8 +24,20 @@ static void change(struct curve *curve, double at, double by) {
   }
 }
 
-static double size_at_end(struct weft_action action, const struct weft_stage_costs *costs) {
+/* Without any backward nothing is kept after F. */
+static bool has_backward(const struct weft_program *program) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static double size_at_end(struct weft_action action, const struct weft_stage_costs *costs,
+                          bool trains) {
   switch (action.op) {
+    case WEFT_OP_F: return trains ? 0 : -costs->activation;
     case WEFT_OP_B: return -costs->activation;
     case WEFT_OP_I: return costs->activation_after_i - costs->activation;
     case WEFT_OP_W: return -costs->activation_after_i;
@@ -39,6 +51,7 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
   const struct weft_program *program = simulation->program;
   struct curve curve = {.points = points, .room = room};
   const double unit = simulation->ticks_per_unit;
+  const bool trains = has_backward(program);
   for (uint64_t e = simulation->event_begin[rank]; e < simulation->event_begin[rank + 1];) {
     /* An overlap's parts begin together, then end together. */
     const struct weft_action *cell = &program->actions[simulation->events[e].record];
@@ -52,7 +65,7 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
     for (uint32_t k = 0; k < records; k++) {
       if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
         change(&curve, (double)simulation->events[e].end / unit,
-               size_at_end(cell[k], weft_costs_of(costs, cell[k].stage)));
+               size_at_end(cell[k], weft_costs_of(costs, cell[k].stage), trains));
       }
     }
     e += records;

@@ -16,7 +16,8 @@
  *     ranks ×  number events, and for each
  *                byte    op + 16 × links
  *                number  stage (of an overlap: its parts), microbatch
- *                signed  begin - begin of the event before, in ticks
+ *                signed  begin - begin of the event before, in ticks (of the first:
+ *                        - the earliest begin of all, from which times count)
  *                number  duration in ticks
  *                links × signed  number of an event that it waits for - its own
  *     ranks ×  number points of memory, and for each
@@ -101,6 +102,8 @@ struct page_picture {
   const struct weft_allocator *allocator;
   struct weft_links *links;
   uint32_t *event_of; /* [record]; WEFT_MATCH_NONE for bubbles */
+  int64_t earliest;   /* begin of all events, in ticks: measured times may be far from 0,
+                         farther than a browser's numbers are exact */
   struct weft_memory_point *points;
   uint64_t point_capacity;
 };
@@ -127,18 +130,21 @@ static void pack_totals(struct packer *packer, const struct weft_picture *pictur
   pack_real(packer, hop_time(picture->costs));
 }
 
-static void pack_rank_times(struct packer *packer, const struct weft_rank_times *times) {
+static void pack_rank_times(struct packer *packer, const struct page_picture *page, uint32_t rank) {
+  const struct weft_simulation *simulation = page->picture->simulation;
+  const struct weft_rank_times *times = &simulation->ranks[rank];
+  const double earliest = (double)page->earliest / simulation->ticks_per_unit;
   pack_real(packer, times->busy);
   pack_real(packer, times->idle);
-  pack_real(packer, times->first_start);
-  pack_real(packer, times->last_end);
+  pack_real(packer, times->first_start - earliest);
+  pack_real(packer, times->last_end - earliest);
   pack_real(packer, times->span);
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
     pack_real(packer, times->idle_by_cause[cause]);
   }
   pack_real(packer, times->peak_activation);
   pack_real(packer, times->peak_memory);
-  pack_real(packer, times->peak_at);
+  pack_real(packer, times->peak_at - earliest);
   pack_number(packer, times->receive_buffers_peak);
 }
 
@@ -185,7 +191,7 @@ static void pack_events(struct packer *packer, const struct page_picture *page) 
   pack_number(packer, simulation->event_count);
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
     const uint64_t begin = simulation->event_begin[rank], end = simulation->event_begin[rank + 1];
-    int64_t previous_begin = 0;
+    int64_t previous_begin = page->earliest;
     pack_number(packer, end - begin);
     for (uint64_t i = begin; i < end; i++) {
       pack_event(packer, page, i, previous_begin);
@@ -216,9 +222,9 @@ static enum weft_status read_curve(struct page_picture *page, uint32_t rank, uin
   return WEFT_OK;
 }
 
-/* A time that the simulation made from whole ticks, which are not negative here. */
-static int64_t ticks_at(const struct weft_simulation *simulation, double at) {
-  const double ticks = at * simulation->ticks_per_unit;
+/* Ticks since the earliest begin; the time was made from whole ticks. */
+static int64_t ticks_at(const struct page_picture *page, double at) {
+  const double ticks = at * page->picture->simulation->ticks_per_unit - (double)page->earliest;
   return ticks < 0.5 ? 0 : ticks > 9e18 ? INT64_MAX : (int64_t)(ticks + 0.5);
 }
 
@@ -226,7 +232,7 @@ static void pack_curve(struct packer *packer, const struct page_picture *page, u
   int64_t previous = 0;
   pack_number(packer, count);
   for (uint64_t i = 0; i < count; i++) {
-    int64_t at = ticks_at(page->picture->simulation, page->points[i].at);
+    int64_t at = ticks_at(page, page->points[i].at);
     at = at > previous ? at : previous;
     pack_number(packer, (uint64_t)(at - previous));
     pack_real(packer, page->points[i].size);
@@ -282,7 +288,7 @@ static enum weft_status pack_picture(struct packer *packer, struct page_picture 
   const struct weft_simulation *simulation = page->picture->simulation;
   pack_totals(packer, page->picture);
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
-    pack_rank_times(packer, &simulation->ranks[rank]);
+    pack_rank_times(packer, page, rank);
   }
   pack_events(packer, page);
   WEFT_TRY(pack_memory(packer, page, error));
@@ -366,7 +372,9 @@ static enum weft_status number_events(struct page_picture *page, struct weft_err
   }
   memset(page->event_of, 0xff, records * sizeof *page->event_of); /* WEFT_MATCH_NONE */
   for (uint64_t i = 0; i < simulation->event_count; i++) {
-    page->event_of[simulation->events[i].record] = (uint32_t)i;
+    const struct weft_event *event = &simulation->events[i];
+    page->event_of[event->record] = (uint32_t)i;
+    page->earliest = i == 0 || event->begin < page->earliest ? event->begin : page->earliest;
   }
   return WEFT_OK;
 }

@@ -241,22 +241,25 @@ static void fill_rank(const struct weft_sim_run *run, uint32_t rank, struct rang
 static void fill_simulation(const struct weft_sim_run *run, struct weft_simulation *simulation) {
   const struct range range = whole_range(run);
   const uint32_t p = run->program->rank_count;
-  double busy = 0, widest_busy = 0;
+  int64_t busy = 0;
+  double widest_idle = 0;
   simulation->program = run->program;
   simulation->ticks_per_unit = run->ticks.per_unit;
   simulation->makespan = (double)(range.last - range.first) / run->ticks.per_unit;
   for (uint32_t r = 0; r < p; r++) {
     struct weft_rank_times *times = &simulation->ranks[r];
     fill_rank(run, r, range, times);
-    busy += times->busy;
+    busy += run->records[r].busy;
     if (times->span > simulation->span) {
       simulation->span = times->span;
-      widest_busy = times->busy;
+      widest_idle = times->span - times->busy;
     }
     simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
   }
-  simulation->bubble_ratio = simulation->makespan > 0 ? 1 - busy / (p * simulation->makespan) : 0;
-  simulation->span_bubble_ratio = simulation->span > 0 ? 1 - widest_busy / simulation->span : 0;
+  /* From whole ticks, so that a third is a third. */
+  const double whole = (double)(range.last - range.first) * p;
+  simulation->bubble_ratio = whole > 0 ? (whole - (double)busy) / whole : 0;
+  simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
 }
 
 static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,

@@ -21,11 +21,14 @@
  * by itself, so a walk asks for what it will need some actions later. */
 enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
 
+/* For the walk, which is compiled once with and once without events. */
+#define WALK_INLINE static inline __attribute__((always_inline))
+
 /* ---- Ranks that wait ---- */
 
-static void wake(struct weft_sim_run *run, uint32_t rank, size_t input) {
+static inline void wake(struct weft_sim_run *run, uint32_t rank, const int64_t *input) {
   struct weft_rank_run *state = &run->ranks[rank];
-  if (state->waits_for == &run->inputs[input] && !state->queued) {
+  if (state->waits_for == input && !state->queued) {
     state->queued = true;
     run->work[run->work_count++] = rank;
   }
@@ -95,6 +98,7 @@ static void remember_end(struct weft_sim_run *run, struct weft_rank_record *reco
                          struct weft_action action, int64_t end) {
   const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
   switch (action.op) {
+    case WEFT_OP_F: hold(record, run->has_backward ? 0 : -costs->activation, 0, end); break;
     case WEFT_OP_B: hold(record, -costs->activation, 0, end); break;
     case WEFT_OP_I: hold(record, costs->activation_after_i - costs->activation, 0, end); break;
     case WEFT_OP_W: hold(record, -costs->activation_after_i, 0, end); break;
@@ -132,13 +136,14 @@ static void blame(struct weft_rank_record *record, const struct weft_sim_run *ru
 
 /* ---- Transfers ---- */
 
-static inline void deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
+static inline void deliver(struct weft_sim_run *run, int64_t *input, uint32_t to, int64_t produced,
                            int64_t start) {
-  __builtin_prefetch(&run->inputs[input + AHEAD_NUMBERS], 1);
-  run->inputs[input] = start + run->ticks.occupancy + run->ticks.latency;
+  __builtin_prefetch(input + AHEAD_NUMBERS, 1);
+  *input = start + run->ticks.occupancy + run->ticks.latency;
   if (run->transfers != NULL) {
-    __builtin_prefetch(&run->transfers[input + AHEAD_NUMBERS], 1);
-    run->transfers[input] = (struct weft_transfer){.produced = produced, .start = start};
+    struct weft_transfer *transfer = &run->transfers[input - run->inputs];
+    __builtin_prefetch(transfer + AHEAD_NUMBERS, 1);
+    *transfer = (struct weft_transfer){.produced = produced, .start = start};
   }
   if (to != WEFT_RANK_NONE) {
     wake(run, to, input);
@@ -147,10 +152,10 @@ static inline void deliver(struct weft_sim_run *run, size_t input, uint32_t to, 
 
 void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
                       int64_t start) {
-  deliver(run, input, to, produced, start);
+  deliver(run, &run->inputs[input], to, produced, start);
 }
 
-static inline void send_over(struct weft_sim_run *run, size_t input, uint32_t to, uint32_t edge,
+static inline void send_over(struct weft_sim_run *run, int64_t *input, uint32_t to, uint32_t edge,
                              int64_t produced) {
   int64_t *channel = &run->edge_free[edge];
   const int64_t start = produced > *channel ? produced : *channel;
@@ -162,40 +167,42 @@ static inline void send_over(struct weft_sim_run *run, size_t input, uint32_t to
  * for its SEND. */
 static inline void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
                            int64_t end) {
-  uint32_t consumer;
-  if (!weft_action_output(action, run->program->stage_count, &consumer)) {
+  const struct weft_stage_run *stage = &run->stages[action.stage];
+  const bool forward = action.op == WEFT_OP_F;
+  int64_t *inputs = forward ? stage->next : stage->previous;
+  if (inputs == NULL || action.op == WEFT_OP_W) {
     return;
   }
-  const bool forward = action.op == WEFT_OP_F;
-  const uint32_t to = run->rank_of[consumer];
-  const size_t input = weft_sim_input(run, forward, consumer, action.microbatch);
+  const uint32_t to = forward ? stage->next_rank : stage->previous_rank;
+  int64_t *input = &inputs[action.microbatch];
   if (to == rank) {
-    run->inputs[input] = end;
+    *input = end;
     if (run->transfers != NULL) {
-      run->transfers[input] = (struct weft_transfer){.produced = end, .start = end};
+      run->transfers[input - run->inputs] = (struct weft_transfer){.produced = end, .start = end};
     }
   } else if (!run->has_transfers) {
     send_over(run, input, to, 2u * action.stage + !forward, end);
   } else {
-    run->inputs[input] = ~end;
+    *input = ~end;
     if (run->queues != NULL) {
       weft_sim_queues_produced(run, 2u * action.stage + !forward);
     }
   }
 }
 
-static void send(struct weft_sim_run *run, struct weft_action action) {
-  struct weft_action recv;
-  if (run->queues != NULL || !weft_action_partner(action, run->program->stage_count, &recv)) {
+static inline void send(struct weft_sim_run *run, struct weft_action action) {
+  const struct weft_stage_run *stage = &run->stages[action.stage];
+  const bool forward = action.op == WEFT_OP_SEND_F;
+  int64_t *inputs = forward ? stage->next : stage->previous;
+  if (inputs == NULL || run->queues != NULL) {
     return;
   }
-  const bool forward = action.op == WEFT_OP_SEND_F;
-  const size_t input = weft_sim_input(run, forward, recv.stage, recv.microbatch);
-  const int64_t made = run->inputs[input];
-  if (made >= 0 || made == WEFT_TIME_UNKNOWN) {
+  int64_t *input = &inputs[action.microbatch];
+  if (*input >= 0 || *input == WEFT_TIME_UNKNOWN) {
     return; /* sent before, or before its producer: then the receiver is found stuck */
   }
-  send_over(run, input, run->rank_of[recv.stage], 2u * action.stage + !forward, ~made);
+  send_over(run, input, forward ? stage->next_rank : stage->previous_rank,
+            2u * action.stage + !forward, ~*input);
 }
 
 /* ---- Collectives: on a stream of their own, after the compute before them ---- */
@@ -209,13 +216,17 @@ static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_
   const int64_t begin = state->clock > state->stream ? state->clock : state->stream;
   state->stream = begin + duration;
   if (action.op == WEFT_OP_UNSHARD) {
-    run->unsharded_at[action.stage] = state->stream;
+    run->stages[action.stage].unsharded_at = state->stream;
   }
   if (run->events != NULL) {
     const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
     struct weft_rank_record *record = &run->records[rank];
     run->events[state->event++] = (struct weft_event){
         .rank = rank, .record = (uint32_t)state->at, .begin = begin, .end = state->stream};
+    if (duration > 0 && !record->has_begun) {
+      record->has_begun = true;
+      record->first_begin = begin;
+    }
     hold(record, 0,
          action.op == WEFT_OP_UNSHARD   ? costs->parameters
          : action.op == WEFT_OP_RESHARD ? -costs->parameters
@@ -226,28 +237,29 @@ static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_
 
 /* ---- The walk ---- */
 
-static inline const int64_t *input_of(const struct weft_sim_run *run, struct weft_action action) {
-  uint32_t producer;
-  return weft_action_input(action, run->program->stage_count, &producer)
-             ? &run->inputs[weft_sim_input(run, action.op == WEFT_OP_F, action.stage,
-                                           action.microbatch)]
-             : NULL;
+/* Where the arrival of an action's input is written; NULL if it needs none. */
+static inline const int64_t *input_of(const struct weft_stage_run *stage,
+                                      struct weft_action action) {
+  const int64_t *inputs = action.op == WEFT_OP_F   ? stage->activations
+                          : action.op != WEFT_OP_W ? stage->gradients
+                                                   : NULL;
+  return inputs != NULL ? &inputs[action.microbatch] : NULL;
 }
 
 /* When a cell can begin, given its inputs, and the input that comes last; false
  * if an arrival is unknown. */
-static inline bool find_begin(const struct weft_sim_run *run, struct weft_rank_run *state,
-                              const struct weft_action *cell, int64_t *begin,
-                              const int64_t **latest, int64_t *unsharded) {
+WALK_INLINE bool find_begin(const struct weft_sim_run *run, struct weft_rank_run *state,
+                            const struct weft_action *cell, int64_t *begin, const int64_t **latest,
+                            int64_t *unsharded) {
   *latest = NULL;
   *unsharded = INT64_MIN;
   for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    const int64_t *input = input_of(run, cell[k]);
-    const int64_t parameters = run->unsharded_at[cell[k].stage];
-    *unsharded = parameters > *unsharded ? parameters : *unsharded;
+    const struct weft_stage_run *stage = &run->stages[cell[k].stage];
+    const int64_t *input = input_of(stage, cell[k]);
+    *unsharded = stage->unsharded_at > *unsharded ? stage->unsharded_at : *unsharded;
     if (input == NULL) {
       continue;
     }
@@ -284,8 +296,8 @@ static void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_ra
 }
 
 /* One compute cell, plain or overlap; false if it has to wait. */
-static inline bool run_compute(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                               const struct weft_action *cell, bool full) {
+WALK_INLINE bool run_compute(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                             const struct weft_action *cell, bool full) {
   const int64_t *latest;
   int64_t begin, unsharded;
   if (!find_begin(run, state, cell, &begin, &latest, &unsharded)) {
@@ -293,8 +305,8 @@ static inline bool run_compute(struct weft_sim_run *run, uint32_t rank, struct w
   }
   int64_t duration = cell->parts > 0
                          ? overlap_duration(run, cell)
-                         : weft_ticks_of(&run->ticks, cell->stage)->compute[cell->op - WEFT_OP_F];
-  if (run->options->rank_factors != NULL || run->options->jitter > 0) {
+                         : run->stages[cell->stage].ticks->compute[cell->op - WEFT_OP_F];
+  if (run->adjusts) {
     duration = adjust(run, rank, state->at, duration);
   }
   const int64_t end = begin + duration;
@@ -311,7 +323,7 @@ static inline bool run_compute(struct weft_sim_run *run, uint32_t rank, struct w
   return true;
 }
 
-static inline void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
+WALK_INLINE void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
   struct weft_rank_run *state = &run->ranks[rank];
   state->waits_for = NULL;
   while (state->at < state->end) {
@@ -375,7 +387,7 @@ static void reset(struct weft_sim_run *run, const int64_t *starts) {
   }
   for (uint32_t s = 0; s < program->stage_count; s++) {
     run->edge_free[2 * s] = run->edge_free[2 * s + 1] = 0;
-    run->unsharded_at[s] = 0;
+    run->stages[s].unsharded_at = 0;
   }
   run->work_count = 0;
   for (uint32_t r = program->rank_count; r-- > 0;) {
@@ -414,6 +426,15 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
   return WEFT_OK;
 }
 
+static bool has_backward(const struct weft_program *program) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))) {
+      return true;
+    }
+  }
+  return false;
+}
+
 static bool has_transfers(const struct weft_program *program) {
   for (uint64_t i = 0; program->level == WEFT_LEVEL_COMMS && i < program->action_count; i++) {
     if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
@@ -421,6 +442,21 @@ static bool has_transfers(const struct weft_program *program) {
     }
   }
   return false;
+}
+
+static void link_stages(struct weft_sim_run *run) {
+  const uint32_t n = run->program->stage_count;
+  for (uint32_t s = 0; s < n; s++) {
+    const bool is_first = s == 0, is_last = s + 1 == n;
+    run->stages[s] = (struct weft_stage_run){
+        .activations = is_first ? NULL : &run->inputs[weft_sim_input(run, true, s, 0)],
+        .gradients = is_last ? NULL : &run->inputs[weft_sim_input(run, false, s, 0)],
+        .next = is_last ? NULL : &run->inputs[weft_sim_input(run, true, s + 1, 0)],
+        .previous = is_first ? NULL : &run->inputs[weft_sim_input(run, false, s - 1, 0)],
+        .next_rank = is_last ? WEFT_RANK_NONE : run->rank_of[s + 1],
+        .previous_rank = is_first ? WEFT_RANK_NONE : run->rank_of[s - 1],
+        .ticks = weft_ticks_of(&run->ticks, s)};
+  }
 }
 
 static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *error) {
@@ -431,14 +467,15 @@ static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *er
   run->rank_of = weft_arena_allocate(arena, n, sizeof *run->rank_of);
   run->inputs = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->inputs);
   run->edge_free = weft_arena_allocate(arena, 2 * (size_t)n, sizeof *run->edge_free);
-  run->unsharded_at = weft_arena_allocate(arena, n, sizeof *run->unsharded_at);
+  run->stages = weft_arena_allocate(arena, n, sizeof *run->stages);
   run->ranks = weft_arena_allocate(arena, p, sizeof *run->ranks);
   run->work = weft_arena_allocate(arena, p, sizeof *run->work);
   if (run->rank_of == NULL || run->inputs == NULL || run->edge_free == NULL ||
-      run->unsharded_at == NULL || run->ranks == NULL || run->work == NULL) {
+      run->stages == NULL || run->ranks == NULL || run->work == NULL) {
     return weft_fail_memory(error, 2 * run->pairs * sizeof *run->inputs);
   }
   (void)weft_placement_infer(program, run->rank_of);
+  link_stages(run);
   return run->options->channel == WEFT_CHANNEL_EDGE ? WEFT_OK : weft_sim_queues_init(run, error);
 }
 
@@ -452,7 +489,9 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                .costs = costs,
                                .options = options,
                                .arena = {.allocator = allocator},
-                               .has_transfers = has_transfers(program)};
+                               .has_transfers = has_transfers(program),
+                               .has_backward = has_backward(program),
+                               .adjusts = options->rank_factors != NULL || options->jitter > 0};
   if (options->channel != WEFT_CHANNEL_EDGE && !run->has_transfers && program->rank_count > 1) {
     return weft_fail(error, WEFT_ERR_USAGE, "lower the table with send/recv first",
                      "shared channels carry SENDs and RECVs, and this table has none");

@@ -48,21 +48,36 @@ struct weft_transfer_queue {
   int64_t free; /* when its last transfer left it */
 };
 
+/* A stage, as the walk needs it: no multiplication and no look-up of neighbours
+ * is left to do per action. */
+struct weft_stage_run {
+  int64_t *activations; /* [microbatch] its inputs for F; NULL: it needs none */
+  int64_t *gradients;   /* [microbatch] for B and I; NULL: it needs none */
+  int64_t *next;        /* the activations of stage+1, or NULL */
+  int64_t *previous;    /* the gradients of stage-1, or NULL */
+  uint32_t next_rank;
+  uint32_t previous_rank;
+  int64_t unsharded_at; /* when its parameters are there */
+  const struct weft_stage_ticks *ticks;
+};
+
 struct weft_sim_run {
   const struct weft_allocator *allocator;
   const struct weft_program *program;
   const struct weft_costs *costs;
   const struct weft_sim_options *options;
   struct weft_ticks ticks;
-  struct weft_arena arena;     /* owns the arrays below */
-  bool has_transfers;          /* SEND and RECV, not a table */
-  uint32_t *rank_of;           /* [stage] */
-  size_t pairs;                /* stages x microbatches */
-  int64_t *inputs;             /* [direction][stage][microbatch]: of F, then of B and I */
-  int64_t *edge_free;          /* [2 x stage] when the boundary's channel is free */
-  int64_t *unsharded_at;       /* [stage] when its parameters are there */
-  struct weft_rank_run *ranks; /* [rank] */
-  uint32_t *work;              /* ranks to look at, a stack */
+  bool has_backward;             /* else activations are free after F */
+  bool adjusts;                  /* times differ by rank or by chance */
+  struct weft_arena arena;       /* owns the arrays below */
+  bool has_transfers;            /* SEND and RECV, not a table */
+  uint32_t *rank_of;             /* [stage] */
+  size_t pairs;                  /* stages x microbatches */
+  int64_t *inputs;               /* [direction][stage][microbatch]: of F, then of B and I */
+  int64_t *edge_free;            /* [2 x stage] when the boundary's channel is free */
+  struct weft_stage_run *stages; /* [stage] */
+  struct weft_rank_run *ranks;   /* [rank] */
+  uint32_t *work;                /* ranks to look at, a stack */
   uint32_t work_count;
 
   /* Shared channels only. */

@@ -30,12 +30,13 @@ class Reader {
   number() {
     let value = 0;
     let scale = 1;
-    for (;;) {
+    for (let bits = 0; bits < 70; bits += 7) {
       const byte = this.byte();
       value += (byte & 127) * scale;
       if (byte < 128) return value;
       scale *= 128;
     }
+    throw new Error('a number is too long');
   }
 
   signed() {
@@ -51,9 +52,11 @@ class Reader {
     return value;
   }
 
-  count(limit, what) {
+  // How many things follow, each of at least so many bytes.
+  count(limit, what, bytesEach) {
     const value = this.number();
     if (value > limit) throw new Error(`${value} ${what} are more than ${limit}`);
+    if (value * bytesEach > this.bytes.length - this.at) throw new Error('the data ends too early');
     return value;
   }
 }
@@ -95,7 +98,8 @@ function readRow(reader, events, rank, first, count, perUnit) {
   for (let id = first; id < first + count; id++) {
     const head = reader.byte();
     events.op[id] = head & 15;
-    events.stage[id] = reader.number();
+    if (!(events.op[id] >= OP.F && events.op[id] <= OP.OVERLAP)) throw new Error('an op is unknown');
+    events.stage[id] = reader.count(RANKS_MAX, 'stages', 0);
     events.microbatch[id] = reader.number();
     events.rank[id] = rank;
     begin += reader.signed();
@@ -106,11 +110,11 @@ function readRow(reader, events, rank, first, count, perUnit) {
 }
 
 function readEvents(reader, picture) {
-  const events = makeEvents(reader.count(EVENTS_MAX, 'events'));
+  const events = makeEvents(reader.count(EVENTS_MAX, 'events', 5));
   picture.rowBegin = new Uint32Array(picture.ranks + 1);
   for (let rank = 0; rank < picture.ranks; rank++) {
     const first = picture.rowBegin[rank];
-    const count = reader.count(events.count - first, 'events of a rank');
+    const count = reader.count(events.count - first, 'events of a rank', 5);
     readRow(reader, events, rank, first, count, picture.ticksPerUnit);
     picture.rowBegin[rank + 1] = first + count;
   }
@@ -121,8 +125,7 @@ function readEvents(reader, picture) {
 }
 
 function readCurve(reader, perUnit) {
-  const count = reader.count(EVENTS_MAX * 2, 'points of memory');
-  if (count > reader.bytes.length) throw new Error('the data ends too early');
+  const count = reader.count(EVENTS_MAX * 2, 'points of memory', 9);
   const curve = { at: new Float64Array(count), size: new Float64Array(count) };
   let at = 0;
   for (let i = 0; i < count; i++) {
@@ -134,7 +137,7 @@ function readCurve(reader, perUnit) {
 }
 
 function readPath(reader, events) {
-  const path = new Uint32Array(reader.count(events.count, 'events of the critical path'));
+  const path = new Uint32Array(reader.count(events.count, 'events of the critical path', 1));
   let id = 0;
   for (let i = 0; i < path.length; i++) {
     id += reader.signed();
@@ -152,8 +155,8 @@ function textField(source, field) {
 function decodePicture(source) {
   const picture = { name: textField(source, 'name'), unit: textField(source, 'unit') };
   const reader = new Reader(bytesOf(textField(source, 'data')));
-  picture.ranks = reader.count(RANKS_MAX, 'ranks');
-  picture.stages = reader.count(RANKS_MAX, 'stages');
+  picture.ranks = reader.count(RANKS_MAX, 'ranks', 113);
+  picture.stages = reader.count(RANKS_MAX, 'stages', 0);
   picture.microbatches = reader.number();
   for (const field of ['ticksPerUnit', 'makespan', 'span', 'bubbleRatio', 'spanBubbleRatio',
     'peakActivation', 'hop']) picture[field] = reader.real();
@@ -174,10 +177,10 @@ function decodePicture(source) {
 function decodeData(text) {
   const source = JSON.parse(text);
   if (source === null || source.schema !== SCHEMA) throw new Error(`this is not "${SCHEMA}"`);
+  if (!Array.isArray(source.pictures) || source.pictures.length === 0) throw new Error('it has no schedule');
   return {
     pictures: source.pictures.map(decodePicture),
     palette: source.palette,
-    ops: source.ops,
     colourBy: source.colourBy === 'stage' ? 'stage' : 'op',
   };
 }

@@ -84,8 +84,11 @@ function axisStep(app) {
 
 function eachTick(app, draw) {
   const step = axisStep(app);
-  const right = app.width - PAD_RIGHT;
-  for (let n = Math.ceil(app.from / step - 1e-9); xOf(app, n * step) <= right + 0.5; n++) draw(n * step, xOf(app, n * step));
+  const right = app.width - PAD_RIGHT + 0.5;
+  const first = Math.ceil(app.from / step - 1e-9);
+  for (let k = 0; k < 100 && xOf(app, (first + k) * step) <= right; k++) {
+    draw((first + k) * step, xOf(app, (first + k) * step));
+  }
 }
 
 function drawGrid(app) {

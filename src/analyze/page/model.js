@@ -105,10 +105,11 @@ function needsOf(model, id) {
 
 // Where the data of a transfer was made: through RECV and SEND to the action.
 function producerOf(model, id) {
+  const { op } = model.picture.events;
   let at = id;
-  while (isTransfer(model.picture.events.op[at])) {
+  for (let hops = 0; isTransfer(op[at]); hops++) {
     const needs = needsOf(model, at);
-    if (needs.length === 0) return NONE;
+    if (needs.length === 0 || hops > 2) return NONE;
     at = needs[0];
   }
   return at;
