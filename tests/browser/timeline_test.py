@@ -2,8 +2,10 @@
 zooms, types and loads, from pages that the command made. browser.bats makes the
 pages and runs this in their folder; screenshots are left there too."""
 
+import base64
 import json
 import os
+import random
 import re
 import unittest
 
@@ -306,6 +308,39 @@ class Timeline(unittest.TestCase):
         for name, text in bad:
             self.load(f"bad-{name}.json", text)
             self.assertIn(f"bad-{name}.json is not a Weft timeline: ", self.page.text("#message"))
+        self.page.hover(*self.centre("0B0"))
+        self.assertEqual(self.tooltip(), HOVERED["0B0"])
+        self.expect_quiet()
+
+    def test_damaged_data_never_breaks_the_page(self):
+        self.open(SMALL)
+        data = json.loads(self.data_of("overlaps.html"))
+        stream = bytearray(base64.b64decode(data["pictures"][0]["data"]))
+        chance = random.Random(7)
+        texts = []
+        for _ in range(24):
+            damaged = bytearray(stream)
+            for _ in range(chance.choice([1, 2, 8])):
+                damaged[chance.randrange(len(damaged))] = chance.randrange(256)
+            data["pictures"][0]["data"] = base64.b64encode(damaged).decode()
+            texts.append(json.dumps(data))
+        shown = self.page.run("""
+            const drop = (text) => {
+              const carried = new DataTransfer();
+              carried.items.add(new File([text], 'damaged.json'));
+              document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: carried, bubbles: true }));
+            };
+            arguments[0].forEach(drop);""", texts)
+        self.assertIsNone(shown)
+        for _ in range(60):  # each is read in its own time
+            self.page.frame()
+        cards = self.page.run("return document.querySelectorAll('.card').length")
+        self.assertGreater(cards, 1)  # some damage shows as other times
+        self.assertLess(cards, 25)    # other damage is found
+        self.page.press("p", "p", "c", "+", "-", "0")
+        self.page.run("document.querySelectorAll('.card button').forEach((b, k) => { if (k > 0) document.querySelectorAll('.card button')[1].click(); })")
+        self.page.frame()
+        self.page.press("0")
         self.page.hover(*self.centre("0B0"))
         self.assertEqual(self.tooltip(), HOVERED["0B0"])
         self.expect_quiet()
