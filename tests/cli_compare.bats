@@ -50,6 +50,16 @@ document() {
   [ "$(document .winner.v -p 4 -m 8 --hop 1)" -lt 4 ]
 }
 
+@test "compare -v: costs are of a stage, as for sim" {
+  "$WEFT" compare -p 4 -m 8 -v 2 --json >c.json
+  for name in Interleaved1F1B InterleavedZeroBubble LoopedBFS ZBVZeroBubble DualPipeV; do
+    "$WEFT" gen "$name" -p 4 -v 2 -m 8 | "$WEFT" sim --json >s.json
+    for field in makespan span peak_activation; do
+      [ "$(jq ".schedules[] | select(.name == \"$name\") | .$field" c.json)" = "$(jq ".$field" s.json)" ]
+    done
+  done
+}
+
 @test "compare -v: only that v; the others are left out with the reason" {
   "$WEFT" compare -p 4 -m 7 -v 2 --json >c.json
   [ "$(jq -c '[.schedules[].v] | unique' c.json)" = '[2]' ]

@@ -161,8 +161,9 @@ static const struct weft_cli_verb verbs[] = {
      "Simulates every schedule that takes the given shape, best first, says which one wins and "
      "why, and sets apart those over --memory. Without -v: v = 1, 2 and 4, as far as the recipe "
      "goes. Exit status 1: none fits into the memory.\n"
-     "Costs given by options, or by a file with one entry, are those of a rank's whole share of "
-     "the model: with v stages per rank each stage takes 1/v of its time and of its memory, and "
+     "With -v costs are of a stage, as for sim. Without it, schedules with different v cut the "
+     "same model: then costs given by options, or by a file with one entry, are those of a rank's "
+     "whole share, with v stages per rank each stage takes 1/v of its time and of its memory, and "
      "a transfer takes what it takes. A file with one entry per stage compares the schedules "
      "with that many stages.",
      "weft compare -p 4 -m 8 --memory 4", weft_cli_verb_compare},

@@ -1,8 +1,9 @@
 /* `weft compare`: every schedule for a shape, simulated and ranked.
  *
- * Schedules with different v cut the same model into more or fewer stages. To be
- * fair, costs that are not of each stage are those of a rank's whole share, and
- * one of its v stages takes 1/v of them. Simulated is the other way round, with
+ * Costs are of a stage, as everywhere, when v is given or the file has one entry
+ * per stage. Otherwise schedules with different v cut the same model into more or
+ * fewer stages: to be fair, costs are those of a rank's whole share then, and one
+ * of its v stages takes 1/v of them. Simulated is the other way round, with
  * whole stages and transfers v times as long, and the result is divided by v:
  * so times stay whole where they were. */
 #include <inttypes.h>
@@ -142,10 +143,10 @@ static int try_all(struct contest *contest) {
 static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs,
                       struct weft_cli_ranking *ranking) {
   struct weft_shape *shape = &ranking->shape;
+  ranking->per_stage = costs->stage_count != 1 || shape->stages_per_rank != 0;
   if (costs->stage_count == 1) {
     return WEFT_CLI_OK;
   }
-  ranking->per_stage = true;
   if (costs->stage_count % shape->ranks != 0 ||
       (shape->stages_per_rank != 0 &&
        costs->stage_count != (uint64_t)shape->ranks * shape->stages_per_rank)) {
