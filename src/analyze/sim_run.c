@@ -36,10 +36,13 @@ static inline void wake(struct weft_sim_run *run, uint32_t rank, const int64_t *
 
 /* ---- Durations ---- */
 
-/* Deterministic noise: the same for a seed, a rank and a record, whatever the
- * order of the walk. Sum of uniforms, near enough to a normal distribution. */
+/* Deterministic noise: the same for a seed and a record, whatever the order of
+ * the walk. Both are scrambled first, or neighbouring seeds would share most of
+ * their numbers. Sum of uniforms, near enough to a normal distribution. */
 static double noise(const struct weft_sim_run *run, uint64_t record) {
-  struct weft_random random = {.state = run->options->seed * UINT64_C(0x9e3779b97f4a7c15) + record};
+  struct weft_random scramble = {.state = run->options->seed};
+  struct weft_random random = {.state = weft_random_next(&scramble) ^ record};
+  random.state = weft_random_next(&random);
   double sum = 0;
   for (int k = 0; k < 12; k++) {
     sum += (double)(weft_random_next(&random) >> 11) * 0x1p-53;
