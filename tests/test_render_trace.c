@@ -232,6 +232,7 @@ static void note_event(const struct trace_event *event, struct rank_facts *facts
     note_gap(event, facts);
   } else if (event->phase == 'X') {
     assert_int_not_equal(event->tid, COMPUTE);
+    note_gap(event, facts); /* a collective ends the idle time at the start */
   } else if (event->phase == 'C') {
     facts->last = number_at(event->args, "activation");
     facts->peak = fmax(facts->peak, facts->last);

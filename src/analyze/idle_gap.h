@@ -18,9 +18,10 @@ struct weft_idle_gap {
                                  UNSHARD; WEFT_EVENT_NONE at the start */
 };
 
-/* The gap before a compute event or an overlap's header. `idle_from` is when
- * the rank ended its compute before it, or, before its first, when the first
- * rank of all began; `first` says which. */
+/* The gap before a compute event or an overlap's header. `idle_from` is when the
+ * rank ended its compute before it. Before its first: when its first collective
+ * began, if there is one; else when the first rank of all began, and `first` is
+ * set. */
 struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
                                           const struct weft_links *links, uint64_t event,
                                           int64_t idle_from, bool first);

@@ -168,9 +168,7 @@ static void add_slice(struct trace *trace, const struct slice *slice,
   add_time(trace, "dur", slice->end - slice->begin);
   weft_text_add(trace->text, ",\"args\":{");
   add_action_args(trace, action);
-  if (gap != NULL) {
-    add_gap_args(trace, gap);
-  }
+  add_gap_args(trace, gap);
   weft_text_add(trace->text, "}}");
 }
 
@@ -261,19 +259,26 @@ static bool is_compute(uint8_t op) {
   return weft_op_in(op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
 }
 
-/* When a rank's compute before this one ended, while its row is walked. */
+/* Where the walk along a rank's row stands. */
 struct walk {
-  int64_t idle_from; /* ticks */
-  bool first;
+  int64_t idle_from;  /* ticks: when its compute before this ended, or it began */
+  bool first;         /* it has done nothing yet, only transfers */
   uint64_t cell_end;  /* one past the records of the overlap walked last */
   struct slice slice; /* the last one */
 };
 
+/* Whether the rank does something: compute, or a collective that takes time. */
+static bool is_start(const struct weft_program *program, const struct weft_event *event) {
+  const uint8_t op = program->actions[event->record].op;
+  return is_compute(op) || (weft_op_in(op, WEFT_OPS_SHARD) && event->end > event->begin);
+}
+
+/* Of all ranks. */
 static int64_t first_begin(const struct weft_simulation *simulation) {
   int64_t first = INT64_MAX;
   for (uint64_t i = 0; i < simulation->event_count; i++) {
     const struct weft_event *event = &simulation->events[i];
-    if (event->begin < first && is_compute(simulation->program->actions[event->record].op)) {
+    if (event->begin < first && is_start(simulation->program, event)) {
       first = event->begin;
     }
   }
@@ -294,14 +299,28 @@ static void add_compute(struct trace *trace, uint64_t number, struct walk *walk)
   walk->cell_end = (uint64_t)event->record + weft_cell_records(action);
 }
 
-static void add_transfer(struct trace *trace, const struct weft_action *action, struct walk *walk) {
+/* A collective that comes before all compute ends the idle time at the start. */
+static struct weft_idle_gap gap_at_start(const struct weft_program *program,
+                                         const struct weft_event *event, struct walk *walk) {
+  struct weft_idle_gap gap = {.cause = WEFT_IDLE_START, .awaited = WEFT_EVENT_NONE};
+  if (walk->first && is_start(program, event)) {
+    gap.ticks = event->begin - walk->idle_from;
+    walk->idle_from = event->begin;
+    walk->first = false;
+  }
+  return gap;
+}
+
+static void add_beside(struct trace *trace, const struct weft_event *event, struct walk *walk) {
+  const struct weft_action *action = &trace->program->actions[event->record];
+  const struct weft_idle_gap gap = gap_at_start(trace->program, event, walk);
   struct slice *slice = &walk->slice;
   const struct weft_lane *lane_new;
   slice->tid = weft_tracks_place(&trace->tracks, *action, slice->begin, slice->end, &lane_new);
   if (lane_new != NULL) {
     add_thread(trace, slice->rank, slice->tid, lane_new);
   }
-  add_slice(trace, slice, action, NULL);
+  add_slice(trace, slice, action, &gap);
 }
 
 /* The parts of an overlap are inside its header's slice. */
@@ -314,7 +333,7 @@ static void add_event(struct trace *trace, uint64_t number, struct walk *walk) {
     if (is_compute(action->op)) {
       add_compute(trace, number, walk);
     } else {
-      add_transfer(trace, action, walk);
+      add_beside(trace, event, walk);
     }
   }
   add_flows(trace, event->record, &walk->slice);
