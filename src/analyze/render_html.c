@@ -130,21 +130,18 @@ static void pack_totals(struct packer *packer, const struct weft_picture *pictur
   pack_real(packer, hop_time(picture->costs));
 }
 
-static void pack_rank_times(struct packer *packer, const struct page_picture *page, uint32_t rank) {
-  const struct weft_simulation *simulation = page->picture->simulation;
-  const struct weft_rank_times *times = &simulation->ranks[rank];
-  const double earliest = (double)page->earliest / simulation->ticks_per_unit;
+static void pack_rank_times(struct packer *packer, const struct weft_rank_times *times) {
   pack_real(packer, times->busy);
   pack_real(packer, times->idle);
-  pack_real(packer, times->first_start - earliest);
-  pack_real(packer, times->last_end - earliest);
+  pack_real(packer, times->first_start);
+  pack_real(packer, times->last_end);
   pack_real(packer, times->span);
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
     pack_real(packer, times->idle_by_cause[cause]);
   }
   pack_real(packer, times->peak_activation);
   pack_real(packer, times->peak_memory);
-  pack_real(packer, times->peak_at - earliest);
+  pack_real(packer, times->peak_at);
   pack_number(packer, times->receive_buffers_peak);
 }
 
@@ -288,7 +285,7 @@ static enum weft_status pack_picture(struct packer *packer, struct page_picture 
   const struct weft_simulation *simulation = page->picture->simulation;
   pack_totals(packer, page->picture);
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
-    pack_rank_times(packer, page, rank);
+    pack_rank_times(packer, &simulation->ranks[rank]);
   }
   pack_events(packer, page);
   WEFT_TRY(pack_memory(packer, page, error));

@@ -76,11 +76,36 @@ class Timeline(unittest.TestCase):
             return Array.from(document.querySelectorAll('#selection h3')).map((head) =>
               [head.innerText, ...Array.from(head.nextElementSibling.children).map((c) => c.innerText)])""")
 
-    def load(self, name, text):
-        with open(name, "w", encoding="utf-8") as file:
-            file.write(text)
+    def forget_message(self):
+        self.page.run("document.getElementById('message').textContent = ''")
+
+    def message_after_loading(self):
+        """Files are read in their own time; what came of it is said."""
+        for _ in range(500):
+            message = self.page.text("#message")
+            if message:
+                self.page.frame()
+                return message
+            self.page.frame()
+        return self.fail("nothing was said about a file")
+
+    def load(self, name, text=None):
+        if text is not None:
+            with open(name, "w", encoding="utf-8") as file:
+                file.write(text)
+        self.forget_message()
         self.page.choose_file("#load", name)
-        self.page.frame()
+        return self.message_after_loading()
+
+    def drop(self, name, text):
+        self.forget_message()
+        self.page.run("""
+            const carried = new DataTransfer();
+            carried.items.add(new File([arguments[1]], arguments[0]));
+            const options = { dataTransfer: carried, bubbles: true, cancelable: true };
+            document.body.dispatchEvent(new DragEvent('dragover', options));
+            document.body.dispatchEvent(new DragEvent('drop', options));""", name, text)
+        return self.message_after_loading()
 
     def data_of(self, name):
         with open(name, encoding="utf-8") as file:
@@ -238,9 +263,8 @@ class Timeline(unittest.TestCase):
 
     def test_load_another(self):
         self.open(SMALL)
-        self.page.choose_file("#load", "overlaps.html")
-        self.page.frame()
-        self.assertEqual(self.page.text("#message"), "overlaps.html is shown below; units differ: ms, none")
+        self.assertEqual(self.load("overlaps.html"),
+                         "overlaps.html is shown below; units differ: ms, none")
         self.assertEqual(self.page.run("return document.querySelectorAll('.card').length"), 2)
         self.assertIn("% longer than the first", self.page.text(".card .compare"))
         begin, end = self.ask("window()")
@@ -252,20 +276,13 @@ class Timeline(unittest.TestCase):
         self.page.run("document.querySelectorAll('.card button')[1].click()")
         self.page.frame()
         self.assertEqual(self.ask("window()"), [0, 14])
-        self.load("data.json", self.data_of(SMALL))
-        self.assertEqual(self.page.text("#message"), "data.json is shown below")
+        self.assertEqual(self.load("data.json", self.data_of(SMALL)), "data.json is shown below")
         self.expect_quiet()
 
     def test_drop(self):
         self.open(SMALL)
-        self.page.run("""
-            const carried = new DataTransfer();
-            carried.items.add(new File([arguments[0]], 'dropped.json'));
-            const options = { dataTransfer: carried, bubbles: true, cancelable: true };
-            document.body.dispatchEvent(new DragEvent('dragover', options));
-            document.body.dispatchEvent(new DragEvent('drop', options));""", self.data_of("pair.html"))
-        self.page.frame()
-        self.assertEqual(self.page.text("#message"), "dropped.json is shown below")
+        self.assertEqual(self.drop("dropped.json", self.data_of("pair.html")),
+                         "dropped.json is shown below")
         self.assertEqual(self.page.run("return document.querySelectorAll('.card').length"), 3)
         self.assertTrue(self.page.run("return document.getElementById('drop').hidden"))
 
@@ -306,8 +323,8 @@ class Timeline(unittest.TestCase):
                ("page", "<html></html>"), ("cut", json.dumps(cut)), ("wild", json.dumps(wild)),
                ("other", json.dumps(other)), ("nameless", json.dumps(nameless))]
         for name, text in bad:
-            self.load(f"bad-{name}.json", text)
-            self.assertIn(f"bad-{name}.json is not a Weft timeline: ", self.page.text("#message"))
+            self.assertIn(f"bad-{name}.json is not a Weft timeline: ",
+                          self.load(f"bad-{name}.json", text))
         self.page.hover(*self.centre("0B0"))
         self.assertEqual(self.tooltip(), HOVERED["0B0"])
         self.expect_quiet()
@@ -317,23 +334,12 @@ class Timeline(unittest.TestCase):
         data = json.loads(self.data_of("overlaps.html"))
         stream = bytearray(base64.b64decode(data["pictures"][0]["data"]))
         chance = random.Random(7)
-        texts = []
         for _ in range(24):
             damaged = bytearray(stream)
             for _ in range(chance.choice([1, 2, 8])):
                 damaged[chance.randrange(len(damaged))] = chance.randrange(256)
             data["pictures"][0]["data"] = base64.b64encode(damaged).decode()
-            texts.append(json.dumps(data))
-        shown = self.page.run("""
-            const drop = (text) => {
-              const carried = new DataTransfer();
-              carried.items.add(new File([text], 'damaged.json'));
-              document.body.dispatchEvent(new DragEvent('drop', { dataTransfer: carried, bubbles: true }));
-            };
-            arguments[0].forEach(drop);""", texts)
-        self.assertIsNone(shown)
-        for _ in range(60):  # each is read in its own time
-            self.page.frame()
+            self.drop("damaged.json", json.dumps(data))
         cards = self.page.run("return document.querySelectorAll('.card').length")
         self.assertGreater(cards, 1)  # some damage shows as other times
         self.assertLess(cards, 25)    # other damage is found

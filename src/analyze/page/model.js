@@ -190,11 +190,19 @@ function explainGap(model, id, from, to, stretches) {
   pushStretch(stretches, queueEnd, to, data, id);
 }
 
+// Gathering parameters is a start too: what follows it waits for something.
+function startsByGathering(model, rank) {
+  const { shards, compute } = model.lanes[rank];
+  const { events } = model.picture;
+  const timed = shards.ids.find((id) => events.end[id] > events.begin[id]);
+  return timed !== undefined && (compute.ids.length === 0 || timed < compute.ids[0]);
+}
+
 function idleOf(model, rank) {
   const { events } = model.picture;
   const stretches = [];
   let free = model.origin;
-  let started = false;
+  let started = startsByGathering(model, rank);
   for (const id of model.lanes[rank].compute.ids) {
     if (events.begin[id] > free) {
       if (started) explainGap(model, id, free, events.begin[id], stretches);
@@ -203,12 +211,12 @@ function idleOf(model, rank) {
     started = true;
     free = Math.max(free, events.end[id]);
   }
-  pushStretch(stretches, free, model.origin + model.picture.makespan, CAUSE.END, NONE);
+  pushStretch(stretches, free, model.origin + model.picture.makespan, started ? CAUSE.END : CAUSE.START, NONE);
   return { stretches, begin: Float64Array.from(stretches, (s) => s.begin),
     end: Float64Array.from(stretches, (s) => s.end) };
 }
 
-// First begin and last end of everything, and the begin of the first compute.
+// First begin and last end of everything, and the begin of the first work.
 function measure(model) {
   const { events } = model.picture;
   model.first = Infinity;
@@ -217,7 +225,8 @@ function measure(model) {
   for (let id = 0; id < events.count; id++) {
     model.first = Math.min(model.first, events.begin[id]);
     model.last = Math.max(model.last, events.end[id]);
-    if (isCompute(events.op[id])) model.origin = Math.min(model.origin, events.begin[id]);
+    const works = isCompute(events.op[id]) || (isShard(events.op[id]) && events.end[id] > events.begin[id]);
+    if (works) model.origin = Math.min(model.origin, events.begin[id]);
   }
   if (model.origin === Infinity) model.origin = 0;
   if (!(model.last > model.first)) Object.assign(model, { first: 0, last: 1 });
