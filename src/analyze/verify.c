@@ -32,16 +32,39 @@ struct weft_place weft_place_of(const struct weft_program *program, uint32_t ran
  * if it occurs about as often as the others: in a right table every microbatch
  * occurs equally often, and every stage nearly so. */
 
-/* The value that more than half of the non-zero entries have, or the largest
- * entry (Boyer and Moore's vote). */
+static uint64_t count_up_to(const uint32_t *counts, uint64_t size, uint32_t limit) {
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < size; i++) {
+    found += counts[i] > 0 && counts[i] <= limit;
+  }
+  return found;
+}
+
+/* The smallest value that more than half of the non-zero entries do not exceed, by
+ * halving the range: no copy to sort. */
+static uint32_t median(const uint32_t *counts, uint64_t size) {
+  const uint64_t half = count_up_to(counts, size, UINT32_MAX) / 2 + 1;
+  uint32_t low = 0, high = UINT32_MAX;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (count_up_to(counts, size, middle) >= half) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/* The value that more than half of the non-zero entries have (Boyer and Moore's
+ * vote), which a right table settles in two walks; else the median. */
 static uint32_t typical(const uint32_t *counts, uint64_t size) {
-  uint32_t candidate = 0, largest = 0;
+  uint32_t candidate = 0;
   uint64_t lead = 0, votes = 0, voters = 0;
   for (uint64_t i = 0; i < size; i++) {
     if (counts[i] == 0) {
       continue;
     }
-    largest = counts[i] > largest ? counts[i] : largest;
     if (lead == 0) {
       candidate = counts[i];
     }
@@ -51,7 +74,7 @@ static uint32_t typical(const uint32_t *counts, uint64_t size) {
     voters += counts[i] != 0;
     votes += counts[i] == candidate;
   }
-  return 2 * votes > voters ? candidate : largest;
+  return 2 * votes > voters ? candidate : median(counts, size);
 }
 
 /* 1 + the largest number that occurs more than half as often as is typical, or
