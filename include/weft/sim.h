@@ -104,9 +104,11 @@ WEFT_API enum weft_status weft_period(const struct weft_allocator *allocator,
                                       const struct weft_sim_options *options, double *period,
                                       struct weft_error *error);
 
-/* The chain of actions that decides the makespan: event numbers, first to last;
- * each begins when the one before it, or its transfer, has ended. The caller
- * gives room for `room` numbers; *count is how many there are in all. */
+/* The chain of actions that decides the makespan: event numbers, first to last.
+ * Each begins when the one before it has ended, or when the transfer of what that
+ * one made has; a gap between them is that transfer, and its wait for a channel
+ * that others occupied. The caller gives room for `room` numbers; *count is how
+ * many there are in all. */
 WEFT_API enum weft_status weft_critical_path(const struct weft_allocator *allocator,
                                              const struct weft_simulation *simulation,
                                              uint64_t *events, uint64_t room, uint64_t *count,
