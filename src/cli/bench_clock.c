@@ -3,6 +3,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
@@ -16,6 +17,15 @@ static uint64_t read_ns(clockid_t clock) {
 uint64_t weft_cli_clock_ns(void) { return read_ns(CLOCK_MONOTONIC); }
 
 uint64_t weft_cli_cpu_ns(void) { return read_ns(CLOCK_PROCESS_CPUTIME_ID); }
+
+uint64_t weft_cli_system_ns(void) {
+  struct rusage usage;
+  if (getrusage(RUSAGE_SELF, &usage) != 0) {
+    return 0;
+  }
+  return (uint64_t)usage.ru_stime.tv_sec * UINT64_C(1000000000) +
+         (uint64_t)usage.ru_stime.tv_usec * 1000;
+}
 
 uint64_t weft_cli_median(uint64_t *samples, size_t count) {
   for (size_t i = 1; i < count; i++) {

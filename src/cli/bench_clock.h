@@ -7,6 +7,8 @@
 /* Of the clock on the wall, and the time this process was given. */
 uint64_t weft_cli_clock_ns(void);
 uint64_t weft_cli_cpu_ns(void);
+/* The part of it that the system took, above all to hand out memory. */
+uint64_t weft_cli_system_ns(void);
 
 /* Sorts the samples; of an even number, the lower middle. */
 uint64_t weft_cli_median(uint64_t *samples, size_t count);
