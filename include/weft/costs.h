@@ -15,12 +15,13 @@ extern "C" {
 /* Of one stage. Times are in the costs' unit, sizes in whatever unit the user
  * counts memory in. Fields left out of a file have the value given here. */
 struct weft_stage_costs {
-  double f;                  /* forward; 1 */
-  double i;                  /* input gradient; 1 */
-  double w;                  /* weight gradient; 1 */
-  double b;                  /* full backward; i + w */
-  double overlap_f_b;        /* an overlap whose F is of this stage; f + b (b: of its B's stage) when < 0 */
-  double activation;         /* held from the start of F to the end of I or B; 1 */
+  double f; /* forward; 1 */
+  double i; /* input gradient; 1 */
+  double w; /* weight gradient; 1 */
+  double b; /* full backward; i + w */
+  double
+      overlap_f_b;   /* an overlap whose F is of this stage; f + b (b: of its B's stage) when < 0 */
+  double activation; /* held from the start of F to the end of I or B; 1 */
   double activation_after_i; /* held from then to the end of W; 1 */
   double unshard;            /* time of UNSHARD; 0 */
   double reduce_grad;        /* time of REDUCE_GRAD; 0 */
@@ -52,9 +53,9 @@ WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocat
 /* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...}}.
  * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown
  * fields, duplicates, negative, NaN, infinite and absurd numbers are refused. */
-WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator,
-                                           const char *text, size_t size, const char *name,
-                                           struct weft_costs **out, struct weft_error *error);
+WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,
+                                           size_t size, const char *name, struct weft_costs **out,
+                                           struct weft_error *error);
 WEFT_API void weft_costs_destroy(struct weft_costs *costs);
 
 /* The entry of a stage. */

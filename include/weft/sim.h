@@ -54,27 +54,28 @@ struct weft_rank_times {
   double peak_activation; /* activations alone */
   double peak_memory;     /* with parameters and gradients */
   double peak_at;         /* when the activations peak first */
-  uint32_t receive_buffers_peak; /* messages that have arrived or are arriving and are not consumed */
+  uint32_t
+      receive_buffers_peak; /* messages that have arrived or are arriving and are not consumed */
 };
 
 struct weft_simulation {
   const struct weft_program *program; /* borrowed */
   double ticks_per_unit;
-  double makespan;          /* first start on any rank to last end on any */
-  double span;              /* the largest over ranks */
-  double bubble_ratio;      /* idle share of ranks x makespan */
-  double span_bubble_ratio; /* 1 - busy / span of the rank with the largest span */
-  double peak_activation;   /* the largest over ranks */
+  double makespan;               /* first start on any rank to last end on any */
+  double span;                   /* the largest over ranks */
+  double bubble_ratio;           /* idle share of ranks x makespan */
+  double span_bubble_ratio;      /* 1 - busy / span of the rank with the largest span */
+  double peak_activation;        /* the largest over ranks */
   struct weft_rank_times *ranks; /* [rank_count] */
   struct weft_event *events;     /* [event_count], rank after rank, each in program order */
   uint64_t event_count;
-  const uint64_t *event_begin;   /* [rank_count + 1] into events */
+  const uint64_t *event_begin; /* [rank_count + 1] into events */
 };
 
 struct weft_sim_options {
-  enum weft_channel channel; /* default edge */
+  enum weft_channel channel;  /* default edge */
   const double *rank_factors; /* [rank_count] compute takes this many times as long; NULL: all 1 */
-  double jitter;             /* standard deviation of an action's time, as a share of it; 0 */
+  double jitter;              /* standard deviation of an action's time, as a share of it; 0 */
   uint64_t seed;
 };
 

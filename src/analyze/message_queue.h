@@ -10,19 +10,18 @@
 
 struct weft_message_queue {
   const struct weft_allocator *allocator;
-  uint32_t edge_count;    /* 2n */
+  uint32_t edge_count; /* 2n */
   uint32_t channel_count;
   uint64_t message_count;
-  uint32_t *channel_of;   /* [edge] */
-  uint32_t *first;        /* [channel + 1] into messages */
-  uint32_t *messages;     /* [message] record of the SEND */
+  uint32_t *channel_of; /* [edge] */
+  uint32_t *first;      /* [channel + 1] into messages */
+  uint32_t *messages;   /* [message] record of the SEND */
 };
 
 /* Of a program whose SENDs are in range and on their stage's rank. False when
  * out of memory. */
 bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_verify_context *context,
-                             enum weft_channel channel);
+                             const struct weft_verify_context *context, enum weft_channel channel);
 void weft_message_queue_finish(struct weft_message_queue *queue);
 
 #endif

@@ -350,7 +350,7 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
  * ended; the next step begins there. The map is linear in the algebra of maxima
  * and sums, so after some steps the times repeat, shifted by a constant every
  * few steps: that constant over the number of steps is the period. */
-enum { PERIOD_STEPS_MAX = 64, PERIOD_CYCLE_MAX = 8 };
+enum { PERIOD_HALF = 32, PERIOD_STEPS_MAX = 2 * PERIOD_HALF, PERIOD_CYCLE_MAX = 8 };
 
 /* Whether now and then differ by the same shift on every rank. */
 static bool is_shifted(const int64_t *now, const int64_t *then, uint32_t ranks) {
@@ -381,8 +381,8 @@ static enum weft_status find_period(struct weft_sim_run *run, int64_t *history, 
   }
   /* Not yet settled: the mean of the second half is within 1/32 of a step. */
   const int64_t *last = history + (size_t)PERIOD_STEPS_MAX * p;
-  const int64_t *half = history + (size_t)(PERIOD_STEPS_MAX / 2) * p;
-  *period = (double)(last[0] - half[0]) / (PERIOD_STEPS_MAX / 2) / run->ticks.per_unit;
+  const int64_t *half = history + (size_t)PERIOD_HALF * p;
+  *period = (double)(last[0] - half[0]) / PERIOD_HALF / run->ticks.per_unit;
   return WEFT_OK;
 }
 

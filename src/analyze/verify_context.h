@@ -67,8 +67,7 @@ static inline uint32_t weft_edge_of_send(struct weft_action send) {
 }
 
 /* Place of a record: walks the row, so only for what is reported. */
-struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank,
-                                uint64_t record);
+struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank, uint64_t record);
 
 /* The parts, in the order in which they run. Each adds findings; the status
  * is for running out of memory alone. */

@@ -6,8 +6,7 @@
 
 static uint32_t words_for(uint32_t size) { return (size >> 6) + 1; }
 
-bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator,
-                    uint32_t size) {
+bool weft_bits_init(struct weft_bits *bits, const struct weft_allocator *allocator, uint32_t size) {
   const uint32_t counts[WEFT_BITS_LEVELS] = {words_for(size), words_for(size >> 6),
                                              words_for(size >> 12)};
   *bits = (struct weft_bits){

@@ -39,8 +39,7 @@ enum weft_status weft_fail(struct weft_error *error, enum weft_status status, co
   mark_cut(error->message, sizeof error->message,
            vsnprintf(error->message, sizeof error->message, format, arguments));
   va_end(arguments);
-  mark_cut(error->hint, sizeof error->hint,
-           snprintf(error->hint, sizeof error->hint, "%s", hint));
+  mark_cut(error->hint, sizeof error->hint, snprintf(error->hint, sizeof error->hint, "%s", hint));
   return status;
 }
 

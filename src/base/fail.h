@@ -6,12 +6,12 @@
 #include <weft/base.h>
 
 /* Returns the status of a failing call to the caller. */
-#define WEFT_TRY(call)                              \
-  do {                                              \
+#define WEFT_TRY(call)                               \
+  do {                                               \
     const enum weft_status weft_try_status = (call); \
-    if (weft_try_status < 0) {                      \
-      return weft_try_status;                       \
-    }                                               \
+    if (weft_try_status < 0) {                       \
+      return weft_try_status;                        \
+    }                                                \
   } while (0)
 
 /* Fills *error (unless NULL) and returns `status`. The message is formatted,

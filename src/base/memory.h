@@ -11,7 +11,8 @@ void *weft_array_allocate(const struct weft_allocator *allocator, size_t count, 
 /* The same, cleared. */
 void *weft_array_allocate_zero(const struct weft_allocator *allocator, size_t count, size_t size);
 /* NULL is fine; count and size as given at allocation. */
-void weft_array_free(const struct weft_allocator *allocator, void *array, size_t count, size_t size);
+void weft_array_free(const struct weft_allocator *allocator, void *array, size_t count,
+                     size_t size);
 
 /* Blocks that live and die together. Zero-initialise and set `allocator`. */
 struct weft_arena {

@@ -29,14 +29,13 @@ static inline bool weft_action_equal(struct weft_action a, struct weft_action b)
 
 /* Sets of ops as bit masks. */
 #define WEFT_OP_BIT(op) (1u << (op))
-#define WEFT_OPS_COMPUTE                                                       \
+#define WEFT_OPS_COMPUTE                                                      \
   (WEFT_OP_BIT(WEFT_OP_F) | WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I) | \
    WEFT_OP_BIT(WEFT_OP_W))
 #define WEFT_OPS_SEND (WEFT_OP_BIT(WEFT_OP_SEND_F) | WEFT_OP_BIT(WEFT_OP_SEND_B))
 #define WEFT_OPS_RECV (WEFT_OP_BIT(WEFT_OP_RECV_F) | WEFT_OP_BIT(WEFT_OP_RECV_B))
-#define WEFT_OPS_SHARD                                             \
-  (WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD) | \
-   WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD))
+#define WEFT_OPS_SHARD \
+  (WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD) | WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD))
 /* Ops whose result crosses to the neighbour stage: F downwards, B and I upwards. */
 #define WEFT_OPS_GRADIENT (WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
 
@@ -83,17 +82,29 @@ static inline bool weft_action_partner(struct weft_action action, uint32_t stage
   uint32_t stage = action.stage;
   uint8_t op;
   switch (action.op) {
-    case WEFT_OP_SEND_F: stage = stage + 1u; op = WEFT_OP_RECV_F; break;
-    case WEFT_OP_RECV_F: stage = stage - 1u; op = WEFT_OP_SEND_F; break;
-    case WEFT_OP_SEND_B: stage = stage - 1u; op = WEFT_OP_RECV_B; break;
-    case WEFT_OP_RECV_B: stage = stage + 1u; op = WEFT_OP_SEND_B; break;
+    case WEFT_OP_SEND_F:
+      stage = stage + 1u;
+      op = WEFT_OP_RECV_F;
+      break;
+    case WEFT_OP_RECV_F:
+      stage = stage - 1u;
+      op = WEFT_OP_SEND_F;
+      break;
+    case WEFT_OP_SEND_B:
+      stage = stage - 1u;
+      op = WEFT_OP_RECV_B;
+      break;
+    case WEFT_OP_RECV_B:
+      stage = stage + 1u;
+      op = WEFT_OP_SEND_B;
+      break;
     default: return false;
   }
   if (stage >= stage_count) { /* also "stage -1" */
     return false;
   }
-  *partner = (struct weft_action){
-      .op = op, .stage = (uint16_t)stage, .microbatch = action.microbatch};
+  *partner =
+      (struct weft_action){.op = op, .stage = (uint16_t)stage, .microbatch = action.microbatch};
   return true;
 }
 

@@ -25,8 +25,8 @@ enum weft_status weft_pairs_check(uint32_t stages, uint32_t microbatches, uint64
 
 enum weft_status weft_pairs_count(const struct weft_program *program, size_t *count,
                                   struct weft_error *error) {
-  WEFT_TRY(weft_pairs_check(program->stage_count, program->microbatch_count,
-                            program->action_count, error));
+  WEFT_TRY(weft_pairs_check(program->stage_count, program->microbatch_count, program->action_count,
+                            error));
   *count = (size_t)program->stage_count * program->microbatch_count;
   return WEFT_OK;
 }

@@ -22,8 +22,7 @@ void weft_program_builder_init(struct weft_program_builder *builder,
   *builder = (struct weft_program_builder){.allocator = allocator,
                                            .capacity = actions > 0 ? actions : 1,
                                            .row_capacity = rows > 0 ? rows : 1};
-  builder->actions =
-      weft_array_allocate(allocator, builder->capacity, sizeof *builder->actions);
+  builder->actions = weft_array_allocate(allocator, builder->capacity, sizeof *builder->actions);
   builder->row_begin =
       weft_array_allocate(allocator, builder->row_capacity + 1u, sizeof *builder->row_begin);
   if (builder->actions == NULL || builder->row_begin == NULL) {
@@ -179,8 +178,7 @@ enum weft_status weft_program_builder_finish(struct weft_program_builder *builde
 
 enum weft_status weft_program_builder_finish_like(struct weft_program_builder *builder,
                                                   const struct weft_program *like,
-                                                  enum weft_level level,
-                                                  struct weft_program **out,
+                                                  enum weft_level level, struct weft_program **out,
                                                   struct weft_error *error) {
   WEFT_TRY(finish(builder, out, error));
   weft_program_seal_like(*out, like, level);

@@ -53,8 +53,7 @@ enum weft_status weft_program_builder_finish(struct weft_program_builder *builde
  * walk: counts of `like`, and the level. */
 enum weft_status weft_program_builder_finish_like(struct weft_program_builder *builder,
                                                   const struct weft_program *like,
-                                                  enum weft_level level,
-                                                  struct weft_program **out,
+                                                  enum weft_level level, struct weft_program **out,
                                                   struct weft_error *error);
 /* Gives everything back without a program. */
 void weft_program_builder_abandon(struct weft_program_builder *builder);

@@ -21,18 +21,17 @@ struct weft_pass_input {
 typedef enum weft_status weft_pass_function(const struct weft_pass_input *input,
                                             struct weft_program **out, struct weft_error *error);
 
-weft_pass_function weft_pass_strip;       /* leaves out what is to be skipped, no more */
-weft_pass_function weft_pass_merge_bw;    /* I directly followed by its W -> B */
-weft_pass_function weft_pass_unshard;     /* UNSHARD and RESHARD around use */
-weft_pass_function weft_pass_reduce_grad; /* REDUCE_GRAD after the stage's last W or B */
+weft_pass_function weft_pass_strip;          /* leaves out what is to be skipped, no more */
+weft_pass_function weft_pass_merge_bw;       /* I directly followed by its W -> B */
+weft_pass_function weft_pass_unshard;        /* UNSHARD and RESHARD around use */
+weft_pass_function weft_pass_reduce_grad;    /* REDUCE_GRAD after the stage's last W or B */
 weft_pass_function weft_pass_unshard_reduce; /* both, one after the other, in one walk */
-weft_pass_function weft_pass_send_recv;   /* SEND and RECV between ranks */
+weft_pass_function weft_pass_send_recv;      /* SEND and RECV between ranks */
 
 /* weft_slots_assign(), which may take the memory of a program that is no longer
  * needed (or NULL): a large block that has been touched costs less than a fresh
  * one. `spent` is good for weft_program_destroy() only afterwards. */
 enum weft_status weft_slots_assign_recycling(struct weft_program *program,
-                                             struct weft_program *spent,
-                                             struct weft_error *error);
+                                             struct weft_program *spent, struct weft_error *error);
 
 #endif
