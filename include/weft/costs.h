@@ -15,13 +15,12 @@ extern "C" {
 /* Of one stage. Times are in the costs' unit, sizes in whatever unit the user
  * counts memory in. Fields left out of a file have the value given here. */
 struct weft_stage_costs {
-  double f; /* forward; 1 */
-  double i; /* input gradient; 1 */
-  double w; /* weight gradient; 1 */
-  double b; /* full backward; i + w */
-  double
-      overlap_f_b;   /* an overlap whose F is of this stage; f + b (b: of its B's stage) when < 0 */
-  double activation; /* held from the start of F to the end of I or B; 1 */
+  double f;                  /* forward; 1 */
+  double i;                  /* input gradient; 1 */
+  double w;                  /* weight gradient; 1 */
+  double b;                  /* full backward; i + w */
+  double overlap_f_b;        /* an overlap, by its F's stage; < 0: f + b of its parts */
+  double activation;         /* held from the start of F to the end of I or B; 1 */
   double activation_after_i; /* held from then to the end of W; 1 */
   double unshard;            /* time of UNSHARD; 0 */
   double reduce_grad;        /* time of REDUCE_GRAD; 0 */
