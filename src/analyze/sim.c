@@ -80,35 +80,6 @@ static void hold_parameters(struct weft_sim_run *run) {
   }
 }
 
-/* The times of transfers, known only now; a SEND and its RECV have the same. */
-static void write_transfers(const struct weft_sim_run *run) {
-  const struct weft_program *program = run->program;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    uint64_t event = run->event_begin[r];
-    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
-      const struct weft_action action = program->actions[i];
-      struct weft_action recv = action;
-      if (action.op == WEFT_OP_IDLE) {
-        continue;
-      }
-      if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-        (void)weft_action_partner(action, program->stage_count, &recv);
-      }
-      if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-        const size_t input =
-            weft_sim_input(run, recv.op == WEFT_OP_RECV_F || recv.op == WEFT_OP_SEND_F, recv.stage,
-                           recv.microbatch);
-        const bool known = run->inputs[input] >= 0;
-        run->events[event] = (struct weft_event){.rank = r,
-                                                 .record = (uint32_t)i,
-                                                 .begin = known ? run->transfers[input].start : 0,
-                                                 .end = known ? run->inputs[input] : 0};
-      }
-      event++;
-    }
-  }
-}
-
 /* ---- Receive buffers ---- */
 
 static int compare_times(const void *a, const void *b) {
@@ -152,40 +123,79 @@ static uint32_t peak_buffers(int64_t *taken, size_t taken_count, const int64_t *
   return peak;
 }
 
-static void count_buffers(const struct weft_sim_run *run, uint32_t rank, int64_t *taken,
-                          int64_t *freed, struct weft_rank_times *times) {
-  const struct weft_program *program = run->program;
-  size_t taken_count = 0, freed_count = 0;
-  for (uint64_t e = run->event_begin[rank]; e < run->event_begin[rank + 1]; e++) {
-    const struct weft_action action = program->actions[run->events[e].record];
-    uint32_t producer;
-    if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) ||
-        !weft_action_input(action, program->stage_count, &producer) ||
-        run->rank_of[producer] == rank) {
-      continue;
-    }
-    const size_t input =
-        weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch);
-    taken[taken_count++] = run->transfers[input].start;
-    freed[freed_count++] = run->events[e].end;
+/* ---- What is known only at the end ---- */
+
+/* When buffers of a rank are taken and given back. */
+struct buffer_times {
+  int64_t *taken;
+  int64_t *freed;
+  size_t taken_count;
+  size_t freed_count;
+};
+
+/* The times of a transfer; a SEND and its RECV have the same. */
+static void write_transfer(const struct weft_sim_run *run, struct weft_action action,
+                           struct weft_event *event) {
+  struct weft_action recv = action;
+  if (weft_op_in(action.op, WEFT_OPS_SEND)) {
+    (void)weft_action_partner(action, run->program->stage_count, &recv);
   }
-  times->receive_buffers_peak = peak_buffers(taken, taken_count, freed, freed_count);
+  const bool forward = recv.op == WEFT_OP_RECV_F || recv.op == WEFT_OP_SEND_F;
+  const size_t input = weft_sim_input(run, forward, recv.stage, recv.microbatch);
+  const bool known = run->inputs[input] >= 0;
+  event->begin = known ? run->transfers[input].start : 0;
+  event->end = known ? run->inputs[input] : 0;
 }
 
-static bool count_all_buffers(struct weft_sim_run *run, struct weft_simulation *simulation) {
+static void note_buffer(const struct weft_sim_run *run, struct weft_action action,
+                        const struct weft_event *event, struct buffer_times *times) {
+  uint32_t producer;
+  if (!weft_action_input(action, run->program->stage_count, &producer) ||
+      run->rank_of[producer] == event->rank) {
+    return;
+  }
+  const size_t input = weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch);
+  times->taken[times->taken_count++] = run->transfers[input].start;
+  times->freed[times->freed_count++] = event->end;
+}
+
+/* One walk over a rank's events for both. */
+static void finish_rank(const struct weft_sim_run *run, uint32_t rank, struct buffer_times *times) {
+  const struct weft_program *program = run->program;
+  struct weft_event *event = &run->events[run->event_begin[rank]];
+  times->taken_count = times->freed_count = 0;
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
+    const struct weft_action action = program->actions[i];
+    if (action.op == WEFT_OP_IDLE) {
+      continue;
+    }
+    if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+      *event = (struct weft_event){.rank = rank, .record = (uint32_t)i};
+      write_transfer(run, action, event);
+    } else if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+      note_buffer(run, action, event, times);
+    }
+    event++;
+  }
+}
+
+static bool finish_ranks(struct weft_sim_run *run, struct weft_simulation *simulation) {
   uint64_t longest = 0;
   for (uint32_t r = 0; r < run->program->rank_count; r++) {
     const uint64_t size = run->event_begin[r + 1] - run->event_begin[r];
     longest = size > longest ? size : longest;
   }
-  int64_t *times = weft_array_allocate(run->allocator, 2 * longest, sizeof *times);
-  if (times == NULL) {
+  int64_t *room = weft_array_allocate(run->allocator, 2 * longest, sizeof *room);
+  if (room == NULL) {
     return false;
   }
+  struct buffer_times times = {.taken = room, .freed = room + longest};
   for (uint32_t r = 0; r < run->program->rank_count; r++) {
-    count_buffers(run, r, times, times + longest, &simulation->ranks[r]);
+    finish_rank(run, r, &times);
+    simulation->ranks[r].receive_buffers_peak =
+        peak_buffers(times.taken, times.taken_count, times.freed, times.freed_count);
   }
-  weft_array_free(run->allocator, times, 2 * longest, sizeof *times);
+  weft_array_free(run->allocator, room, 2 * longest, sizeof *room);
   return true;
 }
 
@@ -269,9 +279,8 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   }
   hold_parameters(run);
   WEFT_TRY(weft_sim_run_all(run, NULL, error));
-  write_transfers(run);
   fill_simulation(run, &owned->simulation);
-  return count_all_buffers(run, &owned->simulation)
+  return finish_ranks(run, &owned->simulation)
              ? WEFT_OK
              : weft_fail_memory(error, run->program->action_count * sizeof(int64_t));
 }
