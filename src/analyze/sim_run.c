@@ -168,8 +168,8 @@ static inline void send_over(struct weft_sim_run *run, int64_t *input, uint32_t 
 
 /* An action has made something: hand it over on the rank, send it, or leave it
  * for its SEND. */
-static inline void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
-                           int64_t end) {
+WALK_INLINE void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
+                         int64_t end) {
   const struct weft_stage_run *stage = &run->stages[action.stage];
   const bool forward = action.op == WEFT_OP_F;
   int64_t *inputs = forward ? stage->next : stage->previous;
@@ -326,6 +326,29 @@ WALK_INLINE bool run_compute(struct weft_sim_run *run, uint32_t rank, struct wef
   return true;
 }
 
+/* A plain action without a record of it: the whole of what the makespan needs. */
+WALK_INLINE bool run_bare(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                          struct weft_action action) {
+  const struct weft_stage_run *stage = &run->stages[action.stage];
+  const int64_t *input = input_of(stage, action);
+  int64_t begin = state->clock > stage->unsharded_at ? state->clock : stage->unsharded_at;
+  if (input != NULL) {
+    __builtin_prefetch(input + AHEAD_NUMBERS);
+    if (*input < 0) {
+      state->waits_for = input;
+      return false;
+    }
+    begin = *input > begin ? *input : begin;
+  }
+  int64_t duration = stage->ticks->compute[action.op - WEFT_OP_F];
+  if (run->adjusts) {
+    duration = adjust(run, rank, state->at, duration);
+  }
+  state->clock = begin + duration;
+  publish(run, rank, action, state->clock);
+  return true;
+}
+
 WALK_INLINE void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
   struct weft_rank_run *state = &run->ranks[rank];
   state->waits_for = NULL;
@@ -335,7 +358,11 @@ WALK_INLINE void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
     if (full) {
       __builtin_prefetch(&run->events[state->event + AHEAD_RECORDS], 1);
     }
-    if (weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))) {
+    if (!full && weft_op_in(cell->op, WEFT_OPS_COMPUTE)) {
+      if (!run_bare(run, rank, state, *cell)) {
+        return;
+      }
+    } else if (weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))) {
       if (!run_compute(run, rank, state, cell, full)) {
         return;
       }
