@@ -8,12 +8,14 @@
 #include <string.h>
 #include <sys/mman.h>
 
-/* Blocks of this size and more ask for huge pages: a program of 50 million
- * actions otherwise spends a third of its lowering on page faults. */
+/* Blocks of half a huge page and more get huge pages: page faults of 4 KiB each
+ * otherwise take a quarter of the time of a lowering, and a third of it at 50
+ * million actions. */
 enum { HUGE_PAGE_BYTES = 2 * 1024 * 1024 };
 
 static void *allocate_huge(size_t size) {
   void *block = NULL;
+  size = (size + HUGE_PAGE_BYTES - 1) / HUGE_PAGE_BYTES * HUGE_PAGE_BYTES;
   if (posix_memalign(&block, HUGE_PAGE_BYTES, size) != 0) {
     return NULL;
   }
@@ -30,7 +32,7 @@ static void *default_reallocate(void *context, void *pointer, size_t old_size, s
     free(pointer);
     return NULL;
   }
-  if (pointer == NULL && new_size >= 2 * HUGE_PAGE_BYTES) {
+  if (pointer == NULL && new_size >= HUGE_PAGE_BYTES / 2) {
     return allocate_huge(new_size);
   }
   return realloc(pointer, new_size);
