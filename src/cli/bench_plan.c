@@ -73,36 +73,87 @@ static int check(const struct weft_cli *cli, struct weft_cli_measurement *measur
                                 : weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
 }
 
-static int measure(const struct weft_cli *cli, struct weft_cli_measurement *measurement) {
+/* A measurement under way. */
+struct sampling {
+  struct weft_cli_measurement *measurement;
+  uint64_t hash; /* of the program that was checked */
+  uint64_t count;
   uint64_t samples[WEFT_CLI_BENCH_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
-  uint64_t hash = 0;
+};
+
+static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
+                          struct weft_cli_measurement *measurement) {
+  sampling->measurement = measurement;
+  sampling->count = 0;
   weft_cli_bench_say(cli, &measurement->at);
-  const int status = check(cli, measurement, &hash);
+  return check(cli, measurement, &sampling->hash);
+}
+
+static int sample(const struct weft_cli *cli, struct sampling *sampling) {
+  struct weft_cli_bench_case *at = &sampling->measurement->at;
+  struct weft_program *program;
+  struct weft_error error;
+  uint64_t times_ns[WEFT_CLI_BENCH_PHASES];
+  bool ok;
+  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
+  if (pass(cli->allocator, sampling->measurement, times_ns, &ok, &program, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  const bool same = weft_program_hash(program) == sampling->hash;
+  weft_program_destroy(program);
+  at->clock_ns += weft_cli_clock_ns() - clock_begin;
+  at->cpu_ns += weft_cli_cpu_ns() - cpu_begin;
+  if (!ok || !same) {
+    return weft_cli_bench_fail(cli, at, "two runs give different programs");
+  }
+  for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
+    sampling->samples[phase][sampling->count] = times_ns[phase];
+  }
+  sampling->count++;
+  return WEFT_CLI_OK;
+}
+
+static void end_sampling(struct sampling *sampling) {
+  for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
+    sampling->measurement->times_ns[phase] =
+        weft_cli_median(sampling->samples[phase], (size_t)sampling->count);
+  }
+}
+
+/* The small and the large program take turns: a shared machine is fast for some
+ * seconds and slow for others, and their ratio is to be of the same seconds. */
+static int take_turns(const struct weft_cli *cli, struct sampling *small, struct sampling *large) {
+  const uint64_t rounds = large != NULL ? large->measurement->at.repeats : 1;
+  const uint64_t repeats = small->measurement->at.repeats;
+  int status = WEFT_CLI_OK;
+  for (uint64_t round = 1; round <= rounds && status == WEFT_CLI_OK; round++) {
+    while (small->count * rounds < round * repeats && status == WEFT_CLI_OK) {
+      status = sample(cli, small);
+    }
+    if (large != NULL && status == WEFT_CLI_OK) {
+      status = sample(cli, large);
+    }
+  }
+  return status;
+}
+
+static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   struct weft_cli_measurement *small, struct weft_cli_measurement *large) {
+  struct sampling of_small, of_large;
+  int status = begin_sampling(cli, &of_small, small);
+  if (status == WEFT_CLI_OK && large != NULL) {
+    large->at = weft_cli_bench_large(arguments, &small->at);
+    status = begin_sampling(cli, &of_large, large);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = take_turns(cli, &of_small, large != NULL ? &of_large : NULL);
+  }
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
-  for (uint64_t i = 0; i < measurement->at.repeats; i++) {
-    struct weft_program *program;
-    struct weft_error error;
-    uint64_t times_ns[WEFT_CLI_BENCH_PHASES];
-    bool ok;
-    if (pass(cli->allocator, measurement, times_ns, &ok, &program, &error) < 0) {
-      return weft_cli_fail(cli, NULL, &error);
-    }
-    const bool same = weft_program_hash(program) == hash;
-    weft_program_destroy(program);
-    if (!ok || !same) {
-      return weft_cli_bench_fail(cli, &measurement->at, "two runs give different programs");
-    }
-    for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
-      samples[phase][i] = times_ns[phase];
-    }
-  }
-  measurement->at.clock_ns = weft_cli_clock_ns() - clock_begin;
-  measurement->at.cpu_ns = weft_cli_cpu_ns() - cpu_begin;
-  for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
-    measurement->times_ns[phase] = weft_cli_median(samples[phase], (size_t)measurement->at.repeats);
+  end_sampling(&of_small);
+  if (large != NULL) {
+    end_sampling(&of_large);
   }
   return WEFT_CLI_OK;
 }
@@ -111,13 +162,9 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
                        struct weft_cli_bench_results *results) {
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
-    struct weft_cli_measurement *small = &results->small[i], *large = &results->large[i];
-    small->at = weft_cli_bench_small(arguments, i);
-    status = measure(cli, small);
-    if (status == WEFT_CLI_OK && results->has_large) {
-      large->at = weft_cli_bench_large(arguments, &small->at);
-      status = measure(cli, large);
-    }
+    results->small[i].at = weft_cli_bench_small(arguments, i);
+    status =
+        measure(cli, arguments, &results->small[i], results->has_large ? &results->large[i] : NULL);
   }
   return status;
 }
