@@ -2,6 +2,7 @@
 #include <weft/sim.h>
 
 #include "ir/action.h"
+#include "ir/program.h"
 
 struct curve {
   struct weft_memory_point *points;
@@ -24,16 +25,6 @@ static void change(struct curve *curve, double at, double by) {
   }
 }
 
-/* Without any backward nothing is kept after F. */
-static bool has_backward(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static double size_at_end(struct weft_action action, const struct weft_stage_costs *costs,
                           bool trains) {
   switch (action.op) {
@@ -51,7 +42,8 @@ void weft_memory_curve(const struct weft_simulation *simulation, const struct we
   const struct weft_program *program = simulation->program;
   struct curve curve = {.points = points, .room = room};
   const double unit = simulation->ticks_per_unit;
-  const bool trains = has_backward(program);
+  /* Without any backward nothing is kept after F. */
+  const bool trains = weft_program_has(program, WEFT_OPS_BACKWARD);
   for (uint64_t e = simulation->event_begin[rank]; e < simulation->event_begin[rank + 1];) {
     /* An overlap's parts begin together, then end together. */
     const struct weft_action *cell = &program->actions[simulation->events[e].record];

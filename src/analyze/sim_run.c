@@ -16,6 +16,7 @@
 
 #include "base/fail.h"
 #include "ir/pairs.h"
+#include "ir/program.h"
 
 /* Ranks take turns, each with streams of its own: more than the hardware follows
  * by itself, so a walk asks for what it will need some actions later. */
@@ -456,24 +457,6 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
   return WEFT_OK;
 }
 
-static bool has_backward(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))) {
-      return true;
-    }
-  }
-  return false;
-}
-
-static bool has_transfers(const struct weft_program *program) {
-  for (uint64_t i = 0; program->level == WEFT_LEVEL_COMMS && i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static void link_stages(struct weft_sim_run *run) {
   const uint32_t n = run->program->stage_count;
   for (uint32_t s = 0; s < n; s++) {
@@ -514,14 +497,16 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                    const struct weft_costs *costs,
                                    const struct weft_sim_options *options,
                                    struct weft_error *error) {
-  *run = (struct weft_sim_run){.allocator = allocator,
-                               .program = program,
-                               .costs = costs,
-                               .options = options,
-                               .arena = {.allocator = allocator},
-                               .has_transfers = has_transfers(program),
-                               .has_backward = has_backward(program),
-                               .adjusts = options->rank_factors != NULL || options->jitter > 0};
+  *run = (struct weft_sim_run){
+      .allocator = allocator,
+      .program = program,
+      .costs = costs,
+      .options = options,
+      .arena = {.allocator = allocator},
+      .has_transfers = program->level == WEFT_LEVEL_COMMS &&
+                       weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV),
+      .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
+      .adjusts = options->rank_factors != NULL || options->jitter > 0};
   if (options->channel != WEFT_CHANNEL_EDGE && !run->has_transfers && program->rank_count > 1) {
     return weft_fail(error, WEFT_ERR_USAGE, "lower the table with send/recv first",
                      "shared channels carry SENDs and RECVs, and this table has none");

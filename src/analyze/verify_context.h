@@ -57,7 +57,7 @@ static inline bool weft_has_transfers(const struct weft_verify_context *context)
 }
 
 static inline bool weft_has_backward(const struct weft_verify_context *context) {
-  return (context->ops & (WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))) != 0;
+  return (context->ops & WEFT_OPS_BACKWARD) != 0;
 }
 
 /* Number of the directed stage boundary that a SEND sends over: activations of

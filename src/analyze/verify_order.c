@@ -24,7 +24,7 @@ static bool comes_later(const struct order_check *check, uint32_t op, uint32_t s
 static void check_own_stage(const struct order_check *check, const struct weft_visit *at) {
   const struct weft_action action = at->action;
   struct weft_findings *findings = &check->context->findings;
-  if (weft_op_in(action.op, WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W)) &&
+  if (weft_op_in(action.op, WEFT_OPS_BACKWARD) &&
       comes_later(check, WEFT_OP_F, action.stage, action.microbatch)) {
     weft_findings_add(findings, WEFT_RULE_ORDER_BACKWARD, at->place,
                       "stands before %uF%" PRIu32 ", whose activations it needs", action.stage,

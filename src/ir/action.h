@@ -39,6 +39,9 @@ static inline bool weft_action_equal(struct weft_action a, struct weft_action b)
 /* Ops whose result crosses to the neighbour stage: F downwards, B and I upwards. */
 #define WEFT_OPS_GRADIENT (WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
 
+/* All of the backward. */
+#define WEFT_OPS_BACKWARD (WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))
+
 static inline bool weft_op_in(uint32_t op, uint32_t set) { return (set >> op) & 1u; }
 
 /* Records of the cell that starts at `action`. */

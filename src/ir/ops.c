@@ -14,6 +14,20 @@ static const struct weft_op_info op_table[WEFT_OP_COUNT] = {
 #undef WEFT_OP
 };
 
+/* The table and enum weft_op have the same ops in the same order. */
+enum table_order {
+#define WEFT_OP(NAME, ...) ORDER_##NAME,
+#include "ir/ops.def"
+#undef WEFT_OP
+  ORDER_COUNT
+};
+#define WEFT_OP(NAME, ...)                                 \
+  _Static_assert((int)ORDER_##NAME == (int)WEFT_OP_##NAME, \
+                 "ops.def and weft/ir.h differ at " #NAME);
+#include "ir/ops.def"
+#undef WEFT_OP
+_Static_assert((int)ORDER_COUNT == (int)WEFT_OP_COUNT, "ops.def and weft/ir.h differ in number");
+
 const struct weft_op_info *weft_op_info(enum weft_op op) {
   assert((unsigned)op < WEFT_OP_COUNT);
   return &op_table[op];

@@ -70,6 +70,15 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
   return WEFT_OK;
 }
 
+bool weft_program_has(const struct weft_program *program, uint32_t ops) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, ops)) {
+      return true;
+    }
+  }
+  return false;
+}
+
 void weft_program_seal(struct weft_program *program) {
   uint32_t stage_max = 0, microbatch_max = 0, ops = 0;
   /* One pass over flat records: a bubble or an overlap header has stage and

@@ -12,6 +12,9 @@ enum weft_status weft_program_allocate(const struct weft_allocator *allocator, u
                                        const uint64_t *row_sizes, struct weft_program **out,
                                        struct weft_error *error);
 
+/* Whether an op of the set (ir/action.h) occurs. */
+bool weft_program_has(const struct weft_program *program, uint32_t ops);
+
 /* Level, stage and microbatch count, read off the actions. */
 void weft_program_seal(struct weft_program *program);
 

@@ -11,6 +11,7 @@
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
+#include "ir/program.h"
 #include "lower/passes.h"
 
 /* Slots of one kind on one rank. */
@@ -123,15 +124,6 @@ static void assign_row(struct assignment *a, uint32_t rank) {
   program->activation_slots[rank] = a->activations.count;
 }
 
-static bool has_backward(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_GRADIENT | WEFT_OP_BIT(WEFT_OP_W))) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static uint64_t longest_row(const struct weft_program *program) {
   uint64_t longest = 0;
   for (uint32_t r = 0; r < program->rank_count; r++) {
@@ -190,7 +182,7 @@ enum weft_status weft_slots_assign_recycling(struct weft_program *program,
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
   struct assignment a = {.program = program,
-                         .has_backward = has_backward(program),
+                         .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
                          .held = weft_array_allocate(allocator, pairs, sizeof(struct held)),
                          .activations.free = weft_array_allocate(allocator, row, sizeof(uint32_t)),
                          .receives.free = weft_array_allocate(allocator, row, sizeof(uint32_t))};
