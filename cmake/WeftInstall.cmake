@@ -7,7 +7,7 @@ if(NOT PROJECT_IS_TOP_LEVEL OR WEFT_FUZZ)
 endif()
 
 # `make` builds what is installed, and the layer checks, but no tests.
-add_custom_target(product DEPENDS weft_static weft_shared weft_command weft_manual)
+add_custom_target(product DEPENDS weft_static weft_shared weft_run_static weft_run_shared weft_command weft_manual)
 if(WEFT_CHECK_LAYERS)
   list(TRANSFORM WEFT_MODULES PREPEND weft_layer_ OUTPUT_VARIABLE layers)
   add_dependencies(product ${layers} weft_layer_cli)
@@ -16,7 +16,7 @@ endif()
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Weft)
 
-install(TARGETS weft_static weft_shared EXPORT WeftTargets)
+install(TARGETS weft_static weft_shared weft_run_static weft_run_shared EXPORT WeftTargets)
 install(TARGETS weft_command)
 install(DIRECTORY include/weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
@@ -32,6 +32,7 @@ install(FILES ${PROJECT_BINARY_DIR}/WeftConfig.cmake ${PROJECT_BINARY_DIR}/WeftC
 file(RELATIVE_PATH WEFT_PC_TO_PREFIX
   /prefix/${CMAKE_INSTALL_LIBDIR}/pkgconfig /prefix)
 configure_file(cmake/weft.pc.in weft.pc @ONLY)
-install(FILES ${PROJECT_BINARY_DIR}/weft.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
+configure_file(cmake/weft-run.pc.in weft-run.pc @ONLY)
+install(FILES ${PROJECT_BINARY_DIR}/weft.pc ${PROJECT_BINARY_DIR}/weft-run.pc DESTINATION ${CMAKE_INSTALL_LIBDIR}/pkgconfig)
 
 install(DIRECTORY ${PROJECT_BINARY_DIR}/share/ DESTINATION ${CMAKE_INSTALL_DATADIR})

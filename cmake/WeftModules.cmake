@@ -11,7 +11,8 @@
 # symbols allowed, so an upward call does not link.
 
 set(WEFT_MODULES "")
-set(WEFT_OBJECTS "")
+set(WEFT_OBJECTS "")     # of libweft
+set(WEFT_RUN_OBJECTS "") # of libweft-run
 
 function(weft_stage name)
   set(stage ${PROJECT_BINARY_DIR}/inc/${name})
@@ -36,9 +37,10 @@ if(PROJECT_IS_TOP_LEVEL AND NOT WEFT_SANITIZE)
   set(WEFT_CHECK_LAYERS ON)
 endif()
 
-# weft_module(NAME HEADERS public-headers... USES modules...)
+# weft_module(NAME [RUNS] HEADERS public-headers... USES modules...)
+# RUNS: it belongs to libweft-run.
 macro(weft_module name)
-  cmake_parse_arguments(MODULE "" "" "HEADERS;USES" ${ARGN})
+  cmake_parse_arguments(MODULE "RUNS" "" "HEADERS;USES" ${ARGN})
   weft_stage(${name} ${MODULE_HEADERS})
   set(WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/${name})
   set(WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${name}>)
@@ -53,11 +55,15 @@ macro(weft_module name)
   set_target_properties(weft_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(weft_${name} PRIVATE ${WEFT_INCLUDES_${name}})
   target_link_libraries(weft_${name} PRIVATE weft_flags)
-  if(${name} STREQUAL spec)
+  if(${name} IN_LIST WEFT_JSON_MODULES)
     target_link_libraries(weft_${name} PRIVATE PkgConfig::JANSSON)
   endif()
   list(APPEND WEFT_MODULES ${name})
-  list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_${name}>)
+  if(MODULE_RUNS)
+    list(APPEND WEFT_RUN_OBJECTS $<TARGET_OBJECTS:weft_${name}>)
+  else()
+    list(APPEND WEFT_OBJECTS $<TARGET_OBJECTS:weft_${name}>)
+  endif()
 
   if(WEFT_CHECK_LAYERS)
     add_library(weft_layer_${name} SHARED ${WEFT_LAYER_${name}})
@@ -67,18 +73,17 @@ macro(weft_module name)
     if("spec" IN_LIST MODULE_USES OR ${name} STREQUAL spec)
       target_link_libraries(weft_layer_${name} PRIVATE PkgConfig::JANSSON m)
     endif()
+    if(MODULE_RUNS)
+      target_link_libraries(weft_layer_${name} PRIVATE Threads::Threads)
+    endif()
   endif()
 endmacro()
 
-# libweft, static and shared, of the objects of all modules.
-function(weft_library)
-  add_library(weft_static STATIC ${WEFT_OBJECTS})
-  add_library(weft_shared SHARED ${WEFT_OBJECTS})
-  add_library(weft::weft_static ALIAS weft_static)
-  add_library(weft::weft ALIAS weft_shared)
-  foreach(target weft_static weft_shared)
+# What both libraries have in common.
+function(weft_library_properties name)
+  foreach(target ${ARGN})
     set_target_properties(${target} PROPERTIES
-      OUTPUT_NAME weft LINKER_LANGUAGE C
+      OUTPUT_NAME ${name} LINKER_LANGUAGE C
       ARCHIVE_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib
       LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)
     target_include_directories(${target} INTERFACE
@@ -90,12 +95,37 @@ function(weft_library)
     if(WEFT_SANITIZE)
       target_link_options(${target} PUBLIC -fsanitize=${WEFT_SANITIZE})
     endif()
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL SHARED_LIBRARY)
+      set_target_properties(${target} PROPERTIES
+        VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR})
+      if(NOT WEFT_SANITIZE)
+        target_link_options(${target} PRIVATE -Wl,-z,defs)
+      endif()
+    endif()
   endforeach()
-  set_target_properties(weft_shared PROPERTIES
-    VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR} EXPORT_NAME weft)
-  if(NOT WEFT_SANITIZE)
-    target_link_options(weft_shared PRIVATE -Wl,-z,defs)
-  endif()
+endfunction()
+
+# libweft: planning. libweft-run: the runtime on top of it. The shared one has
+# copies of the lower modules' objects, because libweft hides all of them that
+# is not public; they have no state, so two copies are as good as one.
+function(weft_libraries)
+  add_library(weft_static STATIC ${WEFT_OBJECTS})
+  add_library(weft_shared SHARED ${WEFT_OBJECTS})
+  add_library(weft::weft_static ALIAS weft_static)
+  add_library(weft::weft ALIAS weft_shared)
+  weft_library_properties(weft weft_static weft_shared)
+  set_target_properties(weft_shared PROPERTIES EXPORT_NAME weft)
+
+  add_library(weft_run_static STATIC ${WEFT_RUN_OBJECTS})
+  add_library(weft_run_shared SHARED ${WEFT_RUN_OBJECTS} $<TARGET_OBJECTS:weft_base>
+    $<TARGET_OBJECTS:weft_ir> $<TARGET_OBJECTS:weft_spec>)
+  add_library(weft::weft_run_static ALIAS weft_run_static)
+  add_library(weft::weft_run ALIAS weft_run_shared)
+  weft_library_properties(weft-run weft_run_static weft_run_shared)
+  set_target_properties(weft_run_shared PROPERTIES EXPORT_NAME weft_run)
+  target_link_libraries(weft_run_static PUBLIC weft_static Threads::Threads)
+  target_link_libraries(weft_run_shared PUBLIC weft_shared Threads::Threads)
 endfunction()
 
 # The command: src/cli, which sees the public headers only. Everything but
@@ -113,13 +143,13 @@ function(weft_command)
   add_executable(weft_command ${main})
   set_target_properties(weft_command PROPERTIES
     OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects weft_static m)
+  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects weft_run_static weft_static m)
 
   if(WEFT_CHECK_LAYERS)
     # Linked with the shared library, which hides what is not public.
     add_executable(weft_layer_cli ${main})
     set_target_properties(weft_layer_cli PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
-    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects weft_shared m)
+    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects weft_run_shared weft_shared m)
   endif()
 endfunction()

@@ -12,22 +12,12 @@
 #define WEFT_SIM_H
 
 #include <weft/costs.h>
+#include <weft/event.h>
 #include <weft/verify.h>
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-/* One instruction's time, in ticks. The executor will write the same record, so
- * predicted and measured timelines are drawn by the same code. A SEND and a
- * RECV have the times of their transfer; bubbles have no event; the parts of an
- * overlap have the times of the whole. */
-struct weft_event {
-  uint32_t rank;
-  uint32_t record; /* into program->actions */
-  int64_t begin;
-  int64_t end;
-};
 
 /* Why a rank was idle. */
 enum weft_idle_cause {

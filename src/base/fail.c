@@ -10,6 +10,7 @@ const char *weft_version(void) { return WEFT_VERSION; }
 const char *weft_status_name(enum weft_status status) {
   switch (status) {
     case WEFT_OK: return "ok";
+    case WEFT_IN_PROGRESS: return "in progress";
     case WEFT_ERR_USAGE: return "usage";
     case WEFT_ERR_FORMAT: return "format";
     case WEFT_ERR_LIMIT: return "limit";
@@ -17,6 +18,11 @@ const char *weft_status_name(enum weft_status status) {
     case WEFT_ERR_INVALID: return "invalid";
     case WEFT_ERR_MISSING: return "missing";
     case WEFT_ERR_IO: return "io";
+    case WEFT_ERR_PEER: return "peer";
+    case WEFT_ERR_STALLED: return "stalled";
+    case WEFT_ERR_PROTOCOL: return "protocol";
+    case WEFT_ERR_STAGE: return "stage";
+    case WEFT_ERR_CANCELLED: return "cancelled";
   }
   return "unknown";
 }

@@ -29,7 +29,8 @@ enum weft_cli_exit {
   WEFT_CLI_NO_INPUT = 66,
   WEFT_CLI_UNAVAILABLE = 69,
   WEFT_CLI_INTERNAL = 70,
-  WEFT_CLI_IO = 74
+  WEFT_CLI_IO = 74,
+  WEFT_CLI_PEER = 75
 };
 
 /* Fills `cli` from this process, and makes the process fit to run it: no death

@@ -118,6 +118,12 @@ static int exit_status(enum weft_status status, bool from_file) {
     case WEFT_ERR_INVALID: return WEFT_CLI_FOUND_BAD;
     case WEFT_ERR_MISSING: return WEFT_CLI_NO_INPUT;
     case WEFT_ERR_IO: return WEFT_CLI_IO;
+    case WEFT_ERR_PEER:
+    case WEFT_ERR_STALLED:
+    case WEFT_ERR_PROTOCOL: return WEFT_CLI_PEER;
+    case WEFT_IN_PROGRESS:
+    case WEFT_ERR_STAGE:
+    case WEFT_ERR_CANCELLED: return WEFT_CLI_INTERNAL;
   }
   return WEFT_CLI_INTERNAL;
 }

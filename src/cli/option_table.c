@@ -228,6 +228,7 @@ static const struct weft_cli_exit_text exit_texts[] = {
     {WEFT_CLI_UNAVAILABLE, "not part of this release"},
     {WEFT_CLI_INTERNAL, "out of memory, or an internal error"},
     {WEFT_CLI_IO, "reading or writing failed"},
+    {WEFT_CLI_PEER, "a peer died, timed out or was not understood"},
     {130, "interrupted (SIGINT)"},
     {143, "terminated (SIGTERM)"},
     {0, NULL},

@@ -1,0 +1,97 @@
+/* Weft net: the transports.
+ *
+ *   loopback   all ranks in one thread, in virtual time, the same for a seed
+ *   threads    a thread per rank
+ *   chaos      around any of them: delays, damage, death
+ *
+ * A world belongs to who created it; its endpoints belong to the world. */
+#ifndef WEFT_NET_H
+#define WEFT_NET_H
+
+#include <weft/transport.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- loopback ----
+ *
+ *     while (ranks_running > 0) {
+ *       weft_loopback_next(world, &rank, &error);
+ *       if (weft_pipeline_advance(pipelines[rank], &error) != WEFT_IN_PROGRESS) ...
+ *     }
+ *
+ * Time stands still while ranks run, and jumps to the next arrival or deadline
+ * when none can. */
+struct weft_loopback;
+
+struct weft_loopback_options {
+  uint32_t rank_count;
+  uint64_t seed;           /* order of ranks that could run at the same time, and delays */
+  int64_t latency_ticks;   /* of every transfer */
+  int64_t occupied_ticks;  /* a transfer keeps its channel this long, before the latency */
+  int64_t delay_ticks_max; /* random extra latency, 0 ... max; order on a channel is kept */
+};
+
+WEFT_API enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
+                                               const struct weft_loopback_options *options,
+                                               struct weft_loopback **out,
+                                               struct weft_error *error);
+WEFT_API void weft_loopback_destroy(struct weft_loopback *world);
+WEFT_API struct weft_transport *weft_loopback_endpoint(struct weft_loopback *world, uint32_t rank);
+
+/* The rank to advance next; virtual time has moved to when it can. Every rank is
+ * named at least once in the beginning. WEFT_ERR_STALLED when no rank waits for a
+ * time and no message is under way: nothing will ever happen. */
+WEFT_API enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
+                                             struct weft_error *error);
+/* Has a rank named once more, at the present time: after something from outside
+ * gave it work. */
+WEFT_API void weft_loopback_wake(struct weft_loopback *world, uint32_t rank);
+WEFT_API int64_t weft_loopback_now(const struct weft_loopback *world);
+
+/* ---- threads ---- */
+struct weft_threads;
+
+WEFT_API enum weft_status weft_threads_create(const struct weft_allocator *allocator,
+                                              uint32_t rank_count, struct weft_threads **out,
+                                              struct weft_error *error);
+WEFT_API void weft_threads_destroy(struct weft_threads *world);
+WEFT_API struct weft_transport *weft_threads_endpoint(struct weft_threads *world, uint32_t rank);
+
+/* Runs rank_main once per rank, each in a thread of its own (rank 0 in the
+ * caller's), and returns when all have returned. A rank_main that fails, or whose
+ * thread ends without returning, fails the world, so that the others end too.
+ * Returns the agreed error, else WEFT_OK. `endpoints` (or NULL: the world's own)
+ * are what the ranks are given: chaos around them. */
+WEFT_API enum weft_status weft_threads_run(
+    struct weft_threads *world, struct weft_transport *const *endpoints,
+    enum weft_status (*rank_main)(void *context, struct weft_transport *transport,
+                                  struct weft_error *error),
+    void *context, struct weft_error *error);
+
+/* ---- chaos: faults on purpose, the same for a seed ---- */
+struct weft_chaos_options {
+  uint64_t seed;
+  int64_t delay_max;       /* each received message is held back 0 ... max of now()'s time;
+                              channels overtake each other, a channel keeps its order */
+  uint64_t damage_receive; /* the n-th received message (from 1) has a bit of its header,
+                              shapes or, when `damage_payload`, payload flipped; 0: none */
+  bool damage_payload;
+  uint64_t die_at; /* at the n-th call of send or receive (from 1) this rank goes silent:
+                              progress() fails on it with WEFT_ERR_CANCELLED, without telling the
+                              others; 0: never */
+  int64_t slow_by; /* every test() that succeeds is seen this much later */
+};
+
+/* Wraps an endpoint, which must outlive the wrapper; the wrapper is given back by
+ * its ops->destroy(). */
+WEFT_API enum weft_status weft_chaos_create(const struct weft_allocator *allocator,
+                                            struct weft_transport *inner,
+                                            const struct weft_chaos_options *options,
+                                            struct weft_transport **out, struct weft_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

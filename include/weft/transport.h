@@ -1,0 +1,209 @@
+/* Weft transport: what carries messages between ranks. This is the header for
+ * those who write a transport; users of one need weft/net.h alone.
+ *
+ * A transport is one rank's end of a world of ranks. It carries messages over
+ * channels, one channel per directed stage boundary, in order. Nothing here
+ * blocks except wait(), which returns by its deadline. All calls come from one
+ * thread at a time, the rank's own, except where it says "any thread".
+ *
+ *     rank 0                                   rank 1
+ *     send(channel 0, m) ──────────────────▶   receive(channel 0, n)
+ *     test(m): WEFT_OK                         test(n): WEFT_OK, n holds it
+ *
+ * Sends and receives are matched by their order on the channel. A message is
+ * the transport's from send() or receive() until test() says WEFT_OK or
+ * cancel() gives it back. Within one process the payload is handed over: the
+ * receiver gets the sender's buffer and the sender the receiver's, so after
+ * test() `data` may be another buffer, of the same capacity. So both must come
+ * from allocators that can free each other's blocks.
+ *
+ * A buffer may be memory that the host cannot read: a transport only passes it
+ * on or copies it by means that know it.
+ *
+ * Every transport passes tests/support_conformance.c. */
+#ifndef WEFT_TRANSPORT_H
+#define WEFT_TRANSPORT_H
+
+#include <weft/tensor.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#define WEFT_MESSAGE_MAGIC UINT32_C(0x54464557) /* "WEFT" */
+#define WEFT_PROTOCOL 1
+
+/* Which way a message goes. A channel's number is 2 x sending stage + kind. */
+enum weft_message_kind {
+  WEFT_MESSAGE_ACTIVATION = 0, /* stage s to s+1 */
+  WEFT_MESSAGE_GRADIENT = 1    /* stage s to s-1 */
+};
+
+/* Travels in front of every payload; 64 bytes, no padding. Both ends check it:
+ * not every network says so when a message is shorter than its receive. */
+struct weft_message_header {
+  uint32_t magic;
+  uint16_t protocol;
+  uint8_t kind;         /* enum weft_message_kind */
+  uint8_t tensor_count; /* shapes that follow */
+  uint32_t stage;       /* that sends */
+  uint32_t microbatch;
+  uint64_t step;
+  uint64_t sequence;         /* of the channel, from 0 */
+  uint64_t bytes;            /* of payload */
+  uint32_t program;          /* low half of the program's hash */
+  uint32_t reserved;         /* 0 */
+  uint64_t payload_checksum; /* 0: not taken */
+  uint64_t checksum;         /* of header and shapes; last, weft_message_seal() writes it */
+};
+
+struct weft_message {
+  struct weft_message_header header;
+  struct weft_tensor_shape shapes[WEFT_TENSORS_MAX]; /* [header.tensor_count] */
+  void *data;                                        /* payload */
+  uint64_t capacity;                                 /* bytes at `data` */
+  int64_t begin;     /* when the transfer began and ended, in now()'s time; */
+  int64_t end;       /* written by the transport before test() says WEFT_OK */
+  uint64_t state[2]; /* the transport's own while the message is */
+};
+
+/* Writes the checksum over header and shapes. */
+WEFT_API void weft_message_seal(struct weft_message *message);
+/* 64-bit checksum of bytes that the host can read; never 0. */
+WEFT_API uint64_t weft_checksum(const void *data, uint64_t size);
+/* WEFT_ERR_PROTOCOL when magic, protocol, checksum, counts, dtypes or sizes of
+ * a received message cannot be right, naming the field; nothing else is looked
+ * at. Reads nothing beyond `capacity`. */
+WEFT_API enum weft_status weft_message_check(const struct weft_message *message,
+                                             struct weft_error *error);
+
+/* One end of a channel. */
+struct weft_channel_end {
+  uint32_t channel;
+  uint32_t peer;      /* rank at the other end */
+  bool sends;         /* this end sends */
+  uint32_t depth;     /* messages under way at once, at least; >= 1 */
+  uint64_t bytes_max; /* largest payload */
+};
+
+/* What a rank is doing, for everybody to see. Written by the rank itself, read
+ * by anybody at any time: each field by an atomic access of its own
+ * (__atomic_load_n and __atomic_store_n, relaxed), so a reader may see two
+ * moments mixed, which is good enough to say who waits for whom. */
+enum weft_rank_phase {
+  WEFT_PHASE_AWAY = 0, /* between steps, or not yet there */
+  WEFT_PHASE_GREETING, /* in the handshake */
+  WEFT_PHASE_COMPUTE,  /* in a stage's function */
+  WEFT_PHASE_RECEIVE,  /* waits for a message */
+  WEFT_PHASE_SEND,     /* waits for a send to be taken */
+  WEFT_PHASE_DONE,     /* its row of the step is done */
+  WEFT_PHASE_FAILED,   /* has given up */
+  WEFT_PHASE_COUNT
+};
+
+#define WEFT_BOARD_RECENT 16
+
+struct weft_board_entry {
+  uint64_t action; /* struct weft_action, its 8 bytes */
+  int64_t begin;
+  int64_t end;
+};
+
+struct weft_rank_board {
+  uint32_t phase;  /* enum weft_rank_phase */
+  uint32_t peer;   /* whom it waits for; UINT32_MAX: nobody */
+  uint64_t step;   /* of training */
+  uint64_t cell;   /* in its row, from 0 */
+  uint64_t action; /* at which it stands: struct weft_action, its 8 bytes */
+  uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown */
+  int64_t since;   /* in this phase at this action, now()'s time */
+  uint64_t recent_count;
+  struct weft_board_entry recent[WEFT_BOARD_RECENT]; /* a ring: the newest is recent_count - 1 */
+};
+
+/* How it ended: the one error that all ranks agree on. */
+struct weft_failure {
+  uint32_t rank;           /* that is to blame, as far as is known; UINT32_MAX: nobody */
+  struct weft_error error; /* its message names rank, action and peer */
+};
+
+#define WEFT_TIME_NEVER INT64_MAX
+
+struct weft_transport;
+
+struct weft_transport_ops {
+  const char *name;
+
+  /* NULL is fine. After all ranks have stopped calling. */
+  void (*destroy)(struct weft_transport *transport);
+
+  /* Which channels this rank uses. Once, before anything else but now(),
+   * board(), fail(). WEFT_ERR_MEMORY, WEFT_ERR_USAGE (a channel twice; a peer
+   * that does not exist). */
+  enum weft_status (*open)(struct weft_transport *transport, const struct weft_channel_end *ends,
+                           uint32_t count, struct weft_error *error);
+
+  /* Starts a send; it never blocks. WEFT_IN_PROGRESS: `depth` are under way,
+   * nothing was taken, try again after wait(). WEFT_ERR_USAGE for a payload
+   * above bytes_max or a channel that this rank does not send on. */
+  enum weft_status (*send)(struct weft_transport *transport, uint32_t channel,
+                           struct weft_message *message, struct weft_error *error);
+  /* Posts a receive, likewise. */
+  enum weft_status (*receive)(struct weft_transport *transport, uint32_t channel,
+                              struct weft_message *message, struct weft_error *error);
+
+  /* WEFT_OK: done, the message is the caller's again. A send is done when its
+   * receive has taken it or, where the network copies, when `data` may be
+   * overwritten. A received message has been delivered as it came: check it
+   * (weft_message_check). WEFT_IN_PROGRESS, or an error. */
+  enum weft_status (*test)(struct weft_transport *transport, struct weft_message *message,
+                           struct weft_error *error);
+  /* Gives a message back that is not done, for tearing down; the channel cannot
+   * be used after it. */
+  void (*cancel)(struct weft_transport *transport, struct weft_message *message);
+
+  /* Looks at the network. What arrived before this call is seen by test() after
+   * it. Returns the agreed error once there is one (fail()). Call it before a
+   * round of test()s that may end in wait(). */
+  enum weft_status (*progress)(struct weft_transport *transport, struct weft_error *error);
+
+  /* Waits until something has happened for this rank since progress(), or until
+   * now() is `until` (WEFT_TIME_NEVER: no limit). May return early. A transport
+   * with virtual time notes `until` and returns at once. */
+  enum weft_status (*wait)(struct weft_transport *transport, int64_t until,
+                           struct weft_error *error);
+
+  /* Time: nanoseconds of a clock that never goes back and is the same on all
+   * ranks of a machine; or virtual ticks. */
+  int64_t (*now)(struct weft_transport *transport);
+
+  /* All ranks give `size` bytes (at most WEFT_EXCHANGE_MAX) and get those of
+   * all, in order of rank. WEFT_IN_PROGRESS: call again with the same arguments.
+   * Ranks take part in the same exchanges in the same order. */
+  enum weft_status (*exchange)(struct weft_transport *transport, const void *mine, void *all,
+                               size_t size, struct weft_error *error);
+
+  /* Says that it is over, and why. The first to say so wins: progress() of every
+   * rank, this one too, returns that error from then on. Any thread. */
+  void (*fail)(struct weft_transport *transport, const struct weft_failure *failure);
+  /* The agreed failure; false while there is none. Any thread. */
+  bool (*failed)(struct weft_transport *transport, struct weft_failure *failure);
+
+  /* The board of a rank: this rank's own, to write, or another's, to read.
+   * Valid until destroy(). Any thread. */
+  struct weft_rank_board *(*board)(struct weft_transport *transport, uint32_t rank);
+};
+
+#define WEFT_EXCHANGE_MAX 128
+
+/* Base of every transport: put it first. */
+struct weft_transport {
+  const struct weft_transport_ops *ops;
+  uint32_t rank;
+  uint32_t rank_count;
+};
+
+#ifdef __cplusplus
+}
+#endif
+#endif

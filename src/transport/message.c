@@ -1,0 +1,94 @@
+/* Messages: their header's checksum, and whether one that came can be right.
+ * What a receiver expects beyond that (stage, microbatch, sequence) is the
+ * executor's to check. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/transport.h>
+
+#include "base/fail.h"
+
+_Static_assert(sizeof(struct weft_message_header) == 64, "a header is 64 bytes");
+_Static_assert(offsetof(struct weft_message_header, checksum) == 56, "its checksum comes last");
+_Static_assert(sizeof(struct weft_tensor_shape) == 56, "shapes have no padding");
+
+/* One round of a 64-bit mixer: any changed bit of the word changes the sum,
+ * because each step is a bijection. */
+static inline uint64_t mix(uint64_t sum, uint64_t word) {
+  sum = (sum ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+  return sum ^ (sum >> 29);
+}
+
+static uint64_t mix_bytes(uint64_t sum, const void *data, uint64_t size) {
+  const unsigned char *bytes = data;
+  uint64_t word;
+  for (; size >= sizeof word; size -= sizeof word, bytes += sizeof word) {
+    memcpy(&word, bytes, sizeof word);
+    sum = mix(sum, word);
+  }
+  word = 0;
+  memcpy(&word, bytes, (size_t)size);
+  return size > 0 ? mix(sum, word) : sum;
+}
+
+uint64_t weft_checksum(const void *data, uint64_t size) {
+  const uint64_t sum = mix_bytes(mix(WEFT_MESSAGE_MAGIC, size), data, size);
+  return sum != 0 ? sum : 1;
+}
+
+static uint64_t envelope_checksum(const struct weft_message *message) {
+  const uint64_t sum = mix_bytes(WEFT_MESSAGE_MAGIC, &message->header,
+                                 offsetof(struct weft_message_header, checksum));
+  return mix_bytes(sum, message->shapes, message->header.tensor_count * sizeof message->shapes[0]);
+}
+
+void weft_message_seal(struct weft_message *message) {
+  message->header.checksum = envelope_checksum(message);
+}
+
+static enum weft_status damaged(struct weft_error *error, const char *field, uint64_t found,
+                                uint64_t expected) {
+  return weft_fail(error, WEFT_ERR_PROTOCOL,
+                   "all ranks must run the same build of Weft; if they do, the network or a "
+                   "process's memory is damaged",
+                   "a message has %s %" PRIu64 " where %" PRIu64 " is expected", field, found,
+                   expected);
+}
+
+static enum weft_status check_shapes(const struct weft_message *message, struct weft_error *error) {
+  for (uint32_t k = 0; k < message->header.tensor_count; k++) {
+    uint64_t bytes;
+    if (!weft_shape_bytes(&message->shapes[k], &bytes) || bytes > message->capacity) {
+      return weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must describe the same boundaries",
+                       "tensor %" PRIu32
+                       " of a message has a shape that cannot be: dtype %u, "
+                       "%u dimensions, room for %" PRIu64 " bytes",
+                       k, message->shapes[k].dtype, message->shapes[k].dim_count,
+                       message->capacity);
+    }
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_message_check(const struct weft_message *message, struct weft_error *error) {
+  const struct weft_message_header *header = &message->header;
+  if (header->magic != WEFT_MESSAGE_MAGIC) {
+    return damaged(error, "magic number", header->magic, WEFT_MESSAGE_MAGIC);
+  }
+  if (header->protocol != WEFT_PROTOCOL) {
+    return damaged(error, "protocol", header->protocol, WEFT_PROTOCOL);
+  }
+  if (header->tensor_count > WEFT_TENSORS_MAX) {
+    return damaged(error, "tensors", header->tensor_count, WEFT_TENSORS_MAX);
+  }
+  const uint64_t checksum = envelope_checksum(message);
+  if (header->checksum != checksum) {
+    return damaged(error, "checksum", header->checksum, checksum);
+  }
+  if (header->bytes > message->capacity) {
+    return weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must describe the same boundaries",
+                     "a message of %" PRIu64 " bytes came where there is room for %" PRIu64,
+                     header->bytes, message->capacity);
+  }
+  return check_shapes(message, error);
+}
