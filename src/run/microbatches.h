@@ -1,0 +1,41 @@
+/* A batch as microbatches: what stage 0 and the last stage read, by microbatch. */
+#ifndef RUN_MICROBATCHES_H
+#define RUN_MICROBATCHES_H
+
+#include <weft/run.h>
+
+#include "run/staging.h"
+
+/* Zero-initialise and set `allocator` (NULL: the default). Made again for each
+ * step; memory grows only when it must, so equal steps allocate nothing. */
+struct weft_microbatches {
+  const struct weft_allocator *allocator;
+  const struct weft_tensors *items; /* [count]; valid until the next make or borrow */
+  uint32_t count;                   /* 0 after a failure */
+  struct weft_tensors *made;        /* [made_room] */
+  uint32_t made_room;
+  struct weft_staging staging; /* chunks that had to be copied */
+};
+
+void weft_microbatches_finish(struct weft_microbatches *mb);
+
+/* Splits each tensor into microbatch_count chunks along its dimension (`chunks`
+ * NULL: 0), of n elements the first n % m chunks n / m + 1, the others n / m; or
+ * gives it to each of them. Chunks that lie in one piece, as those along
+ * dimension 0 do, are views of the caller's memory; others are copied, and so
+ * must be memory that the host can read. Names are kept. `what` ("input",
+ * "target") is for messages. No tensors at all: microbatches without tensors.
+ * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
+enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
+                                        const struct weft_tensor *tensors, uint32_t tensor_count,
+                                        const struct weft_chunk *chunks, uint32_t microbatch_count,
+                                        const char *what, struct weft_error *error);
+
+/* Takes the caller's as they are, until the step is over. All must have as many
+ * tensors, of the same dtypes and numbers of dimensions. WEFT_ERR_USAGE. */
+enum weft_status weft_microbatches_borrow(struct weft_microbatches *mb,
+                                          const struct weft_tensors *items,
+                                          uint32_t microbatch_count, const char *what,
+                                          struct weft_error *error);
+
+#endif

@@ -1,0 +1,50 @@
+/* The last stage's outputs: kept by microbatch during a step, merged after it. */
+#ifndef RUN_OUTPUTS_H
+#define RUN_OUTPUTS_H
+
+#include <weft/run.h>
+
+#include "run/staging.h"
+
+struct weft_output_slot {
+  bool kept;
+  struct weft_tensors tensors;
+};
+
+/* Zero-initialise and set `allocator` (NULL: the default). Memory grows only
+ * when it must, so equal steps allocate nothing. */
+struct weft_outputs {
+  const struct weft_allocator *allocator;
+  const struct weft_boundary *boundary; /* borrowed from begin to merge */
+  uint32_t microbatch_count;
+  uint32_t kept_count;
+  struct weft_output_slot *slots; /* [slot_room], by microbatch */
+  uint32_t slot_room;
+  uint64_t slot_bytes;        /* of one microbatch's data, at the boundary's largest */
+  struct weft_staging kept;   /* [microbatch_count][slot_bytes] */
+  struct weft_staging merged; /* valid until the next merge */
+};
+
+void weft_outputs_finish(struct weft_outputs *outputs);
+
+/* Empty, with room for so many microbatches of the boundary's largest shapes.
+ * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. What was merged before stays. */
+enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
+                                    const struct weft_boundary *boundary, uint32_t microbatch_count,
+                                    struct weft_error *error);
+
+/* Copies a microbatch's outputs, which the host must be able to read; in any
+ * order, each microbatch once. WEFT_ERR_USAGE when they do not fit the boundary:
+ * other dtypes or numbers of dimensions, or larger. */
+enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microbatch,
+                                   const struct weft_tensors *tensors, struct weft_error *error);
+
+/* One tensor each of all microbatches', which must all have been kept: one after
+ * the other along a dimension (`merges` NULL: 0), or the sum or mean in the
+ * order of microbatches, computed in the tensor's own dtype, f32 or f64; a mean
+ * is the sum divided by their number. Names are the boundary's. Data of *merged is
+ * valid until the next merge or finish. WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
+enum weft_status weft_outputs_merge(struct weft_outputs *outputs, const struct weft_merge *merges,
+                                    struct weft_tensors *merged, struct weft_error *error);
+
+#endif

@@ -1,0 +1,27 @@
+/* A block of memory that grows and never shrinks, aligned as tensors are: what
+ * is copied in a step lies in one, so that the next step allocates nothing. */
+#ifndef RUN_STAGING_H
+#define RUN_STAGING_H
+
+#include <weft/base.h>
+
+#define WEFT_STAGING_ALIGN UINT64_C(64)
+
+/* Zero-initialise. */
+struct weft_staging {
+  unsigned char *data; /* aligned to WEFT_STAGING_ALIGN; NULL before the first reserve */
+  uint64_t capacity;   /* bytes at `data` */
+  void *block;         /* as allocated */
+};
+
+/* Room for that many bytes at `data`. The content is lost when it grows. On
+ * WEFT_ERR_MEMORY it is empty. */
+enum weft_status weft_staging_reserve(struct weft_staging *staging,
+                                      const struct weft_allocator *allocator, uint64_t bytes,
+                                      struct weft_error *error);
+void weft_staging_finish(struct weft_staging *staging, const struct weft_allocator *allocator);
+
+/* *size, rounded up to the alignment, is added to *total; false on overflow. */
+bool weft_staging_add(uint64_t *total, uint64_t size);
+
+#endif
