@@ -1,0 +1,144 @@
+/* The cost stage: takes the time it is told to and computes nothing. In virtual
+ * time a run of it must reproduce a simulation to the tick; on threads it shows
+ * what the runtime adds to one. */
+#define _DEFAULT_SOURCE /* prctl */
+#include <assert.h>
+#include <errno.h>
+#include <time.h>
+#ifdef __linux__
+#include <sys/prctl.h>
+#endif
+
+#include <weft/run.h>
+
+/* A sleeper wakes this much early and spins for the rest. More makes ranks that
+ * share a core steal each other's time, less does not cover the time it takes to
+ * wake up. */
+enum { SPIN_NS = 60 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
+
+static int64_t clock_ns(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  return (int64_t)now.tv_sec * SECOND_NS + now.tv_nsec;
+}
+
+static int64_t later(int64_t now, int64_t by) {
+  return by > WEFT_TIME_NEVER - now ? WEFT_TIME_NEVER : now + by;
+}
+
+static void spin_until(int64_t end) {
+  while (clock_ns() < end) {
+  }
+}
+
+/* Linux wakes a thread up to 50 us late, on purpose, to save power; not this one
+ * while it sleeps here. */
+static int set_slack(int slack_ns) {
+#ifdef __linux__
+  const int before = prctl(PR_GET_TIMERSLACK);
+  (void)prctl(PR_SET_TIMERSLACK, slack_ns);
+  return before;
+#else
+  return slack_ns;
+#endif
+}
+
+static void sleep_until(int64_t end) {
+  const int64_t wake = end - SPIN_NS;
+  const struct timespec at = {.tv_sec = (time_t)(wake / SECOND_NS),
+                              .tv_nsec = (long)(wake % SECOND_NS)};
+  if (wake > clock_ns()) {
+    const int slack = set_slack(1);
+    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+    }
+    (void)set_slack(slack);
+  }
+  spin_until(end);
+}
+
+static enum weft_status take_virtual(struct weft_cost_stage *cost, struct weft_stage_call *call,
+                                     int64_t time) {
+  if (!call->again) {
+    cost->until = later(call->now, time);
+  }
+  if (call->now >= cost->until) {
+    return WEFT_OK;
+  }
+  call->ready_at = cost->until;
+  return WEFT_IN_PROGRESS;
+}
+
+static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *call,
+                             enum weft_op op) {
+  struct weft_cost_stage *cost = (struct weft_cost_stage *)stage;
+  const int64_t time = cost->times[op];
+  assert(time >= 0);
+  if (time == 0) {
+    return WEFT_OK;
+  }
+  switch (cost->mode) {
+    case WEFT_COST_VIRTUAL: return take_virtual(cost, call, time);
+    case WEFT_COST_SLEEP: sleep_until(later(clock_ns(), time)); break;
+    case WEFT_COST_SPIN: spin_until(later(clock_ns(), time)); break;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
+                                struct weft_error *error) {
+  (void)error;
+  return take(stage, call, WEFT_OP_F);
+}
+
+static enum weft_status backward(struct weft_stage *stage, struct weft_stage_call *call,
+                                 struct weft_error *error) {
+  (void)error;
+  return take(stage, call, WEFT_OP_B);
+}
+
+static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
+                                       struct weft_error *error) {
+  (void)error;
+  return take(stage, call, WEFT_OP_I);
+}
+
+static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
+                                        struct weft_error *error) {
+  (void)error;
+  return take(stage, call, WEFT_OP_W);
+}
+
+static enum weft_status unshard(struct weft_stage *stage, struct weft_stage_call *call,
+                                struct weft_error *error) {
+  (void)error;
+  return take(stage, call, WEFT_OP_UNSHARD);
+}
+
+static enum weft_status reduce_grad(struct weft_stage *stage, struct weft_stage_call *call,
+                                    struct weft_error *error) {
+  (void)error;
+  return take(stage, call, WEFT_OP_REDUCE_GRAD);
+}
+
+/* It has none to scale. */
+static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_call *call,
+                                    struct weft_error *error) {
+  (void)stage;
+  (void)call;
+  (void)error;
+  return WEFT_OK;
+}
+
+void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode) {
+  static const struct weft_stage_ops ops = {
+      .name = "cost",
+      .forward = forward,
+      .backward = backward,
+      .backward_input = backward_input,
+      .backward_weight = backward_weight,
+      .unshard = unshard,
+      .reduce_grad = reduce_grad,
+      .scale_grads = scale_grads,
+  };
+  *stage = (struct weft_cost_stage){.stage = {.ops = &ops}, .mode = mode};
+}
