@@ -1,0 +1,79 @@
+/* A picture of all ranks' boards. Boards are read field by field while their
+ * ranks go on writing them: a rank may be seen between two moments, which is
+ * good enough, because a rank that hangs writes nothing. */
+#include "run/hang.h"
+
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "run/hang_board.h"
+#include "run/hang_words.h"
+
+bool weft_hang_is_real_time(const struct weft_transport *transport) {
+  return strstr(transport->ops->name, "loopback") == NULL;
+}
+
+void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand *stand) {
+  const uint32_t phase = __atomic_load_n(&board->phase, __ATOMIC_RELAXED);
+  stand->phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_AWAY;
+  stand->peer = __atomic_load_n(&board->peer, __ATOMIC_RELAXED);
+  stand->step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
+  stand->action = weft_hang_action_of(__atomic_load_n(&board->action, __ATOMIC_RELAXED));
+  stand->wants = weft_hang_action_of(__atomic_load_n(&board->wants, __ATOMIC_RELAXED));
+  stand->since = __atomic_load_n(&board->since, __ATOMIC_RELAXED);
+  stand->has_acted = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED) > 0;
+}
+
+/* The ring, oldest first. */
+static void take_recent(const struct weft_rank_board *board, struct weft_hang_rank *rank) {
+  const uint64_t count = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED);
+  const uint32_t kept = count < WEFT_BOARD_RECENT ? (uint32_t)count : WEFT_BOARD_RECENT;
+  for (uint32_t k = 0; k < kept; k++) {
+    const struct weft_board_entry *entry = &board->recent[(count - kept + k) % WEFT_BOARD_RECENT];
+    rank->recent[k] =
+        (struct weft_board_entry){.action = __atomic_load_n(&entry->action, __ATOMIC_RELAXED),
+                                  .begin = __atomic_load_n(&entry->begin, __ATOMIC_RELAXED),
+                                  .end = __atomic_load_n(&entry->end, __ATOMIC_RELAXED)};
+  }
+  rank->recent_count = kept;
+}
+
+static void take_rank(const struct weft_rank_board *board, struct weft_hang_rank *rank) {
+  struct weft_hang_stand stand;
+  weft_hang_look(board, &stand);
+  *rank = (struct weft_hang_rank){.phase = stand.phase,
+                                  .peer = stand.peer,
+                                  .step = stand.step,
+                                  .cell = __atomic_load_n(&board->cell, __ATOMIC_RELAXED),
+                                  .action = stand.action,
+                                  .wants = stand.wants,
+                                  .since = stand.since};
+  take_recent(board, rank);
+}
+
+enum weft_status weft_hang_take(const struct weft_allocator *allocator,
+                                struct weft_transport *transport, struct weft_hang *hang,
+                                struct weft_error *error) {
+  const struct weft_transport_ops *ops = transport->ops;
+  const uint32_t p = transport->rank_count;
+  struct weft_hang_rank *ranks = weft_array_allocate(allocator, p, sizeof *ranks);
+  if (ranks == NULL) {
+    return weft_fail_memory(error, p * sizeof *ranks);
+  }
+  *hang = (struct weft_hang){.allocator = allocator,
+                             .nanoseconds = weft_hang_is_real_time(transport),
+                             .rank_count = p,
+                             .ranks = ranks};
+  for (uint32_t r = 0; r < p; r++) {
+    take_rank(ops->board(transport, r), &ranks[r]);
+  }
+  hang->has_failure = ops->failed(transport, &hang->failure);
+  hang->now = ops->now(transport); /* after the boards, so that no wait is negative */
+  return WEFT_OK;
+}
+
+void weft_hang_finish(struct weft_hang *hang) {
+  weft_array_free(hang->allocator, hang->ranks, hang->rank_count, sizeof *hang->ranks);
+  *hang = (struct weft_hang){.allocator = hang->allocator};
+}

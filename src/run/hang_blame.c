@@ -1,0 +1,410 @@
+/* Who is to blame: follows who waits for whom, over a picture or straight over
+ * the boards. Every rank waits for at most one other, so the way from the
+ * reporter on is a chain that ends, or runs into a circle. After as many moves
+ * as there are ranks it must have done one or the other: that is all the cycle
+ * detection there is, and it needs no memory. Boards may change while they are
+ * read, so every loop is bounded by the number of ranks. */
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include "base/fail.h"
+#include "ir/action.h"
+#include "run/hang_board.h"
+#include "run/hang_words.h"
+
+#define NOBODY UINT32_MAX
+
+enum {
+  CHAIN_NAMED = 3, /* ranks of a chain that are named, between its ends */
+  CIRCLE_NAMED = 4 /* of a circle */
+};
+
+/* What is followed: a picture, or a transport's boards. */
+struct view {
+  const struct weft_hang *hang;
+  struct weft_transport *transport;
+  uint32_t rank_count;
+  int64_t now;
+  bool nanoseconds;
+  bool absent_known;
+  uint32_t absent; /* a rank that has not come to the handshake */
+};
+
+static void look(const struct view *view, uint32_t rank, struct weft_hang_stand *stand) {
+  if (view->transport != NULL) {
+    weft_hang_look(view->transport->ops->board(view->transport, rank), stand);
+    return;
+  }
+  const struct weft_hang_rank *seen = &view->hang->ranks[rank];
+  *stand = (struct weft_hang_stand){.phase = seen->phase,
+                                    .peer = seen->peer,
+                                    .step = seen->step,
+                                    .action = seen->action,
+                                    .wants = seen->wants,
+                                    .since = seen->since,
+                                    .has_acted = seen->recent_count > 0};
+}
+
+/* Whom the handshake of a step waits for: the first that is not in it and has
+ * not been through it. Looked for once, so that the whole stays linear. */
+static uint32_t find_absent(struct view *view, uint64_t step) {
+  for (uint32_t r = 0; r < view->rank_count && !view->absent_known; r++) {
+    struct weft_hang_stand stand;
+    look(view, r, &stand);
+    const bool apart = stand.phase == WEFT_PHASE_AWAY || stand.phase == WEFT_PHASE_FAILED;
+    if (apart || (stand.phase != WEFT_PHASE_GREETING && stand.step < step)) {
+      view->absent = r;
+      view->absent_known = true;
+    }
+  }
+  view->absent_known = true;
+  return view->absent;
+}
+
+static uint32_t next_of(struct view *view, uint32_t rank) {
+  struct weft_hang_stand stand;
+  look(view, rank, &stand);
+  const bool waits = stand.phase == WEFT_PHASE_RECEIVE || stand.phase == WEFT_PHASE_SEND ||
+                     stand.phase == WEFT_PHASE_GREETING;
+  if (waits && stand.peer < view->rank_count) {
+    return stand.peer;
+  }
+  return stand.phase == WEFT_PHASE_GREETING ? find_absent(view, stand.step) : NOBODY;
+}
+
+/* ---- The way ---- */
+
+/* Measures the circle that `rank` is on. False when it turns out to be none. */
+static bool measure_circle(struct view *view, uint32_t rank, struct weft_hang_verdict *verdict) {
+  uint32_t at = rank;
+  verdict->culprit = rank;
+  for (uint32_t length = 1; length <= view->rank_count; length++) {
+    at = next_of(view, at);
+    if (at == NOBODY) {
+      return false;
+    }
+    if (at == rank) {
+      verdict->circle_length = length;
+      return true;
+    }
+    verdict->culprit = at < verdict->culprit ? at : verdict->culprit;
+  }
+  return false;
+}
+
+/* Moves from the reporter to the circle's first rank: of two walkers, one a
+ * whole circle ahead, the one behind meets the other there. */
+static uint32_t moves_to_circle(struct view *view, uint32_t reporter, uint32_t length) {
+  uint32_t ahead = reporter, behind = reporter, moves = 0;
+  for (uint32_t k = 0; k < length && ahead != NOBODY; k++) {
+    ahead = next_of(view, ahead);
+  }
+  while (ahead != behind && ahead != NOBODY && behind != NOBODY && moves < view->rank_count) {
+    ahead = next_of(view, ahead);
+    behind = next_of(view, behind);
+    moves++;
+  }
+  return moves;
+}
+
+static struct weft_hang_verdict follow(struct view *view, uint32_t reporter) {
+  struct weft_hang_verdict verdict = {.culprit = reporter};
+  uint32_t at = reporter;
+  for (uint32_t moves = 0; moves <= view->rank_count; moves++) {
+    const uint32_t next = next_of(view, at);
+    if (next == NOBODY) {
+      verdict.culprit = at;
+      verdict.moves = moves;
+      return verdict;
+    }
+    at = next;
+  }
+  if (measure_circle(view, at, &verdict)) {
+    verdict.moves = moves_to_circle(view, reporter, verdict.circle_length);
+    return verdict;
+  }
+  return (struct weft_hang_verdict){.culprit = at}; /* it went on while it was looked at */
+}
+
+/* ---- Words ---- */
+
+/* A message under construction; a piece that does not fit is left out. */
+struct line {
+  char data[sizeof((struct weft_error *)0)->message];
+  size_t used;
+};
+
+static bool say(struct line *line, const char *format, ...) WEFT_PRINTF(2, 3);
+
+static bool say(struct line *line, const char *format, ...) {
+  const size_t room = sizeof line->data - line->used;
+  va_list arguments;
+  va_start(arguments, format);
+  const int size = vsnprintf(line->data + line->used, room, format, arguments);
+  va_end(arguments);
+  if (size < 0 || (size_t)size >= room) {
+    line->data[line->used] = '\0';
+    return false;
+  }
+  line->used += (size_t)size;
+  return true;
+}
+
+static char *time_since(const struct view *view, int64_t since, char buffer[WEFT_HANG_WORD]) {
+  return weft_hang_time(weft_hang_elapsed(view->now, since), view->nanoseconds, buffer);
+}
+
+/* " in 2RECV_F5", " before 2F5", " in the handshake", or nothing. */
+static void say_where(struct line *line, const struct weft_hang_stand *stand) {
+  char action[WEFT_HANG_WORD];
+  if (stand->phase == WEFT_PHASE_GREETING) {
+    say(line, " in the handshake");
+  } else if (stand->action.op != WEFT_OP_IDLE) {
+    say(line, " %s %s", weft_hang_preposition(stand->action),
+        weft_hang_action(stand->action, action));
+  }
+}
+
+/* What the rank at the end of a chain does. */
+static void say_state(struct line *line, const struct view *view,
+                      const struct weft_hang_stand *stand) {
+  char action[WEFT_HANG_WORD], time[WEFT_HANG_WORD];
+  (void)time_since(view, stand->since, time);
+  switch (stand->phase) {
+    case WEFT_PHASE_AWAY:
+      if (stand->has_acted || stand->step > 0) {
+        say(line, "has left, %s ago", time);
+      } else {
+        say(line, "never came");
+      }
+      break;
+    case WEFT_PHASE_COMPUTE:
+      say(line, "is in %s since %s", weft_hang_action(stand->action, action), time);
+      break;
+    case WEFT_PHASE_DONE: say(line, "has done its part of step %" PRIu64, stand->step); break;
+    case WEFT_PHASE_FAILED: say(line, "has failed"); break;
+    default:
+      say(line, "waits");
+      say_where(line, stand);
+      say(line, " since %s, for nobody that is known", time);
+  }
+}
+
+/* "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for rank 2, which ",
+ * up to the last rank, which is so many moves away. */
+static void say_chain(struct line *line, struct view *view, uint32_t reporter, uint32_t moves,
+                      uint32_t last) {
+  struct weft_hang_stand stand;
+  char time[WEFT_HANG_WORD];
+  look(view, reporter, &stand);
+  say(line, "rank %" PRIu32 " has waited %s", reporter, time_since(view, stand.since, time));
+  say_where(line, &stand);
+  say(line, " for ");
+  const uint32_t between = moves - 1;
+  const uint32_t named = between <= CHAIN_NAMED ? between : CHAIN_NAMED - 1;
+  uint32_t at = reporter;
+  for (uint32_t k = 0; k < named; k++) {
+    at = next_of(view, at);
+    if (at == NOBODY) {
+      break; /* it went on while it was looked at */
+    }
+    const bool skips = k + 1 == named && named < between;
+    say(line, "rank %" PRIu32 ", which waits ", at);
+    if (skips) {
+      say(line, "(through %" PRIu32 " more) ", between - named);
+    }
+    say(line, "for ");
+  }
+  say(line, "rank %" PRIu32 ", which ", last);
+}
+
+static bool say_member(struct line *line, const struct view *view, uint32_t rank, uint32_t next) {
+  struct weft_hang_stand stand;
+  struct line member = {.used = 0};
+  char wanted[WEFT_HANG_WORD];
+  look(view, rank, &stand);
+  say(&member, "rank %" PRIu32 " waits", rank);
+  say_where(&member, &stand);
+  if (next == rank) {
+    say(&member, " for itself");
+  } else {
+    say(&member, " for rank %" PRIu32, next);
+  }
+  if (stand.wants.op != WEFT_OP_IDLE) {
+    say(&member, " (%s)", weft_hang_action(stand.wants, wanted));
+  }
+  /* Room for "; and 65536 more" must remain. */
+  return line->used + member.used + 24 < sizeof line->data && say(line, "%s", member.data);
+}
+
+/* Every member, or the first few and how many more. */
+static void say_circle(struct line *line, struct view *view,
+                       const struct weft_hang_verdict *verdict) {
+  const uint32_t length = verdict->circle_length;
+  uint32_t at = verdict->culprit, named = 0;
+  if (length <= CIRCLE_NAMED) {
+    say(line, "a circle: ");
+  } else {
+    say(line, "a circle of %" PRIu32 " ranks: ", length);
+  }
+  const uint32_t most = length <= CIRCLE_NAMED ? length : CIRCLE_NAMED - 1;
+  for (; named < most; named++) {
+    const uint32_t next = next_of(view, at);
+    if (next == NOBODY || !say_member(line, view, at, next)) {
+      break;
+    }
+    if (named + 1 < length) {
+      say(line, "; ");
+    }
+    at = next;
+  }
+  if (named < length) {
+    say(line, "and %" PRIu32 " more", length - named);
+  }
+}
+
+/* ---- Hints ---- */
+
+/* What a stage has not returned from. */
+static const char *function_of(uint32_t op) {
+  switch (op) {
+    case WEFT_OP_F: return "forward";
+    case WEFT_OP_B: return "backward";
+    case WEFT_OP_I: return "input gradient";
+    case WEFT_OP_W: return "weight gradient";
+    default: return weft_op_info((enum weft_op)op)->text;
+  }
+}
+
+static void hint_compute(struct line *hint, const struct view *view, uint32_t culprit,
+                         const struct weft_hang_stand *stand, uint64_t waited) {
+  char time[WEFT_HANG_WORD];
+  const uint64_t computed = weft_hang_elapsed(view->now, stand->since);
+  if (computed < waited / 2) {
+    say(hint,
+        "rank %" PRIu32
+        " is slow rather than stuck: it began this only %s ago; a larger "
+        "stall_limit gives it time",
+        culprit, weft_hang_time(computed, view->nanoseconds, time));
+  } else if (stand->action.op == WEFT_OP_OVERLAP_F_B) {
+    say(hint, "look at rank %" PRIu32 ": it has not returned from its %s", culprit,
+        function_of(stand->action.op));
+  } else {
+    say(hint, "look at rank %" PRIu32 "'s stage %u: it has not returned from its %s", culprit,
+        stand->action.stage, function_of(stand->action.op));
+  }
+}
+
+static void hint_done(struct line *hint, uint32_t culprit, const struct weft_hang_stand *stand,
+                      uint64_t reporter_step) {
+  if (stand->step < reporter_step) {
+    say(hint,
+        "rank %" PRIu32 " has not begun step %" PRIu64
+        ": see what it does between steps, and that all ranks take as many",
+        culprit, reporter_step);
+  } else {
+    say(hint,
+        "nothing is left that rank %" PRIu32
+        " would send: see that all ranks run the same program, and that 'weft verify' passes it",
+        culprit);
+  }
+}
+
+static void hint_for(struct line *hint, const struct view *view, uint32_t reporter,
+                     uint32_t culprit) {
+  struct weft_hang_stand mine, stand;
+  look(view, reporter, &mine);
+  look(view, culprit, &stand);
+  switch (stand.phase) {
+    case WEFT_PHASE_COMPUTE:
+      hint_compute(hint, view, culprit, &stand, weft_hang_elapsed(view->now, mine.since));
+      break;
+    case WEFT_PHASE_AWAY:
+      say(hint, "see whether rank %" PRIu32 " %s, and whether it ended with an error of its own",
+          culprit, stand.has_acted || stand.step > 0 ? "still runs" : "was started");
+      break;
+    case WEFT_PHASE_DONE: hint_done(hint, culprit, &stand, mine.step); break;
+    case WEFT_PHASE_FAILED: say(hint, "rank %" PRIu32 "'s own error says why", culprit); break;
+    case WEFT_PHASE_GREETING:
+      say(hint, "every rank has come to the handshake: look at the network between them");
+      break;
+    default:
+      say(hint,
+          "look at rank %" PRIu32 "'s row of the program: 'weft verify' shows whether it can end",
+          culprit);
+  }
+}
+
+/* ---- The whole ---- */
+
+/* The circle's first rank on the way from the reporter. */
+static uint32_t entry_of(struct view *view, uint32_t reporter,
+                         const struct weft_hang_verdict *verdict) {
+  uint32_t at = reporter;
+  for (uint32_t k = 0; k < verdict->moves && at != NOBODY; k++) {
+    at = next_of(view, at);
+  }
+  return at != NOBODY ? at : verdict->culprit;
+}
+
+static struct weft_hang_verdict judge(struct view *view, uint32_t reporter,
+                                      struct weft_failure *failure) {
+  const struct weft_hang_verdict verdict = follow(view, reporter);
+  struct line message = {.used = 0}, hint = {.used = 0};
+  if (verdict.circle_length > 0) {
+    if (verdict.moves > 0) {
+      say_chain(&message, view, reporter, verdict.moves, entry_of(view, reporter, &verdict));
+      say(&message, "is in ");
+    }
+    say_circle(&message, view, &verdict);
+    say(&hint, "the program can deadlock: 'weft verify' shows the circle");
+  } else {
+    struct weft_hang_stand stand;
+    if (verdict.culprit == reporter) {
+      say(&message, "rank %" PRIu32 " ", reporter);
+    } else {
+      say_chain(&message, view, reporter, verdict.moves, verdict.culprit);
+    }
+    look(view, verdict.culprit, &stand);
+    say_state(&message, view, &stand);
+    hint_for(&hint, view, reporter, verdict.culprit);
+  }
+  failure->rank = verdict.culprit;
+  (void)weft_fail(&failure->error, WEFT_ERR_STALLED, hint.data, "%s", message.data);
+  return verdict;
+}
+
+static struct view view_of(const struct weft_hang *hang) {
+  return (struct view){.hang = hang,
+                       .rank_count = hang->rank_count,
+                       .now = hang->now,
+                       .nanoseconds = hang->nanoseconds,
+                       .absent = NOBODY};
+}
+
+struct weft_hang_verdict weft_hang_judge(const struct weft_hang *hang, uint32_t reporter,
+                                         struct weft_failure *failure) {
+  struct view view = view_of(hang);
+  return judge(&view, reporter, failure);
+}
+
+uint32_t weft_hang_next(const struct weft_hang *hang, uint32_t rank) {
+  struct view view = view_of(hang);
+  return next_of(&view, rank);
+}
+
+void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter,
+                     struct weft_failure *failure) {
+  (void)weft_hang_judge(hang, reporter, failure);
+}
+
+void weft_hang_blame_now(struct weft_transport *transport, uint32_t reporter,
+                         struct weft_failure *failure) {
+  struct view view = {.transport = transport,
+                      .rank_count = transport->rank_count,
+                      .now = transport->ops->now(transport),
+                      .nanoseconds = weft_hang_is_real_time(transport),
+                      .absent = NOBODY};
+  (void)judge(&view, reporter, failure);
+}

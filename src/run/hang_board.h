@@ -1,0 +1,39 @@
+/* Where a rank stands, for blaming: what is read off a board or out of a
+ * picture, without its recent actions. */
+#ifndef RUN_HANG_BOARD_H
+#define RUN_HANG_BOARD_H
+
+#include "run/hang.h"
+
+struct weft_hang_stand {
+  enum weft_rank_phase phase;
+  uint32_t peer;
+  uint64_t step;
+  struct weft_action action;
+  struct weft_action wants;
+  int64_t since;
+  bool has_acted; /* an action of its has ended */
+};
+
+/* One relaxed load per field. */
+void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand *stand);
+
+/* Whether now() counts nanoseconds; else virtual ticks. */
+bool weft_hang_is_real_time(const struct weft_transport *transport);
+
+/* What following the waits from `reporter` leads to. */
+struct weft_hang_verdict {
+  uint32_t culprit;       /* where it ends; the circle's smallest rank */
+  uint32_t circle_length; /* ranks on the circle; 0: none */
+  uint32_t moves;         /* from the reporter to the culprit, or to the circle's first rank */
+};
+
+/* As weft_hang_blame(), and how it came to it. */
+struct weft_hang_verdict weft_hang_judge(const struct weft_hang *hang, uint32_t reporter,
+                                         struct weft_failure *failure);
+
+/* The rank after `rank` on the way to the culprit, for listing a circle;
+ * UINT32_MAX: it waits for nobody. */
+uint32_t weft_hang_next(const struct weft_hang *hang, uint32_t rank);
+
+#endif

@@ -1,0 +1,29 @@
+/* The words that stall reports, dumps and explanations share. */
+#ifndef RUN_HANG_WORDS_H
+#define RUN_HANG_WORDS_H
+
+#include "run/hang.h"
+
+/* Room for any action ("65535REDUCE_GRAD", "65535SEND_F4294967295") or time. */
+enum { WEFT_HANG_WORD = 48 };
+
+/* "compute", "receive", ...; "unknown" beyond the last. */
+const char *weft_hang_phase_name(uint32_t phase);
+
+/* An action on its own; an OVERLAP_F_B has no parts here, so it is "OVERLAP_F_B".
+ * "" for a bubble, "?" for what is no op. Returns buffer. */
+char *weft_hang_action(struct weft_action action, char buffer[WEFT_HANG_WORD]);
+
+/* The eight bytes of a board's action, and back. What is no op becomes IDLE. */
+struct weft_action weft_hang_action_of(uint64_t bits);
+
+/* Whether the rank stands inside a SEND or RECV, or before another action. */
+const char *weft_hang_preposition(struct weft_action action);
+
+/* How long ago `since` was; 0 when it lies ahead. */
+uint64_t weft_hang_elapsed(int64_t now, int64_t since);
+
+/* "31.2 s", or "31 ticks". Returns buffer. */
+char *weft_hang_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_HANG_WORD]);
+
+#endif
