@@ -21,7 +21,7 @@ enum weft_status weft_staging_reserve(struct weft_staging *staging,
                                       struct weft_error *error);
 void weft_staging_finish(struct weft_staging *staging, const struct weft_allocator *allocator);
 
-/* *size, rounded up to the alignment, is added to *total; false on overflow. */
+/* `size`, rounded up to the alignment, is added to *total; false on overflow. */
 bool weft_staging_add(uint64_t *total, uint64_t size);
 
 #endif

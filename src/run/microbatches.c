@@ -1,0 +1,287 @@
+/* Splits a batch, as torch.tensor_split does; see microbatches.h. A row-major
+ * tensor cut along dimension d is `outer` blocks of `length` x `inner` bytes, of
+ * which a chunk takes a piece each: one piece when `outer` is 1. Everything is
+ * checked and measured first, then memory is reserved, then data is copied. */
+#include "run/microbatches.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "run/shape_text.h"
+
+/* How one tensor is cut. */
+struct cut {
+  uint32_t parts;  /* microbatches */
+  bool whole;      /* for each of them */
+  uint32_t dim;    /* else along this dimension */
+  uint64_t length; /* of the dimension */
+  uint64_t outer;  /* product of the dimensions before it */
+  uint64_t inner;  /* bytes of one index of it */
+};
+
+static uint64_t chunk_begin(const struct cut *cut, uint32_t part) {
+  const uint64_t longer = cut->length % cut->parts; /* the first so many have one more */
+  return cut->length / cut->parts * part + (part < longer ? part : longer);
+}
+
+static uint64_t chunk_length(const struct cut *cut, uint32_t part) {
+  return cut->length / cut->parts + (part < cut->length % cut->parts);
+}
+
+static bool is_copied(const struct cut *cut) {
+  return !cut->whole && cut->outer > 1 && cut->parts > 1;
+}
+
+void weft_microbatches_finish(struct weft_microbatches *mb) {
+  weft_array_free(mb->allocator, mb->made, mb->made_room, sizeof *mb->made);
+  weft_staging_finish(&mb->staging, mb->allocator);
+  *mb = (struct weft_microbatches){.allocator = mb->allocator};
+}
+
+/* ---- What the caller may have got wrong ---- */
+
+static enum weft_status check_counts(uint32_t tensor_count, uint32_t microbatch_count,
+                                     const char *what, struct weft_error *error) {
+  if (microbatch_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch",
+                     "%s tensors for 0 microbatches", what);
+  }
+  if (tensor_count > WEFT_TENSORS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "pack some of them into one",
+                     "%" PRIu32 " %s tensors, at most %d are possible", tensor_count, what,
+                     WEFT_TENSORS_MAX);
+  }
+  return WEFT_OK;
+}
+
+/* `label` names the tensor. */
+static enum weft_status check_tensor(const struct weft_tensor *tensor, const char *label,
+                                     struct weft_error *error) {
+  char text[WEFT_SHAPE_TEXT_MAX];
+  uint64_t bytes;
+  if (weft_dtype_size((enum weft_dtype)tensor->shape.dtype) == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "set shape.dtype to one of enum weft_dtype",
+                     "%s has dtype %u, which does not exist", label, tensor->shape.dtype);
+  }
+  if (tensor->shape.dim_count > WEFT_DIMS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "flatten some of its dimensions into one",
+                     "%s has %u dimensions, at most %d are possible", label,
+                     tensor->shape.dim_count, WEFT_DIMS_MAX);
+  }
+  if (!weft_shape_bytes(&tensor->shape, &bytes) || bytes > PTRDIFF_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "no memory can hold it: look at its dimensions",
+                     "%s is %s, more bytes than can be counted", label,
+                     weft_shape_text(text, &tensor->shape));
+  }
+  if (tensor->data == NULL && bytes > 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "set its data",
+                     "%s is %s, %" PRIu64 " bytes, and its data is NULL", label,
+                     weft_shape_text(text, &tensor->shape), bytes);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check_split(const struct weft_tensor_shape *shape, uint32_t dim,
+                                    uint32_t parts, const char *label, struct weft_error *error) {
+  char text[WEFT_SHAPE_TEXT_MAX];
+  if (dim >= shape->dim_count) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "name another dimension, or WEFT_CHUNK_REPLICATE to give all of it to every "
+                     "microbatch",
+                     "%s is %s with %u dimensions and cannot be split along dimension %" PRIu32,
+                     label, weft_shape_text(text, shape), shape->dim_count, dim);
+  }
+  if (shape->dims[dim] < parts) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give a larger batch or fewer microbatches: one without data would not train",
+                     "%s is %s: %" PRIu64 " along dimension %" PRIu32
+                     " cannot be split into %" PRIu32 " microbatches",
+                     label, weft_shape_text(text, shape), shape->dims[dim], dim, parts);
+  }
+  return WEFT_OK;
+}
+
+/* ---- Splitting ---- */
+
+/* No overflow: check_tensor() has multiplied all of these. */
+static void measure(const struct weft_tensor_shape *shape, struct cut *cut) {
+  cut->length = shape->dims[cut->dim];
+  cut->outer = 1;
+  cut->inner = weft_dtype_size((enum weft_dtype)shape->dtype);
+  for (uint32_t k = 0; k < cut->dim; k++) {
+    cut->outer *= shape->dims[k];
+  }
+  for (uint32_t k = cut->dim + 1; k < shape->dim_count; k++) {
+    cut->inner *= shape->dims[k];
+  }
+}
+
+static enum weft_status plan_cut(const struct weft_tensor *tensor, const struct weft_chunk *chunk,
+                                 uint32_t parts, const char *label, struct cut *cut,
+                                 struct weft_error *error) {
+  *cut = (struct cut){.parts = parts};
+  WEFT_TRY(check_tensor(tensor, label, error));
+  if (chunk != NULL && chunk->kind == WEFT_CHUNK_REPLICATE) {
+    cut->whole = true;
+    return WEFT_OK;
+  }
+  if (chunk != NULL && chunk->kind != WEFT_CHUNK_SPLIT) {
+    return weft_fail(error, WEFT_ERR_USAGE, "WEFT_CHUNK_SPLIT or WEFT_CHUNK_REPLICATE",
+                     "%s is to be split in way %d, which does not exist", label, (int)chunk->kind);
+  }
+  cut->dim = chunk != NULL ? chunk->dim : 0;
+  WEFT_TRY(check_split(&tensor->shape, cut->dim, parts, label, error));
+  measure(&tensor->shape, cut);
+  return WEFT_OK;
+}
+
+/* Bytes of staging for all chunks of a tensor, each aligned. There are two sizes
+ * of chunks. */
+static bool add_staging(const struct cut *cut, uint64_t *total) {
+  const uint64_t sizes[2] = {(cut->length / cut->parts + 1) * cut->inner,
+                             cut->length / cut->parts * cut->inner};
+  const uint64_t counts[2] = {cut->length % cut->parts, cut->parts - cut->length % cut->parts};
+  for (int k = 0; k < 2 && is_copied(cut); k++) {
+    uint64_t bytes = 0;
+    uint64_t one = 0;
+    if (counts[k] > 0 &&
+        (!weft_multiply(sizes[k], cut->outer, &bytes) || !weft_staging_add(&one, bytes) ||
+         !weft_multiply(one, counts[k], &bytes) || !weft_add(*total, bytes, total))) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static enum weft_status reserve(struct weft_microbatches *mb, const struct cut *cuts,
+                                uint32_t tensor_count, uint32_t parts, struct weft_error *error) {
+  uint64_t bytes = 0;
+  for (uint32_t t = 0; t < tensor_count; t++) {
+    if (!add_staging(&cuts[t], &bytes)) {
+      return weft_fail_memory(error, SIZE_MAX);
+    }
+  }
+  if (bytes > 0) {
+    WEFT_TRY(weft_staging_reserve(&mb->staging, mb->allocator, bytes, error));
+  }
+  if (parts <= mb->made_room) {
+    return WEFT_OK;
+  }
+  weft_array_free(mb->allocator, mb->made, mb->made_room, sizeof *mb->made);
+  mb->made_room = 0;
+  mb->made = weft_array_allocate_zero(mb->allocator, parts, sizeof *mb->made);
+  if (mb->made == NULL) {
+    return weft_fail_memory(error, (size_t)parts * sizeof *mb->made);
+  }
+  mb->made_room = parts;
+  return WEFT_OK;
+}
+
+/* A chunk's data, in the caller's memory or copied to `staging`. */
+static void *take_chunk(const struct cut *cut, uint32_t part, const struct weft_tensor *tensor,
+                        unsigned char *staging) {
+  const uint64_t skip = chunk_begin(cut, part) * cut->inner;
+  const uint64_t stride = cut->length * cut->inner;
+  const uint64_t piece = chunk_length(cut, part) * cut->inner;
+  unsigned char *data = tensor->data;
+  if (data == NULL || cut->outer == 0) {
+    return data; /* nothing is in it, and so nothing behind it */
+  }
+  if (!is_copied(cut)) {
+    return data + skip;
+  }
+  for (uint64_t k = 0; k < cut->outer; k++) {
+    memcpy(staging + k * piece, data + k * stride + skip, (size_t)piece);
+  }
+  return staging;
+}
+
+/* One tensor of all microbatches; *used of the staging are taken before and
+ * after it. */
+static void split(struct weft_microbatches *mb, uint32_t number, const struct weft_tensor *tensor,
+                  const struct cut *cut, uint64_t *used) {
+  for (uint32_t part = 0; part < cut->parts; part++) {
+    struct weft_tensor *item = &mb->made[part].items[number];
+    *item = *tensor;
+    if (cut->whole) {
+      continue;
+    }
+    item->shape.dims[cut->dim] = chunk_length(cut, part);
+    item->data = take_chunk(cut, part, tensor, is_copied(cut) ? mb->staging.data + *used : NULL);
+    if (is_copied(cut)) {
+      (void)weft_staging_add(used, cut->outer * chunk_length(cut, part) * cut->inner);
+    }
+  }
+}
+
+enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
+                                        const struct weft_tensor *tensors, uint32_t tensor_count,
+                                        const struct weft_chunk *chunks, uint32_t microbatch_count,
+                                        const char *what, struct weft_error *error) {
+  struct cut cuts[WEFT_TENSORS_MAX];
+  char label[WEFT_TENSOR_LABEL_MAX];
+  uint64_t used = 0;
+  mb->items = NULL;
+  mb->count = 0;
+  WEFT_TRY(check_counts(tensor_count, microbatch_count, what, error));
+  for (uint32_t t = 0; t < tensor_count; t++) {
+    WEFT_TRY(plan_cut(&tensors[t], chunks != NULL ? &chunks[t] : NULL, microbatch_count,
+                      weft_tensor_label(label, what, t, tensors[t].name), &cuts[t], error));
+  }
+  WEFT_TRY(reserve(mb, cuts, tensor_count, microbatch_count, error));
+  for (uint32_t part = 0; part < microbatch_count; part++) {
+    mb->made[part].count = tensor_count;
+  }
+  for (uint32_t t = 0; t < tensor_count; t++) {
+    split(mb, t, &tensors[t], &cuts[t], &used);
+  }
+  mb->items = mb->made;
+  mb->count = microbatch_count;
+  return WEFT_OK;
+}
+
+/* ---- Ready-made microbatches ---- */
+
+static enum weft_status check_alike(const struct weft_tensors *items, uint32_t part,
+                                    const char *what, struct weft_error *error) {
+  char label[WEFT_TENSOR_LABEL_MAX + 32];
+  char found[WEFT_SHAPE_TEXT_MAX];
+  char expected[WEFT_SHAPE_TEXT_MAX];
+  if (items[part].count != items[0].count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "all microbatches must have the same tensors",
+                     "microbatch %" PRIu32 " has %" PRIu32 " %s tensors, microbatch 0 has %" PRIu32,
+                     part, items[part].count, what, items[0].count);
+  }
+  for (uint32_t t = 0; t < items[part].count; t++) {
+    const struct weft_tensor *tensor = &items[part].items[t];
+    const struct weft_tensor_shape *first = &items[0].items[t].shape;
+    weft_tensor_label(label, what, t, tensor->name);
+    (void)snprintf(label + strlen(label), 32, " of microbatch %" PRIu32, part);
+    WEFT_TRY(check_tensor(tensor, label, error));
+    if (tensor->shape.dtype != first->dtype || tensor->shape.dim_count != first->dim_count) {
+      return weft_fail(error, WEFT_ERR_USAGE,
+                       "a tensor has the same dtype and number of dimensions in all microbatches",
+                       "%s is %s, that of microbatch 0 is %s", label,
+                       weft_shape_text(found, &tensor->shape), weft_shape_text(expected, first));
+    }
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_microbatches_borrow(struct weft_microbatches *mb,
+                                          const struct weft_tensors *items,
+                                          uint32_t microbatch_count, const char *what,
+                                          struct weft_error *error) {
+  mb->items = NULL;
+  mb->count = 0;
+  WEFT_TRY(check_counts(microbatch_count > 0 ? items[0].count : 0, microbatch_count, what, error));
+  for (uint32_t part = 0; part < microbatch_count; part++) {
+    WEFT_TRY(check_alike(items, part, what, error));
+  }
+  mb->items = items;
+  mb->count = microbatch_count;
+  return WEFT_OK;
+}

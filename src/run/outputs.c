@@ -1,0 +1,358 @@
+/* Keeps outputs and merges them; see outputs.h. A merge is checked and measured
+ * for all tensors, then memory is reserved, then the tensors are made one by
+ * one. */
+#include "run/outputs.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "run/shape_text.h"
+
+void weft_outputs_finish(struct weft_outputs *outputs) {
+  weft_array_free(outputs->allocator, outputs->slots, outputs->slot_room, sizeof *outputs->slots);
+  weft_staging_finish(&outputs->kept, outputs->allocator);
+  weft_staging_finish(&outputs->merged, outputs->allocator);
+  *outputs = (struct weft_outputs){.allocator = outputs->allocator};
+}
+
+/* ---- Keeping ---- */
+
+static enum weft_status measure_slot(const struct weft_boundary *boundary, uint64_t *slot_bytes,
+                                     struct weft_error *error) {
+  char label[WEFT_TENSOR_LABEL_MAX];
+  char text[WEFT_SHAPE_TEXT_MAX];
+  uint64_t total = 0;
+  if (boundary->tensor_count > WEFT_TENSORS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "pack some of them into one",
+                     "%" PRIu32 " output tensors, at most %d are possible", boundary->tensor_count,
+                     WEFT_TENSORS_MAX);
+  }
+  for (uint32_t t = 0; t < boundary->tensor_count; t++) {
+    const struct weft_boundary_tensor *tensor = &boundary->tensors[t];
+    uint64_t bytes;
+    if (!weft_shape_bytes(&tensor->largest, &bytes) || !weft_staging_add(&total, bytes)) {
+      return weft_fail(error, WEFT_ERR_USAGE, "look at the last boundary's shapes",
+                       "%s has a largest shape that cannot be: dtype %u, %u dimensions, %s",
+                       weft_tensor_label(label, "output", t, tensor->name), tensor->largest.dtype,
+                       tensor->largest.dim_count, weft_shape_text(text, &tensor->largest));
+    }
+  }
+  *slot_bytes = total;
+  return WEFT_OK;
+}
+
+static enum weft_status reserve_slots(struct weft_outputs *outputs, uint32_t count,
+                                      struct weft_error *error) {
+  if (count <= outputs->slot_room) {
+    return WEFT_OK;
+  }
+  weft_array_free(outputs->allocator, outputs->slots, outputs->slot_room, sizeof *outputs->slots);
+  outputs->slot_room = 0;
+  outputs->slots = weft_array_allocate_zero(outputs->allocator, count, sizeof *outputs->slots);
+  if (outputs->slots == NULL) {
+    return weft_fail_memory(error, (size_t)count * sizeof *outputs->slots);
+  }
+  outputs->slot_room = count;
+  return WEFT_OK;
+}
+
+enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
+                                    const struct weft_boundary *boundary, uint32_t microbatch_count,
+                                    struct weft_error *error) {
+  uint64_t slot_bytes;
+  uint64_t bytes;
+  outputs->microbatch_count = 0;
+  outputs->kept_count = 0;
+  if (microbatch_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch",
+                     "outputs of 0 microbatches are wanted");
+  }
+  WEFT_TRY(measure_slot(boundary, &slot_bytes, error));
+  if (!weft_multiply(slot_bytes, microbatch_count, &bytes)) {
+    return weft_fail_memory(error, SIZE_MAX);
+  }
+  WEFT_TRY(weft_staging_reserve(&outputs->kept, outputs->allocator, bytes, error));
+  WEFT_TRY(reserve_slots(outputs, microbatch_count, error));
+  for (uint32_t m = 0; m < microbatch_count; m++) {
+    outputs->slots[m].kept = false;
+  }
+  outputs->boundary = boundary;
+  outputs->slot_bytes = slot_bytes;
+  outputs->microbatch_count = microbatch_count;
+  return WEFT_OK;
+}
+
+static bool fits(const struct weft_tensor_shape *shape, const struct weft_tensor_shape *largest) {
+  if (shape->dtype != largest->dtype || shape->dim_count != largest->dim_count) {
+    return false;
+  }
+  for (uint32_t k = 0; k < shape->dim_count; k++) {
+    if (shape->dims[k] > largest->dims[k]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static enum weft_status check_kept(const struct weft_boundary *boundary, uint32_t microbatch,
+                                   const struct weft_tensors *tensors, struct weft_error *error) {
+  char label[WEFT_TENSOR_LABEL_MAX];
+  char found[WEFT_SHAPE_TEXT_MAX];
+  char largest[WEFT_SHAPE_TEXT_MAX];
+  if (tensors->count != boundary->tensor_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "the last stage must leave outputs->count as it is",
+                     "microbatch %" PRIu32 " has %" PRIu32
+                     " output tensors, the last boundary has %" PRIu32,
+                     microbatch, tensors->count, boundary->tensor_count);
+  }
+  for (uint32_t t = 0; t < tensors->count; t++) {
+    const struct weft_tensor_shape *shape = &tensors->items[t].shape;
+    if (!fits(shape, &boundary->tensors[t].largest)) {
+      return weft_fail(error, WEFT_ERR_USAGE,
+                       "a stage may only make its outputs smaller than the boundary's largest",
+                       "%s of microbatch %" PRIu32 " is %s, the boundary's largest is %s",
+                       weft_tensor_label(label, "output", t, boundary->tensors[t].name), microbatch,
+                       weft_shape_text(found, shape),
+                       weft_shape_text(largest, &boundary->tensors[t].largest));
+    }
+  }
+  return WEFT_OK;
+}
+
+/* Bytes of a shape that fits one which was measured. */
+static uint64_t bytes_of(const struct weft_tensor_shape *shape) {
+  uint64_t bytes = 0;
+  const bool measured = weft_shape_bytes(shape, &bytes);
+  assert(measured);
+  (void)measured;
+  return bytes;
+}
+
+enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microbatch,
+                                   const struct weft_tensors *tensors, struct weft_error *error) {
+  assert(microbatch < outputs->microbatch_count && !outputs->slots[microbatch].kept);
+  WEFT_TRY(check_kept(outputs->boundary, microbatch, tensors, error));
+  struct weft_output_slot *slot = &outputs->slots[microbatch];
+  uint64_t at = outputs->slot_bytes * microbatch;
+  slot->tensors.count = tensors->count;
+  for (uint32_t t = 0; t < tensors->count; t++) {
+    const uint64_t bytes = bytes_of(&tensors->items[t].shape);
+    slot->tensors.items[t] = (struct weft_tensor){.name = outputs->boundary->tensors[t].name,
+                                                  .data = outputs->kept.data + at,
+                                                  .shape = tensors->items[t].shape};
+    if (bytes > 0) {
+      memcpy(outputs->kept.data + at, tensors->items[t].data, (size_t)bytes);
+    }
+    (void)weft_staging_add(&at, bytes_of(&outputs->boundary->tensors[t].largest));
+  }
+  slot->kept = true;
+  outputs->kept_count++;
+  return WEFT_OK;
+}
+
+/* ---- Merging: the shape of the result ---- */
+
+/* One tensor to be merged. */
+struct job {
+  const struct weft_outputs *outputs;
+  uint32_t number; /* of the tensor */
+  struct weft_merge merge;
+  char label[WEFT_TENSOR_LABEL_MAX];
+};
+
+static const struct weft_tensor *part_of(const struct job *job, uint32_t microbatch) {
+  return &job->outputs->slots[microbatch].tensors.items[job->number];
+}
+
+/* All parts must be as the first, but for dimension `except`. */
+static enum weft_status check_equal(const struct job *job, uint32_t except, const char *hint,
+                                    struct weft_error *error) {
+  const struct weft_tensor_shape *first = &part_of(job, 0)->shape;
+  for (uint32_t m = 1; m < job->outputs->microbatch_count; m++) {
+    const struct weft_tensor_shape *shape = &part_of(job, m)->shape;
+    for (uint32_t k = 0; k < first->dim_count; k++) {
+      if (k != except && shape->dims[k] != first->dims[k]) {
+        char found[WEFT_SHAPE_TEXT_MAX];
+        char expected[WEFT_SHAPE_TEXT_MAX];
+        return weft_fail(error, WEFT_ERR_USAGE, hint,
+                         "%s of microbatch %" PRIu32
+                         " is %s and that of microbatch 0 %s: "
+                         "dimension %" PRIu32 " differs",
+                         job->label, m, weft_shape_text(found, shape),
+                         weft_shape_text(expected, first), k);
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status shape_concatenated(const struct job *job, struct weft_tensor_shape *shape,
+                                           struct weft_error *error) {
+  const uint32_t dim = job->merge.dim;
+  char text[WEFT_SHAPE_TEXT_MAX];
+  *shape = part_of(job, 0)->shape;
+  if (dim >= shape->dim_count) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     shape->dim_count == 0
+                         ? "single numbers can be merged by WEFT_MERGE_SUM or WEFT_MERGE_MEAN"
+                         : "name another dimension in batch.merges",
+                     "%s is %s with %u dimensions and cannot be concatenated along dimension "
+                     "%" PRIu32,
+                     job->label, weft_shape_text(text, shape), shape->dim_count, dim);
+  }
+  WEFT_TRY(check_equal(job, dim, "only the dimension of concatenation may differ", error));
+  for (uint32_t m = 1; m < job->outputs->microbatch_count; m++) {
+    if (!weft_add(shape->dims[dim], part_of(job, m)->shape.dims[dim], &shape->dims[dim])) {
+      return weft_fail_memory(error, SIZE_MAX);
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status shape_added(const struct job *job, struct weft_tensor_shape *shape,
+                                    struct weft_error *error) {
+  *shape = part_of(job, 0)->shape;
+  if (shape->dtype != WEFT_F32 && shape->dtype != WEFT_F64) {
+    return weft_fail(error, WEFT_ERR_USAGE, "only f32 and f64 can be added; concatenate it",
+                     "%s is %s and cannot be merged by %s", job->label,
+                     weft_dtype_name((enum weft_dtype)shape->dtype),
+                     job->merge.kind == WEFT_MERGE_SUM ? "sum" : "mean");
+  }
+  return check_equal(job, UINT32_MAX, "what is added must have the same shape in all microbatches",
+                     error);
+}
+
+static enum weft_status shape_merged(const struct job *job, struct weft_tensor_shape *shape,
+                                     struct weft_error *error) {
+  switch (job->merge.kind) {
+    case WEFT_MERGE_CONCATENATE: return shape_concatenated(job, shape, error);
+    case WEFT_MERGE_SUM:
+    case WEFT_MERGE_MEAN: return shape_added(job, shape, error);
+  }
+  return weft_fail(
+      error, WEFT_ERR_USAGE, "WEFT_MERGE_CONCATENATE, WEFT_MERGE_SUM or WEFT_MERGE_MEAN",
+      "%s is to be merged in way %d, which does not exist", job->label, (int)job->merge.kind);
+}
+
+/* ---- Merging: the data ---- */
+
+static void concatenate(const struct job *job, const struct weft_tensor *merged) {
+  const struct weft_tensor_shape *shape = &merged->shape;
+  const uint32_t dim = job->merge.dim;
+  uint64_t outer = 1;
+  uint64_t inner = weft_dtype_size((enum weft_dtype)shape->dtype);
+  uint64_t at = 0; /* in a row of the result */
+  if (bytes_of(shape) == 0) {
+    return; /* and no product of dimensions is known to fit */
+  }
+  for (uint32_t k = 0; k < shape->dim_count; k++) {
+    outer *= k < dim ? shape->dims[k] : 1;
+    inner *= k > dim ? shape->dims[k] : 1;
+  }
+  for (uint32_t m = 0; m < job->outputs->microbatch_count; m++) {
+    const struct weft_tensor *part = part_of(job, m);
+    const uint64_t piece = part->shape.dims[dim] * inner;
+    for (uint64_t k = 0; k < outer; k++) {
+      memcpy((unsigned char *)merged->data + k * shape->dims[dim] * inner + at,
+             (const unsigned char *)part->data + k * piece, (size_t)piece);
+    }
+    at += piece;
+  }
+}
+
+static void add_f32(float *sum, const float *part, uint64_t count) {
+  for (uint64_t k = 0; k < count; k++) {
+    sum[k] += part[k];
+  }
+}
+
+static void add_f64(double *sum, const double *part, uint64_t count) {
+  for (uint64_t k = 0; k < count; k++) {
+    sum[k] += part[k];
+  }
+}
+
+static void divide_f32(float *sum, uint32_t by, uint64_t count) {
+  for (uint64_t k = 0; k < count; k++) {
+    sum[k] /= (float)by;
+  }
+}
+
+static void divide_f64(double *sum, uint32_t by, uint64_t count) {
+  for (uint64_t k = 0; k < count; k++) {
+    sum[k] /= (double)by;
+  }
+}
+
+static void add_up(const struct job *job, const struct weft_tensor *merged) {
+  const bool is_f32 = merged->shape.dtype == WEFT_F32;
+  const uint32_t parts = job->outputs->microbatch_count;
+  const uint64_t bytes = bytes_of(&merged->shape);
+  const uint64_t count = bytes / weft_dtype_size((enum weft_dtype)merged->shape.dtype);
+  memcpy(merged->data, part_of(job, 0)->data, (size_t)bytes);
+  for (uint32_t m = 1; m < parts; m++) {
+    if (is_f32) {
+      add_f32(merged->data, part_of(job, m)->data, count);
+    } else {
+      add_f64(merged->data, part_of(job, m)->data, count);
+    }
+  }
+  if (job->merge.kind == WEFT_MERGE_MEAN && is_f32) {
+    divide_f32(merged->data, parts, count);
+  } else if (job->merge.kind == WEFT_MERGE_MEAN) {
+    divide_f64(merged->data, parts, count);
+  }
+}
+
+static struct job job_of(const struct weft_outputs *outputs, const struct weft_merge *merges,
+                         uint32_t number) {
+  struct job job = {.outputs = outputs, .number = number};
+  if (merges != NULL) {
+    job.merge = merges[number];
+  }
+  weft_tensor_label(job.label, "output", number, outputs->boundary->tensors[number].name);
+  return job;
+}
+
+/* Shapes of the result, and the bytes of all of it. */
+static enum weft_status measure_merged(const struct weft_outputs *outputs,
+                                       const struct weft_merge *merges, struct weft_tensors *merged,
+                                       uint64_t *total, struct weft_error *error) {
+  for (uint32_t t = 0; t < merged->count; t++) {
+    const struct job job = job_of(outputs, merges, t);
+    struct weft_tensor *tensor = &merged->items[t];
+    uint64_t bytes;
+    tensor->name = outputs->boundary->tensors[t].name;
+    WEFT_TRY(shape_merged(&job, &tensor->shape, error));
+    if (!weft_shape_bytes(&tensor->shape, &bytes) || !weft_staging_add(total, bytes)) {
+      return weft_fail_memory(error, SIZE_MAX);
+    }
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_outputs_merge(struct weft_outputs *outputs, const struct weft_merge *merges,
+                                    struct weft_tensors *merged, struct weft_error *error) {
+  assert(outputs->microbatch_count > 0 && outputs->kept_count == outputs->microbatch_count);
+  struct weft_tensors result = {.count = outputs->boundary->tensor_count};
+  uint64_t at = 0;
+  WEFT_TRY(measure_merged(outputs, merges, &result, &at, error));
+  WEFT_TRY(weft_staging_reserve(&outputs->merged, outputs->allocator, at, error));
+  at = 0;
+  for (uint32_t t = 0; t < result.count; t++) {
+    const struct job job = job_of(outputs, merges, t);
+    struct weft_tensor *tensor = &result.items[t];
+    tensor->data = outputs->merged.data + at;
+    if (job.merge.kind == WEFT_MERGE_CONCATENATE) {
+      concatenate(&job, tensor);
+    } else {
+      add_up(&job, tensor);
+    }
+    (void)weft_staging_add(&at, bytes_of(&tensor->shape));
+  }
+  *merged = result;
+  return WEFT_OK;
+}
