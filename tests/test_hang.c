@@ -8,9 +8,10 @@
 
 #include <cmocka.h>
 
-#include <weft/weft.h>
+#include <weft/run.h>
 
 #include "run/hang.h"
+#include "run/hang_reader.h"
 #include "support_boards.h"
 #include "support_memory.h"
 
@@ -315,14 +316,388 @@ static void test_nonsense(void **state) {
   boards_finish(&boards);
 }
 
+/* ---- Dumps ---- */
+
+static void fill_three(struct boards *boards) {
+  boards_init(boards, 3, "threads");
+  board_set(boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  board_set(boards, 1, WEFT_PHASE_SEND, "1SEND_B0", 2, "0RECV_B0", tenths(305));
+  board_set(boards, 2, WEFT_PHASE_COMPUTE, "(2F0;2B1)OVERLAP_F_B", NOBODY, "", tenths(310));
+  boards->boards[0].step = boards->boards[1].step = boards->boards[2].step = 7;
+  boards->boards[0].cell = 12;
+  board_note(boards, 0, "0F0", 5, 6);
+  board_note(boards, 0, "0SEND_F0", 6, 7);
+  for (int k = 0; k < 40; k++) { /* more than the ring holds */
+    char action[16];
+    (void)snprintf(action, sizeof action, "2F%d", k);
+    board_note(boards, 2, action, k, k + 1);
+  }
+}
+
+static void set_failure(struct boards *boards, uint32_t rank, const char *message,
+                        const char *hint) {
+  boards->has_failed = true;
+  boards->failure = (struct weft_failure){.rank = rank, .error = {.status = WEFT_ERR_STAGE}};
+  (void)snprintf(boards->failure.error.message, sizeof boards->failure.error.message, "%s",
+                 message);
+  (void)snprintf(boards->failure.error.hint, sizeof boards->failure.error.hint, "%s", hint);
+}
+
+static struct weft_text dump(struct boards *boards) {
+  struct weft_text text = {.allocator = NULL};
+  struct weft_error error;
+  assert_int_equal(weft_hang_dump(&boards->transport, &text, &error), WEFT_OK);
+  return text;
+}
+
+static void check_explained(struct boards *boards, const char *expected) {
+  struct weft_text text = dump(boards), words = {.allocator = NULL};
+  struct weft_error error = {.message = ""};
+  if (weft_hang_explain(NULL, text.data, text.size, "test", &words, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  assert_string_equal(words.data, expected);
+  weft_text_finish(&text);
+  weft_text_finish(&words);
+}
+
+static void assert_same_rank(const struct weft_hang_rank *a, const struct weft_hang_rank *b) {
+  assert_int_equal(a->phase, b->phase);
+  assert_int_equal(a->peer, b->peer);
+  assert_int_equal(a->step, b->step);
+  assert_int_equal(a->cell, b->cell);
+  assert_int_equal(a->action.op, b->action.op);
+  assert_int_equal(a->action.stage, b->action.stage);
+  assert_int_equal(a->action.microbatch, b->action.microbatch);
+  assert_memory_equal(&a->wants, &b->wants, sizeof a->wants);
+  assert_int_equal(a->since, b->since);
+  assert_int_equal(a->recent_count, b->recent_count);
+  assert_memory_equal(a->recent, b->recent, a->recent_count * sizeof a->recent[0]);
+}
+
+static void test_round_trip(void **state) {
+  (void)state;
+  struct boards boards;
+  struct weft_hang taken, read;
+  struct weft_error error;
+  fill_three(&boards);
+  set_failure(&boards, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
+  struct weft_text text = dump(&boards);
+  assert_int_equal(weft_hang_take(NULL, &boards.transport, &taken, &error), WEFT_OK);
+  assert_int_equal(weft_hang_read(NULL, text.data, text.size, "test", &read, &error), WEFT_OK);
+  assert_int_equal(read.rank_count, 3);
+  assert_int_equal(read.now, taken.now);
+  assert_true(read.nanoseconds);
+  assert_true(read.has_failure);
+  assert_int_equal(read.failure.rank, 2);
+  assert_int_equal(read.failure.error.status, WEFT_ERR_STAGE);
+  assert_string_equal(read.failure.error.message,
+                      "a \"quoted\" \\ path,\\x0aa line, \\xff and \xc3\xa9");
+  assert_string_equal(read.failure.error.hint, "do \"this\"");
+  assert_int_equal(taken.ranks[2].recent_count, WEFT_BOARD_RECENT);
+  assert_int_equal(taken.ranks[2].recent[0].begin, 40 - WEFT_BOARD_RECENT);
+  for (uint32_t r = 0; r < 3; r++) {
+    assert_same_rank(&taken.ranks[r], &read.ranks[r]);
+  }
+  weft_hang_finish(&taken);
+  weft_hang_finish(&read);
+  weft_text_finish(&text);
+  boards_finish(&boards);
+}
+
+static void test_explained_chain(void **state) {
+  (void)state;
+  struct boards boards;
+  fill_three(&boards);
+  check_explained(&boards,
+                  "rank 0: waits before 0B0 for rank 1 (1SEND_B0), since 30.0 s; step 7, cell 12; "
+                  "before that 0SEND_F0\n"
+                  "rank 1: waits in 1SEND_B0 for rank 2 (0RECV_B0), since 30.5 s; step 7, cell 0\n"
+                  "rank 2: is in OVERLAP_F_B, since 31.0 s; step 7, cell 0; before that 2F39\n"
+                  "\n"
+                  "verdict: rank 1 has waited 30.5 s in 1SEND_B0 for rank 2, which is in "
+                  "OVERLAP_F_B since 31.0 s\n"
+                  "culprit: rank 2\n"
+                  "hint: look at rank 2: it has not returned from its OVERLAP_F_B\n");
+  set_failure(&boards, 1, "rank 1, 1B0: the stage failed", "");
+  boards.boards[1].phase = WEFT_PHASE_FAILED;
+  boards.boards[0].phase = WEFT_PHASE_DONE;
+  boards.boards[2].phase = WEFT_PHASE_AWAY;
+  check_explained(&boards,
+                  "rank 0: has done its part, since 30.0 s; step 7, cell 12; before that 0SEND_F0\n"
+                  "rank 1: has failed, since 30.5 s; step 7, cell 0\n"
+                  "rank 2: is away, since 31.0 s; step 7, cell 0; before that 2F39\n"
+                  "\n"
+                  "verdict: rank 1, 1B0: the stage failed\n"
+                  "culprit: rank 1\n");
+  boards_finish(&boards);
+}
+
+static void test_explained_circle(void **state) {
+  (void)state;
+  struct boards boards;
+  boards_init(&boards, 3, "loopback");
+  boards.now = 100;
+  board_set(&boards, 2, WEFT_PHASE_RECEIVE, "2RECV_F1", 1, "1SEND_F1", 60);
+  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1RECV_B0", 2, "2SEND_B0", 50);
+  check_explained(
+      &boards,
+      "rank 0: is away\n"
+      "rank 1: waits in 1RECV_B0 for rank 2 (2SEND_B0), since 50 ticks; step 0, cell 0\n"
+      "rank 2: waits in 2RECV_F1 for rank 1 (1SEND_F1), since 60 ticks; step 0, cell 0\n"
+      "\n"
+      "verdict: a circle: rank 1 waits in 1RECV_B0 for rank 2 (2SEND_B0); rank 2 waits "
+      "in 2RECV_F1 for rank 1 (1SEND_F1)\n"
+      "circle: ranks 1 2\n"
+      "hint: the program can deadlock: 'weft verify' shows the circle\n");
+  boards_finish(&boards);
+}
+
+static void test_explained_nothing(void **state) {
+  (void)state;
+  struct boards boards;
+  boards_init(&boards, 2, "threads");
+  board_set(&boards, 1, WEFT_PHASE_GREETING, "", NOBODY, "", tenths(5));
+  check_explained(&boards,
+                  "rank 0: is away\n"
+                  "rank 1: waits in the handshake, since 0.5 s; step 0, cell 0\n"
+                  "\n"
+                  "verdict: rank 1 has waited 0.5 s in the handshake for rank 0, which never came\n"
+                  "culprit: rank 0\n"
+                  "hint: see whether rank 0 was started, and whether it ended with an error of its "
+                  "own\n");
+  boards.boards[1].phase = WEFT_PHASE_AWAY;
+  check_explained(&boards,
+                  "rank 0: is away\n"
+                  "rank 1: is away\n"
+                  "\n"
+                  "verdict: no rank waits for another\n"
+                  "culprit: nobody that is known\n"
+                  "hint: if this was no hang, there is nothing to do\n");
+  boards_finish(&boards);
+}
+
+/* Any board can be dumped and read back, whatever it holds. */
+static void test_nonsense_dumped(void **state) {
+  (void)state;
+  struct boards boards;
+  boards_init(&boards, 2, "threads");
+  for (uint32_t k = 0; k < 512; k++) {
+    uint64_t bits = UINT64_C(0x9e3779b97f4a7c15) * (k + 1);
+    for (uint32_t r = 0; r < 2; r++) {
+      unsigned char *bytes = (unsigned char *)&boards.boards[r];
+      for (size_t i = 0; i < sizeof boards.boards[r]; i++) {
+        bits = bits * UINT64_C(6364136223846793005) + 1442695040888963407u;
+        bytes[i] = (unsigned char)(bits >> 56);
+      }
+      boards.boards[r].phase %= 9;
+      boards.boards[r].peer %= 3;
+    }
+    struct weft_text text = dump(&boards), words = {.allocator = NULL};
+    struct weft_error error = {.message = ""};
+    if (weft_hang_explain(NULL, text.data, text.size, "test", &words, &error) != WEFT_OK) {
+      fail_msg("%s", error.message);
+    }
+    weft_text_finish(&text);
+    weft_text_finish(&words);
+  }
+  boards_finish(&boards);
+}
+
+static void test_many_ranks_explained(void **state) {
+  (void)state;
+  struct boards boards;
+  boards_init(&boards, 1024, "threads");
+  set_chain(&boards, 1024);
+  board_set(&boards, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
+  struct weft_text text = dump(&boards), words = {.allocator = NULL};
+  struct weft_error error;
+  assert_int_equal(weft_hang_explain(NULL, text.data, text.size, "test", &words, &error), WEFT_OK);
+  assert_non_null(strstr(words.data, "verdict: a circle of 1024 ranks: rank 0 waits"));
+  assert_non_null(strstr(words.data, "circle: ranks 0 1 2 "));
+  assert_non_null(strstr(words.data, " 1022 1023\n"));
+  weft_text_finish(&text);
+  weft_text_finish(&words);
+  boards_finish(&boards);
+}
+
+/* ---- Malformed dumps ---- */
+
+#define HEAD "{\"schema\": \"weft-hang/1\", \"time\": \"ns\", \"now\": 5, \"error\": "
+#define RANK                                                                                       \
+  "{\"rank\": 0, \"phase\": \"away\", \"step\": 0, \"cell\": 0, \"action\": null, \"waits_for\": " \
+  "null, \"wants\": null, \"since\": 0, \"recent\": []}"
+
+/* A dump of one rank in which `from` has become `to`. */
+static char *changed(const char *from, const char *to) {
+  static const char whole[] = HEAD "null, \"ranks\": [" RANK "]}";
+  const char *at = strstr(whole, from);
+  char *text = calloc(1, sizeof whole + strlen(to));
+  assert_non_null(at);
+  assert_non_null(text);
+  memcpy(text, whole, (size_t)(at - whole));
+  strcat(text, to);
+  strcat(text, at + strlen(from));
+  return text;
+}
+
+static void check_refused(const char *from, const char *to, const char *expected) {
+  struct weft_text words = {.allocator = NULL};
+  struct weft_error error = {.message = ""};
+  char *text = changed(from, to);
+  assert_int_equal(weft_hang_explain(NULL, text, strlen(text), "d.json", &words, &error),
+                   WEFT_ERR_FORMAT);
+  if (strstr(error.message, expected) == NULL) {
+    fail_msg("expected \"%s\" in: %s", expected, error.message);
+  }
+  assert_int_equal(strncmp(error.message, "d.json:", 7), 0);
+  assert_true(error.line > 0 && error.hint[0] != '\0');
+  assert_null(words.data);
+  free(text);
+}
+
+static void test_malformed(void **state) {
+  (void)state;
+  static const struct {
+    const char *from, *to, *expected;
+  } cases[] = {
+      {"weft-hang/1", "weft-hang/2", "schema: expected \"weft-hang/1\", found \"weft-hang/2\""},
+      {"\"ns\"", "\"s\"", "time: expected \"ns\" or \"ticks\", found \"s\""},
+      {"\"now\": 5", "\"now\": 5.5", "now: expected a whole number, found 5.5"},
+      {"\"now\": 5", "\"now\": 99999999999999999999", "not JSON: too big integer"},
+      {"\"now\": 5, ", "", "now is missing"},
+      {"\"now\": 5", "\"now\": 5, \"now\": 5", "not JSON: duplicate object key"},
+      {"\"now\": 5", "\"then\": 5", "then: unknown field; expected schema, time, now"},
+      {"\"error\": null", "\"error\": 1", "error: expected an object, found 1"},
+      {"\"error\": null", "\"error\": {}", "error: status is missing"},
+      {"\"error\": null", "\"error\": {\"status\": \"fine\"}",
+       "error.status: expected the name of a status"},
+      {"\"error\": null", "\"error\": {\"rank\": 1}",
+       "error.rank: expected a rank from 0 to 0, or null, found 1"},
+      {"\"error\": null", "\"error\": {\"message\": 1}",
+       "error.message: expected a text of at most 511 bytes, found 1"},
+      {"[" RANK "]", "[]", "ranks: expected 1 to 65536 of them, found 0"},
+      {"[" RANK "]", "{}", "ranks: expected a list"},
+      {"[" RANK "]", "[1]", "ranks[0]: expected an object, found 1"},
+      {"[" RANK "]", "[" RANK ", " RANK "]",
+       "ranks[1].rank: expected 1 (ranks stand in order, each once), found 0"},
+      {"\"rank\": 0", "\"rank\": -1", "ranks[0].rank: expected 0"},
+      {"\"away\"", "\"asleep\"", "ranks[0].phase: expected away, greeting, compute"},
+      {"\"away\"", "3", "ranks[0].phase: expected away, greeting, compute"},
+      {"\"step\": 0", "\"step\": -1", "ranks[0].step: expected a whole number from 0 up, found -1"},
+      {"\"cell\": 0", "\"cell\": true", "ranks[0].cell: expected a whole number from 0 up"},
+      {"\"cell\": 0, ", "", "ranks[0]: cell is missing"},
+      {"\"action\": null", "\"action\": \"F0\"",
+       "ranks[0].action: expected an action like \"2RECV_F5\", or null, found \"F0\""},
+      {"\"action\": null", "\"action\": \"0F\"", "ranks[0].action: expected an action"},
+      {"\"action\": null", "\"action\": \"0X1\"", "ranks[0].action: expected an action"},
+      {"\"action\": null", "\"action\": \"0F1 \"", "ranks[0].action: expected an action"},
+      {"\"action\": null", "\"action\": \"70000F1\"", "ranks[0].action: expected an action"},
+      {"\"action\": null", "\"action\": \"0F4294967296\"", "ranks[0].action: expected"},
+      {"\"action\": null", "\"action\": 7", "ranks[0].action: expected an action"},
+      {"\"waits_for\": null", "\"waits_for\": 1",
+       "ranks[0].waits_for: expected a rank from 0 to 0, or null, found 1"},
+      {"\"waits_for\": null", "\"waits_for\": 4294967296", "ranks[0].waits_for: expected a rank"},
+      {"\"wants\": null", "\"wants\": \"\"", "ranks[0].wants: expected an action"},
+      {"\"since\": 0", "\"since\": \"0\"", "ranks[0].since: expected a whole number"},
+      {"\"recent\": []", "\"recent\": {}", "ranks[0].recent: expected a list of at most 16"},
+      {"\"recent\": []", "\"recent\": [1,2,3,4,5,6,7,8,9,1,2,3,4,5,6,7,8]",
+       "ranks[0].recent: expected a list of at most 16"},
+      {"\"recent\": []", "\"recent\": [{\"action\": null, \"begin\": 0}]",
+       "ranks[0].recent[0]: end is missing"},
+      {"\"recent\": []", "\"recent\": [{\"action\": \"x\"}]",
+       "ranks[0].recent[0]: action: expected an action"},
+      {"\"recent\": []", "\"recent\": [{\"a\": 1}]",
+       "ranks[0].recent[0]: a: unknown field; expected action, begin, end"},
+      {"}]}", "}", "not JSON"},
+  };
+  for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
+    check_refused(cases[k].from, cases[k].to, cases[k].expected);
+  }
+}
+
+static void test_too_many_ranks(void **state) {
+  (void)state;
+  struct weft_text text = {.allocator = NULL}, words = {.allocator = NULL};
+  struct weft_error error;
+  weft_text_add(&text, HEAD "null, \"ranks\": [1");
+  for (uint32_t r = 0; r < WEFT_RANKS_MAX; r++) {
+    weft_text_add(&text, ",1");
+  }
+  weft_text_add(&text, "]}");
+  assert_int_equal(weft_hang_explain(NULL, text.data, text.size, NULL, &words, &error),
+                   WEFT_ERR_FORMAT);
+  assert_string_equal(error.message, "dump:1:1: ranks: expected 1 to 65536 of them, found 65537");
+  for (uint32_t r = 0; r < WEFT_RANKS_MAX * 64; r++) {
+    weft_text_append(&text, ",", 1);
+  }
+  assert_int_equal(weft_hang_explain(NULL, text.data, text.size, NULL, &words, &error),
+                   WEFT_ERR_LIMIT);
+  weft_text_finish(&text);
+}
+
+/* ---- Memory ---- */
+
+static void test_memory(void **state) {
+  (void)state;
+  struct boards boards;
+  fill_three(&boards);
+  set_failure(&boards, 2, "a message", "a hint");
+  struct weft_text whole = dump(&boards);
+  enum weft_status status = WEFT_ERR_MEMORY;
+  for (uint64_t n = 1; status == WEFT_ERR_MEMORY; n++) {
+    struct test_memory memory;
+    struct weft_error error = {.status = WEFT_OK};
+    test_memory_init(&memory);
+    memory.fail_at = n;
+    struct weft_text text = {.allocator = &memory.allocator};
+    status = weft_hang_dump(&boards.transport, &text, &error);
+    assert_int_equal(error.status, status);
+    weft_text_finish(&text);
+    assert_int_equal(memory.blocks, 0);
+    assert_true(n < 100);
+  }
+  assert_int_equal(status, WEFT_OK);
+  status = WEFT_ERR_MEMORY;
+  for (uint64_t n = 1; status == WEFT_ERR_MEMORY; n++) {
+    struct test_memory memory;
+    struct weft_error error = {.status = WEFT_OK};
+    test_memory_init(&memory);
+    memory.fail_at = n;
+    struct weft_text text = {.allocator = &memory.allocator};
+    status = weft_hang_explain(&memory.allocator, whole.data, whole.size, "t", &text, &error);
+    assert_int_equal(error.status, status);
+    weft_text_finish(&text);
+    assert_int_equal(memory.blocks, 0);
+    assert_true(n < 100);
+  }
+  assert_int_equal(status, WEFT_OK);
+  weft_text_finish(&whole);
+  boards_finish(&boards);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(test_neighbour),       cmocka_unit_test(test_compute_functions),
-      cmocka_unit_test(test_chain),           cmocka_unit_test(test_chain_lengths),
-      cmocka_unit_test(test_many_ranks),      cmocka_unit_test(test_circle),
-      cmocka_unit_test(test_longest_message), cmocka_unit_test(test_phases),
-      cmocka_unit_test(test_handshake),       cmocka_unit_test(test_ticks_and_odd_times),
+      cmocka_unit_test(test_neighbour),
+      cmocka_unit_test(test_compute_functions),
+      cmocka_unit_test(test_chain),
+      cmocka_unit_test(test_chain_lengths),
+      cmocka_unit_test(test_many_ranks),
+      cmocka_unit_test(test_circle),
+      cmocka_unit_test(test_longest_message),
+      cmocka_unit_test(test_phases),
+      cmocka_unit_test(test_handshake),
+      cmocka_unit_test(test_ticks_and_odd_times),
       cmocka_unit_test(test_nonsense),
+      cmocka_unit_test(test_round_trip),
+      cmocka_unit_test(test_explained_chain),
+      cmocka_unit_test(test_explained_circle),
+      cmocka_unit_test(test_explained_nothing),
+      cmocka_unit_test(test_nonsense_dumped),
+      cmocka_unit_test(test_many_ranks_explained),
+      cmocka_unit_test(test_malformed),
+      cmocka_unit_test(test_too_many_ranks),
+      cmocka_unit_test(test_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

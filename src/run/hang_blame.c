@@ -389,9 +389,14 @@ struct weft_hang_verdict weft_hang_judge(const struct weft_hang *hang, uint32_t 
   return judge(&view, reporter, failure);
 }
 
-uint32_t weft_hang_next(const struct weft_hang *hang, uint32_t rank) {
+void weft_hang_circle(const struct weft_hang *hang, const struct weft_hang_verdict *verdict,
+                      void (*each)(void *context, uint32_t rank), void *context) {
   struct view view = view_of(hang);
-  return next_of(&view, rank);
+  uint32_t at = verdict->culprit;
+  for (uint32_t k = 0; k < verdict->circle_length && at != NOBODY; k++) {
+    each(context, at);
+    at = next_of(&view, at);
+  }
 }
 
 void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter,

@@ -32,8 +32,9 @@ struct weft_hang_verdict {
 struct weft_hang_verdict weft_hang_judge(const struct weft_hang *hang, uint32_t reporter,
                                          struct weft_failure *failure);
 
-/* The rank after `rank` on the way to the culprit, for listing a circle;
- * UINT32_MAX: it waits for nobody. */
-uint32_t weft_hang_next(const struct weft_hang *hang, uint32_t rank);
+/* Calls `each` for the members of the verdict's circle, from its smallest rank
+ * round. */
+void weft_hang_circle(const struct weft_hang *hang, const struct weft_hang_verdict *verdict,
+                      void (*each)(void *context, uint32_t rank), void *context);
 
 #endif
