@@ -66,7 +66,7 @@ static enum weft_status match_matrix(const struct weft_linear_stage *linear,
                                      const struct weft_stage_call *call,
                                      const struct weft_tensors *tensors, const char *what,
                                      uint64_t rows_expected, struct weft_error *error) {
-  uint64_t rows;
+  uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, tensors, what, &rows, error));
   if (rows != rows_expected) {
     return weft_fail(error, WEFT_ERR_STAGE, "",
@@ -82,7 +82,7 @@ static enum weft_status shape_matrix(const struct weft_linear_stage *linear,
                                      const struct weft_stage_call *call,
                                      struct weft_tensors *tensors, const char *what, uint64_t rows,
                                      struct weft_error *error) {
-  uint64_t rows_max;
+  uint64_t rows_max = 0;
   WEFT_TRY(take_matrix(linear, call, tensors, what, &rows_max, error));
   if (rows > rows_max) {
     return weft_fail(error, WEFT_ERR_STAGE, "make the boundary's largest shape larger",
@@ -140,7 +140,7 @@ static void weight_grad_row(struct weft_linear_stage *linear, const float *x, co
 static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error) {
   const struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
-  uint64_t rows;
+  uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, call->inputs, "the input", &rows, error));
   WEFT_TRY(shape_matrix(linear, call, call->outputs, "the output", rows, error));
   const float *x = call->inputs->items[0].data;
@@ -155,7 +155,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
 static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *call,
                              struct weft_error *error) {
   const struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
-  uint64_t rows;
+  uint64_t rows = 0;
   if (!call->training && call->targets->count == 0) {
     return WEFT_OK; /* outputs are all that is wanted */
   }
@@ -180,7 +180,7 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
 static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                        struct weft_error *error) {
   const struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
-  uint64_t rows;
+  uint64_t rows = 0;
   if (call->input_grads->count == 0) {
     return WEFT_OK;
   }
@@ -199,7 +199,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
 static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
-  uint64_t rows;
+  uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, call->inputs, "the input", &rows, error));
   WEFT_TRY(match_matrix(linear, call, call->output_grads, "the output's gradient", rows, error));
   const float *x = call->inputs->items[0].data;
