@@ -39,7 +39,7 @@ enum weft_status weft_plan_fixed(void *context, uint32_t microbatch_count, bool 
                      "the program is for %" PRIu32 " microbatches, and the step has %" PRIu32,
                      program->microbatch_count, microbatch_count);
   }
-  if (program->level == WEFT_LEVEL_COMPUTE && program->rank_count > 1) {
+  if (program->level == WEFT_LEVEL_COMPUTE) {
     return weft_lower(plan->allocator, program, plan->lower, out, error);
   }
   return copy(plan->allocator, program, out, error);
