@@ -31,7 +31,7 @@ struct bench {
   struct weft_stage_call call;
 };
 
-static void matrix(struct weft_tensors *tensors, float *data, uint64_t rows, uint64_t width) {
+static void matrix(struct weft_tensors *tensors, void *data, uint64_t rows, uint64_t width) {
   tensors->count = 1;
   tensors->items[0] = (struct weft_tensor){
       .data = data,
@@ -126,7 +126,7 @@ static double reference_loss(const struct model *model, const float *x, const fl
                              uint64_t rows) {
   double loss = 0;
   for (uint64_t r = 0; r < rows; r++) {
-    double row[3][WIDTH_MAX];
+    double row[3][WIDTH_MAX] = {{0}};
     for (uint32_t j = 0; j < model->width; j++) {
       row[0][j] = (double)x[r * model->width + j];
     }
