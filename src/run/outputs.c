@@ -62,7 +62,7 @@ static enum weft_status reserve_slots(struct weft_outputs *outputs, uint32_t cou
 enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
                                     const struct weft_boundary *boundary, uint32_t microbatch_count,
                                     struct weft_error *error) {
-  uint64_t slot_bytes;
+  uint64_t slot_bytes = 0;
   uint64_t bytes;
   outputs->microbatch_count = 0;
   outputs->kept_count = 0;
