@@ -1,0 +1,599 @@
+/* The tests that every transport passes. */
+#include "support_conformance.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/fail.h"
+#include "base/random.h"
+#include "support_traffic.h"
+
+enum { RANKS_MAX = 8, LATE_NS_MAX = 2000000000 };
+
+/* A world with its ranks, for one test. */
+struct fixture {
+  const struct conformance_transport *transport;
+  void *world;
+  uint32_t rank_count;
+  struct weft_transport *endpoints[RANKS_MAX];
+  struct conformance_rank ranks[RANKS_MAX];
+};
+
+static void set_up(struct fixture *fixture, void **state, uint32_t rank_count) {
+  memset(fixture, 0, sizeof *fixture);
+  fixture->transport = *state;
+  fixture->rank_count = rank_count;
+  fixture->world =
+      fixture->transport->create(fixture->transport->context, rank_count, fixture->endpoints);
+  for (uint32_t r = 0; r < rank_count; r++) {
+    assert_non_null(fixture->endpoints[r]);
+    assert_int_equal(fixture->endpoints[r]->rank, r);
+    assert_int_equal(fixture->endpoints[r]->rank_count, rank_count);
+    fixture->ranks[r].transport = fixture->endpoints[r];
+  }
+}
+
+static void tear_down(struct fixture *fixture) {
+  fixture->transport->destroy(fixture->transport->context, fixture->world, fixture->rank_count,
+                              fixture->endpoints);
+}
+
+static void drive(struct fixture *fixture) {
+  fixture->transport->drive(fixture->world, fixture->ranks, fixture->rank_count);
+}
+
+/* Drives it; all ranks must succeed. */
+static void drive_well(struct fixture *fixture) {
+  drive(fixture);
+  for (uint32_t r = 0; r < fixture->rank_count; r++) {
+    if (fixture->ranks[r].status != WEFT_OK) {
+      fail_msg("rank %u: %s", r, fixture->ranks[r].error.message);
+    }
+  }
+}
+
+static void all_advance(struct fixture *fixture,
+                        enum weft_status (*advance)(struct conformance_rank *, struct weft_error *),
+                        void *states, size_t state_size) {
+  for (uint32_t r = 0; r < fixture->rank_count; r++) {
+    fixture->ranks[r].advance = advance;
+    fixture->ranks[r].state = (unsigned char *)states + r * state_size;
+  }
+}
+
+/* A while, in the transport's time. */
+static int64_t a_while(const struct fixture *fixture) {
+  return fixture->transport->real_time ? 20 * 1000 * 1000 : 1000;
+}
+
+/* ---- messages ---- */
+
+static void carry(void **state, struct traffic *traffic, uint32_t rank_count) {
+  struct fixture fixture;
+  set_up(&fixture, state, rank_count);
+  traffic_begin(traffic, fixture.ranks, rank_count);
+  drive_well(&fixture);
+  traffic_finish(traffic, rank_count);
+  tear_down(&fixture);
+}
+
+static struct traffic_flow flow(uint32_t from, uint32_t to, uint64_t count, uint32_t depth,
+                                uint32_t window) {
+  return (struct traffic_flow){.from = from,
+                               .to = to,
+                               .count = count,
+                               .depth = depth,
+                               .send_window = window,
+                               .receive_window = window,
+                               .bytes_max = 300};
+}
+
+static void ping_pong(void **state) {
+  struct traffic traffic = {.flow_count = 2, .seed = 1};
+  traffic.flows[0] = flow(0, 1, 300, 1, 1);
+  traffic.flows[0].send_when = (struct traffic_condition){TRAFFIC_RECEIVED, 1, 1, 1};
+  traffic.flows[1] = flow(1, 0, 300, 1, 1);
+  traffic.flows[1].send_when = (struct traffic_condition){TRAFFIC_RECEIVED, 0, 1, 0};
+  carry(state, &traffic, 2);
+}
+
+static void order_on_a_channel(void **state) {
+  static const uint32_t shapes[][3] = {
+      /* depth, send window, receive window */
+      {1, 1, 1}, {1, 3, 3}, {3, 1, 7}, {3, 7, 1}, {4, 12, 12}, {8, 8, 8}, {100, 100, 100}};
+  for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+    struct traffic traffic = {.flow_count = 1, .seed = k};
+    traffic.flows[0] = flow(0, 1, 1000, shapes[k][0], shapes[k][1]);
+    traffic.flows[0].receive_window = shapes[k][2];
+    carry(state, &traffic, 2);
+  }
+}
+
+static void many_channels(void **state) {
+  struct traffic traffic = {.flow_count = 24, .seed = 3};
+  for (uint32_t f = 0; f < traffic.flow_count; f++) {
+    traffic.flows[f] = flow(f % 2, 1 - f % 2, 50 + f * 5, 1 + f % 5, 1 + f % 7);
+  }
+  carry(state, &traffic, 2);
+}
+
+/* Rank 1 receives nothing on channel 0 before rank 0 has been told to wait. */
+static void full_channel(void **state) {
+  for (uint32_t depth = 1; depth <= 9; depth += 4) {
+    struct traffic traffic = {.flow_count = 2, .seed = depth};
+    traffic.flows[0] = flow(0, 1, 100, depth, 40);
+    traffic.flows[0].receive_when = (struct traffic_condition){TRAFFIC_RECEIVED, 1, TRAFFIC_ALL, 0};
+    traffic.flows[1] = flow(0, 1, 1, 1, 1);
+    traffic.flows[1].send_when = (struct traffic_condition){TRAFFIC_STUCK, 0, TRAFFIC_ALL, 0};
+    carry(state, &traffic, 2);
+  }
+}
+
+static void receive_before_send(void **state) {
+  struct traffic traffic = {.flow_count = 2, .seed = 5};
+  traffic.flows[0] = flow(0, 1, 4, 4, 4);
+  traffic.flows[0].send_when = (struct traffic_condition){TRAFFIC_RECEIVED, 1, TRAFFIC_ALL, 0};
+  traffic.flows[1] = flow(1, 0, 1, 1, 1);
+  traffic.flows[1].send_when = (struct traffic_condition){TRAFFIC_POSTED, 0, 1, 0};
+  carry(state, &traffic, 2);
+}
+
+static void send_before_receive(void **state) {
+  struct traffic traffic = {.flow_count = 2, .seed = 6};
+  traffic.flows[0] = flow(0, 1, 4, 4, 4);
+  traffic.flows[0].receive_when = (struct traffic_condition){TRAFFIC_RECEIVED, 1, TRAFFIC_ALL, 0};
+  traffic.flows[1] = flow(0, 1, 1, 1, 1);
+  traffic.flows[1].send_when = (struct traffic_condition){TRAFFIC_STUCK, 0, TRAFFIC_ALL, 0};
+  carry(state, &traffic, 2);
+}
+
+static void payload_sizes(void **state) {
+  static const uint64_t largest[] = {0, 1, 4096, 100000};
+  for (size_t k = 0; k < sizeof largest / sizeof largest[0]; k++) {
+    struct traffic traffic = {.flow_count = 3, .seed = 7 + k};
+    for (uint32_t f = 0; f < traffic.flow_count; f++) {
+      traffic.flows[f] = flow(f % 2, 1 - f % 2, 10, 2, 3);
+      traffic.flows[f].bytes_max = largest[k];
+      traffic.flows[f].sizes = (enum traffic_sizes)f;
+    }
+    carry(state, &traffic, 2);
+  }
+}
+
+/* A ring both ways, of more ranks than cores too. */
+static void ranks_in_a_ring(void **state) {
+  static const uint32_t counts[] = {1, 2, 3, 8};
+  for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+    const uint32_t p = counts[k];
+    struct traffic traffic = {.flow_count = p == 1 ? 0 : 2 * p, .seed = 8 + p};
+    for (uint32_t f = 0; f < traffic.flow_count; f++) {
+      const uint32_t rank = f / 2;
+      traffic.flows[f] = flow(rank, (rank + (f % 2 == 0 ? 1 : p - 1)) % p, 100, 2, 3);
+    }
+    carry(state, &traffic, p);
+  }
+}
+
+static void random_traffic(struct traffic *traffic, uint32_t rank_count, uint64_t seed) {
+  struct weft_random random = {seed};
+  memset(traffic, 0, sizeof *traffic);
+  traffic->seed = seed;
+  traffic->hesitant = true;
+  traffic->flow_count = 1 + weft_random_below(&random, 20);
+  for (uint32_t f = 0; f < traffic->flow_count; f++) {
+    const uint32_t from = weft_random_below(&random, rank_count);
+    const uint32_t to = (from + 1 + weft_random_below(&random, rank_count - 1)) % rank_count;
+    struct traffic_flow *one = &traffic->flows[f];
+    *one = flow(from, to, weft_random_below(&random, 60), 1 + weft_random_below(&random, 6),
+                1 + weft_random_below(&random, 8));
+    one->receive_window = 1 + weft_random_below(&random, 8);
+    one->bytes_max = weft_random_below(&random, 200);
+  }
+}
+
+static void traffic_at_random(void **state) {
+  static const uint32_t counts[] = {2, 3, 8};
+  for (uint64_t seed = 0; seed < 30; seed++) {
+    struct traffic traffic;
+    const uint32_t rank_count = counts[seed % 3];
+    random_traffic(&traffic, rank_count, seed);
+    carry(state, &traffic, rank_count);
+  }
+}
+
+/* One rank fails in the middle; every rank cancels, frees and goes, on its own. */
+static void failure_in_traffic(void **state) {
+  static const uint32_t counts[] = {2, 3, 8};
+  for (uint64_t seed = 100; seed < 160; seed++) {
+    struct traffic traffic;
+    struct fixture fixture;
+    const uint32_t rank_count = counts[seed % 3];
+    random_traffic(&traffic, rank_count, seed);
+    traffic.hesitant = seed % 2 == 0;
+    traffic.fail_rank = (uint32_t)seed % rank_count;
+    traffic.fail_after = 1 + seed % 37;
+    set_up(&fixture, state, rank_count);
+    traffic_begin(&traffic, fixture.ranks, rank_count);
+    drive(&fixture);
+    for (uint32_t r = 0; r < rank_count; r++) {
+      const enum weft_status status = fixture.ranks[r].status;
+      if (status != WEFT_OK && status != WEFT_ERR_STAGE) {
+        fail_msg("seed %u, rank %u: %s", (unsigned)seed, r, fixture.ranks[r].error.message);
+      }
+    }
+    traffic_finish(&traffic, rank_count);
+    tear_down(&fixture);
+  }
+}
+
+/* ---- what is refused; calls of both ranks from this thread ---- */
+
+static enum weft_status open_one(struct weft_transport *transport, uint32_t channel, bool sends,
+                                 uint64_t bytes_max) {
+  const struct weft_channel_end end = {.channel = channel,
+                                       .peer = 1 - transport->rank,
+                                       .sends = sends,
+                                       .depth = 4,
+                                       .bytes_max = bytes_max};
+  struct weft_error error;
+  return transport->ops->open(transport, &end, 1, &error);
+}
+
+static void assert_refused(enum weft_status status, const struct weft_error *error) {
+  assert_int_equal(status, WEFT_ERR_USAGE);
+  assert_int_equal(error->status, WEFT_ERR_USAGE);
+  assert_true(strlen(error->message) > 10);
+}
+
+static void sends_are_refused(void **state) {
+  struct fixture fixture;
+  struct weft_error error;
+  char data[64];
+  struct weft_message message = {.data = data, .capacity = sizeof data};
+  set_up(&fixture, state, 2);
+  struct weft_transport *a = fixture.endpoints[0];
+  struct weft_transport *b = fixture.endpoints[1];
+  assert_int_equal(open_one(a, 6, true, 32), WEFT_OK);
+  assert_int_equal(open_one(b, 6, false, 32), WEFT_OK);
+  message.header.bytes = 33; /* too long */
+  assert_refused(a->ops->send(a, 6, &message, &error), &error);
+  message.header.bytes = 32;
+  assert_refused(a->ops->send(a, 7, &message, &error), &error); /* not opened */
+  assert_refused(b->ops->receive(b, 4, &message, &error), &error);
+  assert_refused(b->ops->send(b, 6, &message, &error), &error); /* wrong way */
+  assert_refused(a->ops->receive(a, 6, &message, &error), &error);
+  assert_ptr_equal(message.data, data);
+  tear_down(&fixture);
+}
+
+static void channels_are_refused(void **state) {
+  struct fixture fixture;
+  struct weft_error error;
+  const struct weft_channel_end twice[] = {
+      {.channel = 2, .peer = 1, .sends = true, .depth = 1, .bytes_max = 8},
+      {.channel = 3, .peer = 1, .sends = true, .depth = 1, .bytes_max = 8},
+      {.channel = 2, .peer = 1, .sends = true, .depth = 1, .bytes_max = 8}};
+  const struct weft_channel_end nobody = {
+      .channel = 2, .peer = 2, .sends = true, .depth = 1, .bytes_max = 8};
+  set_up(&fixture, state, 2);
+  struct weft_transport *a = fixture.endpoints[0];
+  struct weft_transport *b = fixture.endpoints[1];
+  assert_refused(a->ops->open(a, twice, 3, &error), &error);
+  assert_refused(b->ops->open(b, &nobody, 1, &error), &error);
+  tear_down(&fixture);
+}
+
+/* A send that nobody takes and a receive that nobody serves. */
+static void cancel_gives_back(void **state) {
+  struct fixture fixture;
+  struct weft_error error;
+  char data[4][64];
+  struct weft_message messages[4];
+  set_up(&fixture, state, 2);
+  struct weft_transport *a = fixture.endpoints[0];
+  struct weft_transport *b = fixture.endpoints[1];
+  const struct weft_channel_end ours[] = {
+      {.channel = 0, .peer = 1, .sends = true, .depth = 2, .bytes_max = 64},
+      {.channel = 3, .peer = 1, .sends = false, .depth = 2, .bytes_max = 64}};
+  const struct weft_channel_end theirs[] = {
+      {.channel = 0, .peer = 0, .sends = false, .depth = 2, .bytes_max = 64},
+      {.channel = 3, .peer = 0, .sends = true, .depth = 2, .bytes_max = 64}};
+  assert_int_equal(a->ops->open(a, ours, 2, &error), WEFT_OK);
+  assert_int_equal(b->ops->open(b, theirs, 2, &error), WEFT_OK);
+  memset(messages, 0, sizeof messages);
+  for (int k = 0; k < 4; k++) {
+    messages[k].data = data[k];
+    messages[k].capacity = sizeof data[k];
+    assert_int_equal(k < 2 ? a->ops->send(a, 0, &messages[k], &error)
+                           : a->ops->receive(a, 3, &messages[k], &error),
+                     WEFT_OK);
+    if (k >= 2) {
+      assert_int_equal(a->ops->test(a, &messages[k], &error), WEFT_IN_PROGRESS);
+    }
+  }
+  for (int k = 3; k >= 0; k--) {
+    a->ops->cancel(a, &messages[k]);
+    assert_ptr_equal(messages[k].data, data[k]);
+    assert_int_equal(messages[k].capacity, sizeof data[k]);
+  }
+  tear_down(&fixture);
+}
+
+/* ---- exchanges ---- */
+
+struct exchanging {
+  uint32_t round;
+  unsigned char all[RANKS_MAX * WEFT_EXCHANGE_MAX];
+};
+
+static unsigned char exchanged_byte(uint32_t rank, uint32_t round, size_t i) {
+  return (unsigned char)(rank * 59 + round * 13 + i);
+}
+
+static enum weft_status exchange_rounds(struct conformance_rank *rank, struct weft_error *error) {
+  struct exchanging *self = rank->state;
+  struct weft_transport *transport = rank->transport;
+  unsigned char mine[WEFT_EXCHANGE_MAX];
+  for (; self->round < 128; self->round++) {
+    const size_t size = (self->round * 37) % (WEFT_EXCHANGE_MAX + 1);
+    for (size_t i = 0; i < size; i++) {
+      mine[i] = exchanged_byte(transport->rank, self->round, i);
+    }
+    const enum weft_status status =
+        transport->ops->exchange(transport, mine, self->all, size, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    for (size_t i = 0; i < size * transport->rank_count; i++) {
+      CONFORMANCE_CHECK(
+          error, self->all[i] == exchanged_byte((uint32_t)(i / size), self->round, i % size));
+    }
+  }
+  return WEFT_OK;
+}
+
+static void exchanges(void **state) {
+  static const uint32_t counts[] = {1, 2, 3, 8};
+  for (size_t k = 0; k < sizeof counts / sizeof counts[0]; k++) {
+    struct fixture fixture;
+    struct exchanging ranks[RANKS_MAX] = {{0}};
+    set_up(&fixture, state, counts[k]);
+    all_advance(&fixture, exchange_rounds, ranks, sizeof ranks[0]);
+    drive_well(&fixture);
+    tear_down(&fixture);
+  }
+}
+
+/* ---- failures ---- */
+
+struct failing {
+  bool fails;
+  bool waits; /* before it fails */
+  bool failed;
+  int64_t at; /* when it failed, or is to fail */
+  int64_t ended;
+};
+
+static enum weft_status fail_or_wait(struct conformance_rank *rank, struct weft_error *error) {
+  struct failing *self = rank->state;
+  struct weft_transport *transport = rank->transport;
+  struct weft_failure failure = {.rank = 40 + transport->rank};
+  if (!self->fails) {
+    return WEFT_IN_PROGRESS;
+  }
+  CONFORMANCE_CHECK(error, !self->failed);
+  if (self->waits && transport->ops->now(transport) < self->at) {
+    CONFORMANCE_CHECK(error, !transport->ops->failed(transport, &failure));
+    rank->until = self->at;
+    return WEFT_IN_PROGRESS;
+  }
+  (void)weft_fail(&failure.error, WEFT_ERR_STAGE, "a hint", "rank %u has had enough",
+                  transport->rank);
+  failure.error.line = 12;
+  self->at = transport->ops->now(transport);
+  self->failed = true;
+  (transport->ops->fail)(transport, &failure); /* cmocka has a macro of that name */
+  return WEFT_IN_PROGRESS;
+}
+
+static void note_end(struct conformance_rank *rank) {
+  struct failing *self = rank->state;
+  self->ended = rank->transport->ops->now(rank->transport);
+}
+
+/* All ranks have ended with the failure of `blamed`, or, when that is UINT32_MAX, of any. */
+static void check_agreed(const struct fixture *fixture, uint32_t blamed) {
+  struct weft_failure first;
+  assert_true(fixture->endpoints[0]->ops->failed(fixture->endpoints[0], &first));
+  assert_true(blamed == UINT32_MAX || first.rank == 40 + blamed);
+  for (uint32_t r = 0; r < fixture->rank_count; r++) {
+    struct weft_transport *transport = fixture->endpoints[r];
+    struct weft_failure failure;
+    struct weft_error error;
+    assert_int_equal(fixture->ranks[r].status, WEFT_ERR_STAGE);
+    assert_string_equal(fixture->ranks[r].error.message, first.error.message);
+    assert_true(transport->ops->failed(transport, &failure));
+    assert_int_equal(failure.rank, first.rank);
+    assert_int_equal(failure.error.line, 12);
+    assert_string_equal(failure.error.hint, "a hint");
+    assert_int_equal(transport->ops->progress(transport, &error), WEFT_ERR_STAGE);
+    assert_string_equal(error.message, first.error.message);
+  }
+}
+
+/* The others sleep without a deadline. */
+static void one_rank_fails(void **state) {
+  for (uint32_t rank_count = 1; rank_count <= RANKS_MAX; rank_count++) {
+    struct fixture fixture;
+    struct failing ranks[RANKS_MAX] = {{0}};
+    const uint32_t blamed = rank_count / 2;
+    set_up(&fixture, state, rank_count);
+    all_advance(&fixture, fail_or_wait, ranks, sizeof ranks[0]);
+    ranks[blamed].fails = ranks[blamed].waits = true;
+    ranks[blamed].at =
+        fixture.endpoints[blamed]->ops->now(fixture.endpoints[blamed]) + a_while(&fixture);
+    for (uint32_t r = 0; r < rank_count; r++) {
+      fixture.ranks[r].end = note_end;
+    }
+    drive(&fixture);
+    check_agreed(&fixture, blamed);
+    for (uint32_t r = 0; r < rank_count; r++) {
+      assert_true(ranks[r].ended >= ranks[blamed].at);
+      assert_true(ranks[r].ended - ranks[blamed].at < LATE_NS_MAX);
+    }
+    tear_down(&fixture);
+  }
+}
+
+static void all_ranks_fail(void **state) {
+  for (int trial = 0; trial < 20; trial++) {
+    struct fixture fixture;
+    struct failing ranks[RANKS_MAX] = {{0}};
+    set_up(&fixture, state, RANKS_MAX);
+    all_advance(&fixture, fail_or_wait, ranks, sizeof ranks[0]);
+    for (uint32_t r = 0; r < RANKS_MAX; r++) {
+      ranks[r].fails = true;
+    }
+    drive(&fixture);
+    check_agreed(&fixture, UINT32_MAX);
+    tear_down(&fixture);
+  }
+}
+
+static void a_rank_that_exchanges_is_told(void **state) {
+  struct fixture fixture;
+  struct failing failing = {.fails = true, .waits = true};
+  struct exchanging exchanging = {0};
+  set_up(&fixture, state, 2);
+  failing.at = fixture.endpoints[0]->ops->now(fixture.endpoints[0]) + a_while(&fixture);
+  fixture.ranks[0].advance = fail_or_wait;
+  fixture.ranks[0].state = &failing;
+  fixture.ranks[1].advance = exchange_rounds;
+  fixture.ranks[1].state = &exchanging;
+  drive(&fixture);
+  check_agreed(&fixture, 0);
+  tear_down(&fixture);
+}
+
+/* ---- time ---- */
+
+struct dozing {
+  uint32_t times;
+  int64_t length;
+  int64_t until; /* 0: not asked yet */
+  bool real_time;
+};
+
+static enum weft_status doze(struct conformance_rank *rank, struct weft_error *error) {
+  struct dozing *self = rank->state;
+  const int64_t now = rank->transport->ops->now(rank->transport);
+  if (self->until != 0 && now >= self->until) {
+    CONFORMANCE_CHECK(error, now - self->until < LATE_NS_MAX);
+    CONFORMANCE_CHECK(error, self->real_time || now - self->until < self->length);
+    self->until = 0;
+    self->times++;
+  }
+  if (self->times == 3) {
+    return WEFT_OK;
+  }
+  if (self->until == 0) {
+    self->until = now + self->length;
+  }
+  rank->until = self->until;
+  return WEFT_IN_PROGRESS;
+}
+
+static void waits_have_deadlines(void **state) {
+  struct fixture fixture;
+  struct dozing ranks[RANKS_MAX] = {{0}};
+  set_up(&fixture, state, RANKS_MAX);
+  all_advance(&fixture, doze, ranks, sizeof ranks[0]);
+  for (uint32_t r = 0; r < RANKS_MAX; r++) {
+    ranks[r].length = a_while(&fixture) / (r + 1);
+    ranks[r].real_time = fixture.transport->real_time;
+  }
+  drive_well(&fixture);
+  tear_down(&fixture);
+}
+
+/* ---- boards ---- */
+
+enum { BOARD_ROUNDS = 300 };
+
+struct writing {
+  uint64_t rounds;
+  uint64_t seen[RANKS_MAX];
+};
+
+static enum weft_status write_and_read(struct conformance_rank *rank, struct weft_error *error) {
+  struct writing *self = rank->state;
+  struct weft_transport *transport = rank->transport;
+  struct weft_rank_board *mine = transport->ops->board(transport, transport->rank);
+  const uint64_t round = ++self->rounds;
+  __atomic_store_n(&mine->step, round, __ATOMIC_RELAXED);
+  __atomic_store_n(&mine->recent[round % WEFT_BOARD_RECENT].action, round, __ATOMIC_RELAXED);
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    const struct weft_rank_board *board = transport->ops->board(transport, r);
+    const uint64_t step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
+    CONFORMANCE_CHECK(error, step >= self->seen[r]);
+    CONFORMANCE_CHECK(error, step <= BOARD_ROUNDS);
+    CONFORMANCE_CHECK(error, r != transport->rank || step == round);
+    self->seen[r] = step;
+  }
+  rank->until = transport->ops->now(transport) + 1;
+  return round == BOARD_ROUNDS ? WEFT_OK : WEFT_IN_PROGRESS;
+}
+
+static void boards_can_be_read(void **state) {
+  struct fixture fixture;
+  struct writing ranks[RANKS_MAX] = {{0}};
+  set_up(&fixture, state, 3);
+  for (uint32_t r = 0; r < 3; r++) {
+    const struct weft_rank_board *board = fixture.endpoints[0]->ops->board(fixture.endpoints[0], r);
+    assert_int_equal(board->phase, WEFT_PHASE_AWAY);
+    assert_int_equal(board->peer, UINT32_MAX);
+    assert_int_equal(board->recent_count, 0);
+  }
+  all_advance(&fixture, write_and_read, ranks, sizeof ranks[0]);
+  drive_well(&fixture);
+  for (uint32_t r = 0; r < 3; r++) {
+    for (uint32_t other = 0; other < 3; other++) {
+      struct weft_transport *transport = fixture.endpoints[r];
+      assert_int_equal(transport->ops->board(transport, other)->step, BOARD_ROUNDS);
+    }
+  }
+  tear_down(&fixture);
+}
+
+/* ---- the suite ---- */
+
+int conformance_run(const struct conformance_transport *transport) {
+  void *const context = (void *)(uintptr_t)transport; /* cmocka hands it on, as it is */
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test_prestate(ping_pong, context),
+      cmocka_unit_test_prestate(order_on_a_channel, context),
+      cmocka_unit_test_prestate(many_channels, context),
+      cmocka_unit_test_prestate(full_channel, context),
+      cmocka_unit_test_prestate(receive_before_send, context),
+      cmocka_unit_test_prestate(send_before_receive, context),
+      cmocka_unit_test_prestate(payload_sizes, context),
+      cmocka_unit_test_prestate(ranks_in_a_ring, context),
+      cmocka_unit_test_prestate(traffic_at_random, context),
+      cmocka_unit_test_prestate(failure_in_traffic, context),
+      cmocka_unit_test_prestate(sends_are_refused, context),
+      cmocka_unit_test_prestate(channels_are_refused, context),
+      cmocka_unit_test_prestate(cancel_gives_back, context),
+      cmocka_unit_test_prestate(exchanges, context),
+      cmocka_unit_test_prestate(one_rank_fails, context),
+      cmocka_unit_test_prestate(all_ranks_fail, context),
+      cmocka_unit_test_prestate(a_rank_that_exchanges_is_told, context),
+      cmocka_unit_test_prestate(waits_have_deadlines, context),
+      cmocka_unit_test_prestate(boards_can_be_read, context),
+  };
+  return cmocka_run_group_tests_name(transport->name, tests, NULL, NULL);
+}

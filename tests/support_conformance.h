@@ -1,0 +1,64 @@
+/* The conformance suite of transports: what every one of them must do, whatever
+ * carries its messages (weft/transport.h). A transport says how its worlds are
+ * made and how their ranks are driven; the test bodies are step functions, so
+ * that a thread per rank and one thread in virtual time run the same ones.
+ *
+ *     static const struct conformance_transport threads = {"threads", NULL, create, ...};
+ *     int main(void) { return conformance_run(&threads); }
+ */
+#ifndef TESTS_SUPPORT_CONFORMANCE_H
+#define TESTS_SUPPORT_CONFORMANCE_H
+
+#include <weft/net.h>
+
+/* One rank of a test. */
+struct conformance_rank {
+  struct weft_transport *transport;
+  /* Goes on as far as it can. WEFT_OK: done. WEFT_IN_PROGRESS: call again when
+   * something has happened, or when now() is `until`. Runs in the rank's thread,
+   * so it reports by `error` and never asserts. */
+  enum weft_status (*advance)(struct conformance_rank *rank, struct weft_error *error);
+  /* Called once when the rank has ended, in its thread. May be NULL. */
+  void (*end)(struct conformance_rank *rank);
+  void *state;
+  int64_t until; /* WEFT_TIME_NEVER before each advance() */
+
+  enum weft_status status; /* how it ended */
+  struct weft_error error;
+};
+
+struct conformance_transport {
+  const char *name;
+  void *context;
+  /* A world of that many ranks, and their endpoints. Asserts that it worked. */
+  void *(*create)(void *context, uint32_t rank_count, struct weft_transport **endpoints);
+  void (*destroy)(void *context, void *world, uint32_t rank_count,
+                  struct weft_transport **endpoints);
+  /* Runs ranks[rank_count] to their ends, with one of the two below. */
+  void (*drive)(void *world, struct conformance_rank *ranks, uint32_t rank_count);
+  bool real_time; /* now() is in nanoseconds, and deadlines can be missed */
+};
+
+/* One round of a rank: progress, advance, wait. False when it has ended; after a
+ * failure of its own it has failed the world. */
+bool conformance_step(struct conformance_rank *rank);
+
+void conformance_drive_threads(struct weft_threads *world, struct conformance_rank *ranks,
+                               uint32_t rank_count);
+void conformance_drive_loopback(struct weft_loopback *world, struct conformance_rank *ranks,
+                                uint32_t rank_count);
+
+/* Says in `error` what did not hold, and where. Returns WEFT_ERR_INVALID. */
+enum weft_status conformance_violated(struct weft_error *error, const char *file, int line,
+                                      const char *what);
+#define CONFORMANCE_CHECK(error, condition)                                 \
+  do {                                                                      \
+    if (!(condition)) {                                                     \
+      return conformance_violated((error), __FILE__, __LINE__, #condition); \
+    }                                                                       \
+  } while (0)
+
+/* The whole suite, as a group of cmocka tests; returns how many failed. */
+int conformance_run(const struct conformance_transport *transport);
+
+#endif

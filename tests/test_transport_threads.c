@@ -1,0 +1,364 @@
+/* The threads transport: the conformance suite, and what is its own: failing and
+ * vanishing ranks of weft_threads_run(), ends that disagree, out of memory. */
+#define _GNU_SOURCE /* pthread_setattr_default_np */
+#include <pthread.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include "base/fail.h"
+#include "support_conformance.h"
+#include "support_memory.h"
+
+static struct weft_threads *make_world(uint32_t rank_count) {
+  struct weft_threads *world = NULL;
+  struct weft_error error;
+  if (weft_threads_create(NULL, rank_count, &world, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  return world;
+}
+
+/* ---- conformance ---- */
+
+static void *create(void *context, uint32_t rank_count, struct weft_transport **endpoints) {
+  (void)context;
+  struct weft_threads *world = make_world(rank_count);
+  for (uint32_t r = 0; r < rank_count; r++) {
+    endpoints[r] = weft_threads_endpoint(world, r);
+  }
+  return world;
+}
+
+static void destroy(void *context, void *world, uint32_t rank_count,
+                    struct weft_transport **endpoints) {
+  (void)context;
+  for (uint32_t r = 0; r < rank_count; r++) {
+    endpoints[r]->ops->destroy(endpoints[r]); /* does nothing: they are the world's */
+  }
+  weft_threads_destroy(world);
+}
+
+static void drive(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
+  conformance_drive_threads(world, ranks, rank_count);
+}
+
+static const struct conformance_transport threads = {
+    .name = "threads", .create = create, .destroy = destroy, .drive = drive, .real_time = true};
+
+/* ---- running ---- */
+
+/* Waits until the world has failed. */
+static enum weft_status wait_for_failure(struct weft_transport *transport,
+                                         struct weft_error *error) {
+  for (;;) {
+    WEFT_TRY(transport->ops->progress(transport, error));
+    WEFT_TRY(transport->ops->wait(transport, WEFT_TIME_NEVER, error));
+  }
+}
+
+enum ending { FAILS, FAILS_SILENTLY, EXITS, IS_CANCELLED };
+
+struct endings {
+  uint32_t rank; /* that ends so */
+  enum ending ending;
+  uint32_t told; /* ranks that saw it; atomic */
+};
+
+static enum weft_status rank_that_ends(void *context, struct weft_transport *transport,
+                                       struct weft_error *error) {
+  struct endings *endings = context;
+  if (transport->rank != endings->rank) {
+    const enum weft_status status = wait_for_failure(transport, error);
+    (void)__atomic_fetch_add(&endings->told, 1, __ATOMIC_RELAXED);
+    return status;
+  }
+  switch (endings->ending) {
+    case FAILS: return weft_fail(error, WEFT_ERR_STAGE, "", "stage %d has no weights", 7);
+    case FAILS_SILENTLY: return WEFT_ERR_IO;
+    case EXITS: pthread_exit(NULL);
+    default:
+      pthread_cancel(pthread_self());
+      for (;;) {
+        pthread_testcancel();
+      }
+  }
+}
+
+static void *run_in_a_thread(void *argument) {
+  void **arguments = argument; /* world, endings, error */
+  (void)weft_threads_run(arguments[0], NULL, rank_that_ends, arguments[1], arguments[2]);
+  return NULL;
+}
+
+/* Rank 0 is the caller, whose thread may end in it: so it is another one here. */
+static void run_ending(uint32_t rank_count, uint32_t rank, enum ending ending,
+                       struct weft_failure *failure) {
+  struct weft_threads *world = make_world(rank_count);
+  struct endings endings = {.rank = rank, .ending = ending};
+  struct weft_error error = {.status = WEFT_OK};
+  void *arguments[] = {world, &endings, &error};
+  pthread_t thread;
+  assert_int_equal(pthread_create(&thread, NULL, run_in_a_thread, arguments), 0);
+  assert_int_equal(pthread_join(thread, NULL), 0);
+  assert_int_equal(endings.told, rank_count - 1);
+  struct weft_transport *transport = weft_threads_endpoint(world, 0);
+  assert_true(transport->ops->failed(transport, failure));
+  assert_int_equal(failure->rank, rank);
+  if (rank != 0) { /* it returned, and said the same */
+    assert_string_equal(error.message, failure->error.message);
+    assert_int_equal(error.status, failure->error.status);
+  }
+  weft_threads_destroy(world);
+}
+
+static void a_rank_fails(void **state) {
+  (void)state;
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    struct weft_failure failure;
+    run_ending(4, rank, FAILS, &failure);
+    assert_int_equal(failure.error.status, WEFT_ERR_STAGE);
+    assert_string_equal(failure.error.message, "stage 7 has no weights");
+    run_ending(4, rank, FAILS_SILENTLY, &failure);
+    assert_int_equal(failure.error.status, WEFT_ERR_IO);
+    assert_non_null(strstr(failure.error.message, "failed"));
+  }
+}
+
+static void a_thread_vanishes(void **state) {
+  (void)state;
+  for (uint32_t rank = 0; rank < 4; rank++) {
+    for (enum ending ending = EXITS; ending <= IS_CANCELLED; ending++) {
+      struct weft_failure failure;
+      char expected[64];
+      (void)snprintf(expected, sizeof expected, "the thread of rank %u ended without returning",
+                     rank);
+      run_ending(4, rank, ending, &failure);
+      assert_int_equal(failure.error.status, WEFT_ERR_PEER);
+      assert_string_equal(failure.error.message, expected);
+    }
+  }
+}
+
+static enum weft_status never_called(void *context, struct weft_transport *transport,
+                                     struct weft_error *error) {
+  (void)transport;
+  (void)error;
+  *(bool *)context = true;
+  return WEFT_OK;
+}
+
+/* Stacks that no machine has room for. */
+static void threads_cannot_be_started(void **state) {
+  (void)state;
+  struct weft_threads *world = make_world(3);
+  struct weft_error error;
+  pthread_attr_t before;
+  pthread_attr_t huge;
+  bool called = false;
+  assert_int_equal(pthread_getattr_default_np(&before), 0);
+  assert_int_equal(pthread_attr_init(&huge), 0);
+  assert_int_equal(pthread_attr_setstacksize(&huge, (size_t)1 << 50), 0);
+  assert_int_equal(pthread_setattr_default_np(&huge), 0);
+  assert_int_equal(weft_threads_run(world, NULL, never_called, &called, &error), WEFT_ERR_LIMIT);
+  assert_int_equal(pthread_setattr_default_np(&before), 0);
+  assert_non_null(strstr(error.message, "rank 1 of 3"));
+  assert_false(called);
+  pthread_attr_destroy(&huge);
+  pthread_attr_destroy(&before);
+  weft_threads_destroy(world);
+}
+
+static enum weft_status count_ranks(void *context, struct weft_transport *transport,
+                                    struct weft_error *error) {
+  (void)error;
+  (void)__atomic_fetch_add((uint64_t *)context, UINT64_C(1) << (4 * transport->rank),
+                           __ATOMIC_RELAXED);
+  return WEFT_OK;
+}
+
+/* Each once; and a world may be run again. */
+static void every_rank_runs(void **state) {
+  (void)state;
+  struct weft_threads *world = make_world(5);
+  struct weft_error error;
+  uint64_t counts = 0;
+  assert_int_equal(weft_threads_run(world, NULL, count_ranks, &counts, &error), WEFT_OK);
+  assert_int_equal(counts, 0x11111);
+  assert_int_equal(weft_threads_run(world, NULL, count_ranks, &counts, &error), WEFT_OK);
+  assert_int_equal(counts, 0x22222);
+  assert_null(weft_threads_endpoint(world, 5));
+  weft_threads_destroy(world);
+  weft_threads_destroy(NULL);
+}
+
+/* ---- channels ---- */
+
+static void assert_says(const struct weft_error *error, const char *first, const char *second) {
+  if (strstr(error->message, first) == NULL || strstr(error->message, second) == NULL) {
+    fail_msg("neither \"%s\" nor \"%s\": %s", first, second, error->message);
+  }
+}
+
+static void ends_disagree(void **state) {
+  (void)state;
+  for (int first = 0; first < 2; first++) {
+    struct weft_threads *world = make_world(3);
+    struct weft_error error;
+    struct weft_channel_end ends[2] = {
+        {.channel = 4, .peer = 1, .sends = true, .depth = 1, .bytes_max = 100},
+        {.channel = 4, .peer = 0, .sends = false, .depth = 3, .bytes_max = 200}};
+    struct weft_transport *a = weft_threads_endpoint(world, (uint32_t)first);
+    struct weft_transport *b = weft_threads_endpoint(world, (uint32_t)(1 - first));
+    struct weft_transport *c = weft_threads_endpoint(world, 2);
+    assert_int_equal(a->ops->open(a, &ends[first], 1, &error), WEFT_OK);
+    assert_int_equal(b->ops->open(b, &ends[1 - first], 1, &error), WEFT_ERR_USAGE);
+    assert_says(&error, "100", "200");
+    assert_int_equal(c->ops->open(c, &ends[0], 1, &error), WEFT_ERR_USAGE); /* of two others */
+    assert_says(&error, "from rank 2 to rank 1", "from rank 0 to rank 1");
+    weft_threads_destroy(world);
+  }
+}
+
+static void odd_ends_are_refused(void **state) {
+  (void)state;
+  static const struct weft_channel_end odd[] = {
+      {.channel = 0, .peer = 0, .sends = true, .depth = 1}, /* oneself */
+      {.channel = 0, .peer = 1, .sends = true, .depth = 0},
+      {.channel = 0, .peer = 1, .sends = true, .depth = UINT32_MAX}};
+  for (size_t k = 0; k < sizeof odd / sizeof odd[0]; k++) {
+    struct weft_threads *world = make_world(2);
+    struct weft_error error;
+    struct weft_transport *a = weft_threads_endpoint(world, 0);
+    assert_int_equal(a->ops->open(a, &odd[k], 1, &error), WEFT_ERR_USAGE);
+    assert_int_equal(a->ops->open(a, NULL, 0, &error), WEFT_ERR_USAGE); /* again */
+    weft_threads_destroy(world);
+  }
+}
+
+/* A sender does not wait for its receiver to come: exactly `depth` go. */
+static void sends_before_the_peer_opens(void **state) {
+  (void)state;
+  struct weft_threads *world = make_world(2);
+  struct weft_error error;
+  struct weft_transport *a = weft_threads_endpoint(world, 0);
+  struct weft_transport *b = weft_threads_endpoint(world, 1);
+  const struct weft_channel_end out = {.channel = 9, .peer = 1, .sends = true, .depth = 3};
+  const struct weft_channel_end in = {.channel = 9, .peer = 0, .sends = false, .depth = 1};
+  struct weft_message sent[4] = {{.header = {.sequence = 0}}};
+  struct weft_message received = {.capacity = 0};
+  assert_int_equal(a->ops->open(a, &out, 1, &error), WEFT_OK);
+  for (uint64_t k = 0; k < 4; k++) {
+    sent[k].header.sequence = k;
+    assert_int_equal(a->ops->send(a, 9, &sent[k], &error), k < 3 ? WEFT_OK : WEFT_IN_PROGRESS);
+  }
+  assert_int_equal(b->ops->open(b, &in, 1, &error), WEFT_OK);
+  for (uint64_t k = 0; k < 3; k++) {
+    assert_int_equal(a->ops->test(a, &sent[k], &error), WEFT_IN_PROGRESS);
+    assert_int_equal(b->ops->receive(b, 9, &received, &error), WEFT_OK);
+    assert_int_equal(b->ops->test(b, &received, &error), WEFT_OK);
+    assert_int_equal(received.header.sequence, k);
+  }
+  /* Taken sends make room, though nobody has asked for them yet. */
+  assert_int_equal(a->ops->send(a, 9, &sent[3], &error), WEFT_OK);
+  for (uint64_t k = 0; k < 3; k++) {
+    assert_int_equal(a->ops->test(a, &sent[k], &error), WEFT_OK);
+    assert_int_equal(sent[k].begin == 0, false);
+  }
+  a->ops->cancel(a, &sent[3]);
+  assert_int_equal(a->ops->send(a, 9, &sent[3], &error), WEFT_ERR_USAGE);
+  assert_non_null(strstr(error.message, "cancelled"));
+  weft_threads_destroy(world);
+}
+
+static void small_buffers_are_refused(void **state) {
+  (void)state;
+  struct weft_threads *world = make_world(2);
+  struct weft_error error;
+  struct weft_transport *a = weft_threads_endpoint(world, 0);
+  const struct weft_channel_end ends[] = {
+      {.channel = 0, .peer = 1, .sends = true, .depth = 3, .bytes_max = 10},
+      {.channel = 1, .peer = 1, .sends = false, .depth = 3, .bytes_max = 10}};
+  char data[9];
+  struct weft_message message = {.data = data, .capacity = sizeof data};
+  assert_int_equal(a->ops->open(a, ends, 2, &error), WEFT_OK);
+  assert_int_equal(a->ops->send(a, 0, &message, &error), WEFT_ERR_USAGE);
+  assert_says(&error, "9 bytes", "up to 10");
+  assert_int_equal(a->ops->receive(a, 1, &message, &error), WEFT_ERR_USAGE);
+  assert_says(&error, "9 bytes", "up to 10");
+  weft_threads_destroy(world);
+}
+
+static void an_exchange_is_too_large(void **state) {
+  (void)state;
+  struct weft_threads *world = make_world(1);
+  struct weft_error error;
+  char bytes[WEFT_EXCHANGE_MAX + 1] = {0};
+  char all[WEFT_EXCHANGE_MAX + 1];
+  struct weft_transport *a = weft_threads_endpoint(world, 0);
+  assert_int_equal(a->ops->exchange(a, bytes, all, sizeof bytes, &error), WEFT_ERR_USAGE);
+  assert_says(&error, "129", "128");
+  weft_threads_destroy(world);
+}
+
+/* ---- memory ---- */
+
+/* A world with 100 channels, so that tables grow. WEFT_OK, or what went wrong. */
+static enum weft_status make_and_open(const struct weft_allocator *allocator,
+                                      struct weft_error *error) {
+  struct weft_threads *world;
+  struct weft_channel_end ends[2][100];
+  WEFT_TRY(weft_threads_create(allocator, 2, &world, error));
+  enum weft_status status = WEFT_OK;
+  for (uint32_t r = 0; r < 2 && status == WEFT_OK; r++) {
+    struct weft_transport *transport = weft_threads_endpoint(world, r);
+    for (uint32_t k = 0; k < 100; k++) {
+      ends[r][k] = (struct weft_channel_end){
+          .channel = k * 977, .peer = 1 - r, .sends = k % 2 == r, .depth = 1 + k % 9};
+    }
+    status = transport->ops->open(transport, ends[r], 100, error);
+  }
+  weft_threads_destroy(world);
+  return status;
+}
+
+static void no_memory(void **state) {
+  (void)state;
+  struct weft_error error;
+  for (uint64_t k = 1;; k++) {
+    struct test_memory memory;
+    test_memory_init(&memory);
+    memory.fail_at = k;
+    const enum weft_status status = make_and_open(&memory.allocator, &error);
+    assert_int_equal(memory.blocks, 0);
+    if (status == WEFT_OK) {
+      assert_true(k > 100);
+      break;
+    }
+    assert_int_equal(status, WEFT_ERR_MEMORY);
+  }
+  struct weft_threads *world = NULL;
+  assert_int_equal(weft_threads_create(NULL, 0, &world, &error), WEFT_ERR_USAGE);
+  assert_null(world);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(every_rank_runs),
+      cmocka_unit_test(a_rank_fails),
+      cmocka_unit_test(a_thread_vanishes),
+      cmocka_unit_test(threads_cannot_be_started),
+      cmocka_unit_test(ends_disagree),
+      cmocka_unit_test(odd_ends_are_refused),
+      cmocka_unit_test(sends_before_the_peer_opens),
+      cmocka_unit_test(small_buffers_are_refused),
+      cmocka_unit_test(an_exchange_is_too_large),
+      cmocka_unit_test(no_memory),
+  };
+  const int failed = conformance_run(&threads);
+  return failed + cmocka_run_group_tests(tests, NULL, NULL);
+}
