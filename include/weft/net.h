@@ -18,7 +18,9 @@ extern "C" {
  *
  *     while (ranks_running > 0) {
  *       weft_loopback_next(world, &rank, &error);
- *       if (weft_pipeline_advance(pipelines[rank], &error) != WEFT_IN_PROGRESS) ...
+ *       if (weft_pipeline_advance(pipelines[rank], &error) == WEFT_IN_PROGRESS) {
+ *         weft_pipeline_wait(pipelines[rank], &error);
+ *       } else ...
  *     }
  *
  * Time stands still while ranks run, and jumps to the next arrival or deadline

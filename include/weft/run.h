@@ -8,6 +8,7 @@
  *       struct weft_pipeline_options options = weft_pipeline_options_default();
  *       options.plan = weft_plan_named;          // a named schedule (weft/plan.h)
  *       options.plan_context = &my_schedule;
+ *       options.microbatch_count = 8;
  *       options.stages = my_stages;              // your forward and backward
  *       options.stage_count = 4;
  *       options.boundaries = &my_boundary;       // what goes from stage to stage
@@ -84,7 +85,7 @@ struct weft_stage_ops {
   enum weft_status (*forward)(struct weft_stage *stage, struct weft_stage_call *call,
                               struct weft_error *error);
   /* Gradients of input and weights in one go: adds to the weights' gradient.
-   * May be NULL where schedules only have I and W. */
+   * NULL: the two parts below, one after the other. */
   enum weft_status (*backward)(struct weft_stage *stage, struct weft_stage_call *call,
                                struct weft_error *error);
   /* The same in two parts; NULL for a stage that cannot: schedules that split
@@ -202,6 +203,7 @@ struct weft_pipeline_options {
   enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
                            struct weft_program **out, struct weft_error *error);
   void *plan_context;
+  uint32_t microbatch_count; /* of the plan that is made at create; steps may have another */
 
   struct weft_stage *const *stages; /* [stage_count]; only this rank's are looked at */
   uint32_t stage_count;
@@ -213,7 +215,6 @@ struct weft_pipeline_options {
   int64_t stall_limit;     /* in the transport's time; default 30 s; 0: never */
   uint32_t forward_ahead;  /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
-  uint64_t event_capacity; /* of the event log; 0: the longest step's own */
   bool no_events;          /* no event log: for measuring what it costs */
   bool check_payloads;     /* checksums over payloads too; default false */
   uint64_t configuration;  /* hash of all else that ranks must agree on; default 0 */
@@ -254,14 +255,17 @@ WEFT_API enum weft_status weft_pipeline_eval(struct weft_pipeline *pipeline,
                                              struct weft_step_result *result,
                                              struct weft_error *error);
 
-/* The same in pieces, for many ranks in one thread. advance() runs until it has
- * to wait (WEFT_IN_PROGRESS, after telling the transport until when), until the
- * step is done (WEFT_OK), or fails. */
+/* The same in pieces, for many ranks in one thread. advance() never blocks: it
+ * runs until it has to wait (WEFT_IN_PROGRESS), until the step is done (WEFT_OK),
+ * or fails. wait() waits as long as there is nothing to do: it blocks, or tells
+ * a transport with virtual time until when. */
 WEFT_API enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
                                               const struct weft_batch *batch,
                                               struct weft_error *error);
 WEFT_API enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline,
                                                 struct weft_error *error);
+WEFT_API enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline,
+                                             struct weft_error *error);
 WEFT_API void weft_pipeline_result(const struct weft_pipeline *pipeline,
                                    struct weft_step_result *result);
 
@@ -293,10 +297,10 @@ WEFT_API enum weft_status weft_pipeline_set_function(
 WEFT_API const struct weft_program *weft_pipeline_program(const struct weft_pipeline *pipeline);
 
 /* Events of the last step on this rank, in program order as the simulator's are;
- * *count is how many there are, `room` of them are written. `lost`: older ones
- * that the log had no room for. */
+ * *count is how many there are, `room` of them are written. Those of a step that
+ * was cut short end where it was cut. */
 WEFT_API void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
-                                   uint64_t room, uint64_t *count, uint64_t *lost);
+                                   uint64_t room, uint64_t *count);
 
 /* Actions done since create. */
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);

@@ -1,0 +1,83 @@
+/* Buffers for what crosses a boundary, and pools of them. A pool belongs to one
+ * side of one boundary and direction; all its buffers have the boundary's
+ * capacity. A hand-over swaps the memory of two ranks' buffers, so each rank
+ * keeps as many as it had. */
+#ifndef RUN_BUFFER_POOL_H
+#define RUN_BUFFER_POOL_H
+
+#include <weft/run.h>
+
+/* Where the tensors of a boundary lie in a buffer: each at a fixed place with
+ * room for its largest shape, so their pointers never depend on sizes. */
+struct weft_layout {
+  uint32_t tensor_count;
+  const char *names[WEFT_TENSORS_MAX];
+  struct weft_tensor_shape largest[WEFT_TENSORS_MAX];
+  uint64_t offsets[WEFT_TENSORS_MAX];
+  uint64_t largest_bytes[WEFT_TENSORS_MAX];
+  uint64_t capacity; /* of a whole buffer */
+};
+
+/* The activations of a boundary, or the gradients: its tensors that need one.
+ * `stage` is for the message. */
+enum weft_status weft_layout_init(struct weft_layout *layout, const struct weft_boundary *boundary,
+                                  bool gradients, uint32_t stage, struct weft_error *error);
+
+struct weft_buffer {
+  struct weft_message message; /* message.data is the memory */
+  struct weft_tensors tensors; /* views into it */
+  uint32_t record;             /* the SEND or RECV it is under way for */
+  bool under_way;              /* the transport has it */
+  uint64_t sequence;           /* on its channel, as a receive expects it */
+  struct weft_buffer *next;    /* in the pool's list of free ones or of sends */
+  struct weft_buffer *older;   /* in the list of all */
+};
+
+struct weft_pool {
+  const struct weft_allocator *allocator;
+  struct weft_layout layout;
+  uint32_t count;            /* buffers in all */
+  uint32_t taken;            /* not in `free`, not under way as sends */
+  struct weft_buffer *all;   /* every buffer, newest first */
+  struct weft_buffer *free;  /* last in, first out: still in the cache */
+  struct weft_buffer *sends; /* under way, oldest first */
+  struct weft_buffer **sends_end;
+};
+
+void weft_pool_init(struct weft_pool *pool, const struct weft_allocator *allocator);
+/* Frees all buffers; none may be under way. */
+void weft_pool_finish(struct weft_pool *pool);
+/* At least `count` buffers. */
+enum weft_status weft_pool_grow(struct weft_pool *pool, uint32_t count, struct weft_error *error);
+
+/* NULL when all are in use. */
+static inline struct weft_buffer *weft_pool_take(struct weft_pool *pool) {
+  struct weft_buffer *buffer = pool->free;
+  if (buffer != NULL) {
+    pool->free = buffer->next;
+    pool->taken++;
+  }
+  return buffer;
+}
+
+static inline void weft_pool_give(struct weft_pool *pool, struct weft_buffer *buffer) {
+  buffer->next = pool->free;
+  pool->free = buffer;
+  pool->taken--;
+}
+
+/* From taken to the list of sends, and out of it again, to free. */
+void weft_pool_note_send(struct weft_pool *pool, struct weft_buffer *buffer);
+void weft_pool_end_send(struct weft_pool *pool, struct weft_buffer **link);
+
+/* Views with the largest shapes, for a stage to fill. */
+void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_layout *layout);
+/* From the views to the message: shapes and bytes. WEFT_ERR_STAGE when a stage
+ * made a tensor larger than its boundary allows, or of another kind. */
+enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_layout *layout,
+                                  struct weft_error *error);
+/* The other way. WEFT_ERR_PROTOCOL when a tensor does not fit the boundary. */
+enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_layout *layout,
+                                    struct weft_error *error);
+
+#endif

@@ -1,0 +1,296 @@
+/* The executor's loop; see executor.h. */
+#include "run/executor.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "run/hang.h"
+
+/* ---- Waiting ---- */
+
+/* What stands at `at`, for the board and for messages. */
+static struct weft_action present_action(const struct weft_executor *executor) {
+  const struct weft_row *row = executor->row;
+  return executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle();
+}
+
+static void show_phase(struct weft_executor *executor, enum weft_rank_phase phase, uint32_t peer,
+                       struct weft_action wants) {
+  struct weft_rank_board *board = executor->board;
+  const uint64_t action = weft_board_pack(present_action(executor));
+  if (board->phase != (uint32_t)phase || board->cell != executor->cell || board->peer != peer) {
+    WEFT_BOARD_STORE(board->since, executor->now);
+  }
+  WEFT_BOARD_STORE(board->phase, (uint32_t)phase);
+  WEFT_BOARD_STORE(board->peer, peer);
+  WEFT_BOARD_STORE(board->step, executor->step);
+  WEFT_BOARD_STORE(board->cell, executor->cell);
+  WEFT_BOARD_STORE(board->action, action);
+  WEFT_BOARD_STORE(board->wants, weft_board_pack(wants));
+}
+
+static enum weft_status fail_stalled(struct weft_executor *executor, struct weft_error *error) {
+  struct weft_failure failure;
+  weft_hang_blame_now(executor->transport, executor->transport->rank, &failure);
+  executor->transport->ops->fail(executor->transport, &failure);
+  if (error != NULL) {
+    *error = failure.error;
+  }
+  return failure.error.status;
+}
+
+enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_rank_phase phase,
+                                     uint32_t peer, struct weft_action wants, int64_t ready_at,
+                                     struct weft_error *error) {
+  const int64_t limit = executor->options->stall_limit;
+  weft_executor_read_clock(executor);
+  show_phase(executor, phase, peer, wants);
+  if (limit > 0 && executor->now - executor->last_progress >= limit) {
+    return fail_stalled(executor, error);
+  }
+  const int64_t deadline = limit > 0 ? executor->last_progress + limit : WEFT_TIME_NEVER;
+  executor->wake_at = ready_at > 0 && ready_at < deadline ? ready_at : deadline;
+  if (executor->collective_running && executor->collective_ready_at < executor->wake_at) {
+    executor->wake_at = executor->collective_ready_at;
+  }
+  return WEFT_IN_PROGRESS;
+}
+
+/* ---- Failing ---- */
+
+enum weft_status weft_executor_fail_stage(const struct weft_executor *executor,
+                                          const struct weft_action *action,
+                                          struct weft_error *error) {
+  char text[64], reason[sizeof error->message], hint[sizeof error->hint];
+  memcpy(reason, error->message, sizeof reason);
+  memcpy(hint, error->hint, sizeof hint);
+  return weft_fail(error, WEFT_ERR_STAGE, hint[0] != '\0' ? hint : "look at that stage's function",
+                   "rank %" PRIu32 ", step %" PRIu64 ", %s failed: %s", executor->transport->rank,
+                   executor->step,
+                   action != NULL ? weft_action_format(action, text, sizeof text) : "zero_grad",
+                   reason[0] != '\0' ? reason : "the stage gives no reason");
+}
+
+/* ---- The beginning ---- */
+
+void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,
+                             uint32_t microbatch, struct weft_stage_call *call) {
+  static const struct weft_tensors none = {.count = 0};
+  call->stage = stage;
+  call->microbatch = microbatch;
+  call->microbatch_count = executor->row->program->microbatch_count;
+  call->slot = 0;
+  call->step = executor->step;
+  call->training = executor->training;
+  call->first_backward = call->last_backward = call->again = false;
+  call->inputs = call->targets = call->output_grads = &none;
+  call->outputs = call->input_grads = NULL;
+  call->loss = NULL;
+  call->grad_scale = 1.0 / (double)executor->row->program->microbatch_count;
+  call->now = executor->now;
+  call->ready_at = 0;
+}
+
+void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, uint64_t step) {
+  executor->row = row;
+  executor->step = step;
+  executor->training = row->training;
+  executor->at = row->begin;
+  executor->cell = 0;
+  executor->zeroed = 0;
+  executor->cell_step = WEFT_CELL_NEW;
+  executor->collective_count = executor->collective_done = 0;
+  executor->collective_running = false;
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    struct weft_stage_run *stage = &executor->stages[k];
+    stage->needs = &row->stages[stage->stage];
+    stage->held = &row->held[(uint64_t)k * row->program->microbatch_count];
+    stage->whole = !stage->needs->shards;
+    stage->whole_ticket = 0;
+  }
+  memset(row->held, 0, row->held_count * sizeof *row->held);
+  if (row->times != NULL) {
+    memset(row->times, 0xff, (row->end - row->begin) * sizeof *row->times);
+  }
+  weft_executor_read_clock(executor);
+  executor->last_progress = executor->now;
+}
+
+/* The optional zero_grad of every stage. */
+static enum weft_status zero_gradients(struct weft_executor *executor, struct weft_error *error) {
+  for (; executor->training && executor->zeroed < executor->own_count; executor->zeroed++) {
+    struct weft_stage_run *stage = &executor->stages[executor->zeroed];
+    if (stage->impl->ops->zero_grad == NULL) {
+      continue;
+    }
+    struct weft_stage_call *call = &executor->collective_call;
+    const bool again = executor->custom_again;
+    weft_executor_fill_call(executor, stage->stage, 0, call);
+    call->again = again;
+    const enum weft_status status = stage->impl->ops->zero_grad(stage->impl, call, error);
+    executor->custom_again = status == WEFT_IN_PROGRESS;
+    if (status == WEFT_IN_PROGRESS) {
+      return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
+                                 call->ready_at, error);
+    }
+    if (status < 0) {
+      return weft_executor_fail_stage(executor, NULL, error);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- The end ---- */
+
+static enum weft_status drain_pool(struct weft_executor *executor, struct weft_pool *pool,
+                                   uint32_t peer, enum weft_op op, uint32_t stage,
+                                   struct weft_error *error) {
+  if (pool == NULL || pool->sends == NULL) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_executor_collect(executor, pool, error));
+  if (pool->sends == NULL) {
+    return WEFT_OK;
+  }
+  const struct weft_action wants =
+      weft_action_make(op, stage, pool->sends->message.header.microbatch);
+  return weft_executor_block(executor, WEFT_PHASE_SEND, peer, wants, 0, error);
+}
+
+static enum weft_status drain(struct weft_executor *executor, struct weft_error *error) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    struct weft_stage_run *stage = &executor->stages[k];
+    enum weft_status status = WEFT_OK;
+    if (stage->above == NULL) {
+      status = drain_pool(executor, stage->out, stage->above_rank, WEFT_OP_RECV_F, stage->stage + 1,
+                          error);
+    }
+    if (status == WEFT_OK && stage->below == NULL) {
+      status = drain_pool(executor, stage->grad_out, stage->below_rank, WEFT_OP_RECV_B,
+                          stage->stage - 1, error);
+    }
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  if (executor->collective_done < executor->collective_count) {
+    return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
+                               executor->collective_ready_at, error);
+  }
+  return WEFT_OK;
+}
+
+static const char *name_leftover(const struct weft_held *held) {
+  return held->output != NULL     ? "an activation that was made and not sent"
+         : held->grad_out != NULL ? "a gradient that was made and not sent"
+         : held->grad_in != NULL  ? "a gradient that no weight gradient was taken from"
+         : held->input != NULL    ? "an activation without a backward"
+                                  : "a microbatch without its last backward";
+}
+
+/* Something of this step is still held when its row is done. */
+static enum weft_status find_leftover(const struct weft_executor *executor,
+                                      struct weft_error *error) {
+  const uint32_t microbatches = executor->row->program->microbatch_count;
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_stage_run *stage = &executor->stages[k];
+    for (uint32_t mb = 0; mb < microbatches; mb++) {
+      const struct weft_held *held = &stage->held[mb];
+      if (held->input != NULL || held->output != NULL || held->grad_in != NULL ||
+          held->grad_out != NULL) {
+        return weft_fail(
+            error, WEFT_ERR_INVALID, "'weft verify' lists everything that is missing in a program",
+            "rank %" PRIu32 " is at the end of the step and still has %s: stage %" PRIu32
+            ", microbatch %" PRIu32,
+            executor->transport->rank, name_leftover(held), stage->stage, mb);
+      }
+    }
+    if (stage->free_slot_count != stage->slot_count) {
+      return weft_fail(
+          error, WEFT_ERR_INVALID, "'weft verify' lists everything that is missing in a program",
+          "rank %" PRIu32 " is at the end of the step, and stage %" PRIu32 " still has %" PRIu32
+          " microbatches without their last backward",
+          executor->transport->rank, stage->stage, stage->slot_count - stage->free_slot_count);
+    }
+  }
+  return WEFT_OK;
+}
+
+static bool has_leftovers(const struct weft_executor *executor) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_stage_run *stage = &executor->stages[k];
+    const struct weft_pool *pools[] = {stage->in, stage->out, stage->grad_in, stage->grad_out};
+    for (unsigned n = 0; n < 4; n++) {
+      if (pools[n] != NULL && pools[n]->taken > 0) {
+        return true;
+      }
+    }
+    if (stage->free_slot_count != stage->slot_count) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* ---- The loop ---- */
+
+static inline enum weft_status run_cell(struct weft_executor *executor,
+                                        const struct weft_action *cell, struct weft_error *error) {
+  if (weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))) {
+    return weft_executor_compute(executor, cell, error);
+  }
+  if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
+    return weft_executor_send(executor, cell, error);
+  }
+  if (weft_op_in(cell->op, WEFT_OPS_RECV)) {
+    return weft_executor_receive(executor, cell, error);
+  }
+  return weft_op_in(cell->op, WEFT_OPS_SHARD) ? weft_executor_enqueue(executor, cell, error)
+                                              : WEFT_OK;
+}
+
+static enum weft_status run_row(struct weft_executor *executor, struct weft_error *error) {
+  const struct weft_row *row = executor->row;
+  while (executor->at < row->end) {
+    const struct weft_action *cell = &row->program->actions[executor->at];
+    if (executor->collective_done < executor->collective_count) {
+      WEFT_TRY(weft_executor_poll_collectives(executor, error));
+    }
+    const int64_t before = executor->now;
+    const enum weft_status status = run_cell(executor, cell, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    if (cell->op != WEFT_OP_IDLE) {
+      weft_board_remember(executor->board, *cell, before, executor->now);
+      executor->actions_done += weft_cell_records(cell);
+      executor->last_progress = executor->now;
+    }
+    executor->at += weft_cell_records(cell);
+    executor->cell++;
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_advance(struct weft_executor *executor, struct weft_error *error) {
+  weft_executor_read_clock(executor);
+  enum weft_status status = zero_gradients(executor, error);
+  if (status == WEFT_OK) {
+    status = run_row(executor, error);
+  }
+  if (status == WEFT_OK && executor->collective_done < executor->collective_count) {
+    status = weft_executor_poll_collectives(executor, error);
+    status = status > 0 ? WEFT_OK : status;
+  }
+  if (status == WEFT_OK) {
+    status = drain(executor, error);
+  }
+  if (status == WEFT_OK && has_leftovers(executor)) {
+    status = find_leftover(executor, error);
+  }
+  if (status == WEFT_OK) {
+    show_phase(executor, WEFT_PHASE_DONE, UINT32_MAX, weft_action_idle());
+  }
+  return status;
+}

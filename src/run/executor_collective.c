@@ -1,0 +1,85 @@
+/* UNSHARD, RESHARD and REDUCE_GRAD: one after the other, beside the compute, as
+ * on a stream of their own. UNSHARD is only begun where it stands; the first
+ * compute that needs the parameters waits for it. */
+#include <inttypes.h>
+
+#include "base/fail.h"
+#include "run/executor.h"
+
+static enum weft_status fail_shard(const struct weft_executor *executor,
+                                   const struct weft_action *action, const char *what,
+                                   struct weft_error *error) {
+  char text[64];
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
+                   "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
+                   executor->cell, weft_action_format(action, text, sizeof text), what);
+}
+
+enum weft_status weft_executor_enqueue(struct weft_executor *executor,
+                                       const struct weft_action *action, struct weft_error *error) {
+  struct weft_stage_run *stage = executor->of_stage[action->stage];
+  if (action->op == WEFT_OP_UNSHARD && stage->whole) {
+    return fail_shard(executor, action, "the stage is unsharded already", error);
+  }
+  if (action->op == WEFT_OP_RESHARD && !stage->whole) {
+    return fail_shard(executor, action, "the stage is sharded already", error);
+  }
+  executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
+  if (action->op == WEFT_OP_UNSHARD) {
+    stage->whole = true;
+    stage->whole_ticket = executor->collective_count;
+  } else if (action->op == WEFT_OP_RESHARD) {
+    stage->whole = false;
+  }
+  const enum weft_status status = weft_executor_poll_collectives(executor, error);
+  return status < 0 ? status : WEFT_OK;
+}
+
+static enum weft_status call_collective(struct weft_executor *executor,
+                                        const struct weft_action *action,
+                                        struct weft_error *error) {
+  const struct weft_stage_run *stage = executor->of_stage[action->stage];
+  const struct weft_stage_ops *ops = stage->impl->ops;
+  struct weft_stage_call *call = &executor->collective_call;
+  const struct weft_custom *custom = &executor->custom[action->op];
+  call->now = executor->now;
+  call->ready_at = 0;
+  call->again = executor->collective_running;
+  if (custom->function != NULL) {
+    struct weft_stage *impl = stage->impl;
+    const struct weft_custom_call custom_call = {
+        .cell = action, .part_count = 1, .actions = &action, .stages = &impl, .calls = &call};
+    return custom->function(custom->context, &custom_call, error);
+  }
+  enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *, struct weft_error *) =
+      action->op == WEFT_OP_UNSHARD   ? ops->unshard
+      : action->op == WEFT_OP_RESHARD ? ops->reshard
+                                      : ops->reduce_grad;
+  return function != NULL ? function(stage->impl, call, error) : WEFT_OK;
+}
+
+enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
+                                                struct weft_error *error) {
+  while (executor->collective_done < executor->collective_count) {
+    const uint32_t record = executor->collectives[executor->collective_done];
+    const struct weft_action *action = &executor->row->program->actions[record];
+    if (!executor->collective_running) {
+      weft_executor_fill_call(executor, action->stage, 0, &executor->collective_call);
+      executor->collective_begin = executor->now;
+    }
+    const enum weft_status status = call_collective(executor, action, error);
+    if (status < 0) {
+      return weft_executor_fail_stage(executor, action, error);
+    }
+    executor->collective_running = status == WEFT_IN_PROGRESS;
+    if (status == WEFT_IN_PROGRESS) {
+      const int64_t ready_at = executor->collective_call.ready_at;
+      executor->collective_ready_at = ready_at > 0 ? ready_at : WEFT_TIME_NEVER;
+      return WEFT_OK;
+    }
+    executor->collective_done++;
+    executor->last_progress = executor->now;
+    weft_executor_note_time(executor, record, executor->collective_begin, executor->now);
+  }
+  return WEFT_OK;
+}

@@ -1,0 +1,378 @@
+/* Stages, pools and channels of a rank; see executor.h. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/spec.h>
+
+#include "base/fail.h"
+#include "run/executor.h"
+
+/* Channels hold at least this many messages, whatever the first plan needs: later
+ * ones may need more. */
+enum { DEPTH_MIN = 16 };
+
+static const struct weft_boundary *boundary_behind(const struct weft_pipeline_options *options,
+                                                   uint32_t stage) {
+  return &options->boundaries[options->boundary_count == 1 ? 0 : stage];
+}
+
+static bool needs_gradients(const struct weft_boundary *boundary) {
+  for (uint32_t k = 0; k < boundary->tensor_count && k < WEFT_TENSORS_MAX; k++) {
+    if (boundary->tensors[k].needs_grad) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* ---- Stages ---- */
+
+static enum weft_status check_stage(const struct weft_executor *executor, uint32_t stage,
+                                    struct weft_error *error) {
+  const struct weft_stage *impl = executor->options->stages[stage];
+  if (impl == NULL || impl->ops == NULL || impl->ops->forward == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "options.stages has an entry per stage; this rank's "
+                     "own must be there",
+                     "rank %" PRIu32 " runs stage %" PRIu32 ", and %s", executor->transport->rank,
+                     stage, impl == NULL ? "it is not given" : "it has no forward function");
+  }
+  return WEFT_OK;
+}
+
+static void link_stage(struct weft_executor *executor, struct weft_stage_run *stage) {
+  const struct weft_pipeline_options *options = executor->options;
+  const uint32_t s = stage->stage;
+  stage->is_first = s == 0;
+  stage->is_last = s + 1 == executor->stage_count;
+  stage->impl = options->stages[s];
+  stage->wants_backward = stage->is_last || needs_gradients(boundary_behind(options, s));
+  stage->below = stage->is_first ? NULL : executor->of_stage[s - 1];
+  stage->above = stage->is_last ? NULL : executor->of_stage[s + 1];
+  stage->below_rank = stage->is_first ? UINT32_MAX : executor->rank_of[s - 1];
+  stage->above_rank = stage->is_last ? UINT32_MAX : executor->rank_of[s + 1];
+}
+
+enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
+
+static enum weft_status open_pool(struct weft_executor *executor, struct weft_stage_run *stage,
+                                  unsigned which, uint32_t boundary, bool gradients,
+                                  struct weft_pool **pool, struct weft_error *error) {
+  *pool = &stage->own_pools[which];
+  return weft_layout_init(&(*pool)->layout, boundary_behind(executor->options, boundary), gradients,
+                          boundary, error);
+}
+
+/* Pools of what crosses to other ranks, or to the stage above on this one. */
+static enum weft_status open_pools(struct weft_executor *executor, struct weft_stage_run *stage,
+                                   struct weft_error *error) {
+  const uint32_t s = stage->stage;
+  const struct weft_boundary *above = boundary_behind(executor->options, s);
+  WEFT_TRY(open_pool(executor, stage, POOL_OUT, s, false, &stage->out, error));
+  if (needs_gradients(above) && (!stage->is_last || stage->impl->ops->loss != NULL)) {
+    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_IN, s, true, &stage->grad_in, error));
+  }
+  if (stage->is_first || stage->below != NULL) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(open_pool(executor, stage, POOL_IN, s - 1, false, &stage->in, error));
+  if (needs_gradients(boundary_behind(executor->options, s - 1))) {
+    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_OUT, s - 1, true, &stage->grad_out, error));
+  }
+  return WEFT_OK;
+}
+
+/* Neighbours on one rank use the same pools. */
+static void share_pools(struct weft_stage_run *stage) {
+  if (stage->below != NULL) {
+    stage->in = stage->below->out;
+    stage->grad_out = stage->below->grad_in;
+  }
+}
+
+/* ---- Channels ---- */
+
+struct ends {
+  struct weft_channel_end *items;
+  uint32_t count;
+};
+
+static void add_end(struct ends *ends, uint32_t sender, enum weft_message_kind kind, uint32_t peer,
+                    bool sends, const struct weft_pool *pool, uint32_t buffers) {
+  if (pool != NULL) {
+    ends->items[ends->count++] =
+        (struct weft_channel_end){.channel = 2 * sender + (uint32_t)kind,
+                                  .peer = peer,
+                                  .sends = sends,
+                                  .depth = buffers > DEPTH_MIN ? buffers : DEPTH_MIN,
+                                  .bytes_max = pool->layout.capacity};
+  }
+}
+
+static void add_ends(struct ends *ends, const struct weft_stage_run *stage,
+                     const struct weft_row_stage *needs) {
+  const uint32_t s = stage->stage;
+  if (!stage->is_last && stage->above == NULL) {
+    add_end(ends, s, WEFT_MESSAGE_ACTIVATION, stage->above_rank, true, stage->out, needs->outputs);
+    add_end(ends, s + 1, WEFT_MESSAGE_GRADIENT, stage->above_rank, false, stage->grad_in,
+            needs->grads_in);
+  }
+  if (!stage->is_first && stage->below == NULL) {
+    add_end(ends, s - 1, WEFT_MESSAGE_ACTIVATION, stage->below_rank, false, stage->in,
+            needs->inputs);
+    add_end(ends, s, WEFT_MESSAGE_GRADIENT, stage->below_rank, true, stage->grad_out,
+            needs->grads_out);
+  }
+}
+
+static enum weft_status open_channels(struct weft_executor *executor, const struct weft_row *row,
+                                      struct weft_error *error) {
+  const size_t room = 4 * (size_t)executor->own_count + 1;
+  struct ends ends = {.count = 0};
+  ends.items = weft_array_allocate(executor->allocator, room, sizeof *ends.items);
+  if (ends.items == NULL) {
+    return weft_fail_memory(error, room * sizeof *ends.items);
+  }
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_stage_run *stage = &executor->stages[k];
+    add_ends(&ends, stage, &row->stages[stage->stage]);
+  }
+  const enum weft_status status =
+      executor->transport->ops->open(executor->transport, ends.items, ends.count, error);
+  weft_array_free(executor->allocator, ends.items, room, sizeof *ends.items);
+  return status;
+}
+
+/* ---- Making ---- */
+
+static bool allocate_stages(struct weft_executor *executor, const struct weft_row *first) {
+  const struct weft_allocator *allocator = executor->allocator;
+  executor->own_count = first->own_count;
+  executor->stage_count = first->program->stage_count;
+  executor->stages =
+      weft_array_allocate_zero(allocator, executor->own_count, sizeof *executor->stages);
+  executor->of_stage =
+      weft_array_allocate_zero(allocator, executor->stage_count, sizeof(struct weft_stage_run *));
+  executor->rank_of =
+      weft_array_allocate(allocator, executor->stage_count, sizeof *executor->rank_of);
+  return executor->stages != NULL && executor->of_stage != NULL && executor->rank_of != NULL;
+}
+
+static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
+                                    struct weft_error *error) {
+  for (uint32_t k = 0; k < first->own_count; k++) {
+    struct weft_stage_run *stage = &executor->stages[k];
+    stage->stage = first->own_stages[k];
+    executor->of_stage[stage->stage] = stage;
+    for (unsigned n = 0; n < 4; n++) {
+      weft_pool_init(&stage->own_pools[n], executor->allocator);
+    }
+  }
+  memcpy(executor->rank_of, first->rank_of, executor->stage_count * sizeof *executor->rank_of);
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    WEFT_TRY(check_stage(executor, executor->stages[k].stage, error));
+    link_stage(executor, &executor->stages[k]);
+    WEFT_TRY(open_pools(executor, &executor->stages[k], error));
+    share_pools(&executor->stages[k]); /* below has been made: stages ascend */
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_init(struct weft_executor *executor,
+                                    const struct weft_allocator *allocator,
+                                    struct weft_transport *transport,
+                                    const struct weft_pipeline_options *options,
+                                    const struct weft_row *first, struct weft_error *error) {
+  *executor = (struct weft_executor){.allocator = allocator,
+                                     .transport = transport,
+                                     .options = options,
+                                     .board = transport->ops->board(transport, transport->rank)};
+  if (!allocate_stages(executor, first)) {
+    return weft_fail_memory(error, first->program->stage_count * sizeof *executor->stages);
+  }
+  WEFT_TRY(make_stages(executor, first, error));
+  WEFT_TRY(weft_executor_fit(executor, first, error));
+  return open_channels(executor, first, error);
+}
+
+/* ---- Fitting ---- */
+
+/* The schedules are those of the registry that do not split (tests/test_pipeline.c
+ * compares). */
+static enum weft_status check_ops(const struct weft_executor *executor,
+                                  const struct weft_stage_run *stage,
+                                  const struct weft_row_stage *needs, struct weft_error *error) {
+  const struct weft_stage_ops *ops = stage->impl->ops;
+  const char *name = ops->name != NULL ? ops->name : "unnamed";
+  const bool can_split = ops->backward_input != NULL && ops->backward_weight != NULL;
+  if (!needs->has_backward || !stage->wants_backward) {
+    return WEFT_OK;
+  }
+  if (needs->splits && !can_split) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give it backward_input and backward_weight, or take a schedule that does not "
+                     "split: GPipe, 1F1B, LoopedBFS, Interleaved1F1B",
+                     "the schedule splits the backward of stage %" PRIu32
+                     " into I and W, and its %s stage cannot",
+                     stage->stage, name);
+  }
+  if (ops->backward == NULL && !can_split) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give it backward, or run eval only",
+                     "the schedule trains stage %" PRIu32 ", and its %s stage has no backward",
+                     stage->stage, name);
+  }
+  if (executor->options->scale_grads && ops->scale_grads == NULL) {
+    return weft_fail(
+        error, WEFT_ERR_USAGE, "give it scale_grads, or set options.scale_grads to false",
+        "gradients are to be scaled by 1/m, and the %s stage %" PRIu32 " has no scale_grads", name,
+        stage->stage);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status fit_pool(struct weft_pool *pool, uint32_t count, struct weft_error *error) {
+  return pool != NULL ? weft_pool_grow(pool, count, error) : WEFT_OK;
+}
+
+static enum weft_status fit_pools(struct weft_stage_run *stage, const struct weft_row_stage *needs,
+                                  struct weft_error *error) {
+  if (stage->above == NULL) { /* else the stage above counts them, as its inputs */
+    WEFT_TRY(fit_pool(stage->out, needs->outputs, error));
+  }
+  WEFT_TRY(fit_pool(stage->grad_in, needs->grads_in, error));
+  WEFT_TRY(fit_pool(stage->in, needs->inputs, error));
+  if (stage->below == NULL) {
+    WEFT_TRY(fit_pool(stage->grad_out, needs->grads_out, error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status fit_slots(struct weft_executor *executor, struct weft_stage_run *stage,
+                                  uint32_t count, struct weft_error *error) {
+  if (count <= stage->slot_count) {
+    return WEFT_OK;
+  }
+  if (stage->impl->ops->prepare != NULL) {
+    WEFT_TRY(stage->impl->ops->prepare(stage->impl, count, error));
+  }
+  uint32_t *slots = weft_array_allocate(executor->allocator, count, sizeof *slots);
+  if (slots == NULL) {
+    return weft_fail_memory(error, count * sizeof *slots);
+  }
+  weft_array_free(executor->allocator, stage->free_slots, stage->slot_count, sizeof *slots);
+  for (uint32_t k = 0; k < count; k++) {
+    slots[k] = count - 1 - k; /* slot 0 first */
+  }
+  stage->free_slots = slots;
+  stage->free_slot_count = stage->slot_count = count;
+  return WEFT_OK;
+}
+
+static void free_parts(struct weft_executor *executor) {
+  const struct weft_allocator *allocator = executor->allocator;
+  const uint32_t count = executor->parts_capacity;
+  weft_array_free(allocator, executor->parts, count, sizeof *executor->parts);
+  weft_array_free(allocator, executor->part_actions, count, sizeof(void *));
+  weft_array_free(allocator, executor->part_stages, count, sizeof(void *));
+  weft_array_free(allocator, executor->part_calls, count, sizeof(void *));
+  executor->parts = NULL;
+  executor->part_actions = NULL;
+  executor->part_stages = NULL;
+  executor->part_calls = NULL;
+  executor->parts_capacity = 0;
+}
+
+static enum weft_status fit_parts(struct weft_executor *executor, uint32_t count,
+                                  struct weft_error *error) {
+  const struct weft_allocator *allocator = executor->allocator;
+  if (count <= executor->parts_capacity) {
+    return WEFT_OK;
+  }
+  free_parts(executor);
+  executor->parts_capacity = count;
+  executor->parts = weft_array_allocate_zero(allocator, count, sizeof *executor->parts);
+  executor->part_actions = weft_array_allocate(allocator, count, sizeof(void *));
+  executor->part_stages = weft_array_allocate(allocator, count, sizeof(void *));
+  executor->part_calls = weft_array_allocate(allocator, count, sizeof(void *));
+  if (executor->parts == NULL || executor->part_actions == NULL || executor->part_stages == NULL ||
+      executor->part_calls == NULL) {
+    return weft_fail_memory(error, count * sizeof *executor->parts);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status fit_collectives(struct weft_executor *executor, uint32_t count,
+                                        struct weft_error *error) {
+  if (count <= executor->collective_capacity) {
+    return WEFT_OK;
+  }
+  uint32_t *records = weft_array_allocate(executor->allocator, count, sizeof *records);
+  if (records == NULL) {
+    return weft_fail_memory(error, count * sizeof *records);
+  }
+  weft_array_free(executor->allocator, executor->collectives, executor->collective_capacity,
+                  sizeof *records);
+  executor->collectives = records;
+  executor->collective_capacity = count;
+  return WEFT_OK;
+}
+
+static enum weft_status check_same_stages(const struct weft_executor *executor,
+                                          const struct weft_row *row, struct weft_error *error) {
+  if (row->program->stage_count != executor->stage_count ||
+      memcmp(row->rank_of, executor->rank_of, executor->stage_count * sizeof *executor->rank_of) !=
+          0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a pipeline keeps its stages where they are",
+                     "the plan for %" PRIu32
+                     " microbatches puts stages on other ranks than the "
+                     "first plan did",
+                     row->program->microbatch_count);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_fit(struct weft_executor *executor, const struct weft_row *row,
+                                   struct weft_error *error) {
+  WEFT_TRY(check_same_stages(executor, row, error));
+  WEFT_TRY(fit_parts(executor, row->parts_max, error));
+  WEFT_TRY(fit_collectives(executor, row->collectives, error));
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    struct weft_stage_run *stage = &executor->stages[k];
+    const struct weft_row_stage *needs = &row->stages[stage->stage];
+    WEFT_TRY(check_ops(executor, stage, needs, error));
+    WEFT_TRY(fit_pools(stage, needs, error));
+    WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
+  }
+  return WEFT_OK;
+}
+
+/* ---- The end ---- */
+
+/* Takes back what the transport still has: after a failure. */
+static void cancel_pool(struct weft_executor *executor, struct weft_pool *pool) {
+  for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
+    if (buffer->under_way) {
+      executor->transport->ops->cancel(executor->transport, &buffer->message);
+      buffer->under_way = false;
+    }
+  }
+}
+
+void weft_executor_finish(struct weft_executor *executor) {
+  const struct weft_allocator *allocator = executor->allocator;
+  for (uint32_t k = 0; executor->stages != NULL && k < executor->own_count; k++) {
+    struct weft_stage_run *stage = &executor->stages[k];
+    for (unsigned n = 0; n < 4; n++) {
+      cancel_pool(executor, &stage->own_pools[n]);
+      weft_pool_finish(&stage->own_pools[n]);
+    }
+    weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
+  }
+  free_parts(executor);
+  weft_array_free(allocator, executor->collectives, executor->collective_capacity,
+                  sizeof *executor->collectives);
+  weft_array_free(allocator, executor->stages, executor->own_count, sizeof *executor->stages);
+  weft_array_free(allocator, executor->of_stage, executor->stage_count,
+                  sizeof(struct weft_stage_run *));
+  weft_array_free(allocator, executor->rank_of, executor->stage_count, sizeof *executor->rank_of);
+}

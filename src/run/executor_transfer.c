@@ -1,0 +1,286 @@
+/* SEND and RECV. A RECV is posted and the row goes on; compute waits for its own
+ * input. A SEND hands its buffer to the transport and the row goes on; the buffer
+ * comes back when the neighbour has taken it. In the blocking modes both wait
+ * here. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "run/executor.h"
+
+/* ---- Messages ---- */
+
+static void write_header(struct weft_executor *executor, struct weft_buffer *buffer,
+                         const struct weft_action *action, uint64_t sequence) {
+  struct weft_message_header *header = &buffer->message.header;
+  header->magic = WEFT_MESSAGE_MAGIC;
+  header->protocol = WEFT_PROTOCOL;
+  header->kind = action->op == WEFT_OP_SEND_F ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT;
+  header->stage = action->stage;
+  header->microbatch = action->microbatch;
+  header->step = executor->step;
+  header->sequence = sequence;
+  header->program = (uint32_t)executor->row->hash;
+  header->reserved = 0;
+  header->payload_checksum =
+      executor->options->check_payloads ? weft_checksum(buffer->message.data, header->bytes) : 0;
+  weft_message_seal(&buffer->message);
+}
+
+struct header_field {
+  const char *name;
+  uint64_t found, expected;
+};
+
+static enum weft_status fail_field(const struct weft_executor *executor, uint32_t from,
+                                   const struct header_field *field, struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_PROTOCOL,
+                   "the two ranks do not run the same program, step and number of microbatches, "
+                   "or one of them is damaged",
+                   "rank %" PRIu32 " got a message from rank %" PRIu32 " with %s %" PRIu64
+                   " where %" PRIu64 " is expected",
+                   executor->transport->rank, from, field->name, field->found, field->expected);
+}
+
+static enum weft_status check_header(const struct weft_executor *executor, uint32_t from,
+                                     const struct weft_buffer *buffer, struct weft_action sender,
+                                     struct weft_error *error) {
+  const struct weft_message_header *header = &buffer->message.header;
+  const struct header_field fields[] = {
+      {"program", header->program, (uint32_t)executor->row->hash},
+      {"step", header->step, executor->step},
+      {"kind", header->kind,
+       sender.op == WEFT_OP_SEND_F ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT},
+      {"stage", header->stage, sender.stage},
+      {"microbatch", header->microbatch, sender.microbatch},
+      {"sequence", header->sequence, buffer->sequence},
+  };
+  for (unsigned k = 0; k < sizeof fields / sizeof fields[0]; k++) {
+    if (fields[k].found != fields[k].expected) {
+      return fail_field(executor, from, &fields[k], error);
+    }
+  }
+  if (header->payload_checksum != 0 &&
+      header->payload_checksum != weft_checksum(buffer->message.data, header->bytes)) {
+    return weft_fail(error, WEFT_ERR_PROTOCOL, "the network or a process's memory is damaged",
+                     "the payload of a message from rank %" PRIu32 " to rank %" PRIu32
+                     " has changed on its way",
+                     from, executor->transport->rank);
+  }
+  return WEFT_OK;
+}
+
+/* Whose damage it is: the message itself cannot be trusted to say. */
+static enum weft_status name_sender(const struct weft_executor *executor, uint32_t from,
+                                    struct weft_error *error) {
+  char reason[sizeof error->message], hint[sizeof error->hint];
+  memcpy(reason, error->message, sizeof reason);
+  memcpy(hint, error->hint, sizeof hint);
+  return weft_fail(error, WEFT_ERR_PROTOCOL, hint,
+                   "rank %" PRIu32 " got a damaged message from rank %" PRIu32 ": %s",
+                   executor->transport->rank, from, reason);
+}
+
+/* ---- Buffers ---- */
+
+static void end_transfer(struct weft_executor *executor, const struct weft_buffer *buffer) {
+  weft_executor_note_time(executor, buffer->record, buffer->message.begin, buffer->message.end);
+}
+
+enum weft_status weft_executor_collect(struct weft_executor *executor, struct weft_pool *pool,
+                                       struct weft_error *error) {
+  struct weft_transport *transport = executor->transport;
+  while (pool->sends != NULL) {
+    struct weft_buffer *buffer = pool->sends;
+    const enum weft_status status = transport->ops->test(transport, &buffer->message, error);
+    if (status != WEFT_OK) {
+      return status < 0 ? status : WEFT_OK;
+    }
+    end_transfer(executor, buffer);
+    weft_pool_end_send(pool, &pool->sends);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_pool *pool,
+                                    uint32_t peer, struct weft_buffer **out,
+                                    struct weft_error *error) {
+  if (pool->free == NULL) {
+    WEFT_TRY(weft_executor_collect(executor, pool, error));
+  }
+  *out = weft_pool_take(pool);
+  if (*out != NULL) {
+    return WEFT_OK;
+  }
+  if (pool->sends == NULL) {
+    return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists what is wrong with a program",
+                     "rank %" PRIu32 " holds %" PRIu32
+                     " messages of one boundary at once, more than its row can have",
+                     executor->transport->rank, pool->count);
+  }
+  const struct weft_message_header *oldest = &pool->sends->message.header;
+  const struct weft_action sent =
+      weft_action_make(oldest->kind == WEFT_MESSAGE_ACTIVATION ? WEFT_OP_SEND_F : WEFT_OP_SEND_B,
+                       oldest->stage, oldest->microbatch);
+  struct weft_action wants = weft_action_idle();
+  (void)weft_action_partner(sent, executor->stage_count, &wants);
+  return weft_executor_block(executor, WEFT_PHASE_SEND, peer, wants, 0, error);
+}
+
+/* ---- SEND ---- */
+
+static enum weft_status fail_action(const struct weft_executor *executor,
+                                    const struct weft_action *action, const char *what,
+                                    struct weft_error *error) {
+  char text[64];
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
+                   "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
+                   executor->cell, weft_action_format(action, text, sizeof text), what);
+}
+
+/* In rendezvous the rank waits here until its message has been taken. */
+static enum weft_status await_taken(struct weft_executor *executor, struct weft_pool *pool,
+                                    const struct weft_action *action, uint32_t peer,
+                                    struct weft_error *error) {
+  struct weft_action wants = weft_action_idle();
+  WEFT_TRY(weft_executor_collect(executor, pool, error));
+  if (pool->sends == NULL) {
+    executor->cell_step = WEFT_CELL_NEW;
+    return WEFT_OK;
+  }
+  (void)weft_action_partner(*action, executor->stage_count, &wants);
+  return weft_executor_block(executor, WEFT_PHASE_SEND, peer, wants, 0, error);
+}
+
+enum weft_status weft_executor_send(struct weft_executor *executor,
+                                    const struct weft_action *action, struct weft_error *error) {
+  struct weft_stage_run *stage = executor->of_stage[action->stage];
+  struct weft_held *held = &stage->held[action->microbatch];
+  const bool forward = action->op == WEFT_OP_SEND_F;
+  struct weft_pool *pool = forward ? stage->out : stage->grad_out;
+  const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
+  struct weft_buffer **made = forward ? &held->output : &held->grad_out;
+  if (executor->cell_step == WEFT_CELL_CALLING) {
+    return await_taken(executor, pool, action, peer, error);
+  }
+  if (pool == NULL && !forward && !stage->is_first) {
+    return WEFT_OK; /* the boundary carries no gradients */
+  }
+  if (pool == NULL || peer == executor->transport->rank || peer == UINT32_MAX) {
+    return fail_action(executor, action, "there is no other rank to send it to", error);
+  }
+  if (*made == NULL) {
+    return fail_action(executor, action, "it has not been made, or was sent before", error);
+  }
+  WEFT_TRY(weft_executor_collect(executor, pool, error));
+  struct weft_buffer *buffer = *made;
+  write_header(executor, buffer, action, forward ? stage->sent_forward : stage->sent_backward);
+  const uint32_t channel =
+      2u * action->stage + (forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT);
+  const enum weft_status status =
+      executor->transport->ops->send(executor->transport, channel, &buffer->message, error);
+  if (status == WEFT_IN_PROGRESS) {
+    return weft_executor_block(executor, WEFT_PHASE_SEND, peer, weft_action_idle(), 0, error);
+  }
+  WEFT_TRY(status);
+  buffer->record = (uint32_t)executor->at;
+  weft_pool_note_send(pool, buffer);
+  *made = NULL;
+  *(forward ? &stage->sent_forward : &stage->sent_backward) += 1;
+  if (executor->options->comm == WEFT_COMM_RENDEZVOUS) {
+    executor->cell_step = WEFT_CELL_CALLING;
+    return await_taken(executor, pool, action, peer, error);
+  }
+  return WEFT_OK;
+}
+
+/* ---- RECV ---- */
+
+enum weft_status weft_executor_await(struct weft_executor *executor, struct weft_stage_run *stage,
+                                     struct weft_buffer *buffer, uint32_t microbatch, bool forward,
+                                     struct weft_error *error) {
+  struct weft_transport *transport = executor->transport;
+  const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
+  const struct weft_action receive =
+      weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, stage->stage, microbatch);
+  struct weft_action sender = weft_action_idle();
+  (void)weft_action_partner(receive, executor->stage_count, &sender);
+  const enum weft_status status = transport->ops->test(transport, &buffer->message, error);
+  if (status == WEFT_IN_PROGRESS) {
+    return weft_executor_block(executor, WEFT_PHASE_RECEIVE, peer, sender, 0, error);
+  }
+  WEFT_TRY(status);
+  buffer->under_way = false;
+  executor->blamed_rank = peer;
+  if (weft_message_check(&buffer->message, error) < 0) {
+    return name_sender(executor, peer, error);
+  }
+  WEFT_TRY(check_header(executor, peer, buffer, sender, error));
+  WEFT_TRY(weft_buffer_unpack(buffer, &(forward ? stage->in : stage->grad_in)->layout, error));
+  executor->blamed_rank = transport->rank;
+  end_transfer(executor, buffer);
+  return WEFT_OK;
+}
+
+static enum weft_status post(struct weft_executor *executor, struct weft_stage_run *stage,
+                             struct weft_pool *pool, const struct weft_action *action,
+                             struct weft_buffer **posted, struct weft_error *error) {
+  const bool forward = action->op == WEFT_OP_RECV_F;
+  const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
+  const uint32_t channel = forward ? 2u * (action->stage - 1u) + WEFT_MESSAGE_ACTIVATION
+                                   : 2u * (action->stage + 1u) + WEFT_MESSAGE_GRADIENT;
+  struct weft_buffer *buffer;
+  const enum weft_status taken = weft_executor_take(executor, pool, peer, &buffer, error);
+  if (taken != WEFT_OK) {
+    return taken;
+  }
+  const enum weft_status status =
+      executor->transport->ops->receive(executor->transport, channel, &buffer->message, error);
+  if (status != WEFT_OK) {
+    weft_pool_give(pool, buffer);
+    return status < 0 ? status
+                      : weft_executor_block(executor, WEFT_PHASE_RECEIVE, peer, weft_action_idle(),
+                                            0, error);
+  }
+  uint64_t *received = forward ? &stage->received_forward : &stage->received_backward;
+  buffer->under_way = true;
+  buffer->record = (uint32_t)executor->at;
+  buffer->sequence = (*received)++;
+  *posted = buffer;
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_receive(struct weft_executor *executor,
+                                       const struct weft_action *action, struct weft_error *error) {
+  struct weft_stage_run *stage = executor->of_stage[action->stage];
+  struct weft_held *held = &stage->held[action->microbatch];
+  const bool forward = action->op == WEFT_OP_RECV_F;
+  struct weft_pool *pool = forward ? stage->in : stage->grad_in;
+  struct weft_buffer **buffer = forward ? &held->input : &held->grad_in;
+  const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
+  if (pool == NULL && !forward && !stage->is_last) {
+    return WEFT_OK; /* the boundary carries no gradients */
+  }
+  if (pool == NULL || peer == executor->transport->rank || peer == UINT32_MAX) {
+    return fail_action(executor, action, "there is no other rank to receive it from", error);
+  }
+  if (executor->cell_step == WEFT_CELL_NEW) {
+    if (*buffer != NULL) {
+      return fail_action(executor, action, "it has been received before", error);
+    }
+    const enum weft_status status = post(executor, stage, pool, action, buffer, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  if (executor->options->comm == WEFT_COMM_POSTED) {
+    return WEFT_OK;
+  }
+  executor->cell_step = WEFT_CELL_CALLING;
+  const enum weft_status status =
+      weft_executor_await(executor, stage, *buffer, action->microbatch, forward, error);
+  if (status == WEFT_OK) {
+    executor->cell_step = WEFT_CELL_NEW;
+  }
+  return status;
+}

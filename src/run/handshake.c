@@ -1,0 +1,116 @@
+/* The handshake; see handshake.h. */
+#include "run/handshake.h"
+
+#include <inttypes.h>
+#include <stddef.h>
+#include <string.h>
+
+#include "base/fail.h"
+
+static uint64_t mix(uint64_t sum, uint64_t value) {
+  const uint64_t pair[2] = {sum, value};
+  return weft_checksum(pair, sizeof pair);
+}
+
+static uint64_t mix_boundary(uint64_t sum, const struct weft_boundary *boundary) {
+  sum = mix(sum, boundary->tensor_count);
+  for (uint32_t k = 0; k < boundary->tensor_count; k++) {
+    const struct weft_boundary_tensor *tensor = &boundary->tensors[k];
+    sum = mix(sum, (uint64_t)tensor->largest.dtype << 8 | tensor->needs_grad);
+    sum = mix(sum, weft_checksum(tensor->largest.dims,
+                                 tensor->largest.dim_count * sizeof tensor->largest.dims[0]));
+  }
+  return sum;
+}
+
+struct weft_greeting weft_greeting_make(const struct weft_pipeline_options *options,
+                                        uint64_t program_hash) {
+  const char *version = weft_version();
+  uint64_t configuration = mix(options->configuration, options->stage_count);
+  configuration = mix(configuration, (uint64_t)options->scale_grads << 8 | options->comm);
+  for (uint32_t k = 0; k < options->stage_count; k++) {
+    configuration =
+        mix_boundary(configuration, &options->boundaries[options->boundary_count == 1 ? 0 : k]);
+  }
+  return (struct weft_greeting){
+      .protocol = WEFT_PROTOCOL,
+      .build = mix(weft_checksum(version, strlen(version)), sizeof(struct weft_message)),
+      .program = program_hash,
+      .configuration = configuration};
+}
+
+/* ---- Comparing ---- */
+
+struct greeting_field {
+  const char *name;
+  size_t offset;
+  const char *hint;
+};
+
+static const struct greeting_field fields[] = {
+    {"protocol", offsetof(struct weft_greeting, protocol), "start the same release on all ranks"},
+    {"build", offsetof(struct weft_greeting, build), "start the same release on all ranks"},
+    {"program", offsetof(struct weft_greeting, program),
+     "give all ranks the same schedule, shape and number of microbatches"},
+    {"configuration", offsetof(struct weft_greeting, configuration),
+     "give all ranks the same boundaries and options"},
+};
+
+static uint64_t field_of(const struct weft_greeting *greeting, const struct greeting_field *field) {
+  uint64_t value;
+  memcpy(&value, (const unsigned char *)greeting + field->offset, sizeof value);
+  return value;
+}
+
+/* The value that most ranks have, by the majority vote of Boyer and Moore. */
+static uint64_t vote(const struct weft_greeting *greetings, uint32_t rank_count,
+                     const struct greeting_field *field) {
+  uint64_t candidate = 0;
+  uint32_t votes = 0;
+  for (uint32_t r = 0; r < rank_count; r++) {
+    const uint64_t value = field_of(&greetings[r], field);
+    if (votes == 0) {
+      candidate = value;
+    }
+    votes = candidate == value ? votes + 1 : votes - 1;
+  }
+  return candidate;
+}
+
+static enum weft_status compare_field(const struct weft_greeting *greetings, uint32_t rank_count,
+                                      const struct greeting_field *field, uint32_t *odd_rank,
+                                      struct weft_error *error) {
+  const uint64_t most = vote(greetings, rank_count, field);
+  uint32_t odd = 0, first_odd = UINT32_MAX;
+  for (uint32_t r = 0; r < rank_count; r++) {
+    if (field_of(&greetings[r], field) != most) {
+      first_odd = odd == 0 ? r : first_odd;
+      odd++;
+    }
+  }
+  if (odd == 0) {
+    return WEFT_OK;
+  }
+  *odd_rank = first_odd;
+  if (rank_count - odd <= odd) {
+    return weft_fail(error, WEFT_ERR_PEER, field->hint,
+                     "the ranks do not agree on the %s: rank %" PRIu32 " has %016" PRIx64
+                     ", rank %" PRIu32 " has %016" PRIx64,
+                     field->name, first_odd == 0 ? 1 : 0,
+                     field_of(&greetings[first_odd == 0 ? 1 : 0], field), first_odd,
+                     field_of(&greetings[first_odd], field));
+  }
+  return weft_fail(error, WEFT_ERR_PEER, field->hint,
+                   "rank %" PRIu32 " has another %s than the others (%016" PRIx64
+                   ", theirs is %016" PRIx64 "); %" PRIu32 " of %" PRIu32 " ranks differ",
+                   first_odd, field->name, field_of(&greetings[first_odd], field), most, odd,
+                   rank_count);
+}
+
+enum weft_status weft_greetings_compare(const struct weft_greeting *greetings, uint32_t rank_count,
+                                        uint32_t *odd_rank, struct weft_error *error) {
+  for (unsigned k = 0; k < sizeof fields / sizeof fields[0]; k++) {
+    WEFT_TRY(compare_field(greetings, rank_count, &fields[k], odd_rank, error));
+  }
+  return WEFT_OK;
+}

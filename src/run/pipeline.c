@@ -1,0 +1,532 @@
+/* The pipeline of one rank: plans, batches, steps, and the one error that all
+ * ranks agree on. The work is the executor's. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/run.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "run/executor.h"
+#include "run/handshake.h"
+#include "run/hang.h"
+#include "run/microbatches.h"
+#include "run/outputs.h"
+
+enum pipeline_state { READY, RUNNING, FAILED };
+
+struct weft_pipeline {
+  const struct weft_allocator *allocator;
+  struct weft_transport *transport;
+  struct weft_pipeline_options options; /* its boundaries are ours */
+  struct weft_boundary *boundaries;
+  struct weft_executor executor;
+  struct weft_row *rows; /* plans so far, newest first */
+
+  enum pipeline_state state;
+  struct weft_error failure; /* when FAILED */
+  bool greeted;
+  struct weft_greeting greeting;
+  struct weft_greeting *greetings; /* [rank_count] */
+
+  uint64_t step;
+  struct weft_row *last_row;
+  struct weft_microbatches inputs, targets;
+  struct weft_outputs outputs;
+  double *losses; /* [loss_room] */
+  uint32_t loss_room;
+  bool want_losses, want_outputs;
+  const struct weft_merge *merges;
+  struct weft_step_result result;
+};
+
+struct weft_pipeline_options weft_pipeline_options_default(void) {
+  return (struct weft_pipeline_options){
+      .scale_grads = true, .stall_limit = INT64_C(30000000000), .forward_ahead = 8};
+}
+
+static void say(const struct weft_pipeline *pipeline, const char *line) {
+  if (pipeline->options.log != NULL) {
+    pipeline->options.log(pipeline->options.log_context, line);
+  }
+}
+
+static bool has_stage(const struct weft_pipeline *pipeline, uint32_t stage) {
+  return pipeline->executor.of_stage[stage] != NULL;
+}
+
+static bool has_first_stage(const struct weft_pipeline *pipeline) { return has_stage(pipeline, 0); }
+
+static bool has_last_stage(const struct weft_pipeline *pipeline) {
+  return has_stage(pipeline, pipeline->executor.stage_count - 1);
+}
+
+/* ---- Plans ---- */
+
+static enum weft_status check_program(const struct weft_pipeline *pipeline,
+                                      const struct weft_program *program, uint32_t microbatch_count,
+                                      struct weft_error *error) {
+  if (program->rank_count != pipeline->transport->rank_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a rank of the transport runs each row",
+                     "the program has %" PRIu32 " ranks, and the transport %" PRIu32,
+                     program->rank_count, pipeline->transport->rank_count);
+  }
+  if (program->stage_count != pipeline->options.stage_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "options.stage_count must be the program's",
+                     "the program has %" PRIu32 " stages, and options.stage_count is %" PRIu32,
+                     program->stage_count, pipeline->options.stage_count);
+  }
+  if (program->microbatch_count != microbatch_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "the plan must make what it is asked for",
+                     "the plan is for %" PRIu32 " microbatches, and %" PRIu32 " were asked for",
+                     program->microbatch_count, microbatch_count);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microbatch_count,
+                                 bool training, struct weft_row **out, struct weft_error *error) {
+  const struct weft_pipeline_options *options = &pipeline->options;
+  struct weft_program *program;
+  if (microbatch_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch", "0 microbatches");
+  }
+  WEFT_TRY(options->plan(options->plan_context, microbatch_count, training, &program, error));
+  const enum weft_status status = check_program(pipeline, program, microbatch_count, error);
+  if (status < 0) {
+    weft_program_destroy(program);
+    return status;
+  }
+  return weft_row_create(pipeline->allocator, program, pipeline->transport->rank, training,
+                         options->forward_ahead, !options->no_events, out, error);
+}
+
+static void keep_row(struct weft_pipeline *pipeline, struct weft_row *row) {
+  row->next = pipeline->rows;
+  pipeline->rows = row;
+}
+
+/* The plan for as many microbatches, made if there is none. */
+static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microbatch_count,
+                                 bool training, struct weft_row **out, struct weft_error *error) {
+  for (struct weft_row *row = pipeline->rows; row != NULL; row = row->next) {
+    if (row->program->microbatch_count == microbatch_count && row->training == training) {
+      *out = row;
+      return WEFT_OK;
+    }
+  }
+  struct weft_row *row;
+  WEFT_TRY(make_row(pipeline, microbatch_count, training, &row, error));
+  const enum weft_status status = weft_executor_fit(&pipeline->executor, row, error);
+  if (status < 0) {
+    weft_row_destroy(row);
+    return status;
+  }
+  keep_row(pipeline, row);
+  say(pipeline, training ? "a plan for another number of microbatches" : "a forward-only plan");
+  *out = row;
+  return WEFT_OK;
+}
+
+/* ---- Create and destroy ---- */
+
+static enum weft_status check_options(const struct weft_pipeline_options *options,
+                                      struct weft_error *error) {
+  if (options->plan == NULL || options->stages == NULL || options->stage_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "weft/run.h shows a first pipeline",
+                     "a pipeline needs %s", options->plan == NULL ? "a plan" : "stages");
+  }
+  if (options->boundaries == NULL ||
+      (options->boundary_count != 1 && options->boundary_count != options->stage_count)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give one boundary for all, or one per stage",
+                     "%" PRIu32 " boundaries for %" PRIu32 " stages",
+                     options->boundaries == NULL ? 0 : options->boundary_count,
+                     options->stage_count);
+  }
+  if (options->stall_limit < 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "0 means never", "the stall limit is negative");
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status copy_boundaries(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_pipeline_options *options = &pipeline->options;
+  pipeline->boundaries = weft_array_allocate(pipeline->allocator, options->boundary_count,
+                                             sizeof *pipeline->boundaries);
+  if (pipeline->boundaries == NULL) {
+    return weft_fail_memory(error, options->boundary_count * sizeof *pipeline->boundaries);
+  }
+  memcpy(pipeline->boundaries, options->boundaries,
+         options->boundary_count * sizeof *pipeline->boundaries);
+  options->boundaries = pipeline->boundaries;
+  return WEFT_OK;
+}
+
+static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_transport *transport = pipeline->transport;
+  WEFT_TRY(copy_boundaries(pipeline, error));
+  pipeline->greetings = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
+                                                 sizeof *pipeline->greetings);
+  if (pipeline->greetings == NULL) {
+    return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->greetings);
+  }
+  struct weft_row *row;
+  WEFT_TRY(make_row(pipeline, pipeline->options.microbatch_count, true, &row, error));
+  keep_row(pipeline, row);
+  pipeline->greeting = weft_greeting_make(&pipeline->options, row->hash);
+  return weft_executor_init(&pipeline->executor, pipeline->allocator, transport, &pipeline->options,
+                            row, error);
+}
+
+enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
+                                      struct weft_transport *transport,
+                                      const struct weft_pipeline_options *options,
+                                      struct weft_pipeline **out, struct weft_error *error) {
+  WEFT_TRY(check_options(options, error));
+  struct weft_pipeline *pipeline = weft_array_allocate_zero(allocator, 1, sizeof *pipeline);
+  if (pipeline == NULL) {
+    return weft_fail_memory(error, sizeof *pipeline);
+  }
+  pipeline->allocator = allocator;
+  pipeline->transport = transport;
+  pipeline->options = *options;
+  pipeline->inputs.allocator = pipeline->targets.allocator = allocator;
+  pipeline->outputs.allocator = allocator;
+  pipeline->executor.allocator = allocator;
+  const enum weft_status status = build(pipeline, error);
+  if (status < 0) {
+    weft_pipeline_destroy(pipeline);
+    return status;
+  }
+  *out = pipeline;
+  return WEFT_OK;
+}
+
+void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
+  if (pipeline == NULL) {
+    return;
+  }
+  const struct weft_allocator *allocator = pipeline->allocator;
+  weft_executor_finish(&pipeline->executor);
+  while (pipeline->rows != NULL) {
+    struct weft_row *row = pipeline->rows;
+    pipeline->rows = row->next;
+    weft_row_destroy(row);
+  }
+  weft_microbatches_finish(&pipeline->inputs);
+  weft_microbatches_finish(&pipeline->targets);
+  weft_outputs_finish(&pipeline->outputs);
+  weft_array_free(allocator, pipeline->losses, pipeline->loss_room, sizeof *pipeline->losses);
+  weft_array_free(allocator, pipeline->greetings, pipeline->transport->rank_count,
+                  sizeof *pipeline->greetings);
+  weft_array_free(allocator, pipeline->boundaries, pipeline->options.boundary_count,
+                  sizeof *pipeline->boundaries);
+  weft_array_free(allocator, pipeline, 1, sizeof *pipeline);
+}
+
+/* ---- Failing ---- */
+
+/* This rank's own trouble becomes everybody's; what all agree on comes back. */
+static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
+                                struct weft_error *error) {
+  struct weft_transport *transport = pipeline->transport;
+  struct weft_failure failure = {.rank = rank, .error = *error};
+  transport->ops->fail(transport, &failure);
+  if (transport->ops->failed(transport, &failure)) {
+    *error = failure.error;
+  }
+  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_FAILED);
+  pipeline->state = FAILED;
+  pipeline->failure = *error;
+  return error->status;
+}
+
+/* Somebody's trouble has become everybody's. */
+static enum weft_status follow(struct weft_pipeline *pipeline, const struct weft_error *error) {
+  pipeline->state = FAILED;
+  pipeline->failure = *error;
+  return error->status;
+}
+
+/* ---- Beginning a step ---- */
+
+static enum weft_status take_microbatches(struct weft_microbatches *mb,
+                                          const struct weft_tensors *ready,
+                                          const struct weft_tensor *tensors, uint32_t count,
+                                          const struct weft_chunk *chunks,
+                                          uint32_t microbatch_count, const char *what,
+                                          struct weft_error *error) {
+  if (ready != NULL && tensors != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "leave one of them out",
+                     "%ss are given both whole and as microbatches", what);
+  }
+  return ready != NULL
+             ? weft_microbatches_borrow(mb, ready, microbatch_count, what, error)
+             : weft_microbatches_make(mb, tensors, count, chunks, microbatch_count, what, error);
+}
+
+static enum weft_status take_batch(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                                   struct weft_error *error) {
+  const uint32_t m = batch->microbatch_count;
+  if (has_first_stage(pipeline)) {
+    WEFT_TRY(take_microbatches(&pipeline->inputs, batch->microbatch_inputs, batch->inputs,
+                               batch->input_count, batch->input_chunks, m, "input", error));
+  }
+  if (has_last_stage(pipeline)) {
+    WEFT_TRY(take_microbatches(&pipeline->targets, batch->microbatch_targets, batch->targets,
+                               batch->target_count, batch->target_chunks, m, "target", error));
+  } else if (batch->want_losses || batch->want_outputs) {
+    const uint32_t last = pipeline->executor.stage_count - 1;
+    return weft_fail(error, WEFT_ERR_USAGE, "ask the rank with the last stage",
+                     "rank %" PRIu32 " is asked for %s, and the last stage (%" PRIu32
+                     ") is on rank %" PRIu32,
+                     pipeline->transport->rank, batch->want_losses ? "losses" : "outputs", last,
+                     pipeline->executor.rank_of[last]);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status make_room(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                                  struct weft_error *error) {
+  const uint32_t m = batch->microbatch_count;
+  if (!has_last_stage(pipeline)) {
+    return WEFT_OK;
+  }
+  if (m > pipeline->loss_room) {
+    double *losses = weft_array_allocate(pipeline->allocator, m, sizeof *losses);
+    if (losses == NULL) {
+      return weft_fail_memory(error, m * sizeof *losses);
+    }
+    weft_array_free(pipeline->allocator, pipeline->losses, pipeline->loss_room, sizeof *losses);
+    pipeline->losses = losses;
+    pipeline->loss_room = m;
+  }
+  memset(pipeline->losses, 0, m * sizeof *pipeline->losses);
+  if (!batch->want_outputs) {
+    return WEFT_OK;
+  }
+  const struct weft_pipeline_options *options = &pipeline->options;
+  return weft_outputs_begin(
+      &pipeline->outputs,
+      &options->boundaries[options->boundary_count == 1 ? 0 : options->stage_count - 1], m, error);
+}
+
+static void start(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                  struct weft_row *row) {
+  struct weft_executor *executor = &pipeline->executor;
+  pipeline->want_losses = batch->want_losses;
+  pipeline->want_outputs = batch->want_outputs;
+  pipeline->merges = batch->merges;
+  pipeline->last_row = row;
+  executor->inputs = pipeline->inputs.items;
+  executor->targets = has_last_stage(pipeline) ? pipeline->targets.items : NULL;
+  executor->losses = pipeline->losses;
+  executor->outputs = batch->want_outputs ? &pipeline->outputs : NULL;
+  weft_executor_begin(executor, row, pipeline->step);
+  pipeline->state = RUNNING;
+}
+
+enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
+                                     const struct weft_batch *batch, struct weft_error *error) {
+  struct weft_row *row;
+  if (pipeline->state == FAILED) {
+    *error = pipeline->failure;
+    return error->status;
+  }
+  if (pipeline->state == RUNNING) {
+    return weft_fail(error, WEFT_ERR_USAGE, "advance it until it is done",
+                     "a step is still running on rank %" PRIu32, pipeline->transport->rank);
+  }
+  pipeline->result = (struct weft_step_result){.loss_count = 0};
+  WEFT_TRY(find_row(pipeline, batch->microbatch_count, training, &row, error));
+  WEFT_TRY(take_batch(pipeline, batch, error));
+  WEFT_TRY(make_room(pipeline, batch, error));
+  start(pipeline, batch, row);
+  return WEFT_OK;
+}
+
+/* ---- Running a step ---- */
+
+/* Whoever has not come yet, for the report. */
+static uint32_t find_absent(const struct weft_pipeline *pipeline) {
+  struct weft_transport *transport = pipeline->transport;
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    const struct weft_rank_board *board = transport->ops->board(transport, r);
+    if (WEFT_BOARD_LOAD(board->phase) == WEFT_PHASE_AWAY && r != transport->rank) {
+      return r;
+    }
+  }
+  return UINT32_MAX;
+}
+
+static enum weft_status greet(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_transport *transport = pipeline->transport;
+  uint32_t odd_rank = transport->rank;
+  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_GREETING);
+  enum weft_status status = transport->ops->exchange(
+      transport, &pipeline->greeting, pipeline->greetings, sizeof pipeline->greeting, error);
+  if (status == WEFT_IN_PROGRESS) {
+    return weft_executor_block(&pipeline->executor, WEFT_PHASE_GREETING, find_absent(pipeline),
+                               weft_action_idle(), 0, error);
+  }
+  if (status == WEFT_OK) {
+    status = weft_greetings_compare(pipeline->greetings, transport->rank_count, &odd_rank, error);
+  }
+  if (status < 0) {
+    return give_up(pipeline, odd_rank, error);
+  }
+  pipeline->greeted = true;
+  weft_executor_read_clock(&pipeline->executor);
+  pipeline->executor.last_progress = pipeline->executor.now;
+  return WEFT_OK;
+}
+
+static enum weft_status end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_step_result *result = &pipeline->result;
+  if (pipeline->want_losses) {
+    result->loss_count = pipeline->last_row->program->microbatch_count;
+    result->losses = pipeline->losses;
+  }
+  pipeline->state = READY;
+  pipeline->step++;
+  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_DONE);
+  return pipeline->want_outputs
+             ? weft_outputs_merge(&pipeline->outputs, pipeline->merges, &result->outputs, error)
+             : WEFT_OK;
+}
+
+static bool is_interrupted(const struct weft_pipeline *pipeline) {
+  return pipeline->options.interrupted != NULL &&
+         pipeline->options.interrupted(pipeline->options.interrupted_context);
+}
+
+enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
+  struct weft_error unheard;
+  error = error != NULL ? error : &unheard;
+  if (pipeline->state != RUNNING) {
+    *error = pipeline->failure;
+    return pipeline->state == FAILED ? pipeline->failure.status : WEFT_OK;
+  }
+  error->message[0] = error->hint[0] = '\0';
+  enum weft_status status = pipeline->transport->ops->progress(pipeline->transport, error);
+  if (status < 0) {
+    return follow(pipeline, error);
+  }
+  if (is_interrupted(pipeline)) {
+    (void)weft_fail(error, WEFT_ERR_CANCELLED, "",
+                    "rank %" PRIu32 " was asked to stop in step %" PRIu64,
+                    pipeline->transport->rank, pipeline->step);
+    return give_up(pipeline, pipeline->transport->rank, error);
+  }
+  if (!pipeline->greeted) {
+    status = greet(pipeline, error);
+    if (status != WEFT_OK) {
+      return status < 0 && pipeline->state != FAILED ? follow(pipeline, error) : status;
+    }
+  }
+  pipeline->executor.blamed_rank = pipeline->transport->rank;
+  status = weft_executor_advance(&pipeline->executor, error);
+  if (status < 0) {
+    return give_up(pipeline, pipeline->executor.blamed_rank, error);
+  }
+  return status == WEFT_OK ? end_step(pipeline, error) : status;
+}
+
+enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_error *error) {
+  return pipeline->transport->ops->wait(pipeline->transport, pipeline->executor.wake_at, error);
+}
+
+static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
+                                 const struct weft_batch *batch, struct weft_step_result *result,
+                                 struct weft_error *error) {
+  struct weft_error unheard;
+  error = error != NULL ? error : &unheard;
+  enum weft_status status = weft_pipeline_begin(pipeline, training, batch, error);
+  if (status < 0) {
+    /* The others would wait for this rank: they are told, if there are any. */
+    return pipeline->transport->rank_count > 1 && pipeline->state != FAILED
+               ? give_up(pipeline, pipeline->transport->rank, error)
+               : status;
+  }
+  while ((status = weft_pipeline_advance(pipeline, error)) == WEFT_IN_PROGRESS) {
+    WEFT_TRY(weft_pipeline_wait(pipeline, error));
+  }
+  if (status == WEFT_OK && result != NULL) {
+    weft_pipeline_result(pipeline, result);
+  }
+  return status;
+}
+
+enum weft_status weft_pipeline_step(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                                    struct weft_step_result *result, struct weft_error *error) {
+  return run_step(pipeline, true, batch, result, error);
+}
+
+enum weft_status weft_pipeline_eval(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                                    struct weft_step_result *result, struct weft_error *error) {
+  return run_step(pipeline, false, batch, result, error);
+}
+
+void weft_pipeline_result(const struct weft_pipeline *pipeline, struct weft_step_result *result) {
+  *result = pipeline->result;
+}
+
+/* ---- Custom functions ---- */
+
+enum weft_status weft_pipeline_set_function(
+    struct weft_pipeline *pipeline, enum weft_op op,
+    enum weft_status (*function)(void *context, const struct weft_custom_call *call,
+                                 struct weft_error *error),
+    void *context, struct weft_error *error) {
+  const uint32_t replaceable = WEFT_OPS_COMPUTE | WEFT_OPS_SHARD | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B);
+  const bool known = (uint32_t)op < WEFT_OP_COUNT;
+  if (!known || !weft_op_in((uint32_t)op, replaceable)) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "F, B, I, W, OVERLAP_F_B, UNSHARD, RESHARD and REDUCE_GRAD can be replaced",
+                     "%s cannot be replaced by a function of one's own",
+                     !known               ? "an op that does not exist"
+                     : op == WEFT_OP_IDLE ? "an empty cell"
+                                          : weft_op_info(op)->text);
+  }
+  if (pipeline->state == RUNNING) {
+    return weft_fail(error, WEFT_ERR_USAGE, "between steps", "a step is running");
+  }
+  char line[96];
+  snprintf(line, sizeof line, "%s is %s on rank %" PRIu32, weft_op_info(op)->text,
+           function != NULL ? "replaced by a custom function" : "the built-in one again",
+           pipeline->transport->rank);
+  say(pipeline, line);
+  pipeline->executor.custom[op] = (struct weft_custom){.function = function, .context = context};
+  return WEFT_OK;
+}
+
+/* ---- What happened ---- */
+
+const struct weft_program *weft_pipeline_program(const struct weft_pipeline *pipeline) {
+  return pipeline->last_row != NULL ? pipeline->last_row->program : NULL;
+}
+
+void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
+                          uint64_t room, uint64_t *count) {
+  const struct weft_row *row = pipeline->last_row;
+  *count = 0;
+  if (row == NULL || row->times == NULL) {
+    return;
+  }
+  for (uint64_t i = row->begin; i < row->end; i++) {
+    const struct weft_row_time *time = &row->times[i - row->begin];
+    if (time->begin < 0) {
+      continue;
+    }
+    if (*count < room) {
+      events[*count] = (struct weft_event){
+          .rank = row->rank, .record = (uint32_t)i, .begin = time->begin, .end = time->end};
+    }
+    (*count)++;
+  }
+}
+
+uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline) {
+  return pipeline->executor.actions_done;
+}

@@ -1,0 +1,275 @@
+/* A rank's row: what it needs; see row.h.
+ *
+ * How many buffers are enough follows from lifetimes on the row. What is
+ * received lives from its RECV to the last backward of its microbatch. What is
+ * sent lives until the neighbour has taken it, which a row alone does not tell;
+ * but an activation has surely been taken when its gradient comes back (I or B of
+ * the same microbatch), and a gradient is under way only while the stage below
+ * still holds that microbatch's activation. So with as many buffers as those
+ * lifetimes need at once, a rank never waits for one. With fewer it would wait
+ * for a neighbour to take a message, as it does on a network that blocks. */
+#include "run/row.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/spec.h>
+
+#include "base/fail.h"
+#include "ir/action.h"
+#include "ir/pairs.h"
+
+/* ---- Counting ---- */
+
+/* Now, and at most so far. */
+struct level {
+  uint32_t now, peak;
+};
+
+static void rise(struct level *level) {
+  level->now++;
+  level->peak = level->now > level->peak ? level->now : level->peak;
+}
+
+static void fall(struct level *level) { level->now -= level->now > 0; }
+
+struct stage_levels {
+  struct level slots, inputs, outputs, grads_in, grads_unsent;
+};
+
+struct counting {
+  const struct weft_row *row;
+  struct stage_levels *levels; /* [stage] */
+};
+
+static bool is_own(const struct counting *c, uint32_t stage) {
+  return stage < c->row->program->stage_count && c->row->rank_of[stage] == c->row->rank;
+}
+
+static void count_forward(struct counting *c, uint32_t s) {
+  const bool has_backward = c->row->stages[s].has_backward;
+  const bool is_last = s + 1 == c->row->program->stage_count;
+  rise(&c->levels[s].slots);
+  rise(&c->levels[s].outputs);
+  if (is_own(c, s + 1)) {
+    rise(&c->levels[s + 1].inputs);
+  }
+  if (is_last) {
+    fall(&c->levels[s].outputs);
+    rise(&c->levels[s].grads_in); /* the loss makes it */
+  }
+  if (!has_backward) {
+    fall(&c->levels[s].slots);
+    fall(&c->levels[s].inputs);
+  }
+}
+
+/* The gradient of a microbatch: B or I. */
+static void count_gradient(struct counting *c, uint32_t s) {
+  rise(&c->levels[s].grads_unsent);
+  fall(&c->levels[s].outputs);
+  if (s > 0 && is_own(c, s - 1)) {
+    rise(&c->levels[s - 1].grads_in);
+  }
+}
+
+static void count_end(struct counting *c, uint32_t s) {
+  fall(&c->levels[s].slots);
+  fall(&c->levels[s].inputs);
+  fall(&c->levels[s].grads_in);
+}
+
+static void count_action(struct counting *c, struct weft_action action) {
+  const uint32_t s = action.stage;
+  switch (action.op) {
+    case WEFT_OP_RECV_F: rise(&c->levels[s].inputs); break;
+    case WEFT_OP_RECV_B: rise(&c->levels[s].grads_in); break;
+    case WEFT_OP_SEND_B: fall(&c->levels[s].grads_unsent); break;
+    case WEFT_OP_F: count_forward(c, s); break;
+    case WEFT_OP_I: count_gradient(c, s); break;
+    case WEFT_OP_B:
+      count_gradient(c, s);
+      count_end(c, s);
+      break;
+    case WEFT_OP_W: count_end(c, s); break;
+    default: break;
+  }
+}
+
+/* How many microbatches a stage has between F and its gradient, at most, on
+ * whatever rank it is. */
+static uint32_t alive_at_most(const struct weft_row *row, uint32_t stage) {
+  const struct weft_program *program = row->program;
+  const uint32_t rank = row->rank_of[stage];
+  struct level alive = {0, 0};
+  if (rank == WEFT_RANK_NONE) {
+    return 0;
+  }
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
+    const struct weft_action action = program->actions[i];
+    if (action.stage == stage && action.op == WEFT_OP_F) {
+      rise(&alive);
+    } else if (action.stage == stage && weft_op_in(action.op, WEFT_OPS_GRADIENT)) {
+      fall(&alive);
+    }
+  }
+  return alive.peak;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
+
+static void note_needs(struct weft_row *row, uint32_t s, const struct stage_levels *levels,
+                       uint32_t forward_ahead) {
+  struct weft_row_stage *stage = &row->stages[s];
+  const uint32_t microbatches = row->program->microbatch_count;
+  /* The parts of an overlap all begin before any of them ends. */
+  const uint32_t together = row->parts_max - 1;
+  stage->slots = levels->slots.peak + together;
+  stage->inputs = larger(levels->inputs.peak, 1) + together;
+  stage->outputs = larger(levels->outputs.peak, 1) + together;
+  if (!stage->has_backward) {
+    const uint32_t ahead = forward_ahead == 0 ? microbatches : forward_ahead;
+    stage->outputs = larger(ahead < microbatches ? ahead : microbatches, 1);
+  }
+  stage->grads_in = larger(levels->grads_in.peak, 1) + together;
+  const uint32_t alive = s > 0 ? alive_at_most(row, s - 1) : 0;
+  stage->grads_out = larger(larger(alive, levels->grads_unsent.peak), 1) + together;
+}
+
+/* ---- Reading the row ---- */
+
+static void note_ops(struct weft_row *row) {
+  for (uint64_t i = row->begin; i < row->end; i++) {
+    const struct weft_action action = row->program->actions[i];
+    struct weft_row_stage *stage = &row->stages[action.stage];
+    if (weft_op_in(action.op, WEFT_OPS_BACKWARD)) {
+      stage->has_backward = true;
+      stage->splits = stage->splits || action.op != WEFT_OP_B;
+      if (stage->first_backward == WEFT_RECORD_NONE) {
+        stage->first_backward = (uint32_t)i;
+      }
+    }
+    if (action.op == WEFT_OP_B || action.op == WEFT_OP_W) {
+      stage->last_backward = (uint32_t)i;
+    }
+    stage->shards = stage->shards || action.op == WEFT_OP_UNSHARD;
+    row->collectives += weft_op_in(action.op, WEFT_OPS_SHARD);
+    row->parts_max = larger(row->parts_max, action.parts);
+  }
+}
+
+static enum weft_status count_needs(const struct weft_allocator *allocator, struct weft_row *row,
+                                    uint32_t forward_ahead, struct weft_error *error) {
+  const uint32_t stage_count = row->program->stage_count;
+  struct counting c = {.row = row};
+  c.levels = weft_array_allocate_zero(allocator, stage_count, sizeof *c.levels);
+  if (c.levels == NULL) {
+    return weft_fail_memory(error, stage_count * sizeof *c.levels);
+  }
+  for (uint64_t i = row->begin; i < row->end; i++) {
+    count_action(&c, row->program->actions[i]);
+  }
+  for (uint32_t k = 0; k < row->own_count; k++) {
+    note_needs(row, row->own_stages[k], &c.levels[row->own_stages[k]], forward_ahead);
+  }
+  weft_array_free(allocator, c.levels, stage_count, sizeof *c.levels);
+  return WEFT_OK;
+}
+
+/* Every action of a row must be about the rank's own stages. */
+static enum weft_status check_stages(const struct weft_row *row, struct weft_error *error) {
+  for (uint64_t i = row->begin; i < row->end; i++) {
+    const struct weft_action *action = &row->program->actions[i];
+    const enum weft_op_kind kind = weft_op_info((enum weft_op)action->op)->kind;
+    if (kind == WEFT_KIND_IDLE || kind == WEFT_KIND_GROUP) {
+      continue;
+    }
+    if (row->rank_of[action->stage] != row->rank) {
+      char text[64];
+      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong",
+                       "rank %" PRIu32 " has %s, and stage %u belongs to rank %" PRIu32, row->rank,
+                       weft_action_format(action, text, sizeof text), action->stage,
+                       row->rank_of[action->stage]);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- Making ---- */
+
+static bool allocate(struct weft_row *row, bool with_times) {
+  const struct weft_program *program = row->program;
+  const size_t stages = program->stage_count;
+  row->stages = weft_arena_allocate(&row->arena, stages, sizeof *row->stages);
+  row->own_stages = weft_arena_allocate(&row->arena, stages, sizeof *row->own_stages);
+  row->rank_of = weft_arena_allocate(&row->arena, stages, sizeof *row->rank_of);
+  if (with_times) {
+    row->times = weft_arena_allocate(&row->arena, row->end - row->begin, sizeof *row->times);
+  }
+  return row->stages != NULL && row->own_stages != NULL && row->rank_of != NULL &&
+         (!with_times || row->times != NULL);
+}
+
+static void find_own_stages(struct weft_row *row) {
+  for (uint32_t s = 0; s < row->program->stage_count; s++) {
+    row->stages[s].first_backward = row->stages[s].last_backward = WEFT_RECORD_NONE;
+    if (row->rank_of[s] == row->rank) {
+      row->own_stages[row->own_count++] = s;
+    }
+  }
+}
+
+static enum weft_status fill(const struct weft_allocator *allocator, struct weft_row *row,
+                             uint32_t forward_ahead, bool with_times, struct weft_error *error) {
+  size_t pairs;
+  WEFT_TRY(weft_pairs_count(row->program, &pairs, error));
+  if (!allocate(row, with_times)) {
+    return weft_fail_memory(error, row->program->stage_count * sizeof *row->stages);
+  }
+  (void)weft_placement_infer(row->program, row->rank_of);
+  WEFT_TRY(check_stages(row, error));
+  find_own_stages(row);
+  row->held_count = (uint64_t)row->own_count * row->program->microbatch_count;
+  row->held = weft_arena_allocate(&row->arena, row->held_count, sizeof *row->held);
+  if (row->held == NULL) {
+    return weft_fail_memory(error, row->held_count * sizeof *row->held);
+  }
+  note_ops(row);
+  return count_needs(allocator, row, forward_ahead, error);
+}
+
+enum weft_status weft_row_create(const struct weft_allocator *allocator,
+                                 struct weft_program *program, uint32_t rank, bool training,
+                                 uint32_t forward_ahead, bool with_times, struct weft_row **out,
+                                 struct weft_error *error) {
+  struct weft_row *row = weft_array_allocate_zero(allocator, 1, sizeof *row);
+  if (row == NULL) {
+    weft_program_destroy(program);
+    return weft_fail_memory(error, sizeof *row);
+  }
+  row->arena.allocator = allocator;
+  row->program = program;
+  row->hash = weft_program_hash(program);
+  row->training = training;
+  row->rank = rank;
+  row->begin = program->row_begin[rank];
+  row->end = program->row_begin[rank + 1];
+  row->parts_max = 1;
+  const enum weft_status status = fill(allocator, row, forward_ahead, with_times, error);
+  if (status < 0) {
+    weft_row_destroy(row);
+    return status;
+  }
+  *out = row;
+  return WEFT_OK;
+}
+
+void weft_row_destroy(struct weft_row *row) {
+  if (row == NULL) {
+    return;
+  }
+  const struct weft_allocator *allocator = row->arena.allocator;
+  weft_program_destroy(row->program);
+  weft_arena_finish(&row->arena);
+  weft_array_free(allocator, row, 1, sizeof *row);
+}

@@ -1,0 +1,69 @@
+/* One plan as one rank sees it: its row of the program, what it needs in buffers
+ * and slots, and the tables that running it fills. Made once per plan, used for
+ * every step with it. */
+#ifndef RUN_ROW_H
+#define RUN_ROW_H
+
+#include <weft/ir.h>
+
+#include "base/memory.h"
+#include "run/buffer_pool.h"
+
+#define WEFT_RECORD_NONE UINT32_MAX
+
+/* What is there for a (stage, microbatch) now. */
+struct weft_held {
+  struct weft_buffer *input;    /* activation from below; posted or arrived */
+  struct weft_buffer *output;   /* made, not yet sent */
+  struct weft_buffer *grad_in;  /* gradient from above */
+  struct weft_buffer *grad_out; /* made, not yet sent */
+  uint32_t slot;
+  uint32_t done; /* WEFT_OP_BIT of F, B, I, W */
+};
+
+/* What a row needs of one stage. */
+struct weft_row_stage {
+  uint32_t first_backward, last_backward; /* records, or WEFT_RECORD_NONE */
+  bool has_backward;
+  bool splits;     /* has I or W */
+  bool shards;     /* has UNSHARD */
+  uint32_t slots;  /* microbatches between forward and last backward, at most */
+  uint32_t inputs; /* buffers of each kind, at most */
+  uint32_t outputs;
+  uint32_t grads_in;
+  uint32_t grads_out;
+};
+
+/* When a record ran; begin < 0: it has not. */
+struct weft_row_time {
+  int64_t begin;
+  int64_t end;
+};
+
+struct weft_row {
+  struct weft_arena arena;      /* of all but the program */
+  struct weft_program *program; /* owned */
+  uint64_t hash;
+  bool training; /* as asked for */
+  uint32_t rank;
+  uint64_t begin, end;           /* records of the rank */
+  uint32_t parts_max;            /* of a cell, at least 1 */
+  uint32_t collectives;          /* UNSHARD, RESHARD, REDUCE_GRAD in the row */
+  struct weft_row_stage *stages; /* [program->stage_count]; only the rank's own are filled */
+  struct weft_held *held;        /* [own stage, ascending][microbatch] */
+  uint64_t held_count;
+  uint32_t *own_stages; /* ascending */
+  uint32_t own_count;
+  uint32_t *rank_of;           /* [stage_count] */
+  struct weft_row_time *times; /* [end - begin], or NULL */
+  struct weft_row *next;
+};
+
+/* Takes the program, also when it fails. forward_ahead as in the options. */
+enum weft_status weft_row_create(const struct weft_allocator *allocator,
+                                 struct weft_program *program, uint32_t rank, bool training,
+                                 uint32_t forward_ahead, bool with_times, struct weft_row **out,
+                                 struct weft_error *error);
+void weft_row_destroy(struct weft_row *row);
+
+#endif
