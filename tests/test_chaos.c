@@ -530,8 +530,13 @@ static void test_damage_of_a_wrong_header(void **state) {
       message->data = NULL;
       message->capacity = 0;
     }
+    const struct weft_message before = *message;
     assert_int_equal(receive(world, 0, 0, 0), WEFT_OK);
     assert_int_equal(test(world, 0, 0), WEFT_OK);
+    assert_int_equal(bits_differing(&before.header, &message->header, sizeof before.header) +
+                         bits_differing(before.shapes, message->shapes, sizeof before.shapes) +
+                         bits_differing(data, (const unsigned char[64]){0}, sizeof data),
+                     1);
     free_world(world);
   }
 }
