@@ -61,8 +61,9 @@ struct weft_stage_call {
   const struct weft_tensors *targets;      /* of the last stage, in training or eval; else empty */
   const struct weft_tensors *output_grads; /* backward reads them: gradients of `outputs`, those
                                               tensors that need one */
-  struct weft_tensors *input_grads;        /* backward writes them, likewise of `inputs`; empty for
-                                              stage 0 and where none is needed */
+  struct weft_tensors *input_grads;        /* backward writes them, likewise of `inputs` and with
+                                              their shapes; empty for stage 0 and where none is
+                                              needed */
   double *loss;      /* of this microbatch; forward or loss of the last stage adds to it */
   double grad_scale; /* for scale_grads: 1 / microbatch_count */
 

@@ -12,13 +12,15 @@ enum { ALIGNMENT = 64 };
 
 /* ---- Layout ---- */
 
-static bool place_tensor(struct weft_layout *layout, const struct weft_boundary_tensor *tensor) {
+static bool place_tensor(struct weft_layout *layout, const struct weft_boundary_tensor *tensor,
+                         uint32_t source) {
   const uint32_t k = layout->tensor_count;
   uint64_t bytes, end;
   if (!weft_shape_bytes(&tensor->largest, &bytes) || !weft_add(layout->capacity, bytes, &end) ||
       !weft_add(end, ALIGNMENT - 1, &end)) {
     return false;
   }
+  layout->sources[k] = source;
   layout->names[k] = tensor->name;
   layout->largest[k] = tensor->largest;
   layout->offsets[k] = layout->capacity;
@@ -39,7 +41,7 @@ enum weft_status weft_layout_init(struct weft_layout *layout, const struct weft_
   }
   for (uint32_t k = 0; k < boundary->tensor_count; k++) {
     const struct weft_boundary_tensor *tensor = &boundary->tensors[k];
-    if ((!gradients || tensor->needs_grad) && !place_tensor(layout, tensor)) {
+    if ((!gradients || tensor->needs_grad) && !place_tensor(layout, tensor, k)) {
       return weft_fail(error, WEFT_ERR_USAGE, "see enum weft_dtype and WEFT_DIMS_MAX",
                        "tensor %" PRIu32 " of the boundary behind stage %" PRIu32
                        " has a shape that cannot be: dtype %u, %u dimensions",
@@ -139,6 +141,15 @@ void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_layout *lay
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
     buffer->tensors.items[k] = (struct weft_tensor){
         .name = layout->names[k], .data = data + layout->offsets[k], .shape = layout->largest[k]};
+  }
+}
+
+void weft_buffer_match(struct weft_buffer *buffer, const struct weft_layout *layout,
+                       const struct weft_tensors *of) {
+  for (uint32_t k = 0; k < layout->tensor_count; k++) {
+    if (layout->sources[k] < of->count) {
+      buffer->tensors.items[k].shape = of->items[layout->sources[k]].shape;
+    }
   }
 }
 

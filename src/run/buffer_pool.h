@@ -15,7 +15,8 @@ struct weft_layout {
   struct weft_tensor_shape largest[WEFT_TENSORS_MAX];
   uint64_t offsets[WEFT_TENSORS_MAX];
   uint64_t largest_bytes[WEFT_TENSORS_MAX];
-  uint64_t capacity; /* of a whole buffer */
+  uint32_t sources[WEFT_TENSORS_MAX]; /* which of the boundary's tensors it is */
+  uint64_t capacity;                  /* of a whole buffer */
 };
 
 /* The activations of a boundary, or the gradients: its tensors that need one.
@@ -72,6 +73,9 @@ void weft_pool_end_send(struct weft_pool *pool, struct weft_buffer **link);
 
 /* Views with the largest shapes, for a stage to fill. */
 void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_layout *layout);
+/* The views of a gradient buffer take the shapes of what they are gradients of. */
+void weft_buffer_match(struct weft_buffer *buffer, const struct weft_layout *layout,
+                       const struct weft_tensors *of);
 /* From the views to the message: shapes and bytes. WEFT_ERR_STAGE when a stage
  * made a tensor larger than its boundary allows, or of another kind. */
 enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_layout *layout,

@@ -161,6 +161,7 @@ static void fill_backward(const struct weft_executor *executor, struct weft_part
     call->output_grads = &held->grad_in->tensors;
   }
   if (part->made != NULL) {
+    weft_buffer_match(part->made, &part->stage->grad_out->layout, call->inputs);
     call->input_grads = &part->made->tensors;
   }
   if (part->stage->is_last && executor->targets != NULL) {
@@ -272,6 +273,9 @@ static enum weft_status call_functions(struct weft_executor *executor, struct we
                                        struct weft_error *error) {
   while (part->function_at < part->function_count) {
     struct weft_stage_call *call = &part->call;
+    if (part->loss_grad != NULL && part->function_at == part->op_count) {
+      weft_buffer_match(part->loss_grad, &part->stage->grad_in->layout, call->outputs);
+    }
     call->now = executor->now;
     call->ready_at = 0;
     const enum weft_status answer =
