@@ -211,7 +211,7 @@ static enum weft_status check_ops(const struct weft_executor *executor,
   if (needs->splits && !can_split) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give it backward_input and backward_weight, or take a schedule that does not "
-                     "split: GPipe, 1F1B, LoopedBFS, Interleaved1F1B",
+                     "split: GPipe, 1F1B, Eager1F1B, LoopedBFS, Interleaved1F1B",
                      "the schedule splits the backward of stage %" PRIu32
                      " into I and W, and its %s stage cannot",
                      stage->stage, name);
