@@ -243,9 +243,9 @@ static void test_without_faults(void **state) {
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
   assert_int_equal(wait_until(world, 77), 77);
   assert_int_equal(wait_until(world, WEFT_TIME_NEVER), WEFT_TIME_NEVER);
-  world->fake.now = 9;
+  world->fake.now = 12;
   assert_int_equal(test(world, 0, 0), WEFT_OK);
-  assert_int_equal(world->messages[0][0].end, 9);
+  assert_int_equal(world->messages[0][0].end, 9); /* whenever it was asked for */
   assert_int_equal(test(world, 3, 0), WEFT_OK);
   assert_int_equal(chaos->ops->send(chaos, 9, &world->messages[0][0], NULL),
                    WEFT_ERR_USAGE); /* the one inside says so */
@@ -390,14 +390,16 @@ static void test_everything_is_slower(void **state) {
   assert_int_equal(receive(world, 0, 0, 20), WEFT_OK);
   world->fake.now = 20;
   progress(world);
-  assert_int_equal(wait_until(world, WEFT_TIME_NEVER), 70);
-  world->fake.now = 69;
+  assert_int_equal(wait_until(world, WEFT_TIME_NEVER), 60);
+  world->fake.now = 59;
   assert_int_equal(test(world, 3, 0), WEFT_IN_PROGRESS);
+  world->fake.now = 69;
+  assert_int_equal(test(world, 3, 0), WEFT_OK);
+  assert_int_equal(world->messages[3][0].end, 60);
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
   world->fake.now = 70;
-  assert_int_equal(test(world, 3, 0), WEFT_OK);
   assert_int_equal(test(world, 0, 0), WEFT_OK);
-  assert_int_equal(world->messages[3][0].end, 70);
+  assert_int_equal(world->messages[0][0].end, 70);
   free_world(world);
 
   world = make_world((struct weft_chaos_options){.slow_by = INT64_MAX, .delay_max = INT64_MAX});
@@ -409,22 +411,33 @@ static void test_everything_is_slower(void **state) {
   free_world(world);
 }
 
-/* Held messages count: no more than `depth` under way, and room again after. */
+/* No more than `depth` under way; what has been delivered makes room, asked for or
+ * not. */
 static void test_depth(void **state) {
   (void)state;
   struct world *world = make_world((struct weft_chaos_options){.slow_by = 5});
-  struct weft_message extra = {0};
+  struct weft_message extra[3] = {{.end = 0}};
   for (uint32_t k = 0; k < DEPTH; k++) {
-    assert_int_equal(receive(world, 0, k, 0), WEFT_OK);
+    assert_int_equal(receive(world, 0, k, k < 2 ? 10 : 20), WEFT_OK);
   }
   const uint32_t calls = world->fake.calls;
-  assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra, NULL), WEFT_IN_PROGRESS);
-  assert_int_equal(test(world, 0, 3), WEFT_IN_PROGRESS);
-  assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra, NULL), WEFT_IN_PROGRESS);
+  assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra[0], NULL), WEFT_IN_PROGRESS);
   assert_int_equal(world->fake.calls, calls);
-  world->fake.now = 5;
-  assert_int_equal(test(world, 0, 3), WEFT_OK); /* not the first: room all the same */
-  assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra, NULL), WEFT_OK);
+  world->fake.now = 10;
+  for (int k = 0; k < 3; k++) {
+    assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra[k], NULL),
+                     k < 2 ? WEFT_OK : WEFT_IN_PROGRESS);
+  }
+  assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
+  world->fake.now = 24;
+  assert_int_equal(test(world, 0, 3), WEFT_IN_PROGRESS);
+  assert_int_equal(test(world, 0, 1), WEFT_OK);
+  assert_int_equal(test(world, 0, 0), WEFT_OK);
+  world->fake.now = 25;
+  assert_int_equal(world->chaos->ops->test(world->chaos, &extra[1], NULL), WEFT_OK);
+  for (uint32_t k = 2; k < DEPTH; k++) {
+    assert_int_equal(test(world, 0, k), WEFT_OK);
+  }
   free_world(world);
 }
 
@@ -665,44 +678,54 @@ static void test_open_that_fails(void **state) {
                    WEFT_OK);
   assert_int_equal(chaos->ops->open(chaos, ends, 1, &error), WEFT_ERR_USAGE);
   assert_int_equal(memory.blocks, 1);
+  fake.open_status = WEFT_OK;
+  assert_int_equal(chaos->ops->open(chaos, ends, 1, &error), WEFT_OK);
+  fake.open_status = WEFT_ERR_USAGE; /* once more: nothing changes, nothing is lost */
+  assert_int_equal(chaos->ops->open(chaos, ends, 1, &error), WEFT_ERR_USAGE);
   assert_int_equal(chaos->ops->open(chaos, ends, 2, &error), WEFT_ERR_MEMORY); /* absurd */
   chaos->ops->destroy(chaos);
   assert_int_equal(memory.blocks, 0);
 }
 
-/* ---- The table of held messages, against a plain list ---- */
+/* ---- The table of held messages ---- */
 
-static void check_held(struct weft_held_messages *held, struct weft_message *messages,
-                       const bool *is_held, uint32_t count) {
-  uint32_t listed = 0;
-  for (uint32_t k = 0; k < count; k++) {
-    struct weft_held_message *found = weft_held_find(held, &messages[k]);
-    assert_int_equal(found != NULL, is_held[k]);
-    assert_true(found == NULL || found->message == &messages[k]);
-  }
+enum { MESSAGES = 64, ENDS = 5 };
+enum held_state { OUTSIDE, TO_DELIVER, DELIVERED };
+
+static void check_lists(const struct weft_held_messages *held) {
   for (uint32_t e = 0; e < held->end_count; e++) {
     uint32_t length = 0;
-    bool undelivered = false;
+    uint32_t last = WEFT_HELD_NONE;
     for (uint32_t at = held->ends[e].first; at != WEFT_HELD_NONE; at = held->messages[at].after) {
-      undelivered = undelivered || at == held->ends[e].undelivered;
-      assert_int_equal(held->messages[at].delivered, !undelivered);
       assert_int_equal(held->messages[at].end, e);
+      assert_int_equal(held->messages[at].before, last);
+      last = at;
       length++;
     }
-    assert_int_equal(length, held->ends[e].count);
-    listed += length;
+    assert_int_equal(held->ends[e].last, last);
+    assert_int_equal(held->ends[e].count, length);
   }
-  for (uint32_t k = 0; k < count; k++) {
-    listed -= is_held[k];
+}
+
+/* The earliest release after `now`, found the plain way; and who is where. */
+static void check_held(struct weft_held_messages *held, const struct weft_message *messages,
+                       const enum held_state *states, int64_t now) {
+  int64_t next = WEFT_TIME_NEVER;
+  for (uint32_t k = 0; k < MESSAGES; k++) {
+    const struct weft_held_message *found = weft_held_find(held, &messages[k]);
+    assert_int_equal(found != NULL, states[k] == TO_DELIVER);
+    assert_true(found == NULL || found->message == &messages[k]);
+    if (states[k] == DELIVERED && messages[k].end > now && messages[k].end < next) {
+      next = messages[k].end;
+    }
   }
-  assert_int_equal(listed, 0);
+  assert_true(weft_held_next_release(held) == next);
 }
 
 static void test_held_messages(void **state) {
   (void)state;
-  enum { MESSAGES = 64, ENDS = 5 };
   static struct weft_message messages[MESSAGES];
-  bool is_held[MESSAGES] = {false};
+  enum held_state states[MESSAGES] = {OUTSIDE};
   struct weft_held_messages held;
   struct weft_channel_end ends[ENDS];
   struct weft_random random = {11};
@@ -717,19 +740,27 @@ static void test_held_messages(void **state) {
     struct weft_held_end *end =
         weft_held_find_end(&held, 10 - weft_random_below(&random, ENDS), false);
     assert_non_null(end);
-    if (is_held[k]) {
-      weft_held_remove(&held, weft_held_find(&held, &messages[k]));
-      is_held[k] = false;
-    } else if (end->count < end->depth) {
-      weft_held_add(&held, end, &messages[k])->delay = weft_random_below(&random, 50);
-      is_held[k] = true;
+    if (states[k] == TO_DELIVER && weft_random_below(&random, 4) == 0) {
+      weft_held_drop(&held, weft_held_find(&held, &messages[k]));
+      states[k] = OUTSIDE;
+    } else if (states[k] == DELIVERED && weft_random_below(&random, 2) == 0) {
+      weft_held_let_go(&messages[k]); /* before its time, or after */
+      states[k] = OUTSIDE;
+    } else if (states[k] == OUTSIDE && end->count < end->depth) {
+      weft_held_add(&held, end, &messages[k])->delay = weft_random_below(&random, 200);
+      states[k] = TO_DELIVER;
     }
-    if (end->undelivered != WEFT_HELD_NONE && weft_random_below(&random, 2) == 0) {
-      weft_held_deliver(&held, end, now);
+    if (end->count > 0 && weft_random_below(&random, 2) == 0) {
+      struct weft_message *first = held.messages[end->first].message;
+      const int64_t released = end->released;
+      first->end = now;
+      weft_held_deliver(&held, end);
+      states[first - messages] = DELIVERED;
+      assert_true(first->end >= now && first->end >= released);
     }
-    check_held(&held, messages, is_held, MESSAGES);
     weft_held_pass(&held, now);
-    assert_true(weft_held_next_release(&held) > now);
+    check_held(&held, messages, states, now);
+    check_lists(&held);
   }
   weft_held_finish(&held);
 }

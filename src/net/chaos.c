@@ -118,12 +118,31 @@ static enum weft_status chaos_open(struct weft_transport *transport,
                                    const struct weft_channel_end *ends, uint32_t count,
                                    struct weft_error *error) {
   struct chaos *chaos = chaos_of(transport);
-  WEFT_TRY(weft_held_init(&chaos->held, chaos->allocator, ends, count, error));
+  struct weft_held_messages held;
+  WEFT_TRY(weft_held_init(&held, chaos->allocator, ends, count, error));
   const enum weft_status status = chaos->inner->ops->open(chaos->inner, ends, count, error);
-  if (status < 0) {
-    weft_held_finish(&chaos->held);
+  weft_held_finish(status < 0 ? &held : &chaos->held);
+  if (status >= 0) {
+    chaos->held = held;
   }
   return status;
+}
+
+/* Takes what the transport inside has delivered on a channel, in its order. */
+static enum weft_status take_delivered(struct chaos *chaos, struct weft_held_end *end,
+                                       struct weft_error *error) {
+  while (end->count > 0) {
+    const struct weft_held_message *held = &chaos->held.messages[end->first];
+    const enum weft_status status = chaos->inner->ops->test(chaos->inner, held->message, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    if (held->damage) {
+      damage(chaos, held->message);
+    }
+    weft_held_deliver(&chaos->held, end);
+  }
+  return WEFT_OK;
 }
 
 static enum weft_status begin(struct chaos *chaos, bool sends, uint32_t channel,
@@ -131,7 +150,11 @@ static enum weft_status begin(struct chaos *chaos, bool sends, uint32_t channel,
   WEFT_TRY(count_operation(chaos, error));
   struct weft_held_end *end = weft_held_find_end(&chaos->held, channel, sends);
   if (end != NULL && end->count == end->depth) {
-    return WEFT_IN_PROGRESS; /* the transport inside may have room again: we have not */
+    /* What has been taken makes room, even if nobody has asked for it yet. */
+    WEFT_TRY(take_delivered(chaos, end, error));
+    if (end->count == end->depth) {
+      return WEFT_IN_PROGRESS;
+    }
   }
   const enum weft_status status =
       sends ? chaos->inner->ops->send(chaos->inner, channel, message, error)
@@ -156,42 +179,21 @@ static enum weft_status chaos_receive(struct weft_transport *transport, uint32_t
   return begin(chaos_of(transport), false, channel, message, error);
 }
 
-/* Takes what the transport inside has delivered on a channel, in its order. */
-static enum weft_status take_delivered(struct chaos *chaos, struct weft_held_end *end,
-                                       struct weft_error *error) {
-  while (end->undelivered != WEFT_HELD_NONE) {
-    struct weft_held_message *held = &chaos->held.messages[end->undelivered];
-    const enum weft_status status = chaos->inner->ops->test(chaos->inner, held->message, error);
-    if (status != WEFT_OK) {
-      return status;
-    }
-    if (held->damage) {
-      damage(chaos, held->message);
-    }
-    weft_held_deliver(&chaos->held, end, chaos->inner->ops->now(chaos->inner));
-  }
-  return WEFT_OK;
-}
-
 static enum weft_status chaos_test(struct weft_transport *transport, struct weft_message *message,
                                    struct weft_error *error) {
   struct chaos *chaos = chaos_of(transport);
   WEFT_TRY(check_alive(chaos, error));
-  struct weft_held_message *held = weft_held_find(&chaos->held, message);
-  if (held == NULL) {
-    return chaos->inner->ops->test(chaos->inner, message, error);
-  }
-  if (!held->delivered) {
+  const struct weft_held_message *held = weft_held_find(&chaos->held, message);
+  if (held != NULL) {
     const enum weft_status status = take_delivered(chaos, &chaos->held.ends[held->end], error);
-    if (!held->delivered) {
+    if (weft_held_find(&chaos->held, message) != NULL) {
       return status;
     }
   }
-  if (chaos->inner->ops->now(chaos->inner) < held->release) {
+  if (chaos->inner->ops->now(chaos->inner) < message->end) {
     return WEFT_IN_PROGRESS;
   }
-  message->end = message->end > held->release ? message->end : held->release;
-  weft_held_remove(&chaos->held, held);
+  weft_held_let_go(message);
   return WEFT_OK;
 }
 
@@ -199,12 +201,12 @@ static enum weft_status chaos_test(struct weft_transport *transport, struct weft
 static void chaos_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct chaos *chaos = chaos_of(transport);
   struct weft_held_message *held = weft_held_find(&chaos->held, message);
-  if (held == NULL || !held->delivered) {
-    chaos->inner->ops->cancel(chaos->inner, message);
+  if (held == NULL) {
+    weft_held_let_go(message);
+    return;
   }
-  if (held != NULL) {
-    weft_held_remove(&chaos->held, held);
-  }
+  weft_held_drop(&chaos->held, held);
+  chaos->inner->ops->cancel(chaos->inner, message);
 }
 
 /* ---- Time ---- */
@@ -214,9 +216,8 @@ static int64_t chaos_now(struct weft_transport *transport) {
   return inner->ops->now(inner);
 }
 
-/* Looks at every channel, so that a message is held back from when it came, not
- * from when it is first asked for. A test() that fails will fail again when its
- * owner asks. */
+/* Looks at every channel: wait() must know of all releases to come. A test() that
+ * fails will fail again when its owner asks. */
 static enum weft_status chaos_progress(struct weft_transport *transport, struct weft_error *error) {
   struct chaos *chaos = chaos_of(transport);
   WEFT_TRY(check_alive(chaos, error));

@@ -1,10 +1,11 @@
-/* Messages between two transports; see held_messages.h. Linked by index, so that
- * one array holds all of them, and found through a table with open addressing
- * that is at most half full. */
+/* Messages between two transports; see held_messages.h. Those to be delivered are
+ * linked by index, so that one array holds all of them, and found through a table
+ * with open addressing that is at most half full. */
 #include "net/held_messages.h"
 
 #include <assert.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "base/fail.h"
 #include "base/memory.h"
@@ -18,6 +19,36 @@ static int compare_ends(const void *left, const void *right) {
   return by_channel != 0 ? by_channel : a->sends - b->sends;
 }
 
+/* ---- Delivered messages: a ring through their states ---- */
+
+_Static_assert(sizeof(void *) <= sizeof(uint64_t), "a pointer fits a word of `state`");
+
+static struct weft_message *neighbour(const struct weft_message *message, int side) {
+  struct weft_message *other;
+  memcpy(&other, &message->state[side], sizeof other);
+  return other;
+}
+
+static struct weft_message *before(const struct weft_message *message) {
+  return neighbour(message, 0);
+}
+
+static struct weft_message *after(const struct weft_message *message) {
+  return neighbour(message, 1);
+}
+
+static void link_pair(struct weft_message *first, struct weft_message *second) {
+  memcpy(&first->state[1], &second, sizeof second);
+  memcpy(&second->state[0], &first, sizeof first);
+}
+
+void weft_held_let_go(struct weft_message *message) {
+  link_pair(before(message), after(message));
+  link_pair(message, message); /* so that it may be let go again */
+}
+
+/* ---- Memory ---- */
+
 static void init_ends(struct weft_held_messages *held, const struct weft_channel_end *ends) {
   for (uint32_t k = 0; k < held->end_count; k++) {
     held->ends[k] = (struct weft_held_end){.channel = ends[k].channel,
@@ -25,11 +56,12 @@ static void init_ends(struct weft_held_messages *held, const struct weft_channel
                                            .sends = ends[k].sends,
                                            .first = NONE,
                                            .last = NONE,
-                                           .undelivered = NONE,
-                                           .due = NONE,
                                            .released = INT64_MIN};
   }
   qsort(held->ends, held->end_count, sizeof *held->ends, compare_ends);
+  for (uint32_t k = 0; k < held->end_count; k++) {
+    link_pair(&held->ends[k].news, &held->ends[k].news); /* where it stays */
+  }
 }
 
 enum weft_status weft_held_init(struct weft_held_messages *held,
@@ -123,7 +155,7 @@ struct weft_held_message *weft_held_find(struct weft_held_messages *held,
   return index != NONE ? &held->messages[index] : NULL;
 }
 
-/* ---- The lists ---- */
+/* ---- The lists of those to be delivered ---- */
 
 struct weft_held_message *weft_held_add(struct weft_held_messages *held, struct weft_held_end *end,
                                         struct weft_message *message) {
@@ -135,45 +167,45 @@ struct weft_held_message *weft_held_add(struct weft_held_messages *held, struct 
       .message = message, .end = (uint32_t)(end - held->ends), .before = end->last, .after = NONE};
   *(end->last != NONE ? &held->messages[end->last].after : &end->first) = index;
   end->last = index;
-  end->undelivered = end->undelivered != NONE ? end->undelivered : index;
-  end->due = end->due != NONE ? end->due : index;
   end->count++;
   end->sequence++;
   held->table[place_of(held, message)] = index;
   return added;
 }
 
-void weft_held_remove(struct weft_held_messages *held, struct weft_held_message *message) {
+void weft_held_drop(struct weft_held_messages *held, struct weft_held_message *message) {
   const uint32_t index = (uint32_t)(message - held->messages);
   struct weft_held_end *end = &held->ends[message->end];
   close_hole(held, place_of(held, message->message));
   *(message->before != NONE ? &held->messages[message->before].after : &end->first) =
       message->after;
   *(message->after != NONE ? &held->messages[message->after].before : &end->last) = message->before;
-  end->undelivered = end->undelivered == index ? message->after : end->undelivered;
-  end->due = end->due == index ? message->after : end->due;
   end->count--;
   message->after = held->free;
   held->free = index;
 }
 
-void weft_held_deliver(struct weft_held_messages *held, struct weft_held_end *end, int64_t now) {
-  struct weft_held_message *message = &held->messages[end->undelivered];
+/* ---- Time ---- */
+
+void weft_held_deliver(struct weft_held_messages *held, struct weft_held_end *end) {
+  struct weft_held_message *held_message = &held->messages[end->first];
+  struct weft_message *message = held_message->message;
   int64_t release;
-  if (__builtin_add_overflow(now, message->delay, &release)) {
+  if (__builtin_add_overflow(message->end, held_message->delay, &release)) {
     release = WEFT_TIME_NEVER;
   }
-  message->release = release > end->released ? release : end->released;
-  message->delivered = true;
-  end->released = message->release;
-  end->undelivered = message->after;
+  end->released = release > end->released ? release : end->released;
+  message->end = end->released;
+  weft_held_drop(held, held_message);
+  link_pair(before(&end->news), message);
+  link_pair(message, &end->news);
 }
 
 void weft_held_pass(struct weft_held_messages *held, int64_t now) {
   for (uint32_t k = 0; k < held->end_count; k++) {
-    struct weft_held_end *end = &held->ends[k];
-    while (end->due != end->undelivered && held->messages[end->due].release <= now) {
-      end->due = held->messages[end->due].after;
+    struct weft_message *news = &held->ends[k].news;
+    while (after(news) != news && after(news)->end <= now) {
+      weft_held_let_go(after(news));
     }
   }
 }
@@ -181,9 +213,9 @@ void weft_held_pass(struct weft_held_messages *held, int64_t now) {
 int64_t weft_held_next_release(const struct weft_held_messages *held) {
   int64_t next = WEFT_TIME_NEVER;
   for (uint32_t k = 0; k < held->end_count; k++) {
-    const struct weft_held_end *end = &held->ends[k];
-    if (end->due != end->undelivered && held->messages[end->due].release < next) {
-      next = held->messages[end->due].release;
+    const struct weft_message *news = &held->ends[k].news;
+    if (after(news) != news && after(news)->end < next) {
+      next = after(news)->end;
     }
   }
   return next;

@@ -1,11 +1,14 @@
 /* Messages that a wrapper has given to the transport inside and not yet to its
- * user: found by their address, and listed by channel in the order of their
- * posting. Every message goes through
+ * user. Each goes through
  *
- *     added ──▶ delivered by the transport inside ──▶ released to the user
+ *     added ──▶ delivered by the transport inside ──▶ let go to the user
  *
- * and each channel's list is a run of delivered ones, then of the others; release
- * times never decrease along it. All memory is taken when it is made. */
+ * Those not yet delivered are found by their address and listed by channel, in
+ * the order of their posting; there are at most `depth` of them, and their memory
+ * is taken when this is made. Those delivered are the wrapper's own: there may be
+ * any number, so they carry what is known of them: `end` is their release, and
+ * `state` links those whose release nobody has been told of. Releases of a channel
+ * never decrease. */
 #ifndef NET_HELD_MESSAGES_H
 #define NET_HELD_MESSAGES_H
 
@@ -13,27 +16,25 @@
 
 #define WEFT_HELD_NONE UINT32_MAX
 
+/* One that is not yet delivered. */
 struct weft_held_message {
   struct weft_message *message;
   uint32_t end;    /* index of its channel end */
   uint32_t before; /* in the list, WEFT_HELD_NONE: none */
   uint32_t after;  /* likewise; also of the list of free ones */
-  bool delivered;  /* by the transport inside */
-  bool damage;     /* to be damaged then */
-  int64_t delay;   /* between its delivery and its release, at least */
-  int64_t release; /* once delivered */
+  bool damage;     /* the wrapper's: to be damaged when it is delivered */
+  int64_t delay;   /* the wrapper's: between the end of its transfer and its release, at least */
 };
 
 struct weft_held_end {
   uint32_t channel;
   uint32_t depth;
   bool sends;
-  uint32_t count;       /* in the list */
-  uint32_t first, last; /* of the list */
-  uint32_t undelivered; /* first one that is not delivered */
-  uint32_t due;         /* first one whose release no one has been told of */
-  int64_t released;     /* latest release so far */
-  uint64_t sequence;    /* messages so far */
+  uint32_t count;           /* not yet delivered */
+  uint32_t first, last;     /* of these */
+  int64_t released;         /* latest release so far */
+  uint64_t sequence;        /* messages so far */
+  struct weft_message news; /* head of a ring: delivered, release not told; the next one first */
 };
 
 struct weft_held_messages {
@@ -58,18 +59,21 @@ void weft_held_finish(struct weft_held_messages *held);
 /* NULL: this rank has no such end. */
 struct weft_held_end *weft_held_find_end(struct weft_held_messages *held, uint32_t channel,
                                          bool sends);
-/* To the end of the list; `end` has room: count < depth. */
+/* To the end of the list; there is room: count < depth. */
 struct weft_held_message *weft_held_add(struct weft_held_messages *held, struct weft_held_end *end,
                                         struct weft_message *message);
-/* NULL: not held. */
+/* NULL: it is not among those to be delivered. */
 struct weft_held_message *weft_held_find(struct weft_held_messages *held,
                                          const struct weft_message *message);
-void weft_held_remove(struct weft_held_messages *held, struct weft_held_message *message);
+/* It will not be delivered. */
+void weft_held_drop(struct weft_held_messages *held, struct weft_held_message *message);
 
-/* The first of the list that is not delivered has been, at `now`: sets its release. */
-void weft_held_deliver(struct weft_held_messages *held, struct weft_held_end *end, int64_t now);
+/* The end's first one has been delivered: its `end` becomes its release. */
+void weft_held_deliver(struct weft_held_messages *held, struct weft_held_end *end);
+/* A delivered one is the user's from now on. */
+void weft_held_let_go(struct weft_message *message);
 
-/* The user knows the time to be `now`: forget releases up to then. */
+/* The user knows the time to be `now`: releases up to then are no news. */
 void weft_held_pass(struct weft_held_messages *held, int64_t now);
 /* The next release after that; WEFT_TIME_NEVER: none. */
 int64_t weft_held_next_release(const struct weft_held_messages *held);
