@@ -4,7 +4,7 @@
 load cli_setup
 
 verbs() {
-  "$WEFT" help | sed -n '/^Verbs:/,/^$/s/^  \([a-z]*\) .*/\1/p'
+  "$WEFT" help | sed -n '/^Verbs:/,/^$/s/^  \([a-z-]*\) .*/\1/p'
 }
 
 # Long options of a verb, as its help lists them.
@@ -22,7 +22,7 @@ options_of() {
 @test "help lists the verbs of this release" {
   weft help
   succeeds
-  [ "$(verbs | tr '\n' ' ')" = "gen lower verify sim compare show explain diff bench doctor help " ]
+  [ "$(verbs | tr '\n' ' ')" = "gen lower verify sim compare show explain explain-hang diff bench doctor help " ]
   [ "$output" = "$("$WEFT" --help)" ]
   [ "$output" = "$("$WEFT" -h)" ]
   [ "$(wc -L <<<"$output")" -le 80 ]
@@ -32,6 +32,7 @@ options_of() {
   "$WEFT" gen 1F1B -p 4 -m 8 | "$WEFT" lower >program.csv
   cp program.csv a.csv
   cp program.csv b.csv
+  cp "$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang/chain.json" hang.json
   mkdir bin
   ln -s "$WEFT" bin/weft
   for verb in $(verbs); do

@@ -49,6 +49,11 @@ static int set_up(void **state) {
   write_file("malformed.csv", "0F0,0F1\n0F0,junk\n");
   write_file("costs.json",
              "{\"schema\": \"weft-costs/1\", \"unit\": \"ms\", \"stages\": [{\"f\": 2}, {}]}");
+  write_file(
+      "hang.json",
+      "{\"schema\": \"weft-hang/1\", \"time\": \"ticks\", \"now\": 9, \"error\": null, \"ranks\": "
+      "[{\"rank\": 0, \"phase\": \"send\", \"step\": 1, \"cell\": 2, \"action\": \"0SEND_F0\", "
+      "\"waits_for\": 0, \"wants\": null, \"since\": 3, \"recent\": []}]}");
   fixture.input = open("table.csv", O_RDONLY);
   fixture.output = open("stdout", O_RDWR | O_CREAT | O_TRUNC, 0600);
   fixture.messages = open("stderr", O_RDWR | O_CREAT | O_TRUNC, 0600);
@@ -211,6 +216,9 @@ static void test_every_verb(void **state) {
       {"weft explain program.csv", 0},
       {"weft explain program.csv --json -o out", 0},
       {"weft explain overlap.csv --rank 0", 0},
+      {"weft explain-hang hang.json", 0},
+      {"weft explain-hang hang.json --json -o out", 0},
+      {"weft explain-hang table.csv", 65},
       {"weft diff table.csv other.csv", 1},
       {"weft diff table.csv other.csv --json", 1},
       {"weft diff table.csv table.csv -o out", 0},

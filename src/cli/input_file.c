@@ -1,4 +1,4 @@
-/* Reading a table, a program or costs from a file or from standard input. */
+/* Reading a table, a program, costs or a dump from a file or from standard input. */
 #include "cli/input_file.h"
 
 #include <errno.h>
@@ -7,6 +7,8 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#include <weft/run.h>
 
 #include "cli/message.h"
 
@@ -32,6 +34,16 @@ static const struct kind costs_kind = {.content = "costs in JSON",
                                        .hint = "give the name of a JSON file",
                                        .size_hint = "one entry in stages serves all stages",
                                        .bytes_max = UINT64_C(64) << 20};
+
+/* As weft_hang_explain() has it. */
+static const struct kind hang_kind = {.content = "the dump of a run that hangs",
+                                      .hint =
+                                          "give the name of a JSON file, or - for standard "
+                                          "input",
+                                      .size_hint =
+                                          "a dump has one line per rank; is this the "
+                                          "right file?",
+                                      .bytes_max = UINT64_C(256) << 20};
 
 struct buffer {
   const struct kind *kind;
@@ -185,6 +197,19 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
   int status = read_text(cli, path, &buffer);
   if (status == WEFT_CLI_OK &&
       weft_costs_parse(cli->allocator, buffer.data, buffer.size, name, out, &error) < 0) {
+    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
+  }
+  release(&buffer);
+  return status;
+}
+
+int weft_cli_read_hang(const struct weft_cli *cli, const char *path, struct weft_text *words) {
+  struct buffer buffer = {.allocator = cli->allocator, .kind = &hang_kind};
+  const char *name = weft_cli_input_name(path);
+  struct weft_error error;
+  int status = read_text(cli, path, &buffer);
+  if (status == WEFT_CLI_OK &&
+      weft_hang_explain(cli->allocator, buffer.data, buffer.size, name, words, &error) < 0) {
     status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
   }
   release(&buffer);

@@ -1,4 +1,4 @@
-/* Reading a table, a program or costs from a file or from standard input. */
+/* Reading a table, a program, costs or a dump from a file or from standard input. */
 #ifndef CLI_INPUT_FILE_H
 #define CLI_INPUT_FILE_H
 
@@ -12,6 +12,9 @@ int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct w
 
 /* The same for a costs file. */
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out);
+
+/* The same for the dump of a run that hangs; appends what it says in words. */
+int weft_cli_read_hang(const struct weft_cli *cli, const char *path, struct weft_text *words);
 
 /* What messages call `path`. */
 const char *weft_cli_input_name(const char *path);

@@ -182,6 +182,12 @@ static const struct weft_cli_verb verbs[] = {
      "uses, its buffer, and the matching instruction on the peer or what it waits for. Buffers: "
      "r0, r1 ... are for receiving, a0, a1 ... hold activations.",
      "weft explain program.csv --rank 1", weft_cli_verb_explain},
+    {"explain-hang", "[DUMP]", 1, "file", BIT(JSON) | EVERY_VERB, "",
+     "say who is stuck on what in a run that hangs",
+     "Reads the dump that a stalled run has written, and says in words what every rank does and "
+     "waits for, and who is to blame: the rank that all the others wait for, or the circle of "
+     "ranks that wait for each other.",
+     "weft explain-hang hang.json", weft_cli_verb_explain_hang},
     {"diff", "A B", 2, "file", BIT(MAX_DIFFERENCES) | BIT(JSON) | EVERY_VERB, "",
      "show where two tables or programs differ",
      "Compares the files A and B rank by rank. Exit status 0 means equal, 1 different.",
@@ -216,7 +222,6 @@ static const struct {
     {"run", "executes a program"},
     {"train", "trains the reference model"},
     {"sample", "writes text with a trained model"},
-    {"explain-hang", "explains the report of a stalled run"},
 };
 
 static const struct weft_cli_exit_text exit_texts[] = {

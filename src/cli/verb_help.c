@@ -79,7 +79,7 @@ static void add_overview(struct weft_text *text) {
                 "Verbs:\n");
   for (size_t i = 0; i < weft_cli_verb_count(); i++) {
     const struct weft_cli_verb *verb = weft_cli_verb_at(i);
-    weft_text_addf(text, "  %-10s%s\n", verb->name, verb->summary);
+    weft_text_addf(text, "  %-13s%s\n", verb->name, verb->summary);
   }
   weft_text_add(text, "\nExit status:\n");
   for (const struct weft_cli_exit_text *exit = weft_cli_exit_texts(); exit->text != NULL; exit++) {
