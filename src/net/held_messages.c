@@ -24,7 +24,7 @@ static int compare_ends(const void *left, const void *right) {
 _Static_assert(sizeof(void *) <= sizeof(uint64_t), "a pointer fits a word of `state`");
 
 static struct weft_message *neighbour(const struct weft_message *message, int side) {
-  struct weft_message *other;
+  void *other;
   memcpy(&other, &message->state[side], sizeof other);
   return other;
 }
@@ -38,8 +38,9 @@ static struct weft_message *after(const struct weft_message *message) {
 }
 
 static void link_pair(struct weft_message *first, struct weft_message *second) {
-  memcpy(&first->state[1], &second, sizeof second);
-  memcpy(&second->state[0], &first, sizeof first);
+  const void *const ends[2] = {first, second};
+  memcpy(&first->state[1], &ends[1], sizeof ends[1]);
+  memcpy(&second->state[0], &ends[0], sizeof ends[0]);
 }
 
 void weft_held_let_go(struct weft_message *message) {
