@@ -441,6 +441,26 @@ static void test_depth(void **state) {
   free_world(world);
 }
 
+/* One that is held back leaves nothing behind that could be looked at later. */
+static void test_cancelling_what_is_held(void **state) {
+  (void)state;
+  struct world *world = make_world((struct weft_chaos_options){.slow_by = 50});
+  for (uint32_t k = 0; k < 3; k++) {
+    assert_int_equal(receive(world, 0, k, 10 + k), WEFT_OK);
+  }
+  world->fake.now = 20;
+  progress(world);
+  assert_int_equal(wait_until(world, WEFT_TIME_NEVER), 60);
+  for (uint32_t k = 0; k < 3; k++) {
+    struct weft_message *message = &world->messages[0][k];
+    world->chaos->ops->cancel(world->chaos, message);
+    memset(message, 0xee, sizeof *message);
+    assert_int_equal(wait_until(world, WEFT_TIME_NEVER), k < 2 ? 61 + k : WEFT_TIME_NEVER);
+  }
+  assert_int_equal(world->fake.cancels, 0);
+  free_world(world);
+}
+
 static void test_errors_inside_are_passed_on(void **state) {
   (void)state;
   struct world *world = make_world((struct weft_chaos_options){.delay_max = 5});
@@ -774,6 +794,7 @@ int main(void) {
       cmocka_unit_test(test_waits_end_at_a_release),
       cmocka_unit_test(test_everything_is_slower),
       cmocka_unit_test(test_depth),
+      cmocka_unit_test(test_cancelling_what_is_held),
       cmocka_unit_test(test_errors_inside_are_passed_on),
       cmocka_unit_test(test_one_message_is_damaged),
       cmocka_unit_test(test_damage_of_a_wrong_header),
