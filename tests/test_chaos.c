@@ -223,7 +223,7 @@ static void test_without_faults(void **state) {
   struct weft_transport *chaos = world->chaos;
   struct weft_failure failure = {.error = {.status = WEFT_ERR_STALLED}};
   int all = 0;
-  assert_string_equal(chaos->ops->name, "chaos");
+  assert_string_equal(chaos->ops->name, "chaos(fake)");
   assert_int_equal(chaos->rank, 2);
   assert_int_equal(chaos->rank_count, 3);
   world->fake.now = 5;

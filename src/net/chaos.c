@@ -6,6 +6,7 @@
  * was taken. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 
 #include <weft/net.h>
 
@@ -15,7 +16,9 @@
 #include "net/held_messages.h"
 
 struct chaos {
-  struct weft_transport base; /* first */
+  struct weft_transport base;    /* first */
+  struct weft_transport_ops ops; /* with a name that says what is inside */
+  char name[48];
   const struct weft_allocator *allocator;
   struct weft_transport *inner;
   struct weft_chaos_options options;
@@ -25,11 +28,10 @@ struct chaos {
   uint32_t dead;       /* atomic: fail() comes from any thread */
 };
 
-static const struct weft_transport_ops chaos_ops;
-
 static struct chaos *chaos_of(struct weft_transport *transport) {
-  assert(transport->ops == &chaos_ops);
-  return (struct chaos *)transport;
+  struct chaos *chaos = (struct chaos *)transport;
+  assert(transport->ops == &chaos->ops);
+  return chaos;
 }
 
 static bool is_dead(struct chaos *chaos) { return __atomic_load_n(&chaos->dead, __ATOMIC_RELAXED); }
@@ -275,7 +277,6 @@ static void chaos_destroy(struct weft_transport *transport) {
 }
 
 static const struct weft_transport_ops chaos_ops = {
-    .name = "chaos",
     .destroy = chaos_destroy,
     .open = chaos_open,
     .send = chaos_send,
@@ -305,8 +306,11 @@ enum weft_status weft_chaos_create(const struct weft_allocator *allocator,
   if (chaos == NULL) {
     return weft_fail_memory(error, sizeof *chaos);
   }
+  (void)snprintf(chaos->name, sizeof chaos->name, "chaos(%s)", inner->ops->name);
+  chaos->ops = chaos_ops;
+  chaos->ops.name = chaos->name;
   chaos->base = (struct weft_transport){
-      .ops = &chaos_ops, .rank = inner->rank, .rank_count = inner->rank_count};
+      .ops = &chaos->ops, .rank = inner->rank, .rank_count = inner->rank_count};
   chaos->allocator = allocator;
   chaos->inner = inner;
   chaos->options = *options;
