@@ -43,6 +43,34 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   [ "$(LD_LIBRARY_PATH=$LIBDIR ./consumer)" = "cannot hang" ]
 }
 
+# The example of a whole trainer is what a user of the runtime looks like.
+@test "pkg-config: a trainer on the shared runtime" {
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  read -ra libs < <(pkg-config --libs weft-run)
+  cc -std=c11 "${warnings[@]}" "${cflags[@]}" -o trainer "$WEFT_SOURCE_DIR/examples/trainer.c" \
+    "${libs[@]}" -lm
+  readelf -d trainer | grep -q 'NEEDED.*\[libweft-run\.so\.0\]'
+  uses_shared trainer
+  LD_LIBRARY_PATH=$LIBDIR ./trainer 1F1B >losses
+  [ "$(wc -l <losses)" = 5 ]
+  awk '{ loss[NR] = $4 } END { exit !(loss[1] > 0.3 && loss[5] < loss[1] / 20) }' losses
+  for schedule in GPipe Eager1F1B ZBH1; do # the same losses, whatever the schedule
+    LD_LIBRARY_PATH=$LIBDIR ./trainer $schedule | diff losses -
+  done
+}
+
+@test "the example trainer has less than 150 lines, and fails with a reason" {
+  [ "$(wc -l <"$WEFT_SOURCE_DIR/examples/trainer.c")" -lt 150 ]
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  read -ra libs < <(pkg-config --static --libs weft-run)
+  cc -std=c11 "${warnings[@]}" "${cflags[@]}" -static -o trainer \
+    "$WEFT_SOURCE_DIR/examples/trainer.c" "${libs[@]}" -lm
+  run -1 ./trainer nosuch
+  [[ $output == *"unknown schedule 'nosuch'"* ]]
+  run -1 ./trainer Interleaved1F1B # two stages per rank
+  [[ $output == *"the program has 8 stages, and options.stage_count is 4"* ]]
+}
+
 @test "pkg-config: the version is the command's" {
   [[ $("$PREFIX/bin/weft" --version) == *"$(pkg-config --modversion weft)"* ]]
 }
@@ -60,6 +88,9 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   cmake --build build >/dev/null
   for program in consumer_shared consumer_static consumer_cxx; do
     [ "$(build/$program)" = "cannot hang" ]
+  done
+  for program in trainer_shared trainer_static; do
+    [[ $(build/$program | tail -n 1) == "step 400"* ]]
   done
   uses_shared build/consumer_shared
   run ! uses_shared build/consumer_static
@@ -96,12 +127,21 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   [ "$(nm -D --defined-only "$LIBDIR/libweft.so" | wc -l)" -gt 10 ]
 }
 
-@test "the shared library exports exactly what the headers declare" {
-  nm -D --defined-only "$LIBDIR/libweft.so" | awk '{ print $3 }' | sort >exported
-  printf '#include <weft/weft.h>\n' | cc -E -P -I"$PREFIX/include" - |
+# declared_in HEADER...: the functions that they and what they include declare.
+declared_in() {
+  printf '#include <weft/%s>\n' "$@" | cc -E -P -I"$PREFIX/include" - |
     tr '\n' ' ' | tr ';' '\n' | grep 'visibility("default")' |
-    grep -oE '\<weft_[a-z0-9_]+ ?\(' | tr -d ' (' | sort -u >declared
-  diff declared exported
+    grep -oE 'visibility\("default"\)\)\)[^(]*\<weft_[a-z0-9_]+ ?\(' |
+    grep -oE '\<weft_[a-z0-9_]+ ?\($' | tr -d ' (' | sort -u
+}
+
+exported_by() { nm -D --defined-only "$LIBDIR/$1" | awk '{ print $3 }' | sort; }
+
+@test "the shared libraries export exactly what the headers declare" {
+  declared_in weft.h >declared
+  exported_by libweft.so | diff declared -
+  declared_in weft.h net.h run.h | comm -23 - declared >declared_by_run
+  exported_by libweft-run.so | diff declared_by_run -
 }
 
 @test "the static library defines no global name but weft_ ones" {
@@ -111,6 +151,11 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
 
 @test "the library needs libc and jansson only" {
   run bash -c 'readelf -d "$1" | grep NEEDED | grep -v "\[libc\.so\|\[libm\.so\|\[libjansson\.so"' - "$LIBDIR/libweft.so"
+  [ "$output" = "" ]
+}
+
+@test "the runtime needs libweft, libc and threads, and jansson only" {
+  run bash -c 'readelf -d "$1" | grep NEEDED | grep -v "\[libc\.so\|\[libm\.so\|\[libjansson\.so\|\[libweft\.so"' - "$LIBDIR/libweft-run.so"
   [ "$output" = "" ]
 }
 
