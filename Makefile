@@ -30,8 +30,8 @@ built-%: deps-test
 	@cmake --preset $* --log-level=WARNING >/dev/null
 	@cmake --build --preset $*
 
-test: built-release built-asan built-fuzz
-	@tools/run-tests.sh release asan fuzz -- -j $(JOBS) -LE long
+test: built-release built-asan built-tsan built-fuzz
+	@tools/run-tests.sh release asan tsan fuzz -- -j $(JOBS) -LE long
 
 test-long: built-release
 	@tools/run-tests.sh release -- -j $(JOBS) -L long
