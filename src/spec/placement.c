@@ -33,7 +33,8 @@ static void read_ranks(const struct weft_program *program, uint32_t *rank_of) {
   for (uint32_t r = 0; r < program->rank_count; r++) {
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
       const struct weft_action action = program->actions[i];
-      if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && rank_of[action.stage] == WEFT_RANK_NONE) {
+      /* In this order the processor foresees the branch: a stage is new once. */
+      if (rank_of[action.stage] == WEFT_RANK_NONE && weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
         rank_of[action.stage] = r;
       }
     }
