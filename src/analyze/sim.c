@@ -32,35 +32,57 @@ struct owned_simulation {
   struct weft_arena arena;
 };
 
-/* Room for an event per record that is no bubble. */
-static bool allocate_events(struct weft_sim_run *run, struct owned_simulation *owned) {
-  const struct weft_program *program = run->program;
-  const uint32_t p = program->rank_count;
-  uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
-  if (begin == NULL) {
+/* Events: one per record that is no bubble. Buffers: at most one per action that
+ * takes an input. */
+static void count_rows(const struct weft_program *program, uint64_t *events, uint64_t *buffers) {
+  const uint32_t takers = WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    uint64_t event_count = 0, buffer_count = 0;
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      event_count += program->actions[i].op != WEFT_OP_IDLE;
+      buffer_count += weft_op_in(program->actions[i].op, takers);
+    }
+    events[r + 1] = events[r] + event_count;
+    buffers[r + 1] = buffers[r] + buffer_count;
+  }
+}
+
+static bool allocate_records(struct weft_sim_run *run) {
+  const uint32_t p = run->program->rank_count;
+  const uint64_t buffers = run->buffer_begin[p];
+  run->held_up = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->held_up);
+  run->taken = weft_array_allocate(run->allocator, 2 * buffers, sizeof *run->taken);
+  run->records = weft_arena_allocate(&run->arena, p, sizeof *run->records);
+  run->has_gradients =
+      weft_arena_allocate(&run->arena, run->program->stage_count, sizeof *run->has_gradients);
+  if (run->held_up == NULL || run->taken == NULL || run->records == NULL ||
+      run->has_gradients == NULL) {
     return false;
   }
+  run->freed = run->taken + buffers;
   for (uint32_t r = 0; r < p; r++) {
-    uint64_t events = 0;
-    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
-      events += program->actions[i].op != WEFT_OP_IDLE;
-    }
-    begin[r + 1] = begin[r] + events;
+    run->records[r].late_first = WEFT_EVENT_NONE;
   }
+  return true;
+}
+
+static bool allocate_events(struct weft_sim_run *run, struct owned_simulation *owned) {
+  const uint32_t p = run->program->rank_count;
   struct weft_simulation *simulation = &owned->simulation;
+  uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
+  run->buffer_begin = weft_arena_allocate(&run->arena, p + 1u, sizeof *run->buffer_begin);
+  if (begin == NULL || run->buffer_begin == NULL) {
+    return false;
+  }
+  count_rows(run->program, begin, run->buffer_begin);
   simulation->event_count = begin[p];
   simulation->event_begin = begin;
   simulation->events = weft_array_allocate(owned->arena.allocator, simulation->event_count,
                                            sizeof *simulation->events);
   simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
-  run->transfers = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->transfers);
   run->events = simulation->events;
   run->event_begin = begin;
-  run->records = weft_arena_allocate(&run->arena, p, sizeof *run->records);
-  run->has_gradients =
-      weft_arena_allocate(&run->arena, program->stage_count, sizeof *run->has_gradients);
-  return simulation->events != NULL && simulation->ranks != NULL && run->transfers != NULL &&
-         run->records != NULL && run->has_gradients != NULL;
+  return simulation->events != NULL && simulation->ranks != NULL && allocate_records(run);
 }
 
 /* Parameters that are never sharded are there all the time. */
@@ -106,97 +128,22 @@ static void sort_times(int64_t *times, size_t count) {
   }
 }
 
-/* A buffer is taken from the start of a transfer to the end of the action that
- * consumes it. Both lists are in order of time, so one walk finds the peak. */
-static uint32_t peak_buffers(int64_t *taken, size_t taken_count, const int64_t *freed,
-                             size_t freed_count) {
+/* Both lists are in order of time then, so one walk finds the peak. */
+static uint32_t peak_buffers(const struct weft_sim_run *run, uint32_t rank) {
+  const size_t count = (size_t)run->records[rank].buffer_count;
+  int64_t *taken = run->taken + run->buffer_begin[rank];
+  const int64_t *freed = run->freed + run->buffer_begin[rank];
   size_t f = 0;
   uint32_t peak = 0;
-  sort_times(taken, taken_count);
-  for (size_t t = 0; t < taken_count; t++) {
-    while (f < freed_count && freed[f] <= taken[t]) {
+  sort_times(taken, count);
+  for (size_t t = 0; t < count; t++) {
+    while (f < count && freed[f] <= taken[t]) {
       f++;
     }
     const uint32_t held = (uint32_t)(t + 1 - f);
     peak = held > peak ? held : peak;
   }
   return peak;
-}
-
-/* ---- What is known only at the end ---- */
-
-/* When buffers of a rank are taken and given back. */
-struct buffer_times {
-  int64_t *taken;
-  int64_t *freed;
-  size_t taken_count;
-  size_t freed_count;
-};
-
-/* The times of a transfer; a SEND and its RECV have the same. */
-static void write_transfer(const struct weft_sim_run *run, struct weft_action action,
-                           struct weft_event *event) {
-  struct weft_action recv = action;
-  if (weft_op_in(action.op, WEFT_OPS_SEND)) {
-    (void)weft_action_partner(action, run->program->stage_count, &recv);
-  }
-  const bool forward = recv.op == WEFT_OP_RECV_F || recv.op == WEFT_OP_SEND_F;
-  const size_t input = weft_sim_input(run, forward, recv.stage, recv.microbatch);
-  const bool known = run->inputs[input] >= 0;
-  event->begin = known ? run->transfers[input].start : 0;
-  event->end = known ? run->inputs[input] : 0;
-}
-
-static void note_buffer(const struct weft_sim_run *run, struct weft_action action,
-                        const struct weft_event *event, struct buffer_times *times) {
-  uint32_t producer;
-  if (!weft_action_input(action, run->program->stage_count, &producer) ||
-      run->rank_of[producer] == event->rank) {
-    return;
-  }
-  const size_t input = weft_sim_input(run, action.op == WEFT_OP_F, action.stage, action.microbatch);
-  times->taken[times->taken_count++] = run->transfers[input].start;
-  times->freed[times->freed_count++] = event->end;
-}
-
-/* One walk over a rank's events for both. */
-static void finish_rank(const struct weft_sim_run *run, uint32_t rank, struct buffer_times *times) {
-  const struct weft_program *program = run->program;
-  struct weft_event *event = &run->events[run->event_begin[rank]];
-  times->taken_count = times->freed_count = 0;
-  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
-    const struct weft_action action = program->actions[i];
-    if (action.op == WEFT_OP_IDLE) {
-      continue;
-    }
-    if (weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      *event = (struct weft_event){.rank = rank, .record = (uint32_t)i};
-      write_transfer(run, action, event);
-    } else if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
-      note_buffer(run, action, event, times);
-    }
-    event++;
-  }
-}
-
-static bool finish_ranks(struct weft_sim_run *run, struct weft_simulation *simulation) {
-  uint64_t longest = 0;
-  for (uint32_t r = 0; r < run->program->rank_count; r++) {
-    const uint64_t size = run->event_begin[r + 1] - run->event_begin[r];
-    longest = size > longest ? size : longest;
-  }
-  int64_t *room = weft_array_allocate(run->allocator, 2 * longest, sizeof *room);
-  if (room == NULL) {
-    return false;
-  }
-  struct buffer_times times = {.taken = room, .freed = room + longest};
-  for (uint32_t r = 0; r < run->program->rank_count; r++) {
-    finish_rank(run, r, &times);
-    simulation->ranks[r].receive_buffers_peak =
-        peak_buffers(times.taken, times.taken_count, times.freed, times.freed_count);
-  }
-  weft_array_free(run->allocator, room, 2 * longest, sizeof *room);
-  return true;
 }
 
 /* ---- Results ---- */
@@ -259,6 +206,7 @@ static void fill_simulation(const struct weft_sim_run *run, struct weft_simulati
   for (uint32_t r = 0; r < p; r++) {
     struct weft_rank_times *times = &simulation->ranks[r];
     fill_rank(run, r, range, times);
+    times->receive_buffers_peak = peak_buffers(run, r);
     busy += run->records[r].busy;
     if (times->span > simulation->span) {
       simulation->span = times->span;
@@ -280,9 +228,7 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
   hold_parameters(run);
   WEFT_TRY(weft_sim_run_all(run, NULL, error));
   fill_simulation(run, &owned->simulation);
-  return finish_ranks(run, &owned->simulation)
-             ? WEFT_OK
-             : weft_fail_memory(error, run->program->action_count * sizeof(int64_t));
+  return WEFT_OK;
 }
 
 enum weft_status weft_simulate(const struct weft_allocator *allocator,

@@ -5,8 +5,8 @@
  * is unknown, and again when that becomes known. No event queue is needed, and
  * the cost is linear.
  *
- * The walk is compiled twice: bare, for the makespan, and with events, causes
- * and memory. */
+ * There are two walks: one that writes down events, causes and memory, and a bare
+ * one for the makespan. */
 #include "analyze/sim_run.h"
 
 #include <inttypes.h>
@@ -22,15 +22,25 @@
  * by itself, so a walk asks for what it will need some actions later. */
 enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
 
-/* For the walk, which is compiled once with and once without events. */
+/* For what both walks are made of, and each without the other's part of it. */
 #define WALK_INLINE static inline __attribute__((always_inline))
+
+static inline const struct weft_work *work_of(const struct weft_sim_run *run,
+                                              struct weft_action compute) {
+  return &run->stages[compute.stage].works[compute.op - WEFT_OP_F];
+}
 
 /* ---- Ranks that wait ---- */
 
+/* Behind the ranks stands one that never waits, for stages that nobody has. */
+static inline uint32_t rank_or_nobody(const struct weft_sim_run *run, uint32_t rank) {
+  return rank != WEFT_RANK_NONE ? rank : run->program->rank_count;
+}
+
 static inline void wake(struct weft_sim_run *run, uint32_t rank, const int64_t *input) {
   struct weft_rank_run *state = &run->ranks[rank];
-  if (state->waits_for == input && !state->queued) {
-    state->queued = true;
+  if (state->waits_for == input) {
+    state->waits_for = NULL; /* once is enough */
     run->work[run->work_count++] = rank;
   }
 }
@@ -77,36 +87,39 @@ static int64_t overlap_duration(const struct weft_sim_run *run, const struct wef
 
 /* ---- Memory ---- */
 
-static void hold(struct weft_rank_record *record, double activation, double other, int64_t at) {
+static inline void hold(struct weft_rank_record *record, double activation, double other,
+                        int64_t at) {
   record->activation += activation;
   record->memory += activation + other;
   if (record->activation > record->peak_activation) {
     record->peak_activation = record->activation;
     record->peak_at = at;
   }
-  record->peak_memory = fmax(record->peak_memory, record->memory);
+  record->peak_memory = record->memory > record->peak_memory ? record->memory : record->peak_memory;
 }
 
-static void remember_begin(struct weft_sim_run *run, struct weft_rank_record *record,
-                           struct weft_action action, int64_t begin) {
-  const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
+static inline void remember_begin(struct weft_sim_run *run, struct weft_rank_record *record,
+                                  struct weft_action action, int64_t begin) {
   if (action.op == WEFT_OP_F) {
-    hold(record, costs->activation, 0, begin);
+    hold(record, work_of(run, action)->held_from_begin, 0, begin);
   } else if (!run->has_gradients[action.stage]) {
     run->has_gradients[action.stage] = true;
-    hold(record, 0, costs->gradients, begin);
+    hold(record, 0, weft_costs_of(run->costs, action.stage)->gradients, begin);
   }
 }
 
-static void remember_end(struct weft_sim_run *run, struct weft_rank_record *record,
-                         struct weft_action action, int64_t end) {
-  const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
-  switch (action.op) {
-    case WEFT_OP_F: hold(record, run->has_backward ? 0 : -costs->activation, 0, end); break;
-    case WEFT_OP_B: hold(record, -costs->activation, 0, end); break;
-    case WEFT_OP_I: hold(record, costs->activation_after_i - costs->activation, 0, end); break;
-    case WEFT_OP_W: hold(record, -costs->activation_after_i, 0, end); break;
-    default: break;
+/* The buffer of an input from another rank is taken when its transfer starts,
+ * and free when the action that consumes it has ended. */
+static inline void remember_buffer(const struct weft_sim_run *run, uint32_t rank,
+                                   struct weft_rank_record *record, struct weft_action action,
+                                   int64_t end) {
+  const struct weft_work *work = work_of(run, action);
+  if (work->inputs != NULL && work->from != rank) {
+    const uint64_t buffer = run->buffer_begin[rank] + record->buffer_count++;
+    __builtin_prefetch(&run->taken[buffer + AHEAD_NUMBERS], 1);
+    __builtin_prefetch(&run->freed[buffer + AHEAD_NUMBERS], 1);
+    run->taken[buffer] = work->inputs[action.microbatch] - work->hop;
+    run->freed[buffer] = end;
   }
 }
 
@@ -114,9 +127,9 @@ static void remember_end(struct weft_sim_run *run, struct weft_rank_record *reco
 
 /* The rank was idle from its clock to `begin`, because of an input or of
  * parameters that came late. */
-static void blame(struct weft_rank_record *record, const struct weft_sim_run *run,
-                  const struct weft_rank_run *state, const int64_t *input, int64_t unsharded,
-                  int64_t begin) {
+static inline void blame(struct weft_rank_record *record, const struct weft_sim_run *run,
+                         const struct weft_rank_run *state, const int64_t *input, int64_t unsharded,
+                         int64_t begin) {
   const int64_t gap = begin - state->clock;
   if (!record->has_begun) {
     record->has_begun = true;
@@ -131,82 +144,137 @@ static void blame(struct weft_rank_record *record, const struct weft_sim_run *ru
     return;
   }
   const size_t number = (size_t)(input - run->inputs);
-  const struct weft_transfer *transfer = &run->transfers[number];
-  const int64_t held_up = transfer->start - transfer->produced;
+  const int64_t held_up = run->has_held_up ? run->held_up[number] : 0;
   const int64_t channel = held_up < gap ? held_up : gap;
   record->idle[WEFT_IDLE_CHANNEL] += channel;
   record->idle[number < run->pairs ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
 }
 
+/* Most programs never wait for a channel, and leave the array alone. */
+static void remember_held_up(struct weft_sim_run *run, const int64_t *input, int64_t held_up) {
+  if (!run->has_held_up) {
+    memset(run->held_up, 0, 2 * run->pairs * sizeof *run->held_up);
+    run->has_held_up = true;
+  }
+  run->held_up[input - run->inputs] = held_up;
+}
+
 /* ---- Transfers ---- */
 
-static inline void deliver(struct weft_sim_run *run, int64_t *input, uint32_t to, int64_t produced,
-                           int64_t start) {
+WALK_INLINE void deliver(struct weft_sim_run *run, int64_t *input, uint32_t to, int64_t produced,
+                         int64_t start, bool full) {
   __builtin_prefetch(input + AHEAD_NUMBERS, 1);
   *input = start + run->ticks.occupancy + run->ticks.latency;
-  if (run->transfers != NULL) {
-    struct weft_transfer *transfer = &run->transfers[input - run->inputs];
-    __builtin_prefetch(transfer + AHEAD_NUMBERS, 1);
-    *transfer = (struct weft_transfer){.produced = produced, .start = start};
+  if (full && (start > produced || run->has_held_up)) {
+    remember_held_up(run, input, start - produced);
   }
-  if (to != WEFT_RANK_NONE) {
-    wake(run, to, input);
-  }
+  wake(run, to, input);
 }
 
 void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
                       int64_t start) {
-  deliver(run, &run->inputs[input], to, produced, start);
+  deliver(run, &run->inputs[input], rank_or_nobody(run, to), produced, start, run->events != NULL);
 }
 
-static inline void send_over(struct weft_sim_run *run, int64_t *input, uint32_t to, uint32_t edge,
-                             int64_t produced) {
-  int64_t *channel = &run->edge_free[edge];
-  const int64_t start = produced > *channel ? produced : *channel;
-  *channel = start + run->ticks.occupancy;
-  deliver(run, input, to, produced, start);
+WALK_INLINE void send_over(struct weft_sim_run *run, const struct weft_work *work, int64_t *input,
+                           int64_t produced, bool full) {
+  const int64_t start = produced > *work->channel ? produced : *work->channel;
+  *work->channel = start + run->ticks.occupancy;
+  deliver(run, input, work->to, produced, start, full);
 }
 
 /* An action has made something: hand it over on the rank, send it, or leave it
  * for its SEND. */
 WALK_INLINE void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
-                         int64_t end) {
-  const struct weft_stage_run *stage = &run->stages[action.stage];
-  const bool forward = action.op == WEFT_OP_F;
-  int64_t *inputs = forward ? stage->next : stage->previous;
-  if (inputs == NULL || action.op == WEFT_OP_W) {
+                         int64_t end, bool full) {
+  const struct weft_work *work = work_of(run, action);
+  if (work->outputs == NULL) {
     return;
   }
-  const uint32_t to = forward ? stage->next_rank : stage->previous_rank;
-  int64_t *input = &inputs[action.microbatch];
-  if (to == rank) {
+  int64_t *input = &work->outputs[action.microbatch];
+  if (work->to == rank) {
     *input = end;
-    if (run->transfers != NULL) {
-      run->transfers[input - run->inputs] = (struct weft_transfer){.produced = end, .start = end};
+    if (full && run->has_held_up) {
+      remember_held_up(run, input, 0);
     }
   } else if (!run->has_transfers) {
-    send_over(run, input, to, 2u * action.stage + !forward, end);
+    send_over(run, work, input, end, full);
   } else {
     *input = ~end;
     if (run->queues != NULL) {
-      weft_sim_queues_produced(run, 2u * action.stage + !forward);
+      weft_sim_queues_produced(run, 2u * action.stage + (action.op != WEFT_OP_F));
     }
   }
 }
 
-static inline void send(struct weft_sim_run *run, struct weft_action action) {
-  const struct weft_stage_run *stage = &run->stages[action.stage];
-  const bool forward = action.op == WEFT_OP_SEND_F;
-  int64_t *inputs = forward ? stage->next : stage->previous;
-  if (inputs == NULL || run->queues != NULL) {
+WALK_INLINE void send(struct weft_sim_run *run, struct weft_action action, bool full) {
+  const struct weft_work *work =
+      &run->stages[action.stage].works[action.op == WEFT_OP_SEND_F ? 0 : 1];
+  if (work->outputs == NULL || run->queues != NULL) {
     return;
   }
-  int64_t *input = &inputs[action.microbatch];
+  int64_t *input = &work->outputs[action.microbatch];
   if (*input >= 0 || *input == WEFT_TIME_UNKNOWN) {
     return; /* sent before, or before its producer: then the receiver is found stuck */
   }
-  send_over(run, input, forward ? stage->next_rank : stage->previous_rank,
-            2u * action.stage + !forward, ~*input);
+  send_over(run, work, input, ~*input, full);
+}
+
+/* ---- Times of transfers ---- */
+
+/* Where the arrival of what a SEND or RECV carries is written; NULL if it goes
+ * nowhere. */
+static inline const int64_t *carried_by(const struct weft_sim_run *run, struct weft_action action) {
+  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
+  const struct weft_work *work = &run->stages[action.stage].works[forward ? 0 : 1];
+  const int64_t *inputs = weft_op_in(action.op, WEFT_OPS_SEND) ? work->outputs : work->inputs;
+  return inputs != NULL ? &inputs[action.microbatch] : NULL;
+}
+
+/* Ends of a boundary on one rank have no hop between them. */
+static inline int64_t hop_of(const struct weft_sim_run *run, struct weft_action action) {
+  const bool down = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
+  const struct weft_work *works = run->stages[action.stage].works;
+  return down ? works[1].hop : works[0].hop;
+}
+
+/* A SEND and its RECV have the times of their transfer. Where those are still to
+ * come, the event waits in a list of its rank, linked through `end`. */
+static inline void write_transfer(struct weft_sim_run *run, uint32_t rank,
+                                  struct weft_rank_run *state, struct weft_action action) {
+  const uint64_t number = state->event++;
+  struct weft_event *event = &run->events[number];
+  const int64_t *input = carried_by(run, action);
+  *event = (struct weft_event){.rank = rank, .record = (uint32_t)state->at};
+  if (input != NULL && *input >= 0) {
+    event->begin = *input - hop_of(run, action);
+    event->end = *input;
+  } else if (input != NULL) {
+    struct weft_rank_record *record = &run->records[rank];
+    if (record->late_first == WEFT_EVENT_NONE) {
+      record->late_first = number;
+    } else {
+      run->events[record->late_last].end = (int64_t)number;
+    }
+    record->late_last = number;
+  }
+}
+
+/* The list is looked at from its front up to the first that is still to come, so
+ * that all looks together are linear. At the end nothing is to come. */
+static void write_late(struct weft_sim_run *run, struct weft_rank_record *record, bool at_end) {
+  while (record->late_first != WEFT_EVENT_NONE) {
+    struct weft_event *event = &run->events[record->late_first];
+    const struct weft_action action = run->program->actions[event->record];
+    const int64_t arrival = *carried_by(run, action);
+    if (arrival < 0 && !at_end) {
+      return;
+    }
+    record->late_first =
+        record->late_first == record->late_last ? WEFT_EVENT_NONE : (uint64_t)event->end;
+    event->begin = arrival < 0 ? 0 : arrival - hop_of(run, action);
+    event->end = arrival < 0 ? 0 : arrival;
+  }
 }
 
 /* ---- Collectives: on a stream of their own, after the compute before them ---- */
@@ -220,7 +288,7 @@ static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_
   const int64_t begin = state->clock > state->stream ? state->clock : state->stream;
   state->stream = begin + duration;
   if (action.op == WEFT_OP_UNSHARD) {
-    run->stages[action.stage].unsharded_at = state->stream;
+    run->unsharded_at[action.stage] = state->stream;
   }
   if (run->events != NULL) {
     const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
@@ -239,34 +307,26 @@ static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_
   }
 }
 
-/* ---- The walk ---- */
-
-/* Where the arrival of an action's input is written; NULL if it needs none. */
-static inline const int64_t *input_of(const struct weft_stage_run *stage,
-                                      struct weft_action action) {
-  const int64_t *inputs = action.op == WEFT_OP_F   ? stage->activations
-                          : action.op != WEFT_OP_W ? stage->gradients
-                                                   : NULL;
-  return inputs != NULL ? &inputs[action.microbatch] : NULL;
-}
+/* ---- Compute ---- */
 
 /* When a cell can begin, given its inputs, and the input that comes last; false
  * if an arrival is unknown. */
 WALK_INLINE bool find_begin(const struct weft_sim_run *run, struct weft_rank_run *state,
-                            const struct weft_action *cell, int64_t *begin, const int64_t **latest,
-                            int64_t *unsharded) {
+                            const struct weft_action *cell, uint32_t first, uint32_t parts,
+                            int64_t *begin, const int64_t **latest, int64_t *unsharded) {
   *latest = NULL;
   *unsharded = INT64_MIN;
-  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+  for (uint32_t k = first; k <= parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    const struct weft_stage_run *stage = &run->stages[cell[k].stage];
-    const int64_t *input = input_of(stage, cell[k]);
-    *unsharded = stage->unsharded_at > *unsharded ? stage->unsharded_at : *unsharded;
-    if (input == NULL) {
+    const struct weft_work *work = work_of(run, cell[k]);
+    const int64_t there = run->unsharded_at[cell[k].stage];
+    *unsharded = there > *unsharded ? there : *unsharded;
+    if (work->inputs == NULL) {
       continue;
     }
+    const int64_t *input = &work->inputs[cell[k].microbatch];
     __builtin_prefetch(input + AHEAD_NUMBERS);
     if (*input < 0) {
       state->waits_for = input;
@@ -281,108 +341,178 @@ WALK_INLINE bool find_begin(const struct weft_sim_run *run, struct weft_rank_run
   return true;
 }
 
-static void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                         const struct weft_action *cell, int64_t begin, int64_t end) {
+WALK_INLINE void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                              const struct weft_action *cell, uint32_t first, uint32_t parts,
+                              int64_t begin, int64_t end) {
   struct weft_rank_record *record = &run->records[rank];
   record->busy += end - begin;
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = 0; k <= parts; k++) {
     run->events[state->event++] = (struct weft_event){
         .rank = rank, .record = (uint32_t)state->at + k, .begin = begin, .end = end};
+  }
+  for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       remember_begin(run, record, cell[k], begin);
     }
   }
-  for (uint32_t k = 0; k <= cell->parts; k++) {
+  for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      remember_end(run, record, cell[k], end);
+      hold(record, work_of(run, cell[k])->held_from_end, 0, end);
+      remember_buffer(run, rank, record, cell[k], end);
     }
   }
 }
 
 /* One compute cell, plain or overlap; false if it has to wait. */
-WALK_INLINE bool run_compute(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                             const struct weft_action *cell, bool full) {
+WALK_INLINE bool run_cell(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                          const struct weft_action *cell, bool overlap, bool full) {
+  const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
   const int64_t *latest;
   int64_t begin, unsharded;
-  if (!find_begin(run, state, cell, &begin, &latest, &unsharded)) {
+  if (!find_begin(run, state, cell, first, parts, &begin, &latest, &unsharded)) {
     return false;
   }
-  int64_t duration = cell->parts > 0
-                         ? overlap_duration(run, cell)
-                         : run->stages[cell->stage].ticks->compute[cell->op - WEFT_OP_F];
+  int64_t duration = overlap ? overlap_duration(run, cell) : work_of(run, *cell)->duration;
   if (run->adjusts) {
     duration = adjust(run, rank, state->at, duration);
   }
   const int64_t end = begin + duration;
   if (full) {
     blame(&run->records[rank], run, state, latest, unsharded, begin);
-    write_events(run, rank, state, cell, begin, end);
+    write_events(run, rank, state, cell, first, parts, begin, end);
   }
   state->clock = end;
-  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+  for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      publish(run, rank, cell[k], end);
+      publish(run, rank, cell[k], end, full);
     }
   }
+  state->at += 1 + parts;
   return true;
 }
 
-/* A plain action without a record of it: the whole of what the makespan needs. */
-WALK_INLINE bool run_bare(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                          struct weft_action action) {
-  const struct weft_stage_run *stage = &run->stages[action.stage];
-  const int64_t *input = input_of(stage, action);
-  int64_t begin = state->clock > stage->unsharded_at ? state->clock : stage->unsharded_at;
-  if (input != NULL) {
-    __builtin_prefetch(input + AHEAD_NUMBERS);
-    if (*input < 0) {
-      state->waits_for = input;
-      return false;
-    }
-    begin = *input > begin ? *input : begin;
-  }
-  int64_t duration = stage->ticks->compute[action.op - WEFT_OP_F];
-  if (run->adjusts) {
-    duration = adjust(run, rank, state->at, duration);
-  }
-  state->clock = begin + duration;
-  publish(run, rank, action, state->clock);
-  return true;
-}
+/* ---- The walk with a record of everything ---- */
 
-WALK_INLINE void walk(struct weft_sim_run *run, uint32_t rank, bool full) {
+static void walk_full(struct weft_sim_run *run, uint32_t rank) {
   struct weft_rank_run *state = &run->ranks[rank];
-  state->waits_for = NULL;
+  write_late(run, &run->records[rank], false);
   while (state->at < state->end) {
     const struct weft_action *cell = &run->program->actions[state->at];
     __builtin_prefetch(cell + AHEAD_RECORDS);
-    if (full) {
-      __builtin_prefetch(&run->events[state->event + AHEAD_RECORDS], 1);
-    }
-    if (!full && weft_op_in(cell->op, WEFT_OPS_COMPUTE)) {
-      if (!run_bare(run, rank, state, *cell)) {
+    __builtin_prefetch(&run->events[state->event + AHEAD_RECORDS], 1);
+    if (weft_op_in(cell->op, WEFT_OPS_COMPUTE)) {
+      if (!run_cell(run, rank, state, cell, false, true)) {
         return;
       }
-    } else if (weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B))) {
-      if (!run_compute(run, rank, state, cell, full)) {
-        return;
-      }
-    } else if (weft_op_in(cell->op, WEFT_OPS_SHARD)) {
-      run_collective(run, rank, state, *cell);
     } else if (weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      /* Times of transfers are written once all are known. */
-      state->event += full;
       if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
-        send(run, *cell);
+        send(run, *cell, true);
       }
+      write_transfer(run, rank, state, *cell);
+      state->at++;
+    } else if (cell->op == WEFT_OP_OVERLAP_F_B) {
+      if (!run_cell(run, rank, state, cell, true, true)) {
+        return;
+      }
+    } else {
+      if (weft_op_in(cell->op, WEFT_OPS_SHARD)) {
+        run_collective(run, rank, state, *cell);
+      }
+      state->at++;
     }
-    state->at += weft_cell_records(cell);
   }
 }
 
-static void walk_bare(struct weft_sim_run *run, uint32_t rank) { walk(run, rank, false); }
+/* ---- The walk for the makespan ---- */
 
-static void walk_full(struct weft_sim_run *run, uint32_t rank) { walk(run, rank, true); }
+/* Overlaps and collectives; false if it has to wait. */
+static bool run_rare(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                     const struct weft_action *cell) {
+  if (cell->op == WEFT_OP_OVERLAP_F_B) {
+    return run_cell(run, rank, state, cell, true, false);
+  }
+  run_collective(run, rank, state, *cell);
+  state->at++;
+  return true;
+}
+
+/* Whether the record behind a compute is its SEND: it differs in the op alone. */
+WALK_INLINE bool is_its_send(const struct weft_action *compute) {
+  const enum weft_op send = compute->op == WEFT_OP_F ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  const struct weft_action difference = {.op = (uint8_t)(compute->op ^ send)};
+  uint64_t words[2], expected;
+  memcpy(words, compute, sizeof words);
+  memcpy(&expected, &difference, sizeof expected);
+  return (words[0] ^ words[1]) == expected;
+}
+
+/* Hands over what an action has made. Returns how many records are done with
+ * that: its SEND nearly always comes next, and then it crosses at once. */
+WALK_INLINE uint64_t hand_over(struct weft_sim_run *run, uint32_t rank,
+                               const struct weft_work *work, const struct weft_action *action,
+                               bool is_last, int64_t end, bool plain) {
+  if (work->outputs == NULL) {
+    return 1;
+  }
+  if (plain && work->to != rank && !is_last && is_its_send(action)) {
+    send_over(run, work, &work->outputs[action->microbatch], end, false);
+    return 2;
+  }
+  publish(run, rank, *action, end, false);
+  return 1;
+}
+
+/* Place and clock are in variables: as far as the compiler knows, stores to
+ * inputs might change them in the state. Plain: actions take the times of the
+ * costs, and no channel is shared. */
+WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) {
+  struct weft_rank_run *state = &run->ranks[rank];
+  const struct weft_action *const actions = run->program->actions;
+  const struct weft_action *at = actions + state->at, *const end = actions + state->end;
+  const struct weft_stage_run *const stages = run->stages;
+  const int64_t *const unsharded_at = run->unsharded_at;
+  int64_t clock = state->clock;
+  while (at < end) {
+    if (weft_op_in(at->op, WEFT_OPS_COMPUTE)) {
+      const struct weft_work *work = &stages[at->stage].works[at->op - WEFT_OP_F];
+      const int64_t unsharded = unsharded_at[at->stage];
+      int64_t begin = clock > unsharded ? clock : unsharded;
+      __builtin_prefetch(at + AHEAD_RECORDS);
+      if (work->inputs != NULL) {
+        const int64_t *input = &work->inputs[at->microbatch];
+        __builtin_prefetch(input + AHEAD_NUMBERS);
+        if (*input < 0) {
+          state->waits_for = input;
+          break;
+        }
+        begin = *input > begin ? *input : begin;
+      }
+      clock = begin + (!plain && run->adjusts
+                           ? adjust(run, rank, (uint64_t)(at - actions), work->duration)
+                           : work->duration);
+      at += hand_over(run, rank, work, at, at + 1 == end, clock, plain);
+    } else if (weft_op_in(at->op, WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_IDLE))) {
+      at++;
+    } else if (weft_op_in(at->op, WEFT_OPS_SEND)) {
+      send(run, *at, false);
+      at++;
+    } else {
+      state->at = (uint64_t)(at - actions);
+      state->clock = clock;
+      if (!run_rare(run, rank, state, at)) {
+        return;
+      }
+      at = actions + state->at;
+      clock = state->clock;
+    }
+  }
+  state->at = (uint64_t)(at - actions);
+  state->clock = clock;
+}
+
+static void walk_plain(struct weft_sim_run *run, uint32_t rank) { walk_rank(run, rank, true); }
+
+static void walk_any(struct weft_sim_run *run, uint32_t rank) { walk_rank(run, rank, false); }
 
 /* ---- A rank that cannot finish ---- */
 
@@ -413,12 +543,14 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
 
 static void reset(struct weft_sim_run *run, const int64_t *starts) {
   const struct weft_program *program = run->program;
-  for (size_t k = 0; k < 2 * run->pairs; k++) {
-    run->inputs[k] = WEFT_TIME_UNKNOWN;
+  int64_t *const inputs = run->inputs;
+  const size_t input_count = 2 * run->pairs;
+  for (size_t k = 0; k < input_count; k++) {
+    inputs[k] = WEFT_TIME_UNKNOWN;
   }
   for (uint32_t s = 0; s < program->stage_count; s++) {
     run->edge_free[2 * s] = run->edge_free[2 * s + 1] = 0;
-    run->stages[s].unsharded_at = 0;
+    run->unsharded_at[s] = 0;
   }
   run->work_count = 0;
   for (uint32_t r = program->rank_count; r-- > 0;) {
@@ -428,8 +560,7 @@ static void reset(struct weft_sim_run *run, const int64_t *starts) {
                                .end = program->row_begin[r + 1],
                                .event = run->event_begin != NULL ? run->event_begin[r] : 0,
                                .clock = start,
-                               .stream = start,
-                               .queued = true};
+                               .stream = start};
     run->work[run->work_count++] = r;
   }
   if (run->queues != NULL) {
@@ -442,33 +573,69 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
   reset(run, starts);
   while (run->work_count > 0) {
     const uint32_t rank = run->work[--run->work_count];
-    run->ranks[rank].queued = false;
     if (run->events != NULL) {
       walk_full(run, rank);
+    } else if (run->adjusts || run->queues != NULL) {
+      walk_any(run, rank);
     } else {
-      walk_bare(run, rank);
+      walk_plain(run, rank);
     }
   }
   for (uint32_t r = 0; r < run->program->rank_count; r++) {
     if (run->ranks[r].at < run->ranks[r].end) {
       return fail_stuck(run, error);
     }
+    if (run->events != NULL) {
+      write_late(run, &run->records[r], true);
+    }
   }
   return WEFT_OK;
 }
 
+/* Whether what goes from one stage to the other crosses ranks. */
+static int64_t hop_between(const struct weft_sim_run *run, uint32_t stage, uint32_t other) {
+  return run->rank_of[stage] != run->rank_of[other] ? run->ticks.latency + run->ticks.occupancy : 0;
+}
+
+/* F takes what the stage before it made, and feeds the one after it. */
+static struct weft_work forward_work(const struct weft_sim_run *run, uint32_t s) {
+  const bool is_first = s == 0, is_last = s + 1 == run->program->stage_count;
+  const double activation = weft_costs_of(run->costs, s)->activation;
+  return (struct weft_work){
+      .inputs = is_first ? NULL : &run->inputs[weft_sim_input(run, true, s, 0)],
+      .outputs = is_last ? NULL : &run->inputs[weft_sim_input(run, true, s + 1, 0)],
+      .channel = &run->edge_free[2 * s],
+      .hop = is_first ? 0 : hop_between(run, s - 1, s),
+      .from = is_first ? WEFT_RANK_NONE : run->rank_of[s - 1],
+      .to = rank_or_nobody(run, is_last ? WEFT_RANK_NONE : run->rank_of[s + 1]),
+      .held_from_begin = activation,
+      .held_from_end = run->has_backward ? 0 : -activation};
+}
+
+/* B and I take what the stage after it made, and feed the one before it. */
+static struct weft_work gradient_work(const struct weft_sim_run *run, uint32_t s) {
+  const bool is_first = s == 0, is_last = s + 1 == run->program->stage_count;
+  return (struct weft_work){
+      .inputs = is_last ? NULL : &run->inputs[weft_sim_input(run, false, s, 0)],
+      .outputs = is_first ? NULL : &run->inputs[weft_sim_input(run, false, s - 1, 0)],
+      .channel = &run->edge_free[2 * s + 1],
+      .hop = is_last ? 0 : hop_between(run, s, s + 1),
+      .from = is_last ? WEFT_RANK_NONE : run->rank_of[s + 1],
+      .to = rank_or_nobody(run, is_first ? WEFT_RANK_NONE : run->rank_of[s - 1])};
+}
+
 static void link_stages(struct weft_sim_run *run) {
-  const uint32_t n = run->program->stage_count;
-  for (uint32_t s = 0; s < n; s++) {
-    const bool is_first = s == 0, is_last = s + 1 == n;
-    run->stages[s] = (struct weft_stage_run){
-        .activations = is_first ? NULL : &run->inputs[weft_sim_input(run, true, s, 0)],
-        .gradients = is_last ? NULL : &run->inputs[weft_sim_input(run, false, s, 0)],
-        .next = is_last ? NULL : &run->inputs[weft_sim_input(run, true, s + 1, 0)],
-        .previous = is_first ? NULL : &run->inputs[weft_sim_input(run, false, s - 1, 0)],
-        .next_rank = is_last ? WEFT_RANK_NONE : run->rank_of[s + 1],
-        .previous_rank = is_first ? WEFT_RANK_NONE : run->rank_of[s - 1],
-        .ticks = weft_ticks_of(&run->ticks, s)};
+  for (uint32_t s = 0; s < run->program->stage_count; s++) {
+    const struct weft_stage_costs *costs = weft_costs_of(run->costs, s);
+    struct weft_work *works = run->stages[s].works;
+    works[0] = forward_work(run, s);
+    works[1] = works[2] = gradient_work(run, s);
+    works[1].held_from_end = -costs->activation;
+    works[2].held_from_end = costs->activation_after_i - costs->activation;
+    works[3] = (struct weft_work){.held_from_end = -costs->activation_after_i};
+    for (unsigned op = 0; op < 4; op++) {
+      works[op].duration = weft_ticks_of(&run->ticks, s)->compute[op];
+    }
   }
 }
 
@@ -480,11 +647,12 @@ static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *er
   run->rank_of = weft_arena_allocate(arena, n, sizeof *run->rank_of);
   run->inputs = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->inputs);
   run->edge_free = weft_arena_allocate(arena, 2 * (size_t)n, sizeof *run->edge_free);
+  run->unsharded_at = weft_arena_allocate(arena, n, sizeof *run->unsharded_at);
   run->stages = weft_arena_allocate(arena, n, sizeof *run->stages);
-  run->ranks = weft_arena_allocate(arena, p, sizeof *run->ranks);
+  run->ranks = weft_arena_allocate(arena, p + 1u, sizeof *run->ranks);
   run->work = weft_arena_allocate(arena, p, sizeof *run->work);
   if (run->rank_of == NULL || run->inputs == NULL || run->edge_free == NULL ||
-      run->stages == NULL || run->ranks == NULL || run->work == NULL) {
+      run->unsharded_at == NULL || run->stages == NULL || run->ranks == NULL || run->work == NULL) {
     return weft_fail_memory(error, 2 * run->pairs * sizeof *run->inputs);
   }
   (void)weft_placement_infer(program, run->rank_of);
@@ -518,6 +686,10 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
 void weft_sim_run_finish(struct weft_sim_run *run) {
   weft_ticks_finish(&run->ticks);
   weft_array_free(run->allocator, run->inputs, 2 * run->pairs, sizeof *run->inputs);
-  weft_array_free(run->allocator, run->transfers, 2 * run->pairs, sizeof *run->transfers);
+  weft_array_free(run->allocator, run->held_up, 2 * run->pairs, sizeof *run->held_up);
+  if (run->taken != NULL) {
+    weft_array_free(run->allocator, run->taken, 2 * run->buffer_begin[run->program->rank_count],
+                    sizeof *run->taken);
+  }
   weft_arena_finish(&run->arena);
 }

@@ -12,12 +12,6 @@
  * come; WEFT_TIME_UNKNOWN before that. Times are never negative. */
 #define WEFT_TIME_UNKNOWN INT64_MIN
 
-/* How a transfer came about, for causes and events. */
-struct weft_transfer {
-  int64_t produced; /* end of the action that made the data */
-  int64_t start;
-};
-
 /* What is written down about a rank besides its clock. */
 struct weft_rank_record {
   int64_t busy;
@@ -28,8 +22,13 @@ struct weft_rank_record {
   double peak_activation;
   double peak_memory;
   int64_t peak_at;
+  uint64_t late_first;   /* event of the first transfer whose times are to come, */
+  uint64_t late_last;    /* and of the last; WEFT_EVENT_NONE: there is none */
+  uint64_t buffer_count; /* inputs from other ranks that it has consumed */
   bool has_begun;
 };
+
+#define WEFT_EVENT_NONE UINT64_MAX
 
 struct weft_rank_run {
   uint64_t at; /* record */
@@ -37,8 +36,7 @@ struct weft_rank_run {
   uint64_t event;           /* of the record it stands at, when events are kept */
   int64_t clock;            /* end of its last compute */
   int64_t stream;           /* end of its last collective */
-  const int64_t *waits_for; /* the input, while it is stuck */
-  bool queued;
+  const int64_t *waits_for; /* the input, while it is stuck; NULL: it is to be walked */
 };
 
 /* A queue that transfers of one rank go through, where channels are shared. */
@@ -48,17 +46,23 @@ struct weft_transfer_queue {
   int64_t free; /* when its last transfer left it */
 };
 
-/* A stage, as the walk needs it: no multiplication and no look-up of neighbours
- * is left to do per action. */
+/* A compute op of a stage, as the walk needs it: no look-up of neighbours or
+ * costs is left to do per action, and 64 bytes hold it all. */
+struct weft_work {
+  int64_t *inputs;  /* [microbatch] when they arrive; NULL: it needs none */
+  int64_t *outputs; /* [microbatch] the inputs of the neighbour it feeds; NULL: it has none */
+  int64_t *channel; /* when the boundary that the outputs cross is free */
+  int64_t duration;
+  int64_t hop;            /* from the start of an input's transfer to its arrival */
+  uint32_t from;          /* rank of the stage that makes the inputs */
+  uint32_t to;            /* rank of the stage that takes the outputs; rank_count: nobody */
+  double held_from_begin; /* activation memory taken when it begins, */
+  double held_from_end;   /* and when it ends */
+};
+
+/* [op - WEFT_OP_F] */
 struct weft_stage_run {
-  int64_t *activations; /* [microbatch] its inputs for F; NULL: it needs none */
-  int64_t *gradients;   /* [microbatch] for B and I; NULL: it needs none */
-  int64_t *next;        /* the activations of stage+1, or NULL */
-  int64_t *previous;    /* the gradients of stage-1, or NULL */
-  uint32_t next_rank;
-  uint32_t previous_rank;
-  int64_t unsharded_at; /* when its parameters are there */
-  const struct weft_stage_ticks *ticks;
+  struct weft_work works[4];
 };
 
 struct weft_sim_run {
@@ -75,8 +79,9 @@ struct weft_sim_run {
   size_t pairs;                  /* stages x microbatches */
   int64_t *inputs;               /* [direction][stage][microbatch]: of F, then of B and I */
   int64_t *edge_free;            /* [2 x stage] when the boundary's channel is free */
+  int64_t *unsharded_at;         /* [stage] when its parameters are there */
   struct weft_stage_run *stages; /* [stage] */
-  struct weft_rank_run *ranks;   /* [rank] */
+  struct weft_rank_run *ranks;   /* [rank + 1] the last is nobody */
   uint32_t *work;                /* ranks to look at, a stack */
   uint32_t work_count;
 
@@ -90,9 +95,13 @@ struct weft_sim_run {
   uint32_t queue_work_count;
 
   /* A full simulation only; NULL otherwise. */
-  struct weft_transfer *transfers; /* [direction][stage][microbatch] */
   struct weft_event *events;
   const uint64_t *event_begin;
+  int64_t *held_up;       /* [direction][stage][microbatch] the transfer's wait for its channel */
+  bool has_held_up;       /* some did wait; before that held_up is not even touched */
+  int64_t *taken;         /* [buffer] when buffers are taken, rank after rank, as consumed */
+  int64_t *freed;         /* [buffer] when they are given back */
+  uint64_t *buffer_begin; /* [rank + 1] into both */
   struct weft_rank_record *records; /* [rank] */
   bool *has_gradients;              /* [stage] its first backward has begun */
 };
