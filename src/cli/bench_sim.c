@@ -15,7 +15,8 @@ enum { WIDE_RANKS = 1024, WIDE_STAGES_PER_RANK = 2, WIDE_MICROBATCHES = 4096, SV
 
 /* What is simulated again and again. */
 struct subject {
-  struct weft_cli_counter counter; /* all its memory goes through it */
+  struct weft_cli_counter counter;   /* all its memory goes through it */
+  struct weft_cli_recycler recycler; /* but that of simulations which use memory again */
   struct weft_costs *costs;
   struct weft_program *table;
   struct weft_program *program;
@@ -25,6 +26,7 @@ static void release(struct subject *subject) {
   weft_program_destroy(subject->program);
   weft_program_destroy(subject->table);
   weft_costs_destroy(subject->costs);
+  weft_cli_recycler_finish(&subject->recycler);
 }
 
 /* On success the subject is the caller's to release. */
@@ -33,6 +35,7 @@ static int prepare(const struct weft_cli *cli, const struct weft_cli_bench_case 
   struct weft_error error;
   *subject = (struct subject){.costs = NULL};
   weft_cli_counter_init(&subject->counter, cli->allocator);
+  weft_cli_recycler_init(&subject->recycler, cli->allocator);
   const struct weft_allocator *allocator = &subject->counter.allocator;
   const uint64_t begin = weft_cli_cpu_ns();
   if (weft_generate(allocator, at->schedule, &at->shape, &subject->table, &error) < 0 ||
@@ -45,22 +48,58 @@ static int prepare(const struct weft_cli *cli, const struct weft_cli_bench_case 
   return WEFT_CLI_OK;
 }
 
+/* One simulation, and the system's part of it. */
+static enum weft_status time_simulation(const struct subject *subject,
+                                        const struct weft_allocator *allocator, uint64_t *time_ns,
+                                        uint64_t *system_ns, double *makespan,
+                                        struct weft_error *error) {
+  struct weft_simulation *simulation;
+  const uint64_t system_begin = weft_cli_system_ns(), begin = weft_cli_cpu_ns();
+  const enum weft_status status =
+      weft_simulate(allocator, subject->program, subject->costs, NULL, &simulation, error);
+  if (status < 0) {
+    return status;
+  }
+  *time_ns = weft_cli_cpu_ns() - begin;
+  *system_ns = weft_cli_system_ns() - system_begin;
+  *makespan = simulation->makespan;
+  weft_simulation_destroy(simulation);
+  return WEFT_OK;
+}
+
+/* The simulation in memory that is there, and in fresh memory. malloc() uses the
+ * memory of small programs again but not that of large ones, so only the first of
+ * the two compares like with like. */
+static enum weft_status time_simulations(const struct subject *subject,
+                                         uint64_t times_ns[WEFT_CLI_SIM_PHASES], double *makespan,
+                                         bool *same, struct weft_error *error) {
+  uint64_t none_ns;
+  double again, fresh;
+  enum weft_status status = time_simulation(subject, &subject->recycler.allocator,
+                                            &times_ns[WEFT_CLI_SIM_FULL], &none_ns, &again, error);
+  if (status < 0) {
+    return status;
+  }
+  status = time_simulation(subject, &subject->counter.allocator, &times_ns[WEFT_CLI_SIM_FRESH],
+                           &times_ns[WEFT_CLI_SIM_SYSTEM], &fresh, error);
+  if (status < 0) {
+    return status;
+  }
+  *makespan = fresh;
+  *same = again == fresh;
+  return WEFT_OK;
+}
+
 /* One pass: the simulation, the makespan, the makespan of the table. */
 static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WEFT_CLI_SIM_PHASES],
                              bool *same, struct weft_error *error) {
   const struct weft_allocator *allocator = &subject->counter.allocator;
   const struct weft_costs *costs = subject->costs;
-  struct weft_simulation *simulation;
-  double of_program = 0, of_table = 0;
-  const uint64_t system_begin = weft_cli_system_ns(), begin = weft_cli_cpu_ns();
-  enum weft_status status =
-      weft_simulate(allocator, subject->program, costs, NULL, &simulation, error);
+  double expected, of_program = 0, of_table = 0;
+  enum weft_status status = time_simulations(subject, times_ns, &expected, same, error);
   if (status < 0) {
     return status;
   }
-  const uint64_t simulated = weft_cli_cpu_ns(), system_end = weft_cli_system_ns();
-  const double expected = simulation->makespan;
-  weft_simulation_destroy(simulation);
   const uint64_t program_begin = weft_cli_cpu_ns();
   status = weft_makespan(allocator, subject->program, costs, NULL, &of_program, error);
   const uint64_t table_begin = weft_cli_cpu_ns();
@@ -70,11 +109,9 @@ static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WE
   if (status < 0) {
     return status;
   }
-  times_ns[WEFT_CLI_SIM_FULL] = simulated - begin;
-  times_ns[WEFT_CLI_SIM_SYSTEM] = system_end - system_begin;
   times_ns[WEFT_CLI_SIM_MAKESPAN] = table_begin - program_begin;
   times_ns[WEFT_CLI_SIM_TABLE] = weft_cli_cpu_ns() - table_begin;
-  *same = of_program == expected && of_table == expected;
+  *same = *same && of_program == expected && of_table == expected;
   return WEFT_OK;
 }
 
@@ -102,50 +139,117 @@ static int measure_memory(const struct weft_cli *cli, struct subject *subject,
                                     : weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
 }
 
-static int repeat(const struct weft_cli *cli, const struct subject *subject,
-                  struct weft_cli_sim_measurement *measurement) {
+/* A measurement under way. */
+struct sampling {
+  struct weft_cli_sim_measurement *measurement;
+  struct subject subject;
+  uint64_t count;
   uint64_t samples[WEFT_CLI_SIM_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
-  struct weft_cli_bench_case *at = &measurement->at;
-  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
-  for (uint64_t i = 0; i < at->repeats; i++) {
-    uint64_t times_ns[WEFT_CLI_SIM_PHASES];
-    struct weft_error error;
-    bool same;
-    if (pass(subject, times_ns, &same, &error) < 0) {
-      return weft_cli_fail(cli, NULL, &error);
-    }
-    if (!same) {
-      return weft_cli_bench_fail(cli, at, "two runs give different times");
-    }
-    for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
-      samples[phase][i] = times_ns[phase];
-    }
-  }
-  at->clock_ns = weft_cli_clock_ns() - clock_begin;
-  at->cpu_ns = weft_cli_cpu_ns() - cpu_begin;
-  for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
-    measurement->times_ns[phase] = weft_cli_median(samples[phase], (size_t)at->repeats);
-  }
-  return WEFT_CLI_OK;
+};
+
+/* Fills the recycler. */
+static int warm_up(const struct weft_cli *cli, const struct subject *subject) {
+  struct weft_error error;
+  uint64_t time_ns, system_ns;
+  double makespan;
+  return time_simulation(subject, &subject->recycler.allocator, &time_ns, &system_ns, &makespan,
+                         &error) < 0
+             ? weft_cli_fail(cli, NULL, &error)
+             : WEFT_CLI_OK;
 }
 
-static int measure(const struct weft_cli *cli, struct weft_cli_sim_measurement *measurement) {
-  struct subject subject;
+/* Checks first. On success the subject is there until end_sampling(). */
+static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
+                          struct weft_cli_sim_measurement *measurement) {
+  struct subject *subject = &sampling->subject;
+  sampling->measurement = measurement;
+  sampling->count = 0;
   weft_cli_bench_say(cli, &measurement->at);
-  int status = prepare(cli, &measurement->at, &subject, &measurement->plan_ns);
+  int status = prepare(cli, &measurement->at, subject, &measurement->plan_ns);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  measurement->at.actions = subject.program->action_count;
-  measurement->table_actions = subject.table->action_count;
-  status = weft_cli_bench_check_sim(cli, &measurement->at, subject.table, subject.program);
+  measurement->at.actions = subject->program->action_count;
+  measurement->table_actions = subject->table->action_count;
+  status = weft_cli_bench_check_sim(cli, &measurement->at, subject->table, subject->program);
   if (status == WEFT_CLI_OK) {
-    status = measure_memory(cli, &subject, measurement);
+    status = measure_memory(cli, subject, measurement);
   }
   if (status == WEFT_CLI_OK) {
-    status = repeat(cli, &subject, measurement);
+    status = warm_up(cli, subject);
   }
-  release(&subject);
+  if (status != WEFT_CLI_OK) {
+    release(subject);
+  }
+  return status;
+}
+
+static int sample(const struct weft_cli *cli, struct sampling *sampling) {
+  struct weft_cli_bench_case *at = &sampling->measurement->at;
+  uint64_t times_ns[WEFT_CLI_SIM_PHASES];
+  struct weft_error error;
+  bool same;
+  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
+  if (pass(&sampling->subject, times_ns, &same, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  at->clock_ns += weft_cli_clock_ns() - clock_begin;
+  at->cpu_ns += weft_cli_cpu_ns() - cpu_begin;
+  if (!same) {
+    return weft_cli_bench_fail(cli, at, "two runs give different times");
+  }
+  for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
+    sampling->samples[phase][sampling->count] = times_ns[phase];
+  }
+  sampling->count++;
+  return WEFT_CLI_OK;
+}
+
+static void end_sampling(struct sampling *sampling) {
+  for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
+    sampling->measurement->times_ns[phase] =
+        weft_cli_median(sampling->samples[phase], (size_t)sampling->count);
+  }
+  release(&sampling->subject);
+}
+
+/* The small and the large program take turns, as in bench_plan.c. */
+static int take_turns(const struct weft_cli *cli, struct sampling *small, struct sampling *large) {
+  const uint64_t rounds = large != NULL ? large->measurement->at.repeats : 1;
+  const uint64_t repeats = small->measurement->at.repeats;
+  int status = WEFT_CLI_OK;
+  for (uint64_t round = 1; round <= rounds && status == WEFT_CLI_OK; round++) {
+    while (small->count * rounds < round * repeats && status == WEFT_CLI_OK) {
+      status = sample(cli, small);
+    }
+    if (large != NULL && status == WEFT_CLI_OK) {
+      status = sample(cli, large);
+    }
+  }
+  return status;
+}
+
+/* `large` may be NULL. */
+static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   struct weft_cli_sim_measurement *small, struct weft_cli_sim_measurement *large) {
+  struct sampling of_small, of_large;
+  int status = begin_sampling(cli, &of_small, small);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  if (large != NULL) {
+    large->at = weft_cli_bench_large(arguments, &small->at);
+    status = begin_sampling(cli, &of_large, large);
+  }
+  if (status != WEFT_CLI_OK) {
+    release(&of_small.subject);
+    return status;
+  }
+  status = take_turns(cli, &of_small, large != NULL ? &of_large : NULL);
+  end_sampling(&of_small);
+  if (large != NULL) {
+    end_sampling(&of_large);
+  }
   return status;
 }
 
@@ -205,13 +309,9 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
                        struct weft_cli_sim_results *results) {
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
-    struct weft_cli_sim_measurement *small = &results->small[i], *large = &results->large[i];
-    small->at = weft_cli_bench_small(arguments, i);
-    status = measure(cli, small);
-    if (status == WEFT_CLI_OK && results->has_large) {
-      large->at = weft_cli_bench_large(arguments, &small->at);
-      status = measure(cli, large);
-    }
+    results->small[i].at = weft_cli_bench_small(arguments, i);
+    status =
+        measure(cli, arguments, &results->small[i], results->has_large ? &results->large[i] : NULL);
   }
   if (status == WEFT_CLI_OK) {
     results->svg_at = results->small[SVG_SCHEDULE].at;
@@ -224,7 +324,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
                                                .stages_per_rank = WIDE_STAGES_PER_RANK,
                                                .microbatches = WIDE_MICROBATCHES},
                                      .repeats = 1};
-    status = measure(cli, &results->wide);
+    status = measure(cli, arguments, &results->wide, NULL);
   }
   return status;
 }

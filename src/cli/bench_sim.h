@@ -8,10 +8,11 @@
 #include "cli/bench.h"
 
 enum weft_cli_sim_phase {
-  WEFT_CLI_SIM_FULL,     /* weft_simulate() of the program */
+  WEFT_CLI_SIM_FULL,     /* weft_simulate() of the program, in memory that was used before */
+  WEFT_CLI_SIM_FRESH,    /* the same in memory fresh from the system */
+  WEFT_CLI_SIM_SYSTEM,   /* the system's part of that */
   WEFT_CLI_SIM_MAKESPAN, /* weft_makespan() of the program */
   WEFT_CLI_SIM_TABLE,    /* weft_makespan() of the table */
-  WEFT_CLI_SIM_SYSTEM,   /* the system's part of the first */
   WEFT_CLI_SIM_PHASES
 };
 

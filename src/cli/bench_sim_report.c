@@ -7,6 +7,10 @@ static double full_per_action(const struct weft_cli_sim_measurement *measurement
   return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_FULL]);
 }
 
+static double fresh_per_action(const struct weft_cli_sim_measurement *measurement) {
+  return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_FRESH]);
+}
+
 static double system_per_action(const struct weft_cli_sim_measurement *measurement) {
   return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_SYSTEM]);
 }
@@ -34,15 +38,18 @@ static double clock_per_cpu(const struct weft_cli_sim_results *results) {
 static void add_row(struct weft_text *text, const struct weft_cli_sim_measurement *measurement,
                     const struct weft_cli_sim_measurement *small) {
   const struct weft_cli_bench_case *at = &measurement->at;
-  weft_text_addf(text, "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %8.2f %7.2f %9.2f %9.2f %6.1f %8.1f",
+  weft_text_addf(text,
+                 "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %8.2f %7.2f %7.2f %9.2f %9.2f %6.1f %8.1f",
                  at->schedule, at->shape.microbatches, at->actions,
                  (double)measurement->times_ns[WEFT_CLI_SIM_FULL] / 1e6,
-                 full_per_action(measurement), system_per_action(measurement),
-                 makespan_per_action(measurement), table_per_action(measurement),
-                 weft_cli_per_action(at, measurement->peak_bytes),
+                 full_per_action(measurement), fresh_per_action(measurement),
+                 system_per_action(measurement), makespan_per_action(measurement),
+                 table_per_action(measurement), weft_cli_per_action(at, measurement->peak_bytes),
                  weft_cli_per_action(at, measurement->makespan_bytes));
   if (small != NULL) {
-    weft_text_addf(text, " %6.2f %8.2f", full_per_action(measurement) / full_per_action(small),
+    weft_text_addf(text, " %6.2f %6.2f %8.2f",
+                   full_per_action(measurement) / full_per_action(small),
+                   fresh_per_action(measurement) / fresh_per_action(small),
                    makespan_per_action(measurement) / makespan_per_action(small));
   }
   weft_text_add(text, "\n");
@@ -55,12 +62,12 @@ static void add_head(struct weft_text *text, const struct weft_cli_sim_results *
                  "; checked: simulation, makespan alone and a plain evaluation agree, closed "
                  "forms are met\n\n",
                  weft_version(), shape->ranks, shape->stages_per_rank);
-  weft_text_addf(text, "%-22s %8s %10s %9s %8s %7s %9s %9s %6s %8s%s\n", "", "", "", "full", "full",
-                 "system", "makespan", "of table", "peak", "makespan",
-                 results->has_large ? "     large/small" : "");
-  weft_text_addf(text, "%-22s %8s %10s %9s %8s %7s %9s %9s %6s %8s%s\n", "schedule", "m", "actions",
-                 "ms", "ns/act", "ns/act", "ns/act", "ns/act", "B/act", "B/act",
-                 results->has_large ? "   full makespan" : "");
+  weft_text_addf(text, "%-22s %8s %10s %9s %8s %7s %7s %9s %9s %6s %8s%s\n", "", "", "", "full",
+                 "full", "fresh", "system", "makespan", "of table", "peak", "makespan",
+                 results->has_large ? "            large/small" : "");
+  weft_text_addf(text, "%-22s %8s %10s %9s %8s %7s %7s %9s %9s %6s %8s%s\n", "schedule", "m",
+                 "actions", "ms", "ns/act", "ns/act", "ns/act", "ns/act", "ns/act", "B/act",
+                 "B/act", results->has_large ? "   full  fresh makespan" : "");
 }
 
 static void add_wide(struct weft_text *text, const struct weft_cli_sim_measurement *wide) {
@@ -108,6 +115,7 @@ static void add_json_fields(struct weft_cli_json *json,
   weft_cli_json_number(json, "gen_lower_ns", measurement->plan_ns);
   weft_cli_json_number(json, "full_ns", measurement->times_ns[WEFT_CLI_SIM_FULL]);
   weft_cli_json_number(json, "full_system_ns", measurement->times_ns[WEFT_CLI_SIM_SYSTEM]);
+  weft_cli_json_number(json, "full_fresh_ns", measurement->times_ns[WEFT_CLI_SIM_FRESH]);
   weft_cli_json_number(json, "makespan_ns", measurement->times_ns[WEFT_CLI_SIM_MAKESPAN]);
   weft_cli_json_number(json, "table_makespan_ns", measurement->times_ns[WEFT_CLI_SIM_TABLE]);
   weft_cli_json_real(json, "full_ns_per_action", full_per_action(measurement));
@@ -117,6 +125,8 @@ static void add_json_fields(struct weft_cli_json *json,
   weft_cli_json_number(json, "makespan_peak_bytes", measurement->makespan_bytes);
   if (small != NULL) {
     weft_cli_json_real(json, "full_growth", full_per_action(measurement) / full_per_action(small));
+    weft_cli_json_real(json, "full_fresh_growth",
+                       fresh_per_action(measurement) / fresh_per_action(small));
     weft_cli_json_real(json, "makespan_growth",
                        makespan_per_action(measurement) / makespan_per_action(small));
   }
