@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 """Weft's simulations beside the untimed dry run of an installed PyTorch.
 
-    bench/dry_run_against_pytorch.py [-p RANKS] [-m MICROBATCHES] [--repeats N] [--json]
-                                     [--build DIR] [NAME ...]
+    bench/dry_run_against_pytorch.py [-p RANKS] [-m MICROBATCHES] [--rounds N] [--repeats N]
+                                     [--json] [--build DIR] [NAME ...]
 
 Both are given the same program, a table lowered with SEND and RECV alone: all
 that PyTorch's _simulate_comms_compute() knows. (Of the five schedules, DualPipeV
@@ -15,8 +15,12 @@ weft_dry_run() must give the same rows with the same bubbles. Then come the time
 
 The target is about the makespan, which, like PyTorch's run, finds out how long
 the program takes and no more; the ratio to the simulation is shown too. What
-PyTorch needs per action depends on how many bubbles there are. PyTorch runs once: it takes seconds. Of N runs of Weft the median
-counts. Times are CPU times of this process, as in against_pytorch.py.
+PyTorch needs per action depends on how many bubbles there are.
+
+The two take turns, because a shared machine is fast for some seconds and slow
+for others: in each round PyTorch runs once, and Weft a number of times before and
+after it. Of all runs of each the median counts. Times are CPU times of this
+process, as in against_pytorch.py.
 
 Optional: without torch it says so and exits 0. Exit status 1 when an answer
 differs; a ratio below the target is shown, and is no failure.
@@ -153,17 +157,28 @@ class Weft(against_pytorch.Weft):
 # ---- The table ----
 
 
+def take_turns(weft, schedules, program, text, options):
+    """(nanoseconds of PyTorch, of the three of Weft, PyTorch's rows with their bubbles)"""
+    torch_samples, samples = [], []
+    costs = weft.costs()
+    weft.time_once(program, costs)  # warm-up
+    for _ in range(options.rounds):
+        samples += [weft.time_once(program, costs) for _ in range(options.repeats)]
+        torch_ns, simulated = run_torch(schedules, text)
+        torch_samples.append(torch_ns)
+        samples += [weft.time_once(program, costs) for _ in range(options.repeats)]
+    weft.library.weft_costs_destroy(costs)
+    medians = [int(statistics.median(column)) for column in zip(*samples)]
+    return int(statistics.median(torch_samples)), medians, simulated
+
+
 def compare(weft, schedules, name, options):
     program = weft.lowered(name, options.ranks, options.microbatches)
     actions = ctypes.cast(program, ctypes.POINTER(ProgramHead)).contents.action_count
-    torch_ns, simulated = run_torch(schedules, weft.text(program))
+    torch_ns, (dry_ns, full_ns, makespan_ns), simulated = take_turns(
+        weft, schedules, program, weft.text(program), options)
     ours, theirs = weft.dry_text(program), torch_text(simulated)
-    costs = weft.costs()
-    weft.time_once(program, costs)  # warm-up
-    samples = [weft.time_once(program, costs) for _ in range(options.repeats)]
-    weft.library.weft_costs_destroy(costs)
     weft.library.weft_program_destroy(program)
-    dry_ns, full_ns, makespan_ns = (int(statistics.median(column)) for column in zip(*samples))
     return {
         "schedule": name,
         "actions": actions,
@@ -211,7 +226,9 @@ def parse_options():
     parser.add_argument("names", nargs="*", metavar="NAME", help="schedules; default: all four")
     parser.add_argument("-p", "--ranks", type=int, default=64)
     parser.add_argument("-m", "--microbatches", type=int, default=256)
-    parser.add_argument("--repeats", type=int, default=21, help="runs of Weft; the median counts")
+    parser.add_argument("--rounds", type=int, default=3, help="runs of PyTorch; the median counts")
+    parser.add_argument("--repeats", type=int, default=7,
+                        help="runs of Weft before and after each of PyTorch; the median counts")
     parser.add_argument("--build", default=os.path.join(against_pytorch.ROOT, "build"),
                         help="where libweft.so is")
     parser.add_argument("--json", action="store_true", help="write one JSON document")
