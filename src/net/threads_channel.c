@@ -39,41 +39,46 @@ static enum weft_status grow_table(struct weft_threads *threads, struct weft_err
     return WEFT_OK;
   }
   const uint32_t room = threads->channel_room == 0 ? CHANNEL_ROOM_MIN : threads->channel_room * 2;
-  struct weft_channel **table = weft_array_allocate_zero(threads->allocator, room, sizeof *table);
+  struct weft_channel **table =
+      weft_array_allocate_zero(threads->allocator, room, sizeof(struct weft_channel *));
   if (table == NULL) {
-    return weft_fail_memory(error, room * sizeof *table);
+    return weft_fail_memory(error, room * sizeof(struct weft_channel *));
   }
   for (uint32_t k = 0; k < threads->channel_room; k++) {
     if (threads->channels[k] != NULL) {
       *find_place(table, room, threads->channels[k]->number) = threads->channels[k];
     }
   }
-  weft_array_free(threads->allocator, threads->channels, threads->channel_room, sizeof *table);
+  weft_array_free(threads->allocator, threads->channels, threads->channel_room,
+                  sizeof(struct weft_channel *));
   threads->channels = table;
   threads->channel_room = room;
   return WEFT_OK;
 }
 
-/* Finds the channel or makes it as this end describes it. */
-static enum weft_status get_channel(struct weft_threads *threads,
-                                    const struct weft_channel_end *end, uint32_t rank,
-                                    struct weft_channel **out, struct weft_error *error) {
-  WEFT_TRY(grow_table(threads, error));
-  struct weft_channel **place = find_place(threads->channels, threads->channel_room, end->channel);
-  if (*place == NULL) {
-    struct weft_channel *channel = weft_array_allocate_zero(threads->allocator, 1, sizeof *channel);
-    if (channel == NULL) {
-      return weft_fail_memory(error, sizeof *channel);
-    }
-    channel->number = end->channel;
-    channel->sender = end->sends ? rank : end->peer;
-    channel->receiver = end->sends ? end->peer : rank;
-    channel->bytes_max = end->bytes_max;
-    *place = channel;
-    threads->channel_count++;
+/* Finds the channel or makes it as this end describes it; NULL: no memory. */
+static struct weft_channel *get_channel(struct weft_threads *threads,
+                                        const struct weft_channel_end *end, uint32_t rank,
+                                        struct weft_error *error) {
+  if (grow_table(threads, error) != WEFT_OK) {
+    return NULL;
   }
-  *out = *place;
-  return WEFT_OK;
+  struct weft_channel **place = find_place(threads->channels, threads->channel_room, end->channel);
+  if (*place != NULL) {
+    return *place;
+  }
+  struct weft_channel *channel = weft_array_allocate_zero(threads->allocator, 1, sizeof *channel);
+  if (channel == NULL) {
+    (void)weft_fail_memory(error, sizeof *channel);
+    return NULL;
+  }
+  channel->number = end->channel;
+  channel->sender = end->sends ? rank : end->peer;
+  channel->receiver = end->sends ? end->peer : rank;
+  channel->bytes_max = end->bytes_max;
+  *place = channel;
+  threads->channel_count++;
+  return channel;
 }
 
 void weft_threads_free_channels(struct weft_threads *threads) {
@@ -132,8 +137,10 @@ static enum weft_status make_ring(struct weft_threads *threads, struct weft_chan
 static enum weft_status attach(struct weft_endpoint *endpoint, const struct weft_channel_end *end,
                                struct weft_channel **out, struct weft_error *error) {
   struct weft_threads *threads = endpoint->threads;
-  struct weft_channel *channel = NULL;
-  WEFT_TRY(get_channel(threads, end, endpoint->base.rank, &channel, error));
+  struct weft_channel *channel = get_channel(threads, end, endpoint->base.rank, error);
+  if (channel == NULL) {
+    return WEFT_ERR_MEMORY;
+  }
   WEFT_TRY(agree(channel, end, endpoint->base.rank, error));
   if (end->sends) {
     WEFT_TRY(make_ring(threads, channel, end->depth, error));

@@ -150,32 +150,35 @@ static enum weft_status refuse_size(const struct weft_endpoint *endpoint,
                    endpoint->base.rank, message->capacity, channel->number, channel->bytes_max);
 }
 
-/* The end, when the message may go there. */
-static enum weft_status choose_end(const struct weft_endpoint *endpoint, uint32_t channel,
+/* The end, when the message may go there now; else NULL, and why. */
+static struct weft_end *choose_end(const struct weft_endpoint *endpoint, uint32_t channel,
                                    bool sends, const struct weft_message *message,
-                                   struct weft_end **out, struct weft_error *error) {
+                                   enum weft_status *status, struct weft_error *error) {
   struct weft_end *end = weft_endpoint_end(endpoint, channel);
   if (end == NULL || end->closed || end->sends != sends) {
-    return refuse(endpoint, end, channel, sends ? "send" : "receive", error);
+    *status = refuse(endpoint, end, channel, sends ? "send" : "receive", error);
+    return NULL;
   }
   if (message->capacity < end->channel->bytes_max ||
       (sends && message->header.bytes > end->channel->bytes_max)) {
-    return refuse_size(endpoint, end, message, error);
+    *status = refuse_size(endpoint, end, message, error);
+    return NULL;
   }
   if (end->posted - end->matched == end->depth) {
     update(end);
     if (end->posted - end->matched == end->depth) {
-      return WEFT_IN_PROGRESS;
+      *status = WEFT_IN_PROGRESS;
+      return NULL;
     }
   }
-  *out = end;
-  return WEFT_OK;
+  return end;
 }
 
 /* The message is the transport's; returns its position on the channel. */
-static uint64_t accept(struct weft_end *end, struct weft_message *message) {
+static uint64_t accept(const struct weft_endpoint *endpoint, struct weft_end *end,
+                       struct weft_message *message) {
   const uint64_t position = end->posted++;
-  message->state[0] = (uint64_t)(uintptr_t)end;
+  message->state[0] = (uint64_t)(end - endpoint->ends) + 1;
   message->state[1] = position;
   end->messages[position & end->mask] = message;
   return position;
@@ -184,12 +187,12 @@ static uint64_t accept(struct weft_end *end, struct weft_message *message) {
 enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
                                     struct weft_message *message, struct weft_error *error) {
   const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
-  struct weft_end *end;
-  const enum weft_status status = choose_end(endpoint, channel, true, message, &end, error);
-  if (status != WEFT_OK) {
+  enum weft_status status;
+  struct weft_end *end = choose_end(endpoint, channel, true, message, &status, error);
+  if (end == NULL) {
     return status;
   }
-  const uint64_t position = accept(end, message);
+  const uint64_t position = accept(endpoint, end, message);
   struct weft_entry *entry = &end->channel->entries[position & end->channel->entry_mask];
   message->begin = weft_threads_now();
   copy_envelope(&entry->header, entry->shapes, &message->header, message->shapes);
@@ -204,28 +207,31 @@ enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t c
 enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
                                        struct weft_message *message, struct weft_error *error) {
   const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
-  struct weft_end *end;
-  const enum weft_status status = choose_end(endpoint, channel, false, message, &end, error);
-  if (status != WEFT_OK) {
+  enum weft_status status;
+  struct weft_end *end = choose_end(endpoint, channel, false, message, &status, error);
+  if (end == NULL) {
     return status;
   }
-  (void)accept(end, message);
+  (void)accept(endpoint, end, message);
   weft_end_match(end); /* it may have come already, and no event would say so again */
   return WEFT_OK;
 }
 
 /* ---- ending ---- */
 
-static struct weft_end *end_of(const struct weft_message *message) {
-  return (struct weft_end *)(uintptr_t)message->state[0];
+/* NULL: the message is the caller's already. */
+static struct weft_end *end_of(struct weft_transport *transport,
+                               const struct weft_message *message) {
+  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
+  return message->state[0] != 0 ? &endpoint->ends[message->state[0] - 1] : NULL;
 }
 
 enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error) {
-  (void)transport;
   (void)error;
-  if (message->state[0] != 0) {
-    update(end_of(message));
+  struct weft_end *end = end_of(transport, message);
+  if (end != NULL) {
+    update(end);
   }
   return message->state[0] == 0 ? WEFT_OK : WEFT_IN_PROGRESS;
 }
@@ -244,8 +250,7 @@ static bool revoke(struct weft_entry *entry) {
 }
 
 void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message) {
-  (void)transport;
-  struct weft_end *end = end_of(message);
+  struct weft_end *end = end_of(transport, message);
   if (end == NULL) {
     return;
   }
