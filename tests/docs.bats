@@ -14,12 +14,16 @@ not_run=(
   'ctest --preset release -R verify'
   "make install PREFIX=\$HOME/weft"
   "cc example.c \$(pkg-config --cflags --libs weft)"
+  "cc examples/trainer.c \$(pkg-config --cflags --libs weft-run) -lm -o trainer"
+  './trainer 1F1B'
   'build/weft bench plan'
   'build/weft bench plan --large'
   'build/weft bench sim'
   'build/weft bench sim --large'
   'python3 bench/against_pytorch.py'
   'python3 bench/dry_run_against_pytorch.py'
+  'build/weft bench run'
+  'python3 bench/run_against_pytorch.py'
 )
 
 setup() {

@@ -62,7 +62,7 @@ block_schedules() {
 block_modules() {
   echo '| module | may use | public headers |'
   echo '|---|---|---|'
-  sed -n 's/^weft_module(\([a-z]*\) *HEADERS \([^)]*\))$/\1 @ \2/p' CMakeLists.txt |
+  sed -n 's/^weft_module(\([a-z]*\) *\(RUNS\)\{0,1\} *HEADERS \([^)]*\))$/\1 @ \3/p' CMakeLists.txt |
     awk -F' @ ' '{
       split($2, part, / *USES */)
       print "| `src/" $1 "` | " (part[2] == "" ? "libc" : part[2]) " | " part[1] " |"
