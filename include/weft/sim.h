@@ -115,6 +115,21 @@ WEFT_API void weft_memory_curve(const struct weft_simulation *simulation,
                                 const struct weft_costs *costs, uint32_t rank,
                                 struct weft_memory_point *points, uint64_t room, uint64_t *count);
 
+/* ---- Measured timelines ---- */
+
+/* The same of what a run really did, from its events (weft_pipeline_events()):
+ * for the renderers, and beside a prediction. Events come in any order of ranks,
+ * those of a rank in program order; the first begin on any rank becomes 0. Idle
+ * time has the simulator's causes; a delay that nothing explains counts with the
+ * direction of the action after it. `costs` give sizes; their times do not
+ * matter. With the events of weft_simulate() it gives the same numbers, if channels
+ * were edges and, for a table, transfers free. WEFT_ERR_USAGE when events are
+ * missing, with their number, or out of order. */
+WEFT_API enum weft_status weft_simulation_measured(
+    const struct weft_allocator *allocator, const struct weft_program *program,
+    const struct weft_costs *costs, const struct weft_event *events, uint64_t event_count,
+    double ticks_per_unit, struct weft_simulation **out, struct weft_error *error);
+
 #ifdef __cplusplus
 }
 #endif
