@@ -1,6 +1,7 @@
 /* Messages: their header's checksum, and whether one that came can be right.
  * What a receiver expects beyond that (stage, microbatch, sequence) is the
  * executor's to check. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -43,6 +44,7 @@ static uint64_t envelope_checksum(const struct weft_message *message) {
 }
 
 void weft_message_seal(struct weft_message *message) {
+  assert(message->header.tensor_count <= WEFT_TENSORS_MAX);
   message->header.checksum = envelope_checksum(message);
 }
 
