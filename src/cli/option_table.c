@@ -73,6 +73,27 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                 COST_MAX, "the most memory that a rank may need"},
     [WEFT_CLI_OPTION_CRITICAL_PATH] = {'\0', "critical-path", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0,
                                        0, "list the chain of actions that decides the makespan"},
+    [WEFT_CLI_OPTION_TRANSPORT] = {'\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME",
+                                   "loopback|threads|mpi", 0, 0, 0,
+                                   "what carries messages: threads (default, one per rank), "
+                                   "loopback (one thread, virtual time) or mpi"},
+    [WEFT_CLI_OPTION_STAGE] = {'\0', "stage", WEFT_CLI_KIND_CHOICE, "KIND", "sleep|spin|null", 0, 0,
+                               0, "what stages do: sleep (default), spin or null, nothing"},
+    [WEFT_CLI_OPTION_RUN_STEPS] = {'\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 10000, 10000,
+                                   "steps to run; default 3, of which the first is a warm-up"},
+    [WEFT_CLI_OPTION_RUN_COMM] = {'\0', "comm", WEFT_CLI_KIND_CHOICE, "MODEL",
+                                  "posted|eager|rendezvous", 0, 0, 0,
+                                  "when a rank goes on after SEND and RECV: posted (default), at "
+                                  "once; eager, a RECV has come; rendezvous, a SEND was taken too"},
+    [WEFT_CLI_OPTION_STALL_LIMIT] = {'\0', "stall-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0,
+                                     31536000, 31536000,
+                                     "seconds that a rank waits before it says who hangs; 0 is "
+                                     "forever; default 30, or twice the simulated time if longer"},
+    [WEFT_CLI_OPTION_DUMP] = {'\0', "dump", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                              "where to write what all ranks were doing when it hangs; default "
+                              "weft-hang.json"},
+    [WEFT_CLI_OPTION_UNCHECKED] = {'\0', "unchecked", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                   "run it without verifying it first"},
     [WEFT_CLI_OPTION_GRID] = {'\0', "grid", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                               "draw the grid of steps and ranks as text"},
     [WEFT_CLI_OPTION_WIDTH] = {'\0', "width", WEFT_CLI_KIND_NUMBER, "N", NULL, 20, 100000, 100000,
@@ -176,6 +197,25 @@ static const struct weft_cli_verb verbs[] = {
      "SEND and RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
      "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg", weft_cli_verb_show},
+    {"run", "[FILE]", 1, "file",
+     BIT(TRANSPORT) | BIT(STAGE) | BIT(RUN_STEPS) | BIT(RUN_COMM) | BIT(STALL_LIMIT) | BIT(DUMP) |
+         BIT(UNCHECKED) | (COSTS & ~(BIT(CHANNEL) | BIT(JITTER) | BIT(SEED))) | BIT(JSON) |
+         EVERY_VERB,
+     "", "execute a table or program for real, beside its prediction",
+     "Verifies it, then has every rank execute its row, with stages that take the given time. A "
+     "compute-only table is lowered first. Shows the measured time of a step beside the simulated "
+     "one. Times are in the costs file's unit (s, ms, us or ns; anything else, and no file, is "
+     "ms). On threads a transfer takes what it takes, and --hop is for the prediction alone; on "
+     "loopback all times are virtual, and those of 'weft sim' where every SEND follows what it "
+     "sends.\n"
+     "With -o x.html the measured and the predicted timeline on one page, with x.svg or x.json "
+     "(Chrome trace) the measured one; the report goes to standard output then. With --json, -o "
+     "x.json is the report.\n"
+     "When a rank waits longer than --stall-limit all end, with one error that says who is to "
+     "blame (exit status 75), and what all ranks were doing is written to --dump, for "
+     "'weft explain-hang'. SIGINT and SIGTERM end the step on all ranks; a second one ends the "
+     "command at once.",
+     "weft gen 1F1B -p 4 -m 8 | weft run --f 1 --b 2 --steps 2", weft_cli_verb_run},
     {"explain", "[FILE]", 1, "file", BIT(RANK) | BIT(JSON) | EVERY_VERB, "",
      "list a program with what each instruction does and waits for",
      "Lists every instruction of every rank: its number in the row, step, action, the channel it "
@@ -219,7 +259,6 @@ static const struct {
   const char *does;
 } later_verbs[] = {
     {"plan", "searches for the best schedule"},
-    {"run", "executes a program"},
     {"train", "trains the reference model"},
     {"sample", "writes text with a trained model"},
 };

@@ -199,7 +199,11 @@ static int write_regular(const struct weft_cli *cli, const char *given, const ch
   return status;
 }
 
-static int write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text) {
+int weft_cli_write_file(const struct weft_cli *cli, const char *path,
+                        const struct weft_text *text) {
+  if (text->failed) {
+    return weft_cli_fail_memory(cli);
+  }
   struct stat status;
   if (stat(path, &status) != 0) {
     return write_regular(cli, path, path, NULL, text);
@@ -235,8 +239,9 @@ int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
-  const int written = goes_to_stdout(arguments)
-                          ? write_descriptor(cli, cli->output, "standard output", text)
-                          : write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
+  const int written =
+      goes_to_stdout(arguments)
+          ? write_descriptor(cli, cli->output, "standard output", text)
+          : weft_cli_write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
   return written == WEFT_CLI_OK ? status : written;
 }

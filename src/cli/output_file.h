@@ -11,6 +11,10 @@
 int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                      const struct weft_text *text, int status);
 
+/* Writes `text` to a file, whole or not at all; WEFT_CLI_OK, or another exit status
+ * after having said why. */
+int weft_cli_write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text);
+
 /* Whether the data of this command goes to a terminal that may be coloured. */
 bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 

@@ -1,0 +1,332 @@
+/* `weft run`: a table or program executed by all its ranks, and the measured time
+ * beside the simulated one. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/lower.h>
+#include <weft/verify.h>
+
+#include "cli/cost_options.h"
+#include "cli/input_file.h"
+#include "cli/interrupt.h"
+#include "cli/message.h"
+#include "cli/output_file.h"
+#include "cli/run_report.h"
+#include "cli/verbs.h"
+
+enum { STEPS_DEFAULT = 3, STALL_LIMIT_S = 30 };
+
+#define DUMP_DEFAULT "weft-hang.json"
+
+/* Everything between the command line and the report. */
+struct subject {
+  const struct weft_cli *cli;
+  const struct weft_cli_arguments *arguments;
+  const char *name;
+  enum weft_cli_transport transport;
+  enum weft_cli_stage_kind stage;
+  struct weft_cli_costs costs;
+  struct weft_program *given;
+  struct weft_program *lowered; /* of a table; or NULL */
+  const struct weft_program *program;
+  struct weft_simulation *simulation; /* NULL: unchecked, and it cannot finish */
+  struct weft_cli_stages stages;
+  double per_unit; /* the transport's time */
+};
+
+/* ---- What to run ---- */
+
+static int say_findings(const struct subject *subject, const struct weft_report *report,
+                        bool of_lowered) {
+  const struct weft_finding *finding = &report->findings[0];
+  const uint64_t more = report->finding_count - 1 + report->findings_left_out;
+  char quoted[256], hint[400], rest[48] = "";
+  weft_cli_quote(quoted, sizeof quoted, subject->name);
+  if (more > 0) {
+    (void)snprintf(rest, sizeof rest, ", and %" PRIu64 " more finding%s", more,
+                   more == 1 ? "" : "s");
+  }
+  (void)snprintf(hint, sizeof hint,
+                 of_lowered ? "'weft lower %s | weft verify' shows all; --unchecked runs it anyway"
+                            : "'weft verify %s' shows all; --unchecked runs it anyway",
+                 quoted);
+  weft_cli_say(subject->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
+               finding->place.rank, finding->place.step, finding->message,
+               weft_rule_id(finding->rule), rest);
+  return WEFT_CLI_FOUND_BAD;
+}
+
+/* In the strictest model, whatever --comm is: what is safe there is so anywhere. */
+static int verify(const struct subject *subject, const struct weft_program *program) {
+  struct weft_report *report;
+  struct weft_error error;
+  if (subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
+    return WEFT_CLI_OK;
+  }
+  if (weft_verify(subject->cli->allocator, program, NULL, &report, &error) < 0) {
+    return weft_cli_fail(subject->cli, subject->name, &error);
+  }
+  const int status =
+      report->ok ? WEFT_CLI_OK : say_findings(subject, report, program == subject->lowered);
+  weft_report_destroy(report);
+  return status;
+}
+
+static int lower(struct subject *subject) {
+  struct weft_error error;
+  subject->program = subject->given;
+  if (subject->given->level != WEFT_LEVEL_COMPUTE) {
+    return WEFT_CLI_OK;
+  }
+  if (weft_lower(subject->cli->allocator, subject->given, NULL, &subject->lowered, &error) < 0) {
+    return weft_cli_fail(subject->cli, subject->name, &error);
+  }
+  subject->program = subject->lowered;
+  return verify(subject, subject->lowered);
+}
+
+static int read_program(struct subject *subject) {
+  const struct weft_cli *cli = subject->cli;
+  int status = weft_cli_read_program(cli, subject->arguments->operands[0], &subject->given);
+  if (status == WEFT_CLI_OK) {
+    status = verify(subject, subject->given);
+  }
+  if (status == WEFT_CLI_OK && subject->given->microbatch_count == 0) {
+    char quoted[256];
+    weft_cli_say(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
+                 "%s: there is nothing to run in it",
+                 weft_cli_quote(quoted, sizeof quoted, subject->name));
+    status = WEFT_CLI_FOUND_BAD;
+  }
+  return status == WEFT_CLI_OK ? lower(subject) : status;
+}
+
+/* Without --unchecked it can be simulated: that is proven. */
+static int simulate(struct subject *subject) {
+  struct weft_error error;
+  int status = weft_cli_costs_fit(subject->cli, &subject->costs, subject->program, subject->name);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const enum weft_status result =
+      weft_simulate(subject->cli->allocator, subject->program, subject->costs.costs,
+                    &subject->costs.options, &subject->simulation, &error);
+  const bool may_fail = subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED];
+  if (result < 0 && !(result == WEFT_ERR_INVALID && may_fail)) {
+    return weft_cli_fail(subject->cli, subject->name, &error);
+  }
+  return WEFT_CLI_OK;
+}
+
+/* ---- Running it ---- */
+
+/* Loopback has the simulator's ticks, so that its times are the simulated ones. */
+static int make_stages(struct subject *subject) {
+  const struct weft_costs *costs = subject->costs.costs;
+  subject->per_unit =
+      subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK && subject->simulation != NULL
+          ? subject->simulation->ticks_per_unit
+          : weft_cli_unit_ns(costs->unit);
+  const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
+                                            .factors = subject->costs.factors};
+  return weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
+                              subject->stage, &scale);
+}
+
+static int64_t to_ticks(const struct subject *subject, double cost) {
+  return llrint(cost * subject->per_unit);
+}
+
+/* Longer than all actions one after the other. In virtual time that costs nothing. */
+static int64_t virtual_limit(const struct subject *subject, int64_t hop) {
+  int64_t longest = 1;
+  for (uint32_t s = 0; s < subject->stages.count; s++) {
+    for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
+      const int64_t time = subject->stages.timed[s].times[op];
+      longest = time > longest ? time : longest;
+    }
+  }
+  const double limit =
+      ((double)longest + (double)hop) * ((double)subject->program->action_count + 1);
+  return (int64_t)fmin(limit, (double)(INT64_MAX / 8));
+}
+
+static int64_t real_limit(const struct subject *subject) {
+  const double usual = subject->simulation != NULL
+                           ? fmax(STALL_LIMIT_S, 2e-9 * subject->simulation->makespan *
+                                                     weft_cli_unit_ns(subject->costs.costs->unit))
+                           : STALL_LIMIT_S;
+  return (int64_t)(1e9 * weft_cli_real(subject->arguments, WEFT_CLI_OPTION_STALL_LIMIT, usual));
+}
+
+static void set_up(const struct subject *subject, struct weft_cli_execution *execution) {
+  /* In the order of the option's choices. */
+  static const enum weft_run_comm comms[] = {WEFT_COMM_POSTED, WEFT_COMM_EAGER,
+                                             WEFT_COMM_RENDEZVOUS};
+  const struct weft_hop_costs *hop = &subject->costs.costs->hop;
+  const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const double occupied = hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+  execution->latency_ticks = to_ticks(subject, hop->latency);
+  execution->occupied_ticks = to_ticks(subject, occupied);
+  execution->comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_RUN_COMM]];
+  execution->stall_limit =
+      is_virtual ? virtual_limit(subject, execution->latency_ticks + execution->occupied_ticks)
+                 : real_limit(subject);
+  execution->step_count =
+      (uint32_t)weft_cli_number(subject->arguments, WEFT_CLI_OPTION_RUN_STEPS, STEPS_DEFAULT);
+}
+
+/* ---- When it fails ---- */
+
+static int say_interrupted(const struct weft_cli_execution *execution, int number) {
+  weft_cli_say(execution->cli, NULL,
+               "stopped by %s in step %" PRIu32 " of %" PRIu32 "; %" PRIu32
+               " step%s done, all "
+               "ranks have ended",
+               weft_cli_signal_name(number), execution->steps_done + 1, execution->step_count,
+               execution->steps_done, execution->steps_done == 1 ? " was" : "s were");
+  return 128 + number;
+}
+
+static int write_dump(const struct subject *subject, const struct weft_cli_execution *execution) {
+  const struct weft_cli *cli = subject->cli;
+  const char *path = subject->arguments->given[WEFT_CLI_OPTION_DUMP]
+                         ? subject->arguments->texts[WEFT_CLI_OPTION_DUMP]
+                         : DUMP_DEFAULT;
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  char quoted[256], hint[320];
+  int status = weft_hang_dump(execution->first, &text, &error) < 0
+                   ? weft_cli_fail(cli, NULL, &error)
+                   : weft_cli_write_file(cli, path, &text);
+  if (status == WEFT_CLI_OK) {
+    weft_cli_quote(quoted, sizeof quoted, path);
+    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' says it in words", quoted);
+    weft_cli_say(cli, hint, "what all ranks were doing is in '%s'", quoted);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+static int fail_run(const struct subject *subject, const struct weft_cli_execution *execution,
+                    const struct weft_error *error) {
+  const int number = weft_cli_interrupt_signal();
+  if (error->status == WEFT_ERR_CANCELLED && number != 0) {
+    return say_interrupted(execution, number);
+  }
+  const int status = weft_cli_fail(subject->cli, subject->name, error);
+  if (status == WEFT_CLI_PEER && execution->first != NULL) {
+    (void)write_dump(subject, execution);
+  }
+  return status;
+}
+
+/* ---- What comes out ---- */
+
+static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
+                        struct weft_cli_run_report *report) {
+  static const char *const transports[] = {"loopback", "threads"};
+  static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
+  static const char *const comms[] = {"posted", "eager", "rendezvous"};
+  const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const char *unit = subject->costs.costs->unit;
+  *report = (struct weft_cli_run_report){
+      .name = subject->name,
+      .unit = is_virtual || weft_cli_unit_ns(unit) != 1e6 ? unit : "ms",
+      .per_unit = subject->per_unit,
+      .execution = execution,
+      .simulation = subject->simulation,
+      .transport = transports[subject->transport],
+      .stage = kinds[subject->stage],
+      .comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_RUN_COMM]],
+      .is_virtual = is_virtual,
+      .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
+      .first_step = execution->step_count > 1 ? 1 : 0};
+  weft_cli_run_report_reckon(report);
+}
+
+static int deliver(const struct subject *subject, const struct weft_cli_execution *execution) {
+  const struct weft_cli *cli = subject->cli;
+  struct weft_cli_run_report report;
+  struct weft_text text = {.allocator = cli->allocator};
+  fill_report(subject, execution, &report);
+  if (subject->arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_run_report_add_document(&text, &report);
+  } else {
+    weft_cli_run_report_add(&text, &report);
+  }
+  const int status = weft_cli_deliver(cli, subject->arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int execute(struct subject *subject) {
+  struct weft_cli_interrupt interrupt;
+  struct weft_error error;
+  struct weft_cli_execution execution = {.cli = subject->cli,
+                                         .allocator = subject->cli->allocator,
+                                         .program = subject->program,
+                                         .stages = &subject->stages,
+                                         .transport = subject->transport,
+                                         .says_progress = true};
+  set_up(subject, &execution);
+  weft_cli_interrupt_begin(&interrupt);
+  const enum weft_status result = weft_cli_execute(&execution, &error);
+  weft_cli_interrupt_end(&interrupt);
+  const int status =
+      result < 0 ? fail_run(subject, &execution, &error) : deliver(subject, &execution);
+  weft_cli_execution_finish(&execution);
+  return status;
+}
+
+/* ---- The verb ---- */
+
+static int choose_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                            struct subject *subject) {
+  const unsigned choice = arguments->choices[WEFT_CLI_OPTION_TRANSPORT];
+  subject->transport = arguments->given[WEFT_CLI_OPTION_TRANSPORT] ? (enum weft_cli_transport)choice
+                                                                   : WEFT_CLI_TRANSPORT_THREADS;
+  if (subject->transport == WEFT_CLI_TRANSPORT_MPI) {
+    weft_cli_say(cli, "--transport threads runs all ranks in this process",
+                 "the transport mpi is not in this release; this is %s", weft_version());
+    return WEFT_CLI_UNAVAILABLE;
+  }
+  subject->stage = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK
+                       ? WEFT_CLI_STAGE_VIRTUAL
+                       : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE];
+  return WEFT_CLI_OK;
+}
+
+static int run(struct subject *subject) {
+  int status = read_program(subject);
+  if (status == WEFT_CLI_OK) {
+    status = simulate(subject);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = make_stages(subject);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = execute(subject);
+    weft_cli_stages_finish(&subject->stages);
+  }
+  weft_simulation_destroy(subject->simulation);
+  weft_program_destroy(subject->lowered);
+  weft_program_destroy(subject->given);
+  return status;
+}
+
+int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct subject subject = {
+      .cli = cli, .arguments = arguments, .name = weft_cli_input_name(arguments->operands[0])};
+  int status = choose_transport(cli, arguments, &subject);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_costs_read(cli, arguments, &subject.costs);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = run(&subject);
+    weft_cli_costs_finish(&subject.costs);
+  }
+  return status;
+}
