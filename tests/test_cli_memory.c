@@ -215,6 +215,8 @@ static void test_every_verb(void **state) {
       {"weft run table.csv --transport loopback", 0},
       {"weft run program.csv --transport loopback --json --steps 1 -o out", 0},
       {"weft run table.csv --transport loopback --costs costs.json --slow 1=2 -o out", 0},
+      {"weft run table.csv --transport loopback --json -o out.html", 0},
+      {"weft run table.csv --transport loopback -o out.json", 0},
       {"weft run hang.csv", 1},
       {"weft explain table.csv", 0},
       {"weft explain program.csv", 0},

@@ -13,7 +13,7 @@
 #include "cli/interrupt.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
-#include "cli/run_report.h"
+#include "cli/run_picture.h"
 #include "cli/verbs.h"
 
 enum { STEPS_DEFAULT = 3, STALL_LIMIT_S = 30 };
@@ -231,10 +231,9 @@ static void fill_report(const struct subject *subject, const struct weft_cli_exe
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
   static const char *const comms[] = {"posted", "eager", "rendezvous"};
   const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
-  const char *unit = subject->costs.costs->unit;
   *report = (struct weft_cli_run_report){
       .name = subject->name,
-      .unit = is_virtual || weft_cli_unit_ns(unit) != 1e6 ? unit : "ms",
+      .unit = subject->costs.costs->unit,
       .per_unit = subject->per_unit,
       .execution = execution,
       .simulation = subject->simulation,
@@ -247,17 +246,38 @@ static void fill_report(const struct subject *subject, const struct weft_cli_exe
   weft_cli_run_report_reckon(report);
 }
 
-static int deliver(const struct subject *subject, const struct weft_cli_execution *execution) {
-  const struct weft_cli *cli = subject->cli;
-  struct weft_cli_run_report report;
-  struct weft_text text = {.allocator = cli->allocator};
-  fill_report(subject, execution, &report);
+static void compose(const struct subject *subject, const struct weft_cli_run_report *report,
+                    struct weft_text *text) {
   if (subject->arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_run_report_add_document(&text, &report);
+    weft_cli_run_report_add_document(text, report);
   } else {
-    weft_cli_run_report_add(&text, &report);
+    weft_cli_run_report_add(text, report);
   }
-  const int status = weft_cli_deliver(cli, subject->arguments, &text, WEFT_CLI_OK);
+}
+
+/* Where -o is for a picture, the report goes to standard output. */
+static int draw_and_deliver(const struct subject *subject, enum weft_cli_run_picture kind,
+                            const struct weft_cli_run_report *report,
+                            const struct weft_text *text) {
+  struct weft_cli_arguments to_stdout = *subject->arguments;
+  to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
+  if (text->failed) {
+    return weft_cli_fail_memory(subject->cli);
+  }
+  const int status =
+      weft_cli_run_draw(subject->cli, subject->arguments, kind, subject->costs.costs, report);
+  return status == WEFT_CLI_OK ? weft_cli_deliver(subject->cli, &to_stdout, text, status) : status;
+}
+
+static int deliver(const struct subject *subject, const struct weft_cli_execution *execution) {
+  const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
+  struct weft_text text = {.allocator = subject->cli->allocator};
+  struct weft_cli_run_report report;
+  fill_report(subject, execution, &report);
+  compose(subject, &report, &text);
+  const int status = kind == WEFT_CLI_RUN_NO_PICTURE
+                         ? weft_cli_deliver(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
+                         : draw_and_deliver(subject, kind, &report, &text);
   weft_text_finish(&text);
   return status;
 }
@@ -265,12 +285,14 @@ static int deliver(const struct subject *subject, const struct weft_cli_executio
 static int execute(struct subject *subject) {
   struct weft_cli_interrupt interrupt;
   struct weft_error error;
-  struct weft_cli_execution execution = {.cli = subject->cli,
-                                         .allocator = subject->cli->allocator,
-                                         .program = subject->program,
-                                         .stages = &subject->stages,
-                                         .transport = subject->transport,
-                                         .says_progress = true};
+  struct weft_cli_execution execution = {
+      .cli = subject->cli,
+      .allocator = subject->cli->allocator,
+      .program = subject->program,
+      .stages = &subject->stages,
+      .transport = subject->transport,
+      .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
+      .says_progress = true};
   set_up(subject, &execution);
   weft_cli_interrupt_begin(&interrupt);
   const enum weft_status result = weft_cli_execute(&execution, &error);
@@ -282,6 +304,13 @@ static int execute(struct subject *subject) {
 }
 
 /* ---- The verb ---- */
+
+/* Real time has a unit, whatever the file calls it. */
+static void name_unit(struct weft_costs *costs) {
+  if (weft_cli_unit_ns(costs->unit) == 1e6) {
+    (void)snprintf(costs->unit, sizeof costs->unit, "ms");
+  }
+}
 
 static int choose_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct subject *subject) {
@@ -325,6 +354,9 @@ int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_argument
     status = weft_cli_costs_read(cli, arguments, &subject.costs);
   }
   if (status == WEFT_CLI_OK) {
+    if (subject.transport != WEFT_CLI_TRANSPORT_LOOPBACK) {
+      name_unit(subject.costs.costs);
+    }
     status = run(&subject);
     weft_cli_costs_finish(&subject.costs);
   }

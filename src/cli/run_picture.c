@@ -1,0 +1,76 @@
+/* The timeline of a run as a file. */
+#include "cli/run_picture.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include <weft/render.h>
+
+#include "cli/message.h"
+#include "cli/output_file.h"
+
+enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
+  static const struct {
+    const char *ending;
+    enum weft_cli_run_picture kind;
+  } endings[] = {
+      {".svg", WEFT_CLI_RUN_SVG}, {".html", WEFT_CLI_RUN_HTML}, {".json", WEFT_CLI_RUN_TRACE}};
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  for (size_t i = 0; path != NULL && i < sizeof endings / sizeof endings[0]; i++) {
+    const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
+    if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
+      const bool is_report =
+          endings[i].kind == WEFT_CLI_RUN_TRACE && arguments->given[WEFT_CLI_OPTION_JSON];
+      return is_report ? WEFT_CLI_RUN_NO_PICTURE : endings[i].kind;
+    }
+  }
+  return WEFT_CLI_RUN_NO_PICTURE;
+}
+
+static enum weft_status render(enum weft_cli_run_picture kind, const struct weft_picture *pictures,
+                               size_t count, struct weft_text *text, struct weft_error *error) {
+  const struct weft_render_options options = weft_render_options_default();
+  switch (kind) {
+    case WEFT_CLI_RUN_SVG: return weft_render_svg(pictures, &options, text, error);
+    case WEFT_CLI_RUN_TRACE: return weft_render_trace(pictures, &options, text, error);
+    default: return weft_render_html(pictures, count, &options, text, error);
+  }
+}
+
+static int write_picture(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         enum weft_cli_run_picture kind, const struct weft_picture *pictures,
+                         size_t count) {
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  const int status = render(kind, pictures, count, &text, &error) < 0
+                         ? weft_cli_fail(cli, NULL, &error)
+                         : weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+int weft_cli_run_draw(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      enum weft_cli_run_picture kind, const struct weft_costs *costs,
+                      const struct weft_cli_run_report *report) {
+  const struct weft_cli_execution *execution = report->execution;
+  const struct weft_program *program = execution->program;
+  struct weft_simulation *measured;
+  struct weft_error error;
+  if (weft_simulation_measured(
+          cli->allocator, program, costs, weft_cli_execution_events(execution, report->step),
+          execution->event_begin[program->rank_count], report->per_unit, &measured, &error) < 0) {
+    return weft_cli_fail(cli, report->name, &error);
+  }
+  char names[2][160];
+  (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", report->name,
+                 report->transport);
+  (void)snprintf(names[1], sizeof names[1], "%.100s, predicted", report->name);
+  const struct weft_picture pictures[] = {
+      {.name = names[0], .simulation = measured, .costs = costs},
+      {.name = names[1], .simulation = report->simulation, .costs = costs}};
+  const int status =
+      write_picture(cli, arguments, kind, pictures, report->simulation != NULL ? 2 : 1);
+  weft_simulation_destroy(measured);
+  return status;
+}

@@ -1,0 +1,25 @@
+/* The timeline of a run as a file, by the file's ending. */
+#ifndef CLI_RUN_PICTURE_H
+#define CLI_RUN_PICTURE_H
+
+#include "cli/option_parser.h"
+#include "cli/run_report.h"
+
+enum weft_cli_run_picture {
+  WEFT_CLI_RUN_NO_PICTURE, /* -o, if given, is for the report */
+  WEFT_CLI_RUN_SVG,
+  WEFT_CLI_RUN_HTML,
+  WEFT_CLI_RUN_TRACE
+};
+
+/* What -o asks for. With --json, x.json is the report. */
+enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
+
+/* Draws the median step, a page with the prediction below it, and writes it to -o.
+ * The execution has kept its events. WEFT_CLI_OK, or another exit status after having
+ * said why. */
+int weft_cli_run_draw(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      enum weft_cli_run_picture kind, const struct weft_costs *costs,
+                      const struct weft_cli_run_report *report);
+
+#endif
