@@ -124,7 +124,9 @@ static struct weft_hang_verdict follow(struct view *view, uint32_t reporter) {
     verdict.moves = moves_to_circle(view, reporter, verdict.circle_length);
     return verdict;
   }
-  return (struct weft_hang_verdict){.culprit = at}; /* it went on while it was looked at */
+  /* It went on while it was looked at: there is only the peer to name. */
+  at = next_of(view, reporter);
+  return (struct weft_hang_verdict){.culprit = at != NOBODY ? at : reporter, .moves = at != NOBODY};
 }
 
 /* ---- Words ---- */
