@@ -532,12 +532,11 @@ static void test_many_ranks_explained(void **state) {
 static char *changed(const char *from, const char *to) {
   static const char whole[] = HEAD "null, \"ranks\": [" RANK "]}";
   const char *at = strstr(whole, from);
-  char *text = calloc(1, sizeof whole + strlen(to));
+  const size_t size = sizeof whole + strlen(to);
+  char *text = malloc(size);
   assert_non_null(at);
   assert_non_null(text);
-  memcpy(text, whole, (size_t)(at - whole));
-  strcat(text, to);
-  strcat(text, at + strlen(from));
+  (void)snprintf(text, size, "%.*s%s%s", (int)(at - whole), whole, to, at + strlen(from));
   return text;
 }
 

@@ -88,7 +88,7 @@ static enum weft_status unexpected(const struct reader *reader, const char *expe
 /* A member that an object must have. */
 struct member {
   const char *name;
-  enum weft_status (*read)(struct reader *reader, const json_t *value, void *target);
+  enum weft_status (*read)(struct reader *reader, json_t *value, void *target);
 };
 
 enum { MEMBERS_MAX = 16 };
@@ -110,7 +110,7 @@ static enum weft_status unknown_member(const struct reader *reader, const char *
   return fault_at(reader, &place, "unknown field; expected %s", known);
 }
 
-static enum weft_status read_member(struct reader *reader, const char *key, const json_t *value,
+static enum weft_status read_member(struct reader *reader, const char *key, json_t *value,
                                     const struct member *members, void *target, bool *seen) {
   for (size_t k = 0; members[k].name != NULL; k++) {
     if (strcmp(members[k].name, key) == 0) {
@@ -121,13 +121,11 @@ static enum weft_status read_member(struct reader *reader, const char *key, cons
   return unknown_member(reader, key, members);
 }
 
-static enum weft_status read_members(struct reader *reader, const json_t *object,
+static enum weft_status read_members(struct reader *reader, json_t *object,
                                      const struct member *members, void *target, bool *seen) {
   const bool deep = reader->path.depth == WEFT_JSON_DEPTH_MAX;
   uint64_t ordinal = 0;
-  /* json_object_foreach() wants a json_t that is not const. */
-  for (void *at = json_object_iter((json_t *)(uintptr_t)object); at != NULL;
-       at = json_object_iter_next((json_t *)(uintptr_t)object, at)) {
+  for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
     const char *key = json_object_iter_key(at);
     if (deep) {
       reader->leaf = key;
@@ -142,7 +140,7 @@ static enum weft_status read_members(struct reader *reader, const json_t *object
 }
 
 /* All of the members, each once, and no other. */
-static enum weft_status read_object(struct reader *reader, const json_t *object,
+static enum weft_status read_object(struct reader *reader, json_t *object,
                                     const struct member *members, void *target) {
   bool seen[MEMBERS_MAX] = {false};
   if (!json_is_object(object)) {
@@ -250,8 +248,7 @@ static enum weft_status read_action(const struct reader *reader, const json_t *v
 
 /* ---- Recent actions ---- */
 
-static enum weft_status read_entry_action(struct reader *reader, const json_t *value,
-                                          void *target) {
+static enum weft_status read_entry_action(struct reader *reader, json_t *value, void *target) {
   struct weft_board_entry *entry = target;
   struct weft_action action;
   WEFT_TRY(read_action(reader, value, &action));
@@ -259,15 +256,15 @@ static enum weft_status read_entry_action(struct reader *reader, const json_t *v
   return WEFT_OK;
 }
 
-static enum weft_status read_entry_begin(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_entry_begin(struct reader *reader, json_t *value, void *target) {
   return read_time(reader, value, &((struct weft_board_entry *)target)->begin);
 }
 
-static enum weft_status read_entry_end(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_entry_end(struct reader *reader, json_t *value, void *target) {
   return read_time(reader, value, &((struct weft_board_entry *)target)->end);
 }
 
-static enum weft_status read_recent(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_recent(struct reader *reader, json_t *value, void *target) {
   static const struct member members[] = {{"action", read_entry_action},
                                           {"begin", read_entry_begin},
                                           {"end", read_entry_end},
@@ -289,7 +286,7 @@ static enum weft_status read_recent(struct reader *reader, const json_t *value, 
 
 /* ---- Ranks ---- */
 
-static enum weft_status read_number(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_number(struct reader *reader, json_t *value, void *target) {
   const int64_t expected = (struct weft_hang_rank *)target - reader->hang->ranks;
   char words[64];
   if (json_is_integer(value) && json_integer_value(value) == expected) {
@@ -299,7 +296,7 @@ static enum weft_status read_number(struct reader *reader, const json_t *value, 
   return unexpected(reader, words);
 }
 
-static enum weft_status read_phase(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_phase(struct reader *reader, json_t *value, void *target) {
   const char *text = json_string_value(value);
   for (unsigned phase = 0; text != NULL && phase < WEFT_PHASE_COUNT; phase++) {
     if (strcmp(text, weft_hang_phase_name(phase)) == 0) {
@@ -310,31 +307,31 @@ static enum weft_status read_phase(struct reader *reader, const json_t *value, v
   return unexpected(reader, "away, greeting, compute, receive, send, done or failed");
 }
 
-static enum weft_status read_step(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_step(struct reader *reader, json_t *value, void *target) {
   return read_count(reader, value, &((struct weft_hang_rank *)target)->step);
 }
 
-static enum weft_status read_cell(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_cell(struct reader *reader, json_t *value, void *target) {
   return read_count(reader, value, &((struct weft_hang_rank *)target)->cell);
 }
 
-static enum weft_status read_stand(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_stand(struct reader *reader, json_t *value, void *target) {
   return read_action(reader, value, &((struct weft_hang_rank *)target)->action);
 }
 
-static enum weft_status read_peer(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_peer(struct reader *reader, json_t *value, void *target) {
   return read_rank_or_null(reader, value, &((struct weft_hang_rank *)target)->peer);
 }
 
-static enum weft_status read_wants(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_wants(struct reader *reader, json_t *value, void *target) {
   return read_action(reader, value, &((struct weft_hang_rank *)target)->wants);
 }
 
-static enum weft_status read_since(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_since(struct reader *reader, json_t *value, void *target) {
   return read_time(reader, value, &((struct weft_hang_rank *)target)->since);
 }
 
-static enum weft_status read_ranks(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_ranks(struct reader *reader, json_t *value, void *target) {
   static const struct member members[] = {{"rank", read_number},   {"phase", read_phase},
                                           {"step", read_step},     {"cell", read_cell},
                                           {"action", read_stand},  {"waits_for", read_peer},
@@ -352,7 +349,7 @@ static enum weft_status read_ranks(struct reader *reader, const json_t *value, v
 
 /* ---- The error ---- */
 
-static enum weft_status read_status(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_status(struct reader *reader, json_t *value, void *target) {
   const char *text = json_string_value(value);
   for (int status = WEFT_ERR_USAGE; text != NULL && status >= WEFT_ERR_CANCELLED; status--) {
     if (strcmp(text, weft_status_name((enum weft_status)status)) == 0) {
@@ -363,7 +360,7 @@ static enum weft_status read_status(struct reader *reader, const json_t *value, 
   return unexpected(reader, "the name of a status, like \"stalled\"");
 }
 
-static enum weft_status read_error_rank(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_error_rank(struct reader *reader, json_t *value, void *target) {
   return read_rank_or_null(reader, value, &((struct weft_failure *)target)->rank);
 }
 
@@ -378,17 +375,17 @@ static enum weft_status read_text(const struct reader *reader, const json_t *val
   return unexpected(reader, expected);
 }
 
-static enum weft_status read_message(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_message(struct reader *reader, json_t *value, void *target) {
   struct weft_error *error = &((struct weft_failure *)target)->error;
   return read_text(reader, value, error->message, sizeof error->message);
 }
 
-static enum weft_status read_hint(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_hint(struct reader *reader, json_t *value, void *target) {
   struct weft_error *error = &((struct weft_failure *)target)->error;
   return read_text(reader, value, error->hint, sizeof error->hint);
 }
 
-static enum weft_status read_error(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_error(struct reader *reader, json_t *value, void *target) {
   static const struct member members[] = {{"status", read_status},
                                           {"rank", read_error_rank},
                                           {"message", read_message},
@@ -401,14 +398,14 @@ static enum weft_status read_error(struct reader *reader, const json_t *value, v
 
 /* ---- The document ---- */
 
-static enum weft_status read_schema(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_schema(struct reader *reader, json_t *value, void *target) {
   const char *schema = json_string_value(value);
   (void)target;
   return schema != NULL && strcmp(schema, SCHEMA) == 0 ? WEFT_OK
                                                        : unexpected(reader, "\"" SCHEMA "\"");
 }
 
-static enum weft_status read_time_kind(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_time_kind(struct reader *reader, json_t *value, void *target) {
   const char *kind = json_string_value(value);
   if (kind == NULL || (strcmp(kind, "ns") != 0 && strcmp(kind, "ticks") != 0)) {
     return unexpected(reader, "\"ns\" or \"ticks\"");
@@ -417,7 +414,7 @@ static enum weft_status read_time_kind(struct reader *reader, const json_t *valu
   return WEFT_OK;
 }
 
-static enum weft_status read_now(struct reader *reader, const json_t *value, void *target) {
+static enum weft_status read_now(struct reader *reader, json_t *value, void *target) {
   return read_time(reader, value, &((struct weft_hang *)target)->now);
 }
 
@@ -443,7 +440,7 @@ static enum weft_status allocate_ranks(const struct reader *reader, const json_t
   return WEFT_OK;
 }
 
-static enum weft_status read_document(struct reader *reader, const json_t *document) {
+static enum weft_status read_document(struct reader *reader, json_t *document) {
   static const struct member members[] = {{"schema", read_schema}, {"time", read_time_kind},
                                           {"now", read_now},       {"error", read_error},
                                           {"ranks", read_ranks},   {NULL, NULL}};
