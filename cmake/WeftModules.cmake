@@ -143,16 +143,23 @@ function(weft_command)
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/inc/cli)
   target_link_libraries(weft_cli_objects PRIVATE weft_flags)
 
+  set(trainer "")
+  if(WEFT_HAS_TRAINER)
+    set(trainer weft_gpt)
+    target_include_directories(weft_cli_objects PRIVATE ${PROJECT_SOURCE_DIR}/app)
+    target_compile_definitions(weft_cli_objects PRIVATE WEFT_HAS_TRAINER=1)
+  endif()
+
   add_executable(weft_command ${main})
   set_target_properties(weft_command PROPERTIES
     OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects weft_run_static weft_static m)
+  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects ${trainer} weft_run_static weft_static m)
 
   if(WEFT_CHECK_LAYERS)
     # Linked with the shared library, which hides what is not public.
     add_executable(weft_layer_cli ${main})
     set_target_properties(weft_layer_cli PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
-    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects weft_run_shared weft_shared m)
+    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects ${trainer} weft_run_shared weft_shared m)
   endif()
 endfunction()

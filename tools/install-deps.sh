@@ -8,10 +8,10 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-  build) wanted=(cmake ninja gcc libc jansson pkg-config) ;;
-  test)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang clang-rt cmocka bats jq
+  build) wanted=(cmake ninja gcc libc jansson pkg-config openblas) ;;
+  test)  wanted=(cmake ninja gcc libc jansson pkg-config openblas g++ clang clang-rt cmocka bats jq
            chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
-  lint)  wanted=(cmake ninja gcc libc jansson pkg-config g++ clang cmocka clang-format clang-tidy shellcheck) ;;
+  lint)  wanted=(cmake ninja gcc libc jansson pkg-config openblas g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
     echo "usage: $0 build|test|lint" >&2
     exit 2
@@ -31,6 +31,7 @@ is_there() {
     libc)     [[ -e /usr/include/stdio.h ]] ;;
     jansson)  [[ -e /usr/include/jansson.h ]] ;;
     cmocka)   [[ -e /usr/include/cmocka.h ]] ;;
+    openblas) pkg-config --exists openblas 2>/dev/null ;;
     clang-rt) clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null \
                 <<<'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' ;;
     *)        command -v "$1" >/dev/null ;;
@@ -43,6 +44,7 @@ package_of() {
     libc)     echo libc6-dev ;;
     jansson)  echo libjansson-dev ;;
     cmocka)   echo libcmocka-dev ;;
+    openblas) echo libopenblas-dev ;;
     chromedriver) echo chromium-driver ;;
     clang-rt) clang_runtime_package ;;
     *)        echo "$1" ;;

@@ -17,7 +17,7 @@ build_with() {
 
 # With asserts on: they tell the analyzer what cannot be.
 tidy() {
-  find src tests -maxdepth 2 -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
+  find src app tests -maxdepth 2 -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
     xargs -0 -r -n 1 -P "$(nproc)" \
       clang-tidy -p build-clang --quiet --extra-arg=-UNDEBUG 2> >(grep -v 'warnings\? generated' >&2)
 }

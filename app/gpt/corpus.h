@@ -1,0 +1,35 @@
+/* Text as training data: bytes are tokens. */
+#ifndef GPT_CORPUS_H
+#define GPT_CORPUS_H
+
+#include <weft/base.h>
+
+struct weft_gpt_corpus {
+  const struct weft_allocator *allocator;
+  uint8_t *bytes;
+  uint64_t size;
+  uint64_t capacity;
+  uint64_t train_size; /* the first 9/10 train, the rest validates */
+  uint64_t hash;       /* of all bytes: a resumed run must see the same */
+};
+
+/* Reads files and, for a folder, the text files under it in order of name (C sources,
+ * headers, Markdown, text; hidden ones and build folders left out). WEFT_ERR_MISSING, WEFT_ERR_IO;
+ * WEFT_ERR_USAGE when there is less than `least` bytes for either part. */
+enum weft_status weft_gpt_corpus_read(struct weft_gpt_corpus *corpus,
+                                      const struct weft_allocator *allocator,
+                                      const char *const *paths, uint32_t path_count, uint64_t least,
+                                      struct weft_error *error);
+void weft_gpt_corpus_finish(struct weft_gpt_corpus *corpus);
+
+/* `rows` sequences of `tokens` bytes and, one further, their targets: row k of step n
+ * begins at a place that depends on (seed, n, k) alone. */
+void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation, uint64_t seed,
+                           uint64_t step, uint64_t rows, uint64_t tokens,
+                           uint8_t *inputs /* [rows][tokens] */, uint8_t *targets);
+
+/* Entropy of single bytes over the training part, in nats: what a model that knows
+ * nothing but frequencies reaches. */
+double weft_gpt_corpus_unigram(const struct weft_gpt_corpus *corpus);
+
+#endif

@@ -1,0 +1,31 @@
+# The reference trainer: app/gpt, on the public headers and CBLAS. Without CBLAS
+# all else is built, and `weft train` says what is missing.
+option(WEFT_TRAINER "Build the reference trainer, where there is a CBLAS" ON)
+
+if(WEFT_TRAINER)
+  # OpenBLAS's own, so that the number of its threads can be set.
+  pkg_check_modules(OPENBLAS QUIET IMPORTED_TARGET openblas)
+  if(NOT OPENBLAS_FOUND)
+    message(STATUS "no OpenBLAS (libopenblas-dev): built without the trainer")
+  endif()
+endif()
+
+set(WEFT_HAS_TRAINER OFF)
+if(WEFT_TRAINER AND OPENBLAS_FOUND)
+  set(WEFT_HAS_TRAINER ON)
+  file(GLOB sources CONFIGURE_DEPENDS app/gpt/*.c)
+  add_library(weft_gpt_objects OBJECT ${sources})
+  target_include_directories(weft_gpt_objects PUBLIC
+    ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/app)
+  target_link_libraries(weft_gpt_objects PRIVATE weft_flags PkgConfig::OPENBLAS PkgConfig::JANSSON)
+  # Loops over floats are worth more than -O2 gives them. No -ffast-math: results are
+  # compared bit for bit.
+  if(NOT WEFT_SANITIZE)
+    target_compile_options(weft_gpt_objects PRIVATE -O3)
+  endif()
+  add_library(weft_gpt STATIC $<TARGET_OBJECTS:weft_gpt_objects>)
+  set_target_properties(weft_gpt PROPERTIES LINKER_LANGUAGE C)
+  target_include_directories(weft_gpt INTERFACE ${PROJECT_SOURCE_DIR}/app)
+  target_link_libraries(weft_gpt PUBLIC weft_run_static weft_static PkgConfig::OPENBLAS
+    PkgConfig::JANSSON Threads::Threads m)
+endif()
