@@ -2,6 +2,7 @@
  * vanishing ranks of weft_threads_run(), ends that disagree, out of memory. */
 #define _GNU_SOURCE /* pthread_setattr_default_np */
 #include <pthread.h>
+#include <sched.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -275,6 +276,35 @@ static void sends_before_the_peer_opens(void **state) {
   weft_threads_destroy(world);
 }
 
+/* A send is done when its receive is posted and the receiver has looked: it need
+ * not ask for that very message. */
+static void posted_receives_are_taken(void **state) {
+  (void)state;
+  for (int posted_first = 0; posted_first < 2; posted_first++) {
+    struct weft_threads *world = make_world(2);
+    struct weft_error error;
+    struct weft_transport *a = weft_threads_endpoint(world, 0);
+    struct weft_transport *b = weft_threads_endpoint(world, 1);
+    const struct weft_channel_end out = {.channel = 2, .peer = 1, .sends = true, .depth = 1};
+    const struct weft_channel_end in = {.channel = 2, .peer = 0, .sends = false, .depth = 1};
+    struct weft_message sent = {.capacity = 0};
+    struct weft_message received = {.capacity = 0};
+    assert_int_equal(a->ops->open(a, &out, 1, &error), WEFT_OK);
+    assert_int_equal(b->ops->open(b, &in, 1, &error), WEFT_OK);
+    if (posted_first) {
+      assert_int_equal(b->ops->receive(b, 2, &received, &error), WEFT_OK);
+    }
+    assert_int_equal(a->ops->send(a, 2, &sent, &error), WEFT_OK);
+    assert_int_equal(b->ops->progress(b, &error), WEFT_OK);
+    if (!posted_first) {
+      assert_int_equal(a->ops->test(a, &sent, &error), WEFT_IN_PROGRESS);
+      assert_int_equal(b->ops->receive(b, 2, &received, &error), WEFT_OK);
+    }
+    assert_int_equal(a->ops->test(a, &sent, &error), WEFT_OK);
+    weft_threads_destroy(world);
+  }
+}
+
 static void small_buffers_are_refused(void **state) {
   (void)state;
   struct weft_threads *world = make_world(2);
@@ -302,6 +332,89 @@ static void an_exchange_is_too_large(void **state) {
   struct weft_transport *a = weft_threads_endpoint(world, 0);
   assert_int_equal(a->ops->exchange(a, bytes, all, sizeof bytes, &error), WEFT_ERR_USAGE);
   assert_says(&error, "129", "128");
+  weft_threads_destroy(world);
+}
+
+/* ---- cancelling what is just being taken ---- */
+
+enum { RACES = 4000 };
+
+struct race {
+  struct weft_message messages[2][RACES]; /* by rank: a channel each */
+  char buffers[2][RACES];
+  uint32_t turn[2]; /* atomic: channels that the rank has come to */
+  uint32_t taken;
+};
+
+static enum weft_status open_races(struct race *race, struct weft_transport *transport,
+                                   struct weft_error *error) {
+  const uint32_t rank = transport->rank;
+  struct weft_channel_end *ends = calloc(RACES, sizeof *ends);
+  if (ends == NULL) {
+    return weft_fail_memory(error, RACES * sizeof *ends);
+  }
+  for (uint32_t c = 0; c < RACES; c++) {
+    ends[c] = (struct weft_channel_end){
+        .channel = c, .peer = 1 - rank, .sends = rank == 0, .depth = 1, .bytes_max = 1};
+    race->messages[rank][c].data = &race->buffers[rank][c];
+    race->messages[rank][c].capacity = 1;
+  }
+  const enum weft_status status = transport->ops->open(transport, ends, RACES, error);
+  free(ends);
+  return status;
+}
+
+static void send_and_cancel(struct race *race, uint32_t c, struct weft_transport *transport) {
+  struct weft_error error;
+  while (__atomic_load_n(&race->turn[1], __ATOMIC_ACQUIRE) <= c) {
+    sched_yield(); /* the receiver is at it */
+  }
+  (void)transport->ops->send(transport, c, &race->messages[0][c], &error);
+  for (uint32_t k = 0; k < c % 64; k++) {
+    (void)__atomic_load_n(&race->turn[1], __ATOMIC_SEQ_CST); /* a few instants */
+  }
+  transport->ops->cancel(transport, &race->messages[0][c]);
+  __atomic_store_n(&race->turn[0], c + 1, __ATOMIC_RELEASE);
+}
+
+static void take_or_not(struct race *race, uint32_t c, struct weft_transport *transport) {
+  struct weft_error error;
+  struct weft_message *message = &race->messages[1][c];
+  enum weft_status status;
+  (void)transport->ops->receive(transport, c, message, &error);
+  __atomic_store_n(&race->turn[1], c + 1, __ATOMIC_RELEASE);
+  do {
+    status = transport->ops->test(transport, message, &error);
+  } while (status == WEFT_IN_PROGRESS && __atomic_load_n(&race->turn[0], __ATOMIC_ACQUIRE) <= c);
+  race->taken += status == WEFT_OK;
+  transport->ops->cancel(transport, message);
+}
+
+static enum weft_status race_main(void *context, struct weft_transport *transport,
+                                  struct weft_error *error) {
+  WEFT_TRY(open_races(context, transport, error));
+  for (uint32_t c = 0; c < RACES; c++) {
+    (transport->rank == 0 ? send_and_cancel : take_or_not)(context, c, transport);
+  }
+  return WEFT_OK;
+}
+
+/* Whoever is faster: afterwards each has one of the two buffers. */
+static void each_buffer_has_one_owner(void **state) {
+  (void)state;
+  struct weft_threads *world = make_world(2);
+  struct race *race = calloc(1, sizeof *race);
+  struct weft_error error;
+  assert_non_null(race);
+  assert_int_equal(weft_threads_run(world, NULL, race_main, race, &error), WEFT_OK);
+  for (uint32_t c = 0; c < RACES; c++) {
+    const bool swapped = race->messages[0][c].data != &race->buffers[0][c];
+    assert_ptr_equal(race->messages[0][c].data, &race->buffers[swapped][c]);
+    assert_ptr_equal(race->messages[1][c].data, &race->buffers[!swapped][c]);
+    race->taken -= swapped;
+  }
+  assert_int_equal(race->taken, 0);
+  free(race);
   weft_threads_destroy(world);
 }
 
@@ -355,6 +468,8 @@ int main(void) {
       cmocka_unit_test(ends_disagree),
       cmocka_unit_test(odd_ends_are_refused),
       cmocka_unit_test(sends_before_the_peer_opens),
+      cmocka_unit_test(posted_receives_are_taken),
+      cmocka_unit_test(each_buffer_has_one_owner),
       cmocka_unit_test(small_buffers_are_refused),
       cmocka_unit_test(an_exchange_is_too_large),
       cmocka_unit_test(no_memory),
