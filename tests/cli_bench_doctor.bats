@@ -16,7 +16,7 @@ load cli_setup
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds
-  [[ $output == "plan "*$'\n'"sim "* ]]
+  [[ $output == "plan "*$'\n'"sim "*$'\n'"run "* ]]
   weft bench plam
   fails 2 "unknown benchmark 'plam'" "did you mean 'plan'"
 }
@@ -56,11 +56,32 @@ load cli_setup
   jq -e '.svg.ns > 0 and .svg.bytes > 1000' b.json >/dev/null
 }
 
+@test "bench run measures the executor, a hand-over, and stages that sleep" {
+  weft bench run -p 2 -m 4 --repeats 1
+  succeeds
+  for name in GPipe 1F1B Interleaved1F1B LoopedBFS InterleavedZeroBubble ZBVZeroBubble DualPipeV; do
+    [ "$(grep -c "^$name " <<<"$output")" -eq 2 ]
+  done
+  grep -q '^hand-over of a message between two threads: [0-9]* ns' <<<"$output"
+  "$WEFT" bench run --json -p 2 -m 8 --repeats 1 >b.json
+  jq -e '.schema == "weft-bench-run/1" and (.executor | length) == 7 and .handover_ns > 0 and .processors > 0' b.json >/dev/null
+  jq -e '.executor | all(.ranks == 2 and .microbatches == 8 and .actions > 0 and .ns_per_action > 0
+         and .ns_per_action_without_events > 0 and .allocations_per_step == 0)' b.json >/dev/null
+  [ "$(jq '.sleep | length' b.json)" -eq \
+    "$("$WEFT" gen --list --json | jq '[.schedules[] | select(.trains and (.fixed | not))] | length')" ]
+  # 1F1B: (m + p - 1)(f + b) = 54. Whatever else runs, nothing is faster than simulated.
+  jq -e '.sleep | all(.ratio >= 1 and .fastest_ratio <= .ratio and .measured_ms > 0)
+         and any(.schedule == "1F1B" and .simulated_ms == 54)' b.json >/dev/null
+  weft bench run -p 8 -m 4 --repeats 1
+  fails 2 "DualPipeV"
+}
+
 @test "bench without a name runs all of them" {
   weft bench -p 4 -m 8 --repeats 1
   succeeds
   grep -q 'bench plan: p = 4' <<<"$output"
   grep -q 'bench sim: p = 4' <<<"$output"
+  grep -q 'bench run: checked' <<<"$output"
   "$WEFT" bench -p 4 -m 8 --repeats 1 --json >b.json
-  jq -e '.schema == "weft-bench/1" and [.benchmarks[].schema] == ["weft-bench-plan/1", "weft-bench-sim/1"]' b.json >/dev/null
+  jq -e '.schema == "weft-bench/1" and [.benchmarks[].schema] == ["weft-bench-plan/1", "weft-bench-sim/1", "weft-bench-run/1"]' b.json >/dev/null
 }

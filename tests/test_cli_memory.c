@@ -233,7 +233,6 @@ static void test_every_verb(void **state) {
       {"weft bench plan -p 2 -m 4 --repeats 2 --large --actions 300 --json", 0},
       {"weft bench sim -p 2 -m 4 --repeats 1", 0},
       {"weft bench sim -p 2 -m 4 --repeats 1 --large --actions 300 --json", 0},
-      {"weft bench -p 2 -m 4 --repeats 1", 0},
       {"weft doctor", 0},
       {"weft doctor --json", 0},
   };

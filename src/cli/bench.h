@@ -24,6 +24,8 @@ int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_argume
                         struct weft_text *text, struct weft_cli_json *json);
 int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_cli_json *json);
+int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_text *text, struct weft_cli_json *json);
 
 /* ---- Cases ---- */
 

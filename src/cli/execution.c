@@ -180,13 +180,13 @@ static bool make_room(struct weft_cli_execution *execution) {
     return false;
   }
   count_events(execution);
-  if (!execution->no_events) {
+  if (!execution->no_events && !execution->no_notes) {
     execution->events = allocate(
         execution,
         (execution->keeps_events ? execution->step_count : 1) * (execution->event_begin[p] + 1),
         sizeof *execution->events);
   }
-  return execution->no_events || execution->events != NULL;
+  return execution->no_events || execution->no_notes || execution->events != NULL;
 }
 
 enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct weft_error *error) {

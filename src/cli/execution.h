@@ -40,6 +40,7 @@ struct weft_cli_execution {
   int64_t latency_ticks, occupied_ticks; /* of transfers on loopback */
   uint32_t step_count;
   bool keeps_events; /* of every step */
+  bool no_notes;     /* nothing is reckoned from events: no makespans, no ranks */
   bool says_progress;
   /* Called by rank 0 before each step, all others being at rest, and once after
    * the last; may be NULL. */

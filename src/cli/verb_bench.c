@@ -11,6 +11,8 @@
 static const struct weft_cli_benchmark benchmarks[] = {
     {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan},
     {"sim", "time and memory of the simulation per action", weft_cli_bench_sim},
+    {"run", "what the runtime adds to an action, and how near a run comes to its prediction",
+     weft_cli_bench_run},
 };
 
 size_t weft_cli_benchmark_count(void) { return sizeof benchmarks / sizeof benchmarks[0]; }
@@ -72,7 +74,7 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
   }
   (void)snprintf(hint, sizeof hint, "did you mean '%s'?", guess.best != NULL ? guess.best : "");
   return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
-                        "unknown benchmark '%s': expected plan or sim",
+                        "unknown benchmark '%s': expected plan, sim or run",
                         weft_cli_quote(quoted, sizeof quoted, name));
 }
 
