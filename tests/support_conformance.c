@@ -234,6 +234,64 @@ static void failure_in_traffic(void **state) {
   assert_in_range(failed, 100, UINT32_MAX); /* ranks, in most of the worlds */
 }
 
+/* Rank 0 sends on channel 1 when its send on channel 0 is done, and rank 1 asks
+ * for the one on channel 0 last: progress() alone takes it. */
+struct patient {
+  struct weft_message messages[2];
+  char data[2][8];
+  uint32_t started;
+  uint32_t done;
+};
+
+static enum weft_status open_two(struct patient *self, struct weft_transport *transport,
+                                 struct weft_error *error) {
+  struct weft_channel_end ends[2];
+  for (uint32_t c = 0; c < 2; c++) {
+    ends[c] = (struct weft_channel_end){.channel = c,
+                                        .peer = 1 - transport->rank,
+                                        .sends = transport->rank == 0,
+                                        .depth = 1,
+                                        .bytes_max = sizeof self->data[c]};
+    self->messages[c].data = self->data[c];
+    self->messages[c].capacity = sizeof self->data[c];
+  }
+  return transport->ops->open(transport, ends, 2, error);
+}
+
+static enum weft_status one_after_the_other(struct conformance_rank *rank,
+                                            struct weft_error *error) {
+  struct patient *self = rank->state;
+  struct weft_transport *transport = rank->transport;
+  const bool sends = transport->rank == 0;
+  if (self->started == 0) {
+    WEFT_TRY(open_two(self, transport, error));
+  }
+  while (self->done < 2) {
+    for (; self->started < 2 && (!sends || self->started == self->done); self->started++) {
+      struct weft_message *message = &self->messages[self->started];
+      CONFORMANCE_CHECK(error, (sends ? transport->ops->send : transport->ops->receive)(
+                                   transport, self->started, message, error) == WEFT_OK);
+    }
+    const enum weft_status status = transport->ops->test(
+        transport, &self->messages[sends ? self->done : 1 - self->done], error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    self->done++;
+  }
+  return WEFT_OK;
+}
+
+static void posted_receives_are_taken(void **state) {
+  struct fixture fixture;
+  struct patient ranks[2];
+  memset(ranks, 0, sizeof ranks);
+  set_up(&fixture, state, 2);
+  all_advance(&fixture, one_after_the_other, ranks, sizeof ranks[0]);
+  drive_well(&fixture);
+  tear_down(&fixture);
+}
+
 /* ---- what is refused; calls of both ranks from this thread ---- */
 
 static enum weft_status open_one(struct weft_transport *transport, uint32_t channel, bool sends,
@@ -585,6 +643,7 @@ int conformance_run(const struct conformance_transport *transport) {
       cmocka_unit_test_prestate(full_channel, context),
       cmocka_unit_test_prestate(receive_before_send, context),
       cmocka_unit_test_prestate(send_before_receive, context),
+      cmocka_unit_test_prestate(posted_receives_are_taken, context),
       cmocka_unit_test_prestate(payload_sizes, context),
       cmocka_unit_test_prestate(ranks_in_a_ring, context),
       cmocka_unit_test_prestate(traffic_at_random, context),

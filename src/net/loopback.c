@@ -315,21 +315,6 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
   return WEFT_OK;
 }
 
-static enum weft_status loopback_receive(struct weft_transport *transport, uint32_t number,
-                                         struct weft_message *message, struct weft_error *error) {
-  struct endpoint *endpoint = endpoint_of(transport);
-  struct channel *channel = channel_of(endpoint, number, false);
-  if (channel == NULL) {
-    return fail_channel(endpoint, number, false, error);
-  }
-  if (!queue_push(&channel->posted, (struct flight){.message = message})) {
-    return WEFT_IN_PROGRESS;
-  }
-  message->state[0] = UNDER_WAY;
-  message->state[1] = number;
-  return WEFT_OK;
-}
-
 /* The receiver takes the sender's buffer and leaves its own. */
 static void hand_over(struct weft_message *sent, struct weft_message *received,
                       const struct flight *flight) {
@@ -357,6 +342,22 @@ static void match(struct weft_loopback *world, struct channel *channel) {
   }
 }
 
+static enum weft_status loopback_receive(struct weft_transport *transport, uint32_t number,
+                                         struct weft_message *message, struct weft_error *error) {
+  struct endpoint *endpoint = endpoint_of(transport);
+  struct channel *channel = channel_of(endpoint, number, false);
+  if (channel == NULL) {
+    return fail_channel(endpoint, number, false, error);
+  }
+  if (!queue_push(&channel->posted, (struct flight){.message = message})) {
+    return WEFT_IN_PROGRESS;
+  }
+  message->state[0] = UNDER_WAY;
+  message->state[1] = number;
+  match(endpoint->world, channel); /* it may be there already */
+  return WEFT_OK;
+}
+
 static enum weft_status loopback_test(struct weft_transport *transport,
                                       struct weft_message *message, struct weft_error *error) {
   struct weft_loopback *world = endpoint_of(transport)->world;
@@ -382,7 +383,13 @@ static void loopback_cancel(struct weft_transport *transport, struct weft_messag
 
 static enum weft_status loopback_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
-  return weft_world_check(&endpoint_of(transport)->world->shared, error);
+  const struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback *world = endpoint->world;
+  WEFT_TRY(weft_world_check(&world->shared, error));
+  for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
+    match(world, world->channels[endpoint->incoming[k]]);
+  }
+  return WEFT_OK;
 }
 
 static enum weft_status loopback_wait(struct weft_transport *transport, int64_t until,
