@@ -162,8 +162,9 @@ struct weft_transport_ops {
    * be used after it. */
   void (*cancel)(struct weft_transport *transport, struct weft_message *message);
 
-  /* Looks at the network. What arrived before this call is seen by test() after
-   * it. Returns the agreed error once there is one (fail()). Call it before a
+  /* Looks at the network, and gives what has arrived to the receives that are
+   * posted, whoever is asked about. What arrived before this call is seen by test()
+   * after it. Returns the agreed error once there is one (fail()). Call it before a
    * round of test()s that may end in wait(). */
   enum weft_status (*progress)(struct weft_transport *transport, struct weft_error *error);
 
@@ -174,7 +175,7 @@ struct weft_transport_ops {
                            struct weft_error *error);
 
   /* Time: nanoseconds of a clock that never goes back and is the same on all
-   * ranks of a machine; or virtual ticks. */
+   * ranks of a machine; or virtual ticks. Any thread. */
   int64_t (*now)(struct weft_transport *transport);
 
   /* All ranks give `size` bytes (at most WEFT_EXCHANGE_MAX) and get those of

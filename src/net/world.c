@@ -62,14 +62,13 @@ enum weft_status weft_world_check(struct weft_world *world, struct weft_error *e
   return world->failure.error.status;
 }
 
-/* Under the lock. */
-static bool all_have_come(const struct weft_world *world, uint64_t round) {
-  for (uint32_t r = 0; r < world->rank_count; r++) {
-    if (world->ranks[r].blobs[round % 2].round != round) {
-      return false;
-    }
+/* Under the lock. How many have come to a round; the first one begins the count. */
+static uint32_t *count_of(struct weft_world *world, uint64_t round) {
+  struct weft_world_round *present = &world->rounds[round % 2];
+  if (present->round != round) {
+    *present = (struct weft_world_round){.round = round};
   }
-  return true;
+  return &present->come;
 }
 
 enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, const void *mine,
@@ -83,8 +82,9 @@ enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, co
   if (*first_call) {
     blob->round = round;
     memcpy(blob->bytes, mine, size);
+    (*count_of(world, round))++;
   }
-  const bool complete = all_have_come(world, round);
+  const bool complete = *count_of(world, round) == world->rank_count;
   if (complete) {
     for (uint32_t r = 0; r < world->rank_count; r++) {
       memcpy((unsigned char *)all + r * size, world->ranks[r].blobs[round % 2].bytes, size);

@@ -21,11 +21,18 @@ struct weft_world_rank {
   uint64_t rounds_done; /* the rank's own */
 };
 
+/* How many ranks have come to an exchange. */
+struct weft_world_round {
+  uint64_t round;
+  uint32_t come;
+};
+
 struct weft_world {
   const struct weft_allocator *allocator;
   uint32_t rank_count;
   struct weft_world_rank *ranks;
-  pthread_mutex_t lock; /* over failure, and over blobs */
+  struct weft_world_round rounds[2];
+  pthread_mutex_t lock; /* over failure, rounds and blobs */
   uint32_t has_failed;  /* atomic; set after failure is written */
   struct weft_failure failure;
 };
