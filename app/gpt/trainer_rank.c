@@ -142,8 +142,9 @@ static enum weft_status tie(struct weft_gpt_rank *rank, struct weft_error *error
   if (rank->has_first || rank->has_last) {
     uint64_t count;
     const float *embedding = tied_gradient(rank, false, &count);
+    const float *head = tied_gradient(rank, true, &count);
     memcpy(rank->tied_sum, embedding, count * sizeof(float));
-    weft_gpt_add(count, tied_gradient(rank, true, &count), rank->tied_sum);
+    weft_gpt_add(count, head, rank->tied_sum);
   }
   rank->state = WEFT_GPT_RANK_UNTIE;
   return WEFT_OK;
@@ -155,9 +156,10 @@ static enum weft_status untie(struct weft_gpt_rank *rank, struct weft_error *err
     return status;
   }
   for (int head = 0; head < 2; head++) {
-    uint64_t count;
     if (head ? rank->has_last : rank->has_first) {
-      memcpy(tied_gradient(rank, head, &count), rank->tied_sum, count * sizeof(float));
+      uint64_t count;
+      float *gradient = tied_gradient(rank, head, &count);
+      memcpy(gradient, rank->tied_sum, count * sizeof(float));
     }
   }
   rank->state = WEFT_GPT_RANK_NORMS;
