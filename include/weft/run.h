@@ -320,6 +320,12 @@ WEFT_API enum weft_status weft_hang_explain(const struct weft_allocator *allocat
                                             const char *dump, size_t size, const char *name,
                                             struct weft_text *text, struct weft_error *error);
 
+/* The same for programs: {"schema": "weft-explain-hang/1", "culprit": rank or null,
+ * "cycle": [ranks], "message", "hint"}. */
+WEFT_API enum weft_status weft_hang_explain_json(const struct weft_allocator *allocator,
+                                                 const char *dump, size_t size, const char *name,
+                                                 struct weft_text *text, struct weft_error *error);
+
 /* ---- Built-in stages ---- */
 
 /* Does nothing; outputs have the boundary's largest shape and whatever content. */

@@ -203,13 +203,15 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
   return status;
 }
 
-int weft_cli_read_hang(const struct weft_cli *cli, const char *path, struct weft_text *words) {
+int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
+                       struct weft_text *text) {
   struct buffer buffer = {.allocator = cli->allocator, .kind = &hang_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
   int status = read_text(cli, path, &buffer);
   if (status == WEFT_CLI_OK &&
-      weft_hang_explain(cli->allocator, buffer.data, buffer.size, name, words, &error) < 0) {
+      (json ? weft_hang_explain_json : weft_hang_explain)(cli->allocator, buffer.data, buffer.size,
+                                                          name, text, &error) < 0) {
     status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
   }
   release(&buffer);

@@ -13,8 +13,10 @@ int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct w
 /* The same for a costs file. */
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out);
 
-/* The same for the dump of a run that hangs; appends what it says in words. */
-int weft_cli_read_hang(const struct weft_cli *cli, const char *path, struct weft_text *words);
+/* The same for the dump of a run that hangs; appends what it says, in words or as
+ * JSON. */
+int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
+                       struct weft_text *text);
 
 /* What messages call `path`. */
 const char *weft_cli_input_name(const char *path);

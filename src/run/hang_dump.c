@@ -6,9 +6,7 @@
 #include "base/fail.h"
 #include "run/hang_words.h"
 
-/* A JSON string of text from anywhere: what cannot be shown becomes \xNN, as on a
- * terminal, and then quotes and backslashes are escaped. */
-static void write_string(struct weft_text *text, const char *string) {
+void weft_hang_add_string(struct weft_text *text, const char *string) {
   struct weft_text safe = {.allocator = text->allocator};
   size_t size = 0;
   while (string[size] != '\0') {
@@ -86,9 +84,9 @@ static void write_error(struct weft_text *text, const struct weft_hang *hang) {
   weft_text_addf(text, "{\"status\": \"%s\", ", weft_status_name(failure->error.status));
   write_rank_or_null(text, "rank", failure->rank, hang->rank_count);
   weft_text_add(text, "\"message\": ");
-  write_string(text, failure->error.message);
+  weft_hang_add_string(text, failure->error.message);
   weft_text_add(text, ", \"hint\": ");
-  write_string(text, failure->error.hint);
+  weft_hang_add_string(text, failure->error.hint);
   weft_text_add(text, "}");
 }
 

@@ -1,6 +1,5 @@
-/* A dump in words: a line for each rank, then what follows from them. Ends in
- * lines that begin with "verdict:", "culprit:" or "circle:", and "hint:"; the
- * command reads these. */
+/* A dump in words: a line for each rank, then what follows from them; and what
+ * follows as JSON, for programs. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -116,27 +115,75 @@ static void say_hint(struct weft_text *text, const char *hint) {
   }
 }
 
+/* What a dump comes to. */
+struct conclusion {
+  struct weft_hang_verdict verdict;
+  struct weft_failure seen;        /* by following the boards */
+  const struct weft_failure *said; /* by the ranks themselves, else what was seen */
+};
+
 /* An error that the ranks agreed on was said when the boards still showed why;
- * ranks have given up since. Without one, the boards are all there is. */
-static void say_verdict(struct weft_text *text, const struct weft_hang *hang) {
+ * some may have gone on since. Without one, the boards are all there is. */
+static void conclude(const struct weft_hang *hang, struct conclusion *conclusion) {
   const uint32_t waiter = longest_waiter(hang);
   const uint32_t reporter =
       hang->has_failure && hang->failure.rank != NOBODY ? hang->failure.rank : waiter;
-  struct weft_hang_verdict verdict = {.culprit = NOBODY};
-  struct weft_failure seen = {.rank = NOBODY,
-                              .error = {.message = "no rank waits for another",
-                                        .hint = "if this was no hang, there is nothing to do"}};
+  *conclusion = (struct conclusion){
+      .verdict = {.culprit = NOBODY},
+      .seen = {.rank = NOBODY,
+               .error = {.message = "no rank waits for another",
+                         .hint = "if this was no hang, there is nothing to do"}}};
   if (reporter != NOBODY) {
-    verdict = weft_hang_judge(hang, reporter, &seen);
+    conclusion->verdict = weft_hang_judge(hang, reporter, &conclusion->seen);
   }
-  const struct weft_failure *said = hang->has_failure ? &hang->failure : &seen;
-  say_line(text, "verdict: ", said->error.message);
-  if (verdict.circle_length > 0) {
-    say_circle(text, hang, &verdict);
+  conclusion->said = hang->has_failure ? &hang->failure : &conclusion->seen;
+}
+
+static void say_verdict(struct weft_text *text, const struct weft_hang *hang) {
+  struct conclusion conclusion;
+  conclude(hang, &conclusion);
+  say_line(text, "verdict: ", conclusion.said->error.message);
+  if (conclusion.verdict.circle_length > 0) {
+    say_circle(text, hang, &conclusion.verdict);
   } else {
-    say_culprit(text, said->rank);
+    say_culprit(text, conclusion.said->rank);
   }
-  say_hint(text, said->error.hint);
+  say_hint(text, conclusion.said->error.hint);
+}
+
+/* ---- For programs ---- */
+
+struct list {
+  struct weft_text *text;
+  bool has_members;
+};
+
+static void add_member(void *context, uint32_t rank) {
+  struct list *list = context;
+  weft_text_addf(list->text, "%s%" PRIu32, list->has_members ? "," : "", rank);
+  list->has_members = true;
+}
+
+static void add_document(struct weft_text *text, const struct weft_hang *hang) {
+  struct conclusion conclusion;
+  struct list list = {.text = text};
+  conclude(hang, &conclusion);
+  const bool circle = conclusion.verdict.circle_length > 0;
+  weft_text_add(text, "{\"schema\":\"weft-explain-hang/1\",\"culprit\":");
+  if (circle || conclusion.said->rank == NOBODY) {
+    weft_text_add(text, "null");
+  } else {
+    weft_text_addf(text, "%" PRIu32, conclusion.said->rank);
+  }
+  weft_text_add(text, ",\"cycle\":[");
+  if (circle) {
+    weft_hang_circle(hang, &conclusion.verdict, add_member, &list);
+  }
+  weft_text_add(text, "],\"message\":");
+  weft_hang_add_string(text, conclusion.said->error.message);
+  weft_text_add(text, ",\"hint\":");
+  weft_hang_add_string(text, conclusion.said->error.hint);
+  weft_text_add(text, "}\n");
 }
 
 enum weft_status weft_hang_explain(const struct weft_allocator *allocator, const char *dump,
@@ -149,6 +196,16 @@ enum weft_status weft_hang_explain(const struct weft_allocator *allocator, const
   }
   weft_text_add(text, "\n");
   say_verdict(text, &hang);
+  weft_hang_finish(&hang);
+  return weft_text_status(text, error);
+}
+
+enum weft_status weft_hang_explain_json(const struct weft_allocator *allocator, const char *dump,
+                                        size_t size, const char *name, struct weft_text *text,
+                                        struct weft_error *error) {
+  struct weft_hang hang;
+  WEFT_TRY(weft_hang_read(allocator, dump, size, name, &hang, error));
+  add_document(text, &hang);
   weft_hang_finish(&hang);
   return weft_text_status(text, error);
 }

@@ -26,4 +26,8 @@ uint64_t weft_hang_elapsed(int64_t now, int64_t since);
 /* "31.2 s", or "31 ticks". Returns buffer. */
 char *weft_hang_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_HANG_WORD]);
 
+/* A JSON string of text from anywhere: what cannot be shown becomes \xNN, as on a
+ * terminal, and then quotes and backslashes are escaped. */
+void weft_hang_add_string(struct weft_text *text, const char *string);
+
 #endif

@@ -236,7 +236,9 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
   if (transport->ops->failed(transport, &failure)) {
     *error = failure.error;
   }
-  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_FAILED);
+  if (error->status != WEFT_ERR_STALLED) { /* then the board says what it still waits for */
+    WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_FAILED);
+  }
   pipeline->state = FAILED;
   pipeline->failure = *error;
   return error->status;
