@@ -13,6 +13,9 @@
 /* ---- Linear: y[R, N] = x[R, K] w[N, K]^T + b[N]; b may be NULL ---- */
 void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, const float *w,
                      const float *b, float *y);
+/* y = residual + x w^T + b; y may be residual. */
+void weft_gpt_linear_residual(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+                              const float *w, const float *b, const float *residual, float *y);
 /* dx = dy w, or added to dx. */
 void weft_gpt_linear_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
                            const float *w, float *dx, bool add);
@@ -45,7 +48,7 @@ void weft_gpt_add(uint64_t count, const float *x, float *y);
 uint64_t weft_gpt_attention_scratch(uint64_t tokens, uint64_t channels, uint64_t heads);
 void weft_gpt_attention(uint64_t sequences, uint64_t tokens, uint64_t channels, uint64_t heads,
                         const float *qkv, float *y, float *log_sums, float *scratch);
-/* dqkv (=) from dy; y is the forward's. */
+/* dqkv (=) from dy; y is the forward's. dqkv may be qkv. */
 void weft_gpt_attention_input(uint64_t sequences, uint64_t tokens, uint64_t channels,
                               uint64_t heads, const float *qkv, const float *y,
                               const float *log_sums, const float *dy, float *dqkv, float *scratch);

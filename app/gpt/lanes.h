@@ -1,0 +1,117 @@
+/* How kernels become fast on machines that have wide vectors, and stay right on those
+ * that do not. A kernel is written once, as an inline body over floats; here it is
+ * compiled for AVX-512, for AVX2 and for the compiler's baseline, and one of them is
+ * taken at the call, by what the processor has. No ifuncs: sanitizers dislike them.
+ *
+ * Every sum goes through 16 lanes, whatever the machine has, and the lanes are added in
+ * a fixed order: where an array lies, and which thread asks, changes nothing. */
+#ifndef GPT_LANES_H
+#define GPT_LANES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+#include <string.h>
+
+#define WEFT_GPT_INLINE static inline __attribute__((always_inline))
+
+/* Defines static void name(parameters) from name_body(bool fused, parameters). `fused`
+ * is a constant: there is an instruction for a * b + c with one rounding. */
+#ifdef __x86_64__
+#define WEFT_GPT_VARIANTS(name, parameters, ...)                                              \
+  __attribute__((target(                                                                      \
+      "avx512f,avx512vl,avx512dq,avx512bw,avx2,fma"))) static void name##_avx512 parameters { \
+    name##_body(true, __VA_ARGS__);                                                           \
+  }                                                                                           \
+  __attribute__((target("avx2,fma"))) static void name##_avx2 parameters {                    \
+    name##_body(true, __VA_ARGS__);                                                           \
+  }                                                                                           \
+  static void name##_baseline parameters { name##_body(false, __VA_ARGS__); }                 \
+  static void name parameters {                                                               \
+    if (weft_gpt_has_avx512()) {                                                              \
+      name##_avx512(__VA_ARGS__);                                                             \
+    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {             \
+      name##_avx2(__VA_ARGS__);                                                               \
+    } else {                                                                                  \
+      name##_baseline(__VA_ARGS__);                                                           \
+    }                                                                                         \
+  }
+
+WEFT_GPT_INLINE bool weft_gpt_has_avx512(void) {
+  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
+         __builtin_cpu_supports("fma");
+}
+#else
+#ifdef __FP_FAST_FMAF
+#define WEFT_GPT_FUSED true
+#else
+#define WEFT_GPT_FUSED false
+#endif
+#define WEFT_GPT_VARIANTS(name, parameters, ...) \
+  static void name parameters { name##_body(WEFT_GPT_FUSED, __VA_ARGS__); }
+#endif
+
+WEFT_GPT_INLINE float weft_gpt_multiply_add(bool fused, float a, float b, float c) {
+  return fused ? __builtin_fmaf(a, b, c) : a * b + c;
+}
+
+/* ---- exp, for a loop over floats: no branch, no call ---- */
+
+#define WEFT_GPT_EXP_MIN -87.33f /* below: 0 */
+#define WEFT_GPT_EXP_MAX 88.72f  /* above: as here, about the largest float */
+
+/* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; the polynomial is that of Moshier's Cephes
+ * (expf), within 1 ulp there. n is rounded by a sum with 1.5 * 2^23, whose low bits are
+ * then n. x is a number. */
+WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
+  const float magic = 12582912.0f;
+  const float high = x < WEFT_GPT_EXP_MAX ? x : WEFT_GPT_EXP_MAX;
+  const float c = high > WEFT_GPT_EXP_MIN ? high : WEFT_GPT_EXP_MIN;
+  const float shifted = weft_gpt_multiply_add(fused, c, 1.44269504f, magic);
+  const float n = shifted - magic;
+  float r = weft_gpt_multiply_add(fused, n, -0.693359375f, c);
+  r = weft_gpt_multiply_add(fused, n, 2.12194440e-4f, r);
+  float p = weft_gpt_multiply_add(fused, r, 1.9875691500e-4f, 1.3981999507e-3f);
+  p = weft_gpt_multiply_add(fused, p, r, 8.3334519073e-3f);
+  p = weft_gpt_multiply_add(fused, p, r, 4.1665795894e-2f);
+  p = weft_gpt_multiply_add(fused, p, r, 1.6666665459e-1f);
+  p = weft_gpt_multiply_add(fused, p, r, 5.0000001201e-1f);
+  p = weft_gpt_multiply_add(fused, p, r * r, r) + 1.0f;
+  uint32_t bits, shift;
+  memcpy(&bits, &p, sizeof bits);
+  memcpy(&shift, &shifted, sizeof shift);
+  bits += shift << 23; /* the bits of 1.5 * 2^23 above n's are shifted out */
+  memcpy(&p, &bits, sizeof p);
+  return x < WEFT_GPT_EXP_MIN ? 0.0f : p;
+}
+
+/* ---- Sums over 16 lanes ---- */
+
+#define WEFT_GPT_LANES 16
+typedef float weft_gpt_lanes __attribute__((vector_size(WEFT_GPT_LANES * sizeof(float))));
+
+/* By address only: how such vectors are passed differs between variants. */
+WEFT_GPT_INLINE void weft_gpt_lanes_load(weft_gpt_lanes *lanes, const float *x) {
+  memcpy(lanes, x, sizeof *lanes);
+}
+/* The last `count` < 16, the other lanes 0. */
+WEFT_GPT_INLINE void weft_gpt_lanes_load_some(weft_gpt_lanes *lanes, const float *x,
+                                              uint64_t count) {
+  float some[WEFT_GPT_LANES] = {0};
+  for (uint64_t i = 0; i < count; i++) {
+    some[i] = x[i];
+  }
+  memcpy(lanes, some, sizeof *lanes);
+}
+WEFT_GPT_INLINE float weft_gpt_lanes_sum(const weft_gpt_lanes *lanes) {
+  float s[WEFT_GPT_LANES];
+  memcpy(s, lanes, sizeof s);
+  for (int half = WEFT_GPT_LANES / 2; half >= 1; half /= 2) {
+    for (int i = 0; i < half; i++) {
+      s[i] += s[i + half];
+    }
+  }
+  return s[0];
+}
+
+#endif
