@@ -4,6 +4,7 @@
 #define _DEFAULT_SOURCE /* prctl */
 #include <assert.h>
 #include <errno.h>
+#include <sched.h>
 #include <time.h>
 #ifdef __linux__
 #include <sys/prctl.h>
@@ -11,11 +12,10 @@
 
 #include <weft/run.h>
 
-/* A sleeper wakes this much early and spins for the rest: about what waking takes
- * where an idle core of a virtual machine has to be woken too. Eight ranks on two
- * busy cores are nearest to their simulation with this; with more they steal each
- * other's time. */
-enum { SPIN_NS = 60 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
+/* A sleeper wakes this much early and waits for the rest awake. Waking takes some
+ * 55 us where an idle core of a virtual machine has to be woken too, and longer
+ * where others want the core. */
+enum { EARLY_NS = 200 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
 
 static int64_t clock_ns(void) {
   struct timespec now;
@@ -44,8 +44,16 @@ static int set_slack(int slack_ns) {
 #endif
 }
 
+/* Ranks may share a core, and end at about the same time: one that only spun would
+ * keep it beyond the end of another. */
+static void yield_until(int64_t end) {
+  while (clock_ns() < end) {
+    (void)sched_yield();
+  }
+}
+
 static void sleep_until(int64_t end) {
-  const int64_t wake = end - SPIN_NS;
+  const int64_t wake = end - EARLY_NS;
   const struct timespec at = {.tv_sec = (time_t)(wake / SECOND_NS),
                               .tv_nsec = (long)(wake % SECOND_NS)};
   if (wake > clock_ns()) {
@@ -54,7 +62,7 @@ static void sleep_until(int64_t end) {
     }
     (void)set_slack(slack);
   }
-  spin_until(end);
+  yield_until(end);
 }
 
 static enum weft_status take_virtual(struct weft_cost_stage *cost, struct weft_stage_call *call,
