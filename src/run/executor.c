@@ -49,6 +49,9 @@ enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_r
   if (limit > 0 && executor->now - executor->last_progress >= limit) {
     return fail_stalled(executor, error);
   }
+  if (phase == WEFT_PHASE_COMPUTE && ready_at == 0) { /* no message will wake us */
+    ready_at = weft_executor_ask_at(executor, executor->board->since);
+  }
   const int64_t deadline = limit > 0 ? executor->last_progress + limit : WEFT_TIME_NEVER;
   executor->wake_at = ready_at > 0 && ready_at < deadline ? ready_at : deadline;
   if (executor->collective_running && executor->collective_ready_at < executor->wake_at) {

@@ -158,8 +158,15 @@ static inline void weft_executor_read_clock(struct weft_executor *executor) {
   executor->now = executor->transport->ops->now(executor->transport);
 }
 
+/* When to ask again what does not say when it will be done: often at first, then
+ * ever less, so that it is noticed at most 1/64 of its time too late. */
+static inline int64_t weft_executor_ask_at(const struct weft_executor *executor, int64_t begin) {
+  return executor->now + 1 + (executor->now - begin) / 64;
+}
+
 /* The rank has to wait: says so on its board, and when to look again. Returns
- * WEFT_IN_PROGRESS, or the error of a stall. `wants` is what would end it. */
+ * WEFT_IN_PROGRESS, or the error of a stall. `wants` is what would end it;
+ * `ready_at` when it will be over, 0: not known. */
 enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_rank_phase phase,
                                      uint32_t peer, struct weft_action wants, int64_t ready_at,
                                      struct weft_error *error);

@@ -74,7 +74,8 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
     executor->collective_running = status == WEFT_IN_PROGRESS;
     if (status == WEFT_IN_PROGRESS) {
       const int64_t ready_at = executor->collective_call.ready_at;
-      executor->collective_ready_at = ready_at > 0 ? ready_at : WEFT_TIME_NEVER;
+      executor->collective_ready_at =
+          ready_at > 0 ? ready_at : weft_executor_ask_at(executor, executor->collective_begin);
       return WEFT_OK;
     }
     executor->collective_done++;
