@@ -386,6 +386,10 @@ static enum weft_status greet(struct weft_pipeline *pipeline, struct weft_error 
 
 static enum weft_status end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_step_result *result = &pipeline->result;
+  if (pipeline->want_outputs &&
+      weft_outputs_merge(&pipeline->outputs, pipeline->merges, &result->outputs, error) < 0) {
+    return give_up(pipeline, pipeline->transport->rank, error);
+  }
   if (pipeline->want_losses) {
     result->loss_count = pipeline->last_row->program->microbatch_count;
     result->losses = pipeline->losses;
@@ -393,9 +397,7 @@ static enum weft_status end_step(struct weft_pipeline *pipeline, struct weft_err
   pipeline->state = READY;
   pipeline->step++;
   WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_DONE);
-  return pipeline->want_outputs
-             ? weft_outputs_merge(&pipeline->outputs, pipeline->merges, &result->outputs, error)
-             : WEFT_OK;
+  return WEFT_OK;
 }
 
 static bool is_interrupted(const struct weft_pipeline *pipeline) {
