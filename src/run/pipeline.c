@@ -426,7 +426,9 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
   if (!pipeline->greeted) {
     status = greet(pipeline, error);
     if (status != WEFT_OK) {
-      return status < 0 && pipeline->state != FAILED ? follow(pipeline, error) : status;
+      return status < 0 && pipeline->state != FAILED
+                 ? give_up(pipeline, pipeline->transport->rank, error)
+                 : status;
     }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
@@ -438,7 +440,12 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
 }
 
 enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_error *error) {
-  return pipeline->transport->ops->wait(pipeline->transport, pipeline->executor.wake_at, error);
+  struct weft_transport *transport = pipeline->transport;
+  struct weft_error unheard;
+  error = error != NULL ? error : &unheard;
+  const enum weft_status status =
+      transport->ops->wait(transport, pipeline->executor.wake_at, error);
+  return status < 0 && pipeline->state == RUNNING ? follow(pipeline, error) : status;
 }
 
 static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
