@@ -37,6 +37,7 @@ struct channel {
   uint64_t bytes_max;
   struct flight_queue sent;
   struct flight_queue posted; /* receives: only `message` counts */
+  struct weft_random random;  /* of delays: who was woken when must not change them */
   int64_t free_at;            /* the channel is occupied until then */
   int64_t last_arrival;
 };
@@ -195,6 +196,8 @@ static enum weft_status find_channel(struct weft_loopback *world,
       return weft_fail_memory(error, sizeof **channel);
     }
     (*channel)->number = end->channel;
+    (*channel)->random.state = world->options.seed;
+    (*channel)->random.state = weft_random_next(&(*channel)->random) ^ end->channel;
     (*channel)->sender = (*channel)->receiver = UINT32_MAX;
     (*channel)->bytes_max = end->bytes_max;
   }
@@ -280,9 +283,9 @@ static enum weft_status fail_channel(const struct endpoint *endpoint, uint32_t n
 
 /* ---- Messages ---- */
 
-static int64_t random_delay(struct weft_loopback *world) {
+static int64_t random_delay(const struct weft_loopback *world, struct channel *channel) {
   const int64_t max = world->options.delay_ticks_max;
-  return max > 0 ? (int64_t)(weft_random_next(&world->random) % ((uint64_t)max + 1)) : 0;
+  return max > 0 ? (int64_t)(weft_random_next(&channel->random) % ((uint64_t)max + 1)) : 0;
 }
 
 static enum weft_status loopback_send(struct weft_transport *transport, uint32_t number,
@@ -303,7 +306,7 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
   }
   const int64_t begin = world->now > channel->free_at ? world->now : channel->free_at;
   channel->free_at = begin + world->options.occupied_ticks;
-  int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world);
+  int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world, channel);
   arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
   channel->last_arrival = arrival;
   (void)queue_push(&channel->sent, (struct flight){message, begin, arrival});
