@@ -26,7 +26,7 @@ static struct weft_failure blame(struct boards *boards, uint32_t reporter) {
   struct weft_failure now = {.rank = 77}, later = {.rank = 78};
   struct weft_hang hang;
   struct weft_error error;
-  weft_hang_blame_now(&boards->transport, reporter, &now);
+  weft_hang_blame_now(&boards->transport, NULL, WEFT_COMM_POSTED, reporter, &now);
   assert_int_equal(weft_hang_take(NULL, &boards->transport, &hang, &error), WEFT_OK);
   weft_hang_blame(&hang, reporter, &later);
   weft_hang_finish(&hang);

@@ -32,7 +32,8 @@ static void show_phase(struct weft_executor *executor, enum weft_rank_phase phas
 
 static enum weft_status fail_stalled(struct weft_executor *executor, struct weft_error *error) {
   struct weft_failure failure;
-  weft_hang_blame_now(executor->transport, executor->transport->rank, &failure);
+  weft_hang_blame_now(executor->transport, executor->row->program, executor->options->comm,
+                      executor->transport->rank, &failure);
   executor->transport->ops->fail(executor->transport, &failure);
   if (error != NULL) {
     *error = failure.error;

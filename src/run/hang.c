@@ -19,6 +19,7 @@ void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand 
   stand->phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_AWAY;
   stand->peer = __atomic_load_n(&board->peer, __ATOMIC_RELAXED);
   stand->step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
+  stand->cell = __atomic_load_n(&board->cell, __ATOMIC_RELAXED);
   stand->action = weft_hang_action_of(__atomic_load_n(&board->action, __ATOMIC_RELAXED));
   stand->wants = weft_hang_action_of(__atomic_load_n(&board->wants, __ATOMIC_RELAXED));
   stand->since = __atomic_load_n(&board->since, __ATOMIC_RELAXED);
@@ -45,7 +46,7 @@ static void take_rank(const struct weft_rank_board *board, struct weft_hang_rank
   *rank = (struct weft_hang_rank){.phase = stand.phase,
                                   .peer = stand.peer,
                                   .step = stand.step,
-                                  .cell = __atomic_load_n(&board->cell, __ATOMIC_RELAXED),
+                                  .cell = stand.cell,
                                   .action = stand.action,
                                   .wants = stand.wants,
                                   .since = stand.since};

@@ -42,8 +42,10 @@ void weft_hang_finish(struct weft_hang *hang);
 void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter, struct weft_failure *failure);
 
 /* The same straight from the boards, without a copy: for a rank whose patience
- * has run out, which must not allocate. */
-void weft_hang_blame_now(struct weft_transport *transport, uint32_t reporter,
-                         struct weft_failure *failure);
+ * has run out, which must not allocate. With the program that the ranks run
+ * (NULL: not known) a rank that waits for what has been done is found too: it is
+ * slow, or its network is. Linear in the program then. */
+void weft_hang_blame_now(struct weft_transport *transport, const struct weft_program *program,
+                         enum weft_run_comm comm, uint32_t reporter, struct weft_failure *failure);
 
 #endif

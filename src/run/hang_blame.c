@@ -24,6 +24,8 @@ enum {
 struct view {
   const struct weft_hang *hang;
   struct weft_transport *transport;
+  const struct weft_program *program; /* NULL: not known */
+  enum weft_run_comm comm;
   uint32_t rank_count;
   int64_t now;
   bool nanoseconds;
@@ -40,6 +42,7 @@ static void look(const struct view *view, uint32_t rank, struct weft_hang_stand 
   *stand = (struct weft_hang_stand){.phase = seen->phase,
                                     .peer = seen->peer,
                                     .step = seen->step,
+                                    .cell = seen->cell,
                                     .action = seen->action,
                                     .wants = seen->wants,
                                     .since = seen->since,
@@ -62,15 +65,72 @@ static uint32_t find_absent(struct view *view, uint64_t step) {
   return view->absent;
 }
 
+/* Whether one of the ops on the action's stage and microbatch is done, parts of
+ * overlaps included: before `cell` in the rank's row. */
+static bool is_done(const struct weft_program *program, uint32_t rank, uint32_t ops,
+                    struct weft_action action, uint64_t cell) {
+  uint64_t at = program->row_begin[rank];
+  const uint64_t end = program->row_begin[rank + 1];
+  for (uint64_t k = 0; k < cell && at < end; k++) {
+    const uint64_t next = at + weft_cell_records(&program->actions[at]);
+    for (; at < next; at++) {
+      const struct weft_action found = program->actions[at];
+      if (weft_op_in(found.op, ops) && found.stage == action.stage &&
+          found.microbatch == action.microbatch) {
+        return true;
+      }
+    }
+  }
+  return false;
+}
+
+/* What shows that a wanted action is done. Where receives are only posted, that
+ * is the computation that needs the message. */
+static uint32_t signs_of(const struct view *view, struct weft_action wanted) {
+  if (view->comm != WEFT_COMM_POSTED || !weft_op_in(wanted.op, WEFT_OPS_RECV)) {
+    return WEFT_OP_BIT(wanted.op);
+  }
+  return wanted.op == WEFT_OP_RECV_F ? WEFT_OP_BIT(WEFT_OP_F) : WEFT_OPS_GRADIENT;
+}
+
+/* Whether a rank waits for what its peer has done: for a message that is under
+ * way, or because it does not look. Nobody else is to blame then. */
+static bool waits_for_nothing(const struct view *view, const struct weft_hang_stand *stand) {
+  struct weft_hang_stand peer;
+  if (view->program == NULL || view->program->rank_count != view->rank_count ||
+      stand->peer >= view->rank_count || stand->wants.op == WEFT_OP_IDLE) {
+    return false;
+  }
+  look(view, stand->peer, &peer);
+  if (peer.phase == WEFT_PHASE_AWAY || peer.phase == WEFT_PHASE_GREETING ||
+      peer.step != stand->step) {
+    return peer.step > stand->step;
+  }
+  /* Two that meet: the message is out, and the one that receives it does not see it. */
+  const bool meets = stand->phase == WEFT_PHASE_RECEIVE && peer.phase == WEFT_PHASE_SEND &&
+                     peer.wants.op != WEFT_OP_IDLE && weft_action_equal(peer.action, stand->wants);
+  return meets ||
+         is_done(view->program, stand->peer, signs_of(view, stand->wants), stand->wants, peer.cell);
+}
+
+/* Whether a rank has come to the handshake. */
+static bool has_come(const struct view *view, uint32_t rank) {
+  struct weft_hang_stand stand;
+  look(view, rank, &stand);
+  return stand.phase != WEFT_PHASE_AWAY && stand.phase != WEFT_PHASE_FAILED;
+}
+
 static uint32_t next_of(struct view *view, uint32_t rank) {
   struct weft_hang_stand stand;
   look(view, rank, &stand);
-  const bool waits = stand.phase == WEFT_PHASE_RECEIVE || stand.phase == WEFT_PHASE_SEND ||
-                     stand.phase == WEFT_PHASE_GREETING;
-  if (waits && stand.peer < view->rank_count) {
-    return stand.peer;
+  const bool has_peer = stand.peer < view->rank_count;
+  switch (stand.phase) {
+    case WEFT_PHASE_RECEIVE:
+    case WEFT_PHASE_SEND: return has_peer && !waits_for_nothing(view, &stand) ? stand.peer : NOBODY;
+    case WEFT_PHASE_GREETING:
+      return has_peer && !has_come(view, stand.peer) ? stand.peer : find_absent(view, stand.step);
+    default: return NOBODY;
   }
-  return stand.phase == WEFT_PHASE_GREETING ? find_absent(view, stand.step) : NOBODY;
 }
 
 /* ---- The way ---- */
@@ -189,7 +249,13 @@ static void say_state(struct line *line, const struct view *view,
     default:
       say(line, "waits");
       say_where(line, stand);
-      say(line, " since %s, for nobody that is known", time);
+      say(line, " since %s", time);
+      if (waits_for_nothing(view, stand)) {
+        say(line, " for rank %" PRIu32 " (%s), which has done that", stand->peer,
+            weft_hang_action(stand->wants, action));
+      } else {
+        say(line, ", for nobody that is known");
+      }
   }
 }
 
@@ -332,6 +398,13 @@ static void hint_for(struct line *hint, const struct view *view, uint32_t report
       say(hint, "every rank has come to the handshake: look at the network between them");
       break;
     default:
+      if (waits_for_nothing(view, &stand)) {
+        say(hint,
+            "rank %" PRIu32 " is slow or stuck, or the network between it and rank %" PRIu32
+            " is; if it is only slow, a larger stall_limit gives it time",
+            culprit, stand.peer);
+        break;
+      }
       say(hint,
           "look at rank %" PRIu32 "'s row of the program: 'weft verify' shows whether it can end",
           culprit);
@@ -406,9 +479,11 @@ void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter,
   (void)weft_hang_judge(hang, reporter, failure);
 }
 
-void weft_hang_blame_now(struct weft_transport *transport, uint32_t reporter,
-                         struct weft_failure *failure) {
+void weft_hang_blame_now(struct weft_transport *transport, const struct weft_program *program,
+                         enum weft_run_comm comm, uint32_t reporter, struct weft_failure *failure) {
   struct view view = {.transport = transport,
+                      .program = program,
+                      .comm = comm,
                       .rank_count = transport->rank_count,
                       .now = transport->ops->now(transport),
                       .nanoseconds = weft_hang_is_real_time(transport),

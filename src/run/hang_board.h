@@ -9,6 +9,7 @@ struct weft_hang_stand {
   enum weft_rank_phase phase;
   uint32_t peer;
   uint64_t step;
+  uint64_t cell;
   struct weft_action action;
   struct weft_action wants;
   int64_t since;
