@@ -1,0 +1,427 @@
+/* Running a trial; see support_trial.h. */
+#include "support_trial.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+
+enum { TURNS_MAX = 1000000 };
+
+static void complain(struct trial *trial, const char *format, ...) WEFT_PRINTF(2, 3);
+
+/* The first complaint stays. */
+static void complain(struct trial *trial, const char *format, ...) {
+  if (trial->complaint[0] == '\0') {
+    va_list arguments;
+    va_start(arguments, format);
+    (void)vsnprintf(trial->complaint, sizeof trial->complaint, format, arguments);
+    va_end(arguments);
+  }
+}
+
+static void mix(struct trial *trial, uint64_t value) {
+  trial->hash = (trial->hash ^ value) * UINT64_C(0x100000001b3);
+  trial->hash ^= trial->hash >> 29;
+}
+
+/* ---- Memory ---- */
+
+static bool runs_out(const struct trial *trial) {
+  const struct trial_plan *plan = trial->plan;
+  switch (plan->fault) {
+    case FAULT_MEMORY_ONCE:
+    case FAULT_MEMORY_SILENT: return trial->allocations == plan->when;
+    case FAULT_MEMORY_GONE: return trial->allocations >= plan->when;
+    default: return false;
+  }
+}
+
+static void *reallocate(void *context, void *pointer, size_t old_size, size_t new_size) {
+  struct trial *trial = context;
+  if (new_size > old_size) { /* a block that stays too large is nobody's trouble */
+    trial->allocations++;
+    if (runs_out(trial)) {
+      trial->was_out_of_memory = true;
+      return NULL;
+    }
+  }
+  const struct weft_allocator *memory = &trial->memory.allocator;
+  return memory->reallocate(memory->context, pointer, old_size, new_size);
+}
+
+/* ---- Stages ---- */
+
+static void make_stages(struct trial *trial) {
+  const struct trial_plan *plan = trial->plan;
+  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+    struct fault_stage *stage = &trial->stages[s];
+    uint32_t count;
+    float *parameters = weft_linear_stage_parameters(plan->model.stages[s], &count);
+    memcpy(parameters, plan->parameters[s], count * sizeof(float));
+    weft_cost_stage_init(&trial->costs[s], WEFT_COST_VIRTUAL);
+    memcpy(trial->costs[s].times, plan->cost_times, sizeof plan->cost_times);
+    fault_stage_init(stage, plan->has_cost_stages ? &trial->costs[s].stage : plan->model.bases[s],
+                     plan->seed + s);
+    stage->time_max = plan->has_cost_stages ? 0 : plan->stage_time_max;
+    stage->is_quiet = plan->is_quiet;
+    trial->bases[s] = &stage->stage;
+  }
+  struct fault_stage *victim = &trial->stages[plan->victim_stage];
+  victim->fail_at = plan->fault == FAULT_STAGE_FAILS ? plan->when : 0;
+  victim->never_at = plan->fault == FAULT_STAGE_NEVER_ENDS ? plan->when : 0;
+  victim->long_at = plan->fault == FAULT_SLOW_STAGE ? plan->when : 0;
+  victim->long_time = plan->amount;
+}
+
+/* ---- Ends ---- */
+
+static void end_rank(struct trial_rank *rank, enum weft_status status) {
+  rank->runs = false;
+  rank->status = status;
+}
+
+/* As a rank's main function would: its own trouble becomes everybody's. */
+static void tell(struct trial_rank *rank, enum weft_status status) {
+  struct weft_failure failure = {.rank = rank->rank, .error = rank->error};
+  struct weft_transport *endpoint = weft_loopback_endpoint(rank->trial->world, rank->rank);
+  if (rank->trial->plan->fault == FAULT_MEMORY_SILENT) {
+    rank->is_lost = true;
+    end_rank(rank, status);
+    return;
+  }
+  endpoint->ops->fail(endpoint, &failure);
+  (void)endpoint->ops->failed(endpoint, &failure);
+  rank->error = failure.error;
+  end_rank(rank, failure.error.status);
+}
+
+/* ---- Creation ---- */
+
+static bool is_interrupted(void *context) {
+  struct trial_rank *rank = context;
+  const struct trial_plan *plan = rank->trial->plan;
+  rank->questions++;
+  return plan->fault == FAULT_INTERRUPTED && plan->victim == rank->rank &&
+         rank->questions >= plan->when;
+}
+
+static bool needs_chaos(const struct trial_plan *plan, uint32_t rank) {
+  switch (plan->fault) {
+    case FAULT_DELAY: return true;
+    case FAULT_SLOW_WITHIN:
+    case FAULT_SLOW_BEYOND:
+    case FAULT_HEADER:
+    case FAULT_PAYLOAD:
+    case FAULT_DEATH: return rank == plan->victim;
+    default: return false;
+  }
+}
+
+static enum weft_status make_transport(struct trial_rank *rank) {
+  const struct trial_plan *plan = rank->trial->plan;
+  const bool is_slow = plan->fault == FAULT_SLOW_WITHIN || plan->fault == FAULT_SLOW_BEYOND;
+  const bool damages = plan->fault == FAULT_HEADER || plan->fault == FAULT_PAYLOAD;
+  const struct weft_chaos_options options = {
+      .seed = plan->seed,
+      .delay_max = plan->fault == FAULT_DELAY ? plan->amount : 0,
+      .damage_receive = damages ? plan->when : 0,
+      .damage_payload = plan->fault == FAULT_PAYLOAD,
+      .die_at = plan->fault == FAULT_DEATH ? plan->when : 0,
+      .slow_by = is_slow ? plan->amount : 0};
+  rank->transport = weft_loopback_endpoint(rank->trial->world, rank->rank);
+  return needs_chaos(plan, rank->rank) ? weft_chaos_create(&rank->trial->allocator, rank->transport,
+                                                           &options, &rank->transport, &rank->error)
+                                       : WEFT_OK;
+}
+
+static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t stall_limit) {
+  struct trial *trial = rank->trial;
+  const struct trial_plan *plan = trial->plan;
+  const bool is_odd = rank->rank == plan->victim;
+  struct weft_pipeline_options options = weft_pipeline_options_default();
+  const bool is_named = plan->named.schedule != NULL;
+  options.plan = is_named ? weft_plan_named : weft_plan_fixed;
+  options.plan_context = is_named ? (void *)&trial->named : (void *)&trial->fixed;
+  if (plan->fault == FAULT_PROGRAM && is_odd) {
+    options.plan = weft_plan_fixed;
+    options.plan_context = &trial->other;
+  }
+  options.configuration = plan->fault == FAULT_CONFIGURATION && is_odd ? plan->when : 0;
+  options.microbatch_count = plan->program->microbatch_count;
+  options.stages = trial->bases;
+  options.stage_count = plan->program->stage_count;
+  options.boundaries = &plan->model.boundary;
+  options.boundary_count = 1;
+  options.comm = plan->comm;
+  options.stall_limit = stall_limit >= 0 ? stall_limit : plan->stall_limit;
+  options.check_payloads = plan->checks_payloads;
+  options.interrupted = is_interrupted;
+  options.interrupted_context = rank;
+  return options;
+}
+
+static void create_rank(struct trial_rank *rank, int64_t stall_limit) {
+  const struct weft_pipeline_options options = options_of(rank, stall_limit);
+  enum weft_status status = make_transport(rank);
+  if (status == WEFT_OK) {
+    status = weft_pipeline_create(&rank->trial->allocator, rank->transport, &options,
+                                  &rank->pipeline, &rank->error);
+  }
+  if (status < 0) {
+    tell(rank, status);
+    return;
+  }
+  rank->runs = true;
+}
+
+/* ---- Steps ---- */
+
+static bool has_last_stage(const struct trial_rank *rank) {
+  const struct trial_plan *plan = rank->trial->plan;
+  return plan->rank_of[plan->program->stage_count - 1] == rank->rank;
+}
+
+static bool is_odd_one(const struct trial_rank *rank) {
+  return rank->trial->plan->fault == FAULT_OTHER_MICROBATCHES &&
+         rank->trial->plan->victim == rank->rank;
+}
+
+static void begin_step(struct trial_rank *rank) {
+  struct trial *trial = rank->trial;
+  const struct trial_plan *plan = trial->plan;
+  const bool last = has_last_stage(rank);
+  const struct weft_batch batch = {.microbatch_count = is_odd_one(rank)
+                                                           ? plan->other_microbatches
+                                                           : plan->program->microbatch_count,
+                                   .inputs = &trial->inputs,
+                                   .input_count = 1,
+                                   .targets = &trial->targets,
+                                   .target_count = 1,
+                                   .want_losses = last,
+                                   .want_outputs = last};
+  if (plan->fault == FAULT_ABSENT && plan->victim == rank->rank) {
+    rank->is_lost = true;
+    end_rank(rank, WEFT_ERR_CANCELLED);
+    return;
+  }
+  const enum weft_status status =
+      weft_pipeline_begin(rank->pipeline, !plan->is_eval[rank->steps_done], &batch, &rank->error);
+  if (status < 0) {
+    tell(rank, status);
+    return;
+  }
+  rank->progress = weft_loopback_now(trial->world);
+  weft_loopback_wake(trial->world, rank->rank);
+}
+
+static void check_gradients(struct trial_rank *rank) {
+  struct trial *trial = rank->trial;
+  const struct trial_plan *plan = trial->plan;
+  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+    uint32_t count;
+    if (plan->rank_of[s] != rank->rank) {
+      continue;
+    }
+    if (!linear_gradients_equal(&plan->model, s, &plan->expected[rank->steps_done])) {
+      complain(trial, "step %u: wrong gradients of stage %u", rank->steps_done, s);
+    }
+    trial_learn(plan->model.stages[s], weft_linear_stage_gradients(plan->model.stages[s], &count));
+  }
+}
+
+static void check_outputs(struct trial_rank *rank) {
+  struct trial *trial = rank->trial;
+  const struct trial_plan *plan = trial->plan;
+  const struct linear_result *expected = &plan->expected[rank->steps_done];
+  const uint32_t m = plan->program->microbatch_count;
+  struct weft_step_result result;
+  weft_pipeline_result(rank->pipeline, &result);
+  if (result.loss_count != m ||
+      memcmp(result.losses, expected->losses, m * sizeof *result.losses) != 0) {
+    complain(trial, "step %u: wrong losses", rank->steps_done);
+  }
+  if (result.outputs.count != 1 || result.outputs.items[0].shape.dims[0] != plan->model.rows ||
+      memcmp(result.outputs.items[0].data, expected->outputs,
+             (size_t)plan->model.rows * plan->model.width * sizeof(float)) != 0) {
+    complain(trial, "step %u: wrong outputs", rank->steps_done);
+  }
+}
+
+static void end_step(struct trial_rank *rank) {
+  const struct trial_plan *plan = rank->trial->plan;
+  if (!plan->has_cost_stages && !is_odd_one(rank)) {
+    if (!plan->is_eval[rank->steps_done]) {
+      check_gradients(rank);
+    }
+    if (has_last_stage(rank)) {
+      check_outputs(rank);
+    }
+  }
+  rank->steps_done++;
+  if (rank->steps_done == plan->steps) {
+    end_rank(rank, WEFT_OK);
+  } else {
+    begin_step(rank);
+  }
+}
+
+/* ---- Turns ---- */
+
+static void watch_wait(struct trial_rank *rank) {
+  struct trial *trial = rank->trial;
+  const int64_t now = weft_loopback_now(trial->world);
+  const uint64_t actions = weft_pipeline_actions_done(rank->pipeline);
+  const int64_t waited = now - rank->progress;
+  trial->longest_wait = waited > trial->longest_wait ? waited : trial->longest_wait;
+  if (actions != rank->actions) {
+    rank->actions = actions;
+    rank->progress = now;
+  }
+}
+
+static void take_turn(struct trial_rank *rank) {
+  struct trial *trial = rank->trial;
+  const struct trial_plan *plan = trial->plan;
+  if (plan->fault == FAULT_FROZEN && plan->victim == rank->rank && rank->advances >= plan->when) {
+    rank->is_lost = true;
+    end_rank(rank, WEFT_ERR_CANCELLED);
+    return;
+  }
+  rank->advances++;
+  const enum weft_status status = weft_pipeline_advance(rank->pipeline, &rank->error);
+  mix(trial, rank->rank);
+  mix(trial, (uint64_t)weft_loopback_now(trial->world));
+  mix(trial, (uint64_t)(int64_t)status);
+  watch_wait(rank);
+  if (status == WEFT_IN_PROGRESS) {
+    struct weft_error error;
+    if (weft_pipeline_wait(rank->pipeline, &error) != WEFT_OK) {
+      complain(trial, "waiting fails: %s", error.message);
+    }
+  } else if (status == WEFT_OK) {
+    end_step(rank);
+  } else {
+    rank->is_lost = plan->fault == FAULT_DEATH && plan->victim == rank->rank &&
+                    strncmp(rank->error.message, "chaos:", 6) == 0;
+    end_rank(rank, status);
+  }
+}
+
+static bool anybody_runs(const struct trial *trial) {
+  for (uint32_t r = 0; r < trial->rank_count; r++) {
+    if (trial->ranks[r].runs) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void take_turns(struct trial *trial) {
+  while (anybody_runs(trial)) {
+    struct weft_error error;
+    uint32_t next;
+    if (++trial->turns > TURNS_MAX) {
+      complain(trial, "it does not end: %d turns, tick %" PRId64, TURNS_MAX,
+               weft_loopback_now(trial->world));
+      return;
+    }
+    if (weft_loopback_next(trial->world, &next, &error) < 0) {
+      complain(trial, "it came to a stop: %s", error.message);
+      return;
+    }
+    if (trial->ranks[next].runs) {
+      take_turn(&trial->ranks[next]);
+    }
+  }
+}
+
+/* ---- The whole ---- */
+
+static void mix_events(struct trial *trial, const struct weft_pipeline *pipeline) {
+  struct weft_event events[512];
+  uint64_t count;
+  weft_pipeline_events(pipeline, events, 512, &count);
+  mix(trial, count);
+  for (uint64_t k = 0; k < count && k < 512; k++) {
+    mix(trial, events[k].record);
+    mix(trial, (uint64_t)events[k].begin);
+    mix(trial, (uint64_t)events[k].end);
+  }
+}
+
+static void look_back(struct trial *trial) {
+  struct weft_transport *endpoint = weft_loopback_endpoint(trial->world, 0);
+  trial->has_failure = endpoint->ops->failed(endpoint, &trial->failure);
+  for (uint32_t r = 0; r < trial->rank_count; r++) {
+    if (trial->ranks[r].pipeline != NULL) {
+      mix_events(trial, trial->ranks[r].pipeline);
+    }
+  }
+  for (uint32_t s = 0; s < trial->plan->program->stage_count; s++) {
+    if (trial->stages[s].mistrust != NULL) {
+      complain(trial, "stage %u: %s", s, trial->stages[s].mistrust);
+    }
+  }
+}
+
+static void close_all(struct trial *trial) {
+  const uint32_t first = (uint32_t)(trial->plan->seed % trial->rank_count);
+  for (uint32_t r = 0; r < trial->rank_count; r++) { /* in no particular order */
+    weft_pipeline_destroy(trial->ranks[(first + r) % trial->rank_count].pipeline);
+  }
+  for (uint32_t r = 0; r < trial->rank_count; r++) {
+    struct weft_transport *transport = trial->ranks[r].transport;
+    if (transport != NULL) {
+      transport->ops->destroy(transport);
+    }
+  }
+  weft_loopback_destroy(trial->world);
+}
+
+static void prepare(struct trial *trial, const struct trial_plan *plan) {
+  memset(trial, 0, sizeof *trial);
+  trial->plan = plan;
+  test_memory_init(&trial->memory);
+  trial->allocator = (struct weft_allocator){.reallocate = reallocate, .context = trial};
+  trial->named = plan->named;
+  trial->named.allocator = &trial->allocator;
+  trial->named.lower = &plan->lower;
+  trial->fixed = (struct weft_fixed_plan){
+      .allocator = &trial->allocator, .program = plan->program, .lower = &plan->lower};
+  trial->other = trial->fixed;
+  trial->other.program = plan->other_program;
+  trial->inputs = linear_model_inputs(&plan->model);
+  trial->targets = linear_model_targets(&plan->model);
+  make_stages(trial);
+}
+
+static void run_ranks(struct trial *trial, int64_t stall_limit) {
+  trial->rank_count = trial->plan->program->rank_count;
+  for (uint32_t r = 0; r < trial->rank_count; r++) {
+    trial->ranks[r].trial = trial;
+    trial->ranks[r].rank = r;
+    create_rank(&trial->ranks[r], stall_limit);
+  }
+  for (uint32_t r = 0; r < trial->rank_count; r++) {
+    if (trial->ranks[r].runs) {
+      begin_step(&trial->ranks[r]);
+    }
+  }
+  take_turns(trial);
+  look_back(trial);
+  close_all(trial);
+}
+
+void trial_run(struct trial *trial, const struct trial_plan *plan, int64_t stall_limit) {
+  struct weft_error error;
+  prepare(trial, plan);
+  if (weft_loopback_create(&trial->allocator, &plan->network, &trial->world, &error) == WEFT_OK) {
+    run_ranks(trial, stall_limit);
+  } else if (!trial->was_out_of_memory) {
+    complain(trial, "no world: %s", error.message);
+  }
+  if (trial->memory.blocks != 0 || trial->memory.bytes != 0) {
+    complain(trial, "%zu blocks are left behind", trial->memory.blocks);
+  }
+}
