@@ -40,6 +40,9 @@ void draft_insert(struct draft *draft, uint32_t rank, size_t index,
                   const struct weft_action *records, size_t count) {
   struct draft_row *row = &draft->rows[rank];
   assert(rank < draft->rank_count && index <= row->count);
+  if (count == 0) { /* `records` may be NULL */
+    return;
+  }
   row_reserve(row, count);
   memmove(row->records + index + count, row->records + index,
           (row->count - index) * sizeof *records);

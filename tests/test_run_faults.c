@@ -142,6 +142,16 @@ static const char *judge_failure(const struct trial *trial) {
   }
 }
 
+/* A hand-made program may leave a rank without stages. */
+static bool has_stages(const struct trial_plan *plan, uint32_t rank) {
+  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+    if (plan->rank_of[s] == rank) {
+      return true;
+    }
+  }
+  return false;
+}
+
 /* Whether the fault has surely struck, and must have shown. */
 static bool must_fail(const struct trial *trial) {
   const struct trial_plan *plan = trial->plan;
@@ -154,8 +164,8 @@ static bool must_fail(const struct trial *trial) {
     case FAULT_MEMORY_GONE: return trial->was_out_of_memory && trial->world != NULL;
     case FAULT_CONFIGURATION:
     case FAULT_PROGRAM:
-    case FAULT_ABSENT:
-    case FAULT_OTHER_MICROBATCHES: return trial->rank_count > 1;
+    case FAULT_ABSENT: return trial->rank_count > 1;
+    case FAULT_OTHER_MICROBATCHES: return trial->rank_count > 1 && has_stages(plan, plan->victim);
     case FAULT_INTERRUPTED: return trial->ranks[plan->victim].questions >= plan->when;
     default: return false;
   }
