@@ -74,6 +74,10 @@ struct trial_plan {
 
 /* Reproduces for a seed; `fault` FAULT_COUNT: drawn too. */
 void trial_draw(struct trial_plan *plan, uint64_t seed, enum trial_fault fault);
+/* A job of a named schedule with no fault, on as many ranks as fit
+ * TRIAL_STAGES_MAX. False when there is no such schedule. */
+bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_plan *named, uint32_t m,
+                         uint64_t seed);
 void trial_plan_finish(struct trial_plan *plan);
 /* Parameters learn from gradients, so that no step repeats another. */
 void trial_learn(struct weft_linear_stage *stage, const float *gradients);

@@ -204,6 +204,30 @@ void trial_draw(struct trial_plan *plan, uint64_t seed, enum trial_fault fault) 
   plan->other_program = alter_program(plan->program, plan->victim);
 }
 
+bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_plan *named, uint32_t m,
+                         uint64_t seed) {
+  struct weft_random random = {.state = seed};
+  *plan = (struct trial_plan){.seed = seed, .fault = FAULT_NONE, .named = *named, .steps = 2};
+  plan->lower = weft_lower_options_default();
+  plan->named.lower = &plan->lower;
+  if (weft_plan_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
+    return false;
+  }
+  if (plan->program->stage_count > TRIAL_STAGES_MAX) {
+    weft_program_destroy(plan->program);
+    return false;
+  }
+  (void)snprintf(plan->name, sizeof plan->name, "%s p=%u n=%u m=%u", named->schedule, named->ranks,
+                 plan->program->stage_count, m);
+  (void)weft_placement_infer(plan->program, plan->rank_of);
+  plan->comm = (enum weft_run_comm)weft_random_below(&random, 3);
+  draw_times(plan, &random);
+  plan->has_cost_stages = false;
+  draw_model(plan, &random);
+  plan->other_program = alter_program(plan->program, 0);
+  return true;
+}
+
 void trial_plan_finish(struct trial_plan *plan) {
   for (uint32_t step = 0; step < plan->steps; step++) {
     linear_result_free(&plan->model, &plan->expected[step]);
