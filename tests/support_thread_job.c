@@ -171,10 +171,13 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
     wrap(job, world, endpoints);
   }
   if (job->on_start != NULL) {
-    job->on_start(job->on_start_context, world);
+    job->on_start(job->on_context, world);
   }
   const enum weft_status status =
       weft_threads_run(world, job->delay_max > 0 ? endpoints : NULL, rank_main, job, error);
+  if (job->on_end != NULL) {
+    job->on_end(job->on_context);
+  }
   for (uint32_t r = 0; r < p; r++) {
     if (endpoints[r] != NULL) {
       endpoints[r]->ops->destroy(endpoints[r]);

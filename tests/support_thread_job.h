@@ -26,8 +26,10 @@ struct thread_job {
   enum weft_status leaving; /* what it returns instead of its step; WEFT_OK: silently */
   bool (*interrupted)(void *context);
   void *interrupted_context;
-  void (*on_start)(void *context, struct weft_threads *world); /* or NULL */
-  void *on_start_context;
+  /* Before the ranks begin and after they have ended, or NULL. */
+  void (*on_start)(void *context, struct weft_threads *world);
+  void (*on_end)(void *context);
+  void *on_context;
 
   /* out */
   struct thread_job_rank ranks[THREAD_JOB_RANKS_MAX];

@@ -15,16 +15,7 @@
 
 #include "support_trial.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SEEDS 4000u
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SEEDS 4000u
-#endif
-#endif
-#ifndef SEEDS
 #define SEEDS 20000u
-#endif
 
 enum { REPLAY_EVERY = 16, COMPLAINTS_MAX = 8 };
 
