@@ -35,7 +35,7 @@ build_changed() {
     blocks "c $file" >"$file"
   done
   blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace - &&
-    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DWEFT_TESTS=OFF &&
+    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DWEFT_TESTS=OFF -DWEFT_TRAINER=OFF &&
     cmake --build build --target weft_command &&
     ln -s "$scratch/tree/build/weft" "$scratch/bin/weft"
 }
