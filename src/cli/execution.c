@@ -126,6 +126,34 @@ uint64_t weft_cli_execution_wall_ns(const struct weft_cli_execution *execution, 
 
 /* ---- Ranks ---- */
 
+/* Of views: what they show is the program's, and lives longer. */
+static void *keep(void *context, void *pointer, size_t old_size, size_t new_size) {
+  (void)context;
+  (void)pointer;
+  (void)old_size;
+  (void)new_size;
+  return NULL;
+}
+
+/* A pipeline owns its program. A copy for each of p ranks would need p times the
+ * memory; `context` is a view of the one that is there, which nothing frees. */
+static enum weft_status lend(void *context, uint32_t microbatch_count, bool training,
+                             struct weft_program **out, struct weft_error *error) {
+  (void)microbatch_count;
+  (void)training;
+  (void)error;
+  *out = context;
+  return WEFT_OK;
+}
+
+static void make_views(struct weft_cli_execution *execution) {
+  static const struct weft_allocator keeper = {.reallocate = keep};
+  for (uint32_t r = 0; r < execution->program->rank_count; r++) {
+    execution->views[r] = *execution->program;
+    execution->views[r].allocator = &keeper;
+  }
+}
+
 enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
                                          struct weft_transport *transport,
                                          struct weft_error *error) {
@@ -134,8 +162,8 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_plan_fixed;
-  options.plan_context = &execution->plan;
+  options.plan = lend;
+  options.plan_context = &execution->views[transport->rank];
   options.microbatch_count = execution->program->microbatch_count;
   options.stages = execution->stages->bases;
   options.stage_count = execution->stages->count;
@@ -175,8 +203,9 @@ static bool make_room(struct weft_cli_execution *execution) {
   execution->makespans = allocate(execution, execution->step_count, sizeof *execution->makespans);
   execution->event_begin = allocate(execution, p + UINT64_C(1), sizeof *execution->event_begin);
   execution->pipelines = allocate(execution, p, sizeof(struct weft_pipeline *));
+  execution->views = allocate(execution, p, sizeof *execution->views);
   if (execution->rank_steps == NULL || execution->makespans == NULL ||
-      execution->event_begin == NULL || execution->pipelines == NULL) {
+      execution->event_begin == NULL || execution->pipelines == NULL || execution->views == NULL) {
     return false;
   }
   count_events(execution);
@@ -193,8 +222,7 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   if (!make_room(execution)) {
     return fail_memory(error);
   }
-  execution->plan =
-      (struct weft_fixed_plan){.allocator = execution->allocator, .program = execution->program};
+  make_views(execution);
   execution->said_ns = weft_cli_clock_ns();
   const enum weft_status status = execution->transport == WEFT_CLI_TRANSPORT_LOOPBACK
                                       ? weft_cli_execute_loopback(execution, error)
@@ -218,6 +246,7 @@ void weft_cli_execution_finish(struct weft_cli_execution *execution) {
             (execution->keeps_events ? execution->step_count : 1) * (execution->event_begin[p] + 1),
             sizeof *execution->events);
   }
+  release(execution, execution->views, p, sizeof *execution->views);
   release(execution, execution->pipelines, p, sizeof(struct weft_pipeline *));
   release(execution, execution->event_begin, p + UINT64_C(1), sizeof *execution->event_begin);
   release(execution, execution->makespans, execution->step_count, sizeof *execution->makespans);

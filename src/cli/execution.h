@@ -10,7 +10,6 @@
 #define CLI_EXECUTION_H
 
 #include <weft/net.h>
-#include <weft/plan.h>
 
 #include "cli/timed_stages.h"
 
@@ -57,7 +56,7 @@ struct weft_cli_execution {
   struct weft_transport *first;          /* endpoint of rank 0, for weft_hang_dump() */
 
   /* Its own. */
-  struct weft_fixed_plan plan;
+  struct weft_program *views; /* [rank_count]: the program, as each pipeline owns it */
   struct weft_loopback *loopback;
   struct weft_threads *threads;
   struct weft_pipeline **pipelines; /* [rank_count] */
