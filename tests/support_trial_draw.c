@@ -178,13 +178,7 @@ static void draw_fault(struct trial_plan *plan, struct weft_random *random) {
   }
 }
 
-/* Forward-only plans do not unshard (weft_plan_forward). */
 static void draw_evals(struct trial_plan *plan, struct weft_random *random) {
-  for (uint64_t k = 0; k < plan->program->action_count; k++) {
-    if (plan->program->actions[k].op == WEFT_OP_UNSHARD) {
-      return;
-    }
-  }
   for (uint32_t step = 0; step < plan->steps; step++) {
     plan->is_eval[step] = random_chance(random, 20);
   }

@@ -525,7 +525,10 @@ static void test_programs_that_are_wrong(void **state) {
   refuse("0F0,0F1,0B0\n", 1, "still has");
   refuse("0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 2,
          "(0SEND_F0): it has not been made, or was sent before");
-  refuse("0F0,0B0,0B0\n", 1, "it has been done before");
+  refuse("0F0,0SEND_F0,0RECV_B0,0B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 2,
+         "(0B0): it has been done before");
+  refuse("0UNSHARD,0F0,0F1,0B0,0REDUCE_GRAD,0B1\n", 1, "a backward of the stage stands behind it");
+  refuse("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", 1, "are reduced already");
   refuse("0F0,0W0\n", 1, "(0W0): its input gradient (I) has not been done");
   refuse("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1I0,1SEND_B0\n", 2, "still has");
   refuse("0B0,0F0\n", 1, "its forward has not been done");

@@ -47,7 +47,7 @@ static struct weft_program *lower(const struct weft_program *table,
 static struct weft_program *forward(const struct weft_program *like, uint32_t microbatch_count) {
   struct weft_program *program = NULL;
   struct weft_error error;
-  must(weft_plan_forward(NULL, like, microbatch_count, &program, &error), &error);
+  must(weft_plan_forward(NULL, like, microbatch_count, NULL, &program, &error), &error);
   return program;
 }
 
@@ -127,7 +127,8 @@ static void assert_order(const struct weft_program *program, const uint32_t *ran
 }
 
 /* Every F once, on its rank; nothing but SEND_F and RECV_F beside them, as many
- * as boundaries between ranks need; it cannot hang; slots are there. */
+ * as boundaries between ranks need, and UNSHARD and RESHARD in pairs; it cannot
+ * hang; slots are there. */
 static void assert_forward(const char *name, const struct weft_program *program,
                            const uint32_t *rank_of, uint32_t stage_count,
                            uint32_t microbatch_count) {
@@ -147,7 +148,9 @@ static void assert_forward(const char *name, const struct weft_program *program,
   assert_int_equal(counts[WEFT_OP_F], (uint64_t)stage_count * microbatch_count);
   assert_int_equal(counts[WEFT_OP_SEND_F], crossings);
   assert_int_equal(counts[WEFT_OP_RECV_F], crossings);
-  assert_int_equal(program->action_count, counts[WEFT_OP_F] + 2 * crossings);
+  assert_int_equal(program->action_count,
+                   counts[WEFT_OP_F] + 2 * crossings + 2 * counts[WEFT_OP_UNSHARD]);
+  assert_int_equal(counts[WEFT_OP_RESHARD], counts[WEFT_OP_UNSHARD]);
   assert_non_null(program->slots);
   assert_right(name, program); /* all pairs present, among other things */
   assert_order(program, rank_of);
@@ -229,10 +232,8 @@ static void check_named_eval(const struct weft_schedule_info *info, uint32_t p, 
   place(&shape, rank_of);
   assert_forward(info->name, planned, rank_of, p * shape.stages_per_rank, m);
 
-  const struct weft_lower_options options = {
-      .communicate = true, .assign_slots = true, .unshard_window = 1};
   struct weft_program *table = generate("ForwardOnly", &shape);
-  struct weft_program *by_hand = lower(table, &options);
+  struct weft_program *by_hand = lower(table, NULL);
   assert_equal_programs(planned, by_hand);
   weft_program_destroy(by_hand);
   weft_program_destroy(table);
@@ -367,7 +368,7 @@ static void forward_of_many_ranks(void **state) {
       .ranks = 1024, .stages_per_rank = 2, .microbatches = 1, .placement = WEFT_PLACEMENT_V};
   struct weft_program *like = generate("ForwardOnly", &shape);
   struct weft_program *program = forward(like, 300);
-  assert_int_equal(program->action_count, 2048 * 300 + 2 * 2046 * 300);
+  assert_int_equal(program->action_count, 2048 * (300 + 2) + 2 * 2046 * 300);
   assert_right("1024 ranks", program);
   weft_program_destroy(program);
   weft_program_destroy(like);
@@ -390,8 +391,9 @@ static void forward_refuses(void **state) {
     struct weft_program *like = parse(cases[k].csv);
     struct weft_program *program = NULL;
     struct weft_error error = {0};
-    assert_int_equal(weft_plan_forward(NULL, like, cases[k].microbatch_count, &program, &error),
-                     cases[k].status);
+    assert_int_equal(
+        weft_plan_forward(NULL, like, cases[k].microbatch_count, NULL, &program, &error),
+        cases[k].status);
     assert_null(program);
     assert_non_null(strstr(error.message, cases[k].words));
     weft_program_destroy(like);
@@ -434,6 +436,15 @@ static void fixed_refuses(const struct weft_program *program, uint32_t microbatc
   assert_non_null(strstr(error.message, words[1]));
 }
 
+/* A program without UNSHARD is evaluated without. */
+static void assert_unsharded(const struct weft_program *program, uint32_t microbatch_count) {
+  struct weft_program *eval = fixed(program, NULL, microbatch_count, false);
+  for (uint64_t i = 0; i < eval->action_count; i++) {
+    assert_int_not_equal(eval->actions[i].op, WEFT_OP_UNSHARD);
+  }
+  weft_program_destroy(eval);
+}
+
 static void check_fixed(const char *name, uint32_t p, uint32_t m) {
   const struct weft_shape shape = {.ranks = p, .microbatches = m};
   struct weft_lower_options bare = weft_lower_options_default();
@@ -450,7 +461,10 @@ static void check_fixed(const char *name, uint32_t p, uint32_t m) {
   fixed_refuses(full, m - 1);
   if (weft_schedule_find(name, NULL)->trains) {
     assert_fixed(table, NULL, m, false, eval);
-    assert_fixed(full, NULL, m, false, eval);
+    assert_fixed(full, &bare, m, false, eval); /* sharded as it is */
+    if (p > 1) {                               /* else it is a table again */
+      assert_unsharded(plain, m);
+    }
   } else {
     assert_fixed(table, NULL, m, false, full); /* the program itself */
     assert_fixed(full, NULL, m, false, full);

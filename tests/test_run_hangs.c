@@ -417,8 +417,7 @@ static bool make_subject(struct subject *subject, const struct weft_schedule_inf
  * overlaps that are none. All else is wrong data or a hang, and is refused. */
 static bool is_let_through(const struct mutant_kind *kind) {
   static const char *const names[] = {"overlap_of_one", "overlap_of_others", "drop_unshard",
-                                      "drop_reshard",   "drop_reduce_grad",  "double_reduce_grad",
-                                      "reduce_early"};
+                                      "drop_reshard", "drop_reduce_grad"};
   for (size_t k = 0; k < sizeof names / sizeof names[0]; k++) {
     if (strcmp(kind->name, names[k]) == 0) {
       return true;

@@ -41,12 +41,14 @@ WEFT_API enum weft_status weft_plan_fixed(void *context, uint32_t microbatch_cou
 
 /* The forward-only program of as many microbatches on the placement of another
  * table or program, whatever that placement is: every rank runs the forwards of
- * its stages, lowered with SEND and RECV. WEFT_ERR_INVALID when a stage has no
- * rank. */
+ * its stages. Lowered with SEND and RECV and, where `lower` says so (NULL: the
+ * default, which does), UNSHARD and RESHARD; its other passes are about backwards.
+ * WEFT_ERR_INVALID when a stage has no rank. */
 WEFT_API enum weft_status weft_plan_forward(const struct weft_allocator *allocator,
                                             const struct weft_program *like,
-                                            uint32_t microbatch_count, struct weft_program **out,
-                                            struct weft_error *error);
+                                            uint32_t microbatch_count,
+                                            const struct weft_lower_options *lower,
+                                            struct weft_program **out, struct weft_error *error);
 
 #ifdef __cplusplus
 }

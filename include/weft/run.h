@@ -204,7 +204,9 @@ struct weft_pipeline_options {
   enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
                            struct weft_program **out, struct weft_error *error);
   void *plan_context;
-  uint32_t microbatch_count; /* of the plan that is made at create; steps may have another */
+  uint32_t microbatch_count; /* of the plan that is made at create; steps may have another. Channels
+                                are made for it: with far more, a rank may have to wait for a
+                                neighbour to take a message */
 
   struct weft_stage *const *stages; /* [stage_count]; only this rank's are looked at */
   uint32_t stage_count;

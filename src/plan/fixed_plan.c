@@ -30,7 +30,12 @@ enum weft_status weft_plan_fixed(void *context, uint32_t microbatch_count, bool 
   const struct weft_program *program = plan->program;
   const bool fits = program->microbatch_count == microbatch_count;
   if (!training && (!fits || weft_program_has(program, WEFT_OPS_BACKWARD))) {
-    return weft_plan_forward(plan->allocator, program, microbatch_count, out, error);
+    struct weft_lower_options lower =
+        plan->lower != NULL ? *plan->lower : weft_lower_options_default();
+    if (program->level == WEFT_LEVEL_COMMS) { /* it says itself whether stages are sharded */
+      lower.unshard = weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD));
+    }
+    return weft_plan_forward(plan->allocator, program, microbatch_count, &lower, out, error);
   }
   if (!fits) {
     return weft_fail(error, WEFT_ERR_USAGE,

@@ -156,13 +156,15 @@ static enum weft_status order_forwards(const struct weft_allocator *allocator,
 
 enum weft_status weft_plan_forward(const struct weft_allocator *allocator,
                                    const struct weft_program *like, uint32_t microbatch_count,
+                                   const struct weft_lower_options *lower,
                                    struct weft_program **out, struct weft_error *error) {
-  const struct weft_lower_options lower = {
-      .communicate = true, .assign_slots = true, .unshard_window = 1};
+  struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
+  options.communicate = options.assign_slots = true;
+  options.merge_bw = options.reduce_grad = false;
   struct weft_program *table = NULL;
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
-  const enum weft_status status = weft_lower(allocator, table, &lower, out, error);
+  const enum weft_status status = weft_lower(allocator, table, &options, out, error);
   weft_program_destroy(table);
   return status;
 }

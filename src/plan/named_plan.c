@@ -2,6 +2,8 @@
 #include <weft/plan.h>
 
 #include "base/fail.h"
+#include "ir/action.h"
+#include "ir/program.h"
 
 /* What the forward-only program takes its placement from. A table of one
  * microbatch does: some schedules have none for so few, or so many, as an eval
@@ -39,9 +41,14 @@ enum weft_status weft_plan_named(void *context, uint32_t microbatch_count, bool 
     *out = table;
     return WEFT_OK;
   }
+  struct weft_lower_options lower =
+      plan->lower != NULL ? *plan->lower : weft_lower_options_default();
+  if (table->level == WEFT_LEVEL_COMMS) { /* it says itself whether stages are sharded */
+    lower.unshard = weft_program_has(table, WEFT_OP_BIT(WEFT_OP_UNSHARD));
+  }
   const enum weft_status status =
-      training ? weft_lower(plan->allocator, table, plan->lower, out, error)
-               : weft_plan_forward(plan->allocator, table, microbatch_count, out, error);
+      training ? weft_lower(plan->allocator, table, &lower, out, error)
+               : weft_plan_forward(plan->allocator, table, microbatch_count, &lower, out, error);
   weft_program_destroy(table);
   return status;
 }

@@ -41,6 +41,7 @@ struct weft_stage_run {
   uint32_t slot_count;
   bool whole;            /* its parameters are unsharded, in program order */
   uint64_t whole_ticket; /* ... once that many collectives are done */
+  bool reduced;          /* its gradients are, in this step */
 };
 
 /* A compute action that is being executed. */

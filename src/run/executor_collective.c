@@ -24,6 +24,16 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
   if (action->op == WEFT_OP_RESHARD && !stage->whole) {
     return fail_shard(executor, action, "the stage is sharded already", error);
   }
+  if (action->op == WEFT_OP_REDUCE_GRAD) {
+    const uint32_t last = stage->needs->last_backward;
+    if (stage->reduced || (last != WEFT_RECORD_NONE && executor->at < last)) {
+      return fail_shard(executor, action,
+                        stage->reduced ? "the stage's gradients are reduced already"
+                                       : "a backward of the stage stands behind it",
+                        error);
+    }
+    stage->reduced = true;
+  }
   executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
   if (action->op == WEFT_OP_UNSHARD) {
     stage->whole = true;

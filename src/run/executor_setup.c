@@ -9,7 +9,7 @@
 
 /* Channels hold at least this many messages, whatever the first plan needs: later
  * ones may need more. */
-enum { DEPTH_MIN = 16 };
+enum { DEPTH_MIN = 64 };
 
 static const struct weft_boundary *boundary_behind(const struct weft_pipeline_options *options,
                                                    uint32_t stage) {
