@@ -48,44 +48,12 @@ struct running {
   float max[TILE], sum[TILE];
 };
 
-WEFT_GPT_INLINE float largest(uint64_t count, const float *x, float max) {
-  float lanes[WEFT_GPT_LANES];
-  for (int k = 0; k < WEFT_GPT_LANES; k++) {
-    lanes[k] = max;
-  }
-  uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    for (int k = 0; k < WEFT_GPT_LANES; k++) {
-      lanes[k] = x[i + (uint64_t)k] > lanes[k] ? x[i + (uint64_t)k] : lanes[k];
-    }
-  }
-  for (; i < count; i++) {
-    lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
-  }
-  for (int k = 0; k < WEFT_GPT_LANES; k++) {
-    max = lanes[k] > max ? lanes[k] : max;
-  }
-  return max;
-}
-
-WEFT_GPT_INLINE float lanes_total(uint64_t count, const float *x) {
-  weft_gpt_lanes sum = {0}, part;
-  uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    weft_gpt_lanes_load(&part, x + i);
-    sum += part;
-  }
-  weft_gpt_lanes_load_some(&part, x + i, count - i);
-  sum += part;
-  return weft_gpt_lanes_sum(&sum);
-}
-
 /* One row of scores becomes exponentials, 0 where nothing is seen; y so far shrinks when
  * the largest score grows. */
 WEFT_GPT_INLINE void soften_body(bool fused, uint64_t seen, uint64_t columns, uint64_t width,
                                  float *restrict s, float *restrict max, float *restrict sum,
                                  float *restrict y) {
-  const float top = largest(seen, s, *max);
+  const float top = weft_gpt_array_max(seen, s, *max);
   for (uint64_t i = 0; i < seen; i++) {
     s[i] = weft_gpt_exp(fused, s[i] - top);
   }
@@ -93,7 +61,7 @@ WEFT_GPT_INLINE void soften_body(bool fused, uint64_t seen, uint64_t columns, ui
     s[i] = 0.0f;
   }
   const float shrink = weft_gpt_exp(fused, *max - top);
-  *sum = *sum * shrink + lanes_total(columns, s);
+  *sum = *sum * shrink + weft_gpt_array_sum(columns, s);
   *max = top;
   for (uint64_t i = 0; i < width; i++) {
     y[i] *= shrink;

@@ -3,27 +3,35 @@
  *   0.5 x (1 + tanh u) = x s,   s = 1 / (1 + e),   e = exp(-2 u),
  *
  * which needs no tanh, and loses nothing where tanh u is near -1. The derivative is
- * s + x s (1 - s) 2 u', and s (1 - s) = (e s) s, exact to rounding on both sides. */
+ * s + x s (1 - s) 2 u', and s (1 - s) = (e s) s, exact to rounding on both sides. Beyond
+ * |x| = 10, s is 0 or 1 as far as floats go, so x is cut off there before its cube. */
 #include "gpt/kernels.h"
 #include "gpt/lanes.h"
 
 static const float slope = 1.5957691216057308f;  /* 2 sqrt(2 / pi) */
 static const float cubic = 0.07135481627260025f; /* that, times 0.044715 */
 
+WEFT_GPT_INLINE float near_zero(float x) {
+  const float high = x > 10.0f ? 10.0f : x;
+  return high < -10.0f ? -10.0f : high;
+}
+
+/* e, for |x| <= 10. */
 WEFT_GPT_INLINE float gelu_exp(bool fused, float x) {
   return weft_gpt_exp(fused, -x * weft_gpt_multiply_add(fused, cubic, x * x, slope));
 }
 
 WEFT_GPT_INLINE void gelu_body(bool fused, uint64_t count, const float *x, float *restrict y) {
   for (uint64_t i = 0; i < count; i++) {
-    y[i] = x[i] / (1.0f + gelu_exp(fused, x[i]));
+    y[i] = x[i] / (1.0f + gelu_exp(fused, near_zero(x[i])));
   }
 }
 WEFT_GPT_VARIANTS(gelu, (uint64_t count, const float *x, float *y), count, x, y)
 
 void weft_gpt_gelu(uint64_t count, const float *x, float *y) { gelu(count, x, y); }
 
-WEFT_GPT_INLINE float gelu_gradient(bool fused, float x, float dy) {
+WEFT_GPT_INLINE float gelu_gradient(bool fused, float far, float dy) {
+  const float x = near_zero(far);
   const float e = gelu_exp(fused, x);
   const float s = 1.0f / (1.0f + e);
   const float inner = weft_gpt_multiply_add(fused, 3.0f * cubic, x * x, slope); /* 2 u' */

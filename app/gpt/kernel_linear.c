@@ -79,5 +79,3 @@ void weft_gpt_linear_weight(uint64_t rows, uint64_t in, uint64_t out, const floa
     column_sums(rows, out, dy, db);
   }
 }
-
-void weft_gpt_set_blas_threads(int count) { openblas_set_num_threads(count); }

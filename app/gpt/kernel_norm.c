@@ -8,19 +8,7 @@
 
 static const float epsilon = 1e-5f;
 
-/* Sum of x - shift, or of its squares. */
-WEFT_GPT_INLINE float row_sum(uint64_t count, const float *x) {
-  weft_gpt_lanes sum = {0}, part;
-  uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    weft_gpt_lanes_load(&part, x + i);
-    sum += part;
-  }
-  weft_gpt_lanes_load_some(&part, x + i, count - i);
-  sum += part;
-  return weft_gpt_lanes_sum(&sum);
-}
-
+/* Sum of (x - mean)^2. */
 WEFT_GPT_INLINE float row_squares(uint64_t count, const float *x, float mean) {
   weft_gpt_lanes sum = {0}, part;
   uint64_t i = 0;
@@ -40,7 +28,7 @@ WEFT_GPT_INLINE void norm_body(bool fused, uint64_t rows, uint64_t channels, con
                                const float *weight, const float *bias, float *y, float *mean,
                                float *rstd) {
   for (uint64_t r = 0; r < rows; r++, x += channels, y += channels) {
-    const float m = row_sum(channels, x) / (float)channels;
+    const float m = weft_gpt_array_sum(channels, x) / (float)channels;
     const float variance = row_squares(channels, x, m) / (float)channels;
     const float s = 1.0f / sqrtf(variance + epsilon);
     for (uint64_t i = 0; i < channels; i++) {

@@ -81,5 +81,10 @@ void weft_gpt_adamw_update(const struct weft_gpt_adamw *adamw, uint64_t count,
 
 /* How many threads a matrix product may use; for the whole process. */
 void weft_gpt_set_blas_threads(int count);
+/* OpenBLAS chooses its kernels when it is loaded, by a list of processors; on one that
+ * is newer than the list it takes those for SSE3, which are five times slower than the
+ * machine. Then this is what OPENBLAS_CORETYPE should be in the environment of the
+ * process when it starts; NULL when all is well. */
+const char *weft_gpt_blas_core_wanted(void);
 
 #endif

@@ -29,17 +29,20 @@
   static void name parameters {                                                               \
     if (weft_gpt_has_avx512()) {                                                              \
       name##_avx512(__VA_ARGS__);                                                             \
-    } else if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {             \
+    } else if (weft_gpt_has_avx2()) {                                                         \
       name##_avx2(__VA_ARGS__);                                                               \
     } else {                                                                                  \
       name##_baseline(__VA_ARGS__);                                                           \
     }                                                                                         \
   }
 
+WEFT_GPT_INLINE bool weft_gpt_has_avx2(void) {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+}
 WEFT_GPT_INLINE bool weft_gpt_has_avx512(void) {
   return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
          __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("fma");
+         weft_gpt_has_avx2();
 }
 #else
 #ifdef __FP_FAST_FMAF
@@ -62,11 +65,11 @@ WEFT_GPT_INLINE float weft_gpt_multiply_add(bool fused, float a, float b, float 
 
 /* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; the polynomial is that of Moshier's Cephes
  * (expf), within 1 ulp there. n is rounded by a sum with 1.5 * 2^23, whose low bits are
- * then n. x is a number. */
+ * then n. No number gives no number. */
 WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
   const float magic = 12582912.0f;
-  const float high = x < WEFT_GPT_EXP_MAX ? x : WEFT_GPT_EXP_MAX;
-  const float c = high > WEFT_GPT_EXP_MIN ? high : WEFT_GPT_EXP_MIN;
+  const float high = x > WEFT_GPT_EXP_MAX ? WEFT_GPT_EXP_MAX : x;
+  const float c = high < WEFT_GPT_EXP_MIN ? WEFT_GPT_EXP_MIN : high;
   const float shifted = weft_gpt_multiply_add(fused, c, 1.44269504f, magic);
   const float n = shifted - magic;
   float r = weft_gpt_multiply_add(fused, n, -0.693359375f, c);
@@ -89,6 +92,7 @@ WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
 
 #define WEFT_GPT_LANES 16
 typedef float weft_gpt_lanes __attribute__((vector_size(WEFT_GPT_LANES * sizeof(float))));
+typedef int32_t weft_gpt_lane_bits __attribute__((vector_size(WEFT_GPT_LANES * sizeof(float))));
 
 /* By address only: how such vectors are passed differs between variants. */
 WEFT_GPT_INLINE void weft_gpt_lanes_load(weft_gpt_lanes *lanes, const float *x) {
@@ -112,6 +116,46 @@ WEFT_GPT_INLINE float weft_gpt_lanes_sum(const weft_gpt_lanes *lanes) {
     }
   }
   return s[0];
+}
+
+/* The larger of each two; of a number and none, the number. */
+WEFT_GPT_INLINE void weft_gpt_lanes_max(weft_gpt_lanes *max, const weft_gpt_lanes *x) {
+  const weft_gpt_lane_bits larger = *x > *max;
+  *max = (weft_gpt_lanes)(((weft_gpt_lane_bits)*x & larger) | ((weft_gpt_lane_bits)*max & ~larger));
+}
+
+/* Sum, and largest of x and start, over an array. */
+WEFT_GPT_INLINE float weft_gpt_array_sum(uint64_t count, const float *x) {
+  weft_gpt_lanes sum = {0}, part;
+  uint64_t i = 0;
+  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
+    weft_gpt_lanes_load(&part, x + i);
+    sum += part;
+  }
+  if (i < count) {
+    weft_gpt_lanes_load_some(&part, x + i, count - i);
+    sum += part;
+  }
+  return weft_gpt_lanes_sum(&sum);
+}
+WEFT_GPT_INLINE float weft_gpt_array_max(uint64_t count, const float *x, float start) {
+  weft_gpt_lanes max = start - (weft_gpt_lanes){0}, part;
+  uint64_t i = 0;
+  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
+    weft_gpt_lanes_load(&part, x + i);
+    weft_gpt_lanes_max(&max, &part);
+  }
+  float lanes[WEFT_GPT_LANES];
+  memcpy(lanes, &max, sizeof lanes);
+  for (int half = WEFT_GPT_LANES / 2; half >= 1; half /= 2) {
+    for (int k = 0; k < half; k++) {
+      lanes[k] = lanes[k + half] > lanes[k] ? lanes[k + half] : lanes[k];
+    }
+  }
+  for (; i < count; i++) {
+    lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+  }
+  return lanes[0];
 }
 
 #endif
