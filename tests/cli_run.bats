@@ -243,3 +243,15 @@ ends() {
   weft run t.csv --transport loopback -o none/x.svg
   fails 74 "none/x.svg"
 }
+
+@test "a long run says how far it is, on a terminal only" {
+  if ! script -qec true /dev/null >/dev/null 2>&1; then
+    skip "script(1) cannot make a terminal here"
+  fi
+  "$WEFT" gen GPipe -p 1 -m 1 >t.csv
+  run -0 script -qec "'$WEFT' run t.csv --f 700 --b 0 --steps 3" /dev/null
+  [[ $output == *"weft: run: step 3 of 3"* ]]
+  [[ $output != *"step 4 of 3"* ]]
+  weft run t.csv --f 700 --b 0 --steps 3
+  succeeds
+}

@@ -187,7 +187,7 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
 void weft_cli_execution_say(struct weft_cli_execution *execution, uint32_t step) {
   const struct weft_cli *cli = execution->cli;
   const uint64_t now = weft_cli_clock_ns();
-  if (execution->says_progress && cli->messages_terminal &&
+  if (execution->says_progress && cli->messages_terminal && step < execution->step_count &&
       now - execution->said_ns >= SAY_AFTER_NS) {
     weft_cli_say(cli, NULL, "run: step %" PRIu32 " of %" PRIu32, step + 1, execution->step_count);
     execution->said_ns = now;
