@@ -6,7 +6,7 @@
 #include "gpt/kernels.h"
 #include "gpt/lanes.h"
 
-static const float epsilon = 1e-5f;
+static const float norm_epsilon = 1e-5f;
 
 /* Sum of (x - mean)^2. */
 WEFT_GPT_INLINE float row_squares(uint64_t count, const float *x, float mean) {
@@ -30,7 +30,7 @@ WEFT_GPT_INLINE void norm_body(bool fused, uint64_t rows, uint64_t channels, con
   for (uint64_t r = 0; r < rows; r++, x += channels, y += channels) {
     const float m = weft_gpt_array_sum(channels, x) / (float)channels;
     const float variance = row_squares(channels, x, m) / (float)channels;
-    const float s = 1.0f / sqrtf(variance + epsilon);
+    const float s = 1.0f / sqrtf(variance + norm_epsilon);
     for (uint64_t i = 0; i < channels; i++) {
       y[i] = weft_gpt_multiply_add(fused, (x[i] - m) * s, weight[i], bias[i]);
     }

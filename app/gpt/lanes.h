@@ -36,13 +36,17 @@
     }                                                                                         \
   }
 
+#ifndef WEFT_GPT_WIDEST
+#define WEFT_GPT_WIDEST 512 /* bits; tests lower it, to see the other variants */
+#endif
+
 WEFT_GPT_INLINE bool weft_gpt_has_avx2(void) {
-  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+  return WEFT_GPT_WIDEST >= 256 && __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
 }
 WEFT_GPT_INLINE bool weft_gpt_has_avx512(void) {
-  return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-         __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512bw") &&
-         weft_gpt_has_avx2();
+  return WEFT_GPT_WIDEST >= 512 && __builtin_cpu_supports("avx512f") &&
+         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && weft_gpt_has_avx2();
 }
 #else
 #ifdef __FP_FAST_FMAF
@@ -63,16 +67,14 @@ WEFT_GPT_INLINE float weft_gpt_multiply_add(bool fused, float a, float b, float 
 #define WEFT_GPT_EXP_MIN -87.33f /* below: 0 */
 #define WEFT_GPT_EXP_MAX 88.72f  /* above: as here, about the largest float */
 
-/* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2; the polynomial is that of Moshier's Cephes
- * (expf), within 1 ulp there. n is rounded by a sum with 1.5 * 2^23, whose low bits are
- * then n. No number gives no number. */
-WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
+/* exp(x) = 2^n exp(r) with |r| <= ln 2 / 2, for x in the range above; the polynomial is
+ * that of Moshier's Cephes (expf), within 1 ulp there. n is rounded by a sum with
+ * 1.5 * 2^23, whose low bits are then n. No number gives no number. */
+WEFT_GPT_INLINE float weft_gpt_exp_within(bool fused, float x) {
   const float magic = 12582912.0f;
-  const float high = x > WEFT_GPT_EXP_MAX ? WEFT_GPT_EXP_MAX : x;
-  const float c = high < WEFT_GPT_EXP_MIN ? WEFT_GPT_EXP_MIN : high;
-  const float shifted = weft_gpt_multiply_add(fused, c, 1.44269504f, magic);
+  const float shifted = weft_gpt_multiply_add(fused, x, 1.44269504f, magic);
   const float n = shifted - magic;
-  float r = weft_gpt_multiply_add(fused, n, -0.693359375f, c);
+  float r = weft_gpt_multiply_add(fused, n, -0.693359375f, x);
   r = weft_gpt_multiply_add(fused, n, 2.12194440e-4f, r);
   float p = weft_gpt_multiply_add(fused, r, 1.9875691500e-4f, 1.3981999507e-3f);
   p = weft_gpt_multiply_add(fused, p, r, 8.3334519073e-3f);
@@ -85,6 +87,13 @@ WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
   memcpy(&shift, &shifted, sizeof shift);
   bits += shift << 23; /* the bits of 1.5 * 2^23 above n's are shifted out */
   memcpy(&p, &bits, sizeof p);
+  return p;
+}
+
+/* For any x. */
+WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
+  const float high = x > WEFT_GPT_EXP_MAX ? WEFT_GPT_EXP_MAX : x;
+  const float p = weft_gpt_exp_within(fused, high < WEFT_GPT_EXP_MIN ? WEFT_GPT_EXP_MIN : high);
   return x < WEFT_GPT_EXP_MIN ? 0.0f : p;
 }
 
