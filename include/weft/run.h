@@ -336,7 +336,7 @@ WEFT_API const struct weft_stage_ops *weft_null_stage_ops(void);
 /* Takes time. */
 enum weft_cost_mode {
   WEFT_COST_VIRTUAL, /* answers "in progress" until it is over: virtual time, or asynchronous */
-  WEFT_COST_SLEEP,   /* the thread sleeps, and spins for the last bit: exact to microseconds */
+  WEFT_COST_SLEEP,   /* the thread sleeps, and yields for the last bit: exact to microseconds */
   WEFT_COST_SPIN     /* the thread computes */
 };
 struct weft_cost_stage {

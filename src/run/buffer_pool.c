@@ -155,6 +155,10 @@ void weft_buffer_match(struct weft_buffer *buffer, const struct weft_layout *lay
 
 static bool is_allowed(const struct weft_tensor_shape *shape, const struct weft_layout *layout,
                        uint32_t k, uint64_t *bytes) {
+  if (memcmp(shape, &layout->largest[k], sizeof *shape) == 0) { /* as it mostly is */
+    *bytes = layout->largest_bytes[k];
+    return true;
+  }
   return shape->dtype == layout->largest[k].dtype && weft_shape_bytes(shape, bytes) &&
          *bytes <= layout->largest_bytes[k];
 }

@@ -89,6 +89,7 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
       return WEFT_OK;
     }
     executor->collective_done++;
+    weft_executor_read_clock(executor); /* it may have taken its time */
     executor->last_progress = executor->now;
     weft_executor_note_time(executor, record, executor->collective_begin, executor->now);
   }
