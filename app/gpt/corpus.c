@@ -13,6 +13,7 @@
 
 #include "gpt/corpus_files.h"
 #include "gpt/fail.h"
+#include "gpt/splitmix.h"
 
 /* All of it is in memory. */
 static const uint64_t size_max = UINT64_C(1) << 30;
@@ -174,23 +175,15 @@ enum weft_status weft_gpt_corpus_read(struct weft_gpt_corpus *corpus,
 
 /* ---- Batches ---- */
 
-/* splitmix64's. */
-static uint64_t mix(uint64_t z) {
-  z += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation, uint64_t seed,
                            uint64_t step, uint64_t rows, uint64_t tokens, uint8_t *inputs,
                            uint8_t *targets) {
   const uint8_t *part = corpus->bytes + (validation ? corpus->train_size : 0);
   const uint64_t size = validation ? corpus->size - corpus->train_size : corpus->train_size;
   assert(size > tokens); /* the last target is a byte further */
-  const uint64_t stream = mix(mix(seed) + step);
+  const uint64_t stream = weft_gpt_splitmix(weft_gpt_splitmix(seed) + step);
   for (uint64_t row = 0; row < rows; row++) {
-    const uint8_t *begin = part + mix(stream + row) % (size - tokens);
+    const uint8_t *begin = part + weft_gpt_splitmix(stream + row) % (size - tokens);
     memcpy(inputs + row * tokens, begin, tokens);
     memcpy(targets + row * tokens, begin + 1, tokens);
   }

@@ -8,6 +8,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "gpt/splitmix.h"
+
 /* ---- Tables of tensors ---- */
 
 /* What a tensor begins with. */
@@ -140,17 +142,8 @@ uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config) {
 
 /* ---- What they begin with ---- */
 
-static const uint64_t golden = UINT64_C(0x9e3779b97f4a7c15);
-
-/* splitmix64's, of a counter: the n-th number of a stream costs the same as the first. */
-static uint64_t mix(uint64_t z) {
-  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 static uint64_t stream_of(uint64_t seed, uint32_t part, uint32_t tensor) {
-  return mix(mix(mix(seed + golden) + part + golden) + tensor + golden);
+  return weft_gpt_splitmix(weft_gpt_splitmix(weft_gpt_splitmix(seed) + part) + tensor);
 }
 
 /* A sum of twelve uniform numbers, less its mean, has variance 1 and is as good as
@@ -159,8 +152,8 @@ static uint64_t stream_of(uint64_t seed, uint32_t part, uint32_t tensor) {
 static double normal_at(uint64_t stream, uint64_t index) {
   enum { WORDS = 3, MEAN = 6 * 65535 };
   int64_t sum = -MEAN;
-  for (uint64_t k = 1; k <= WORDS; k++) {
-    const uint64_t word = mix(stream + (WORDS * index + k) * golden);
+  for (uint64_t k = 0; k < WORDS; k++) {
+    const uint64_t word = weft_gpt_splitmix(stream + (WORDS * index + k) * WEFT_GPT_SPLITMIX_STEP);
     sum += (int64_t)(word & 0xffff) + (int64_t)(word >> 16 & 0xffff) +
            (int64_t)(word >> 32 & 0xffff) + (int64_t)(word >> 48);
   }

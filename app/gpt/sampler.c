@@ -9,6 +9,7 @@
 #include "gpt/decoder.h"
 #include "gpt/fail.h"
 #include "gpt/memory.h"
+#include "gpt/splitmix.h"
 
 struct weft_gpt_sampler {
   const struct weft_allocator *allocator;
@@ -65,17 +66,9 @@ static int compare_candidates(const void *left, const void *right) {
   return a->byte < b->byte ? -1 : 1;
 }
 
-/* splitmix64's. */
-static uint64_t mix(uint64_t z) {
-  z += UINT64_C(0x9e3779b97f4a7c15);
-  z = (z ^ (z >> 30)) * UINT64_C(0xbf58476d1ce4e5b9);
-  z = (z ^ (z >> 27)) * UINT64_C(0x94d049bb133111eb);
-  return z ^ (z >> 31);
-}
-
 /* 0 <= ... < 1 */
 static double uniform_at(uint64_t seed, uint64_t index) {
-  return (double)(mix(mix(seed) + index) >> 11) * 0x1p-53;
+  return (double)(weft_gpt_splitmix(weft_gpt_splitmix(seed) + index) >> 11) * 0x1p-53;
 }
 
 /* Relative to the likeliest, so nothing overflows, however small the temperature. */
