@@ -11,6 +11,7 @@
 
 #include <weft/weft.h>
 
+#include "support_memory.h"
 #include "support_timing.h"
 
 static struct weft_program *parse(const char *csv) {
@@ -56,6 +57,37 @@ static struct weft_costs *make_costs(double f, double i, double w, double latenc
   return costs;
 }
 
+static void expect_same_rank(const struct weft_rank_times *a, const struct weft_rank_times *b) {
+  assert_true(a->busy == b->busy && a->idle == b->idle && a->span == b->span);
+  assert_true(a->first_start == b->first_start && a->last_end == b->last_end);
+  assert_true(a->peak_activation == b->peak_activation && a->peak_at == b->peak_at);
+  assert_true(a->peak_memory == b->peak_memory);
+  assert_int_equal(a->receive_buffers_peak, b->receive_buffers_peak);
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    assert_true(a->idle_by_cause[cause] == b->idle_by_cause[cause]);
+  }
+}
+
+/* Without events everything else is the same. */
+static void expect_same_numbers(const struct weft_simulation *full, const struct weft_costs *costs,
+                                const struct weft_sim_options *options) {
+  struct weft_sim_options numbers = options != NULL ? *options : weft_sim_options_default();
+  struct weft_simulation *lean = NULL;
+  struct weft_error error;
+  numbers.no_events = true;
+  assert_int_equal(weft_simulate(NULL, full->program, costs, &numbers, &lean, &error), WEFT_OK);
+  assert_null(lean->events);
+  assert_int_equal(lean->event_count, 0);
+  assert_true(lean->ticks_per_unit == full->ticks_per_unit && lean->makespan == full->makespan);
+  assert_true(lean->span == full->span && lean->bubble_ratio == full->bubble_ratio);
+  assert_true(lean->span_bubble_ratio == full->span_bubble_ratio);
+  assert_true(lean->peak_activation == full->peak_activation);
+  for (uint32_t r = 0; r < full->program->rank_count; r++) {
+    expect_same_rank(&lean->ranks[r], &full->ranks[r]);
+  }
+  weft_simulation_destroy(lean);
+}
+
 static struct weft_simulation *simulate(const struct weft_program *program,
                                         const struct weft_costs *costs,
                                         const struct weft_sim_options *options) {
@@ -64,6 +96,7 @@ static struct weft_simulation *simulate(const struct weft_program *program,
   if (weft_simulate(NULL, program, costs, options, &simulation, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
+  expect_same_numbers(simulation, costs, options);
   return simulation;
 }
 
@@ -470,6 +503,159 @@ static void what_cannot_finish_is_refused(void **state) {
   weft_costs_destroy(costs);
 }
 
+/* ---- Receive buffers ---- */
+
+enum { MESSAGES = 400 };
+
+/* Rank 0 makes them in order, rank 1 consumes them in random order within every
+ * `window` of them. */
+static struct weft_program *shuffled_table(uint32_t window, uint32_t seed) {
+  char csv[MESSAGES * 16] = "";
+  uint32_t order[MESSAGES];
+  size_t used = 0;
+  for (uint32_t k = 0; k < MESSAGES; k++) {
+    order[k] = k;
+    used += (size_t)snprintf(csv + used, sizeof csv - used, "%s0F%u", k > 0 ? "," : "", k);
+  }
+  for (uint32_t k = 0; k < MESSAGES; k++) {
+    const uint32_t first = k / window * window;
+    seed = seed * 1664525u + 1013904223u;
+    const uint32_t other = first + (seed >> 8) % (k - first + 1), swapped = order[k];
+    order[k] = order[other];
+    order[other] = swapped;
+  }
+  for (uint32_t k = 0; k < MESSAGES; k++) {
+    used += (size_t)snprintf(csv + used, sizeof csv - used, "%s1F%u", k > 0 ? "," : "\n", order[k]);
+  }
+  assert_true(used + 2 < sizeof csv);
+  csv[used] = '\n';
+  return parse(csv);
+}
+
+/* As the header defines it, looking at every moment at which one arrives. */
+static uint32_t count_buffers(const struct weft_simulation *sim) {
+  int64_t taken[MESSAGES], freed[MESSAGES];
+  uint32_t peak = 0;
+  for (uint64_t e = 0; e < sim->event_count; e++) {
+    const struct weft_action *action = &sim->program->actions[sim->events[e].record];
+    (action->stage == 0 ? taken : freed)[action->microbatch] = sim->events[e].end;
+  }
+  for (uint32_t k = 0; k < MESSAGES; k++) {
+    uint32_t held = 0;
+    for (uint32_t j = 0; j < MESSAGES; j++) {
+      held += taken[j] <= taken[k] && freed[j] > taken[k];
+    }
+    peak = held > peak ? held : peak;
+  }
+  return peak;
+}
+
+static void buffers_are_counted_in_any_order(void **state) {
+  (void)state;
+  static const uint32_t windows[] = {1, 5, 60, 200, 400};
+  struct weft_costs *costs = make_costs(1, 1, 1, 0);
+  for (size_t k = 0; k < 5 * sizeof windows / sizeof windows[0]; k++) {
+    struct weft_program *table = shuffled_table(windows[k / 5], (uint32_t)k);
+    const double factors[] = {1, 0.25 * (double)(k % 5 + 1)};
+    struct weft_sim_options options = weft_sim_options_default();
+    options.rank_factors = factors;
+    struct weft_simulation *sim = simulate(table, costs, &options);
+    assert_int_equal(sim->ranks[1].receive_buffers_peak, count_buffers(sim));
+    assert_int_equal(sim->ranks[0].receive_buffers_peak, 0);
+    weft_simulation_destroy(sim);
+    weft_program_destroy(table);
+  }
+  weft_costs_destroy(costs);
+}
+
+/* ---- Without events ---- */
+
+static size_t peak_of(const struct weft_program *program, const struct weft_costs *costs,
+                      bool no_events) {
+  struct weft_sim_options options = weft_sim_options_default();
+  struct weft_simulation *sim = NULL;
+  struct weft_error error;
+  struct test_memory memory;
+  options.no_events = no_events;
+  test_memory_init(&memory);
+  assert_int_equal(weft_simulate(&memory.allocator, program, costs, &options, &sim, &error),
+                   WEFT_OK);
+  weft_simulation_destroy(sim);
+  assert_int_equal(memory.blocks, 0);
+  return memory.bytes_peak;
+}
+
+static void without_events_it_needs_little_memory(void **state) {
+  (void)state;
+  struct weft_costs *costs = make_costs(1, 1, 1, 0);
+  struct weft_program *table = generate("Interleaved1F1B", 16, 2, 256);
+  struct weft_program *program = lower(table, true);
+  const size_t events = (size_t)program->action_count * sizeof(struct weft_event);
+  const size_t lean = peak_of(program, costs, true);
+  assert_true(lean + events <= peak_of(program, costs, false));
+  assert_true(lean < 4 * (size_t)program->action_count);
+  weft_program_destroy(program);
+  weft_program_destroy(table);
+  weft_costs_destroy(costs);
+}
+
+/* Transfers wait for their channel here, which takes memory when it is seen. */
+static void every_allocation_may_fail(void **state) {
+  (void)state;
+  struct weft_program *table = generate("1F1B", 3, 1, 5);
+  struct weft_costs *costs = make_costs(1, 1, 1, 0);
+  struct weft_sim_options options = weft_sim_options_default();
+  costs->hop.bytes = 3;
+  costs->hop.bytes_per_unit = 1;
+  for (int k = 0; k < 2; k++) {
+    enum weft_status status = WEFT_ERR_MEMORY;
+    uint64_t failed = 0;
+    options.no_events = k == 1;
+    while (status == WEFT_ERR_MEMORY) {
+      struct weft_simulation *sim = NULL;
+      struct weft_error error;
+      struct test_memory memory;
+      test_memory_init(&memory);
+      memory.fail_at = ++failed;
+      status = weft_simulate(&memory.allocator, table, costs, &options, &sim, &error);
+      assert_true(status == WEFT_OK || sim == NULL);
+      weft_simulation_destroy(sim);
+      assert_int_equal(memory.blocks, 0);
+    }
+    assert_int_equal(status, WEFT_OK);
+    assert_true(failed > 4);
+  }
+  weft_costs_destroy(costs);
+  weft_program_destroy(table);
+}
+
+static void what_needs_events_says_so(void **state) {
+  (void)state;
+  struct weft_program *table = generate("1F1B", 2, 1, 2);
+  struct weft_costs *costs = make_costs(1, 1, 1, 0);
+  struct weft_sim_options options = weft_sim_options_default();
+  struct weft_simulation *sim = NULL;
+  struct weft_text text = {0};
+  struct weft_error error;
+  uint64_t path[8], count = 77;
+  options.no_events = true;
+  assert_int_equal(weft_simulate(NULL, table, costs, &options, &sim, &error), WEFT_OK);
+  const struct weft_picture picture = {"1F1B", sim, costs};
+  assert_int_equal(weft_critical_path(NULL, sim, path, 8, &count, &error), WEFT_ERR_USAGE);
+  assert_int_equal(count, 77);
+  assert_non_null(strstr(error.message, "no events"));
+  assert_int_equal(weft_render_text(&picture, NULL, &text, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_render_svg(&picture, NULL, &text, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_render_html(&picture, 1, NULL, &text, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_render_trace(&picture, NULL, &text, &error), WEFT_ERR_USAGE);
+  assert_int_equal(text.size, 0);
+  weft_memory_curve(sim, costs, 1, NULL, 0, &count);
+  assert_int_equal(count, 0);
+  weft_simulation_destroy(sim);
+  weft_costs_destroy(costs);
+  weft_program_destroy(table);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(two_by_two_by_hand),
@@ -486,6 +672,10 @@ int main(void) {
       cmocka_unit_test(steps_without_a_barrier_overlap),
       cmocka_unit_test(the_critical_path_adds_up),
       cmocka_unit_test(what_cannot_finish_is_refused),
+      cmocka_unit_test(buffers_are_counted_in_any_order),
+      cmocka_unit_test(without_events_it_needs_little_memory),
+      cmocka_unit_test(every_allocation_may_fail),
+      cmocka_unit_test(what_needs_events_says_so),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -3,6 +3,7 @@
 #include <weft/inspect.h>
 #include <weft/sim.h>
 
+#include "analyze/sim_events.h"
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
@@ -116,6 +117,7 @@ enum weft_status weft_critical_path(const struct weft_allocator *allocator,
                                     uint64_t room, uint64_t *count, struct weft_error *error) {
   const struct weft_program *program = simulation->program;
   struct path path = {.simulation = simulation};
+  WEFT_TRY(weft_sim_require_events(simulation, error));
   path.event_of = weft_array_allocate(allocator, program->action_count, sizeof *path.event_of);
   if (path.event_of == NULL) {
     return weft_fail_memory(error, program->action_count * sizeof *path.event_of);

@@ -33,6 +33,7 @@
 #include <string.h>
 
 #include "analyze/palette.h"
+#include "analyze/sim_events.h"
 #include "analyze/timeline_page.h"
 #include "base/fail.h"
 #include "base/memory.h"
@@ -418,6 +419,9 @@ static enum weft_status check(const struct weft_picture *pictures, size_t pictur
     return weft_fail(error, WEFT_ERR_LIMIT, "draw a part of it, or fewer microbatches",
                      "a page of %" PRIu64 " events would not open; the most is %" PRIu64, events,
                      EVENTS_MAX);
+  }
+  for (size_t i = 0; i < picture_count; i++) {
+    WEFT_TRY(weft_sim_require_events(pictures[i].simulation, error));
   }
   return WEFT_OK;
 }

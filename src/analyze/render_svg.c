@@ -2,6 +2,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "analyze/sim_events.h"
 #include "analyze/svg_document.h"
 #include "base/fail.h"
 
@@ -189,6 +190,7 @@ enum weft_status weft_render_svg(const struct weft_picture *picture,
   options = options != NULL ? options : &standard;
   const uint32_t width = options->width != 0 ? options->width : WIDTH_DEFAULT;
   WEFT_TRY(check_width(width, error));
+  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   struct weft_svg svg = {.picture = picture,
                          .palette = weft_palette_of(options->dark),
                          .dark = options->dark,

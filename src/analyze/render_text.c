@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "analyze/memory_columns.h"
+#include "analyze/sim_events.h"
 #include "analyze/text_lane.h"
 #include "analyze/text_summary.h"
 #include "base/fail.h"
@@ -294,6 +295,7 @@ enum weft_status weft_render_text(const struct weft_picture *picture,
                           .colour = options->colour,
                           .memory = {.allocator = text->allocator}};
   WEFT_TRY(check_width(layout.width, error));
+  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   const size_t size_before = text->size;
   const enum weft_status status = draw(&layout, text, error);
   if (status < 0 && text->data != NULL) {

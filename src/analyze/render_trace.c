@@ -12,6 +12,7 @@
 #include <weft/render.h>
 
 #include "analyze/idle_gap.h"
+#include "analyze/sim_events.h"
 #include "analyze/trace_tracks.h"
 #include "base/fail.h"
 #include "base/memory.h"
@@ -442,6 +443,7 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
                         .ns_per_unit = unit_ns,
                         .ns_per_tick = unit_ns / picture->simulation->ticks_per_unit,
                         .transfers = has_transfers(picture->simulation->program)};
+  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   WEFT_TRY(check_length(&trace, error));
   WEFT_TRY(weft_links_create(allocator, trace.program, &trace.links, error));
   enum weft_status status = WEFT_OK;

@@ -2,10 +2,9 @@
 #include <weft/sim.h>
 
 #include <math.h>
-#include <stdlib.h>
-#include <string.h>
 
-#include "analyze/sim_run.h"
+#include "analyze/sim_events.h"
+#include "analyze/sim_record.h"
 #include "base/fail.h"
 
 struct weft_sim_options weft_sim_options_default(void) {
@@ -32,118 +31,38 @@ struct owned_simulation {
   struct weft_arena arena;
 };
 
-/* Events: one per record that is no bubble. Buffers: at most one per action that
- * takes an input. */
-static void count_rows(const struct weft_program *program, uint64_t *events, uint64_t *buffers) {
-  const uint32_t takers = WEFT_OP_BIT(WEFT_OP_F) | WEFT_OPS_GRADIENT;
+/* Events: one per record that is no bubble. */
+static void count_events(const struct weft_program *program, uint64_t *begin) {
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    uint64_t event_count = 0, buffer_count = 0;
+    uint64_t count = 0;
     for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
-      event_count += program->actions[i].op != WEFT_OP_IDLE;
-      buffer_count += weft_op_in(program->actions[i].op, takers);
+      count += program->actions[i].op != WEFT_OP_IDLE;
     }
-    events[r + 1] = events[r] + event_count;
-    buffers[r + 1] = buffers[r] + buffer_count;
+    begin[r + 1] = begin[r] + count;
   }
 }
 
-static bool allocate_records(struct weft_sim_run *run) {
-  const uint32_t p = run->program->rank_count;
-  const uint64_t buffers = run->buffer_begin[p];
-  run->held_up = weft_array_allocate(run->allocator, 2 * run->pairs, sizeof *run->held_up);
-  run->taken = weft_array_allocate(run->allocator, 2 * buffers, sizeof *run->taken);
-  run->records = weft_arena_allocate(&run->arena, p, sizeof *run->records);
-  run->has_gradients =
-      weft_arena_allocate(&run->arena, run->program->stage_count, sizeof *run->has_gradients);
-  if (run->held_up == NULL || run->taken == NULL || run->records == NULL ||
-      run->has_gradients == NULL) {
-    return false;
-  }
-  run->freed = run->taken + buffers;
-  for (uint32_t r = 0; r < p; r++) {
-    run->records[r].late_first = WEFT_EVENT_NONE;
-  }
-  return true;
-}
-
-static bool allocate_events(struct weft_sim_run *run, struct owned_simulation *owned) {
+/* Without events all of them begin at 0, and there are none. */
+static enum weft_status allocate(const struct weft_sim_run *run, struct owned_simulation *owned,
+                                 struct weft_error *error) {
   const uint32_t p = run->program->rank_count;
   struct weft_simulation *simulation = &owned->simulation;
   uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
-  run->buffer_begin = weft_arena_allocate(&run->arena, p + 1u, sizeof *run->buffer_begin);
-  if (begin == NULL || run->buffer_begin == NULL) {
-    return false;
+  simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
+  if (begin == NULL || simulation->ranks == NULL) {
+    return weft_fail_memory(error, p * sizeof *simulation->ranks);
   }
-  count_rows(run->program, begin, run->buffer_begin);
-  simulation->event_count = begin[p];
   simulation->event_begin = begin;
+  if (run->options->no_events) {
+    return WEFT_OK;
+  }
+  count_events(run->program, begin);
+  simulation->event_count = begin[p];
   simulation->events = weft_array_allocate(owned->arena.allocator, simulation->event_count,
                                            sizeof *simulation->events);
-  simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
-  run->events = simulation->events;
-  run->event_begin = begin;
-  return simulation->events != NULL && simulation->ranks != NULL && allocate_records(run);
-}
-
-/* Parameters that are never sharded are there all the time. */
-static void hold_parameters(struct weft_sim_run *run) {
-  const struct weft_program *program = run->program;
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (program->actions[i].op == WEFT_OP_UNSHARD || program->actions[i].op == WEFT_OP_RESHARD) {
-      return;
-    }
-  }
-  for (uint32_t s = 0; s < program->stage_count; s++) {
-    if (run->rank_of[s] != WEFT_RANK_NONE) {
-      struct weft_rank_record *record = &run->records[run->rank_of[s]];
-      record->memory += weft_costs_of(run->costs, s)->parameters;
-      record->peak_memory = record->memory;
-    }
-  }
-}
-
-/* ---- Receive buffers ---- */
-
-static int compare_times(const void *a, const void *b) {
-  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
-/* Receives stand nearly in the order of their arrival, so insertion is nearly
- * free; where they do not, sorting takes over. */
-static void sort_times(int64_t *times, size_t count) {
-  size_t moves = 0;
-  for (size_t i = 1; i < count; i++) {
-    const int64_t time = times[i];
-    size_t j = i;
-    for (; j > 0 && times[j - 1] > time; j--) {
-      times[j] = times[j - 1];
-      moves++;
-    }
-    times[j] = time;
-    if (moves > 16 * count) {
-      qsort(times, count, sizeof *times, compare_times);
-      return;
-    }
-  }
-}
-
-/* Both lists are in order of time then, so one walk finds the peak. */
-static uint32_t peak_buffers(const struct weft_sim_run *run, uint32_t rank) {
-  const size_t count = (size_t)run->records[rank].buffer_count;
-  int64_t *taken = run->taken + run->buffer_begin[rank];
-  const int64_t *freed = run->freed + run->buffer_begin[rank];
-  size_t f = 0;
-  uint32_t peak = 0;
-  sort_times(taken, count);
-  for (size_t t = 0; t < count; t++) {
-    while (f < count && freed[f] <= taken[t]) {
-      f++;
-    }
-    const uint32_t held = (uint32_t)(t + 1 - f);
-    peak = held > peak ? held : peak;
-  }
-  return peak;
+  return simulation->events != NULL
+             ? WEFT_OK
+             : weft_fail_memory(error, simulation->event_count * sizeof *simulation->events);
 }
 
 /* ---- Results ---- */
@@ -158,10 +77,11 @@ struct range {
 };
 
 /* From the first begin to the last end, over ranks that do anything. */
-static struct range whole_range(const struct weft_sim_run *run) {
+static struct range whole_range(const struct weft_sim_recorder *recorder) {
+  const struct weft_sim_run *run = recorder->run;
   struct range range = {.first = INT64_MAX, .last = INT64_MIN};
   for (uint32_t r = 0; r < run->program->rank_count; r++) {
-    const struct weft_rank_record *record = &run->records[r];
+    const struct weft_rank_record *record = &recorder->records[r];
     if (record->has_begun) {
       const int64_t end = last_end(&run->ranks[r]);
       range.first = record->first_begin < range.first ? record->first_begin : range.first;
@@ -171,9 +91,10 @@ static struct range whole_range(const struct weft_sim_run *run) {
   return range.first == INT64_MAX ? (struct range){0, 0} : range;
 }
 
-static void fill_rank(const struct weft_sim_run *run, uint32_t rank, struct range range,
+static void fill_rank(const struct weft_sim_recorder *recorder, uint32_t rank, struct range range,
                       struct weft_rank_times *times) {
-  const struct weft_rank_record *record = &run->records[rank];
+  const struct weft_sim_run *run = recorder->run;
+  const struct weft_rank_record *record = &recorder->records[rank];
   const double unit = run->ticks.per_unit;
   const int64_t first = record->has_begun ? record->first_begin : range.last;
   const int64_t last = record->has_begun ? last_end(&run->ranks[rank]) : range.last;
@@ -193,10 +114,13 @@ static void fill_rank(const struct weft_sim_run *run, uint32_t rank, struct rang
   times->peak_activation = record->peak_activation;
   times->peak_memory = record->peak_memory;
   times->peak_at = (double)(record->peak_at - range.first) / unit;
+  times->receive_buffers_peak = record->buffers_peak;
 }
 
-static void fill_simulation(const struct weft_sim_run *run, struct weft_simulation *simulation) {
-  const struct range range = whole_range(run);
+static void fill_simulation(const struct weft_sim_recorder *recorder,
+                            struct weft_simulation *simulation) {
+  const struct weft_sim_run *run = recorder->run;
+  const struct range range = whole_range(recorder);
   const uint32_t p = run->program->rank_count;
   int64_t busy = 0;
   double widest_idle = 0;
@@ -205,9 +129,8 @@ static void fill_simulation(const struct weft_sim_run *run, struct weft_simulati
   simulation->makespan = (double)(range.last - range.first) / run->ticks.per_unit;
   for (uint32_t r = 0; r < p; r++) {
     struct weft_rank_times *times = &simulation->ranks[r];
-    fill_rank(run, r, range, times);
-    times->receive_buffers_peak = peak_buffers(run, r);
-    busy += run->records[r].busy;
+    fill_rank(recorder, r, range, times);
+    busy += recorder->records[r].busy;
     if (times->span > simulation->span) {
       simulation->span = times->span;
       widest_idle = times->span - times->busy;
@@ -222,13 +145,19 @@ static void fill_simulation(const struct weft_sim_run *run, struct weft_simulati
 
 static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
                                  struct weft_error *error) {
-  if (!allocate_events(run, owned)) {
-    return weft_fail_memory(error, run->program->action_count * sizeof(struct weft_event));
-  }
-  hold_parameters(run);
+  struct weft_sim_recorder recorder;
+  run->keeps_waits = true;
+  WEFT_TRY(allocate(run, owned, error));
   WEFT_TRY(weft_sim_run_all(run, NULL, error));
-  fill_simulation(run, &owned->simulation);
-  return WEFT_OK;
+  enum weft_status status = weft_sim_recorder_init(&recorder, run, error);
+  if (status == WEFT_OK) {
+    recorder.events = owned->simulation.events;
+    recorder.event_begin = owned->simulation.event_begin;
+    weft_sim_record_all(&recorder);
+    fill_simulation(&recorder, &owned->simulation);
+  }
+  weft_sim_recorder_finish(&recorder);
+  return status;
 }
 
 enum weft_status weft_simulate(const struct weft_allocator *allocator,
@@ -266,6 +195,14 @@ void weft_simulation_destroy(struct weft_simulation *simulation) {
                   sizeof *simulation->events);
   weft_array_free(arena.allocator, owned, 1, sizeof *owned);
   weft_arena_finish(&arena);
+}
+
+enum weft_status weft_sim_require_events(const struct weft_simulation *simulation,
+                                         struct weft_error *error) {
+  return simulation->events != NULL
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_USAGE, "simulate without no_events",
+                         "the simulation has no events: it was made with no_events");
 }
 
 /* ---- Makespan ---- */

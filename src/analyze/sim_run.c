@@ -5,8 +5,8 @@
  * is unknown, and again when that becomes known. No event queue is needed, and
  * the cost is linear.
  *
- * There are two walks: one that writes down events, causes and memory, and a bare
- * one for the makespan. */
+ * The walk is bare: it finds when inputs arrive, and when ranks end. Whoever wants
+ * more goes through the rows once again, rank after rank (sim_record.c). */
 #include "analyze/sim_run.h"
 
 #include <inttypes.h>
@@ -22,13 +22,8 @@
  * by itself, so a walk asks for what it will need some actions later. */
 enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
 
-/* For what both walks are made of, and each without the other's part of it. */
+/* For what walks are made of, and each without what it does not need. */
 #define WALK_INLINE static inline __attribute__((always_inline))
-
-static inline const struct weft_work *work_of(const struct weft_sim_run *run,
-                                              struct weft_action compute) {
-  return &run->stages[compute.stage].works[compute.op - WEFT_OP_F];
-}
 
 /* ---- Ranks that wait ---- */
 
@@ -61,8 +56,8 @@ static double noise(const struct weft_sim_run *run, uint64_t record) {
   return sum - 6;
 }
 
-static int64_t adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t record,
-                      int64_t duration) {
+int64_t weft_sim_adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t record,
+                        int64_t duration) {
   double factor = 1;
   if (run->options->rank_factors != NULL) {
     factor = run->options->rank_factors[rank];
@@ -73,7 +68,7 @@ static int64_t adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t re
   return llrint((double)duration * factor);
 }
 
-static int64_t overlap_duration(const struct weft_sim_run *run, const struct weft_action *cell) {
+static int64_t overlap_ticks(const struct weft_sim_run *run, const struct weft_action *cell) {
   int64_t sum = 0;
   for (uint32_t k = 1; k <= cell->parts; k++) {
     const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, cell[k].stage);
@@ -85,120 +80,63 @@ static int64_t overlap_duration(const struct weft_sim_run *run, const struct wef
   return sum;
 }
 
-/* ---- Memory ---- */
-
-static inline void hold(struct weft_rank_record *record, double activation, double other,
-                        int64_t at) {
-  record->activation += activation;
-  record->memory += activation + other;
-  if (record->activation > record->peak_activation) {
-    record->peak_activation = record->activation;
-    record->peak_at = at;
-  }
-  record->peak_memory = record->memory > record->peak_memory ? record->memory : record->peak_memory;
-}
-
-static inline void remember_begin(struct weft_sim_run *run, struct weft_rank_record *record,
-                                  struct weft_action action, int64_t begin) {
-  if (action.op == WEFT_OP_F) {
-    hold(record, work_of(run, action)->held_from_begin, 0, begin);
-  } else if (!run->has_gradients[action.stage]) {
-    run->has_gradients[action.stage] = true;
-    hold(record, 0, weft_costs_of(run->costs, action.stage)->gradients, begin);
-  }
-}
-
-/* The buffer of an input from another rank is taken when its transfer starts,
- * and free when the action that consumes it has ended. */
-static inline void remember_buffer(const struct weft_sim_run *run, uint32_t rank,
-                                   struct weft_rank_record *record, struct weft_action action,
-                                   int64_t end) {
-  const struct weft_work *work = work_of(run, action);
-  if (work->inputs != NULL && work->from != rank) {
-    const uint64_t buffer = run->buffer_begin[rank] + record->buffer_count++;
-    __builtin_prefetch(&run->taken[buffer + AHEAD_NUMBERS], 1);
-    __builtin_prefetch(&run->freed[buffer + AHEAD_NUMBERS], 1);
-    run->taken[buffer] = work->inputs[action.microbatch] - work->hop;
-    run->freed[buffer] = end;
-  }
-}
-
-/* ---- Causes ---- */
-
-/* The rank was idle from its clock to `begin`, because of an input or of
- * parameters that came late. */
-static inline void blame(struct weft_rank_record *record, const struct weft_sim_run *run,
-                         const struct weft_rank_run *state, const int64_t *input, int64_t unsharded,
-                         int64_t begin) {
-  const int64_t gap = begin - state->clock;
-  if (!record->has_begun) {
-    record->has_begun = true;
-    record->first_begin = begin;
-    return; /* the start is reckoned from the first begin of all ranks */
-  }
-  if (gap <= 0) {
-    return;
-  }
-  if (input == NULL || unsharded > *input) {
-    record->idle[WEFT_IDLE_UNSHARD] += gap;
-    return;
-  }
-  const size_t number = (size_t)(input - run->inputs);
-  const int64_t held_up = run->has_held_up ? run->held_up[number] : 0;
-  const int64_t channel = held_up < gap ? held_up : gap;
-  record->idle[WEFT_IDLE_CHANNEL] += channel;
-  record->idle[number < run->pairs ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
-}
-
-/* Most programs never wait for a channel, and leave the array alone. */
-static void remember_held_up(struct weft_sim_run *run, const int64_t *input, int64_t held_up) {
-  if (!run->has_held_up) {
-    memset(run->held_up, 0, 2 * run->pairs * sizeof *run->held_up);
-    run->has_held_up = true;
-  }
-  run->held_up[input - run->inputs] = held_up;
+int64_t weft_sim_overlap_duration(const struct weft_sim_run *run, uint32_t rank,
+                                  const struct weft_action *cell) {
+  const int64_t duration = overlap_ticks(run, cell);
+  return run->adjusts
+             ? weft_sim_adjust(run, rank, (uint64_t)(cell - run->program->actions), duration)
+             : duration;
 }
 
 /* ---- Transfers ---- */
 
+/* Most programs never wait for a channel, and need no memory for it. */
+static void remember_wait(struct weft_sim_run *run, const int64_t *input, int64_t wait) {
+  if (run->waits == NULL) {
+    run->waits = weft_array_allocate_zero(run->allocator, 2 * run->pairs, sizeof *run->waits);
+  }
+  if (run->waits == NULL) {
+    run->lacks_memory = true;
+    return;
+  }
+  run->waits[input - run->inputs] = wait;
+}
+
 WALK_INLINE void deliver(struct weft_sim_run *run, int64_t *input, uint32_t to, int64_t produced,
-                         int64_t start, bool full) {
+                         int64_t start) {
   __builtin_prefetch(input + AHEAD_NUMBERS, 1);
   *input = start + run->ticks.occupancy + run->ticks.latency;
-  if (full && (start > produced || run->has_held_up)) {
-    remember_held_up(run, input, start - produced);
+  if (start > produced && run->keeps_waits) {
+    remember_wait(run, input, start - produced);
   }
   wake(run, to, input);
 }
 
 void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
                       int64_t start) {
-  deliver(run, &run->inputs[input], rank_or_nobody(run, to), produced, start, run->events != NULL);
+  deliver(run, &run->inputs[input], rank_or_nobody(run, to), produced, start);
 }
 
 WALK_INLINE void send_over(struct weft_sim_run *run, const struct weft_work *work, int64_t *input,
-                           int64_t produced, bool full) {
+                           int64_t produced) {
   const int64_t start = produced > *work->channel ? produced : *work->channel;
   *work->channel = start + run->ticks.occupancy;
-  deliver(run, input, work->to, produced, start, full);
+  deliver(run, input, work->to, produced, start);
 }
 
 /* An action has made something: hand it over on the rank, send it, or leave it
  * for its SEND. */
 WALK_INLINE void publish(struct weft_sim_run *run, uint32_t rank, struct weft_action action,
-                         int64_t end, bool full) {
-  const struct weft_work *work = work_of(run, action);
+                         int64_t end) {
+  const struct weft_work *work = weft_sim_work(run, action);
   if (work->outputs == NULL) {
     return;
   }
   int64_t *input = &work->outputs[action.microbatch];
   if (work->to == rank) {
     *input = end;
-    if (full && run->has_held_up) {
-      remember_held_up(run, input, 0);
-    }
   } else if (!run->has_transfers) {
-    send_over(run, work, input, end, full);
+    send_over(run, work, input, end);
   } else {
     *input = ~end;
     if (run->queues != NULL) {
@@ -207,7 +145,7 @@ WALK_INLINE void publish(struct weft_sim_run *run, uint32_t rank, struct weft_ac
   }
 }
 
-WALK_INLINE void send(struct weft_sim_run *run, struct weft_action action, bool full) {
+WALK_INLINE void send(struct weft_sim_run *run, struct weft_action action) {
   const struct weft_work *work =
       &run->stages[action.stage].works[action.op == WEFT_OP_SEND_F ? 0 : 1];
   if (work->outputs == NULL || run->queues != NULL) {
@@ -217,70 +155,13 @@ WALK_INLINE void send(struct weft_sim_run *run, struct weft_action action, bool 
   if (*input >= 0 || *input == WEFT_TIME_UNKNOWN) {
     return; /* sent before, or before its producer: then the receiver is found stuck */
   }
-  send_over(run, work, input, ~*input, full);
-}
-
-/* ---- Times of transfers ---- */
-
-/* Where the arrival of what a SEND or RECV carries is written; NULL if it goes
- * nowhere. */
-static inline const int64_t *carried_by(const struct weft_sim_run *run, struct weft_action action) {
-  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
-  const struct weft_work *work = &run->stages[action.stage].works[forward ? 0 : 1];
-  const int64_t *inputs = weft_op_in(action.op, WEFT_OPS_SEND) ? work->outputs : work->inputs;
-  return inputs != NULL ? &inputs[action.microbatch] : NULL;
-}
-
-/* Ends of a boundary on one rank have no hop between them. */
-static inline int64_t hop_of(const struct weft_sim_run *run, struct weft_action action) {
-  const bool down = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
-  const struct weft_work *works = run->stages[action.stage].works;
-  return down ? works[1].hop : works[0].hop;
-}
-
-/* A SEND and its RECV have the times of their transfer. Where those are still to
- * come, the event waits in a list of its rank, linked through `end`. */
-static inline void write_transfer(struct weft_sim_run *run, uint32_t rank,
-                                  struct weft_rank_run *state, struct weft_action action) {
-  const uint64_t number = state->event++;
-  struct weft_event *event = &run->events[number];
-  const int64_t *input = carried_by(run, action);
-  *event = (struct weft_event){.rank = rank, .record = (uint32_t)state->at};
-  if (input != NULL && *input >= 0) {
-    event->begin = *input - hop_of(run, action);
-    event->end = *input;
-  } else if (input != NULL) {
-    struct weft_rank_record *record = &run->records[rank];
-    if (record->late_first == WEFT_EVENT_NONE) {
-      record->late_first = number;
-    } else {
-      run->events[record->late_last].end = (int64_t)number;
-    }
-    record->late_last = number;
-  }
-}
-
-/* The list is looked at from its front up to the first that is still to come, so
- * that all looks together are linear. At the end nothing is to come. */
-static void write_late(struct weft_sim_run *run, struct weft_rank_record *record, bool at_end) {
-  while (record->late_first != WEFT_EVENT_NONE) {
-    struct weft_event *event = &run->events[record->late_first];
-    const struct weft_action action = run->program->actions[event->record];
-    const int64_t arrival = *carried_by(run, action);
-    if (arrival < 0 && !at_end) {
-      return;
-    }
-    record->late_first =
-        record->late_first == record->late_last ? WEFT_EVENT_NONE : (uint64_t)event->end;
-    event->begin = arrival < 0 ? 0 : arrival - hop_of(run, action);
-    event->end = arrival < 0 ? 0 : arrival;
-  }
+  send_over(run, work, input, ~*input);
 }
 
 /* ---- Collectives: on a stream of their own, after the compute before them ---- */
 
-static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                           struct weft_action action) {
+int64_t weft_sim_collective(struct weft_sim_run *run, struct weft_rank_run *state,
+                            struct weft_action action) {
   const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, action.stage);
   const int64_t duration = action.op == WEFT_OP_UNSHARD       ? ticks->unshard
                            : action.op == WEFT_OP_REDUCE_GRAD ? ticks->reduce_grad
@@ -290,148 +171,60 @@ static void run_collective(struct weft_sim_run *run, uint32_t rank, struct weft_
   if (action.op == WEFT_OP_UNSHARD) {
     run->unsharded_at[action.stage] = state->stream;
   }
-  if (run->events != NULL) {
-    const struct weft_stage_costs *costs = weft_costs_of(run->costs, action.stage);
-    struct weft_rank_record *record = &run->records[rank];
-    run->events[state->event++] = (struct weft_event){
-        .rank = rank, .record = (uint32_t)state->at, .begin = begin, .end = state->stream};
-    if (duration > 0 && !record->has_begun) {
-      record->has_begun = true;
-      record->first_begin = begin;
-    }
-    hold(record, 0,
-         action.op == WEFT_OP_UNSHARD   ? costs->parameters
-         : action.op == WEFT_OP_RESHARD ? -costs->parameters
-                                        : -costs->gradients,
-         begin);
-  }
+  return begin;
 }
 
-/* ---- Compute ---- */
+/* ---- Overlaps ---- */
 
-/* When a cell can begin, given its inputs, and the input that comes last; false
- * if an arrival is unknown. */
-WALK_INLINE bool find_begin(const struct weft_sim_run *run, struct weft_rank_run *state,
-                            const struct weft_action *cell, uint32_t first, uint32_t parts,
-                            int64_t *begin, const int64_t **latest, int64_t *unsharded) {
-  *latest = NULL;
-  *unsharded = INT64_MIN;
-  for (uint32_t k = first; k <= parts; k++) {
+/* Moves `begin` on to where all inputs are there; false if one is unknown. */
+static bool await_parts(const struct weft_sim_run *run, struct weft_rank_run *state,
+                        const struct weft_action *cell, int64_t *begin) {
+  for (uint32_t k = 1; k <= cell->parts; k++) {
     if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
       continue;
     }
-    const struct weft_work *work = work_of(run, cell[k]);
-    const int64_t there = run->unsharded_at[cell[k].stage];
-    *unsharded = there > *unsharded ? there : *unsharded;
+    const struct weft_work *work = weft_sim_work(run, cell[k]);
+    const int64_t unsharded = run->unsharded_at[cell[k].stage];
+    *begin = unsharded > *begin ? unsharded : *begin;
     if (work->inputs == NULL) {
       continue;
     }
     const int64_t *input = &work->inputs[cell[k].microbatch];
-    __builtin_prefetch(input + AHEAD_NUMBERS);
     if (*input < 0) {
       state->waits_for = input;
       return false;
     }
-    if (*latest == NULL || *input > **latest) {
-      *latest = input;
-    }
+    *begin = *input > *begin ? *input : *begin;
   }
-  *begin = *latest != NULL && **latest > state->clock ? **latest : state->clock;
-  *begin = *unsharded > *begin ? *unsharded : *begin;
   return true;
 }
 
-WALK_INLINE void write_events(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                              const struct weft_action *cell, uint32_t first, uint32_t parts,
-                              int64_t begin, int64_t end) {
-  struct weft_rank_record *record = &run->records[rank];
-  record->busy += end - begin;
-  for (uint32_t k = 0; k <= parts; k++) {
-    run->events[state->event++] = (struct weft_event){
-        .rank = rank, .record = (uint32_t)state->at + k, .begin = begin, .end = end};
-  }
-  for (uint32_t k = first; k <= parts; k++) {
-    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      remember_begin(run, record, cell[k], begin);
-    }
-  }
-  for (uint32_t k = first; k <= parts; k++) {
-    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      hold(record, work_of(run, cell[k])->held_from_end, 0, end);
-      remember_buffer(run, rank, record, cell[k], end);
-    }
-  }
-}
-
-/* One compute cell, plain or overlap; false if it has to wait. */
-WALK_INLINE bool run_cell(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
-                          const struct weft_action *cell, bool overlap, bool full) {
-  const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
-  const int64_t *latest;
-  int64_t begin, unsharded;
-  if (!find_begin(run, state, cell, first, parts, &begin, &latest, &unsharded)) {
+/* False if it has to wait. */
+static bool run_overlap(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
+                        const struct weft_action *cell) {
+  int64_t begin = state->clock;
+  if (!await_parts(run, state, cell, &begin)) {
     return false;
   }
-  int64_t duration = overlap ? overlap_duration(run, cell) : work_of(run, *cell)->duration;
-  if (run->adjusts) {
-    duration = adjust(run, rank, state->at, duration);
-  }
-  const int64_t end = begin + duration;
-  if (full) {
-    blame(&run->records[rank], run, state, latest, unsharded, begin);
-    write_events(run, rank, state, cell, first, parts, begin, end);
-  }
-  state->clock = end;
-  for (uint32_t k = first; k <= parts; k++) {
+  state->clock = begin + weft_sim_overlap_duration(run, rank, cell);
+  for (uint32_t k = 1; k <= cell->parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      publish(run, rank, cell[k], end, full);
+      publish(run, rank, cell[k], state->clock);
     }
   }
-  state->at += 1 + parts;
+  state->at += 1 + cell->parts;
   return true;
 }
 
-/* ---- The walk with a record of everything ---- */
-
-static void walk_full(struct weft_sim_run *run, uint32_t rank) {
-  struct weft_rank_run *state = &run->ranks[rank];
-  write_late(run, &run->records[rank], false);
-  while (state->at < state->end) {
-    const struct weft_action *cell = &run->program->actions[state->at];
-    __builtin_prefetch(cell + AHEAD_RECORDS);
-    __builtin_prefetch(&run->events[state->event + AHEAD_RECORDS], 1);
-    if (weft_op_in(cell->op, WEFT_OPS_COMPUTE)) {
-      if (!run_cell(run, rank, state, cell, false, true)) {
-        return;
-      }
-    } else if (weft_op_in(cell->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      if (weft_op_in(cell->op, WEFT_OPS_SEND)) {
-        send(run, *cell, true);
-      }
-      write_transfer(run, rank, state, *cell);
-      state->at++;
-    } else if (cell->op == WEFT_OP_OVERLAP_F_B) {
-      if (!run_cell(run, rank, state, cell, true, true)) {
-        return;
-      }
-    } else {
-      if (weft_op_in(cell->op, WEFT_OPS_SHARD)) {
-        run_collective(run, rank, state, *cell);
-      }
-      state->at++;
-    }
-  }
-}
-
-/* ---- The walk for the makespan ---- */
+/* ---- The walk ---- */
 
 /* Overlaps and collectives; false if it has to wait. */
 static bool run_rare(struct weft_sim_run *run, uint32_t rank, struct weft_rank_run *state,
                      const struct weft_action *cell) {
   if (cell->op == WEFT_OP_OVERLAP_F_B) {
-    return run_cell(run, rank, state, cell, true, false);
+    return run_overlap(run, rank, state, cell);
   }
-  run_collective(run, rank, state, *cell);
+  (void)weft_sim_collective(run, state, *cell);
   state->at++;
   return true;
 }
@@ -455,10 +248,10 @@ WALK_INLINE uint64_t hand_over(struct weft_sim_run *run, uint32_t rank,
     return 1;
   }
   if (plain && work->to != rank && !is_last && is_its_send(action)) {
-    send_over(run, work, &work->outputs[action->microbatch], end, false);
+    send_over(run, work, &work->outputs[action->microbatch], end);
     return 2;
   }
-  publish(run, rank, *action, end, false);
+  publish(run, rank, *action, end);
   return 1;
 }
 
@@ -488,13 +281,13 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
         begin = *input > begin ? *input : begin;
       }
       clock = begin + (!plain && run->adjusts
-                           ? adjust(run, rank, (uint64_t)(at - actions), work->duration)
+                           ? weft_sim_adjust(run, rank, (uint64_t)(at - actions), work->duration)
                            : work->duration);
       at += hand_over(run, rank, work, at, at + 1 == end, clock, plain);
     } else if (weft_op_in(at->op, WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_IDLE))) {
       at++;
     } else if (weft_op_in(at->op, WEFT_OPS_SEND)) {
-      send(run, *at, false);
+      send(run, *at);
       at++;
     } else {
       state->at = (uint64_t)(at - actions);
@@ -555,12 +348,10 @@ static void reset(struct weft_sim_run *run, const int64_t *starts) {
   run->work_count = 0;
   for (uint32_t r = program->rank_count; r-- > 0;) {
     const int64_t start = starts != NULL ? starts[r] : 0;
-    run->ranks[r] =
-        (struct weft_rank_run){.at = program->row_begin[r],
-                               .end = program->row_begin[r + 1],
-                               .event = run->event_begin != NULL ? run->event_begin[r] : 0,
-                               .clock = start,
-                               .stream = start};
+    run->ranks[r] = (struct weft_rank_run){.at = program->row_begin[r],
+                                           .end = program->row_begin[r + 1],
+                                           .clock = start,
+                                           .stream = start};
     run->work[run->work_count++] = r;
   }
   if (run->queues != NULL) {
@@ -573,9 +364,7 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
   reset(run, starts);
   while (run->work_count > 0) {
     const uint32_t rank = run->work[--run->work_count];
-    if (run->events != NULL) {
-      walk_full(run, rank);
-    } else if (run->adjusts || run->queues != NULL) {
+    if (run->adjusts || run->queues != NULL) {
       walk_any(run, rank);
     } else {
       walk_plain(run, rank);
@@ -585,11 +374,44 @@ enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *start
     if (run->ranks[r].at < run->ranks[r].end) {
       return fail_stuck(run, error);
     }
-    if (run->events != NULL) {
-      write_late(run, &run->records[r], true);
+  }
+  return run->lacks_memory ? weft_fail_memory(error, 2 * run->pairs * sizeof *run->waits) : WEFT_OK;
+}
+
+/* Records `from` to `to` of a row; returns how many stages are new. */
+static uint32_t place_some(const struct weft_program *program, uint32_t rank, uint64_t from,
+                           uint64_t to, uint32_t *rank_of) {
+  const uint64_t begin = program->row_begin[rank], size = program->row_begin[rank + 1] - begin;
+  uint32_t found = 0;
+  for (uint64_t i = from; i < to && i < size; i++) {
+    const struct weft_action action = program->actions[begin + i];
+    if (rank_of[action.stage] == WEFT_RANK_NONE && weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+      rank_of[action.stage] = rank;
+      found++;
     }
   }
-  return WEFT_OK;
+  return found;
+}
+
+/* As weft_placement_infer(), but rows take turns until every stage has its rank,
+ * which is soon: to go through large programs takes longer than the work. A stage
+ * that several ranks compute is no valid one; any of them will do here. */
+static void place_stages(const struct weft_program *program, uint32_t *rank_of) {
+  enum { TURN_RECORDS = 64 };
+  uint32_t missing = program->stage_count;
+  uint64_t longest = 0;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    const uint64_t size = program->row_begin[r + 1] - program->row_begin[r];
+    longest = size > longest ? size : longest;
+  }
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    rank_of[s] = WEFT_RANK_NONE;
+  }
+  for (uint64_t from = 0; from < longest && missing > 0; from += TURN_RECORDS) {
+    for (uint32_t r = 0; r < program->rank_count; r++) {
+      missing -= place_some(program, r, from, from + TURN_RECORDS, rank_of);
+    }
+  }
 }
 
 /* Whether what goes from one stage to the other crosses ranks. */
@@ -655,7 +477,7 @@ static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *er
       run->unsharded_at == NULL || run->stages == NULL || run->ranks == NULL || run->work == NULL) {
     return weft_fail_memory(error, 2 * run->pairs * sizeof *run->inputs);
   }
-  (void)weft_placement_infer(program, run->rank_of);
+  place_stages(program, run->rank_of);
   link_stages(run);
   return run->options->channel == WEFT_CHANNEL_EDGE ? WEFT_OK : weft_sim_queues_init(run, error);
 }
@@ -686,10 +508,6 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
 void weft_sim_run_finish(struct weft_sim_run *run) {
   weft_ticks_finish(&run->ticks);
   weft_array_free(run->allocator, run->inputs, 2 * run->pairs, sizeof *run->inputs);
-  weft_array_free(run->allocator, run->held_up, 2 * run->pairs, sizeof *run->held_up);
-  if (run->taken != NULL) {
-    weft_array_free(run->allocator, run->taken, 2 * run->buffer_begin[run->program->rank_count],
-                    sizeof *run->taken);
-  }
+  weft_array_free(run->allocator, run->waits, 2 * run->pairs, sizeof *run->waits);
   weft_arena_finish(&run->arena);
 }

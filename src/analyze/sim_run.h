@@ -12,28 +12,9 @@
  * come; WEFT_TIME_UNKNOWN before that. Times are never negative. */
 #define WEFT_TIME_UNKNOWN INT64_MIN
 
-/* What is written down about a rank besides its clock. */
-struct weft_rank_record {
-  int64_t busy;
-  int64_t first_begin;
-  int64_t idle[WEFT_IDLE_CAUSES];
-  double activation; /* held now */
-  double memory;     /* with parameters and gradients */
-  double peak_activation;
-  double peak_memory;
-  int64_t peak_at;
-  uint64_t late_first;   /* event of the first transfer whose times are to come, */
-  uint64_t late_last;    /* and of the last; WEFT_EVENT_NONE: there is none */
-  uint64_t buffer_count; /* inputs from other ranks that it has consumed */
-  bool has_begun;
-};
-
-#define WEFT_EVENT_NONE UINT64_MAX
-
 struct weft_rank_run {
   uint64_t at; /* record */
   uint64_t end;
-  uint64_t event;           /* of the record it stands at, when events are kept */
   int64_t clock;            /* end of its last compute */
   int64_t stream;           /* end of its last collective */
   const int64_t *waits_for; /* the input, while it is stuck; NULL: it is to be walked */
@@ -94,19 +75,12 @@ struct weft_sim_run {
   uint32_t *queue_work;        /* queues to look at, a stack; may hold one more than once */
   uint32_t queue_work_count;
 
-  /* A full simulation only; NULL otherwise. */
-  struct weft_event *events;
-  const uint64_t *event_begin;
-  int64_t *held_up;       /* [direction][stage][microbatch] the transfer's wait for its channel */
-  bool has_held_up;       /* some did wait; before that held_up is not even touched */
-  int64_t *taken;         /* [buffer] when buffers are taken, rank after rank, as consumed */
-  int64_t *freed;         /* [buffer] when they are given back */
-  uint64_t *buffer_begin; /* [rank + 1] into both */
-  struct weft_rank_record *records; /* [rank] */
-  bool *has_gradients;              /* [stage] its first backward has begun */
+  /* Where causes are asked for. */
+  bool keeps_waits;
+  bool lacks_memory; /* for this: */
+  int64_t *waits; /* [direction][stage][microbatch] of a transfer for its channel; NULL: none did */
 };
 
-/* Everything but what belongs to a full simulation. */
 enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_allocator *allocator,
                                    const struct weft_program *program,
                                    const struct weft_costs *costs,
@@ -119,6 +93,17 @@ void weft_sim_run_finish(struct weft_sim_run *run);
 enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *starts,
                                   struct weft_error *error);
 
+/* A collective of a rank begins; returns when, and state->stream is when it ends. */
+int64_t weft_sim_collective(struct weft_sim_run *run, struct weft_rank_run *state,
+                            struct weft_action action);
+
+/* How long a cell takes, where times differ by rank or by chance, and how long an
+ * overlap does. */
+int64_t weft_sim_adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t record,
+                        int64_t duration);
+int64_t weft_sim_overlap_duration(const struct weft_sim_run *run, uint32_t rank,
+                                  const struct weft_action *cell);
+
 /* sim_queues.c: shared channels. */
 enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_error *error);
 void weft_sim_queues_reset(struct weft_sim_run *run);
@@ -129,6 +114,11 @@ void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge);
  * the rank that may wait for it. */
 void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
                       int64_t start);
+
+static inline const struct weft_work *weft_sim_work(const struct weft_sim_run *run,
+                                                    struct weft_action compute) {
+  return &run->stages[compute.stage].works[compute.op - WEFT_OP_F];
+}
 
 /* Number of the input of a (stage, microbatch). */
 static inline size_t weft_sim_input(const struct weft_sim_run *run, bool forward, uint32_t stage,
