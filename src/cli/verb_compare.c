@@ -73,6 +73,7 @@ static int simulate(struct contest *contest, const struct weft_program *table,
   }
   struct weft_simulation *simulation;
   struct weft_error error;
+  costs->options.no_events = true;
   if (weft_simulate(contest->cli->allocator, costs->program, costs->costs, &costs->options,
                     &simulation, &error) < 0) {
     return weft_cli_fail(contest->cli, info->name, &error);

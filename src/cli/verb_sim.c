@@ -182,6 +182,7 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
   struct weft_error error;
   struct weft_sim_options steady = costs->options;
   steady.jitter = 0;
+  steady.no_events = !arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH];
   struct weft_cli_prediction prediction = {
       .name = name,
       .costs = costs->costs,
