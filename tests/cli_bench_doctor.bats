@@ -49,9 +49,10 @@ load cli_setup
   grep -q '^SVG of ' <<<"$output"
   "$WEFT" bench sim --json -p 4 -m 16 --repeats 2 --large --actions 20000 >b.json
   jq -e '.schema == "weft-bench-sim/1" and (.runs | length) == 10 and .wide == null' b.json >/dev/null
-  jq -e '.runs | all(.checked and .actions > .table_actions and .full_ns > 0 and .full_fresh_ns > 0 and .makespan_ns > 0
-         and .table_makespan_ns > 0 and .peak_bytes > .makespan_peak_bytes)' b.json >/dev/null
-  jq -e '.runs[5:] | all(.actions > 15000 and .actions < 25000 and .full_growth > 0 and .full_fresh_growth > 0
+  jq -e '.runs | all(.checked and .actions > .table_actions and .numbers_ns > 0 and .events_ns > 0 and .makespan_ns > 0
+         and .table_makespan_ns > 0 and .events_peak_bytes > .numbers_peak_bytes
+         and .numbers_peak_bytes >= .makespan_peak_bytes)' b.json >/dev/null
+  jq -e '.runs[5:] | all(.actions > 15000 and .actions < 25000 and .numbers_growth > 0 and .events_growth > 0
          and .makespan_growth > 0)' b.json >/dev/null
   jq -e '.svg.ns > 0 and .svg.bytes > 1000' b.json >/dev/null
 }

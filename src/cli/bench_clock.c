@@ -59,51 +59,6 @@ void weft_cli_counter_init(struct weft_cli_counter *counter, const struct weft_a
                                        .inner = inner};
 }
 
-/* ---- Memory that is used again ---- */
-
-static struct weft_cli_kept_block *find_kept(struct weft_cli_recycler *recycler, size_t size) {
-  for (size_t i = 0; i < WEFT_CLI_KEPT_MAX; i++) {
-    if (recycler->kept[i].size == size) {
-      return &recycler->kept[i];
-    }
-  }
-  return NULL;
-}
-
-static void *recycle(void *context, void *pointer, size_t old_size, size_t new_size) {
-  struct weft_cli_recycler *recycler = context;
-  const bool is_new = pointer == NULL && new_size > 0, is_freed = pointer != NULL && new_size == 0;
-  struct weft_cli_kept_block *block = NULL;
-  if (is_new) {
-    block = find_kept(recycler, new_size);
-  } else if (is_freed && old_size >= WEFT_CLI_KEPT_BYTES_MIN) {
-    block = find_kept(recycler, 0);
-  }
-  if (block == NULL) {
-    return recycler->inner->reallocate(recycler->inner->context, pointer, old_size, new_size);
-  }
-  void *result = is_new ? block->data : NULL;
-  *block = is_new ? (struct weft_cli_kept_block){.data = NULL}
-                  : (struct weft_cli_kept_block){.data = pointer, .size = old_size};
-  return result;
-}
-
-void weft_cli_recycler_init(struct weft_cli_recycler *recycler,
-                            const struct weft_allocator *inner) {
-  *recycler = (struct weft_cli_recycler){.allocator = {.reallocate = recycle, .context = recycler},
-                                         .inner = inner};
-}
-
-void weft_cli_recycler_finish(struct weft_cli_recycler *recycler) {
-  for (size_t i = 0; i < WEFT_CLI_KEPT_MAX; i++) {
-    if (recycler->kept[i].size > 0) {
-      (void)recycler->inner->reallocate(recycler->inner->context, recycler->kept[i].data,
-                                        recycler->kept[i].size, 0);
-      recycler->kept[i] = (struct weft_cli_kept_block){.data = NULL};
-    }
-  }
-}
-
 /* ---- Starting ---- */
 
 /* Time of one start; 0 when it failed. */

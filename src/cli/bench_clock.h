@@ -1,5 +1,5 @@
-/* What benchmarks measure with: a clock, a median, an allocator that counts
- * and one that keeps memory. */
+/* What benchmarks measure with: a clock, a median, and an allocator that
+ * counts. */
 #ifndef CLI_BENCH_CLOCK_H
 #define CLI_BENCH_CLOCK_H
 
@@ -23,25 +23,6 @@ struct weft_cli_counter {
 };
 
 void weft_cli_counter_init(struct weft_cli_counter *counter, const struct weft_allocator *inner);
-
-/* An allocator that keeps large blocks for the next that asks for their size, as
- * malloc() does with smaller ones: what runs in them a second time does not wait
- * for the system, or for the host of a virtual machine, to find memory. */
-enum { WEFT_CLI_KEPT_MAX = 8, WEFT_CLI_KEPT_BYTES_MIN = 1024 * 1024 };
-
-struct weft_cli_kept_block {
-  void *data;
-  size_t size; /* 0: none */
-};
-
-struct weft_cli_recycler {
-  struct weft_allocator allocator;
-  const struct weft_allocator *inner;
-  struct weft_cli_kept_block kept[WEFT_CLI_KEPT_MAX];
-};
-
-void weft_cli_recycler_init(struct weft_cli_recycler *recycler, const struct weft_allocator *inner);
-void weft_cli_recycler_finish(struct weft_cli_recycler *recycler);
 
 /* Median time in which `program --version` starts and ends; 0 when it cannot be
  * started. */

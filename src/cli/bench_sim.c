@@ -1,6 +1,6 @@
 /* `weft bench sim`: time and memory of the simulation, per action of the
- * lowered program, and of the makespan alone, which a search calls. The answers
- * are checked first (bench_sim_check.c).
+ * lowered program, without and with its events, and of the makespan alone, which a
+ * search calls. The answers are checked first (bench_sim_check.c).
  *
  * Times are CPU times, as in bench_plan.c. */
 #include <string.h>
@@ -15,8 +15,7 @@ enum { WIDE_RANKS = 1024, WIDE_STAGES_PER_RANK = 2, WIDE_MICROBATCHES = 4096, SV
 
 /* What is simulated again and again. */
 struct subject {
-  struct weft_cli_counter counter;   /* all its memory goes through it */
-  struct weft_cli_recycler recycler; /* but that of simulations which use memory again */
+  struct weft_cli_counter counter; /* all its memory goes through it */
   struct weft_costs *costs;
   struct weft_program *table;
   struct weft_program *program;
@@ -26,7 +25,6 @@ static void release(struct subject *subject) {
   weft_program_destroy(subject->program);
   weft_program_destroy(subject->table);
   weft_costs_destroy(subject->costs);
-  weft_cli_recycler_finish(&subject->recycler);
 }
 
 /* On success the subject is the caller's to release. */
@@ -35,7 +33,6 @@ static int prepare(const struct weft_cli *cli, const struct weft_cli_bench_case 
   struct weft_error error;
   *subject = (struct subject){.costs = NULL};
   weft_cli_counter_init(&subject->counter, cli->allocator);
-  weft_cli_recycler_init(&subject->recycler, cli->allocator);
   const struct weft_allocator *allocator = &subject->counter.allocator;
   const uint64_t begin = weft_cli_cpu_ns();
   if (weft_generate(allocator, at->schedule, &at->shape, &subject->table, &error) < 0 ||
@@ -48,49 +45,45 @@ static int prepare(const struct weft_cli *cli, const struct weft_cli_bench_case 
   return WEFT_CLI_OK;
 }
 
+static enum weft_status simulate(const struct subject *subject, bool no_events,
+                                 struct weft_simulation **simulation, struct weft_error *error) {
+  struct weft_sim_options options = weft_sim_options_default();
+  options.no_events = no_events;
+  return weft_simulate(&subject->counter.allocator, subject->program, subject->costs, &options,
+                       simulation, error);
+}
+
 /* One simulation, and the system's part of it. */
-static enum weft_status time_simulation(const struct subject *subject,
-                                        const struct weft_allocator *allocator, uint64_t *time_ns,
-                                        uint64_t *system_ns, double *makespan,
+static enum weft_status time_simulation(const struct subject *subject, bool no_events,
+                                        uint64_t times_ns[2], double *makespan,
                                         struct weft_error *error) {
   struct weft_simulation *simulation;
   const uint64_t system_begin = weft_cli_system_ns(), begin = weft_cli_cpu_ns();
-  const enum weft_status status =
-      weft_simulate(allocator, subject->program, subject->costs, NULL, &simulation, error);
+  const enum weft_status status = simulate(subject, no_events, &simulation, error);
   if (status < 0) {
     return status;
   }
-  *time_ns = weft_cli_cpu_ns() - begin;
-  *system_ns = weft_cli_system_ns() - system_begin;
+  times_ns[0] = weft_cli_cpu_ns() - begin;
+  times_ns[1] = weft_cli_system_ns() - system_begin;
   *makespan = simulation->makespan;
   weft_simulation_destroy(simulation);
   return WEFT_OK;
 }
 
-/* The simulation in memory that is there, and in fresh memory. malloc() uses the
- * memory of small programs again but not that of large ones, so only the first of
- * the two compares like with like. */
 static enum weft_status time_simulations(const struct subject *subject,
                                          uint64_t times_ns[WEFT_CLI_SIM_PHASES], double *makespan,
                                          bool *same, struct weft_error *error) {
-  uint64_t none_ns;
-  double again, fresh;
-  enum weft_status status = time_simulation(subject, &subject->recycler.allocator,
-                                            &times_ns[WEFT_CLI_SIM_FULL], &none_ns, &again, error);
-  if (status < 0) {
-    return status;
+  double without;
+  enum weft_status status =
+      time_simulation(subject, true, &times_ns[WEFT_CLI_SIM_NUMBERS], &without, error);
+  if (status == WEFT_OK) {
+    status = time_simulation(subject, false, &times_ns[WEFT_CLI_SIM_EVENTS], makespan, error);
   }
-  status = time_simulation(subject, &subject->counter.allocator, &times_ns[WEFT_CLI_SIM_FRESH],
-                           &times_ns[WEFT_CLI_SIM_SYSTEM], &fresh, error);
-  if (status < 0) {
-    return status;
-  }
-  *makespan = fresh;
-  *same = again == fresh;
-  return WEFT_OK;
+  *same = status == WEFT_OK && without == *makespan;
+  return status;
 }
 
-/* One pass: the simulation, the makespan, the makespan of the table. */
+/* One pass: both simulations, the makespan, the makespan of the table. */
 static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WEFT_CLI_SIM_PHASES],
                              bool *same, struct weft_error *error) {
   const struct weft_allocator *allocator = &subject->counter.allocator;
@@ -115,12 +108,24 @@ static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WE
   return WEFT_OK;
 }
 
-/* The most that each of the two hold, the program included. */
+/* The most that is held while it simulates, the program included. */
+static int measure_peak(const struct weft_cli *cli, struct subject *subject, bool no_events,
+                        size_t *bytes) {
+  struct weft_simulation *simulation;
+  struct weft_error error;
+  subject->counter.bytes_peak = subject->counter.bytes_now;
+  if (simulate(subject, no_events, &simulation, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  weft_simulation_destroy(simulation);
+  *bytes = subject->counter.bytes_peak;
+  return WEFT_CLI_OK;
+}
+
 static int measure_memory(const struct weft_cli *cli, struct subject *subject,
                           struct weft_cli_sim_measurement *measurement) {
   struct weft_cli_counter *counter = &subject->counter;
   const size_t held = counter->bytes_now;
-  struct weft_simulation *simulation;
   struct weft_error error;
   double makespan;
   counter->bytes_peak = held;
@@ -129,14 +134,14 @@ static int measure_memory(const struct weft_cli *cli, struct subject *subject,
     return weft_cli_fail(cli, NULL, &error);
   }
   measurement->makespan_bytes = counter->bytes_peak;
-  if (weft_simulate(&counter->allocator, subject->program, subject->costs, NULL, &simulation,
-                    &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
+  int status = measure_peak(cli, subject, true, &measurement->numbers_bytes);
+  if (status == WEFT_CLI_OK) {
+    status = measure_peak(cli, subject, false, &measurement->events_bytes);
   }
-  weft_simulation_destroy(simulation);
-  measurement->peak_bytes = counter->bytes_peak;
-  return counter->bytes_now == held ? WEFT_CLI_OK
-                                    : weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
+  if (status == WEFT_CLI_OK && counter->bytes_now != held) {
+    status = weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
+  }
+  return status;
 }
 
 /* A measurement under way. */
@@ -146,17 +151,6 @@ struct sampling {
   uint64_t count;
   uint64_t samples[WEFT_CLI_SIM_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
 };
-
-/* Fills the recycler. */
-static int warm_up(const struct weft_cli *cli, const struct subject *subject) {
-  struct weft_error error;
-  uint64_t time_ns, system_ns;
-  double makespan;
-  return time_simulation(subject, &subject->recycler.allocator, &time_ns, &system_ns, &makespan,
-                         &error) < 0
-             ? weft_cli_fail(cli, NULL, &error)
-             : WEFT_CLI_OK;
-}
 
 /* Checks first. On success the subject is there until end_sampling(). */
 static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
@@ -174,9 +168,6 @@ static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
   status = weft_cli_bench_check_sim(cli, &measurement->at, subject->table, subject->program);
   if (status == WEFT_CLI_OK) {
     status = measure_memory(cli, subject, measurement);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = warm_up(cli, subject);
   }
   if (status != WEFT_CLI_OK) {
     release(subject);

@@ -8,9 +8,10 @@
 #include "cli/bench.h"
 
 enum weft_cli_sim_phase {
-  WEFT_CLI_SIM_FULL,     /* weft_simulate() of the program, in memory that was used before */
-  WEFT_CLI_SIM_FRESH,    /* the same in memory fresh from the system */
-  WEFT_CLI_SIM_SYSTEM,   /* the system's part of that */
+  WEFT_CLI_SIM_NUMBERS,        /* weft_simulate() of the program without events */
+  WEFT_CLI_SIM_NUMBERS_SYSTEM, /* the system's part of it */
+  WEFT_CLI_SIM_EVENTS,         /* weft_simulate() with events */
+  WEFT_CLI_SIM_EVENTS_SYSTEM,
   WEFT_CLI_SIM_MAKESPAN, /* weft_makespan() of the program */
   WEFT_CLI_SIM_TABLE,    /* weft_makespan() of the table */
   WEFT_CLI_SIM_PHASES
@@ -21,8 +22,9 @@ struct weft_cli_sim_measurement {
   uint64_t table_actions;
   uint64_t plan_ns;                       /* gen and lower, once */
   uint64_t times_ns[WEFT_CLI_SIM_PHASES]; /* medians of the CPU time */
-  size_t peak_bytes;                      /* program and full simulation */
-  size_t makespan_bytes;                  /* program and makespan */
+  size_t numbers_bytes;                   /* held at most, with the program: without events, */
+  size_t events_bytes;                    /* with them, */
+  size_t makespan_bytes;                  /* and for the makespan alone */
 };
 
 struct weft_cli_sim_results {

@@ -3,20 +3,14 @@
 
 #include "cli/bench_sim.h"
 
-static double full_per_action(const struct weft_cli_sim_measurement *measurement) {
-  return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_FULL]);
+static double per_action(const struct weft_cli_sim_measurement *measurement,
+                         enum weft_cli_sim_phase phase) {
+  return weft_cli_per_action(&measurement->at, measurement->times_ns[phase]);
 }
 
-static double fresh_per_action(const struct weft_cli_sim_measurement *measurement) {
-  return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_FRESH]);
-}
-
-static double system_per_action(const struct weft_cli_sim_measurement *measurement) {
-  return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_SYSTEM]);
-}
-
-static double makespan_per_action(const struct weft_cli_sim_measurement *measurement) {
-  return weft_cli_per_action(&measurement->at, measurement->times_ns[WEFT_CLI_SIM_MAKESPAN]);
+static double growth(const struct weft_cli_sim_measurement *large,
+                     const struct weft_cli_sim_measurement *small, enum weft_cli_sim_phase phase) {
+  return per_action(large, phase) / per_action(small, phase);
 }
 
 static double table_per_action(const struct weft_cli_sim_measurement *measurement) {
@@ -38,19 +32,20 @@ static double clock_per_cpu(const struct weft_cli_sim_results *results) {
 static void add_row(struct weft_text *text, const struct weft_cli_sim_measurement *measurement,
                     const struct weft_cli_sim_measurement *small) {
   const struct weft_cli_bench_case *at = &measurement->at;
-  weft_text_addf(text,
-                 "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %8.2f %7.2f %7.2f %9.2f %9.2f %6.1f %8.1f",
+  weft_text_addf(text, "%-22s %8" PRIu32 " %10" PRIu64 " %8.2f %7.2f %7.2f %7.2f %9.2f %9.2f",
                  at->schedule, at->shape.microbatches, at->actions,
-                 (double)measurement->times_ns[WEFT_CLI_SIM_FULL] / 1e6,
-                 full_per_action(measurement), fresh_per_action(measurement),
-                 system_per_action(measurement), makespan_per_action(measurement),
-                 table_per_action(measurement), weft_cli_per_action(at, measurement->peak_bytes),
+                 per_action(measurement, WEFT_CLI_SIM_NUMBERS),
+                 per_action(measurement, WEFT_CLI_SIM_NUMBERS_SYSTEM),
+                 per_action(measurement, WEFT_CLI_SIM_EVENTS),
+                 per_action(measurement, WEFT_CLI_SIM_EVENTS_SYSTEM),
+                 per_action(measurement, WEFT_CLI_SIM_MAKESPAN), table_per_action(measurement));
+  weft_text_addf(text, " %8.1f %7.1f %9.1f", weft_cli_per_action(at, measurement->numbers_bytes),
+                 weft_cli_per_action(at, measurement->events_bytes),
                  weft_cli_per_action(at, measurement->makespan_bytes));
   if (small != NULL) {
-    weft_text_addf(text, " %6.2f %6.2f %8.2f",
-                   full_per_action(measurement) / full_per_action(small),
-                   fresh_per_action(measurement) / fresh_per_action(small),
-                   makespan_per_action(measurement) / makespan_per_action(small));
+    weft_text_addf(text, " %8.2f %7.2f %9.2f", growth(measurement, small, WEFT_CLI_SIM_NUMBERS),
+                   growth(measurement, small, WEFT_CLI_SIM_EVENTS),
+                   growth(measurement, small, WEFT_CLI_SIM_MAKESPAN));
   }
   weft_text_add(text, "\n");
 }
@@ -62,27 +57,38 @@ static void add_head(struct weft_text *text, const struct weft_cli_sim_results *
                  "; checked: simulation, makespan alone and a plain evaluation agree, closed "
                  "forms are met\n\n",
                  weft_version(), shape->ranks, shape->stages_per_rank);
-  weft_text_addf(text, "%-22s %8s %10s %9s %8s %7s %7s %9s %9s %6s %8s%s\n", "", "", "", "full",
-                 "full", "fresh", "system", "makespan", "of table", "peak", "makespan",
-                 results->has_large ? "            large/small" : "");
-  weft_text_addf(text, "%-22s %8s %10s %9s %8s %7s %7s %9s %9s %6s %8s%s\n", "schedule", "m",
-                 "actions", "ms", "ns/act", "ns/act", "ns/act", "ns/act", "ns/act", "B/act",
-                 "B/act", results->has_large ? "   full  fresh makespan" : "");
+  weft_text_addf(
+      text, "%-42s %-52s %s\n", "", "ns per action",
+      results->has_large ? "bytes per action           large/small" : "bytes per action");
+  weft_text_addf(text, "%-22s %8s %10s %8s %7s %7s %7s %9s %9s %8s %7s %9s%s\n", "schedule", "m",
+                 "actions", "numbers", "system", "events", "system", "makespan", "of table",
+                 "numbers", "events", "makespan",
+                 results->has_large ? "  numbers  events  makespan" : "");
 }
+
+static double seconds(const struct weft_cli_sim_measurement *measurement,
+                      enum weft_cli_sim_phase phase) {
+  return (double)measurement->times_ns[phase] / 1e9;
+}
+
+static double gibibytes(size_t bytes) { return (double)bytes / (1024.0 * 1024 * 1024); }
 
 static void add_wide(struct weft_text *text, const struct weft_cli_sim_measurement *wide) {
   const struct weft_shape *shape = &wide->at.shape;
   weft_text_addf(text,
                  "\n%s, p = %" PRIu32 ", v = %" PRIu32 ", m = %" PRIu32 ": %" PRIu64
-                 " actions\n"
-                 "  gen and lower %.2f s, simulation %.2f s (%.1f ns per action), makespan alone "
-                 "%.2f s (%.1f ns)\n"
-                 "  at most %.2f GiB in the simulation, the program included\n",
+                 " actions; gen and lower %.2f s\n",
                  wide->at.schedule, shape->ranks, shape->stages_per_rank, shape->microbatches,
-                 wide->at.actions, (double)wide->plan_ns / 1e9,
-                 (double)wide->times_ns[WEFT_CLI_SIM_FULL] / 1e9, full_per_action(wide),
-                 (double)wide->times_ns[WEFT_CLI_SIM_MAKESPAN] / 1e9, makespan_per_action(wide),
-                 (double)wide->peak_bytes / (1024.0 * 1024 * 1024));
+                 wide->at.actions, (double)wide->plan_ns / 1e9);
+  weft_text_addf(
+      text,
+      "  numbers %.2f s (%.1f ns per action), with events %.2f s (%.1f), makespan alone %.2f s "
+      "(%.1f)\n"
+      "  at most %.2f GiB for the numbers, %.2f GiB with events, the program included\n",
+      seconds(wide, WEFT_CLI_SIM_NUMBERS), per_action(wide, WEFT_CLI_SIM_NUMBERS),
+      seconds(wide, WEFT_CLI_SIM_EVENTS), per_action(wide, WEFT_CLI_SIM_EVENTS),
+      seconds(wide, WEFT_CLI_SIM_MAKESPAN), per_action(wide, WEFT_CLI_SIM_MAKESPAN),
+      gibibytes(wide->numbers_bytes), gibibytes(wide->events_bytes));
 }
 
 void weft_cli_bench_add_sim_text(struct weft_text *text,
@@ -107,28 +113,36 @@ void weft_cli_bench_add_sim_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
+static void add_json_times(struct weft_cli_json *json,
+                           const struct weft_cli_sim_measurement *measurement) {
+  const uint64_t *times_ns = measurement->times_ns;
+  weft_cli_json_number(json, "gen_lower_ns", measurement->plan_ns);
+  weft_cli_json_number(json, "numbers_ns", times_ns[WEFT_CLI_SIM_NUMBERS]);
+  weft_cli_json_number(json, "numbers_system_ns", times_ns[WEFT_CLI_SIM_NUMBERS_SYSTEM]);
+  weft_cli_json_number(json, "events_ns", times_ns[WEFT_CLI_SIM_EVENTS]);
+  weft_cli_json_number(json, "events_system_ns", times_ns[WEFT_CLI_SIM_EVENTS_SYSTEM]);
+  weft_cli_json_number(json, "makespan_ns", times_ns[WEFT_CLI_SIM_MAKESPAN]);
+  weft_cli_json_number(json, "table_makespan_ns", times_ns[WEFT_CLI_SIM_TABLE]);
+  weft_cli_json_real(json, "numbers_ns_per_action", per_action(measurement, WEFT_CLI_SIM_NUMBERS));
+  weft_cli_json_real(json, "events_ns_per_action", per_action(measurement, WEFT_CLI_SIM_EVENTS));
+  weft_cli_json_real(json, "makespan_ns_per_action",
+                     per_action(measurement, WEFT_CLI_SIM_MAKESPAN));
+  weft_cli_json_real(json, "table_makespan_ns_per_action", table_per_action(measurement));
+}
+
 static void add_json_fields(struct weft_cli_json *json,
                             const struct weft_cli_sim_measurement *measurement,
                             const struct weft_cli_sim_measurement *small) {
   weft_cli_bench_add_case(json, &measurement->at);
   weft_cli_json_number(json, "table_actions", measurement->table_actions);
-  weft_cli_json_number(json, "gen_lower_ns", measurement->plan_ns);
-  weft_cli_json_number(json, "full_ns", measurement->times_ns[WEFT_CLI_SIM_FULL]);
-  weft_cli_json_number(json, "full_system_ns", measurement->times_ns[WEFT_CLI_SIM_SYSTEM]);
-  weft_cli_json_number(json, "full_fresh_ns", measurement->times_ns[WEFT_CLI_SIM_FRESH]);
-  weft_cli_json_number(json, "makespan_ns", measurement->times_ns[WEFT_CLI_SIM_MAKESPAN]);
-  weft_cli_json_number(json, "table_makespan_ns", measurement->times_ns[WEFT_CLI_SIM_TABLE]);
-  weft_cli_json_real(json, "full_ns_per_action", full_per_action(measurement));
-  weft_cli_json_real(json, "makespan_ns_per_action", makespan_per_action(measurement));
-  weft_cli_json_real(json, "table_makespan_ns_per_action", table_per_action(measurement));
-  weft_cli_json_number(json, "peak_bytes", measurement->peak_bytes);
+  add_json_times(json, measurement);
+  weft_cli_json_number(json, "numbers_peak_bytes", measurement->numbers_bytes);
+  weft_cli_json_number(json, "events_peak_bytes", measurement->events_bytes);
   weft_cli_json_number(json, "makespan_peak_bytes", measurement->makespan_bytes);
   if (small != NULL) {
-    weft_cli_json_real(json, "full_growth", full_per_action(measurement) / full_per_action(small));
-    weft_cli_json_real(json, "full_fresh_growth",
-                       fresh_per_action(measurement) / fresh_per_action(small));
-    weft_cli_json_real(json, "makespan_growth",
-                       makespan_per_action(measurement) / makespan_per_action(small));
+    weft_cli_json_real(json, "numbers_growth", growth(measurement, small, WEFT_CLI_SIM_NUMBERS));
+    weft_cli_json_real(json, "events_growth", growth(measurement, small, WEFT_CLI_SIM_EVENTS));
+    weft_cli_json_real(json, "makespan_growth", growth(measurement, small, WEFT_CLI_SIM_MAKESPAN));
   }
 }
 
