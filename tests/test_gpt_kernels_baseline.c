@@ -7,5 +7,6 @@
 #include "gpt/kernel_linear.c"
 #include "gpt/kernel_loss.c"
 #include "gpt/kernel_norm.c"
+#include "gpt/kernel_tile.c"
 /* After those, which it needs. */
 #include "test_gpt_kernels.c"

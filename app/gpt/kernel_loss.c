@@ -12,7 +12,7 @@
  * when there is no gradient to write. */
 WEFT_GPT_INLINE float row_exp(bool fused, uint64_t count, const float *x, float shift, float *y) {
   for (uint64_t i = 0; i < count; i++) {
-    y[i] = weft_gpt_exp(fused, x[i] - shift);
+    y[i] = weft_gpt_exp_below(fused, x[i] - shift);
   }
   return weft_gpt_array_sum(count, y);
 }

@@ -90,11 +90,14 @@ WEFT_GPT_INLINE float weft_gpt_exp_within(bool fused, float x) {
   return p;
 }
 
-/* For any x. */
-WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
-  const float high = x > WEFT_GPT_EXP_MAX ? WEFT_GPT_EXP_MAX : x;
-  const float p = weft_gpt_exp_within(fused, high < WEFT_GPT_EXP_MIN ? WEFT_GPT_EXP_MIN : high);
+/* For x below 88, as in a softmax; and for any x. What comes of numbers too small is
+ * thrown away, so they need no limit. */
+WEFT_GPT_INLINE float weft_gpt_exp_below(bool fused, float x) {
+  const float p = weft_gpt_exp_within(fused, x);
   return x < WEFT_GPT_EXP_MIN ? 0.0f : p;
+}
+WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
+  return weft_gpt_exp_below(fused, x > WEFT_GPT_EXP_MAX ? WEFT_GPT_EXP_MAX : x);
 }
 
 /* ---- Sums over 16 lanes ---- */

@@ -1,0 +1,23 @@
+/* Products of small tiles, where sgemm spends its time on preparations: operands are
+ * read where they lie, with any stride, and only as much as a tile above or on the
+ * diagonal needs. */
+#ifndef GPT_TILE_H
+#define GPT_TILE_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+struct weft_gpt_tile {
+  const float *a; /* element (i, k) at a[i a_row + k a_step]; one of the two is 1 */
+  uint64_t a_row, a_step;
+  const float *b; /* element (k, j) at b[k b_step + j] */
+  uint64_t b_step;
+  float *c; /* element (i, j) at c[i c_row + j] */
+  uint64_t c_row;
+};
+
+/* c[rows, columns] = a[rows, depth] b[depth, columns], or that is added to c. */
+void weft_gpt_tile_product(const struct weft_gpt_tile *tile, uint64_t rows, uint64_t columns,
+                           uint64_t depth, bool add);
+
+#endif
