@@ -109,23 +109,23 @@ double reference_cross_entropy(uint64_t rows, uint64_t vocabulary, const double 
   return loss;
 }
 
-void reference_block(const struct reference_shape *shape, const double *w, const uint64_t *at,
-                     const double *x, double *y) {
+void reference_block(const struct reference_shape *shape, const double *parameters,
+                     const uint64_t *at, const double *x, double *y) {
   const uint64_t rows = shape->sequences * shape->tokens, c = shape->channels;
   double *normed = doubles(rows * c), *wide = doubles(rows * 4 * c), *mixed = doubles(rows * c);
-  reference_norm(rows, c, x, w + at[0], w + at[1], normed);
-  reference_linear(rows, c, 3 * c, normed, w + at[2], w + at[3], wide);
+  reference_norm(rows, c, x, parameters + at[0], parameters + at[1], normed);
+  reference_linear(rows, c, 3 * c, normed, parameters + at[2], parameters + at[3], wide);
   reference_attention(shape, wide, mixed);
-  reference_linear(rows, c, c, mixed, w + at[4], w + at[5], normed);
+  reference_linear(rows, c, c, mixed, parameters + at[4], parameters + at[5], normed);
   for (uint64_t i = 0; i < rows * c; i++) {
     mixed[i] = x[i] + normed[i];
   }
-  reference_norm(rows, c, mixed, w + at[6], w + at[7], normed);
-  reference_linear(rows, c, 4 * c, normed, w + at[8], w + at[9], wide);
+  reference_norm(rows, c, mixed, parameters + at[6], parameters + at[7], normed);
+  reference_linear(rows, c, 4 * c, normed, parameters + at[8], parameters + at[9], wide);
   for (uint64_t i = 0; i < rows * 4 * c; i++) {
     wide[i] = reference_gelu(wide[i]);
   }
-  reference_linear(rows, 4 * c, c, wide, w + at[10], w + at[11], y);
+  reference_linear(rows, 4 * c, c, wide, parameters + at[10], parameters + at[11], y);
   for (uint64_t i = 0; i < rows * c; i++) {
     y[i] += mixed[i];
   }
@@ -134,12 +134,12 @@ void reference_block(const struct reference_shape *shape, const double *w, const
   free(mixed);
 }
 
-double reference_head(const struct reference_shape *shape, const double *w, const uint64_t *at,
-                      const double *x, const uint8_t *targets) {
+double reference_head(const struct reference_shape *shape, const double *parameters,
+                      const uint64_t *at, const double *x, const uint8_t *targets) {
   const uint64_t rows = shape->sequences * shape->tokens, c = shape->channels;
   double *normed = doubles(rows * c), *logits = doubles(rows * shape->vocabulary);
-  reference_norm(rows, c, x, w + at[0], w + at[1], normed);
-  reference_linear(rows, c, shape->vocabulary, normed, w + at[2], NULL, logits);
+  reference_norm(rows, c, x, parameters + at[0], parameters + at[1], normed);
+  reference_linear(rows, c, shape->vocabulary, normed, parameters + at[2], NULL, logits);
   const double sum = reference_cross_entropy(rows, shape->vocabulary, logits, targets);
   free(normed);
   free(logits);
@@ -217,4 +217,10 @@ void reference_buffer_free(struct reference_buffer *buffer) {
   reference_buffer_check(buffer);
   free(buffer->memory);
   *buffer = (struct reference_buffer){0};
+}
+
+void reference_buffers_free(struct reference_buffer *const *buffers) {
+  for (; *buffers != NULL; buffers++) {
+    reference_buffer_free(*buffers);
+  }
 }

@@ -48,6 +48,8 @@ struct reference_buffer {
 };
 struct reference_buffer reference_buffer_make(uint64_t count, uint64_t shift);
 void reference_buffer_check(const struct reference_buffer *buffer);
-void reference_buffer_free(struct reference_buffer *buffer); /* checks too */
+/* Checks too; of a list that ends with NULL, all. */
+void reference_buffer_free(struct reference_buffer *buffer);
+void reference_buffers_free(struct reference_buffer *const *buffers);
 
 #endif

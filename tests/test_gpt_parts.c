@@ -64,11 +64,9 @@ static struct part make_part(uint32_t index, uint64_t sequences, uint64_t tokens
 }
 
 static void free_part(struct part *p) {
-  struct reference_buffer *buffers[] = {&p->parameters, &p->gradients, &p->kept, &p->scratch,
-                                        &p->x,          &p->y,         &p->dy,   &p->dx};
-  for (size_t i = 0; i < sizeof buffers / sizeof *buffers; i++) {
-    reference_buffer_free(buffers[i]);
-  }
+  struct reference_buffer *buffers[] = {&p->parameters, &p->gradients, &p->kept, &p->scratch, &p->x,
+                                        &p->y,          &p->dy,        &p->dx,   NULL};
+  reference_buffers_free(buffers);
   free(p->ids);
   free(p->targets);
 }

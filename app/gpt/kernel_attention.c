@@ -105,8 +105,13 @@ static void scores(const struct head *head, const struct pair *pair, const float
                    uint64_t stride, const float *turned, float *s) {
   for (uint64_t r = 0, n; r < pair->rows; r += n) {
     n = group_size(pair, r);
-    const struct weft_gpt_tile tile = {
-        x + (pair->row + r) * stride, stride, 1, turned, TILE, s + r * TILE, TILE};
+    struct weft_gpt_tile tile = {.a = x + (pair->row + r) * stride,
+                                 .a_row = stride,
+                                 .a_step = 1,
+                                 .b = turned,
+                                 .b_step = TILE,
+                                 .c_row = TILE};
+    tile.c = s + r * TILE;
     weft_gpt_tile_product(&tile, n, reach(pair, r + n), head->width, false);
   }
 }
@@ -116,8 +121,13 @@ static void mix(const struct head *head, const struct pair *pair, const float *s
                 float *to, uint64_t to_stride, bool add) {
   for (uint64_t r = 0, n; r < pair->rows; r += n) {
     n = group_size(pair, r);
-    const struct weft_gpt_tile tile = {s + r * TILE,       TILE,     1, x, head->width,
-                                       to + r * to_stride, to_stride};
+    struct weft_gpt_tile tile = {.a = s + r * TILE,
+                                 .a_row = TILE,
+                                 .a_step = 1,
+                                 .b = x,
+                                 .b_step = head->width,
+                                 .c_row = to_stride};
+    tile.c = to + r * to_stride;
     weft_gpt_tile_product(&tile, n, head->width, reach(pair, r + n), add);
   }
 }
@@ -130,9 +140,13 @@ static void mix_back(const struct head *head, const struct pair *pair, const flo
   for (uint64_t c = 0, n; c < pair->columns; c += n) {
     n = diagonal ? group_size(pair, c) : pair->columns;
     const uint64_t r = diagonal ? c : 0;
-    const struct weft_gpt_tile tile = {
-        s + r * TILE + c,   1,        TILE, x + (pair->row + r) * head->width, head->width,
-        to + c * to_stride, to_stride};
+    struct weft_gpt_tile tile = {.a = s + r * TILE + c,
+                                 .a_row = 1,
+                                 .a_step = TILE,
+                                 .b = x + (pair->row + r) * head->width,
+                                 .b_step = head->width,
+                                 .c_row = to_stride};
+    tile.c = to + c * to_stride;
     weft_gpt_tile_product(&tile, n, head->width, pair->rows - r, add);
   }
 }
@@ -255,7 +269,8 @@ struct workspace {
 };
 
 static struct workspace carve(float *scratch, uint64_t tokens, uint64_t width) {
-  struct workspace work = {.p = scratch};
+  struct workspace work;
+  work.p = scratch;
   work.ds = work.p + TILE * TILE;
   work.turned_k = work.ds + TILE * TILE;
   work.turned_v = work.turned_k + TILE * width;
