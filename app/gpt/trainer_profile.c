@@ -102,8 +102,8 @@ enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
 
 double weft_gpt_trainer_predict(const struct weft_gpt_trainer *trainer,
                                 const struct weft_program *program) {
-  struct weft_costs *costs;
-  struct weft_simulation *simulation;
+  struct weft_costs *costs = NULL;
+  struct weft_simulation *simulation = NULL;
   double bubble = NAN;
   if (program == NULL || weft_gpt_trainer_costs(trainer, &costs, NULL) < 0) {
     return NAN;

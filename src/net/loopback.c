@@ -215,6 +215,7 @@ static enum weft_status open_end(struct endpoint *endpoint, const struct weft_ch
                      end->peer, endpoint->base.rank_count);
   }
   WEFT_TRY(find_channel(world, end, &channel, error));
+  assert(channel != NULL);
   uint32_t *self = end->sends ? &channel->sender : &channel->receiver;
   const uint32_t other = end->sends ? channel->receiver : channel->sender;
   if (*self != UINT32_MAX || (other != UINT32_MAX && other != end->peer)) {

@@ -2,6 +2,7 @@
  * input. A SEND hands its buffer to the transport and the row goes on; the buffer
  * comes back when the neighbour has taken it. In the blocking modes both wait
  * here. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -277,6 +278,7 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
     return WEFT_OK;
   }
   executor->cell_step = WEFT_CELL_CALLING;
+  assert(*buffer != NULL);
   const enum weft_status status =
       weft_executor_await(executor, stage, *buffer, action->microbatch, forward, error);
   if (status == WEFT_OK) {

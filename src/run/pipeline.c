@@ -1,5 +1,6 @@
 /* The pipeline of one rank: plans, batches, steps, and the one error that all
  * ranks agree on. The work is the executor's. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -116,8 +117,9 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
       return WEFT_OK;
     }
   }
-  struct weft_row *row;
+  struct weft_row *row = NULL;
   WEFT_TRY(make_row(pipeline, microbatch_count, training, &row, error));
+  assert(row != NULL);
   const enum weft_status status = weft_executor_fit(&pipeline->executor, row, error);
   if (status < 0) {
     weft_row_destroy(row);
@@ -171,8 +173,9 @@ static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error 
   if (pipeline->greetings == NULL) {
     return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->greetings);
   }
-  struct weft_row *row;
+  struct weft_row *row = NULL;
   WEFT_TRY(make_row(pipeline, pipeline->options.microbatch_count, true, &row, error));
+  assert(row != NULL);
   keep_row(pipeline, row);
   pipeline->greeting = weft_greeting_make(&pipeline->options, row->hash);
   return weft_executor_init(&pipeline->executor, pipeline->allocator, transport, &pipeline->options,
