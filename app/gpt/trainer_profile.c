@@ -108,7 +108,9 @@ double weft_gpt_trainer_predict(const struct weft_gpt_trainer *trainer,
   if (program == NULL || weft_gpt_trainer_costs(trainer, &costs, NULL) < 0) {
     return NAN;
   }
-  if (weft_simulate(trainer->allocator, program, costs, NULL, &simulation, NULL) == WEFT_OK) {
+  struct weft_sim_options options = weft_sim_options_default();
+  options.no_events = true;
+  if (weft_simulate(trainer->allocator, program, costs, &options, &simulation, NULL) == WEFT_OK) {
     bubble = simulation->bubble_ratio;
     weft_simulation_destroy(simulation);
   }
