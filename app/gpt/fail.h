@@ -23,4 +23,8 @@ enum weft_status weft_gpt_fail(struct weft_error *error, enum weft_status status
 /* WEFT_ERR_MEMORY, with the number of bytes that could not be had. */
 enum weft_status weft_gpt_fail_memory(struct weft_error *error, uint64_t bytes);
 
+/* `size` bytes of outside text in `buffer`, all but printable ASCII as \xNN, cut with
+ * "..."; returns buffer. For building messages. */
+char *weft_gpt_escape(char *buffer, size_t buffer_size, const char *data, size_t size);
+
 #endif
