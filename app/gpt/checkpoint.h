@@ -4,7 +4,9 @@
  *   DIR/step-00000200/part-0003.safetensors   weights and AdamW's moments
  *   DIR/step-00000200/manifest.json           written last
  *
- * A checkpoint is there when its manifest is. */
+ * A checkpoint is there when its manifest is. Where a step is written again, its parts
+ * are part-0003.CHECKSUM.safetensors, so that the old ones stay until then; the manifest
+ * has their names. */
 #ifndef GPT_CHECKPOINT_H
 #define GPT_CHECKPOINT_H
 
@@ -43,13 +45,19 @@ enum weft_status weft_gpt_checkpoint_write_part(const struct weft_gpt_files *fil
                                                 struct weft_gpt_part_file *written,
                                                 struct weft_error *error);
 /* The manifest, after all parts [part_count]; then the folders are synced. After that
- * the checkpoint is there. Old ones beyond `keep` (0: keep all) are removed. */
+ * the checkpoint is there. Then older ones beyond `keep` (0: keep all, else this one
+ * counts) are removed, and incomplete ones of earlier steps; what is of later steps is
+ * left alone. An error in that is returned too: the checkpoint is there nevertheless.
+ * WEFT_ERR_IO; WEFT_ERR_MISSING for a part that is not there; WEFT_ERR_USAGE for a number
+ * that the manifest cannot hold. */
 enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, const char *dir,
                                             const struct weft_gpt_progress *progress,
                                             const struct weft_gpt_part_file *parts, uint32_t keep,
                                             struct weft_error *error);
 
-/* A checkpoint to read: `dir` is DIR (its newest complete one) or one step's folder. */
+/* A checkpoint to read: `dir` is DIR (its complete one of the highest step) or one step's
+ * folder. WEFT_ERR_MISSING if there is none; WEFT_ERR_FORMAT if its manifest is damaged:
+ * an older one is not taken instead. */
 struct weft_gpt_checkpoint;
 enum weft_status weft_gpt_checkpoint_open(const struct weft_allocator *allocator, const char *dir,
                                           struct weft_gpt_checkpoint **out,

@@ -18,13 +18,15 @@ static uint64_t byte_effect(uint64_t byte) {
 }
 
 void weft_gpt_checksum_init(struct weft_gpt_checksum *checksum) {
+  uint64_t(*const table)[256] = checksum->table;
   checksum->state = UINT64_MAX;
   for (uint32_t byte = 0; byte < 256; byte++) {
-    uint64_t effect = byte_effect(byte);
-    checksum->table[0][byte] = effect;
-    for (int k = 1; k < 8; k++) {
-      effect = effect >> 8 ^ byte_effect(effect & 0xff);
-      checksum->table[k][byte] = effect;
+    table[0][byte] = byte_effect(byte);
+  }
+  for (int k = 1; k < 8; k++) {
+    for (uint32_t byte = 0; byte < 256; byte++) {
+      const uint64_t effect = table[k - 1][byte];
+      table[k][byte] = effect >> 8 ^ table[0][effect & 0xff];
     }
   }
 }
