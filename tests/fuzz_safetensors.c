@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt/safetensors.h"
+#include "../app/gpt/safetensors.h"
 
 /* Larger inputs only make it slower, not wiser. */
 #define SIZE_MAX_FUZZED 4096u
@@ -69,7 +69,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     require(status == WEFT_ERR_FORMAT && error.status == status, "a status that it cannot have");
     require(error.message[0] != '\0' && error.hint[0] != '\0', "a failing call does not say why");
     require(is_printable(error.message), "a message with bytes of the file");
-    require(memcmp(tensors, expected, sizeof tensors) == 0, "a failing call wrote its output");
+    for (uint32_t k = 0; k < COUNT; k++) {
+      require(tensors[k].begin == 0, "a failing call wrote its output");
+    }
   }
   return 0;
 }
