@@ -7,6 +7,8 @@
 #include <stdarg.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -527,7 +529,29 @@ static void threads_change_nothing(void **state) {
   free_attention(&alone);
 }
 
-int main(void) {
+/* A process that starts with what is wanted has nothing to want. */
+static void a_wanted_core_is_taken(void **state) {
+  (void)state;
+  int status = -1;
+  char *const arguments[] = {"test", "core", NULL};
+  const char *wanted = weft_gpt_blas_core_wanted();
+  const pid_t child = fork();
+  assert_true(child >= 0);
+  if (child == 0) {
+    if (wanted != NULL) {
+      setenv("OPENBLAS_CORETYPE", wanted, 1);
+    }
+    execv("/proc/self/exe", arguments);
+    _exit(2);
+  }
+  assert_true(waitpid(child, &status, 0) == child);
+  assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+int main(int argc, char **argv) {
+  if (argc == 2 && strcmp(argv[1], "core") == 0) {
+    return weft_gpt_blas_core_wanted() == NULL ? 0 : 1;
+  }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(exp_is_within_an_ulp),
       cmocka_unit_test(gelu_is_accurate),
@@ -542,6 +566,7 @@ int main(void) {
       cmocka_unit_test(adamw_is_the_reference),
       cmocka_unit_test(sums_and_scales),
       cmocka_unit_test(threads_change_nothing),
+      cmocka_unit_test(a_wanted_core_is_taken),
   };
   weft_gpt_set_blas_threads(1);
   return cmocka_run_group_tests(tests, NULL, NULL);
