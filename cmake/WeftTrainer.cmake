@@ -19,7 +19,9 @@ if(WEFT_TRAINER AND OPENBLAS_FOUND)
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/app)
   target_link_libraries(weft_gpt_objects PRIVATE weft_flags PkgConfig::OPENBLAS PkgConfig::JANSSON)
   # Loops over floats are worth more than -O2 gives them. No -ffast-math: results are
-  # compared bit for bit.
+  # compared bit for bit. But nobody looks at errno or at floating-point traps, which
+  # would keep square roots from being vectors.
+  target_compile_options(weft_gpt_objects PRIVATE -fno-math-errno -fno-trapping-math)
   if(NOT WEFT_SANITIZE)
     target_compile_options(weft_gpt_objects PRIVATE -O3)
   endif()
