@@ -1,0 +1,326 @@
+/* Training, bit for bit: losses of every step, all gradients and all parameters after
+ * fifty steps are those of one rank, for every schedule, number of ranks and transport;
+ * and a resumed run goes on as if it had never stopped, on other ranks too. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "gpt/kernels.h"
+#include "gpt/trainer.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { STEPS = 8 };
+#else
+enum { STEPS = 50 };
+#endif
+enum { LAYERS = 14, MICROBATCHES = 16, CORPUS = 4000 };
+
+/* ---- A small model and some text ---- */
+
+static uint8_t text[CORPUS];
+
+static struct weft_gpt_corpus make_corpus(void) {
+  static const char words[] = "the quick brown fox jumps over the lazy dog, and then again; ";
+  for (uint32_t k = 0; k < CORPUS; k++) {
+    text[k] = (uint8_t)words[(k + k / 97) % (sizeof words - 1)];
+  }
+  return (struct weft_gpt_corpus){
+      .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 42};
+}
+
+static struct weft_gpt_trainer_options base_options(const struct weft_gpt_corpus *corpus) {
+  return (struct weft_gpt_trainer_options){
+      .progress = {.config = {.layers = LAYERS,
+                              .dim = 8,
+                              .heads = 2,
+                              .context = 6,
+                              .vocabulary = WEFT_GPT_VOCABULARY,
+                              .seed = 5},
+                   .data_hash = 42,
+                   .data_seed = 9,
+                   .batch = 2 * MICROBATCHES,
+                   .microbatches = MICROBATCHES,
+                   .rate = 3e-3,
+                   .rate_min = 1e-4,
+                   .beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .epsilon = 1e-8,
+                   .decay = 0.1,
+                   .clip = 0.5,
+                   .warmup_steps = 5,
+                   .total_steps = STEPS},
+      .corpus = corpus,
+      .ranks = 1,
+      .schedule = "GPipe",
+      .stall_limit = INT64_C(60000000000)};
+}
+
+/* ---- A run and what is compared ---- */
+
+struct run {
+  double losses[STEPS];
+  uint32_t count;
+  uint64_t hash;
+  uint64_t gradients;
+};
+
+static void note_loss(void *context, const struct weft_gpt_step_report *report) {
+  struct run *run = context;
+  assert_true(report->step >= 1 && report->step <= STEPS);
+  run->losses[report->step - 1] = report->loss;
+  run->count++;
+}
+
+static uint64_t hash_gradients(const struct weft_gpt_trainer *trainer, uint32_t part_count) {
+  uint64_t hash = 0;
+  for (uint32_t part = 0; part < part_count; part++) {
+    const struct weft_gpt_part_state *state = weft_gpt_trainer_part(trainer, part);
+    const uint64_t pair[2] = {hash, weft_checksum(state->gradients, state->floats * sizeof(float))};
+    hash = weft_checksum(pair, sizeof pair);
+  }
+  return hash;
+}
+
+static void train(struct weft_gpt_trainer_options options, const char *what, struct run *run) {
+  struct weft_error error;
+  struct weft_gpt_trainer *trainer;
+  memset(run, 0, sizeof *run);
+  options.on_step = note_loss;
+  options.context = run;
+  if (weft_gpt_trainer_create(&options, &trainer, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  if (weft_gpt_trainer_run(trainer, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  run->hash = weft_gpt_trainer_hash(trainer);
+  run->gradients = hash_gradients(trainer, weft_gpt_part_count(&options.progress.config));
+  weft_gpt_trainer_destroy(trainer);
+}
+
+static void expect_same(const struct run *run, const struct run *expected, const char *what) {
+  for (uint32_t k = 0; k < STEPS; k++) {
+    if (memcmp(&run->losses[k], &expected->losses[k], sizeof(double)) != 0) {
+      fail_msg("%s: step %u has loss %.17g, one rank has %.17g", what, k + 1, run->losses[k],
+               expected->losses[k]);
+    }
+  }
+  if (run->gradients != expected->gradients || run->hash != expected->hash) {
+    fail_msg("%s: %s differ from those of one rank", what,
+             run->hash != expected->hash ? "parameters" : "gradients");
+  }
+}
+
+/* ---- One rank in the same order ---- */
+
+struct ordered {
+  double begin;
+  uint32_t record;
+};
+
+static int compare_ordered(const void *a, const void *b) {
+  const struct ordered *x = a, *y = b;
+  return x->begin != y->begin ? (x->begin < y->begin ? -1 : 1) : (x->record < y->record ? -1 : 1);
+}
+
+/* All stages on one rank, computing in the order of the simulated program: the same
+ * order of every stage's backwards. */
+static struct weft_program *linearize(const struct weft_program *program) {
+  struct weft_error error;
+  struct weft_costs *costs;
+  struct weft_simulation *sim;
+  assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  assert_int_equal(weft_simulate(NULL, program, costs, NULL, &sim, &error), WEFT_OK);
+  struct ordered *order = calloc(sim->event_count, sizeof *order);
+  struct weft_action *actions = calloc(sim->event_count, sizeof *actions);
+  uint64_t count = 0;
+  for (uint64_t k = 0; k < sim->event_count; k++) {
+    const uint8_t op = program->actions[sim->events[k].record].op;
+    if (op == WEFT_OP_F || op == WEFT_OP_B || op == WEFT_OP_I || op == WEFT_OP_W) {
+      order[count++] = (struct ordered){(double)sim->events[k].begin, sim->events[k].record};
+    }
+  }
+  qsort(order, count, sizeof *order, compare_ordered);
+  for (uint64_t k = 0; k < count; k++) {
+    actions[k] = program->actions[order[k].record];
+  }
+  struct weft_program *one;
+  assert_int_equal(weft_program_create(NULL, 1, &count, actions, &one, &error), WEFT_OK);
+  free(order);
+  free(actions);
+  weft_simulation_destroy(sim);
+  weft_costs_destroy(costs);
+  return one;
+}
+
+static bool orders_equal(const struct weft_program *a, const struct weft_program *b) {
+  /* Of each stage's B and W. */
+  for (uint32_t s = 0; s < a->stage_count; s++) {
+    uint64_t i = 0, j = 0;
+    for (;;) {
+      while (i < a->action_count &&
+             !(a->actions[i].stage == s &&
+               (a->actions[i].op == WEFT_OP_B || a->actions[i].op == WEFT_OP_W))) {
+        i++;
+      }
+      while (j < b->action_count &&
+             !(b->actions[j].stage == s &&
+               (b->actions[j].op == WEFT_OP_B || b->actions[j].op == WEFT_OP_W))) {
+        j++;
+      }
+      if (i == a->action_count || j == b->action_count) {
+        break;
+      }
+      if (a->actions[i++].microbatch != b->actions[j++].microbatch) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/* ---- The matrix ---- */
+
+static void check_schedule(const struct weft_gpt_corpus *corpus, const char *schedule, uint32_t p,
+                           bool tied, uint32_t *runs) {
+  struct weft_error error;
+  struct weft_named_plan plan = {.schedule = schedule, .ranks = p};
+  struct weft_program *program;
+  if (weft_plan_named(&plan, MICROBATCHES, true, &program, &error) < 0) {
+    fail_msg("%s, %u ranks: %s", schedule, p, error.message);
+  }
+  struct weft_program *one = linearize(program);
+  assert_true(orders_equal(program, one));
+  struct weft_gpt_trainer_options options = base_options(corpus);
+  options.progress.config.tied = tied;
+  struct run expected, run;
+  char what[96];
+  options.program = one;
+  options.transport = WEFT_GPT_LOOPBACK;
+  snprintf(what, sizeof what, "one rank in the order of %s on %u", schedule, p);
+  train(options, what, &expected);
+  assert_int_equal(expected.count, STEPS);
+  assert_true(expected.losses[STEPS - 1] < expected.losses[0]);
+  options.program = NULL;
+  options.schedule = schedule;
+  options.ranks = p;
+  for (int transport = 0; transport < 2; transport++) {
+    options.transport = transport == 0 ? WEFT_GPT_LOOPBACK : WEFT_GPT_THREADS;
+    options.loopback_seed = p;
+    snprintf(what, sizeof what, "%s on %u ranks, %s%s", schedule, p,
+             transport == 0 ? "loopback" : "threads", tied ? ", tied" : "");
+    train(options, what, &run);
+    expect_same(&run, &expected, what);
+    (*runs)++;
+  }
+  weft_program_destroy(one);
+  weft_program_destroy(program);
+}
+
+static void test_every_schedule(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  uint32_t runs = 0;
+  for (size_t k = 0; k < weft_schedule_count(); k++) {
+    const struct weft_schedule_info *info = weft_schedule_at(k);
+    if (info->fixed || !info->trains) {
+      continue;
+    }
+    for (uint32_t p = 2; p <= 8; p *= 2) {
+      check_schedule(&corpus, info->name, p, p == 4, &runs);
+    }
+  }
+  print_message("%u runs of %d steps, bit for bit\n", runs, STEPS);
+}
+
+/* ---- Resuming ---- */
+
+struct segment {
+  const char *schedule;
+  uint32_t ranks;
+  enum weft_gpt_transport transport;
+};
+
+static void remove_folder(const char *dir) {
+  char command[256];
+  snprintf(command, sizeof command, "rm -rf '%s'", dir);
+  assert_int_equal(system(command), 0);
+}
+
+/* Stops after half the steps, as if interrupted. */
+static bool stop_in_the_middle(void *context) {
+  const struct run *run = context;
+  return run->count + 1 >= STEPS / 2;
+}
+
+static void train_in_two(const struct weft_gpt_corpus *corpus, const struct segment *first,
+                         const struct segment *second, const struct run *expected) {
+  char dir[] = "/tmp/weft-resume-XXXXXX";
+  assert_non_null(mkdtemp(dir));
+  struct weft_error error;
+  struct weft_gpt_trainer_options options = base_options(corpus);
+  struct run before, after;
+  char what[128];
+  snprintf(what, sizeof what, "%s on %u, then %s on %u", first->schedule, first->ranks,
+           second->schedule, second->ranks);
+  options.checkpoint_dir = dir;
+  options.schedule = first->schedule;
+  options.ranks = first->ranks;
+  options.transport = first->transport;
+  options.interrupted = stop_in_the_middle;
+  train(options, what, &before);
+  assert_in_range(before.count, STEPS / 2, STEPS - 1);
+  struct weft_gpt_checkpoint *checkpoint;
+  if (weft_gpt_checkpoint_open(NULL, dir, &checkpoint, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  options.interrupted = NULL;
+  options.checkpoint_dir = NULL;
+  options.resume = checkpoint;
+  options.progress = *weft_gpt_checkpoint_progress(checkpoint);
+  assert_int_equal(options.progress.step, before.count);
+  options.schedule = second->schedule;
+  options.ranks = second->ranks;
+  options.transport = second->transport;
+  train(options, what, &after);
+  weft_gpt_checkpoint_close(checkpoint);
+  assert_int_equal(before.count + after.count, STEPS);
+  memcpy(after.losses, before.losses, before.count * sizeof(double));
+  expect_same(&after, expected, what);
+  remove_folder(dir);
+}
+
+/* Schedules that take microbatches in order in every stage's backward: all but
+ * LoopedBFS. So one uninterrupted run is the reference of all. */
+static void test_resume(void **state) {
+  (void)state;
+  static const struct segment segments[][2] = {
+      {{"1F1B", 2, WEFT_GPT_THREADS}, {"1F1B", 2, WEFT_GPT_THREADS}},
+      {{"1F1B", 2, WEFT_GPT_THREADS}, {"1F1B", 4, WEFT_GPT_THREADS}},
+      {{"1F1B", 4, WEFT_GPT_THREADS}, {"GPipe", 1, WEFT_GPT_LOOPBACK}},
+      {{"GPipe", 1, WEFT_GPT_LOOPBACK}, {"Interleaved1F1B", 2, WEFT_GPT_THREADS}},
+      {{"Interleaved1F1B", 4, WEFT_GPT_LOOPBACK}, {"ZBH1", 2, WEFT_GPT_THREADS}},
+      {{"ZBVZeroBubble", 4, WEFT_GPT_THREADS}, {"InterleavedZeroBubble", 4, WEFT_GPT_LOOPBACK}},
+      {{"ZBH1", 8, WEFT_GPT_THREADS}, {"1F1B", 2, WEFT_GPT_LOOPBACK}},
+      {{"DualPipeV", 2, WEFT_GPT_THREADS}, {"ZBVZeroBubble", 8, WEFT_GPT_THREADS}},
+  };
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct run expected;
+  train(base_options(&corpus), "uninterrupted", &expected);
+  for (size_t k = 0; k < sizeof segments / sizeof segments[0]; k++) {
+    train_in_two(&corpus, &segments[k][0], &segments[k][1], &expected);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_schedule),
+                                     cmocka_unit_test(test_resume)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
