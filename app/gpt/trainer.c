@@ -384,6 +384,10 @@ uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer) {
   return bytes;
 }
 
+struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].transport;
+}
+
 const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].program;
 }

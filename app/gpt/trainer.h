@@ -90,6 +90,10 @@ const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_traine
 void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft_event *events,
                              uint64_t room, uint64_t *count);
 
+/* An endpoint of the ranks' transport, for weft_hang_dump(): after a failure too, until
+ * destroy. */
+struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
+
 /* Measured costs, in ms, one entry per stage: means over the steps so far but the
  * first. To be destroyed by the caller. WEFT_ERR_USAGE before the second step. */
 enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
