@@ -18,6 +18,7 @@ struct weft_cli {
   uint32_t columns;         /* that text should fill: COLUMNS, or the terminal's; 0: unknown */
   bool colour;              /* neither NO_COLOR nor TERM=dumb */
   const char *program_path; /* this command, for `bench` to start; NULL: unknown */
+  char **words;             /* of the process, to begin again with; NULL: it cannot */
 };
 
 /* The exit status of spec'd kinds of outcome (also in `weft help --man`). */
@@ -36,6 +37,11 @@ enum weft_cli_exit {
 /* Fills `cli` from this process, and makes the process fit to run it: no death
  * by SIGPIPE, and no file ever opened as descriptor 0, 1 or 2. */
 void weft_cli_process_init(struct weft_cli *cli, char **argv);
+
+/* Begins the process again with a variable in its environment, for a library that looks
+ * at it when it is loaded. Does nothing when the variable is there already. Returns only
+ * when that is so, or cannot be done. */
+void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value);
 
 /* Runs `weft argv[1] ...`; returns the exit status. Never exits. */
 int weft_cli_run(const struct weft_cli *cli, int argc, char **argv);

@@ -55,6 +55,11 @@ static bool takes_files(const struct weft_cli_verb *verb) {
   return strcmp(verb->operand_kind, "file") == 0;
 }
 
+static bool names_file(const struct weft_cli_option *option) {
+  return option->kind == WEFT_CLI_KIND_FILE ||
+         (option->kind == WEFT_CLI_KIND_LIST && strcmp(option->value, "FILE") == 0);
+}
+
 /* Single quotes inside a single-quoted word of a shell. */
 static void add_quoted(struct weft_text *text, const char *words) {
   for (; *words != '\0'; words++) {
@@ -92,7 +97,7 @@ static void add_bash_values(struct weft_text *text) {
       weft_text_add(text, "COMPREPLY=($(compgen -W '");
       add_choices(text, option->choices);
       weft_text_add(text, "' -- \"$cur\"))");
-    } else if (option->kind == WEFT_CLI_KIND_FILE) {
+    } else if (names_file(option)) {
       weft_text_add(text, "COMPREPLY=($(compgen -f -- \"$cur\"))");
     } else {
       weft_text_add(text, ":");
@@ -157,7 +162,7 @@ static void add_zsh_spec(struct weft_text *text, const char *spelled,
   weft_text_addf(text, " \\\n        '%s[", spelled);
   add_zsh_summary(text, option->summary);
   weft_text_add(text, "]");
-  if (option->kind == WEFT_CLI_KIND_FILE) {
+  if (names_file(option)) {
     weft_text_addf(text, ":%s:_files", option->value);
   } else if (option->choices != NULL) {
     weft_text_addf(text, ":%s:(", option->value);
@@ -244,7 +249,7 @@ static void add_fish_option(struct weft_text *text, const struct weft_cli_verb *
   if (option->letter != '\0') {
     weft_text_addf(text, " -s %c", option->letter);
   }
-  if (option->kind == WEFT_CLI_KIND_FILE) {
+  if (names_file(option)) {
     weft_text_add(text, " -r -F");
   } else if (option->value != NULL) {
     weft_text_add(text, " -x");

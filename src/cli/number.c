@@ -69,9 +69,24 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
 
 /* ---- Decimals and fractions ---- */
 
-/* "12", "0.5" or ".5", and *text moved behind it. strtod() alone would take hexadecimal
- * numbers, infinities and exponents too. */
-static bool read_decimal(const char **text, double *number) {
+/* Behind an exponent, if one stands here and is allowed. */
+static const char *skip_exponent(const char *at, bool exponents) {
+  if (!exponents || (*at != 'e' && *at != 'E')) {
+    return at;
+  }
+  const char *digits = at + 1 + (at[1] == '+' || at[1] == '-');
+  if (!is_digit(*digits)) {
+    return at;
+  }
+  while (is_digit(*digits)) {
+    digits++;
+  }
+  return digits;
+}
+
+/* "12", "0.5" or ".5", or "5e-1" where there may be exponents, and *text moved behind
+ * it. strtod() alone would take hexadecimal numbers and infinities too. */
+static bool read_decimal(const char **text, bool exponents, double *number) {
   const char *at = *text;
   size_t digits = 0;
   for (; is_digit(*at); at++) {
@@ -87,12 +102,13 @@ static bool read_decimal(const char **text, double *number) {
   }
   char *end;
   *number = strtod(*text, &end);
-  *text = at;
+  *text = skip_exponent(at, exponents);
   /* An exponent is where strtod() would go on. */
-  return end == at;
+  return end == *text;
 }
 
-static const char *real_fault(const char *text, double minimum, double maximum, double *number) {
+static const char *real_fault(const char *text, bool exponents, double minimum, double maximum,
+                              double *number) {
   double value, divisor = 1;
   if (text[0] == '\0') {
     return "is empty";
@@ -100,12 +116,12 @@ static const char *real_fault(const char *text, double minimum, double maximum, 
   if (text[0] == '-') {
     return "is negative";
   }
-  if (!read_decimal(&text, &value)) {
+  if (!read_decimal(&text, exponents, &value)) {
     return "is not a number";
   }
   if (*text == '/') {
     text++;
-    if (!read_decimal(&text, &divisor)) {
+    if (!read_decimal(&text, exponents, &divisor)) {
       return "has no number below the line";
     }
   }
@@ -123,17 +139,34 @@ static const char *real_fault(const char *text, double minimum, double maximum, 
   return *number <= maximum ? NULL : "is over the limit";
 }
 
+static int fail_real(const struct weft_cli *cli, const char *hint, const char *name,
+                     const char *text, const char *fault, double minimum, double maximum) {
+  char quoted[80];
+  weft_cli_quote(quoted, sizeof quoted, text);
+  return weft_cli_usage(cli, hint, "%s '%s' %s: expected a number from %.15g to %.15g", name,
+                        quoted, fault, minimum, maximum);
+}
+
 int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
                        double minimum, double maximum, double *number) {
   double value = 0;
-  const char *fault = real_fault(text, minimum, maximum, &value);
-  if (fault == NULL) {
-    *number = value;
-    return WEFT_CLI_OK;
+  const char *fault = real_fault(text, false, minimum, maximum, &value);
+  if (fault != NULL) {
+    return fail_real(cli, "numbers are written like 2, 0.25 or 1/3, without unit or exponent", name,
+                     text, fault, minimum, maximum);
   }
-  char quoted[80];
-  weft_cli_quote(quoted, sizeof quoted, text);
-  return weft_cli_usage(cli, "numbers are written like 2, 0.25 or 1/3, without unit or exponent",
-                        "%s '%s' %s: expected a number from %.15g to %.15g", name, quoted, fault,
-                        minimum, maximum);
+  *number = value;
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number) {
+  double value = 0;
+  const char *fault = real_fault(text, true, minimum, maximum, &value);
+  if (fault != NULL) {
+    return fail_real(cli, "numbers are written like 2, 0.25, 3e-4 or 1/3", name, text, fault,
+                     minimum, maximum);
+  }
+  *number = value;
+  return WEFT_CLI_OK;
 }

@@ -93,6 +93,9 @@ static int read_value(const struct parser *parser, enum weft_cli_option_id id, c
     case WEFT_CLI_KIND_REAL:
       return weft_cli_read_real(parser->cli, name, text, (double)option->minimum,
                                 (double)option->maximum, &arguments->reals[id]);
+    case WEFT_CLI_KIND_RATE:
+      return weft_cli_read_rate(parser->cli, name, text, (double)option->minimum,
+                                (double)option->maximum, &arguments->reals[id]);
     case WEFT_CLI_KIND_LIST: return add_to_list(parser, name, text);
     case WEFT_CLI_KIND_CHOICE:
       return find_choice(option->choices, text, &arguments->choices[id])
@@ -100,7 +103,8 @@ static int read_value(const struct parser *parser, enum weft_cli_option_id id, c
                  : bad_choice(parser, option, text);
     case WEFT_CLI_KIND_FLAG:
     case WEFT_CLI_KIND_MODEL:
-    case WEFT_CLI_KIND_FILE: break;
+    case WEFT_CLI_KIND_FILE:
+    case WEFT_CLI_KIND_TEXT: break;
   }
   if (text[0] == '\0') {
     return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
@@ -230,6 +234,9 @@ static int read_letters(struct parser *parser, const char *word) {
 static int read_operand(const struct parser *parser, const char *word) {
   struct weft_cli_arguments *arguments = parser->arguments;
   const struct weft_cli_verb *verb = arguments->verb;
+  if (verb->operands_max == WEFT_CLI_OPERANDS_LIST) {
+    return add_to_list(parser, verb->operands, word);
+  }
   if (arguments->operand_count == verb->operands_max) {
     char quoted[80], help[80];
     return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),

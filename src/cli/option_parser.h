@@ -5,14 +5,14 @@
 #include "cli/option_table.h"
 
 #define WEFT_CLI_OPERANDS_MAX 2
-#define WEFT_CLI_LIST_MAX 64
+#define WEFT_CLI_LIST_MAX 1024
 
 struct weft_cli_arguments {
   const struct weft_cli_verb *verb;
   bool given[WEFT_CLI_OPTION_COUNT];
   const char *texts[WEFT_CLI_OPTION_COUNT]; /* the value as written */
   uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options */
-  double reals[WEFT_CLI_OPTION_COUNT];      /* of REAL options */
+  double reals[WEFT_CLI_OPTION_COUNT];      /* of REAL and RATE options */
   unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE options: index into their list */
   const char *list[WEFT_CLI_LIST_MAX];      /* values of the LIST option; a verb has at most one */
   unsigned list_count;
@@ -53,6 +53,9 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
 /* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction
  * ("1/3"). Says what is wrong and returns WEFT_CLI_USAGE otherwise. */
 int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number);
+/* The same, where an exponent is usual: "3e-4" too. */
+int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
                        double minimum, double maximum, double *number);
 
 #endif

@@ -10,6 +10,13 @@
 /* WEFT_COST_MAX as a whole number. */
 #define COST_MAX UINT64_C(1000000000000)
 
+/* As in gpt/model.h, which is not there in every build. */
+#define LAYERS_MAX 4096
+#define DIM_MAX 65536
+#define CONTEXT_MAX 1048576
+#define BATCH_MAX UINT64_C(1048576)
+#define STEPS_MAX UINT64_C(1000000000)
+
 /* Numbers that the library limits are passed on as far as its types go, because
  * its message can name the number of actions too. */
 static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
@@ -94,6 +101,94 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                               "weft-hang.json"},
     [WEFT_CLI_OPTION_UNCHECKED] = {'\0', "unchecked", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                                    "run it without verifying it first"},
+    [WEFT_CLI_OPTION_DATA] = {'\0', "data", WEFT_CLI_KIND_LIST, "FILE", NULL, 0, 0, 0,
+                              "a text file, or a folder of them, to train on; may be repeated; "
+                              "default Weft's own sources, in their folder"},
+    [WEFT_CLI_OPTION_LAYERS] = {'\0', "layers", WEFT_CLI_KIND_NUMBER, "L", NULL, 1, LAYERS_MAX,
+                                LAYERS_MAX, "blocks of the model; default 6"},
+    [WEFT_CLI_OPTION_DIM] = {'\0', "dim", WEFT_CLI_KIND_NUMBER, "D", NULL, 1, DIM_MAX, DIM_MAX,
+                             "width of the model, a multiple of the heads; default 128"},
+    [WEFT_CLI_OPTION_HEADS] = {'\0', "heads", WEFT_CLI_KIND_NUMBER, "H", NULL, 1, DIM_MAX, DIM_MAX,
+                               "heads of attention; default 4"},
+    [WEFT_CLI_OPTION_CONTEXT] = {'\0', "context", WEFT_CLI_KIND_NUMBER, "T", NULL, 1, CONTEXT_MAX,
+                                 CONTEXT_MAX, "bytes of text that the model sees; default 128"},
+    [WEFT_CLI_OPTION_TIED] = {'\0', "tied", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                              "the head uses the embedding's weights"},
+    [WEFT_CLI_OPTION_BATCH] = {'\0', "batch", WEFT_CLI_KIND_NUMBER, "B", NULL, 1, BATCH_MAX,
+                               BATCH_MAX,
+                               "sequences of a step, a multiple of the microbatches; default 16"},
+    [WEFT_CLI_OPTION_TRAIN_STEPS] = {'\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, STEPS_MAX,
+                                     STEPS_MAX, "steps in all; default 800"},
+    [WEFT_CLI_OPTION_LR] = {'\0', "lr", WEFT_CLI_KIND_RATE, "X", NULL, 0, 1000, 1000,
+                            "learning rate after the warm-up; default 0.002"},
+    [WEFT_CLI_OPTION_LR_MIN] = {'\0', "lr-min", WEFT_CLI_KIND_RATE, "X", NULL, 0, 1000, 1000,
+                                "what it falls to at the end, along a cosine; default a tenth"},
+    [WEFT_CLI_OPTION_WARMUP] = {'\0', "warmup", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, STEPS_MAX,
+                                STEPS_MAX,
+                                "steps in which the rate rises; default a tenth of the steps, "
+                                "at most 100"},
+    [WEFT_CLI_OPTION_WEIGHT_DECAY] = {'\0', "weight-decay", WEFT_CLI_KIND_RATE, "X", NULL, 0, 1000,
+                                      1000, "AdamW's, of matrices; default 0.1"},
+    [WEFT_CLI_OPTION_CLIP] = {'\0', "clip", WEFT_CLI_KIND_RATE, "X", NULL, 0, COST_MAX, COST_MAX,
+                              "the largest norm of the gradient; 0: no limit; default 1"},
+    [WEFT_CLI_OPTION_TRAIN_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "S", NULL, 0, UINT64_MAX,
+                                    UINT64_MAX,
+                                    "of the first weights, the order of the data and the sample; "
+                                    "default 1"},
+    [WEFT_CLI_OPTION_SCHEDULE] = {'\0', "schedule", WEFT_CLI_KIND_TEXT, "NAME", NULL, 0, 0, 0,
+                                  "a schedule that 'weft gen' lists, or a file with a table or "
+                                  "program; default 1F1B"},
+    [WEFT_CLI_OPTION_SPLIT] = {'\0', "split", WEFT_CLI_KIND_TEXT, "A,B,...", NULL, 0, 0, 0,
+                               "blocks of each stage, like 2,4; without it by estimated work"},
+    [WEFT_CLI_OPTION_THREADS_PER_RANK] = {'\0', "threads-per-rank", WEFT_CLI_KIND_NUMBER, "N", NULL,
+                                          1, 1024, 1024,
+                                          "threads that a matrix product may use; default 1"},
+    [WEFT_CLI_OPTION_DP] = {'\0', "dp", WEFT_CLI_KIND_NUMBER, "D", NULL, 1, WEFT_RANKS_MAX,
+                            WEFT_RANKS_MAX, "copies of the pipeline; 1 in this release"},
+    [WEFT_CLI_OPTION_SHARD] = {'\0', "shard", WEFT_CLI_KIND_CHOICE, "WHAT", "none|grads|full", 0, 0,
+                               0, "what copies share out; none in this release"},
+    [WEFT_CLI_OPTION_CHECKPOINT] = {'\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
+                                    "write checkpoints into this folder: at the end, when a "
+                                    "signal comes, and in between"},
+    [WEFT_CLI_OPTION_EVERY] =
+        {'\0', "every", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, STEPS_MAX, STEPS_MAX,
+         "steps from one checkpoint to the next; without it there is none in between"},
+    [WEFT_CLI_OPTION_KEEP] = {'\0', "keep", WEFT_CLI_KIND_NUMBER, "K", NULL, 0, UINT32_MAX,
+                              UINT32_MAX, "newest checkpoints to keep; 0: all; default 2"},
+    [WEFT_CLI_OPTION_RESUME] = {'\0', "resume", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
+                                "go on from the newest checkpoint in this folder"},
+    [WEFT_CLI_OPTION_EVAL_EVERY] = {'\0', "eval-every", WEFT_CLI_KIND_NUMBER, "N", NULL, 0,
+                                    STEPS_MAX, STEPS_MAX,
+                                    "steps from one validation to the next; 0: none; default a "
+                                    "twentieth of the steps"},
+    [WEFT_CLI_OPTION_TRAIN_STALL_LIMIT] = {'\0', "stall-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0,
+                                           31536000, 31536000,
+                                           "seconds that a rank waits before it says who hangs; 0 "
+                                           "is forever; default 300"},
+    [WEFT_CLI_OPTION_PROFILE] =
+        {'\0', "profile", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+         "write measured times of every stage: a costs file for sim, compare "
+         "and show"},
+    [WEFT_CLI_OPTION_LOG] = {'\0', "log", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                             "write the lines of JSON here; a resumed training adds to FILE"},
+    [WEFT_CLI_OPTION_CURVE] = {'\0', "curve", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                               "draw the loss over the steps (SVG)"},
+    [WEFT_CLI_OPTION_NO_SAMPLE] = {'\0', "no-sample", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                   "show no text of the model at the end"},
+    [WEFT_CLI_OPTION_TRAINED] = {'\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
+                                 "the newest checkpoint in this folder is the model"},
+    [WEFT_CLI_OPTION_PROMPT] = {'\0', "prompt", WEFT_CLI_KIND_TEXT, "TEXT", NULL, 0, 0, 0,
+                                "what the text begins with; default a line break"},
+    [WEFT_CLI_OPTION_TOKENS] = {'\0', "tokens", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, 1000000,
+                                1000000, "bytes to write after the prompt; default 300"},
+    [WEFT_CLI_OPTION_TEMPERATURE] = {'\0', "temperature", WEFT_CLI_KIND_REAL, "X", NULL, 0, 100,
+                                     100,
+                                     "below 1 likely bytes become likelier; 0: always the "
+                                     "likeliest; default 0.8"},
+    [WEFT_CLI_OPTION_TOP_K] = {'\0', "top-k", WEFT_CLI_KIND_NUMBER, "K", NULL, 0, 256, 256,
+                               "only the K likeliest bytes; 0: all; default 0"},
+    [WEFT_CLI_OPTION_SAMPLE_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "S", NULL, 0, UINT64_MAX,
+                                     UINT64_MAX, "the same seed gives the same text; default 1"},
     [WEFT_CLI_OPTION_GRID] = {'\0', "grid", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                               "draw the grid of steps and ranks as text"},
     [WEFT_CLI_OPTION_WIDTH] = {'\0', "width", WEFT_CLI_KIND_NUMBER, "N", NULL, 20, 100000, 100000,
@@ -122,49 +217,74 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                     "write the completion script of a shell"},
     [WEFT_CLI_OPTION_OUTPUT] = {'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
                                 "write to FILE, whole or not at all; - is standard output"},
+    [WEFT_CLI_OPTION_TIMELINE] = {'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                                  "draw the last step: x.html beside its prediction, x.svg or "
+                                  "x.json (Chrome trace) as measured"},
     [WEFT_CLI_OPTION_JSON] = {'\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                               "write one JSON document"},
+    [WEFT_CLI_OPTION_JSON_LINES] = {'\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                    "write a line of JSON per step, and one at the end"},
     [WEFT_CLI_OPTION_HELP] = {'h', "help", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                               "show this help"},
 };
 
-#define BIT(NAME) (UINT64_C(1) << WEFT_CLI_OPTION_##NAME)
-#define EVERY_VERB (BIT(OUTPUT) | BIT(HELP))
-/* What weft_cli_costs_read() (cost_options.h) reads. */
-#define COSTS                                                                             \
-  (BIT(F) | BIT(B) | BIT(I) | BIT(W) | BIT(HOP) | BIT(COSTS) | BIT(CHANNEL) | BIT(SLOW) | \
-   BIT(JITTER) | BIT(SEED))
+/* For `options` of a verb. */
+#define TAKES(NAME) [WEFT_CLI_OPTION_##NAME] = true
+#define EVERY_VERB TAKES(OUTPUT), TAKES(HELP)
+/* What weft_cli_costs_read() (cost_options.h) reads; the second line is for simulations. */
+#define TIMES TAKES(F), TAKES(B), TAKES(I), TAKES(W), TAKES(HOP), TAKES(COSTS), TAKES(SLOW)
+#define COSTS TIMES, TAKES(CHANNEL), TAKES(JITTER), TAKES(SEED)
 
 static const struct weft_cli_verb verbs[] = {
-    {"gen", "NAME", 1, "schedule",
-     BIT(RANKS) | BIT(STAGES_PER_RANK) | BIT(MICROBATCHES) | BIT(PLACEMENT) | BIT(LIST) |
-         BIT(JSON) | EVERY_VERB,
-     "", "write the table of a named schedule",
+    {"gen",
+     "NAME",
+     1,
+     "schedule",
+     {TAKES(RANKS), TAKES(STAGES_PER_RANK), TAKES(MICROBATCHES), TAKES(PLACEMENT), TAKES(LIST),
+      TAKES(JSON), EVERY_VERB},
+     "",
+     "write the table of a named schedule",
      "Writes the compute-only table of the schedule NAME as CSV: a row per rank, a cell per step. "
      "Upper and lower case, hyphens and underscores in NAME do not matter. The fixed tables need "
      "neither -p nor -m.\n"
      "'weft gen --list' lists all schedules with their bubble, their peak of activations and the "
      "paper they come from.",
-     "weft gen Interleaved1F1B -p 4 -v 2 -m 8", weft_cli_verb_gen},
-    {"lower", "[FILE]", 1, "file",
-     BIT(MERGE_BW) | BIT(WINDOW) | BIT(NO_UNSHARD) | BIT(NO_REDUCE_GRAD) | BIT(NO_COMM) |
-         BIT(SLOTS) | BIT(JSON) | EVERY_VERB,
-     "", "turn a table into a program with communication",
+     "weft gen Interleaved1F1B -p 4 -v 2 -m 8",
+     weft_cli_verb_gen},
+    {"lower",
+     "[FILE]",
+     1,
+     "file",
+     {TAKES(MERGE_BW), TAKES(WINDOW), TAKES(NO_UNSHARD), TAKES(NO_REDUCE_GRAD), TAKES(NO_COMM),
+      TAKES(SLOTS), TAKES(JSON), EVERY_VERB},
+     "",
+     "turn a table into a program with communication",
      "Reads a compute-only table and writes the program that ranks run: with SEND and RECV, "
      "UNSHARD and RESHARD, and REDUCE_GRAD.",
-     "weft gen 1F1B -p 4 -m 8 | weft lower -o program.csv", weft_cli_verb_lower},
-    {"verify", "[FILE]", 1, "file",
-     BIT(COMM) | BIT(CHANNEL) | BIT(STAGES) | BIT(MICROBATCHES) | BIT(MAX_FINDINGS) | BIT(JSON) |
-         EVERY_VERB,
-     "", "prove that a table or program is right and cannot hang",
+     "weft gen 1F1B -p 4 -m 8 | weft lower -o program.csv",
+     weft_cli_verb_lower},
+    {"verify",
+     "[FILE]",
+     1,
+     "file",
+     {TAKES(COMM), TAKES(CHANNEL), TAKES(STAGES), TAKES(MICROBATCHES), TAKES(MAX_FINDINGS),
+      TAKES(JSON), EVERY_VERB},
+     "",
+     "prove that a table or program is right and cannot hang",
      "Checks that every stage does every microbatch exactly once and in order, that sends and "
      "receives pair up, and that no rank can wait forever. Every finding names rank, step, "
      "action and rule; a deadlock is shown as the circle of actions that wait for each other.\n"
      "The proof holds for the given model of communication. The default is the strictest: what "
      "cannot hang there cannot hang anywhere.",
-     "weft verify program.csv --comm slots:2 --channel pair", weft_cli_verb_verify},
-    {"sim", "[FILE]", 1, "file",
-     BIT(STEPS) | COSTS | BIT(RUNS) | BIT(MEMORY) | BIT(CRITICAL_PATH) | BIT(JSON) | EVERY_VERB, "",
+     "weft verify program.csv --comm slots:2 --channel pair",
+     weft_cli_verb_verify},
+    {"sim",
+     "[FILE]",
+     1,
+     "file",
+     {TAKES(STEPS), COSTS, TAKES(RUNS), TAKES(MEMORY), TAKES(CRITICAL_PATH), TAKES(JSON),
+      EVERY_VERB},
+     "",
      "predict how long a schedule takes, where it idles, and its memory",
      "Simulates one training step: how long it takes, how much of it every rank idles and why, "
      "and the peak of activation memory. Times are those of the options, the same for all stages, "
@@ -174,11 +294,16 @@ static const struct weft_cli_verb verbs[] = {
      "compute-only table gets its SEND and RECV for that.\n"
      "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank "
      "had to wait. A compute-only table gets its SEND and RECV first.",
-     "weft gen GPipe -p 4 -m 4 | weft sim --f 1 --b 2 --hop 0.1", weft_cli_verb_sim},
-    {"compare", "", 0, "",
-     BIT(RANKS) | BIT(STAGES_PER_RANK) | BIT(MICROBATCHES) | (COSTS & ~(BIT(JITTER) | BIT(SEED))) |
-         BIT(MEMORY) | BIT(JSON) | EVERY_VERB,
-     "", "rank all schedules for a pipeline by their time",
+     "weft gen GPipe -p 4 -m 4 | weft sim --f 1 --b 2 --hop 0.1",
+     weft_cli_verb_sim},
+    {"compare",
+     "",
+     0,
+     "",
+     {TAKES(RANKS), TAKES(STAGES_PER_RANK), TAKES(MICROBATCHES), TIMES, TAKES(CHANNEL),
+      TAKES(MEMORY), TAKES(JSON), EVERY_VERB},
+     "",
+     "rank all schedules for a pipeline by their time",
      "Simulates every schedule that takes the given shape, best first, says which one wins and "
      "why, and sets apart those over --memory. Without -v: v = 1, 2 and 4, as far as the recipe "
      "goes. Exit status 1: none fits into the memory.\n"
@@ -187,21 +312,30 @@ static const struct weft_cli_verb verbs[] = {
      "whole share, with v stages per rank each stage takes 1/v of its time and of its memory, and "
      "a transfer takes what it takes. A file with one entry per stage compares the schedules "
      "with that many stages.",
-     "weft compare -p 4 -m 8 --memory 4", weft_cli_verb_compare},
-    {"show", "[FILE] [FILE]", 2, "file",
-     BIT(GRID) | BIT(WIDTH) | BIT(COLOUR_BY) | BIT(DARK) | COSTS | EVERY_VERB, "",
+     "weft compare -p 4 -m 8 --memory 4",
+     weft_cli_verb_compare},
+    {"show",
+     "[FILE] [FILE]",
+     2,
+     "file",
+     {TAKES(GRID), TAKES(WIDTH), TAKES(COLOUR_BY), TAKES(DARK), COSTS, EVERY_VERB},
+     "",
      "draw the timeline of a table or program",
      "Simulates it, and draws a line per rank with its memory below, on the terminal. With -o the "
      "ending says what to draw: x.svg a picture to print, x.html a page to look around in, x.json "
      "a Chrome trace. A page can show two FILEs on one time axis. A compute-only table gets its "
      "SEND and RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
-     "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg", weft_cli_verb_show},
-    {"run", "[FILE]", 1, "file",
-     BIT(TRANSPORT) | BIT(STAGE) | BIT(RUN_STEPS) | BIT(RUN_COMM) | BIT(STALL_LIMIT) | BIT(DUMP) |
-         BIT(UNCHECKED) | (COSTS & ~(BIT(CHANNEL) | BIT(JITTER) | BIT(SEED))) | BIT(JSON) |
-         EVERY_VERB,
-     "", "execute a table or program for real, beside its prediction",
+     "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg",
+     weft_cli_verb_show},
+    {"run",
+     "[FILE]",
+     1,
+     "file",
+     {TAKES(TRANSPORT), TAKES(STAGE), TAKES(RUN_STEPS), TAKES(RUN_COMM), TAKES(STALL_LIMIT),
+      TAKES(DUMP), TAKES(UNCHECKED), TIMES, TAKES(JSON), EVERY_VERB},
+     "",
+     "execute a table or program for real, beside its prediction",
      "Verifies it, then has every rank execute its row, with stages that take the given time. A "
      "compute-only table is lowered first. Shows the measured time of a step beside the simulated "
      "one. Times are in the costs file's unit (s, ms, us or ns; anything else, and no file, is "
@@ -215,27 +349,120 @@ static const struct weft_cli_verb verbs[] = {
      "blame (exit status 75), and what all ranks were doing is written to --dump, for "
      "'weft explain-hang'. SIGINT and SIGTERM end the step on all ranks; a second one ends the "
      "command at once.",
-     "weft gen 1F1B -p 4 -m 8 | weft run --f 1 --b 2 --steps 2", weft_cli_verb_run},
-    {"explain", "[FILE]", 1, "file", BIT(RANK) | BIT(JSON) | EVERY_VERB, "",
+     "weft gen 1F1B -p 4 -m 8 | weft run --f 1 --b 2 --steps 2",
+     weft_cli_verb_run},
+    {"train",
+     "[FILE...]",
+     WEFT_CLI_OPERANDS_LIST,
+     "file",
+     {TAKES(DATA),
+      TAKES(LAYERS),
+      TAKES(DIM),
+      TAKES(HEADS),
+      TAKES(CONTEXT),
+      TAKES(TIED),
+      TAKES(BATCH),
+      TAKES(MICROBATCHES),
+      TAKES(TRAIN_STEPS),
+      TAKES(LR),
+      TAKES(LR_MIN),
+      TAKES(WARMUP),
+      TAKES(WEIGHT_DECAY),
+      TAKES(CLIP),
+      TAKES(TRAIN_SEED),
+      TAKES(RANKS),
+      TAKES(STAGES_PER_RANK),
+      TAKES(SCHEDULE),
+      TAKES(SPLIT),
+      TAKES(TRANSPORT),
+      TAKES(THREADS_PER_RANK),
+      TAKES(DP),
+      TAKES(SHARD),
+      TAKES(CHECKPOINT),
+      TAKES(EVERY),
+      TAKES(KEEP),
+      TAKES(RESUME),
+      TAKES(EVAL_EVERY),
+      TAKES(TRAIN_STALL_LIMIT),
+      TAKES(DUMP),
+      TAKES(PROFILE),
+      TAKES(LOG),
+      TAKES(CURVE),
+      TAKES(PROMPT),
+      TAKES(NO_SAMPLE),
+      TAKES(TIMELINE),
+      TAKES(JSON_LINES),
+      TAKES(HELP)},
+     "",
+     "train the reference GPT on a pipeline",
+     "Trains a GPT on the bytes of text, its blocks cut into stages on as many ranks as -p says "
+     "(default 2), each in a thread of its own. A step has -m microbatches (default 8). Weights "
+     "after a step are the same bit for bit for every number of ranks, schedule, split and "
+     "transport that adds up gradients in the same order; parameters_hash is of them. Loss is in "
+     "nats per byte. The bubble is the idle share of all ranks, measured, beside what the "
+     "simulator makes of the measured times.\n"
+     "--resume goes on from a checkpoint as if there had been no end, on any ranks and schedule. "
+     "Model, data, batch, microbatches and seed are the checkpoint's; --steps may be raised.\n"
+     "SIGINT and SIGTERM let the step end, write a checkpoint if there is --checkpoint, and end "
+     "the command; a second one ends it at once. A rank that waits longer than --stall-limit ends "
+     "all (exit status 75), with what all ranks were doing in --dump.",
+     "weft train notes.txt --layers 2 --dim 32 --steps 50 --checkpoint model",
+     weft_cli_verb_train},
+    {"sample",
+     "",
+     0,
+     "",
+     {TAKES(TRAINED), TAKES(PROMPT), TAKES(TOKENS), TAKES(TEMPERATURE), TAKES(TOP_K),
+      TAKES(SAMPLE_SEED), TAKES(JSON), EVERY_VERB},
+     "",
+     "write text with a trained model",
+     "Reads the newest checkpoint that 'weft train' has written into a folder, or one step's "
+     "folder in it, and goes on with the prompt. Bytes that are not text are shown escaped on a "
+     "terminal, and written as they are elsewhere.",
+     "weft sample --checkpoint model --prompt 'static int '",
+     weft_cli_verb_sample},
+    {"explain",
+     "[FILE]",
+     1,
+     "file",
+     {TAKES(RANK), TAKES(JSON), EVERY_VERB},
+     "",
      "list a program with what each instruction does and waits for",
      "Lists every instruction of every rank: its number in the row, step, action, the channel it "
      "uses, its buffer, and the matching instruction on the peer or what it waits for. Buffers: "
      "r0, r1 ... are for receiving, a0, a1 ... hold activations.",
-     "weft explain program.csv --rank 1", weft_cli_verb_explain},
-    {"explain-hang", "[DUMP]", 1, "file", BIT(JSON) | EVERY_VERB, "",
+     "weft explain program.csv --rank 1",
+     weft_cli_verb_explain},
+    {"explain-hang",
+     "[DUMP]",
+     1,
+     "file",
+     {TAKES(JSON), EVERY_VERB},
+     "",
      "say who is stuck on what in a run that hangs",
      "Reads the dump that a stalled run has written, and says in words what every rank does and "
      "waits for, and who is to blame: the rank that all the others wait for, or the circle of "
      "ranks that wait for each other.",
-     "weft explain-hang hang.json", weft_cli_verb_explain_hang},
-    {"diff", "A B", 2, "file", BIT(MAX_DIFFERENCES) | BIT(JSON) | EVERY_VERB, "",
+     "weft explain-hang hang.json",
+     weft_cli_verb_explain_hang},
+    {"diff",
+     "A B",
+     2,
+     "file",
+     {TAKES(MAX_DIFFERENCES), TAKES(JSON), EVERY_VERB},
+     "",
      "show where two tables or programs differ",
      "Compares the files A and B rank by rank. Exit status 0 means equal, 1 different.",
-     "weft diff a.csv b.csv", weft_cli_verb_diff},
-    {"bench", "[NAME]", 1, "benchmark",
-     BIT(LIST) | BIT(LARGE) | BIT(ACTIONS) | BIT(REPEATS) | BIT(RANKS) | BIT(MICROBATCHES) |
-         BIT(JSON) | EVERY_VERB,
-     "", "run the benchmarks",
+     "weft diff a.csv b.csv",
+     weft_cli_verb_diff},
+    {"bench",
+     "[NAME]",
+     1,
+     "benchmark",
+     {TAKES(LIST), TAKES(LARGE), TAKES(ACTIONS), TAKES(REPEATS), TAKES(RANKS), TAKES(MICROBATCHES),
+      TAKES(JSON), EVERY_VERB},
+     "",
+     "run the benchmarks",
      "Without NAME all benchmarks run; 'weft bench --list' lists them.\n"
      "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
      "the start-up time of the command.\n"
@@ -245,16 +472,29 @@ static const struct weft_cli_verb verbs[] = {
      "measured beside simulated time with stages that sleep, after checking that every schedule "
      "takes exactly the simulated time in virtual time. Takes half a minute.\n"
      "Default shape: -p 64 -m 256, two stages per rank; of run -p 8 -m 32, and -m 256.",
-     "weft bench plan --large", weft_cli_verb_bench},
-    {"doctor", "", 0, "", BIT(JSON) | EVERY_VERB, "",
+     "weft bench plan --large",
+     weft_cli_verb_bench},
+    {"doctor",
+     "",
+     0,
+     "",
+     {TAKES(JSON), EVERY_VERB},
+     "",
      "show what this build and machine have, and whether it works",
      "Shows version, compiler, limits, processors and memory, and generates, lowers and verifies "
      "every schedule once.",
-     "weft doctor", weft_cli_verb_doctor},
-    {"help", "[VERB]", 1, "verb", BIT(MAN) | BIT(COMPLETION) | EVERY_VERB, "",
+     "weft doctor",
+     weft_cli_verb_doctor},
+    {"help",
+     "[VERB]",
+     1,
+     "verb",
+     {TAKES(MAN), TAKES(COMPLETION), EVERY_VERB},
+     "",
      "show help, or write the manual page or a shell's completions",
      "Without VERB: the list of verbs.",
-     "weft help --completion bash > /etc/bash_completion.d/weft", weft_cli_verb_help},
+     "weft help --completion bash > /etc/bash_completion.d/weft",
+     weft_cli_verb_help},
 };
 
 static const struct {
@@ -262,8 +502,6 @@ static const struct {
   const char *does;
 } later_verbs[] = {
     {"plan", "searches for the best schedule"},
-    {"train", "trains the reference model"},
-    {"sample", "writes text with a trained model"},
 };
 
 static const struct weft_cli_exit_text exit_texts[] = {
@@ -272,7 +510,7 @@ static const struct weft_cli_exit_text exit_texts[] = {
     {WEFT_CLI_USAGE, "wrong usage, or more than a limit"},
     {WEFT_CLI_MALFORMED, "malformed input"},
     {WEFT_CLI_NO_INPUT, "an input file is missing or cannot be opened"},
-    {WEFT_CLI_UNAVAILABLE, "not part of this release"},
+    {WEFT_CLI_UNAVAILABLE, "not part of this release, or of this build"},
     {WEFT_CLI_INTERNAL, "out of memory, or an internal error"},
     {WEFT_CLI_IO, "reading or writing failed"},
     {WEFT_CLI_PEER, "a peer died, timed out or was not understood"},
@@ -290,7 +528,7 @@ size_t weft_cli_verb_count(void) { return sizeof verbs / sizeof verbs[0]; }
 const struct weft_cli_verb *weft_cli_verb_at(size_t index) { return &verbs[index]; }
 
 bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id) {
-  return (verb->options >> id & 1) != 0;
+  return verb->options[id];
 }
 
 const char *weft_cli_later_verb(const char *name) {

@@ -1,10 +1,12 @@
 /* The option table: the one place that knows verbs and options. The parser,
  * `weft help`, the man page and the completions are made from it.
  *
- * Adding an option: an id here, a line in option_table.c, and its bit in the
+ * Adding an option: an id here, a line in option_table.c, and TAKES() in the
  * verbs that take it. */
 #ifndef CLI_OPTION_TABLE_H
 #define CLI_OPTION_TABLE_H
+
+#include <limits.h>
 
 #include "cli/cli.h"
 
@@ -44,6 +46,41 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_STALL_LIMIT,
   WEFT_CLI_OPTION_DUMP,
   WEFT_CLI_OPTION_UNCHECKED,
+  WEFT_CLI_OPTION_DATA,
+  WEFT_CLI_OPTION_LAYERS,
+  WEFT_CLI_OPTION_DIM,
+  WEFT_CLI_OPTION_HEADS,
+  WEFT_CLI_OPTION_CONTEXT,
+  WEFT_CLI_OPTION_TIED,
+  WEFT_CLI_OPTION_BATCH,
+  WEFT_CLI_OPTION_TRAIN_STEPS,
+  WEFT_CLI_OPTION_LR,
+  WEFT_CLI_OPTION_LR_MIN,
+  WEFT_CLI_OPTION_WARMUP,
+  WEFT_CLI_OPTION_WEIGHT_DECAY,
+  WEFT_CLI_OPTION_CLIP,
+  WEFT_CLI_OPTION_TRAIN_SEED,
+  WEFT_CLI_OPTION_SCHEDULE,
+  WEFT_CLI_OPTION_SPLIT,
+  WEFT_CLI_OPTION_THREADS_PER_RANK,
+  WEFT_CLI_OPTION_DP,
+  WEFT_CLI_OPTION_SHARD,
+  WEFT_CLI_OPTION_CHECKPOINT,
+  WEFT_CLI_OPTION_EVERY,
+  WEFT_CLI_OPTION_KEEP,
+  WEFT_CLI_OPTION_RESUME,
+  WEFT_CLI_OPTION_EVAL_EVERY,
+  WEFT_CLI_OPTION_TRAIN_STALL_LIMIT,
+  WEFT_CLI_OPTION_PROFILE,
+  WEFT_CLI_OPTION_LOG,
+  WEFT_CLI_OPTION_CURVE,
+  WEFT_CLI_OPTION_NO_SAMPLE,
+  WEFT_CLI_OPTION_TRAINED,
+  WEFT_CLI_OPTION_PROMPT,
+  WEFT_CLI_OPTION_TOKENS,
+  WEFT_CLI_OPTION_TEMPERATURE,
+  WEFT_CLI_OPTION_TOP_K,
+  WEFT_CLI_OPTION_SAMPLE_SEED,
   WEFT_CLI_OPTION_GRID,
   WEFT_CLI_OPTION_WIDTH,
   WEFT_CLI_OPTION_COLOUR_BY,
@@ -56,7 +93,9 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_MAN,
   WEFT_CLI_OPTION_COMPLETION,
   WEFT_CLI_OPTION_OUTPUT,
+  WEFT_CLI_OPTION_TIMELINE,
   WEFT_CLI_OPTION_JSON,
+  WEFT_CLI_OPTION_JSON_LINES,
   WEFT_CLI_OPTION_HELP,
   WEFT_CLI_OPTION_COUNT
 };
@@ -65,11 +104,16 @@ enum weft_cli_option_kind {
   WEFT_CLI_KIND_FLAG,
   WEFT_CLI_KIND_NUMBER, /* whole, minimum ... maximum */
   WEFT_CLI_KIND_REAL,   /* decimal or a fraction, minimum ... maximum */
+  WEFT_CLI_KIND_RATE,   /* the same, or with an exponent: 3e-4 */
   WEFT_CLI_KIND_LIST,   /* may be given again, each time adds; checked by the verb */
   WEFT_CLI_KIND_CHOICE, /* one of `choices` */
   WEFT_CLI_KIND_MODEL,  /* one of `choices`, checked by the verb (slots:K) */
-  WEFT_CLI_KIND_FILE
+  WEFT_CLI_KIND_FILE,
+  WEFT_CLI_KIND_TEXT /* any, but empty */
 };
+
+/* operands_max of a verb whose operands are further values of its LIST option. */
+#define WEFT_CLI_OPERANDS_LIST UINT_MAX
 
 struct weft_cli_option {
   char letter;      /* '\0': none */
@@ -91,8 +135,8 @@ struct weft_cli_verb {
   unsigned operands_max;
   const char
       *operand_kind; /* what completion offers: "file", "schedule", "verb", "benchmark", "" */
-  uint64_t options;  /* bit per weft_cli_option_id */
-  const char *later; /* options that a later release brings: "f|b|i", or "" */
+  bool options[WEFT_CLI_OPTION_COUNT]; /* that it takes */
+  const char *later;                   /* options that a later release brings: "f|b|i", or "" */
   const char *summary;
   const char *description; /* paragraphs separated by \n */
   const char *example;

@@ -81,8 +81,11 @@ static int fail_write(const struct weft_cli *cli, const char *what, const char *
 
 /* ---- Standard output, and what is not a regular file ---- */
 
-static int write_descriptor(const struct weft_cli *cli, int fd, const char *name,
-                            const struct weft_text *text) {
+int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *name,
+                              const struct weft_text *text) {
+  if (text->failed) {
+    return weft_cli_fail_memory(cli);
+  }
   int code = write_all(fd, text->data, text->size);
   if (code == 0) {
     /* Some file systems report a failed write only when it is closed. */
@@ -105,7 +108,7 @@ static int write_special(const struct weft_cli *cli, const char *path,
   if (fd < 0) {
     return fail_write(cli, "open", path, errno);
   }
-  const int status = write_descriptor(cli, fd, path, text);
+  const int status = weft_cli_write_descriptor(cli, fd, path, text);
   (void)close(fd);
   return status;
 }
@@ -241,7 +244,7 @@ int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments
   }
   const int written =
       goes_to_stdout(arguments)
-          ? write_descriptor(cli, cli->output, "standard output", text)
+          ? weft_cli_write_descriptor(cli, cli->output, "standard output", text)
           : weft_cli_write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
   return written == WEFT_CLI_OK ? status : written;
 }

@@ -55,5 +55,13 @@ void weft_cli_process_init(struct weft_cli *cli, char **argv) {
       .columns = text_columns(),
       .colour = colour_allowed(),
       .program_path = access("/proc/self/exe", X_OK) == 0 ? "/proc/self/exe" : argv[0],
+      .words = argv,
   };
+}
+
+void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value) {
+  if (cli->words != NULL && strcmp(cli->program_path, "/proc/self/exe") == 0 &&
+      getenv(variable) == NULL && setenv(variable, value, 1) == 0) {
+    (void)execv(cli->program_path, cli->words);
+  }
 }

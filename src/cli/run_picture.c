@@ -10,22 +10,27 @@
 #include "cli/message.h"
 #include "cli/output_file.h"
 
-enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
+enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
   static const struct {
     const char *ending;
     enum weft_cli_run_picture kind;
   } endings[] = {
       {".svg", WEFT_CLI_RUN_SVG}, {".html", WEFT_CLI_RUN_HTML}, {".json", WEFT_CLI_RUN_TRACE}};
-  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
-  for (size_t i = 0; path != NULL && i < sizeof endings / sizeof endings[0]; i++) {
+  for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
     const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
     if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
-      const bool is_report =
-          endings[i].kind == WEFT_CLI_RUN_TRACE && arguments->given[WEFT_CLI_OPTION_JSON];
-      return is_report ? WEFT_CLI_RUN_NO_PICTURE : endings[i].kind;
+      return endings[i].kind;
     }
   }
   return WEFT_CLI_RUN_NO_PICTURE;
+}
+
+enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  const enum weft_cli_run_picture kind =
+      path != NULL ? weft_cli_picture_of(path) : WEFT_CLI_RUN_NO_PICTURE;
+  const bool is_report = kind == WEFT_CLI_RUN_TRACE && arguments->given[WEFT_CLI_OPTION_JSON];
+  return is_report ? WEFT_CLI_RUN_NO_PICTURE : kind;
 }
 
 static enum weft_status render(enum weft_cli_run_picture kind, const struct weft_picture *pictures,
@@ -38,20 +43,26 @@ static enum weft_status render(enum weft_cli_run_picture kind, const struct weft
   }
 }
 
-static int write_picture(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         enum weft_cli_run_picture kind, const struct weft_picture *pictures,
-                         size_t count) {
+int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
+                            const struct weft_cli_run_timeline *timeline) {
   struct weft_text text = {.allocator = cli->allocator};
   struct weft_error error;
-  const int status = render(kind, pictures, count, &text, &error) < 0
+  char names[2][160];
+  (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", timeline->name,
+                 timeline->transport);
+  (void)snprintf(names[1], sizeof names[1], "%.100s, predicted", timeline->name);
+  const struct weft_picture pictures[] = {
+      {.name = names[0], .simulation = timeline->measured, .costs = timeline->costs},
+      {.name = names[1], .simulation = timeline->predicted, .costs = timeline->costs}};
+  const int status = render(weft_cli_picture_of(path), pictures,
+                            timeline->predicted != NULL ? 2 : 1, &text, &error) < 0
                          ? weft_cli_fail(cli, NULL, &error)
-                         : weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+                         : weft_cli_write_file(cli, path, &text);
   weft_text_finish(&text);
   return status;
 }
 
-int weft_cli_run_draw(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                      enum weft_cli_run_picture kind, const struct weft_costs *costs,
+int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
                       const struct weft_cli_run_report *report) {
   const struct weft_cli_execution *execution = report->execution;
   const struct weft_program *program = execution->program;
@@ -62,15 +73,12 @@ int weft_cli_run_draw(const struct weft_cli *cli, const struct weft_cli_argument
           execution->event_begin[program->rank_count], report->per_unit, &measured, &error) < 0) {
     return weft_cli_fail(cli, report->name, &error);
   }
-  char names[2][160];
-  (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", report->name,
-                 report->transport);
-  (void)snprintf(names[1], sizeof names[1], "%.100s, predicted", report->name);
-  const struct weft_picture pictures[] = {
-      {.name = names[0], .simulation = measured, .costs = costs},
-      {.name = names[1], .simulation = report->simulation, .costs = costs}};
-  const int status =
-      write_picture(cli, arguments, kind, pictures, report->simulation != NULL ? 2 : 1);
+  const struct weft_cli_run_timeline timeline = {.name = report->name,
+                                                 .transport = report->transport,
+                                                 .measured = measured,
+                                                 .predicted = report->simulation,
+                                                 .costs = costs};
+  const int status = weft_cli_timeline_write(cli, path, &timeline);
   weft_simulation_destroy(measured);
   return status;
 }

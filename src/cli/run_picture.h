@@ -12,14 +12,26 @@ enum weft_cli_run_picture {
   WEFT_CLI_RUN_TRACE
 };
 
+/* What a file is for, by its ending. */
+enum weft_cli_run_picture weft_cli_picture_of(const char *path);
 /* What -o asks for. With --json, x.json is the report. */
 enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
 
-/* Draws the median step, a page with the prediction below it, and writes it to -o.
+/* What was measured, and beside it on a page what was predicted (NULL: nothing), as a
+ * file; `name` and `transport` go into the titles. WEFT_CLI_OK, or another exit status
+ * after having said why. */
+struct weft_cli_run_timeline {
+  const char *name, *transport;
+  const struct weft_simulation *measured, *predicted;
+  const struct weft_costs *costs;
+};
+int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
+                            const struct weft_cli_run_timeline *timeline);
+
+/* Draws the median step, a page with the prediction below it, and writes it to `path`.
  * The execution has kept its events. WEFT_CLI_OK, or another exit status after having
  * said why. */
-int weft_cli_run_draw(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                      enum weft_cli_run_picture kind, const struct weft_costs *costs,
+int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
                       const struct weft_cli_run_report *report);
 
 #endif

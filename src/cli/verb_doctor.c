@@ -25,10 +25,14 @@ struct check {
 
 enum { CHECKS_MAX = 64 };
 
-static const char *const parts_to_come[][2] = {
-    {"MPI", "not used by this release; comes with the runtime"},
-    {"BLAS", "not used by this release; comes with the trainer"},
-    {"CUDA", "not used by this release; comes after the trainer"},
+static const char *const parts[][2] = {
+    {"MPI", "not used by this release"},
+#ifdef WEFT_HAS_TRAINER
+    {"BLAS", "OpenBLAS, for 'weft train'"},
+#else
+    {"BLAS", "none; 'weft train' needs libopenblas-dev when it is built"},
+#endif
+    {"CUDA", "not used by this release"},
 };
 
 static uint64_t positive(long value) { return value > 0 ? (uint64_t)value : 0; }
@@ -105,8 +109,8 @@ static void add_text(struct weft_text *text, const struct check *checks, size_t 
   weft_text_addf(text, "  processors    %" PRIu64 "\n", machine.processors);
   weft_text_addf(text, "  memory        %.1f GiB\n",
                  (double)machine.memory_bytes / (1024.0 * 1024.0 * 1024.0));
-  for (size_t i = 0; i < sizeof parts_to_come / sizeof parts_to_come[0]; i++) {
-    weft_text_addf(text, "  %-13s %s\n", parts_to_come[i][0], parts_to_come[i][1]);
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    weft_text_addf(text, "  %-13s %s\n", parts[i][0], parts[i][1]);
   }
   weft_text_addf(text, "\nLimits\n  ranks         %" PRIu32 "\n  stages        %" PRIu32 "\n",
                  WEFT_RANKS_MAX, WEFT_STAGES_MAX);
@@ -145,8 +149,8 @@ static void add_document(struct weft_text *text, const struct check *checks, siz
   weft_cli_json_number(&json, "processors", machine.processors);
   weft_cli_json_number(&json, "memory_bytes", machine.memory_bytes);
   weft_cli_json_open(&json, "parts", '{');
-  for (size_t i = 0; i < sizeof parts_to_come / sizeof parts_to_come[0]; i++) {
-    weft_cli_json_string(&json, parts_to_come[i][0], parts_to_come[i][1]);
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    weft_cli_json_string(&json, parts[i][0], parts[i][1]);
   }
   weft_cli_json_close(&json, '}');
   add_json_limits(&json);

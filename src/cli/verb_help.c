@@ -65,7 +65,7 @@ static void add_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
       add_option(text, weft_cli_option_at((enum weft_cli_option_id)id));
     }
   }
-  if (strcmp(verb->operand_kind, "file") == 0) {
+  if (strcmp(verb->operand_kind, "file") == 0 && verb->operands_max <= WEFT_CLI_OPERANDS_MAX) {
     weft_text_add(text, verb->operands_max == 1 ? "\nFILE - or none is standard input.\n"
                                                 : "\nOne of the files may be -, standard input.\n");
   }

@@ -256,8 +256,7 @@ static void compose(const struct subject *subject, const struct weft_cli_run_rep
 }
 
 /* Where -o is for a picture, the report goes to standard output. */
-static int draw_and_deliver(const struct subject *subject, enum weft_cli_run_picture kind,
-                            const struct weft_cli_run_report *report,
+static int draw_and_deliver(const struct subject *subject, const struct weft_cli_run_report *report,
                             const struct weft_text *text) {
   struct weft_cli_arguments to_stdout = *subject->arguments;
   to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
@@ -265,7 +264,8 @@ static int draw_and_deliver(const struct subject *subject, enum weft_cli_run_pic
     return weft_cli_fail_memory(subject->cli);
   }
   const int status =
-      weft_cli_run_draw(subject->cli, subject->arguments, kind, subject->costs.costs, report);
+      weft_cli_run_draw(subject->cli, subject->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
+                        subject->costs.costs, report);
   return status == WEFT_CLI_OK ? weft_cli_deliver(subject->cli, &to_stdout, text, status) : status;
 }
 
@@ -277,7 +277,7 @@ static int deliver(const struct subject *subject, const struct weft_cli_executio
   compose(subject, &report, &text);
   const int status = kind == WEFT_CLI_RUN_NO_PICTURE
                          ? weft_cli_deliver(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
-                         : draw_and_deliver(subject, kind, &report, &text);
+                         : draw_and_deliver(subject, &report, &text);
   weft_text_finish(&text);
   return status;
 }

@@ -11,6 +11,8 @@ int weft_cli_verb_sim(const struct weft_cli *cli, const struct weft_cli_argument
 int weft_cli_verb_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+int weft_cli_verb_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_explain_hang(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments);

@@ -1,0 +1,47 @@
+/* Costs as a file. What a reader would take for granted is left out. */
+#include "cli/costs_document.h"
+
+#include "cli/json_writer.h"
+
+static void add_unless(struct weft_cli_json *json, const char *key, double value, double usual) {
+  if (value != usual) {
+    weft_cli_json_exact(json, key, value);
+  }
+}
+
+static void add_stage(struct weft_cli_json *json, const struct weft_stage_costs *stage) {
+  weft_cli_json_open(json, NULL, '{');
+  weft_cli_json_exact(json, "f", stage->f);
+  weft_cli_json_exact(json, "i", stage->i);
+  weft_cli_json_exact(json, "w", stage->w);
+  weft_cli_json_exact(json, "b", stage->b);
+  if (stage->overlap_f_b >= 0) {
+    weft_cli_json_exact(json, "overlap_f_b", stage->overlap_f_b);
+  }
+  weft_cli_json_exact(json, "activation", stage->activation);
+  weft_cli_json_exact(json, "activation_after_i", stage->activation_after_i);
+  add_unless(json, "unshard", stage->unshard, 0);
+  add_unless(json, "reduce_grad", stage->reduce_grad, 0);
+  add_unless(json, "parameters", stage->parameters, 0);
+  add_unless(json, "gradients", stage->gradients, 0);
+  weft_cli_json_close(json, '}');
+}
+
+void weft_cli_costs_add(struct weft_text *text, const struct weft_costs *costs) {
+  struct weft_cli_json json = {.text = text};
+  weft_cli_json_open(&json, NULL, '{');
+  weft_cli_json_string(&json, "schema", "weft-costs/1");
+  weft_cli_json_string(&json, "unit", costs->unit);
+  weft_cli_json_open(&json, "hop", '{');
+  weft_cli_json_exact(&json, "latency", costs->hop.latency);
+  weft_cli_json_exact(&json, "bytes", costs->hop.bytes);
+  weft_cli_json_exact(&json, "bytes_per_unit", costs->hop.bytes_per_unit);
+  weft_cli_json_close(&json, '}');
+  weft_cli_json_open(&json, "stages", '[');
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    add_stage(&json, &costs->stages[s]);
+  }
+  weft_cli_json_close(&json, ']');
+  weft_cli_json_close(&json, '}');
+  weft_cli_json_finish(&json);
+}

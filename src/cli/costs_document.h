@@ -1,0 +1,10 @@
+/* Costs as the file that --costs reads: "weft-costs/1". */
+#ifndef CLI_COSTS_DOCUMENT_H
+#define CLI_COSTS_DOCUMENT_H
+
+#include <weft/costs.h>
+
+/* Appends it. Reading it back gives the same numbers. */
+void weft_cli_costs_add(struct weft_text *text, const struct weft_costs *costs);
+
+#endif

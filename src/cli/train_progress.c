@@ -1,0 +1,262 @@
+/* What is said while training. Called by the thread of the rank with the last stage,
+ * while the others wait or go on. */
+#include "cli/verbs.h"
+
+#ifdef WEFT_HAS_TRAINER
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/bench_clock.h"
+#include "cli/interrupt.h"
+#include "cli/json_writer.h"
+#include "cli/message.h"
+#include "cli/output_file.h"
+#include "cli/train_progress.h"
+
+enum { LINES_DEFAULT = 20, RENEW_NS = 100 * 1000 * 1000 };
+
+/* ---- Beginning and end ---- */
+
+static int open_log(struct weft_cli_train_progress *progress, bool appends) {
+  char quoted[256];
+  if (progress->log_path == NULL) {
+    return WEFT_CLI_OK;
+  }
+  do {
+    progress->log = open(progress->log_path,
+                         O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : O_TRUNC), 0666);
+  } while (progress->log < 0 && errno == EINTR);
+  if (progress->log >= 0) {
+    return WEFT_CLI_OK;
+  }
+  const int code = errno;
+  weft_cli_say(progress->cli, "--log FILE must be in a folder that is there and can be written to",
+               "cannot open the log '%s': %s",
+               weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training) {
+  const struct weft_cli *cli = training->cli;
+  const uint64_t steps = training->options.progress.total_steps;
+  const bool json = training->arguments->given[WEFT_CLI_OPTION_JSON_LINES];
+  memset(progress, 0, sizeof *progress);
+  progress->cli = cli;
+  progress->json = json;
+  progress->live = !json && cli->messages_terminal && cli->colour;
+  progress->is_virtual = training->options.transport == WEFT_GPT_LOOPBACK;
+  progress->log = -1;
+  progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
+  progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
+  progress->text.allocator = cli->allocator;
+  progress->last = (struct weft_gpt_step_report){
+      .loss = NAN, .validation_loss = NAN, .bubble = NAN, .predicted_bubble = NAN};
+  return open_log(progress, training->resume != NULL);
+}
+
+int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status) {
+  weft_text_finish(&progress->text);
+  if (progress->log < 0 || close(progress->log) == 0 || errno == EINTR) {
+    return status;
+  }
+  char quoted[256];
+  const int code = errno;
+  weft_cli_say(progress->cli, "make room on the disk", "cannot write the log '%s': %s",
+               weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+/* ---- Lines ---- */
+
+/* "1:23 h", "4:05 min" or "12 s". */
+static void add_duration(struct weft_text *text, double seconds) {
+  const uint64_t whole = seconds > 0 ? (uint64_t)fmin(seconds, 1e9) : 0;
+  if (whole >= 3600) {
+    weft_text_addf(text, "%" PRIu64 ":%02" PRIu64 " h", whole / 3600, whole / 60 % 60);
+  } else if (whole >= 60) {
+    weft_text_addf(text, "%" PRIu64 ":%02" PRIu64 " min", whole / 60, whole % 60);
+  } else {
+    weft_text_addf(text, "%" PRIu64 " s", whole);
+  }
+}
+
+static void add_bubble(struct weft_text *text, const struct weft_gpt_step_report *report) {
+  if (isfinite(report->bubble)) {
+    weft_text_addf(text, "  bubble %4.1f %%", 100 * report->bubble);
+  }
+  if (isfinite(report->predicted_bubble)) {
+    weft_text_addf(text, " (predicted %.1f %%)", 100 * report->predicted_bubble);
+  }
+}
+
+static void add_plain(struct weft_text *text, const struct weft_gpt_step_report *report) {
+  char steps[24];
+  const int digits = snprintf(steps, sizeof steps, "%" PRIu64, report->steps);
+  weft_text_addf(text, "step %*" PRIu64 "/%s  loss %.4f", digits, report->step, steps,
+                 report->loss);
+  if (isfinite(report->validation_loss)) {
+    weft_text_addf(text, "  validation %.4f", report->validation_loss);
+  }
+  weft_text_addf(text, "  %6.0f tokens/s", report->tokens_per_s);
+  add_bubble(text, report);
+  weft_text_add(text, report->checkpointed ? "  checkpoint\n" : "\n");
+}
+
+static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report) {
+  struct weft_cli_json json = {.text = text};
+  weft_cli_json_open(&json, NULL, '{');
+  weft_cli_json_number(&json, "step", report->step);
+  weft_cli_json_exact(&json, "loss", report->loss);
+  weft_cli_json_real(&json, "tokens_per_s", report->tokens_per_s);
+  weft_cli_json_exact(&json, "rate", report->rate);
+  weft_cli_json_exact(&json, "gradient_norm", report->gradient_norm);
+  weft_cli_json_real(&json, "bubble", report->bubble);
+  weft_cli_json_real(&json, "predicted_bubble", report->predicted_bubble);
+  if (isfinite(report->validation_loss)) {
+    weft_cli_json_exact(&json, "validation_loss", report->validation_loss);
+  }
+  if (report->checkpointed) {
+    weft_cli_json_boolean(&json, "checkpoint", true);
+  }
+  weft_cli_json_close(&json, '}');
+  weft_cli_json_finish(&json);
+}
+
+int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
+                                       const struct weft_text *line) {
+  int status = WEFT_CLI_OK;
+  if (progress->log >= 0) {
+    status = weft_cli_write_descriptor(progress->cli, progress->log, progress->log_path, line);
+  }
+  if (status == WEFT_CLI_OK && progress->json) {
+    status =
+        weft_cli_write_descriptor(progress->cli, progress->cli->output, "standard output", line);
+  }
+  return status;
+}
+
+static int write_plain(struct weft_cli_train_progress *progress,
+                       const struct weft_gpt_step_report *report) {
+  weft_cli_train_progress_clear(progress);
+  progress->text.size = 0;
+  add_plain(&progress->text, report);
+  return weft_cli_write_descriptor(progress->cli, progress->cli->output, "standard output",
+                                   &progress->text);
+}
+
+/* ---- The line that renews itself ---- */
+
+#define CLEAR_LINE "\r\x1b[K"
+
+/* Nothing is wrong with a training whose progress cannot be shown. */
+static void write_live(const struct weft_cli_train_progress *progress, const char *data,
+                       size_t size) {
+  (void)!write(progress->cli->messages, data, size);
+}
+
+void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress) {
+  if (progress->line_is_open) {
+    write_live(progress, CLEAR_LINE, strlen(CLEAR_LINE));
+    progress->line_is_open = false;
+  }
+}
+
+static void renew(struct weft_cli_train_progress *progress,
+                  const struct weft_gpt_step_report *report) {
+  const uint64_t now = weft_cli_clock_ns();
+  if (now - progress->said_ns < RENEW_NS) {
+    return;
+  }
+  struct weft_text *text = &progress->text;
+  const uint64_t left = report->steps - report->step;
+  text->size = 0;
+  weft_text_addf(text, CLEAR_LINE "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  ",
+                 report->step, report->steps, report->loss, report->tokens_per_s);
+  add_duration(text, (double)left * report->seconds_so_far / (double)progress->steps);
+  weft_text_add(text, " left");
+  add_bubble(text, report);
+  /* A line that is broken in two could not be cleared. */
+  const size_t room = strlen(CLEAR_LINE) + progress->cli->columns - 1;
+  const size_t size = progress->cli->columns > 0 && text->size > room ? room : text->size;
+  if (!text->failed) {
+    write_live(progress, text->data, size);
+    progress->line_is_open = true;
+    progress->said_ns = now;
+  }
+}
+
+/* ---- A step ---- */
+
+static void remember(struct weft_cli_train_progress *progress,
+                     const struct weft_gpt_step_report *report) {
+  const double validation =
+      isfinite(report->validation_loss) ? report->validation_loss : progress->last.validation_loss;
+  weft_cli_series_add(&progress->training, (double)report->step, report->loss);
+  weft_cli_series_add(&progress->validation, (double)report->step, report->validation_loss);
+  if (progress->steps++ > 0) { /* the first one also touches all memory for the first time */
+    progress->timed++;
+    progress->seconds += report->seconds;
+    progress->tokens += report->tokens_per_s * report->seconds;
+    progress->bubble += isfinite(report->bubble) ? report->bubble : 0;
+    progress->bubbles += isfinite(report->bubble) ? 1 : 0;
+  }
+  progress->last = *report;
+  progress->last.validation_loss = validation;
+}
+
+static int say(struct weft_cli_train_progress *progress,
+               const struct weft_gpt_step_report *report) {
+  int status = WEFT_CLI_OK;
+  if (progress->json || progress->log >= 0) {
+    progress->text.size = 0;
+    add_json(&progress->text, report);
+    status = weft_cli_train_progress_write_json(progress, &progress->text);
+  }
+  const bool is_due = report->step % progress->say_every == 0 || progress->steps == 1 ||
+                      report->step == report->steps || isfinite(report->validation_loss);
+  if (status == WEFT_CLI_OK && !progress->json && is_due) {
+    status = write_plain(progress, report);
+  }
+  if (progress->live && report->step < report->steps) {
+    renew(progress, report);
+  }
+  return status;
+}
+
+void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report) {
+  struct weft_cli_train_progress *progress = context;
+  struct weft_gpt_step_report known = *report;
+  if (progress->is_virtual) {
+    known.bubble = known.predicted_bubble = NAN;
+  }
+  remember(progress, &known);
+  if (progress->failed == WEFT_CLI_OK) {
+    const int status = say(progress, &known);
+    __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);
+  }
+}
+
+bool weft_cli_train_progress_interrupted(void *context) {
+  const struct weft_cli_train_progress *progress = context;
+  return weft_cli_interrupt_signal() != 0 ||
+         __atomic_load_n(&progress->failed, __ATOMIC_RELAXED) != WEFT_CLI_OK;
+}
+
+/* ---- Means ---- */
+
+double weft_cli_train_progress_rate(const struct weft_cli_train_progress *progress) {
+  return progress->seconds > 0 ? progress->tokens / progress->seconds : NAN;
+}
+
+double weft_cli_train_progress_bubble(const struct weft_cli_train_progress *progress) {
+  return progress->bubbles > 0 ? progress->bubble / (double)progress->bubbles : NAN;
+}
+
+#endif

@@ -1,0 +1,171 @@
+/* What is said before and after a training. */
+#include "cli/verbs.h"
+
+#ifdef WEFT_HAS_TRAINER
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/json_writer.h"
+#include "cli/text_columns.h"
+#include "cli/train_report.h"
+
+const char *weft_cli_train_transport(const struct weft_cli_training *training) {
+  return training->options.transport == WEFT_GPT_LOOPBACK ? "loopback" : "threads";
+}
+
+static double to_mebibytes(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
+
+/* ---- Before ---- */
+
+/* "embedding, blocks 0-2": the parts of a stage. */
+static void add_parts(struct weft_text *text, uint32_t first, uint32_t end, uint32_t layers) {
+  const uint32_t begin = first > 1 ? first - 1 : 0; /* of blocks */
+  const uint32_t after = end > layers + 1 ? layers : (end > 0 ? end - 1 : 0);
+  const char *comma = "";
+  if (first == 0) {
+    weft_text_add(text, "embedding");
+    comma = ", ";
+  }
+  if (after > begin) {
+    weft_text_addf(text, after - begin == 1 ? "%sblock %" PRIu32 : "%sblocks %" PRIu32, comma,
+                   begin);
+    if (after - begin > 1) {
+      weft_text_addf(text, "-%" PRIu32, after - 1);
+    }
+    comma = ", ";
+  }
+  if (end == layers + 2) {
+    weft_text_addf(text, "%shead", comma);
+  }
+}
+
+static void add_split(struct weft_text *text, const struct weft_gpt_trainer *trainer,
+                      uint32_t layers) {
+  enum { SHOWN_MAX = 16 };
+  uint32_t count;
+  const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
+  weft_text_add(text, "stages    ");
+  for (uint32_t s = 0; s < count && s < SHOWN_MAX; s++) {
+    weft_text_add(text, s > 0 ? " | " : "");
+    add_parts(text, first[s], first[s + 1], layers);
+  }
+  weft_text_add(text, count > SHOWN_MAX ? " | ...\n" : "\n");
+}
+
+void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
+                             const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_trainer_options *options = &training->options;
+  const struct weft_gpt_progress *progress = &options->progress;
+  const struct weft_gpt_config *config = &progress->config;
+  const uint64_t rows = progress->batch / progress->microbatches;
+  weft_text_addf(text,
+                 "model     %" PRIu32 " block%s, %" PRIu32 " wide, %" PRIu32
+                 " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
+                 config->layers, weft_cli_plural(config->layers), config->dim, config->heads,
+                 weft_cli_plural(config->heads), config->context, weft_gpt_parameter_count(config));
+  weft_text_addf(text, "data      %" PRIu64 " bytes, of which %" PRIu64 " validate\n",
+                 training->corpus.size, training->corpus.size - training->corpus.train_size);
+  weft_text_addf(text,
+                 "pipeline  %" PRIu32 " rank%s, %" PRIu32 " stage%s, %s, %" PRIu32
+                 " microbatch%s of %" PRIu64 " sequence%s, %s\n",
+                 options->ranks, weft_cli_plural(options->ranks), training->stage_count,
+                 weft_cli_plural(training->stage_count), options->schedule, progress->microbatches,
+                 progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
+                 weft_cli_train_transport(training));
+  add_split(text, trainer, config->layers);
+  if (training->resume != NULL) {
+    weft_text_addf(text, "resumes   after step %" PRIu64 " of %" PRIu64 "\n", progress->step,
+                   progress->total_steps);
+  }
+  weft_text_add(text, "\n");
+}
+
+/* ---- After ---- */
+
+static void add_path(struct weft_text *text, const struct weft_cli_training *training,
+                     enum weft_cli_option_id option, const char *label) {
+  const char *path = training->arguments->texts[option];
+  if (path != NULL) {
+    weft_text_addf(text, "%-17s", label);
+    weft_text_add_escaped(text, path, strlen(path));
+    weft_text_add(text, "\n");
+  }
+}
+
+static void add_losses(struct weft_text *text, const struct weft_gpt_step_report *last,
+                       double unigram) {
+  weft_text_addf(text, "loss             %.4f nats per byte after step %" PRIu64 "\n", last->loss,
+                 last->step);
+  if (isfinite(last->validation_loss)) {
+    weft_text_addf(text, "validation       %.4f on text that it has not seen\n",
+                   last->validation_loss);
+  }
+  weft_text_addf(text, "bytes alone      %.4f is what their frequencies give\n", unigram);
+}
+
+void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
+                                const struct weft_cli_train_progress *progress,
+                                const struct weft_gpt_trainer *trainer) {
+  const double bubble = weft_cli_train_progress_bubble(progress);
+  const double rate = weft_cli_train_progress_rate(progress);
+  weft_text_add(text, "\n");
+  if (progress->steps > 0) {
+    add_losses(text, &progress->last, weft_gpt_corpus_unigram(&training->corpus));
+  }
+  if (isfinite(rate)) {
+    weft_text_addf(text, "speed            %.0f tokens/s; %.1f s for %" PRIu64 " step%s\n", rate,
+                   progress->last.seconds_so_far, progress->steps,
+                   weft_cli_plural(progress->steps));
+  }
+  if (isfinite(bubble)) {
+    weft_text_addf(text, "bubble           %.1f %% measured", 100 * bubble);
+    if (isfinite(progress->last.predicted_bubble)) {
+      weft_text_addf(text, ", %.1f %% predicted from measured times",
+                     100 * progress->last.predicted_bubble);
+    }
+    weft_text_add(text, "\n");
+  }
+  weft_text_addf(text, "memory           %.1f MiB: weights, gradients, moments, activations\n",
+                 to_mebibytes(weft_gpt_trainer_bytes(trainer)));
+  weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
+  add_path(text, training, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
+  add_path(text, training, WEFT_CLI_OPTION_LOG, "log");
+  add_path(text, training, WEFT_CLI_OPTION_CURVE, "loss curve");
+  add_path(text, training, WEFT_CLI_OPTION_TIMELINE, "timeline");
+  add_path(text, training, WEFT_CLI_OPTION_PROFILE, "measured costs");
+}
+
+void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
+                                 const struct weft_cli_train_progress *progress,
+                                 const struct weft_gpt_trainer *trainer, const char *signal) {
+  const struct weft_gpt_trainer_options *options = &training->options;
+  struct weft_cli_json json = {.text = text};
+  char hash[24];
+  (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
+  weft_cli_json_open(&json, NULL, '{');
+  weft_cli_json_exact(&json, "final_loss", progress->last.loss);
+  weft_cli_json_exact(&json, "validation_loss", progress->last.validation_loss);
+  weft_cli_json_exact(&json, "unigram_entropy", weft_gpt_corpus_unigram(&training->corpus));
+  weft_cli_json_string(&json, "parameters_hash", hash);
+  weft_cli_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
+  weft_cli_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
+  weft_cli_json_real(&json, "seconds", progress->last.seconds_so_far);
+  weft_cli_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
+  weft_cli_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
+  weft_cli_json_number(&json, "memory_bytes", weft_gpt_trainer_bytes(trainer));
+  weft_cli_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
+  weft_cli_json_number(&json, "ranks", options->ranks);
+  weft_cli_json_number(&json, "stages", training->stage_count);
+  weft_cli_json_string(&json, "schedule", options->schedule);
+  weft_cli_json_string(&json, "transport", weft_cli_train_transport(training));
+  if (signal != NULL) {
+    weft_cli_json_string(&json, "stopped_by", signal);
+  }
+  weft_cli_json_close(&json, '}');
+  weft_cli_json_finish(&json);
+}
+
+#endif

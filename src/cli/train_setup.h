@@ -1,0 +1,38 @@
+/* What `weft train` is asked to do: from the command line, the data, and the
+ * checkpoint that it goes on from, to the options of the trainer (gpt/trainer.h). */
+#ifndef CLI_TRAIN_SETUP_H
+#define CLI_TRAIN_SETUP_H
+
+#include "cli/option_parser.h"
+#include "gpt/trainer.h"
+
+struct weft_cli_training {
+  const struct weft_cli *cli;
+  const struct weft_cli_arguments *arguments;
+  struct weft_gpt_trainer_options options; /* all but the callbacks */
+  struct weft_gpt_corpus corpus;
+  struct weft_gpt_checkpoint *resume; /* or NULL */
+  struct weft_program *program;       /* of --schedule FILE or of a fixed table; or NULL */
+  uint32_t *first_parts;              /* of --split; or NULL */
+  uint32_t stage_count;
+};
+
+/* Fills it from scratch. Returns WEFT_CLI_OK, or another exit status after having said
+ * what is wrong. Finish in either case. */
+int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                           struct weft_cli_training *training);
+void weft_cli_training_finish(struct weft_cli_training *training);
+
+/* ---- Between train_*.c ---- */
+
+/* Opens --resume, if given; then model, data and optimizer from it, or from options and
+ * defaults; then, when the data has been read, whether it is the checkpoint's,
+ * and whether --checkpoint is free for this training (train_resume.c). */
+int weft_cli_training_open(struct weft_cli_training *training);
+int weft_cli_training_read_progress(struct weft_cli_training *training);
+int weft_cli_training_check_data(struct weft_cli_training *training);
+/* The schedule, and the split into stages (train_schedule.c). Needs the progress. */
+int weft_cli_training_read_schedule(struct weft_cli_training *training);
+int weft_cli_training_read_split(struct weft_cli_training *training);
+
+#endif

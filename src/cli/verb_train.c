@@ -1,0 +1,255 @@
+/* `weft train`: the reference trainer, from the command line to its report. */
+#include "cli/verbs.h"
+
+#ifdef WEFT_HAS_TRAINER
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/interrupt.h"
+#include "cli/message.h"
+#include "cli/output_file.h"
+#include "cli/sample_text.h"
+#include "cli/train_files.h"
+#include "cli/train_report.h"
+
+enum { SAMPLE_BYTES = 400 };
+#define SAMPLE_TEMPERATURE 0.8
+#define DUMP_DEFAULT "weft-hang.json"
+
+/* ---- What is said ---- */
+
+static int write_text(const struct weft_cli *cli, struct weft_text *text) {
+  const int status = weft_cli_write_descriptor(cli, cli->output, "standard output", text);
+  weft_text_finish(text);
+  return status;
+}
+
+static int say_plan(const struct weft_cli_training *training,
+                    const struct weft_gpt_trainer *trainer) {
+  struct weft_text text = {.allocator = training->cli->allocator};
+  if (training->arguments->given[WEFT_CLI_OPTION_JSON_LINES]) {
+    return WEFT_CLI_OK;
+  }
+  weft_cli_train_add_plan(&text, training, trainer);
+  return write_text(training->cli, &text);
+}
+
+static int say_outcome(const struct weft_cli_training *training,
+                       struct weft_cli_train_progress *progress,
+                       const struct weft_gpt_trainer *trainer, const char *signal) {
+  struct weft_text text = {.allocator = training->cli->allocator};
+  weft_cli_train_add_document(&text, training, progress, trainer, signal);
+  int status = weft_cli_train_progress_write_json(progress, &text);
+  text.size = 0;
+  if (status == WEFT_CLI_OK && !progress->json) {
+    weft_cli_train_add_summary(&text, training, progress, trainer);
+    status =
+        weft_cli_write_descriptor(training->cli, training->cli->output, "standard output", &text);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+/* ---- A sample ---- */
+
+static int draw_sample(const struct weft_cli_training *training,
+                       const struct weft_gpt_part_state *parts, struct weft_text *text) {
+  const char *given = training->arguments->texts[WEFT_CLI_OPTION_PROMPT];
+  const char *prompt = given != NULL ? given : "";
+  struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
+  struct weft_text sample = {.allocator = training->cli->allocator};
+  options.prompt = (const uint8_t *)prompt;
+  options.prompt_size = strlen(prompt);
+  options.count = SAMPLE_BYTES;
+  options.temperature = SAMPLE_TEMPERATURE;
+  options.seed = training->options.progress.data_seed;
+  const int status =
+      weft_cli_sample(training->cli, &training->options.progress.config, parts, options, &sample);
+  if (status == WEFT_CLI_OK) {
+    weft_text_add(text, "\nWhat it writes now:\n\n");
+    weft_cli_add_printable(text, prompt, strlen(prompt));
+    weft_cli_add_printable(text, sample.data, sample.size);
+    weft_text_add(text, "\n");
+  }
+  text->failed = text->failed || sample.failed;
+  weft_text_finish(&sample);
+  return status;
+}
+
+static int say_sample(const struct weft_cli_training *training,
+                      const struct weft_gpt_trainer *trainer) {
+  const struct weft_allocator *allocator = training->cli->allocator;
+  const uint32_t count = weft_gpt_part_count(&training->options.progress.config);
+  const size_t size = count * sizeof(struct weft_gpt_part_state);
+  if (training->arguments->given[WEFT_CLI_OPTION_JSON_LINES] ||
+      training->arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
+    return WEFT_CLI_OK;
+  }
+  struct weft_gpt_part_state *parts = allocator->reallocate(allocator->context, NULL, 0, size);
+  if (parts == NULL) {
+    return weft_cli_fail_memory(training->cli);
+  }
+  for (uint32_t part = 0; part < count; part++) {
+    parts[part] = *weft_gpt_trainer_part(trainer, part);
+  }
+  struct weft_text text = {.allocator = allocator};
+  int status = draw_sample(training, parts, &text);
+  (void)allocator->reallocate(allocator->context, parts, size, 0);
+  if (status == WEFT_CLI_OK) {
+    return write_text(training->cli, &text);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+/* ---- When it ends early ---- */
+
+static int say_stopped(const struct weft_cli_training *training,
+                       const struct weft_gpt_trainer *trainer, int number) {
+  const char *dir = training->options.checkpoint_dir;
+  const uint64_t done = weft_gpt_trainer_steps_done(trainer);
+  char quoted[256], hint[640];
+  if (dir != NULL) {
+    weft_cli_quote(quoted, sizeof quoted, dir);
+    (void)snprintf(hint, sizeof hint,
+                   "'weft train --resume %s --checkpoint %s', with the same --data, goes on from "
+                   "there",
+                   quoted, quoted);
+  } else {
+    (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
+  }
+  weft_cli_say(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
+               weft_cli_signal_name(number), done, training->options.progress.total_steps,
+               dir != NULL ? "a checkpoint is written" : "nothing was saved");
+  return 128 + number;
+}
+
+static void write_dump(const struct weft_cli_training *training,
+                       const struct weft_gpt_trainer *trainer) {
+  const struct weft_cli *cli = training->cli;
+  const char *given = training->arguments->texts[WEFT_CLI_OPTION_DUMP];
+  const char *path = given != NULL ? given : DUMP_DEFAULT;
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  char quoted[256], hint[320];
+  const int status = weft_hang_dump(weft_gpt_trainer_transport(trainer), &text, &error) < 0
+                         ? weft_cli_fail(cli, NULL, &error)
+                         : weft_cli_write_file(cli, path, &text);
+  if (status == WEFT_CLI_OK) {
+    weft_cli_quote(quoted, sizeof quoted, path);
+    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' says it in words", quoted);
+    weft_cli_say(cli, hint, "what all ranks were doing is in '%s'", quoted);
+  }
+  weft_text_finish(&text);
+}
+
+static int fail_training(const struct weft_cli_training *training,
+                         const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
+  const int status = weft_cli_fail(training->cli, NULL, error);
+  if (status == WEFT_CLI_PEER) {
+    write_dump(training, trainer);
+  }
+  return status;
+}
+
+/* ---- The whole ---- */
+
+static int conclude(const struct weft_cli_training *training,
+                    struct weft_cli_train_progress *progress,
+                    const struct weft_gpt_trainer *trainer) {
+  const int number = weft_cli_interrupt_signal();
+  const bool is_over =
+      weft_gpt_trainer_steps_done(trainer) >= training->options.progress.total_steps;
+  const bool stopped = number != 0 && !is_over;
+  int status = weft_cli_train_write_files(training, progress, trainer);
+  if (status == WEFT_CLI_OK) {
+    status =
+        say_outcome(training, progress, trainer, stopped ? weft_cli_signal_name(number) : NULL);
+  }
+  if (stopped) {
+    const int ended = say_stopped(training, trainer, number);
+    return status == WEFT_CLI_OK ? ended : status;
+  }
+  return status == WEFT_CLI_OK ? say_sample(training, trainer) : status;
+}
+
+static int run(const struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+               struct weft_gpt_trainer *trainer) {
+  struct weft_error error;
+  int status = say_plan(training, trainer);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const enum weft_status result = weft_gpt_trainer_run(trainer, &error);
+  weft_cli_train_progress_clear(progress);
+  if (result < 0) {
+    return fail_training(training, trainer, &error);
+  }
+  return progress->failed != WEFT_CLI_OK ? progress->failed : conclude(training, progress, trainer);
+}
+
+static int train(struct weft_cli_training *training, struct weft_cli_train_progress *progress) {
+  struct weft_gpt_trainer *trainer;
+  struct weft_error error;
+  int status = weft_cli_train_check_files(training->cli, training->arguments);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  status = weft_cli_train_progress_begin(progress, training);
+  training->options.on_step = weft_cli_train_progress_step;
+  training->options.interrupted = weft_cli_train_progress_interrupted;
+  training->options.context = progress;
+  if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&training->options, &trainer, &error) < 0) {
+    status = weft_cli_fail(training->cli, NULL, &error);
+  } else if (status == WEFT_CLI_OK) {
+    status = run(training, progress, trainer);
+    weft_gpt_trainer_destroy(trainer);
+  }
+  return weft_cli_train_progress_finish(progress, status);
+}
+
+int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const struct weft_allocator *allocator = cli->allocator;
+  struct weft_cli_training training;
+  struct weft_cli_interrupt interrupt;
+  const size_t size = sizeof(struct weft_cli_train_progress);
+  struct weft_cli_train_progress *progress =
+      allocator->reallocate(allocator->context, NULL, 0, size);
+  if (progress == NULL) {
+    return weft_cli_fail_memory(cli);
+  }
+  weft_cli_choose_kernels(cli);
+  weft_cli_interrupt_begin(&interrupt);
+  int status = weft_cli_training_read(cli, arguments, &training);
+  if (status == WEFT_CLI_OK) {
+    status = train(&training, progress);
+  }
+  weft_cli_interrupt_end(&interrupt);
+  weft_cli_training_finish(&training);
+  (void)allocator->reallocate(allocator->context, progress, size, 0);
+  return status;
+}
+
+#else
+
+#include "cli/message.h"
+
+static int say_missing(const struct weft_cli *cli, const char *verb) {
+  weft_cli_say(cli, "install libopenblas-dev, and build again: 'make' does both",
+               "'weft %s' is not in this build: it was made without OpenBLAS", verb);
+  return WEFT_CLI_UNAVAILABLE;
+}
+
+int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  (void)arguments;
+  return say_missing(cli, "train");
+}
+
+int weft_cli_verb_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  (void)arguments;
+  return say_missing(cli, "sample");
+}
+
+#endif
