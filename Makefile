@@ -6,7 +6,7 @@
 #   make bench        measure
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers
-#   make train        the reference trainer (not in this release)
+#   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
 # What is missing on the machine is installed first (tools/install-deps.sh).
@@ -48,8 +48,16 @@ lint: deps-lint
 install: build
 	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
 
-train:
-	@echo "make train: the trainer comes with a later release; this one plans and proves schedules" >&2; exit 69
+# TRAIN: further options. The folder is for one training, so the last one's goes.
+TRAIN ?=
+TRAIN_OUT ?= train-out
+WEFT ?= build/weft
+
+train: build
+	@rm -rf "$(TRAIN_OUT)" && mkdir -p "$(TRAIN_OUT)"
+	@$(WEFT) train --ranks 2 --checkpoint "$(TRAIN_OUT)/checkpoint" --every 200 \
+	  --log "$(TRAIN_OUT)/log.jsonl" --curve "$(TRAIN_OUT)/curve.svg" \
+	  --profile "$(TRAIN_OUT)/costs.json" -o "$(TRAIN_OUT)/timeline.html" $(TRAIN)
 
 clean:
 	rm -rf build build-*/
