@@ -142,9 +142,9 @@ one_stage() { # FIELDS: a costs file with one entry
     hints
   done
   words=()
-  for _ in {1..65}; do words+=(--slow "0=2"); done
+  for _ in {1..1025}; do words+=(--slow "0=2"); done
   weft sim t.csv "${words[@]}"
-  fails 2 "more than 64 times"
+  fails 2 "more than 1024 times"
 }
 
 @test "sim --memory: over the limit is status 1, and says which rank" {
