@@ -54,7 +54,8 @@ TRAIN_OUT ?= train-out
 WEFT ?= build/weft
 
 train: build
-	@rm -rf "$(TRAIN_OUT)" && mkdir -p "$(TRAIN_OUT)"
+	@if [ -e "$(TRAIN_OUT)" ]; then rm -rf "$(TRAIN_OUT).old" && mv "$(TRAIN_OUT)" "$(TRAIN_OUT).old"; fi
+	@mkdir -p "$(TRAIN_OUT)"
 	@$(WEFT) train --ranks 2 --checkpoint "$(TRAIN_OUT)/checkpoint" --every 200 \
 	  --log "$(TRAIN_OUT)/log.jsonl" --curve "$(TRAIN_OUT)/curve.svg" \
 	  --profile "$(TRAIN_OUT)/costs.json" -o "$(TRAIN_OUT)/timeline.html" $(TRAIN)
