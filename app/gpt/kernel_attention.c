@@ -12,8 +12,8 @@
 #include "gpt/lanes.h"
 #include "gpt/tile.h"
 
-#define TILE 64
-#define GROUP 16
+#define TILE WEFT_GPT_TILE
+#define GROUP WEFT_GPT_TILE_GROUP
 
 /* One head of one sequence. */
 struct head {

@@ -7,6 +7,10 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+/* Of attention: queries, and keys; and rows that are taken together on the diagonal. */
+#define WEFT_GPT_TILE 64
+#define WEFT_GPT_TILE_GROUP 16
+
 struct weft_gpt_tile {
   const float *a; /* element (i, k) at a[i a_row + k a_step]; one of the two is 1 */
   uint64_t a_row, a_step;
