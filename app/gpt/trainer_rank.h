@@ -12,7 +12,7 @@
 struct weft_gpt_stage_times {
   double total_ns[WEFT_OP_COUNT];
   uint64_t count[WEFT_OP_COUNT];
-  double transfer_ns; /* of its RECVs */
+  double transfer_ns; /* of its shortest RECV */
   uint64_t transfer_count;
 };
 
