@@ -16,7 +16,7 @@ load cli_setup
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds
-  [[ $output == "plan "*$'\n'"sim "*$'\n'"run "* ]]
+  [[ $output == "plan "*$'\n'"sim "*$'\n'"run "*$'\n'"train "* ]]
   weft bench plam
   fails 2 "unknown benchmark 'plam'" "did you mean 'plan'"
 }

@@ -26,6 +26,9 @@ int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_argumen
                        struct weft_text *text, struct weft_cli_json *json);
 int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_cli_json *json);
+/* Where the trainer is not built: WEFT_CLI_UNAVAILABLE. */
+int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct weft_text *text, struct weft_cli_json *json);
 
 /* ---- Cases ---- */
 

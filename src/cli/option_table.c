@@ -463,7 +463,7 @@ static const struct weft_cli_verb verbs[] = {
       TAKES(JSON), EVERY_VERB},
      "",
      "run the benchmarks",
-     "Without NAME all benchmarks run; 'weft bench --list' lists them.\n"
+     "Without NAME all benchmarks but train run; 'weft bench --list' lists them.\n"
      "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
      "the start-up time of the command.\n"
      "sim: time and memory of the simulation and of the makespan alone, likewise; and the time of "
@@ -471,6 +471,9 @@ static const struct weft_cli_verb verbs[] = {
      "run: CPU time of the executor per action, the hand-over of a message between threads, and "
      "measured beside simulated time with stages that sleep, after checking that every schedule "
      "takes exactly the simulated time in virtual time. Takes half a minute.\n"
+     "train: steps of a fixed model on one rank and on two, after checking that both come to the "
+     "same parameters; beside the same matrix products bare, and beside the simulation. Takes a "
+     "minute.\n"
      "Default shape: -p 64 -m 256, two stages per rank; of run -p 8 -m 32, and -m 256.",
      "weft bench plan --large",
      weft_cli_verb_bench},
