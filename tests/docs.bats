@@ -25,6 +25,8 @@ not_run=(
   'python3 bench/dry_run_against_pytorch.py'
   'build/weft bench run'
   'python3 bench/run_against_pytorch.py'
+  'chrt -f 10 build/weft bench train'
+  'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
 )
 
 setup() {
