@@ -10,6 +10,7 @@ setup() {
 @test "make train trains, and leaves what comes of it in a folder" {
   if ! "$WEFT" doctor | grep -q 'BLAS  *OpenBLAS'; then
     run --separate-stderr make -o build train WEFT="$WEFT" TRAIN_OUT="$BATS_TEST_TMPDIR/out"
+    # shellcheck disable=SC2154
     [[ $stderr == *libopenblas-dev*"Error 69"* ]]
     return
   fi

@@ -2,6 +2,7 @@
  * one, without executor, buffers or messages. */
 #include "support_linear_model.h"
 
+#include <assert.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -87,7 +88,8 @@ static void run(enum weft_status (*function)(struct weft_stage *, struct weft_st
   assert_int_equal(function(stage, call, &error), WEFT_OK);
 }
 
-static void trace_forward(const struct linear_model *model, struct trace *trace, double *loss) {
+static void trace_forward(const struct linear_model *model, struct trace *trace,
+                          struct linear_result *result, uint32_t microbatch) {
   const uint32_t n = model->stage_count;
   for (uint32_t s = 0; s < n; s++) {
     struct weft_tensors in = view(model, trace->activations[s], trace->rows);
@@ -101,7 +103,7 @@ static void trace_forward(const struct linear_model *model, struct trace *trace,
                                    .outputs = &out,
                                    .targets = &targets,
                                    .output_grads = &grads,
-                                   .loss = loss};
+                                   .loss = &result->losses[microbatch]};
     run(model->bases[s]->ops->forward, model->bases[s], &call);
     if (s + 1 == n) {
       run(model->bases[s]->ops->loss, model->bases[s], &call);
@@ -121,6 +123,7 @@ static void trace_backward(const struct linear_model *model, struct trace *trace
 }
 
 static void add_weights(const struct linear_model *model, uint32_t s, const struct trace *trace) {
+  assert(trace->activations != NULL && trace->grads != NULL);
   struct weft_tensors in = view(model, trace->activations[s], trace->rows);
   struct weft_tensors above = view(model, trace->grads[s + 1], trace->rows);
   struct weft_stage_call call = {
@@ -131,6 +134,7 @@ static void add_weights(const struct linear_model *model, uint32_t s, const stru
 static struct trace *make_traces(const struct linear_model *model, uint32_t m,
                                  struct linear_result *result) {
   struct trace *traces = calloc(m, sizeof *traces);
+  assert(traces != NULL);
   uint32_t first = 0;
   for (uint32_t k = 0; k < m; k++) {
     struct trace *trace = &traces[k];
@@ -145,7 +149,7 @@ static struct trace *make_traces(const struct linear_model *model, uint32_t m,
     }
     memcpy(trace->activations[0], model->inputs + trace->first * model->width,
            (size_t)trace->rows * model->width * sizeof(float));
-    trace_forward(model, trace, &result->losses[k]);
+    trace_forward(model, trace, result, k);
     trace_backward(model, trace);
     memcpy(result->outputs + trace->first * model->width, trace->activations[model->stage_count],
            (size_t)trace->rows * model->width * sizeof(float));

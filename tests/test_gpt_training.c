@@ -110,7 +110,7 @@ static void train(struct weft_gpt_trainer_options options, const char *what, str
 
 static void expect_same(const struct run *run, const struct run *expected, const char *what) {
   for (uint32_t k = 0; k < STEPS; k++) {
-    if (memcmp(&run->losses[k], &expected->losses[k], sizeof(double)) != 0) {
+    if (run->losses[k] != expected->losses[k]) {
       fail_msg("%s: step %u has loss %.17g, one rank has %.17g", what, k + 1, run->losses[k],
                expected->losses[k]);
     }

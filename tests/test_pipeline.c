@@ -232,8 +232,9 @@ static void test_a_stage_that_cannot_split(void **state) {
       char listed[64];
       snprintf(listed, sizeof listed, " %s", info->name);
       const char *found = strstr(bench.error.hint, listed);
-      const char after = found != NULL ? found[strlen(listed)] : ' ';
-      assert_int_equal(found != NULL && (after == ',' || after == '\0'), !info->splits_backward);
+      const bool named =
+          found != NULL && (found[strlen(listed)] == ',' || found[strlen(listed)] == '\0');
+      assert_int_equal(named, !info->splits_backward);
     }
   }
   finish(&bench);

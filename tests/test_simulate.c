@@ -534,7 +534,7 @@ static struct weft_program *shuffled_table(uint32_t window, uint32_t seed) {
 
 /* As the header defines it, looking at every moment at which one arrives. */
 static uint32_t count_buffers(const struct weft_simulation *sim) {
-  int64_t taken[MESSAGES], freed[MESSAGES];
+  int64_t taken[MESSAGES] = {0}, freed[MESSAGES] = {0};
   uint32_t peak = 0;
   for (uint64_t e = 0; e < sim->event_count; e++) {
     const struct weft_action *action = &sim->program->actions[sim->events[e].record];

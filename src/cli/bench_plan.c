@@ -83,8 +83,7 @@ struct sampling {
 
 static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
                           struct weft_cli_measurement *measurement) {
-  sampling->measurement = measurement;
-  sampling->count = 0;
+  *sampling = (struct sampling){.measurement = measurement};
   weft_cli_bench_say(cli, &measurement->at);
   return check(cli, measurement, &sampling->hash);
 }

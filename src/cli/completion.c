@@ -57,7 +57,8 @@ static bool takes_files(const struct weft_cli_verb *verb) {
 
 static bool names_file(const struct weft_cli_option *option) {
   return option->kind == WEFT_CLI_KIND_FILE ||
-         (option->kind == WEFT_CLI_KIND_LIST && strcmp(option->value, "FILE") == 0);
+         (option->kind == WEFT_CLI_KIND_LIST && option->value != NULL &&
+          strcmp(option->value, "FILE") == 0);
 }
 
 /* Single quotes inside a single-quoted word of a shell. */
