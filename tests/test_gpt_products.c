@@ -27,23 +27,23 @@ struct calls {
 static struct calls made, listed;
 
 /* Instead of OpenBLAS's. Results do not matter here. */
-void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER order, OPENBLAS_CONST enum CBLAS_TRANSPOSE ta,
-                 OPENBLAS_CONST enum CBLAS_TRANSPOSE tb, OPENBLAS_CONST blasint m,
-                 OPENBLAS_CONST blasint n, OPENBLAS_CONST blasint k, OPENBLAS_CONST float alpha,
-                 OPENBLAS_CONST float *a, OPENBLAS_CONST blasint a_stride, OPENBLAS_CONST float *b,
-                 OPENBLAS_CONST blasint b_stride, OPENBLAS_CONST float beta, float *c,
-                 OPENBLAS_CONST blasint c_stride) {
-  (void)order, (void)alpha, (void)a, (void)b;
+void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER Order, OPENBLAS_CONST enum CBLAS_TRANSPOSE TransA,
+                 OPENBLAS_CONST enum CBLAS_TRANSPOSE TransB, OPENBLAS_CONST blasint M,
+                 OPENBLAS_CONST blasint N, OPENBLAS_CONST blasint K, OPENBLAS_CONST float alpha,
+                 OPENBLAS_CONST float *A, OPENBLAS_CONST blasint lda, OPENBLAS_CONST float *B,
+                 OPENBLAS_CONST blasint ldb, OPENBLAS_CONST float beta, float *C,
+                 OPENBLAS_CONST blasint ldc) {
+  (void)Order, (void)alpha, (void)A, (void)B;
   struct weft_gpt_product product;
   memset(&product, 0, sizeof product); /* the gaps are compared too */
-  product.transposed_a = ta == CblasTrans;
-  product.transposed_b = tb == CblasTrans;
+  product.transposed_a = TransA == CblasTrans;
+  product.transposed_b = TransB == CblasTrans;
   product.adds = beta != 0.0f;
-  product.m = (uint32_t)m, product.n = (uint32_t)n, product.k = (uint32_t)k;
-  product.a_stride = (uint32_t)a_stride, product.b_stride = (uint32_t)b_stride;
-  product.c_stride = (uint32_t)c_stride;
-  for (blasint r = 0; r < m && beta == 0.0f; r++) {
-    memset(c + r * c_stride, 0, (size_t)n * sizeof *c);
+  product.m = (uint32_t)M, product.n = (uint32_t)N, product.k = (uint32_t)K;
+  product.a_stride = (uint32_t)lda, product.b_stride = (uint32_t)ldb;
+  product.c_stride = (uint32_t)ldc;
+  for (blasint r = 0; r < M && beta == 0.0f; r++) {
+    memset(C + r * ldc, 0, (size_t)N * sizeof *C);
   }
   assert_true(made.count < CALLS_MAX);
   made.list[made.count++] = product;

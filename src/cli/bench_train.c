@@ -278,7 +278,7 @@ static int measure_schedule(struct bench *bench, size_t schedule,
 
 static int measure_bare(struct bench *bench) {
   struct weft_error error;
-  uint64_t alone_ns, together_ns;
+  uint64_t alone_ns = 0, together_ns = 0;
   if (time_bare(bench->cli, bench->bares, 1, &alone_ns, &error) < 0 ||
       time_bare(bench->cli, bench->bares, WEFT_CLI_TRAIN_RANKS, &together_ns, &error) < 0) {
     return weft_cli_fail(bench->cli, NULL, &error);
