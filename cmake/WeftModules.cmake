@@ -150,6 +150,9 @@ function(weft_command)
     target_compile_definitions(weft_cli_objects PRIVATE WEFT_HAS_TRAINER=1)
   endif()
 
+  if(WEFT_HAS_TRAINER)
+    set_source_files_properties(${main} PROPERTIES COMPILE_DEFINITIONS WEFT_HAS_TRAINER=1)
+  endif()
   add_executable(weft_command ${main})
   set_target_properties(weft_command PROPERTIES
     OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
