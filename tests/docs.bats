@@ -20,7 +20,6 @@ not_run=(
   'build/weft bench plan --large'
   'build/weft bench sim'
   'build/weft bench sim --large'
-  'chrt -f 10 build/weft bench run'
   'python3 bench/against_pytorch.py'
   'python3 bench/dry_run_against_pytorch.py'
   'build/weft bench run'

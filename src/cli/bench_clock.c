@@ -3,6 +3,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
@@ -17,6 +19,19 @@ static uint64_t read_ns(clockid_t clock) {
 uint64_t weft_cli_clock_ns(void) { return read_ns(CLOCK_MONOTONIC); }
 
 uint64_t weft_cli_cpu_ns(void) { return read_ns(CLOCK_PROCESS_CPUTIME_ID); }
+
+uint64_t weft_cli_stolen_ms(void) {
+  uint64_t ticks = 0;
+  FILE *file = fopen("/proc/stat", "r");
+  if (file != NULL) {
+    /* "cpu  user nice system idle iowait irq softirq steal ..." */
+    if (fscanf(file, "cpu %*u %*u %*u %*u %*u %*u %*u %" SCNu64, &ticks) != 1) {
+      ticks = 0;
+    }
+    (void)fclose(file);
+  }
+  return ticks * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
+}
 
 uint64_t weft_cli_system_ns(void) {
   struct rusage usage;

@@ -11,6 +11,10 @@ uint64_t weft_cli_cpu_ns(void);
 /* The part of it that the system took, above all to hand out memory. */
 uint64_t weft_cli_system_ns(void);
 
+/* What the host has given to others while this machine's processors wanted to run, all
+ * of them together, since it started, in ms; 0 where that is not told. In steps of 10. */
+uint64_t weft_cli_stolen_ms(void);
+
 /* Sorts the samples; of an even number, the lower middle. */
 uint64_t weft_cli_median(uint64_t *samples, size_t count);
 

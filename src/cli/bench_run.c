@@ -267,7 +267,9 @@ static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
   uint64_t samples[SLEEP_STEPS - 1];
   struct weft_cli_execution execution =
       execution_of(cli, subject, stages, WEFT_CLI_TRANSPORT_THREADS, SLEEP_STEPS);
+  const uint64_t stolen_ms = weft_cli_stolen_ms();
   const enum weft_status result = weft_cli_execute(&execution, &error);
+  at->stolen_ms = weft_cli_stolen_ms() - stolen_ms;
   for (uint32_t step = 1; step < SLEEP_STEPS && result == WEFT_OK; step++) {
     samples[step - 1] = (uint64_t)execution.makespans[step];
   }

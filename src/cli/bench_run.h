@@ -21,6 +21,7 @@ struct weft_cli_sleep_measurement {
   struct weft_cli_bench_case at;
   double measured_ms, fastest_ms; /* of the median step, and of the fastest */
   double simulated_ms;
+  uint64_t stolen_ms; /* by others on the host, while it was measured */
 };
 
 struct weft_cli_handover {

@@ -36,17 +36,19 @@ static void add_executors(struct weft_text *text, const struct weft_cli_run_resu
 }
 
 static void add_sleeps(struct weft_text *text, const struct weft_cli_run_results *results) {
-  weft_text_addf(text, "%-22s %6s %6s %12s %12s %8s %8s\n", "stages that sleep", "p", "m",
-                 "measured ms", "simulated ms", "ratio", "fastest");
+  weft_text_addf(text, "%-22s %6s %6s %12s %12s %8s %8s %10s\n", "stages that sleep", "p", "m",
+                 "measured ms", "simulated ms", "ratio", "fastest", "stolen ms");
   for (size_t k = 0; k < results->sleep_count; k++) {
     const struct weft_cli_sleep_measurement *at = &results->sleep[k];
-    weft_text_addf(text, "%-22s %6" PRIu32 " %6" PRIu32 " %12.2f %12.2f %8.4f %8.4f\n",
-                   at->at.schedule, at->at.shape.ranks, at->at.shape.microbatches, at->measured_ms,
-                   at->simulated_ms, ratio_of(at), at->fastest_ms / at->simulated_ms);
+    weft_text_addf(
+        text, "%-22s %6" PRIu32 " %6" PRIu32 " %12.2f %12.2f %8.4f %8.4f %10" PRIu64 "\n",
+        at->at.schedule, at->at.shape.ranks, at->at.shape.microbatches, at->measured_ms,
+        at->simulated_ms, ratio_of(at), at->fastest_ms / at->simulated_ms, at->stolen_ms);
   }
   weft_text_add(text,
                 "  F 2 ms, B 4 ms, I 2 ms, W 2 ms; a thread per rank, the median of three steps;\n"
-                "  the fastest of them too, since other work on the machine only delays.\n");
+                "  the fastest of them too, since other work on the machine only delays; and what\n"
+                "  the host gave to others meanwhile, of all processors together.\n");
 }
 
 void weft_cli_bench_add_run_text(struct weft_text *text,
@@ -110,6 +112,7 @@ void weft_cli_bench_add_run_document(struct weft_cli_json *json,
     weft_cli_json_exact(json, "simulated_ms", at->simulated_ms);
     weft_cli_json_exact(json, "ratio", ratio_of(at));
     weft_cli_json_exact(json, "fastest_ratio", at->fastest_ms / at->simulated_ms);
+    weft_cli_json_number(json, "stolen_ms", at->stolen_ms);
     weft_cli_json_close(json, '}');
   }
   weft_cli_json_close(json, ']');
