@@ -15,6 +15,7 @@ struct weft_lower_options {
   bool merge_bw;           /* I directly followed by its W becomes B; default false */
   bool unshard;            /* UNSHARD/RESHARD; default true */
   bool reduce_grad;        /* REDUCE_GRAD; default true */
+  bool tie_grad;           /* TIE_GRAD of the first and the last stage; default false */
   bool communicate;        /* SEND/RECV; default true */
   bool assign_slots;       /* buffers; default true, needs communicate */
   uint32_t unshard_window; /* stages of a rank unsharded at once; default 3, at least 1 */

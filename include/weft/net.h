@@ -2,6 +2,7 @@
  *
  *   loopback   all ranks in one thread, in virtual time, the same for a seed
  *   threads    a thread per rank
+ *   mpi        a process per rank, on one machine or many
  *   chaos      around any of them: delays, damage, death
  *
  * A world belongs to who created it; its endpoints belong to the world. */
@@ -71,6 +72,62 @@ WEFT_API enum weft_status weft_threads_run(
     enum weft_status (*rank_main)(void *context, struct weft_transport *transport,
                                   struct weft_error *error),
     void *context, struct weft_error *error);
+
+/* ---- mpi ----
+ *
+ * libweft-run links no MPI. The driver for the MPI that started this process, or else
+ * for one that is installed, is loaded when a world is made: weft-mpi-openmpi.so or
+ * weft-mpi-mpich.so, beside the library (docs/mpi.md). */
+struct weft_mpi;
+
+/* Who sees to messages while a rank computes. */
+enum weft_mpi_progress {
+  WEFT_MPI_CALLS = 0, /* the rank: in transport calls, and when its stages poke */
+  WEFT_MPI_THREAD     /* a thread of its own */
+};
+
+struct weft_mpi_options {
+  const char *implementation; /* "openmpi", "mpich"; NULL: the one that started this process, else
+                                 the first that is there */
+  enum weft_mpi_progress progress;
+  const void *communicator; /* an MPI_Comm to be duplicated, of a program that has initialised MPI
+                               itself with MPI_THREAD_MULTIPLE; NULL: all processes, and MPI is
+                               initialised here and finalised by destroy */
+};
+
+/* This process's rank in a new world; all processes of the communicator call it, and
+ * it waits for them. Also without a launcher: then it is a world of one rank.
+ * WEFT_ERR_UNAVAILABLE when there is no MPI or no driver for it, naming the package to
+ * install; WEFT_ERR_USAGE for an unknown implementation. */
+WEFT_API enum weft_status weft_mpi_create(const struct weft_allocator *allocator,
+                                          const struct weft_mpi_options *options,
+                                          struct weft_mpi **out, struct weft_error *error);
+/* NULL is fine. Waits for the other processes, unless the world has failed: then it
+ * returns at once and the process should end (weft_mpi_abandon). */
+WEFT_API void weft_mpi_destroy(struct weft_mpi *world);
+WEFT_API struct weft_transport *weft_mpi_endpoint(struct weft_mpi *world);
+
+/* Ends this process, and with it the whole job, with `exit_status`: for a failed world,
+ * after the diagnosis has been printed. Others get a moment to print theirs. Does not
+ * return. */
+WEFT_API void weft_mpi_abandon(struct weft_mpi *world, int exit_status);
+
+/* What started this process, as the launcher's variables say: "openmpi", "mpich", or
+ * NULL when it was no launcher. */
+WEFT_API const char *weft_mpi_launcher(void);
+
+/* For 'weft doctor' and reports; strings are valid until destroy. */
+struct weft_mpi_facts {
+  const char *implementation; /* "openmpi" */
+  const char *library;        /* its own words, one line */
+  const char *threading;      /* "multiple", ... */
+  uint32_t rank, rank_count;
+  uint32_t rank_on_host, ranks_on_host;
+  const char *host;
+  uint64_t tag_max;
+  const char *binding; /* cores that this process may run on: "0-3" */
+};
+WEFT_API void weft_mpi_facts(const struct weft_mpi *world, struct weft_mpi_facts *facts);
 
 /* ---- chaos: faults on purpose, the same for a seed ---- */
 struct weft_chaos_options {

@@ -69,6 +69,11 @@ struct weft_stage_call {
 
   int64_t now;      /* the transport's time */
   int64_t ready_at; /* may be set with WEFT_IN_PROGRESS: no need to ask before */
+
+  /* To be called now and then by a function that computes for long: messages move on
+   * meanwhile, on transports that have nobody else to see to them. Never NULL. */
+  void (*poke)(void *context);
+  void *poke_context;
 };
 
 /* A kind of stage. Every function gets the same arguments and answers WEFT_OK,
@@ -108,6 +113,9 @@ struct weft_stage_ops {
                               struct weft_error *error);
   enum weft_status (*reduce_grad)(struct weft_stage *stage, struct weft_stage_call *call,
                                   struct weft_error *error);
+  /* TIE_GRAD: sums gradients of weights that this stage shares with another one. */
+  enum weft_status (*tie_grad)(struct weft_stage *stage, struct weft_stage_call *call,
+                               struct weft_error *error);
   /* At the beginning of each training step. */
   enum weft_status (*zero_grad)(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error);
@@ -212,6 +220,13 @@ struct weft_pipeline_options {
   uint32_t stage_count;
   const struct weft_boundary *boundaries; /* of stage s to s+1; the last: the outputs. Copied. */
   uint32_t boundary_count;                /* 1: serves all; or stage_count */
+
+  /* Several pipelines on one transport, replicas of each other: row r of the program
+   * runs on the transport's rank first_rank + r, and its channels are numbered from
+   * first_channel, which differs by 2 x stage_count at least. All ranks of the
+   * transport take part in the handshake. Default 0. */
+  uint32_t first_rank;
+  uint32_t first_channel;
 
   bool scale_grads;        /* gradients times 1 / microbatch_count; default true */
   enum weft_run_comm comm; /* default posted */

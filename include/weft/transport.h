@@ -129,6 +129,51 @@ struct weft_failure {
 
 #define WEFT_TIME_NEVER INT64_MAX
 
+/* ---- Groups: collectives over some of the ranks ----
+ *
+ * Sums are f32 and are taken in order of members, ((x0 + x1) + x2) + ..., so that
+ * they have the same bits on every transport. Shares are of equal size. */
+enum weft_collective_kind {
+  WEFT_ALL_GATHER,     /* from: own share; to: all shares, in order of members */
+  WEFT_REDUCE_SCATTER, /* from: all shares; to: the sum over members of the own share */
+  WEFT_ALL_REDUCE      /* from, to: `bytes` in all; to: the sum over members */
+};
+
+/* One collective; its memory and that at `from` and `to` are the group's from
+ * start() until test() says WEFT_OK. It may work in place: the own share lies where it
+ * belongs among all of them, or from == to. */
+struct weft_collective {
+  enum weft_collective_kind kind;
+  const void *from;
+  void *to;
+  uint64_t bytes;    /* of a share; of ALL_REDUCE in all */
+  uint64_t state[4]; /* the group's own */
+};
+
+struct weft_group;
+
+struct weft_group_ops {
+  /* NULL is fine. Nothing may be under way. */
+  void (*destroy)(struct weft_group *group);
+  /* Starts a collective; it never blocks. Members start the same ones in the same
+   * order; several may be under way. WEFT_ERR_USAGE for bytes that are not whole
+   * floats of a sum. */
+  enum weft_status (*start)(struct weft_group *group, struct weft_collective *collective,
+                            struct weft_error *error);
+  /* WEFT_OK: done; WEFT_IN_PROGRESS; or an error. Does what can be done now for this
+   * and for those before it. */
+  enum weft_status (*test)(struct weft_group *group, struct weft_collective *collective,
+                           struct weft_error *error);
+};
+
+/* Base of every group: put it first. A group belongs to one rank, and its calls come
+ * from that rank's thread. */
+struct weft_group {
+  const struct weft_group_ops *ops;
+  uint32_t member; /* this rank's place in it */
+  uint32_t size;
+};
+
 struct weft_transport;
 
 struct weft_transport_ops {
@@ -193,6 +238,16 @@ struct weft_transport_ops {
   /* The board of a rank: this rank's own, to write, or another's, to read.
    * Valid until destroy(). Any thread. */
   struct weft_rank_board *(*board)(struct weft_transport *transport, uint32_t rank);
+  /* Brings the boards of other ranks up to date, as far as these answer before
+   * `until`. NULL where boards always are. */
+  void (*refresh_boards)(struct weft_transport *transport, int64_t until);
+
+  /* This rank's end of a group of `ranks` [count], in that order; it is one of them.
+   * Local: it waits for nobody. `id` is the same for all members, and another one for
+   * each group of the world. To be destroyed before the transport. NULL: this
+   * transport has none. WEFT_ERR_MEMORY, WEFT_ERR_USAGE. */
+  enum weft_status (*group)(struct weft_transport *transport, uint32_t id, const uint32_t *ranks,
+                            uint32_t count, struct weft_group **out, struct weft_error *error);
 };
 
 #define WEFT_EXCHANGE_MAX 128

@@ -121,6 +121,7 @@ static int exit_status(enum weft_status status, bool from_file) {
     case WEFT_ERR_PEER:
     case WEFT_ERR_STALLED:
     case WEFT_ERR_PROTOCOL: return WEFT_CLI_PEER;
+    case WEFT_ERR_UNAVAILABLE: return WEFT_CLI_UNAVAILABLE;
     case WEFT_IN_PROGRESS:
     case WEFT_ERR_STAGE:
     case WEFT_ERR_CANCELLED: return WEFT_CLI_INTERNAL;
