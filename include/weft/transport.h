@@ -153,7 +153,8 @@ struct weft_collective {
 struct weft_group;
 
 struct weft_group_ops {
-  /* NULL is fine. Nothing may be under way. */
+  /* NULL is fine. Nothing may be under way, unless the world has failed: that is given
+   * up then, and its memory is the caller's again. */
   void (*destroy)(struct weft_group *group);
   /* Starts a collective; it never blocks. Members start the same ones in the same
    * order; several may be under way. WEFT_ERR_USAGE for bytes that are not whole

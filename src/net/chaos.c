@@ -267,6 +267,20 @@ static struct weft_rank_board *chaos_board(struct weft_transport *transport, uin
   return inner->ops->board(inner, rank);
 }
 
+static void chaos_refresh_boards(struct weft_transport *transport, int64_t until) {
+  struct weft_transport *inner = chaos_of(transport)->inner;
+  inner->ops->refresh_boards(inner, until);
+}
+
+/* The group is the one inside: it knows no faults. */
+static enum weft_status chaos_group(struct weft_transport *transport, uint32_t id,
+                                    const uint32_t *ranks, uint32_t count, struct weft_group **out,
+                                    struct weft_error *error) {
+  struct chaos *chaos = chaos_of(transport);
+  WEFT_TRY(check_alive(chaos, error));
+  return chaos->inner->ops->group(chaos->inner, id, ranks, count, out, error);
+}
+
 static void chaos_destroy(struct weft_transport *transport) {
   if (transport == NULL) {
     return;
@@ -308,6 +322,8 @@ enum weft_status weft_chaos_create(const struct weft_allocator *allocator,
   }
   (void)snprintf(chaos->name, sizeof chaos->name, "chaos(%s)", inner->ops->name);
   chaos->ops = chaos_ops;
+  chaos->ops.group = inner->ops->group != NULL ? chaos_group : NULL;
+  chaos->ops.refresh_boards = inner->ops->refresh_boards != NULL ? chaos_refresh_boards : NULL;
   chaos->ops.name = chaos->name;
   chaos->base = (struct weft_transport){
       .ops = &chaos->ops, .rank = inner->rank, .rank_count = inner->rank_count};

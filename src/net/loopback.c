@@ -14,7 +14,7 @@
 #include "base/fail.h"
 #include "base/memory.h"
 #include "base/random.h"
-#include "net/world.h"
+#include "net/world_group.h"
 
 /* A message under way. */
 struct flight {
@@ -446,6 +446,16 @@ static struct weft_rank_board *loopback_board(struct weft_transport *transport, 
   return &endpoint_of(transport)->world->shared.ranks[rank].board;
 }
 
+static void wake_rank(void *context, uint32_t rank) { weft_loopback_wake(context, rank); }
+
+static enum weft_status loopback_group(struct weft_transport *transport, uint32_t id,
+                                       const uint32_t *ranks, uint32_t count,
+                                       struct weft_group **out, struct weft_error *error) {
+  struct weft_loopback *world = endpoint_of(transport)->world;
+  return weft_world_group(&world->shared, transport->rank, id, ranks, count, wake_rank, world, out,
+                          error);
+}
+
 /* Endpoints are the world's. */
 static void loopback_destroy(struct weft_transport *transport) { (void)transport; }
 
@@ -464,6 +474,7 @@ static const struct weft_transport_ops loopback_ops = {
     .fail = loopback_fail,
     .failed = loopback_failed,
     .board = loopback_board,
+    .group = loopback_group,
 };
 
 /* ---- The world ---- */

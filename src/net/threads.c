@@ -15,6 +15,7 @@
 
 #include "base/fail.h"
 #include "base/memory.h"
+#include "net/world_group.h"
 
 enum {
   SPIN_NS = 20 * 1000, /* before sleeping, which costs about as much */
@@ -172,6 +173,18 @@ static struct weft_rank_board *endpoint_board(struct weft_transport *transport, 
   return &((struct weft_endpoint *)transport)->threads->world.ranks[rank].board;
 }
 
+static void wake_rank(void *context, uint32_t rank) {
+  weft_endpoint_signal(&((struct weft_threads *)context)->endpoints[rank]);
+}
+
+static enum weft_status endpoint_group(struct weft_transport *transport, uint32_t id,
+                                       const uint32_t *ranks, uint32_t count,
+                                       struct weft_group **out, struct weft_error *error) {
+  struct weft_threads *threads = ((struct weft_endpoint *)transport)->threads;
+  return weft_world_group(&threads->world, transport->rank, id, ranks, count, wake_rank, threads,
+                          out, error);
+}
+
 static const struct weft_transport_ops threads_ops = {
     .name = "threads",
     .destroy = endpoint_destroy, /* endpoints belong to the world */
@@ -187,6 +200,7 @@ static const struct weft_transport_ops threads_ops = {
     .fail = endpoint_fail,
     .failed = endpoint_failed,
     .board = endpoint_board,
+    .group = endpoint_group,
 };
 
 /* ---- the world ---- */

@@ -27,12 +27,16 @@ struct weft_world_round {
   uint32_t come;
 };
 
+struct weft_meeting; /* of a group's members: world_group.c */
+enum { WEFT_WORLD_MEETINGS = 64 };
+
 struct weft_world {
   const struct weft_allocator *allocator;
   uint32_t rank_count;
   struct weft_world_rank *ranks;
   struct weft_world_round rounds[2];
-  pthread_mutex_t lock; /* over failure, rounds and blobs */
+  struct weft_meeting *meetings[WEFT_WORLD_MEETINGS]; /* lists, by id */
+  pthread_mutex_t lock; /* over failure, rounds, blobs and who is in which meeting */
   uint32_t has_failed;  /* atomic; set after failure is written */
   struct weft_failure failure;
 };
