@@ -21,7 +21,7 @@ struct weft_gpt_slot {
 /* ---- Where things are ---- */
 
 static uint64_t row_floats(const struct weft_gpt_stage *stage) {
-  return stage->sequences_max * stage->config->context * stage->config->dim;
+  return stage->context->sequences_max * stage->config->context * stage->config->dim;
 }
 
 static bool is_embedding(uint32_t part) { return part == 0; }
@@ -31,7 +31,7 @@ static bool is_head(const struct weft_gpt_config *config, uint32_t part) {
 }
 
 static uint64_t kept_floats(const struct weft_gpt_stage *stage, uint32_t k) {
-  return weft_gpt_part_kept(stage->config, stage->first_part + k, stage->sequences_max,
+  return weft_gpt_part_kept(stage->config, stage->first_part + k, stage->context->sequences_max,
                             stage->config->context);
 }
 
@@ -84,13 +84,22 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
   const bool tokens = is_embedding(stage->first_part);
   const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
   if (call->inputs->count != 1 || shape->dtype != (tokens ? WEFT_U8 : WEFT_F32) ||
-      shape->dim_count != (tokens ? 2 : 3) || shape->dims[0] > stage->sequences_max ||
+      shape->dim_count != (tokens ? 2 : 3) || shape->dims[0] > stage->context->sequences_max ||
       shape->dims[1] > stage->config->context || shape->dims[0] == 0 || shape->dims[1] == 0) {
     return weft_gpt_fail(error, WEFT_ERR_USAGE, "give it tokens as u8, sequences x context",
                          "microbatch %" PRIu32 " has %" PRIu64 " x %" PRIu64 "; at most %" PRIu64
                          " sequences of %" PRIu32 " tokens fit",
-                         call->microbatch, shape->dims[0], shape->dims[1], stage->sequences_max,
-                         stage->config->context);
+                         call->microbatch, shape->dims[0], shape->dims[1],
+                         stage->context->sequences_max, stage->config->context);
+  }
+  return WEFT_OK;
+}
+
+/* Parameters are there from UNSHARD to RESHARD; gradients from the first backward on. */
+static enum weft_status check_whole(const struct weft_gpt_stage *stage, struct weft_error *error) {
+  if (stage->parts[0].parameters == NULL) {
+    return weft_gpt_fail(error, WEFT_ERR_INVALID, "lower the table again, with UNSHARD",
+                         "the parameters are sharded: there is no UNSHARD before this action");
   }
   return WEFT_OK;
 }
@@ -132,10 +141,8 @@ static void run_head(const struct weft_gpt_stage *stage, struct weft_stage_call 
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
                                 struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  const enum weft_status status = check_inputs(stage, call, error);
-  if (status < 0) {
-    return status;
-  }
+  WEFT_GPT_TRY(check_inputs(stage, call, error));
+  WEFT_GPT_TRY(check_whole(stage, error));
   for (uint32_t k = 0; k < stage->part_count; k++) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     if (is_head(stage->config, part.part)) {
@@ -169,7 +176,8 @@ static const float *gradient_of(const struct weft_gpt_stage *stage,
 static enum weft_status backward_input(struct weft_stage *base, struct weft_stage_call *call,
                                        struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  (void)error;
+  WEFT_GPT_TRY(check_whole(stage, error));
+  WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     if (is_embedding(part.part)) {
@@ -189,7 +197,8 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
 static enum weft_status backward_weight(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  (void)error;
+  WEFT_GPT_TRY(check_whole(stage, error));
+  WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     float *gradients = stage->parts[k].gradients;
@@ -205,51 +214,55 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   return WEFT_OK;
 }
 
+/* Whole gradients that are not kept from step to step are cleared when they are taken. */
 static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_call *call,
                                   struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
+  struct weft_gpt_tie *tie = stage->context->tie;
   (void)call;
   (void)error;
   for (uint32_t k = 0; k < stage->part_count; k++) {
-    memset(stage->parts[k].gradients, 0, stage->parts[k].floats * sizeof(float));
+    if (stage->parts[k].gradients != NULL) {
+      memset(stage->parts[k].gradients, 0, stage->parts[k].floats * sizeof(float));
+    }
+  }
+  stage->reduces_later = false;
+  if (tie != NULL) {
+    tie->first_ready = tie->last_ready = false;
   }
   return WEFT_OK;
 }
 
+/* The mean over replicas is taken here too, so that reducing only adds up. */
 static enum weft_status scale_grads(struct weft_stage *base, struct weft_stage_call *call,
                                     struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
+  const double factor = call->grad_scale / stage->context->sharding.replicas;
   (void)error;
   for (uint32_t k = 0; k < stage->part_count; k++) {
-    weft_gpt_scale(stage->parts[k].floats, (float)call->grad_scale, stage->parts[k].gradients);
+    weft_gpt_scale(stage->parts[k].floats, (float)factor, stage->parts[k].gradients);
   }
   return WEFT_OK;
 }
 
 /* ---- Memory ---- */
 
-static float *allocate_floats(struct weft_gpt_stage *stage, uint64_t count,
+static float *allocate_floats(const struct weft_gpt_stage *stage, uint64_t count,
                               struct weft_error *error) {
-  float *floats = weft_gpt_allocate(stage->allocator, count, sizeof(float));
+  float *floats = weft_gpt_allocate(stage->context->allocator, count, sizeof(float));
   if (floats == NULL) {
     (void)weft_gpt_fail(error, WEFT_ERR_MEMORY,
                         "a smaller model, batch or context needs less, and so do more ranks",
                         "no memory for %" PRIu64 " bytes", count * sizeof(float));
-    return NULL;
   }
-  stage->allocated_bytes += count * sizeof(float);
   return floats;
 }
 
 static void free_slots(struct weft_gpt_stage *stage) {
-  const uint64_t floats = slot_floats(stage);
   for (uint32_t k = 0; k < stage->slot_count; k++) {
-    if (stage->slots[k].memory != NULL) {
-      weft_gpt_free(stage->allocator, stage->slots[k].memory);
-      stage->allocated_bytes -= floats * sizeof(float);
-    }
+    weft_gpt_free(stage->context->allocator, stage->slots[k].memory);
   }
-  weft_gpt_free(stage->allocator, stage->slots);
+  weft_gpt_free(stage->context->allocator, stage->slots);
   stage->slots = NULL;
   stage->slot_count = 0;
 }
@@ -261,7 +274,7 @@ static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
     return WEFT_OK;
   }
   free_slots(stage);
-  stage->slots = weft_gpt_allocate(stage->allocator, slot_count, sizeof *stage->slots);
+  stage->slots = weft_gpt_allocate(stage->context->allocator, slot_count, sizeof *stage->slots);
   if (stage->slots == NULL) {
     return weft_gpt_fail(error, WEFT_ERR_MEMORY, "", "no memory for %" PRIu32 " slots", slot_count);
   }
@@ -275,62 +288,56 @@ static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
   return WEFT_OK;
 }
 
+uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage) {
+  return stage->slot_count * slot_floats(stage) * sizeof(float);
+}
+
+uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage) {
+  return stage->scratch_floats * sizeof(float);
+}
+
 static const struct weft_stage_ops gpt_stage_ops = {.name = "gpt",
                                                     .prepare = prepare,
                                                     .forward = forward,
                                                     .backward_input = backward_input,
                                                     .backward_weight = backward_weight,
+                                                    .unshard = weft_gpt_stage_unshard,
+                                                    .reshard = weft_gpt_stage_reshard,
+                                                    .reduce_grad = weft_gpt_stage_reduce_grad,
+                                                    .tie_grad = weft_gpt_stage_tie_grad,
                                                     .zero_grad = zero_grad,
                                                     .scale_grads = scale_grads};
 
-static enum weft_status allocate_part(struct weft_gpt_stage *stage, uint32_t k,
-                                      struct weft_error *error) {
-  struct weft_gpt_part_state *part = &stage->parts[k];
-  float **arrays[] = {&part->parameters, &part->gradients, &part->first_moment,
-                      &part->second_moment};
-  part->part = stage->first_part + k;
-  part->floats = weft_gpt_part_floats(stage->config, part->part);
-  for (unsigned n = 0; n < 4; n++) {
-    *arrays[n] = allocate_floats(stage, part->floats, error);
-    if (*arrays[n] == NULL) {
-      return WEFT_ERR_MEMORY;
-    }
-  }
-  weft_gpt_part_initialize(stage->config, part->part, part->parameters);
-  return WEFT_OK;
-}
-
 static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_error *error) {
-  stage->parts = weft_gpt_allocate(stage->allocator, stage->part_count, sizeof *stage->parts);
-  if (stage->parts == NULL) {
-    return weft_gpt_fail(error, WEFT_ERR_MEMORY, "", "no memory for %" PRIu32 " parts",
-                         stage->part_count);
+  const struct weft_gpt_stage_context *context = stage->context;
+  WEFT_GPT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->config,
+                                          stage->first_part, stage->part_count, &context->sharding,
+                                          context->memory, error));
+  stage->parts = stage->memory.parts;
+  stage->collectives =
+      weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->collectives);
+  if (stage->collectives == NULL) {
+    return weft_gpt_fail_memory(error, stage->part_count * sizeof *stage->collectives);
   }
   for (uint32_t k = 0; k < stage->part_count; k++) {
     const uint64_t scratch = weft_gpt_part_scratch(stage->config, stage->first_part + k,
-                                                   stage->sequences_max, stage->config->context);
+                                                   context->sequences_max, stage->config->context);
     stage->scratch_floats = scratch > stage->scratch_floats ? scratch : stage->scratch_floats;
-    const enum weft_status status = allocate_part(stage, k, error);
-    if (status < 0) {
-      return status;
-    }
   }
   stage->scratch = allocate_floats(stage, stage->scratch_floats, error);
   return stage->scratch != NULL ? WEFT_OK : WEFT_ERR_MEMORY;
 }
 
-enum weft_status weft_gpt_stage_create(const struct weft_allocator *allocator,
-                                       const struct weft_gpt_config *config, uint32_t first_part,
-                                       uint32_t part_count, uint64_t sequences_max,
+enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *context,
+                                       uint32_t first_part, uint32_t part_count,
                                        struct weft_gpt_stage **out, struct weft_error *error) {
-  struct weft_gpt_stage *stage = weft_gpt_allocate(allocator, 1, sizeof *stage);
+  struct weft_gpt_stage *stage = weft_gpt_allocate(context->allocator, 1, sizeof *stage);
   if (stage == NULL) {
     return weft_gpt_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");
   }
   *stage = (struct weft_gpt_stage){.stage = {.ops = &gpt_stage_ops},
-                                   .allocator = allocator,
-                                   .config = config,
-                                   .sequences_max = sequences_max,
+                                   .context = context,
+                                   .config = context->config,
                                    .first_part = first_part,
                                    .part_count = part_count};
   const enum weft_status status = allocate_all(stage, error);
@@ -346,17 +353,12 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
   if (stage == NULL) {
     return;
   }
+  const struct weft_allocator *allocator = stage->context->allocator;
   free_slots(stage);
-  for (uint32_t k = 0; stage->parts != NULL && k < stage->part_count; k++) {
-    const struct weft_gpt_part_state *part = &stage->parts[k];
-    weft_gpt_free(stage->allocator, part->parameters);
-    weft_gpt_free(stage->allocator, part->gradients);
-    weft_gpt_free(stage->allocator, part->first_moment);
-    weft_gpt_free(stage->allocator, part->second_moment);
-  }
-  weft_gpt_free(stage->allocator, stage->parts);
-  weft_gpt_free(stage->allocator, stage->scratch);
-  weft_gpt_free(stage->allocator, stage);
+  weft_gpt_stage_memory_finish(&stage->memory);
+  weft_gpt_free(allocator, stage->collectives);
+  weft_gpt_free(allocator, stage->scratch);
+  weft_gpt_free(allocator, stage);
 }
 
 /* ---- Boundaries ---- */

@@ -1,5 +1,5 @@
-/* The trainer: stages, pipelines and ranks made and driven; see trainer.h. What a rank
- * does is trainer_rank.c's. */
+/* The trainer: the world, its ranks in this process, made and driven; see trainer.h. What a
+ * rank does is trainer_rank.c's. */
 #include "gpt/trainer.h"
 
 #include <inttypes.h>
@@ -8,239 +8,350 @@
 #include <time.h>
 
 #include <weft/net.h>
-#include <weft/plan.h>
 
 #include "gpt/fail.h"
 #include "gpt/kernels.h"
 #include "gpt/memory.h"
 #include "gpt/trainer_rank.h"
 
-/* ---- Parts and stages ---- */
+struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trainer,
+                                             uint32_t world_rank) {
+  return world_rank >= trainer->first_local &&
+                 world_rank - trainer->first_local < trainer->local_count
+             ? &trainer->ranks[world_rank - trainer->first_local]
+             : NULL;
+}
 
-static uint32_t stage_of_part(const struct weft_gpt_trainer *trainer, uint32_t part) {
-  uint32_t stage = 0;
-  while (part >= trainer->first_parts[stage + 1]) {
-    stage++;
+/* ---- The world ---- */
+
+static enum weft_status join_world(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  const struct weft_transport *endpoint = trainer->options.endpoint;
+  if (endpoint->rank_count != trainer->world_size) {
+    return weft_gpt_fail(error, WEFT_ERR_USAGE,
+                         "start as many processes as replicas times pipeline ranks",
+                         "the world has %" PRIu32 " ranks; %" PRIu32 " replicas of %" PRIu32
+                         " pipeline ranks are %" PRIu32,
+                         endpoint->rank_count, trainer->options.replicas, trainer->options.ranks,
+                         trainer->world_size);
   }
-  return stage;
+  trainer->first_local = endpoint->rank;
+  trainer->local_count = 1;
+  return WEFT_OK;
 }
 
-struct weft_gpt_part_state *weft_gpt_rank_part(const struct weft_gpt_trainer *trainer,
-                                               uint32_t part) {
-  struct weft_gpt_stage *stage = trainer->stages[stage_of_part(trainer, part)];
-  return &stage->parts[part - stage->first_part];
+static enum weft_status make_world(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  const uint32_t count = trainer->world_size;
+  trainer->local_count = count;
+  switch (trainer->options.transport) {
+    case WEFT_GPT_THREADS:
+      return weft_threads_create(trainer->allocator, count, &trainer->threads, error);
+    case WEFT_GPT_LOOPBACK:
+      return weft_loopback_create(trainer->allocator,
+                                  &(struct weft_loopback_options){
+                                      .rank_count = count, .seed = trainer->options.loopback_seed},
+                                  &trainer->loopback, error);
+    case WEFT_GPT_MPI: break;
+  }
+  return join_world(trainer, error);
 }
 
-/* Rows of the largest microbatch. */
-static uint64_t sequences_max(const struct weft_gpt_trainer_options *options) {
-  const uint64_t m = options->progress.microbatches;
-  return (options->progress.batch + m - 1) / m;
+static struct weft_transport *endpoint_of(const struct weft_gpt_trainer *trainer, uint32_t number) {
+  return trainer->threads != NULL    ? weft_threads_endpoint(trainer->threads, number)
+         : trainer->loopback != NULL ? weft_loopback_endpoint(trainer->loopback, number)
+                                     : trainer->options.endpoint;
 }
 
-static enum weft_status make_stages(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  const uint64_t sequences = sequences_max(&trainer->options);
+/* ---- Groups ---- */
+
+static enum weft_status join_group(const struct weft_gpt_rank *rank, uint32_t id,
+                                   const uint32_t *ranks, uint32_t count, struct weft_group **out,
+                                   struct weft_error *error) {
+  struct weft_transport *transport = rank->transport;
+  if (transport->ops->group == NULL) {
+    return weft_gpt_fail(error, WEFT_ERR_UNAVAILABLE, "use threads, or MPI",
+                         "the %s transport has no collectives", transport->ops->name);
+  }
+  return transport->ops->group(transport, id, ranks, count, out, error);
+}
+
+/* `count` ranks from `first` on, `stride` apart. */
+static enum weft_status join_row(const struct weft_gpt_rank *rank, uint32_t id, uint32_t first,
+                                 uint32_t stride, uint32_t count, struct weft_group **out,
+                                 struct weft_error *error) {
+  uint32_t *ranks = weft_gpt_allocate(rank->trainer->allocator, count, sizeof *ranks);
+  if (ranks == NULL) {
+    return weft_gpt_fail_memory(error, count * sizeof *ranks);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    ranks[k] = first + k * stride;
+  }
+  const enum weft_status status = join_group(rank, id, ranks, count, out, error);
+  weft_gpt_free(rank->trainer->allocator, ranks);
+  return status;
+}
+
+static bool needs_whole_group(const struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const bool events = trainer->options.gather_events && trainer->local_count < trainer->world_size;
+  return rank->replica == 0 && trainer->options.ranks > 1 &&
+         (events || trainer->options.gather_model);
+}
+
+/* Their ids: one per row, then one per replica, then one. */
+static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const uint32_t rows = trainer->options.ranks, replicas = trainer->options.replicas;
+  const uint32_t first = rank->replica * rows;
+  const uint32_t pair[2] = {first + trainer->rank_of[0],
+                            first + trainer->rank_of[trainer->stage_count - 1]};
+  if (replicas > 1) {
+    WEFT_GPT_TRY(join_row(rank, rank->row, rank->row, rows, replicas, &rank->group, error));
+  }
+  if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last)) {
+    WEFT_GPT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
+  }
+  if (needs_whole_group(rank)) {
+    WEFT_GPT_TRY(join_row(rank, rows + replicas, 0, 1, rows, &rank->whole_group, error));
+  }
+  return WEFT_OK;
+}
+
+/* ---- Stages ---- */
+
+static enum weft_status make_pools(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const uint32_t window = trainer->options.unshard_window;
+  uint64_t largest = 0;
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    const uint32_t first = trainer->first_parts[rank->own_stages[n]];
+    const uint64_t floats = weft_gpt_whole_floats(
+        &trainer->config, first, trainer->first_parts[rank->own_stages[n] + 1] - first,
+        trainer->options.replicas);
+    largest = floats > largest ? floats : largest;
+  }
+  WEFT_GPT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, largest,
+                                  window < rank->own_stage_count ? window : rank->own_stage_count,
+                                  error));
+  return weft_gpt_pool_init(&rank->memory.gradients, trainer->allocator, largest,
+                            rank->own_stage_count, error);
+}
+
+static void make_context(struct weft_gpt_rank *rank) {
+  struct weft_gpt_trainer *trainer = rank->trainer;
+  const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
+  rank->context =
+      (struct weft_gpt_stage_context){.allocator = trainer->allocator,
+                                      .config = &trainer->config,
+                                      .sequences_max = trainer->sequences_max,
+                                      .sharding = {.mode = trainer->options.shard,
+                                                   .replicas = trainer->options.replicas,
+                                                   .replica = rank->replica},
+                                      .group = rank->group,
+                                      .memory = &rank->memory,
+                                      .tie = ties ? &rank->tie : NULL};
+}
+
+static enum weft_status make_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
+  struct weft_gpt_trainer *trainer = rank->trainer;
+  make_context(rank);
+  WEFT_GPT_TRY(make_pools(rank, error));
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    const uint32_t s = rank->own_stages[n], first = trainer->first_parts[s];
+    WEFT_GPT_TRY(weft_gpt_stage_create(&rank->context, first, trainer->first_parts[s + 1] - first,
+                                       &rank->stages[s], error));
+    rank->bases[s] = &rank->stages[s]->stage;
+  }
+  rank->tie = (struct weft_gpt_tie){.first = rank->stages[0],
+                                    .last = rank->stages[trainer->stage_count - 1],
+                                    .group = rank->tie_group};
+  return WEFT_OK;
+}
+
+static void make_boundaries(const struct weft_gpt_trainer *trainer) {
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    const uint32_t first = trainer->first_parts[s];
-    WEFT_GPT_TRY(weft_gpt_stage_create(trainer->allocator, &trainer->config, first,
-                                       trainer->first_parts[s + 1] - first, sequences,
-                                       &trainer->stages[s], error));
-    trainer->bases[s] = &trainer->stages[s]->stage;
-    trainer->boundaries[s] = s + 1 < trainer->stage_count
-                                 ? weft_gpt_boundary(&trainer->config, sequences)
-                                 : weft_gpt_output_boundary(&trainer->config, sequences, false);
+    trainer->boundaries[s] =
+        s + 1 < trainer->stage_count
+            ? weft_gpt_boundary(&trainer->config, trainer->sequences_max)
+            : weft_gpt_output_boundary(&trainer->config, trainer->sequences_max, false);
   }
+}
+
+/* ---- Resuming ---- */
+
+/* A part's file has it whole; `arrays` has room for that where this rank keeps slices. */
+static enum weft_status load_part(const struct weft_gpt_rank *rank, uint32_t part, float *arrays,
+                                  struct weft_error *error) {
+  const struct weft_gpt_checkpoint *resume = rank->trainer->options.resume;
+  const uint64_t room = rank->trainer->floats_largest;
+  uint32_t k;
+  struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
+  if (arrays == NULL) {
+    return weft_gpt_checkpoint_read_part(resume, &stage->parts[k], error);
+  }
+  struct weft_gpt_part_state whole = {.part = part,
+                                      .floats = stage->parts[k].floats,
+                                      .parameters = arrays,
+                                      .first_moment = arrays + room,
+                                      .second_moment = arrays + 2 * room};
+  WEFT_GPT_TRY(weft_gpt_checkpoint_read_part(resume, &whole, error));
+  weft_gpt_stage_memory_keep(&stage->memory, k, &whole);
   return WEFT_OK;
 }
 
-static enum weft_status load_parts(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  const struct weft_gpt_checkpoint *resume = trainer->options.resume;
-  for (uint32_t part = 0; resume != NULL && part < trainer->part_count; part++) {
-    WEFT_GPT_TRY(weft_gpt_checkpoint_read_part(resume, weft_gpt_rank_part(trainer, part), error));
-  }
-  return WEFT_OK;
-}
-
-/* ---- The schedule ---- */
-
-static enum weft_status plan(void *context, uint32_t microbatches, bool training,
-                             struct weft_program **out, struct weft_error *error) {
-  struct weft_gpt_trainer *trainer = context;
-  const struct weft_gpt_trainer_options *options = &trainer->options;
-  if (options->program != NULL) {
-    struct weft_fixed_plan fixed = {.allocator = trainer->allocator, .program = options->program};
-    return weft_plan_fixed(&fixed, microbatches, training, out, error);
-  }
-  struct weft_named_plan named = {.allocator = trainer->allocator,
-                                  .schedule = options->schedule,
-                                  .ranks = options->ranks,
-                                  .stages_per_rank = options->stages_per_rank};
-  return weft_plan_named(&named, microbatches, training, out, error);
-}
-
-static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  struct weft_program *program;
-  WEFT_GPT_TRY(plan(trainer, trainer->options.progress.microbatches, true, &program, error));
-  trainer->stage_count = program->stage_count;
-  trainer->options.ranks = program->rank_count;
-  trainer->rank_of =
-      weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *trainer->rank_of);
-  if (trainer->rank_of != NULL) {
-    (void)weft_placement_infer(program, trainer->rank_of);
-  }
-  weft_program_destroy(program);
-  return trainer->rank_of != NULL
-             ? WEFT_OK
-             : weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->rank_of);
-}
-
-static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  const uint32_t *given = trainer->options.first_parts;
-  trainer->first_parts = weft_gpt_allocate(trainer->allocator, trainer->stage_count + 1u,
-                                           sizeof *trainer->first_parts);
-  if (trainer->first_parts == NULL) {
-    return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->first_parts);
-  }
-  if (given != NULL) {
-    memcpy(trainer->first_parts, given, (trainer->stage_count + 1u) * sizeof *trainer->first_parts);
+static enum weft_status load_parts(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const uint64_t room = 3 * trainer->floats_largest;
+  float *arrays = NULL;
+  enum weft_status status = WEFT_OK;
+  if (trainer->options.resume == NULL) {
     return WEFT_OK;
   }
-  return weft_gpt_split(&trainer->config, NULL, trainer->stage_count, trainer->first_parts, error);
+  if (trainer->options.shard != WEFT_GPT_SHARD_NONE) {
+    arrays = weft_gpt_allocate(trainer->allocator, room, sizeof *arrays);
+    if (arrays == NULL) {
+      return weft_gpt_fail_memory(error, room * sizeof *arrays);
+    }
+  }
+  for (uint32_t n = 0; n < rank->own_part_count && status == WEFT_OK; n++) {
+    status = load_part(rank, rank->own_parts[n], arrays, error);
+  }
+  weft_gpt_free(trainer->allocator, arrays);
+  return status;
 }
 
 /* ---- Ranks ---- */
 
-static bool allocate_rank(struct weft_gpt_trainer *trainer, struct weft_gpt_rank *rank) {
+static bool allocate_stage_tables(struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_allocator *allocator = trainer->allocator;
+  const uint32_t stages = trainer->stage_count;
+  rank->stages = weft_gpt_allocate(allocator, stages, sizeof(struct weft_gpt_stage *));
+  rank->bases = weft_gpt_allocate(allocator, stages, sizeof(struct weft_stage *));
+  rank->means = weft_gpt_allocate(allocator, stages, sizeof *rank->means);
+  rank->times = weft_gpt_allocate(allocator, stages, sizeof *rank->times);
+  for (uint32_t s = 0; rank->means != NULL && s < stages; s++) {
+    rank->means[s].f = NAN;
+  }
+  return rank->stages != NULL && rank->bases != NULL && rank->means != NULL && rank->times != NULL;
+}
+
+static bool allocate_rank(struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_gpt_progress *progress = &trainer->options.progress;
   const struct weft_allocator *allocator = trainer->allocator;
   const uint64_t tokens = progress->batch * progress->config.context;
-  const uint64_t tied = (uint64_t)trainer->config.vocabulary * trainer->config.dim;
-  rank->own_parts = weft_gpt_allocate(allocator, trainer->part_count, sizeof *rank->own_parts);
-  rank->inputs = weft_gpt_allocate(allocator, tokens, 1);
-  rank->targets = weft_gpt_allocate(allocator, tokens, 1);
-  rank->all = weft_gpt_allocate(allocator, trainer->options.ranks, sizeof *rank->all);
-  rank->norms = weft_gpt_allocate(allocator, trainer->part_count, sizeof *rank->norms);
-  rank->tied_sum = weft_gpt_allocate(allocator, trainer->config.tied ? tied : 1, sizeof(float));
-  return rank->own_parts != NULL && rank->inputs != NULL && rank->targets != NULL &&
-         rank->all != NULL && rank->norms != NULL && rank->tied_sum != NULL;
+  const uint32_t parts = trainer->part_count;
+  const bool reads = rank->has_first || rank->has_last;
+  rank->inputs = weft_gpt_allocate(allocator, reads ? tokens : 0, 1);
+  rank->targets = weft_gpt_allocate(allocator, reads ? tokens : 0, 1);
+  rank->squares = weft_gpt_allocate(allocator, parts, sizeof *rank->squares);
+  rank->files = weft_gpt_allocate(allocator, parts, sizeof *rank->files);
+  rank->hashes = weft_gpt_allocate(allocator, parts, sizeof *rank->hashes);
+  rank->events = weft_gpt_allocate(allocator, trainer->event_room, sizeof *rank->events);
+  return rank->inputs != NULL && rank->targets != NULL && rank->squares != NULL &&
+         rank->files != NULL && rank->hashes != NULL && rank->events != NULL &&
+         allocate_stage_tables(rank);
 }
 
-static void find_own_parts(const struct weft_gpt_trainer *trainer, struct weft_gpt_rank *rank,
-                           uint32_t number) {
-  for (uint32_t part = 0; part < trainer->part_count; part++) {
-    if (trainer->rank_of[stage_of_part(trainer, part)] == number) {
-      rank->own_parts[rank->own_part_count++] = part;
+/* What is gathered at the end, if it is asked for. */
+static bool allocate_gathered(struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  const struct weft_allocator *allocator = trainer->allocator;
+  if (options->gather_events && rank->whole_group != NULL &&
+      trainer->local_count < trainer->world_size) {
+    rank->all_events = weft_gpt_allocate(allocator, trainer->event_room * options->ranks,
+                                         sizeof *rank->all_events);
+    if (rank->all_events == NULL) {
+      return false;
     }
   }
-  rank->has_first = trainer->rank_of[0] == number;
-  rank->has_last = trainer->rank_of[trainer->stage_count - 1] == number;
+  if (!options->gather_model || !weft_gpt_rank_reports(rank)) {
+    return true;
+  }
+  rank->model = weft_gpt_allocate(allocator, trainer->part_count, sizeof *rank->model);
+  for (uint32_t part = 0; rank->model != NULL && part < trainer->part_count; part++) {
+    rank->model[part].part = part;
+    rank->model[part].floats = weft_gpt_part_floats(&trainer->config, part);
+    rank->model[part].parameters =
+        weft_gpt_allocate(allocator, rank->model[part].floats, sizeof(float));
+    if (rank->model[part].parameters == NULL) {
+      return false;
+    }
+  }
+  return rank->model != NULL;
 }
 
-static struct weft_pipeline_options pipeline_options(struct weft_gpt_trainer *trainer) {
+static void place_rank(struct weft_gpt_rank *rank, uint32_t number) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_gpt_ownership *parts = &trainer->parts, *stages = &trainer->stages;
+  rank->replica = number / trainer->options.ranks;
+  rank->row = number % trainer->options.ranks;
+  rank->own_parts = parts->list + parts->begin[rank->row];
+  rank->own_part_count = parts->begin[rank->row + 1] - parts->begin[rank->row];
+  rank->own_stages = stages->list + stages->begin[rank->row];
+  rank->own_stage_count = stages->begin[rank->row + 1] - stages->begin[rank->row];
+  rank->has_first = trainer->rank_of[0] == rank->row;
+  rank->has_last = trainer->rank_of[trainer->stage_count - 1] == rank->row;
+}
+
+static struct weft_pipeline_options pipeline_options(const struct weft_gpt_rank *rank) {
+  struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = plan;
+  options.plan = weft_gpt_trainer_plan;
   options.plan_context = trainer;
   options.microbatch_count = trainer->options.progress.microbatches;
-  options.stages = trainer->bases;
+  options.stages = rank->bases;
   options.stage_count = trainer->stage_count;
   options.boundaries = trainer->boundaries;
   options.boundary_count = trainer->stage_count;
-  options.stall_limit = trainer->options.transport == WEFT_GPT_THREADS
+  options.first_rank = rank->replica * trainer->options.ranks;
+  options.first_channel = rank->replica * 2 * trainer->stage_count;
+  options.configuration = trainer->configuration;
+  options.stall_limit = trainer->options.transport != WEFT_GPT_LOOPBACK
                             ? trainer->options.stall_limit
                             : 0; /* virtual time stands still while a rank computes */
   return options;
 }
 
-static enum weft_status make_events(struct weft_gpt_trainer *trainer, struct weft_gpt_rank *rank,
-                                    struct weft_error *error) {
-  struct weft_program *program;
-  WEFT_GPT_TRY(plan(trainer, trainer->options.progress.microbatches, true, &program, error));
-  const uint32_t number = rank->transport->rank;
-  rank->event_room = program->row_begin[number + 1] - program->row_begin[number];
-  weft_program_destroy(program);
-  rank->events = weft_gpt_allocate(trainer->allocator, rank->event_room, sizeof *rank->events);
-  return rank->events != NULL
-             ? WEFT_OK
-             : weft_gpt_fail_memory(error, rank->event_room * sizeof *rank->events);
-}
-
 static enum weft_status make_rank(struct weft_gpt_trainer *trainer, uint32_t number,
                                   struct weft_error *error) {
-  struct weft_gpt_rank *rank = &trainer->ranks[number];
-  const struct weft_pipeline_options options = pipeline_options(trainer);
+  struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, number);
   rank->trainer = trainer;
+  rank->loss = NAN;
   rank->step = trainer->options.progress.step;
-  rank->transport = trainer->threads != NULL ? weft_threads_endpoint(trainer->threads, number)
-                                             : weft_loopback_endpoint(trainer->loopback, number);
-  if (!allocate_rank(trainer, rank)) {
+  rank->transport = endpoint_of(trainer, number);
+  place_rank(rank, number);
+  WEFT_GPT_TRY(join_groups(rank, error));
+  if (!allocate_rank(rank) || !allocate_gathered(rank)) {
     return weft_gpt_fail_memory(error, trainer->options.progress.batch * trainer->config.context);
   }
-  find_own_parts(trainer, rank, number);
-  const uint32_t meetings =
-      (rank->own_part_count + WEFT_GPT_NORMS_PER_MEETING - 1) / WEFT_GPT_NORMS_PER_MEETING;
-  trainer->meetings = meetings > trainer->meetings ? meetings : trainer->meetings;
-  WEFT_GPT_TRY(make_events(trainer, rank, error));
+  WEFT_GPT_TRY(weft_gpt_bulletin_init(&rank->bulletin, trainer->allocator, trainer->world_size,
+                                      weft_gpt_rank_bulletin_bytes(trainer), error));
+  WEFT_GPT_TRY(make_stages(rank, error));
+  WEFT_GPT_TRY(load_parts(rank, error));
+  const struct weft_pipeline_options options = pipeline_options(rank);
   return weft_pipeline_create(trainer->allocator, rank->transport, &options, &rank->pipeline,
                               error);
 }
 
-static enum weft_status make_world(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  const uint32_t count = trainer->options.ranks;
-  if (trainer->options.transport == WEFT_GPT_THREADS) {
-    return weft_threads_create(trainer->allocator, count, &trainer->threads, error);
-  }
-  return weft_loopback_create(
-      trainer->allocator,
-      &(struct weft_loopback_options){.rank_count = count, .seed = trainer->options.loopback_seed},
-      &trainer->loopback, error);
-}
-
 /* ---- Create and destroy ---- */
 
-static enum weft_status check_options(const struct weft_gpt_trainer_options *options,
-                                      struct weft_error *error) {
-  const struct weft_gpt_progress *progress = &options->progress;
-  WEFT_GPT_TRY(weft_gpt_config_check(&progress->config, error));
-  if (progress->microbatches == 0 || progress->batch < progress->microbatches ||
-      progress->batch % progress->microbatches != 0) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE,
-                         "every microbatch has as many sequences, so that their losses weigh the "
-                         "same",
-                         "a batch of %" PRIu64 " sequences cannot be cut into %" PRIu32
-                         " equal microbatches",
-                         progress->batch, progress->microbatches);
-  }
-  return WEFT_OK;
-}
-
-static bool allocate_tables(struct weft_gpt_trainer *trainer) {
-  const struct weft_allocator *allocator = trainer->allocator;
-  const uint32_t stages = trainer->stage_count;
-  trainer->stages = weft_gpt_allocate(allocator, stages, sizeof(struct weft_gpt_stage *));
-  trainer->bases = weft_gpt_allocate(allocator, stages, sizeof(struct weft_stage *));
-  trainer->boundaries = weft_gpt_allocate(allocator, stages, sizeof *trainer->boundaries);
-  trainer->times = weft_gpt_allocate(allocator, stages, sizeof *trainer->times);
-  trainer->files = weft_gpt_allocate(allocator, trainer->part_count, sizeof *trainer->files);
-  trainer->ranks = weft_gpt_allocate(allocator, trainer->options.ranks, sizeof *trainer->ranks);
-  return trainer->stages != NULL && trainer->bases != NULL && trainer->boundaries != NULL &&
-         trainer->times != NULL && trainer->files != NULL && trainer->ranks != NULL;
-}
-
 static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  WEFT_GPT_TRY(check_options(&trainer->options, error));
-  trainer->config = trainer->options.progress.config;
-  trainer->part_count = weft_gpt_part_count(&trainer->config);
-  WEFT_GPT_TRY(read_shape(trainer, error));
-  WEFT_GPT_TRY(split(trainer, error));
-  if (!allocate_tables(trainer)) {
-    return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->boundaries);
+  WEFT_GPT_TRY(weft_gpt_trainer_lay_out(trainer, error));
+  WEFT_GPT_TRY(make_world(trainer, error));
+  trainer->boundaries =
+      weft_gpt_allocate(trainer->allocator, trainer->stage_count, sizeof *trainer->boundaries);
+  trainer->ranks =
+      weft_gpt_allocate(trainer->allocator, trainer->local_count, sizeof *trainer->ranks);
+  if (trainer->boundaries == NULL || trainer->ranks == NULL) {
+    return weft_gpt_fail_memory(error, trainer->local_count * sizeof *trainer->ranks);
   }
+  make_boundaries(trainer);
   weft_gpt_set_blas_threads(
       trainer->options.threads_per_rank > 0 ? (int)trainer->options.threads_per_rank : 1);
-  WEFT_GPT_TRY(make_stages(trainer, error));
-  WEFT_GPT_TRY(load_parts(trainer, error));
-  WEFT_GPT_TRY(make_world(trainer, error));
-  for (uint32_t r = 0; r < trainer->options.ranks; r++) {
-    WEFT_GPT_TRY(make_rank(trainer, r, error));
+  for (uint32_t k = 0; k < trainer->local_count; k++) {
+    WEFT_GPT_TRY(make_rank(trainer, trainer->first_local + k, error));
   }
   return WEFT_OK;
 }
@@ -253,7 +364,6 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
   }
   trainer->options = *options;
   trainer->allocator = options->allocator;
-  trainer->loss = NAN;
   const enum weft_status status = build(trainer, error);
   if (status < 0) {
     weft_gpt_trainer_destroy(trainer);
@@ -263,15 +373,39 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
   return WEFT_OK;
 }
 
+static void leave_group(struct weft_group *group) {
+  if (group != NULL) {
+    group->ops->destroy(group);
+  }
+}
+
+static void free_tables(const struct weft_allocator *allocator, struct weft_gpt_rank *rank) {
+  for (uint32_t n = 0; n < WEFT_GPT_GATHERED_MAX; n++) {
+    weft_gpt_free(allocator, rank->gathering.buffers[n]);
+  }
+  for (uint32_t part = 0; rank->model != NULL && part < rank->trainer->part_count; part++) {
+    weft_gpt_free(allocator, rank->model[part].parameters);
+  }
+  void *arrays[] = {rank->stages,  rank->bases, rank->inputs, rank->targets,
+                    rank->squares, rank->means, rank->times,  rank->files,
+                    rank->hashes,  rank->model, rank->events, rank->all_events};
+  for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
+    weft_gpt_free(allocator, arrays[k]);
+  }
+}
+
 static void finish_rank(const struct weft_allocator *allocator, struct weft_gpt_rank *rank) {
   weft_pipeline_destroy(rank->pipeline);
-  weft_gpt_free(allocator, rank->own_parts);
-  weft_gpt_free(allocator, rank->inputs);
-  weft_gpt_free(allocator, rank->targets);
-  weft_gpt_free(allocator, rank->all);
-  weft_gpt_free(allocator, rank->norms);
-  weft_gpt_free(allocator, rank->tied_sum);
-  weft_gpt_free(allocator, rank->events);
+  leave_group(rank->group);
+  leave_group(rank->tie_group);
+  leave_group(rank->whole_group);
+  for (uint32_t n = 0; rank->stages != NULL && n < rank->own_stage_count; n++) {
+    weft_gpt_stage_destroy(rank->stages[rank->own_stages[n]]);
+  }
+  weft_gpt_pool_finish(&rank->memory.parameters);
+  weft_gpt_pool_finish(&rank->memory.gradients);
+  weft_gpt_bulletin_finish(&rank->bulletin);
+  free_tables(allocator, rank);
 }
 
 void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer) {
@@ -279,22 +413,14 @@ void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer) {
     return;
   }
   const struct weft_allocator *allocator = trainer->allocator;
-  for (uint32_t r = 0; trainer->ranks != NULL && r < trainer->options.ranks; r++) {
-    finish_rank(allocator, &trainer->ranks[r]);
+  for (uint32_t k = 0; trainer->ranks != NULL && k < trainer->local_count; k++) {
+    finish_rank(allocator, &trainer->ranks[k]);
   }
   weft_threads_destroy(trainer->threads);
   weft_loopback_destroy(trainer->loopback);
-  for (uint32_t s = 0; trainer->stages != NULL && s < trainer->stage_count; s++) {
-    weft_gpt_stage_destroy(trainer->stages[s]);
-  }
-  weft_gpt_free(allocator, trainer->stages);
-  weft_gpt_free(allocator, trainer->bases);
+  weft_gpt_trainer_clear_layout(trainer);
   weft_gpt_free(allocator, trainer->boundaries);
-  weft_gpt_free(allocator, trainer->times);
-  weft_gpt_free(allocator, trainer->files);
   weft_gpt_free(allocator, trainer->ranks);
-  weft_gpt_free(allocator, trainer->first_parts);
-  weft_gpt_free(allocator, trainer->rank_of);
   weft_gpt_free(allocator, trainer);
 }
 
@@ -303,7 +429,7 @@ void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer) {
 static enum weft_status rank_main(void *context, struct weft_transport *transport,
                                   struct weft_error *error) {
   struct weft_gpt_trainer *trainer = context;
-  struct weft_gpt_rank *rank = &trainer->ranks[transport->rank];
+  struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, transport->rank);
   enum weft_status status;
   while ((status = weft_gpt_rank_advance(rank, error)) == WEFT_IN_PROGRESS) {
     WEFT_GPT_TRY(weft_gpt_rank_wait(rank, error));
@@ -312,7 +438,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
 }
 
 static enum weft_status run_loopback(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  uint32_t running = trainer->options.ranks;
+  uint32_t running = trainer->world_size;
   while (running > 0) {
     uint32_t number;
     WEFT_GPT_TRY(weft_loopback_next(trainer->loopback, &number, error));
@@ -334,73 +460,15 @@ static enum weft_status run_loopback(struct weft_gpt_trainer *trainer, struct we
 enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   struct timespec now;
   (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  for (uint32_t r = 0; r < trainer->options.ranks; r++) {
-    trainer->ranks[r].state = WEFT_GPT_RANK_NEXT;
-    trainer->ranks[r].run_begin_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+  for (uint32_t k = 0; k < trainer->local_count; k++) {
+    trainer->ranks[k].state = WEFT_GPT_RANK_NEXT;
+    trainer->ranks[k].run_begin_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
     if (trainer->loopback != NULL) {
-      weft_loopback_wake(trainer->loopback, r);
+      weft_loopback_wake(trainer->loopback, k);
     }
   }
   return trainer->threads != NULL
              ? weft_threads_run(trainer->threads, NULL, rank_main, trainer, error)
-             : run_loopback(trainer, error);
-}
-
-/* ---- What came out ---- */
-
-uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].step;
-}
-
-double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer) { return trainer->loss; }
-
-uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer) {
-  uint64_t hash = 0;
-  for (uint32_t part = 0; part < trainer->part_count; part++) {
-    const struct weft_gpt_part_state *state = weft_gpt_rank_part(trainer, part);
-    const uint64_t pair[2] = {hash,
-                              weft_checksum(state->parameters, state->floats * sizeof(float))};
-    hash = weft_checksum(pair, sizeof pair);
-  }
-  return hash;
-}
-
-const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
-                                                        uint32_t part) {
-  return weft_gpt_rank_part(trainer, part);
-}
-
-const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
-                                       uint32_t *stage_count) {
-  *stage_count = trainer->stage_count;
-  return trainer->first_parts;
-}
-
-uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer) {
-  uint64_t bytes = 0;
-  for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    bytes += trainer->stages[s]->allocated_bytes;
-  }
-  return bytes;
-}
-
-struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].transport;
-}
-
-const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].program;
-}
-
-void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft_event *events,
-                             uint64_t room, uint64_t *count) {
-  *count = 0;
-  for (uint32_t r = 0; r < trainer->options.ranks; r++) {
-    const struct weft_gpt_rank *rank = &trainer->ranks[r];
-    for (uint64_t k = 0; k < rank->event_count; k++, (*count)++) {
-      if (*count < room) {
-        events[*count] = rank->events[k];
-      }
-    }
-  }
+         : trainer->loopback != NULL ? run_loopback(trainer, error)
+                                     : rank_main(trainer, trainer->options.endpoint, error);
 }

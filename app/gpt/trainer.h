@@ -1,11 +1,15 @@
-/* The trainer: a GPT on a pipeline, step after step. All ranks live in this process,
- * as threads or in one thread on the loopback transport.
+/* The trainer: a GPT on a pipeline, step after step.
  *
- * Each step: the pipeline's; then gradients' norms of all parts are exchanged, in the
- * order of parts, so that clipping is the same for every split; then each rank updates
- * its own parts. So parameters after any number of steps are the same bit for bit for
- * every number of ranks, schedule and transport that adds up gradients in the same
- * order. */
+ * The world has replicas x pipeline ranks; rank d * P + r runs row r of replica d. Ranks
+ * share nothing but what messages carry. All of them live in this process, as threads or
+ * in one thread on the loopback transport, or one of them does, on MPI.
+ *
+ * Each step: replicas take their rows of the batch through their pipelines, and their
+ * gradients are added up, in the order of replicas; then gradients' norms of all parts
+ * are exchanged, in the order of parts, so that clipping is the same for every split; then
+ * each rank updates its own parts. So parameters after any number of steps are the same
+ * bit for bit for every number of pipeline ranks, schedule, transport and way of sharding,
+ * for the same number of replicas and order of adding up gradients. */
 #ifndef GPT_TRAINER_H
 #define GPT_TRAINER_H
 
@@ -15,9 +19,13 @@
 #include "gpt/checkpoint.h"
 #include "gpt/corpus.h"
 
-enum weft_gpt_transport { WEFT_GPT_THREADS, WEFT_GPT_LOOPBACK };
+enum weft_gpt_transport {
+  WEFT_GPT_THREADS,
+  WEFT_GPT_LOOPBACK,
+  WEFT_GPT_MPI /* or any other that is given: one rank of its world */
+};
 
-/* After each step, from the rank with the last stage; NAN: not known. */
+/* After each step; NAN: not known. */
 struct weft_gpt_step_report {
   uint64_t step;  /* done, from 1 */
   uint64_t steps; /* in all */
@@ -38,14 +46,22 @@ struct weft_gpt_trainer_options {
   struct weft_gpt_progress progress;      /* model, data and optimizer; `step`: where to begin */
   const struct weft_gpt_corpus *corpus;   /* borrowed */
 
-  uint32_t ranks, stages_per_rank; /* 0 stages per rank: the schedule's default */
+  uint32_t ranks, stages_per_rank; /* of a pipeline; 0 stages per rank: the schedule's default */
   const char *schedule;
-  const struct weft_program *program; /* instead of a schedule; borrowed */
+  const struct weft_program *program; /* instead of a schedule; borrowed. A program with SEND and
+                                         RECV must also have what the options below need */
   const uint32_t *first_parts;        /* [stages + 1] the split; NULL: even */
   enum weft_gpt_transport transport;
+  struct weft_transport *endpoint; /* of WEFT_GPT_MPI: this process's rank, of a world with
+                                      replicas x ranks; borrowed */
   uint64_t loopback_seed;
   uint32_t threads_per_rank; /* of BLAS; 0: 1 */
   int64_t stall_limit;       /* ns; 0: never */
+
+  uint32_t replicas;         /* 0: 1. progress.batch is divided among them; progress.microbatches
+                                are those of each */
+  enum weft_gpt_shard shard; /* what is divided among replicas; default: nothing */
+  uint32_t unshard_window;   /* stages of a rank that are whole at once when all is sharded; 0: 3 */
 
   const char *checkpoint_dir; /* NULL: none */
   uint64_t checkpoint_every;  /* steps; 0: at the end only */
@@ -56,8 +72,13 @@ struct weft_gpt_trainer_options {
   uint64_t eval_every; /* steps; 0: never */
   uint32_t eval_steps; /* batches of an evaluation; 0: 1 */
 
-  /* Called by a rank's thread. Asked to stop: the step is finished, a checkpoint is
-   * written if there is a folder for it, and run() returns WEFT_OK. */
+  /* At the end of run(), to the process with rank 0; the same on all processes. */
+  bool gather_events; /* of the other ranks of its pipeline: weft_gpt_trainer_events() */
+  bool gather_model;  /* all parameters: weft_gpt_trainer_model() */
+
+  /* Called by a rank's thread. on_step by rank 0 of the world alone. interrupted by all
+   * ranks; where one is asked to stop, all finish the step, a checkpoint is written if
+   * there is a folder for it, and run() returns WEFT_OK. */
   void (*on_step)(void *context, const struct weft_gpt_step_report *report);
   bool (*interrupted)(void *context);
   void *context;
@@ -71,21 +92,55 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
 enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error);
 void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer);
 
+/* ---- What came out: the same in all processes, unless it says otherwise ---- */
+
 uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer);
 double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer); /* of the last step */
-/* Of all parameters, part after part: the same for every split. */
+/* Of all parameters, part after part: the same for every split, transport and way of
+ * sharding. 0 before run() is over. */
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
-/* A part's memory, on whatever rank it is. Valid until destroy; not while it runs. */
-const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
-                                                        uint32_t part);
 /* Stages, and where each begins: [stage_count + 1]. */
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count);
-/* Bytes of parameters, gradients, moments, slots and scratch, of all ranks. */
+
+/* A part's memory in the first replica that this process has; NULL when the part is not
+ * here, and arrays are NULL that are not whole here. Valid until destroy; not while it
+ * runs. */
+const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
+                                                        uint32_t part);
+/* Copies a part from the replicas that this process has: whole->part says which, arrays
+ * of weft_gpt_part_floats() or NULL where to. False when a replica of it is not here. */
+bool weft_gpt_trainer_copy_part(const struct weft_gpt_trainer *trainer,
+                                struct weft_gpt_part_state *whole);
+/* Parameters of all parts [part_count], for the sampler: in the process with rank 0 after
+ * run() with gather_model, else NULL. Valid until destroy. */
+const struct weft_gpt_part_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer);
+
+/* Whether rank 0 of the world, which reports, is in this process. */
+bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer);
+
+/* ---- Memory, in bytes ---- */
+
+struct weft_gpt_memory {
+  uint64_t parameters, gradients; /* with the buffers of what is whole for a while */
+  uint64_t moments;
+  uint64_t activations; /* slots */
+  uint64_t scratch;
+  uint64_t peak; /* of parameters and gradients that were in use at once: what is kept, and the
+                    stages that were whole */
+};
+
+/* Of a rank of the world; false when it is not in this process. */
+bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t world_rank,
+                             struct weft_gpt_memory *memory);
+/* Of all ranks in this process, all of it. */
 uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer);
 
-/* The last training step's program and events (all ranks, in the simulator's order;
- * the caller gives room, as with weft_pipeline_events). */
+/* ---- What happened ---- */
+
+/* The last training step's program, and events of the first replica (all its ranks, in the
+ * simulator's order; the caller gives room, as with weft_pipeline_events): of the ranks in
+ * this process, and in the process with rank 0 of all, if they were gathered. */
 const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_trainer *trainer);
 void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft_event *events,
                              uint64_t room, uint64_t *count);
@@ -94,8 +149,9 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
  * destroy. */
 struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
 
-/* Measured costs, in ms, one entry per stage: means over the steps so far but the
- * first. To be destroyed by the caller. WEFT_ERR_USAGE before the second step. */
+/* Measured costs, in ms and MiB, one entry per stage: means over the steps so far but the
+ * first, and over replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
+ * second step. */
 enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
                                         struct weft_costs **out, struct weft_error *error);
 

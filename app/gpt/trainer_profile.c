@@ -25,7 +25,7 @@ static void add_transfer(struct weft_gpt_stage_times *times, double duration, bo
 
 static void add_event(struct weft_gpt_rank *rank, const struct weft_action *action,
                       const struct weft_event *event, bool counts) {
-  struct weft_gpt_stage_times *times = &rank->trainer->times[action->stage];
+  struct weft_gpt_stage_times *times = &rank->times[action->stage];
   const double duration = (double)(event->end - event->begin);
   if (action->op == WEFT_OP_RECV_F || action->op == WEFT_OP_RECV_B) {
     add_transfer(times, duration, counts);
@@ -44,9 +44,10 @@ static void add_event(struct weft_gpt_rank *rank, const struct weft_action *acti
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
   const struct weft_program *program = weft_pipeline_program(rank->pipeline);
   const bool counts = rank->step > rank->trainer->options.progress.step; /* not the first one */
+  const uint64_t room = rank->trainer->event_room;
   uint64_t count;
-  weft_pipeline_events(rank->pipeline, rank->events, rank->event_room, &count);
-  count = count < rank->event_room ? count : rank->event_room;
+  weft_pipeline_events(rank->pipeline, rank->events, room, &count);
+  count = count < room ? count : room;
   rank->program = program;
   rank->event_count = count;
   rank->busy_ns = 0;
@@ -62,63 +63,93 @@ void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
   }
 }
 
+/* ---- Means ---- */
+
+static float mean_ms(const struct weft_gpt_stage_times *times, enum weft_op op) {
+  return times->count[op] > 0 ? (float)(times->total_ns[op] / (double)times->count[op] * 1e-6)
+                              : NAN;
+}
+
+struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank, uint32_t stage) {
+  const struct weft_gpt_stage_times *times = &rank->times[stage];
+  return (struct weft_gpt_stage_means){
+      .f = mean_ms(times, WEFT_OP_F),
+      .b = mean_ms(times, WEFT_OP_B),
+      .i = mean_ms(times, WEFT_OP_I),
+      .w = mean_ms(times, WEFT_OP_W),
+      .transfer = times->transfer_count > 0 ? (float)(times->transfer_ns * 1e-6) : NAN};
+}
+
 /* ---- Costs ---- */
 
-static double mean_ms(const struct weft_gpt_stage_times *times, enum weft_op op) {
-  return times->count[op] > 0 ? times->total_ns[op] / (double)times->count[op] * 1e-6 : NAN;
+static void fill_times(const struct weft_gpt_stage_means *means, struct weft_stage_costs *costs) {
+  const bool splits = !isnan(means->i) && !isnan(means->w);
+  const double half = isnan(means->b) ? 0 : (double)means->b / 2; /* as good a guess as any */
+  costs->f = isnan(means->f) ? 0 : (double)means->f;
+  costs->i = splits ? (double)means->i : half;
+  costs->w = splits ? (double)means->w : half;
+  costs->b = isnan(means->b) ? costs->i + costs->w : (double)means->b;
 }
 
-static void fill_costs(const struct weft_gpt_stage_times *times, struct weft_stage_costs *costs) {
-  const double f = mean_ms(times, WEFT_OP_F), b = mean_ms(times, WEFT_OP_B);
-  double i = mean_ms(times, WEFT_OP_I), w = mean_ms(times, WEFT_OP_W);
-  costs->f = isnan(f) ? 0 : f;
-  if (isnan(i) || isnan(w)) { /* the schedule does not split: halves, as good a guess as any */
-    i = w = isnan(b) ? 0 : b / 2;
+/* Sizes in MiB: of what a microbatch keeps, and of a stage while it is whole. */
+static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t s,
+                       struct weft_stage_costs *costs) {
+  const struct weft_gpt_config *config = &trainer->config;
+  const uint32_t first = trainer->first_parts[s], count = trainer->first_parts[s + 1] - first;
+  const double mebibyte = 1048576;
+  costs->activation = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    const double floats =
+        (double)weft_gpt_part_kept(config, first + k, trainer->sequences_max, config->context);
+    costs->activation += floats * sizeof(float) / mebibyte;
   }
-  costs->i = i;
-  costs->w = w;
-  costs->b = isnan(b) ? i + w : b;
+  costs->activation_after_i = costs->activation;
+  const double whole =
+      (double)weft_gpt_whole_floats(config, first, count, trainer->options.replicas) *
+      sizeof(float) / mebibyte;
+  costs->parameters = trainer->options.shard == WEFT_GPT_SHARD_FULL ? whole : 0;
+  costs->gradients = trainer->options.shard != WEFT_GPT_SHARD_NONE ? whole : 0;
 }
 
-enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
-                                        struct weft_costs **out, struct weft_error *error) {
-  if (trainer->times[0].count[WEFT_OP_F] == 0) {
+static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,
+                                   struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  struct weft_costs *costs;
+  if (isnan(rank->means[0].f)) {
     return weft_gpt_fail(error, WEFT_ERR_USAGE, "train at least two steps",
                          "nothing has been measured yet: the first step is a warm-up");
   }
-  struct weft_costs *costs;
   WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
-  double transfer_ns = 0, transfers = 0;
+  double transfer = 0, transfers = 0;
   memcpy(costs->unit, "ms", 3);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    const struct weft_gpt_stage *stage = trainer->stages[s];
-    fill_costs(&trainer->times[s], &costs->stages[s]);
-    transfer_ns += trainer->times[s].transfer_ns;
-    transfers += trainer->times[s].transfer_count > 0;
-    costs->stages[s].activation = 0;
-    for (uint32_t k = 0; k < stage->part_count; k++) {
-      const double floats = (double)weft_gpt_part_kept(
-          stage->config, stage->first_part + k, stage->sequences_max, stage->config->context);
-      costs->stages[s].activation += floats * sizeof(float) / 1048576; /* MiB */
-    }
-    costs->stages[s].activation_after_i = costs->stages[s].activation;
+    const struct weft_gpt_stage_means *means = &rank->means[s];
+    fill_times(means, &costs->stages[s]);
+    fill_sizes(trainer, s, &costs->stages[s]);
+    transfer += isnan(means->transfer) ? 0 : (double)means->transfer;
+    transfers += !isnan(means->transfer);
   }
-  costs->hop.latency = transfers > 0 ? transfer_ns / transfers * 1e-6 : 0;
+  costs->hop.latency = transfers > 0 ? transfer / transfers : 0;
   *out = costs;
   return WEFT_OK;
 }
 
-double weft_gpt_trainer_predict(const struct weft_gpt_trainer *trainer,
-                                const struct weft_program *program) {
+enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
+                                        struct weft_costs **out, struct weft_error *error) {
+  return make_costs(&trainer->ranks[0], out, error);
+}
+
+double weft_gpt_rank_predict(const struct weft_gpt_rank *rank) {
+  const struct weft_allocator *allocator = rank->trainer->allocator;
   struct weft_costs *costs = NULL;
   struct weft_simulation *simulation = NULL;
   double bubble = NAN;
-  if (program == NULL || weft_gpt_trainer_costs(trainer, &costs, NULL) < 0) {
+  if (rank->program == NULL || make_costs(rank, &costs, NULL) < 0) {
     return NAN;
   }
   struct weft_sim_options options = weft_sim_options_default();
   options.no_events = true;
-  if (weft_simulate(trainer->allocator, program, costs, &options, &simulation, NULL) == WEFT_OK) {
+  if (weft_simulate(allocator, rank->program, costs, &options, &simulation, NULL) == WEFT_OK) {
     bubble = simulation->bubble_ratio;
     weft_simulation_destroy(simulation);
   }

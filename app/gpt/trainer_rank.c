@@ -7,10 +7,6 @@
 #include <time.h>
 
 #include "gpt/fail.h"
-#include "gpt/kernels.h"
-#include "gpt/schedule_rate.h"
-
-_Static_assert(sizeof(struct weft_gpt_meeting) <= WEFT_EXCHANGE_MAX, "a meeting is one exchange");
 
 static int64_t clock_ns(void) {
   struct timespec now;
@@ -22,7 +18,19 @@ static const struct weft_gpt_progress *progress_of(const struct weft_gpt_rank *r
   return &rank->trainer->options.progress;
 }
 
-/* ---- Meetings ---- */
+struct weft_gpt_stage *weft_gpt_rank_stage(const struct weft_gpt_rank *rank, uint32_t part,
+                                           uint32_t *k) {
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
+    if (part >= stage->first_part && part - stage->first_part < stage->part_count) {
+      *k = part - stage->first_part;
+      return stage;
+    }
+  }
+  return NULL;
+}
+
+/* ---- Waiting for others ---- */
 
 static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
                                      struct weft_error *error) {
@@ -43,17 +51,16 @@ static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
   return WEFT_ERR_STALLED;
 }
 
-/* All ranks tell each other what is in `mine`. */
-static enum weft_status meet(struct weft_gpt_rank *rank, struct weft_error *error) {
+/* In virtual time nobody is late. */
+static int64_t stall_limit(const struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  return options->transport == WEFT_GPT_LOOPBACK ? 0 : options->stall_limit;
+}
+
+enum weft_status weft_gpt_rank_await(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_transport *transport = rank->transport;
-  const enum weft_status status =
-      transport->ops->exchange(transport, &rank->mine, rank->all, sizeof rank->mine, error);
-  if (status != WEFT_IN_PROGRESS) {
-    rank->wait_since = 0;
-    return status;
-  }
   const int64_t now = transport->ops->now(transport);
-  const int64_t limit = rank->trainer->options.stall_limit;
+  const int64_t limit = stall_limit(rank);
   rank->waits = true;
   rank->wait_since = rank->wait_since == 0 ? now : rank->wait_since;
   if (limit > 0 && now - rank->wait_since >= limit) {
@@ -62,19 +69,33 @@ static enum weft_status meet(struct weft_gpt_rank *rank, struct weft_error *erro
   return WEFT_IN_PROGRESS;
 }
 
+enum weft_status weft_gpt_rank_meet(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const enum weft_status status =
+      weft_gpt_bulletin_advance(&rank->bulletin, rank->transport, error);
+  if (status == WEFT_IN_PROGRESS) {
+    return weft_gpt_rank_await(rank, error);
+  }
+  rank->wait_since = 0;
+  rank->told = false;
+  return status;
+}
+
 /* ---- The step ---- */
 
+/* The replica's rows of the batch. */
 static enum weft_status begin_batch(struct weft_gpt_rank *rank, bool validation, uint64_t number,
                                     struct weft_error *error) {
   const struct weft_gpt_progress *progress = progress_of(rank);
-  const uint64_t rows = progress->batch, tokens = progress->config.context;
+  const uint64_t tokens = progress->config.context;
+  const uint64_t rows = progress->batch / rank->trainer->options.replicas;
+  const uint64_t first = rank->replica * rows * tokens;
   if (rank->has_first || rank->has_last) {
     weft_gpt_corpus_batch(rank->trainer->options.corpus, validation, progress->data_seed, number,
-                          rows, tokens, rank->inputs, rank->targets);
+                          progress->batch, tokens, rank->inputs, rank->targets);
   }
   const struct weft_tensor_shape shape = {WEFT_U8, 2, {0}, {rows, tokens}};
-  const struct weft_tensor inputs = {"tokens", rank->inputs, shape};
-  const struct weft_tensor targets = {"targets", rank->targets, shape};
+  const struct weft_tensor inputs = {"tokens", rank->inputs + first, shape};
+  const struct weft_tensor targets = {"targets", rank->targets + first, shape};
   const struct weft_batch batch = {.microbatch_count = progress->microbatches,
                                    .inputs = rank->has_first ? &inputs : NULL,
                                    .input_count = rank->has_first,
@@ -88,6 +109,9 @@ static enum weft_status begin_batch(struct weft_gpt_rank *rank, bool validation,
 static double mean_loss(const struct weft_gpt_rank *rank) {
   struct weft_step_result result;
   double sum = 0;
+  if (!rank->has_last) {
+    return 0;
+  }
   weft_pipeline_result(rank->pipeline, &result);
   for (uint32_t k = 0; k < result.loss_count; k++) {
     sum += result.losses[k];
@@ -95,9 +119,14 @@ static double mean_loss(const struct weft_gpt_rank *rank) {
   return sum / result.loss_count;
 }
 
+bool weft_gpt_rank_is_over(const struct weft_gpt_rank *rank) {
+  return rank->stop || rank->step >= progress_of(rank)->total_steps;
+}
+
 static enum weft_status next(struct weft_gpt_rank *rank, struct weft_error *error) {
-  if (rank->step >= progress_of(rank)->total_steps || rank->stop) {
-    rank->state = WEFT_GPT_RANK_DONE;
+  if (weft_gpt_rank_is_over(rank)) {
+    rank->part_at = 0;
+    rank->state = WEFT_GPT_RANK_HASH;
     return WEFT_OK;
   }
   rank->step_begin_ns = clock_ns();
@@ -112,222 +141,45 @@ static enum weft_status step(struct weft_gpt_rank *rank, struct weft_error *erro
     return status;
   }
   weft_gpt_rank_measure(rank);
-  if (rank->has_last) {
-    rank->report.loss = rank->trainer->loss = mean_loss(rank);
-  }
-  rank->meeting = 0;
-  rank->mine = (struct weft_gpt_meeting){.busy_ns = 0};
-  rank->state = rank->trainer->config.tied ? WEFT_GPT_RANK_TIE : WEFT_GPT_RANK_NORMS;
+  rank->loss = mean_loss(rank);
+  rank->state = rank->context.tie != NULL ? WEFT_GPT_RANK_TIE : WEFT_GPT_RANK_NORMS;
   return WEFT_OK;
 }
 
-/* ---- Tied weights: both copies get the sum of both gradients ---- */
-
-/* The gradient of wte, in the embedding or in the head; NULL if that is another rank's. */
-static float *tied_gradient(const struct weft_gpt_rank *rank, bool head, uint64_t *count) {
-  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  const struct weft_gpt_trainer *trainer = rank->trainer;
-  const uint32_t part = head ? trainer->part_count - 1 : 0;
-  weft_gpt_part_parameters(&trainer->config, part, parameters);
-  const struct weft_gpt_parameter *wte = &parameters[head ? 2 : 0];
-  *count = wte->count;
-  return weft_gpt_rank_part(trainer, part)->gradients + wte->offset;
-}
-
+/* Sums the gradients of tied weights. */
 static enum weft_status tie(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const enum weft_status status = meet(rank, error);
-  if (status != WEFT_OK) {
-    return status;
-  }
-  if (rank->has_first || rank->has_last) {
-    uint64_t count;
-    const float *embedding = tied_gradient(rank, false, &count);
-    const float *head = tied_gradient(rank, true, &count);
-    memcpy(rank->tied_sum, embedding, count * sizeof(float));
-    weft_gpt_add(count, head, rank->tied_sum);
-  }
-  rank->state = WEFT_GPT_RANK_UNTIE;
-  return WEFT_OK;
-}
-
-static enum weft_status untie(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const enum weft_status status = meet(rank, error);
-  if (status != WEFT_OK) {
-    return status;
-  }
-  for (int head = 0; head < 2; head++) {
-    if (head ? rank->has_last : rank->has_first) {
-      uint64_t count;
-      float *gradient = tied_gradient(rank, head, &count);
-      memcpy(gradient, rank->tied_sum, count * sizeof(float));
+  struct weft_gpt_stage *const stages[] = {rank->tie.first, rank->tie.last};
+  struct weft_stage_call call = {.again = rank->told};
+  for (int k = 0; k < 2; k++) {
+    if (stages[k] == NULL || (k == 1 && stages[1] == stages[0])) {
+      continue;
+    }
+    const enum weft_status status = weft_gpt_stage_tie_grad(&stages[k]->stage, &call, error);
+    if (status != WEFT_OK) {
+      rank->told = true;
+      return status == WEFT_IN_PROGRESS ? weft_gpt_rank_await(rank, error) : status;
     }
   }
+  rank->wait_since = 0;
+  rank->told = false;
   rank->state = WEFT_GPT_RANK_NORMS;
   return WEFT_OK;
 }
 
-/* ---- Norms ---- */
-
-/* Of a part's gradients; a tied weight counts where the embedding is. */
-static double part_square(const struct weft_gpt_rank *rank, uint32_t part) {
-  const struct weft_gpt_part_state *state = weft_gpt_rank_part(rank->trainer, part);
-  uint64_t floats = state->floats;
-  if (rank->trainer->config.tied && part + 1 == rank->trainer->part_count) {
-    struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-    weft_gpt_part_parameters(&rank->trainer->config, part, parameters);
-    floats = parameters[2].offset; /* it is the last one */
-  }
-  return weft_gpt_square_sum(floats, state->gradients);
-}
-
-static void prepare_meeting(struct weft_gpt_rank *rank) {
-  const uint32_t first = rank->meeting * WEFT_GPT_NORMS_PER_MEETING;
-  for (uint32_t k = 0; k < WEFT_GPT_NORMS_PER_MEETING; k++) {
-    rank->mine.norms[k] =
-        first + k < rank->own_part_count ? part_square(rank, rank->own_parts[first + k]) : 0;
-  }
-  rank->mine.busy_ns = rank->busy_ns;
-  rank->mine.begin = rank->first_begin;
-  rank->mine.end = rank->last_end;
-  rank->mine.stop = rank->trainer->options.interrupted != NULL &&
-                    rank->trainer->options.interrupted(rank->trainer->options.context);
-}
-
-static void take_meeting(struct weft_gpt_rank *rank) {
-  const struct weft_gpt_trainer *trainer = rank->trainer;
-  const uint32_t first = rank->meeting * WEFT_GPT_NORMS_PER_MEETING;
-  for (uint32_t r = 0; r < trainer->options.ranks; r++) {
-    const struct weft_gpt_rank *other = &trainer->ranks[r];
-    for (uint32_t k = 0; k < WEFT_GPT_NORMS_PER_MEETING && first + k < other->own_part_count; k++) {
-      rank->norms[other->own_parts[first + k]] = rank->all[r].norms[k];
-    }
-    rank->stop = rank->stop || rank->all[r].stop;
-  }
-}
-
-static void find_bubble(struct weft_gpt_rank *rank) {
-  const uint32_t count = rank->trainer->options.ranks;
-  int64_t begin = INT64_MAX, end = INT64_MIN;
-  double busy = 0;
-  for (uint32_t r = 0; r < count; r++) {
-    begin = rank->all[r].begin < begin ? rank->all[r].begin : begin;
-    end = rank->all[r].end > end ? rank->all[r].end : end;
-    busy += (double)rank->all[r].busy_ns;
-  }
-  rank->bubble = end > begin ? 1 - busy / ((double)count * (double)(end - begin)) : NAN;
-}
-
-static enum weft_status norms(struct weft_gpt_rank *rank, struct weft_error *error) {
-  if (rank->wait_since == 0) {
-    prepare_meeting(rank);
-  }
-  const enum weft_status status = meet(rank, error);
-  if (status != WEFT_OK) {
-    return status;
-  }
-  take_meeting(rank);
-  if (++rank->meeting < rank->trainer->meetings) {
-    return WEFT_OK;
-  }
-  double square = 0;
-  for (uint32_t part = 0; part < rank->trainer->part_count; part++) {
-    square += rank->norms[part];
-  }
-  rank->norm = sqrt(square);
-  find_bubble(rank);
-  rank->state = WEFT_GPT_RANK_UPDATE;
-  return WEFT_OK;
-}
-
-/* ---- Update ---- */
-
-static void update_part(const struct weft_gpt_rank *rank, uint32_t part,
-                        struct weft_gpt_adamw adamw) {
-  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  const struct weft_gpt_part_state *state = weft_gpt_rank_part(rank->trainer, part);
-  const uint32_t count = weft_gpt_part_parameters(&rank->trainer->config, part, parameters);
-  const float decay = adamw.decay;
-  for (uint32_t k = 0; k < count; k++) {
-    const uint64_t at = parameters[k].offset;
-    adamw.decay = parameters[k].decays ? decay : 0;
-    weft_gpt_adamw_update(&adamw, parameters[k].count, state->gradients + at,
-                          state->parameters + at, state->first_moment + at,
-                          state->second_moment + at);
-  }
-}
-
-static double rate_now(const struct weft_gpt_rank *rank) {
-  const struct weft_gpt_progress *progress = progress_of(rank);
-  return weft_gpt_rate_at(rank->step, progress->rate, progress->rate_min, progress->warmup_steps,
-                          progress->total_steps);
-}
-
-static void report_step(struct weft_gpt_rank *rank) {
-  struct weft_gpt_step_report *report = &rank->report;
-  const struct weft_gpt_progress *progress = progress_of(rank);
-  const int64_t now = clock_ns();
-  report->step = rank->step;
-  report->steps = progress->total_steps;
-  report->gradient_norm = rank->norm;
-  report->seconds = (double)(now - rank->step_begin_ns) * 1e-9;
-  report->tokens_per_s =
-      (double)(progress->batch * progress->config.context) / fmax(report->seconds, 1e-9);
-  report->seconds_so_far = (double)(now - rank->run_begin_ns) * 1e-9;
-  report->bubble = rank->bubble;
-  report->predicted_bubble = weft_gpt_trainer_predict(rank->trainer, rank->program);
-}
-
-static enum weft_status update(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const struct weft_gpt_progress *progress = progress_of(rank);
-  const double rate = rate_now(rank), steps = (double)rank->step + 1;
-  const bool clips = progress->clip > 0 && rank->norm > progress->clip;
-  (void)error;
-  const struct weft_gpt_adamw adamw = {
-      .rate = (float)rate,
-      .beta1 = (float)progress->beta1,
-      .beta2 = (float)progress->beta2,
-      .epsilon = (float)progress->epsilon,
-      .decay = (float)progress->decay,
-      .correction1 = (float)(1 - pow(progress->beta1, steps)),
-      .correction2 = (float)(1 - pow(progress->beta2, steps)),
-      .grad_scale = clips ? (float)(progress->clip / (rank->norm + 1e-6)) : 1};
-  for (uint32_t k = 0; k < rank->own_part_count; k++) {
-    update_part(rank, rank->own_parts[k], adamw);
-  }
-  rank->report.rate = rate;
-  rank->step++;
-  if (rank->has_last) {
-    report_step(rank);
-  }
-  rank->eval_at = 0;
-  rank->eval_sum = 0;
-  rank->state = WEFT_GPT_RANK_EVALUATE;
-  return WEFT_OK;
-}
-
-/* ---- Evaluation, checkpoint ---- */
-
-static bool is_due(uint64_t step, uint64_t every, bool at_the_end) {
-  return (every > 0 && step % every == 0) || at_the_end;
-}
-
-static bool is_over(const struct weft_gpt_rank *rank) {
-  return rank->stop || rank->step >= progress_of(rank)->total_steps;
-}
+/* ---- Evaluation ---- */
 
 static enum weft_status evaluate(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
   const uint32_t batches = options->eval_steps > 0 ? options->eval_steps : 1;
-  const bool due =
-      options->eval_every > 0 && is_due(rank->step, options->eval_every, is_over(rank));
+  const bool due = options->eval_every > 0 &&
+                   (rank->step % options->eval_every == 0 || weft_gpt_rank_is_over(rank));
   if (due && rank->eval_at < batches) {
     rank->state = WEFT_GPT_RANK_EVALUATING;
     return begin_batch(rank, true, rank->eval_at, error);
   }
-  if (due && rank->has_last) {
-    rank->report.validation_loss = rank->eval_sum / batches;
-  }
-  rank->state = WEFT_GPT_RANK_SAVE;
+  rank->part_at = 0;
+  rank->eval_sum /= batches;
+  rank->state = due ? WEFT_GPT_RANK_EVALUATED : WEFT_GPT_RANK_SAVE;
   return WEFT_OK;
 }
 
@@ -336,63 +188,54 @@ static enum weft_status evaluating(struct weft_gpt_rank *rank, struct weft_error
   if (status != WEFT_OK) {
     return status;
   }
-  rank->eval_sum += rank->has_last ? mean_loss(rank) : 0;
+  rank->eval_sum += mean_loss(rank);
   rank->eval_at++;
   rank->state = WEFT_GPT_RANK_EVALUATE;
   return WEFT_OK;
 }
 
-static void tell(struct weft_gpt_rank *rank) {
+/* The rank with the last stage tells its replica's loss; the others 0. */
+static enum weft_status evaluated(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  double sum = 0, loss;
+  if (!rank->told) {
+    weft_gpt_bulletin_begin(&rank->bulletin, sizeof loss);
+    memcpy(rank->bulletin.mine, &rank->eval_sum, sizeof loss);
+    rank->told = true;
+  }
+  const enum weft_status status = weft_gpt_rank_meet(rank, error);
+  if (status != WEFT_OK) {
+    return status;
+  }
+  for (uint32_t r = 0; r < trainer->world_size; r++) {
+    memcpy(&loss, weft_gpt_bulletin_of(&rank->bulletin, r), sizeof loss);
+    sum += loss;
+  }
+  rank->report.validation_loss = sum / trainer->options.replicas;
+  rank->state = WEFT_GPT_RANK_SAVE;
+  return WEFT_OK;
+}
+
+/* Nobody goes on before the checkpoint is there. */
+static enum weft_status committed(struct weft_gpt_rank *rank, struct weft_error *error) {
+  if (!rank->told) {
+    weft_gpt_bulletin_begin(&rank->bulletin, 1);
+    rank->told = true;
+  }
+  const enum weft_status status = weft_gpt_rank_meet(rank, error);
+  if (status == WEFT_OK) {
+    rank->report.checkpointed = true;
+    weft_gpt_rank_tell(rank);
+  }
+  return status;
+}
+
+void weft_gpt_rank_tell(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
-  if (rank->has_last && options->on_step != NULL) {
+  if (weft_gpt_rank_reports(rank) && options->on_step != NULL) {
     options->on_step(options->context, &rank->report);
   }
   rank->state = WEFT_GPT_RANK_NEXT;
-}
-
-static enum weft_status save(struct weft_gpt_rank *rank, struct weft_error *error) {
-  struct weft_gpt_trainer *trainer = rank->trainer;
-  const struct weft_gpt_trainer_options *options = &trainer->options;
-  if (options->checkpoint_dir == NULL ||
-      !is_due(rank->step, options->checkpoint_every, is_over(rank))) {
-    tell(rank);
-    return WEFT_OK;
-  }
-  for (uint32_t k = 0; k < rank->own_part_count; k++) {
-    const uint32_t part = rank->own_parts[k];
-    WEFT_GPT_TRY(weft_gpt_checkpoint_write_part(
-        options->files, options->checkpoint_dir, &trainer->config, rank->step,
-        weft_gpt_rank_part(trainer, part), &trainer->files[part], error));
-  }
-  rank->state = WEFT_GPT_RANK_SAVED;
-  return WEFT_OK;
-}
-
-static enum weft_status saved(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
-  const enum weft_status status = meet(rank, error);
-  if (status != WEFT_OK) {
-    return status;
-  }
-  if (rank->transport->rank == 0) {
-    struct weft_gpt_progress progress = options->progress;
-    progress.step = rank->step;
-    WEFT_GPT_TRY(weft_gpt_checkpoint_commit(options->files, options->checkpoint_dir, &progress,
-                                            rank->trainer->files, options->checkpoint_keep, error));
-  }
-  rank->state = WEFT_GPT_RANK_COMMITTED;
-  return WEFT_OK;
-}
-
-/* Nobody goes on before it is there. */
-static enum weft_status committed(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const enum weft_status status = meet(rank, error);
-  if (status != WEFT_OK) {
-    return status;
-  }
-  rank->report.checkpointed = true;
-  tell(rank);
-  return WEFT_OK;
 }
 
 /* ---- The loop ---- */
@@ -402,14 +245,19 @@ static enum weft_status advance_once(struct weft_gpt_rank *rank, struct weft_err
     case WEFT_GPT_RANK_NEXT: return next(rank, error);
     case WEFT_GPT_RANK_STEP: return step(rank, error);
     case WEFT_GPT_RANK_TIE: return tie(rank, error);
-    case WEFT_GPT_RANK_UNTIE: return untie(rank, error);
-    case WEFT_GPT_RANK_NORMS: return norms(rank, error);
-    case WEFT_GPT_RANK_UPDATE: return update(rank, error);
+    case WEFT_GPT_RANK_NORMS: return weft_gpt_rank_norms(rank, error);
+    case WEFT_GPT_RANK_UPDATE: return weft_gpt_rank_update(rank, error);
+    case WEFT_GPT_RANK_UPDATING: return weft_gpt_rank_updating(rank, error);
     case WEFT_GPT_RANK_EVALUATE: return evaluate(rank, error);
     case WEFT_GPT_RANK_EVALUATING: return evaluating(rank, error);
-    case WEFT_GPT_RANK_SAVE: return save(rank, error);
-    case WEFT_GPT_RANK_SAVED: return saved(rank, error);
+    case WEFT_GPT_RANK_EVALUATED: return evaluated(rank, error);
+    case WEFT_GPT_RANK_SAVE: return weft_gpt_rank_save(rank, error);
+    case WEFT_GPT_RANK_SAVED: return weft_gpt_rank_saved(rank, error);
     case WEFT_GPT_RANK_COMMITTED: return committed(rank, error);
+    case WEFT_GPT_RANK_HASH: return weft_gpt_rank_hash(rank, error);
+    case WEFT_GPT_RANK_HASHED: return weft_gpt_rank_hashed(rank, error);
+    case WEFT_GPT_RANK_MODEL: return weft_gpt_rank_model(rank, error);
+    case WEFT_GPT_RANK_EVENTS: return weft_gpt_rank_events(rank, error);
     case WEFT_GPT_RANK_DONE: break;
   }
   return WEFT_OK;
@@ -439,7 +287,7 @@ enum weft_status weft_gpt_rank_wait(struct weft_gpt_rank *rank, struct weft_erro
   if (!rank->waits) {
     return weft_pipeline_wait(rank->pipeline, error);
   }
-  const int64_t limit = rank->trainer->options.stall_limit;
+  const int64_t limit = stall_limit(rank);
   return rank->transport->ops->wait(rank->transport,
                                     limit > 0 ? rank->wait_since + limit : WEFT_TIME_NEVER, error);
 }

@@ -1,14 +1,23 @@
-/* One rank of the trainer, as a step function: what it does next, and what ranks
- * share. For trainer*.c alone. */
+/* One rank of the trainer, as a step function: what it does next. Ranks of one process
+ * have this table of the world in common, which nobody writes while they run; all else
+ * they tell each other. For trainer*.c alone.
+ *
+ *   trainer.c          the world, ranks made and driven
+ *   trainer_outcome.c  what came of it
+ *   trainer_plan.c     programs, the split, who has which stages and parts
+ *   trainer_rank.c     the loop: batches, steps, evaluation
+ *   trainer_update.c   what is told after a step; norms, AdamW
+ *   trainer_gather.c   shards made whole: checkpoints, the hash, the model; events
+ *   trainer_profile.c  times and costs */
 #ifndef GPT_TRAINER_RANK_H
 #define GPT_TRAINER_RANK_H
 
 #include <weft/net.h>
 
+#include "gpt/bulletin.h"
 #include "gpt/trainer.h"
 
-/* Means of what a stage's actions took. Written by its rank after each step; read by
- * the rank with the last stage before the next one ends anywhere, which needs it. */
+/* Of the actions of a stage. */
 struct weft_gpt_stage_times {
   double total_ns[WEFT_OP_COUNT];
   uint64_t count[WEFT_OP_COUNT];
@@ -16,90 +25,179 @@ struct weft_gpt_stage_times {
   uint64_t transfer_count;
 };
 
+/* Means, as ranks tell them; NAN: none yet. */
+struct weft_gpt_stage_means {
+  float f, b, i, w, transfer; /* ms */
+};
+
 enum weft_gpt_rank_state {
-  WEFT_GPT_RANK_NEXT,  /* begin a step, or end */
-  WEFT_GPT_RANK_STEP,  /* the pipeline's */
-  WEFT_GPT_RANK_TIE,   /* tied weights: all gradients are complete */
-  WEFT_GPT_RANK_UNTIE, /* ... and have been read by the other side */
-  WEFT_GPT_RANK_NORMS, /* exchange norms, a few parts at a time */
-  WEFT_GPT_RANK_UPDATE,
+  WEFT_GPT_RANK_NEXT,     /* begin a step, or end */
+  WEFT_GPT_RANK_STEP,     /* the pipeline's */
+  WEFT_GPT_RANK_TIE,      /* tied weights: sum their gradients */
+  WEFT_GPT_RANK_NORMS,    /* told, with what else is of the step */
+  WEFT_GPT_RANK_UPDATE,   /* then sharded updates are gathered: */
+  WEFT_GPT_RANK_UPDATING, /* ... */
   WEFT_GPT_RANK_EVALUATE, /* begin an evaluation batch, or go on */
   WEFT_GPT_RANK_EVALUATING,
-  WEFT_GPT_RANK_SAVE,  /* write own parts */
-  WEFT_GPT_RANK_SAVED, /* all have */
-  WEFT_GPT_RANK_COMMITTED,
+  WEFT_GPT_RANK_EVALUATED, /* told */
+  WEFT_GPT_RANK_SAVE,      /* write own parts */
+  WEFT_GPT_RANK_SAVED,     /* told */
+  WEFT_GPT_RANK_COMMITTED, /* by rank 0 */
+  WEFT_GPT_RANK_HASH,      /* own parts, at the end */
+  WEFT_GPT_RANK_HASHED,    /* told */
+  WEFT_GPT_RANK_MODEL,     /* gathered, if asked for */
+  WEFT_GPT_RANK_EVENTS,    /* likewise */
   WEFT_GPT_RANK_DONE
 };
 
-/* What ranks tell each other at a meeting. */
-enum { WEFT_GPT_NORMS_PER_MEETING = 10 };
-struct weft_gpt_meeting {
-  double norms[WEFT_GPT_NORMS_PER_MEETING];
-  int64_t busy_ns, begin, end; /* of the step */
-  uint64_t stop;
+/* What a rank has, of parts or stages; the same table on all ranks. */
+struct weft_gpt_ownership {
+  uint32_t *list;  /* rank after rank, ascending */
+  uint32_t *begin; /* [pipeline ranks + 1] */
+  uint32_t most;   /* of one rank */
+};
+
+/* A part being made whole from its replicas' slices, and told to other ranks. */
+enum { WEFT_GPT_GATHERED_MAX = 3 };
+struct weft_gpt_gathering {
+  struct weft_gpt_part_state whole;      /* in place where it is whole, else in buffers */
+  float *buffers[WEFT_GPT_GATHERED_MAX]; /* as long as the largest part; NULL: not needed yet */
+  struct weft_collective collectives[WEFT_GPT_GATHERED_MAX];
+  uint32_t count, done;
+  bool started;
+  struct weft_collective spread; /* of the whole group */
+  bool spreads;
 };
 
 struct weft_gpt_rank {
   struct weft_gpt_trainer *trainer;
   struct weft_transport *transport;
   struct weft_pipeline *pipeline;
+  uint32_t replica, row;
   enum weft_gpt_rank_state state;
-  uint64_t step;       /* done */
-  uint32_t *own_parts; /* ascending */
-  uint32_t own_part_count;
+  uint64_t step; /* done */
+  const uint32_t *own_parts, *own_stages;
+  uint32_t own_part_count, own_stage_count;
   bool has_first, has_last;
 
+  struct weft_gpt_stage_context context;
+  struct weft_gpt_rank_memory memory;
+  struct weft_gpt_tie tie;
+  struct weft_group *group;       /* of the replicas of its row; NULL: there is one */
+  struct weft_group *tie_group;   /* of the ranks with the first and the last stage */
+  struct weft_group *whole_group; /* of the first replica; NULL in the others, and if not needed */
+  struct weft_gpt_stage **stages; /* [stage_count]; NULL: another rank's */
+  struct weft_stage **bases;
+
   uint8_t *inputs, *targets; /* [batch][context] */
-  struct weft_gpt_meeting mine;
-  struct weft_gpt_meeting *all; /* [rank_count] */
-  uint32_t meeting;             /* of this step */
-  double *norms;                /* [part_count] squares */
-  float *tied_sum;              /* [V, C] where a tied weight is */
-  int64_t wait_since;           /* in an exchange */
-  bool waits;                   /* the transport must be waited for, not the pipeline */
+  struct weft_gpt_bulletin bulletin;
+  bool told;          /* this time's `mine` is written */
+  int64_t wait_since; /* for other ranks, outside the pipeline */
+  bool waits;         /* ... so the transport must be waited for, not the pipeline */
   bool stop;
-  int64_t busy_ns, first_begin, last_end; /* of the step, over all ranks where it says */
-  double bubble, norm;
+
+  /* Of the last step, over all ranks. */
+  double *squares; /* [part_count] of gradients */
+  double loss, bubble, norm;
+  struct weft_gpt_stage_means *means; /* [stage_count] */
+  /* Of this rank. */
+  int64_t busy_ns, first_begin, last_end;
+  struct weft_gpt_stage_times *times; /* [stage_count] */
   uint32_t eval_at;
   double eval_sum;
+
+  struct weft_gpt_gathering gathering;
+  uint32_t part_at;                 /* of own parts, or of all */
+  struct weft_gpt_part_file *files; /* [part_count] */
+  uint64_t *hashes;                 /* [part_count] */
+  bool is_hashed, is_modelled;
+  struct weft_gpt_part_state *model; /* [part_count] of rank 0, if asked for */
+
   const struct weft_program *program; /* of the last training step, and its events */
-  struct weft_event *events;
-  uint64_t event_room, event_count;
-  struct weft_gpt_step_report report;  /* with the last stage */
+  struct weft_event *events;          /* [event_room] */
+  struct weft_event *all_events;      /* [ranks][event_room]; NULL: not asked for */
+  uint64_t event_count, all_event_count;
+  struct weft_gpt_step_report report;  /* of rank 0 */
   int64_t step_begin_ns, run_begin_ns; /* of the clock */
 };
 
 struct weft_gpt_trainer {
-  struct weft_gpt_trainer_options options;
+  struct weft_gpt_trainer_options options; /* with all defaults filled in */
   const struct weft_allocator *allocator;
   struct weft_gpt_config config;
-  uint32_t part_count, stage_count, meetings;
-  uint32_t *first_parts;          /* [stage_count + 1] */
-  uint32_t *rank_of;              /* [stage_count] */
-  struct weft_gpt_stage **stages; /* [stage_count] */
-  struct weft_stage **bases;
+  uint32_t world_size, part_count, stage_count;
+  uint64_t sequences_max;  /* of a microbatch */
+  uint64_t configuration;  /* hash of all that ranks must agree on */
+  uint64_t event_room;     /* of the longest row */
+  uint64_t floats_largest; /* of a part, padded */
+  uint32_t *first_parts;   /* [stage_count + 1] */
+  uint32_t *rank_of;       /* [stage_count] row */
+  struct weft_gpt_ownership parts, stages;
   struct weft_boundary *boundaries;
-  struct weft_gpt_stage_times *times; /* [stage_count] */
-  struct weft_gpt_part_file *files;   /* [part_count], written by their ranks */
   struct weft_threads *threads;
   struct weft_loopback *loopback;
-  struct weft_gpt_rank *ranks;
-  double loss; /* of the last step */
+  uint32_t first_local, local_count; /* ranks of the world that are here */
+  struct weft_gpt_rank *ranks;       /* [local_count] */
 };
+
+/* The rank of the world; NULL: not in this process. */
+struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trainer,
+                                             uint32_t world_rank);
+
+/* ---- trainer_plan.c ---- */
+
+enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, bool training,
+                                       struct weft_program **out, struct weft_error *error);
+/* Stages, split, ownership, and what else follows from the options. */
+enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
+                                          struct weft_error *error);
+void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer);
+
+/* ---- trainer_rank.c ---- */
 
 /* Goes on as far as it can: WEFT_OK when training is over, WEFT_IN_PROGRESS when it has
  * to wait (weft_gpt_rank_wait), or an error that is the same on all ranks. */
 enum weft_status weft_gpt_rank_advance(struct weft_gpt_rank *rank, struct weft_error *error);
 enum weft_status weft_gpt_rank_wait(struct weft_gpt_rank *rank, struct weft_error *error);
 
-struct weft_gpt_part_state *weft_gpt_rank_part(const struct weft_gpt_trainer *trainer,
-                                               uint32_t part);
+/* All ranks tell each other what is in the bulletin. */
+enum weft_status weft_gpt_rank_meet(struct weft_gpt_rank *rank, struct weft_error *error);
+/* WEFT_IN_PROGRESS, to be called where other ranks are waited for outside the pipeline; or
+ * WEFT_ERR_STALLED when that has taken too long. */
+enum weft_status weft_gpt_rank_await(struct weft_gpt_rank *rank, struct weft_error *error);
+/* Reports the step, and goes on to the next. */
+void weft_gpt_rank_tell(struct weft_gpt_rank *rank);
+bool weft_gpt_rank_is_over(const struct weft_gpt_rank *rank);
+static inline bool weft_gpt_rank_reports(const struct weft_gpt_rank *rank) {
+  return rank->transport->rank == 0;
+}
 
-/* Adds the last step's events to the stages' times (trainer_profile.c). */
+/* A part that is on this rank. */
+struct weft_gpt_stage *weft_gpt_rank_stage(const struct weft_gpt_rank *rank, uint32_t part,
+                                           uint32_t *k);
+
+/* ---- States, one function each ---- */
+
+enum weft_status weft_gpt_rank_norms(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_update(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_updating(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_save(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_saved(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_hash(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_hashed(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_model(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_events(struct weft_gpt_rank *rank, struct weft_error *error);
+
+/* Bytes that ranks tell at most. */
+uint64_t weft_gpt_rank_bulletin_bytes(const struct weft_gpt_trainer *trainer);
+
+/* ---- trainer_profile.c ---- */
+
+/* Adds the last step's events to the stages' times. */
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank);
-/* Bubble ratio that the simulator predicts for the program from the times so far; NAN
- * if it cannot. */
-double weft_gpt_trainer_predict(const struct weft_gpt_trainer *trainer,
-                                const struct weft_program *program);
+struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank, uint32_t stage);
+/* Bubble ratio that the simulator predicts for the program from the means so far; NAN if
+ * it cannot. */
+double weft_gpt_rank_predict(const struct weft_gpt_rank *rank);
 
 #endif
