@@ -26,7 +26,7 @@ static struct weft_failure blame(struct boards *boards, uint32_t reporter) {
   struct weft_failure now = {.rank = 77}, later = {.rank = 78};
   struct weft_hang hang;
   struct weft_error error;
-  weft_hang_blame_now(&boards->transport, NULL, WEFT_COMM_POSTED, reporter, &now);
+  weft_hang_blame_now(&boards->transport, NULL, 0, WEFT_COMM_POSTED, reporter, &now);
   assert_int_equal(weft_hang_take(NULL, &boards->transport, &hang, &error), WEFT_OK);
   weft_hang_blame(&hang, reporter, &later);
   weft_hang_finish(&hang);
@@ -478,6 +478,26 @@ static void test_explained_nothing(void **state) {
 }
 
 /* Any board can be dumped and read back, whatever it holds. */
+static void come_late(struct weft_transport *transport, int64_t until) {
+  struct boards *boards = (struct boards *)(void *)transport;
+  assert_int_equal(until, boards->now + SECOND / 2);
+  board_set(boards, 1, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(1));
+}
+
+/* Boards that are copies are asked for before they are dumped. */
+static void test_boards_are_refreshed(void **state) {
+  (void)state;
+  struct boards boards;
+  struct weft_text text = {0};
+  struct weft_error error;
+  boards_init(&boards, 2, "mpi");
+  boards.ops.refresh_boards = come_late;
+  assert_int_equal(weft_hang_dump(&boards.transport, &text, &error), WEFT_OK);
+  assert_non_null(strstr(text.data, "1F6"));
+  weft_text_finish(&text);
+  boards_finish(&boards);
+}
+
 static void test_nonsense_dumped(void **state) {
   (void)state;
   struct boards boards;
@@ -692,6 +712,7 @@ int main(void) {
       cmocka_unit_test(test_explained_chain),
       cmocka_unit_test(test_explained_circle),
       cmocka_unit_test(test_explained_nothing),
+      cmocka_unit_test(test_boards_are_refreshed),
       cmocka_unit_test(test_nonsense_dumped),
       cmocka_unit_test(test_many_ranks_explained),
       cmocka_unit_test(test_malformed),

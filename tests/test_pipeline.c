@@ -25,14 +25,27 @@ struct probe {
   uint32_t fail_at;   /* the n-th forward fails, from 1 */
   bool never_returns; /* its forward is in progress for ever */
   uint64_t input_bytes, grad_tensors;
+  uint32_t touched, poked; /* calls, and pokes that came to the transport */
 };
 
 static struct probe *probe_of(struct weft_stage *stage) { return (struct probe *)stage; }
+
+/* Counted by a transport that is looked at (test_pokes). */
+static uint32_t progress_calls;
+
+/* Every function may poke. */
+static void poke(struct probe *probe, const struct weft_stage_call *call) {
+  const uint32_t before = progress_calls;
+  call->poke(call->poke_context);
+  probe->touched++;
+  probe->poked += progress_calls - before;
+}
 
 static enum weft_status probe_forward(struct weft_stage *stage, struct weft_stage_call *call,
                                       struct weft_error *error) {
   struct probe *probe = probe_of(stage);
   probe->calls[WEFT_OP_F]++;
+  poke(probe, call);
   if (probe->fail_at > 0 && probe->calls[WEFT_OP_F] == probe->fail_at) {
     snprintf(error->message, sizeof error->message, "out of paper");
     error->hint[0] = '\0';
@@ -49,6 +62,7 @@ static enum weft_status probe_forward(struct weft_stage *stage, struct weft_stag
 static enum weft_status probe_gradient(struct probe *probe, enum weft_op op,
                                        const struct weft_stage_call *call) {
   probe->calls[op]++;
+  poke(probe, call);
   probe->last_backwards += call->last_backward;
   probe->grad_tensors += call->output_grads->count;
   return WEFT_OK;
@@ -76,6 +90,7 @@ static enum weft_status probe_loss(struct weft_stage *stage, struct weft_stage_c
                                    struct weft_error *error) {
   (void)error;
   probe_of(stage)->losses++;
+  poke(probe_of(stage), call);
   *call->loss += call->microbatch;
   return WEFT_OK;
 }
@@ -85,22 +100,23 @@ static enum weft_status probe_scale(struct weft_stage *stage, struct weft_stage_
   (void)error;
   assert_true(call->grad_scale == 1.0 / call->microbatch_count);
   probe_of(stage)->scaled++;
+  poke(probe_of(stage), call);
   return WEFT_OK;
 }
 
 static enum weft_status probe_zero(struct weft_stage *stage, struct weft_stage_call *call,
                                    struct weft_error *error) {
-  (void)call;
   (void)error;
   probe_of(stage)->zeroed++;
+  poke(probe_of(stage), call);
   return WEFT_OK;
 }
 
 static enum weft_status probe_shard(struct weft_stage *stage, struct weft_stage_call *call,
                                     struct weft_error *error) {
   (void)error;
-  (void)call;
   probe_of(stage)->calls[WEFT_OP_UNSHARD]++;
+  poke(probe_of(stage), call);
   return WEFT_OK;
 }
 
@@ -170,6 +186,34 @@ static void use_program(struct bench *bench, const char *csv) {
   bench->fixed = (struct weft_fixed_plan){.program = program};
   bench->options.plan = weft_plan_fixed;
   bench->options.plan_context = &bench->fixed;
+}
+
+/* Loopback endpoints that are looked at, and that need be poked and asked. */
+static const struct weft_transport_ops *loopback_ops;
+static uint32_t refreshes;
+
+static enum weft_status count_progress(struct weft_transport *transport, struct weft_error *error) {
+  progress_calls++;
+  return loopback_ops->progress(transport, error);
+}
+
+static void count_refresh(struct weft_transport *transport, int64_t until) {
+  assert_int_equal(until, loopback_ops->now(transport) + 500000000);
+  refreshes++;
+}
+
+static enum weft_status create_watched(struct bench *bench, uint32_t p) {
+  static struct weft_transport_ops ops;
+  pipelines_open(&bench->pipelines, NULL, &(struct weft_loopback_options){.rank_count = p});
+  loopback_ops = bench->pipelines.transports[0]->ops;
+  ops = *loopback_ops;
+  ops.moves_alone = false;
+  ops.progress = count_progress;
+  ops.refresh_boards = count_refresh;
+  for (uint32_t r = 0; r < p; r++) {
+    bench->pipelines.transports[r]->ops = &ops;
+  }
+  return pipelines_create(&bench->pipelines, NULL, &bench->options, &bench->error);
 }
 
 static enum weft_status create(struct bench *bench, uint32_t p) {
@@ -257,7 +301,11 @@ static void test_what_a_pipeline_needs(void **state) {
   finish(&bench);
   use_schedule(&bench, "1F1B", 2, 1, 4);
   assert_int_equal(create(&bench, 3), WEFT_ERR_USAGE);
-  expect_message(&bench, "the program has 2 ranks, and the transport 3");
+  expect_message(&bench, "the program has 2 ranks, from rank 0 on, and rank 2 has no row of it");
+  finish(&bench);
+  use_schedule(&bench, "1F1B", 2, 1, 4);
+  assert_int_equal(create(&bench, 1), WEFT_ERR_USAGE);
+  expect_message(&bench, "the program has 2 ranks, from rank 0 on, and the transport 1");
   finish(&bench);
   use_schedule(&bench, "1F1B", 2, 1, 0);
   assert_int_equal(create(&bench, 2), WEFT_ERR_USAGE);
@@ -602,6 +650,47 @@ static void test_a_failing_stage(void **state) {
   finish(&bench);
 }
 
+static enum weft_status poke_and_go_on(void *context, const struct weft_custom_call *call,
+                                       struct weft_error *error) {
+  poke(context, call->calls[0]);
+  return call->stages[0]->ops->backward(call->stages[0], call->calls[0], error);
+}
+
+/* From every function, each poke is one progress(); none on a transport that moves alone. */
+static void test_pokes(void **state) {
+  (void)state;
+  for (int watched = 0; watched < 2; watched++) {
+    struct bench bench;
+    struct probe custom = {.touched = 0};
+    use_schedule(&bench, "1F1B", 2, 1, 4);
+    expect_ok(&bench, watched == 1 ? create_watched(&bench, 2) : create(&bench, 2));
+    expect_ok(&bench, weft_pipeline_set_function(bench.pipelines.items[0], WEFT_OP_B,
+                                                 poke_and_go_on, &custom, &bench.error));
+    expect_ok(&bench, step(&bench, 4));
+    for (uint32_t s = 0; s < 2; s++) {
+      const struct probe *probe = &bench.probes[s];
+      assert_in_range(probe->touched, 8, 100);
+      assert_int_equal(probe->poked, watched == 1 ? probe->touched : 0);
+    }
+    assert_int_equal(custom.touched, 4);
+    assert_int_equal(custom.poked, watched == 1 ? 4 : 0);
+    finish(&bench);
+  }
+}
+
+/* Before somebody is blamed. */
+static void test_boards_are_refreshed(void **state) {
+  (void)state;
+  struct bench bench;
+  use_schedule(&bench, "1F1B", 2, 1, 4);
+  bench.probes[1].never_returns = true;
+  refreshes = 0;
+  expect_ok(&bench, create_watched(&bench, 2));
+  assert_int_equal(step(&bench, 4), WEFT_ERR_STALLED);
+  assert_int_equal(refreshes, 1);
+  finish(&bench);
+}
+
 static void test_a_stage_that_never_returns(void **state) {
   (void)state;
   struct bench bench;
@@ -679,6 +768,8 @@ int main(void) {
       cmocka_unit_test(test_hand_written_programs),
       cmocka_unit_test(test_a_failing_stage),
       cmocka_unit_test(test_a_stage_that_never_returns),
+      cmocka_unit_test(test_pokes),
+      cmocka_unit_test(test_boards_are_refreshed),
       cmocka_unit_test(test_the_odd_rank_is_named),
       cmocka_unit_test(test_interruption),
   };

@@ -516,6 +516,27 @@ static void real_time(void **state) {
   }
 }
 
+static void count_poke(void *context) { (*(uint32_t *)context)++; }
+
+/* While it takes its time it pokes, where poking matters; it is as long as ever. */
+static void pokes(void **state) {
+  (void)state;
+  static const enum weft_cost_mode modes[] = {WEFT_COST_SLEEP, WEFT_COST_SPIN};
+  for (unsigned k = 0; k < 2; k++) {
+    const int64_t time = 2000 * 1000;
+    struct weft_cost_stage cost;
+    struct weft_error error;
+    uint32_t pokes = 0;
+    struct weft_stage_call call = {.poke = count_poke, .poke_context = &pokes};
+    weft_cost_stage_init(&cost, modes[k]);
+    cost.times[WEFT_OP_F] = time;
+    const int64_t begin = clock_ns();
+    assert_int_equal(cost.stage.ops->forward(&cost.stage, &call, &error), WEFT_OK);
+    assert_true(clock_ns() - begin >= time);
+    assert_true(pokes >= 2); /* at its beginning and at its end, if the machine lets it no more */
+  }
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(gradients_are_differences),
@@ -530,6 +551,7 @@ int main(void) {
       cmocka_unit_test(absurd_widths_are_refused),
       cmocka_unit_test(virtual_time_per_op),
       cmocka_unit_test(real_time),
+      cmocka_unit_test(pokes),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

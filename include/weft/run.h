@@ -73,7 +73,7 @@ struct weft_stage_call {
   /* To be called now and then by a function that computes for long: messages move on
    * meanwhile, on transports that have nobody else to see to them. Never NULL. */
   void (*poke)(void *context);
-  void *poke_context;
+  void *poke_context; /* NULL: the transport moves alone, and poke does nothing */
 };
 
 /* A kind of stage. Every function gets the same arguments and answers WEFT_OK,

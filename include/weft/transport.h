@@ -179,6 +179,8 @@ struct weft_transport;
 
 struct weft_transport_ops {
   const char *name;
+  bool moves_alone; /* messages move on while a rank computes, without progress(): stages need not
+                       poke */
 
   /* NULL is fine. After all ranks have stopped calling. */
   void (*destroy)(struct weft_transport *transport);

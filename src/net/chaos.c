@@ -325,6 +325,7 @@ enum weft_status weft_chaos_create(const struct weft_allocator *allocator,
   chaos->ops.group = inner->ops->group != NULL ? chaos_group : NULL;
   chaos->ops.refresh_boards = inner->ops->refresh_boards != NULL ? chaos_refresh_boards : NULL;
   chaos->ops.name = chaos->name;
+  chaos->ops.moves_alone = inner->ops->moves_alone;
   chaos->base = (struct weft_transport){
       .ops = &chaos->ops, .rank = inner->rank, .rank_count = inner->rank_count};
   chaos->allocator = allocator;

@@ -461,6 +461,7 @@ static void loopback_destroy(struct weft_transport *transport) { (void)transport
 
 static const struct weft_transport_ops loopback_ops = {
     .name = "loopback",
+    .moves_alone = true,
     .destroy = loopback_destroy,
     .open = loopback_open,
     .send = loopback_send,

@@ -32,8 +32,9 @@ static void show_phase(struct weft_executor *executor, enum weft_rank_phase phas
 
 static enum weft_status fail_stalled(struct weft_executor *executor, struct weft_error *error) {
   struct weft_failure failure;
-  weft_hang_blame_now(executor->transport, executor->row->program, executor->options->comm,
-                      executor->transport->rank, &failure);
+  weft_hang_refresh(executor->transport);
+  weft_hang_blame_now(executor->transport, executor->row->program, executor->options->first_rank,
+                      executor->options->comm, executor->transport->rank, &failure);
   executor->transport->ops->fail(executor->transport, &failure);
   if (error != NULL) {
     *error = failure.error;
@@ -94,6 +95,8 @@ void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stag
   call->grad_scale = 1.0 / (double)executor->row->program->microbatch_count;
   call->now = executor->now;
   call->ready_at = 0;
+  call->poke = executor->poke;
+  call->poke_context = executor->poke_context;
 }
 
 void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, uint64_t step) {

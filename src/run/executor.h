@@ -11,6 +11,7 @@
 #define RUN_EXECUTOR_H
 
 #include <weft/run.h>
+#include <weft/spec.h>
 
 #include "ir/action.h"
 #include "run/board.h"
@@ -74,13 +75,15 @@ struct weft_executor {
   struct weft_transport *transport;
   const struct weft_pipeline_options *options;
   struct weft_rank_board *board;
+  void (*poke)(void *context); /* for the stages' calls; its context is the transport, */
+  void *poke_context;          /* or NULL: nobody need poke */
   struct weft_custom custom[WEFT_OP_COUNT];
 
   struct weft_stage_run *stages; /* [own_count] */
   uint32_t own_count;
   struct weft_stage_run **of_stage; /* [stage_count]; NULL: another rank's */
   uint32_t stage_count;
-  uint32_t *rank_of; /* [stage_count] */
+  uint32_t *rank_of; /* [stage_count]: row of the program */
 
   struct weft_part *parts; /* [parts_capacity] */
   uint32_t parts_capacity;
@@ -146,6 +149,18 @@ enum weft_status weft_executor_advance(struct weft_executor *executor, struct we
 
 static inline bool weft_executor_reads_time(const struct weft_executor *executor) {
   return executor->row->times != NULL;
+}
+
+/* The transport's rank that runs a stage; UINT32_MAX: none does. */
+static inline uint32_t weft_executor_rank_of(const struct weft_executor *executor, uint32_t stage) {
+  const uint32_t row = executor->rank_of[stage];
+  return row != WEFT_RANK_NONE ? executor->options->first_rank + row : UINT32_MAX;
+}
+
+/* The transport's channel for what a stage sends. */
+static inline uint32_t weft_executor_channel(const struct weft_executor *executor, uint32_t sender,
+                                             enum weft_message_kind kind) {
+  return executor->options->first_channel + 2 * sender + (uint32_t)kind;
 }
 
 static inline void weft_executor_note_time(struct weft_executor *executor, uint32_t record,

@@ -49,8 +49,8 @@ static void link_stage(struct weft_executor *executor, struct weft_stage_run *st
   stage->wants_backward = stage->is_last || needs_gradients(boundary_behind(options, s));
   stage->below = stage->is_first ? NULL : executor->of_stage[s - 1];
   stage->above = stage->is_last ? NULL : executor->of_stage[s + 1];
-  stage->below_rank = stage->is_first ? UINT32_MAX : executor->rank_of[s - 1];
-  stage->above_rank = stage->is_last ? UINT32_MAX : executor->rank_of[s + 1];
+  stage->below_rank = stage->is_first ? UINT32_MAX : weft_executor_rank_of(executor, s - 1);
+  stage->above_rank = stage->is_last ? UINT32_MAX : weft_executor_rank_of(executor, s + 1);
 }
 
 enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
@@ -97,11 +97,11 @@ struct ends {
   uint32_t count;
 };
 
-static void add_end(struct ends *ends, uint32_t sender, enum weft_message_kind kind, uint32_t peer,
-                    bool sends, const struct weft_pool *pool, uint32_t buffers) {
+static void add_end(struct ends *ends, uint32_t channel, uint32_t peer, bool sends,
+                    const struct weft_pool *pool, uint32_t buffers) {
   if (pool != NULL) {
     ends->items[ends->count++] =
-        (struct weft_channel_end){.channel = 2 * sender + (uint32_t)kind,
+        (struct weft_channel_end){.channel = channel,
                                   .peer = peer,
                                   .sends = sends,
                                   .depth = buffers > DEPTH_MIN ? buffers : DEPTH_MIN,
@@ -109,19 +109,20 @@ static void add_end(struct ends *ends, uint32_t sender, enum weft_message_kind k
   }
 }
 
-static void add_ends(struct ends *ends, const struct weft_stage_run *stage,
-                     const struct weft_row_stage *needs) {
+static void add_ends(const struct weft_executor *executor, struct ends *ends,
+                     const struct weft_stage_run *stage, const struct weft_row_stage *needs) {
   const uint32_t s = stage->stage;
   if (!stage->is_last && stage->above == NULL) {
-    add_end(ends, s, WEFT_MESSAGE_ACTIVATION, stage->above_rank, true, stage->out, needs->outputs);
-    add_end(ends, s + 1, WEFT_MESSAGE_GRADIENT, stage->above_rank, false, stage->grad_in,
-            needs->grads_in);
+    add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_ACTIVATION), stage->above_rank,
+            true, stage->out, needs->outputs);
+    add_end(ends, weft_executor_channel(executor, s + 1, WEFT_MESSAGE_GRADIENT), stage->above_rank,
+            false, stage->grad_in, needs->grads_in);
   }
   if (!stage->is_first && stage->below == NULL) {
-    add_end(ends, s - 1, WEFT_MESSAGE_ACTIVATION, stage->below_rank, false, stage->in,
-            needs->inputs);
-    add_end(ends, s, WEFT_MESSAGE_GRADIENT, stage->below_rank, true, stage->grad_out,
-            needs->grads_out);
+    add_end(ends, weft_executor_channel(executor, s - 1, WEFT_MESSAGE_ACTIVATION),
+            stage->below_rank, false, stage->in, needs->inputs);
+    add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_GRADIENT), stage->below_rank,
+            true, stage->grad_out, needs->grads_out);
   }
 }
 
@@ -135,7 +136,7 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_stage_run *stage = &executor->stages[k];
-    add_ends(&ends, stage, &row->stages[stage->stage]);
+    add_ends(executor, &ends, stage, &row->stages[stage->stage]);
   }
   const enum weft_status status =
       executor->transport->ops->open(executor->transport, ends.items, ends.count, error);
@@ -178,15 +179,27 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
   return WEFT_OK;
 }
 
+/* An error comes again: the executor sees it when the stage has returned. */
+static void poke(void *context) {
+  struct weft_transport *transport = context;
+  struct weft_error error;
+  (void)transport->ops->progress(transport, &error);
+}
+
+static void poke_nobody(void *context) { (void)context; }
+
 enum weft_status weft_executor_init(struct weft_executor *executor,
                                     const struct weft_allocator *allocator,
                                     struct weft_transport *transport,
                                     const struct weft_pipeline_options *options,
                                     const struct weft_row *first, struct weft_error *error) {
-  *executor = (struct weft_executor){.allocator = allocator,
-                                     .transport = transport,
-                                     .options = options,
-                                     .board = transport->ops->board(transport, transport->rank)};
+  *executor =
+      (struct weft_executor){.allocator = allocator,
+                             .transport = transport,
+                             .options = options,
+                             .board = transport->ops->board(transport, transport->rank),
+                             .poke = transport->ops->moves_alone ? poke_nobody : poke,
+                             .poke_context = transport->ops->moves_alone ? NULL : transport};
   if (!allocate_stages(executor, first)) {
     return weft_fail_memory(error, first->program->stage_count * sizeof *executor->stages);
   }

@@ -176,8 +176,8 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
   write_header(executor, buffer, action, forward ? stage->sent_forward : stage->sent_backward);
-  const uint32_t channel =
-      2u * action->stage + (forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT);
+  const uint32_t channel = weft_executor_channel(
+      executor, action->stage, forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT);
   const enum weft_status status =
       executor->transport->ops->send(executor->transport, channel, &buffer->message, error);
   if (status == WEFT_IN_PROGRESS) {
@@ -228,8 +228,9 @@ static enum weft_status post(struct weft_executor *executor, struct weft_stage_r
                              struct weft_buffer **posted, struct weft_error *error) {
   const bool forward = action->op == WEFT_OP_RECV_F;
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
-  const uint32_t channel = forward ? 2u * (action->stage - 1u) + WEFT_MESSAGE_ACTIVATION
-                                   : 2u * (action->stage + 1u) + WEFT_MESSAGE_GRADIENT;
+  const uint32_t channel =
+      forward ? weft_executor_channel(executor, action->stage - 1u, WEFT_MESSAGE_ACTIVATION)
+              : weft_executor_channel(executor, action->stage + 1u, WEFT_MESSAGE_GRADIENT);
   struct weft_buffer *buffer;
   const enum weft_status taken = weft_executor_take(executor, pool, peer, &buffer, error);
   if (taken != WEFT_OK) {

@@ -10,6 +10,8 @@
 #include "run/hang_board.h"
 #include "run/hang_words.h"
 
+enum { REFRESH_NS = 500 * 1000 * 1000 };
+
 bool weft_hang_is_real_time(const struct weft_transport *transport) {
   return strstr(transport->ops->name, "loopback") == NULL;
 }
@@ -51,6 +53,13 @@ static void take_rank(const struct weft_rank_board *board, struct weft_hang_rank
                                   .wants = stand.wants,
                                   .since = stand.since};
   take_recent(board, rank);
+}
+
+void weft_hang_refresh(struct weft_transport *transport) {
+  const struct weft_transport_ops *ops = transport->ops;
+  if (ops->refresh_boards != NULL) {
+    ops->refresh_boards(transport, ops->now(transport) + REFRESH_NS);
+  }
 }
 
 enum weft_status weft_hang_take(const struct weft_allocator *allocator,

@@ -27,6 +27,9 @@ struct weft_hang {
   struct weft_failure failure;
 };
 
+/* Brings boards that are copies up to date; waits half a second for it at most. */
+void weft_hang_refresh(struct weft_transport *transport);
+
 /* Reads all boards now. */
 enum weft_status weft_hang_take(const struct weft_allocator *allocator,
                                 struct weft_transport *transport, struct weft_hang *hang,
@@ -42,10 +45,12 @@ void weft_hang_finish(struct weft_hang *hang);
 void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter, struct weft_failure *failure);
 
 /* The same straight from the boards, without a copy: for a rank whose patience
- * has run out, which must not allocate. With the program that the ranks run
- * (NULL: not known) a rank that waits for what has been done is found too: it is
- * slow, or its network is. Linear in the program then. */
+ * has run out, which must not allocate. With the
+ * program that the ranks run (NULL: not known) a rank that waits for what has been done
+ * is found too: it is slow, or its network is. Linear in the program then. Row r of it
+ * runs on rank first_rank + r; other replicas of the pipeline follow and go before. */
 void weft_hang_blame_now(struct weft_transport *transport, const struct weft_program *program,
-                         enum weft_run_comm comm, uint32_t reporter, struct weft_failure *failure);
+                         uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
+                         struct weft_failure *failure);
 
 #endif

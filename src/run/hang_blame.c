@@ -25,6 +25,7 @@ struct view {
   const struct weft_hang *hang;
   struct weft_transport *transport;
   const struct weft_program *program; /* NULL: not known */
+  uint32_t first_rank;                /* of a replica of it */
   enum weft_run_comm comm;
   uint32_t rank_count;
   int64_t now;
@@ -65,12 +66,18 @@ static uint32_t find_absent(struct view *view, uint64_t step) {
   return view->absent;
 }
 
+/* The row of the program that a rank runs: replicas stand side by side. */
+static uint32_t row_of(const struct view *view, uint32_t rank) {
+  const uint32_t rows = view->program->rank_count;
+  return (uint32_t)(((uint64_t)rank + rows - view->first_rank % rows) % rows);
+}
+
 /* Whether one of the ops on the action's stage and microbatch is done, parts of
- * overlaps included: before `cell` in the rank's row. */
-static bool is_done(const struct weft_program *program, uint32_t rank, uint32_t ops,
+ * overlaps included: before `cell` in the row. */
+static bool is_done(const struct weft_program *program, uint32_t row, uint32_t ops,
                     struct weft_action action, uint64_t cell) {
-  uint64_t at = program->row_begin[rank];
-  const uint64_t end = program->row_begin[rank + 1];
+  uint64_t at = program->row_begin[row];
+  const uint64_t end = program->row_begin[row + 1];
   for (uint64_t k = 0; k < cell && at < end; k++) {
     const uint64_t next = at + weft_cell_records(&program->actions[at]);
     for (; at < next; at++) {
@@ -97,8 +104,7 @@ static uint32_t signs_of(const struct view *view, struct weft_action wanted) {
  * way, or because it does not look. Nobody else is to blame then. */
 static bool waits_for_nothing(const struct view *view, const struct weft_hang_stand *stand) {
   struct weft_hang_stand peer;
-  if (view->program == NULL || view->program->rank_count != view->rank_count ||
-      stand->peer >= view->rank_count || stand->wants.op == WEFT_OP_IDLE) {
+  if (view->program == NULL || stand->peer >= view->rank_count || stand->wants.op == WEFT_OP_IDLE) {
     return false;
   }
   look(view, stand->peer, &peer);
@@ -109,8 +115,8 @@ static bool waits_for_nothing(const struct view *view, const struct weft_hang_st
   /* Two that meet: the message is out, and the one that receives it does not see it. */
   const bool meets = stand->phase == WEFT_PHASE_RECEIVE && peer.phase == WEFT_PHASE_SEND &&
                      peer.wants.op != WEFT_OP_IDLE && weft_action_equal(peer.action, stand->wants);
-  return meets ||
-         is_done(view->program, stand->peer, signs_of(view, stand->wants), stand->wants, peer.cell);
+  return meets || is_done(view->program, row_of(view, stand->peer), signs_of(view, stand->wants),
+                          stand->wants, peer.cell);
 }
 
 /* Whether a rank has come to the handshake. */
@@ -480,9 +486,11 @@ void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter,
 }
 
 void weft_hang_blame_now(struct weft_transport *transport, const struct weft_program *program,
-                         enum weft_run_comm comm, uint32_t reporter, struct weft_failure *failure) {
+                         uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
+                         struct weft_failure *failure) {
   struct view view = {.transport = transport,
                       .program = program,
+                      .first_rank = first_rank,
                       .comm = comm,
                       .rank_count = transport->rank_count,
                       .now = transport->ops->now(transport),

@@ -93,6 +93,7 @@ static void write_error(struct weft_text *text, const struct weft_hang *hang) {
 enum weft_status weft_hang_dump(struct weft_transport *transport, struct weft_text *text,
                                 struct weft_error *error) {
   struct weft_hang hang;
+  weft_hang_refresh(transport);
   WEFT_TRY(weft_hang_take(text->allocator, transport, &hang, error));
   weft_text_addf(text,
                  "{\n  \"schema\": \"weft-hang/1\",\n  \"time\": \"%s\",\n  \"now\": %" PRId64

@@ -65,14 +65,31 @@ static bool has_last_stage(const struct weft_pipeline *pipeline) {
 
 /* ---- Plans ---- */
 
+/* Every row has a rank of the transport, and this one has a row. */
+static enum weft_status check_ranks(const struct weft_pipeline *pipeline,
+                                    const struct weft_program *program, struct weft_error *error) {
+  const struct weft_transport *transport = pipeline->transport;
+  const uint32_t first = pipeline->options.first_rank;
+  if (first > transport->rank_count || program->rank_count > transport->rank_count - first) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a rank of the transport runs each row",
+                     "the program has %" PRIu32 " ranks, from rank %" PRIu32
+                     " on, and the transport %" PRIu32,
+                     program->rank_count, first, transport->rank_count);
+  }
+  if (transport->rank < first || transport->rank - first >= program->rank_count) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "options.first_rank is the rank that runs row 0 of this replica",
+                     "the program has %" PRIu32 " ranks, from rank %" PRIu32
+                     " on, and rank %" PRIu32 " has no row of it",
+                     program->rank_count, first, transport->rank);
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status check_program(const struct weft_pipeline *pipeline,
                                       const struct weft_program *program, uint32_t microbatch_count,
                                       struct weft_error *error) {
-  if (program->rank_count != pipeline->transport->rank_count) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a rank of the transport runs each row",
-                     "the program has %" PRIu32 " ranks, and the transport %" PRIu32,
-                     program->rank_count, pipeline->transport->rank_count);
-  }
+  WEFT_TRY(check_ranks(pipeline, program, error));
   if (program->stage_count != pipeline->options.stage_count) {
     return weft_fail(error, WEFT_ERR_USAGE, "options.stage_count must be the program's",
                      "the program has %" PRIu32 " stages, and options.stage_count is %" PRIu32,
@@ -99,7 +116,8 @@ static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microb
     weft_program_destroy(program);
     return status;
   }
-  return weft_row_create(pipeline->allocator, program, pipeline->transport->rank, training,
+  return weft_row_create(pipeline->allocator, program,
+                         pipeline->transport->rank - options->first_rank, training,
                          options->forward_ahead, !options->no_events, out, error);
 }
 
@@ -145,6 +163,12 @@ static enum weft_status check_options(const struct weft_pipeline_options *option
                      "%" PRIu32 " boundaries for %" PRIu32 " stages",
                      options->boundaries == NULL ? 0 : options->boundary_count,
                      options->stage_count);
+  }
+  if (options->stage_count > (UINT32_MAX - options->first_channel) / 2) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "number channels from 2 x stage_count x replica on",
+                     "channels of %" PRIu32 " stages from channel %" PRIu32
+                     " on; there are %" PRIu32,
+                     options->stage_count, options->first_channel, UINT32_MAX);
   }
   if (options->stall_limit < 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "0 means never", "the stall limit is negative");
@@ -287,7 +311,7 @@ static enum weft_status take_batch(struct weft_pipeline *pipeline, const struct 
                      "rank %" PRIu32 " is asked for %s, and the last stage (%" PRIu32
                      ") is on rank %" PRIu32,
                      pipeline->transport->rank, batch->want_losses ? "losses" : "outputs", last,
-                     pipeline->executor.rank_of[last]);
+                     weft_executor_rank_of(&pipeline->executor, last));
   }
   return WEFT_OK;
 }

@@ -17,6 +17,9 @@
  * where others want the core. */
 enum { EARLY_NS = 200 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
 
+/* How often it pokes, awake and asleep. */
+enum { POKE_NS = 20 * 1000, NAP_NS = 50 * 1000 };
+
 static int64_t clock_ns(void) {
   struct timespec now;
   (void)clock_gettime(CLOCK_MONOTONIC, &now);
@@ -27,8 +30,19 @@ static int64_t later(int64_t now, int64_t by) {
   return by > WEFT_TIME_NEVER - now ? WEFT_TIME_NEVER : now + by;
 }
 
-static void spin_until(int64_t end) {
-  while (clock_ns() < end) {
+/* Pokes now and then, if anybody need be poked. Returns the time. */
+static int64_t look_after(struct weft_stage_call *call, int64_t *poked) {
+  const int64_t now = clock_ns();
+  if (call->poke_context != NULL && now - *poked >= POKE_NS) {
+    call->poke(call->poke_context);
+    *poked = now;
+  }
+  return now;
+}
+
+static void spin_until(struct weft_stage_call *call, int64_t end) {
+  int64_t poked = 0;
+  while (look_after(call, &poked) < end) {
   }
 }
 
@@ -46,23 +60,34 @@ static int set_slack(int slack_ns) {
 
 /* Ranks may share a core, and end at about the same time: one that only spun would
  * keep it beyond the end of another. */
-static void yield_until(int64_t end) {
-  while (clock_ns() < end) {
+static void yield_until(struct weft_stage_call *call, int64_t end) {
+  int64_t poked = 0;
+  while (look_after(call, &poked) < end) {
     (void)sched_yield();
   }
 }
 
-static void sleep_until(int64_t end) {
-  const int64_t wake = end - EARLY_NS;
+static void nap(int64_t wake) {
   const struct timespec at = {.tv_sec = (time_t)(wake / SECOND_NS),
                               .tv_nsec = (long)(wake % SECOND_NS)};
-  if (wake > clock_ns()) {
+  while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+  }
+}
+
+/* In one piece, or in naps with a poke after each. */
+static void sleep_until(struct weft_stage_call *call, int64_t end) {
+  const int64_t wake = end - EARLY_NS;
+  int64_t now = clock_ns(), poked = 0;
+  if (wake > now) {
     const int slack = set_slack(1);
-    while (clock_nanosleep(CLOCK_MONOTONIC, TIMER_ABSTIME, &at, NULL) == EINTR) {
+    while (call->poke_context != NULL && wake - now > NAP_NS) {
+      nap(now + NAP_NS);
+      now = look_after(call, &poked);
     }
+    nap(wake);
     (void)set_slack(slack);
   }
-  yield_until(end);
+  yield_until(call, end);
 }
 
 static enum weft_status take_virtual(struct weft_cost_stage *cost, struct weft_stage_call *call,
@@ -87,8 +112,8 @@ static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *c
   }
   switch (cost->mode) {
     case WEFT_COST_VIRTUAL: return take_virtual(cost, call, time);
-    case WEFT_COST_SLEEP: sleep_until(later(clock_ns(), time)); break;
-    case WEFT_COST_SPIN: spin_until(later(clock_ns(), time)); break;
+    case WEFT_COST_SLEEP: sleep_until(call, later(clock_ns(), time)); break;
+    case WEFT_COST_SPIN: spin_until(call, later(clock_ns(), time)); break;
   }
   return WEFT_OK;
 }

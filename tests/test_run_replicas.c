@@ -1,0 +1,390 @@
+/* Several pipelines on one transport, replicas of each other: each gives what it gives
+ * alone, bit for bit; what fails or hangs in one ends all of them with one error, which
+ * names the transport's rank. On threads and on loopback. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include "base/fail.h"
+#include "run/hang.h"
+#include "support_boards.h"
+#include "support_csv.h"
+#include "support_linear_model.h"
+#include "support_pipelines.h"
+
+enum {
+  REPLICAS_MAX = 3,
+  RANKS_MAX = 12,
+  WIDTH = 3,
+  WATCHDOG_SECONDS = 250,
+  STALL_NS = 1500 * 1000 * 1000,
+  STALL_TICKS = 1000
+};
+
+/* ---- A job: models and what a plain evaluation makes of them ---- */
+
+enum trouble { NONE, FAILS, HANGS };
+
+struct job {
+  struct weft_named_plan plan;
+  struct weft_program *program;
+  uint32_t m, replicas;
+  struct linear_model models[REPLICAS_MAX]; /* each with weights and data of its own */
+  struct linear_result expected[REPLICAS_MAX];
+  struct weft_tensor inputs[REPLICAS_MAX], targets[REPLICAS_MAX];
+  struct weft_batch batches[RANKS_MAX];
+
+  enum trouble trouble; /* of a rank, in its n-th F */
+  uint32_t troubled_rank, trouble_at, forwards;
+  uint32_t odd_rank; /* has another configuration; UINT32_MAX: none */
+  int64_t stall_limit;
+
+  enum weft_status statuses[RANKS_MAX];
+  struct weft_error errors[RANKS_MAX];
+  struct weft_step_result results[RANKS_MAX];
+  bool wrong[RANKS_MAX]; /* results, where a rank has the last stage */
+};
+
+static uint32_t rank_count(const struct job *job) { return job->plan.ranks * job->replicas; }
+
+static void make_batches(struct job *job) {
+  uint32_t rank_of[64];
+  const uint32_t stages = job->program->stage_count;
+  assert_in_range(stages, 1, 64);
+  weft_placement_infer(job->program, rank_of);
+  for (uint32_t r = 0; r < rank_count(job); r++) {
+    const uint32_t replica = r / job->plan.ranks;
+    const bool last = rank_of[stages - 1] == r % job->plan.ranks;
+    job->batches[r] = (struct weft_batch){.microbatch_count = job->m,
+                                          .inputs = &job->inputs[replica],
+                                          .input_count = 1,
+                                          .targets = &job->targets[replica],
+                                          .target_count = 1,
+                                          .want_losses = last,
+                                          .want_outputs = last};
+  }
+}
+
+static void job_init(struct job *job, const char *schedule, uint32_t p, uint32_t v, uint32_t m,
+                     uint32_t replicas) {
+  struct weft_error error;
+  memset(job, 0, sizeof *job);
+  job->plan = (struct weft_named_plan){.schedule = schedule, .ranks = p, .stages_per_rank = v};
+  job->m = m;
+  job->replicas = replicas;
+  job->odd_rank = UINT32_MAX;
+  assert_int_equal(weft_plan_named(&job->plan, m, true, &job->program, &error), WEFT_OK);
+  for (uint32_t d = 0; d < replicas; d++) {
+    linear_model_init(&job->models[d], job->program->stage_count, WIDTH, 2 * m, 7 + d);
+    job->expected[d] = linear_model_evaluate(&job->models[d], job->program, true, UINT32_MAX);
+    job->inputs[d] = linear_model_inputs(&job->models[d]);
+    job->targets[d] = linear_model_targets(&job->models[d]);
+  }
+  make_batches(job);
+}
+
+static void job_finish(struct job *job) {
+  for (uint32_t d = 0; d < job->replicas; d++) {
+    linear_result_free(&job->models[d], &job->expected[d]);
+    linear_model_finish(&job->models[d]);
+  }
+  weft_program_destroy(job->program);
+}
+
+/* ---- Ranks ---- */
+
+static struct weft_pipeline_options options_for(struct job *job, uint32_t rank) {
+  const uint32_t replica = rank / job->plan.ranks;
+  struct weft_pipeline_options options = weft_pipeline_options_default();
+  options.plan = weft_plan_named;
+  options.plan_context = &job->plan;
+  options.microbatch_count = job->m;
+  options.stages = job->models[replica].bases;
+  options.stage_count = job->program->stage_count;
+  options.boundaries = &job->models[replica].boundary;
+  options.boundary_count = 1;
+  options.first_rank = replica * job->plan.ranks;
+  options.first_channel = replica * 2 * options.stage_count;
+  options.configuration = rank == job->odd_rank;
+  if (job->stall_limit > 0) {
+    options.stall_limit = job->stall_limit;
+  }
+  return options;
+}
+
+/* The troubled rank's F. */
+static enum weft_status forward(void *context, const struct weft_custom_call *call,
+                                struct weft_error *error) {
+  struct job *job = context;
+  job->forwards += !call->calls[0]->again;
+  if (job->forwards == job->trouble_at) {
+    return job->trouble == HANGS ? WEFT_IN_PROGRESS
+                                 : weft_fail(error, WEFT_ERR_IO, "", "out of paper");
+  }
+  return call->stages[0]->ops->forward(call->stages[0], call->calls[0], error);
+}
+
+static enum weft_status create(struct job *job, struct weft_transport *transport,
+                               struct weft_pipeline **out, struct weft_error *error) {
+  const struct weft_pipeline_options options = options_for(job, transport->rank);
+  WEFT_TRY(weft_pipeline_create(NULL, transport, &options, out, error));
+  return job->trouble != NONE && transport->rank == job->troubled_rank
+             ? weft_pipeline_set_function(*out, WEFT_OP_F, forward, job, error)
+             : WEFT_OK;
+}
+
+/* Losses and outputs; gradients are looked at when all ranks have ended. */
+static bool is_right(const struct job *job, uint32_t rank, const struct weft_step_result *result) {
+  const uint32_t replica = rank / job->plan.ranks;
+  const struct linear_result *expected = &job->expected[replica];
+  return !job->batches[rank].want_losses ||
+         (result->loss_count == job->m && result->outputs.count == 1 &&
+          memcmp(result->losses, expected->losses, job->m * sizeof(double)) == 0 &&
+          memcmp(result->outputs.items[0].data, expected->outputs,
+                 (size_t)job->models[replica].rows * WIDTH * sizeof(float)) == 0);
+}
+
+/* Two steps; with trouble as many as it takes. */
+static enum weft_status rank_main(void *context, struct weft_transport *transport,
+                                  struct weft_error *error) {
+  struct job *job = context;
+  const uint32_t rank = transport->rank;
+  struct weft_pipeline *pipeline = NULL;
+  enum weft_status status = create(job, transport, &pipeline, error);
+  for (uint32_t step = 0; status == WEFT_OK && (step < 2 || job->trouble != NONE); step++) {
+    struct weft_step_result result;
+    status = weft_pipeline_step(pipeline, &job->batches[rank], &result, error);
+    job->wrong[rank] |= status == WEFT_OK && !is_right(job, rank, &result);
+  }
+  job->statuses[rank] = status;
+  job->errors[rank] = *error;
+  weft_pipeline_destroy(pipeline);
+  return status;
+}
+
+static void run_threads(struct job *job, struct weft_failure *failure) {
+  struct weft_threads *world = NULL;
+  struct weft_error error;
+  assert_int_equal(weft_threads_create(NULL, rank_count(job), &world, &error), WEFT_OK);
+  (void)weft_threads_run(world, NULL, rank_main, job, &error);
+  struct weft_transport *transport = weft_threads_endpoint(world, 0);
+  failure->error.status = WEFT_OK;
+  (void)transport->ops->failed(transport, failure);
+  weft_threads_destroy(world);
+}
+
+static void note_ends(struct job *job, const struct pipelines *pipelines) {
+  for (uint32_t r = 0; r < rank_count(job); r++) {
+    struct weft_step_result result;
+    job->statuses[r] = pipelines->statuses[r];
+    job->errors[r] = pipelines->errors[r];
+    weft_pipeline_result(pipelines->items[r], &result);
+    job->wrong[r] |= job->statuses[r] == WEFT_OK && !is_right(job, r, &result);
+  }
+}
+
+static void run_loopback(struct job *job, struct weft_failure *failure) {
+  const struct weft_loopback_options world = {
+      .rank_count = rank_count(job), .seed = job->m, .latency_ticks = 3, .delay_ticks_max = 5};
+  struct pipelines pipelines;
+  struct weft_error error;
+  pipelines_open(&pipelines, NULL, &world);
+  for (uint32_t r = 0; r < rank_count(job); r++) {
+    assert_int_equal(create(job, pipelines.transports[r], &pipelines.items[r], &error), WEFT_OK);
+  }
+  enum weft_status status = WEFT_OK;
+  for (uint32_t step = 0; status == WEFT_OK && (step < 2 || job->trouble != NONE); step++) {
+    status = pipelines_step(&pipelines, true, job->batches, rank_count(job), &error);
+    note_ends(job, &pipelines);
+  }
+  if (status != WEFT_OK) { /* who had done its step hears of it in the next */
+    (void)pipelines_step(&pipelines, true, job->batches, rank_count(job), &error);
+    note_ends(job, &pipelines);
+  }
+  failure->error.status = WEFT_OK;
+  (void)pipelines.transports[0]->ops->failed(pipelines.transports[0], failure);
+  pipelines_close(&pipelines);
+}
+
+static void run(struct job *job, bool threads, struct weft_failure *failure) {
+  (threads ? run_threads : run_loopback)(job, failure);
+}
+
+/* ---- Results ---- */
+
+static void check_replicas(const char *schedule, uint32_t p, uint32_t v, uint32_t m,
+                           uint32_t replicas, bool threads) {
+  static struct job job; /* large */
+  struct weft_failure failure;
+  job_init(&job, schedule, p, v, m, replicas);
+  run(&job, threads, &failure);
+  for (uint32_t r = 0; r < rank_count(&job); r++) {
+    if (job.statuses[r] != WEFT_OK || job.wrong[r]) {
+      fail_msg("%s x %u, rank %u: %s", schedule, replicas, r,
+               job.wrong[r] ? "other results" : job.errors[r].message);
+    }
+  }
+  for (uint32_t d = 0; d < replicas; d++) {
+    for (uint32_t s = 0; s < job.program->stage_count; s++) {
+      if (!linear_gradients_equal(&job.models[d], s, &job.expected[d])) {
+        fail_msg("%s x %u: gradients of replica %u, stage %u", schedule, replicas, d, s);
+      }
+    }
+  }
+  job_finish(&job);
+}
+
+static void as_one_alone(void **state) {
+  (void)state;
+  for (uint32_t replicas = 1; replicas <= REPLICAS_MAX; replicas++) {
+    for (int threads = 0; threads < 2; threads++) {
+      check_replicas("1F1B", 3, 1, 5, replicas, threads == 1);
+      check_replicas("1F1B", 1, 1, 3, replicas, threads == 1);
+      check_replicas("ZBVZeroBubble", 2, 2, 4, replicas, threads == 1);
+      check_replicas("Interleaved1F1B", 4, 2, 8, replicas, threads == 1);
+    }
+  }
+}
+
+/* ---- Trouble ---- */
+
+/* All ranks of all replicas say the same, and it is about that rank. */
+static void check_trouble(const struct job *job, const struct weft_failure *failure,
+                          enum weft_status status, uint32_t culprit) {
+  char name[16];
+  (void)snprintf(name, sizeof name, "rank %u", culprit);
+  if (failure->error.status != status || failure->rank != culprit ||
+      strstr(failure->error.message, name) == NULL) {
+    fail_msg("not %s of rank %u but of rank %u: %s", weft_status_name(status), culprit,
+             failure->rank, failure->error.message);
+  }
+  for (uint32_t r = 0; r < rank_count(job); r++) {
+    assert_int_equal(job->statuses[r], status);
+    assert_string_equal(job->errors[r].message, failure->error.message);
+    assert_false(job->wrong[r]); /* steps before it */
+  }
+}
+
+static void cause(struct job *job, enum trouble trouble, uint32_t rank, bool threads) {
+  const enum weft_status status = trouble == HANGS ? WEFT_ERR_STALLED : WEFT_ERR_STAGE;
+  struct weft_failure failure;
+  job->trouble = trouble;
+  job->troubled_rank = rank;
+  job->trouble_at = job->m + 2; /* in the second step */
+  job->stall_limit = trouble == HANGS ? (threads ? STALL_NS : STALL_TICKS) : 0;
+  run(job, threads, &failure);
+  check_trouble(job, &failure, status, rank);
+}
+
+static void one_fails(void **state) {
+  (void)state;
+  static struct job job;
+  for (uint32_t rank = 0; rank < 6; rank++) {
+    job_init(&job, rank % 2 == 0 ? "1F1B" : "ZBVZeroBubble", 2, 1 + rank % 2, 4, 3);
+    cause(&job, FAILS, rank, rank > 3);
+    assert_non_null(strstr(job.errors[0].message, "out of paper"));
+    job_finish(&job);
+  }
+}
+
+static void one_hangs(void **state) {
+  (void)state;
+  static struct job job;
+  for (uint32_t rank = 0; rank < 6; rank++) {
+    job_init(&job, "1F1B", 2, 1, 4, 3);
+    cause(&job, HANGS, rank, rank == 3);
+    job_finish(&job);
+  }
+}
+
+static void one_is_odd(void **state) {
+  (void)state;
+  static struct job job;
+  for (int threads = 0; threads < 2; threads++) {
+    struct weft_failure failure;
+    job_init(&job, "1F1B", 2, 1, 4, 3);
+    job.odd_rank = 4;
+    run(&job, threads == 1, &failure);
+    check_trouble(&job, &failure, WEFT_ERR_PEER, 4);
+    assert_non_null(strstr(failure.error.message, "rank 4 has another configuration"));
+    job_finish(&job);
+  }
+}
+
+/* A rank waits for what its peer has done: which row that is depends on the replica. */
+static void done_in_a_replica(void **state) {
+  (void)state;
+  struct weft_program *program = NULL;
+  const char *text = "0F0,0SEND_F0,0F1,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
+  assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
+  for (uint32_t first = 0; first < 6; first++) { /* any place, as of a replica that stands there */
+    struct boards boards;
+    struct weft_failure failure;
+    char expected[64];
+    boards_init(&boards, 8, "threads");
+    board_set(&boards, first + 1, WEFT_PHASE_RECEIVE, "1F0", first, "0SEND_F0", 1000);
+    board_set(&boards, first, WEFT_PHASE_COMPUTE, "0F1", UINT32_MAX, "", 1000);
+    boards.boards[first].cell = 2;
+    weft_hang_blame_now(&boards.transport, program, first, WEFT_COMM_POSTED, first + 1, &failure);
+    (void)snprintf(expected, sizeof expected, "for rank %u (0SEND_F0), which has done that", first);
+    assert_non_null(strstr(failure.error.message, expected));
+    assert_int_equal(failure.rank, first + 1);
+    boards.boards[first].cell = 0; /* before that it has not */
+    weft_hang_blame_now(&boards.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
+                        &failure);
+    assert_int_equal(failure.rank, first);
+    boards_finish(&boards);
+  }
+  weft_program_destroy(program);
+}
+
+/* ---- What is refused ---- */
+
+static void refuse(uint32_t p, uint32_t ranks, uint32_t rank, uint32_t first_rank,
+                   uint32_t first_channel, enum weft_status status, const char *message) {
+  static struct job job;
+  const struct weft_loopback_options options = {.rank_count = ranks};
+  struct weft_loopback *world = NULL;
+  struct weft_pipeline *pipeline = NULL;
+  struct weft_error error;
+  job_init(&job, "1F1B", p, 1, 4, 1);
+  assert_int_equal(weft_loopback_create(NULL, &options, &world, &error), WEFT_OK);
+  struct weft_pipeline_options wrong = options_for(&job, 0);
+  wrong.first_rank = first_rank;
+  wrong.first_channel = first_channel;
+  assert_int_equal(
+      weft_pipeline_create(NULL, weft_loopback_endpoint(world, rank), &wrong, &pipeline, &error),
+      status);
+  assert_string_equal(error.message, message);
+  weft_loopback_destroy(world);
+  job_finish(&job);
+}
+
+static void places_that_do_not_exist(void **state) {
+  (void)state;
+  refuse(2, 4, 3, 3, 0, WEFT_ERR_USAGE,
+         "the program has 2 ranks, from rank 3 on, and the transport 4");
+  refuse(2, 4, 3, UINT32_MAX, 0, WEFT_ERR_USAGE,
+         "the program has 2 ranks, from rank 4294967295 on, and the transport 4");
+  refuse(2, 4, 2, 0, 0, WEFT_ERR_USAGE,
+         "the program has 2 ranks, from rank 0 on, and rank 2 has no row of it");
+  refuse(2, 4, 1, 2, 0, WEFT_ERR_USAGE,
+         "the program has 2 ranks, from rank 2 on, and rank 1 has no row of it");
+  refuse(2, 2, 0, 0, UINT32_MAX - 2, WEFT_ERR_LIMIT,
+         "channels of 2 stages from channel 4294967293 on; there are 4294967295");
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(as_one_alone),      cmocka_unit_test(one_fails),
+      cmocka_unit_test(one_hangs),         cmocka_unit_test(one_is_odd),
+      cmocka_unit_test(done_in_a_replica), cmocka_unit_test(places_that_do_not_exist),
+  };
+  (void)alarm(WATCHDOG_SECONDS); /* the net below the stall limits */
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
