@@ -8,6 +8,10 @@ endif()
 
 # `make` builds what is installed, and the layer checks, but no tests.
 add_custom_target(product DEPENDS weft_static weft_shared weft_run_static weft_run_shared weft_command weft_manual)
+foreach(name IN LISTS WEFT_MPIS)
+  add_dependencies(product weft_mpi_${name})
+  install(TARGETS weft_mpi_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
+endforeach()
 if(WEFT_CHECK_LAYERS)
   list(TRANSFORM WEFT_MODULES PREPEND weft_layer_ OUTPUT_VARIABLE layers)
   add_dependencies(product ${layers} weft_layer_cli)

@@ -103,6 +103,9 @@ enum weft_rank_phase {
 
 #define WEFT_BOARD_RECENT 16
 
+/* What others have found out about a rank; bits of `flags`. */
+#define WEFT_BOARD_STOPPED 1u /* its process is stopped: SIGSTOP, or a debugger */
+
 struct weft_board_entry {
   uint64_t action; /* struct weft_action, its 8 bytes */
   int64_t begin;
@@ -117,6 +120,7 @@ struct weft_rank_board {
   uint64_t action; /* at which it stands: struct weft_action, its 8 bytes */
   uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown */
   int64_t since;   /* in this phase at this action, now()'s time */
+  uint64_t flags;  /* WEFT_BOARD_...; written by refresh_boards() of any rank */
   uint64_t recent_count;
   struct weft_board_entry recent[WEFT_BOARD_RECENT]; /* a ring: the newest is recent_count - 1 */
 };

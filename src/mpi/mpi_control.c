@@ -1,0 +1,112 @@
+/* Control messages: failures, and boards of ranks whose memory cannot be seen from
+ * here. They are looked for now and then, not awaited: a probe costs nothing while
+ * nobody looks. The kind is the tag. */
+#include <string.h>
+
+#include "mpi/mpi_world.h"
+
+void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
+                           enum weft_mpi_control_kind kind, const void *data, size_t size,
+                           MPI_Request *request) {
+  int flag = 1;
+  (void)MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+  if (flag) { /* else the one before is still under way, and says the same */
+    (void)MPI_Isend(data, (int)size, MPI_BYTE, (int)rank, (int)kind, world->control, request);
+  }
+}
+
+/* Our board, as it stands; read while it is being written, as everybody does. */
+static void answer(struct weft_mpi_world *world, uint32_t rank) {
+  const struct weft_mpi_page *page = world->peers[world->transport.rank].page;
+  weft_mpi_control_send(world, rank, WEFT_MPI_BOARD, &page->board, sizeof page->board,
+                        &world->peers[rank].board_request);
+}
+
+static void take_board(struct weft_mpi_world *world, uint32_t rank,
+                       const struct weft_rank_board *board) {
+  struct weft_mpi_peer *peer = &world->peers[rank];
+  if (!peer->mapped) {
+    peer->page->board = *board;
+    peer->answered = true;
+  }
+}
+
+/* Receives one; what is not of its kind's size is let go. */
+static void take(struct weft_mpi_world *world, MPI_Status *status) {
+  union {
+    struct weft_mpi_failure_note note;
+    struct weft_rank_board board;
+  } content;
+  int size = 0;
+  (void)MPI_Get_count(status, MPI_BYTE, &size);
+  const uint32_t from = (uint32_t)status->MPI_SOURCE;
+  const int kind = status->MPI_TAG;
+  const int result = MPI_Recv(&content, sizeof content, MPI_BYTE, status->MPI_SOURCE, kind,
+                              world->control, MPI_STATUS_IGNORE);
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "a control message");
+  } else if (kind == WEFT_MPI_FAILURE && size == (int)sizeof content.note) {
+    weft_mpi_failure_told(world, from, &content.note);
+  } else if (kind == WEFT_MPI_QUESTION) {
+    answer(world, from);
+  } else if (kind == WEFT_MPI_BOARD && size == (int)sizeof content.board) {
+    take_board(world, from, &content.board);
+  }
+}
+
+void weft_mpi_control_look(struct weft_mpi_world *world) {
+  MPI_Status status;
+  int flag = 1;
+  while (flag) {
+    const int result = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->control, &flag, &status);
+    if (result != MPI_SUCCESS) {
+      weft_mpi_failure_of_mpi(world, result, "looking for control messages");
+      return;
+    }
+    if (flag) {
+      take(world, &status);
+    }
+  }
+}
+
+/* ---- boards ---- */
+
+/* Returns how many have been asked. */
+static uint32_t ask(struct weft_mpi_world *world) {
+  uint32_t asked = 0;
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    struct weft_mpi_peer *peer = &world->peers[r];
+    if (!peer->mapped && !peer->gone) {
+      peer->answered = false;
+      weft_mpi_control_send(world, r, WEFT_MPI_QUESTION, NULL, 0, &peer->question_request);
+      asked++;
+    }
+  }
+  return asked;
+}
+
+static bool all_answered(const struct weft_mpi_world *world) {
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    const struct weft_mpi_peer *peer = &world->peers[r];
+    if (!peer->mapped && !peer->gone && !peer->answered) {
+      return false;
+    }
+  }
+  return true;
+}
+
+void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  pthread_mutex_lock(&world->lock);
+  weft_mpi_peers_mark_stopped(world);
+  if (ask(world) > 0) {
+    weft_mpi_control_look(world);
+    while (!all_answered(world) && weft_mpi_time(world) < until) {
+      pthread_mutex_unlock(&world->lock);
+      weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
+      pthread_mutex_lock(&world->lock);
+      weft_mpi_control_look(world);
+    }
+  }
+  pthread_mutex_unlock(&world->lock);
+}

@@ -1,0 +1,164 @@
+/* The agreed failure. Whoever fails says so to all, with the time; whoever learns of a
+ * failure passes on, once, the first one that it knows. A rank that has heard from all
+ * others takes the earliest, and so does every other one. Who does not hear from all
+ * (they compute, or are dead) takes the earliest that it knows after a while. In worlds
+ * of many ranks nothing is passed on, and all wait that while. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "base/fail.h"
+#include "mpi/mpi_world.h"
+
+enum {
+  PASS_ON_MAX = 64, /* ranks */
+  LAST_WORDS_MS = 200,
+  ABORT_MS = 700
+};
+
+/* ---- saying and being told ---- */
+
+static bool is_earlier(const struct weft_mpi_failure_note *a,
+                       const struct weft_mpi_failure_note *b) {
+  return a->time != b->time ? a->time < b->time : a->rank < b->rank;
+}
+
+/* The first that this rank knows of. */
+static void know(struct weft_mpi_world *world, const struct weft_mpi_failure_note *note) {
+  world->note = *note;
+  world->failed_at = weft_mpi_monotonic();
+  world->events++;
+  __atomic_store_n(&world->has_failed, 1, __ATOMIC_SEQ_CST);
+}
+
+static void send_to_all(struct weft_mpi_world *world, const struct weft_mpi_failure_note *note) {
+  world->own = *note;
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    if (r != world->transport.rank) {
+      weft_mpi_control_send(world, r, WEFT_MPI_FAILURE, &world->own, sizeof world->own,
+                            &world->peers[r].failure_request);
+    }
+  }
+}
+
+void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failure *failure) {
+  if (world->has_failed) {
+    return;
+  }
+  const struct weft_mpi_failure_note note = {
+      .time = weft_mpi_time(world), .rank = world->transport.rank, .failure = *failure};
+  know(world, &note);
+  send_to_all(world, &note);
+}
+
+void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
+                           const struct weft_mpi_failure_note *note) {
+  if (!world->peers[teller].heard) {
+    world->peers[teller].heard = true;
+    world->heard_count++;
+  }
+  if (!world->has_failed) {
+    know(world, note);
+    if (world->transport.rank_count <= PASS_ON_MAX) {
+      send_to_all(world, note);
+    }
+  } else if (!world->settled && is_earlier(note, &world->note)) {
+    world->note = *note;
+  }
+}
+
+void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what) {
+  struct weft_failure failure = {.rank = UINT32_MAX};
+  char text[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  (void)MPI_Error_string(result, text, &length);
+  text[strcspn(text, "\n")] = '\0';
+  (void)weft_fail(&failure.error, WEFT_ERR_PEER, "a process or the network has gone",
+                  "rank %" PRIu32 ": MPI failed at %s: %.300s", world->transport.rank, what, text);
+  weft_mpi_failure_say(world, &failure);
+}
+
+/* ---- agreeing ---- */
+
+static void settle(struct weft_mpi_world *world) {
+  const bool asks_all = world->transport.rank_count <= PASS_ON_MAX;
+  while (!world->settled) {
+    weft_mpi_control_look(world);
+    const bool heard_all = asks_all && world->heard_count + 1 == world->transport.rank_count;
+    const int64_t waited = weft_mpi_monotonic() - world->failed_at;
+    if (heard_all || waited >= WEFT_MPI_SETTLE_MS * (int64_t)WEFT_MPI_NS_PER_MS) {
+      world->settled = true;
+      return;
+    }
+    pthread_mutex_unlock(&world->lock);
+    weft_mpi_sleep(100 * WEFT_MPI_NS_PER_US);
+    pthread_mutex_lock(&world->lock);
+  }
+}
+
+enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error) {
+  if (!world->has_failed) {
+    return WEFT_OK;
+  }
+  settle(world);
+  if (error != NULL) {
+    *error = world->note.failure.error;
+  }
+  return world->note.failure.error.status;
+}
+
+void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  pthread_mutex_lock(&world->lock);
+  weft_mpi_failure_say(world, failure);
+  pthread_mutex_unlock(&world->lock);
+}
+
+bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *failure) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  if (!__atomic_load_n(&world->has_failed, __ATOMIC_ACQUIRE)) {
+    return false;
+  }
+  pthread_mutex_lock(&world->lock);
+  settle(world);
+  *failure = world->note.failure;
+  pthread_mutex_unlock(&world->lock);
+  return true;
+}
+
+/* ---- ending the job ---- */
+
+/* MPI_Abort has been known not to return, and not to end anything. */
+static void *make_sure(void *context) {
+  const int *exit_status = context;
+  weft_mpi_sleep((int64_t)(LAST_WORDS_MS + ABORT_MS) * WEFT_MPI_NS_PER_MS);
+  _exit(*exit_status);
+}
+
+/* Others learn why, and print it, before they are ended. */
+static void last_words(struct weft_mpi_world *world) {
+  const int64_t until = weft_mpi_monotonic() + LAST_WORDS_MS * (int64_t)WEFT_MPI_NS_PER_MS;
+  while (weft_mpi_monotonic() < until) {
+    if (pthread_mutex_trylock(&world->lock) == 0) {
+      weft_mpi_control_look(world);
+      pthread_mutex_unlock(&world->lock);
+    }
+    weft_mpi_sleep(WEFT_MPI_NS_PER_MS);
+  }
+}
+
+void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status) {
+  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+  pthread_t guard;
+  if (pthread_create(&guard, NULL, make_sure, &exit_status) != 0) {
+    (void)alarm(1);
+  }
+  (void)fflush(NULL);
+  if (world->transport.rank_count > 1) {
+    last_words(world);
+    (void)MPI_Abort(MPI_COMM_WORLD, exit_status);
+  }
+  _exit(exit_status);
+}

@@ -1,0 +1,261 @@
+/* Looking at the network, and waiting. One MPI_Testsome asks for all ends at once: each
+ * has its oldest request in one list. Control messages and the health of peers are
+ * looked at now and then.
+ *
+ * Waiting asks again and again, because MPI has no other way: at once for a moment
+ * where every rank has a core, then giving the core away in between, then sleeping for
+ * longer and longer, so that ranks that outnumber the cores do not starve each other. */
+#define _GNU_SOURCE /* prctl */
+#include <inttypes.h>
+#include <sched.h>
+#include <signal.h>
+#include <string.h>
+#include <sys/prctl.h>
+
+#include "base/fail.h"
+#include "mpi/mpi_world.h"
+
+enum {
+  SPIN_NS = 100 * WEFT_MPI_NS_PER_US,
+  YIELD_NS = 1000 * WEFT_MPI_NS_PER_US, /* where every rank has a core */
+  YIELDS = 16,                          /* where not */
+  SLEEP_NS_MIN = 10 * WEFT_MPI_NS_PER_US,
+  SLEEP_NS_MAX = 100 * WEFT_MPI_NS_PER_US,
+  THREAD_NS_MIN = 20 * WEFT_MPI_NS_PER_US,
+  THREAD_NS_MAX = 100 * WEFT_MPI_NS_PER_US,
+  THREAD_NS_IDLE = 1000 * WEFT_MPI_NS_PER_US
+};
+
+void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner) {
+  world->active[world->active_count] = request;
+  world->active_owner[world->active_count] = owner;
+  world->active_count++;
+}
+
+/* ---- looking ---- */
+
+static void end_exchange(struct weft_mpi_world *world, int result) {
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "an exchange");
+    return;
+  }
+  world->exchanged = true;
+  world->events++;
+}
+
+/* Those that are done leave the list; `ready` then holds their owners. */
+static void remove_ready(struct weft_mpi_world *world, uint32_t count) {
+  uint32_t kept = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    const int at = world->ready[k];
+    world->active[at] = MPI_REQUEST_NULL;
+    world->ready[k] = (int)world->active_owner[at];
+  }
+  for (uint32_t k = 0; k < world->active_count; k++) {
+    if (world->active[k] != MPI_REQUEST_NULL) {
+      world->active[kept] = world->active[k];
+      world->active_owner[kept++] = world->active_owner[k];
+    }
+  }
+  world->active_count = kept;
+}
+
+static void take_ready(struct weft_mpi_world *world, uint32_t count, int result) {
+  remove_ready(world, count);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint32_t owner = (uint32_t)world->ready[k];
+    const int one = result == MPI_SUCCESS ? MPI_SUCCESS : world->statuses[k].MPI_ERROR;
+    if (owner == UINT32_MAX) {
+      end_exchange(world, one);
+      continue;
+    }
+    struct weft_mpi_end *end = &world->ends[owner];
+    end->listed = false;
+    weft_mpi_end_take(world, end, one, &world->statuses[k]);
+    weft_mpi_end_advance(world, end);
+  }
+}
+
+static void look_at_messages(struct weft_mpi_world *world) {
+  int count = 0;
+  const int result =
+      MPI_Testsome((int)world->active_count, world->active, &count, world->ready, world->statuses);
+  int class = MPI_SUCCESS;
+  if (result != MPI_SUCCESS) {
+    (void)MPI_Error_class(result, &class);
+    if (class != MPI_ERR_IN_STATUS) {
+      weft_mpi_failure_of_mpi(world, result, "looking at messages");
+      return;
+    }
+  }
+  if (count > 0) { /* MPI_UNDEFINED is negative */
+    take_ready(world, (uint32_t)count, result);
+  }
+}
+
+void weft_mpi_advance(struct weft_mpi_world *world) {
+  const int64_t now = weft_mpi_monotonic();
+  if (world->active_count > 0) {
+    look_at_messages(world);
+  }
+  if (world->groups != NULL) {
+    weft_mpi_groups_advance(world);
+  }
+  if (now >= world->next_control) {
+    world->next_control = now + WEFT_MPI_CONTROL_US * WEFT_MPI_NS_PER_US;
+    weft_mpi_control_look(world);
+  }
+  if (now >= world->next_peers) {
+    world->next_peers = now + WEFT_MPI_PEERS_MS * WEFT_MPI_NS_PER_MS;
+    weft_mpi_peers_look(world);
+  }
+}
+
+enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  pthread_mutex_lock(&world->lock);
+  weft_mpi_advance(world);
+  world->seen = world->events;
+  world->tests = 0;
+  const enum weft_status status = weft_mpi_failure_check(world, error);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+/* ---- waiting ---- */
+
+struct patience {
+  int64_t began;
+  int64_t sleep; /* the next one */
+  int yields;
+};
+
+/* Between two looks. */
+static void pause_a_bit(const struct weft_mpi_world *world, struct patience *patience, int64_t now,
+                        int64_t until) {
+  const int64_t waited = now - patience->began;
+  if (world->spins && waited < SPIN_NS) {
+    return;
+  }
+  if (world->spins ? waited < YIELD_NS : patience->yields++ < YIELDS) {
+    (void)sched_yield();
+    return;
+  }
+  const int64_t left = until - now;
+  weft_mpi_sleep(patience->sleep < left ? patience->sleep : left);
+  patience->sleep = patience->sleep * 2 < SLEEP_NS_MAX ? patience->sleep * 2 : SLEEP_NS_MAX;
+}
+
+/* True when something has happened. */
+static bool look(struct weft_mpi_world *world) {
+  pthread_mutex_lock(&world->lock);
+  if (world->events == world->seen) {
+    weft_mpi_advance(world);
+  }
+  const bool happened =
+      world->events != world->seen || __atomic_load_n(&world->has_failed, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&world->lock);
+  return happened;
+}
+
+enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
+                               struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  const int64_t began = weft_mpi_time(world);
+  struct patience patience = {.began = began, .sleep = SLEEP_NS_MIN};
+  (void)error; /* a failure is told by progress() */
+  __atomic_store_n(&world->rank_waits, 1, __ATOMIC_RELAXED);
+  for (int64_t now = began; !look(world) && now < until; now = weft_mpi_time(world)) {
+    pause_a_bit(world, &patience, now, until);
+  }
+  __atomic_store_n(&world->rank_waits, 0, __ATOMIC_RELAXED);
+  return WEFT_OK;
+}
+
+/* ---- the progress thread ---- */
+
+static void *see_to_messages(void *context) {
+  struct weft_mpi_world *world = context;
+  int64_t pause = THREAD_NS_MIN;
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  while (!__atomic_load_n(&world->thread_ends, __ATOMIC_ACQUIRE)) {
+    if (__atomic_load_n(&world->rank_waits, __ATOMIC_RELAXED)) {
+      weft_mpi_sleep(THREAD_NS_MAX);
+      continue;
+    }
+    pthread_mutex_lock(&world->lock);
+    const uint64_t before = world->events;
+    weft_mpi_advance(world);
+    const bool moved = world->events != before;
+    const bool idle = world->active_count == 0 && world->groups == NULL;
+    pthread_mutex_unlock(&world->lock);
+    pause = moved ? THREAD_NS_MIN : pause * 2;
+    pause = pause < THREAD_NS_MAX ? pause : THREAD_NS_MAX;
+    weft_mpi_sleep(idle ? THREAD_NS_IDLE : pause);
+  }
+  return NULL;
+}
+
+enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft_error *error) {
+  sigset_t all;
+  sigset_t before;
+  (void)sigfillset(&all); /* signals are for the program's own threads */
+  (void)pthread_sigmask(SIG_SETMASK, &all, &before);
+  const int failed = pthread_create(&world->thread, NULL, see_to_messages, world);
+  (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
+  if (failed != 0) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use progress by calls",
+                     "the progress thread cannot be started: %s", strerror(failed));
+  }
+  world->has_thread = true;
+  return WEFT_OK;
+}
+
+void weft_mpi_stop_thread(struct weft_mpi_world *world) {
+  if (world->has_thread) {
+    __atomic_store_n(&world->thread_ends, 1, __ATOMIC_RELEASE);
+    (void)pthread_join(world->thread, NULL);
+    world->has_thread = false;
+  }
+}
+
+/* ---- exchanges ---- */
+
+static void start_exchange(struct weft_mpi_world *world, const void *mine, size_t size) {
+  MPI_Request request;
+  const int bytes = size > 0 ? (int)size : 1; /* an exchange of nothing waits, too */
+  memcpy(world->exchange_mine, mine, size);
+  const int result = MPI_Iallgather(world->exchange_mine, bytes, MPI_BYTE, world->exchange_all,
+                                    bytes, MPI_BYTE, world->exchanges, &request);
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "starting an exchange");
+    return;
+  }
+  world->exchanging = true;
+  world->exchanged = false;
+  weft_mpi_list(world, request, UINT32_MAX);
+}
+
+enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,
+                                   size_t size, struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  if (size > WEFT_EXCHANGE_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "exchange a hash of it instead",
+                     "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
+  }
+  pthread_mutex_lock(&world->lock);
+  enum weft_status status = weft_mpi_failure_check(world, error);
+  if (status == WEFT_OK) {
+    if (!world->exchanging) {
+      start_exchange(world, mine, size);
+    }
+    weft_mpi_advance(world);
+    status = world->exchanging && world->exchanged ? WEFT_OK : WEFT_IN_PROGRESS;
+  }
+  if (status == WEFT_OK) {
+    memcpy(all, world->exchange_all, size * transport->rank_count);
+    world->exchanging = false;
+  }
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}

@@ -1,0 +1,393 @@
+/* Messages on their way. What came is held against what its envelope says, part by
+ * part: MPI takes a message that is shorter than its receive for a good one. Nothing
+ * allocates. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/fail.h"
+#include "mpi/mpi_world.h"
+
+_Static_assert(sizeof(struct weft_mpi_prefix) == 32, "no padding travels");
+
+enum {
+  TESTS_ALONE = 32, /* then test() looks at the network itself */
+  CANCEL_NS = 100 * WEFT_MPI_NS_PER_MS
+};
+
+static MPI_Request *request_of(const struct weft_mpi_end *end, uint64_t position, uint32_t part) {
+  return &end->requests[(position & end->mask) * end->part_count + part];
+}
+
+static unsigned char *envelope_of(const struct weft_mpi_end *end, uint64_t position) {
+  return end->envelopes + (position & end->mask) * end->envelope_size;
+}
+
+/* Bytes of a payload that travel as piece `part` (from 1). */
+static int piece_size(const struct weft_mpi_world *world, uint64_t bytes, uint32_t part) {
+  const uint64_t begin = (part - 1) * world->piece;
+  const uint64_t left = bytes > begin ? bytes - begin : 0;
+  return (int)(left < world->piece ? left : world->piece);
+}
+
+static unsigned char *piece_place(const struct weft_mpi_world *world,
+                                  const struct weft_message *message, uint32_t part) {
+  return (unsigned char *)message->data + (part - 1) * world->piece;
+}
+
+static size_t envelope_size(const struct weft_mpi_end *end, const struct weft_mpi_prefix *prefix) {
+  return sizeof *prefix + sizeof(struct weft_message_header) +
+         prefix->shape_count * sizeof(struct weft_tensor_shape) +
+         (end->part_count == 1 ? (size_t)prefix->bytes : 0);
+}
+
+/* ---- what came ---- */
+
+static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, const char *hint,
+                      const char *what, uint64_t found, uint64_t expected) {
+  end->broken = true;
+  world->events++;
+  if (world->trouble.status != WEFT_OK) {
+    return;
+  }
+  (void)weft_fail(&world->trouble, WEFT_ERR_PROTOCOL, hint,
+                  "channel %" PRIu32 ", message %" PRIu64 " from rank %" PRIu32 " to rank %" PRIu32
+                  ": %s: found %" PRIu64 ", expected %" PRIu64,
+                  end->channel, end->done, end->peer, world->transport.rank, what, found, expected);
+}
+
+/* Into the message; false when it cannot be right. */
+static bool open_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
+                          struct weft_message *message) {
+  const unsigned char *at = envelope_of(end, end->done);
+  struct weft_mpi_prefix prefix = {.bytes = 0};
+  if (count < sizeof prefix + sizeof message->header) {
+    break_end(world, end, "", "bytes of an envelope, at least", count,
+              sizeof prefix + sizeof message->header);
+    return false;
+  }
+  memcpy(&prefix, at, sizeof prefix);
+  if (prefix.bytes_max != end->bytes_max) {
+    break_end(world, end, "all ranks must describe the same boundaries",
+              "largest payload that the sender and the receiver opened it for", prefix.bytes_max,
+              end->bytes_max);
+    return false;
+  }
+  if (prefix.shape_count > WEFT_TENSORS_MAX || prefix.bytes > end->bytes_max ||
+      count != envelope_size(end, &prefix)) {
+    break_end(world, end, "", "bytes of an envelope", count,
+              prefix.shape_count > WEFT_TENSORS_MAX ? 0 : envelope_size(end, &prefix));
+    return false;
+  }
+  at += sizeof prefix;
+  memcpy(&message->header, at, sizeof message->header);
+  at += sizeof message->header;
+  memcpy(message->shapes, at, prefix.shape_count * sizeof message->shapes[0]);
+  at += prefix.shape_count * sizeof message->shapes[0];
+  if (end->part_count == 1 && prefix.bytes > 0) {
+    memcpy(message->data, at, (size_t)prefix.bytes);
+  }
+  message->begin = prefix.begin;
+  return true;
+}
+
+static bool check_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count) {
+  struct weft_mpi_prefix prefix;
+  memcpy(&prefix, envelope_of(end, end->done), sizeof prefix);
+  const uint64_t expected = (uint64_t)piece_size(world, prefix.bytes, end->part);
+  if (count != expected) {
+    break_end(world, end, "", "bytes of payload in a piece", count, expected);
+  }
+  return count == expected;
+}
+
+static bool take_received(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
+                          MPI_Status *status, struct weft_message *message) {
+  int count = 0;
+  int class = MPI_SUCCESS;
+  if (result == MPI_SUCCESS) {
+    (void)MPI_Get_count(status, MPI_BYTE, &count);
+    return end->part == 0 ? open_envelope(world, end, (uint64_t)count, message)
+                          : check_piece(world, end, (uint64_t)count);
+  }
+  (void)MPI_Error_class(result, &class);
+  if (class == MPI_ERR_TRUNCATE) {
+    break_end(world, end, "all ranks must describe the same boundaries",
+              "a longer message than its receive, of bytes", end->bytes_max + 1, end->bytes_max);
+  }
+  return false;
+}
+
+void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
+                       MPI_Status *status) {
+  struct weft_message *message = end->messages[end->done & end->mask];
+  *request_of(end, end->done, end->part) = MPI_REQUEST_NULL;
+  const bool good =
+      end->sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
+  if (!good) {
+    if (!end->broken) {
+      end->broken = true;
+      weft_mpi_failure_of_mpi(world, result, end->sends ? "a send" : "a receive");
+    }
+    return;
+  }
+  if (++end->part < end->part_count) {
+    return;
+  }
+  message->end = weft_mpi_time(world);
+  if (message->begin > message->end) { /* clocks of two hosts */
+    message->begin = message->end;
+  }
+  message->state[0] = 0;
+  end->messages[end->done & end->mask] = NULL;
+  end->part = 0;
+  end->done++;
+  world->events++;
+}
+
+void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  while (end->done < end->posted && !end->broken && !end->closed) {
+    MPI_Request *request = request_of(end, end->done, end->part);
+    MPI_Status status;
+    int flag = 0;
+    const int result = MPI_Test(request, &flag, &status);
+    if (result == MPI_SUCCESS && !flag) {
+      end->listed = true;
+      weft_mpi_list(world, *request, (uint32_t)(end - world->ends));
+      return;
+    }
+    weft_mpi_end_take(world, end, result, &status);
+  }
+}
+
+/* ---- starting ---- */
+
+struct weft_mpi_end *weft_mpi_end_find(const struct weft_mpi_world *world, uint32_t channel) {
+  if (world->slots == NULL) {
+    return NULL;
+  }
+  for (uint32_t k = weft_mpi_channel_hash(channel, world->slot_mask);;
+       k = (k + 1) & world->slot_mask) {
+    const struct weft_mpi_end_slot *slot = &world->slots[k];
+    if (slot->end == 0) {
+      return NULL;
+    }
+    if (slot->channel == channel) {
+      return &world->ends[slot->end - 1];
+    }
+  }
+}
+
+static enum weft_status refuse(const struct weft_mpi_world *world, const struct weft_mpi_end *end,
+                               uint32_t channel, const char *verb, struct weft_error *error) {
+  const uint32_t rank = world->transport.rank;
+  if (end == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",
+                     "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", which it has not opened",
+                     rank, verb, channel);
+  }
+  if (end->closed) {
+    return weft_fail(error, WEFT_ERR_USAGE, "after a cancel, make a new world",
+                     "rank %" PRIu32 " wants to %s on channel %" PRIu32
+                     ", on which it has cancelled a message",
+                     rank, verb, channel);
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, "a channel goes one way: open another one",
+                   "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", where it %s", rank, verb,
+                   channel, end->sends ? "sends" : "receives");
+}
+
+/* The end to use, or NULL and why not: full, or wrong. */
+static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint32_t channel,
+                                       bool sends, const struct weft_message *message,
+                                       enum weft_status *status, struct weft_error *error) {
+  struct weft_mpi_end *end = weft_mpi_end_find(world, channel);
+  const char *verb = sends ? "send" : "receive";
+  if (end == NULL || end->closed || end->sends != sends) {
+    *status = refuse(world, end, channel, verb, error);
+    return NULL;
+  }
+  const uint64_t bytes = sends ? message->header.bytes : 0;
+  if (bytes > end->bytes_max || message->capacity < end->bytes_max) {
+    *status =
+        weft_fail(error, WEFT_ERR_USAGE, "open the channel for the largest payload",
+                  "rank %" PRIu32 " wants to %s %" PRIu64 " bytes of payload from or into %" PRIu64
+                  " bytes on channel %" PRIu32 ", which is for up to %" PRIu64,
+                  world->transport.rank, verb, bytes, message->capacity, channel, end->bytes_max);
+    return NULL;
+  }
+  *status = end->posted - end->done < end->depth ? WEFT_OK : WEFT_IN_PROGRESS;
+  return *status == WEFT_OK ? end : NULL;
+}
+
+/* The message is the transport's; returns its position on the channel. */
+static uint64_t accept(const struct weft_mpi_world *world, struct weft_mpi_end *end,
+                       struct weft_message *message) {
+  const uint64_t position = end->posted++;
+  message->state[0] = (uint64_t)(end - world->ends) + 1;
+  message->state[1] = position;
+  end->messages[position & end->mask] = message;
+  return position;
+}
+
+/* Returns how long the envelope is. */
+static int write_envelope(const struct weft_mpi_end *end, uint64_t position,
+                          const struct weft_message *message) {
+  const uint32_t shapes = message->header.tensor_count;
+  const struct weft_mpi_prefix prefix = {
+      .bytes_max = end->bytes_max,
+      .bytes = message->header.bytes,
+      .begin = message->begin,
+      .shape_count = shapes <= WEFT_TENSORS_MAX ? shapes : WEFT_TENSORS_MAX};
+  unsigned char *at = envelope_of(end, position);
+  memcpy(at, &prefix, sizeof prefix);
+  at += sizeof prefix;
+  memcpy(at, &message->header, sizeof message->header);
+  at += sizeof message->header;
+  memcpy(at, message->shapes, prefix.shape_count * sizeof message->shapes[0]);
+  at += prefix.shape_count * sizeof message->shapes[0];
+  if (end->part_count == 1 && prefix.bytes > 0) {
+    memcpy(at, message->data, (size_t)prefix.bytes);
+  }
+  return (int)envelope_size(end, &prefix);
+}
+
+static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                       struct weft_message *message) {
+  const int peer = (int)end->peer;
+  const int tag = (int)end->channel;
+  message->begin = weft_mpi_time(world);
+  const uint64_t position = accept(world, end, message);
+  int result = MPI_Isend(envelope_of(end, position), write_envelope(end, position, message),
+                         MPI_BYTE, peer, tag, world->messages, request_of(end, position, 0));
+  for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
+    const int size = piece_size(world, message->header.bytes, part);
+    result = MPI_Isend(size > 0 ? piece_place(world, message, part) : NULL, size, MPI_BYTE, peer,
+                       tag, world->messages, request_of(end, position, part));
+  }
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "starting a send");
+  } else if (!end->listed) {
+    weft_mpi_end_advance(world, end); /* small ones are done now, as a rule */
+  }
+}
+
+static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                          struct weft_message *message) {
+  const int peer = (int)end->peer;
+  const int tag = (int)end->channel;
+  const uint64_t position = accept(world, end, message);
+  int result = MPI_Irecv(envelope_of(end, position), (int)end->envelope_size, MPI_BYTE, peer, tag,
+                         world->messages, request_of(end, position, 0));
+  for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
+    result = MPI_Irecv(piece_place(world, message, part), piece_size(world, end->bytes_max, part),
+                       MPI_BYTE, peer, tag, world->messages, request_of(end, position, part));
+  }
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "posting a receive");
+  } else if (!end->listed) {
+    end->listed = true;
+    weft_mpi_list(world, *request_of(end, end->done, end->part), (uint32_t)(end - world->ends));
+  }
+}
+
+enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
+                               struct weft_message *message, struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  enum weft_status status;
+  pthread_mutex_lock(&world->lock);
+  struct weft_mpi_end *end = choose_end(world, channel, true, message, &status, error);
+  if (end != NULL) {
+    start_send(world, end, message);
+  }
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
+                                  struct weft_message *message, struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  enum weft_status status;
+  pthread_mutex_lock(&world->lock);
+  struct weft_mpi_end *end = choose_end(world, channel, false, message, &status, error);
+  if (end != NULL) {
+    start_receive(world, end, message);
+  }
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+/* ---- ending ---- */
+
+enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_message *message,
+                               struct weft_error *error) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  enum weft_status status = WEFT_OK;
+  pthread_mutex_lock(&world->lock);
+  if (message->state[0] != 0 && ++world->tests > TESTS_ALONE) {
+    weft_mpi_advance(world);
+  }
+  if (message->state[0] != 0) {
+    status = WEFT_IN_PROGRESS;
+    if (world->ends[message->state[0] - 1].broken && world->trouble.status != WEFT_OK) {
+      *error = world->trouble;
+      status = world->trouble.status;
+    }
+  }
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
+
+static void unlist(struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  const uint32_t owner = (uint32_t)(end - world->ends);
+  for (uint32_t k = 0; k < world->active_count && end->listed; k++) {
+    if (world->active_owner[k] == owner) {
+      world->active_count--;
+      world->active[k] = world->active[world->active_count];
+      world->active_owner[k] = world->active_owner[world->active_count];
+      end->listed = false;
+    }
+  }
+}
+
+/* Until MPI has let go of the memory, or the time that all cancels share is over: then
+ * the other side does not take it any more, for it has failed too. */
+static void let_go(struct weft_mpi_world *world, MPI_Request *request) {
+  int flag = 0;
+  int64_t now = weft_mpi_monotonic();
+  if (world->cancel_until == 0) {
+    world->cancel_until = now + CANCEL_NS;
+  }
+  while (MPI_Test(request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && !flag &&
+         now < world->cancel_until) {
+    weft_mpi_sleep(20 * WEFT_MPI_NS_PER_US);
+    now = weft_mpi_monotonic();
+  }
+}
+
+/* An envelope that is sent lies in our own memory, which stays. */
+static void take_back(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position) {
+  for (uint32_t part = end->sends ? 1 : 0; part < end->part_count; part++) {
+    MPI_Request *request = request_of(end, position, part);
+    if (*request == MPI_REQUEST_NULL) {
+      continue;
+    }
+    if (!end->sends) {
+      (void)MPI_Cancel(request);
+    }
+    let_go(world, request);
+  }
+}
+
+void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  pthread_mutex_lock(&world->lock);
+  if (message->state[0] != 0) {
+    struct weft_mpi_end *end = &world->ends[message->state[0] - 1];
+    unlist(world, end);
+    end->closed = true;
+    take_back(world, end, message->state[1]);
+    end->messages[message->state[1] & end->mask] = NULL;
+    message->state[0] = 0;
+  }
+  pthread_mutex_unlock(&world->lock);
+}

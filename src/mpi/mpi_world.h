@@ -1,0 +1,281 @@
+/* The mpi transport, inside: this process's rank in a world of processes.
+ *
+ *   mpi_world.c      making and ending a world
+ *   mpi_channel.c    open(): rings of requests, all that is ever allocated for messages
+ *   mpi_transfer.c   messages
+ *   mpi_progress.c   looking at the network, waiting, the progress thread, exchanges
+ *   mpi_failure.c    the agreed failure; ending the job
+ *   mpi_peers.c      who the others are: hosts, processes, boards
+ *   mpi_control.c    control messages: failures, questions for boards
+ *   mpi_group.c      collectives
+ *   mpi_clock.c      one time for all hosts
+ *
+ * A channel is a tag on a communicator of our own, so order on a channel is MPI's. A
+ * message is an envelope (prefix, header, shapes, and the payload itself on channels
+ * for small ones), through a buffer of ours, and then, on channels for larger payloads,
+ * the payload in pieces straight from one `data` into the other. How many pieces is
+ * fixed by the channel, so all receives are posted in receive().
+ *
+ * One lock is over everything; with it no two threads are ever inside MPI. */
+#ifndef MPI_MPI_WORLD_H
+#define MPI_MPI_WORLD_H
+
+#include <pthread.h>
+
+#include <mpi.h>
+
+#include "net/mpi_driver.h"
+
+enum {
+  WEFT_MPI_INLINE = 8192,    /* larger payloads travel on their own; measured, docs/mpi.md */
+  WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
+  WEFT_MPI_HOST_SIZE = 64,   /* a host's name, cut */
+  WEFT_MPI_SETTLE_MS = 100,  /* failures that are said within this time are one */
+  WEFT_MPI_CONTROL_US = 200, /* between two looks for control messages */
+  WEFT_MPI_PEERS_MS = 5,     /* between two looks whether peers are alive */
+  WEFT_MPI_NS_PER_US = 1000,
+  WEFT_MPI_NS_PER_MS = 1000000,
+  WEFT_MPI_NS_PER_S = 1000000000
+};
+
+/* In front of every message's header. */
+struct weft_mpi_prefix {
+  uint64_t bytes_max; /* as the sender opened the channel */
+  uint64_t bytes;     /* of payload */
+  int64_t begin;      /* when it was sent */
+  uint32_t shape_count;
+  uint32_t reserved;
+};
+
+/* One end of a channel. Messages are taken and given back in order; `part` of the
+ * oldest is awaited: 0 its envelope, then its pieces. */
+struct weft_mpi_end {
+  uint32_t channel;
+  uint32_t peer;
+  bool sends;
+  bool closed; /* by a cancel() */
+  bool broken; /* something came that cannot be: world->trouble */
+  bool listed; /* among the world's active requests */
+  uint32_t depth;
+  uint32_t mask; /* of the ring */
+  uint32_t part;
+  uint32_t part_count;
+  uint64_t bytes_max;
+  uint64_t posted;
+  uint64_t done;
+  size_t envelope_size;           /* at most */
+  struct weft_message **messages; /* [mask + 1]; NULL: cancelled */
+  MPI_Request *requests;          /* [mask + 1][part_count] */
+  unsigned char *envelopes;       /* [mask + 1][envelope_size] */
+};
+
+struct weft_mpi_end_slot {
+  uint32_t channel;
+  uint32_t end; /* index + 1; 0: empty */
+};
+
+/* What every rank tells the others about itself when a world is made. */
+struct weft_mpi_card {
+  char version[16];
+  char host[WEFT_MPI_HOST_SIZE];
+  char machine[40]; /* the boot's id: one clock, one /proc */
+  uint64_t piece;
+  uint64_t pid_space; /* processes see each other by number */
+  uint64_t started;   /* of the process, so that a number used again is noticed */
+  int32_t pid;
+  int32_t page; /* file descriptor of its board; -1: none */
+  int32_t status;
+};
+
+/* A rank's board, in memory that others on the host map. */
+struct weft_mpi_page {
+  struct weft_rank_board board;
+  uint32_t leaving; /* atomic: it ended well, its process may go */
+};
+
+struct weft_mpi_peer {
+  struct weft_mpi_card card;
+  struct weft_mpi_page *page; /* its own memory, or where it cannot be seen our copy */
+  bool visible;               /* its process can be seen from here */
+  bool mapped;
+  bool gone;
+  bool answered; /* the present question for boards */
+  bool heard;    /* it has said which failure it knows */
+  MPI_Request failure_request;
+  MPI_Request board_request; /* of our board to it */
+  MPI_Request question_request;
+};
+
+/* What travels on the control communicator. */
+enum weft_mpi_control_kind { WEFT_MPI_FAILURE = 1, WEFT_MPI_QUESTION, WEFT_MPI_BOARD };
+
+struct weft_mpi_failure_note {
+  int64_t time;
+  uint32_t rank; /* that said so */
+  uint32_t reserved;
+  struct weft_failure failure;
+};
+
+struct weft_mpi_group;
+
+struct weft_mpi_world {
+  struct weft_mpi base; /* first */
+  struct weft_transport transport;
+  const struct weft_allocator *allocator;
+  pthread_mutex_t lock;
+  bool owns_mpi; /* initialised here */
+  bool spins;    /* every rank of this host can have a core */
+  int64_t clock_offset;
+  uint64_t piece;
+
+  MPI_Comm messages; /* a communicator for each purpose */
+  MPI_Comm control;
+  MPI_Comm exchanges;
+  MPI_Comm collectives;
+
+  bool opened;
+  struct weft_mpi_end *ends;
+  uint32_t end_count;
+  struct weft_mpi_end_slot *slots;
+  uint32_t slot_mask;
+
+  /* The request that each end with something under way awaits; and the exchange's. */
+  MPI_Request *active;    /* [active_room] */
+  uint32_t *active_owner; /* index of an end; UINT32_MAX: the exchange */
+  int *ready;             /* [active_room], for MPI_Testsome */
+  MPI_Status *statuses;
+  uint32_t active_count;
+  uint32_t active_room;
+  uint64_t events; /* things that happened for this rank */
+  uint64_t seen;   /* of these, at the last progress() */
+  uint32_t tests;  /* in vain, since then */
+
+  bool exchanging;
+  bool exchanged;
+  unsigned char exchange_mine[WEFT_EXCHANGE_MAX];
+  unsigned char *exchange_all; /* [rank_count][WEFT_EXCHANGE_MAX] */
+
+  struct weft_mpi_peer *peers; /* [rank_count] */
+  struct pollfd *processes;    /* [process_count] of peers on this host that live */
+  uint32_t *process_rank;
+  uint32_t process_count;
+  int page_file;
+  int64_t next_control;
+  int64_t next_peers;
+
+  uint32_t has_failed; /* atomic: a failure is known */
+  bool settled;        /* and agreed */
+  int64_t failed_at;
+  uint32_t heard_count; /* ranks that have said which failure they know, without this one */
+  struct weft_mpi_failure_note note; /* the best so far */
+  struct weft_mpi_failure_note own;  /* as it was sent */
+  struct weft_error trouble;         /* why an end is broken */
+  int64_t cancel_until;              /* cancel() waits no longer; 0: has not waited */
+
+  struct weft_mpi_group *groups; /* with a collective under way */
+
+  bool has_thread;
+  pthread_t thread;
+  uint32_t thread_ends; /* atomic */
+  uint32_t rank_waits;  /* atomic: the rank itself sees to messages */
+
+  char library[256];
+  char binding[256];
+  const char *threading;
+  uint64_t tag_max;
+  uint32_t rank_on_host;
+  uint32_t ranks_on_host;
+};
+
+static inline struct weft_mpi_world *weft_mpi_world_of(struct weft_transport *transport) {
+  return (struct weft_mpi_world *)(void *)((char *)transport -
+                                           offsetof(struct weft_mpi_world, transport));
+}
+
+/* Under the lock, all of them, except where it says otherwise. */
+
+/* mpi_channel.c: as the op, takes the lock itself. */
+enum weft_status weft_mpi_open(struct weft_transport *transport,
+                               const struct weft_channel_end *ends, uint32_t count,
+                               struct weft_error *error);
+void weft_mpi_close(struct weft_mpi_world *world);
+/* Room for that many active requests; keeps those there are. */
+enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
+                                        struct weft_error *error);
+
+/* mpi_transfer.c: as the ops, which take the lock themselves. */
+enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
+                               struct weft_message *message, struct weft_error *error);
+enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
+                                  struct weft_message *message, struct weft_error *error);
+enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_message *message,
+                               struct weft_error *error);
+void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message);
+/* A part of the oldest message has come, with that result of MPI. */
+void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
+                       MPI_Status *status);
+/* Goes on with what comes after it, and lists the end when it has to wait. */
+void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end);
+struct weft_mpi_end *weft_mpi_end_find(const struct weft_mpi_world *world, uint32_t channel);
+static inline uint32_t weft_mpi_channel_hash(uint32_t channel, uint32_t mask) {
+  return ((channel * UINT32_C(0x9e3779b1)) >> 8) & mask;
+}
+
+/* mpi_progress.c */
+void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner);
+void weft_mpi_advance(struct weft_mpi_world *world);
+enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error);
+enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
+                               struct weft_error *error);
+enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,
+                                   size_t size, struct weft_error *error);
+/* Without the lock. */
+enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft_error *error);
+void weft_mpi_stop_thread(struct weft_mpi_world *world);
+
+/* mpi_control.c */
+void weft_mpi_control_look(struct weft_mpi_world *world);
+void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
+                           enum weft_mpi_control_kind kind, const void *data, size_t size,
+                           MPI_Request *request);
+/* As the op, takes the lock itself. */
+void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until);
+
+/* mpi_failure.c */
+void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure);
+bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *failure);
+/* This rank says so, or has been told. */
+void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failure *failure);
+void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
+                           const struct weft_mpi_failure_note *note);
+/* WEFT_OK, or the agreed error, for which it waits. */
+enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error);
+/* A call of MPI went wrong. */
+void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what);
+void weft_mpi_driver_abandon(struct weft_mpi *world, int exit_status);
+
+/* mpi_peers.c */
+enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error);
+void weft_mpi_peers_finish(struct weft_mpi_world *world);
+void weft_mpi_peers_look(struct weft_mpi_world *world);
+/* Marks on their boards which of the visible processes are stopped. */
+void weft_mpi_peers_mark_stopped(struct weft_mpi_world *world);
+bool weft_mpi_same_machine(const struct weft_mpi_world *world, uint32_t a, uint32_t b);
+
+/* mpi_clock.c */
+int64_t weft_mpi_monotonic(void);
+static inline int64_t weft_mpi_time(const struct weft_mpi_world *world) {
+  return weft_mpi_monotonic() + world->clock_offset;
+}
+int64_t weft_mpi_now(struct weft_transport *transport);
+void weft_mpi_sleep(int64_t ns);
+/* All ranks call it; it waits for them. */
+enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_error *error);
+
+/* mpi_group.c */
+enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
+                                       const uint32_t *ranks, uint32_t count,
+                                       struct weft_group **out, struct weft_error *error);
+void weft_mpi_groups_advance(struct weft_mpi_world *world);
+
+#endif
