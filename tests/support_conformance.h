@@ -5,7 +5,9 @@
  *
  *     static const struct conformance_transport threads = {"threads", NULL, create, ...};
  *     int main(void) { return conformance_run(&threads); }
- */
+ *
+ * Where a rank is a process, each process runs the suite with its own rank alone; the
+ * others' endpoints are NULL, all of them in a process that has no part in a world. */
 #ifndef TESTS_SUPPORT_CONFORMANCE_H
 #define TESTS_SUPPORT_CONFORMANCE_H
 
@@ -36,7 +38,11 @@ struct conformance_transport {
                   struct weft_transport **endpoints);
   /* Runs ranks[rank_count] to their ends, with one of the two below. */
   void (*drive)(void *world, struct conformance_rank *ranks, uint32_t rank_count);
-  bool real_time; /* now() is in nanoseconds, and deadlines can be missed */
+  bool real_time;     /* now() is in nanoseconds, and deadlines can be missed */
+  uint32_t ranks_max; /* 0: as many as the tests want */
+  /* Where ranks are processes: waits for all of them; false unless all came with the
+   * same bytes. NULL: all ranks are in this process. */
+  bool (*same_everywhere)(void *world, const void *data, size_t size);
 };
 
 /* One round of a rank: progress, advance, wait. False when it has ended; after a

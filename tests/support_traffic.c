@@ -309,7 +309,7 @@ void traffic_begin(struct traffic *traffic, struct conformance_rank *ranks, uint
     assert_non_null(self);
     self->traffic = traffic;
     self->random.state = traffic->seed * 977 + r;
-    for (uint32_t f = 0; f < traffic->flow_count; f++) {
+    for (uint32_t f = 0; f < traffic->flow_count && ranks[r].transport != NULL; f++) {
       if (traffic->flows[f].from == r || traffic->flows[f].to == r) {
         add_end(self, f, traffic->flows[f].from == r);
       }

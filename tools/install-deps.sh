@@ -8,10 +8,10 @@ set -euo pipefail
 
 purpose=${1:-build}
 case $purpose in
-  build) wanted=(cmake ninja gcc libc jansson pkg-config openblas) ;;
-  test)  wanted=(cmake ninja gcc libc jansson pkg-config openblas g++ clang clang-rt cmocka bats jq
-           chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
-  lint)  wanted=(cmake ninja gcc libc jansson pkg-config openblas g++ clang cmocka clang-format clang-tidy shellcheck) ;;
+  build) wanted=(cmake ninja gcc libc jansson pkg-config openblas) ;; # an MPI is used where there is one
+  test)  wanted=(cmake ninja gcc libc jansson pkg-config openblas openmpi-run openmpi mpich-run mpich g++
+           clang clang-rt cmocka bats jq chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
+  lint)  wanted=(cmake ninja gcc libc jansson pkg-config openblas openmpi-run openmpi mpich-run mpich g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
     echo "usage: $0 build|test|lint" >&2
     exit 2
@@ -32,6 +32,10 @@ is_there() {
     jansson)  [[ -e /usr/include/jansson.h ]] ;;
     cmocka)   [[ -e /usr/include/cmocka.h ]] ;;
     openblas) pkg-config --exists openblas 2>/dev/null ;;
+    openmpi)  [[ -e $(mpicc.openmpi -showme:incdirs 2>/dev/null | cut -d ' ' -f 1)/mpi.h ]] ;;
+    openmpi-run) command -v mpirun.openmpi >/dev/null ;;
+    mpich)    [[ -e $(mpicc.mpich -show 2>/dev/null | tr ' ' '\n' | sed -n 's/^-I//p' | head -n 1)/mpi.h ]] ;;
+    mpich-run) command -v mpirun.mpich >/dev/null ;;
     clang-rt) clang -fsanitize=fuzzer,address,undefined -x c - -o /dev/null 2>/dev/null \
                 <<<'int LLVMFuzzerTestOneInput(const unsigned char *d, unsigned long n) { return d && n > 9; }' ;;
     *)        command -v "$1" >/dev/null ;;
@@ -45,6 +49,10 @@ package_of() {
     jansson)  echo libjansson-dev ;;
     cmocka)   echo libcmocka-dev ;;
     openblas) echo libopenblas-dev ;;
+    openmpi)  echo libopenmpi-dev ;;
+    openmpi-run) echo openmpi-bin ;;
+    mpich)    echo libmpich-dev ;;
+    mpich-run) echo mpich ;;
     chromedriver) echo chromium-driver ;;
     clang-rt) clang_runtime_package ;;
     *)        echo "$1" ;;

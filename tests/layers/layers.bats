@@ -17,6 +17,7 @@ may_use() { # MODULE: the modules whose headers and functions it may use
     transport) echo base transport ;;
     net) echo base transport net ;;
     run) echo base ir spec transport run ;;
+    mpi) echo base transport net mpi ;; # compiled against an MPI: it has a test of its own
     cli) echo cli ;;
   esac
 }
@@ -107,6 +108,27 @@ expect_includes() { # MODULE, and then OWNER INCLUDE, OWNER INCLUDE...
   run grep -rnE '#[[:space:]]*include[[:space:]]*["<](/|.*\.\./)' \
     "$WEFT_SOURCE_DIR/src" "$WEFT_SOURCE_DIR/include"
   [ "$output" = "" ]
+}
+
+@test "the MPI drivers see base, transport and net, and nobody else sees MPI" {
+  for module in "${modules[@]}"; do
+    for header in $(public_headers "$module"); do
+      if allowed mpi "$module"; then
+        compiles mpi "<weft/$header>" || { cat log; return 1; }
+      else
+        is_refused mpi "<weft/$header>"
+      fi
+    done
+  done
+  for path in "$WEFT_SOURCE_DIR"/src/*/*.h; do
+    local owner=${path%/*}
+    owner=${owner##*/}
+    allowed mpi "$owner" || is_refused mpi "\"$owner/${path##*/}\""
+  done
+  run grep -rlE '#[[:space:]]*include[[:space:]]*<mpi\.h>' \
+    "$WEFT_SOURCE_DIR/src" "$WEFT_SOURCE_DIR/include" "$WEFT_SOURCE_DIR/app"
+  [[ $output == *src/mpi/* ]]
+  [ "$(grep -v '/src/mpi/' <<<"$output")" = "" ]
 }
 
 @test "only spec and run include jansson" {
