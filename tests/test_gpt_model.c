@@ -11,6 +11,7 @@
 
 #include "base/random.h"
 #include "gpt/model.h"
+#include "support_memory.h"
 
 static struct weft_gpt_config config_of(uint32_t layers, uint32_t dim, uint32_t context) {
   return (struct weft_gpt_config){.layers = layers,
@@ -276,16 +277,21 @@ static void test_configs(void **state) {
 
 /* ---- Cuts ---- */
 
-static double heaviest_of(const double *costs, const uint32_t *first, uint32_t stage_count) {
-  double heaviest = 0;
+struct loads {
+  double heaviest, squares;
+};
+
+static struct loads loads_of(const double *costs, const uint32_t *first, uint32_t stage_count) {
+  struct loads loads = {0, 0};
   for (uint32_t s = 0; s < stage_count; s++) {
     double load = 0;
     for (uint32_t p = first[s]; p < first[s + 1]; p++) {
       load += costs[p];
     }
-    heaviest = fmax(heaviest, load);
+    loads.heaviest = fmax(loads.heaviest, load);
+    loads.squares += load * load;
   }
-  return heaviest;
+  return loads;
 }
 
 static void check_cut(const uint32_t *first, uint32_t stage_count, uint32_t part_count) {
@@ -296,19 +302,24 @@ static void check_cut(const uint32_t *first, uint32_t stage_count, uint32_t part
   }
 }
 
-/* Over all cuts of parts begin ... end - 1. */
-static double best_of(const double *costs, uint32_t begin, uint32_t end, uint32_t stage_count) {
-  double best = INFINITY;
+static bool is_better(struct loads a, struct loads b) {
+  return a.heaviest < b.heaviest || (a.heaviest == b.heaviest && a.squares < b.squares);
+}
+
+/* The best over all cuts of parts begin ... end - 1, after stages with `so_far`. */
+static struct loads best_of(const double *costs, uint32_t begin, uint32_t end, uint32_t stage_count,
+                            struct loads so_far) {
+  struct loads best = {INFINITY, INFINITY};
   double load = 0;
-  if (stage_count == 1) {
-    for (uint32_t p = begin; p < end; p++) {
-      load += costs[p];
-    }
-    return load;
-  }
   for (uint32_t p = begin; p + stage_count <= end; p++) {
     load += costs[p];
-    best = fmin(best, fmax(load, best_of(costs, p + 1, end, stage_count - 1)));
+    struct loads loads = {fmax(so_far.heaviest, load), so_far.squares + load * load};
+    if (stage_count > 1) {
+      loads = best_of(costs, p + 1, end, stage_count - 1, loads);
+    } else if (p + 1 < end) {
+      continue;
+    }
+    best = is_better(loads, best) ? loads : best;
   }
   return best;
 }
@@ -317,10 +328,13 @@ static void check_best(const double *costs, uint32_t part_count, uint32_t stage_
   const struct weft_gpt_config config = config_of(part_count - 2, 2, 1);
   uint32_t first[16];
   struct weft_error error;
-  assert_int_equal(weft_gpt_split(&config, costs, stage_count, first, &error), WEFT_OK);
+  assert_int_equal(weft_gpt_split(NULL, &config, costs, stage_count, first, &error), WEFT_OK);
   check_cut(first, stage_count, part_count);
-  /* Costs are whole numbers or halves: sums are exact. */
-  assert_true(heaviest_of(costs, first, stage_count) == best_of(costs, 0, part_count, stage_count));
+  /* Costs are whole numbers or halves: sums are exact, and squares of up to 2^24 too. */
+  const struct loads loads = loads_of(costs, first, stage_count);
+  const struct loads best = best_of(costs, 0, part_count, stage_count, (struct loads){0, 0});
+  assert_true(loads.heaviest == best.heaviest);
+  assert_true(loads.squares == best.squares);
 }
 
 static void test_split_brute_force(void **state) {
@@ -333,6 +347,9 @@ static void test_split_brute_force(void **state) {
     for (uint32_t p = 0; p < part_count; p++) {
       costs[p] = 0.5 * weft_random_below(&random, range);
     }
+    if (trial % 3 == 0) { /* alone the bound: the others may be cut in many ways */
+      costs[weft_random_below(&random, part_count)] = 2 * range;
+    }
     for (uint32_t s = 1; s <= part_count; s++) {
       check_best(costs, part_count, s);
     }
@@ -343,7 +360,7 @@ static void test_split_brute_force(void **state) {
 static void check_sizes(const struct weft_gpt_config *config, uint32_t stage_count,
                         const uint32_t *sizes) {
   uint32_t first[16];
-  assert_int_equal(weft_gpt_split(config, NULL, stage_count, first, NULL), WEFT_OK);
+  assert_int_equal(weft_gpt_split(NULL, config, NULL, stage_count, first, NULL), WEFT_OK);
   check_cut(first, stage_count, weft_gpt_part_count(config));
   for (uint32_t s = 0; s < stage_count; s++) {
     assert_int_equal(first[s + 1] - first[s], sizes[s]);
@@ -363,8 +380,8 @@ static void test_split_by_work(void **state) {
   check_sizes(&twelve, 14, (uint32_t[]){1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1, 1});
 }
 
-/* Under the least bound, each stage takes about its share of what is left: neither the
- * most that the bound allows nor the least. */
+/* Under the least bound, stages are as equal as can be: neither the most that the bound
+ * allows nor the least. */
 static void test_split_is_balanced(void **state) {
   (void)state;
   const struct weft_gpt_config config = config_of(14, 2, 1);
@@ -373,11 +390,11 @@ static void test_split_is_balanced(void **state) {
   for (uint32_t p = 0; p < 16; p++) {
     costs[p] = p == 15 ? 8 : 1; /* the last part alone is the bound */
   }
-  assert_int_equal(weft_gpt_split(&config, costs, 4, first, NULL), WEFT_OK);
-  const uint32_t expected[] = {0, 6, 12, 15, 16};
+  assert_int_equal(weft_gpt_split(NULL, &config, costs, 4, first, NULL), WEFT_OK);
+  const uint32_t expected[] = {0, 5, 10, 15, 16};
   assert_memory_equal(first, expected, sizeof expected);
   memset(costs, 0, sizeof costs); /* parts count alike */
-  assert_int_equal(weft_gpt_split(&config, costs, 4, first, NULL), WEFT_OK);
+  assert_int_equal(weft_gpt_split(NULL, &config, costs, 4, first, NULL), WEFT_OK);
   const uint32_t even[] = {0, 4, 8, 12, 16};
   assert_memory_equal(first, even, sizeof even);
 }
@@ -395,7 +412,8 @@ static void test_split_scales(void **state) {
     for (uint32_t p = 0; p < 10; p++) {
       costs[p] = (3 + p * p % 7) * scales[k];
     }
-    assert_int_equal(weft_gpt_split(&config, costs, 4, k == 0 ? expected : first, NULL), WEFT_OK);
+    assert_int_equal(weft_gpt_split(NULL, &config, costs, 4, k == 0 ? expected : first, NULL),
+                     WEFT_OK);
     if (k > 0) {
       assert_memory_equal(first, expected, sizeof expected);
     }
@@ -409,7 +427,7 @@ static void test_split_large(void **state) {
   uint32_t *first = malloc((parts + 1) * sizeof *first);
   assert_non_null(first);
   for (uint32_t s = 1; s <= parts; s = s < 1024 ? 2 * s : s + 1537) {
-    assert_int_equal(weft_gpt_split(&config, NULL, s, first, NULL), WEFT_OK);
+    assert_int_equal(weft_gpt_split(NULL, &config, NULL, s, first, NULL), WEFT_OK);
     check_cut(first, s, parts);
     for (uint32_t k = 0; k < s; k++) {
       assert_true(first[k + 1] - first[k] <= (WEFT_GPT_LAYERS_MAX + s) / s + 1);
@@ -418,14 +436,53 @@ static void test_split_large(void **state) {
   free(first);
 }
 
+/* Where one part alone is the bound, every begin is possible for every stage. */
+static void test_split_large_and_free(void **state) {
+  (void)state;
+  const struct weft_gpt_config config = config_of(WEFT_GPT_LAYERS_MAX, 1024, 2048);
+  const uint32_t parts = weft_gpt_part_count(&config);
+  double *costs = malloc(parts * sizeof *costs);
+  uint32_t *first = malloc((parts + 1) * sizeof *first);
+  assert_true(costs != NULL && first != NULL);
+  for (uint32_t p = 0; p < parts; p++) {
+    costs[p] = p == 0 ? 1e4 : 1;
+  }
+  assert_int_equal(weft_gpt_split(NULL, &config, costs, 242, first, NULL), WEFT_OK);
+  check_cut(first, 242, parts);
+  for (uint32_t s = 1; s < 242; s++) {
+    assert_int_equal(first[s + 1] - first[s], 17); /* 4097 = 241 * 17 */
+  }
+  assert_int_equal(weft_gpt_split(NULL, &config, costs, 2050, first, NULL), WEFT_OK);
+  check_cut(first, 2050, parts);
+  free(costs);
+  free(first);
+}
+
+static void test_split_without_memory(void **state) {
+  (void)state;
+  const struct weft_gpt_config config = config_of(2, 2, 1);
+  uint32_t first[3] = {99};
+  enum weft_status status = WEFT_ERR_MEMORY;
+  for (uint64_t n = 1; status == WEFT_ERR_MEMORY; n++) {
+    struct test_memory memory;
+    test_memory_init(&memory);
+    memory.fail_at = n;
+    assert_int_equal(first[0], 99);
+    status = weft_gpt_split(&memory.allocator, &config, NULL, 2, first, NULL);
+    assert_int_equal(memory.blocks, 0);
+  }
+  assert_int_equal(status, WEFT_OK);
+  check_cut(first, 2, 4);
+}
+
 static void refuse_split(const struct weft_gpt_config *config, const double *costs,
                          uint32_t stage_count, const char *message) {
   struct weft_error error = {0};
   uint32_t first[8] = {99, 99, 99, 99, 99, 99, 99, 99};
-  assert_int_equal(weft_gpt_split(config, costs, stage_count, first, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_gpt_split(NULL, config, costs, stage_count, first, &error), WEFT_ERR_USAGE);
   assert_string_equal(error.message, message);
   assert_int_equal(first[0], 99);
-  assert_int_equal(weft_gpt_split(config, costs, stage_count, first, NULL), WEFT_ERR_USAGE);
+  assert_int_equal(weft_gpt_split(NULL, config, costs, stage_count, first, NULL), WEFT_ERR_USAGE);
 }
 
 static void test_split_errors(void **state) {
@@ -486,6 +543,8 @@ int main(void) {
       cmocka_unit_test(test_split_is_balanced),
       cmocka_unit_test(test_split_scales),
       cmocka_unit_test(test_split_large),
+      cmocka_unit_test(test_split_large_and_free),
+      cmocka_unit_test(test_split_without_memory),
       cmocka_unit_test(test_split_errors),
       cmocka_unit_test(test_split_counts),
   };

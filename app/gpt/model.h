@@ -77,9 +77,12 @@ void weft_gpt_part_initialize(const struct weft_gpt_config *config, uint32_t par
 double weft_gpt_part_work(const struct weft_gpt_config *config, uint32_t part);
 
 /* Cuts parts into `stage_count` ranges, none empty, so that the heaviest is as light
- * as can be (exactly; costs[part_count], or NULL: estimated work): stage s has parts
- * first[s] ... first[s + 1] - 1. WEFT_ERR_USAGE when there are more stages than parts. */
-enum weft_status weft_gpt_split(const struct weft_gpt_config *config, const double *costs,
+ * as can be (exactly; costs[part_count], or NULL: estimated work), and the others are as
+ * equal as can be then (the least sum of squares): stage s has parts
+ * first[s] ... first[s + 1] - 1. WEFT_ERR_USAGE when there are more stages than parts.
+ * allocator NULL: the default. */
+enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
+                                const struct weft_gpt_config *config, const double *costs,
                                 uint32_t stage_count, uint32_t *first /* [stage_count + 1] */,
                                 struct weft_error *error);
 /* By given numbers of blocks per stage ("3,4,4,1"); the embedding goes to the first

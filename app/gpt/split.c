@@ -1,18 +1,16 @@
-/* How parts become stages: the cut whose heaviest stage is as light as can be.
+/* How parts become stages: by cost, or by given numbers of blocks.
  *
  * Costs are taken in units of 2^-48 of the largest (rounded up to a power of two), as
- * integers: sums are exact then, and the same from either end. Up to 2^12 parts of
- * 2^48 units stay far below 2^64. Whether all parts fit into the stages under a bound
- * is found by filling one stage after the other, so the least bound is found by
- * bisection. No memory is needed beyond `first`. */
-#include <assert.h>
+ * integers: sums are exact then, and the same from either end. Where to cut is cut.c's. */
 #include <inttypes.h>
 #include <math.h>
 
+#include "gpt/cut.h"
 #include "gpt/fail.h"
+#include "gpt/memory.h"
 #include "gpt/model.h"
 
-_Static_assert(WEFT_GPT_LAYERS_MAX + 2 < 1 << 14, "2^14 parts of 2^48 units are below 2^64");
+_Static_assert(WEFT_GPT_LAYERS_MAX + 2 < 1 << 14, "2^14 parts of 2^48 units are below 2^63");
 enum { UNIT_BITS = 48 };
 
 /* Two operations per weight of the block's matrices (12 C^2), and attention's products
@@ -29,148 +27,60 @@ double weft_gpt_part_work(const struct weft_gpt_config *config, uint32_t part) {
   return 24 * c * c + 2 * c * config->context;
 }
 
-/* ---- Costs as integers ---- */
+/* ---- By cost ---- */
 
-struct weights {
-  const struct weft_gpt_config *config;
-  const double *costs; /* or NULL */
-  uint32_t count;
-  bool alike; /* nothing costs anything: then parts count alike */
-  int shift;
-};
-
-static double cost_of(const struct weights *weights, uint32_t part) {
-  return weights->costs != NULL ? weights->costs[part] : weft_gpt_part_work(weights->config, part);
-}
-
-static uint64_t weight_of(const struct weights *weights, uint32_t part) {
-  return weights->alike ? 1 : (uint64_t)round(ldexp(cost_of(weights, part), weights->shift));
-}
-
-static enum weft_status weights_init(struct weights *weights, const struct weft_gpt_config *config,
-                                     const double *costs, struct weft_error *error) {
-  double largest = 0;
-  int exponent;
-  *weights =
-      (struct weights){.config = config, .costs = costs, .count = weft_gpt_part_count(config)};
-  for (uint32_t p = 0; p < weights->count; p++) {
-    const double cost = cost_of(weights, p);
-    if (!isfinite(cost) || cost < 0) {
+static enum weft_status check_costs(const double *costs, uint32_t count, struct weft_error *error) {
+  for (uint32_t p = 0; p < count; p++) {
+    if (!isfinite(costs[p]) || costs[p] < 0) {
       return weft_gpt_fail(error, WEFT_ERR_USAGE, "",
                            "the cost of part %" PRIu32 " is %g; expected a number from 0 on", p,
-                           cost);
+                           costs[p]);
     }
-    largest = fmax(largest, cost);
   }
-  (void)frexp(largest, &exponent);
-  weights->shift = UNIT_BITS - exponent;
-  weights->alike = largest <= 0;
   return WEFT_OK;
 }
 
-/* ---- The least bound ---- */
-
-/* Each stage takes what it can: no cut under this bound has fewer stages. */
-static uint32_t stages_needed(const struct weights *weights, uint64_t bound) {
-  uint32_t stages = 1;
-  uint64_t load = 0;
-  for (uint32_t p = 0; p < weights->count; p++) {
-    const uint64_t weight = weight_of(weights, p);
-    if (load + weight > bound) {
-      stages++;
-      load = 0;
-    }
-    load += weight;
-  }
-  return stages;
+static double cost_of(const struct weft_gpt_config *config, const double *costs, uint32_t part) {
+  return costs != NULL ? costs[part] : weft_gpt_part_work(config, part);
 }
 
-static uint64_t least_bound(const struct weights *weights, uint32_t stage_count) {
-  uint64_t low = 0; /* the heaviest part: no bound is less */
-  uint64_t high = 0;
-  for (uint32_t p = 0; p < weights->count; p++) {
-    const uint64_t weight = weight_of(weights, p);
-    low = weight > low ? weight : low;
-    high += weight;
+/* Sums of the costs as integers. If nothing costs anything, parts count alike. */
+static void add_up(const struct weft_gpt_config *config, const double *costs, uint64_t *sums) {
+  const uint32_t count = weft_gpt_part_count(config);
+  double largest = 0;
+  int exponent;
+  for (uint32_t p = 0; p < count; p++) {
+    largest = fmax(largest, cost_of(config, costs, p));
   }
-  while (low < high) {
-    const uint64_t middle = low + (high - low) / 2;
-    if (stages_needed(weights, middle) <= stage_count) {
-      high = middle;
-    } else {
-      low = middle + 1;
-    }
+  (void)frexp(largest, &exponent);
+  sums[0] = 0;
+  for (uint32_t p = 0; p < count; p++) {
+    const double cost = ldexp(cost_of(config, costs, p), UNIT_BITS - exponent);
+    sums[p + 1] = sums[p] + (largest > 0 ? (uint64_t)round(cost) : 1);
   }
-  return low;
 }
 
-/* ---- A balanced cut under it ---- */
-
-/* first[s]: where stage s may begin at the earliest, so that the rest fits under the
- * bound, and every stage has a part. */
-static void earliest_begins(const struct weights *weights, uint64_t bound, uint32_t stage_count,
-                            uint32_t *first) {
-  uint32_t begin = weights->count;
-  first[stage_count] = begin;
-  for (uint32_t s = stage_count; s-- > 0;) {
-    uint64_t load = 0;
-    while (begin > s && load + weight_of(weights, begin - 1) <= bound) {
-      load += weight_of(weights, --begin);
-    }
-    first[s] = begin;
-  }
-  assert(first[0] == 0);
-}
-
-/* Whether a stage comes nearer to its share with one more part; if it is as near, the
- * shorter one is taken. */
-static bool is_nearer(uint64_t load, uint64_t weight, uint64_t share) {
-  return load < share && (load + weight <= share || load + weight - share < share - load);
-}
-
-/* From the earliest begins to a cut: each stage takes as near to its share of what is
- * left as the bound and the stages after it allow. */
-static void balance(const struct weights *weights, uint64_t bound, uint32_t stage_count,
-                    uint32_t *first) {
-  uint64_t left = 0;
-  uint32_t end = 0;
-  for (uint32_t p = 0; p < weights->count; p++) {
-    left += weight_of(weights, p);
-  }
-  for (uint32_t s = 0; s < stage_count; s++) {
-    const uint32_t stages_after = stage_count - s - 1;
-    const uint64_t share = left / (stages_after + 1);
-    uint64_t load = weight_of(weights, end);
-    first[s] = end++;
-    while (end < weights->count - stages_after) {
-      const uint64_t weight = weight_of(weights, end);
-      const bool must = end < first[s + 1];
-      if (!must && (load + weight > bound || !is_nearer(load, weight, share))) {
-        break;
-      }
-      load += weight;
-      end++;
-    }
-    assert(load <= bound);
-    left -= load;
-  }
-  assert(end == weights->count && first[stage_count] == end);
-}
-
-enum weft_status weft_gpt_split(const struct weft_gpt_config *config, const double *costs,
+enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
+                                const struct weft_gpt_config *config, const double *costs,
                                 uint32_t stage_count, uint32_t *first, struct weft_error *error) {
-  struct weights weights;
-  if (stage_count < 1 || stage_count > weft_gpt_part_count(config)) {
+  const uint32_t count = weft_gpt_part_count(config);
+  if (stage_count < 1 || stage_count > count) {
     return weft_gpt_fail(error, WEFT_ERR_USAGE, "use more layers, or fewer stages",
                          "%" PRIu32 " stages; %" PRIu32
                          " layers, the embedding and the head make 1 to %" PRIu32,
-                         stage_count, config->layers, weft_gpt_part_count(config));
+                         stage_count, config->layers, count);
   }
-  WEFT_GPT_TRY(weights_init(&weights, config, costs, error));
-  const uint64_t bound = least_bound(&weights, stage_count);
-  earliest_begins(&weights, bound, stage_count, first);
-  balance(&weights, bound, stage_count, first);
-  return WEFT_OK;
+  if (costs != NULL) {
+    WEFT_GPT_TRY(check_costs(costs, count, error));
+  }
+  uint64_t *sums = weft_gpt_allocate(allocator, count + 1, sizeof *sums);
+  if (sums == NULL) {
+    return weft_gpt_fail_memory(error, (count + 1) * sizeof *sums);
+  }
+  add_up(config, costs, sums);
+  const enum weft_status status = weft_gpt_cut(allocator, sums, count, stage_count, first, error);
+  weft_gpt_free(allocator, sums);
+  return status;
 }
 
 /* ---- By given numbers of blocks ---- */

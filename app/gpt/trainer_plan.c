@@ -163,7 +163,8 @@ static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_erro
     memcpy(trainer->first_parts, given, (trainer->stage_count + 1u) * sizeof *trainer->first_parts);
     return WEFT_OK;
   }
-  return weft_gpt_split(&trainer->config, NULL, trainer->stage_count, trainer->first_parts, error);
+  return weft_gpt_split(trainer->allocator, &trainer->config, NULL, trainer->stage_count,
+                        trainer->first_parts, error);
 }
 
 /* Lists `count` things by the row that has them: a counting sort. */
