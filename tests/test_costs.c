@@ -93,6 +93,37 @@ static void test_every_field(void **state) {
   weft_costs_destroy(costs);
 }
 
+static void test_parts(void **state) {
+  (void)state;
+  struct weft_costs *costs = parsed(STAGE(""));
+  assert_int_equal(costs->part_count, 0);
+  assert_null(costs->parts);
+  weft_costs_destroy(costs);
+  costs = parsed(HEAD
+                 "\"parts\": [{\"f\": 0.5, \"w\": 2}, {\"i\": 3, \"f\": 1e12}, {}],"
+                 " \"stages\": [{\"f\": 4}]}");
+  assert_int_equal(costs->stage_count, 1);
+  assert_int_equal(costs->part_count, 3);
+  const struct weft_part_costs *parts = costs->parts;
+  assert_true(parts[0].f == 0.5 && parts[0].i == 0 && parts[0].w == 2);
+  assert_true(parts[1].f == 1e12 && parts[1].i == 3 && parts[1].w == 0);
+  assert_true(parts[2].f == 0 && parts[2].i == 0 && parts[2].w == 0);
+  assert_int_equal(weft_costs_check(costs, 5, NULL), WEFT_OK);
+  weft_costs_destroy(costs);
+}
+
+#define PARTS(LIST) HEAD "\"stages\": [{}], \"parts\": " LIST "}"
+
+static void test_wrong_parts(void **state) {
+  (void)state;
+  expect_error(PARTS("{}"), "c.json:1:|parts: expected a list|each part of the model|an object");
+  expect_error(PARTS("[]"), "parts: expected at least one entry");
+  expect_error(PARTS("[1]"), "parts[0]: expected an object|found 1");
+  expect_error(PARTS("[{}, {\"w\": -1}]"), "parts[1].w: expected a number from 0|found -1");
+  expect_error(PARTS("[{\"f\": null}]"), "parts[0].f: expected a number|found null");
+  expect_error(PARTS("[{\"b\": 1}]"), "parts[0].b: unknown field; expected f, i, w");
+}
+
 /* So that none is forgotten here. */
 static void test_every_field_is_in_the_tables(void **state) {
   (void)state;
@@ -180,7 +211,7 @@ static void test_missing_empty_unknown(void **state) {
   expect_error("{\"schema\": 1, \"stages\": [{}]}", "schema|found 1");
   expect_error(STAGE("\"F\": 1"), "stages[0].F|unknown field|f, i, w, b, overlap_f_b");
   expect_error(HEAD "\"stages\": [{}], \"hops\": {}}",
-               "hops|unknown field|schema, unit, stages, hop");
+               "hops|unknown field|schema, unit, stages, hop, parts");
   expect_error(HEAD "\"stages\": [{}], \"hop\": {\"time\": 1}}", "hop.time|unknown field|latency");
   expect_error(STAGE("\"\": 1"), "unknown field");
   expect_error(STAGE("\"f\": 1, \"f\": 2"), "stages[0].f|duplicate");
@@ -268,8 +299,9 @@ static void test_size_of_the_text(void **state) {
 /* Every prefix, and every byte replaced: refused or read, never worse. */
 static void test_damaged_text(void **state) {
   (void)state;
-  static const char good[] =
-      HEAD "\"unit\": \"ms\", \"stages\": [{\"f\": 1.5}, {\"i\": 2}], \"hop\": {\"latency\": 0.1}}";
+  static const char good[] = HEAD
+      "\"unit\": \"ms\", \"stages\": [{\"f\": 1.5}, {\"i\": 2}], \"hop\": {\"latency\": 0.1},"
+      " \"parts\": [{\"w\": 3}, {}]}";
   char text[sizeof good];
   for (size_t size = 0; size + 1 < sizeof good - 1; size++) {
     struct weft_costs *costs = NULL;
@@ -292,8 +324,8 @@ static void test_damaged_text(void **state) {
 
 static void test_failing_memory(void **state) {
   (void)state;
-  static const char text[] = STAGE("\"f\": 2");
-  for (uint64_t n = 1; n <= 2; n++) {
+  static const char text[] = PARTS("[{\"f\": 2}, {}]");
+  for (uint64_t n = 1; n <= 3; n++) {
     struct test_memory memory;
     struct weft_costs *costs = NULL;
     struct weft_error error;
@@ -309,7 +341,7 @@ static void test_failing_memory(void **state) {
   test_memory_init(&memory);
   assert_int_equal(weft_costs_parse(&memory.allocator, text, strlen(text), "c", &costs, NULL),
                    WEFT_OK);
-  assert_int_equal(memory.calls, 2);
+  assert_int_equal(memory.calls, 3);
   weft_costs_destroy(costs);
   assert_int_equal(memory.blocks, 0);
 }
@@ -330,6 +362,11 @@ static void test_create(void **state) {
   assert_int_equal(weft_costs_check(costs, 4, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "3 entries"));
   assert_non_null(strstr(error.message, "4 stages"));
+  assert_int_equal(weft_costs_add_parts(costs, 0, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_costs_add_parts(costs, WEFT_STAGES_MAX + 1, &error), WEFT_ERR_LIMIT);
+  assert_int_equal(weft_costs_add_parts(costs, 7, &error), WEFT_OK);
+  assert_true(costs->part_count == 7 && costs->parts[6].w == 0);
+  assert_int_equal(weft_costs_add_parts(costs, 7, &error), WEFT_ERR_USAGE);
   weft_costs_destroy(costs);
   weft_costs_destroy(NULL);
 }
@@ -340,11 +377,16 @@ static void test_check_names_the_number(void **state) {
   struct weft_costs *costs;
   struct weft_error error;
   assert_int_equal(weft_costs_create(NULL, 2, &costs, &error), WEFT_OK);
+  assert_int_equal(weft_costs_add_parts(costs, 4, &error), WEFT_OK);
   for (size_t k = 0; k < sizeof bad / sizeof bad[0]; k++) {
     costs->stages[1].gradients = bad[k];
     assert_int_equal(weft_costs_check(costs, 2, &error), WEFT_ERR_USAGE);
     assert_non_null(strstr(error.message, "stages[1].gradients"));
     costs->stages[1].gradients = 0;
+    costs->parts[3].i = bad[k];
+    assert_int_equal(weft_costs_check(costs, 2, &error), WEFT_ERR_USAGE);
+    assert_non_null(strstr(error.message, "parts[3].i"));
+    costs->parts[3].i = 0;
     costs->hop.bytes = bad[k];
     assert_int_equal(weft_costs_check(costs, 2, &error), WEFT_ERR_USAGE);
     assert_non_null(strstr(error.message, "hop.bytes"));
@@ -363,6 +405,8 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_defaults),
       cmocka_unit_test(test_every_field),
+      cmocka_unit_test(test_parts),
+      cmocka_unit_test(test_wrong_parts),
       cmocka_unit_test(test_every_field_is_in_the_tables),
       cmocka_unit_test(test_numbers_at_the_edge),
       cmocka_unit_test(test_one_entry_serves_all),

@@ -36,12 +36,24 @@ struct weft_hop_costs {
   double bytes_per_unit; /* 0: the second part takes no time */
 };
 
+/* Of one part of the model, the smallest thing that is not cut: a layer. Fields left out
+ * of a file are 0. */
+struct weft_part_costs {
+  double f; /* forward */
+  double i; /* input gradient */
+  double w; /* weight gradient */
+};
+
 struct weft_costs {
   char unit[16];        /* of time: "ms", ...; "" when none was given */
   uint32_t stage_count; /* 1: one entry serves all stages */
   struct weft_stage_costs *stages;
   struct weft_hop_costs hop;
   const struct weft_allocator *allocator;
+  uint32_t part_count; /* 0: not known */
+  /* In the order of the model, whatever stages they are on; for who cuts it into stages.
+   * Simulation does not need them. */
+  struct weft_part_costs *parts;
 };
 
 /* One entry of defaults: F = I = W = 1, free transfers, activation 1. */
@@ -49,7 +61,13 @@ WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocat
                                             uint32_t stage_count, struct weft_costs **out,
                                             struct weft_error *error);
 
-/* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...}}.
+/* Gives costs without parts `part_count` of them, all 0. WEFT_ERR_USAGE for none,
+ * WEFT_ERR_LIMIT for more than WEFT_STAGES_MAX, WEFT_ERR_MEMORY. */
+WEFT_API enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_count,
+                                               struct weft_error *error);
+
+/* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...},
+ * "parts": [...]}.
  * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown
  * fields, duplicates, negative, NaN, infinite and absurd numbers are refused. */
 WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,

@@ -27,6 +27,21 @@ static void add_stage(struct weft_cli_json *json, const struct weft_stage_costs 
   weft_cli_json_close(json, '}');
 }
 
+static void add_parts(struct weft_cli_json *json, const struct weft_costs *costs) {
+  if (costs->part_count == 0) {
+    return;
+  }
+  weft_cli_json_open(json, "parts", '[');
+  for (uint32_t p = 0; p < costs->part_count; p++) {
+    weft_cli_json_open(json, NULL, '{');
+    weft_cli_json_exact(json, "f", costs->parts[p].f);
+    weft_cli_json_exact(json, "i", costs->parts[p].i);
+    weft_cli_json_exact(json, "w", costs->parts[p].w);
+    weft_cli_json_close(json, '}');
+  }
+  weft_cli_json_close(json, ']');
+}
+
 void weft_cli_costs_add(struct weft_text *text, const struct weft_costs *costs) {
   struct weft_cli_json json = {.text = text};
   weft_cli_json_open(&json, NULL, '{');
@@ -42,6 +57,7 @@ void weft_cli_costs_add(struct weft_text *text, const struct weft_costs *costs) 
     add_stage(&json, &costs->stages[s]);
   }
   weft_cli_json_close(&json, ']');
+  add_parts(&json, costs);
   weft_cli_json_close(&json, '}');
   weft_cli_json_finish(&json);
 }

@@ -40,6 +40,16 @@ const struct weft_cost_field *weft_hop_cost_fields(void) {
   return fields;
 }
 
+const struct weft_cost_field *weft_part_cost_fields(void) {
+  static const struct weft_cost_field fields[] = {
+      {"f", offsetof(struct weft_part_costs, f), false},
+      {"i", offsetof(struct weft_part_costs, i), false},
+      {"w", offsetof(struct weft_part_costs, w), false},
+      {NULL, 0, false},
+  };
+  return fields;
+}
+
 struct weft_stage_costs weft_stage_costs_default(void) {
   return (struct weft_stage_costs){
       .f = 1, .i = 1, .w = 1, .b = 2, .overlap_f_b = -1, .activation = 1, .activation_after_i = 1};
@@ -81,10 +91,31 @@ enum weft_status weft_costs_create(const struct weft_allocator *allocator, uint3
   return WEFT_OK;
 }
 
+enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_count,
+                                      struct weft_error *error) {
+  if (part_count == 0 || costs->part_count > 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give all parts of the model at once",
+                     "%" PRIu32 " parts for costs that have %" PRIu32, part_count,
+                     costs->part_count);
+  }
+  if (part_count > WEFT_STAGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "give parts that are larger",
+                     "costs of %" PRIu32 " parts; the limit is %" PRIu32, part_count,
+                     WEFT_STAGES_MAX);
+  }
+  costs->parts = weft_array_allocate_zero(costs->allocator, part_count, sizeof costs->parts[0]);
+  if (costs->parts == NULL) {
+    return weft_fail_memory(error, part_count * sizeof costs->parts[0]);
+  }
+  costs->part_count = part_count;
+  return WEFT_OK;
+}
+
 void weft_costs_destroy(struct weft_costs *costs) {
   if (costs == NULL) {
     return;
   }
+  weft_array_free(costs->allocator, costs->parts, costs->part_count, sizeof costs->parts[0]);
   weft_array_free(costs->allocator, costs->stages, costs->stage_count, sizeof costs->stages[0]);
   weft_array_free(costs->allocator, costs, 1, sizeof *costs);
 }
@@ -129,6 +160,17 @@ static enum weft_status check_hop(const struct weft_hop_costs *hop, struct weft_
   return WEFT_OK;
 }
 
+/* An entry of a list. */
+static enum weft_status check_entry(const char *list, uint32_t index,
+                                    const struct weft_cost_field *fields, const void *numbers,
+                                    struct weft_error *error) {
+  const struct weft_cost_field *bad = find_bad(fields, numbers);
+  return bad == NULL ? WEFT_OK
+                     : weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                                 "%s[%" PRIu32 "].%s is %g: expected a number from 0 to %g", list,
+                                 index, bad->name, value_of(numbers, bad), WEFT_COST_MAX);
+}
+
 enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,
                                   struct weft_error *error) {
   if (costs->stage_count != 1 && costs->stage_count != stage_count) {
@@ -139,12 +181,10 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
                      costs->stage_count, stage_count, stage_count == 1 ? "" : "s", stage_count);
   }
   for (uint32_t s = 0; s < costs->stage_count; s++) {
-    const struct weft_cost_field *bad = find_bad(weft_stage_cost_fields(), &costs->stages[s]);
-    if (bad != NULL) {
-      return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
-                       "stages[%" PRIu32 "].%s is %g: expected a number from 0 to %g", s, bad->name,
-                       value_of(&costs->stages[s], bad), WEFT_COST_MAX);
-    }
+    WEFT_TRY(check_entry("stages", s, weft_stage_cost_fields(), &costs->stages[s], error));
+  }
+  for (uint32_t p = 0; p < costs->part_count; p++) {
+    WEFT_TRY(check_entry("parts", p, weft_part_cost_fields(), &costs->parts[p], error));
   }
   return check_hop(&costs->hop, error);
 }

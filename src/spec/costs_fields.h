@@ -1,4 +1,4 @@
-/* The numbers of a stage and of a hop by name: reading and checking go by these
+/* The numbers of a stage, of a hop and of a part by name: reading and checking go by these
  * tables, so that a field is added in one place. */
 #ifndef SPEC_COSTS_FIELDS_H
 #define SPEC_COSTS_FIELDS_H
@@ -14,6 +14,7 @@ struct weft_cost_field {
 /* Ended by a field without a name. */
 const struct weft_cost_field *weft_stage_cost_fields(void);
 const struct weft_cost_field *weft_hop_cost_fields(void);
+const struct weft_cost_field *weft_part_cost_fields(void);
 
 /* F = I = W = 1, B = 2, activation 1. */
 struct weft_stage_costs weft_stage_costs_default(void);

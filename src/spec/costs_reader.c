@@ -171,21 +171,20 @@ static enum weft_status read_stage(struct reader *reader, json_t *entry,
   return WEFT_OK;
 }
 
-static enum weft_status check_entries(const struct reader *reader, const json_t *list) {
+static enum weft_status check_entries(const struct reader *reader, const json_t *list,
+                                      const char *expected, const char *hint) {
   if (!json_is_array(list)) {
-    return unexpected(reader, HINT_EXAMPLE,
-                      "a list with one object for all stages or one for each");
+    return unexpected(reader, HINT_EXAMPLE, expected);
   }
   const size_t count = json_array_size(list);
   if (count > 0 && count <= WEFT_STAGES_MAX) {
     return WEFT_OK;
   }
   const struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
-  return count == 0
-             ? fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
-                        "expected at least one entry, found an empty list")
-             : fault_at(reader, &place, WEFT_ERR_LIMIT, "one entry serves all stages",
-                        "%zu entries; the limit is %" PRIu32 " stages", count, WEFT_STAGES_MAX);
+  return count == 0 ? fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+                               "expected at least one entry, found an empty list")
+                    : fault_at(reader, &place, WEFT_ERR_LIMIT, hint,
+                               "%zu entries; the limit is %" PRIu32, count, WEFT_STAGES_MAX);
 }
 
 static enum weft_status read_stages(struct reader *reader, const json_t *list,
@@ -193,6 +192,22 @@ static enum weft_status read_stages(struct reader *reader, const json_t *list,
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
   for (*ordinal = 0; *ordinal < costs->stage_count; ++*ordinal) {
     WEFT_TRY(read_stage(reader, json_array_get(list, (size_t)*ordinal), &costs->stages[*ordinal]));
+  }
+  reader->path.depth--;
+  return WEFT_OK;
+}
+
+/* ---- Parts ---- */
+
+static enum weft_status read_parts(struct reader *reader, const json_t *list,
+                                   struct weft_costs *costs) {
+  WEFT_TRY(check_entries(reader, list, "a list with one object for each part of the model",
+                         "parts can be left out"));
+  WEFT_TRY(weft_costs_add_parts(costs, (uint32_t)json_array_size(list), reader->error));
+  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
+  for (*ordinal = 0; *ordinal < costs->part_count; ++*ordinal) {
+    WEFT_TRY(read_numbers(reader, json_array_get(list, (size_t)*ordinal), weft_part_cost_fields(),
+                          &costs->parts[*ordinal]));
   }
   reader->path.depth--;
   return WEFT_OK;
@@ -243,11 +258,9 @@ static enum weft_status read_schema(const struct reader *reader, const json_t *v
 
 static enum weft_status read_member(struct reader *reader, const char *key, json_t *value,
                                     struct weft_costs *costs) {
-  static const struct weft_cost_field members[] = {{"schema", 0, false},
-                                                   {"unit", 0, false},
-                                                   {"stages", 0, false},
-                                                   {"hop", 0, false},
-                                                   {NULL, 0, false}};
+  static const struct weft_cost_field members[] = {{"schema", 0, false}, {"unit", 0, false},
+                                                   {"stages", 0, false}, {"hop", 0, false},
+                                                   {"parts", 0, false},  {NULL, 0, false}};
   if (strcmp(key, "schema") == 0) {
     return read_schema(reader, value);
   }
@@ -259,6 +272,9 @@ static enum weft_status read_member(struct reader *reader, const char *key, json
   }
   if (strcmp(key, "hop") == 0) {
     return read_hop(reader, value, &costs->hop);
+  }
+  if (strcmp(key, "parts") == 0) {
+    return read_parts(reader, value, costs);
   }
   return unknown_field(reader, members);
 }
@@ -307,7 +323,9 @@ static enum weft_status check_document(struct reader *reader, json_t *document) 
   WEFT_TRY(require_member(reader, document, "schema", "\"schema\": \"" SCHEMA "\""));
   WEFT_TRY(require_member(reader, document, "stages", "a list of objects"));
   go_to_stages(reader, document);
-  return check_entries(reader, json_object_get(document, "stages"));
+  return check_entries(reader, json_object_get(document, "stages"),
+                       "a list with one object for all stages or one for each",
+                       "one entry serves all stages");
 }
 
 static enum weft_status read_document(struct reader *reader, const struct weft_allocator *allocator,
