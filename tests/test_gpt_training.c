@@ -1,6 +1,7 @@
 /* Training, bit for bit: losses of every step, all gradients and all parameters after
  * fifty steps are those of one rank, for every schedule, number of ranks and transport;
- * and a resumed run goes on as if it had never stopped, on other ranks too. */
+ * and a resumed run goes on as if it had never stopped, on other ranks too. And what is
+ * measured meanwhile, of stages and of parts. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -470,9 +471,62 @@ static void test_resume(void **state) {
   }
 }
 
+/* ---- Measured costs ---- */
+
+/* A stage's action takes what its parts take, and a little more. */
+static void check_stage_costs(const struct weft_costs *costs, uint32_t stage, uint32_t first,
+                              uint32_t end) {
+  const struct weft_stage_costs *all = &costs->stages[stage];
+  const double most = 1 + 1e-5; /* means are rounded to floats */
+  double f = 0, i = 0, w = 0;
+  for (uint32_t part = first; part < end; part++) {
+    assert_true(costs->parts[part].f > 0 && costs->parts[part].w > 0);
+    assert_true(part == 0 ? costs->parts[part].i == 0 : costs->parts[part].i > 0);
+    f += costs->parts[part].f;
+    i += costs->parts[part].i;
+    w += costs->parts[part].w;
+  }
+  assert_true(f <= all->f * most);
+  assert_true(i <= all->i * most && w <= all->w * most);
+  assert_true(i + w <= all->b * most && fabs(all->i + all->w - all->b) <= 1e-5 * all->b);
+}
+
+static void check_costs(const struct weft_gpt_corpus *corpus, const char *schedule) {
+  struct weft_gpt_trainer_options options = base_options(corpus);
+  struct weft_gpt_trainer *trainer;
+  struct weft_costs *costs = NULL;
+  struct weft_error error;
+  uint32_t stage_count;
+  options.schedule = schedule;
+  options.ranks = 2;
+  options.progress.total_steps = 4;
+  options.eval_every = 1; /* does not count */
+  assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);
+  assert_int_equal(weft_gpt_trainer_costs(trainer, &costs, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_gpt_trainer_run(trainer, &error), WEFT_OK);
+  assert_int_equal(weft_gpt_trainer_costs(trainer, &costs, &error), WEFT_OK);
+  const uint32_t *first = weft_gpt_trainer_split(trainer, &stage_count);
+  assert_int_equal(costs->stage_count, stage_count);
+  assert_int_equal(costs->part_count, PARTS);
+  assert_int_equal(weft_costs_check(costs, stage_count, &error), WEFT_OK);
+  for (uint32_t s = 0; s < stage_count; s++) {
+    check_stage_costs(costs, s, first[s], first[s + 1]);
+  }
+  weft_costs_destroy(costs);
+  weft_gpt_trainer_destroy(trainer);
+}
+
+static void test_costs(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  check_costs(&corpus, "1F1B");
+  check_costs(&corpus, "Interleaved1F1B");
+  check_costs(&corpus, "ZBH1");
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand),
                                      cmocka_unit_test(test_every_schedule),
-                                     cmocka_unit_test(test_resume)};
+                                     cmocka_unit_test(test_resume), cmocka_unit_test(test_costs)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

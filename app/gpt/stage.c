@@ -8,6 +8,7 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include "gpt/clock.h"
 #include "gpt/fail.h"
 #include "gpt/kernels.h"
 #include "gpt/memory.h"
@@ -113,6 +114,15 @@ static const uint8_t *tokens_of(const struct weft_stage_call *call) {
   return call->inputs->items[0].data;
 }
 
+/* Part k's pass began at `begin` and ends now, which is when the next one's begins. */
+static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_gpt_pass pass,
+                         int64_t begin) {
+  const int64_t now = weft_gpt_clock_ns();
+  stage->times[k].total_ns[pass] += now - begin;
+  stage->times[k].count[pass]++;
+  return now;
+}
+
 /* ---- Forward ---- */
 
 static void set_shape(const struct weft_gpt_stage *stage, const struct weft_stage_call *call,
@@ -138,26 +148,35 @@ static void run_head(const struct weft_gpt_stage *stage, struct weft_stage_call 
       weft_gpt_head_forward(&part, input_of(stage, call, k), targets, call->training, logits);
 }
 
+static void run_inner(const struct weft_gpt_stage *stage, struct weft_stage_call *call,
+                      uint32_t k) {
+  const struct weft_gpt_part_call part = part_call(stage, call, k);
+  const bool leaves = k + 1 == stage->part_count;
+  float *y = leaves ? call->outputs->items[0].data : between(stage, call->slot, k);
+  if (is_embedding(part.part)) {
+    weft_gpt_embedding_forward(&part, tokens_of(call), y);
+  } else {
+    weft_gpt_block_forward(&part, input_of(stage, call, k), y);
+  }
+  if (leaves) {
+    set_shape(stage, call, stage->config->dim);
+  }
+}
+
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
                                 struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
   WEFT_GPT_TRY(check_inputs(stage, call, error));
   WEFT_GPT_TRY(check_whole(stage, error));
+  int64_t begin = weft_gpt_clock_ns();
   for (uint32_t k = 0; k < stage->part_count; k++) {
-    const struct weft_gpt_part_call part = part_call(stage, call, k);
-    if (is_head(stage->config, part.part)) {
+    if (is_head(stage->config, stage->first_part + k)) {
       run_head(stage, call, k);
-      break;
-    }
-    const bool leaves = k + 1 == stage->part_count;
-    float *y = leaves ? call->outputs->items[0].data : between(stage, call->slot, k);
-    if (is_embedding(part.part)) {
-      weft_gpt_embedding_forward(&part, tokens_of(call), y);
     } else {
-      weft_gpt_block_forward(&part, input_of(stage, call, k), y);
+      run_inner(stage, call, k);
     }
-    if (leaves) {
-      set_shape(stage, call, stage->config->dim);
+    if (call->training) {
+      begin = take_time(stage, k, WEFT_GPT_PASS_F, begin);
     }
   }
   return WEFT_OK;
@@ -178,6 +197,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
   struct weft_gpt_stage *stage = stage_of(base);
   WEFT_GPT_TRY(check_whole(stage, error));
   WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+  int64_t begin = weft_gpt_clock_ns();
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     if (is_embedding(part.part)) {
@@ -190,6 +210,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
     } else {
       weft_gpt_block_input(&part, input_of(stage, call, k), gradient_of(stage, call, k), dx);
     }
+    begin = take_time(stage, k, WEFT_GPT_PASS_I, begin);
   }
   return WEFT_OK;
 }
@@ -199,6 +220,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   struct weft_gpt_stage *stage = stage_of(base);
   WEFT_GPT_TRY(check_whole(stage, error));
   WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+  int64_t begin = weft_gpt_clock_ns();
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     float *gradients = stage->parts[k].gradients;
@@ -210,6 +232,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
       weft_gpt_block_weight(&part, input_of(stage, call, k), gradient_of(stage, call, k),
                             gradients);
     }
+    begin = take_time(stage, k, WEFT_GPT_PASS_W, begin);
   }
   return WEFT_OK;
 }
@@ -316,7 +339,8 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
   stage->parts = stage->memory.parts;
   stage->collectives =
       weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->collectives);
-  if (stage->collectives == NULL) {
+  stage->times = weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->times);
+  if (stage->collectives == NULL || stage->times == NULL) {
     return weft_gpt_fail_memory(error, stage->part_count * sizeof *stage->collectives);
   }
   for (uint32_t k = 0; k < stage->part_count; k++) {
@@ -357,6 +381,7 @@ void weft_gpt_stage_destroy(struct weft_gpt_stage *stage) {
   free_slots(stage);
   weft_gpt_stage_memory_finish(&stage->memory);
   weft_gpt_free(allocator, stage->collectives);
+  weft_gpt_free(allocator, stage->times);
   weft_gpt_free(allocator, stage->scratch);
   weft_gpt_free(allocator, stage);
 }

@@ -17,6 +17,13 @@ struct weft_gpt_stage_context {
   struct weft_gpt_tie *tie; /* NULL: no tied weights on this rank */
 };
 
+/* What a part's calls took in training. */
+enum weft_gpt_pass { WEFT_GPT_PASS_F, WEFT_GPT_PASS_I, WEFT_GPT_PASS_W, WEFT_GPT_PASS_COUNT };
+struct weft_gpt_part_times {
+  int64_t total_ns[WEFT_GPT_PASS_COUNT];
+  uint64_t count[WEFT_GPT_PASS_COUNT];
+};
+
 struct weft_gpt_stage {
   struct weft_stage stage;                      /* first */
   const struct weft_gpt_stage_context *context; /* borrowed */
@@ -24,6 +31,7 @@ struct weft_gpt_stage {
   uint32_t first_part, part_count;
   struct weft_gpt_stage_memory memory;
   struct weft_gpt_part_state *parts; /* [part_count], memory's */
+  struct weft_gpt_part_times *times; /* [part_count]; the trainer clears them after a warm-up */
   /* Activations between the stage's own parts and what parts keep, by slot; scratch. */
   struct weft_gpt_slot *slots;
   uint32_t slot_count;

@@ -232,7 +232,9 @@ static bool allocate_stage_tables(struct weft_gpt_rank *rank) {
   for (uint32_t s = 0; rank->means != NULL && s < stages; s++) {
     rank->means[s].f = NAN;
   }
-  return rank->stages != NULL && rank->bases != NULL && rank->means != NULL && rank->times != NULL;
+  rank->part_means = weft_gpt_allocate(allocator, trainer->part_count, sizeof *rank->part_means);
+  return rank->stages != NULL && rank->bases != NULL && rank->means != NULL &&
+         rank->times != NULL && rank->part_means != NULL;
 }
 
 static bool allocate_rank(struct weft_gpt_rank *rank) {
@@ -386,9 +388,9 @@ static void free_tables(const struct weft_allocator *allocator, struct weft_gpt_
   for (uint32_t part = 0; rank->model != NULL && part < rank->trainer->part_count; part++) {
     weft_gpt_free(allocator, rank->model[part].parameters);
   }
-  void *arrays[] = {rank->stages,  rank->bases, rank->inputs, rank->targets,
-                    rank->squares, rank->means, rank->times,  rank->files,
-                    rank->hashes,  rank->model, rank->events, rank->all_events};
+  void *arrays[] = {rank->part_means, rank->stages, rank->bases,     rank->inputs, rank->targets,
+                    rank->squares,    rank->means,  rank->times,     rank->files,  rank->hashes,
+                    rank->model,      rank->events, rank->all_events};
   for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
     weft_gpt_free(allocator, arrays[k]);
   }

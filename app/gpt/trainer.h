@@ -149,7 +149,7 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
  * destroy. */
 struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
 
-/* Measured costs, in ms and MiB, one entry per stage: means over the steps so far but the
+/* Measured costs, in ms and MiB, one entry per stage and one per part: means over the steps so far but the
  * first, and over replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
  * second step. */
 enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,

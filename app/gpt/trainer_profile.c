@@ -1,5 +1,5 @@
-/* What a step took: from the pipeline's events to times per stage and op, and to the
- * costs that the simulator reads. */
+/* What a step took: from the pipeline's events to times per stage and op, from the
+ * stages' clocks to times per part, and to the costs that the simulator and --split read. */
 #include <math.h>
 #include <string.h>
 
@@ -41,6 +41,13 @@ static void add_event(struct weft_gpt_rank *rank, const struct weft_action *acti
   rank->last_end = event->end > rank->last_end ? event->end : rank->last_end;
 }
 
+static void forget_part_times(const struct weft_gpt_rank *rank) {
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    const struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
+    memset(stage->times, 0, stage->part_count * sizeof *stage->times);
+  }
+}
+
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
   const struct weft_program *program = weft_pipeline_program(rank->pipeline);
   const bool counts = rank->step > rank->trainer->options.progress.step; /* not the first one */
@@ -61,6 +68,9 @@ void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
       add_event(rank, action, &rank->events[k], counts);
     }
   }
+  if (!counts) {
+    forget_part_times(rank);
+  }
 }
 
 /* ---- Means ---- */
@@ -80,14 +90,51 @@ struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank
       .transfer = times->transfer_count > 0 ? (float)(times->transfer_ns * 1e-6) : NAN};
 }
 
+static float part_ms(const struct weft_gpt_part_times *times, enum weft_gpt_pass pass) {
+  const uint64_t count = times->count[pass];
+  return count > 0 ? (float)((double)times->total_ns[pass] / (double)count * 1e-6) : 0;
+}
+
+struct weft_gpt_part_means weft_gpt_rank_part_means(const struct weft_gpt_rank *rank,
+                                                    uint32_t part) {
+  uint32_t k;
+  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
+  const struct weft_gpt_part_times *times = &stage->times[k];
+  return (struct weft_gpt_part_means){.f = part_ms(times, WEFT_GPT_PASS_F),
+                                      .i = part_ms(times, WEFT_GPT_PASS_I),
+                                      .w = part_ms(times, WEFT_GPT_PASS_W)};
+}
+
 /* ---- Costs ---- */
 
-static void fill_times(const struct weft_gpt_stage_means *means, struct weft_stage_costs *costs) {
+static void fill_parts(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
+  for (uint32_t p = 0; p < costs->part_count; p++) {
+    const struct weft_gpt_part_means *means = &rank->part_means[p];
+    costs->parts[p] = (struct weft_part_costs){
+        .f = (double)means->f, .i = (double)means->i, .w = (double)means->w};
+  }
+}
+
+/* The share of a stage's backward that is I: a schedule that does not split it has no
+ * events of I and W, but parts are timed apart. */
+static double input_share(const struct weft_gpt_rank *rank, uint32_t s) {
+  const uint32_t *first = rank->trainer->first_parts;
+  double i = 0, w = 0;
+  for (uint32_t p = first[s]; p < first[s + 1]; p++) {
+    i += (double)rank->part_means[p].i;
+    w += (double)rank->part_means[p].w;
+  }
+  return i + w > 0 ? i / (i + w) : 0.5;
+}
+
+static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
+                       struct weft_stage_costs *costs) {
+  const struct weft_gpt_stage_means *means = &rank->means[s];
   const bool splits = !isnan(means->i) && !isnan(means->w);
-  const double half = isnan(means->b) ? 0 : (double)means->b / 2; /* as good a guess as any */
+  const double b = isnan(means->b) ? 0 : (double)means->b, i = input_share(rank, s) * b;
   costs->f = isnan(means->f) ? 0 : (double)means->f;
-  costs->i = splits ? (double)means->i : half;
-  costs->w = splits ? (double)means->w : half;
+  costs->i = splits ? (double)means->i : i;
+  costs->w = splits ? (double)means->w : b - i;
   costs->b = isnan(means->b) ? costs->i + costs->w : (double)means->b;
 }
 
@@ -120,11 +167,17 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
                          "nothing has been measured yet: the first step is a warm-up");
   }
   WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
+  const enum weft_status status = weft_costs_add_parts(costs, trainer->part_count, error);
+  if (status < 0) {
+    weft_costs_destroy(costs);
+    return status;
+  }
   double transfer = 0, transfers = 0;
   memcpy(costs->unit, "ms", 3);
+  fill_parts(rank, costs);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     const struct weft_gpt_stage_means *means = &rank->means[s];
-    fill_times(means, &costs->stages[s]);
+    fill_times(rank, s, &costs->stages[s]);
     fill_sizes(trainer, s, &costs->stages[s]);
     transfer += isnan(means->transfer) ? 0 : (double)means->transfer;
     transfers += !isnan(means->transfer);

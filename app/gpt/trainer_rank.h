@@ -30,6 +30,11 @@ struct weft_gpt_stage_means {
   float f, b, i, w, transfer; /* ms */
 };
 
+/* The same of a part; 0: none. */
+struct weft_gpt_part_means {
+  float f, i, w; /* ms */
+};
+
 enum weft_gpt_rank_state {
   WEFT_GPT_RANK_NEXT,     /* begin a step, or end */
   WEFT_GPT_RANK_STEP,     /* the pipeline's */
@@ -99,7 +104,8 @@ struct weft_gpt_rank {
   /* Of the last step, over all ranks. */
   double *squares; /* [part_count] of gradients */
   double loss, bubble, norm;
-  struct weft_gpt_stage_means *means; /* [stage_count] */
+  struct weft_gpt_stage_means *means;     /* [stage_count] */
+  struct weft_gpt_part_means *part_means; /* [part_count] */
   /* Of this rank. */
   int64_t busy_ns, first_begin, last_end;
   struct weft_gpt_stage_times *times; /* [stage_count] */
@@ -193,9 +199,11 @@ uint64_t weft_gpt_rank_bulletin_bytes(const struct weft_gpt_trainer *trainer);
 
 /* ---- trainer_profile.c ---- */
 
-/* Adds the last step's events to the stages' times. */
+/* Adds the last step's events to the stages' times; forgets those of the first step. */
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank);
 struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank, uint32_t stage);
+struct weft_gpt_part_means weft_gpt_rank_part_means(const struct weft_gpt_rank *rank,
+                                                    uint32_t part);
 /* Bubble ratio that the simulator predicts for the program from the means so far; NAN if
  * it cannot. */
 double weft_gpt_rank_predict(const struct weft_gpt_rank *rank);

@@ -16,7 +16,8 @@ static const struct weft_gpt_progress *progress_of(const struct weft_gpt_rank *r
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* ---- What is told: this, then squares of the own parts, then means of the own stages ---- */
+/* ---- What is told: this, then squares and means of the own parts, then means of the own
+ * stages ---- */
 
 struct facts {
   double loss;                 /* of the replica, from its rank with the last stage */
@@ -25,7 +26,8 @@ struct facts {
 };
 
 static uint64_t step_bytes(const struct weft_gpt_trainer *trainer) {
-  return sizeof(struct facts) + trainer->parts.most * sizeof(double) +
+  return sizeof(struct facts) +
+         trainer->parts.most * (sizeof(double) + sizeof(struct weft_gpt_part_means)) +
          trainer->stages.most * sizeof(struct weft_gpt_stage_means);
 }
 
@@ -66,6 +68,11 @@ static void tell_step(struct weft_gpt_rank *rank) {
     memcpy(at + k * sizeof square, &square, sizeof square);
   }
   at += rank->trainer->parts.most * sizeof(double);
+  for (uint32_t k = 0; k < rank->own_part_count; k++) {
+    const struct weft_gpt_part_means means = weft_gpt_rank_part_means(rank, rank->own_parts[k]);
+    memcpy(at + k * sizeof means, &means, sizeof means);
+  }
+  at += rank->trainer->parts.most * sizeof(struct weft_gpt_part_means);
   for (uint32_t k = 0; k < rank->own_stage_count; k++) {
     const struct weft_gpt_stage_means means = weft_gpt_rank_means(rank, rank->own_stages[k]);
     memcpy(at + k * sizeof means, &means, sizeof means);
@@ -82,6 +89,13 @@ static void add_means(struct weft_gpt_stage_means *sum, const struct weft_gpt_st
   sum->transfer += means->transfer;
 }
 
+static void add_part_means(struct weft_gpt_part_means *sum,
+                           const struct weft_gpt_part_means *means) {
+  sum->f += means->f;
+  sum->i += means->i;
+  sum->w += means->w;
+}
+
 /* Adds what a rank has told of its parts and stages. */
 static void take_lists(struct weft_gpt_rank *rank, uint32_t row, const unsigned char *at) {
   const struct weft_gpt_ownership *parts = &rank->trainer->parts, *stages = &rank->trainer->stages;
@@ -91,6 +105,12 @@ static void take_lists(struct weft_gpt_rank *rank, uint32_t row, const unsigned 
     rank->squares[parts->list[k]] += square;
   }
   at += parts->most * sizeof(double);
+  for (uint32_t k = parts->begin[row]; k < parts->begin[row + 1]; k++) {
+    struct weft_gpt_part_means means;
+    memcpy(&means, at + (k - parts->begin[row]) * sizeof means, sizeof means);
+    add_part_means(&rank->part_means[parts->list[k]], &means);
+  }
+  at += parts->most * sizeof(struct weft_gpt_part_means);
   for (uint32_t k = stages->begin[row]; k < stages->begin[row + 1]; k++) {
     struct weft_gpt_stage_means means;
     memcpy(&means, at + (k - stages->begin[row]) * sizeof means, sizeof means);
@@ -125,6 +145,7 @@ static void clear_step(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   memset(rank->squares, 0, trainer->part_count * sizeof *rank->squares);
   memset(rank->means, 0, trainer->stage_count * sizeof *rank->means);
+  memset(rank->part_means, 0, trainer->part_count * sizeof *rank->part_means);
 }
 
 static void divide_means(struct weft_gpt_rank *rank) {
@@ -136,6 +157,12 @@ static void divide_means(struct weft_gpt_rank *rank) {
     means->i /= replicas;
     means->w /= replicas;
     means->transfer /= replicas;
+  }
+  for (uint32_t p = 0; p < rank->trainer->part_count; p++) {
+    struct weft_gpt_part_means *means = &rank->part_means[p];
+    means->f /= replicas;
+    means->i /= replicas;
+    means->w /= replicas;
   }
 }
 
