@@ -72,6 +72,7 @@ hashes() {
   for schedule in GPipe 1F1B ZBH1 Interleaved1F1B ZBVZeroBubble; do
     hashes -p 2 --schedule $schedule
   done
+  hashes -p 2 --split even
   hashes -p 2 --split 0,4
   hashes -p 2 --split 3,1 --threads-per-rank 2
   hashes -p 2 -v 3 --schedule interleaved-1f1b
@@ -223,6 +224,81 @@ wait_for_lines() { # FILE COUNT
   [ "$(jq '.makespan > 0 and .bubble_ratio > 0 and .bubble_ratio < 1' <<<"$output")" = true ]
   weft compare -p 2 -m 4 --costs costs.json
   succeeds
+}
+
+# splits EXPECTED WORDS: blocks of each stage, and the same parameters as ever.
+splits() {
+  local expected=$1
+  shift
+  hashes "$@"
+  [ "$(jq -c 'select(.split) | .split' <<<"$output")" = "$expected" ]
+}
+
+# parts NUMBER...: costs of a model whose parts take so long in all.
+parts() {
+  printf '%s\n' "$@" | jq -s '{schema: "weft-costs/1", stages: [{}],
+    parts: map({f: (. / 4), i: (. / 4), w: (. / 2)})}'
+}
+
+@test "--split by given numbers and by measured times, with the same parameters" {
+  splits "[3,1]"
+  splits "[3,1]" --split even
+  splits "[1,3]" --split 1,3
+  parts 4 1 1 1 1 0 >embedding.json
+  splits "[0,4]" --split embedding.json
+  parts 0 1 1 1 1 8 >head.json
+  splits "[4,0]" --split head.json
+  splits "[2,2,0]" --split - -p 3 --transport loopback <head.json
+  parts 0 1 9 1 1 0 >block.json
+  splits "[1,1,2]" --split ./block.json -p 3 --schedule ZBH1
+  train --split block.json -p 3 --steps 2 --no-sample
+  succeeds
+  [[ $output == *"stages    embedding, block 0 | block 1 | blocks 2-3, head; by the times in block.json"* ]]
+  train --split 3,1 --steps 2 --no-sample
+  [[ $output == *"stages    embedding, blocks 0-2 | block 3, head; as given"* ]]
+}
+
+@test "--split takes what --profile wrote, for another number of stages, and when resumed" {
+  hashes --profile costs.json --split 1,3 --checkpoint c --every 3 --keep 0
+  [ "$(jq '.parts | length, (map(select(.f > 0 and .w > 0)) | length), .[0].i' costs.json |
+    tr '\n' ' ')" = "6 6 0 " ]
+  hashes --split costs.json
+  hashes --split costs.json -p 2 -v 2 --schedule Interleaved1F1B
+  weft train --data data.txt --json --resume c/step-00000003 --split costs.json -p 3
+  succeeds
+  [ "$(hash_of)" = "$hash" ]
+}
+
+@test "a split that cannot be is refused, with the status for it" {
+  train --split 1,2
+  fails 2 "the 2 stages have 3 blocks; the model has 4"
+  train --split 1,2,1
+  fails 2 "--split '1,2,1' has 3 numbers, and there are 2 stages"
+  train --split 2,0,2 -p 3
+  fails 2 "stage 1 has no block"
+  train --split odd
+  fails 2 "'odd' is not a list of numbers" "even"
+  hints
+  train --split nowhere.json
+  fails 66 nowhere.json
+  hints
+  parts 1 1 1 1 1 >short.json
+  train --split short.json
+  fails 2 "'short.json' was not measured with such a model: it has times of 5 parts" "are 6"
+  hints
+  jq 'del(.parts)' short.json >stages.json
+  train --split stages.json
+  fails 65 "'stages.json' has no times of the model's parts"
+  hints
+  jq -c '.parts[3].w = -1' short.json >negative.json
+  train --split negative.json
+  fails 65 "negative.json:1:" "parts[3].w: expected a number"
+  echo '{' >cut.json
+  train --split cut.json
+  fails 65 "cut.json:"
+  "$WEFT" gen 1F1B -p 2 -m 4 >table.csv
+  train --split - --schedule - <table.csv
+  fails 2 "standard input can be read only once"
 }
 
 @test "-o draws the last step, --curve the loss" {

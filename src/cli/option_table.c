@@ -138,8 +138,9 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
     [WEFT_CLI_OPTION_SCHEDULE] = {'\0', "schedule", WEFT_CLI_KIND_TEXT, "NAME", NULL, 0, 0, 0,
                                   "a schedule that 'weft gen' lists, or a file with a table or "
                                   "program; default 1F1B"},
-    [WEFT_CLI_OPTION_SPLIT] = {'\0', "split", WEFT_CLI_KIND_TEXT, "A,B,...", NULL, 0, 0, 0,
-                               "blocks of each stage, like 2,4; without it by estimated work"},
+    [WEFT_CLI_OPTION_SPLIT] = {'\0', "split", WEFT_CLI_KIND_TEXT, "HOW", NULL, 0, 0, 0,
+                               "blocks of each stage: even, by estimated work (default); numbers, "
+                               "like 2,4; or FILE, by times that --profile FILE measured"},
     [WEFT_CLI_OPTION_THREADS_PER_RANK] = {'\0', "threads-per-rank", WEFT_CLI_KIND_NUMBER, "N", NULL,
                                           1, 1024, 1024,
                                           "threads that a matrix product may use; default 1"},
@@ -167,8 +168,8 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                            "is forever; default 300"},
     [WEFT_CLI_OPTION_PROFILE] =
         {'\0', "profile", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
-         "write measured times of every stage: a costs file for sim, compare "
-         "and show"},
+         "write measured times of every stage and part: a costs file for sim, compare, "
+         "show and --split"},
     [WEFT_CLI_OPTION_LOG] = {'\0', "log", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
                              "write the lines of JSON here; a resumed training adds to FILE"},
     [WEFT_CLI_OPTION_CURVE] = {'\0', "curve", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,

@@ -8,6 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/input_file.h"
 #include "cli/json_writer.h"
 #include "cli/text_columns.h"
 #include "cli/train_report.h"
@@ -42,9 +43,22 @@ static void add_parts(struct weft_text *text, uint32_t first, uint32_t end, uint
   }
 }
 
-static void add_split(struct weft_text *text, const struct weft_gpt_trainer *trainer,
-                      uint32_t layers) {
+/* What decided it, unless it is the usual. */
+static void add_reason(struct weft_text *text, const struct weft_cli_training *training) {
+  const char *split = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
+  if (training->split_by == WEFT_CLI_SPLIT_GIVEN) {
+    weft_text_add(text, "; as given");
+  } else if (training->split_by == WEFT_CLI_SPLIT_MEASURED) {
+    const char *name = weft_cli_input_name(split);
+    weft_text_add(text, "; by the times in ");
+    weft_text_add_escaped(text, name, strlen(name));
+  }
+}
+
+static void add_split(struct weft_text *text, const struct weft_cli_training *training,
+                      const struct weft_gpt_trainer *trainer) {
   enum { SHOWN_MAX = 16 };
+  const uint32_t layers = training->options.progress.config.layers;
   uint32_t count;
   const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
   weft_text_add(text, "stages    ");
@@ -52,7 +66,9 @@ static void add_split(struct weft_text *text, const struct weft_gpt_trainer *tra
     weft_text_add(text, s > 0 ? " | " : "");
     add_parts(text, first[s], first[s + 1], layers);
   }
-  weft_text_add(text, count > SHOWN_MAX ? " | ...\n" : "\n");
+  weft_text_add(text, count > SHOWN_MAX ? " | ..." : "");
+  add_reason(text, training);
+  weft_text_add(text, "\n");
 }
 
 void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
@@ -75,7 +91,7 @@ void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_train
                  weft_cli_plural(training->stage_count), options->schedule, progress->microbatches,
                  progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
                  weft_cli_train_transport(training));
-  add_split(text, trainer, config->layers);
+  add_split(text, training, trainer);
   if (training->resume != NULL) {
     weft_text_addf(text, "resumes   after step %" PRIu64 " of %" PRIu64 "\n", progress->step,
                    progress->total_steps);
@@ -138,6 +154,20 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
   add_path(text, training, WEFT_CLI_OPTION_PROFILE, "measured costs");
 }
 
+/* Blocks of each stage, as --split takes them. */
+static void add_blocks(struct weft_cli_json *json, const struct weft_gpt_trainer *trainer,
+                       uint32_t layers) {
+  uint32_t count;
+  const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
+  weft_cli_json_open(json, "split", '[');
+  for (uint32_t s = 0; s < count; s++) {
+    const uint32_t begin = first[s] > 1 ? first[s] : 1;
+    const uint32_t end = first[s + 1] < layers + 1 ? first[s + 1] : layers + 1;
+    weft_cli_json_number(json, NULL, end > begin ? end - begin : 0);
+  }
+  weft_cli_json_close(json, ']');
+}
+
 void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
                                  const struct weft_cli_train_progress *progress,
                                  const struct weft_gpt_trainer *trainer, const char *signal) {
@@ -159,6 +189,7 @@ void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_t
   weft_cli_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
   weft_cli_json_number(&json, "ranks", options->ranks);
   weft_cli_json_number(&json, "stages", training->stage_count);
+  add_blocks(&json, trainer, options->progress.config.layers);
   weft_cli_json_string(&json, "schedule", options->schedule);
   weft_cli_json_string(&json, "transport", weft_cli_train_transport(training));
   if (signal != NULL) {

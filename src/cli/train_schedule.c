@@ -1,5 +1,4 @@
-/* The pipeline of a training: its schedule, by name or from a file, and which blocks are
- * on which stage. */
+/* The schedule of a training, by name or from a file. */
 #include "cli/verbs.h"
 
 #ifdef WEFT_HAS_TRAINER
@@ -153,74 +152,6 @@ int weft_cli_training_read_schedule(struct weft_cli_training *training) {
                           "%s has no backward: it is for evaluation", info->name);
   }
   return info->fixed ? read_fixed(training, info) : read_named(training, info);
-}
-
-/* ---- The split ---- */
-
-/* Reads "3,4,4,1" into blocks[stage_count]; false when it is anything else. */
-static bool read_counts(const char *text, uint32_t *blocks, uint32_t room, uint32_t *count) {
-  for (*count = 0;; (*count)++, text++) {
-    char digits[16];
-    uint64_t number;
-    const size_t size = strcspn(text, ",");
-    if (size >= sizeof digits) {
-      return false;
-    }
-    memcpy(digits, text, size);
-    digits[size] = '\0';
-    if (weft_cli_read_number(digits, &number) != WEFT_CLI_DIGITS_OK || number > UINT32_MAX) {
-      return false;
-    }
-    if (*count < room) {
-      blocks[*count] = (uint32_t)number;
-    }
-    text += size;
-    if (*text == '\0') {
-      (*count)++;
-      return true;
-    }
-  }
-}
-
-static int fill_split(struct weft_cli_training *training, const char *text, uint32_t *blocks) {
-  const struct weft_gpt_config *config = &training->options.progress.config;
-  uint32_t count;
-  char quoted[80];
-  struct weft_error error;
-  weft_cli_quote(quoted, sizeof quoted, text);
-  if (!read_counts(text, blocks, training->stage_count, &count)) {
-    return weft_cli_usage(training->cli, "for example: --split 2,4",
-                          "--split '%s' is not a list of numbers: expected the blocks of each of "
-                          "%" PRIu32 " stages, with commas between them",
-                          quoted, training->stage_count);
-  }
-  if (count != training->stage_count) {
-    return weft_cli_usage(training->cli, "the schedule and -p say how many stages there are",
-                          "--split '%s' has %" PRIu32 " numbers, and there are %" PRIu32 " stages",
-                          quoted, count, training->stage_count);
-  }
-  return weft_gpt_split_counts(config, blocks, count, training->first_parts, &error) < 0
-             ? weft_cli_fail(training->cli, NULL, &error)
-             : WEFT_CLI_OK;
-}
-
-int weft_cli_training_read_split(struct weft_cli_training *training) {
-  const struct weft_allocator *allocator = training->cli->allocator;
-  const char *text = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
-  const size_t size = (training->stage_count + 1) * sizeof(uint32_t);
-  if (text == NULL) {
-    return WEFT_CLI_OK;
-  }
-  training->first_parts = allocator->reallocate(allocator->context, NULL, 0, size);
-  uint32_t *blocks = allocator->reallocate(allocator->context, NULL, 0, size);
-  const int status = training->first_parts == NULL || blocks == NULL
-                         ? weft_cli_fail_memory(training->cli)
-                         : fill_split(training, text, blocks);
-  if (blocks != NULL) {
-    (void)allocator->reallocate(allocator->context, blocks, size, 0);
-  }
-  training->options.first_parts = training->first_parts;
-  return status;
 }
 
 #endif

@@ -6,6 +6,9 @@
 #include "cli/option_parser.h"
 #include "gpt/trainer.h"
 
+/* What decided which parts are on which stage. */
+enum weft_cli_split { WEFT_CLI_SPLIT_WORK, WEFT_CLI_SPLIT_GIVEN, WEFT_CLI_SPLIT_MEASURED };
+
 struct weft_cli_training {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
@@ -14,6 +17,7 @@ struct weft_cli_training {
   struct weft_gpt_checkpoint *resume; /* or NULL */
   struct weft_program *program;       /* of --schedule FILE or of a fixed table; or NULL */
   uint32_t *first_parts;              /* of --split; or NULL */
+  enum weft_cli_split split_by;
   uint32_t stage_count;
 };
 
@@ -31,7 +35,8 @@ void weft_cli_training_finish(struct weft_cli_training *training);
 int weft_cli_training_open(struct weft_cli_training *training);
 int weft_cli_training_read_progress(struct weft_cli_training *training);
 int weft_cli_training_check_data(struct weft_cli_training *training);
-/* The schedule, and the split into stages (train_schedule.c). Needs the progress. */
+/* The schedule (train_schedule.c), which needs the progress, and the split into stages
+ * (train_split.c), which needs both. */
 int weft_cli_training_read_schedule(struct weft_cli_training *training);
 int weft_cli_training_read_split(struct weft_cli_training *training);
 
