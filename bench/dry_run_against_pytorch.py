@@ -83,6 +83,7 @@ class LowerOptions(ctypes.Structure):
         ("merge_bw", ctypes.c_bool),
         ("unshard", ctypes.c_bool),
         ("reduce_grad", ctypes.c_bool),
+        ("tie_grad", ctypes.c_bool),
         ("communicate", ctypes.c_bool),
         ("assign_slots", ctypes.c_bool),
         ("unshard_window", ctypes.c_uint32),

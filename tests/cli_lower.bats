@@ -20,6 +20,30 @@ load cli_setup
   cmp a c
 }
 
+@test "TIE_GRAD where it is asked for" {
+  "$WEFT" gen ZBVZeroBubble -p 2 -m 4 >t.csv
+  "$WEFT" lower t.csv >plain
+  lacks TIE_GRAD plain
+  "$WEFT" lower --tie-grad t.csv >tied
+  has 'W3,0TIE_GRAD,3TIE_GRAD,0REDUCE_GRAD,3REDUCE_GRAD,0RESHARD$' tied
+  "$WEFT" verify tied
+  "$WEFT" sim --steps tied >dry
+  has TIE_GRAD dry
+  "$WEFT" diff plain tied >difference || [ $? -eq 1 ]
+  has 0TIE_GRAD difference
+  "$WEFT" show --grid tied | grep -q 3TIE_GRAD
+  "$WEFT" sim <plain >a
+  "$WEFT" sim <tied >b
+  cmp a b # it takes no time
+  "$WEFT" explain tied | grep -q '0TIE_GRAD .* with #[0-9]* 3TIE_GRAD, after #[0-9]* 0W3'
+  "$WEFT" gen GPipe -p 2 -m 1 | "$WEFT" lower --tie-grad >two
+  "$WEFT" explain two | grep -q '1TIE_GRAD .* with rank 0 #5 0TIE_GRAD, after #3 1B0'
+  "$WEFT" explain --json two | grep -A3 '"peer"' | grep -q 1TIE_GRAD
+  "$WEFT" run --transport loopback two
+  "$WEFT" lower tied 2>error && return 1
+  has already error
+}
+
 @test "each pass can be left out" {
   "$WEFT" gen Interleaved1F1B -p 2 -v 2 -m 2 >t.csv
   "$WEFT" lower t.csv >all

@@ -11,6 +11,8 @@
 #define GRADIENT (BIT(WEFT_OP_B) | BIT(WEFT_OP_I))
 #define SEND (BIT(WEFT_OP_SEND_F) | BIT(WEFT_OP_SEND_B))
 #define RECV (BIT(WEFT_OP_RECV_F) | BIT(WEFT_OP_RECV_B))
+#define SHARD \
+  (BIT(WEFT_OP_UNSHARD) | BIT(WEFT_OP_RESHARD) | BIT(WEFT_OP_REDUCE_GRAD) | BIT(WEFT_OP_TIE_GRAD))
 bool mutant_op_in(const struct weft_action *action, uint32_t ops);
 
 /* The kinds of one file. */

@@ -33,8 +33,22 @@ static bool retarget_transfer(struct mutant *mutant) {
   return retarget(mutant, SEND | RECV, WEFT_RULE_PLACEMENT_RANK);
 }
 static bool retarget_shard(struct mutant *mutant) {
-  return retarget(mutant, BIT(WEFT_OP_UNSHARD) | BIT(WEFT_OP_RESHARD) | BIT(WEFT_OP_REDUCE_GRAD),
-                  WEFT_RULE_PLACEMENT_RANK);
+  return retarget(mutant, SHARD, WEFT_RULE_PLACEMENT_RANK);
+}
+
+/* Another stage of the rank, where that is in the middle. */
+static bool retarget_tie(struct mutant *mutant) {
+  struct draft_site site;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_TIE_GRAD), NULL, &site)) {
+    return false;
+  }
+  for (uint32_t stage = 1; stage + 1 < mutant->stage_count; stage++) {
+    if (mutant->rank_of[stage] == site.rank) {
+      mutant->draft.rows[site.rank].records[site.index].stage = (uint16_t)stage;
+      return mutant_expect_at(mutant, WEFT_RULE_TIE_STAGE, site);
+    }
+  }
+  return false;
 }
 
 static bool retarget_beyond(struct mutant *mutant) {
@@ -191,9 +205,7 @@ static bool move_transfer(struct mutant *mutant) {
   return move_to_rank(mutant, SEND | RECV, NULL, WEFT_RULE_PLACEMENT_RANK);
 }
 static bool move_shard(struct mutant *mutant) {
-  return move_to_rank(mutant,
-                      BIT(WEFT_OP_UNSHARD) | BIT(WEFT_OP_RESHARD) | BIT(WEFT_OP_REDUCE_GRAD), NULL,
-                      WEFT_RULE_PLACEMENT_RANK);
+  return move_to_rank(mutant, SHARD, NULL, WEFT_RULE_PLACEMENT_RANK);
 }
 
 /* --- The kinds ---------------------------------------------------------------- */
@@ -202,6 +214,7 @@ static const struct mutant_kind kinds[] = {
     {"retarget_compute", retarget_compute},
     {"retarget_transfer", retarget_transfer},
     {"retarget_shard", retarget_shard},
+    {"retarget_tie", retarget_tie},
     {"retarget_beyond", retarget_beyond},
     {"renumber_f", renumber_f},
     {"renumber_backward", renumber_backward},

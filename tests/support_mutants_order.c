@@ -29,9 +29,10 @@ static bool send_before_producer(struct mutant *mutant) {
   return mutant_expect_at(mutant, WEFT_RULE_ORDER_SEND, mutant_move_to(mutant, site, to));
 }
 
-static bool reduce_early(struct mutant *mutant) {
+/* In front of the last backward of its stage. */
+static bool before_backward(struct mutant *mutant, enum weft_op op, enum weft_rule rule) {
   struct draft_site site, last = {0}, next;
-  if (!mutant_choose(mutant, BIT(WEFT_OP_REDUCE_GRAD), NULL, &site)) {
+  if (!mutant_choose(mutant, BIT(op), NULL, &site)) {
     return false;
   }
   const uint32_t stage = draft_at(&mutant->draft, site)->stage;
@@ -46,7 +47,60 @@ static bool reduce_early(struct mutant *mutant) {
     return false;
   }
   const size_t to = draft_cell_begin(&mutant->draft, last);
-  return mutant_expect_at(mutant, WEFT_RULE_REDUCE_EARLY, mutant_move_to(mutant, site, to));
+  return mutant_expect_at(mutant, rule, mutant_move_to(mutant, site, to));
+}
+
+static bool reduce_early(struct mutant *mutant) {
+  return before_backward(mutant, WEFT_OP_REDUCE_GRAD, WEFT_RULE_REDUCE_EARLY);
+}
+static bool tie_early(struct mutant *mutant) {
+  return before_backward(mutant, WEFT_OP_TIE_GRAD, WEFT_RULE_TIE_EARLY);
+}
+
+/* Behind the REDUCE_GRAD of its stage. */
+static bool tie_after_reduce(struct mutant *mutant) {
+  struct draft_site site, reduce;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_TIE_GRAD), NULL, &site)) {
+    return false;
+  }
+  const uint32_t stage = draft_at(&mutant->draft, site)->stage;
+  return mutant_find_next(mutant, site.rank, site.index, BIT(WEFT_OP_REDUCE_GRAD), stage,
+                          &reduce) &&
+         mutant_expect_at(mutant, WEFT_RULE_TIE_REDUCED,
+                          mutant_move_to(mutant, site, mutant_behind(mutant, reduce)));
+}
+
+/* In front of the last compute or transfer of the rank, of whatever stage. */
+static bool tie_blocks(struct mutant *mutant) {
+  struct draft_site site;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_TIE_GRAD), NULL, &site)) {
+    return false;
+  }
+  for (size_t index = site.index; index-- > 0;) {
+    struct draft_site last = {site.rank, index};
+    const struct weft_action action = *draft_at(&mutant->draft, last);
+    if (mutant_op_in(&action, COMPUTE | SEND | RECV)) {
+      last.index = draft_cell_begin(&mutant->draft, last);
+      const struct weft_action *cell = draft_at(&mutant->draft, last);
+      const struct weft_action blocked = *cell;
+      (void)mutant_move_to(mutant, site, last.index);
+      return blocked.op == WEFT_OP_OVERLAP_F_B ||
+             mutant_expect_action(mutant, WEFT_RULE_TIE_BLOCKS, blocked);
+    }
+  }
+  return false;
+}
+
+/* What gathers parameters, behind it: compute may wait for that. */
+static bool unshard_behind_tie(struct mutant *mutant) {
+  struct draft_site site;
+  if (!mutant_choose(mutant, BIT(WEFT_OP_TIE_GRAD), NULL, &site)) {
+    return false;
+  }
+  const struct weft_action unshard =
+      draft_action(WEFT_OP_UNSHARD, draft_at(&mutant->draft, site)->stage, 0);
+  const size_t to = mutant_some_gap(mutant, site.rank, mutant_behind(mutant, site));
+  return mutant_expect_at(mutant, WEFT_RULE_TIE_BLOCKS, mutant_put(mutant, site.rank, to, unshard));
 }
 
 /* Moves what follows in front of what must come first. */
@@ -272,6 +326,10 @@ static const struct mutant_kind kinds[] = {
     {"recv_after_consumer", recv_after_consumer},
     {"send_before_producer", send_before_producer},
     {"reduce_early", reduce_early},
+    {"tie_early", tie_early},
+    {"tie_after_reduce", tie_after_reduce},
+    {"tie_blocks", tie_blocks},
+    {"unshard_behind_tie", unshard_behind_tie},
     {"backward_before_forward", backward_before_forward},
     {"weight_before_input", weight_before_input},
     {"before_neighbour", before_neighbour},

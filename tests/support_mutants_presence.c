@@ -111,6 +111,17 @@ static bool drop_reduce_grad(struct mutant *mutant) {
   return mutant_expect_row(mutant, WEFT_RULE_REDUCE_MISSING, site.rank);
 }
 
+/* The other one has nobody to meet then. */
+static bool drop_tie_grad(struct mutant *mutant) {
+  struct draft_site site;
+  if (mutant_count_choices(mutant, BIT(WEFT_OP_TIE_GRAD), NULL, UINT32_MAX, &site) < 2 ||
+      !mutant_choose(mutant, BIT(WEFT_OP_TIE_GRAD), NULL, &site)) {
+    return false;
+  }
+  mutant_drop(mutant, site);
+  return mutant_expect_row(mutant, WEFT_RULE_TIE_MISSING, site.rank);
+}
+
 /* All of a stage in the middle, so that its number stays within the pipeline. */
 static bool drop_stage(struct mutant *mutant) {
   if (mutant->stage_count < 3) {
@@ -179,6 +190,10 @@ static bool double_reduce_grad(struct mutant *mutant) {
   return double_op(mutant, BIT(WEFT_OP_REDUCE_GRAD), WEFT_RULE_DUPLICATE);
 }
 
+static bool double_tie_grad(struct mutant *mutant) {
+  return double_op(mutant, BIT(WEFT_OP_TIE_GRAD), WEFT_RULE_DUPLICATE);
+}
+
 /* Directly behind: further on it might belong. */
 static bool double_shard(struct mutant *mutant, enum weft_op op, enum weft_rule rule) {
   struct draft_site site;
@@ -209,6 +224,7 @@ static const struct mutant_kind kinds[] = {
     {"drop_unshard", drop_unshard},
     {"drop_reshard", drop_reshard},
     {"drop_reduce_grad", drop_reduce_grad},
+    {"drop_tie_grad", drop_tie_grad},
     {"drop_stage", drop_stage},
     {"drop_everything", drop_everything},
     {"double_f", double_f},
@@ -218,6 +234,7 @@ static const struct mutant_kind kinds[] = {
     {"double_send", double_send},
     {"double_recv", double_recv},
     {"double_reduce_grad", double_reduce_grad},
+    {"double_tie_grad", double_tie_grad},
     {"double_unshard", double_unshard},
     {"double_reshard", double_reshard},
 };

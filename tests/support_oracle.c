@@ -154,6 +154,24 @@ static bool cell_set_send(struct oracle *oracle, struct oracle_cell *cell, struc
   return true;
 }
 
+/* A TIE_GRAD is done when the other one is reached: here it holds up its row, which
+ * is stricter than a queue beside it. Both on one rank are one after the other. */
+static void cell_set_tie(struct oracle_cell *cell, const struct weft_program *program,
+                         const struct weft_action *action, uint32_t rank) {
+  const uint32_t other = action->stage == 0 ? program->stage_count - 1u : 0;
+  for (uint32_t peer = 0; peer < program->rank_count; peer++) {
+    uint32_t number = 0;
+    for (uint64_t at = program->row_begin[peer]; at < program->row_begin[peer + 1]; number++) {
+      const struct weft_action *found = &program->actions[at];
+      if (found->op == WEFT_OP_TIE_GRAD && found->stage == other && peer != rank && number > 0) {
+        cell->needs[cell->need_count++] = (struct oracle_place){peer, number - 1};
+        return;
+      }
+      at += 1u + found->parts;
+    }
+  }
+}
+
 /* First pass over the cells: what they are; RECVs come in the second pass,
  * when every message has its number. */
 static bool oracle_cells(struct oracle *oracle, const struct weft_program *program,
@@ -167,6 +185,9 @@ static bool oracle_cells(struct oracle *oracle, const struct weft_program *progr
         const struct weft_action *action = &program->actions[at];
         if (is_send(action->op) && !cell_set_send(oracle, cell, index, action, rank)) {
           return false;
+        }
+        if (action->op == WEFT_OP_TIE_GRAD) {
+          cell_set_tie(cell, program, action, rank);
         }
         if (program->level == WEFT_LEVEL_COMPUTE && !cell_add_need(cell, index, action)) {
           return false;

@@ -39,7 +39,8 @@ struct oracle_cell {
   enum oracle_kind kind;
   uint32_t message; /* of a SEND or RECV */
   uint32_t need_count;
-  struct oracle_place needs[ORACLE_NEEDS_MAX]; /* of a cell of a table: makers of its inputs */
+  struct oracle_place needs[ORACLE_NEEDS_MAX]; /* of a cell of a table: makers of its inputs; of a
+                                                * TIE_GRAD: the cell before the other one */
 };
 
 /* What one SEND hands to one RECV. */

@@ -20,7 +20,9 @@ struct walk {
   uint8_t *facts;      /* [stages × microbatches] */
   uint32_t *gradients; /* [stages] B and W so far */
   uint8_t *unsharded;  /* [stages] */
+  uint8_t *finished;   /* [stages] TIE_GRAD or REDUCE_GRAD done */
   bool shards;         /* the program handles shards at all */
+  bool ties;           /* a TIE_GRAD stands before this in the row */
 };
 
 static uint8_t *facts_of(struct walk *walk, uint32_t stage, uint32_t microbatch) {
@@ -38,8 +40,9 @@ static void walk_init(struct walk *walk, const struct weft_program *program) {
   walk->facts = calloc(stages * program->microbatch_count + 1, 1);
   walk->gradients = calloc(stages + 1, sizeof *walk->gradients);
   walk->unsharded = calloc(stages + 1, 1);
+  walk->finished = calloc(stages + 1, 1);
   walk->shards = false;
-  assert(walk->owner && walk->facts && walk->gradients && walk->unsharded);
+  assert(walk->owner && walk->facts && walk->gradients && walk->unsharded && walk->finished);
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     for (uint64_t at = program->row_begin[rank]; at < program->row_begin[rank + 1]; at++) {
       const struct weft_action *action = &program->actions[at];
@@ -56,6 +59,7 @@ static void walk_finish(struct walk *walk) {
   free(walk->facts);
   free(walk->gradients);
   free(walk->unsharded);
+  free(walk->finished);
 }
 
 /* The input of an F (or of a B or I) is there: made on this rank, or received.
@@ -86,8 +90,24 @@ static bool may_compute(struct walk *walk, const struct weft_action *action) {
   }
 }
 
+/* The first or the last stage, once, when its gradient is whole and not reduced. */
+static bool may_tie(struct walk *walk, const struct weft_action *action) {
+  const uint32_t stage = action->stage;
+  return (stage == 0 || stage + 1u == walk->program->stage_count) && !walk->finished[stage] &&
+         walk->gradients[stage] == walk->program->microbatch_count;
+}
+
+/* Behind a TIE_GRAD, which waits for another rank, nobody may wait for anything. */
+static bool may_follow_tie(const struct weft_action *action) {
+  return action->op == WEFT_OP_IDLE || action->op == WEFT_OP_RESHARD ||
+         action->op == WEFT_OP_REDUCE_GRAD || action->op == WEFT_OP_TIE_GRAD;
+}
+
 static bool may(struct walk *walk, const struct weft_action *action) {
   const uint32_t stage = action->stage, microbatch = action->microbatch;
+  if (walk->ties && !may_follow_tie(action)) {
+    return false;
+  }
   switch (action->op) {
     case WEFT_OP_F:
     case WEFT_OP_B:
@@ -97,6 +117,7 @@ static bool may(struct walk *walk, const struct weft_action *action) {
     case WEFT_OP_SEND_B: return has(walk, stage, microbatch, FACT_BACK);
     case WEFT_OP_UNSHARD: return !walk->unsharded[stage];
     case WEFT_OP_RESHARD: return walk->unsharded[stage];
+    case WEFT_OP_TIE_GRAD: return may_tie(walk, action);
     case WEFT_OP_REDUCE_GRAD: return walk->gradients[stage] == walk->program->microbatch_count;
     default: return true;
   }
@@ -119,6 +140,11 @@ static void apply(struct walk *walk, const struct weft_action *action) {
     case WEFT_OP_RECV_B: *facts |= FACT_RECV_B; break;
     case WEFT_OP_UNSHARD: walk->unsharded[stage] = 1; break;
     case WEFT_OP_RESHARD: walk->unsharded[stage] = 0; break;
+    case WEFT_OP_REDUCE_GRAD: walk->finished[stage] = 1; break;
+    case WEFT_OP_TIE_GRAD:
+      walk->finished[stage] = 1;
+      walk->ties = true;
+      break;
     default: break;
   }
 }
@@ -127,6 +153,7 @@ static void apply(struct walk *walk, const struct weft_action *action) {
 static bool walk_row(struct walk *walk, uint32_t rank, uint32_t *cell) {
   const struct weft_program *program = walk->program;
   *cell = 0;
+  walk->ties = false;
   for (uint64_t at = program->row_begin[rank]; at < program->row_begin[rank + 1]; (*cell)++) {
     const uint64_t end = at + 1u + program->actions[at].parts;
     for (uint64_t part = at; part < end; part++) {

@@ -321,8 +321,16 @@ static uint32_t collect_events(const struct plan *plan, struct event *events) {
   return count;
 }
 
-/* UNSHARD first, RESHARD and (after a backward) REDUCE_GRAD last. */
+/* UNSHARD first, RESHARD and (after a backward) REDUCE_GRAD last; before those, in
+ * some programs, TIE_GRAD. */
 static void wrap_shards(const struct plan *plan, struct draft *draft, bool trains) {
+  if (trains && (plan->stages + plan->microbatches) % 2 == 0) {
+    const uint32_t last = plan->stages - 1;
+    draft_append(draft, plan->rank_of[0], draft_action(WEFT_OP_TIE_GRAD, 0, 0));
+    if (last > 0) {
+      draft_append(draft, plan->rank_of[last], draft_action(WEFT_OP_TIE_GRAD, last, 0));
+    }
+  }
   for (uint32_t stage = 0; stage < plan->stages; stage++) {
     const struct weft_action gather = draft_action(WEFT_OP_UNSHARD, stage, 0);
     draft_insert(draft, plan->rank_of[stage], 0, &gather, 1);
@@ -438,7 +446,8 @@ static uint32_t any_number(struct weft_random *random, uint32_t limit) {
 }
 
 static struct weft_action any_action(struct weft_random *random, uint32_t op_limit) {
-  const enum weft_op op = (enum weft_op)(1 + below(random, op_limit));
+  const uint32_t drawn = 1 + below(random, op_limit);
+  const enum weft_op op = drawn < WEFT_OP_OVERLAP_F_B ? (enum weft_op)drawn : WEFT_OP_TIE_GRAD;
   const bool counted = op <= WEFT_OP_RECV_B;
   return draft_action(op, any_number(random, WEFT_STAGES_MAX),
                       counted ? any_number(random, WEFT_MICROBATCHES_MAX) : 0);
@@ -456,7 +465,7 @@ static void any_overlap(struct weft_random *random, uint32_t op_limit, uint32_t 
 }
 
 void random_rows(struct weft_random *random, uint32_t ranks, uint32_t cells, struct draft *draft) {
-  const uint32_t op_limit = random_chance(random, 50) ? WEFT_OP_W : WEFT_OP_REDUCE_GRAD;
+  const uint32_t op_limit = random_chance(random, 50) ? WEFT_OP_W : WEFT_OP_REDUCE_GRAD + 1;
   const uint32_t overlap_percent = random_chance(random, 30) ? 20 : 0;
   const uint32_t idle_percent = below(random, 4) * 25;
   draft_reset(draft, 1 + below(random, ranks));

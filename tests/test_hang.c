@@ -78,6 +78,7 @@ static void test_compute_functions(void **state) {
       {"1W6", "look at rank 0's stage 1: it has not returned from its weight gradient"},
       {"1UNSHARD", "look at rank 0's stage 1: it has not returned from its UNSHARD"},
       {"1REDUCE_GRAD", "look at rank 0's stage 1: it has not returned from its REDUCE_GRAD"},
+      {"1TIE_GRAD", "look at rank 0's stage 1: it has not returned from its TIE_GRAD"},
       {"(0F8;7B0)OVERLAP_F_B", "look at rank 0: it has not returned from its OVERLAP_F_B"},
   };
   struct boards boards;

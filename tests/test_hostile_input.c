@@ -152,6 +152,8 @@ static const char *const pieces[] = {
     "(0F0;0F0;0F0;0F0;0F0;0F0;0F0;0F0;0F0;0F0;0F0)OVERLAP_F_B\n",
     "F16777215_s65535,",
     "65535REDUCE_GRAD\n",
+    "65535TIE_GRAD\n",
+    "0F0,0B0,0TIE_GRAD,65535TIE_GRAD\n",
     "(0SEND_F0;1RECV_F0)OVERLAP_F_B\n",
     "x",
     "(",
@@ -198,16 +200,16 @@ static void sparse_numbers(void **state) {
 /* Words of the language with numbers of all sizes, and now and then a byte of
  * anything. */
 static size_t random_text(struct weft_random *random, char *text) {
-  static const char *const ops[] = {"F",       "B",       "I",          "W",
-                                    "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
-                                    "UNSHARD", "RESHARD", "REDUCE_GRAD"};
+  static const char *const ops[] = {"F",       "B",       "I",           "W",
+                                    "SEND_F",  "RECV_F",  "SEND_B",      "RECV_B",
+                                    "UNSHARD", "RESHARD", "REDUCE_GRAD", "TIE_GRAD"};
   static const uint32_t bounds[] = {2, 4, 16, 256, 65536};
   const size_t limit = 32 + weft_random_below(random, INPUT_MAX - 64);
   const uint32_t stage_bound = bounds[weft_random_below(random, 5)];
   const uint32_t microbatch_bound = random_chance(random, 30) ? 16777216 : stage_bound;
   size_t size = 0;
   while (size < limit) {
-    const uint32_t op = weft_random_below(random, random_chance(random, 60) ? 4 : 11);
+    const uint32_t op = weft_random_below(random, random_chance(random, 60) ? 4 : 12);
     size += (size_t)snprintf(text + size, INPUT_MAX - size, "%u%s",
                              weft_random_below(random, stage_bound), ops[op]);
     if (op < 8) {

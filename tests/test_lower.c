@@ -64,6 +64,14 @@ static void each_pass_alone(void **state) {
               "0F0,0B0,0REDUCE_GRAD,1F0,1I0,1W0,1REDUCE_GRAD\n");
   assert_pass("reduce_grad", 3, "0F0,(1F0;0B0)OVERLAP_F_B,1B0,0REDUCE_GRAD\n",
               "0F0,(1F0;0B0)OVERLAP_F_B,0REDUCE_GRAD,1B0,1REDUCE_GRAD\n");
+  assert_pass("tie_grad", 3, "0F0,0B0,0REDUCE_GRAD,1F0,1I0,,1W0,,1REDUCE_GRAD,2F0,2B0,0RESHARD\n",
+              "0F0,0B0,1F0,1I0,1W0,1REDUCE_GRAD,2F0,2B0,0TIE_GRAD,2TIE_GRAD,0REDUCE_GRAD,"
+              "0RESHARD\n");
+  assert_pass("tie_grad", 3, "0F0,(1F0;0B0)OVERLAP_F_B,(0F1;1B0)OVERLAP_F_B,1RESHARD\n",
+              "0F0,(1F0;0B0)OVERLAP_F_B,(0F1;1B0)OVERLAP_F_B,0TIE_GRAD,1TIE_GRAD,1RESHARD\n");
+  assert_pass("tie_grad", 3, "0F0,0TIE_GRAD,0B0,0TIE_GRAD\n", "0F0,0B0,0TIE_GRAD\n");
+  assert_pass("tie_grad", 3, "0F0,,0F1\n1F0,1F1\n", "0F0,0F1\n1F0,1F1\n");
+  assert_pass("tie_grad", 3, "\n", "\n");
   assert_pass("send_recv", 3, "0F0,,0B0\n,1F0,1B0\n",
               "0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n");
 }
@@ -217,7 +225,7 @@ static void lowering_is_its_passes_in_order(void **state) {
       struct weft_program *table = generate(names[k], 4, 2, 9);
       struct weft_lower_options options = weft_lower_options_default();
       struct weft_error error;
-      options.merge_bw = true;
+      options.merge_bw = options.tie_grad = true;
       options.unshard_window = window;
       struct weft_program *whole = lower(table, &options), *step = NULL;
       for (size_t pass = 0; pass < weft_pass_count(); pass++) {
@@ -231,6 +239,81 @@ static void lowering_is_its_passes_in_order(void **state) {
       weft_program_destroy(whole);
       weft_program_destroy(table);
     }
+  }
+}
+
+static void assert_lowers(const char *name, uint32_t p, uint32_t v, uint32_t m,
+                          const struct weft_lower_options *options, const char *out) {
+  struct weft_program *table = generate(name, p, v, m);
+  struct weft_program *program = lower(table, options);
+  assert_prints(program, out);
+  assert_int_equal(program->level, WEFT_LEVEL_COMMS);
+  weft_program_destroy(program);
+  weft_program_destroy(table);
+}
+
+/* Behind all compute of the row, and before the stage's REDUCE_GRAD. */
+static void ties_gradients(void **state) {
+  (void)state;
+  struct weft_lower_options options = weft_lower_options_default();
+  options.tie_grad = true;
+  assert_lowers("1F1B", 2, 1, 2, &options,
+                "0UNSHARD,0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1,0TIE_GRAD,"
+                "0REDUCE_GRAD,0RESHARD\n"
+                "1UNSHARD,1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1TIE_GRAD,"
+                "1REDUCE_GRAD,1RESHARD\n");
+  assert_lowers("GPipe", 3, 1, 1, &options,
+                "0UNSHARD,0F0,0SEND_F0,0RECV_B0,0B0,0TIE_GRAD,0REDUCE_GRAD,0RESHARD\n"
+                "1UNSHARD,1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0,1REDUCE_GRAD,1RESHARD\n"
+                "2UNSHARD,2RECV_F0,2F0,2B0,2SEND_B0,2TIE_GRAD,2REDUCE_GRAD,2RESHARD\n");
+  assert_lowers("GPipe", 1, 1, 1, &options, "0UNSHARD,0F0,0B0,0TIE_GRAD,0REDUCE_GRAD,0RESHARD\n");
+  options.unshard = false;
+  assert_lowers("Interleaved1F1B", 2, 2, 2, &options,
+                "0F0,0SEND_F0,2RECV_F0,0F1,0SEND_F1,2RECV_F1,2F0,2SEND_F0,2F1,2SEND_F1,2RECV_B0,"
+                "2B0,2SEND_B0,2RECV_B1,2B1,2SEND_B1,0RECV_B0,2REDUCE_GRAD,0RECV_B1,0B0,0B1,"
+                "0TIE_GRAD,0REDUCE_GRAD\n"
+                "1RECV_F0,1F0,1SEND_F0,1RECV_F1,1F1,1SEND_F1,3RECV_F0,3F0,3RECV_F1,3B0,3SEND_B0,"
+                "1RECV_B0,3F1,3B1,3SEND_B1,1RECV_B1,1B0,1SEND_B0,1B1,1SEND_B1,1REDUCE_GRAD,"
+                "3TIE_GRAD,3REDUCE_GRAD\n");
+  options.communicate = options.assign_slots = false;
+  assert_lowers("ZBVZeroBubble", 2, 2, 2, &options,
+                "0F0,0F1,3F0,3I0,3W0,3F1,3I1,3W1,0I0,0W0,0I1,0W1,0TIE_GRAD,3TIE_GRAD,"
+                "0REDUCE_GRAD,3REDUCE_GRAD\n"
+                "1F0,2F0,1F1,2F1,2I0,2W0,1I0,1W0,2I1,2W1,2REDUCE_GRAD,1I1,1W1,1REDUCE_GRAD\n");
+  options.reduce_grad = false;
+  assert_lowers("1F1B", 2, 1, 1, &options, "0F0,0B0,0TIE_GRAD\n1F0,1B0,1TIE_GRAD\n");
+}
+
+/* Without the option no program has one, with it that is all that differs, and a
+ * program without backward stays as it is. */
+static void ties_nothing_else(void **state) {
+  (void)state;
+  for (size_t k = 0; k < weft_schedule_count(); k++) {
+    const struct weft_schedule_info *info = weft_schedule_at(k);
+    const struct weft_shape shape = {.ranks = 4, .microbatches = 8};
+    struct weft_lower_options options = weft_lower_options_default();
+    struct weft_program *table = NULL;
+    if (weft_generate(NULL, info->name, &shape, &table, NULL) != WEFT_OK ||
+        table->level != WEFT_LEVEL_COMPUTE) {
+      weft_program_destroy(table);
+      continue;
+    }
+    struct weft_program *plain = lower(table, &options);
+    options.tie_grad = true;
+    struct weft_program *tied = lower(table, &options);
+    uint32_t ties = 0, backwards = 0;
+    for (uint64_t i = 0; i < tied->action_count; i++) {
+      ties += tied->actions[i].op == WEFT_OP_TIE_GRAD;
+      backwards += tied->actions[i].op >= WEFT_OP_B && tied->actions[i].op <= WEFT_OP_W;
+    }
+    assert_int_equal(ties, backwards > 0 ? 2 : 0);
+    assert_int_equal(tied->action_count, plain->action_count + ties);
+    for (uint32_t r = 0; r < 4; r++) {
+      assert_int_equal(tied->activation_slots[r], plain->activation_slots[r]);
+    }
+    weft_program_destroy(tied);
+    weft_program_destroy(plain);
+    weft_program_destroy(table);
   }
 }
 
@@ -274,6 +357,7 @@ static void refuses_with_reasons(void **state) {
   refuse("0F0\n2F0\n", WEFT_ERR_INVALID, "stage 1, which no rank computes");
   refuse("0F0\n0F1\n", WEFT_ERR_INVALID, "stage 0 is computed by more than one rank");
   refuse("0F0,0SEND_F0\n1RECV_F0,1F0\n", WEFT_ERR_INVALID, "already");
+  refuse("0F0,0B0,0TIE_GRAD\n", WEFT_ERR_INVALID, "already");
   refuse("60000F16000000\n", WEFT_ERR_INVALID, "too sparse");
   struct weft_program *table = generate("GPipe", 2, 1, 1), *program = NULL;
   struct weft_lower_options options = weft_lower_options_default();
@@ -449,6 +533,8 @@ int main(void) {
       cmocka_unit_test(each_pass_alone),
       cmocka_unit_test(unshard_follows_its_definition),
       cmocka_unit_test(lowering_is_its_passes_in_order),
+      cmocka_unit_test(ties_gradients),
+      cmocka_unit_test(ties_nothing_else),
       cmocka_unit_test(stops_after_any_pass),
       cmocka_unit_test(refuses_with_reasons),
       cmocka_unit_test(pairs_of_ranks_agree_on_order),

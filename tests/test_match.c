@@ -61,6 +61,16 @@ static void test_nothing_to_match(void **state) {
   expect_matches("\n\n", NULL);
 }
 
+/* The first of the first stage with the first of the last. */
+static void test_ties(void **state) {
+  (void)state;
+  expect_matches("0F0,0TIE_GRAD,0TIE_GRAD\n1F0,1TIE_GRAD\n2TIE_GRAD,2F0,2TIE_GRAD\n",
+                 (const uint32_t[]){NONE, 5, NONE, NONE, NONE, 1, NONE, NONE});
+  expect_matches("0TIE_GRAD,1TIE_GRAD\n", (const uint32_t[]){1, 0});
+  expect_matches("0F0,0B0,0TIE_GRAD\n", (const uint32_t[]){NONE, NONE, NONE});
+  expect_matches("0F0,0TIE_GRAD,1F0\n", (const uint32_t[]){NONE, NONE, NONE});
+}
+
 /* Over the ends of the pipeline there is nobody. */
 static void test_missing_stages(void **state) {
   (void)state;
@@ -190,7 +200,7 @@ int main(void) {
       cmocka_unit_test(test_nothing_to_match),   cmocka_unit_test(test_missing_stages),
       cmocka_unit_test(test_parts_of_overlaps),  cmocka_unit_test(test_golden_programs),
       cmocka_unit_test(test_random_programs),    cmocka_unit_test(test_sparse_programs_are_refused),
-      cmocka_unit_test(test_failing_allocation),
+      cmocka_unit_test(test_failing_allocation), cmocka_unit_test(test_ties),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -26,6 +26,8 @@ struct probe {
   bool never_returns; /* its forward is in progress for ever */
   uint64_t input_bytes, grad_tensors;
   uint32_t touched, poked; /* calls, and pokes that came to the transport */
+  const struct probe *partner; /* of its TIE_GRAD, on another rank */
+  bool reached;                /* its TIE_GRAD has been called */
 };
 
 static struct probe *probe_of(struct weft_stage *stage) { return (struct probe *)stage; }
@@ -119,6 +121,41 @@ static enum weft_status probe_shard(struct weft_stage *stage, struct weft_stage_
   poke(probe_of(stage), call);
   return WEFT_OK;
 }
+
+/* As a collective is: done when both are there, and not before. */
+static enum weft_status probe_tie(struct weft_stage *stage, struct weft_stage_call *call,
+                                  struct weft_error *error) {
+  (void)error;
+  struct probe *probe = probe_of(stage);
+  assert_int_equal(call->again, probe->reached);
+  probe->reached = true;
+  if (probe->partner != NULL && !probe->partner->reached) {
+    return WEFT_IN_PROGRESS;
+  }
+  probe->calls[WEFT_OP_TIE_GRAD]++;
+  const uint32_t backwards = probe->calls[WEFT_OP_B] + probe->calls[WEFT_OP_W];
+  assert_int_equal(backwards, probe->calls[WEFT_OP_TIE_GRAD] * call->microbatch_count);
+  assert_int_equal(probe->scaled, probe->calls[WEFT_OP_TIE_GRAD]);
+  assert_int_equal(probe->calls[WEFT_OP_REDUCE_GRAD] + 1, probe->calls[WEFT_OP_TIE_GRAD]);
+  return WEFT_OK;
+}
+
+static enum weft_status probe_reduce(struct weft_stage *stage, struct weft_stage_call *call,
+                                     struct weft_error *error) {
+  (void)call;
+  (void)error;
+  probe_of(stage)->calls[WEFT_OP_REDUCE_GRAD]++;
+  return WEFT_OK;
+}
+
+static const struct weft_stage_ops tied_ops = {.name = "tied",
+                                               .forward = probe_forward,
+                                               .backward = probe_backward,
+                                               .backward_input = probe_input,
+                                               .backward_weight = probe_weight,
+                                               .reduce_grad = probe_reduce,
+                                               .tie_grad = probe_tie,
+                                               .scale_grads = probe_scale};
 
 static const struct weft_stage_ops probe_ops = {.name = "probe",
                                                 .forward = probe_forward,
@@ -498,15 +535,72 @@ static void take_log(void *context, const char *line) {
   snprintf(log->line, sizeof log->line, "%s", line);
 }
 
+/* ---- Weights that the first and the last stage share ---- */
+
+/* Two steps, then one that only goes forward, which ties nothing. */
+static void run_tied(struct bench *bench, uint32_t p, const struct weft_program *table) {
+  uint32_t *rank_of = calloc(table->stage_count, sizeof *rank_of);
+  const uint32_t last = table->stage_count - 1;
+  (void)weft_placement_infer(table, rank_of);
+  for (uint32_t s = 0; s <= last; s++) {
+    bench->probes[s].stage.ops = &tied_ops;
+  }
+  if (rank_of[0] != rank_of[last]) {
+    bench->probes[0].partner = &bench->probes[last];
+    bench->probes[last].partner = &bench->probes[0];
+  }
+  free(rank_of);
+  expect_ok(bench, create(bench, p));
+  for (uint32_t round = 1; round <= 3; round++) {
+    const struct weft_batch batch = {.microbatch_count = table->microbatch_count};
+    expect_ok(bench, pipelines_step(&bench->pipelines, round < 3, &batch, 1, &bench->error));
+    for (uint32_t s = 0; s <= last; s++) {
+      struct probe *probe = &bench->probes[s];
+      const uint32_t steps = round < 3 ? round : 2;
+      assert_int_equal(probe->calls[WEFT_OP_TIE_GRAD], s == 0 || s == last ? steps : 0);
+      assert_int_equal(probe->calls[WEFT_OP_REDUCE_GRAD], steps);
+      probe->reached = false;
+    }
+  }
+}
+
+static void test_gradients_are_tied(void **state) {
+  (void)state;
+  uint32_t schedules = 0;
+  struct weft_lower_options lower = weft_lower_options_default();
+  lower.tie_grad = true;
+  for (size_t k = 0; k < weft_schedule_count(); k++) {
+    const struct weft_schedule_info *info = weft_schedule_at(k);
+    for (uint32_t p = 1; p <= 4 && info->trains && !info->fixed; p += 3) {
+      const struct weft_shape shape = {.ranks = p, .microbatches = 8};
+      struct weft_program *table = NULL;
+      struct bench bench;
+      if (weft_generate(NULL, info->name, &shape, &table, NULL) != WEFT_OK) {
+        continue;
+      }
+      use_schedule(&bench, info->name, p, table->stage_count / p, 8);
+      bench.named.lower = &lower;
+      run_tied(&bench, p, table);
+      finish(&bench);
+      weft_program_destroy(table);
+      schedules++;
+    }
+  }
+  assert_true(schedules >= 12);
+}
+
 static void test_custom_functions(void **state) {
   (void)state;
-  static const enum weft_op ops[] = {WEFT_OP_F,           WEFT_OP_B,          WEFT_OP_I,
-                                     WEFT_OP_W,           WEFT_OP_UNSHARD,    WEFT_OP_RESHARD,
-                                     WEFT_OP_REDUCE_GRAD, WEFT_OP_OVERLAP_F_B};
+  static const enum weft_op ops[] = {WEFT_OP_F,           WEFT_OP_B,           WEFT_OP_I,
+                                     WEFT_OP_W,           WEFT_OP_UNSHARD,     WEFT_OP_RESHARD,
+                                     WEFT_OP_REDUCE_GRAD, WEFT_OP_OVERLAP_F_B, WEFT_OP_TIE_GRAD};
   for (size_t k = 0; k < sizeof ops / sizeof ops[0]; k++) {
     struct bench bench;
     struct custom_log log = {0};
+    struct weft_lower_options lower = weft_lower_options_default();
+    lower.tie_grad = true;
     use_schedule(&bench, "DualPipeV", 2, 2, 8);
+    bench.named.lower = &lower;
     bench.options.log = take_log;
     bench.options.log_context = &log;
     expect_ok(&bench, create(&bench, 2));
@@ -578,6 +672,9 @@ static void test_programs_that_are_wrong(void **state) {
          "(0B0): it has been done before");
   refuse("0UNSHARD,0F0,0F1,0B0,0REDUCE_GRAD,0B1\n", 1, "a backward of the stage stands behind it");
   refuse("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", 1, "are reduced already");
+  refuse("0F0,0F1,0B0,0TIE_GRAD,0B1\n", 1, "(0TIE_GRAD): a backward of the stage stands behind it");
+  refuse("0F0,0B0,0TIE_GRAD,0TIE_GRAD\n", 1, "are tied already");
+  refuse("0F0,0B0,0REDUCE_GRAD,0TIE_GRAD\n", 1, "(0TIE_GRAD): the stage's gradients are reduced");
   refuse("0F0,0W0\n", 1, "(0W0): its input gradient (I) has not been done");
   refuse("0F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1I0,1SEND_B0\n", 2, "still has");
   refuse("0B0,0F0\n", 1, "its forward has not been done");
@@ -761,6 +858,7 @@ int main(void) {
       cmocka_unit_test(test_losses_by_microbatch),
       cmocka_unit_test(test_several_tensors_and_sizes),
       cmocka_unit_test(test_frozen_stages_send_no_gradients),
+      cmocka_unit_test(test_gradients_are_tied),
       cmocka_unit_test(test_custom_functions),
       cmocka_unit_test(test_ops_that_cannot_be_replaced),
       cmocka_unit_test(test_programs_that_are_wrong),

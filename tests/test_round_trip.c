@@ -131,6 +131,7 @@ static const struct {
     {"(0F0)OVERLAP_F_B\n", 0, "(0F0)OVERLAP_F_B\n"}, /* one part: for verify to judge */
     {"(0F0;1F0;2B0)OVERLAP_F_B\n", 0, "(0F0;1F0;2B0)OVERLAP_F_B\n"},
     {"3UNSHARD,3RESHARD,3REDUCE_GRAD\n", 0, "3UNSHARD,3RESHARD,3REDUCE_GRAD\n"},
+    {"0TIE_GRAD, 7TIE_GRAD\n", 0, "0TIE_GRAD,7TIE_GRAD\n"},
     {"0SEND_F1,2RECV_F3,4SEND_B5,6RECV_B7\n", 0, "0SEND_F1,2RECV_F3,4SEND_B5,6RECV_B7\n"},
 };
 
@@ -156,7 +157,9 @@ static void tolerated_spellings(void **state) {
 
 /* --- Faults ---------------------------------------------------------------------- */
 
-#define ANY_OP "one of F B I W SEND_F RECV_F SEND_B RECV_B UNSHARD RESHARD REDUCE_GRAD"
+#define ANY_OP                                                              \
+  "one of F B I W SEND_F RECV_F SEND_B RECV_B UNSHARD RESHARD REDUCE_GRAD " \
+  "TIE_GRAD"
 #define CELL_END "',' or the end of the line"
 #define TEN_8 "0F0,0F0,0F0,0F0,0F0,0F0,0F0,0F0,"
 

@@ -70,6 +70,10 @@ static void add_schedule(const struct weft_schedule_info *info, const struct wef
   options.unshard_window = 1;
   assert_int_equal(weft_lower(NULL, table, &options, &program, &error), WEFT_OK);
   add_subject(info->name, shape, "merged program", program);
+  options.merge_bw = false;
+  options.tie_grad = true;
+  assert_int_equal(weft_lower(NULL, table, &options, &program, &error), WEFT_OK);
+  add_subject(info->name, shape, "tied program", program);
 }
 
 static int make_subjects(void **state) {

@@ -28,10 +28,11 @@
 /* Rows of small numbers: collisions of all kinds, no order whatever. */
 static void small_rows(struct weft_random *random, struct draft *draft) {
   const uint32_t ranks = 1 + weft_random_below(random, 4), bound = 1 + weft_random_below(random, 4);
-  const uint32_t ops = weft_random_below(random, 2) == 0 ? WEFT_OP_W : WEFT_OP_REDUCE_GRAD;
+  const uint32_t ops = weft_random_below(random, 2) == 0 ? WEFT_OP_W : WEFT_OP_REDUCE_GRAD + 1;
   draft_reset(draft, ranks);
   for (uint32_t cell = weft_random_below(random, 40); cell > 0; cell--) {
-    const enum weft_op op = (enum weft_op)weft_random_below(random, ops + 1);
+    const uint32_t drawn = weft_random_below(random, ops + 1);
+    const enum weft_op op = drawn < WEFT_OP_OVERLAP_F_B ? (enum weft_op)drawn : WEFT_OP_TIE_GRAD;
     const uint32_t rank = weft_random_below(random, ranks);
     const uint32_t stage = op == WEFT_OP_IDLE ? 0 : weft_random_below(random, bound);
     const uint32_t microbatch =

@@ -11,7 +11,7 @@ extern "C" {
 
 /* PyTorch's untimed dry run: the same actions, with bubbles where a rank had to
  * wait. `in` is a program with SEND/RECV (lower a table with send_recv first;
- * UNSHARD, RESHARD and REDUCE_GRAD and overlaps may be there too).
+ * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD and overlaps may be there too).
  * WEFT_ERR_INVALID, naming what each rank waits for, when it gets stuck. */
 WEFT_API enum weft_status weft_dry_run(const struct weft_allocator *allocator,
                                        const struct weft_program *in, struct weft_program **out,
@@ -30,8 +30,8 @@ WEFT_API enum weft_status weft_grid_print(const struct weft_program *program,
                                           const struct weft_grid_options *options,
                                           struct weft_text *text, struct weft_error *error);
 
-/* For each record, the record of the matching instruction on the peer: SEND <-> RECV; for a compute
- * action of a program, nothing. matches[i] is an index into program->actions or
+/* For each record, the record of the matching instruction on the peer: SEND <-> RECV, TIE_GRAD of the
+ * first <-> of the last stage; for all else, nothing. matches[i] is an index into program->actions or
  * WEFT_MATCH_NONE; the caller provides program->action_count entries. */
 #define WEFT_MATCH_NONE UINT32_MAX
 WEFT_API enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
@@ -45,13 +45,14 @@ WEFT_API enum weft_status weft_links_create(const struct weft_allocator *allocat
                                             struct weft_links **out, struct weft_error *error);
 WEFT_API void weft_links_destroy(struct weft_links *links);
 
-/* The record at the other end of a SEND or RECV, or WEFT_MATCH_NONE. */
+/* The record at the other end of a SEND or RECV, the other TIE_GRAD of a TIE_GRAD, or
+ * WEFT_MATCH_NONE. */
 WEFT_API uint32_t weft_links_peer(const struct weft_links *links, uint64_t record);
 
 /* The records that a record waits for, other than its peer; returns how many.
  * F, B and I wait for the RECV of their input, else for the action of the
  * neighbour stage that makes it; B, I also for their F; W for its I; a SEND for
- * what makes its data; REDUCE_GRAD for the stage's last backward. */
+ * what makes its data; REDUCE_GRAD and TIE_GRAD for the stage's last backward. */
 #define WEFT_NEEDS_MAX 2
 WEFT_API unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
                                    uint64_t needs[WEFT_NEEDS_MAX]);

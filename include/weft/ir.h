@@ -48,6 +48,7 @@ enum weft_op {
   WEFT_OP_RESHARD,     /* drop them again */
   WEFT_OP_REDUCE_GRAD, /* reduce the stage's gradients over its replicas */
   WEFT_OP_OVERLAP_F_B, /* header: run the next `parts` records together */
+  WEFT_OP_TIE_GRAD,    /* sum gradients of weights that the first and last stage share */
   WEFT_OP_COUNT
 };
 
@@ -56,7 +57,7 @@ enum weft_op_kind {
   WEFT_KIND_COMPUTE, /* F B I W */
   WEFT_KIND_SEND,
   WEFT_KIND_RECV,
-  WEFT_KIND_SHARD, /* UNSHARD RESHARD REDUCE_GRAD */
+  WEFT_KIND_SHARD, /* UNSHARD RESHARD REDUCE_GRAD TIE_GRAD */
   WEFT_KIND_GROUP  /* OVERLAP_F_B */
 };
 
@@ -83,7 +84,7 @@ struct weft_action {
  * GPipe and 1F1B tables carry one on each row. */
 enum weft_level {
   WEFT_LEVEL_COMPUTE, /* F B I W, OVERLAP_F_B, bubbles: a schedule table */
-  WEFT_LEVEL_COMMS    /* also SEND/RECV or UNSHARD/RESHARD: a program to run */
+  WEFT_LEVEL_COMMS    /* also SEND/RECV, UNSHARD/RESHARD or TIE_GRAD: a program to run */
 };
 
 /* A schedule table or a lowered program: plain data, read it freely. Created by

@@ -1,6 +1,6 @@
 /* Weft lower: from a compute-only table to a program with communication.
  *
- * Four passes and slot assignment, each of them usable alone
+ * Five passes and slot assignment, each of them usable alone
  * (docs/adding-a-pass.md). All drop bubbles. */
 #ifndef WEFT_LOWER_H
 #define WEFT_LOWER_H
@@ -40,7 +40,8 @@ struct weft_pass {
                           struct weft_error *error);
 };
 
-/* In the order in which weft_lower() runs them: merge_bw, unshard, reduce_grad, send_recv. */
+/* In the order in which weft_lower() runs them: merge_bw, unshard, reduce_grad, tie_grad,
+ * send_recv. */
 WEFT_API size_t weft_pass_count(void);
 WEFT_API const struct weft_pass *weft_pass_at(size_t index);
 

@@ -113,7 +113,10 @@ struct weft_stage_ops {
                               struct weft_error *error);
   enum weft_status (*reduce_grad)(struct weft_stage *stage, struct weft_stage_call *call,
                                   struct weft_error *error);
-  /* TIE_GRAD: sums gradients of weights that this stage shares with another one. */
+  /* TIE_GRAD: sums gradients of weights that this stage shares with another one:
+   * the first with the last. After the stage's last backward, before its
+   * REDUCE_GRAD. Only in programs lowered with tie_grad. Where one rank has both
+   * stages, the first's is called first, and must be done before the last's is. */
   enum weft_status (*tie_grad)(struct weft_stage *stage, struct weft_stage_call *call,
                                struct weft_error *error);
   /* At the beginning of each training step. */
@@ -301,8 +304,8 @@ struct weft_custom_call {
 };
 
 /* Replaces what an op does on this rank: F, B, I, W, OVERLAP_F_B, UNSHARD,
- * RESHARD or REDUCE_GRAD; any other is refused by name. Inputs have arrived when
- * it is called. NULL function: the built-in again. Between steps. */
+ * RESHARD, REDUCE_GRAD or TIE_GRAD; any other is refused by name. Inputs have
+ * arrived when it is called. NULL function: the built-in again. Between steps. */
 WEFT_API enum weft_status weft_pipeline_set_function(
     struct weft_pipeline *pipeline, enum weft_op op,
     enum weft_status (*function)(void *context, const struct weft_custom_call *call,

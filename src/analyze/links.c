@@ -145,7 +145,7 @@ static unsigned add_input(const struct weft_links *links, struct weft_action act
 unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
                           uint64_t needs[WEFT_NEEDS_MAX]) {
   const struct weft_action action = links->program->actions[record];
-  if (action.op == WEFT_OP_REDUCE_GRAD) {
+  if (action.op == WEFT_OP_REDUCE_GRAD || action.op == WEFT_OP_TIE_GRAD) {
     return add_need(links->last_backward[action.stage], needs, 0);
   }
   if (!weft_op_in(action.op, WEFT_OPS_COMPUTE | WEFT_OPS_SEND)) {

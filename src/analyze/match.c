@@ -1,5 +1,5 @@
 /* Finds, for each SEND and RECV of a program, the instruction at the other end
- * of the transfer. Transfers are told apart by direction, sending stage and
+ * of the transfer, and for a TIE_GRAD the one of the other stage. Transfers are told apart by direction, sending stage and
  * microbatch; one table slot per possible transfer holds the first SEND, which
  * the first RECV then takes. */
 #include <weft/inspect.h>
@@ -48,6 +48,27 @@ static void take_sends(const struct weft_program *program, uint32_t *first_send,
   }
 }
 
+/* The first of either stage; where there is one stage only, it has no other. */
+static void pair_ties(const struct weft_program *program, uint32_t *matches) {
+  uint32_t first = WEFT_MATCH_NONE, last = WEFT_MATCH_NONE;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    if (action.op != WEFT_OP_TIE_GRAD) {
+      continue;
+    }
+    if (action.stage == 0 && first == WEFT_MATCH_NONE) {
+      first = (uint32_t)i;
+    } else if (action.stage + 1u == program->stage_count && last == WEFT_MATCH_NONE &&
+               action.stage > 0) {
+      last = (uint32_t)i;
+    }
+  }
+  if (first != WEFT_MATCH_NONE && last != WEFT_MATCH_NONE) {
+    matches[first] = last;
+    matches[last] = first;
+  }
+}
+
 enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
                                     struct weft_error *error) {
   size_t pairs;
@@ -64,6 +85,7 @@ enum weft_status weft_program_match(const struct weft_program *program, uint32_t
   }
   note_sends(program, first_send);
   take_sends(program, first_send, matches);
+  pair_ties(program, matches);
   weft_array_free(program->allocator, first_send, 2 * pairs, sizeof *first_send);
   return WEFT_OK;
 }

@@ -49,6 +49,7 @@ static const char *meaning_of(enum weft_op op) {
     case WEFT_OP_UNSHARD: return "unshard";
     case WEFT_OP_RESHARD: return "reshard";
     case WEFT_OP_REDUCE_GRAD: return "reduce gradients";
+    case WEFT_OP_TIE_GRAD: return "tie gradients";
     default: return NULL; /* not drawn */
   }
 }

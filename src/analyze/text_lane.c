@@ -21,6 +21,7 @@ static const struct weft_text_mark_info marks[WEFT_TEXT_MARKS] = {
     [WEFT_TEXT_OVERLAP] = {'X', "48;5;175;38;5;16", "overlap of F, B"},
     [WEFT_TEXT_UNSHARD] = {'U', "48;5;182;38;5;16", "unshard"},
     [WEFT_TEXT_REDUCE] = {'R', "48;5;97;38;5;231", "reduce gradients"},
+    [WEFT_TEXT_TIE] = {'T', "48;5;53;38;5;231", "tie gradients"},
     [WEFT_TEXT_IDLE] = {'.', "2", "idle"},
 };
 
@@ -46,6 +47,7 @@ static enum weft_text_mark mark_of(const struct weft_lane_item *item) {
     case WEFT_OP_W: return WEFT_TEXT_W;
     case WEFT_OP_UNSHARD: return WEFT_TEXT_UNSHARD;
     case WEFT_OP_REDUCE_GRAD: return WEFT_TEXT_REDUCE;
+    case WEFT_OP_TIE_GRAD: return WEFT_TEXT_TIE;
     default: return WEFT_TEXT_IDLE; /* transfers are not the rank's work */
   }
 }

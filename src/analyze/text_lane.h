@@ -13,6 +13,7 @@ enum weft_text_mark {
   WEFT_TEXT_OVERLAP, /* F and B together */
   WEFT_TEXT_UNSHARD,
   WEFT_TEXT_REDUCE,
+  WEFT_TEXT_TIE,
   WEFT_TEXT_IDLE,
   WEFT_TEXT_MARKS
 };

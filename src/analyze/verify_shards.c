@@ -1,7 +1,10 @@
 /* Verify, structure: parameters. Nothing computes on a sharded stage, UNSHARD
  * and RESHARD alternate, and REDUCE_GRAD comes once, after the stage's last
- * backward. A program without UNSHARD and RESHARD is not sharded at all, one
- * without REDUCE_GRAD has no replicas. */
+ * backward. TIE_GRAD comes once for the first and for the last stage, between
+ * their last backward and their REDUCE_GRAD, and nothing stands behind it that
+ * others could wait for. A program without UNSHARD and RESHARD is not sharded at
+ * all, one without REDUCE_GRAD has no replicas, one without TIE_GRAD shares no
+ * weights. */
 #include <inttypes.h>
 
 #include "analyze/verify_context.h"
@@ -11,6 +14,7 @@ struct shard_state {
   uint32_t backwards; /* B or W done */
   bool unsharded;
   bool reduced;
+  bool tied;
 };
 
 struct shard_check {
@@ -18,6 +22,9 @@ struct shard_check {
   struct shard_state *stages; /* [n] */
   bool is_sharded;
 };
+
+/* May stand behind a TIE_GRAD. */
+#define OPS_BEHIND_TIE (WEFT_OPS_SHARD & ~WEFT_OP_BIT(WEFT_OP_UNSHARD))
 
 static void check_compute(const struct shard_check *check, const struct weft_visit *at,
                           struct shard_state *stage) {
@@ -62,6 +69,44 @@ static void check_reduce(const struct shard_check *check, const struct weft_visi
   stage->reduced = true;
 }
 
+static void check_tie(const struct shard_check *check, const struct weft_visit *at,
+                      struct shard_state *stage) {
+  struct weft_findings *findings = &check->context->findings;
+  const uint32_t all = check->context->microbatch_count, last = check->context->stage_count - 1;
+  if (at->action.stage != 0 && at->action.stage != last) {
+    weft_findings_add(findings, WEFT_RULE_TIE_STAGE, at->place,
+                      "stage %u shares no weights: only the first stage, 0, and the last, %" PRIu32
+                      ", do",
+                      at->action.stage, last);
+  } else if (stage->tied) {
+    weft_findings_add(findings, WEFT_RULE_DUPLICATE, at->place,
+                      "the gradients of stage %u are tied already", at->action.stage);
+  } else if (stage->reduced) {
+    weft_findings_add(findings, WEFT_RULE_TIE_REDUCED, at->place,
+                      "the gradients of stage %u are reduced already, without those of the stage "
+                      "that shares its weights",
+                      at->action.stage);
+  }
+  if (stage->backwards < all) {
+    weft_findings_add(findings, WEFT_RULE_TIE_EARLY, at->place,
+                      "only %" PRIu32 " of %" PRIu32
+                      " backwards of stage %u are done; the rest would not be in the sum",
+                      stage->backwards, all, at->action.stage);
+  }
+  stage->tied = true;
+}
+
+/* A TIE_GRAD waits for another rank, and collectives run one after the other:
+ * whatever needs a result of this rank must not be behind it. Once per row. */
+static void check_behind_tie(const struct shard_check *check, const struct weft_visit *at,
+                             struct weft_action tie) {
+  char text[32];
+  weft_findings_add(&check->context->findings, WEFT_RULE_TIE_BLOCKS, at->place,
+                    "stands behind %s, which waits for another rank; only RESHARD, REDUCE_GRAD "
+                    "and TIE_GRAD may",
+                    weft_action_format(&tie, text, sizeof text));
+}
+
 static void check_action(const struct shard_check *check, const struct weft_visit *at) {
   struct shard_state *stage = &check->stages[at->action.stage];
   switch (at->action.op) {
@@ -72,6 +117,7 @@ static void check_action(const struct shard_check *check, const struct weft_visi
     case WEFT_OP_UNSHARD: check_unshard(check, at, stage); break;
     case WEFT_OP_RESHARD: check_reshard(check, at, stage); break;
     case WEFT_OP_REDUCE_GRAD: check_reduce(check, at, stage); break;
+    case WEFT_OP_TIE_GRAD: check_tie(check, at, stage); break;
     default: break;
   }
 }
@@ -80,6 +126,8 @@ static void check_row(const struct shard_check *check, uint32_t rank) {
   const struct weft_verify_context *context = check->context;
   const struct weft_program *program = context->program;
   struct weft_visit at = {.place = {.rank = rank}};
+  struct weft_action tie = weft_action_idle();
+  bool blocks = false;
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.place.step++) {
     const uint32_t records = weft_cell_records(&program->actions[i]);
     for (uint32_t k = 0; k < records; k++) {
@@ -88,6 +136,15 @@ static void check_row(const struct shard_check *check, uint32_t rank) {
       if (weft_in_range(context, at.action) && context->owner[at.action.stage] == rank) {
         check_action(check, &at);
       }
+    }
+    at.action = program->actions[i];
+    at.place.action = &program->actions[i];
+    if (at.action.op == WEFT_OP_TIE_GRAD) {
+      tie = at.action;
+    } else if (tie.op != WEFT_OP_IDLE && !blocks &&
+               !weft_op_in(at.action.op, OPS_BEHIND_TIE | WEFT_OP_BIT(WEFT_OP_IDLE))) {
+      check_behind_tie(check, &at, tie);
+      blocks = true;
     }
     i += records;
   }
@@ -100,6 +157,19 @@ static struct weft_place row_end(const struct weft_verify_context *context, enum
   const bool kept = context->findings.count[rule] < context->findings.max;
   return (struct weft_place){.rank = rank,
                              .step = kept ? weft_program_row_steps(context->program, rank) : 0};
+}
+
+static void check_tie_missing(const struct shard_check *check) {
+  struct weft_verify_context *context = check->context;
+  const uint32_t last = context->stage_count - 1;
+  const bool first_tied = check->stages[0].tied, last_tied = check->stages[last].tied;
+  const uint32_t lacks = first_tied ? last : 0, other = first_tied ? 0 : last;
+  if (first_tied != last_tied && context->owner[lacks] != WEFT_RANK_NONE) {
+    weft_findings_add(
+        &context->findings, WEFT_RULE_TIE_MISSING, row_end(context, WEFT_RULE_TIE_MISSING, lacks),
+        "stage %" PRIu32 " has no TIE_GRAD while stage %" PRIu32 " has one, and waits for it",
+        lacks, other);
+  }
 }
 
 /* What is left at the end of all rows. */
@@ -123,6 +193,9 @@ static void check_end(const struct shard_check *check) {
                         "would differ between replicas",
                         s);
     }
+  }
+  if (context->stage_count > 0) {
+    check_tie_missing(check);
   }
 }
 

@@ -25,6 +25,7 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   options->merge_bw = given[WEFT_CLI_OPTION_MERGE_BW];
   options->unshard = !given[WEFT_CLI_OPTION_NO_UNSHARD];
   options->reduce_grad = !given[WEFT_CLI_OPTION_NO_REDUCE_GRAD];
+  options->tie_grad = given[WEFT_CLI_OPTION_TIE_GRAD];
   options->communicate = !given[WEFT_CLI_OPTION_NO_COMM];
   options->assign_slots = given[WEFT_CLI_OPTION_SLOTS];
   options->unshard_window =

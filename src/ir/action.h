@@ -34,8 +34,9 @@ static inline bool weft_action_equal(struct weft_action a, struct weft_action b)
    WEFT_OP_BIT(WEFT_OP_W))
 #define WEFT_OPS_SEND (WEFT_OP_BIT(WEFT_OP_SEND_F) | WEFT_OP_BIT(WEFT_OP_SEND_B))
 #define WEFT_OPS_RECV (WEFT_OP_BIT(WEFT_OP_RECV_F) | WEFT_OP_BIT(WEFT_OP_RECV_B))
-#define WEFT_OPS_SHARD \
-  (WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD) | WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD))
+#define WEFT_OPS_SHARD                                           \
+  (WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD) | \
+   WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD) | WEFT_OP_BIT(WEFT_OP_TIE_GRAD))
 /* Ops whose result crosses to the neighbour stage: F downwards, B and I upwards. */
 #define WEFT_OPS_GRADIENT (WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
 

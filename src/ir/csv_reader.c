@@ -110,12 +110,20 @@ static enum weft_status read_number(struct reader *reader, const char *what, uin
   return WEFT_OK;
 }
 
+/* What may stand between a stage and a microbatch. */
+static bool is_plain(unsigned op) {
+  const enum weft_op_kind kind = weft_op_info((enum weft_op)op)->kind;
+  return kind != WEFT_KIND_IDLE && kind != WEFT_KIND_GROUP;
+}
+
 /* "one of F B I W ...", from the op table. */
 static const char *list_ops(char *buffer, size_t size) {
   size_t used = (size_t)snprintf(buffer, size, "one of");
-  for (unsigned k = WEFT_OP_IDLE + 1; k < WEFT_OP_OVERLAP_F_B && used < size; k++) {
-    used +=
-        (size_t)snprintf(buffer + used, size - used, " %s", weft_op_info((enum weft_op)k)->text);
+  for (unsigned k = 0; k < WEFT_OP_COUNT && used < size; k++) {
+    if (is_plain(k)) {
+      used +=
+          (size_t)snprintf(buffer + used, size - used, " %s", weft_op_info((enum weft_op)k)->text);
+    }
   }
   return buffer;
 }
@@ -127,9 +135,9 @@ static enum weft_status read_op(struct reader *reader, enum weft_op *op) {
     reader->at++;
   }
   const size_t size = (size_t)(reader->at - begin);
-  for (unsigned k = WEFT_OP_IDLE + 1; k < WEFT_OP_OVERLAP_F_B; k++) {
+  for (unsigned k = 0; k < WEFT_OP_COUNT; k++) {
     const char *text = weft_op_info((enum weft_op)k)->text;
-    if (strlen(text) == size && memcmp(text, begin, size) == 0) {
+    if (is_plain(k) && strlen(text) == size && memcmp(text, begin, size) == 0) {
       *op = (enum weft_op)k;
       return WEFT_OK;
     }

@@ -90,7 +90,7 @@ void weft_program_seal(struct weft_program *program) {
     microbatch_max = action.microbatch > microbatch_max ? action.microbatch : microbatch_max;
   }
   const uint32_t comms =
-      WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD);
+      (WEFT_OPS_SEND | WEFT_OPS_RECV | WEFT_OPS_SHARD) & ~WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD);
   const uint32_t with_microbatch = WEFT_OPS_COMPUTE | WEFT_OPS_SEND | WEFT_OPS_RECV;
   program->level = (ops & comms) != 0 ? WEFT_LEVEL_COMMS : WEFT_LEVEL_COMPUTE;
   program->stage_count = (ops & (with_microbatch | WEFT_OPS_SHARD)) != 0 ? stage_max + 1u : 0;
@@ -195,7 +195,8 @@ static const char *record_fault(const struct weft_action *action, uint64_t left)
       return "an overlap whose parts are missing";
     }
     for (uint32_t k = 1; k <= action->parts; k++) {
-      if (action[k].op >= WEFT_OP_OVERLAP_F_B || action[k].op == WEFT_OP_IDLE) {
+      if (action[k].op >= WEFT_OP_COUNT || action[k].op == WEFT_OP_OVERLAP_F_B ||
+          action[k].op == WEFT_OP_IDLE) {
         return "a bubble, an overlap or an unknown op inside an overlap";
       }
     }

@@ -26,12 +26,14 @@ struct weft_lower_options weft_lower_options_default(void) {
 WEFT_PASS_ALONE(merge_bw, WEFT_SKIP_BUBBLES)
 WEFT_PASS_ALONE(unshard, WEFT_SKIP_BUBBLES)
 WEFT_PASS_ALONE(reduce_grad, WEFT_SKIP_TABLE)
+WEFT_PASS_ALONE(tie_grad, WEFT_SKIP_BUBBLES | WEFT_OP_BIT(WEFT_OP_TIE_GRAD))
 WEFT_PASS_ALONE(send_recv, WEFT_SKIP_BUBBLES)
 
 static const struct weft_pass passes[] = {
     {"merge_bw", "an I directly followed by its W becomes B", merge_bw_alone},
     {"unshard", "UNSHARD stages before use, RESHARD them after", unshard_alone},
     {"reduce_grad", "REDUCE_GRAD after a stage's last backward", reduce_grad_alone},
+    {"tie_grad", "TIE_GRAD of the first and the last stage, after all compute", tie_grad_alone},
     {"send_recv", "SEND and RECV between ranks", send_recv_alone},
 };
 
@@ -79,6 +81,9 @@ static enum weft_status run_passes(struct chain *chain, const struct weft_lower_
     WEFT_TRY(advance(chain, weft_pass_unshard));
   } else if (options->reduce_grad) {
     WEFT_TRY(advance(chain, weft_pass_reduce_grad));
+  }
+  if (options->tie_grad) {
+    WEFT_TRY(advance(chain, weft_pass_tie_grad));
   }
   if (options->communicate) {
     WEFT_TRY(advance(chain, weft_pass_send_recv));

@@ -160,7 +160,7 @@ enum weft_status weft_plan_forward(const struct weft_allocator *allocator,
                                    struct weft_program **out, struct weft_error *error) {
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
   options.communicate = options.assign_slots = true;
-  options.merge_bw = options.reduce_grad = false;
+  options.merge_bw = options.reduce_grad = options.tie_grad = false;
   struct weft_program *table = NULL;
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));

@@ -115,7 +115,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
     stage->held = &row->held[(uint64_t)k * row->program->microbatch_count];
     stage->whole = !stage->needs->shards;
     stage->whole_ticket = 0;
-    stage->reduced = false;
+    stage->reduced = stage->tied = false;
   }
   memset(row->held, 0, row->held_count * sizeof *row->held);
   if (row->times != NULL) {

@@ -5,7 +5,7 @@
  *   executor.c             the loop, waiting, failing, the end of a step
  *   executor_compute.c     F B I W and overlaps
  *   executor_transfer.c    SEND and RECV
- *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD, on a queue of their own
+ *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
  *   executor_setup.c       stages, pools and channels of a rank */
 #ifndef RUN_EXECUTOR_H
 #define RUN_EXECUTOR_H
@@ -43,6 +43,7 @@ struct weft_stage_run {
   bool whole;            /* its parameters are unsharded, in program order */
   uint64_t whole_ticket; /* ... once that many collectives are done */
   bool reduced;          /* its gradients are, in this step */
+  bool tied;             /* likewise, with those of the stage that shares weights */
 };
 
 /* A compute action that is being executed. */

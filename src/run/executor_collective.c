@@ -1,4 +1,4 @@
-/* UNSHARD, RESHARD and REDUCE_GRAD: one after the other, beside the compute, as
+/* UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD: one after the other, beside the compute, as
  * on a stream of their own. UNSHARD is only begun where it stands; the first
  * compute that needs the parameters waits for it. */
 #include <inttypes.h>
@@ -15,6 +15,22 @@ static enum weft_status fail_shard(const struct weft_executor *executor,
                    executor->cell, weft_action_format(action, text, sizeof text), what);
 }
 
+/* What is wrong with a REDUCE_GRAD or a TIE_GRAD here; NULL: nothing. */
+static const char *gradient_fault(const struct weft_executor *executor,
+                                  const struct weft_action *action,
+                                  const struct weft_stage_run *stage) {
+  const uint32_t last = stage->needs->last_backward;
+  if (stage->reduced) {
+    return "the stage's gradients are reduced already";
+  }
+  if (action->op == WEFT_OP_TIE_GRAD && stage->tied) {
+    return "the stage's gradients are tied already";
+  }
+  return last != WEFT_RECORD_NONE && executor->at < last
+             ? "a backward of the stage stands behind it"
+             : NULL;
+}
+
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
   struct weft_stage_run *stage = executor->of_stage[action->stage];
@@ -24,15 +40,13 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
   if (action->op == WEFT_OP_RESHARD && !stage->whole) {
     return fail_shard(executor, action, "the stage is sharded already", error);
   }
-  if (action->op == WEFT_OP_REDUCE_GRAD) {
-    const uint32_t last = stage->needs->last_backward;
-    if (stage->reduced || (last != WEFT_RECORD_NONE && executor->at < last)) {
-      return fail_shard(executor, action,
-                        stage->reduced ? "the stage's gradients are reduced already"
-                                       : "a backward of the stage stands behind it",
-                        error);
+  if (action->op == WEFT_OP_REDUCE_GRAD || action->op == WEFT_OP_TIE_GRAD) {
+    const char *fault = gradient_fault(executor, action, stage);
+    if (fault != NULL) {
+      return fail_shard(executor, action, fault, error);
     }
-    stage->reduced = true;
+    stage->reduced = action->op == WEFT_OP_REDUCE_GRAD;
+    stage->tied = stage->tied || action->op == WEFT_OP_TIE_GRAD;
   }
   executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
   if (action->op == WEFT_OP_UNSHARD) {
@@ -62,9 +76,10 @@ static enum weft_status call_collective(struct weft_executor *executor,
     return custom->function(custom->context, &custom_call, error);
   }
   enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *, struct weft_error *) =
-      action->op == WEFT_OP_UNSHARD   ? ops->unshard
-      : action->op == WEFT_OP_RESHARD ? ops->reshard
-                                      : ops->reduce_grad;
+      action->op == WEFT_OP_UNSHARD    ? ops->unshard
+      : action->op == WEFT_OP_RESHARD  ? ops->reshard
+      : action->op == WEFT_OP_TIE_GRAD ? ops->tie_grad
+                                       : ops->reduce_grad;
   return function != NULL ? function(stage->impl, call, error) : WEFT_OK;
 }
 

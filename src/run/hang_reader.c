@@ -206,9 +206,9 @@ static bool take_digits(const char **at, uint64_t most, uint64_t *number) {
 
 /* The op that is spelled by the next `size` bytes; IDLE: none. */
 static enum weft_op find_op(const char *name, size_t size) {
-  for (unsigned op = WEFT_OP_IDLE + 1; op < WEFT_OP_OVERLAP_F_B; op++) {
+  for (unsigned op = WEFT_OP_IDLE + 1; op < WEFT_OP_COUNT; op++) {
     const char *text = weft_op_info((enum weft_op)op)->text;
-    if (strlen(text) == size && memcmp(text, name, size) == 0) {
+    if (op != WEFT_OP_OVERLAP_F_B && strlen(text) == size && memcmp(text, name, size) == 0) {
       return (enum weft_op)op;
     }
   }

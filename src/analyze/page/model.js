@@ -2,14 +2,14 @@
 // idle stretches with their causes, and the dependencies of an event.
 
 const OP = { F: 1, B: 2, I: 3, W: 4, SEND_F: 5, RECV_F: 6, SEND_B: 7, RECV_B: 8,
-  UNSHARD: 9, RESHARD: 10, REDUCE_GRAD: 11, OVERLAP: 12 };
+  UNSHARD: 9, RESHARD: 10, REDUCE_GRAD: 11, OVERLAP: 12, TIE_GRAD: 13 };
 const CAUSE = { START: 0, FORWARD: 1, GRADIENT: 2, CHANNEL: 3, UNSHARD: 4, END: 5 };
 const NONE = -1;
 
 const isCompute = (op) => op >= OP.F && op <= OP.W;
 const isSend = (op) => op === OP.SEND_F || op === OP.SEND_B;
 const isReceive = (op) => op === OP.RECV_F || op === OP.RECV_B;
-const isShard = (op) => op >= OP.UNSHARD && op <= OP.REDUCE_GRAD;
+const isShard = (op) => (op >= OP.UNSHARD && op <= OP.REDUCE_GRAD) || op === OP.TIE_GRAD;
 const isTransfer = (op) => isSend(op) || isReceive(op);
 
 // Events of one kind on one rank, by begin. `endMax` is the running maximum of

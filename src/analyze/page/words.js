@@ -1,7 +1,7 @@
 // Events in words: labels, times, and the lines of the tooltip and the panel.
 
 const OP_NAMES = ['', 'F', 'B', 'I', 'W', 'SEND_F', 'RECV_F', 'SEND_B', 'RECV_B',
-  'UNSHARD', 'RESHARD', 'REDUCE_GRAD', 'OVERLAP_F_B'];
+  'UNSHARD', 'RESHARD', 'REDUCE_GRAD', 'OVERLAP_F_B', 'TIE_GRAD'];
 const OP_WORDS = ['', 'forward', 'backward', 'input gradient', 'weight gradient',
   'activation sent', 'activation received', 'gradient sent', 'gradient received',
   'parameters gathered', 'parameters dropped', 'gradients reduced', 'overlap'];
