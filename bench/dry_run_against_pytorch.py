@@ -108,7 +108,7 @@ class Weft(against_pytorch.Weft):
     def lowered(self, name, ranks, microbatches):
         """The program with SEND and RECV alone, to be destroyed."""
         shape, error = Shape(ranks, STAGES_PER_RANK, microbatches, 0), Error()
-        options = LowerOptions(False, False, False, True, False, 3)
+        options = LowerOptions(communicate=True, unshard_window=3)
         table, program = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.library.weft_generate(
             None, name.encode(), ctypes.byref(shape), ctypes.byref(table), ctypes.byref(error)), error)

@@ -315,7 +315,7 @@ class Weft(dry_run_against_pytorch.Weft):
     def program(self, name, options):
         """With SEND and RECV alone, to be destroyed."""
         shape = Shape(options.ranks, STAGES_PER_RANK[name], options.microbatches, 0)
-        lower, error = LowerOptions(False, False, False, True, False, 3), Error()
+        lower, error = LowerOptions(communicate=True, unshard_window=3), Error()
         table, program = ctypes.c_void_p(), ctypes.c_void_p()
         self.check(self.library.weft_generate(None, name.encode(), ctypes.byref(shape),
                                               ctypes.byref(table), ctypes.byref(error)), error)
