@@ -25,7 +25,7 @@ struct probe {
   uint32_t fail_at;   /* the n-th forward fails, from 1 */
   bool never_returns; /* its forward is in progress for ever */
   uint64_t input_bytes, grad_tensors;
-  uint32_t touched, poked; /* calls, and pokes that came to the transport */
+  uint32_t touched, poked;     /* calls, and pokes that came to the transport */
   const struct probe *partner; /* of its TIE_GRAD, on another rank */
   bool reached;                /* its TIE_GRAD has been called */
 };

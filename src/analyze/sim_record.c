@@ -259,9 +259,10 @@ ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, stru
     record->first_begin = begin;
   }
   hold(record, 0,
-       action->op == WEFT_OP_UNSHARD   ? costs->parameters
-       : action->op == WEFT_OP_RESHARD ? -costs->parameters
-                                       : -costs->gradients,
+       action->op == WEFT_OP_UNSHARD       ? costs->parameters
+       : action->op == WEFT_OP_RESHARD     ? -costs->parameters
+       : action->op == WEFT_OP_REDUCE_GRAD ? -costs->gradients
+                                           : 0,
        begin);
 }
 
