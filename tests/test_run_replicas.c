@@ -30,6 +30,13 @@ enum {
 
 enum trouble { NONE, FAILS, HANGS };
 
+/* A rank's part of adding up gradients over replicas; one stage per rank. */
+struct sharing {
+  struct weft_group *group;
+  struct weft_linear_stage *stage;
+  struct weft_collective sum;
+};
+
 struct job {
   struct weft_named_plan plan;
   struct weft_program *program;
@@ -43,6 +50,8 @@ struct job {
   uint32_t troubled_rank, trouble_at, forwards;
   uint32_t odd_rank; /* has another configuration; UINT32_MAX: none */
   int64_t stall_limit;
+  bool shares; /* gradients, between replicas */
+  struct sharing sharing[RANKS_MAX];
 
   enum weft_status statuses[RANKS_MAX];
   struct weft_error errors[RANKS_MAX];
@@ -129,10 +138,48 @@ static enum weft_status forward(void *context, const struct weft_custom_call *ca
   return call->stages[0]->ops->forward(call->stages[0], call->calls[0], error);
 }
 
+/* REDUCE_GRAD between replicas. */
+static enum weft_status reduce(void *context, const struct weft_custom_call *call,
+                               struct weft_error *error) {
+  struct sharing *sharing = context;
+  if (!call->calls[0]->again) {
+    uint32_t count;
+    float *gradients = weft_linear_stage_gradients(sharing->stage, &count);
+    sharing->sum = (struct weft_collective){
+        .kind = WEFT_ALL_REDUCE, .from = gradients, .to = gradients, .bytes = 4 * count};
+    WEFT_TRY(sharing->group->ops->start(sharing->group, &sharing->sum, error));
+  }
+  return sharing->group->ops->test(sharing->group, &sharing->sum, error);
+}
+
+static enum weft_status share(struct job *job, struct weft_transport *transport,
+                              struct weft_pipeline *pipeline, struct weft_error *error) {
+  const uint32_t p = job->plan.ranks, row = transport->rank % p;
+  struct sharing *sharing = &job->sharing[transport->rank];
+  uint32_t ranks[REPLICAS_MAX];
+  for (uint32_t d = 0; d < job->replicas; d++) {
+    ranks[d] = d * p + row;
+  }
+  sharing->stage = job->models[transport->rank / p].stages[row];
+  WEFT_TRY(transport->ops->group(transport, row, ranks, job->replicas, &sharing->group, error));
+  return weft_pipeline_set_function(pipeline, WEFT_OP_REDUCE_GRAD, reduce, sharing, error);
+}
+
+static void end_sharing(struct job *job, uint32_t rank) {
+  struct weft_group *group = job->sharing[rank].group;
+  if (group != NULL) {
+    group->ops->destroy(group);
+    job->sharing[rank].group = NULL;
+  }
+}
+
 static enum weft_status create(struct job *job, struct weft_transport *transport,
                                struct weft_pipeline **out, struct weft_error *error) {
   const struct weft_pipeline_options options = options_for(job, transport->rank);
   WEFT_TRY(weft_pipeline_create(NULL, transport, &options, out, error));
+  if (job->shares) {
+    WEFT_TRY(share(job, transport, *out, error));
+  }
   return job->trouble != NONE && transport->rank == job->troubled_rank
              ? weft_pipeline_set_function(*out, WEFT_OP_F, forward, job, error)
              : WEFT_OK;
@@ -163,6 +210,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   }
   job->statuses[rank] = status;
   job->errors[rank] = *error;
+  end_sharing(job, rank);
   weft_pipeline_destroy(pipeline);
   return status;
 }
@@ -208,6 +256,9 @@ static void run_loopback(struct job *job, struct weft_failure *failure) {
   }
   failure->error.status = WEFT_OK;
   (void)pipelines.transports[0]->ops->failed(pipelines.transports[0], failure);
+  for (uint32_t r = 0; r < rank_count(job); r++) {
+    end_sharing(job, r);
+  }
   pipelines_close(&pipelines);
 }
 
@@ -248,6 +299,37 @@ static void as_one_alone(void **state) {
       check_replicas("ZBVZeroBubble", 2, 2, 4, replicas, threads == 1);
       check_replicas("Interleaved1F1B", 4, 2, 8, replicas, threads == 1);
     }
+  }
+}
+
+static void check_sums(const struct job *job, uint32_t stage) {
+  const struct linear_result *expected = job->expected;
+  for (uint32_t d = 0; d < job->replicas; d++) {
+    uint32_t count;
+    const float *found = weft_linear_stage_gradients(job->models[d].stages[stage], &count);
+    for (uint32_t k = 0; k < count; k++) {
+      float sum = expected[0].gradients[stage][k];
+      for (uint32_t e = 1; e < job->replicas; e++) {
+        sum += expected[e].gradients[stage][k];
+      }
+      assert_memory_equal(&found[k], &sum, sizeof sum);
+    }
+  }
+}
+
+static void gradients_over_a_group(void **state) {
+  (void)state;
+  static struct job job;
+  for (int threads = 0; threads < 2; threads++) {
+    struct weft_failure failure;
+    job_init(&job, "1F1B", 3, 1, 5, 3);
+    job.shares = true;
+    run(&job, threads == 1, &failure);
+    assert_int_equal(failure.error.status, WEFT_OK);
+    for (uint32_t s = 0; s < 3; s++) {
+      check_sums(&job, s);
+    }
+    job_finish(&job);
   }
 }
 
@@ -300,6 +382,49 @@ static void one_hangs(void **state) {
     cause(&job, HANGS, rank, rank == 3);
     job_finish(&job);
   }
+}
+
+/* Others wait for it in a collective, at the same time as its neighbours for messages. */
+static void one_hangs_before_a_collective(void **state) {
+  (void)state;
+  static struct job job;
+  for (uint32_t p = 1; p <= 3; p++) {
+    for (uint32_t rank = 0; rank < 3 * p; rank++) {
+      job_init(&job, "1F1B", p, 1, 4, 3);
+      job.shares = true;
+      cause(&job, HANGS, rank, p == 2 && rank == 4);
+      job_finish(&job);
+    }
+  }
+}
+
+/* The rank that hangs cannot say so itself: it never comes back from its function. */
+static void behind_in_a_collective(void **state) {
+  (void)state;
+  struct weft_program *program = NULL;
+  const char *text = "0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n";
+  struct boards boards;
+  struct weft_failure failure;
+  assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
+  boards_init(&boards, 6, "threads");
+  for (uint32_t r = 0; r < 6; r++) {
+    board_set(&boards, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX,
+              r % 2 == 0 ? "0REDUCE_GRAD" : "1REDUCE_GRAD", 1000000000);
+    boards.boards[r].cell = 3;
+  }
+  weft_hang_blame_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  assert_int_equal(failure.rank, 0);
+  assert_string_equal(failure.error.message, "rank 0 waits for its 0REDUCE_GRAD since 1.0 s");
+  board_set(&boards, 4, WEFT_PHASE_COMPUTE, "0F0", UINT32_MAX, "", 2000000000);
+  boards.boards[4].cell = 0;
+  weft_hang_blame_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  assert_int_equal(failure.rank, 4);
+  assert_string_equal(failure.error.message,
+                      "rank 0 has waited 1.0 s for rank 4, which is in 0F0 since 2.0 s");
+  weft_hang_blame_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  assert_int_equal(failure.rank, 1); /* of another row */
+  boards_finish(&boards);
+  weft_program_destroy(program);
 }
 
 static void one_is_odd(void **state) {
@@ -381,9 +506,15 @@ static void places_that_do_not_exist(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(as_one_alone),      cmocka_unit_test(one_fails),
-      cmocka_unit_test(one_hangs),         cmocka_unit_test(one_is_odd),
-      cmocka_unit_test(done_in_a_replica), cmocka_unit_test(places_that_do_not_exist),
+      cmocka_unit_test(as_one_alone),
+      cmocka_unit_test(one_fails),
+      cmocka_unit_test(one_hangs),
+      cmocka_unit_test(one_is_odd),
+      cmocka_unit_test(gradients_over_a_group),
+      cmocka_unit_test(one_hangs_before_a_collective),
+      cmocka_unit_test(behind_in_a_collective),
+      cmocka_unit_test(done_in_a_replica),
+      cmocka_unit_test(places_that_do_not_exist),
   };
   (void)alarm(WATCHDOG_SECONDS); /* the net below the stall limits */
   return cmocka_run_group_tests(tests, NULL, NULL);

@@ -118,7 +118,8 @@ struct weft_rank_board {
   uint64_t step;   /* of training */
   uint64_t cell;   /* in its row, from 0 */
   uint64_t action; /* at which it stands: struct weft_action, its 8 bytes */
-  uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown */
+  uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown. In
+                      WEFT_PHASE_COMPUTE: the collective that is waited for */
   int64_t since;   /* in this phase at this action, now()'s time */
   uint64_t flags;  /* WEFT_BOARD_...; written by refresh_boards() of any rank */
   uint64_t recent_count;

@@ -183,8 +183,7 @@ static enum weft_status drain(struct weft_executor *executor, struct weft_error 
     }
   }
   if (executor->collective_done < executor->collective_count) {
-    return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
-                               executor->collective_ready_at, error);
+    return weft_executor_await_collective(executor, error);
   }
   return WEFT_OK;
 }

@@ -220,6 +220,9 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error);
 enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
                                                 struct weft_error *error);
+/* The row cannot go on before the first one on the queue is done: as block(). */
+enum weft_status weft_executor_await_collective(struct weft_executor *executor,
+                                                struct weft_error *error);
 
 /* A call with everything set that does not depend on the op. */
 void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,

@@ -59,6 +59,14 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
   return status < 0 ? status : WEFT_OK;
 }
 
+enum weft_status weft_executor_await_collective(struct weft_executor *executor,
+                                                struct weft_error *error) {
+  const uint32_t record = executor->collectives[executor->collective_done];
+  return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX,
+                             executor->row->program->actions[record], executor->collective_ready_at,
+                             error);
+}
+
 static enum weft_status call_collective(struct weft_executor *executor,
                                         const struct weft_action *action,
                                         struct weft_error *error) {

@@ -52,8 +52,7 @@ static enum weft_status await_parameters(struct weft_executor *executor,
   if (executor->collective_done >= part->stage->whole_ticket) {
     return WEFT_OK;
   }
-  return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
-                             executor->collective_ready_at, error);
+  return weft_executor_await_collective(executor, error);
 }
 
 static enum weft_status await_input(struct weft_executor *executor, struct weft_part *part,
@@ -441,6 +440,7 @@ static void show_compute(struct weft_executor *executor, const struct weft_actio
   WEFT_BOARD_STORE(board->step, executor->step);
   WEFT_BOARD_STORE(board->cell, executor->cell);
   WEFT_BOARD_STORE(board->action, weft_board_pack(*cell));
+  WEFT_BOARD_STORE(board->wants, weft_board_pack(weft_action_idle()));
   WEFT_BOARD_STORE(board->since, executor->now);
 }
 

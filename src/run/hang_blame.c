@@ -126,6 +126,36 @@ static bool has_come(const struct view *view, uint32_t rank) {
   return stand.phase != WEFT_PHASE_AWAY && stand.phase != WEFT_PHASE_FAILED;
 }
 
+/* Whether a rank stands where it is because a collective of its is not done. */
+static bool awaits_collective(const struct weft_hang_stand *stand) {
+  return stand->phase == WEFT_PHASE_COMPUTE && weft_op_in(stand->wants.op, WEFT_OPS_SHARD);
+}
+
+static bool is_behind(const struct weft_hang_stand *one, const struct weft_hang_stand *other) {
+  return one->step != other->step ? one->step < other->step : one->cell < other->cell;
+}
+
+/* Collectives are between ranks with the same row in all replicas: the one that is
+ * furthest behind keeps them waiting. NOBODY: none is. */
+static uint32_t find_behind(const struct view *view, uint32_t rank,
+                            const struct weft_hang_stand *stand) {
+  struct weft_hang_stand last = *stand;
+  uint32_t found = NOBODY;
+  if (view->program == NULL) {
+    return NOBODY;
+  }
+  const uint32_t rows = view->program->rank_count;
+  for (uint64_t r = rank % rows; r < view->rank_count; r += rows) {
+    struct weft_hang_stand other;
+    look(view, (uint32_t)r, &other);
+    if (is_behind(&other, &last)) {
+      last = other;
+      found = (uint32_t)r;
+    }
+  }
+  return found;
+}
+
 static uint32_t next_of(struct view *view, uint32_t rank) {
   struct weft_hang_stand stand;
   look(view, rank, &stand);
@@ -135,6 +165,8 @@ static uint32_t next_of(struct view *view, uint32_t rank) {
     case WEFT_PHASE_SEND: return has_peer && !waits_for_nothing(view, &stand) ? stand.peer : NOBODY;
     case WEFT_PHASE_GREETING:
       return has_peer && !has_come(view, stand.peer) ? stand.peer : find_absent(view, stand.step);
+    case WEFT_PHASE_COMPUTE:
+      return awaits_collective(&stand) ? find_behind(view, rank, &stand) : NOBODY;
     default: return NOBODY;
   }
 }
@@ -248,7 +280,11 @@ static void say_state(struct line *line, const struct view *view,
       }
       break;
     case WEFT_PHASE_COMPUTE:
-      say(line, "is in %s since %s", weft_hang_action(stand->action, action), time);
+      if (awaits_collective(stand)) {
+        say(line, "waits for its %s since %s", weft_hang_action(stand->wants, action), time);
+      } else {
+        say(line, "is in %s since %s", weft_hang_action(stand->action, action), time);
+      }
       break;
     case WEFT_PHASE_DONE: say(line, "has done its part of step %" PRIu64, stand->step); break;
     case WEFT_PHASE_FAILED: say(line, "has failed"); break;
@@ -355,18 +391,19 @@ static void hint_compute(struct line *hint, const struct view *view, uint32_t cu
                          const struct weft_hang_stand *stand, uint64_t waited) {
   char time[WEFT_HANG_WORD];
   const uint64_t computed = weft_hang_elapsed(view->now, stand->since);
+  const struct weft_action doing = awaits_collective(stand) ? stand->wants : stand->action;
   if (computed < waited / 2) {
     say(hint,
         "rank %" PRIu32
         " is slow rather than stuck: it began this only %s ago; a larger "
         "stall_limit gives it time",
         culprit, weft_hang_time(computed, view->nanoseconds, time));
-  } else if (stand->action.op == WEFT_OP_OVERLAP_F_B) {
+  } else if (doing.op == WEFT_OP_OVERLAP_F_B) {
     say(hint, "look at rank %" PRIu32 ": it has not returned from its %s", culprit,
-        function_of(stand->action.op));
+        function_of(doing.op));
   } else {
     say(hint, "look at rank %" PRIu32 "'s stage %u: it has not returned from its %s", culprit,
-        stand->action.stage, function_of(stand->action.op));
+        doing.stage, function_of(doing.op));
   }
 }
 

@@ -37,7 +37,11 @@ static void say_phase(struct weft_text *text, const struct weft_hang_rank *rank)
   switch (rank->phase) {
     case WEFT_PHASE_AWAY: weft_text_add(text, "is away"); break;
     case WEFT_PHASE_COMPUTE:
-      weft_text_addf(text, "is in %s", weft_hang_action(rank->action, word));
+      if (rank->wants.op != WEFT_OP_IDLE) { /* a collective */
+        weft_text_addf(text, "waits for its %s", weft_hang_action(rank->wants, word));
+      } else {
+        weft_text_addf(text, "is in %s", weft_hang_action(rank->action, word));
+      }
       break;
     case WEFT_PHASE_DONE: weft_text_add(text, "has done its part"); break;
     case WEFT_PHASE_FAILED: weft_text_add(text, "has failed"); break;
