@@ -160,7 +160,10 @@ static bool came_out(const struct item *item, const struct weft_group *group, ui
   const uint64_t first = done->kind == WEFT_REDUCE_SCATTER ? group->member * count : 0;
   for (uint64_t k = 0; k < count; k++) {
     const float sum = sum_of(id, number, group->size, first + k);
-    if (memcmp(to + 4 * k, &sum, 4) != 0) {
+    uint32_t found, expected;
+    memcpy(&found, to + 4 * k, 4);
+    memcpy(&expected, &sum, 4);
+    if (found != expected) {
       return false;
     }
   }

@@ -268,7 +268,14 @@ static enum weft_status go_on(struct group *group, struct weft_error *error) {
 }
 
 static struct weft_collective *next_of(const struct weft_collective *collective) {
-  return (struct weft_collective *)(uintptr_t)collective->state[STATE_NEXT];
+  struct weft_collective *next;
+  memcpy((void *)&next, &collective->state[STATE_NEXT], sizeof(void *));
+  return next;
+}
+
+static void set_next(struct weft_collective *collective, struct weft_collective *next) {
+  _Static_assert(sizeof(void *) <= sizeof collective->state[STATE_NEXT], "a pointer fits");
+  memcpy(&collective->state[STATE_NEXT], (const void *)&next, sizeof(void *));
 }
 
 static void end_first(struct group *group) {
@@ -324,9 +331,10 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
     return fail_closed(group, error);
   }
   WEFT_TRY(weft_world_check(group->world, error));
-  memset(collective->state, 0, sizeof collective->state);
+  collective->state[STATE_DONE] = 0;
+  set_next(collective, NULL);
   if (group->last != NULL) {
-    group->last->state[STATE_NEXT] = (uintptr_t)collective;
+    set_next(group->last, collective);
     group->last = collective;
     return WEFT_OK;
   }
