@@ -250,6 +250,43 @@ static void collectives_take_their_time(void **state) {
   weft_program_destroy(program);
 }
 
+/* What is gathered at once is the window; what is reduced is a share again. */
+static void windows_bound_parameters(void **state) {
+  (void)state;
+  for (uint32_t v = 1; v <= 4; v++) {
+    struct weft_program *table = generate("Interleaved1F1B", 2, v, 4);
+    struct weft_costs *costs = make_costs(1, 1, 1, 0);
+    costs->stages[0].parameters = 8;
+    costs->stages[0].parameters_sharded = 2;
+    costs->stages[0].gradients = 6;
+    costs->stages[0].gradients_sharded = 1;
+    for (uint32_t window = 1; window <= 5; window++) {
+      struct weft_lower_options options = weft_lower_options_default();
+      struct weft_program *program = NULL;
+      options.unshard_window = window;
+      assert_int_equal(weft_lower(NULL, table, &options, &program, NULL), WEFT_OK);
+      struct weft_simulation *sim = simulate(program, costs, NULL);
+      for (uint32_t r = 0; r < 2; r++) {
+        const struct weft_rank_times *times = &sim->ranks[r];
+        const uint32_t whole = window < v ? window : v;
+        assert_true(times->peak_parameters == 8 * whole + 2 * (v - whole));
+        assert_true(times->peak_gradients > v && times->peak_gradients <= 6 * v);
+        assert_true(times->peak_memory >= times->peak_parameters + v);
+        assert_true(times->peak_memory <=
+                    times->peak_parameters + times->peak_gradients + times->peak_activation);
+      }
+      weft_simulation_destroy(sim);
+      weft_program_destroy(program);
+    }
+    struct weft_simulation *sim = simulate(table, costs, NULL);
+    assert_true(sim->ranks[0].peak_parameters == 8 * v); /* never sharded */
+    assert_true(sim->ranks[0].peak_gradients == 6 * v);  /* never reduced */
+    weft_simulation_destroy(sim);
+    weft_costs_destroy(costs);
+    weft_program_destroy(table);
+  }
+}
+
 static void overlaps_take_the_given_time(void **state) {
   (void)state;
   struct weft_program *table = generate("DualPipeV", 4, 2, 8);
@@ -662,6 +699,7 @@ int main(void) {
       cmocka_unit_test(four_by_four_by_hand),
       cmocka_unit_test(a_busy_channel_holds_transfers_up),
       cmocka_unit_test(collectives_take_their_time),
+      cmocka_unit_test(windows_bound_parameters),
       cmocka_unit_test(overlaps_take_the_given_time),
       cmocka_unit_test(closed_forms_come_out_exactly),
       cmocka_unit_test(one_queue_per_rank_costs_what_it_costs),

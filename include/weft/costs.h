@@ -26,6 +26,8 @@ struct weft_stage_costs {
   double reduce_grad;        /* time of REDUCE_GRAD; 0 */
   double parameters;         /* size while unsharded; 0 */
   double gradients;          /* size from the first backward to REDUCE_GRAD; 0 */
+  double parameters_sharded; /* size while sharded; 0 */
+  double gradients_sharded;  /* size before the first backward and after REDUCE_GRAD; 0 */
 };
 
 /* A transfer over a stage boundary: it takes latency + bytes / bytes_per_unit,

@@ -44,6 +44,9 @@ struct weft_rank_times {
   double peak_activation; /* activations alone */
   double peak_memory;     /* with parameters and gradients */
   double peak_at;         /* when the activations peak first */
+  double peak_parameters; /* of its stages together, in the order of the row: a stage's are full
+                             from its UNSHARD to its RESHARD, without UNSHARD always */
+  double peak_gradients;  /* likewise: full from the first backward to REDUCE_GRAD */
   uint32_t
       receive_buffers_peak; /* messages that have arrived or are arriving and are not consumed */
 };

@@ -113,6 +113,8 @@ static void fill_rank(const struct weft_sim_recorder *recorder, uint32_t rank, s
   }
   times->peak_activation = record->peak_activation;
   times->peak_memory = record->peak_memory;
+  times->peak_parameters = record->peak_parameters;
+  times->peak_gradients = record->peak_gradients;
   times->peak_at = (double)(record->peak_at - range.first) / unit;
   times->receive_buffers_peak = record->buffers_peak;
 }

@@ -6,6 +6,7 @@
  * programs fresh memory costs more than the work. */
 #include "analyze/sim_record.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -42,28 +43,40 @@ ROW_INLINE void hold(struct weft_rank_record *record, double activation, double 
   record->peak_memory = record->memory > record->peak_memory ? record->memory : record->peak_memory;
 }
 
+/* Parameters and gradients; rare. */
+static void hold_other(struct weft_rank_record *record, double parameters, double gradients,
+                       int64_t at) {
+  record->parameters += parameters;
+  record->gradients += gradients;
+  record->peak_parameters = fmax(record->peak_parameters, record->parameters);
+  record->peak_gradients = fmax(record->peak_gradients, record->gradients);
+  hold(record, 0, parameters + gradients, at);
+}
+
 ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct row *row,
                                 struct weft_action action, int64_t begin) {
   if (action.op == WEFT_OP_F) {
     hold(&row->record, weft_sim_work(recorder->run, action)->held_from_begin, 0, begin);
   } else if (!recorder->has_gradients[action.stage]) {
     recorder->has_gradients[action.stage] = true;
-    hold(&row->record, 0, weft_costs_of(recorder->run->costs, action.stage)->gradients, begin);
+    const struct weft_stage_costs *costs = weft_costs_of(recorder->run->costs, action.stage);
+    hold_other(&row->record, 0, costs->gradients - costs->gradients_sharded, begin);
   }
 }
 
-/* Parameters that are never sharded are there all the time. */
-static void hold_parameters(const struct weft_sim_recorder *recorder) {
+/* What is there from the beginning: a share, and parameters that are never sharded
+ * as a whole. */
+static void hold_shares(const struct weft_sim_recorder *recorder) {
   const struct weft_sim_run *run = recorder->run;
   const struct weft_program *program = run->program;
-  if (weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD))) {
-    return;
-  }
+  const bool sharded =
+      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (run->rank_of[s] != WEFT_RANK_NONE) {
-      struct weft_rank_record *record = &recorder->records[run->rank_of[s]];
-      record->memory += weft_costs_of(run->costs, s)->parameters;
-      record->peak_memory = record->memory;
+      const struct weft_stage_costs *costs = weft_costs_of(run->costs, s);
+      hold_other(&recorder->records[run->rank_of[s]],
+                 sharded ? costs->parameters_sharded : costs->parameters,
+                 run->has_backward ? costs->gradients_sharded : 0, 0);
     }
   }
 }
@@ -258,12 +271,15 @@ ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, stru
     record->has_begun = true;
     record->first_begin = begin;
   }
-  hold(record, 0,
-       action->op == WEFT_OP_UNSHARD       ? costs->parameters
-       : action->op == WEFT_OP_RESHARD     ? -costs->parameters
-       : action->op == WEFT_OP_REDUCE_GRAD ? -costs->gradients
-                                           : 0,
-       begin);
+  const double parameters = costs->parameters - costs->parameters_sharded;
+  switch (action->op) {
+    case WEFT_OP_UNSHARD: hold_other(record, parameters, 0, begin); break;
+    case WEFT_OP_RESHARD: hold_other(record, -parameters, 0, begin); break;
+    case WEFT_OP_REDUCE_GRAD:
+      hold_other(record, 0, costs->gradients_sharded - costs->gradients, begin);
+      break;
+    default: break; /* TIE_GRAD gives nothing back */
+  }
 }
 
 ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events) {
@@ -310,7 +326,7 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   const struct weft_program *program = recorder->run->program;
   memset(recorder->run->unsharded_at, 0,
          program->stage_count * sizeof *recorder->run->unsharded_at);
-  hold_parameters(recorder);
+  hold_shares(recorder);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     if (recorder->events != NULL) {
       record_with_events(recorder, r);

@@ -8,8 +8,10 @@ struct weft_rank_record {
   int64_t busy;
   int64_t first_begin;
   int64_t idle[WEFT_IDLE_CAUSES];
-  double activation; /* held now */
-  double memory;     /* with parameters and gradients */
+  double activation;            /* held now */
+  double memory;                /* with parameters and gradients */
+  double parameters, gradients; /* held now */
+  double peak_parameters, peak_gradients;
   double peak_activation;
   double peak_memory;
   int64_t peak_at;

@@ -24,6 +24,8 @@ static void add_stage(struct weft_cli_json *json, const struct weft_stage_costs 
   add_unless(json, "reduce_grad", stage->reduce_grad, 0);
   add_unless(json, "parameters", stage->parameters, 0);
   add_unless(json, "gradients", stage->gradients, 0);
+  add_unless(json, "parameters_sharded", stage->parameters_sharded, 0);
+  add_unless(json, "gradients_sharded", stage->gradients_sharded, 0);
   weft_cli_json_close(json, '}');
 }
 

@@ -13,6 +13,8 @@ static void add_rank(struct weft_cli_json *json, const struct weft_rank_times *r
   weft_cli_json_exact(json, "peak_activation", rank->peak_activation);
   weft_cli_json_exact(json, "peak_at", rank->peak_at);
   weft_cli_json_exact(json, "peak_memory", rank->peak_memory);
+  weft_cli_json_exact(json, "peak_parameters", rank->peak_parameters);
+  weft_cli_json_exact(json, "peak_gradients", rank->peak_gradients);
   weft_cli_json_number(json, "receive_buffers", rank->receive_buffers_peak);
   weft_cli_json_open(json, "idle_by_cause", '{');
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {

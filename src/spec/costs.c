@@ -25,6 +25,8 @@ const struct weft_cost_field *weft_stage_cost_fields(void) {
       {"reduce_grad", offsetof(struct weft_stage_costs, reduce_grad), false},
       {"parameters", offsetof(struct weft_stage_costs, parameters), false},
       {"gradients", offsetof(struct weft_stage_costs, gradients), false},
+      {"parameters_sharded", offsetof(struct weft_stage_costs, parameters_sharded), false},
+      {"gradients_sharded", offsetof(struct weft_stage_costs, gradients_sharded), false},
       {NULL, 0, false},
   };
   return fields;
