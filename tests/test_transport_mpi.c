@@ -17,18 +17,38 @@
 #include "base/fail.h"
 #include "mpi/mpi_world.h"
 #include "support_conformance.h"
+#include "support_groups.h"
 
 enum { HANG_SECONDS = 240 };
+
+enum { SIZES_MAX = 8 };
+/* By number of ranks: the first so many processes of the job. */
+static MPI_Comm communicators[SIZES_MAX + 1];
 
 struct part {
   MPI_Comm communicator;
   struct weft_mpi *world;
 };
 
+/* Gives the core away meanwhile: there are more ranks than cores. */
+static void wait_for(MPI_Request *request) {
+  int flag = 0;
+  for (MPI_Test(request, &flag, MPI_STATUS_IGNORE); !flag;
+       MPI_Test(request, &flag, MPI_STATUS_IGNORE)) {
+    (void)usleep(20);
+  }
+}
+
 static int rank_of_job(void) {
   int rank;
   MPI_Comm_rank(MPI_COMM_WORLD, &rank);
   return rank;
+}
+
+static uint32_t job_size(void) {
+  int size;
+  MPI_Comm_size(MPI_COMM_WORLD, &size);
+  return (uint32_t)size;
 }
 
 static enum weft_mpi_progress progress_of_job(void) {
@@ -38,12 +58,9 @@ static enum weft_mpi_progress progress_of_job(void) {
 
 /* All processes of the job call it; those that are too many get no world. */
 static struct part make_part(uint32_t rank_count) {
-  struct part part = {.communicator = MPI_COMM_NULL};
+  struct part part = {.communicator = communicators[rank_count]};
   struct weft_error error;
-  const int rank = rank_of_job();
-  const bool in = (uint32_t)rank < rank_count;
-  MPI_Comm_split(MPI_COMM_WORLD, in ? 0 : MPI_UNDEFINED, rank, &part.communicator);
-  if (in) {
+  if (part.communicator != MPI_COMM_NULL) {
     const struct weft_mpi_options options = {.progress = progress_of_job(),
                                              .communicator = &part.communicator};
     if (weft_mpi_create(NULL, &options, &part.world, &error) != WEFT_OK) {
@@ -56,7 +73,6 @@ static struct part make_part(uint32_t rank_count) {
 static void end_part(struct part *part) {
   if (part->world != NULL) {
     weft_mpi_destroy(part->world);
-    MPI_Comm_free(&part->communicator);
   }
 }
 
@@ -94,13 +110,286 @@ static void drive(void *world, struct conformance_rank *ranks, uint32_t rank_cou
 static bool same_everywhere(void *world, const void *data, size_t size) {
   const struct part *part = world;
   unsigned char first[1024] = {0};
+  MPI_Request request;
   int same;
-  assert_in_range(size, 0, sizeof first);
+  int all = 0;
+  assert_in_range(size, 0, sizeof first - 1);
   memcpy(first, data, size);
-  MPI_Bcast(first, sizeof first, MPI_BYTE, 0, part->communicator);
-  same = memcmp(first, data, size) == 0 && (size == sizeof first || first[size] == 0);
-  MPI_Allreduce(MPI_IN_PLACE, &same, 1, MPI_INT, MPI_MIN, part->communicator);
-  return same != 0;
+  MPI_Ibcast(first, sizeof first, MPI_BYTE, 0, part->communicator, &request);
+  wait_for(&request);
+  same = memcmp(first, data, size) == 0 && first[size] == 0;
+  MPI_Iallreduce(&same, &all, 1, MPI_INT, MPI_MIN, part->communicator, &request);
+  wait_for(&request);
+  return all != 0;
+}
+
+/* ---- groups ---- */
+
+/* Every case of support_groups.h in worlds of all sizes. */
+static void groups(void **state) {
+  (void)state;
+  for (uint32_t count = 1; count <= job_size(); count++) {
+    struct part part = make_part(count);
+    if (part.world != NULL) {
+      struct conformance_rank rank = {.transport = weft_mpi_endpoint(part.world)};
+      for (uint32_t k = 0; k < groups_case_count(); k++) {
+        groups_case_begin(k, &rank);
+        while (conformance_step(&rank)) {
+        }
+        if (rank.status != WEFT_OK) {
+          fail_msg("%u ranks, %s: %s", count, groups_case_name(k), rank.error.message);
+        }
+      }
+    }
+    end_part(&part);
+  }
+}
+
+static void a_member_fails(void **state) {
+  (void)state;
+  for (uint32_t count = 2; count <= job_size(); count++) {
+    struct part part = make_part(count);
+    if (part.world != NULL) {
+      struct conformance_rank rank = {.transport = weft_mpi_endpoint(part.world)};
+      groups_failure_begin(&rank);
+      while (conformance_step(&rank)) {
+      }
+      assert_true(groups_failure_is_right(&rank));
+    }
+    end_part(&part);
+  }
+}
+
+/* ---- what comes is checked ---- */
+
+enum { LARGE = 3 * WEFT_MPI_INLINE };
+
+static void open_end(struct weft_transport *transport, bool sends, uint64_t bytes_max) {
+  struct weft_error error;
+  const struct weft_channel_end end = {.channel = 5,
+                                       .peer = 1 - transport->rank,
+                                       .sends = sends,
+                                       .depth = 2,
+                                       .bytes_max = bytes_max};
+  assert_int_equal(transport->ops->open(transport, &end, 1, &error), WEFT_OK);
+}
+
+/* Until the message is done, or there is an error. */
+static enum weft_status finish(struct weft_transport *transport, struct weft_message *message,
+                               struct weft_error *error) {
+  enum weft_status status = WEFT_IN_PROGRESS;
+  while (status == WEFT_IN_PROGRESS) {
+    status = transport->ops->progress(transport, error);
+    if (status == WEFT_OK) {
+      status = transport->ops->test(transport, message, error);
+    }
+    if (status == WEFT_IN_PROGRESS) {
+      (void)transport->ops->wait(transport, WEFT_TIME_NEVER, error);
+    }
+  }
+  return status;
+}
+
+static void assert_says(const struct weft_error *error, const char *const *words) {
+  for (; *words != NULL; words++) {
+    if (strstr(error->message, *words) == NULL) {
+      fail_msg("no \"%s\" in: %s", *words, error->message);
+    }
+  }
+}
+
+/* The receiver gets it, cancels, and fails the world, as the executor does. */
+static void expect_trouble(struct weft_transport *transport, struct weft_message *message,
+                           const char *const *words) {
+  struct weft_failure failure = {.rank = 0};
+  assert_int_equal(transport->ops->receive(transport, 5, message, &failure.error), WEFT_OK);
+  assert_int_equal(finish(transport, message, &failure.error), WEFT_ERR_PROTOCOL);
+  assert_says(&failure.error, words);
+  transport->ops->cancel(transport, message);
+  (transport->ops->fail)(transport, &failure); /* cmocka has a macro of that name */
+}
+
+static void expect_failure(struct weft_transport *transport, const char *const *words) {
+  struct weft_error error;
+  enum weft_status status = WEFT_OK;
+  while (status == WEFT_OK) {
+    status = transport->ops->progress(transport, &error);
+    (void)transport->ops->wait(transport, transport->ops->now(transport) + 1000000, &error);
+  }
+  assert_int_equal(status, WEFT_ERR_PROTOCOL);
+  assert_says(&error, words);
+}
+
+static void ends_disagree(void **state) {
+  static const char *const words[] = {"channel 5", "from rank 0 to rank 1", "100", "200", NULL};
+  char data[200];
+  struct weft_message message = {.data = data, .capacity = sizeof data};
+  struct part part = make_part(2);
+  (void)state;
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    open_end(transport, transport->rank == 0, transport->rank == 0 ? 100 : 200);
+    if (transport->rank == 0) {
+      struct weft_error error;
+      message.header.bytes = 100;
+      memset(data, 7, sizeof data);
+      assert_int_equal(transport->ops->send(transport, 5, &message, &error), WEFT_OK);
+      expect_failure(transport, words);
+      transport->ops->cancel(transport, &message);
+    } else {
+      expect_trouble(transport, &message, words);
+    }
+  }
+  end_part(&part);
+}
+
+/* Rank 0 sends an envelope that promises more than follows. MPI takes no offence. */
+static void a_message_is_short(void **state) {
+  static const char *const words[] = {"channel 5", "from rank 0 to rank 1", "found 77", NULL};
+  static unsigned char data[LARGE];
+  struct weft_message message = {.data = data, .capacity = sizeof data};
+  struct part part = make_part(2);
+  (void)state;
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    open_end(transport, transport->rank == 0, LARGE);
+    if (transport->rank == 0) {
+      struct {
+        struct weft_mpi_prefix prefix;
+        struct weft_message_header header;
+      } envelope = {.prefix = {.bytes_max = LARGE, .bytes = LARGE}};
+      const MPI_Comm messages = weft_mpi_world_of(transport)->messages;
+      MPI_Send(&envelope, sizeof envelope, MPI_BYTE, 1, 5, messages);
+      MPI_Send(data, 77, MPI_BYTE, 1, 5, messages);
+      expect_failure(transport, words);
+    } else {
+      expect_trouble(transport, &message, words);
+    }
+  }
+  end_part(&part);
+}
+
+/* ---- boards ---- */
+
+static void stay_until_told(struct part *part, const char *what) {
+  assert_true(same_everywhere(part, what, strlen(what)));
+}
+
+static uint64_t flags_of(struct weft_transport *transport, uint32_t rank) {
+  transport->ops->refresh_boards(transport, transport->ops->now(transport) + 100000000);
+  return __atomic_load_n(&transport->ops->board(transport, rank)->flags, __ATOMIC_RELAXED);
+}
+
+/* Rank 0 stops rank 1's process, and can still read its board. */
+static void a_stopped_process_shows(void **state) {
+  struct part part = make_part(2);
+  (void)state;
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    int pid = (int)getpid();
+    __atomic_store_n(&transport->ops->board(transport, transport->rank)->step, 70 + transport->rank,
+                     __ATOMIC_RELAXED);
+    MPI_Bcast(&pid, 1, MPI_INT, 1, part.communicator);
+    if (transport->rank == 0) {
+      assert_int_equal(flags_of(transport, 1), 0);
+      assert_int_equal(kill(pid, SIGSTOP), 0);
+      while (flags_of(transport, 1) != WEFT_BOARD_STOPPED) {
+      }
+      assert_int_equal(transport->ops->board(transport, 1)->step, 71);
+      assert_int_equal(kill(pid, SIGCONT), 0);
+      while (flags_of(transport, 1) != 0) {
+      }
+    }
+    stay_until_told(&part, "stopped");
+  }
+  end_part(&part);
+}
+
+static bool all_boards_are(struct weft_transport *transport, uint64_t step) {
+  transport->ops->refresh_boards(transport, transport->ops->now(transport) + 5000000);
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    if (transport->ops->board(transport, r)->step < step) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* As on another machine each: boards come when asked for, and clocks are compared. */
+static void ranks_on_several_machines(void **state) {
+  char name[16];
+  struct weft_error error;
+  struct weft_mpi_facts facts;
+  (void)state;
+  (void)snprintf(name, sizeof name, "machine-%d", rank_of_job());
+  (void)setenv("WEFT_MPI_HOST", name, 1);
+  struct part part = make_part(job_size());
+  (void)unsetenv("WEFT_MPI_HOST");
+  struct weft_transport *transport = weft_mpi_endpoint(part.world);
+  weft_mpi_facts(part.world, &facts);
+  assert_string_equal(facts.host, name);
+  assert_int_equal(facts.ranks_on_host, 1);
+  const int64_t offset = weft_mpi_world_of(transport)->clock_offset;
+  assert_in_range(offset + 1000000000, 0, 2000000000); /* it is one clock, after all */
+  __atomic_store_n(&transport->ops->board(transport, transport->rank)->step, 5, __ATOMIC_RELAXED);
+  while (!all_boards_are(transport, 5)) {
+    assert_int_equal(transport->ops->progress(transport, &error), WEFT_OK);
+  }
+  __atomic_store_n(&transport->ops->board(transport, transport->rank)->step, 6, __ATOMIC_RELAXED);
+  while (!all_boards_are(transport, 6)) { /* the slower ones still ask for these */
+    assert_int_equal(transport->ops->progress(transport, &error), WEFT_OK);
+  }
+  end_part(&part);
+}
+
+/* ---- what is refused, and facts ---- */
+
+static void facts_are_told(void **state) {
+  struct weft_mpi_facts facts;
+  struct part part = make_part(job_size());
+  (void)state;
+  weft_mpi_facts(part.world, &facts);
+  assert_string_equal(facts.implementation, weft_mpi_launcher());
+  assert_int_equal(facts.rank, rank_of_job());
+  assert_int_equal(facts.rank_count, job_size());
+  assert_int_equal(facts.ranks_on_host, job_size());
+  assert_int_equal(facts.rank_on_host, rank_of_job());
+  assert_string_equal(facts.threading, "multiple");
+  assert_true(facts.tag_max >= 32767 && strlen(facts.binding) > 0 && strlen(facts.host) > 0);
+  assert_non_null(strstr(facts.library, "MPI"));
+  end_part(&part);
+}
+
+static void odd_wishes_are_refused(void **state) {
+  static const struct {
+    const char *implementation;
+    const char *says;
+  } wishes[] = {{"mvapich", "mvapich"},
+                {"openmpi", "each process would be"},
+                {"mpich", "each process would be"}};
+  (void)state;
+  for (size_t k = 0; k < sizeof wishes / sizeof wishes[0]; k++) {
+    const struct weft_mpi_options options = {.implementation = wishes[k].implementation};
+    struct weft_mpi *world = NULL;
+    struct weft_error error;
+    if (strcmp(weft_mpi_launcher(), wishes[k].implementation) != 0) {
+      assert_int_equal(weft_mpi_create(NULL, &options, &world, &error), WEFT_ERR_USAGE);
+      assert_non_null(strstr(error.message, wishes[k].says));
+      assert_null(world);
+    }
+  }
+}
+
+static void a_driver_is_missing(void **state) {
+  struct weft_mpi *world = NULL;
+  struct weft_error error;
+  (void)state;
+  (void)setenv("WEFT_MPI_DRIVER", "/nowhere/weft-mpi.so", 1);
+  assert_int_equal(weft_mpi_create(NULL, NULL, &world, &error), WEFT_ERR_UNAVAILABLE);
+  assert_non_null(strstr(error.message, "/nowhere/weft-mpi.so"));
+  (void)unsetenv("WEFT_MPI_DRIVER");
+  assert_int_equal(weft_mpi_create(NULL, NULL, &world, &error), WEFT_ERR_USAGE);
+  assert_non_null(strstr(error.message, "initialised already"));
 }
 
 int main(int argc, char **argv) {
@@ -112,6 +401,10 @@ int main(int argc, char **argv) {
   (void)alarm(HANG_SECONDS); /* a test that failed in one process may leave others waiting */
   MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
   MPI_Comm_size(MPI_COMM_WORLD, &size);
+  for (int count = 1; count <= size && count <= SIZES_MAX; count++) {
+    MPI_Comm_split(MPI_COMM_WORLD, rank_of_job() < count ? 0 : MPI_UNDEFINED, 0,
+                   &communicators[count]);
+  }
   const struct conformance_transport mpi = {.name = "mpi",
                                             .create = create,
                                             .destroy = destroy,
@@ -119,9 +412,19 @@ int main(int argc, char **argv) {
                                             .real_time = true,
                                             .ranks_max = (uint32_t)size,
                                             .same_everywhere = same_everywhere};
-  if (size > 1) {
-    failed += conformance_run(&mpi);
-  }
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(facts_are_told),
+      cmocka_unit_test(odd_wishes_are_refused),
+      cmocka_unit_test(a_driver_is_missing),
+      cmocka_unit_test(a_stopped_process_shows),
+      cmocka_unit_test(ranks_on_several_machines),
+      cmocka_unit_test(groups),
+      cmocka_unit_test(a_member_fails),
+      cmocka_unit_test(ends_disagree),
+      cmocka_unit_test(a_message_is_short),
+  };
+  failed += conformance_run(&mpi);
+  failed += cmocka_run_group_tests(tests, NULL, NULL);
   if (failed > 0) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   }

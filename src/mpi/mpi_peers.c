@@ -194,9 +194,13 @@ static enum weft_status gather_cards(struct weft_mpi_world *world, enum weft_sta
   write_card(world, &mine);
   mine.status = status;
   struct weft_mpi_card *all = weft_array_allocate(world->allocator, count, size);
-  const int result = all == NULL ? MPI_ERR_OTHER
-                                 : MPI_Allgather(&mine, (int)size, MPI_BYTE, all, (int)size,
-                                                 MPI_BYTE, world->control);
+  MPI_Request request;
+  int result = all == NULL ? MPI_ERR_OTHER
+                           : MPI_Iallgather(&mine, (int)size, MPI_BYTE, all, (int)size, MPI_BYTE,
+                                            world->control, &request);
+  if (result == MPI_SUCCESS) {
+    result = weft_mpi_await(&request);
+  }
   for (uint32_t r = 0; r < count && result == MPI_SUCCESS; r++) {
     world->peers[r].card = all[r];
     world->peers[r].card.host[WEFT_MPI_HOST_SIZE - 1] = '\0';

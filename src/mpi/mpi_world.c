@@ -105,8 +105,22 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
   return WEFT_OK;
 }
 
+int weft_mpi_await(MPI_Request *request) {
+  int flag = 0;
+  int result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+  while (result == MPI_SUCCESS && !flag) {
+    (void)sched_yield();
+    result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+  }
+  return result;
+}
+
 static enum weft_status duplicate(MPI_Comm from, MPI_Comm *out, struct weft_error *error) {
-  const int result = MPI_Comm_dup(from, out);
+  MPI_Request request;
+  int result = MPI_Comm_idup(from, out, &request);
+  if (result == MPI_SUCCESS) {
+    result = weft_mpi_await(&request);
+  }
   if (result != MPI_SUCCESS) {
     *out = MPI_COMM_NULL;
     return fail_mpi(error, result, "duplicating a communicator");
@@ -116,6 +130,7 @@ static enum weft_status duplicate(MPI_Comm from, MPI_Comm *out, struct weft_erro
 }
 
 static enum weft_status make_communicators(struct weft_mpi_world *world, MPI_Comm from,
+                                           enum weft_mpi_progress progress,
                                            struct weft_error *error) {
   int rank = 0;
   int size = 1;
@@ -125,8 +140,10 @@ static enum weft_status make_communicators(struct weft_mpi_world *world, MPI_Com
   WEFT_TRY(duplicate(from, &world->collectives, error));
   (void)MPI_Comm_rank(world->control, &rank);
   (void)MPI_Comm_size(world->control, &size);
+  world->ops = mpi_ops;
+  world->ops.moves_alone = progress == WEFT_MPI_THREAD;
   world->transport = (struct weft_transport){
-      .ops = &mpi_ops, .rank = (uint32_t)rank, .rank_count = (uint32_t)size};
+      .ops = &world->ops, .rank = (uint32_t)rank, .rank_count = (uint32_t)size};
   return WEFT_OK;
 }
 
@@ -239,7 +256,7 @@ static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_m
     WEFT_TRY(start_mpi(world, error));
   }
   WEFT_TRY(check_threading(world, error));
-  WEFT_TRY(make_communicators(world, from, error));
+  WEFT_TRY(make_communicators(world, from, options->progress, error));
   gather_facts(world);
   WEFT_TRY(make_tables(world, error));
   WEFT_TRY(weft_mpi_peers_create(world, error));

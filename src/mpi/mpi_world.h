@@ -121,6 +121,7 @@ struct weft_mpi_group;
 struct weft_mpi_world {
   struct weft_mpi base; /* first */
   struct weft_transport transport;
+  struct weft_transport_ops ops;
   const struct weft_allocator *allocator;
   pthread_mutex_t lock;
   bool owns_mpi; /* initialised here */
@@ -193,6 +194,10 @@ static inline struct weft_mpi_world *weft_mpi_world_of(struct weft_transport *tr
 }
 
 /* Under the lock, all of them, except where it says otherwise. */
+
+/* mpi_world.c: as MPI_Wait, but gives the core away: in MPI's own waiting, ranks that
+ * outnumber the cores would spin against each other. Without the lock. */
+int weft_mpi_await(MPI_Request *request);
 
 /* mpi_channel.c: as the op, takes the lock itself. */
 enum weft_status weft_mpi_open(struct weft_transport *transport,
