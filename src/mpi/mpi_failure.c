@@ -53,12 +53,16 @@ void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failur
   send_to_all(world, &note);
 }
 
-void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
-                           const struct weft_mpi_failure_note *note) {
-  if (!world->peers[teller].heard) {
-    world->peers[teller].heard = true;
+void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank) {
+  if (!world->peers[rank].heard) {
+    world->peers[rank].heard = true;
     world->heard_count++;
   }
+}
+
+void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
+                           const struct weft_mpi_failure_note *note) {
+  weft_mpi_failure_heard(world, teller);
   if (!world->has_failed) {
     know(world, note);
     if (world->transport.rank_count <= PASS_ON_MAX) {
@@ -86,6 +90,7 @@ static void settle(struct weft_mpi_world *world) {
   const bool asks_all = world->transport.rank_count <= PASS_ON_MAX;
   while (!world->settled) {
     weft_mpi_control_look(world);
+    weft_mpi_peers_look(world);
     const bool heard_all = asks_all && world->heard_count + 1 == world->transport.rank_count;
     const int64_t waited = weft_mpi_monotonic() - world->failed_at;
     if (heard_all || waited >= WEFT_MPI_SETTLE_MS * (int64_t)WEFT_MPI_NS_PER_MS) {

@@ -257,6 +257,7 @@ void weft_mpi_peers_finish(struct weft_mpi_world *world) {
 static void end_of_process(struct weft_mpi_world *world, uint32_t rank) {
   struct weft_mpi_peer *peer = &world->peers[rank];
   peer->gone = true;
+  weft_mpi_failure_heard(world, rank);
   if (peer->mapped && __atomic_load_n(&peer->page->leaving, __ATOMIC_ACQUIRE)) {
     return;
   }

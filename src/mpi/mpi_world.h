@@ -253,6 +253,8 @@ bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *fail
 void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failure *failure);
 void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
                            const struct weft_mpi_failure_note *note);
+/* Nothing more is to be expected from that rank: it has said what it knows, or is dead. */
+void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank);
 /* WEFT_OK, or the agreed error, for which it waits. */
 enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error);
 /* A call of MPI went wrong. */
