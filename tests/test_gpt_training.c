@@ -14,17 +14,14 @@
 
 #include <weft/weft.h>
 
-#include "gpt/kernels.h"
-#include "gpt/part.h"
-#include "gpt/schedule_rate.h"
-#include "gpt/trainer.h"
+#include "support_gpt_hand.h"
 
 #if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
 enum { STEPS = 8 };
 #else
 enum { STEPS = 50 };
 #endif
-enum { LAYERS = 14, MICROBATCHES = 16, CORPUS = 4000 };
+enum { LAYERS = 14, PARTS = LAYERS + 2, MICROBATCHES = 16, CORPUS = 4000 };
 
 /* ---- A small model and some text ---- */
 
@@ -122,152 +119,26 @@ static void expect_same(const struct run *run, const struct run *expected, const
   }
 }
 
-/* ---- By hand: the parts called one after the other, without stage or pipeline ---- */
-
-enum { PARTS = LAYERS + 2, HAND_STEPS = 3 };
-
-struct by_hand {
-  struct weft_gpt_progress progress;
-  struct weft_gpt_part_state parts[PARTS];
-  float *kept[PARTS], *scratch[PARTS];
-  float *x[PARTS], *dx[PARTS]; /* what part k reads, and its gradient */
-};
-
-static float *floats(uint64_t count) { return calloc(count + 16, sizeof(float)); }
-
-static void hand_init(struct by_hand *hand, const struct weft_gpt_progress *progress) {
-  const struct weft_gpt_config *config = &progress->config;
-  const uint64_t sequences = progress->batch / progress->microbatches;
-  *hand = (struct by_hand){.progress = *progress};
-  for (uint32_t k = 0; k < PARTS; k++) {
-    struct weft_gpt_part_state *part = &hand->parts[k];
-    part->floats = weft_gpt_part_floats(config, k);
-    part->parameters = floats(part->floats);
-    part->gradients = floats(part->floats);
-    part->first_moment = floats(part->floats);
-    part->second_moment = floats(part->floats);
-    weft_gpt_part_initialize(config, k, part->parameters);
-    hand->kept[k] = floats(weft_gpt_part_kept(config, k, sequences, config->context));
-    hand->scratch[k] = floats(weft_gpt_part_scratch(config, k, sequences, config->context));
-    hand->x[k] = floats(sequences * config->context * config->dim);
-    hand->dx[k] = floats(sequences * config->context * config->dim);
-  }
-}
-
-static void hand_finish(struct by_hand *hand) {
-  for (uint32_t k = 0; k < PARTS; k++) {
-    free(hand->parts[k].parameters);
-    free(hand->parts[k].gradients);
-    free(hand->parts[k].first_moment);
-    free(hand->parts[k].second_moment);
-    free(hand->kept[k]);
-    free(hand->scratch[k]);
-    free(hand->x[k]);
-    free(hand->dx[k]);
-  }
-}
-
-static struct weft_gpt_part_call hand_call(const struct by_hand *hand, uint32_t k) {
-  return (struct weft_gpt_part_call){
-      .config = &hand->progress.config,
-      .part = k,
-      .sequences = hand->progress.batch / hand->progress.microbatches,
-      .tokens = hand->progress.config.context,
-      .parameters = hand->parts[k].parameters,
-      .kept = hand->kept[k],
-      .scratch = hand->scratch[k]};
-}
-
-static double hand_microbatch(struct by_hand *hand, const uint8_t *inputs, const uint8_t *targets) {
-  const struct weft_gpt_part_call first = hand_call(hand, 0), head = hand_call(hand, PARTS - 1);
-  weft_gpt_embedding_forward(&first, inputs, hand->x[1]);
-  for (uint32_t k = 1; k + 1 < PARTS; k++) {
-    const struct weft_gpt_part_call block = hand_call(hand, k);
-    weft_gpt_block_forward(&block, hand->x[k], hand->x[k + 1]);
-  }
-  const double loss = weft_gpt_head_forward(&head, hand->x[PARTS - 1], targets, true, NULL);
-  weft_gpt_head_input(&head, hand->x[PARTS - 1], hand->dx[PARTS - 1]);
-  weft_gpt_head_weight(&head, hand->x[PARTS - 1], hand->parts[PARTS - 1].gradients);
-  for (uint32_t k = PARTS - 1; k-- > 1;) {
-    const struct weft_gpt_part_call block = hand_call(hand, k);
-    weft_gpt_block_input(&block, hand->x[k], hand->dx[k + 1], hand->dx[k]);
-    weft_gpt_block_weight(&block, hand->x[k], hand->dx[k + 1], hand->parts[k].gradients);
-  }
-  weft_gpt_embedding_weight(&first, inputs, hand->dx[1], hand->parts[0].gradients);
-  return loss;
-}
-
-static void hand_update(struct by_hand *hand, uint64_t step) {
-  const struct weft_gpt_progress *progress = &hand->progress;
-  double square = 0;
-  for (uint32_t k = 0; k < PARTS; k++) {
-    weft_gpt_scale(hand->parts[k].floats, 1.0f / (float)progress->microbatches,
-                   hand->parts[k].gradients);
-    square += weft_gpt_square_sum(hand->parts[k].floats, hand->parts[k].gradients);
-  }
-  const double norm = sqrt(square), steps = (double)step + 1;
-  struct weft_gpt_adamw adamw = {
-      .rate = (float)weft_gpt_rate_at(step, progress->rate, progress->rate_min,
-                                      progress->warmup_steps, progress->total_steps),
-      .beta1 = (float)progress->beta1,
-      .beta2 = (float)progress->beta2,
-      .epsilon = (float)progress->epsilon,
-      .correction1 = (float)(1 - pow(progress->beta1, steps)),
-      .correction2 = (float)(1 - pow(progress->beta2, steps)),
-      .grad_scale = norm > progress->clip ? (float)(progress->clip / (norm + 1e-6)) : 1};
-  for (uint32_t k = 0; k < PARTS; k++) {
-    struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_part_parameters(&progress->config, k, parameters);
-    for (uint32_t n = 0; n < count; n++) {
-      const uint64_t at = parameters[n].offset;
-      struct weft_gpt_part_state *part = &hand->parts[k];
-      adamw.decay = parameters[n].decays ? (float)progress->decay : 0;
-      weft_gpt_adamw_update(&adamw, parameters[n].count, part->gradients + at,
-                            part->parameters + at, part->first_moment + at,
-                            part->second_moment + at);
-    }
-  }
-}
+/* ---- By hand ---- */
 
 /* The trainer computes what its parts do, whose mathematics is compared with PyTorch
  * (cli_train_pytorch.bats). */
 static void test_by_hand(void **state) {
   (void)state;
+  enum { HAND_STEPS = 3 };
   const struct weft_gpt_corpus corpus = make_corpus();
   struct weft_gpt_trainer_options options = base_options(&corpus);
   options.progress.total_steps = HAND_STEPS;
-  struct weft_gpt_progress *progress = &options.progress;
-  const uint64_t tokens = progress->batch * progress->config.context;
-  const uint64_t share = tokens / progress->microbatches;
-  uint8_t *inputs = malloc(tokens), *targets = malloc(tokens);
-  struct by_hand hand;
+  struct hand hand;
   struct run run;
-  hand_init(&hand, progress);
+  hand_init(&hand, &options.progress, &corpus);
   train(options, "by hand", &run);
   for (uint64_t step = 0; step < HAND_STEPS; step++) {
-    double sum = 0;
-    weft_gpt_corpus_batch(&corpus, false, progress->data_seed, step, progress->batch,
-                          progress->config.context, inputs, targets);
-    for (uint32_t k = 0; k < PARTS; k++) {
-      memset(hand.parts[k].gradients, 0, hand.parts[k].floats * sizeof(float));
-    }
-    for (uint32_t m = 0; m < progress->microbatches; m++) {
-      sum += hand_microbatch(&hand, inputs + m * share, targets + m * share);
-    }
-    const double loss = sum / progress->microbatches;
+    const double loss = hand_step(&hand, step, 1);
     assert_memory_equal(&loss, &run.losses[step], sizeof loss);
-    hand_update(&hand, step);
   }
-  uint64_t hash = 0;
-  for (uint32_t k = 0; k < PARTS; k++) {
-    const uint64_t pair[2] = {
-        hash, weft_checksum(hand.parts[k].parameters, hand.parts[k].floats * sizeof(float))};
-    hash = weft_checksum(pair, sizeof pair);
-  }
-  assert_true(hash == run.hash);
+  assert_true(hand_hash(&hand) == run.hash);
   hand_finish(&hand);
-  free(inputs);
-  free(targets);
 }
 
 /* ---- One rank in the same order ---- */

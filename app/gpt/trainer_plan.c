@@ -17,6 +17,7 @@ static struct weft_lower_options lower_options(const struct weft_gpt_trainer *tr
   lower.unshard = options->shard == WEFT_GPT_SHARD_FULL;
   lower.unshard_window = options->unshard_window;
   lower.reduce_grad = options->replicas > 1;
+  lower.tie_grad = trainer->config.tied;
   return lower;
 }
 
@@ -40,15 +41,6 @@ enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, boo
 
 /* ---- A program that was lowered elsewhere ---- */
 
-static bool has_op(const struct weft_program *program, enum weft_op op, uint32_t stage) {
-  for (uint64_t k = 0; k < program->action_count; k++) {
-    if (program->actions[k].op == op && program->actions[k].stage == stage) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static enum weft_status fail_lacking(const char *what, uint32_t stage, const char *why,
                                      struct weft_error *error) {
   return weft_gpt_fail(error, WEFT_ERR_USAGE,
@@ -56,22 +48,44 @@ static enum weft_status fail_lacking(const char *what, uint32_t stage, const cha
                        "the program has no %s of stage %" PRIu32 ", and %s", what, stage, why);
 }
 
-static enum weft_status check_program(const struct weft_gpt_trainer *trainer,
-                                      const struct weft_program *program,
-                                      struct weft_error *error) {
+/* `has[stage]`: a bit for each op that the stage has. */
+static enum weft_status check_ops(const struct weft_gpt_trainer *trainer, const uint32_t *has,
+                                  uint32_t stage_count, struct weft_error *error) {
   const struct weft_gpt_trainer_options *options = &trainer->options;
-  if (options->program == NULL) {
-    return WEFT_OK; /* lowered here */
-  }
-  for (uint32_t s = 0; s < program->stage_count; s++) {
-    if (options->replicas > 1 && !has_op(program, WEFT_OP_REDUCE_GRAD, s)) {
+  for (uint32_t s = 0; s < stage_count; s++) {
+    if (options->replicas > 1 && (has[s] & UINT32_C(1) << WEFT_OP_REDUCE_GRAD) == 0) {
       return fail_lacking("REDUCE_GRAD", s, "there are several replicas", error);
     }
-    if (options->shard == WEFT_GPT_SHARD_FULL && !has_op(program, WEFT_OP_UNSHARD, s)) {
+    if (options->shard == WEFT_GPT_SHARD_FULL && (has[s] & UINT32_C(1) << WEFT_OP_UNSHARD) == 0) {
       return fail_lacking("UNSHARD", s, "the parameters are sharded", error);
+    }
+    if (trainer->config.tied && (s == 0 || s + 1 == stage_count) &&
+        (has[s] & UINT32_C(1) << WEFT_OP_TIE_GRAD) == 0) {
+      return fail_lacking("TIE_GRAD", s, "the model's embedding and head share weights", error);
     }
   }
   return WEFT_OK;
+}
+
+static enum weft_status check_program(const struct weft_gpt_trainer *trainer,
+                                      const struct weft_program *program,
+                                      struct weft_error *error) {
+  if (trainer->options.program == NULL) {
+    return WEFT_OK; /* lowered here */
+  }
+  uint32_t *has = weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *has);
+  if (has == NULL) {
+    return weft_gpt_fail_memory(error, program->stage_count * sizeof *has);
+  }
+  for (uint64_t k = 0; k < program->action_count; k++) {
+    const struct weft_action *action = &program->actions[k];
+    if (action->stage < program->stage_count) {
+      has[action->stage] |= UINT32_C(1) << action->op;
+    }
+  }
+  const enum weft_status status = check_ops(trainer, has, program->stage_count, error);
+  weft_gpt_free(trainer->allocator, has);
+  return status;
 }
 
 /* ---- Options ---- */

@@ -142,26 +142,6 @@ static enum weft_status step(struct weft_gpt_rank *rank, struct weft_error *erro
   }
   weft_gpt_rank_measure(rank);
   rank->loss = mean_loss(rank);
-  rank->state = rank->context.tie != NULL ? WEFT_GPT_RANK_TIE : WEFT_GPT_RANK_NORMS;
-  return WEFT_OK;
-}
-
-/* Sums the gradients of tied weights. */
-static enum weft_status tie(struct weft_gpt_rank *rank, struct weft_error *error) {
-  struct weft_gpt_stage *const stages[] = {rank->tie.first, rank->tie.last};
-  struct weft_stage_call call = {.again = rank->told};
-  for (int k = 0; k < 2; k++) {
-    if (stages[k] == NULL || (k == 1 && stages[1] == stages[0])) {
-      continue;
-    }
-    const enum weft_status status = weft_gpt_stage_tie_grad(&stages[k]->stage, &call, error);
-    if (status != WEFT_OK) {
-      rank->told = true;
-      return status == WEFT_IN_PROGRESS ? weft_gpt_rank_await(rank, error) : status;
-    }
-  }
-  rank->wait_since = 0;
-  rank->told = false;
   rank->state = WEFT_GPT_RANK_NORMS;
   return WEFT_OK;
 }
@@ -244,7 +224,6 @@ static enum weft_status advance_once(struct weft_gpt_rank *rank, struct weft_err
   switch (rank->state) {
     case WEFT_GPT_RANK_NEXT: return next(rank, error);
     case WEFT_GPT_RANK_STEP: return step(rank, error);
-    case WEFT_GPT_RANK_TIE: return tie(rank, error);
     case WEFT_GPT_RANK_NORMS: return weft_gpt_rank_norms(rank, error);
     case WEFT_GPT_RANK_UPDATE: return weft_gpt_rank_update(rank, error);
     case WEFT_GPT_RANK_UPDATING: return weft_gpt_rank_updating(rank, error);

@@ -38,7 +38,6 @@ struct weft_gpt_part_means {
 enum weft_gpt_rank_state {
   WEFT_GPT_RANK_NEXT,     /* begin a step, or end */
   WEFT_GPT_RANK_STEP,     /* the pipeline's */
-  WEFT_GPT_RANK_TIE,      /* tied weights: sum their gradients */
   WEFT_GPT_RANK_NORMS,    /* told, with what else is of the step */
   WEFT_GPT_RANK_UPDATE,   /* then sharded updates are gathered: */
   WEFT_GPT_RANK_UPDATING, /* ... */

@@ -1,0 +1,563 @@
+/* Replicas and shards: whatever is sharded, on every schedule, number of ranks and
+ * transport, losses, gradients, parameters and moments are bit for bit those of the same
+ * training by hand; checkpoints go from any number of replicas to any other; memory per
+ * rank is what it should be; ranks of their own processes, and what is refused. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#include <weft/net.h>
+#include <weft/weft.h>
+
+#include "support_gpt_hand.h"
+
+enum { STEPS = 4, LAYERS = 6, BATCH = 24, MICROBATCHES = 4, CORPUS = 3000 };
+
+static uint8_t text[CORPUS];
+
+static struct weft_gpt_corpus make_corpus(void) {
+  static const char words[] = "a stitch in time saves nine; the weft runs under the warp, ";
+  for (uint32_t k = 0; k < CORPUS; k++) {
+    text[k] = (uint8_t)words[(k + k / 83) % (sizeof words - 1)];
+  }
+  return (struct weft_gpt_corpus){
+      .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 7};
+}
+
+static struct weft_gpt_trainer_options base_options(const struct weft_gpt_corpus *corpus) {
+  return (struct weft_gpt_trainer_options){
+      .progress = {.config = {.layers = LAYERS,
+                              .dim = 8,
+                              .heads = 2,
+                              .context = 6,
+                              .vocabulary = WEFT_GPT_VOCABULARY,
+                              .seed = 3},
+                   .data_hash = 7,
+                   .data_seed = 11,
+                   .batch = BATCH,
+                   .microbatches = MICROBATCHES,
+                   .rate = 3e-3,
+                   .rate_min = 1e-4,
+                   .beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .epsilon = 1e-8,
+                   .decay = 0.1,
+                   .clip = 0.5,
+                   .warmup_steps = 2,
+                   .total_steps = STEPS},
+      .corpus = corpus,
+      .ranks = 1,
+      .schedule = "GPipe",
+      .stall_limit = INT64_C(60000000000)};
+}
+
+/* ---- A run and what it is compared with ---- */
+
+struct outcome {
+  double losses[STEPS];
+  double validation;
+  atomic_uint count;
+  uint64_t hash, state;
+};
+
+static void note(void *context, const struct weft_gpt_step_report *report) {
+  struct outcome *outcome = context;
+  outcome->losses[report->step - 1] = report->loss;
+  outcome->validation = report->validation_loss;
+  atomic_fetch_add(&outcome->count, 1);
+}
+
+static struct weft_gpt_trainer *train(struct weft_gpt_trainer_options options, const char *what,
+                                      struct outcome *outcome) {
+  struct weft_error error;
+  struct weft_gpt_trainer *trainer;
+  *outcome = (struct outcome){.hash = 0};
+  options.on_step = note;
+  options.context = outcome;
+  if (weft_gpt_trainer_create(&options, &trainer, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  if (weft_gpt_trainer_run(trainer, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  outcome->hash = weft_gpt_trainer_hash(trainer);
+  outcome->state = hand_hash_state_of(trainer, &options.progress.config);
+  return trainer;
+}
+
+static void train_by_hand(const struct weft_gpt_trainer_options *options, uint32_t replicas,
+                          struct outcome *outcome) {
+  struct hand hand;
+  hand_init(&hand, &options->progress, options->corpus);
+  *outcome = (struct outcome){.count = STEPS};
+  for (uint64_t step = 0; step < STEPS; step++) {
+    outcome->losses[step] = hand_step(&hand, step, replicas);
+  }
+  outcome->hash = hand_hash(&hand);
+  outcome->state = hand_hash_state(&hand);
+  hand_finish(&hand);
+}
+
+static void expect_same(const struct outcome *outcome, const struct outcome *expected,
+                        const char *what) {
+  for (uint32_t k = 0; k < STEPS; k++) {
+    if (outcome->losses[k] != expected->losses[k]) {
+      fail_msg("%s: step %u has loss %.17g; expected %.17g", what, k + 1, outcome->losses[k],
+               expected->losses[k]);
+    }
+  }
+  if (outcome->hash != expected->hash || outcome->state != expected->state) {
+    fail_msg("%s: %s are not those of the training by hand", what,
+             outcome->hash != expected->hash ? "parameters" : "gradients or moments");
+  }
+}
+
+/* ---- The matrix ---- */
+
+struct shape {
+  const char *schedule;
+  uint32_t ranks, window;
+  enum weft_gpt_transport transport;
+};
+
+static const struct shape shapes[] = {
+    {"GPipe", 1, 0, WEFT_GPT_THREADS},         {"1F1B", 2, 0, WEFT_GPT_LOOPBACK},
+    {"1F1B", 2, 1, WEFT_GPT_THREADS},          {"Interleaved1F1B", 2, 1, WEFT_GPT_LOOPBACK},
+    {"ZBVZeroBubble", 2, 2, WEFT_GPT_THREADS}, {"ZBVZeroBubble", 2, 1, WEFT_GPT_LOOPBACK},
+};
+
+static const char *const shard_names[] = {"none", "grads", "full"};
+
+static void check_replicas(struct weft_gpt_trainer_options options, uint32_t replicas,
+                           uint32_t *runs) {
+  struct outcome expected, outcome;
+  char what[128];
+  train_by_hand(&options, replicas, &expected);
+  assert_true(expected.losses[STEPS - 1] < expected.losses[0]);
+  options.replicas = replicas;
+  for (size_t k = 0; k < sizeof shapes / sizeof shapes[0]; k++) {
+    for (int shard = 0; shard < 3 && (shard == 0 || replicas > 1); shard++) {
+      options.schedule = shapes[k].schedule;
+      options.ranks = shapes[k].ranks;
+      options.transport = shapes[k].transport;
+      options.unshard_window = shapes[k].window;
+      options.shard = (enum weft_gpt_shard)shard;
+      options.loopback_seed = k;
+      snprintf(what, sizeof what, "%u x %s on %u, %s, window %u, %s%s", replicas,
+               shapes[k].schedule, shapes[k].ranks,
+               shapes[k].transport == WEFT_GPT_THREADS ? "threads" : "loopback", shapes[k].window,
+               shard_names[shard], options.progress.config.tied ? ", tied" : "");
+      weft_gpt_trainer_destroy(train(options, what, &outcome));
+      expect_same(&outcome, &expected, what);
+      (*runs)++;
+    }
+  }
+}
+
+static void test_matrix(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&corpus);
+  uint32_t runs = 0;
+  for (uint32_t replicas = 1; replicas <= 3; replicas++) {
+    options.progress.config.tied = false;
+    check_replicas(options, replicas, &runs);
+    options.progress.config.tied = true;
+    check_replicas(options, replicas, &runs);
+  }
+  print_message("%u runs of %d steps, bit for bit\n", runs, STEPS);
+}
+
+/* An evaluation is the same wherever it is computed. */
+static void test_evaluation(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&corpus);
+  struct outcome first = {.hash = 0}, outcome;
+  options.eval_every = 2;
+  options.eval_steps = 2;
+  options.replicas = 2;
+  for (int shard = 0; shard < 3; shard++) {
+    options.shard = (enum weft_gpt_shard)shard;
+    options.schedule = shard == 0 ? "GPipe" : "1F1B";
+    options.ranks = shard == 0 ? 1 : 2;
+    weft_gpt_trainer_destroy(train(options, "evaluation", &outcome));
+    assert_true(isfinite(outcome.validation));
+    if (shard == 0) {
+      first = outcome;
+    }
+    assert_memory_equal(&outcome.validation, &first.validation, sizeof first.validation);
+  }
+}
+
+/* ---- Checkpoints ---- */
+
+struct segment {
+  uint32_t replicas;
+  enum weft_gpt_shard shard;
+  struct shape shape;
+};
+
+static bool stop_in_the_middle(void *context) {
+  return atomic_load(&((struct outcome *)context)->count) + 1 >= STEPS / 2;
+}
+
+static void take_segment(struct weft_gpt_trainer_options *options, const struct segment *segment) {
+  options->replicas = segment->replicas;
+  options->shard = segment->shard;
+  options->schedule = segment->shape.schedule;
+  options->ranks = segment->shape.ranks;
+  options->unshard_window = segment->shape.window;
+  options->transport = segment->shape.transport;
+}
+
+static void check_resume(const struct weft_gpt_corpus *corpus, const struct segment *first,
+                         const struct segment *second, bool tied) {
+  char dir[] = "/tmp/weft-replicas-XXXXXX", what[128], command[64];
+  assert_non_null(mkdtemp(dir));
+  struct weft_error error;
+  struct weft_gpt_trainer_options options = base_options(corpus);
+  struct outcome before, after, expected = {.count = STEPS};
+  struct weft_gpt_checkpoint *checkpoint;
+  struct hand hand;
+  options.progress.config.tied = tied;
+  hand_init(&hand, &options.progress, corpus);
+  snprintf(what, sizeof what, "%u x %u, %s, then %u x %u, %s", first->replicas, first->shape.ranks,
+           shard_names[first->shard], second->replicas, second->shape.ranks,
+           shard_names[second->shard]);
+  take_segment(&options, first);
+  options.checkpoint_dir = dir;
+  options.interrupted = stop_in_the_middle;
+  weft_gpt_trainer_destroy(train(options, what, &before));
+  assert_in_range(before.count, STEPS / 2, STEPS - 1);
+  if (weft_gpt_checkpoint_open(NULL, dir, &checkpoint, &error) < 0) {
+    fail_msg("%s: %s", what, error.message);
+  }
+  options.progress = *weft_gpt_checkpoint_progress(checkpoint);
+  assert_int_equal(options.progress.step, before.count);
+  options.checkpoint_dir = NULL;
+  options.interrupted = NULL;
+  options.resume = checkpoint;
+  take_segment(&options, second);
+  weft_gpt_trainer_destroy(train(options, what, &after));
+  weft_gpt_checkpoint_close(checkpoint);
+  memcpy(after.losses, before.losses, before.count * sizeof(double));
+  for (uint64_t step = 0; step < STEPS; step++) {
+    expected.losses[step] =
+        hand_step(&hand, step, step < before.count ? first->replicas : second->replicas);
+  }
+  expected.hash = hand_hash(&hand);
+  expected.state = hand_hash_state(&hand);
+  expect_same(&after, &expected, what);
+  hand_finish(&hand);
+  snprintf(command, sizeof command, "rm -rf '%s'", dir);
+  assert_int_equal(system(command), 0);
+}
+
+static void test_resume(void **state) {
+  (void)state;
+  const struct segment one = {1, WEFT_GPT_SHARD_NONE, {"GPipe", 1, 0, WEFT_GPT_LOOPBACK}};
+  const struct segment none = {2, WEFT_GPT_SHARD_NONE, {"1F1B", 2, 0, WEFT_GPT_THREADS}};
+  const struct segment grads = {2, WEFT_GPT_SHARD_GRADS, {"1F1B", 2, 0, WEFT_GPT_THREADS}};
+  const struct segment full = {2, WEFT_GPT_SHARD_FULL, {"Interleaved1F1B", 2, 1, WEFT_GPT_THREADS}};
+  const struct segment three = {3, WEFT_GPT_SHARD_FULL, {"GPipe", 1, 0, WEFT_GPT_LOOPBACK}};
+  const struct segment wide = {3, WEFT_GPT_SHARD_GRADS, {"ZBVZeroBubble", 2, 0, WEFT_GPT_LOOPBACK}};
+  const struct segment *pairs[][2] = {{&one, &full},   {&full, &one},  {&full, &three},
+                                      {&three, &none}, {&none, &wide}, {&wide, &grads},
+                                      {&grads, &full}};
+  const struct weft_gpt_corpus corpus = make_corpus();
+  for (size_t k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
+    check_resume(&corpus, pairs[k][0], pairs[k][1], k % 2 == 1);
+  }
+}
+
+/* ---- Memory ---- */
+
+/* Bytes of a rank's stages, padded for the replicas; and of its largest. */
+static uint64_t whole_bytes(const struct weft_gpt_trainer *trainer,
+                            const struct weft_gpt_config *config, uint32_t replicas,
+                            const struct weft_program *program, uint32_t rank, uint64_t *largest) {
+  uint32_t stage_count;
+  const uint32_t *first = weft_gpt_trainer_split(trainer, &stage_count);
+  uint32_t *rank_of = calloc(stage_count, sizeof *rank_of);
+  uint64_t sum = 0;
+  (void)weft_placement_infer(program, rank_of);
+  *largest = 0;
+  for (uint32_t s = 0; s < stage_count; s++) {
+    const uint64_t bytes =
+        4 * weft_gpt_whole_floats(config, first[s], first[s + 1] - first[s], replicas);
+    sum += rank_of[s] == rank ? bytes : 0;
+    *largest = rank_of[s] == rank && bytes > *largest ? bytes : *largest;
+  }
+  free(rank_of);
+  return sum;
+}
+
+/* What the simulator says of the program, for stages of these sizes: a peak per rank of
+ * what is whole. */
+static void simulate(const struct weft_gpt_trainer *trainer, double *peaks) {
+  struct weft_costs *costs;
+  struct weft_simulation *sim;
+  struct weft_error error;
+  assert_int_equal(weft_gpt_trainer_costs(trainer, &costs, &error), WEFT_OK);
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    costs->stages[s].activation = costs->stages[s].activation_after_i = 0;
+  }
+  const struct weft_program *program = weft_gpt_trainer_program(trainer);
+  assert_int_equal(weft_simulate(NULL, program, costs, NULL, &sim, &error), WEFT_OK);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    peaks[r] = sim->ranks[r].peak_memory * 1048576;
+  }
+  weft_simulation_destroy(sim);
+  weft_costs_destroy(costs);
+}
+
+static void check_memory(const struct weft_gpt_trainer *trainer,
+                         const struct weft_gpt_trainer_options *options) {
+  const uint32_t replicas = options->replicas;
+  double peaks[8];
+  simulate(trainer, peaks);
+  for (uint32_t r = 0; r < replicas * options->ranks; r++) {
+    struct weft_gpt_memory memory;
+    uint64_t largest;
+    const uint32_t row = r % options->ranks;
+    const uint64_t whole = whole_bytes(trainer, &options->progress.config, replicas,
+                                       weft_gpt_trainer_program(trainer), row, &largest);
+    const uint64_t shard = whole / replicas;
+    const bool full = options->shard == WEFT_GPT_SHARD_FULL;
+    assert_true(weft_gpt_trainer_memory(trainer, r, &memory));
+    assert_int_equal(memory.moments, 2 * shard);
+    /* Kept, and what the simulator says is whole at once. */
+    const double expected = (double)(full ? shard : whole) + (double)shard + peaks[row];
+    assert_in_range(memory.peak, (uint64_t)(expected - 0.5), (uint64_t)(expected + 0.5));
+    if (full) { /* shards, and as many buffers as the window */
+      assert_true(memory.parameters <= shard + options->unshard_window * largest);
+    } else {
+      assert_int_equal(memory.parameters, whole);
+    }
+  }
+  struct weft_gpt_memory memory;
+  assert_false(weft_gpt_trainer_memory(trainer, replicas * options->ranks, &memory));
+}
+
+static void test_memory(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&corpus);
+  struct outcome outcome;
+  for (uint32_t replicas = 2; replicas <= 3; replicas++) {
+    for (uint32_t window = 1; window <= 2; window++) {
+      for (int shard = WEFT_GPT_SHARD_GRADS; shard <= WEFT_GPT_SHARD_FULL; shard++) {
+        options.replicas = replicas;
+        options.unshard_window = window;
+        options.shard = (enum weft_gpt_shard)shard;
+        options.schedule = "Interleaved1F1B";
+        options.ranks = 2;
+        struct weft_gpt_trainer *trainer = train(options, "memory", &outcome);
+        check_memory(trainer, &options);
+        weft_gpt_trainer_destroy(trainer);
+      }
+    }
+  }
+}
+
+/* ---- Ranks that have a process each, as far as the trainer can tell ---- */
+
+enum { PROCESSES = 4 };
+
+struct processes {
+  struct weft_gpt_trainer_options options[PROCESSES];
+  struct weft_gpt_trainer *trainers[PROCESSES];
+};
+
+static enum weft_status process_main(void *context, struct weft_transport *transport,
+                                     struct weft_error *error) {
+  struct processes *processes = context;
+  struct weft_gpt_trainer_options options = processes->options[transport->rank];
+  options.transport = WEFT_GPT_MPI;
+  options.endpoint = transport;
+  const enum weft_status status =
+      weft_gpt_trainer_create(&options, &processes->trainers[transport->rank], error);
+  return status < 0 ? status : weft_gpt_trainer_run(processes->trainers[transport->rank], error);
+}
+
+static void destroy_trainers(const struct processes *processes) {
+  for (uint32_t r = 0; r < PROCESSES; r++) {
+    weft_gpt_trainer_destroy(processes->trainers[r]);
+  }
+}
+
+static void check_model(const struct weft_gpt_trainer *trainer, const struct hand *hand) {
+  const struct weft_gpt_part_state *model = weft_gpt_trainer_model(trainer);
+  assert_non_null(model);
+  for (uint32_t k = 0; k < hand->part_count; k++) {
+    assert_memory_equal(model[k].parameters, hand->parts[k].parameters,
+                        hand->parts[k].floats * sizeof(float));
+  }
+}
+
+static void check_events(const struct weft_gpt_trainer *trainer) {
+  uint64_t count;
+  const struct weft_program *program = weft_gpt_trainer_program(trainer);
+  struct weft_event *events = calloc(program->action_count, sizeof *events);
+  weft_gpt_trainer_events(trainer, events, program->action_count, &count);
+  assert_int_equal(count, program->action_count);
+  for (uint64_t k = 0; k < count; k++) {
+    assert_int_equal(events[k].record, k);
+    assert_true(events[k].end >= events[k].begin);
+  }
+  free(events);
+}
+
+static void test_processes(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct processes processes = {.trainers = {NULL}};
+  struct outcome outcome = {.hash = 0};
+  struct weft_threads *world;
+  struct weft_error error;
+  struct hand hand;
+  for (uint32_t r = 0; r < PROCESSES; r++) {
+    processes.options[r] = base_options(&corpus);
+    processes.options[r].progress.config.tied = true;
+    processes.options[r].replicas = 2;
+    processes.options[r].ranks = 2;
+    processes.options[r].schedule = "1F1B";
+    processes.options[r].shard = WEFT_GPT_SHARD_FULL;
+    processes.options[r].gather_events = processes.options[r].gather_model = true;
+  }
+  processes.options[0].on_step = note; /* nobody else calls it: see the count */
+  processes.options[0].context = &outcome;
+  hand_init(&hand, &processes.options[0].progress, &corpus);
+  for (uint64_t step = 0; step < STEPS; step++) {
+    (void)hand_step(&hand, step, 2);
+  }
+  assert_int_equal(weft_threads_create(NULL, PROCESSES, &world, &error), WEFT_OK);
+  if (weft_threads_run(world, NULL, process_main, &processes, &error) < 0) {
+    fail_msg("%s", error.message);
+  }
+  assert_int_equal(outcome.count, STEPS);
+  for (uint32_t r = 0; r < PROCESSES; r++) {
+    struct weft_gpt_memory memory;
+    assert_true(weft_gpt_trainer_hash(processes.trainers[r]) == hand_hash(&hand));
+    assert_int_equal(weft_gpt_trainer_reports(processes.trainers[r]), r == 0);
+    assert_int_equal(weft_gpt_trainer_memory(processes.trainers[r], 1, &memory), r == 1);
+    assert_true((weft_gpt_trainer_part(processes.trainers[r], 0) != NULL) == (r % 2 == 0));
+    assert_true((weft_gpt_trainer_model(processes.trainers[r]) != NULL) == (r == 0));
+  }
+  check_model(processes.trainers[0], &hand);
+  check_events(processes.trainers[0]);
+  hand_finish(&hand);
+  destroy_trainers(&processes);
+  weft_threads_destroy(world);
+}
+
+/* ---- What is refused ---- */
+
+static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_options *options),
+                       const struct weft_gpt_corpus *corpus) {
+  struct processes processes = {.trainers = {NULL}};
+  struct weft_threads *world;
+  struct weft_error error;
+  char named[16];
+  for (uint32_t r = 0; r < PROCESSES; r++) {
+    processes.options[r] = base_options(corpus);
+    processes.options[r].replicas = 2;
+    processes.options[r].ranks = 2;
+    processes.options[r].schedule = "1F1B";
+  }
+  change(&processes.options[odd]);
+  assert_int_equal(weft_threads_create(NULL, PROCESSES, &world, &error), WEFT_OK);
+  assert_int_equal(weft_threads_run(world, NULL, process_main, &processes, &error), WEFT_ERR_PEER);
+  snprintf(named, sizeof named, "rank %u", odd);
+  assert_non_null(strstr(error.message, named));
+  assert_non_null(strstr(error.message, "configuration"));
+  for (uint32_t r = 0; r < PROCESSES; r++) {
+    assert_int_equal(weft_gpt_trainer_steps_done(processes.trainers[r]), 0);
+  }
+  destroy_trainers(&processes);
+  weft_threads_destroy(world);
+}
+
+static void change_data(struct weft_gpt_trainer_options *options) {
+  options->progress.data_hash ^= 1;
+}
+static void change_rate(struct weft_gpt_trainer_options *options) { options->progress.rate *= 2; }
+static void change_shard(struct weft_gpt_trainer_options *options) {
+  options->shard = WEFT_GPT_SHARD_GRADS;
+}
+
+static void test_odd_ranks(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  expect_odd(1, change_data, &corpus);
+  expect_odd(3, change_rate, &corpus);
+  expect_odd(2, change_shard, &corpus);
+}
+
+static void expect_refused(const struct weft_gpt_trainer_options *options, const char *words) {
+  struct weft_gpt_trainer *trainer;
+  struct weft_error error;
+  assert_int_equal(weft_gpt_trainer_create(options, &trainer, &error), WEFT_ERR_USAGE);
+  if (strstr(error.message, words) == NULL) {
+    fail_msg("'%s' does not say '%s'", error.message, words);
+  }
+}
+
+static void test_refused(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&corpus);
+  struct weft_loopback *world;
+  struct weft_program *program;
+  struct weft_error error;
+  options.replicas = 5;
+  expect_refused(&options, "24 sequences cannot be divided among 5 replicas");
+  options.replicas = 4;
+  expect_refused(&options, "6 sequences of each replica cannot be cut into 4");
+  options.replicas = 2;
+  options.transport = WEFT_GPT_MPI;
+  expect_refused(&options, "endpoint");
+  const struct weft_loopback_options three = {.rank_count = 3};
+  assert_int_equal(weft_loopback_create(NULL, &three, &world, &error), WEFT_OK);
+  options.endpoint = weft_loopback_endpoint(world, 0);
+  expect_refused(&options, "3 ranks; 2 replicas of 1 pipeline ranks are 2");
+  weft_loopback_destroy(world);
+
+  options = base_options(&corpus);
+  struct weft_lower_options lower = weft_lower_options_default();
+  lower.reduce_grad = lower.unshard = false;
+  struct weft_named_plan plan = {.schedule = "1F1B", .ranks = 2, .lower = &lower};
+  assert_int_equal(weft_plan_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
+  options.program = program;
+  options.replicas = 2;
+  expect_refused(&options, "no REDUCE_GRAD of stage 0");
+  options.replicas = 1;
+  options.progress.config.tied = true;
+  expect_refused(&options, "no TIE_GRAD of stage 0");
+  weft_program_destroy(program);
+  lower.reduce_grad = true;
+  assert_int_equal(weft_plan_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
+  options.program = program;
+  options.progress.config.tied = false;
+  options.replicas = 2;
+  options.shard = WEFT_GPT_SHARD_FULL;
+  expect_refused(&options, "no UNSHARD of stage 0");
+  weft_program_destroy(program);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_matrix),    cmocka_unit_test(test_evaluation),
+      cmocka_unit_test(test_resume),    cmocka_unit_test(test_memory),
+      cmocka_unit_test(test_processes), cmocka_unit_test(test_odd_ranks),
+      cmocka_unit_test(test_refused)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
