@@ -221,6 +221,91 @@ static void linear_is_the_reference(void **state) {
   check_linear(11, 16, 33, true);
 }
 
+/* Element (i, j) at `at`[i row + j column]. */
+struct view {
+  const float *at;
+  uint64_t row, column;
+};
+
+/* start + a b, [m, n], compared with `found`; sums in double. start.at may be NULL. */
+static void check_product(uint64_t m, uint64_t n, uint64_t k, struct view start, struct view a,
+                          struct view b, const float *found) {
+  double *expected = malloc(m * n * sizeof *expected);
+  assert_non_null(expected);
+  for (uint64_t at = 0; at < m * n; at++) {
+    const uint64_t i = at / n, j = at % n;
+    double sum = start.at != NULL ? (double)start.at[i * start.row + j * start.column] : 0.0;
+    for (uint64_t l = 0; l < k; l++) {
+      sum += (double)a.at[i * a.row + l * a.column] * (double)b.at[l * b.row + j * b.column];
+    }
+    expected[at] = sum;
+  }
+  assert_near(m * n, found, expected, 3e-5);
+  free(expected);
+}
+
+static void check_forward_shape(uint64_t rows, uint64_t in, uint64_t out) {
+  struct reference_buffer x = random_buffer(1, 1.0, rows * in, 1);
+  struct reference_buffer w = random_buffer(2, 1.0, out * in, 0);
+  struct reference_buffer b = random_buffer(3, 1.0, out, 2);
+  struct reference_buffer y = random_buffer(4, 1.0, rows * out, 3);
+  struct reference_buffer sum = random_buffer(4, 1.0, rows * out, 0);
+  const struct view xs = {x.at, in, 1}, ws = {w.at, 1, in};
+  for (uint64_t i = 0; i < rows * out; i++) {
+    sum.at[i] += b.at[i % out];
+  }
+  weft_gpt_linear_residual(rows, in, out, x.at, w.at, b.at, y.at, y.at);
+  check_product(rows, out, in, (struct view){sum.at, out, 1}, xs, ws, y.at);
+  weft_gpt_linear(rows, in, out, x.at, w.at, b.at, y.at);
+  check_product(rows, out, in, (struct view){b.at, 0, 1}, xs, ws, y.at);
+  weft_gpt_linear(rows, in, out, x.at, w.at, NULL, y.at);
+  check_product(rows, out, in, (struct view){NULL, 0, 0}, xs, ws, y.at);
+  struct reference_buffer *all[] = {&x, &w, &b, &y, &sum, NULL};
+  reference_buffers_free(all);
+}
+
+static void check_backward_shape(uint64_t rows, uint64_t in, uint64_t out) {
+  struct reference_buffer x = random_buffer(1, 1.0, rows * in, 1);
+  struct reference_buffer w = random_buffer(2, 1.0, out * in, 0);
+  struct reference_buffer dy = random_buffer(3, 1.0, rows * out, 2);
+  struct reference_buffer dx = random_buffer(4, 1.0, rows * in, 3);
+  struct reference_buffer dx0 = random_buffer(4, 1.0, rows * in, 0);
+  struct reference_buffer dw = random_buffer(5, 1.0, out * in, 1);
+  struct reference_buffer dw0 = random_buffer(5, 1.0, out * in, 0);
+  struct reference_buffer db = random_buffer(6, 1.0, out, 1), db0 = random_buffer(6, 1.0, out, 0);
+  const float one = 1.0f;
+  const struct view dys = {dy.at, out, 1}, turned = {dy.at, 1, out}, ws = {w.at, in, 1};
+  weft_gpt_linear_input(rows, in, out, dy.at, w.at, dx.at, true);
+  check_product(rows, in, out, (struct view){dx0.at, in, 1}, dys, ws, dx.at);
+  weft_gpt_linear_input(rows, in, out, dy.at, w.at, dx.at, false);
+  check_product(rows, in, out, (struct view){NULL, 0, 0}, dys, ws, dx.at);
+  weft_gpt_linear_weight(rows, in, out, x.at, dy.at, dw.at, db.at);
+  check_product(out, in, rows, (struct view){dw0.at, in, 1}, turned, (struct view){x.at, in, 1},
+                dw.at);
+  check_product(out, 1, rows, (struct view){db0.at, 1, 0}, turned, (struct view){&one, 0, 0},
+                db.at);
+  struct reference_buffer *all[] = {&x, &w, &dy, &dx, &dx0, &dw, &dw0, &db, &db0, NULL};
+  reference_buffers_free(all);
+}
+
+static void check_shape(uint64_t rows, uint64_t in, uint64_t out) {
+  check_forward_shape(rows, in, out);
+  check_backward_shape(rows, in, out);
+}
+
+/* Shapes that fill no register, panel or block, and some that fill several. */
+static void linear_takes_any_shape(void **state) {
+  (void)state;
+  const uint64_t sizes[] = {1, 15, 16, 17, 33};
+  for (int k = 0; k < 5 * 5 * 5; k++) {
+    check_shape(sizes[k % 5], sizes[k / 5 % 5], sizes[k / 25]);
+  }
+  check_shape(300, 40, 33);
+  check_shape(3, 600, 35);
+  check_shape(20, 17, 530);
+  check_shape(539, 14, 270);
+}
+
 static void check_norm(uint64_t rows, uint64_t channels, double offset) {
   struct reference_buffer x = random_buffer(1, 1.0, rows * channels, 1);
   struct reference_buffer w = random_buffer(2, 1.0, channels, 2);
@@ -557,6 +642,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(gelu_is_accurate),
       cmocka_unit_test(gelu_works_in_place),
       cmocka_unit_test(linear_is_the_reference),
+      cmocka_unit_test(linear_takes_any_shape),
       cmocka_unit_test(norm_is_the_reference),
       cmocka_unit_test(attention_is_the_naive_one),
       cmocka_unit_test(attention_gradients_are_differences),

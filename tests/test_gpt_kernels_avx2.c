@@ -9,6 +9,7 @@
 #include "gpt/kernel_loss.c"
 #include "gpt/kernel_norm.c"
 #include "gpt/kernel_tile.c"
+#include "gpt/kernel_wide.c"
 /* After those, which it needs. */
 #include "test_gpt_kernels.c"
 /* NOLINTEND(bugprone-suspicious-include) */

@@ -1,6 +1,6 @@
 /* The list of products against the calls that a training step really makes: this
- * program has a cblas_sgemm() and a weft_gpt_tile_product() of its own, which write them
- * down. */
+ * program has a cblas_sgemm(), a weft_gpt_wide_product() and a weft_gpt_tile_product() of
+ * its own, which write them down. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -16,6 +16,7 @@
 #include "gpt/products.h"
 #include "gpt/tile.h"
 #include "gpt/trainer.h"
+#include "gpt/wide.h"
 
 enum { CALLS_MAX = 100000 };
 
@@ -47,6 +48,22 @@ void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER Order, OPENBLAS_CONST enum CBLA
   }
   assert_true(made.count < CALLS_MAX);
   made.list[made.count++] = product;
+}
+
+/* As the sgemm that it replaces. */
+bool weft_gpt_wide_product(const struct weft_gpt_wide *wide) {
+  struct weft_gpt_product product;
+  memset(&product, 0, sizeof product);
+  product.transposed_a = wide->a_turned;
+  product.transposed_b = wide->b_turned;
+  product.adds = wide->from != NULL || wide->bias != NULL;
+  product.m = (uint32_t)wide->m, product.n = (uint32_t)wide->n, product.k = (uint32_t)wide->k;
+  product.a_stride = (uint32_t)wide->a_stride, product.b_stride = (uint32_t)wide->b_stride;
+  product.c_stride = (uint32_t)wide->n;
+  memset(wide->c, 0, wide->m * wide->n * sizeof *wide->c);
+  assert_true(made.count < CALLS_MAX);
+  made.list[made.count++] = product;
+  return true;
 }
 
 void weft_gpt_tile_product(const struct weft_gpt_tile *tile, uint64_t rows, uint64_t columns,

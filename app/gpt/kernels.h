@@ -1,6 +1,7 @@
-/* The kernels: what is computed, on rows of floats. Matrix products are CBLAS's
- * sgemm; all else is ours, written so that the compiler vectorises it. Every result
- * depends on the arguments alone: no threads, no global state.
+/* The kernels: what is computed, on rows of floats. Matrix products are wide.h's where
+ * there is AVX-512, else CBLAS's sgemm, which also takes those with several BLAS threads;
+ * all else is ours, written so that the compiler vectorises it. Every result depends on
+ * the arguments alone: no threads, no global state.
  *
  * Gradients of inputs are written (=) unless it says added (+=); gradients of
  * parameters are always added. Arrays do not overlap unless it says they may. */
