@@ -119,14 +119,19 @@ WEFT_GPT_INLINE void weft_gpt_lanes_load_some(weft_gpt_lanes *lanes, const float
   }
   memcpy(lanes, some, sizeof *lanes);
 }
+/* Lane i gets the one that lies half of the first 16, 8, 4, 2 lanes further, for i < half. */
+#define WEFT_GPT_OTHER_HALF(v, half)                                                     \
+  __builtin_shufflevector(v, v, (half), 1 % (half) + (half), 2 % (half) + (half),        \
+                          3 % (half) + (half), 4 % (half) + (half), 5 % (half) + (half), \
+                          6 % (half) + (half), 7 % (half) + (half), 8, 9, 10, 11, 12, 13, 14, 15)
+
+/* Always (i, i + 8), then (i, i + 4), (i, i + 2), (i, i + 1). */
 WEFT_GPT_INLINE float weft_gpt_lanes_sum(const weft_gpt_lanes *lanes) {
-  float s[WEFT_GPT_LANES];
-  memcpy(s, lanes, sizeof s);
-  for (int half = WEFT_GPT_LANES / 2; half >= 1; half /= 2) {
-    for (int i = 0; i < half; i++) {
-      s[i] += s[i + half];
-    }
-  }
+  weft_gpt_lanes s = *lanes;
+  s += WEFT_GPT_OTHER_HALF(s, 8);
+  s += WEFT_GPT_OTHER_HALF(s, 4);
+  s += WEFT_GPT_OTHER_HALF(s, 2);
+  s += WEFT_GPT_OTHER_HALF(s, 1);
   return s[0];
 }
 
@@ -134,6 +139,18 @@ WEFT_GPT_INLINE float weft_gpt_lanes_sum(const weft_gpt_lanes *lanes) {
 WEFT_GPT_INLINE void weft_gpt_lanes_max(weft_gpt_lanes *max, const weft_gpt_lanes *x) {
   const weft_gpt_lane_bits larger = *x > *max;
   *max = (weft_gpt_lanes)(((weft_gpt_lane_bits)*x & larger) | ((weft_gpt_lane_bits)*max & ~larger));
+}
+
+WEFT_GPT_INLINE float weft_gpt_lanes_largest(const weft_gpt_lanes *lanes) {
+  weft_gpt_lanes max = *lanes, other = WEFT_GPT_OTHER_HALF(max, 8);
+  weft_gpt_lanes_max(&max, &other);
+  other = WEFT_GPT_OTHER_HALF(max, 4);
+  weft_gpt_lanes_max(&max, &other);
+  other = WEFT_GPT_OTHER_HALF(max, 2);
+  weft_gpt_lanes_max(&max, &other);
+  other = WEFT_GPT_OTHER_HALF(max, 1);
+  weft_gpt_lanes_max(&max, &other);
+  return max[0];
 }
 
 /* Sum, and largest of x and start, over an array. */
@@ -157,17 +174,11 @@ WEFT_GPT_INLINE float weft_gpt_array_max(uint64_t count, const float *x, float s
     weft_gpt_lanes_load(&part, x + i);
     weft_gpt_lanes_max(&max, &part);
   }
-  float lanes[WEFT_GPT_LANES];
-  memcpy(lanes, &max, sizeof lanes);
-  for (int half = WEFT_GPT_LANES / 2; half >= 1; half /= 2) {
-    for (int k = 0; k < half; k++) {
-      lanes[k] = lanes[k + half] > lanes[k] ? lanes[k + half] : lanes[k];
-    }
-  }
+  float largest = weft_gpt_lanes_largest(&max);
   for (; i < count; i++) {
-    lanes[0] = x[i] > lanes[0] ? x[i] : lanes[0];
+    largest = x[i] > largest ? x[i] : largest;
   }
-  return lanes[0];
+  return largest;
 }
 
 #endif
