@@ -55,12 +55,14 @@ WEFT_GPT_INLINE __mmask16 mask_of(uint64_t lanes) {
  * hyperthread takes its part of the core, instructions are what is scarce. */
 #define FUSE(sum, vector, value) \
   __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(vector), "m"(value))
+#define FUSE_VECTORS(sum, vector, value) \
+  __asm__("vfmadd231ps %2, %1, %0" : "+v"(sum) : "v"(vector), "v"(value))
 
-#define EACH_ROW(ROW, u)                                                                     \
-  ROW(0, u)                                                                                  \
-  ROW(1, u)                                                                                  \
-  ROW(2, u) ROW(3, u) ROW(4, u) ROW(5, u) ROW(6, u) ROW(7, u) ROW(8, u) ROW(9, u) ROW(10, u) \
-      ROW(11, u) ROW(12, u) ROW(13, u)
+/* clang-format off */
+#define EACH_ROW(ROW, u)                                                                    \
+  ROW(0, u) ROW(1, u) ROW(2, u) ROW(3, u) ROW(4, u) ROW(5, u) ROW(6, u) ROW(7, u) ROW(8, u) \
+  ROW(9, u) ROW(10, u) ROW(11, u) ROW(12, u) ROW(13, u)
+/* clang-format on */
 
 #define FETCH(r, u)                                                               \
   if (r < rows) {                                                                 \
@@ -75,8 +77,8 @@ WEFT_GPT_INLINE __mmask16 mask_of(uint64_t lanes) {
     FUSE(right##r, b_right, a[u * LANES + r]);             \
   } else if (r < rows) {                                   \
     const __m512 value = _mm512_set1_ps(a[u * LANES + r]); \
-    left##r = _mm512_fmadd_ps(value, b_left, left##r);     \
-    right##r = _mm512_fmadd_ps(value, b_right, right##r);  \
+    FUSE_VECTORS(left##r, b_left, value);                  \
+    FUSE_VECTORS(right##r, b_right, value);                \
   }
 #define STEP(u)                                                   \
   {                                                               \
@@ -156,13 +158,18 @@ static strip_product *const strip_products[STRIP] = {
  * and b. */
 struct block {
   uint64_t first, rows, depth_first, depth;
+  uint64_t strips, least; /* each has `least` rows, the first ones have one more, to use up all */
 };
 
-static uint64_t strip_count(const struct block *block) { return (block->rows + STRIP - 1) / STRIP; }
+static struct block block_of(uint64_t first, uint64_t rows) {
+  const uint64_t strips = (rows + STRIP - 1) / STRIP;
+  return (struct block){.first = first, .rows = rows, .strips = strips, .least = rows / strips};
+}
 
 /* The first row of strip s, counted from the block's. */
 static uint64_t strip_first(const struct block *block, uint64_t s) {
-  return block->rows * s / strip_count(block);
+  const uint64_t larger = block->rows - block->strips * block->least;
+  return s * block->least + (s < larger ? s : larger);
 }
 
 /* ---- Squares of 16 x 16, turned ---- */
@@ -225,8 +232,7 @@ WIDE WEFT_GPT_INLINE void turn_lines(const float *x, uint64_t stride, uint64_t l
 
 WIDE static void copy_rows(const struct weft_gpt_wide *p, const struct block *block,
                            float *strips) {
-  const uint64_t count = strip_count(block);
-  for (uint64_t s = 0; s < count; s++) {
+  for (uint64_t s = 0; s < block->strips; s++) {
     const uint64_t first = strip_first(block, s), rows = strip_first(block, s + 1) - first;
     const float *from = p->a + (block->first + first) * p->a_stride + block->depth_first;
     turn_lines(from, p->a_stride, rows, block->depth, strips + s * STRIP_FLOATS, LANES);
@@ -253,10 +259,9 @@ WIDE WEFT_GPT_INLINE void copy_steps(const uint64_t steps, const float *from, ui
 /* By depth, because that is how a lies. */
 WIDE static void copy_turned(const struct weft_gpt_wide *p, const struct block *block,
                              float *strips) {
-  const uint64_t count = strip_count(block);
   for (uint64_t k = 0; k < block->depth; k += 4) {
     const float *from = p->a + (block->depth_first + k) * p->a_stride + block->first;
-    for (uint64_t s = 0; s < count; s++) {
+    for (uint64_t s = 0; s < block->strips; s++) {
       const uint64_t first = strip_first(block, s);
       const __mmask16 mask = mask_of(strip_first(block, s + 1) - first);
       float *to = strips + s * STRIP_FLOATS + k * LANES;
@@ -319,11 +324,11 @@ static const float *share_of(const struct weft_gpt_wide *p, const float *source,
 
 static void multiply_panel(const struct weft_gpt_wide *p, const struct block *block,
                            const struct copies *copies, uint64_t column) {
-  const uint64_t columns = p->n - column, count = strip_count(block);
+  const uint64_t columns = p->n - column;
   const float *next = source_after(p, block, column);
   const bool first = block->depth_first == 0;
   const float *from = first ? p->from : p->c;
-  for (uint64_t s = 0; s < count; s++) {
+  for (uint64_t s = 0; s < block->strips; s++) {
     const uint64_t row = strip_first(block, s), rows = strip_first(block, s + 1) - row;
     const uint64_t at = (block->first + row) * p->n + column;
     const struct corner to = {.c = p->c + at,
@@ -353,8 +358,8 @@ static void multiply_blocks(const struct weft_gpt_wide *p) {
   struct copies copies;
   const uint64_t blocks = (p->m + STRIPS * STRIP - 1) / (STRIPS * STRIP);
   for (uint64_t i = 0; i < blocks; i++) {
-    struct block block = {.first = p->m * i / blocks};
-    block.rows = p->m * (i + 1) / blocks - block.first;
+    const uint64_t first = p->m * i / blocks;
+    struct block block = block_of(first, p->m * (i + 1) / blocks - first);
     for (uint64_t k = 0; k < p->k; k += DEPTH) {
       block.depth_first = k;
       block.depth = p->k - k < DEPTH ? p->k - k : DEPTH;
