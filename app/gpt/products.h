@@ -1,5 +1,6 @@
 /* The matrix products of training, as a list: to count their floating-point
- * operations, and to do them bare, with nothing in between, on the same machine. */
+ * operations, and to do them bare, by sgemm, with nothing in between, on the same machine:
+ * what a step is measured against, whichever product it takes itself (wide.h). */
 #ifndef GPT_PRODUCTS_H
 #define GPT_PRODUCTS_H
 

@@ -76,8 +76,10 @@ static void add_schedules(struct weft_text *text, const struct weft_cli_train_re
 static void add_products(struct weft_text *text, const struct weft_cli_train_results *results) {
   weft_text_addf(text,
                  "products of a step: %.2f GFLOP; a step on one rank %.1f GFLOP/s, the same "
-                 "products bare %.1f\n"
-                 "  share %.1f %%; two threads at once take %.3f times as long as one\n\n",
+                 "products alone %.1f\n"
+                 "  share %.1f %%; alone they are sgemm's, in a step the trainer's own if there is "
+                 "AVX-512;\n"
+                 "  two threads at once take %.3f times as long as one\n\n",
                  results->operations / 1e9, gflops(results, results->step_ms),
                  gflops(results, results->bare_ms), 100 * results->bare_ms / results->step_ms,
                  results->bare_all_ms / results->bare_ms);

@@ -476,7 +476,8 @@ static const struct weft_cli_verb verbs[] = {
      "measured beside simulated time with stages that sleep, after checking that every schedule "
      "takes exactly the simulated time in virtual time. Takes half a minute.\n"
      "train: steps of a fixed model on one rank and on two, after checking that both come to the "
-     "same parameters; beside the same matrix products bare, and beside the simulation. Takes a "
+     "same parameters; beside the same matrix products by sgemm, and beside the simulation. Takes "
+     "a "
      "minute.\n"
      "Default shape: -p 64 -m 256, two stages per rank; of run -p 8 -m 32, and -m 256.",
      "weft bench plan --large",
