@@ -245,6 +245,33 @@ static void test_phases(void **state) {
   boards_finish(&boards);
 }
 
+/* Whatever they wait for themselves. */
+static void test_stopped_and_silent(void **state) {
+  (void)state;
+  struct boards boards;
+  boards_init(&boards, 3, "mpi");
+  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
+  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "2F0", NOBODY, "", tenths(304));
+  boards.boards[2].flags = WEFT_BOARD_STOPPED;
+  check(&boards, 0, 2,
+        "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for rank 2, which is stopped, "
+        "by a signal or a debugger, in 2F0 since 30.4 s",
+        "SIGCONT lets rank 2's process go on");
+  boards.boards[1].flags = WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT;
+  check(&boards, 0, 1,
+        "rank 0 has waited 30.0 s before 0B0 for rank 1, which is stopped, by a signal or a "
+        "debugger, before 1B0 since 30.2 s",
+        "SIGCONT lets rank 1's process go on");
+  boards.boards[1].flags = WEFT_BOARD_SILENT;
+  check(&boards, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which does not answer",
+        "see whether rank 1's host is up, the network to it too, and whether its process is "
+        "stopped or stuck");
+  boards.boards[1].flags = ~(uint64_t)(WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT); /* nonsense */
+  assert_int_equal(blame(&boards, 0).rank, 2);
+  boards_finish(&boards);
+}
+
 static void test_handshake(void **state) {
   (void)state;
   struct boards boards;
@@ -372,6 +399,7 @@ static void assert_same_rank(const struct weft_hang_rank *a, const struct weft_h
   assert_int_equal(a->action.microbatch, b->action.microbatch);
   assert_memory_equal(&a->wants, &b->wants, sizeof a->wants);
   assert_int_equal(a->since, b->since);
+  assert_int_equal(a->flags, b->flags);
   assert_int_equal(a->recent_count, b->recent_count);
   assert_memory_equal(a->recent, b->recent, a->recent_count * sizeof a->recent[0]);
 }
@@ -382,6 +410,8 @@ static void test_round_trip(void **state) {
   struct weft_hang taken, read;
   struct weft_error error;
   fill_three(&boards);
+  boards.boards[0].flags = WEFT_BOARD_STOPPED;
+  boards.boards[1].flags = WEFT_BOARD_SILENT;
   set_failure(&boards, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
   struct weft_text text = dump(&boards);
   assert_int_equal(weft_hang_take(NULL, &boards.transport, &taken, &error), WEFT_OK);
@@ -431,6 +461,27 @@ static void test_explained_chain(void **state) {
                   "\n"
                   "verdict: rank 1, 1B0: the stage failed\n"
                   "culprit: rank 1\n");
+  boards_finish(&boards);
+}
+
+static void test_explained_flags(void **state) {
+  (void)state;
+  struct boards boards;
+  fill_three(&boards);
+  boards.boards[0].flags = WEFT_BOARD_STOPPED;
+  boards.boards[2].flags = WEFT_BOARD_SILENT;
+  check_explained(
+      &boards,
+      "rank 0: stopped; waits before 0B0 for rank 1 (1SEND_B0), since 30.0 s; step 7, "
+      "cell 12; before that 0SEND_F0\n"
+      "rank 1: waits in 1SEND_B0 for rank 2 (0RECV_B0), since 30.5 s; step 7, cell 0\n"
+      "rank 2: silent; is in OVERLAP_F_B, since 31.0 s; step 7, cell 0; before that "
+      "2F39\n"
+      "\n"
+      "verdict: rank 1 has waited 30.5 s in 1SEND_B0 for rank 2, which does not answer\n"
+      "culprit: rank 2\n"
+      "hint: see whether rank 2's host is up, the network to it too, and whether its "
+      "process is stopped or stuck\n");
   boards_finish(&boards);
 }
 
@@ -604,6 +655,9 @@ static void test_malformed(void **state) {
       {"\"rank\": 0", "\"rank\": -1", "ranks[0].rank: expected 0"},
       {"\"away\"", "\"asleep\"", "ranks[0].phase: expected away, greeting, compute"},
       {"\"away\"", "3", "ranks[0].phase: expected away, greeting, compute"},
+      {"\"step\": 0", "\"process\": \"idle\", \"step\": 0",
+       "ranks[0].process: expected stopped or silent, found \"idle\""},
+      {"\"step\": 0", "\"process\": null, \"step\": 0", "ranks[0].process: expected stopped"},
       {"\"step\": 0", "\"step\": -1", "ranks[0].step: expected a whole number from 0 up, found -1"},
       {"\"cell\": 0", "\"cell\": true", "ranks[0].cell: expected a whole number from 0 up"},
       {"\"cell\": 0, ", "", "ranks[0]: cell is missing"},
@@ -706,11 +760,13 @@ int main(void) {
       cmocka_unit_test(test_circle),
       cmocka_unit_test(test_longest_message),
       cmocka_unit_test(test_phases),
+      cmocka_unit_test(test_stopped_and_silent),
       cmocka_unit_test(test_handshake),
       cmocka_unit_test(test_ticks_and_odd_times),
       cmocka_unit_test(test_nonsense),
       cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_explained_chain),
+      cmocka_unit_test(test_explained_flags),
       cmocka_unit_test(test_explained_circle),
       cmocka_unit_test(test_explained_nothing),
       cmocka_unit_test(test_boards_are_refreshed),

@@ -105,6 +105,7 @@ enum weft_rank_phase {
 
 /* What others have found out about a rank; bits of `flags`. */
 #define WEFT_BOARD_STOPPED 1u /* its process is stopped: SIGSTOP, or a debugger */
+#define WEFT_BOARD_SILENT 2u  /* it does not answer: what is on its board is old, or nothing */
 
 struct weft_board_entry {
   uint64_t action; /* struct weft_action, its 8 bytes */

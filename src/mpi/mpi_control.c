@@ -95,6 +95,18 @@ static bool all_answered(const struct weft_mpi_world *world) {
   return true;
 }
 
+/* Of those whose boards are not mapped here. */
+static void mark_silent(struct weft_mpi_world *world) {
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    const struct weft_mpi_peer *peer = &world->peers[r];
+    if (!peer->mapped && !peer->gone) {
+      uint64_t *flags = &peer->page->board.flags;
+      const uint64_t stopped = __atomic_load_n(flags, __ATOMIC_RELAXED) & WEFT_BOARD_STOPPED;
+      __atomic_store_n(flags, stopped | (peer->answered ? 0 : WEFT_BOARD_SILENT), __ATOMIC_RELAXED);
+    }
+  }
+}
+
 void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   pthread_mutex_lock(&world->lock);
@@ -107,6 +119,7 @@ void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until) {
       pthread_mutex_lock(&world->lock);
       weft_mpi_control_look(world);
     }
+    mark_silent(world);
   }
   pthread_mutex_unlock(&world->lock);
 }

@@ -13,6 +13,7 @@ struct weft_hang_rank {
   struct weft_action action;
   struct weft_action wants; /* what the peer would have to do; IDLE: unknown */
   int64_t since;
+  uint64_t flags;        /* WEFT_BOARD_...: what others have found out */
   uint32_t recent_count; /* oldest first */
   struct weft_board_entry recent[WEFT_BOARD_RECENT];
 };
@@ -37,8 +38,8 @@ enum weft_status weft_hang_take(const struct weft_allocator *allocator,
 void weft_hang_finish(struct weft_hang *hang);
 
 /* Follows who waits for whom, from `reporter` on (whose wait was too long), to a
- * rank that waits for nobody (it computes, has failed, is away or done) or round
- * a circle, and writes what a person needs: "rank 3 has waited 31.2 s in 2RECV_F5
+ * rank that waits for nobody (it computes, has failed, is away or done), or whose process
+ * is stopped or does not answer, or round a circle, and writes what a person needs: "rank 3 has waited 31.2 s in 2RECV_F5
  * for rank 2, which is in 1F6 since 31.5 s", or the circle with every member.
  * failure->rank is the culprit, or the circle's smallest rank; status
  * WEFT_ERR_STALLED. Linear in the ranks; allocates nothing. */

@@ -47,6 +47,7 @@ static void look(const struct view *view, uint32_t rank, struct weft_hang_stand 
                                     .action = seen->action,
                                     .wants = seen->wants,
                                     .since = seen->since,
+                                    .flags = seen->flags,
                                     .has_acted = seen->recent_count > 0};
 }
 
@@ -159,6 +160,9 @@ static uint32_t find_behind(const struct view *view, uint32_t rank,
 static uint32_t next_of(struct view *view, uint32_t rank) {
   struct weft_hang_stand stand;
   look(view, rank, &stand);
+  if (stand.flags != 0) {
+    return NOBODY; /* whatever it waited for, it cannot go on */
+  }
   const bool has_peer = stand.peer < view->rank_count;
   switch (stand.phase) {
     case WEFT_PHASE_RECEIVE:
@@ -266,11 +270,32 @@ static void say_where(struct line *line, const struct weft_hang_stand *stand) {
   }
 }
 
+/* What others have found out about it. */
+static void say_flags(struct line *line, const struct view *view,
+                      const struct weft_hang_stand *stand) {
+  char action[WEFT_HANG_WORD], time[WEFT_HANG_WORD];
+  if ((stand->flags & WEFT_BOARD_STOPPED) == 0) {
+    say(line, "does not answer");
+    return;
+  }
+  say(line, "is stopped, by a signal or a debugger,");
+  if (stand->phase == WEFT_PHASE_COMPUTE) {
+    say(line, " in %s", weft_hang_action(stand->action, action));
+  } else {
+    say_where(line, stand);
+  }
+  say(line, " since %s", time_since(view, stand->since, time));
+}
+
 /* What the rank at the end of a chain does. */
 static void say_state(struct line *line, const struct view *view,
                       const struct weft_hang_stand *stand) {
   char action[WEFT_HANG_WORD], time[WEFT_HANG_WORD];
   (void)time_since(view, stand->since, time);
+  if (stand->flags != 0) {
+    say_flags(line, view, stand);
+    return;
+  }
   switch (stand->phase) {
     case WEFT_PHASE_AWAY:
       if (stand->has_acted || stand->step > 0) {
@@ -422,11 +447,26 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_han
   }
 }
 
+static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_hang_stand *stand) {
+  if ((stand->flags & WEFT_BOARD_STOPPED) != 0) {
+    say(hint, "SIGCONT lets rank %" PRIu32 "'s process go on", culprit);
+  } else {
+    say(hint,
+        "see whether rank %" PRIu32
+        "'s host is up, the network to it too, and whether its process is stopped or stuck",
+        culprit);
+  }
+}
+
 static void hint_for(struct line *hint, const struct view *view, uint32_t reporter,
                      uint32_t culprit) {
   struct weft_hang_stand mine, stand;
   look(view, reporter, &mine);
   look(view, culprit, &stand);
+  if (stand.flags != 0) {
+    hint_flags(hint, culprit, &stand);
+    return;
+  }
   switch (stand.phase) {
     case WEFT_PHASE_COMPUTE:
       hint_compute(hint, view, culprit, &stand, weft_hang_elapsed(view->now, mine.since));

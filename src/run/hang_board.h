@@ -14,6 +14,7 @@ struct weft_hang_stand {
   struct weft_action wants;
   int64_t since;
   bool has_acted; /* an action of its has ended */
+  uint64_t flags; /* WEFT_BOARD_... */
 };
 
 /* One relaxed load per field. */

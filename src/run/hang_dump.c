@@ -62,8 +62,12 @@ static void write_recent(struct weft_text *text, const struct weft_hang_rank *ra
 
 static void write_rank(struct weft_text *text, const struct weft_hang *hang, uint32_t number) {
   const struct weft_hang_rank *rank = &hang->ranks[number];
+  const char *process = weft_hang_flags_name(rank->flags);
   weft_text_addf(text, "    {\"rank\": %" PRIu32 ", \"phase\": \"%s\", ", number,
                  weft_hang_phase_name(rank->phase));
+  if (process != NULL) {
+    weft_text_addf(text, "\"process\": \"%s\", ", process);
+  }
   write_count(text, "step", rank->step);
   write_count(text, "cell", rank->cell);
   write_action(text, "action", rank->action);

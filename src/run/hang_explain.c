@@ -54,7 +54,9 @@ static void say_phase(struct weft_text *text, const struct weft_hang_rank *rank)
 static void say_rank(struct weft_text *text, const struct weft_hang *hang, uint32_t number) {
   const struct weft_hang_rank *rank = &hang->ranks[number];
   char word[WEFT_HANG_WORD];
-  weft_text_addf(text, "rank %" PRIu32 ": ", number);
+  const char *process = weft_hang_flags_name(rank->flags);
+  weft_text_addf(text, "rank %" PRIu32 ": %s%s", number, process != NULL ? process : "",
+                 process != NULL ? "; " : "");
   say_phase(text, rank);
   if (rank->phase == WEFT_PHASE_AWAY && rank->recent_count == 0 && rank->step == 0) {
     weft_text_add(text, "\n"); /* it never came */

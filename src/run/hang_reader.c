@@ -18,7 +18,7 @@
 
 #define SCHEMA "weft-hang/1"
 #define TEXT_BYTES_MAX ((size_t)256 << 20)
-/* A rank has 9 values and 16 recent actions with 3 each. */
+/* A rank has 10 values and 16 recent actions with 3 each. */
 #define COMMAS_MAX (WEFT_RANKS_MAX * UINT32_C(64))
 #define HINT_DUMP "a dump is what weft_hang_dump() writes"
 
@@ -85,10 +85,11 @@ static enum weft_status unexpected(const struct reader *reader, const char *expe
 
 /* ---- Objects ---- */
 
-/* A member that an object must have. */
+/* A member that an object must have, or may. */
 struct member {
   const char *name;
   enum weft_status (*read)(struct reader *reader, json_t *value, void *target);
+  bool optional;
 };
 
 enum { MEMBERS_MAX = 16 };
@@ -139,7 +140,7 @@ static enum weft_status read_members(struct reader *reader, json_t *object,
   return WEFT_OK;
 }
 
-/* All of the members, each once, and no other. */
+/* All of the members, each once, and no other; those that are optional may be left out. */
 static enum weft_status read_object(struct reader *reader, json_t *object,
                                     const struct member *members, void *target) {
   bool seen[MEMBERS_MAX] = {false};
@@ -148,7 +149,7 @@ static enum weft_status read_object(struct reader *reader, json_t *object,
   }
   WEFT_TRY(read_members(reader, object, members, target, seen));
   for (size_t k = 0; members[k].name != NULL; k++) {
-    if (!seen[k]) {
+    if (!seen[k] && !members[k].optional) {
       const struct weft_json_place place = here(reader);
       return fault_at(reader, &place, "%s is missing", members[k].name);
     }
@@ -265,10 +266,10 @@ static enum weft_status read_entry_end(struct reader *reader, json_t *value, voi
 }
 
 static enum weft_status read_recent(struct reader *reader, json_t *value, void *target) {
-  static const struct member members[] = {{"action", read_entry_action},
-                                          {"begin", read_entry_begin},
-                                          {"end", read_entry_end},
-                                          {NULL, NULL}};
+  static const struct member members[] = {{"action", read_entry_action, false},
+                                          {"begin", read_entry_begin, false},
+                                          {"end", read_entry_end, false},
+                                          {NULL, NULL, false}};
   struct weft_hang_rank *rank = target;
   const size_t count = json_array_size(value);
   if (!json_is_array(value) || count > WEFT_BOARD_RECENT) {
@@ -307,6 +308,18 @@ static enum weft_status read_phase(struct reader *reader, json_t *value, void *t
   return unexpected(reader, "away, greeting, compute, receive, send, done or failed");
 }
 
+static enum weft_status read_process(struct reader *reader, json_t *value, void *target) {
+  static const uint64_t known[] = {WEFT_BOARD_STOPPED, WEFT_BOARD_SILENT};
+  const char *text = json_string_value(value);
+  for (size_t k = 0; text != NULL && k < sizeof known / sizeof known[0]; k++) {
+    if (strcmp(text, weft_hang_flags_name(known[k])) == 0) {
+      ((struct weft_hang_rank *)target)->flags = known[k];
+      return WEFT_OK;
+    }
+  }
+  return unexpected(reader, "stopped or silent");
+}
+
 static enum weft_status read_step(struct reader *reader, json_t *value, void *target) {
   return read_count(reader, value, &((struct weft_hang_rank *)target)->step);
 }
@@ -332,11 +345,17 @@ static enum weft_status read_since(struct reader *reader, json_t *value, void *t
 }
 
 static enum weft_status read_ranks(struct reader *reader, json_t *value, void *target) {
-  static const struct member members[] = {{"rank", read_number},   {"phase", read_phase},
-                                          {"step", read_step},     {"cell", read_cell},
-                                          {"action", read_stand},  {"waits_for", read_peer},
-                                          {"wants", read_wants},   {"since", read_since},
-                                          {"recent", read_recent}, {NULL, NULL}};
+  static const struct member members[] = {{"rank", read_number, false},
+                                          {"phase", read_phase, false},
+                                          {"process", read_process, true},
+                                          {"step", read_step, false},
+                                          {"cell", read_cell, false},
+                                          {"action", read_stand, false},
+                                          {"waits_for", read_peer, false},
+                                          {"wants", read_wants, false},
+                                          {"since", read_since, false},
+                                          {"recent", read_recent, false},
+                                          {NULL, NULL, false}};
   struct weft_hang *hang = target;
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
   for (*ordinal = 0; *ordinal < hang->rank_count; ++*ordinal) {
@@ -386,11 +405,11 @@ static enum weft_status read_hint(struct reader *reader, json_t *value, void *ta
 }
 
 static enum weft_status read_error(struct reader *reader, json_t *value, void *target) {
-  static const struct member members[] = {{"status", read_status},
-                                          {"rank", read_error_rank},
-                                          {"message", read_message},
-                                          {"hint", read_hint},
-                                          {NULL, NULL}};
+  static const struct member members[] = {{"status", read_status, false},
+                                          {"rank", read_error_rank, false},
+                                          {"message", read_message, false},
+                                          {"hint", read_hint, false},
+                                          {NULL, NULL, false}};
   struct weft_hang *hang = target;
   hang->has_failure = !json_is_null(value);
   return hang->has_failure ? read_object(reader, value, members, &hang->failure) : WEFT_OK;
@@ -441,9 +460,9 @@ static enum weft_status allocate_ranks(const struct reader *reader, const json_t
 }
 
 static enum weft_status read_document(struct reader *reader, json_t *document) {
-  static const struct member members[] = {{"schema", read_schema}, {"time", read_time_kind},
-                                          {"now", read_now},       {"error", read_error},
-                                          {"ranks", read_ranks},   {NULL, NULL}};
+  static const struct member members[] = {
+      {"schema", read_schema, false}, {"time", read_time_kind, false}, {"now", read_now, false},
+      {"error", read_error, false},   {"ranks", read_ranks, false},    {NULL, NULL, false}};
   if (!json_is_object(document)) {
     return unexpected(reader, "an object");
   }

@@ -14,6 +14,13 @@ const char *weft_hang_phase_name(uint32_t phase) {
   return phase < WEFT_PHASE_COUNT ? names[phase] : "unknown";
 }
 
+const char *weft_hang_flags_name(uint64_t flags) {
+  if ((flags & WEFT_BOARD_STOPPED) != 0) {
+    return "stopped";
+  }
+  return (flags & WEFT_BOARD_SILENT) != 0 ? "silent" : NULL;
+}
+
 char *weft_hang_action(struct weft_action action, char buffer[WEFT_HANG_WORD]) {
   if (action.op >= WEFT_OP_COUNT) {
     (void)snprintf(buffer, WEFT_HANG_WORD, "?");

@@ -10,6 +10,9 @@ enum { WEFT_HANG_WORD = 48 };
 /* "compute", "receive", ...; "unknown" beyond the last. */
 const char *weft_hang_phase_name(uint32_t phase);
 
+/* "stopped" or "silent", of a board's flags; NULL: nothing is known. */
+const char *weft_hang_flags_name(uint64_t flags);
+
 /* An action on its own; an OVERLAP_F_B has no parts here, so it is "OVERLAP_F_B".
  * "" for a bubble, "?" for what is no op. Returns buffer. */
 char *weft_hang_action(struct weft_action action, char buffer[WEFT_HANG_WORD]);
