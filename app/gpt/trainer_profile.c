@@ -23,12 +23,25 @@ static void add_transfer(struct weft_gpt_stage_times *times, double duration, bo
   times->transfer_count += counts;
 }
 
+/* So are collectives, which wait for other replicas. */
+static void add_collective(struct weft_gpt_stage_times *times, enum weft_op op, double duration,
+                           bool counts) {
+  double *shortest = op == WEFT_OP_UNSHARD ? &times->unshard_ns : &times->reduce_grad_ns;
+  if (counts && (*shortest <= 0 || duration < *shortest)) {
+    *shortest = duration;
+  }
+}
+
 static void add_event(struct weft_gpt_rank *rank, const struct weft_action *action,
                       const struct weft_event *event, bool counts) {
   struct weft_gpt_stage_times *times = &rank->times[action->stage];
   const double duration = (double)(event->end - event->begin);
   if (action->op == WEFT_OP_RECV_F || action->op == WEFT_OP_RECV_B) {
     add_transfer(times, duration, counts);
+    return;
+  }
+  if (action->op == WEFT_OP_UNSHARD || action->op == WEFT_OP_REDUCE_GRAD) {
+    add_collective(times, (enum weft_op)action->op, duration, counts);
     return;
   }
   if (!is_compute(action->op)) {
@@ -87,7 +100,9 @@ struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank
       .b = mean_ms(times, WEFT_OP_B),
       .i = mean_ms(times, WEFT_OP_I),
       .w = mean_ms(times, WEFT_OP_W),
-      .transfer = times->transfer_count > 0 ? (float)(times->transfer_ns * 1e-6) : NAN};
+      .transfer = times->transfer_count > 0 ? (float)(times->transfer_ns * 1e-6) : NAN,
+      .unshard = (float)(times->unshard_ns * 1e-6),
+      .reduce_grad = (float)(times->reduce_grad_ns * 1e-6)};
 }
 
 static float part_ms(const struct weft_gpt_part_times *times, enum weft_gpt_pass pass) {
@@ -136,26 +151,32 @@ static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
   costs->i = splits ? (double)means->i : i;
   costs->w = splits ? (double)means->w : b - i;
   costs->b = isnan(means->b) ? costs->i + costs->w : (double)means->b;
+  costs->unshard = (double)means->unshard;
+  costs->reduce_grad = (double)means->reduce_grad;
 }
 
-/* Sizes in MiB: of what a microbatch keeps, and of a stage while it is whole. */
+/* Sizes in MiB: of what a microbatch keeps; and of parameters and gradients. What is whole
+ * for a while comes to what is kept. */
 static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t s,
                        struct weft_stage_costs *costs) {
   const struct weft_gpt_config *config = &trainer->config;
+  const enum weft_gpt_shard shard = trainer->options.shard;
   const uint32_t first = trainer->first_parts[s], count = trainer->first_parts[s + 1] - first;
-  const double mebibyte = 1048576;
+  const uint32_t replicas = trainer->options.replicas;
+  const double unit = sizeof(float) / 1048576.0;
   costs->activation = 0;
   for (uint32_t k = 0; k < count; k++) {
-    const double floats =
-        (double)weft_gpt_part_kept(config, first + k, trainer->sequences_max, config->context);
-    costs->activation += floats * sizeof(float) / mebibyte;
+    costs->activation += unit * (double)weft_gpt_part_kept(config, first + k,
+                                                           trainer->sequences_max, config->context);
   }
   costs->activation_after_i = costs->activation;
-  const double whole =
-      (double)weft_gpt_whole_floats(config, first, count, trainer->options.replicas) *
-      sizeof(float) / mebibyte;
-  costs->parameters = trainer->options.shard == WEFT_GPT_SHARD_FULL ? whole : 0;
-  costs->gradients = trainer->options.shard != WEFT_GPT_SHARD_NONE ? whole : 0;
+  const double whole = unit * (double)weft_gpt_whole_floats(config, first, count, replicas);
+  const double slices = whole / replicas;
+  const bool cut = shard != WEFT_GPT_SHARD_NONE, full = shard == WEFT_GPT_SHARD_FULL;
+  costs->parameters = full ? whole + slices : whole;
+  costs->parameters_sharded = full ? slices : whole;
+  costs->gradients = cut ? whole + slices : whole;
+  costs->gradients_sharded = cut ? slices : whole;
 }
 
 static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,

@@ -23,11 +23,13 @@ struct weft_gpt_stage_times {
   uint64_t count[WEFT_OP_COUNT];
   double transfer_ns; /* of its shortest RECV */
   uint64_t transfer_count;
+  double unshard_ns, reduce_grad_ns; /* likewise; 0: none yet */
 };
 
 /* Means, as ranks tell them; NAN: none yet. */
 struct weft_gpt_stage_means {
   float f, b, i, w, transfer; /* ms */
+  float unshard, reduce_grad; /* ms; 0: none */
 };
 
 /* The same of a part; 0: none. */

@@ -87,6 +87,8 @@ static void add_means(struct weft_gpt_stage_means *sum, const struct weft_gpt_st
   sum->i += means->i;
   sum->w += means->w;
   sum->transfer += means->transfer;
+  sum->unshard += means->unshard;
+  sum->reduce_grad += means->reduce_grad;
 }
 
 static void add_part_means(struct weft_gpt_part_means *sum,
@@ -157,6 +159,8 @@ static void divide_means(struct weft_gpt_rank *rank) {
     means->i /= replicas;
     means->w /= replicas;
     means->transfer /= replicas;
+    means->unshard /= replicas;
+    means->reduce_grad /= replicas;
   }
   for (uint32_t p = 0; p < rank->trainer->part_count; p++) {
     struct weft_gpt_part_means *means = &rank->part_means[p];
