@@ -13,6 +13,49 @@
 #include "gpt/part.h"
 #include "gpt/schedule_rate.h"
 
+/* ---- What is trained ---- */
+
+enum { CORPUS = 3000 };
+static uint8_t text[CORPUS];
+
+struct weft_gpt_corpus hand_corpus(void) {
+  static const char words[] = "a stitch in time saves nine; the weft runs under the warp, ";
+  for (uint32_t k = 0; k < CORPUS; k++) {
+    text[k] = (uint8_t)words[(k + k / 83) % (sizeof words - 1)];
+  }
+  return (struct weft_gpt_corpus){
+      .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 7};
+}
+
+struct weft_gpt_trainer_options hand_options(const struct weft_gpt_corpus *corpus) {
+  return (struct weft_gpt_trainer_options){
+      .progress = {.config = {.layers = 6,
+                              .dim = 8,
+                              .heads = 2,
+                              .context = 6,
+                              .vocabulary = WEFT_GPT_VOCABULARY,
+                              .seed = 3},
+                   .data_hash = corpus->hash,
+                   .data_seed = 11,
+                   .batch = 24,
+                   .microbatches = HAND_MICROBATCHES,
+                   .rate = 3e-3,
+                   .rate_min = 1e-4,
+                   .beta1 = 0.9,
+                   .beta2 = 0.95,
+                   .epsilon = 1e-8,
+                   .decay = 0.1,
+                   .clip = 0.5,
+                   .warmup_steps = 2,
+                   .total_steps = HAND_STEPS},
+      .corpus = corpus,
+      .ranks = 1,
+      .schedule = "GPipe",
+      .stall_limit = INT64_C(60000000000)};
+}
+
+/* ---- Memory ---- */
+
 static float *floats(uint64_t count) {
   float *array = calloc(count + 16, sizeof *array);
   assert_non_null(array);
@@ -23,6 +66,7 @@ void hand_init(struct hand *hand, const struct weft_gpt_progress *progress,
                const struct weft_gpt_corpus *corpus) {
   const struct weft_gpt_config *config = &progress->config;
   const uint64_t sequences = progress->batch, tokens = sequences * config->context;
+  weft_gpt_set_blas_threads(1); /* as a trainer does: products depend on it */
   *hand = (struct hand){
       .progress = *progress, .corpus = corpus, .part_count = weft_gpt_part_count(config)};
   hand->parts = calloc(hand->part_count, sizeof *hand->parts);

@@ -5,6 +5,12 @@
 
 #include "gpt/trainer.h"
 
+/* A small model and some text, with one rank, and a batch that can be divided among two and
+ * three replicas. */
+enum { HAND_STEPS = 4, HAND_MICROBATCHES = 4 };
+struct weft_gpt_corpus hand_corpus(void);
+struct weft_gpt_trainer_options hand_options(const struct weft_gpt_corpus *corpus);
+
 struct hand_part {
   float *kept, *scratch;
   float *x, *dx;  /* what the part reads, and its gradient */

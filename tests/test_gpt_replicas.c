@@ -18,45 +18,7 @@
 
 #include "support_gpt_hand.h"
 
-enum { STEPS = 4, LAYERS = 6, BATCH = 24, MICROBATCHES = 4, CORPUS = 3000 };
-
-static uint8_t text[CORPUS];
-
-static struct weft_gpt_corpus make_corpus(void) {
-  static const char words[] = "a stitch in time saves nine; the weft runs under the warp, ";
-  for (uint32_t k = 0; k < CORPUS; k++) {
-    text[k] = (uint8_t)words[(k + k / 83) % (sizeof words - 1)];
-  }
-  return (struct weft_gpt_corpus){
-      .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 7};
-}
-
-static struct weft_gpt_trainer_options base_options(const struct weft_gpt_corpus *corpus) {
-  return (struct weft_gpt_trainer_options){
-      .progress = {.config = {.layers = LAYERS,
-                              .dim = 8,
-                              .heads = 2,
-                              .context = 6,
-                              .vocabulary = WEFT_GPT_VOCABULARY,
-                              .seed = 3},
-                   .data_hash = 7,
-                   .data_seed = 11,
-                   .batch = BATCH,
-                   .microbatches = MICROBATCHES,
-                   .rate = 3e-3,
-                   .rate_min = 1e-4,
-                   .beta1 = 0.9,
-                   .beta2 = 0.95,
-                   .epsilon = 1e-8,
-                   .decay = 0.1,
-                   .clip = 0.5,
-                   .warmup_steps = 2,
-                   .total_steps = STEPS},
-      .corpus = corpus,
-      .ranks = 1,
-      .schedule = "GPipe",
-      .stall_limit = INT64_C(60000000000)};
-}
+enum { STEPS = HAND_STEPS, MICROBATCHES = HAND_MICROBATCHES };
 
 /* ---- A run and what it is compared with ---- */
 
@@ -163,8 +125,8 @@ static void check_replicas(struct weft_gpt_trainer_options options, uint32_t rep
 
 static void test_matrix(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
-  struct weft_gpt_trainer_options options = base_options(&corpus);
+  const struct weft_gpt_corpus corpus = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&corpus);
   uint32_t runs = 0;
   for (uint32_t replicas = 1; replicas <= 3; replicas++) {
     options.progress.config.tied = false;
@@ -178,8 +140,8 @@ static void test_matrix(void **state) {
 /* An evaluation is the same wherever it is computed. */
 static void test_evaluation(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
-  struct weft_gpt_trainer_options options = base_options(&corpus);
+  const struct weft_gpt_corpus corpus = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&corpus);
   struct outcome first = {.hash = 0}, outcome;
   options.eval_every = 2;
   options.eval_steps = 2;
@@ -223,7 +185,7 @@ static void check_resume(const struct weft_gpt_corpus *corpus, const struct segm
   char dir[] = "/tmp/weft-replicas-XXXXXX", what[128], command[64];
   assert_non_null(mkdtemp(dir));
   struct weft_error error;
-  struct weft_gpt_trainer_options options = base_options(corpus);
+  struct weft_gpt_trainer_options options = hand_options(corpus);
   struct outcome before, after, expected = {.count = STEPS};
   struct weft_gpt_checkpoint *checkpoint;
   struct hand hand;
@@ -272,7 +234,7 @@ static void test_resume(void **state) {
   const struct segment *pairs[][2] = {{&one, &full},   {&full, &one},  {&full, &three},
                                       {&three, &none}, {&none, &wide}, {&wide, &grads},
                                       {&grads, &full}};
-  const struct weft_gpt_corpus corpus = make_corpus();
+  const struct weft_gpt_corpus corpus = hand_corpus();
   for (size_t k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
     check_resume(&corpus, pairs[k][0], pairs[k][1], k % 2 == 1);
   }
@@ -347,8 +309,8 @@ static void check_memory(const struct weft_gpt_trainer *trainer,
 
 static void test_memory(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
-  struct weft_gpt_trainer_options options = base_options(&corpus);
+  const struct weft_gpt_corpus corpus = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&corpus);
   struct outcome outcome;
   for (uint32_t replicas = 2; replicas <= 3; replicas++) {
     for (uint32_t window = 1; window <= 2; window++) {
@@ -416,14 +378,14 @@ static void check_events(const struct weft_gpt_trainer *trainer) {
 
 static void test_processes(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
+  const struct weft_gpt_corpus corpus = hand_corpus();
   struct processes processes = {.trainers = {NULL}};
   struct outcome outcome = {.hash = 0};
   struct weft_threads *world;
   struct weft_error error;
   struct hand hand;
   for (uint32_t r = 0; r < PROCESSES; r++) {
-    processes.options[r] = base_options(&corpus);
+    processes.options[r] = hand_options(&corpus);
     processes.options[r].progress.config.tied = true;
     processes.options[r].replicas = 2;
     processes.options[r].ranks = 2;
@@ -466,7 +428,7 @@ static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_opti
   struct weft_error error;
   char named[16];
   for (uint32_t r = 0; r < PROCESSES; r++) {
-    processes.options[r] = base_options(corpus);
+    processes.options[r] = hand_options(corpus);
     processes.options[r].replicas = 2;
     processes.options[r].ranks = 2;
     processes.options[r].schedule = "1F1B";
@@ -494,7 +456,7 @@ static void change_shard(struct weft_gpt_trainer_options *options) {
 
 static void test_odd_ranks(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
+  const struct weft_gpt_corpus corpus = hand_corpus();
   expect_odd(1, change_data, &corpus);
   expect_odd(3, change_rate, &corpus);
   expect_odd(2, change_shard, &corpus);
@@ -511,8 +473,8 @@ static void expect_refused(const struct weft_gpt_trainer_options *options, const
 
 static void test_refused(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
-  struct weft_gpt_trainer_options options = base_options(&corpus);
+  const struct weft_gpt_corpus corpus = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&corpus);
   struct weft_loopback *world;
   struct weft_program *program;
   struct weft_error error;
@@ -529,7 +491,7 @@ static void test_refused(void **state) {
   expect_refused(&options, "3 ranks; 2 replicas of 1 pipeline ranks are 2");
   weft_loopback_destroy(world);
 
-  options = base_options(&corpus);
+  options = hand_options(&corpus);
   struct weft_lower_options lower = weft_lower_options_default();
   lower.reduce_grad = lower.unshard = false;
   struct weft_named_plan plan = {.schedule = "1F1B", .ranks = 2, .lower = &lower};

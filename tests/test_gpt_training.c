@@ -125,15 +125,15 @@ static void expect_same(const struct run *run, const struct run *expected, const
  * (cli_train_pytorch.bats). */
 static void test_by_hand(void **state) {
   (void)state;
-  enum { HAND_STEPS = 3 };
+  enum { THREE = 3 };
   const struct weft_gpt_corpus corpus = make_corpus();
   struct weft_gpt_trainer_options options = base_options(&corpus);
-  options.progress.total_steps = HAND_STEPS;
+  options.progress.total_steps = THREE;
   struct hand hand;
   struct run run;
   hand_init(&hand, &options.progress, &corpus);
   train(options, "by hand", &run);
-  for (uint64_t step = 0; step < HAND_STEPS; step++) {
+  for (uint64_t step = 0; step < THREE; step++) {
     const double loss = hand_step(&hand, step, 1);
     assert_memory_equal(&loss, &run.losses[step], sizeof loss);
   }

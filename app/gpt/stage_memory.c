@@ -2,6 +2,7 @@
  * only; see stage_memory.h. */
 #include "gpt/stage_memory.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -37,12 +38,7 @@ void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
 
 enum weft_status weft_gpt_pool_take(struct weft_gpt_pool *pool, uint64_t floats, float **out,
                                     struct weft_error *error) {
-  if (pool->taken == pool->capacity) {
-    return weft_gpt_fail(error, WEFT_ERR_INVALID, "a stage is resharded before another is taken",
-                         "%" PRIu32
-                         " stages of the rank are whole at once; there is room for %" PRIu32,
-                         pool->taken + 1, pool->capacity);
-  }
+  assert(pool->taken < pool->capacity); /* a stage takes one at a time */
   if (pool->taken == pool->made) {
     float *buffer = weft_gpt_allocate(pool->allocator, pool->floats, sizeof(float));
     if (buffer == NULL) {

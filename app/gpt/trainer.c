@@ -118,9 +118,9 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
 
 /* ---- Stages ---- */
 
+/* The program says how many stages are whole at once: the window, or what an overlap needs. */
 static enum weft_status make_pools(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  const uint32_t window = trainer->options.unshard_window;
   uint64_t largest = 0;
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const uint32_t first = trainer->first_parts[rank->own_stages[n]];
@@ -130,8 +130,7 @@ static enum weft_status make_pools(struct weft_gpt_rank *rank, struct weft_error
     largest = floats > largest ? floats : largest;
   }
   WEFT_GPT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, largest,
-                                  window < rank->own_stage_count ? window : rank->own_stage_count,
-                                  error));
+                                  rank->own_stage_count, error));
   return weft_gpt_pool_init(&rank->memory.gradients, trainer->allocator, largest,
                             rank->own_stage_count, error);
 }
