@@ -2,11 +2,11 @@
  * first cache; strips of up to 14 rows of a pass it, one after the other, with their 28
  * vectors of sums in registers; b's next panel is fetched meanwhile.
  *
- * Why not a library: of those in Debian, OpenBLAS is the fast one, and on a microbatch's
- * few hundred rows it spends a seventh of its time on copies, and wants what it adds to
- * laid into c by a pass before. Here biases, residuals and gradients so far are added where
- * the sums are written, and the sums of a's rows fall out of its copy. docs/benchmarks.md
- * has the figures. */
+ * Why not a library: MKL does these shapes well, but is not free software. OpenBLAS, on a
+ * microbatch's few hundred rows, spends a seventh of its time on copies, and wants what it
+ * adds to laid into c by a pass before. Here biases, residuals and gradients so far are
+ * added where the sums are written, and the sums of a's rows fall out of its copy.
+ * docs/benchmarks.md has the figures. */
 #include "gpt/wide.h"
 
 #include <stddef.h>
