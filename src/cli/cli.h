@@ -19,6 +19,7 @@ struct weft_cli {
   bool colour;              /* neither NO_COLOR nor TERM=dumb */
   const char *program_path; /* this command, for `bench` to start; NULL: unknown */
   char **words;             /* of the process, to begin again with; NULL: it cannot */
+  const char *who;          /* "rank 2: ", in front of every message; NULL: nothing */
 };
 
 /* The exit status of spec'd kinds of outcome (also in `weft help --man`). */
@@ -38,7 +39,11 @@ enum weft_cli_exit {
  * by SIGPIPE, and no file ever opened as descriptor 0, 1 or 2. */
 void weft_cli_process_init(struct weft_cli *cli, char **argv);
 
-/* Begins the process again with a variable in its environment, for a library that looks
+/* Begins the process again, from the first line of main(). Returns only when that cannot
+ * be done. */
+void weft_cli_process_again(const struct weft_cli *cli);
+
+/* The same with a variable in its environment, for a library that looks
  * at it when it is loaded. Does nothing when the variable is there already. Returns only
  * when that is so, or cannot be done. */
 void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value);

@@ -1,4 +1,4 @@
-/* A program executed by all its ranks: what both transports share. */
+/* A program executed by all its ranks: what all transports share. */
 #include "cli/execution.h"
 
 #include <inttypes.h>
@@ -154,6 +154,17 @@ static void make_views(struct weft_cli_execution *execution) {
   }
 }
 
+/* What ranks must have in common beside the program: how long stages take. */
+static uint64_t configuration_of(const struct weft_cli_execution *execution) {
+  uint64_t mixed = execution->step_count;
+  for (uint32_t s = 0; s < execution->stages->count; s++) {
+    const struct weft_cost_stage *stage = &execution->stages->timed[s];
+    mixed = mixed * UINT64_C(0x9e3779b97f4a7c15) + stage->mode;
+    mixed ^= weft_checksum(stage->times, sizeof stage->times);
+  }
+  return mixed;
+}
+
 enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
                                          struct weft_transport *transport,
                                          struct weft_error *error) {
@@ -174,6 +185,8 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
   options.forward_ahead = 0;
   options.no_events = execution->no_events;
   options.interrupted = weft_cli_is_interrupted;
+  options.configuration =
+      execution->transport == WEFT_CLI_TRANSPORT_MPI ? configuration_of(execution) : 0;
   struct weft_pipeline **pipeline = &execution->pipelines[transport->rank];
   enum weft_status status =
       weft_pipeline_create(execution->allocator, transport, &options, pipeline, error);
@@ -224,9 +237,10 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   }
   make_views(execution);
   execution->said_ns = weft_cli_clock_ns();
-  const enum weft_status status = execution->transport == WEFT_CLI_TRANSPORT_LOOPBACK
-                                      ? weft_cli_execute_loopback(execution, error)
-                                      : weft_cli_execute_threads(execution, error);
+  /* In the order of enum weft_cli_transport. */
+  static enum weft_status (*const ways[])(struct weft_cli_execution *, struct weft_error *) = {
+      weft_cli_execute_loopback, weft_cli_execute_threads, weft_cli_execute_mpi};
+  const enum weft_status status = ways[execution->transport](execution, error);
   for (uint32_t step = 0; step < execution->steps_done; step++) {
     execution->makespans[step] = makespan_of(execution, step);
   }

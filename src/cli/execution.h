@@ -1,5 +1,5 @@
-/* A program executed by all its ranks in this process, step after step: in one
- * thread and virtual time (loopback), or a thread per rank.
+/* A program executed by all its ranks, step after step: in one thread and virtual time
+ * (loopback), in a thread per rank, or in a process per rank, of which this is one (mpi).
  *
  *     struct weft_cli_execution execution = {.cli = cli, .program = program, ...};
  *     status = weft_cli_execute(&execution, &error);
@@ -11,6 +11,7 @@
 
 #include <weft/net.h>
 
+#include "cli/job.h"
 #include "cli/timed_stages.h"
 
 enum weft_cli_transport { /* in the order of --transport's choices */
@@ -33,6 +34,7 @@ struct weft_cli_execution {
   const struct weft_program *program;     /* with SEND and RECV where there are several ranks */
   struct weft_cli_stages *stages;
   enum weft_cli_transport transport;
+  struct weft_cli_job *job; /* of mpi; its number of ranks is the program's */
   enum weft_run_comm comm;
   int64_t stall_limit; /* in the transport's time; 0: never */
   bool no_events;
@@ -53,7 +55,8 @@ struct weft_cli_execution {
   struct weft_cli_rank_step *rank_steps; /* [step][rank] */
   uint64_t *event_begin;                 /* [rank_count + 1] into the events of a step */
   struct weft_event *events;             /* [step][event_begin[rank_count]], or NULL */
-  struct weft_transport *first;          /* endpoint of rank 0, for weft_hang_dump() */
+  struct weft_transport *first;          /* an endpoint, rank 0's if it is here, for
+                                            weft_hang_dump() */
 
   /* Its own. */
   struct weft_program *views; /* [rank_count]: the program, as each pipeline owns it */
@@ -64,7 +67,8 @@ struct weft_cli_execution {
   uint64_t said_ns;
 };
 
-/* Runs all steps. An error is the one that all ranks agree on; the transport is
+/* Runs all steps; on mpi all ranks call it, and what came of it is the same on all but
+ * for the events, of which each has its own. An error is the one that all ranks agree on; the transport is
  * still there to be asked then. Ends early when a signal has come
  * (cli/interrupt.h): WEFT_ERR_CANCELLED. */
 enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct weft_error *error);
@@ -75,6 +79,11 @@ uint64_t weft_cli_execution_wall_ns(const struct weft_cli_execution *execution, 
 /* Events of one step, rank after rank. */
 const struct weft_event *weft_cli_execution_events(const struct weft_cli_execution *execution,
                                                    uint32_t step);
+
+/* On mpi: brings the events of a step, which each rank has its own of, to all ranks. All
+ * ranks call it. */
+enum weft_status weft_cli_execution_collect(struct weft_cli_execution *execution, uint32_t step,
+                                            struct weft_error *error);
 
 /* ---- Between execution*.c ---- */
 
@@ -92,5 +101,7 @@ enum weft_status weft_cli_execute_loopback(struct weft_cli_execution *execution,
                                            struct weft_error *error);
 enum weft_status weft_cli_execute_threads(struct weft_cli_execution *execution,
                                           struct weft_error *error);
+enum weft_status weft_cli_execute_mpi(struct weft_cli_execution *execution,
+                                      struct weft_error *error);
 
 #endif

@@ -1,98 +1,16 @@
 /* A thread per rank. Between steps the ranks meet, so that a step begins on all
- * of them at the same time, as in a simulation. Ranks that wait for each other do
- * not look at flags: a watcher tells them when a signal has come. */
-#include <inttypes.h>
-#include <pthread.h>
-#include <stdio.h>
-#include <time.h>
-
+ * of them at the same time, as in a simulation. */
 #include "cli/bench_clock.h"
 #include "cli/execution.h"
-#include "cli/interrupt.h"
-
-/* ---- The watcher ---- */
-
-enum { LOOK_EVERY_NS = 20 * 1000 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
-
-struct watcher {
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  bool over; /* under the lock */
-  struct weft_transport *transport;
-};
-
-static struct timespec next_look(void) {
-  struct timespec at;
-  (void)clock_gettime(CLOCK_REALTIME, &at);
-  at.tv_nsec += LOOK_EVERY_NS;
-  if (at.tv_nsec >= SECOND_NS) {
-    at.tv_sec++;
-    at.tv_nsec -= SECOND_NS;
-  }
-  return at;
-}
-
-static void tell_all(struct weft_transport *transport) {
-  struct weft_failure failure = {.rank = UINT32_MAX, .error = {.status = WEFT_ERR_CANCELLED}};
-  (void)snprintf(failure.error.message, sizeof failure.error.message, "stopped by %s",
-                 weft_cli_signal_name(weft_cli_interrupt_signal()));
-  transport->ops->fail(transport, &failure);
-}
-
-static void *watch(void *argument) {
-  struct watcher *watcher = argument;
-  (void)pthread_mutex_lock(&watcher->lock);
-  while (!watcher->over && weft_cli_interrupt_signal() == 0) {
-    const struct timespec at = next_look();
-    (void)pthread_cond_timedwait(&watcher->changed, &watcher->lock, &at);
-  }
-  (void)pthread_mutex_unlock(&watcher->lock);
-  if (weft_cli_interrupt_signal() != 0) {
-    tell_all(watcher->transport);
-  }
-  return NULL;
-}
-
-static bool start_watcher(struct watcher *watcher, struct weft_transport *transport) {
-  *watcher = (struct watcher){.transport = transport};
-  (void)pthread_mutex_init(&watcher->lock, NULL);
-  (void)pthread_cond_init(&watcher->changed, NULL);
-  return pthread_create(&watcher->thread, NULL, watch, watcher) == 0;
-}
-
-static void end_watcher(struct watcher *watcher, bool started) {
-  if (started) {
-    (void)pthread_mutex_lock(&watcher->lock);
-    watcher->over = true;
-    (void)pthread_cond_signal(&watcher->changed);
-    (void)pthread_mutex_unlock(&watcher->lock);
-    (void)pthread_join(watcher->thread, NULL);
-  }
-  (void)pthread_cond_destroy(&watcher->changed);
-  (void)pthread_mutex_destroy(&watcher->lock);
-}
-
-/* ---- A rank ---- */
+#include "cli/job.h"
+#include "cli/signal_watch.h"
 
 /* Waits until all ranks are here. */
 static enum weft_status meet(const struct weft_cli_execution *execution,
                              struct weft_transport *transport, struct weft_error *error) {
-  const struct weft_transport_ops *ops = transport->ops;
   const unsigned char here = 1;
   unsigned char *met = &execution->met[(uint64_t)transport->rank * transport->rank_count];
-  enum weft_status status;
-  do {
-    status = ops->progress(transport, error);
-    if (status == WEFT_OK) {
-      status = ops->exchange(transport, &here, met, sizeof here, error);
-    }
-    if (status == WEFT_IN_PROGRESS) {
-      const enum weft_status waited = ops->wait(transport, WEFT_TIME_NEVER, error);
-      status = waited < 0 ? waited : WEFT_IN_PROGRESS;
-    }
-  } while (status == WEFT_IN_PROGRESS);
-  return status;
+  return weft_cli_job_exchange(transport, &here, met, sizeof here, error);
 }
 
 /* What rank 0 does while all others are at rest. */
@@ -147,11 +65,11 @@ enum weft_status weft_cli_execute_threads(struct weft_cli_execution *execution,
   if (status < 0) {
     return status;
   }
-  struct watcher watcher;
+  struct weft_cli_signal_watch watch;
   execution->first = weft_threads_endpoint(execution->threads, 0);
-  const bool watched = start_watcher(&watcher, execution->first);
+  weft_cli_signal_watch_begin(&watch, execution->first);
   const enum weft_status ended =
       weft_threads_run(execution->threads, NULL, run_rank, execution, error);
-  end_watcher(&watcher, watched);
+  weft_cli_signal_watch_end(&watch);
   return ended;
 }

@@ -53,10 +53,10 @@ struct buffer {
   size_t capacity;
 };
 
-static bool is_standard(const char *path) { return path == NULL || strcmp(path, "-") == 0; }
+bool weft_cli_is_standard_input(const char *path) { return path == NULL || strcmp(path, "-") == 0; }
 
 const char *weft_cli_input_name(const char *path) {
-  return is_standard(path) ? "standard input" : path;
+  return weft_cli_is_standard_input(path) ? "standard input" : path;
 }
 
 static void release(struct buffer *buffer) {
@@ -147,7 +147,7 @@ static int prepare(const struct weft_cli *cli, const char *path, int fd, struct 
 
 static int open_input(const struct weft_cli *cli, const char *path, const struct kind *kind,
                       int *fd) {
-  if (is_standard(path)) {
+  if (weft_cli_is_standard_input(path)) {
     *fd = cli->input;
     if (cli->input_terminal) {
       weft_cli_say(cli, NULL, "reading %s from the terminal; end it with Ctrl-D", kind->content);
@@ -171,7 +171,7 @@ static int read_text(const struct weft_cli *cli, const char *path, struct buffer
   if (status == WEFT_CLI_OK) {
     status = read_all(cli, path, fd, buffer);
   }
-  if (!is_standard(path)) {
+  if (!weft_cli_is_standard_input(path)) {
     (void)close(fd);
   }
   return status;

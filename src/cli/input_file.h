@@ -18,6 +18,8 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
 int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                        struct weft_text *text);
 
+/* Whether `path` is NULL or "-". */
+bool weft_cli_is_standard_input(const char *path);
 /* What messages call `path`. */
 const char *weft_cli_input_name(const char *path);
 

@@ -1,5 +1,6 @@
 /* SIGINT and SIGTERM while ranks run. The first one asks them to stop, and the
- * command says what was done; a second one ends the process at once. */
+ * command says what was done; a second one ends the process at once (but not the same
+ * one within 0.2 s, which is taken for the same wish). */
 #ifndef CLI_INTERRUPT_H
 #define CLI_INTERRUPT_H
 

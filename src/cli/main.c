@@ -10,11 +10,13 @@
 #if defined(WEFT_HAS_TRAINER) && defined(__linux__)
 
 /* OpenBLAS starts threads of its own while it is loaded, before main(). A signal that
- * this command holds back while it writes a file would be taken by one of them, and
- * end the process. So they are born with these signals blocked: functions in
- * .preinit_array run before those of any shared library. By a bare system call, and
- * without a sanitizer's checks, since nothing else is ready that early. */
-static const int held_back[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+ * this command holds back while it writes a file, or that a guard waits for (guard.h),
+ * would be taken by one of them, and end the process or be lost. So they are born with
+ * these signals blocked: functions in .preinit_array run before those of any shared
+ * library. By a bare system call, and without a sanitizer's checks, since nothing else
+ * is ready that early. */
+static const int held_back[] = {SIGINT,  SIGTERM, SIGHUP,  SIGQUIT, SIGUSR1,
+                                SIGUSR2, SIGTSTP, SIGCONT, SIGCHLD};
 static uint64_t mask_before;
 
 __attribute__((no_sanitize("address", "thread", "undefined"))) static void hold_signals(void) {

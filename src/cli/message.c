@@ -17,10 +17,11 @@ static void *fixed_reallocate(void *context, void *pointer, size_t old_size, siz
   return new_size > 0 && new_size <= sizeof message->buffer ? message->buffer : NULL;
 }
 
-void weft_cli_message_init(struct weft_cli_message *message) {
+void weft_cli_message_init(struct weft_cli_message *message, const char *who) {
   message->fixed = (struct weft_allocator){.reallocate = fixed_reallocate, .context = message};
   message->text = (struct weft_text){.allocator = &message->fixed};
   weft_text_add(&message->text, "weft: ");
+  weft_text_add(&message->text, who != NULL ? who : "");
 }
 
 static void write_message(const struct weft_cli *cli, const char *data, size_t size) {
@@ -57,7 +58,7 @@ static size_t cut_size(const char *data, size_t size, size_t room) {
 
 char *weft_cli_quote(char *buffer, size_t size, const char *text) {
   struct weft_cli_message message;
-  weft_cli_message_init(&message);
+  weft_cli_message_init(&message, NULL);
   message.text.size = 0;
   /* Escaping makes a byte into at most four; more than that can never show. */
   const size_t length = strlen(text);
@@ -81,7 +82,7 @@ static void say(const struct weft_cli *cli, const char *hint, const char *format
   char sentence[2048];
   (void)vsnprintf(sentence, sizeof sentence, format, arguments);
   struct weft_cli_message message;
-  weft_cli_message_init(&message);
+  weft_cli_message_init(&message, cli->who);
   weft_text_add(&message.text, sentence);
   add_hint(&message, hint);
   weft_cli_message_send(cli, &message);
@@ -129,6 +130,10 @@ static int exit_status(enum weft_status status, bool from_file) {
   return WEFT_CLI_INTERNAL;
 }
 
+int weft_cli_exit_status(const char *file, const struct weft_error *error) {
+  return exit_status(error->status, file != NULL);
+}
+
 /* For errors whose author had no better idea. */
 static const char *usual_hint(enum weft_status status) {
   switch (status) {
@@ -154,7 +159,7 @@ int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct wef
     return weft_cli_fail_memory(cli);
   }
   struct weft_cli_message message;
-  weft_cli_message_init(&message);
+  weft_cli_message_init(&message, cli->who);
   add_error(&message, file, error);
   add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
   weft_cli_message_send(cli, &message);
@@ -168,7 +173,7 @@ int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char 
   }
   /* The message opens with the file's name and the place already. */
   struct weft_cli_message message;
-  weft_cli_message_init(&message);
+  weft_cli_message_init(&message, cli->who);
   weft_text_add(&message.text, error->message);
   weft_cli_excerpt_add(&message.text, text, size, error->line, error->column);
   add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));

@@ -11,15 +11,16 @@ struct weft_cli_message {
   char buffer[8192];
 };
 
-/* Prepares an empty message; nothing to give back afterwards. */
-void weft_cli_message_init(struct weft_cli_message *message);
+/* Prepares an empty message; nothing to give back afterwards. `who` as in struct
+ * weft_cli. */
+void weft_cli_message_init(struct weft_cli_message *message, const char *who);
 /* Writes it. Failure to write a message is not reported: there is nowhere to. */
 void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message);
 
 /* Outside text made safe for a terminal and cut to `size` bytes; returns buffer. */
 char *weft_cli_quote(char *buffer, size_t size, const char *text);
 
-/* "weft: " + the sentence, and "  hint: " + hint unless it is NULL. */
+/* "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
 void weft_cli_say(const struct weft_cli *cli, const char *hint, const char *format, ...)
     WEFT_PRINTF(3, 4);
 
@@ -33,6 +34,9 @@ int weft_cli_fail_memory(const struct weft_cli *cli);
 /* Reports an error of the library that concerns the command's options (file
  * NULL) or a file; returns the exit status for it. */
 int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error);
+
+/* The exit status that weft_cli_fail() returns, with nothing said. */
+int weft_cli_exit_status(const char *file, const struct weft_error *error);
 
 /* As weft_cli_fail() for text that did not parse: the place first, and the line
  * with a caret below. */

@@ -84,8 +84,13 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                        0, "list the chain of actions that decides the makespan"},
     [WEFT_CLI_OPTION_TRANSPORT] = {'\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME",
                                    "loopback|threads|mpi", 0, 0, 0,
-                                   "what carries messages: threads (default, one per rank), "
-                                   "loopback (one thread, virtual time) or mpi"},
+                                   "what carries messages: threads (one per rank), loopback (one "
+                                   "thread, virtual time) or mpi (a process per rank); default "
+                                   "threads, and mpi where mpirun has started several processes"},
+    [WEFT_CLI_OPTION_PROGRESS] = {'\0', "progress", WEFT_CLI_KIND_CHOICE, "HOW", "calls|thread", 0,
+                                  0, 0,
+                                  "who sees to messages on mpi while a rank computes: the rank "
+                                  "itself, in its calls (default), or a thread of its own"},
     [WEFT_CLI_OPTION_STAGE] = {'\0', "stage", WEFT_CLI_KIND_CHOICE, "KIND", "sleep|spin|null", 0, 0,
                                0, "what stages do: sleep (default), spin or null, nothing"},
     [WEFT_CLI_OPTION_RUN_STEPS] = {'\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 10000, 10000,
@@ -213,6 +218,8 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                  "actions of a large program, about; default 50000000"},
     [WEFT_CLI_OPTION_REPEATS] = {'\0', "repeats", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 99, 99,
                                  "times to repeat each measurement; the median counts"},
+    [WEFT_CLI_OPTION_QUICK] = {'\0', "quick", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                               "do not start processes to try MPI"},
     [WEFT_CLI_OPTION_MAN] = {'\0', "man", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                              "write the manual page (roff)"},
     [WEFT_CLI_OPTION_COMPLETION] = {'\0', "completion", WEFT_CLI_KIND_CHOICE, "SHELL",
@@ -336,16 +343,19 @@ static const struct weft_cli_verb verbs[] = {
      "[FILE]",
      1,
      "file",
-     {TAKES(TRANSPORT), TAKES(STAGE), TAKES(RUN_STEPS), TAKES(RUN_COMM), TAKES(STALL_LIMIT),
-      TAKES(DUMP), TAKES(UNCHECKED), TIMES, TAKES(JSON), EVERY_VERB},
+     {TAKES(TRANSPORT), TAKES(PROGRESS), TAKES(STAGE), TAKES(RUN_STEPS), TAKES(RUN_COMM),
+      TAKES(STALL_LIMIT), TAKES(DUMP), TAKES(UNCHECKED), TIMES, TAKES(JSON), EVERY_VERB},
      "",
      "execute a table or program for real, beside its prediction",
      "Verifies it, then has every rank execute its row, with stages that take the given time. A "
      "compute-only table is lowered first. Shows the measured time of a step beside the simulated "
      "one. Times are in the costs file's unit (s, ms, us or ns; anything else, and no file, is "
-     "ms). On threads a transfer takes what it takes, and --hop is for the prediction alone; on "
-     "loopback all times are virtual, and those of 'weft sim' where every SEND follows what it "
+     "ms). On threads and mpi a transfer takes what it takes, and --hop is for the prediction "
+     "alone; "
+     "on loopback all times are virtual, and those of 'weft sim' where every SEND follows what it "
      "sends.\n"
+     "On mpi each rank is a process: 'mpirun -n 4 weft run FILE' for a program of four ranks. All "
+     "read FILE, - comes from rank 0, and rank 0 reports.\n"
      "With -o x.html the measured and the predicted timeline on one page, with x.svg or x.json "
      "(Chrome trace) the measured one; the report goes to standard output then. With --json, -o "
      "x.json is the report.\n"
@@ -486,11 +496,14 @@ static const struct weft_cli_verb verbs[] = {
      "",
      0,
      "",
-     {TAKES(JSON), EVERY_VERB},
+     {TAKES(QUICK), TAKES(JSON), EVERY_VERB},
      "",
      "show what this build and machine have, and whether it works",
      "Shows version, compiler, limits, processors and memory, and generates, lowers and verifies "
-     "every schedule once.",
+     "every schedule once. Of every MPI that is installed it starts two processes, for at most ten "
+     "seconds, and shows how fast messages go between them.\n"
+     "Under mpirun rank 0 reports: where all ranks are, and how fast messages go between the first "
+     "two.",
      "weft doctor",
      weft_cli_verb_doctor},
     {"help",

@@ -1,5 +1,6 @@
 /* The real process behind struct weft_cli. */
 #include <fcntl.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -7,6 +8,8 @@
 #include <unistd.h>
 
 #include "cli/cli.h"
+
+#define OWN_FILE "/proc/self/exe"
 
 /* With a standard descriptor closed, the next open() would get its number, and
  * messages or data would end up in some file. /dev/null takes the place; stdout
@@ -54,14 +57,27 @@ void weft_cli_process_init(struct weft_cli *cli, char **argv) {
       .messages_terminal = isatty(STDERR_FILENO) == 1,
       .columns = text_columns(),
       .colour = colour_allowed(),
-      .program_path = access("/proc/self/exe", X_OK) == 0 ? "/proc/self/exe" : argv[0],
+      .program_path = access(OWN_FILE, X_OK) == 0 ? OWN_FILE : argv[0],
       .words = argv,
   };
 }
 
+/* By its real name if there still is a file of that name: it is what 'ps' shows. */
+void weft_cli_process_again(const struct weft_cli *cli) {
+  char path[PATH_MAX];
+  if (cli->words == NULL || strcmp(cli->program_path, OWN_FILE) != 0) {
+    return;
+  }
+  const ssize_t size = readlink(OWN_FILE, path, sizeof path - 1);
+  if (size > 0) {
+    path[size] = '\0';
+    (void)execv(path, cli->words);
+  }
+  (void)execv(OWN_FILE, cli->words);
+}
+
 void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value) {
-  if (cli->words != NULL && strcmp(cli->program_path, "/proc/self/exe") == 0 &&
-      getenv(variable) == NULL && setenv(variable, value, 1) == 0) {
-    (void)execv(cli->program_path, cli->words);
+  if (cli->words != NULL && getenv(variable) == NULL && setenv(variable, value, 1) == 0) {
+    weft_cli_process_again(cli);
   }
 }

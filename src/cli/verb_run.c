@@ -9,11 +9,14 @@
 #include <weft/verify.h>
 
 #include "cli/cost_options.h"
+#include "cli/guard.h"
 #include "cli/input_file.h"
 #include "cli/interrupt.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/run_picture.h"
+#include "cli/text_columns.h"
+#include "cli/transport_choice.h"
 #include "cli/verbs.h"
 
 enum { STEPS_DEFAULT = 3, STALL_LIMIT_S = 30 };
@@ -33,7 +36,9 @@ struct subject {
   const struct weft_program *program;
   struct weft_simulation *simulation; /* NULL: unchecked, and it cannot finish */
   struct weft_cli_stages stages;
-  double per_unit; /* the transport's time */
+  bool has_costs, has_stages;
+  double per_unit;          /* the transport's time */
+  struct weft_cli_job *job; /* of mpi; or NULL */
 };
 
 /* ---- What to run ---- */
@@ -103,6 +108,21 @@ static int read_program(struct subject *subject) {
   return status == WEFT_CLI_OK ? lower(subject) : status;
 }
 
+static int fit_job(struct subject *subject) {
+  const uint32_t ranks = subject->program->rank_count;
+  const uint32_t processes = subject->job != NULL ? subject->job->transport->rank_count : ranks;
+  char quoted[256], hint[320];
+  if (ranks == processes) {
+    return WEFT_CLI_OK;
+  }
+  weft_cli_quote(quoted, sizeof quoted, subject->name);
+  (void)snprintf(hint, sizeof hint, "mpirun -n %" PRIu32 " weft run %s --transport mpi", ranks,
+                 quoted);
+  return weft_cli_usage(
+      subject->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
+      quoted, ranks, weft_cli_plural(ranks), processes, processes == 1 ? "" : "es");
+}
+
 /* Without --unchecked it can be simulated: that is proven. */
 static int simulate(struct subject *subject) {
   struct weft_error error;
@@ -131,8 +151,10 @@ static int make_stages(struct subject *subject) {
           : weft_cli_unit_ns(costs->unit);
   const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
                                             .factors = subject->costs.factors};
-  return weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
-                              subject->stage, &scale);
+  const int status = weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
+                                          subject->stage, &scale);
+  subject->has_stages = status == WEFT_CLI_OK;
+  return status;
 }
 
 static int64_t to_ticks(const struct subject *subject, double cost) {
@@ -210,11 +232,31 @@ static int write_dump(const struct subject *subject, const struct weft_cli_execu
   return status;
 }
 
+/* The signal that ended it, 0 if none did. Another process may have got it. */
+static int ended_by(const struct weft_error *error) {
+  const int number = weft_cli_interrupt_signal();
+  if (error->status != WEFT_ERR_CANCELLED || number != 0) {
+    return error->status == WEFT_ERR_CANCELLED ? number : 0;
+  }
+  for (unsigned k = 0; k < 2; k++) {
+    const int signals[2] = {SIGINT, SIGTERM};
+    if (strstr(error->message, weft_cli_signal_name(signals[k])) != NULL) {
+      return signals[k];
+    }
+  }
+  return 0;
+}
+
 static int fail_run(const struct subject *subject, const struct weft_cli_execution *execution,
                     const struct weft_error *error) {
-  const int number = weft_cli_interrupt_signal();
-  if (error->status == WEFT_ERR_CANCELLED && number != 0) {
-    return say_interrupted(execution, number);
+  const int number = ended_by(error);
+  const bool speaks = subject->job == NULL || weft_cli_job_speaks(subject->job);
+  if (number != 0) {
+    return speaks ? say_interrupted(execution, number) : 128 + number;
+  }
+  if (!speaks) {
+    weft_cli_job_say_stand(subject->job);
+    return weft_cli_exit_status(subject->name, error);
   }
   const int status = weft_cli_fail(subject->cli, subject->name, error);
   if (status == WEFT_CLI_PEER && execution->first != NULL) {
@@ -227,7 +269,7 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
 
 static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
                         struct weft_cli_run_report *report) {
-  static const char *const transports[] = {"loopback", "threads"};
+  static const char *const transports[] = {"loopback", "threads", "mpi"};
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
   static const char *const comms[] = {"posted", "eager", "rendezvous"};
   const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
@@ -269,11 +311,20 @@ static int draw_and_deliver(const struct subject *subject, const struct weft_cli
   return status == WEFT_CLI_OK ? weft_cli_deliver(subject->cli, &to_stdout, text, status) : status;
 }
 
-static int deliver(const struct subject *subject, const struct weft_cli_execution *execution) {
+/* On mpi all ranks come here, and rank 0 reports. */
+static int deliver(const struct subject *subject, struct weft_cli_execution *execution) {
   const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
   struct weft_text text = {.allocator = subject->cli->allocator};
   struct weft_cli_run_report report;
+  struct weft_error error;
   fill_report(subject, execution, &report);
+  if (subject->job != NULL && kind != WEFT_CLI_RUN_NO_PICTURE &&
+      weft_cli_execution_collect(execution, report.step, &error) < 0) {
+    return fail_run(subject, execution, &error);
+  }
+  if (subject->job != NULL && subject->job->transport->rank != 0) {
+    return WEFT_CLI_OK;
+  }
   compose(subject, &report, &text);
   const int status = kind == WEFT_CLI_RUN_NO_PICTURE
                          ? weft_cli_deliver(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
@@ -291,6 +342,7 @@ static int execute(struct subject *subject) {
       .program = subject->program,
       .stages = &subject->stages,
       .transport = subject->transport,
+      .job = subject->job,
       .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
       .says_progress = true};
   set_up(subject, &execution);
@@ -314,51 +366,81 @@ static void name_unit(struct weft_costs *costs) {
 
 static int choose_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct subject *subject) {
-  const unsigned choice = arguments->choices[WEFT_CLI_OPTION_TRANSPORT];
-  subject->transport = arguments->given[WEFT_CLI_OPTION_TRANSPORT] ? (enum weft_cli_transport)choice
-                                                                   : WEFT_CLI_TRANSPORT_THREADS;
-  if (subject->transport == WEFT_CLI_TRANSPORT_MPI) {
-    weft_cli_say(cli, "--transport threads runs all ranks in this process",
-                 "the transport mpi is not in this release; this is %s", weft_version());
-    return WEFT_CLI_UNAVAILABLE;
-  }
+  subject->transport = weft_cli_chosen_transport(arguments);
   subject->stage = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK
                        ? WEFT_CLI_STAGE_VIRTUAL
                        : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE];
-  return WEFT_CLI_OK;
+  return weft_cli_check_progress(cli, arguments, subject->transport);
+}
+
+static int read_costs(struct subject *subject) {
+  const int status = weft_cli_costs_read(subject->cli, subject->arguments, &subject->costs);
+  subject->has_costs = status == WEFT_CLI_OK;
+  if (subject->has_costs && subject->transport != WEFT_CLI_TRANSPORT_LOOPBACK) {
+    name_unit(subject->costs.costs);
+  }
+  return status;
+}
+
+/* All that every rank does for itself before the ranks begin. */
+static int prepare(struct subject *subject) {
+  int (*const steps[])(struct subject *) = {read_costs, read_program, fit_job, simulate,
+                                            make_stages};
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == WEFT_CLI_OK; i++) {
+    status = steps[i](subject);
+  }
+  return status;
 }
 
 static int run(struct subject *subject) {
-  int status = read_program(subject);
-  if (status == WEFT_CLI_OK) {
-    status = simulate(subject);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = make_stages(subject);
+  int status = prepare(subject);
+  if (subject->job != NULL) {
+    status = weft_cli_job_agree(subject->job, status);
   }
   if (status == WEFT_CLI_OK) {
     status = execute(subject);
+  }
+  if (subject->has_stages) {
     weft_cli_stages_finish(&subject->stages);
   }
   weft_simulation_destroy(subject->simulation);
   weft_program_destroy(subject->lowered);
   weft_program_destroy(subject->given);
+  if (subject->has_costs) {
+    weft_cli_costs_finish(&subject->costs);
+  }
   return status;
+}
+
+static int run_as_rank(struct subject *subject) {
+  const struct weft_mpi_options options = {.progress =
+                                               weft_cli_chosen_progress(subject->arguments)};
+  struct weft_cli_job job;
+  int status = weft_cli_guard(subject->cli);
+  if (status != WEFT_CLI_GO_ON) {
+    return status;
+  }
+  status = weft_cli_job_begin(&job, subject->cli, &options);
+  if (status == WEFT_CLI_OK) {
+    subject->cli = &job.cli;
+    subject->job = &job;
+    status = weft_cli_is_standard_input(subject->arguments->operands[0])
+                 ? weft_cli_job_share_input(&job)
+                 : WEFT_CLI_OK;
+  }
+  if (status == WEFT_CLI_OK) {
+    status = run(subject);
+  }
+  return weft_cli_job_end(&job, status);
 }
 
 int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct subject subject = {
       .cli = cli, .arguments = arguments, .name = weft_cli_input_name(arguments->operands[0])};
-  int status = choose_transport(cli, arguments, &subject);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_costs_read(cli, arguments, &subject.costs);
+  const int status = choose_transport(cli, arguments, &subject);
+  if (status != WEFT_CLI_OK) {
+    return status;
   }
-  if (status == WEFT_CLI_OK) {
-    if (subject.transport != WEFT_CLI_TRANSPORT_LOOPBACK) {
-      name_unit(subject.costs.costs);
-    }
-    status = run(&subject);
-    weft_cli_costs_finish(&subject.costs);
-  }
-  return status;
+  return subject.transport == WEFT_CLI_TRANSPORT_MPI ? run_as_rank(&subject) : run(&subject);
 }

@@ -1,0 +1,200 @@
+/* One rank of a job: its world, its meetings with the others, and its end. */
+#include "cli/job.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/job_words.h"
+#include "cli/message.h"
+
+/* ---- Meetings ---- */
+
+enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
+                                       void *all, size_t size, struct weft_error *error) {
+  const struct weft_transport_ops *ops = transport->ops;
+  enum weft_status status;
+  do {
+    status = ops->progress(transport, error);
+    if (status == WEFT_OK) {
+      status = ops->exchange(transport, mine, all, size, error);
+    }
+    if (status == WEFT_IN_PROGRESS) {
+      const enum weft_status waited = ops->wait(transport, WEFT_TIME_NEVER, error);
+      status = waited < 0 ? waited : WEFT_IN_PROGRESS;
+    }
+  } while (status == WEFT_IN_PROGRESS);
+  return status;
+}
+
+/* In pieces that an exchange can carry: it is for what is said once. */
+static enum weft_status gather(struct weft_transport *transport, const unsigned char *mine,
+                               uint64_t bytes, unsigned char *all, unsigned char *pieces,
+                               struct weft_error *error) {
+  enum weft_status status = WEFT_OK;
+  for (uint64_t at = 0; at < bytes && status == WEFT_OK; at += WEFT_EXCHANGE_MAX) {
+    const size_t size =
+        bytes - at < WEFT_EXCHANGE_MAX ? (size_t)(bytes - at) : (size_t)WEFT_EXCHANGE_MAX;
+    status = weft_cli_job_exchange(transport, mine + at, pieces, size, error);
+    for (uint32_t r = 0; r < transport->rank_count && status == WEFT_OK; r++) {
+      memcpy(all + r * bytes + at, pieces + r * size, size);
+    }
+  }
+  return status;
+}
+
+static void *take(const struct weft_cli_job *job, size_t size) {
+  const struct weft_allocator *allocator = job->cli.allocator;
+  return allocator->reallocate(allocator->context, NULL, 0, size);
+}
+
+static void give_back(const struct weft_cli_job *job, void *block, size_t size) {
+  const struct weft_allocator *allocator = job->cli.allocator;
+  if (block != NULL) {
+    (void)allocator->reallocate(allocator->context, block, size, 0);
+  }
+}
+
+enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
+                                     uint64_t bytes, void *all, struct weft_error *error) {
+  const size_t room = (size_t)job->transport->rank_count * WEFT_EXCHANGE_MAX;
+  unsigned char *pieces = take(job, room);
+  if (pieces == NULL) {
+    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
+    return WEFT_ERR_MEMORY;
+  }
+  const enum weft_status status = gather(job->transport, mine, bytes, all, pieces, error);
+  give_back(job, pieces, room);
+  return status;
+}
+
+/* ---- Agreement ---- */
+
+/* What a rank tells the others of itself. */
+struct verdict {
+  int64_t status;
+  uint64_t words; /* checksum of what was held back; 0: nothing */
+  uint64_t build; /* checksum of this command's file; 0: not known */
+};
+
+static uint64_t checksum_of_file(int fd) {
+  struct stat status;
+  if (fstat(fd, &status) != 0 || status.st_size <= 0) {
+    return 0;
+  }
+  const size_t size = (size_t)status.st_size;
+  void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+  if (bytes == MAP_FAILED) {
+    return 0;
+  }
+  const uint64_t checksum = weft_checksum(bytes, size);
+  (void)munmap(bytes, size);
+  return checksum;
+}
+
+static uint64_t own_build(const struct weft_cli_job *job) {
+  const int fd = open(job->cli.program_path, O_RDONLY | O_CLOEXEC);
+  const uint64_t checksum = fd >= 0 ? checksum_of_file(fd) : 0;
+  if (fd >= 0) {
+    (void)close(fd);
+  }
+  return checksum;
+}
+
+/* Another file of the same version is what a half-finished installation looks like; it
+ * would go wrong later, and worse. The odd rank is one that differs from most. */
+static int check_builds(const struct weft_cli_job *job, const struct verdict *verdicts) {
+  const uint32_t p = job->transport->rank_count;
+  uint32_t others = 0, first_other = 0;
+  for (uint32_t r = p; r-- > 1;) {
+    if (verdicts[r].build != verdicts[0].build) {
+      others++;
+      first_other = r;
+    }
+  }
+  if (others == 0) {
+    return WEFT_CLI_OK;
+  }
+  if (job->transport->rank == 0) {
+    const uint32_t odd = 2 * others > p ? 0 : first_other;
+    weft_cli_say(&job->cli, "install the same build of Weft on all hosts",
+                 "rank %" PRIu32 " runs another build of weft than %s: file %016" PRIx64
+                 " instead of %016" PRIx64,
+                 odd, p > 2 ? "the others" : "rank 0", verdicts[odd].build,
+                 verdicts[odd == 0 ? first_other : 0].build);
+  }
+  return WEFT_CLI_PEER;
+}
+
+static int first_bad(const struct verdict *verdicts, uint32_t count) {
+  for (uint32_t r = 0; r < count; r++) {
+    if (verdicts[r].status != WEFT_CLI_OK) {
+      return (int)verdicts[r].status;
+    }
+  }
+  return WEFT_CLI_OK;
+}
+
+static int compare(struct weft_cli_job *job, const struct verdict *mine, struct verdict *verdicts) {
+  struct weft_error error;
+  if (weft_cli_job_exchange(job->transport, mine, verdicts, sizeof *mine, &error) < 0) {
+    weft_cli_job_release(job, true);
+    if (weft_cli_job_speaks(job)) {
+      return weft_cli_fail(&job->cli, NULL, &error);
+    }
+    return WEFT_CLI_PEER;
+  }
+  weft_cli_job_release(job, job->transport->rank == 0 || mine->words != verdicts[0].words);
+  const int status = check_builds(job, verdicts);
+  return status != WEFT_CLI_OK ? status : first_bad(verdicts, job->transport->rank_count);
+}
+
+int weft_cli_job_agree(struct weft_cli_job *job, int status) {
+  const struct verdict mine = {
+      .status = status, .words = weft_cli_job_held(job), .build = own_build(job)};
+  const size_t size = job->transport->rank_count * sizeof(struct verdict);
+  struct verdict *verdicts = take(job, size);
+  if (verdicts == NULL) {
+    weft_cli_job_release(job, true);
+    return weft_cli_fail_memory(&job->cli);
+  }
+  const int agreed = compare(job, &mine, verdicts);
+  give_back(job, verdicts, size);
+  return agreed;
+}
+
+/* ---- Beginning and end ---- */
+
+int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
+                       const struct weft_mpi_options *options) {
+  struct weft_error error;
+  *job =
+      (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = {-1, -1}, .input = -1};
+  if (weft_mpi_create(cli->allocator, options, &job->world, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  job->transport = weft_mpi_endpoint(job->world);
+  weft_mpi_facts(job->world, &job->facts);
+  if (job->transport->rank_count > 1) {
+    (void)snprintf(job->who, sizeof job->who, "rank %" PRIu32 ": ", job->transport->rank);
+    weft_cli_job_hold(job);
+  }
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_job_end(struct weft_cli_job *job, int status) {
+  struct weft_failure failure;
+  weft_cli_job_release(job, true);
+  if (job->input >= 0) {
+    (void)close(job->input);
+  }
+  if (job->world != NULL && job->transport->ops->failed(job->transport, &failure)) {
+    weft_mpi_abandon(job->world, status);
+  }
+  weft_mpi_destroy(job->world);
+  return status;
+}

@@ -1,0 +1,65 @@
+/* This process as one rank of a job: its MPI world, what is said by which rank, and how
+ * all of them come to one exit status.
+ *
+ * Every rank reads the same options and files, and finds the same mistakes. So messages
+ * are held back until the ranks have met, and said once:
+ *
+ *     status = weft_cli_job_begin(&job, cli, &options);
+ *     if (status == WEFT_CLI_OK) {
+ *       status = weft_cli_job_agree(&job, read_all_that(&job.cli));
+ *     }
+ *     if (status == WEFT_CLI_OK) { ... the work ... }
+ *     status = weft_cli_job_end(&job, status);
+ */
+#ifndef CLI_JOB_H
+#define CLI_JOB_H
+
+#include <weft/net.h>
+
+#include "cli/option_parser.h"
+
+struct weft_cli_job {
+  struct weft_cli cli; /* the command's, whose messages name the rank */
+  struct weft_mpi *world;
+  struct weft_transport *transport; /* this rank's end of it */
+  struct weft_mpi_facts facts;
+
+  /* Its own. */
+  char who[24];
+  int messages; /* where they go in the end */
+  int held[2];  /* a pipe for those that wait; or -1 */
+  int input;    /* of weft_cli_job_share_input(); or -1 */
+};
+
+/* Makes the world; waits for all processes. An exit status other than WEFT_CLI_OK has been
+ * said. To be ended in either case. */
+int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
+                       const struct weft_mpi_options *options);
+
+/* Standard input, which launchers give to rank 0 alone, for all ranks: job->cli.input is a
+ * copy of it from here on. All ranks call it. */
+int weft_cli_job_share_input(struct weft_cli_job *job);
+
+/* All ranks say how they fared. WEFT_CLI_OK when all are well, else the status of the
+ * first rank that is not. What was held back is said now: by rank 0, and by ranks that
+ * have something else to say. */
+int weft_cli_job_agree(struct weft_cli_job *job, int status);
+
+/* All ranks give `size` bytes (at most WEFT_EXCHANGE_MAX) and get those of all; waits. */
+enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
+                                       void *all, size_t size, struct weft_error *error);
+/* The same with any number of bytes. */
+enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
+                                     uint64_t bytes, void *all, struct weft_error *error);
+
+/* Whether this rank says what all ranks have agreed went wrong, and writes the dump: the
+ * first one but the one to blame, which may be dead. */
+bool weft_cli_job_speaks(const struct weft_cli_job *job);
+/* In a line, where this rank stood when it ended: for all that do not speak. */
+void weft_cli_job_say_stand(const struct weft_cli_job *job);
+
+/* Leaves the world and returns the status. When the world has failed, ends this process
+ * with it, and the whole job, and does not return. */
+int weft_cli_job_end(struct weft_cli_job *job, int status);
+
+#endif

@@ -1,0 +1,136 @@
+/* What a rank has to say: before the ranks have met, and when it is over. */
+#include "cli/job_words.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/ir.h>
+
+#include "cli/message.h"
+
+/* ---- Held messages ---- */
+
+/* As much as a pipe holds everywhere; more is cut off. */
+enum { HELD_MAX = 16384 };
+
+void weft_cli_job_hold(struct weft_cli_job *job) {
+  if (pipe(job->held) != 0) {
+    job->held[0] = job->held[1] = -1;
+    job->cli.who = job->who;
+    return;
+  }
+  for (int k = 0; k < 2; k++) {
+    (void)fcntl(job->held[k], F_SETFD, FD_CLOEXEC);
+    (void)fcntl(job->held[k], F_SETFL, O_NONBLOCK);
+  }
+  job->cli.messages = job->held[1];
+}
+
+static size_t read_held(const struct weft_cli_job *job, char *text, size_t room) {
+  size_t size = 0;
+  while (size < room) {
+    const ssize_t got = read(job->held[0], text + size, room - size);
+    if (got <= 0 && errno != EINTR) {
+      break;
+    }
+    size += got > 0 ? (size_t)got : 0;
+  }
+  return size;
+}
+
+uint64_t weft_cli_job_held(struct weft_cli_job *job) {
+  char text[HELD_MAX];
+  if (job->held[0] < 0) {
+    return 0;
+  }
+  const size_t size = read_held(job, text, sizeof text);
+  (void)!write(job->held[1], text, size); /* back, to be read again */
+  return size > 0 ? weft_checksum(text, size) : 0;
+}
+
+/* Every message begins with the command's name; the rank's comes after it. */
+static void say_in_own_name(const struct weft_cli_job *job, const char *text, size_t size) {
+  static const char name[] = "weft: ";
+  struct weft_text named = {.allocator = job->cli.allocator};
+  for (size_t at = 0; at < size;) {
+    const char *end = memchr(text + at, '\n', size - at);
+    const size_t line = end != NULL ? (size_t)(end - (text + at)) + 1 : size - at;
+    const bool begins = line >= sizeof name - 1 && memcmp(text + at, name, sizeof name - 1) == 0;
+    if (begins) {
+      weft_text_addf(&named, "%s%s", name, job->who);
+    }
+    weft_text_append(&named, text + at + (begins ? sizeof name - 1 : 0),
+                     line - (begins ? sizeof name - 1 : 0));
+    at += line;
+  }
+  (void)!write(job->messages, named.failed ? text : named.data, named.failed ? size : named.size);
+  weft_text_finish(&named);
+}
+
+void weft_cli_job_release(struct weft_cli_job *job, bool said) {
+  char text[HELD_MAX];
+  if (job->held[0] < 0) {
+    return;
+  }
+  const size_t size = said ? read_held(job, text, sizeof text) : 0;
+  (void)close(job->held[0]);
+  (void)close(job->held[1]);
+  job->held[0] = job->held[1] = -1;
+  job->cli.messages = job->messages;
+  job->cli.who = job->who;
+  if (size > 0) {
+    say_in_own_name(job, text, size);
+  }
+}
+
+/* ---- When it is over ---- */
+
+/* Beyond this many ranks only those that have to do with it say where they stood. */
+enum { ALL_SPEAK_MAX = 32 };
+
+static uint32_t culprit_of(const struct weft_cli_job *job) {
+  struct weft_failure failure;
+  return job->transport->ops->failed(job->transport, &failure) ? failure.rank : UINT32_MAX;
+}
+
+bool weft_cli_job_speaks(const struct weft_cli_job *job) {
+  const uint32_t first = culprit_of(job) == 0 && job->transport->rank_count > 1 ? 1 : 0;
+  return job->transport->rank == first;
+}
+
+static const char *phase_words(uint32_t phase) {
+  static const char *const words[WEFT_PHASE_COUNT] = {
+      [WEFT_PHASE_AWAY] = "between two steps",
+      [WEFT_PHASE_GREETING] = "in the handshake",
+      [WEFT_PHASE_COMPUTE] = "computing",
+      [WEFT_PHASE_RECEIVE] = "waiting for a message",
+      [WEFT_PHASE_SEND] = "sending",
+      [WEFT_PHASE_DONE] = "done with its row",
+      [WEFT_PHASE_FAILED] = "ended"};
+  return phase < WEFT_PHASE_COUNT ? words[phase] : "ended";
+}
+
+void weft_cli_job_say_stand(const struct weft_cli_job *job) {
+  const struct weft_transport *transport = job->transport;
+  const struct weft_rank_board *board = transport->ops->board(job->transport, transport->rank);
+  const uint32_t culprit = culprit_of(job);
+  const bool is_near = culprit == transport->rank || culprit == board->peer;
+  struct weft_action action;
+  char cell[64] = "", place[96] = "", whom[48] = "";
+  if (transport->rank_count > ALL_SPEAK_MAX && !is_near) {
+    return;
+  }
+  memcpy(&action, &board->action, sizeof action);
+  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT && action.parts == 0) {
+    (void)snprintf(place, sizeof place, " at %s", weft_action_format(&action, cell, sizeof cell));
+  }
+  if (board->peer < transport->rank_count) {
+    (void)snprintf(whom, sizeof whom, ", for rank %" PRIu32, board->peer);
+  }
+  weft_cli_say(&job->cli, NULL, "%s%s in step %" PRIu64 "%s; ends with the others",
+               phase_words(board->phase), place, board->step + 1, whom);
+}

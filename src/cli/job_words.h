@@ -1,0 +1,16 @@
+/* Messages of a rank, held back until it is known who says them (cli/job.h). */
+#ifndef CLI_JOB_WORDS_H
+#define CLI_JOB_WORDS_H
+
+#include "cli/job.h"
+
+/* From here on messages wait. They do not name the rank, so that ranks can find out
+ * whether they say the same. */
+void weft_cli_job_hold(struct weft_cli_job *job);
+/* Checksum of what waits; 0: nothing does. */
+uint64_t weft_cli_job_held(struct weft_cli_job *job);
+/* What waits is said, in this rank's name, or dropped; later messages do not wait.
+ * Nothing happens when messages are not held. */
+void weft_cli_job_release(struct weft_cli_job *job, bool said);
+
+#endif
