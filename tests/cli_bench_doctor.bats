@@ -4,12 +4,11 @@
 load cli_setup
 
 @test "doctor checks every schedule and says what there is" {
-  weft doctor
+  weft doctor --quick
   succeeds
   [ "${lines[-1]}" = "All works." ]
-  grep -q 'MPI  *not used by this release' <<<"$output"
   [ "$(grep -c ' ok, ' <<<"$output")" -eq "$("$WEFT" gen --list --json | jq '.schedules | length')" ]
-  "$WEFT" doctor --json >d.json
+  "$WEFT" doctor --quick --json >d.json
   jq -e '.ok and (.checks | all(.ok)) and .limits.actions == 268435456 and .processors > 0' d.json >/dev/null
 }
 

@@ -160,7 +160,7 @@ load cli_setup
 }
 
 @test "a full, closed or broken standard output is status 74" {
-  for verb in 'gen VShaped' help --version 'gen --list' doctor; do
+  for verb in 'gen VShaped' help --version 'gen --list' 'doctor --quick'; do
     run -74 bash -c "\"\$WEFT\" $verb >/dev/full"
     [[ $output == *"No space left"* ]]
   done

@@ -174,8 +174,8 @@ ends() {
 
 @test "run: what cannot be run, and wrong options" {
   "$WEFT" gen 1F1B -p 2 -m 2 >t.csv
-  weft run t.csv --transport mpi
-  fails 69 "mpi is not in this release" "--transport threads"
+  weft run t.csv --progress thread
+  fails 2 "--progress would change nothing" "--transport mpi"
   weft run t.csv --transport thread
   fails 2 "expected one of loopback|threads|mpi" "did you mean 'threads'"
   weft run t.csv --stage sleeep

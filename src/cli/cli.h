@@ -39,6 +39,9 @@ enum weft_cli_exit {
  * by SIGPIPE, and no file ever opened as descriptor 0, 1 or 2. */
 void weft_cli_process_init(struct weft_cli *cli, char **argv);
 
+/* Where this command's file is; NULL where that cannot be told. */
+const char *weft_cli_process_file(char *buffer, size_t size);
+
 /* Begins the process again, from the first line of main(). Returns only when that cannot
  * be done. */
 void weft_cli_process_again(const struct weft_cli *cli);

@@ -2,7 +2,7 @@
  * this command twice under each of their launchers. */
 #include "cli/doctor_mpi.h"
 
-#include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -90,11 +90,11 @@ static void quote_trouble(const struct weft_cli_child *child, char *message, siz
   }
 }
 
-static void ping(const struct weft_cli *cli, struct weft_cli_mpi *mpi) {
+static void ping(const char *command, struct weft_cli_mpi *mpi) {
   const bool is_open = strcmp(mpi->name, "openmpi") == 0;
-  const char *const open_words[] = {mpi->launcher,     "--oversubscribe", "-n", "2",
-                                    cli->program_path, "doctor",          NULL};
-  const char *const other_words[] = {mpi->launcher, "-n", "2", cli->program_path, "doctor", NULL};
+  const char *const open_words[] = {mpi->launcher, "--oversubscribe", "-n", "2",
+                                    command,       "doctor",          NULL};
+  const char *const other_words[] = {mpi->launcher, "-n", "2", command, "doctor", NULL};
   struct weft_cli_child child = {
       .words = is_open ? open_words : other_words, .sets = environment, .limit_ms = PING_LIMIT_MS};
   weft_cli_child_run(&child);
@@ -111,16 +111,18 @@ static void ping(const struct weft_cli *cli, struct weft_cli_mpi *mpi) {
 
 void weft_cli_mpi_look(const struct weft_cli *cli, bool quick,
                        struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT]) {
+  char buffer[PATH_MAX];
+  const char *command = cli->words != NULL ? weft_cli_process_file(buffer, sizeof buffer) : NULL;
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
     struct weft_cli_mpi *mpi = &found[k];
     *mpi = (struct weft_cli_mpi){.name = kinds[k].name};
     mpi->package = kinds[k].package;
-    if (cli->words == NULL || quick) {
+    if (command == NULL || quick) {
       continue;
     }
     mpi->launcher = find_launcher(&kinds[k]);
     if (mpi->launcher != NULL) {
-      ping(cli, mpi);
+      ping(command, mpi);
       weft_cli_mca_describe(mpi);
     }
   }

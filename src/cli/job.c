@@ -139,16 +139,29 @@ static int first_bad(const struct verdict *verdicts, uint32_t count) {
   return WEFT_CLI_OK;
 }
 
+static enum weft_cli_job_saying who_speaks(const struct weft_cli_job *job,
+                                           const struct verdict *verdicts) {
+  const uint32_t p = job->transport->rank_count, rank = job->transport->rank;
+  uint32_t same = 0;
+  for (uint32_t r = 0; r < p; r++) {
+    same += verdicts[r].words == verdicts[0].words ? 1 : 0;
+  }
+  if (rank == 0) {
+    return same == p ? WEFT_CLI_JOB_SAY_FOR_ALL : WEFT_CLI_JOB_SAY;
+  }
+  return verdicts[rank].words == verdicts[0].words ? WEFT_CLI_JOB_DROP : WEFT_CLI_JOB_SAY;
+}
+
 static int compare(struct weft_cli_job *job, const struct verdict *mine, struct verdict *verdicts) {
   struct weft_error error;
   if (weft_cli_job_exchange(job->transport, mine, verdicts, sizeof *mine, &error) < 0) {
-    weft_cli_job_release(job, true);
+    weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
     if (weft_cli_job_speaks(job)) {
       return weft_cli_fail(&job->cli, NULL, &error);
     }
     return WEFT_CLI_PEER;
   }
-  weft_cli_job_release(job, job->transport->rank == 0 || mine->words != verdicts[0].words);
+  weft_cli_job_release(job, who_speaks(job, verdicts));
   const int status = check_builds(job, verdicts);
   return status != WEFT_CLI_OK ? status : first_bad(verdicts, job->transport->rank_count);
 }
@@ -159,7 +172,7 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
   const size_t size = job->transport->rank_count * sizeof(struct verdict);
   struct verdict *verdicts = take(job, size);
   if (verdicts == NULL) {
-    weft_cli_job_release(job, true);
+    weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
     return weft_cli_fail_memory(&job->cli);
   }
   const int agreed = compare(job, &mine, verdicts);
@@ -188,7 +201,7 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
 
 int weft_cli_job_end(struct weft_cli_job *job, int status) {
   struct weft_failure failure;
-  weft_cli_job_release(job, true);
+  weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
   if (job->input >= 0) {
     (void)close(job->input);
   }

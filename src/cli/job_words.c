@@ -71,19 +71,21 @@ static void say_in_own_name(const struct weft_cli_job *job, const char *text, si
   weft_text_finish(&named);
 }
 
-void weft_cli_job_release(struct weft_cli_job *job, bool said) {
+void weft_cli_job_release(struct weft_cli_job *job, enum weft_cli_job_saying saying) {
   char text[HELD_MAX];
   if (job->held[0] < 0) {
     return;
   }
-  const size_t size = said ? read_held(job, text, sizeof text) : 0;
+  const size_t size = saying != WEFT_CLI_JOB_DROP ? read_held(job, text, sizeof text) : 0;
   (void)close(job->held[0]);
   (void)close(job->held[1]);
   job->held[0] = job->held[1] = -1;
   job->cli.messages = job->messages;
   job->cli.who = job->who;
-  if (size > 0) {
+  if (size > 0 && saying == WEFT_CLI_JOB_SAY) {
     say_in_own_name(job, text, size);
+  } else if (size > 0) {
+    (void)!write(job->messages, text, size);
   }
 }
 
@@ -92,9 +94,13 @@ void weft_cli_job_release(struct weft_cli_job *job, bool said) {
 /* Beyond this many ranks only those that have to do with it say where they stood. */
 enum { ALL_SPEAK_MAX = 32 };
 
+/* Who a signal has reached first is to blame for nothing. */
 static uint32_t culprit_of(const struct weft_cli_job *job) {
   struct weft_failure failure;
-  return job->transport->ops->failed(job->transport, &failure) ? failure.rank : UINT32_MAX;
+  return job->transport->ops->failed(job->transport, &failure) &&
+                 failure.error.status != WEFT_ERR_CANCELLED
+             ? failure.rank
+             : UINT32_MAX;
 }
 
 bool weft_cli_job_speaks(const struct weft_cli_job *job) {

@@ -62,15 +62,23 @@ void weft_cli_process_init(struct weft_cli *cli, char **argv) {
   };
 }
 
+const char *weft_cli_process_file(char *buffer, size_t size) {
+  const ssize_t length = readlink(OWN_FILE, buffer, size);
+  if (length <= 0 || (size_t)length >= size) {
+    return NULL;
+  }
+  buffer[length] = '\0';
+  return buffer;
+}
+
 /* By its real name if there still is a file of that name: it is what 'ps' shows. */
 void weft_cli_process_again(const struct weft_cli *cli) {
-  char path[PATH_MAX];
+  char buffer[PATH_MAX];
   if (cli->words == NULL || strcmp(cli->program_path, OWN_FILE) != 0) {
     return;
   }
-  const ssize_t size = readlink(OWN_FILE, path, sizeof path - 1);
-  if (size > 0) {
-    path[size] = '\0';
+  const char *path = weft_cli_process_file(buffer, sizeof buffer);
+  if (path != NULL) {
     (void)execv(path, cli->words);
   }
   (void)execv(OWN_FILE, cli->words);
