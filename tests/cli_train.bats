@@ -378,14 +378,52 @@ parts() {
 }
 
 @test "what a later release brings ends with 69" {
-  for words in '--transport mpi' '--schedule auto' '--dp 2' '--shard full'; do
+  train --schedule auto
+  fails 69 "later release"
+  hints
+}
+
+@test "replicas: the same parameters however they are shared out, and on any transport" {
+  hash=
+  for words in '--shard none' '--shard grads' '--shard full --window 1' '-p 1 --shard full' \
+    '--pp 2 --shard full --transport loopback' '-p 2 --schedule ZBH1'; do
     # shellcheck disable=SC2086
-    train $words
-    fails 69 "later release"
-    hints
+    hashes --dp 2 -m 2 $words
   done
-  train --dp 1 --shard none
+  train --dp 2 -m 2
   succeeds
+  [[ $output == *"2 microbatches of 2 sequences, threads"*"replicas  2, all of it in each"* ]]
+  train --dp 2 -m 2 --json --shard grads
+  succeeds
+  [ "$(jq -s -r '.[-1] | "\(.ranks) \(.replicas) \(.shard)"' <<<"$output")" = "2 2 grads" ]
+}
+
+@test "replicas: what cannot be" {
+  train --dp 3
+  fails 2 "8 sequences cannot be divided among 3 replicas"
+  train --dp 2 -m 3
+  fails 2 "4 sequences of each replica cannot be cut into 3"
+  train --window 2
+  fails 2 "--window would change nothing" "--shard full"
+  train --pp 2 -p 3
+  fails 2 "--pp 2 and --ranks 3 contradict each other"
+  train --progress calls
+  fails 2 "--progress would change nothing"
+}
+
+@test "a checkpoint of two replicas goes on with one, and back" {
+  train --dp 2 -m 2 --shard full --checkpoint a --steps 3
+  succeeds
+  train --resume a -m 2 --steps 6 --json -p 1
+  succeeds
+  train --resume a --steps 6 --json --dp 4 -m 1 -p 3 --shard grads
+  succeeds
+  train --steps 3 --checkpoint b
+  succeeds
+  train --resume b --dp 2 -m 1 --shard full --steps 6
+  succeeds
+  train --resume b -m 1 --steps 6
+  fails 2 "--microbatches 1 is not what the checkpoint"
 }
 
 @test "operands are data too, and folders will do" {

@@ -182,6 +182,22 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
 
 /* ---- Beginning and end ---- */
 
+void weft_cli_job_give_up(struct weft_cli_job *job, const struct weft_error *error) {
+  struct weft_failure failure;
+  if (!job->transport->ops->failed(job->transport, &failure)) {
+    failure = (struct weft_failure){.rank = job->transport->rank, .error = *error};
+    job->transport->ops->fail(job->transport, &failure);
+  }
+}
+
+void weft_cli_job_leave(struct weft_cli_job *job, int status) {
+  struct weft_error error = {.status = WEFT_ERR_PEER};
+  (void)snprintf(error.message, sizeof error.message, "rank %" PRIu32 " has ended with status %d",
+                 job->transport->rank, status);
+  (void)snprintf(error.hint, sizeof error.hint, "it has said why");
+  weft_cli_job_give_up(job, &error);
+}
+
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
                        const struct weft_mpi_options *options) {
   struct weft_error error;

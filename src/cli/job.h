@@ -52,6 +52,14 @@ enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const v
 enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
                                      uint64_t bytes, void *all, struct weft_error *error);
 
+/* ---- When it fails ---- */
+
+/* Tells the other ranks that this one cannot go on, unless all know already that it is
+ * over: none may wait for it. */
+void weft_cli_job_give_up(struct weft_cli_job *job, const struct weft_error *error);
+/* The same when it has been said here already. */
+void weft_cli_job_leave(struct weft_cli_job *job, int status);
+
 /* Whether this rank says what all ranks have agreed went wrong, and writes the dump: the
  * first one but the one to blame, which may be dead. */
 bool weft_cli_job_speaks(const struct weft_cli_job *job);

@@ -151,10 +151,19 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
     [WEFT_CLI_OPTION_THREADS_PER_RANK] = {'\0', "threads-per-rank", WEFT_CLI_KIND_NUMBER, "N", NULL,
                                           1, 1024, 1024,
                                           "threads that a matrix product may use; default 1"},
+    [WEFT_CLI_OPTION_PP] = {'\0', "pp", WEFT_CLI_KIND_NUMBER, "P", NULL, 1, UINT32_MAX,
+                            WEFT_RANKS_MAX, "the same as --ranks"},
     [WEFT_CLI_OPTION_DP] = {'\0', "dp", WEFT_CLI_KIND_NUMBER, "D", NULL, 1, WEFT_RANKS_MAX,
-                            WEFT_RANKS_MAX, "copies of the pipeline; 1 in this release"},
+                            WEFT_RANKS_MAX,
+                            "replicas of the pipeline, which divide the batch; default 1; on mpi "
+                            "as many as there are processes for"},
     [WEFT_CLI_OPTION_SHARD] = {'\0', "shard", WEFT_CLI_KIND_CHOICE, "WHAT", "none|grads|full", 0, 0,
-                               0, "what copies share out; none in this release"},
+                               0,
+                               "what replicas share out: none (default), grads (gradients and "
+                               "moments), or full (weights too)"},
+    [WEFT_CLI_OPTION_SHARD_WINDOW] =
+        {'\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UINT32_MAX, UINT32_MAX,
+         "stages of a rank whose weights are whole at once with --shard full; default 3"},
     [WEFT_CLI_OPTION_CHECKPOINT] = {'\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
                                     "write checkpoints into this folder: at the end, when a "
                                     "signal comes, and in between"},
@@ -389,9 +398,12 @@ static const struct weft_cli_verb verbs[] = {
       TAKES(SCHEDULE),
       TAKES(SPLIT),
       TAKES(TRANSPORT),
+      TAKES(PROGRESS),
       TAKES(THREADS_PER_RANK),
+      TAKES(PP),
       TAKES(DP),
       TAKES(SHARD),
+      TAKES(SHARD_WINDOW),
       TAKES(CHECKPOINT),
       TAKES(EVERY),
       TAKES(KEEP),
@@ -411,12 +423,18 @@ static const struct weft_cli_verb verbs[] = {
      "train the reference GPT on a pipeline",
      "Trains a GPT on the bytes of text, its blocks cut into stages on as many ranks as -p says "
      "(default 2), each in a thread of its own. A step has -m microbatches (default 8). Weights "
-     "after a step are the same bit for bit for every number of ranks, schedule, split and "
-     "transport that adds up gradients in the same order; parameters_hash is of them. Loss is in "
-     "nats per byte. The bubble is the idle share of all ranks, measured, beside what the "
-     "simulator makes of the measured times.\n"
+     "after a step are the same bit for bit for every number of ranks, schedule, split, "
+     "transport and --shard that adds up gradients in the same order; parameters_hash is of them. "
+     "Loss is in nats per byte. The bubble is the idle share of all ranks, measured, beside what "
+     "the simulator makes of the measured times.\n"
+     "With --dp there are several such pipelines, each with its part of the batch and -m "
+     "microbatches, and their gradients are added up in the order of replicas.\n"
+     "On mpi each rank is a process: 'mpirun -n 4 weft train --dp 2' has two replicas of two "
+     "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and has "
+     "--log, --curve, --profile and -o; --data and --checkpoint must be there for all ranks.\n"
      "--resume goes on from a checkpoint as if there had been no end, on any ranks and schedule. "
-     "Model, data, batch, microbatches and seed are the checkpoint's; --steps may be raised.\n"
+     "Model, data, batch, microbatches (unless --dp is given) and seed are the checkpoint's; "
+     "--steps may be raised.\n"
      "SIGINT and SIGTERM let the step end, write a checkpoint if there is --checkpoint, and end "
      "the command; a second one ends it at once. A rank that waits longer than --stall-limit ends "
      "all (exit status 75), with what all ranks were doing in --dump.",

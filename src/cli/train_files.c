@@ -44,8 +44,9 @@ static void folder_of(const char *path, char folder[PATH_MAX]) {
   }
 }
 
-int weft_cli_train_check_files(const struct weft_cli *cli,
-                               const struct weft_cli_arguments *arguments) {
+int weft_cli_train_check_files(const struct weft_cli_training *training) {
+  const struct weft_cli *cli = training->cli;
+  const struct weft_cli_arguments *arguments = training->arguments;
   static const enum weft_cli_option_id files[] = {WEFT_CLI_OPTION_PROFILE, WEFT_CLI_OPTION_TIMELINE,
                                                   WEFT_CLI_OPTION_CURVE};
   const char *dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
@@ -56,7 +57,8 @@ int weft_cli_train_check_files(const struct weft_cli *cli,
       return fail_path(cli, WEFT_CLI_OPTION_CHECKPOINT, dir, errno);
     }
   }
-  for (size_t i = 0; i < sizeof files / sizeof files[0]; i++) {
+  for (size_t i = 0; i < sizeof files / sizeof files[0] && weft_cli_training_reports(training);
+       i++) {
     const char *path = arguments->texts[files[i]];
     if (path != NULL) {
       folder_of(path, folder);
@@ -72,9 +74,13 @@ int weft_cli_train_check_files(const struct weft_cli *cli,
 static void name_it(const struct weft_cli_training *training, char *name, size_t size) {
   const struct weft_gpt_trainer_options *options = &training->options;
   char quoted[64];
-  (void)snprintf(name, size, "GPT of %" PRIu32 " blocks, %s on %" PRIu32 " rank%s",
+  char times[24] = "";
+  if (options->replicas > 1) {
+    (void)snprintf(times, sizeof times, "%" PRIu32 " x ", options->replicas);
+  }
+  (void)snprintf(name, size, "GPT of %" PRIu32 " blocks, %s on %s%" PRIu32 " rank%s",
                  options->progress.config.layers,
-                 weft_cli_quote(quoted, sizeof quoted, options->schedule), options->ranks,
+                 weft_cli_quote(quoted, sizeof quoted, options->schedule), times, options->ranks,
                  options->ranks == 1 ? "" : "s");
 }
 

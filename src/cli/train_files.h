@@ -7,8 +7,7 @@
 /* Makes the folder of checkpoints, if it is not there, and looks whether the folders of
  * all other files are: before hours of training, not after. WEFT_CLI_OK, or another exit
  * status after having said what is wrong. */
-int weft_cli_train_check_files(const struct weft_cli *cli,
-                               const struct weft_cli_arguments *arguments);
+int weft_cli_train_check_files(const struct weft_cli_training *training);
 
 /* Writes what was asked for. WEFT_CLI_OK, or another exit status after having said why. */
 int weft_cli_train_write_files(const struct weft_cli_training *training,

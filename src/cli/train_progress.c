@@ -1,5 +1,5 @@
-/* What is said while training. Called by the thread of the rank with the last stage,
- * while the others wait or go on. */
+/* What is said while training. Called by the thread of rank 0, while the others wait or go
+ * on. */
 #include "cli/verbs.h"
 
 #ifdef WEFT_HAS_TRAINER
@@ -42,20 +42,27 @@ static int open_log(struct weft_cli_train_progress *progress, bool appends) {
   return WEFT_CLI_IO;
 }
 
+void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli *cli) {
+  memset(progress, 0, sizeof *progress);
+  progress->cli = cli;
+  progress->log = -1;
+  progress->text.allocator = cli->allocator;
+}
+
 int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
                                   const struct weft_cli_training *training) {
   const struct weft_cli *cli = training->cli;
   const uint64_t steps = training->options.progress.total_steps;
   const bool json = training->arguments->given[WEFT_CLI_OPTION_JSON_LINES];
-  memset(progress, 0, sizeof *progress);
-  progress->cli = cli;
+  if (!weft_cli_training_reports(training)) {
+    return WEFT_CLI_OK;
+  }
   progress->json = json;
   progress->live = !json && cli->messages_terminal && cli->colour;
   progress->is_virtual = training->options.transport == WEFT_GPT_LOOPBACK;
-  progress->log = -1;
   progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
   progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
-  progress->text.allocator = cli->allocator;
   progress->last = (struct weft_gpt_step_report){
       .loss = NAN, .validation_loss = NAN, .bubble = NAN, .predicted_bubble = NAN};
   return open_log(progress, training->resume != NULL);
@@ -247,6 +254,41 @@ bool weft_cli_train_progress_interrupted(void *context) {
   const struct weft_cli_train_progress *progress = context;
   return weft_cli_interrupt_signal() != 0 ||
          __atomic_load_n(&progress->failed, __ATOMIC_RELAXED) != WEFT_CLI_OK;
+}
+
+/* ---- Memory ---- */
+
+static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_job *job,
+                     uint64_t mine, uint64_t *all) {
+  struct weft_error error;
+  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) < 0) {
+    return weft_cli_job_speaks(job) ? weft_cli_fail(&job->cli, NULL, &error)
+                                    : weft_cli_exit_status(NULL, &error);
+  }
+  for (uint32_t r = 0; r < job->transport->rank_count; r++) {
+    progress->bytes += all[r];
+    progress->bytes_max = all[r] > progress->bytes_max ? all[r] : progress->bytes_max;
+  }
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training,
+                                  const struct weft_gpt_trainer *trainer) {
+  const struct weft_allocator *allocator = training->cli->allocator;
+  const uint64_t mine = weft_gpt_trainer_bytes(trainer);
+  if (training->job == NULL) {
+    progress->bytes = progress->bytes_max = mine;
+    return WEFT_CLI_OK;
+  }
+  const size_t size = training->job->transport->rank_count * sizeof(uint64_t);
+  uint64_t *all = allocator->reallocate(allocator->context, NULL, 0, size);
+  if (all == NULL) {
+    return weft_cli_fail_memory(training->cli);
+  }
+  const int status = weigh_all(progress, training->job, mine, all);
+  (void)allocator->reallocate(allocator->context, all, size, 0);
+  return status;
 }
 
 /* ---- Means ---- */

@@ -25,10 +25,15 @@ struct weft_cli_train_progress {
   double tokens;  /* likewise */
   double bubble;  /* sum over the timed ones that have one */
   uint64_t bubbles;
+  uint64_t bytes;                   /* of memory, of all ranks together */
+  uint64_t bytes_max;               /* of the rank, or the process with all ranks, that has most */
   struct weft_gpt_step_report last; /* with the last validation loss that there was */
   struct weft_cli_series training, validation;
 };
 
+/* Before anything that may fail. */
+void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli *cli);
 /* Opens --log and begins; WEFT_CLI_OK or another exit status after having said why.
  * Finish in either case. */
 int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
@@ -40,6 +45,12 @@ int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int
  * or what was to be said could not be. */
 void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report);
 bool weft_cli_train_progress_interrupted(void *context);
+
+/* After the last step: memory of all ranks. All processes call it. WEFT_CLI_OK or another
+ * exit status after having said why. */
+int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training,
+                                  const struct weft_gpt_trainer *trainer);
 
 /* Ends the renewed line, if there is one. */
 void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress);

@@ -14,7 +14,17 @@
 #include "cli/train_report.h"
 
 const char *weft_cli_train_transport(const struct weft_cli_training *training) {
-  return training->options.transport == WEFT_GPT_LOOPBACK ? "loopback" : "threads";
+  switch (training->options.transport) {
+    case WEFT_GPT_LOOPBACK: return "loopback";
+    case WEFT_GPT_MPI: return "mpi";
+    case WEFT_GPT_THREADS: break;
+  }
+  return "threads";
+}
+
+static const char *shard_name(const struct weft_cli_training *training) {
+  static const char *const names[] = {"none", "grads", "full"};
+  return names[training->options.shard];
 }
 
 static double to_mebibytes(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
@@ -76,7 +86,7 @@ void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_train
   const struct weft_gpt_trainer_options *options = &training->options;
   const struct weft_gpt_progress *progress = &options->progress;
   const struct weft_gpt_config *config = &progress->config;
-  const uint64_t rows = progress->batch / progress->microbatches;
+  const uint64_t rows = progress->batch / options->replicas / progress->microbatches;
   weft_text_addf(text,
                  "model     %" PRIu32 " block%s, %" PRIu32 " wide, %" PRIu32
                  " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
@@ -91,6 +101,11 @@ void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_train
                  weft_cli_plural(training->stage_count), options->schedule, progress->microbatches,
                  progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
                  weft_cli_train_transport(training));
+  if (options->replicas > 1) {
+    static const char *const shared[] = {"all of it in each", "gradients and moments shared out",
+                                         "weights, gradients and moments shared out"};
+    weft_text_addf(text, "replicas  %" PRIu32 ", %s\n", options->replicas, shared[options->shard]);
+  }
   add_split(text, training, trainer);
   if (training->resume != NULL) {
     weft_text_addf(text, "resumes   after step %" PRIu64 " of %" PRIu64 "\n", progress->step,
@@ -144,8 +159,12 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
     }
     weft_text_add(text, "\n");
   }
-  weft_text_addf(text, "memory           %.1f MiB: weights, gradients, moments, activations\n",
-                 to_mebibytes(weft_gpt_trainer_bytes(trainer)));
+  weft_text_addf(text, "memory           %.1f MiB: weights, gradients, moments, activations",
+                 to_mebibytes(progress->bytes));
+  if (training->job != NULL) {
+    weft_text_addf(text, "; at most %.1f MiB on a rank", to_mebibytes(progress->bytes_max));
+  }
+  weft_text_add(text, "\n");
   weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
   add_path(text, training, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
   add_path(text, training, WEFT_CLI_OPTION_LOG, "log");
@@ -185,9 +204,12 @@ void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_t
   weft_cli_json_real(&json, "seconds", progress->last.seconds_so_far);
   weft_cli_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
   weft_cli_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
-  weft_cli_json_number(&json, "memory_bytes", weft_gpt_trainer_bytes(trainer));
+  weft_cli_json_number(&json, "memory_bytes", progress->bytes);
+  weft_cli_json_number(&json, "memory_bytes_max", progress->bytes_max);
   weft_cli_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
   weft_cli_json_number(&json, "ranks", options->ranks);
+  weft_cli_json_number(&json, "replicas", options->replicas);
+  weft_cli_json_string(&json, "shard", shard_name(training));
   weft_cli_json_number(&json, "stages", training->stage_count);
   add_blocks(&json, trainer, options->progress.config.layers);
   weft_cli_json_string(&json, "schedule", options->schedule);

@@ -70,10 +70,13 @@ static int check_shape(const struct weft_cli_training *training,
                {WEFT_CLI_OPTION_HEADS, config->heads},
                {WEFT_CLI_OPTION_CONTEXT, config->context},
                {WEFT_CLI_OPTION_BATCH, progress->batch},
-               {WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches},
-               {WEFT_CLI_OPTION_TRAIN_SEED, progress->data_seed}};
+               {WEFT_CLI_OPTION_TRAIN_SEED, progress->data_seed},
+               {WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches}};
+  /* Who changes the number of replicas may have to cut each one's part otherwise. */
+  const size_t count =
+      sizeof pairs / sizeof pairs[0] - (training->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
   int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0] && status == WEFT_CLI_OK; i++) {
+  for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
     status = contradict(training, pairs[i].option, pairs[i].has);
   }
   if (status == WEFT_CLI_OK && training->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
@@ -154,6 +157,8 @@ int weft_cli_training_read_progress(struct weft_cli_training *training) {
       return status;
     }
   }
+  progress->microbatches = (uint32_t)weft_cli_number(
+      training->arguments, WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches);
   read_optimizer(training->arguments, is_new, progress);
   struct weft_error error;
   return weft_gpt_config_check(&progress->config, &error) < 0

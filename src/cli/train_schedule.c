@@ -16,7 +16,6 @@
 #include "cli/train_setup.h"
 
 #define SCHEDULE_DEFAULT "1F1B"
-enum { RANKS_DEFAULT = 2 };
 
 /* ---- A table or program ---- */
 
@@ -107,7 +106,7 @@ static int read_named(struct weft_cli_training *training, const struct weft_sche
   struct weft_program *program;
   struct weft_error error;
   options->schedule = info->name;
-  options->ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, RANKS_DEFAULT);
+  options->ranks = weft_cli_training_ranks(training);
   options->stages_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
   const struct weft_shape shape = {.ranks = options->ranks,

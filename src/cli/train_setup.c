@@ -8,38 +8,22 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/execution.h"
 #include "cli/message.h"
 #include "cli/run_picture.h"
 #include "cli/train_setup.h"
+#include "cli/transport_choice.h"
 
 enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20 };
 
 /* ---- What this release has not ---- */
 
-static int say_later(const struct weft_cli *cli, const char *hint, const char *what) {
-  weft_cli_say(cli, hint, "%s; this is %s", what, weft_version());
-  return WEFT_CLI_UNAVAILABLE;
-}
-
 static int refuse_later(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const char *schedule = arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
-  if (arguments->given[WEFT_CLI_OPTION_TRANSPORT] &&
-      arguments->choices[WEFT_CLI_OPTION_TRANSPORT] == WEFT_CLI_TRANSPORT_MPI) {
-    return say_later(cli, "--transport threads runs all ranks in this process",
-                     "the transport mpi comes with a later release");
-  }
   if (schedule != NULL && strcmp(schedule, "auto") == 0) {
-    return say_later(cli, "'weft compare' ranks the schedules that there are",
-                     "--schedule auto comes with the planner, in a later release");
-  }
-  if (weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1) != 1) {
-    return say_later(cli, "leave out --dp, or give 1",
-                     "more than one copy of the pipeline comes with a later release");
-  }
-  if (arguments->choices[WEFT_CLI_OPTION_SHARD] != 0) {
-    return say_later(cli, "leave out --shard, or give none",
-                     "sharing out gradients or weights comes with a later release");
+    weft_cli_say(cli, "'weft compare' ranks the schedules that there are",
+                 "--schedule auto comes with the planner, in a later release; this is %s",
+                 weft_version());
+    return WEFT_CLI_UNAVAILABLE;
   }
   return WEFT_CLI_OK;
 }
@@ -57,6 +41,11 @@ static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_argumen
                             "--%s would change nothing: there is no --checkpoint",
                             weft_cli_option_at(pairs[i].option)->name);
     }
+  }
+  if (arguments->given[WEFT_CLI_OPTION_SHARD_WINDOW] &&
+      arguments->choices[WEFT_CLI_OPTION_SHARD] != WEFT_GPT_SHARD_FULL) {
+    return weft_cli_usage(cli, "--shard full shares out weights",
+                          "--window would change nothing: weights are whole without --shard full");
   }
   if (arguments->given[WEFT_CLI_OPTION_PROMPT] && arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
     return weft_cli_usage(cli, "leave out one of them",
@@ -80,9 +69,7 @@ static int refuse_measuring(const struct weft_cli *cli,
                             const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id measured[] = {WEFT_CLI_OPTION_PROFILE,
                                                      WEFT_CLI_OPTION_TIMELINE};
-  const bool is_virtual =
-      arguments->given[WEFT_CLI_OPTION_TRANSPORT] &&
-      arguments->choices[WEFT_CLI_OPTION_TRANSPORT] == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const bool is_virtual = weft_cli_chosen_transport(arguments) == WEFT_CLI_TRANSPORT_LOOPBACK;
   for (size_t i = 0; i < sizeof measured / sizeof measured[0] && is_virtual; i++) {
     if (arguments->given[measured[i]]) {
       return weft_cli_usage(cli, "--transport threads has times",
@@ -139,16 +126,18 @@ static int read_data(struct weft_cli_training *training) {
 /* ---- The rest ---- */
 
 static void read_run(struct weft_cli_training *training) {
+  /* In the order of enum weft_cli_transport. */
+  static const enum weft_gpt_transport transports[] = {WEFT_GPT_LOOPBACK, WEFT_GPT_THREADS,
+                                                       WEFT_GPT_MPI};
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
   const uint64_t steps = options->progress.total_steps;
   options->allocator = training->cli->allocator;
   options->corpus = &training->corpus;
-  options->transport =
-      arguments->given[WEFT_CLI_OPTION_TRANSPORT] &&
-              arguments->choices[WEFT_CLI_OPTION_TRANSPORT] == WEFT_CLI_TRANSPORT_LOOPBACK
-          ? WEFT_GPT_LOOPBACK
-          : WEFT_GPT_THREADS;
+  options->transport = transports[weft_cli_chosen_transport(arguments)];
+  options->endpoint = training->job != NULL ? training->job->transport : NULL;
+  options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
+  options->unshard_window = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_SHARD_WINDOW, 0);
   options->loopback_seed = options->progress.data_seed;
   options->threads_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS_PER_RANK, 1);
@@ -162,11 +151,18 @@ static void read_run(struct weft_cli_training *training) {
   options->eval_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVAL_EVERY,
                                         steps > EVALS_DEFAULT ? steps / EVALS_DEFAULT : 1);
   options->eval_steps = EVAL_STEPS;
+  options->gather_events = arguments->given[WEFT_CLI_OPTION_TIMELINE];
+  options->gather_model =
+      !arguments->given[WEFT_CLI_OPTION_JSON_LINES] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE];
+}
+
+static int check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  return weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments));
 }
 
 static int check(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   int (*const checks[])(const struct weft_cli *, const struct weft_cli_arguments *) = {
-      refuse_later, refuse_idle, refuse_single, refuse_measuring, check_timeline};
+      refuse_later, refuse_idle, refuse_single, refuse_measuring, check_timeline, check_transport};
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < sizeof checks / sizeof checks[0] && status == WEFT_CLI_OK; i++) {
     status = checks[i](cli, arguments);
@@ -175,11 +171,12 @@ static int check(const struct weft_cli *cli, const struct weft_cli_arguments *ar
 }
 
 int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                           struct weft_cli_training *training) {
+                           struct weft_cli_job *job, struct weft_cli_training *training) {
   int (*const steps[])(struct weft_cli_training *) = {
-      weft_cli_training_open, weft_cli_training_read_progress, weft_cli_training_read_schedule,
-      weft_cli_training_read_split, read_data};
-  *training = (struct weft_cli_training){.cli = cli, .arguments = arguments};
+      weft_cli_training_open,          weft_cli_training_read_progress,
+      weft_cli_training_read_schedule, weft_cli_training_read_world,
+      weft_cli_training_read_split,    read_data};
+  *training = (struct weft_cli_training){.cli = cli, .arguments = arguments, .job = job};
   int status = check(cli, arguments);
   for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == WEFT_CLI_OK; i++) {
     status = steps[i](training);

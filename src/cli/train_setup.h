@@ -3,7 +3,7 @@
 #ifndef CLI_TRAIN_SETUP_H
 #define CLI_TRAIN_SETUP_H
 
-#include "cli/option_parser.h"
+#include "cli/job.h"
 #include "gpt/trainer.h"
 
 /* What decided which parts are on which stage. */
@@ -12,6 +12,7 @@ enum weft_cli_split { WEFT_CLI_SPLIT_WORK, WEFT_CLI_SPLIT_GIVEN, WEFT_CLI_SPLIT_
 struct weft_cli_training {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
+  struct weft_cli_job *job;                /* on mpi; or NULL */
   struct weft_gpt_trainer_options options; /* all but the callbacks */
   struct weft_gpt_corpus corpus;
   struct weft_gpt_checkpoint *resume; /* or NULL */
@@ -21,11 +22,14 @@ struct weft_cli_training {
   uint32_t stage_count;
 };
 
-/* Fills it from scratch. Returns WEFT_CLI_OK, or another exit status after having said
+/* Fills it from scratch; `job` on mpi, else NULL. Returns WEFT_CLI_OK, or another exit status after having said
  * what is wrong. Finish in either case. */
 int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                           struct weft_cli_training *training);
+                           struct weft_cli_job *job, struct weft_cli_training *training);
 void weft_cli_training_finish(struct weft_cli_training *training);
+
+/* Whether this process says what is said: it has rank 0. */
+bool weft_cli_training_reports(const struct weft_cli_training *training);
 
 /* ---- Between train_*.c ---- */
 
@@ -39,5 +43,8 @@ int weft_cli_training_check_data(struct weft_cli_training *training);
  * (train_split.c), which needs both. */
 int weft_cli_training_read_schedule(struct weft_cli_training *training);
 int weft_cli_training_read_split(struct weft_cli_training *training);
+/* How many replicas, and ranks of a pipeline when nothing else says it (train_world.c). */
+uint32_t weft_cli_training_ranks(const struct weft_cli_training *training);
+int weft_cli_training_read_world(struct weft_cli_training *training);
 
 #endif

@@ -250,6 +250,9 @@ static int ended_by(const struct weft_error *error) {
 static int fail_run(const struct subject *subject, const struct weft_cli_execution *execution,
                     const struct weft_error *error) {
   const int number = ended_by(error);
+  if (subject->job != NULL) {
+    weft_cli_job_give_up(subject->job, error);
+  }
   const bool speaks = subject->job == NULL || weft_cli_job_speaks(subject->job);
   if (number != 0) {
     return speaks ? say_interrupted(execution, number) : 128 + number;

@@ -7,12 +7,14 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/guard.h"
 #include "cli/interrupt.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/sample_text.h"
 #include "cli/train_files.h"
 #include "cli/train_report.h"
+#include "cli/transport_choice.h"
 
 enum { SAMPLE_BYTES = 400 };
 #define SAMPLE_TEMPERATURE 0.8
@@ -29,7 +31,8 @@ static int write_text(const struct weft_cli *cli, struct weft_text *text) {
 static int say_plan(const struct weft_cli_training *training,
                     const struct weft_gpt_trainer *trainer) {
   struct weft_text text = {.allocator = training->cli->allocator};
-  if (training->arguments->given[WEFT_CLI_OPTION_JSON_LINES]) {
+  if (training->arguments->given[WEFT_CLI_OPTION_JSON_LINES] ||
+      !weft_cli_training_reports(training)) {
     return WEFT_CLI_OK;
   }
   weft_cli_train_add_plan(&text, training, trainer);
@@ -80,23 +83,12 @@ static int draw_sample(const struct weft_cli_training *training,
 
 static int say_sample(const struct weft_cli_training *training,
                       const struct weft_gpt_trainer *trainer) {
-  const struct weft_allocator *allocator = training->cli->allocator;
-  const uint32_t count = weft_gpt_part_count(&training->options.progress.config);
-  const size_t size = count * sizeof(struct weft_gpt_part_state);
-  if (training->arguments->given[WEFT_CLI_OPTION_JSON_LINES] ||
-      training->arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
+  const struct weft_gpt_part_state *parts = weft_gpt_trainer_model(trainer);
+  if (parts == NULL) { /* nobody has asked for it */
     return WEFT_CLI_OK;
   }
-  struct weft_gpt_part_state *parts = allocator->reallocate(allocator->context, NULL, 0, size);
-  if (parts == NULL) {
-    return weft_cli_fail_memory(training->cli);
-  }
-  for (uint32_t part = 0; part < count; part++) {
-    parts[part] = *weft_gpt_trainer_part(trainer, part);
-  }
-  struct weft_text text = {.allocator = allocator};
-  int status = draw_sample(training, parts, &text);
-  (void)allocator->reallocate(allocator->context, parts, size, 0);
+  struct weft_text text = {.allocator = training->cli->allocator};
+  const int status = draw_sample(training, parts, &text);
   if (status == WEFT_CLI_OK) {
     return write_text(training->cli, &text);
   }
@@ -145,8 +137,16 @@ static void write_dump(const struct weft_cli_training *training,
   weft_text_finish(&text);
 }
 
+/* On mpi all ranks come here, and one says what all agree on. */
 static int fail_training(const struct weft_cli_training *training,
                          const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
+  if (training->job != NULL) {
+    weft_cli_job_give_up(training->job, error);
+  }
+  if (training->job != NULL && !weft_cli_job_speaks(training->job)) {
+    weft_cli_job_say_stand(training->job);
+    return weft_cli_exit_status(NULL, error);
+  }
   const int status = weft_cli_fail(training->cli, NULL, error);
   if (status == WEFT_CLI_PEER) {
     write_dump(training, trainer);
@@ -156,23 +156,39 @@ static int fail_training(const struct weft_cli_training *training,
 
 /* ---- The whole ---- */
 
-static int conclude(const struct weft_cli_training *training,
-                    struct weft_cli_train_progress *progress,
+/* A signal that has ended the training before its last step; 0: none. It may have reached
+ * another process than this one. */
+static int ended_by(const struct weft_cli_training *training,
                     const struct weft_gpt_trainer *trainer) {
   const int number = weft_cli_interrupt_signal();
   const bool is_over =
       weft_gpt_trainer_steps_done(trainer) >= training->options.progress.total_steps;
-  const bool stopped = number != 0 && !is_over;
+  return is_over ? 0 : (number != 0 ? number : SIGTERM);
+}
+
+static int conclude(const struct weft_cli_training *training,
+                    struct weft_cli_train_progress *progress,
+                    const struct weft_gpt_trainer *trainer) {
+  const int number = ended_by(training, trainer);
+  if (!weft_cli_training_reports(training)) {
+    return number != 0 && weft_cli_interrupt_signal() != 0 ? 128 + number : WEFT_CLI_OK;
+  }
   int status = weft_cli_train_write_files(training, progress, trainer);
   if (status == WEFT_CLI_OK) {
     status =
-        say_outcome(training, progress, trainer, stopped ? weft_cli_signal_name(number) : NULL);
+        say_outcome(training, progress, trainer, number != 0 ? weft_cli_signal_name(number) : NULL);
   }
-  if (stopped) {
+  if (number != 0) {
     const int ended = say_stopped(training, trainer, number);
     return status == WEFT_CLI_OK ? ended : status;
   }
   return status == WEFT_CLI_OK ? say_sample(training, trainer) : status;
+}
+
+static void leave(const struct weft_cli_training *training, int status) {
+  if (training->job != NULL) {
+    weft_cli_job_leave(training->job, status);
+  }
 }
 
 static int run(const struct weft_cli_training *training, struct weft_cli_train_progress *progress,
@@ -180,6 +196,7 @@ static int run(const struct weft_cli_training *training, struct weft_cli_train_p
   struct weft_error error;
   int status = say_plan(training, trainer);
   if (status != WEFT_CLI_OK) {
+    leave(training, status);
     return status;
   }
   const enum weft_status result = weft_gpt_trainer_run(trainer, &error);
@@ -187,48 +204,112 @@ static int run(const struct weft_cli_training *training, struct weft_cli_train_p
   if (result < 0) {
     return fail_training(training, trainer, &error);
   }
-  return progress->failed != WEFT_CLI_OK ? progress->failed : conclude(training, progress, trainer);
-}
-
-static int train(struct weft_cli_training *training, struct weft_cli_train_progress *progress) {
-  struct weft_gpt_trainer *trainer;
-  struct weft_error error;
-  int status = weft_cli_train_check_files(training->cli, training->arguments);
+  status = weft_cli_train_progress_weigh(progress, training, trainer);
   if (status != WEFT_CLI_OK) {
+    leave(training, status);
     return status;
   }
-  status = weft_cli_train_progress_begin(progress, training);
+  status = progress->failed;
+  return status == WEFT_CLI_OK ? conclude(training, progress, trainer) : status;
+}
+
+/* All that can go wrong before the ranks begin. */
+static int prepare(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+                   struct weft_gpt_trainer **trainer) {
+  struct weft_error error;
+  int status = weft_cli_train_check_files(training);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_train_progress_begin(progress, training);
+  }
   training->options.on_step = weft_cli_train_progress_step;
   training->options.interrupted = weft_cli_train_progress_interrupted;
   training->options.context = progress;
-  if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&training->options, &trainer, &error) < 0) {
+  if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&training->options, trainer, &error) < 0) {
     status = weft_cli_fail(training->cli, NULL, &error);
-  } else if (status == WEFT_CLI_OK) {
+  }
+  return status;
+}
+
+static int train(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+                 int status) {
+  struct weft_gpt_trainer *trainer = NULL;
+  if (status == WEFT_CLI_OK) {
+    status = prepare(training, progress, &trainer);
+  }
+  if (training->job != NULL) {
+    status = weft_cli_job_agree(training->job, status);
+  }
+  if (status == WEFT_CLI_OK) {
     status = run(training, progress, trainer);
+  }
+  if (trainer != NULL) {
     weft_gpt_trainer_destroy(trainer);
   }
   return weft_cli_train_progress_finish(progress, status);
 }
 
-int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+/* As one of several processes, or as all ranks. */
+static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                    struct weft_cli_job *job) {
   const struct weft_allocator *allocator = cli->allocator;
   struct weft_cli_training training;
-  struct weft_cli_interrupt interrupt;
   const size_t size = sizeof(struct weft_cli_train_progress);
   struct weft_cli_train_progress *progress =
       allocator->reallocate(allocator->context, NULL, 0, size);
   if (progress == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  weft_cli_choose_kernels(cli);
-  weft_cli_interrupt_begin(&interrupt);
-  int status = weft_cli_training_read(cli, arguments, &training);
-  if (status == WEFT_CLI_OK) {
-    status = train(&training, progress);
-  }
-  weft_cli_interrupt_end(&interrupt);
+  weft_cli_train_progress_init(progress, cli);
+  const int read = weft_cli_training_read(cli, arguments, job, &training);
+  const int status = train(&training, progress, read);
   weft_cli_training_finish(&training);
   (void)allocator->reallocate(allocator->context, progress, size, 0);
+  return status;
+}
+
+static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(arguments)};
+  struct weft_cli_job job;
+  int status = weft_cli_job_begin(&job, cli, &options);
+  if (status == WEFT_CLI_OK) {
+    status = train_as(&job.cli, arguments, &job);
+  }
+  return weft_cli_job_end(&job, status);
+}
+
+/* --pp is another name of --ranks. */
+static int merge_names(const struct weft_cli *cli, struct weft_cli_arguments *arguments) {
+  const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
+  if (!arguments->given[pp]) {
+    return WEFT_CLI_OK;
+  }
+  if (arguments->given[ranks] && arguments->numbers[ranks] != arguments->numbers[pp]) {
+    return weft_cli_usage(cli, "they are two names of one option: give one of them",
+                          "--pp %s and --ranks %s contradict each other", arguments->texts[pp],
+                          arguments->texts[ranks]);
+  }
+  arguments->given[ranks] = true;
+  arguments->numbers[ranks] = arguments->numbers[pp];
+  arguments->texts[ranks] = arguments->texts[pp];
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *given) {
+  struct weft_cli_arguments arguments = *given;
+  struct weft_cli_interrupt interrupt;
+  int status = merge_names(cli, &arguments);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const bool is_rank = weft_cli_chosen_transport(&arguments) == WEFT_CLI_TRANSPORT_MPI;
+  status = is_rank ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
+  if (status != WEFT_CLI_GO_ON) {
+    return status;
+  }
+  weft_cli_choose_kernels(cli);
+  weft_cli_interrupt_begin(&interrupt);
+  status = is_rank ? train_as_rank(cli, &arguments) : train_as(cli, &arguments, NULL);
+  weft_cli_interrupt_end(&interrupt);
   return status;
 }
 
