@@ -24,6 +24,10 @@ not_run=(
   'python3 bench/dry_run_against_pytorch.py'
   'build/weft bench run'
   'python3 bench/run_against_pytorch.py'
+  'mpirun -n 4 weft run zbv.csv'
+  'mpirun -n 4 weft train --dp 2 --shard full --data notes.txt --checkpoint model'
+  'srun -n 64 --mpi=pmix weft train --dp 8 --data notes.txt --checkpoint model'
+  'mpirun -n 4 weft doctor'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
 )
