@@ -16,6 +16,8 @@
 #include "mpi/mpi_world.h"
 
 enum {
+  LOOKS_PER_CLOCK = 8, /* reading it costs as much as a look */
+  LOOKS_AT_ONCE = 16,  /* when a wait begins */
   SPIN_NS = 100 * WEFT_MPI_NS_PER_US,
   YIELD_NS = 1000 * WEFT_MPI_NS_PER_US, /* where every rank has a core */
   YIELDS = 16,                          /* where not */
@@ -93,14 +95,9 @@ static void look_at_messages(struct weft_mpi_world *world) {
   }
 }
 
-void weft_mpi_advance(struct weft_mpi_world *world) {
+/* What is to be looked at now and then only. */
+static void look_around(struct weft_mpi_world *world) {
   const int64_t now = weft_mpi_monotonic();
-  if (world->active_count > 0) {
-    look_at_messages(world);
-  }
-  if (world->groups != NULL) {
-    weft_mpi_groups_advance(world);
-  }
   if (now >= world->next_control) {
     world->next_control = now + WEFT_MPI_CONTROL_US * WEFT_MPI_NS_PER_US;
     weft_mpi_control_look(world);
@@ -108,6 +105,18 @@ void weft_mpi_advance(struct weft_mpi_world *world) {
   if (now >= world->next_peers) {
     world->next_peers = now + WEFT_MPI_PEERS_MS * WEFT_MPI_NS_PER_MS;
     weft_mpi_peers_look(world);
+  }
+}
+
+void weft_mpi_advance(struct weft_mpi_world *world) {
+  if (world->active_count > 0) {
+    look_at_messages(world);
+  }
+  if (world->groups != NULL) {
+    weft_mpi_groups_advance(world);
+  }
+  if (world->looks++ % LOOKS_PER_CLOCK == 0) {
+    look_around(world);
   }
 }
 
@@ -161,9 +170,14 @@ static bool look(struct weft_mpi_world *world) {
 enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  (void)error; /* a failure is told by progress() */
+  for (int k = 0; k < (world->spins ? LOOKS_AT_ONCE : 1); k++) {
+    if (look(world)) {
+      return WEFT_OK;
+    }
+  }
   const int64_t began = weft_mpi_time(world);
   struct patience patience = {.began = began, .sleep = SLEEP_NS_MIN};
-  (void)error; /* a failure is told by progress() */
   __atomic_store_n(&world->rank_waits, 1, __ATOMIC_RELAXED);
   for (int64_t now = began; !look(world) && now < until; now = weft_mpi_time(world)) {
     pause_a_bit(world, &patience, now, until);

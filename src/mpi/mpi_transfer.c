@@ -133,7 +133,7 @@ void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, i
   if (++end->part < end->part_count) {
     return;
   }
-  message->end = weft_mpi_time(world);
+  message->end = world->instant != 0 ? world->instant : weft_mpi_time(world);
   if (message->begin > message->end) { /* clocks of two hosts */
     message->begin = message->end;
   }
@@ -267,7 +267,9 @@ static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "starting a send");
   } else if (!end->listed) {
-    weft_mpi_end_advance(world, end); /* small ones are done now, as a rule */
+    world->instant = message->begin; /* small ones are done now, as a rule */
+    weft_mpi_end_advance(world, end);
+    world->instant = 0;
   }
 }
 

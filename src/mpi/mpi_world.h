@@ -27,10 +27,10 @@
 #include "net/mpi_driver.h"
 
 enum {
-  WEFT_MPI_INLINE = 8192,    /* larger payloads travel on their own; measured, docs/mpi.md */
-  WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
-  WEFT_MPI_HOST_SIZE = 64,   /* a host's name, cut */
-  WEFT_MPI_SETTLE_MS = 100,  /* failures that are said within this time are one */
+  WEFT_MPI_INLINE = 3072,   /* with its envelope below the eager limits; larger ones travel alone */
+  WEFT_MPI_PIECE = 1 << 30, /* bytes; MPI counts in int */
+  WEFT_MPI_HOST_SIZE = 64,  /* a host's name, cut */
+  WEFT_MPI_SETTLE_MS = 100, /* failures that are said within this time are one */
   WEFT_MPI_CONTROL_US = 200, /* between two looks for control messages */
   WEFT_MPI_PEERS_MS = 5,     /* between two looks whether peers are alive */
   WEFT_MPI_NS_PER_US = 1000,
@@ -150,6 +150,8 @@ struct weft_mpi_world {
   uint64_t events; /* things that happened for this rank */
   uint64_t seen;   /* of these, at the last progress() */
   uint32_t tests;  /* in vain, since then */
+  uint32_t looks;  /* at the network */
+  int64_t instant; /* the time, while a send is being started; else 0 */
 
   bool exchanging;
   bool exchanged;
