@@ -8,11 +8,8 @@
 void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
                            enum weft_mpi_control_kind kind, const void *data, size_t size,
                            MPI_Request *request) {
-  int flag = 1;
-  (void)MPI_Test(request, &flag, MPI_STATUS_IGNORE);
-  if (flag) { /* else the one before is still under way, and says the same */
-    (void)MPI_Isend(data, (int)size, MPI_BYTE, (int)rank, (int)kind, world->control, request);
-  }
+  (void)weft_mpi_await(request); /* the one before: it has come, or was small enough to be gone */
+  (void)MPI_Isend(data, (int)size, MPI_BYTE, (int)rank, (int)kind, world->control, request);
 }
 
 /* Our board, as it stands; read while it is being written, as everybody does. */
@@ -27,7 +24,7 @@ static void take_board(struct weft_mpi_world *world, uint32_t rank,
   struct weft_mpi_peer *peer = &world->peers[rank];
   if (!peer->mapped) {
     peer->page->board = *board;
-    peer->answered = true;
+    peer->asked = false;
   }
 }
 
@@ -71,24 +68,20 @@ void weft_mpi_control_look(struct weft_mpi_world *world) {
 
 /* ---- boards ---- */
 
-/* Returns how many have been asked. */
-static uint32_t ask(struct weft_mpi_world *world) {
-  uint32_t asked = 0;
+/* One question at a time: who has not answered the last one is not asked again. */
+static void ask(struct weft_mpi_world *world) {
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     struct weft_mpi_peer *peer = &world->peers[r];
-    if (!peer->mapped && !peer->gone) {
-      peer->answered = false;
+    if (r != world->transport.rank && !peer->mapped && !peer->asked) {
+      peer->asked = true;
       weft_mpi_control_send(world, r, WEFT_MPI_QUESTION, NULL, 0, &peer->question_request);
-      asked++;
     }
   }
-  return asked;
 }
 
-static bool all_answered(const struct weft_mpi_world *world) {
+bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world) {
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
-    const struct weft_mpi_peer *peer = &world->peers[r];
-    if (!peer->mapped && !peer->gone && !peer->answered) {
+    if (world->peers[r].asked) {
       return false;
     }
   }
@@ -102,7 +95,7 @@ static void mark_silent(struct weft_mpi_world *world) {
     if (!peer->mapped && !peer->gone) {
       uint64_t *flags = &peer->page->board.flags;
       const uint64_t stopped = __atomic_load_n(flags, __ATOMIC_RELAXED) & WEFT_BOARD_STOPPED;
-      __atomic_store_n(flags, stopped | (peer->answered ? 0 : WEFT_BOARD_SILENT), __ATOMIC_RELAXED);
+      __atomic_store_n(flags, stopped | (peer->asked ? WEFT_BOARD_SILENT : 0), __ATOMIC_RELAXED);
     }
   }
 }
@@ -111,15 +104,13 @@ void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   pthread_mutex_lock(&world->lock);
   weft_mpi_peers_mark_stopped(world);
-  if (ask(world) > 0) {
+  ask(world);
+  while (!weft_mpi_control_is_quiet(world) && weft_mpi_time(world) < until) {
     weft_mpi_control_look(world);
-    while (!all_answered(world) && weft_mpi_time(world) < until) {
-      pthread_mutex_unlock(&world->lock);
-      weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
-      pthread_mutex_lock(&world->lock);
-      weft_mpi_control_look(world);
-    }
-    mark_silent(world);
+    pthread_mutex_unlock(&world->lock);
+    weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
+    pthread_mutex_lock(&world->lock);
   }
+  mark_silent(world);
   pthread_mutex_unlock(&world->lock);
 }

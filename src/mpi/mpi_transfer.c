@@ -387,6 +387,7 @@ void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *mess
     struct weft_mpi_end *end = &world->ends[message->state[0] - 1];
     unlist(world, end);
     end->closed = true;
+    world->cancelled = 1;
     take_back(world, end, message->state[1]);
     end->messages[message->state[1] & end->mask] = NULL;
     message->state[0] = 0;

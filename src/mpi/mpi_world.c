@@ -18,6 +18,8 @@
 #include "base/memory.h"
 #include "mpi/mpi_world.h"
 
+enum { ANSWERS_NS = WEFT_MPI_NS_PER_S };
+
 /* ---- the endpoint ---- */
 
 static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
@@ -148,8 +150,9 @@ static enum weft_status make_communicators(struct weft_mpi_world *world, MPI_Com
 }
 
 static void free_communicators(struct weft_mpi_world *world) {
-  MPI_Comm *all[] = {&world->messages, &world->control, &world->exchanges, &world->collectives};
-  for (size_t k = 0; k < sizeof all / sizeof all[0]; k++) {
+  MPI_Comm *all[] = {&world->control, &world->exchanges, &world->collectives, &world->messages};
+  const size_t count = sizeof all / sizeof all[0] - (world->any_cancelled ? 1 : 0);
+  for (size_t k = 0; k < count; k++) {
     if (*all[k] != MPI_COMM_NULL) {
       (void)MPI_Comm_free(all[k]);
     }
@@ -309,22 +312,35 @@ static enum weft_status driver_create(const struct weft_allocator *allocator,
 
 /* ---- ending it ---- */
 
-/* Until all have come, or the world has failed. */
+/* Between two looks, without the lock. */
+static void let_others(struct weft_mpi_world *world) {
+  weft_mpi_advance(world);
+  pthread_mutex_unlock(&world->lock);
+  weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
+  pthread_mutex_lock(&world->lock);
+}
+
+/* Until all have come, or the world has failed. Nothing that was sent may stay behind
+ * on a communicator that is freed: MPI gives its number to another one. So answers to
+ * this rank's questions are awaited first, and a message that somebody cancelled keeps
+ * the communicator of messages in all ranks. */
 static bool wait_for_all(struct weft_mpi_world *world) {
+  const int64_t until = weft_mpi_monotonic() + ANSWERS_NS;
   MPI_Request request;
   int flag = 0;
   pthread_mutex_lock(&world->lock);
-  if (!world->has_failed && MPI_Ibarrier(world->control, &request) != MPI_SUCCESS) {
+  while (!world->has_failed && !weft_mpi_control_is_quiet(world) && weft_mpi_monotonic() < until) {
+    let_others(world);
+  }
+  if (!world->has_failed && MPI_Iallreduce(&world->cancelled, &world->any_cancelled, 1, MPI_INT,
+                                           MPI_MAX, world->control, &request) != MPI_SUCCESS) {
     world->has_failed = 1;
   }
   while (!world->has_failed) {
     if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag) {
       break;
     }
-    weft_mpi_advance(world);
-    pthread_mutex_unlock(&world->lock);
-    weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
-    pthread_mutex_lock(&world->lock);
+    let_others(world);
   }
   pthread_mutex_unlock(&world->lock);
   return flag != 0;

@@ -99,8 +99,8 @@ struct weft_mpi_peer {
   bool visible;               /* its process can be seen from here */
   bool mapped;
   bool gone;
-  bool answered; /* the present question for boards */
-  bool heard;    /* it has said which failure it knows */
+  bool asked; /* for its board, and has not answered yet */
+  bool heard; /* it has said which failure it knows */
   MPI_Request failure_request;
   MPI_Request board_request; /* of our board to it */
   MPI_Request question_request;
@@ -174,6 +174,8 @@ struct weft_mpi_world {
   struct weft_mpi_failure_note own;  /* as it was sent */
   struct weft_error trouble;         /* why an end is broken */
   int64_t cancel_until;              /* cancel() waits no longer; 0: has not waited */
+  int cancelled;                     /* 1: a message was; it may still come */
+  int any_cancelled;                 /* by any rank; written when the world ends */
 
   struct weft_mpi_group *groups; /* with a collective under way */
 
@@ -245,6 +247,8 @@ void weft_mpi_control_look(struct weft_mpi_world *world);
 void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
                            enum weft_mpi_control_kind kind, const void *data, size_t size,
                            MPI_Request *request);
+/* No answer is under way to this rank. */
+bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world);
 /* As the op, takes the lock itself. */
 void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until);
 
