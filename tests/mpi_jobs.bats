@@ -4,7 +4,7 @@
 
 setup_file() {
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
-  export LSAN_OPTIONS="$LSAN_OPTIONS:suppressions=$WEFT_SOURCE_DIR/tests/mpi_leaks.txt"
+  export ASAN_OPTIONS="$ASAN_OPTIONS:detect_leaks=0" # the MPIs leak; test_transport_mpi counts blocks
 }
 
 setup() {

@@ -18,6 +18,7 @@
 #include "mpi/mpi_world.h"
 #include "support_conformance.h"
 #include "support_groups.h"
+#include "support_memory.h"
 
 enum { HANG_SECONDS = 240 };
 
@@ -342,6 +343,32 @@ static void ranks_on_several_machines(void **state) {
   end_part(&part);
 }
 
+/* ---- memory ---- */
+
+/* A world that ends well gives everything back. */
+static void all_memory_comes_back(void **state) {
+  struct test_memory memory;
+  struct weft_mpi *world = NULL;
+  struct weft_error error;
+  struct weft_group *group = NULL;
+  (void)state;
+  test_memory_init(&memory);
+  const struct weft_mpi_options options = {.progress = progress_of_job(),
+                                           .communicator = &communicators[job_size()]};
+  assert_int_equal(weft_mpi_create(&memory.allocator, &options, &world, &error), WEFT_OK);
+  struct weft_transport *transport = weft_mpi_endpoint(world);
+  const uint32_t ranks[1] = {transport->rank};
+  if (transport->rank < 2) {
+    open_end(transport, transport->rank == 0, LARGE);
+  }
+  assert_int_equal(transport->ops->group(transport, transport->rank, ranks, 1, &group, &error),
+                   WEFT_OK);
+  assert_true(memory.blocks > 0);
+  group->ops->destroy(group);
+  weft_mpi_destroy(world);
+  assert_int_equal(memory.blocks, 0);
+}
+
 /* ---- what is refused, and facts ---- */
 
 static void facts_are_told(void **state) {
@@ -414,6 +441,7 @@ int main(int argc, char **argv) {
                                             .same_everywhere = same_everywhere};
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(facts_are_told),
+      cmocka_unit_test(all_memory_comes_back),
       cmocka_unit_test(odd_wishes_are_refused),
       cmocka_unit_test(a_driver_is_missing),
       cmocka_unit_test(a_stopped_process_shows),
