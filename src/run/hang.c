@@ -25,8 +25,8 @@ void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand 
   stand->action = weft_hang_action_of(__atomic_load_n(&board->action, __ATOMIC_RELAXED));
   stand->wants = weft_hang_action_of(__atomic_load_n(&board->wants, __ATOMIC_RELAXED));
   stand->since = __atomic_load_n(&board->since, __ATOMIC_RELAXED);
-  stand->flags = __atomic_load_n(&board->flags, __ATOMIC_RELAXED) &
-                 (WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT);
+  stand->flags =
+      __atomic_load_n(&board->flags, __ATOMIC_RELAXED) & (WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT);
   stand->has_acted = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED) > 0;
 }
 
