@@ -129,6 +129,20 @@ struct weft_mpi_facts {
 };
 WEFT_API void weft_mpi_facts(const struct weft_mpi *world, struct weft_mpi_facts *facts);
 
+/* For benchmarks: messages there and back between ranks 0 and 1 by MPI_Send and MPI_Recv
+ * alone, which is what a transport can come near to. */
+struct weft_mpi_bare {
+  const void *out;
+  void *in;
+  uint64_t bytes; /* of each; at most INT_MAX */
+  uint32_t rounds;
+  uint64_t *round_ns; /* [rounds], written by rank 0 */
+};
+/* Ranks 0 and 1 call it, with nothing of theirs under way; it returns when all rounds are
+ * over. */
+WEFT_API enum weft_status weft_mpi_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
+                                        struct weft_error *error);
+
 /* ---- chaos: faults on purpose, the same for a seed ---- */
 struct weft_chaos_options {
   uint64_t seed;

@@ -29,6 +29,9 @@ int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_argumen
 /* Where the trainer is not built: WEFT_CLI_UNAVAILABLE. */
 int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          struct weft_text *text, struct weft_cli_json *json);
+/* Without MPI: WEFT_CLI_UNAVAILABLE. */
+int weft_cli_bench_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_text *text, struct weft_cli_json *json);
 
 /* ---- Cases ---- */
 

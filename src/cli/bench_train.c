@@ -24,13 +24,7 @@
 #include "gpt/memory.h"
 
 enum {
-  LAYERS = 8,
-  DIM = 256,
-  HEADS = 8,
-  CONTEXT = 128,
-  BATCH = 16,
-  MICROBATCHES = 8,
-  TEXT_BYTES = 65536,
+  MICROBATCHES = WEFT_CLI_TRAIN_MICROBATCHES,
   ROUNDS = 2,
   STEPS = 3, /* of a block; the first is a warm-up */
   CHECK_STEPS = 2,
@@ -39,52 +33,6 @@ enum {
 
 static const char *const schedules[WEFT_CLI_TRAIN_SCHEDULES] = {"1F1B", "Interleaved1F1B", "ZBH1",
                                                                 "ZBVZeroBubble", "GPipe"};
-
-/* ---- The text and the model ---- */
-
-/* Letters, some of them more often than others: a model that learns has something to. */
-static void write_text(uint8_t *bytes) {
-  uint32_t state = 1;
-  for (uint32_t k = 0; k < TEXT_BYTES; k++) {
-    state = state * UINT32_C(1664525) + UINT32_C(1013904223);
-    const uint32_t a = (state >> 24) % 26, b = (state >> 16) % 26;
-    bytes[k] = (uint8_t)('a' + (a < b ? a : b));
-  }
-}
-
-static struct weft_gpt_progress fixed_progress(void) {
-  return (struct weft_gpt_progress){.config = {.layers = LAYERS,
-                                               .dim = DIM,
-                                               .heads = HEADS,
-                                               .context = CONTEXT,
-                                               .vocabulary = WEFT_GPT_VOCABULARY,
-                                               .seed = 1},
-                                    .data_hash = 1,
-                                    .data_seed = 1,
-                                    .batch = BATCH,
-                                    .microbatches = MICROBATCHES,
-                                    .rate = 1e-3,
-                                    .rate_min = 1e-4,
-                                    .beta1 = 0.9,
-                                    .beta2 = 0.95,
-                                    .epsilon = 1e-8,
-                                    .decay = 0.1,
-                                    .clip = 1,
-                                    .total_steps = STEPS};
-}
-
-static struct weft_gpt_trainer_options options_of(const struct weft_gpt_corpus *corpus,
-                                                  const struct weft_program *program,
-                                                  uint64_t steps) {
-  struct weft_gpt_trainer_options options = {.progress = fixed_progress(),
-                                             .corpus = corpus,
-                                             .program = program,
-                                             .transport = WEFT_GPT_THREADS,
-                                             .threads_per_rank = 1,
-                                             .stall_limit = INT64_C(60000000000)};
-  options.progress.total_steps = steps;
-  return options;
-}
 
 /* ---- The bare products ---- */
 
@@ -169,17 +117,11 @@ static enum weft_status make_contender(struct bench *bench, const char *schedule
 
 static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->cli->allocator;
-  const struct weft_gpt_config config = fixed_progress().config;
-  uint8_t *bytes = weft_gpt_allocate(allocator, TEXT_BYTES, 1);
-  if (bytes == NULL) {
-    return weft_gpt_fail_memory(error, TEXT_BYTES);
-  }
-  write_text(bytes);
-  bench->corpus = (struct weft_gpt_corpus){
-      .bytes = bytes, .size = TEXT_BYTES, .train_size = TEXT_BYTES / 10 * 9, .hash = 1};
+  const struct weft_gpt_progress progress = weft_cli_train_fixed_progress(STEPS);
+  WEFT_GPT_TRY(weft_cli_train_fixed_corpus(allocator, &bench->corpus, error));
   for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
-    WEFT_GPT_TRY(weft_gpt_bare_create(allocator, &config, BATCH / MICROBATCHES, CONTEXT,
-                                      &bench->bares[k], error));
+    WEFT_GPT_TRY(weft_gpt_bare_create(allocator, &progress.config, progress.batch / MICROBATCHES,
+                                      progress.config.context, &bench->bares[k], error));
   }
   for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
     WEFT_GPT_TRY(make_contender(bench, schedules[k], &bench->contenders[k], error));
@@ -212,7 +154,7 @@ static int fail_hash(const struct weft_cli *cli, const char *schedule, uint32_t 
 static int check(struct bench *bench, struct weft_cli_train_results *results) {
   const struct contender *contender = &bench->contenders[0];
   struct weft_gpt_trainer_options options =
-      options_of(&bench->corpus, contender->program, CHECK_STEPS);
+      weft_cli_train_fixed_options(&bench->corpus, contender->program, CHECK_STEPS);
   struct weft_cli_train_block on_one;
   int status = weft_cli_train_block_run(bench->cli, &options, contender->program, &results->memory);
   options.program = contender->on_one;
@@ -227,7 +169,8 @@ static int check(struct bench *bench, struct weft_cli_train_results *results) {
 /* The hash of every block is that of the first. */
 static int run_block(struct bench *bench, size_t schedule, const struct weft_program *program,
                      struct weft_cli_train_block *block) {
-  const struct weft_gpt_trainer_options options = options_of(&bench->corpus, program, STEPS);
+  const struct weft_gpt_trainer_options options =
+      weft_cli_train_fixed_options(&bench->corpus, program, STEPS);
   const int status =
       weft_cli_train_block_run(bench->cli, &options, bench->contenders[schedule].program, block);
   bench->hash = bench->hash == 0 ? block->hash : bench->hash;
@@ -314,12 +257,13 @@ static struct weft_cli_train_prediction sum_up_prediction(struct prediction *pre
 
 static void sum_up(struct bench *bench, struct weft_cli_train_results *results) {
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  results->progress = fixed_progress();
+  results->progress = weft_cli_train_fixed_progress(STEPS);
   const struct weft_gpt_config *config = &results->progress.config;
   results->parameters = weft_gpt_parameter_count(config);
   results->processors = processors > 0 ? (uint64_t)processors : 0;
   results->operations =
-      MICROBATCHES * weft_gpt_products_operations(config, BATCH / MICROBATCHES, CONTEXT);
+      MICROBATCHES *
+      weft_gpt_products_operations(config, results->progress.batch / MICROBATCHES, config->context);
   results->core_wanted = weft_gpt_blas_core_wanted();
   results->bare_ms = median_ms(&bench->bare);
   results->bare_all_ms = median_ms(&bench->bare_all);

@@ -1,5 +1,5 @@
-/* What `weft bench train` measures (bench_train.c, bench_train_block.c) and reports
- * (bench_train_report.c). Only where the trainer is built. */
+/* What `weft bench train` measures (bench_train.c, bench_train_model.c,
+ * bench_train_block.c) and reports (bench_train_report.c). Only where the trainer is built. */
 #ifndef CLI_BENCH_TRAIN_H
 #define CLI_BENCH_TRAIN_H
 
@@ -7,7 +7,24 @@
 #include "gpt/products.h"
 #include "gpt/trainer.h"
 
-enum { WEFT_CLI_TRAIN_SCHEDULES = 5, WEFT_CLI_TRAIN_RANKS = 2, WEFT_CLI_TRAIN_STEPS_MAX = 8 };
+enum {
+  WEFT_CLI_TRAIN_SCHEDULES = 5,
+  WEFT_CLI_TRAIN_RANKS = 2,
+  WEFT_CLI_TRAIN_STEPS_MAX = 8,
+  WEFT_CLI_TRAIN_MICROBATCHES = 8
+};
+
+/* ---- The fixed model, and its text ---- */
+
+struct weft_gpt_progress weft_cli_train_fixed_progress(uint64_t steps);
+/* On threads; all but callbacks and allocator. */
+struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_corpus *corpus,
+                                                             const struct weft_program *program,
+                                                             uint64_t steps);
+/* Its bytes are to be given back with weft_gpt_free(). */
+enum weft_status weft_cli_train_fixed_corpus(const struct weft_allocator *allocator,
+                                             struct weft_gpt_corpus *corpus,
+                                             struct weft_error *error);
 
 /* ---- A block: a trainer made, a few steps, and what they took ---- */
 

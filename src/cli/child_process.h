@@ -11,8 +11,8 @@ struct weft_cli_child {
 
   bool started; /* false: there is no such command */
   bool timed_out;
-  int status;        /* exit status, or 128 + signal */
-  char output[4096]; /* both streams together; what is more is dropped */
+  int status;         /* exit status, or 128 + signal */
+  char output[16384]; /* both streams together; what is more is dropped */
   size_t output_size;
 };
 

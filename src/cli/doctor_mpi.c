@@ -109,6 +109,12 @@ static void ping(const char *command, struct weft_cli_mpi *mpi) {
   }
 }
 
+void weft_cli_mpi_find(size_t index, struct weft_cli_mpi *mpi) {
+  *mpi = (struct weft_cli_mpi){.name = kinds[index].name,
+                               .package = kinds[index].package,
+                               .launcher = find_launcher(&kinds[index])};
+}
+
 void weft_cli_mpi_look(const struct weft_cli *cli, bool quick,
                        struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT]) {
   char buffer[PATH_MAX];

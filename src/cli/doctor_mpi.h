@@ -39,6 +39,9 @@ enum { WEFT_CLI_MPI_COUNT = 2 };
  * why not. */
 void weft_cli_single_copy_check(char *why, size_t size);
 
+/* Whether there is a launcher of the MPI with that number; nothing else is looked at. */
+void weft_cli_mpi_find(size_t index, struct weft_cli_mpi *mpi);
+
 /* Looks at all there may be; starts two processes of each, `weft doctor` again, and waits
  * at most ten seconds. */
 void weft_cli_mpi_look(const struct weft_cli *cli, bool quick,

@@ -492,10 +492,10 @@ static const struct weft_cli_verb verbs[] = {
      1,
      "benchmark",
      {TAKES(LIST), TAKES(LARGE), TAKES(ACTIONS), TAKES(REPEATS), TAKES(RANKS), TAKES(MICROBATCHES),
-      TAKES(JSON), EVERY_VERB},
+      TAKES(PROGRESS), TAKES(JSON), EVERY_VERB},
      "",
      "run the benchmarks",
-     "Without NAME all benchmarks but train run; 'weft bench --list' lists them.\n"
+     "Without NAME all benchmarks but train and mpi run; 'weft bench --list' lists them.\n"
      "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
      "the start-up time of the command.\n"
      "sim: time and memory of the simulation and of the makespan alone, likewise; and the time of "
@@ -507,6 +507,11 @@ static const struct weft_cli_verb verbs[] = {
      "same parameters; beside the same matrix products by sgemm, and beside the simulation. Takes "
      "a "
      "minute.\n"
+     "mpi: of every MPI that is installed two processes are started, again and again: messages of "
+     "8 bytes to 16 MiB beside those of bare MPI, a transfer beside a compute, and steps of two "
+     "processes beside those of two threads, whose parameters must be the same. Takes minutes. "
+     "'mpirun -n 2 weft bench mpi' measures messages and transfers of that job alone, with "
+     "--progress.\n"
      "Default shape: -p 64 -m 256, two stages per rank; of run -p 8 -m 32, and -m 256.",
      "weft bench plan --large",
      weft_cli_verb_bench},

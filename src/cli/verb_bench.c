@@ -2,8 +2,9 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/bench.h"
+#include "cli/bench_mpi.h"
 #include "cli/did_you_mean.h"
+#include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/verbs.h"
@@ -15,6 +16,8 @@ static const struct weft_cli_benchmark benchmarks[] = {
      weft_cli_bench_run},
     {"train", "the trainer on one rank and on two, beside bare products and its prediction",
      weft_cli_bench_train},
+    {"mpi", "two processes beside two threads, messages beside bare MPI, and overlap",
+     weft_cli_bench_mpi},
 };
 
 size_t weft_cli_benchmark_count(void) { return sizeof benchmarks / sizeof benchmarks[0]; }
@@ -31,9 +34,9 @@ static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arg
   return status;
 }
 
-/* Training, a minute of it, is measured when it is asked for. */
+/* Training and MPI, minutes of it, are measured when they are asked for. */
 static bool runs_unasked(const struct weft_cli_benchmark *benchmark) {
-  return benchmark->run != weft_cli_bench_train;
+  return benchmark->run != weft_cli_bench_train && benchmark->run != weft_cli_bench_mpi;
 }
 
 static int run_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -84,7 +87,7 @@ static int fail_name(const struct weft_cli *cli, const char *name) {
   }
   (void)snprintf(hint, sizeof hint, "did you mean '%s'?", guess.best != NULL ? guess.best : "");
   return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
-                        "unknown benchmark '%s': expected plan, sim, run or train",
+                        "unknown benchmark '%s': expected plan, sim, run, train or mpi",
                         weft_cli_quote(quoted, sizeof quoted, name));
 }
 
@@ -103,6 +106,10 @@ int weft_cli_verb_bench(const struct weft_cli *cli, const struct weft_cli_argume
   }
   if (arguments->operand_count > 0 && benchmark == NULL) {
     return fail_name(cli, arguments->operands[0]);
+  }
+  if (benchmark != NULL && benchmark->run == weft_cli_bench_mpi &&
+      weft_cli_launch().launcher != NULL) {
+    return weft_cli_bench_mpi_job(cli, arguments);
   }
   struct weft_text text = {.allocator = cli->allocator};
   int status = measure(cli, arguments, benchmark, &text);

@@ -385,4 +385,5 @@ const struct weft_mpi_driver weft_mpi_driver_table = {
     .endpoint = driver_endpoint,
     .abandon = weft_mpi_driver_abandon,
     .facts = driver_facts,
+    .bare = weft_mpi_driver_bare,
 };

@@ -9,6 +9,7 @@
  *   mpi_control.c    control messages: failures, questions for boards
  *   mpi_group.c      collectives
  *   mpi_clock.c      one time for all hosts
+ *   mpi_bare.c       MPI without a transport, to be compared with
  *
  * A channel is a tag on a communicator of our own, so order on a channel is MPI's. A
  * message is an envelope (prefix, header, shapes, and the payload itself on channels
@@ -290,5 +291,9 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                        const uint32_t *ranks, uint32_t count,
                                        struct weft_group **out, struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
+
+/* mpi_bare.c: as the driver's function, takes the lock itself. */
+enum weft_status weft_mpi_driver_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
+                                      struct weft_error *error);
 
 #endif

@@ -22,6 +22,8 @@ struct weft_mpi_driver {
   struct weft_transport *(*endpoint)(struct weft_mpi *world);
   void (*abandon)(struct weft_mpi *world, int exit_status);
   void (*facts)(const struct weft_mpi *world, struct weft_mpi_facts *facts);
+  enum weft_status (*bare)(struct weft_mpi *world, const struct weft_mpi_bare *game,
+                           struct weft_error *error);
 };
 
 #define WEFT_MPI_DRIVER_SYMBOL "weft_mpi_driver_table"

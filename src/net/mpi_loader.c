@@ -205,3 +205,8 @@ void weft_mpi_abandon(struct weft_mpi *world, int exit_status) {
 void weft_mpi_facts(const struct weft_mpi *world, struct weft_mpi_facts *facts) {
   world->driver->facts(world, facts);
 }
+
+enum weft_status weft_mpi_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
+                               struct weft_error *error) {
+  return world->driver->bare(world, game, error);
+}

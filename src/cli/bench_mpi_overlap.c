@@ -1,0 +1,202 @@
+/* A transfer beside a compute that takes as long. The compute is a fixed amount of
+ * arithmetic, not a time to pass, so that whatever takes the core away from it shows; it
+ * pokes the transport now and then, as stages do. Three things in turns, again and again:
+ * the transfer alone, the compute alone, and both. */
+#include <string.h>
+
+#include "cli/bench_clock.h"
+#include "cli/bench_mpi.h"
+
+enum {
+  CHANNEL = 2 * (WEFT_CLI_MPI_SIZES - 1), /* the largest, from rank 0 */
+  TRIALS_PER_REPEAT = 5,
+  TRIALS_MAX = WEFT_CLI_BENCH_REPEATS_MAX * TRIALS_PER_REPEAT,
+  CHUNK_NS = 20 * 1000, /* between two pokes */
+  CALIBRATION_LOOPS = 200000,
+  CALIBRATIONS = 9,
+  BYTES = 16 * 1024 * 1024
+};
+
+struct series {
+  uint32_t count;
+  uint64_t ns[TRIALS_MAX];
+};
+
+struct bench {
+  struct weft_cli_job *job;
+  struct weft_message message;
+  uint32_t chunk_loops; /* of 20 us */
+  uint64_t chunks;
+  volatile uint64_t sum; /* so that nothing is left out */
+  struct series transfer, compute, both;
+};
+
+/* ---- Compute ---- */
+
+static void work(struct bench *bench, uint32_t loops) {
+  uint64_t x = bench->sum + 1;
+  for (uint32_t k = 0; k < loops; k++) {
+    x = x * UINT64_C(6364136223846793005) + k;
+  }
+  bench->sum = x;
+}
+
+/* The calmest counts: what a loop takes when nobody disturbs it. */
+static void calibrate(struct bench *bench) {
+  uint64_t best = UINT64_MAX;
+  for (int k = 0; k < CALIBRATIONS; k++) {
+    const uint64_t begin = weft_cli_clock_ns();
+    work(bench, CALIBRATION_LOOPS);
+    const uint64_t took = weft_cli_clock_ns() - begin;
+    best = took < best ? took : best;
+  }
+  bench->chunk_loops = (uint32_t)((uint64_t)CALIBRATION_LOOPS * CHUNK_NS / (best > 0 ? best : 1));
+}
+
+static enum weft_status compute(struct bench *bench, struct weft_error *error) {
+  struct weft_transport *transport = bench->job->transport;
+  enum weft_status status = WEFT_OK;
+  for (uint64_t k = 0; k < bench->chunks && status == WEFT_OK; k++) {
+    work(bench, bench->chunk_loops);
+    if (!transport->ops->moves_alone) {
+      status = transport->ops->progress(transport, error);
+    }
+  }
+  return status;
+}
+
+/* ---- A trial ---- */
+
+static enum weft_status start(struct bench *bench, struct weft_error *error) {
+  struct weft_transport *transport = bench->job->transport;
+  return transport->rank == 0 ? transport->ops->send(transport, CHANNEL, &bench->message, error)
+                              : transport->ops->receive(transport, CHANNEL, &bench->message, error);
+}
+
+static enum weft_status finish(struct bench *bench, struct weft_error *error) {
+  struct weft_transport *transport = bench->job->transport;
+  const struct weft_transport_ops *ops = transport->ops;
+  enum weft_status status;
+  while ((status = ops->progress(transport, error)) == WEFT_OK &&
+         (status = ops->test(transport, &bench->message, error)) == WEFT_IN_PROGRESS) {
+    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
+      break;
+    }
+  }
+  return status;
+}
+
+static enum weft_status meet(struct bench *bench, struct weft_error *error) {
+  char mine = 0, all[WEFT_CLI_MPI_RANKS];
+  return weft_cli_job_exchange(bench->job->transport, &mine, all, 1, error);
+}
+
+static enum weft_status run_trial(struct bench *bench, bool transfers, bool computes,
+                                  struct series *series, struct weft_error *error) {
+  enum weft_status status = meet(bench, error);
+  const uint64_t begin = weft_cli_clock_ns();
+  if (status == WEFT_OK && transfers) {
+    status = start(bench, error);
+  }
+  if (status == WEFT_OK && computes) {
+    status = compute(bench, error);
+  }
+  if (status == WEFT_OK && transfers) {
+    status = finish(bench, error);
+  }
+  if (status == WEFT_OK && series->count < TRIALS_MAX) {
+    series->ns[series->count++] = weft_cli_clock_ns() - begin;
+  }
+  return status;
+}
+
+/* All ranks compute for as long as the receiver's transfer takes alone. */
+static enum weft_status fit_compute(struct bench *bench, struct weft_error *error) {
+  uint64_t all[WEFT_CLI_MPI_RANKS];
+  enum weft_status status = WEFT_OK;
+  for (int k = 0; k <= TRIALS_PER_REPEAT && status == WEFT_OK; k++) {
+    status = run_trial(bench, true, false, &bench->transfer, error);
+  }
+  const uint64_t mine = weft_cli_median(bench->transfer.ns, bench->transfer.count);
+  if (status == WEFT_OK) {
+    status = weft_cli_job_exchange(bench->job->transport, &mine, all, sizeof mine, error);
+  }
+  if (status == WEFT_OK) {
+    bench->chunks = all[1] / CHUNK_NS > 0 ? all[1] / CHUNK_NS : 1;
+  }
+  return status;
+}
+
+/* ---- A case ---- */
+
+static bool computes_in(enum weft_cli_mpi_case which, uint32_t rank) {
+  return which == WEFT_CLI_MPI_BOTH || (which == WEFT_CLI_MPI_RECEIVER) == (rank == 1);
+}
+
+static enum weft_status run_case(struct bench *bench, enum weft_cli_mpi_case which, uint64_t trials,
+                                 struct weft_cli_mpi_times *times, struct weft_error *error) {
+  const bool computes = computes_in(which, bench->job->transport->rank);
+  enum weft_status status = WEFT_OK;
+  bench->transfer.count = bench->compute.count = bench->both.count = 0;
+  for (uint64_t k = 0; k < trials && status == WEFT_OK; k++) {
+    status = run_trial(bench, true, false, &bench->transfer, error);
+    if (status == WEFT_OK) {
+      status = run_trial(bench, false, computes, &bench->compute, error);
+    }
+    if (status == WEFT_OK) {
+      status = run_trial(bench, true, computes, &bench->both, error);
+    }
+  }
+  *times = (struct weft_cli_mpi_times){
+      .transfer_ns = weft_cli_median(bench->transfer.ns, bench->transfer.count),
+      .compute_ns = weft_cli_median(bench->compute.ns, bench->compute.count),
+      .both_ns = weft_cli_median(bench->both.ns, bench->both.count)};
+  return status;
+}
+
+static enum weft_status run_cases(struct bench *bench, uint64_t repeats,
+                                  struct weft_cli_mpi_overlap *overlap, struct weft_error *error) {
+  enum weft_status status = fit_compute(bench, error);
+  overlap->bytes = BYTES;
+  for (int k = 0; k < WEFT_CLI_MPI_CASES && status == WEFT_OK; k++) {
+    struct weft_cli_mpi_times mine, all[WEFT_CLI_MPI_RANKS];
+    status = run_case(bench, (enum weft_cli_mpi_case)k, repeats * TRIALS_PER_REPEAT, &mine, error);
+    if (status == WEFT_OK) {
+      status = weft_cli_job_exchange(bench->job->transport, &mine, all, sizeof mine, error);
+    }
+    if (status == WEFT_OK) {
+      overlap->sender[k] = all[0];
+      overlap->receiver[k] = all[1];
+    }
+  }
+  return status;
+}
+
+double weft_cli_mpi_cost(const struct weft_cli_mpi_times *times) {
+  return times->transfer_ns > 0
+             ? ((double)times->both_ns - (double)times->compute_ns) / (double)times->transfer_ns
+             : 0;
+}
+
+enum weft_status weft_cli_bench_mpi_overlap(struct weft_cli_job *job, uint64_t repeats,
+                                            struct weft_cli_mpi_way *way,
+                                            struct weft_error *error) {
+  const struct weft_allocator *allocator = job->cli.allocator;
+  const size_t size = sizeof(struct bench) + BYTES;
+  struct bench *bench = allocator->reallocate(allocator->context, NULL, 0, size);
+  if (bench == NULL) {
+    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
+    return WEFT_ERR_MEMORY;
+  }
+  memset(bench, 0, size);
+  bench->job = job;
+  bench->message = (struct weft_message){
+      .header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = BYTES},
+      .data = bench + 1,
+      .capacity = BYTES};
+  calibrate(bench);
+  const enum weft_status status = run_cases(bench, repeats, &way->overlap, error);
+  way->has_overlap = status == WEFT_OK;
+  (void)allocator->reallocate(allocator->context, bench, size, 0);
+  return status;
+}

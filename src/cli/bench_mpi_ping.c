@@ -1,0 +1,204 @@
+/* Messages there and back between two processes: by the transport, and by MPI_Send and
+ * MPI_Recv alone, block after block in turns. A block's figure is its median; of the blocks
+ * the calmest counts, since other work on the machine only delays. */
+#include <string.h>
+
+#include "cli/bench_clock.h"
+#include "cli/bench_mpi.h"
+
+enum {
+  BLOCKS_PER_REPEAT = 5,
+  ROUNDS_MAX = 200,
+  ROUNDS_MIN = 4,
+  BLOCK_BYTES = 32 * 1024 * 1024,
+  SMALLEST = 8,
+  GROWTH = 8
+};
+
+static uint64_t size_at(size_t index) {
+  uint64_t bytes = SMALLEST;
+  for (size_t k = 0; k < index; k++) {
+    bytes *= GROWTH;
+  }
+  return bytes;
+}
+
+static uint64_t largest(void) { return size_at(WEFT_CLI_MPI_SIZES - 1); }
+
+/* Two channels for each size: from rank 0, and to it. */
+enum weft_status weft_cli_bench_mpi_open(struct weft_cli_job *job, struct weft_error *error) {
+  struct weft_channel_end ends[2 * WEFT_CLI_MPI_SIZES];
+  const uint32_t rank = job->transport->rank;
+  for (uint32_t k = 0; k < 2 * WEFT_CLI_MPI_SIZES; k++) {
+    ends[k] = (struct weft_channel_end){.channel = k,
+                                        .peer = 1 - rank,
+                                        .sends = k % 2 == rank,
+                                        .depth = 1,
+                                        .bytes_max = size_at(k / 2)};
+  }
+  return job->transport->ops->open(job->transport, ends, 2 * WEFT_CLI_MPI_SIZES, error);
+}
+
+/* ---- By the transport ---- */
+
+struct game {
+  struct weft_cli_job *job;
+  uint32_t channel; /* from rank 0; the next one is the way back */
+  struct weft_message ball, net;
+  unsigned char *out, *in;
+  uint32_t rounds;
+  uint64_t round_ns[ROUNDS_MAX];
+};
+
+static enum weft_status finish(struct weft_transport *transport, struct weft_message *message,
+                               struct weft_error *error) {
+  const struct weft_transport_ops *ops = transport->ops;
+  enum weft_status status;
+  while ((status = ops->progress(transport, error)) == WEFT_OK &&
+         (status = ops->test(transport, message, error)) == WEFT_IN_PROGRESS) {
+    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
+      break;
+    }
+  }
+  return status;
+}
+
+/* The receive is posted before the ball is thrown, as an executor does. */
+static enum weft_status play_round(struct game *game, struct weft_error *error) {
+  struct weft_transport *transport = game->job->transport;
+  const struct weft_transport_ops *ops = transport->ops;
+  const uint32_t rank = transport->rank;
+  enum weft_status status = ops->receive(transport, game->channel + 1 - rank, &game->net, error);
+  if (rank == 1 && status == WEFT_OK) {
+    status = finish(transport, &game->net, error);
+  }
+  if (status == WEFT_OK) {
+    status = ops->send(transport, game->channel + rank, &game->ball, error);
+  }
+  if (rank == 0 && status == WEFT_OK) {
+    status = finish(transport, &game->net, error);
+  }
+  return status == WEFT_OK ? finish(transport, &game->ball, error) : status;
+}
+
+static enum weft_status play(struct game *game, struct weft_error *error) {
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; k < game->rounds && status == WEFT_OK; k++) {
+    const uint64_t begin = weft_cli_clock_ns();
+    status = play_round(game, error);
+    game->round_ns[k] = weft_cli_clock_ns() - begin;
+  }
+  return status;
+}
+
+static enum weft_status play_bare(struct game *game, struct weft_error *error) {
+  const struct weft_mpi_bare bare = {.out = game->out,
+                                     .in = game->in,
+                                     .bytes = game->ball.header.bytes,
+                                     .rounds = game->rounds,
+                                     .round_ns = game->round_ns};
+  return weft_mpi_bare(game->job->world, &bare, error);
+}
+
+/* ---- The answer ---- */
+
+static unsigned char pattern(uint64_t place, uint32_t rank) {
+  return (unsigned char)(place * 7 + place / 251 + rank * 101);
+}
+
+/* One round with content, once by each: it must be the other rank's. */
+static enum weft_status check(struct game *game, struct weft_error *error) {
+  const uint64_t bytes = game->ball.header.bytes;
+  const uint32_t rank = game->job->transport->rank;
+  const uint32_t rounds = game->rounds;
+  for (int bare = 0; bare < 2; bare++) {
+    for (uint64_t k = 0; k < bytes; k++) {
+      game->out[k] = pattern(k, rank);
+    }
+    memset(game->in, 0, (size_t)bytes);
+    game->rounds = 1;
+    const enum weft_status status = bare ? play_bare(game, error) : play_round(game, error);
+    game->rounds = rounds;
+    if (status != WEFT_OK) {
+      return status;
+    }
+    for (uint64_t k = 0; k < bytes; k++) {
+      if (game->in[k] != pattern(k, 1 - rank)) {
+        *error = (struct weft_error){.status = WEFT_ERR_PROTOCOL,
+                                     .message = "bench: a message arrives with another content",
+                                     .hint = "this is a bug"};
+        return WEFT_ERR_PROTOCOL;
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- Blocks in turns ---- */
+
+static void take_calmest(struct game *game, uint64_t *best) {
+  const uint64_t half = weft_cli_median(game->round_ns, game->rounds) / 2;
+  *best = *best == 0 || half < *best ? half : *best;
+}
+
+/* The first block of each is a warm-up. */
+static enum weft_status measure(struct game *game, uint64_t blocks, struct weft_cli_mpi_size *size,
+                                struct weft_error *error) {
+  enum weft_status status = check(game, error);
+  for (uint64_t k = 0; k <= blocks && status == WEFT_OK; k++) {
+    status = play_bare(game, error);
+    if (status == WEFT_OK && k > 0) {
+      take_calmest(game, &size->bare_ns);
+    }
+    if (status == WEFT_OK) {
+      status = play(game, error);
+    }
+    if (status == WEFT_OK && k > 0) {
+      take_calmest(game, &size->weft_ns);
+    }
+  }
+  return status;
+}
+
+static uint32_t choose_rounds(uint64_t bytes) {
+  const uint64_t rounds = BLOCK_BYTES / bytes;
+  return (uint32_t)(rounds < ROUNDS_MIN ? ROUNDS_MIN : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds);
+}
+
+static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *memory,
+                                      uint64_t repeats, struct weft_cli_mpi_way *way,
+                                      struct weft_error *error) {
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; k < WEFT_CLI_MPI_SIZES && status == WEFT_OK; k++) {
+    const uint64_t bytes = size_at(k);
+    struct game game = {
+        .job = job,
+        .channel = 2 * k,
+        .ball = {.header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
+                 .data = memory,
+                 .capacity = bytes},
+        .net = {.data = memory + largest(), .capacity = bytes},
+        .out = memory,
+        .in = memory + largest(),
+        .rounds = choose_rounds(bytes)};
+    way->sizes[k] = (struct weft_cli_mpi_size){.bytes = bytes};
+    status = measure(&game, repeats * BLOCKS_PER_REPEAT, &way->sizes[k], error);
+  }
+  way->has_sizes = status == WEFT_OK;
+  return status;
+}
+
+enum weft_status weft_cli_bench_mpi_ping(struct weft_cli_job *job, uint64_t repeats,
+                                         struct weft_cli_mpi_way *way, struct weft_error *error) {
+  const struct weft_allocator *allocator = job->cli.allocator;
+  const size_t size = 2 * (size_t)largest();
+  unsigned char *memory = allocator->reallocate(allocator->context, NULL, 0, size);
+  if (memory == NULL) {
+    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
+    return WEFT_ERR_MEMORY;
+  }
+  memset(memory, 0, size);
+  const enum weft_status status = measure_sizes(job, memory, repeats, way, error);
+  (void)allocator->reallocate(allocator->context, memory, size, 0);
+  return status;
+}

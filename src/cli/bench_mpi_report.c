@@ -1,0 +1,196 @@
+/* The report of `weft bench mpi`: tables, or JSON. */
+#include <inttypes.h>
+
+#include "cli/bench_clock.h"
+#include "cli/bench_mpi.h"
+
+static const char *progress_name(enum weft_mpi_progress progress) {
+  return progress == WEFT_MPI_THREAD ? "thread" : "calls";
+}
+
+/* How near the transport comes to bare MPI. */
+static double reached(const struct weft_cli_mpi_size *size) {
+  return size->weft_ns > 0 ? (double)size->bare_ns / (double)size->weft_ns : 0;
+}
+
+/* ---- Steps, summed up ---- */
+
+struct sums {
+  double threads_ms, processes_ms;
+  double ratio, fastest_ratio;
+};
+
+static struct sums sum_up(const struct weft_cli_mpi_steps *steps) {
+  struct weft_cli_mpi_samples threads = steps->threads, processes = steps->processes;
+  const double a = (double)weft_cli_median(threads.ns, threads.count);
+  const double b = (double)weft_cli_median(processes.ns, processes.count);
+  return (struct sums){.threads_ms = a / 1e6,
+                       .processes_ms = b / 1e6,
+                       .ratio = a > 0 ? b / a : 0,
+                       /* they are sorted now */
+                       .fastest_ratio = threads.count > 0 && processes.count > 0
+                                            ? (double)processes.ns[0] / (double)threads.ns[0]
+                                            : 0};
+}
+
+/* ---- Text ---- */
+
+static void add_size(struct weft_text *text, const struct weft_cli_mpi_way *way,
+                     const struct weft_cli_mpi_size *size) {
+  weft_text_addf(text, "%-8s %-7s %-9s %10" PRIu64 " %11.3f %11.3f %9.1f %9.1f %8.1f %%\n",
+                 way->mpi, way->over, progress_name(way->progress), size->bytes,
+                 (double)size->bare_ns / 1e3, (double)size->weft_ns / 1e3,
+                 (double)size->bytes * 1e3 / (double)(size->bare_ns > 0 ? size->bare_ns : 1),
+                 (double)size->bytes * 1e3 / (double)(size->weft_ns > 0 ? size->weft_ns : 1),
+                 100 * reached(size));
+}
+
+static void add_sizes(struct weft_text *text, const struct weft_cli_mpi_results *results) {
+  weft_text_addf(text, "%-8s %-7s %-9s %10s %11s %11s %9s %9s %10s\n", "messages", "over",
+                 "progress", "bytes", "bare us", "weft us", "bare MB/s", "weft MB/s", "of bare");
+  for (size_t k = 0; k < results->way_count; k++) {
+    for (int i = 0; i < WEFT_CLI_MPI_SIZES; i++) {
+      add_size(text, &results->ways[k], &results->ways[k].sizes[i]);
+    }
+  }
+  weft_text_add(text,
+                "  Half of a round trip, MPI_Send and MPI_Recv alone and the transport in turns: "
+                "the\n  median of the calmest block of each. A message of Weft's has a header, "
+                "too.\n\n");
+}
+
+static void add_overlap(struct weft_text *text, const struct weft_cli_mpi_way *way) {
+  const struct weft_cli_mpi_overlap *overlap = &way->overlap;
+  weft_text_addf(text, "%-8s %-7s %-9s %9.2f %8.0f %% %8.0f %% %8.0f %% %8.0f %% %10" PRIu64 "\n",
+                 way->mpi, way->over, progress_name(way->progress),
+                 (double)overlap->receiver[0].transfer_ns / 1e6,
+                 100 * weft_cli_mpi_cost(&overlap->receiver[WEFT_CLI_MPI_BOTH]),
+                 100 * weft_cli_mpi_cost(&overlap->sender[WEFT_CLI_MPI_BOTH]),
+                 100 * weft_cli_mpi_cost(&overlap->receiver[WEFT_CLI_MPI_RECEIVER]),
+                 100 * weft_cli_mpi_cost(&overlap->sender[WEFT_CLI_MPI_SENDER]), way->stolen_ms);
+}
+
+static void add_overlaps(struct weft_text *text, const struct weft_cli_mpi_results *results) {
+  weft_text_addf(text, "%-8s %-7s %-9s %9s %21s %21s\n", "", "", "", "", "both compute",
+                 "one computes");
+  weft_text_addf(text, "%-8s %-7s %-9s %9s %10s %10s %10s %10s %10s\n", "overlap", "over",
+                 "progress", "alone ms", "receiver", "sender", "receiver", "sender", "stolen ms");
+  for (size_t k = 0; k < results->way_count; k++) {
+    add_overlap(text, &results->ways[k]);
+  }
+  weft_text_addf(text,
+                 "  %" PRIu64
+                 " MiB beside a compute that takes as long: by what part of the transfer's own\n"
+                 "  time a rank is longer busy than with the compute alone. Medians.\n",
+                 results->ways[0].overlap.bytes >> 20);
+}
+
+static void add_steps(struct weft_text *text, const struct weft_cli_mpi_results *results) {
+  if (results->step_count == 0) {
+    return;
+  }
+  weft_text_addf(text, "\n%-8s %-9s %-7s %-16s %11s %11s %8s %8s %10s\n", "steps", "progress",
+                 "stages", "schedule", "threads ms", "mpi ms", "ratio", "fastest", "stolen ms");
+  for (size_t k = 0; k < results->step_count; k++) {
+    const struct weft_cli_mpi_steps *at = &results->steps[k];
+    const struct sums sums = sum_up(at);
+    weft_text_addf(text, "%-8s %-9s %-7s %-16s %11.3f %11.3f %8.4f %8.4f %10" PRIu64 "\n", at->mpi,
+                   progress_name(at->progress), at->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin",
+                   at->schedule, sums.threads_ms, sums.processes_ms, sums.ratio, sums.fastest_ratio,
+                   at->stolen_ms);
+  }
+  weft_text_addf(text,
+                 "  Two ranks, eight microbatches: the median step of %" PRIu64
+                 " blocks in turns, and the fastest; the GPT is that\n  of 'weft bench train', and "
+                 "its parameters are the same bit for bit. %" PRIu64 " processors.\n",
+                 results->rounds, results->processors);
+}
+
+void weft_cli_bench_add_mpi_text(struct weft_text *text,
+                                 const struct weft_cli_mpi_results *results) {
+  weft_text_addf(text, "weft %s, bench mpi: checked: every message arrives as it was sent\n\n",
+                 weft_version());
+  add_sizes(text, results);
+  add_overlaps(text, results);
+  add_steps(text, results);
+}
+
+/* ---- JSON ---- */
+
+static void add_times(struct weft_cli_json *json, const char *key,
+                      const struct weft_cli_mpi_times *times) {
+  weft_cli_json_open(json, key, '{');
+  weft_cli_json_number(json, "transfer_ns", times->transfer_ns);
+  weft_cli_json_number(json, "compute_ns", times->compute_ns);
+  weft_cli_json_number(json, "both_ns", times->both_ns);
+  weft_cli_json_real(json, "cost", weft_cli_mpi_cost(times));
+  weft_cli_json_close(json, '}');
+}
+
+static void add_cases(struct weft_cli_json *json, const struct weft_cli_mpi_overlap *overlap) {
+  static const char *const computes[WEFT_CLI_MPI_CASES] = {"both", "receiver", "sender"};
+  weft_cli_json_number(json, "overlap_bytes", overlap->bytes);
+  weft_cli_json_open(json, "overlap", '[');
+  for (int k = 0; k < WEFT_CLI_MPI_CASES; k++) {
+    weft_cli_json_open(json, NULL, '{');
+    weft_cli_json_string(json, "computes", computes[k]);
+    add_times(json, "receiver", &overlap->receiver[k]);
+    add_times(json, "sender", &overlap->sender[k]);
+    weft_cli_json_close(json, '}');
+  }
+  weft_cli_json_close(json, ']');
+}
+
+static void add_way(struct weft_cli_json *json, const struct weft_cli_mpi_way *way) {
+  weft_cli_json_open(json, NULL, '{');
+  weft_cli_json_string(json, "mpi", way->mpi);
+  weft_cli_json_string(json, "over", way->over);
+  weft_cli_json_string(json, "progress", progress_name(way->progress));
+  weft_cli_json_number(json, "stolen_ms", way->stolen_ms);
+  weft_cli_json_open(json, "messages", '[');
+  for (int k = 0; k < WEFT_CLI_MPI_SIZES; k++) {
+    weft_cli_json_open(json, NULL, '{');
+    weft_cli_json_number(json, "bytes", way->sizes[k].bytes);
+    weft_cli_json_number(json, "bare_ns", way->sizes[k].bare_ns);
+    weft_cli_json_number(json, "weft_ns", way->sizes[k].weft_ns);
+    weft_cli_json_real(json, "of_bare", reached(&way->sizes[k]));
+    weft_cli_json_close(json, '}');
+  }
+  weft_cli_json_close(json, ']');
+  add_cases(json, &way->overlap);
+  weft_cli_json_close(json, '}');
+}
+
+static void add_step_row(struct weft_cli_json *json, const struct weft_cli_mpi_steps *at) {
+  const struct sums sums = sum_up(at);
+  weft_cli_json_open(json, NULL, '{');
+  weft_cli_json_string(json, "mpi", at->mpi);
+  weft_cli_json_string(json, "progress", progress_name(at->progress));
+  weft_cli_json_string(json, "stages", at->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin");
+  weft_cli_json_string(json, "schedule", at->schedule);
+  weft_cli_json_real(json, "threads_step_ms", sums.threads_ms);
+  weft_cli_json_real(json, "mpi_step_ms", sums.processes_ms);
+  weft_cli_json_real(json, "ratio", sums.ratio);
+  weft_cli_json_real(json, "fastest_ratio", sums.fastest_ratio);
+  weft_cli_json_number(json, "stolen_ms", at->stolen_ms);
+  weft_cli_json_close(json, '}');
+}
+
+void weft_cli_bench_add_mpi_document(struct weft_cli_json *json,
+                                     const struct weft_cli_mpi_results *results) {
+  weft_cli_json_open(json, NULL, '{');
+  weft_cli_json_string(json, "schema", "weft-bench-mpi/1");
+  weft_cli_json_string(json, "version", weft_version());
+  weft_cli_json_number(json, "rounds", results->rounds);
+  weft_cli_json_open(json, "ways", '[');
+  for (size_t k = 0; k < results->way_count; k++) {
+    add_way(json, &results->ways[k]);
+  }
+  weft_cli_json_close(json, ']');
+  weft_cli_json_open(json, "steps", '[');
+  for (size_t k = 0; k < results->step_count; k++) {
+    add_step_row(json, &results->steps[k]);
+  }
+  weft_cli_json_close(json, ']');
+  weft_cli_json_close(json, '}');
+}

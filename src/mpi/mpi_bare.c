@@ -1,0 +1,63 @@
+/* A ping-pong without a transport: what MPI itself takes, measured where the transport
+ * is measured, by the same clock. On the communicator of exchanges, which carries nothing
+ * but collectives otherwise. */
+#include <inttypes.h>
+#include <limits.h>
+
+#include "base/fail.h"
+#include "mpi/mpi_world.h"
+
+static int throw_ball(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+  const int peer = 1 - (int)world->transport.rank;
+  return MPI_Send(game->out, (int)game->bytes, MPI_BYTE, peer, 0, world->exchanges);
+}
+
+static int catch_ball(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+  const int peer = 1 - (int)world->transport.rank;
+  return MPI_Recv(game->in, (int)game->bytes, MPI_BYTE, peer, 0, world->exchanges,
+                  MPI_STATUS_IGNORE);
+}
+
+static int play_first(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+  int result = MPI_SUCCESS;
+  for (uint32_t k = 0; k < game->rounds && result == MPI_SUCCESS; k++) {
+    const int64_t begin = weft_mpi_monotonic();
+    result = throw_ball(world, game);
+    if (result == MPI_SUCCESS) {
+      result = catch_ball(world, game);
+    }
+    game->round_ns[k] = (uint64_t)(weft_mpi_monotonic() - begin);
+  }
+  return result;
+}
+
+static int play_second(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+  int result = MPI_SUCCESS;
+  for (uint32_t k = 0; k < game->rounds && result == MPI_SUCCESS; k++) {
+    result = catch_ball(world, game);
+    if (result == MPI_SUCCESS) {
+      result = throw_ball(world, game);
+    }
+  }
+  return result;
+}
+
+enum weft_status weft_mpi_driver_bare(struct weft_mpi *base, const struct weft_mpi_bare *game,
+                                      struct weft_error *error) {
+  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+  if (world->transport.rank_count < 2 || world->transport.rank > 1 || game->bytes > INT_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "",
+                     "rank %" PRIu32 " of %" PRIu32 " throws %" PRIu64
+                     " bytes; ranks 0 and 1 play, with at most %d",
+                     world->transport.rank, world->transport.rank_count, game->bytes, INT_MAX);
+  }
+  pthread_mutex_lock(&world->lock);
+  const int result =
+      world->transport.rank == 0 ? play_first(world, game) : play_second(world, game);
+  if (result != MPI_SUCCESS) {
+    weft_mpi_failure_of_mpi(world, result, "a bare message");
+  }
+  const enum weft_status status = weft_mpi_failure_check(world, error);
+  pthread_mutex_unlock(&world->lock);
+  return status;
+}
