@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
 """Weft's trainer beside PyTorch: the same model, batch, microbatches and schedules.
 
-    bench/train_against_pytorch.py [--rounds N] [--json] [--build DIR] [NAME ...]
+    bench/train_against_pytorch.py [--rounds N] [--json] [--build DIR] [--transport mpi]
+                                   [--mpirun COMMAND] [NAME ...]
 
-Weft's side is `weft bench train --json`, a thread per rank. PyTorch's side is
+Weft's side is `weft bench train --json`, a thread per rank; with --transport mpi also
+`mpirun -n 2 weft train` with the same model, a process per rank as PyTorch has, and that
+is what is compared. PyTorch's side is
 
     pipelining   torch.distributed.pipelining over gloo, a process per rank with one
                  thread each: PipelineStage, Schedule*.step(), then the norm of all
@@ -47,6 +50,7 @@ STEPS, WARM = 4, 1
 RATE, BETAS, EPSILON, DECAY, CLIP = 1e-3, (0.9, 0.95), 1e-8, 0.1, 1.0
 LIMIT_S = 175  # wall time of everything, about
 GROUP_LIMIT_S, WEFT_LIMIT_S = 60, 100  # of one round's
+TEXT_BYTES = 65536
 
 
 # ---- The model ----
@@ -296,6 +300,56 @@ def run_weft(options):
         return None, f"no figures from 'weft bench train --json': {error}"
 
 
+def write_text(folder):
+    """Letters, some more often than others, as `weft bench train` has them."""
+    state, letters = 1, bytearray()
+    for _ in range(TEXT_BYTES):
+        state = (state * 1664525 + 1013904223) % 2**32
+        letters.append(ord("a") + min((state >> 24) % 26, (state >> 16) % 26))
+    path = os.path.join(folder, "letters.txt")
+    with open(path, "wb") as file:
+        file.write(letters)
+    return path
+
+
+def run_weft_process(options, document, name):
+    """(step in ms of two processes, losses, why there is nothing)"""
+    model = document["model"]
+    environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
+    with tempfile.TemporaryDirectory(prefix="weft-bench-") as folder:
+        command = [*options.mpirun.split(), "-n", str(RANKS), os.path.join(options.build, "weft"),
+                   "train", "--data", write_text(folder), "--schedule", name, "--json",
+                   "--steps", str(STEPS), "--eval-every", "0", "--warmup", "0", "--no-sample",
+                   "--lr", str(RATE)]
+        for key in ("layers", "dim", "heads", "context"):
+            command += [f"--{key}", str(model[key])]
+        command += ["--batch", str(document["batch"]), "-m", str(document["microbatches"])]
+        try:
+            done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+                                  timeout=WEFT_LIMIT_S, check=False, env=environment)
+            lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+        except (OSError, ValueError, subprocess.TimeoutExpired) as error:
+            return None, [], f"no figures from 'mpirun weft train': {error}"
+    steps = [line for line in lines if "step" in line]
+    if done.returncode != 0 or len(steps) != STEPS:
+        words = done.stderr.strip().splitlines() or [f"status {done.returncode}"]
+        return None, [], f"'mpirun weft train --schedule {name}' failed: {words[0]}"
+    times = [document["tokens_per_step"] / line["tokens_per_s"] * 1e3 for line in steps]
+    return statistics.median(times[WARM:]), [line["loss"] for line in steps], None
+
+
+def run_weft_processes(options, document, figures):
+    """(what was left out, what differs)"""
+    for name in [row["schedule"] for row in document["schedules"]]:
+        step_ms, losses, why_not = run_weft_process(options, document, name)
+        if step_ms is None:
+            return [why_not], None
+        if losses[-1] >= losses[0]:
+            return [], f"Weft's losses over MPI do not fall, {losses}"
+        figures.add("weft", name, step_ms)
+    return [], None
+
+
 # ---- Rounds ----
 
 
@@ -351,16 +405,20 @@ def run_round(options, figures, has_torch):
     document, why_not = run_weft(options)
     if document is None:
         return None, [why_not], None, False
+    over_mpi = options.transport == "mpi"
     for row in document["schedules"]:
-        figures.add("weft", row["schedule"], row["two_rank_step_ms"])
+        figures.add("weft threads" if over_mpi else "weft", row["schedule"], row["two_rank_step_ms"])
         figures.add("weft one rank", row["schedule"], row["one_rank_step_ms"])
     options.shape, options.batch = document["model"], document["batch"]
     options.microbatches = document["microbatches"]
     difference = None
     if document["last_loss"] >= document["first_loss"]:
         difference = f"Weft's losses do not fall: {document['first_loss']}, {document['last_loss']}"
-    if not has_torch:
-        return document, [], difference, False
+    left_out = []
+    if over_mpi and difference is None:
+        left_out, difference = run_weft_processes(options, document, figures)
+    if not has_torch or left_out:
+        return document, left_out, difference, False
     left_out, torch_difference, broken = run_torch(options, figures)
     return document, left_out, difference or torch_difference, broken
 
@@ -398,6 +456,7 @@ def make_rows(document, figures, options):
         if torch_ms is None and name in options.names:
             continue
         rows.append({"schedule": name, "weft_ms": weft_ms, "torch_ms": torch_ms,
+                     "weft_threads_ms": figures.step_ms("weft threads", name),
                      "ratio": ratio(torch_ms, weft_ms)})
     return rows
 
@@ -421,8 +480,9 @@ def print_rows(document, rows):
     for row in rows:
         cells = [f"{row[key]:.1f}" if row[key] else "-" for key in ("weft_ms", "torch_ms")]
         times = f"{row['ratio']:.2f}" if row["ratio"] else "-"
+        threads = f"   ({row['weft_threads_ms']:.1f} on threads)" if row["weft_threads_ms"] else ""
         print(f"{row['schedule']:<18} {cells[0]:>9} {tokens(document, row['weft_ms']):>9} "
-              f"{cells[1]:>9} {tokens(document, row['torch_ms']):>9} {times:>9}")
+              f"{cells[1]:>9} {tokens(document, row['torch_ms']):>9} {times:>9}{threads}")
 
 
 def print_summary(document, figures, summary):
@@ -443,7 +503,8 @@ def print_summary(document, figures, summary):
 
 def print_report(document, torch_version, rows, figures, summary, left_out, options):
     model = document["model"]
-    print(f"weft {document['version']} and PyTorch {torch_version or '(none)'} over gloo (Python "
+    over = f" over MPI ({options.mpirun.split()[0]})" if options.transport == "mpi" else ""
+    print(f"weft {document['version']}{over} and PyTorch {torch_version or '(none)'} over gloo (Python "
           f"{platform.python_version()}): training, {os.cpu_count()} cores, load "
           f"{os.getloadavg()[0]:.1f}\n{model['layers']} blocks, dim {model['dim']}, "
           f"{model['heads']} heads, context {model['context']}, batch {document['batch']} in "
@@ -461,6 +522,10 @@ def parse_options():
     parser.add_argument("--build", default=os.path.join(against_pytorch.ROOT, "build"),
                         help="where the command is")
     parser.add_argument("--json", action="store_true", help="write one JSON document")
+    parser.add_argument("--transport", choices=("threads", "mpi"), default="threads",
+                        help="of Weft's two ranks")
+    parser.add_argument("--mpirun", default="mpirun --oversubscribe --bind-to none",
+                        help="what starts processes on MPI")
     options = parser.parse_args()
     unknown = sorted(set(options.names) - set(STAGES_PER_RANK))
     if unknown:
