@@ -42,6 +42,7 @@ static void *reallocate(void *context, void *pointer, size_t old_size, size_t ne
   if (new_size > old_size) { /* a block that stays too large is nobody's trouble */
     trial->allocations++;
     if (runs_out(trial)) {
+      trial->starved = trial->was_out_of_memory ? trial->starved : trial->at_work;
       trial->was_out_of_memory = true;
       return NULL;
     }
@@ -163,6 +164,7 @@ static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t 
 
 static void create_rank(struct trial_rank *rank, int64_t stall_limit) {
   const struct weft_pipeline_options options = options_of(rank, stall_limit);
+  rank->trial->at_work = rank->rank;
   enum weft_status status = make_transport(rank);
   if (status == WEFT_OK) {
     status = weft_pipeline_create(&rank->trial->allocator, rank->transport, &options,
@@ -191,6 +193,7 @@ static void begin_step(struct trial_rank *rank) {
   struct trial *trial = rank->trial;
   const struct trial_plan *plan = trial->plan;
   const bool last = has_last_stage(rank);
+  trial->at_work = rank->rank;
   const struct weft_batch batch = {.microbatch_count = is_odd_one(rank)
                                                            ? plan->other_microbatches
                                                            : plan->program->microbatch_count,
@@ -289,6 +292,7 @@ static void take_turn(struct trial_rank *rank) {
     return;
   }
   rank->advances++;
+  trial->at_work = rank->rank;
   const enum weft_status status = weft_pipeline_advance(rank->pipeline, &rank->error);
   mix(trial, rank->rank);
   mix(trial, (uint64_t)weft_loopback_now(trial->world));

@@ -105,7 +105,9 @@ struct trial {
   struct test_memory memory;
   struct weft_allocator allocator; /* of the runtime: `memory`, which may run out */
   uint64_t allocations;
+  uint32_t at_work; /* the rank that is created, or begins or advances a step */
   bool was_out_of_memory;
+  uint32_t starved; /* who was it, the first time */
   struct weft_named_plan named;
   struct weft_fixed_plan fixed, other;
   struct weft_tensor inputs, targets;

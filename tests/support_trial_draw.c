@@ -145,7 +145,7 @@ static void draw_times(struct trial_plan *plan, struct weft_random *random) {
   plan->stage_time_max = draw_ticks(random, 20);
   plan->is_quiet = random_chance(random, 30);
   plan->has_cost_stages = random_chance(random, 15);
-  for (uint32_t op = 0; op < WEFT_OP_TIE_GRAD; op++) { /* which takes no time */
+  for (uint32_t op = 0; op < WEFT_OP_COUNT; op++) {
     plan->cost_times[op] = weft_random_below(random, 12);
   }
 }

@@ -85,18 +85,18 @@ static const char *judge_damage(const struct trial *trial) {
   return expect_failure(trial, WEFT_ERR_PROTOCOL, false);
 }
 
-/* Someone failed to get memory: it says so, or it is missed. */
+/* Someone failed to get memory: it says so, or it is missed. Who is silent is so
+ * between steps, where a rank's main function speaks for it; within a step the
+ * pipeline tells the others by itself. */
 static const char *judge_memory(const struct trial *trial) {
-  const uint32_t blamed = trial->failure.rank;
-  if (trial->plan->fault != FAULT_MEMORY_SILENT) {
-    return trial->failure.error.status == WEFT_ERR_MEMORY ? NULL : "another status than memory";
+  const enum weft_status status = trial->failure.error.status;
+  if (trial->failure.rank != trial->starved) {
+    return "another rank than the one without memory is to blame";
   }
-  if (trial->failure.error.status != WEFT_ERR_STALLED) {
-    return "a rank that ended silently is not missed";
+  if (trial->ranks[trial->starved].is_lost) {
+    return status == WEFT_ERR_STALLED ? NULL : "a rank that ended silently is not missed";
   }
-  return blamed < trial->rank_count && trial->ranks[blamed].is_lost
-             ? NULL
-             : "a rank is blamed that is still there";
+  return status == WEFT_ERR_MEMORY ? NULL : "another status than memory";
 }
 
 /* A message from or to the odd rank cannot fit; or its plan has no such number. */
