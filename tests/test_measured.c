@@ -52,6 +52,8 @@ static struct weft_costs *make_costs(uint32_t stages, uint64_t seed, double hop)
     stage->reduce_grad = (double)weft_random_below(&random, 3);
     stage->parameters = 5;
     stage->gradients = 2.5;
+    stage->parameters_sharded = 0.7;
+    stage->gradients_sharded = 0.3;
   }
   costs->hop = (struct weft_hop_costs){
       .latency = hop / 2, .bytes = hop * 3, .bytes_per_unit = hop > 0 ? 2 : 0};
@@ -111,6 +113,8 @@ static void assert_same(const struct weft_simulation *a, const struct weft_simul
     }
     assert_exact(x->peak_activation, y->peak_activation, "peak activation", r);
     assert_exact(x->peak_memory, y->peak_memory, "peak memory", r);
+    assert_exact(x->peak_parameters, y->peak_parameters, "peak parameters", r);
+    assert_exact(x->peak_gradients, y->peak_gradients, "peak gradients", r);
     assert_exact(x->peak_at, y->peak_at, "peak at", r);
     assert_int_equal(x->receive_buffers_peak, y->receive_buffers_peak);
   }

@@ -62,6 +62,7 @@ static void expect_same_rank(const struct weft_rank_times *a, const struct weft_
   assert_true(a->first_start == b->first_start && a->last_end == b->last_end);
   assert_true(a->peak_activation == b->peak_activation && a->peak_at == b->peak_at);
   assert_true(a->peak_memory == b->peak_memory);
+  assert_true(a->peak_parameters == b->peak_parameters && a->peak_gradients == b->peak_gradients);
   assert_int_equal(a->receive_buffers_peak, b->receive_buffers_peak);
   for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
     assert_true(a->idle_by_cause[cause] == b->idle_by_cause[cause]);

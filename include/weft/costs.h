@@ -24,8 +24,9 @@ struct weft_stage_costs {
   double activation_after_i; /* held from then to the end of W; 1 */
   double unshard;            /* time of UNSHARD; 0 */
   double reduce_grad;        /* time of REDUCE_GRAD; 0 */
-  double parameters;         /* size while unsharded; 0 */
-  double gradients;          /* size from the first backward to REDUCE_GRAD; 0 */
+  double parameters;         /* size from the start of UNSHARD to the end of RESHARD; 0 */
+  double gradients;          /* size from the start of the first backward to the end of
+                                REDUCE_GRAD; 0 */
   double parameters_sharded; /* size while sharded; 0 */
   double gradients_sharded;  /* size before the first backward and after REDUCE_GRAD; 0 */
 };

@@ -42,11 +42,12 @@ struct weft_rank_times {
   double span; /* last_end - first_start */
   double idle_by_cause[WEFT_IDLE_CAUSES];
   double peak_activation; /* activations alone */
-  double peak_memory;     /* with parameters and gradients */
+  double peak_memory;     /* activations, parameters and gradients together */
   double peak_at;         /* when the activations peak first */
-  double peak_parameters; /* of its stages together, in the order of the row: a stage's are full
-                             from its UNSHARD to its RESHARD, without UNSHARD always */
-  double peak_gradients;  /* likewise: full from the first backward to REDUCE_GRAD */
+  double peak_parameters; /* of its stages together: a stage's are full from the start of its
+                             UNSHARD to the end of its RESHARD; in a program without, always */
+  double peak_gradients;  /* likewise: full from the start of its first backward to the end of
+                             its REDUCE_GRAD */
   uint32_t
       receive_buffers_peak; /* messages that have arrived or are arriving and are not consumed */
 };

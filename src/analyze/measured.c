@@ -3,9 +3,9 @@
  * Given the simulator's own events it gives the simulator's own numbers.
  *
  * It begins from a simulation of the same program, which has the right shape (an
- * event per record that is no bubble) and the peaks of memory, which follow from
- * the order of each row alone; then times are put in the place of its times, and
- * all that depends on them is reckoned anew. */
+ * event per record that is no bubble) and the peak of activations, which follows
+ * from the order of each row alone; then times are put in the place of its times,
+ * and all that depends on them is reckoned anew. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -14,6 +14,7 @@
 #include <weft/inspect.h>
 #include <weft/sim.h>
 
+#include "analyze/held_memory.h"
 #include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
@@ -35,9 +36,7 @@ struct measured_rank {
   int64_t clock;  /* end of its last compute; before that, its first begin */
   int64_t stream; /* end of its last collective */
   int64_t idle[WEFT_IDLE_CAUSES];
-  double activation;
-  double peak_activation;
-  int64_t peak_at;
+  struct weft_held_memory held;
   uint32_t buffers_peak;
   bool has_begun;
 };
@@ -49,14 +48,17 @@ struct measured {
   struct weft_simulation *simulation;
   struct weft_links *links;
   bool has_backward;
-  uint32_t *event_of;          /* [action_count] NONE: a bubble */
-  uint32_t *previous;          /* [action_count] of a SEND: event of the one before it on its
+  uint32_t *event_of;               /* [action_count] NONE: a bubble */
+  uint32_t *previous;               /* [action_count] of a SEND: event of the one before it on its
                                   channel; NONE */
-  uint32_t *last_send;         /* [2 x stage] the same for the channel, while rows are read */
-  int64_t *unsharded_at;       /* [stage] */
-  struct measured_rank *ranks; /* [rank_count] */
-  struct buffer_time *buffers; /* [longest row] */
-  int64_t *times;              /* [2 x longest row] */
+  uint32_t *last_send;              /* [2 x stage] the same for the channel, while rows are read */
+  int64_t *unsharded_at;            /* [stage] */
+  bool *has_gradients;              /* [stage] its first backward has begun */
+  uint32_t *rank_of;                /* [stage] */
+  struct weft_held_change *changes; /* [longest row + 1]; NULL: only activations count */
+  struct measured_rank *ranks;      /* [rank_count] */
+  struct buffer_time *buffers;      /* [longest row] */
+  int64_t *times;                   /* [2 x longest row] */
   uint64_t longest;
 };
 
@@ -295,26 +297,49 @@ static void blame_gap(const struct measured *measured, struct measured_rank *ran
   rank->idle[direction_of(measured, cell, input)] += gap - channel;
 }
 
-/* ---- When the activations peak ---- */
+/* ---- Memory, as in sim_record.c ---- */
 
-static void hold(struct measured_rank *rank, double activation, int64_t at) {
-  rank->activation += activation;
-  if (rank->activation > rank->peak_activation) {
-    rank->peak_activation = rank->activation;
-    rank->peak_at = at;
+static void hold_shares(const struct measured *measured) {
+  const struct weft_program *program = measured->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    weft_held_init(&measured->ranks[r].held, measured->changes);
+  }
+  if (measured->changes == NULL) {
+    return;
+  }
+  const bool is_sharded =
+      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
+  (void)weft_placement_infer(program, measured->rank_of);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    if (measured->rank_of[s] != WEFT_RANK_NONE) {
+      weft_held_add_stage(&measured->ranks[measured->rank_of[s]].held,
+                          weft_costs_of(measured->costs, s), is_sharded, measured->has_backward);
+    }
+  }
+}
+
+static void hold_from_begin(const struct measured *measured, struct measured_rank *rank,
+                            struct weft_action action, int64_t at) {
+  const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
+  if (action.op == WEFT_OP_F) {
+    weft_hold(&rank->held, costs->activation, at);
+  } else if (!measured->has_gradients[action.stage]) {
+    measured->has_gradients[action.stage] = true;
+    weft_held_first_backward(&rank->held, costs, at);
   }
 }
 
 static void release(const struct measured *measured, struct measured_rank *rank,
                     struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
+  double held = 0;
   switch (action.op) {
-    case WEFT_OP_F: hold(rank, measured->has_backward ? 0 : -costs->activation, at); break;
-    case WEFT_OP_B: hold(rank, -costs->activation, at); break;
-    case WEFT_OP_I: hold(rank, costs->activation_after_i - costs->activation, at); break;
-    case WEFT_OP_W: hold(rank, -costs->activation_after_i, at); break;
-    default: break;
+    case WEFT_OP_F: held = measured->has_backward ? 0 : -costs->activation; break;
+    case WEFT_OP_B: held = -costs->activation; break;
+    case WEFT_OP_I: held = costs->activation_after_i - costs->activation; break;
+    default: held = -costs->activation_after_i; break;
   }
+  weft_hold(&rank->held, held, at);
 }
 
 /* ---- Rows ---- */
@@ -327,12 +352,14 @@ static void reckon_compute(const struct measured *measured, struct measured_rank
   rank->busy += event->end > from ? event->end - from : 0;
   rank->clock = event->end > rank->clock ? event->end : rank->clock;
   for (uint32_t k = 0; k <= cell->parts; k++) {
-    if (cell[k].op == WEFT_OP_F) {
-      hold(rank, weft_costs_of(measured->costs, cell[k].stage)->activation, event->begin);
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      hold_from_begin(measured, rank, cell[k], event->begin);
     }
   }
   for (uint32_t k = 0; k <= cell->parts; k++) {
-    release(measured, rank, cell[k], event->end);
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      release(measured, rank, cell[k], event->end);
+    }
   }
 }
 
@@ -342,6 +369,8 @@ static void reckon_collective(const struct measured *measured, struct measured_r
   if (action.op == WEFT_OP_UNSHARD) {
     measured->unsharded_at[action.stage] = event->end;
   }
+  weft_held_collective(&rank->held, (enum weft_op)action.op,
+                       weft_costs_of(measured->costs, action.stage), event->begin, event->end);
   if (event->end > event->begin && !rank->has_begun) {
     rank->has_begun = true;
     rank->first_begin = rank->clock = event->begin;
@@ -408,6 +437,7 @@ static void reckon_rank(const struct measured *measured, uint32_t number) {
       reckon_collective(measured, rank, action, event);
     }
   }
+  weft_held_settle(&rank->held, INT64_MAX);
   rank->buffers_peak = peak_buffers(measured, buffers);
 }
 
@@ -431,7 +461,11 @@ static void fill_rank(const struct measured_rank *rank, int64_t whole, double un
   }
   times->idle_by_cause[WEFT_IDLE_START] = (double)first / unit;
   times->idle_by_cause[WEFT_IDLE_END] = rank->has_begun ? (double)(whole - rank->clock) / unit : 0;
-  times->peak_at = (double)rank->peak_at / unit;
+  times->peak_activation = rank->held.peak_activation;
+  times->peak_memory = rank->held.peak_memory;
+  times->peak_parameters = rank->held.peak_parameters;
+  times->peak_gradients = rank->held.peak_gradients;
+  times->peak_at = (double)rank->held.peak_at / unit;
   times->receive_buffers_peak = rank->buffers_peak;
 }
 
@@ -477,13 +511,20 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
   measured->last_send = weft_arena_allocate(arena, 2 * stages, sizeof *measured->last_send);
   measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
+  measured->has_gradients = weft_arena_allocate(arena, stages, sizeof *measured->has_gradients);
+  measured->rank_of = weft_arena_allocate(arena, stages, sizeof *measured->rank_of);
   measured->ranks = weft_arena_allocate(arena, program->rank_count, sizeof *measured->ranks);
   /* One more: a candidate is written before it is known to be a buffer. */
   measured->buffers = weft_arena_allocate(arena, longest + 1, sizeof *measured->buffers);
   measured->times = weft_arena_allocate(arena, 2 * longest, sizeof *measured->times);
+  const bool counts_more = weft_held_counts_more(measured->costs);
+  if (counts_more) {
+    measured->changes = weft_arena_allocate(arena, longest + 1, sizeof *measured->changes);
+  }
   return measured->event_of != NULL && measured->previous != NULL && measured->last_send != NULL &&
-                 measured->unsharded_at != NULL && measured->ranks != NULL &&
-                 measured->buffers != NULL && measured->times != NULL
+                 measured->unsharded_at != NULL && measured->has_gradients != NULL &&
+                 measured->rank_of != NULL && (measured->changes != NULL || !counts_more) &&
+                 measured->ranks != NULL && measured->buffers != NULL && measured->times != NULL
              ? WEFT_OK
              : weft_fail_memory(error, records * sizeof *measured->event_of);
 }
@@ -494,6 +535,7 @@ static enum weft_status reckon(struct measured *measured, struct weft_arena *are
   WEFT_TRY(weft_links_create(measured->allocator, measured->program, &measured->links, error));
   shift_events(measured);
   index_events(measured);
+  hold_shares(measured);
   for (uint32_t r = 0; r < measured->program->rank_count; r++) {
     reckon_rank(measured, r);
   }

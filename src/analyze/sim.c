@@ -111,11 +111,11 @@ static void fill_rank(const struct weft_sim_recorder *recorder, uint32_t rank, s
   if (!record->has_begun) {
     times->idle_by_cause[WEFT_IDLE_END] = 0;
   }
-  times->peak_activation = record->peak_activation;
-  times->peak_memory = record->peak_memory;
-  times->peak_parameters = record->peak_parameters;
-  times->peak_gradients = record->peak_gradients;
-  times->peak_at = (double)(record->peak_at - range.first) / unit;
+  times->peak_activation = record->held.peak_activation;
+  times->peak_memory = record->held.peak_memory;
+  times->peak_parameters = record->held.peak_parameters;
+  times->peak_gradients = record->held.peak_gradients;
+  times->peak_at = (double)(record->held.peak_at - range.first) / unit;
   times->receive_buffers_peak = record->buffers_peak;
 }
 

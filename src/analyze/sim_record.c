@@ -6,7 +6,6 @@
  * programs fresh memory costs more than the work. */
 #include "analyze/sim_record.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,50 +32,33 @@ struct row {
 
 /* ---- Memory ---- */
 
-ROW_INLINE void hold(struct weft_rank_record *record, double activation, double other, int64_t at) {
-  record->activation += activation;
-  record->memory += activation + other;
-  if (record->activation > record->peak_activation) {
-    record->peak_activation = record->activation;
-    record->peak_at = at;
-  }
-  record->peak_memory = record->memory > record->peak_memory ? record->memory : record->peak_memory;
-}
-
-/* Parameters and gradients; rare. */
-static void hold_other(struct weft_rank_record *record, double parameters, double gradients,
-                       int64_t at) {
-  record->parameters += parameters;
-  record->gradients += gradients;
-  record->peak_parameters = fmax(record->peak_parameters, record->parameters);
-  record->peak_gradients = fmax(record->peak_gradients, record->gradients);
-  hold(record, 0, parameters + gradients, at);
-}
-
 ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct row *row,
                                 struct weft_action action, int64_t begin) {
   if (action.op == WEFT_OP_F) {
-    hold(&row->record, weft_sim_work(recorder->run, action)->held_from_begin, 0, begin);
+    weft_hold(&row->record.held, weft_sim_work(recorder->run, action)->held_from_begin, begin);
   } else if (!recorder->has_gradients[action.stage]) {
     recorder->has_gradients[action.stage] = true;
-    const struct weft_stage_costs *costs = weft_costs_of(recorder->run->costs, action.stage);
-    hold_other(&row->record, 0, costs->gradients - costs->gradients_sharded, begin);
+    weft_held_first_backward(&row->record.held, weft_costs_of(recorder->run->costs, action.stage),
+                             begin);
   }
 }
 
-/* What is there from the beginning: a share, and parameters that are never sharded
- * as a whole. */
+/* What is there from the beginning. */
 static void hold_shares(const struct weft_sim_recorder *recorder) {
   const struct weft_sim_run *run = recorder->run;
   const struct weft_program *program = run->program;
-  const bool sharded =
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    weft_held_init(&recorder->records[r].held, recorder->changes);
+  }
+  if (recorder->changes == NULL) {
+    return;
+  }
+  const bool is_sharded =
       weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (run->rank_of[s] != WEFT_RANK_NONE) {
-      const struct weft_stage_costs *costs = weft_costs_of(run->costs, s);
-      hold_other(&recorder->records[run->rank_of[s]],
-                 sharded ? costs->parameters_sharded : costs->parameters,
-                 run->has_backward ? costs->gradients_sharded : 0, 0);
+      weft_held_add_stage(&recorder->records[run->rank_of[s]].held, weft_costs_of(run->costs, s),
+                          is_sharded, run->has_backward);
     }
   }
 }
@@ -251,7 +233,7 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
   }
   for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      hold(&row->record, weft_sim_work(run, cell[k])->held_from_end, 0, end);
+      weft_hold(&row->record.held, weft_sim_work(run, cell[k])->held_from_end, end);
       remember_buffer(recorder, row, cell[k], end);
     }
   }
@@ -271,15 +253,7 @@ ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, stru
     record->has_begun = true;
     record->first_begin = begin;
   }
-  const double parameters = costs->parameters - costs->parameters_sharded;
-  switch (action->op) {
-    case WEFT_OP_UNSHARD: hold_other(record, parameters, 0, begin); break;
-    case WEFT_OP_RESHARD: hold_other(record, -parameters, 0, begin); break;
-    case WEFT_OP_REDUCE_GRAD:
-      hold_other(record, 0, costs->gradients_sharded - costs->gradients, begin);
-      break;
-    default: break; /* TIE_GRAD gives nothing back */
-  }
+  weft_held_collective(&record->held, (enum weft_op)action->op, costs, begin, state->stream);
 }
 
 ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events) {
@@ -309,6 +283,7 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
     at++;
   }
   state->clock = row.clock;
+  weft_held_settle(&row.record.held, INT64_MAX);
   row.record.buffers_peak =
       peak_buffers(recorder->taken, recorder->freed, row.buffer_count, !row.is_unsorted);
   recorder->records[rank] = row.record;
@@ -355,6 +330,17 @@ static bool count_buffers(struct weft_sim_run *run, size_t *most) {
   return counts != NULL;
 }
 
+/* One more than needed: NULL means that nothing but activations counts. */
+static bool make_changes(struct weft_sim_recorder *recorder) {
+  struct weft_sim_run *run = recorder->run;
+  if (!weft_held_counts_more(run->costs)) {
+    return true;
+  }
+  recorder->changes = weft_arena_allocate(&run->arena, weft_held_changes_max(run->program) + 1,
+                                          sizeof *recorder->changes);
+  return recorder->changes != NULL;
+}
+
 enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
                                         struct weft_sim_run *run, struct weft_error *error) {
   const struct weft_program *program = run->program;
@@ -364,7 +350,7 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
   recorder->has_gradients =
       weft_arena_allocate(&run->arena, program->stage_count, sizeof *recorder->has_gradients);
   if (recorder->records == NULL || recorder->has_gradients == NULL ||
-      !count_buffers(run, &recorder->buffers_max)) {
+      !count_buffers(run, &recorder->buffers_max) || !make_changes(recorder)) {
     return weft_fail_memory(error, program->rank_count * sizeof *recorder->records);
   }
   const size_t numbers = 2 * recorder->buffers_max;

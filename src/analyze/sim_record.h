@@ -2,19 +2,14 @@
 #ifndef ANALYZE_SIM_RECORD_H
 #define ANALYZE_SIM_RECORD_H
 
+#include "analyze/held_memory.h"
 #include "analyze/sim_run.h"
 
 struct weft_rank_record {
   int64_t busy;
   int64_t first_begin;
   int64_t idle[WEFT_IDLE_CAUSES];
-  double activation;            /* held now */
-  double memory;                /* with parameters and gradients */
-  double parameters, gradients; /* held now */
-  double peak_parameters, peak_gradients;
-  double peak_activation;
-  double peak_memory;
-  int64_t peak_at;
+  struct weft_held_memory held;
   uint32_t buffers_peak; /* receive buffers */
   bool has_begun;
 };
@@ -26,6 +21,7 @@ struct weft_sim_recorder {
   int64_t *taken;                   /* [buffer] of one rank: when they are taken, ascending, */
   int64_t *freed;                   /* and given back */
   size_t buffers_max;               /* of any rank */
+  struct weft_held_change *changes; /* of one rank's memory; NULL: only activations count */
   struct weft_event *events;        /* NULL: not to be written */
   const uint64_t *event_begin;      /* [rank + 1] into events */
 };
