@@ -90,6 +90,16 @@ document() {
   [ "$(jq -c '[.winner, (.schedules | map(.fits) | unique)]' <<<"$output")" = '[null,[false]]' ]
 }
 
+@test "compare --memory counts parameters and gradients, whole" {
+  printf '{"schema": "weft-costs/1", "stages": [{"parameters": 10, "gradients": 4, "parameters_sharded": 1}]}' >c.json
+  document '.schedules[] | select(.fits) | .name' -p 4 -m 8 -v 1 --costs c.json --memory 18 | sort >fit
+  document '.schedules[] | select(.peak_activation <= 4) | .name' -p 4 -m 8 -v 1 | sort >small
+  [ -s small ]
+  cmp fit small
+  weft compare -p 4 -m 8 -v 1 --costs c.json --memory 17
+  [ "$status" -eq 1 ]
+}
+
 @test "compare: ties go to less memory, then to fewer stages" {
   weft compare -p 1 -m 4
   succeeds

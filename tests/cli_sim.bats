@@ -163,11 +163,34 @@ one_stage() { # FIELDS: a costs file with one entry
   "$WEFT" gen GPipe -p 2 -m 10 >g.csv
   weft sim g.csv --costs c.json --memory 1
   succeeds
+}
+
+@test "sim --memory counts parameters and gradients where the costs have their sizes" {
+  "$WEFT" gen 1F1B -p 2 -m 4 | "$WEFT" lower >p.csv
+  weft sim p.csv --memory 2
+  succeeds
+  [[ $output != *memory* && $output != *parameters* && $output != *gradients* ]]
   one_stage '"parameters": 10' >c.json
-  "$WEFT" lower t.csv >p.csv
   weft sim p.csv --costs c.json --memory 12
+  succeeds
+  grep -qx ' rank .* peak  memory  parameters  buffers .*' <<<"$output"
+  grep -qx ' *0 .* 2      12          10 .*' <<<"$output"
+  weft sim p.csv --costs c.json --memory 11.5
   [ "$status" -eq 1 ]
-  [[ $output == *memory* ]]
+  [[ $stderr == "weft: p.csv: rank 0 needs 12 of memory, and the limit is 11.5; 1 of 2 ranks are over it"* ]]
+  one_stage '"parameters": 10, "gradients": 4, "parameters_sharded": 3, "gradients_sharded": 1' >c.json
+  weft sim p.csv --costs c.json --memory 16
+  succeeds
+  grep -qx ' rank .* peak  memory  parameters  gradients  buffers .*' <<<"$output"
+  grep -qx ' *0 .* 2      16          10          4 .*' <<<"$output"
+  run --separate-stderr -1 "$WEFT" sim p.csv --costs c.json --memory 15 --json
+  [ "$(jq -c '.over_limit, (.ranks[] | [.peak_activation, .peak_parameters, .peak_gradients, .peak_memory])' <<<"$output" | tr '\n' ' ')" = \
+    '[0] [2,10,4,16] [1,10,4,15] ' ]
+  for verb in sim compare; do
+    "$WEFT" "$verb" --help | tr -s ' \n' ' ' >help
+    grep -q 'activations, and parameters and gradients where the costs have their sizes' help
+    grep -q 'memory that a rank may need, in the unit of the activations' help
+  done
 }
 
 @test "sim --critical-path is a chain from the start to the end" {

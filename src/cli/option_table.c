@@ -78,8 +78,9 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                               "simulate N times with --jitter, and show percentiles; default 100"},
     [WEFT_CLI_OPTION_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX,
                               UINT64_MAX, "of --jitter; the same seed gives the same times"},
-    [WEFT_CLI_OPTION_MEMORY] = {'\0', "memory", WEFT_CLI_KIND_REAL, "LIMIT", NULL, 0, COST_MAX,
-                                COST_MAX, "the most memory that a rank may need"},
+    [WEFT_CLI_OPTION_MEMORY] =
+        {'\0', "memory", WEFT_CLI_KIND_REAL, "LIMIT", NULL, 0, COST_MAX, COST_MAX,
+         "the most memory that a rank may need, in the unit of the activations"},
     [WEFT_CLI_OPTION_CRITICAL_PATH] = {'\0', "critical-path", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0,
                                        0, "list the chain of actions that decides the makespan"},
     [WEFT_CLI_OPTION_TRANSPORT] = {'\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME",
@@ -307,10 +308,11 @@ static const struct weft_cli_verb verbs[] = {
      "",
      "predict how long a schedule takes, where it idles, and its memory",
      "Simulates one training step: how long it takes, how much of it every rank idles and why, "
-     "and the peak of activation memory. Times are those of the options, the same for all stages, "
+     "and the peaks of its memory. Times are those of the options, the same for all stages, "
      "or of a costs file; numbers may be written as 0.25 or 1/3. With --memory the exit status is "
-     "1 when a rank needs more; where the costs have sizes of parameters and gradients, they "
-     "count too. --channel pair and rank show what it costs when transfers share a queue; a "
+     "1 when a rank needs more at any time: activations, and parameters and gradients where the "
+     "costs have their sizes. --channel pair and rank show what it costs when transfers share a "
+     "queue; a "
      "compute-only table gets its SEND and RECV for that.\n"
      "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank "
      "had to wait. A compute-only table gets its SEND and RECV first.",
@@ -326,7 +328,9 @@ static const struct weft_cli_verb verbs[] = {
      "rank all schedules for a pipeline by their time",
      "Simulates every schedule that takes the given shape, best first, says which one wins and "
      "why, and sets apart those over --memory. Without -v: v = 1, 2 and 4, as far as the recipe "
-     "goes. Exit status 1: none fits into the memory.\n"
+     "goes. Memory is what a rank needs at most at any time: activations, and parameters and "
+     "gradients where the costs have their sizes, which no table shards. Exit status 1: none fits "
+     "into the memory.\n"
      "With -v costs are of a stage, as for sim. Without it, schedules with different v cut the "
      "same model: then costs given by options, or by a file with one entry, are those of a rank's "
      "whole share, with v stages per rank each stage takes 1/v of its time and of its memory, and "

@@ -84,13 +84,16 @@ enum {
   COLUMN_SPAN,
   COLUMN_PEAK,
   COLUMN_MEMORY,
+  COLUMN_PARAMETERS,
+  COLUMN_GRADIENTS,
   COLUMN_BUFFERS,
   COLUMN_CAUSES, /* and one for each cause */
   COLUMN_COUNT = COLUMN_CAUSES + WEFT_IDLE_CAUSES
 };
 
 static const char *column_name(unsigned column) {
-  static const char *const names[] = {"busy", "idle", "span", "peak", "memory", "buffers"};
+  static const char *const names[] = {"busy",   "idle",       "span",      "peak",
+                                      "memory", "parameters", "gradients", "buffers"};
   return column < COLUMN_CAUSES
              ? names[column]
              : weft_idle_cause_name((enum weft_idle_cause)(column - COLUMN_CAUSES));
@@ -103,13 +106,15 @@ static double cell(const struct weft_rank_times *rank, unsigned column) {
     case COLUMN_SPAN: return rank->span;
     case COLUMN_PEAK: return rank->peak_activation;
     case COLUMN_MEMORY: return rank->peak_memory;
+    case COLUMN_PARAMETERS: return rank->peak_parameters;
+    case COLUMN_GRADIENTS: return rank->peak_gradients;
     case COLUMN_BUFFERS: return rank->receive_buffers_peak;
     default: return rank->idle_by_cause[column - COLUMN_CAUSES];
   }
 }
 
-/* Memory is shown where it is more than the activations, causes and buffers
- * where there are any. */
+/* Memory is shown where it is more than the activations; parameters, gradients,
+ * causes and buffers where there are any. */
 static bool is_shown(const struct weft_simulation *simulation, unsigned column) {
   if (column < COLUMN_MEMORY) {
     return true;
