@@ -427,6 +427,82 @@ static void behind_in_a_collective(void **state) {
   weft_program_destroy(program);
 }
 
+/* All ranks of `count` wait in their last collective. */
+static void all_wait(struct boards *boards, uint32_t count) {
+  static const char *const wants[] = {"0TIE_GRAD", "1REDUCE_GRAD", "2TIE_GRAD"};
+  for (uint32_t r = 0; r < count; r++) {
+    board_set(boards, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX, wants[r % 3], 1000000000);
+    boards->boards[r].cell = r % 3 == 1 ? 3 : 4;
+  }
+}
+
+static void blame(struct boards *boards, const struct weft_program *program, uint32_t reporter,
+                  uint32_t culprit, const char *message) {
+  struct weft_failure failure;
+  weft_hang_blame_now(&boards->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
+  assert_string_equal(failure.error.message, message);
+  assert_int_equal(failure.rank, culprit);
+}
+
+/* A TIE_GRAD waits for the one of the other stage, in the same replica. */
+static void before_the_other_tie(void **state) {
+  (void)state;
+  struct weft_program *program = NULL;
+  const char *text =
+      "0F0,0B0,0TIE_GRAD,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n"
+      "2F0,2B0,2TIE_GRAD,2REDUCE_GRAD\n";
+  struct boards boards;
+  assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
+  boards_init(&boards, 6, "threads");
+  all_wait(&boards, 6);
+  blame(&boards, program, 3, 3, "rank 3 waits for its 0TIE_GRAD since 1.0 s"); /* both are there */
+  board_set(&boards, 5, WEFT_PHASE_COMPUTE, "2B0", UINT32_MAX, "", 2000000000);
+  boards.boards[5].cell = 1;
+  blame(&boards, program, 3, 5, "rank 3 has waited 1.0 s for rank 5, which is in 2B0 since 2.0 s");
+  blame(&boards, program, 5, 5, "rank 5 is in 2B0 since 2.0 s");
+  /* It waits for a message, and the one that sends it computes. */
+  board_set(&boards, 5, WEFT_PHASE_RECEIVE, "2F0", 4, "1SEND_F0", 2000000000);
+  boards.boards[5].cell = 0;
+  board_set(&boards, 4, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 3000000000);
+  boards.boards[4].cell = 0;
+  blame(&boards, program, 3, 4,
+        "rank 3 has waited 1.0 s for rank 5, which waits for rank 4, which is in 1F0 since 3.0 s");
+  /* The other way round, and a rank that has not begun the step, whatever its cell was. */
+  all_wait(&boards, 6);
+  board_set(&boards, 0, WEFT_PHASE_GREETING, "", UINT32_MAX, "", 1000000000);
+  blame(&boards, program, 2, 0,
+        "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for nobody "
+        "that is known");
+  /* It is past it: nobody can say more. */
+  board_set(&boards, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "0REDUCE_GRAD", 1000000000);
+  boards.boards[0].cell = 4;
+  blame(&boards, program, 2, 2, "rank 2 waits for its 2TIE_GRAD since 1.0 s");
+  boards_finish(&boards);
+  weft_program_destroy(program);
+}
+
+/* A collective before the TIE_GRAD, in which another replica is behind. */
+static void behind_before_the_other_tie(void **state) {
+  (void)state;
+  struct weft_program *program = NULL;
+  const char *text = "0F0,1B0,1REDUCE_GRAD,0B0,0TIE_GRAD\n2F0,2B0,2TIE_GRAD\n";
+  struct boards boards;
+  assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
+  boards_init(&boards, 4, "threads");
+  board_set(&boards, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "1REDUCE_GRAD", 1000000000);
+  boards.boards[0].cell = 5;
+  board_set(&boards, 1, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
+  boards.boards[1].cell = 3;
+  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "1B0", UINT32_MAX, "", 2000000000);
+  boards.boards[2].cell = 1;
+  board_set(&boards, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
+  boards.boards[3].cell = 3;
+  blame(&boards, program, 1, 2,
+        "rank 1 has waited 1.0 s for rank 0, which waits for rank 2, which is in 1B0 since 2.0 s");
+  boards_finish(&boards);
+  weft_program_destroy(program);
+}
+
 static void one_is_odd(void **state) {
   (void)state;
   static struct job job;
@@ -513,6 +589,8 @@ int main(void) {
       cmocka_unit_test(gradients_over_a_group),
       cmocka_unit_test(one_hangs_before_a_collective),
       cmocka_unit_test(behind_in_a_collective),
+      cmocka_unit_test(before_the_other_tie),
+      cmocka_unit_test(behind_before_the_other_tie),
       cmocka_unit_test(done_in_a_replica),
       cmocka_unit_test(places_that_do_not_exist),
   };

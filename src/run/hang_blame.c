@@ -32,6 +32,8 @@ struct view {
   bool nanoseconds;
   bool absent_known;
   uint32_t absent; /* a rank that has not come to the handshake */
+  bool ties_known;
+  uint32_t tie_rows[2]; /* with TIE_GRAD of the first stage, and of the last; NOBODY */
 };
 
 static void look(const struct view *view, uint32_t rank, struct weft_hang_stand *stand) {
@@ -73,23 +75,29 @@ static uint32_t row_of(const struct view *view, uint32_t rank) {
   return (uint32_t)(((uint64_t)rank + rows - view->first_rank % rows) % rows);
 }
 
-/* Whether one of the ops on the action's stage and microbatch is done, parts of
- * overlaps included: before `cell` in the row. */
-static bool is_done(const struct weft_program *program, uint32_t row, uint32_t ops,
-                    struct weft_action action, uint64_t cell) {
+/* The first cell of a row that has one of the ops on the action's stage and
+ * microbatch, parts of overlaps included; UINT64_MAX: none has. */
+static uint64_t cell_of(const struct weft_program *program, uint32_t row, uint32_t ops,
+                        struct weft_action action) {
   uint64_t at = program->row_begin[row];
   const uint64_t end = program->row_begin[row + 1];
-  for (uint64_t k = 0; k < cell && at < end; k++) {
+  for (uint64_t cell = 0; at < end; cell++) {
     const uint64_t next = at + weft_cell_records(&program->actions[at]);
     for (; at < next; at++) {
       const struct weft_action found = program->actions[at];
       if (weft_op_in(found.op, ops) && found.stage == action.stage &&
           found.microbatch == action.microbatch) {
-        return true;
+        return cell;
       }
     }
   }
-  return false;
+  return UINT64_MAX;
+}
+
+/* Whether that is done: before `cell` in the row. */
+static bool is_done(const struct weft_program *program, uint32_t row, uint32_t ops,
+                    struct weft_action action, uint64_t cell) {
+  return cell_of(program, row, ops, action) < cell;
 }
 
 /* What shows that a wanted action is done. Where receives are only posted, that
@@ -157,6 +165,61 @@ static uint32_t find_behind(const struct view *view, uint32_t rank,
   return found;
 }
 
+/* Which rows have the TIE_GRADs. Looked for once, so that the whole stays linear. */
+static const uint32_t *find_ties(struct view *view) {
+  const struct weft_program *program = view->program;
+  const uint32_t last = program->stage_count - 1;
+  for (uint32_t row = 0; row < program->rank_count && !view->ties_known; row++) {
+    for (uint64_t i = program->row_begin[row]; i < program->row_begin[row + 1]; i++) {
+      const struct weft_action action = program->actions[i];
+      if (action.op == WEFT_OP_TIE_GRAD && (action.stage == 0 || action.stage == last)) {
+        view->tie_rows[action.stage == last] = row;
+      }
+    }
+  }
+  view->ties_known = true;
+  return view->tie_rows;
+}
+
+/* Whether a rank has still to come to its TIE_GRAD, for one that waits in the other.
+ * Collectives are done in order: one before it, for which it waits, is in the way. */
+static bool is_before_tie(const struct view *view, const struct weft_hang_stand *peer, uint32_t row,
+                          struct weft_action tie, const struct weft_hang_stand *waits) {
+  if (peer->phase == WEFT_PHASE_AWAY || peer->phase == WEFT_PHASE_FAILED ||
+      peer->phase == WEFT_PHASE_GREETING || peer->step != waits->step) {
+    return peer->step <= waits->step;
+  }
+  const uint64_t place = cell_of(view->program, row, WEFT_OP_BIT(WEFT_OP_TIE_GRAD), tie);
+  return peer->cell <= place ||
+         (awaits_collective(peer) &&
+          cell_of(view->program, row, WEFT_OP_BIT(peer->wants.op), peer->wants) < place);
+}
+
+/* A TIE_GRAD is between the ranks with the first and the last stage of a replica. NOBODY:
+ * the other one is there, or is the same rank. */
+static uint32_t find_untied(struct view *view, uint32_t rank, const struct weft_hang_stand *stand) {
+  if (view->program == NULL || stand->wants.op != WEFT_OP_TIE_GRAD) {
+    return NOBODY;
+  }
+  const uint32_t *rows = find_ties(view), row = row_of(view, rank);
+  const uint32_t last = view->program->stage_count - 1;
+  const bool is_first = stand->wants.stage == 0;
+  const uint32_t other = rows[is_first ? 1 : 0];
+  const uint64_t peer_rank = (uint64_t)rank + other - row;
+  if (other == NOBODY || other == row || rank < row || peer_rank >= view->rank_count) {
+    return NOBODY;
+  }
+  struct weft_hang_stand peer;
+  look(view, (uint32_t)peer_rank, &peer);
+  const struct weft_action tie = weft_action_make(WEFT_OP_TIE_GRAD, is_first ? last : 0, 0);
+  return is_before_tie(view, &peer, other, tie, stand) ? (uint32_t)peer_rank : NOBODY;
+}
+
+static uint32_t find_late(struct view *view, uint32_t rank, const struct weft_hang_stand *stand) {
+  const uint32_t untied = find_untied(view, rank, stand);
+  return untied != NOBODY ? untied : find_behind(view, rank, stand);
+}
+
 static uint32_t next_of(struct view *view, uint32_t rank) {
   struct weft_hang_stand stand;
   look(view, rank, &stand);
@@ -170,7 +233,7 @@ static uint32_t next_of(struct view *view, uint32_t rank) {
     case WEFT_PHASE_GREETING:
       return has_peer && !has_come(view, stand.peer) ? stand.peer : find_absent(view, stand.step);
     case WEFT_PHASE_COMPUTE:
-      return awaits_collective(&stand) ? find_behind(view, rank, &stand) : NOBODY;
+      return awaits_collective(&stand) ? find_late(view, rank, &stand) : NOBODY;
     default: return NOBODY;
   }
 }
@@ -538,7 +601,8 @@ static struct view view_of(const struct weft_hang *hang) {
                        .rank_count = hang->rank_count,
                        .now = hang->now,
                        .nanoseconds = hang->nanoseconds,
-                       .absent = NOBODY};
+                       .absent = NOBODY,
+                       .tie_rows = {NOBODY, NOBODY}};
 }
 
 struct weft_hang_verdict weft_hang_judge(const struct weft_hang *hang, uint32_t reporter,
@@ -572,6 +636,7 @@ void weft_hang_blame_now(struct weft_transport *transport, const struct weft_pro
                       .rank_count = transport->rank_count,
                       .now = transport->ops->now(transport),
                       .nanoseconds = weft_hang_is_real_time(transport),
-                      .absent = NOBODY};
+                      .absent = NOBODY,
+                      .tie_rows = {NOBODY, NOBODY}};
   (void)judge(&view, reporter, failure);
 }
