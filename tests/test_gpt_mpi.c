@@ -193,6 +193,23 @@ static void test_odd_rank(void **state) {
   assert_non_null(strstr(error.message, "rank 2 has another configuration"));
 }
 
+/* One rank cannot even begin: the others are told. */
+static void test_failed_rank(void **state) {
+  (void)state;
+  const struct weft_gpt_corpus corpus = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  struct outcome outcome;
+  struct weft_error error;
+  if (communicators[RANKS_MAX] == MPI_COMM_NULL) {
+    return;
+  }
+  options.ranks = 4;
+  options.schedule = "1F1B";
+  options.progress.microbatches = rank_of_job() == 1 ? 5 : 4;
+  assert_int_equal(train_on_mpi(options, RANKS_MAX, &outcome, &error), WEFT_ERR_USAGE);
+  assert_non_null(strstr(error.message, "5 equal microbatches"));
+}
+
 int main(void) {
   int level, size;
   (void)alarm(HANG_SECONDS); /* a test that failed in one process may leave others waiting */
@@ -202,9 +219,9 @@ int main(void) {
     MPI_Comm_split(MPI_COMM_WORLD, rank_of_job() < count && count <= size ? 0 : MPI_UNDEFINED, 0,
                    &communicators[count]);
   }
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_matrix),
-                                     cmocka_unit_test(test_checkpoint),
-                                     cmocka_unit_test(test_odd_rank)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_matrix), cmocka_unit_test(test_checkpoint),
+      cmocka_unit_test(test_odd_rank), cmocka_unit_test(test_failed_rank)};
   if (cmocka_run_group_tests(tests, NULL, NULL) > 0) {
     MPI_Abort(MPI_COMM_WORLD, 1);
   }

@@ -357,6 +357,16 @@ static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_erro
   return WEFT_OK;
 }
 
+/* Ranks in other processes would wait for this one. */
+static void tell_world(const struct weft_gpt_trainer_options *options,
+                       const struct weft_error *error) {
+  struct weft_transport *endpoint = options->endpoint;
+  if (options->transport == WEFT_GPT_MPI && endpoint != NULL) {
+    const struct weft_failure failure = {.rank = endpoint->rank, .error = *error};
+    endpoint->ops->fail(endpoint, &failure);
+  }
+}
+
 enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *options,
                                          struct weft_gpt_trainer **out, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = weft_gpt_allocate(options->allocator, 1, sizeof *trainer);
@@ -367,6 +377,7 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
   trainer->allocator = options->allocator;
   const enum weft_status status = build(trainer, error);
   if (status < 0) {
+    tell_world(options, error);
     weft_gpt_trainer_destroy(trainer);
     return status;
   }

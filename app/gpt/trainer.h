@@ -86,6 +86,7 @@ struct weft_gpt_trainer_options {
 
 struct weft_gpt_trainer;
 
+/* Where the other ranks are other processes, a failure is told to them. */
 enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *options,
                                          struct weft_gpt_trainer **out, struct weft_error *error);
 /* To the last step, or until interrupted. Returns what all ranks agree on. */

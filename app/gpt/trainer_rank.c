@@ -36,6 +36,9 @@ static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
                                      struct weft_error *error) {
   struct weft_transport *transport = rank->transport;
   uint32_t missing = transport->rank;
+  if (transport->ops->refresh_boards != NULL) {
+    transport->ops->refresh_boards(transport, transport->ops->now(transport) + 1000000000);
+  }
   for (uint32_t r = 0; r < transport->rank_count; r++) { /* who still works on its step */
     const struct weft_rank_board *board = transport->ops->board(transport, r);
     if (__atomic_load_n(&board->phase, __ATOMIC_RELAXED) != WEFT_PHASE_DONE) {
