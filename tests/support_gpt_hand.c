@@ -192,7 +192,8 @@ static double replica(const struct hand *hand, uint32_t d, uint32_t replicas) {
 /* The norm's sum of squares is taken slice by slice: ceil(floats / (16 D)) x 16 each. */
 static double square_of(const struct hand *hand, uint32_t k, uint32_t replicas) {
   const struct weft_gpt_part_state *part = &hand->parts[k];
-  const uint64_t unit = 16 * (uint64_t)replicas, slice = (part->floats + unit - 1) / unit * 16;
+  const uint64_t unit = 16 * (uint64_t)(replicas > 0 ? replicas : 1),
+                 slice = (part->floats + unit - 1) / unit * 16;
   uint64_t end = part->floats;
   double sum = 0;
   if (hand->progress.config.tied && k + 1 == hand->part_count) {
@@ -234,6 +235,7 @@ static void update(const struct hand *hand, uint64_t step, double norm) {
 double hand_step(struct hand *hand, uint64_t step, uint32_t replicas) {
   const struct weft_gpt_progress *progress = &hand->progress;
   double loss = 0, square = 0;
+  assert_true(replicas > 0);
   weft_gpt_corpus_batch(hand->corpus, false, progress->data_seed, step, progress->batch,
                         progress->config.context, hand->inputs, hand->targets);
   for (uint32_t d = 0; d < replicas; d++) {

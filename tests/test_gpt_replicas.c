@@ -284,7 +284,7 @@ static void simulate(const struct weft_gpt_trainer *trainer, double *peaks) {
 static void check_memory(const struct weft_gpt_trainer *trainer,
                          const struct weft_gpt_trainer_options *options) {
   const uint32_t replicas = options->replicas;
-  double peaks[8];
+  double peaks[8] = {0};
   simulate(trainer, peaks);
   for (uint32_t r = 0; r < replicas * options->ranks; r++) {
     struct weft_gpt_memory memory;

@@ -62,13 +62,13 @@ uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage);
 uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage);
 
 /* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD, for the stage's ops (stage_collective.c). */
-enum weft_status weft_gpt_stage_unshard(struct weft_stage *stage, struct weft_stage_call *call,
+enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error);
-enum weft_status weft_gpt_stage_reshard(struct weft_stage *stage, struct weft_stage_call *call,
+enum weft_status weft_gpt_stage_reshard(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error);
-enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *stage, struct weft_stage_call *call,
+enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft_stage_call *call,
                                             struct weft_error *error);
-enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *stage, struct weft_stage_call *call,
+enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_stage_call *call,
                                          struct weft_error *error);
 
 /* Where the weight that is tied, wte, lies in the embedding or in the head. */

@@ -28,11 +28,9 @@ enum weft_status weft_gpt_collectives_advance(struct weft_group *group,
 /* ---- Replicas ---- */
 
 static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
-                              enum weft_collective_kind kind, const float *from, float *to,
-                              uint64_t floats, struct weft_error *error) {
+                              struct weft_collective collective, struct weft_error *error) {
   struct weft_group *group = stage->context->group;
-  stage->collectives[k] = (struct weft_collective){
-      .kind = kind, .from = from, .to = to, .bytes = floats * sizeof(float)};
+  stage->collectives[k] = collective;
   return group->ops->start(group, &stage->collectives[k], error);
 }
 
@@ -52,8 +50,11 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
     stage->collectives_done = 0;
     for (uint32_t k = 0; k < stage->part_count; k++) {
       const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
-      WEFT_GPT_TRY(start(stage, k, WEFT_ALL_GATHER, kept->parameters, stage->parts[k].parameters,
-                         kept->slice_floats, error));
+      const struct weft_collective gather = {.kind = WEFT_ALL_GATHER,
+                                             .from = kept->parameters,
+                                             .to = stage->parts[k].parameters,
+                                             .bytes = kept->slice_floats * sizeof(float)};
+      WEFT_GPT_TRY(start(stage, k, gather, error));
     }
   }
   return finish(stage, error);
@@ -72,8 +73,11 @@ static enum weft_status start_reducing(struct weft_gpt_stage *stage, struct weft
   stage->collectives_done = 0;
   for (uint32_t k = 0; k < stage->part_count; k++) {
     const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
-    WEFT_GPT_TRY(start(stage, k, all ? WEFT_ALL_REDUCE : WEFT_REDUCE_SCATTER,
-                       stage->parts[k].gradients, kept->gradients, kept->floats, error));
+    const struct weft_collective sum = {.kind = all ? WEFT_ALL_REDUCE : WEFT_REDUCE_SCATTER,
+                                        .from = stage->parts[k].gradients,
+                                        .to = kept->gradients,
+                                        .bytes = kept->floats * sizeof(float)};
+    WEFT_GPT_TRY(start(stage, k, sum, error));
   }
   return WEFT_OK;
 }

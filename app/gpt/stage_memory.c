@@ -243,6 +243,7 @@ enum weft_status weft_gpt_stage_memory_take_gradients(struct weft_gpt_stage_memo
   WEFT_GPT_TRY(weft_gpt_pool_take(&memory->rank->gradients, memory->whole_floats,
                                   &memory->whole_gradients, error));
   weft_gpt_rank_memory_note(memory->rank);
+  assert(memory->whole_gradients != NULL);
   memset(memory->whole_gradients, 0, memory->whole_floats * sizeof(float));
   for (uint32_t k = 0; k < memory->part_count; k++) {
     memory->parts[k].gradients = memory->whole_gradients + memory->offsets[k];

@@ -177,44 +177,42 @@ static void make_boundaries(const struct weft_gpt_trainer *trainer) {
 
 /* ---- Resuming ---- */
 
-/* A part's file has it whole; `arrays` has room for that where this rank keeps slices. */
-static enum weft_status load_part(const struct weft_gpt_rank *rank, uint32_t part, float *arrays,
-                                  struct weft_error *error) {
+/* A part's file has it whole; `whole` has room for that where this rank keeps slices. */
+static enum weft_status load_part(const struct weft_gpt_rank *rank, uint32_t part,
+                                  struct weft_gpt_part_state *whole, struct weft_error *error) {
   const struct weft_gpt_checkpoint *resume = rank->trainer->options.resume;
-  const uint64_t room = rank->trainer->floats_largest;
   uint32_t k;
   struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
-  if (arrays == NULL) {
+  if (whole->parameters == NULL) {
     return weft_gpt_checkpoint_read_part(resume, &stage->parts[k], error);
   }
-  struct weft_gpt_part_state whole = {.part = part,
-                                      .floats = stage->parts[k].floats,
-                                      .parameters = arrays,
-                                      .first_moment = arrays + room,
-                                      .second_moment = arrays + 2 * room};
-  WEFT_GPT_TRY(weft_gpt_checkpoint_read_part(resume, &whole, error));
-  weft_gpt_stage_memory_keep(&stage->memory, k, &whole);
+  whole->part = part;
+  whole->floats = stage->parts[k].floats;
+  WEFT_GPT_TRY(weft_gpt_checkpoint_read_part(resume, whole, error));
+  weft_gpt_stage_memory_keep(&stage->memory, k, whole);
   return WEFT_OK;
 }
 
 static enum weft_status load_parts(const struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  const uint64_t room = 3 * trainer->floats_largest;
-  float *arrays = NULL;
+  const uint64_t room = trainer->floats_largest;
+  struct weft_gpt_part_state whole = {.parameters = NULL};
   enum weft_status status = WEFT_OK;
   if (trainer->options.resume == NULL) {
     return WEFT_OK;
   }
   if (trainer->options.shard != WEFT_GPT_SHARD_NONE) {
-    arrays = weft_gpt_allocate(trainer->allocator, room, sizeof *arrays);
-    if (arrays == NULL) {
-      return weft_gpt_fail_memory(error, room * sizeof *arrays);
+    whole.parameters = weft_gpt_allocate(trainer->allocator, 3 * room, sizeof(float));
+    if (whole.parameters == NULL) {
+      return weft_gpt_fail_memory(error, 3 * room * sizeof(float));
     }
+    whole.first_moment = whole.parameters + room;
+    whole.second_moment = whole.parameters + 2 * room;
   }
   for (uint32_t n = 0; n < rank->own_part_count && status == WEFT_OK; n++) {
-    status = load_part(rank, rank->own_parts[n], arrays, error);
+    status = load_part(rank, rank->own_parts[n], &whole, error);
   }
-  weft_gpt_free(trainer->allocator, arrays);
+  weft_gpt_free(trainer->allocator, whole.parameters);
   return status;
 }
 

@@ -116,7 +116,7 @@ bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t wo
 uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer) {
   uint64_t bytes = 0;
   for (uint32_t k = 0; k < trainer->local_count; k++) {
-    struct weft_gpt_memory memory;
+    struct weft_gpt_memory memory = {.parameters = 0};
     (void)weft_gpt_trainer_memory(trainer, trainer->first_local + k, &memory);
     bytes +=
         memory.parameters + memory.gradients + memory.moments + memory.activations + memory.scratch;
