@@ -23,7 +23,7 @@
 
 /* Holds the guard's process id. */
 #define MARK "WEFT_GUARD"
-enum { LINGER_NS = 500 * 1000 * 1000, ORPHAN_GRACE_S = 5 };
+enum { LINGER_S = 1, ORPHAN_GRACE_S = 5 };
 
 static const int passed_on[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,
                                 SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
@@ -125,7 +125,7 @@ static const char *advice(int number) {
 
 /* The others see the death for themselves; the launcher must not until they have. */
 static int report_death(const struct weft_cli *cli, pid_t rank, int number) {
-  const struct timespec moment = {.tv_nsec = LINGER_NS};
+  const struct timespec moment = {.tv_sec = LINGER_S};
   char host[256] = "";
   (void)gethostname(host, sizeof host - 1);
   weft_cli_say(cli, advice(number), "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)",

@@ -61,7 +61,7 @@ void weft_cli_job_give_up(struct weft_cli_job *job, const struct weft_error *err
 void weft_cli_job_leave(struct weft_cli_job *job, int status);
 
 /* Whether this rank says what all ranks have agreed went wrong, and writes the dump: the
- * first one but the one to blame, which may be dead. */
+ * first one but the one to blame, which may be dead; for a signal, who got it. */
 bool weft_cli_job_speaks(const struct weft_cli_job *job);
 /* In a line, where this rank stood when it ended: for all that do not speak. */
 void weft_cli_job_say_stand(const struct weft_cli_job *job);

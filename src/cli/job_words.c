@@ -94,18 +94,22 @@ void weft_cli_job_release(struct weft_cli_job *job, enum weft_cli_job_saying say
 /* Beyond this many ranks only those that have to do with it say where they stood. */
 enum { ALL_SPEAK_MAX = 32 };
 
-/* Who a signal has reached first is to blame for nothing. */
 static uint32_t culprit_of(const struct weft_cli_job *job) {
   struct weft_failure failure;
-  return job->transport->ops->failed(job->transport, &failure) &&
-                 failure.error.status != WEFT_ERR_CANCELLED
-             ? failure.rank
-             : UINT32_MAX;
+  return job->transport->ops->failed(job->transport, &failure) ? failure.rank : UINT32_MAX;
 }
 
+/* Who was reached by a signal is alive. */
 bool weft_cli_job_speaks(const struct weft_cli_job *job) {
-  const uint32_t first = culprit_of(job) == 0 && job->transport->rank_count > 1 ? 1 : 0;
-  return job->transport->rank == first;
+  const struct weft_transport *transport = job->transport;
+  struct weft_failure failure;
+  if (!transport->ops->failed(job->transport, &failure)) {
+    return transport->rank == 0;
+  }
+  if (failure.error.status == WEFT_ERR_CANCELLED && failure.rank < transport->rank_count) {
+    return transport->rank == failure.rank;
+  }
+  return transport->rank == (failure.rank == 0 && transport->rank_count > 1 ? 1 : 0);
 }
 
 static const char *phase_words(uint32_t phase) {

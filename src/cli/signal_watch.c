@@ -20,7 +20,7 @@ static struct timespec next_look(void) {
 }
 
 static void tell_all(struct weft_transport *transport) {
-  struct weft_failure failure = {.rank = UINT32_MAX, .error = {.status = WEFT_ERR_CANCELLED}};
+  struct weft_failure failure = {.rank = transport->rank, .error = {.status = WEFT_ERR_CANCELLED}};
   (void)snprintf(failure.error.message, sizeof failure.error.message, "stopped by %s",
                  weft_cli_signal_name(weft_cli_interrupt_signal()));
   transport->ops->fail(transport, &failure);
