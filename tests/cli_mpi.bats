@@ -243,6 +243,23 @@ kill_launcher() {
   done
 }
 
+@test "a job that does not start ends" {
+  needs_mpi
+  "$WEFT" gen 1F1B -p 2 -m 4 >t.csv
+  # Rank 1 does not come.
+  cat >odd <<'END'
+#!/bin/bash
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || exec sleep 30
+exec "$WEFT" "$@"
+END
+  chmod +x odd
+  for mpi in $mpis; do
+    WEFT_START_LIMIT=2 program=./odd on "$mpi" 2 run t.csv
+    [ "$status" -ne 0 ]
+    said "weft: rank 0: MPI has not started after 2 s: not all of the 2 processes have come"
+  done
+}
+
 @test "doctor tries each MPI, and shows where ranks are" {
   needs_mpi
   weft doctor --json

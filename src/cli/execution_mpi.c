@@ -34,7 +34,8 @@ static enum weft_status meet(struct weft_cli_execution *execution, struct weft_t
   struct weft_cli_rank_step *all = &execution->rank_steps[(uint64_t)(step > 0 ? step - 1 : 0) * p];
   const struct weft_cli_rank_step mine = all[transport->rank];
   _Static_assert(sizeof mine <= WEFT_EXCHANGE_MAX, "a note fits into an exchange");
-  const enum weft_status status = weft_cli_job_exchange(transport, &mine, all, sizeof mine, error);
+  const enum weft_status status =
+      weft_cli_job_meet(transport, &mine, all, sizeof mine, execution->stall_limit, error);
   if (status == WEFT_OK) {
     execution->steps_done = step;
     if (transport->rank == 0) {

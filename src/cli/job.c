@@ -12,14 +12,51 @@
 
 #include "cli/job_words.h"
 #include "cli/message.h"
+#include "cli/start_watch.h"
 
-enum { SPEAK_NS = 700 * 1000 * 1000 };
+enum { SPEAK_NS = 700 * 1000 * 1000, BOARDS_NS = 500 * 1000 * 1000 };
 
 /* ---- Meetings ---- */
 
-enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
-                                       void *all, size_t size, struct weft_error *error) {
+/* A rank of which it is known that its process is stopped, or that is still at an action. */
+static uint32_t find_late(struct weft_transport *transport) {
+  uint32_t late = UINT32_MAX;
+  if (transport->ops->refresh_boards != NULL) {
+    transport->ops->refresh_boards(transport, transport->ops->now(transport) + BOARDS_NS);
+  }
+  for (uint32_t r = transport->rank_count; r-- > 0;) {
+    const struct weft_rank_board *board = transport->ops->board(transport, r);
+    const uint32_t phase = __atomic_load_n(&board->phase, __ATOMIC_RELAXED);
+    if ((__atomic_load_n(&board->flags, __ATOMIC_RELAXED) & WEFT_BOARD_STOPPED) != 0) {
+      return r;
+    }
+    late = phase != WEFT_PHASE_AWAY && phase != WEFT_PHASE_DONE ? r : late;
+  }
+  return late;
+}
+
+static enum weft_status fail_late(struct weft_transport *transport, int64_t limit,
+                                  struct weft_error *error) {
+  struct weft_failure failure = {.rank = find_late(transport),
+                                 .error = {.status = WEFT_ERR_STALLED}};
+  char who[64] = "one of the ranks has";
+  if (failure.rank < transport->rank_count) {
+    (void)snprintf(who, sizeof who, "rank %" PRIu32 " has", failure.rank);
+  }
+  (void)snprintf(failure.error.message, sizeof failure.error.message,
+                 "%s not come to the end of the step; rank %" PRIu32 " has waited there for %.1f s",
+                 who, transport->rank, (double)limit / 1e9);
+  (void)snprintf(failure.error.hint, sizeof failure.error.hint,
+                 "is its process stopped, or its host gone?");
+  transport->ops->fail(transport, &failure);
+  *error = failure.error;
+  return WEFT_ERR_STALLED;
+}
+
+enum weft_status weft_cli_job_meet(struct weft_transport *transport, const void *mine, void *all,
+                                   size_t size, int64_t limit, struct weft_error *error) {
   const struct weft_transport_ops *ops = transport->ops;
+  const int64_t until = limit > 0 ? ops->now(transport) + limit : WEFT_TIME_NEVER;
   enum weft_status status;
   do {
     status = ops->progress(transport, error);
@@ -27,11 +64,19 @@ enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const v
       status = ops->exchange(transport, mine, all, size, error);
     }
     if (status == WEFT_IN_PROGRESS) {
-      const enum weft_status waited = ops->wait(transport, WEFT_TIME_NEVER, error);
+      const enum weft_status waited = ops->wait(transport, until, error);
       status = waited < 0 ? waited : WEFT_IN_PROGRESS;
+    }
+    if (status == WEFT_IN_PROGRESS && ops->now(transport) >= until) {
+      status = fail_late(transport, limit, error);
     }
   } while (status == WEFT_IN_PROGRESS);
   return status;
+}
+
+enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
+                                       void *all, size_t size, struct weft_error *error) {
+  return weft_cli_job_meet(transport, mine, all, size, 0, error);
 }
 
 /* In pieces that an exchange can carry: it is for what is said once. */
@@ -203,10 +248,14 @@ void weft_cli_job_leave(struct weft_cli_job *job, int status) {
 
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
                        const struct weft_mpi_options *options) {
+  struct weft_cli_start_watch watch;
   struct weft_error error;
   *job =
       (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = {-1, -1}, .input = -1};
-  if (weft_mpi_create(cli->allocator, options, &job->world, &error) < 0) {
+  weft_cli_start_watch_begin(&watch, cli);
+  const enum weft_status status = weft_mpi_create(cli->allocator, options, &job->world, &error);
+  weft_cli_start_watch_end(&watch);
+  if (status < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   job->transport = weft_mpi_endpoint(job->world);

@@ -31,7 +31,9 @@ struct weft_cli_job {
   int input;    /* of weft_cli_job_share_input(); or -1 */
 };
 
-/* Makes the world; waits for all processes. An exit status other than WEFT_CLI_OK has been
+/* Makes the world; waits for all processes, but not longer than two minutes or the seconds
+ * in the variable WEFT_START_LIMIT (0: for ever), after which this process ends, having
+ * said why. An exit status other than WEFT_CLI_OK has been
  * said. To be ended in either case. */
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
                        const struct weft_mpi_options *options);
@@ -48,6 +50,10 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status);
 /* All ranks give `size` bytes (at most WEFT_EXCHANGE_MAX) and get those of all; waits. */
 enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
                                        void *all, size_t size, struct weft_error *error);
+/* The same, but when not all have come within `limit` of the transport's time (0: never)
+ * it is over for all: WEFT_ERR_STALLED. */
+enum weft_status weft_cli_job_meet(struct weft_transport *transport, const void *mine, void *all,
+                                   size_t size, int64_t limit, struct weft_error *error);
 /* The same with any number of bytes. */
 enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
                                      uint64_t bytes, void *all, struct weft_error *error);

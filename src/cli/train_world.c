@@ -49,7 +49,7 @@ static int say_misfit(const struct weft_cli_training *training, uint64_t replica
 int weft_cli_training_read_world(struct weft_cli_training *training) {
   const struct weft_cli_arguments *arguments = training->arguments;
   const uint32_t processes = processes_of(training), ranks = training->options.ranks;
-  const uint64_t usual = processes >= ranks ? processes / ranks : 1;
+  const uint64_t usual = ranks > 0 && processes >= ranks ? processes / ranks : 1;
   const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, usual);
   if (processes > 0 && replicas * ranks != processes) {
     return say_misfit(training, replicas);

@@ -416,24 +416,24 @@ static int run(struct subject *subject) {
   return status;
 }
 
-static int run_as_rank(struct subject *subject) {
-  const struct weft_mpi_options options = {.progress =
-                                               weft_cli_chosen_progress(subject->arguments)};
+static int run_as_rank(const struct subject *given) {
+  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(given->arguments)};
+  struct subject subject = *given;
   struct weft_cli_job job;
-  int status = weft_cli_guard(subject->cli);
+  int status = weft_cli_guard(given->cli);
   if (status != WEFT_CLI_GO_ON) {
     return status;
   }
-  status = weft_cli_job_begin(&job, subject->cli, &options);
+  status = weft_cli_job_begin(&job, given->cli, &options);
   if (status == WEFT_CLI_OK) {
-    subject->cli = &job.cli;
-    subject->job = &job;
-    status = weft_cli_is_standard_input(subject->arguments->operands[0])
+    subject.cli = &job.cli;
+    subject.job = &job;
+    status = weft_cli_is_standard_input(subject.arguments->operands[0])
                  ? weft_cli_job_share_input(&job)
                  : WEFT_CLI_OK;
   }
   if (status == WEFT_CLI_OK) {
-    status = run(subject);
+    status = run(&subject);
   }
   return weft_cli_job_end(&job, status);
 }

@@ -294,21 +294,21 @@ static int merge_names(const struct weft_cli *cli, struct weft_cli_arguments *ar
   return WEFT_CLI_OK;
 }
 
-int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *given) {
-  struct weft_cli_arguments arguments = *given;
+int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_cli_arguments merged = *arguments;
   struct weft_cli_interrupt interrupt;
-  int status = merge_names(cli, &arguments);
+  int status = merge_names(cli, &merged);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  const bool is_rank = weft_cli_chosen_transport(&arguments) == WEFT_CLI_TRANSPORT_MPI;
+  const bool is_rank = weft_cli_chosen_transport(&merged) == WEFT_CLI_TRANSPORT_MPI;
   status = is_rank ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
   if (status != WEFT_CLI_GO_ON) {
     return status;
   }
   weft_cli_choose_kernels(cli);
   weft_cli_interrupt_begin(&interrupt);
-  status = is_rank ? train_as_rank(cli, &arguments) : train_as(cli, &arguments, NULL);
+  status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
   weft_cli_interrupt_end(&interrupt);
   return status;
 }

@@ -1,0 +1,62 @@
+/* Waits for the start of MPI, and no longer than that. */
+#include "cli/start_watch.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <stdlib.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cli/launch.h"
+#include "cli/message.h"
+#include "cli/option_parser.h"
+
+enum { LIMIT_S = 120 };
+#define LIMIT_MAX_S UINT64_C(100000000)
+
+static void *look(void *argument) {
+  struct weft_cli_start_watch *watch = argument;
+  struct timespec at;
+  int result = 0;
+  (void)clock_gettime(CLOCK_REALTIME, &at);
+  at.tv_sec += (time_t)watch->limit_s;
+  (void)pthread_mutex_lock(&watch->lock);
+  while (!watch->over && result != ETIMEDOUT) {
+    result = pthread_cond_timedwait(&watch->changed, &watch->lock, &at);
+  }
+  const bool over = watch->over;
+  (void)pthread_mutex_unlock(&watch->lock);
+  if (!over) {
+    const struct weft_cli_launch launch = weft_cli_launch();
+    weft_cli_say(watch->cli, "is one of them stopped, or its host out of reach?",
+                 "rank %" PRIu32 ": MPI has not started after %" PRIu64
+                 " s: not all of the %" PRIu32 " processes have come",
+                 launch.rank, watch->limit_s, launch.rank_count);
+    _exit(WEFT_CLI_PEER);
+  }
+  return NULL;
+}
+
+void weft_cli_start_watch_begin(struct weft_cli_start_watch *watch, const struct weft_cli *cli) {
+  const char *said = getenv("WEFT_START_LIMIT");
+  uint64_t limit;
+  *watch = (struct weft_cli_start_watch){.cli = cli, .limit_s = LIMIT_S};
+  if (said != NULL && weft_cli_read_number(said, &limit) == WEFT_CLI_DIGITS_OK) {
+    watch->limit_s = limit < LIMIT_MAX_S ? limit : LIMIT_MAX_S;
+  }
+  (void)pthread_mutex_init(&watch->lock, NULL);
+  (void)pthread_cond_init(&watch->changed, NULL);
+  watch->started = watch->limit_s > 0 && pthread_create(&watch->thread, NULL, look, watch) == 0;
+}
+
+void weft_cli_start_watch_end(struct weft_cli_start_watch *watch) {
+  if (watch->started) {
+    (void)pthread_mutex_lock(&watch->lock);
+    watch->over = true;
+    (void)pthread_cond_signal(&watch->changed);
+    (void)pthread_mutex_unlock(&watch->lock);
+    (void)pthread_join(watch->thread, NULL);
+  }
+  (void)pthread_cond_destroy(&watch->changed);
+  (void)pthread_mutex_destroy(&watch->lock);
+}

@@ -1,0 +1,24 @@
+/* A thread that ends this process when MPI does not start: it waits for all processes of
+ * the job without an end, and one of them may be stopped. */
+#ifndef CLI_START_WATCH_H
+#define CLI_START_WATCH_H
+
+#include <pthread.h>
+
+#include "cli/cli.h"
+
+struct weft_cli_start_watch {
+  pthread_t thread;
+  pthread_mutex_t lock;
+  pthread_cond_t changed;
+  bool over; /* under the lock */
+  bool started;
+  const struct weft_cli *cli;
+  uint64_t limit_s; /* 0: for ever */
+};
+
+/* For two minutes, or as many seconds as the variable WEFT_START_LIMIT says. */
+void weft_cli_start_watch_begin(struct weft_cli_start_watch *watch, const struct weft_cli *cli);
+void weft_cli_start_watch_end(struct weft_cli_start_watch *watch);
+
+#endif
