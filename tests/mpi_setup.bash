@@ -1,0 +1,134 @@
+# Jobs of MPI processes in tests: `load mpi_setup`. A job is started on the first host of
+# hosts_setup.bash where there are such hosts; elsewhere just so, and then all that can be
+# seen of what it leaves behind are its processes.
+# shellcheck shell=bash disable=SC2154
+load hosts_setup
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# The MPIs that Weft was built for.
+mpi_names() {
+  local file
+  for file in "$WEFT_BUILD_DIR"/tests/strike-*.so; do
+    file=${file##*/strike-}
+    echo "${file%.so}"
+  done
+}
+
+# mpi_needs MPI: skips the test where Weft was built without it.
+mpi_needs() {
+  [ -e "$WEFT_BUILD_DIR/tests/strike-$1.so" ] || skip "built without $1"
+}
+
+# mpi_machine_begin, _end: one host for jobs that need no network, in setup_file.
+mpi_machine_begin() {
+  local reason
+  if reason=$(hosts_missing); then
+    echo "# not in a namespace of its own: $reason" >&3
+  else
+    hosts_begin a >/dev/null
+  fi
+}
+mpi_machine_end() {
+  [ -z "${HOSTS:-}" ] || hosts_end
+}
+
+# mpi_launcher MPI: the words that start a job, into $launcher. More ranks than cores are
+# fine, on one host and on several.
+mpi_launcher() {
+  local command
+  command=$(command -v "mpirun.$1" || command -v mpirun)
+  case $1 in
+    openmpi) launcher=("$command" --oversubscribe --mca mpi_yield_when_idle 1) ;;
+    *) launcher=("$command") ;;
+  esac
+}
+
+# mpi_hosts MPI HOST:COUNT...: the same for a job over hosts, with TCP on the data network.
+mpi_hosts() {
+  local list agent=$WEFT_SOURCE_DIR/tests/hosts/remote_shell
+  list=$(IFS=,; echo "${*:2}")
+  mpi_launcher "$1"
+  case $1 in
+    openmpi)
+      launcher+=(--mca plm_rsh_agent "$agent" --host "$list" --mca pml ob1 --mca btl tcp,self
+        --mca btl_tcp_if_include data --mca oob_tcp_if_include control)
+      ;;
+    *)
+      launcher+=(-launcher ssh -launcher-exec "$agent" -hosts "$list" -iface control
+        -genv UCX_TLS tcp,self -genv UCX_NET_DEVICES data)
+      ;;
+  esac
+}
+
+# mpi_run WORDS...: $launcher with these words; sets $status, $output, $stderr, and $ended_at.
+mpi_run() {
+  run --separate-stderr mpi_start "$@"
+  ended_at=$EPOCHREALTIME
+}
+
+# The same without waiting for more than the launcher: for the background.
+mpi_start() {
+  local command=(timeout --kill-after=5 120 "${launcher[@]}" "$@")
+  if [ -n "${HOSTS:-}" ]; then
+    hosts_on "$(hosts_names | head -n 1)" "${command[@]}"
+  else
+    WEFT_TEST_JOB=$BATS_TEST_TMPDIR "${command[@]}" 3>&-
+  fi
+}
+
+# mpi_left: what is left of all jobs; nothing, after a moment.
+mpi_left() {
+  if [ -n "${HOSTS:-}" ]; then
+    hosts_left
+  else
+    grep -lsF "WEFT_TEST_JOB=$BATS_TEST_TMPDIR" /proc/[0-9]*/environ
+  fi
+}
+
+# Fails when something stays.
+mpi_is_tidy() {
+  local k left
+  for ((k = 0; k < 100; k++)); do
+    left=$(mpi_left) || true
+    if [ -z "$left" ]; then
+      return 0
+    fi
+    sleep 0.1
+  done
+  echo "left behind: $left" >&2
+  return 1
+}
+
+# mpi_strike MPI RANK CALL SIGNAL: the words before a command whose rank is to be struck
+# (tests/hosts/strike.c), into $struck; the file `blow` tells when.
+mpi_strike() {
+  rm -f blow
+  struck=(env "LD_PRELOAD=$WEFT_BUILD_DIR/tests/strike-$1.so" "WEFT_STRIKE=$2 $3 $4 $PWD/blow")
+}
+
+# mpi_note_time FILE: how long after the blow the job ended, a line more in that file.
+mpi_note_time() {
+  awk -v end="$ended_at" '{ printf "%.3f\n", end - $1 }' blow >>"$1"
+}
+
+# mpi_say_times FILE WHAT: how many, median and longest, for the log.
+mpi_say_times() {
+  sort -n "$1" | awk -v what="$2" '{ time[NR] = $1 }
+    END { printf "# %s: %d, ended after %s s (median), %s s (longest)\n",
+          what, NR, time[int((NR + 1) / 2)], time[NR] }' >&3
+}
+
+# says TEXT...: all of it was said; status and the rest are shown when not.
+says() {
+  local text
+  for text in "$@"; do
+    if [[ $stderr != *"$text"* ]]; then
+      printf 'not said: %s; status %s, but:\n%s\n' "$text" "$status" "$stderr" >&2
+      return 1
+    fi
+  done
+}
+ends_with() {
+  [ "$status" -eq "$1" ] || { printf 'status %s instead of %s:\n%s\n' "$status" "$1" "$stderr" >&2; return 1; }
+}
