@@ -1,7 +1,7 @@
 #!/usr/bin/env bats
 # Jobs of processes under mpirun when a rank is killed, is stopped, or is not like the others:
 # the job ends with status 75, names it, and leaves nothing behind.
-# shellcheck disable=SC2154
+# shellcheck disable=SC2030,SC2031,SC2154
 load cli_setup
 load mpi_setup
 
@@ -34,7 +34,7 @@ kill_at() {
 kills_in() {
   local k
   mkdir "$1"
-  cd "$1"
+  cd "$1" || return 1
   table
   for ((k = $3; k < 20; k += 2)); do
     kill_at "$2" $((k % 4)) $((1 + 3 * (k / 4) + 7 * (k % 3)))
@@ -50,8 +50,8 @@ kills() {
   (kills_in even "$1" 0)
   wait "$other"
   mpi_is_tidy
-  cat odd/times even/times >times
-  mpi_say_times times "$1: SIGKILL of a rank"
+  cat odd/times even/times >times.all
+  mpi_say_times times.all "$1: SIGKILL of a rank"
 }
 
 @test "Open MPI: a rank that is killed at any action ends the job, and is named" {
@@ -60,4 +60,94 @@ kills() {
 
 @test "MPICH: a rank that is killed at any action ends the job, and is named" {
   kills mpich
+}
+
+# stops MPI: SIGSTOP at two calls; the others do not wait for ever, and say so.
+stops() {
+  local rank
+  mpi_needs "$1"
+  table
+  mpi_launcher "$1"
+  for rank in 0 2; do
+    mpi_strike "$1" $rank $((9 + rank)) 19
+    mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2 --stall-limit 1
+    [ -s blow ]
+    ends_with 75
+    says "rank $rank, which is stopped, by a signal or a debugger" "SIGCONT lets rank $rank's process go on"
+    [ "$(jq -c '[.ranks[] | select(.process == "stopped").rank]' weft-hang.json)" = "[$rank]" ]
+    [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = $rank ]
+    mpi_note_time times
+  done
+  mpi_is_tidy
+  mpi_say_times times "$1: SIGSTOP of a rank, stall limit 1 s"
+}
+
+@test "Open MPI: a rank that is stopped is named when the others have waited for it" {
+  stops openmpi
+}
+
+@test "MPICH: a rank that is stopped is named when the others have waited for it" {
+  stops mpich
+}
+
+# refused WORDS -- OTHER WORDS: rank 2 is started with other words than the others.
+refused() {
+  local usual=()
+  while [ "$1" != -- ]; do
+    usual+=("$1")
+    shift
+  done
+  shift
+  rm -f weft-hang.json
+  mpi_run -n 2 "${usual[@]}" : -n 1 "$@" : -n 1 "${usual[@]}"
+  ends_with 75
+  [ "$output" = "" ]
+}
+
+# No rank has done anything: not even its first action.
+nothing_was_done() {
+  [ "$(jq '[.ranks[].recent | length] | add' weft-hang.json)" = 0 ]
+}
+
+@test "a rank with another program is refused before the first tensor" {
+  local mpi
+  table
+  "$WEFT" gen GPipe -p 4 -m 4 >g.csv
+  for mpi in $(mpi_names); do
+    mpi_launcher "$mpi"
+    refused "$WEFT" run t.csv -- "$WEFT" run g.csv
+    says "rank 2 has another program than the others (" "; 1 of 4 ranks differ"
+    nothing_was_done
+  done
+  mpi_is_tidy
+}
+
+@test "a rank with another configuration is refused before the first tensor" {
+  local mpi more
+  table
+  for mpi in $(mpi_names); do
+    mpi_launcher "$mpi"
+    for more in "--comm eager" "--f 7"; do
+      # shellcheck disable=SC2086
+      refused "$WEFT" run t.csv -- "$WEFT" run t.csv $more
+      says "rank 2 has another configuration than the others (" "; 1 of 4 ranks differ"
+      nothing_was_done
+    done
+  done
+  mpi_is_tidy
+}
+
+@test "a rank that is another build is refused before the first tensor" {
+  local mpi
+  table
+  mkdir other
+  cp "$WEFT" other/weft
+  cp -r "$WEFT_BUILD_DIR/lib" other/lib
+  printf 'one byte more' >>other/weft
+  for mpi in $(mpi_names); do
+    mpi_launcher "$mpi"
+    refused "$WEFT" run t.csv -- other/weft run t.csv
+    says "rank 2 runs another build of weft than the others: file "
+  done
+  mpi_is_tidy
 }

@@ -1,7 +1,7 @@
 # Jobs of MPI processes in tests: `load mpi_setup`. A job is started on the first host of
 # hosts_setup.bash where there are such hosts; elsewhere just so, and then all that can be
 # seen of what it leaves behind are its processes.
-# shellcheck shell=bash disable=SC2154
+# shellcheck shell=bash disable=SC2034,SC2054,SC2154
 load hosts_setup
 
 export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
@@ -67,7 +67,7 @@ mpi_run() {
   ended_at=$EPOCHREALTIME
 }
 
-# The same without waiting for more than the launcher: for the background.
+# mpi_start WORDS...: the same as a plain command, also for the background.
 mpi_start() {
   local command=(timeout --kill-after=5 120 "${launcher[@]}" "$@")
   if [ -n "${HOSTS:-}" ]; then
@@ -117,6 +117,28 @@ mpi_say_times() {
   sort -n "$1" | awk -v what="$2" '{ time[NR] = $1 }
     END { printf "# %s: %d, ended after %s s (median), %s s (longest)\n",
           what, NR, time[int((NR + 1) / 2)], time[NR] }' >&3
+}
+
+# mpi_begin WORDS...: the same in the background; mpi_end waits for its end and sets what
+# mpi_run sets.
+mpi_begin() {
+  mpi_start "$@" >job.out 2>job.err &
+  job=$!
+}
+mpi_end() {
+  status=0
+  wait "$job" || status=$?
+  ended_at=$EPOCHREALTIME
+  output=$(<job.out)
+  stderr=$(<job.err)
+}
+
+# Waits until a rank has come to the call that mpi_strike named.
+mpi_await_blow() {
+  until [ -s blow ]; do
+    kill -0 "$job" 2>/dev/null || { echo "it has ended: $(<job.err)" >&2; return 1; }
+    sleep 0.02
+  done
 }
 
 # says TEXT...: all of it was said; status and the rest are shown when not.
