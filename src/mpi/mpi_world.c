@@ -366,10 +366,11 @@ static void driver_destroy(struct weft_mpi *base) {
   }
   __atomic_store_n(&page->leaving, 1, __ATOMIC_RELEASE);
   const bool owns_mpi = world->owns_mpi;
+  const bool across = weft_mpi_leaves_across(world);
   free_communicators(world);
   free_world(world);
   if (owns_mpi) {
-    (void)MPI_Finalize();
+    weft_mpi_leave(across);
   }
 }
 

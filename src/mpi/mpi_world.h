@@ -10,6 +10,7 @@
  *   mpi_group.c      collectives
  *   mpi_clock.c      one time for all hosts
  *   mpi_bare.c       MPI without a transport, to be compared with
+ *   mpi_leave.c      the end of MPI
  *
  * A channel is a tag on a communicator of our own, so order on a channel is MPI's. A
  * message is an envelope (prefix, header, shapes, and the payload itself on channels
@@ -285,6 +286,11 @@ int64_t weft_mpi_now(struct weft_transport *transport);
 void weft_mpi_sleep(int64_t ns);
 /* All ranks call it; it waits for them. */
 enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_error *error);
+
+/* mpi_leave.c. Whether the end needs the launcher's help; and the end, when all ranks are
+ * through and the world is gone. Without the lock. */
+bool weft_mpi_leaves_across(const struct weft_mpi_world *world);
+void weft_mpi_leave(bool across);
 
 /* mpi_group.c */
 enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
