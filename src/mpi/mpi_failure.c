@@ -15,6 +15,7 @@
 enum {
   PASS_ON_MAX = 64, /* ranks */
   LAST_WORDS_MS = 200,
+  LISTENING_MS = 1000,
   ABORT_MS = 700
 };
 
@@ -138,13 +139,19 @@ bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *fail
 /* MPI_Abort has been known not to return, and not to end anything. */
 static void *make_sure(void *context) {
   const int *exit_status = context;
-  weft_mpi_sleep((int64_t)(LAST_WORDS_MS + ABORT_MS) * WEFT_MPI_NS_PER_MS);
+  weft_mpi_sleep((int64_t)(LISTENING_MS + ABORT_MS) * WEFT_MPI_NS_PER_MS);
   _exit(*exit_status);
 }
 
-/* Others learn why, and print it, before they are ended. */
+/* Others learn why, and print it, before they are ended. The first rank that is not to
+ * blame is the one that says most (net.h); it ends the job, and the others wait longer
+ * for that. */
 static void last_words(struct weft_mpi_world *world) {
-  const int64_t until = weft_mpi_monotonic() + LAST_WORDS_MS * (int64_t)WEFT_MPI_NS_PER_MS;
+  const struct weft_failure *failure = &world->note.failure;
+  const bool waits = world->transport.rank != (failure->rank == 0 ? 1U : 0U) &&
+                     failure->error.status != WEFT_ERR_CANCELLED; /* then there is no dump */
+  const int64_t wait_ms = waits ? LISTENING_MS : LAST_WORDS_MS;
+  const int64_t until = weft_mpi_monotonic() + wait_ms * WEFT_MPI_NS_PER_MS;
   while (weft_mpi_monotonic() < until) {
     if (pthread_mutex_trylock(&world->lock) == 0) {
       weft_mpi_control_look(world);
@@ -158,7 +165,7 @@ void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status) {
   struct weft_mpi_world *world = (struct weft_mpi_world *)base;
   pthread_t guard;
   if (pthread_create(&guard, NULL, make_sure, &exit_status) != 0) {
-    (void)alarm(1);
+    (void)alarm((LISTENING_MS + ABORT_MS) / 1000 + 1);
   }
   (void)fflush(NULL);
   if (world->transport.rank_count > 1) {

@@ -10,7 +10,7 @@
 #include "run/hang_board.h"
 #include "run/hang_words.h"
 
-enum { REFRESH_NS = 500 * 1000 * 1000 };
+enum { REFRESH_NS = 500 * 1000 * 1000, REFRESH_LATE_NS = 100 * 1000 * 1000 };
 
 bool weft_hang_is_real_time(const struct weft_transport *transport) {
   return strstr(transport->ops->name, "loopback") == NULL;
@@ -61,7 +61,9 @@ static void take_rank(const struct weft_rank_board *board, struct weft_hang_rank
 void weft_hang_refresh(struct weft_transport *transport) {
   const struct weft_transport_ops *ops = transport->ops;
   if (ops->refresh_boards != NULL) {
-    ops->refresh_boards(transport, ops->now(transport) + REFRESH_NS);
+    struct weft_failure failure;
+    const bool is_over = ops->failed(transport, &failure); /* processes are about to end */
+    ops->refresh_boards(transport, ops->now(transport) + (is_over ? REFRESH_LATE_NS : REFRESH_NS));
   }
 }
 

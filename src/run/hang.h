@@ -28,7 +28,8 @@ struct weft_hang {
   struct weft_failure failure;
 };
 
-/* Brings boards that are copies up to date; waits half a second for it at most. */
+/* Brings boards that are copies up to date; waits half a second for it at most, a tenth when
+ * the world has failed. */
 void weft_hang_refresh(struct weft_transport *transport);
 
 /* Reads all boards now. */
