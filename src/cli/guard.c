@@ -7,6 +7,7 @@
 #include "cli/guard.h"
 
 #include <inttypes.h>
+#include <limits.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -123,6 +124,20 @@ static const char *advice(int number) {
   }
 }
 
+/* Open MPI's launcher ends the job when a process ends with another status than 0. MPICH's
+ * goes on, and ranks on other hosts, or in MPI_Init, would wait for ever; it must be told, in
+ * its own words (PMI 1). When the rank has left MPI already, nobody is listening. */
+static void end_job(int status) {
+  const char *text = getenv("PMI_FD");
+  char *end = NULL, line[48];
+  const intmax_t file = text != NULL ? strtoimax(text, &end, 10) : -1;
+  if (text == NULL || end == text || *end != '\0' || file < 0 || file > INT_MAX) {
+    return;
+  }
+  const int size = snprintf(line, sizeof line, "cmd=abort exitcode=%d\n", status);
+  (void)!write((int)file, line, (size_t)size);
+}
+
 /* The others see the death for themselves; the launcher must not until they have. */
 static int report_death(const struct weft_cli *cli, pid_t rank, int number) {
   const struct timespec moment = {.tv_sec = LINGER_S};
@@ -131,6 +146,7 @@ static int report_death(const struct weft_cli *cli, pid_t rank, int number) {
   weft_cli_say(cli, advice(number), "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)",
                weft_cli_launch().rank, (intmax_t)rank, host, number, signal_name(number));
   (void)nanosleep(&moment, NULL);
+  end_job(WEFT_CLI_PEER);
   return WEFT_CLI_PEER;
 }
 
@@ -139,6 +155,9 @@ static int guard(const struct weft_cli *cli, pid_t rank, const sigset_t *set) {
   (void)setpgid(rank, rank); /* whoever comes first */
   const int how = wait_for(rank, set, &asked);
   if (WIFEXITED(how)) {
+    if (WEXITSTATUS(how) != WEFT_CLI_OK) {
+      end_job(WEXITSTATUS(how));
+    }
     return WEXITSTATUS(how);
   }
   const int number = WTERMSIG(how);
