@@ -12,32 +12,14 @@ teardown_file() {
   mpi_machine_end
 }
 
-# table: four ranks, rows of 16 to 24 calls that can be struck; a step takes 21 ms.
-table() {
-  "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
-}
-
-# kill_at MPI RANK CALL: SIGKILL before that call of that rank; all is said.
-kill_at() {
-  mpi_launcher "$1"
-  mpi_strike "$1" "$2" "$3" 9
-  mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2
-  [ -s blow ] || { echo "rank $2 has no call $3" >&2; return 1; }
-  ends_with 75
-  says "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" ": rank $2 (" ") died"
-  [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = "$2" ]
-  rm weft-hang.json
-  mpi_note_time times
-}
-
 # kills_in FOLDER MPI FIRST: every second of twenty kills; ranks in turns, calls of both steps.
 kills_in() {
   local k
   mkdir "$1"
   cd "$1" || return 1
-  table
+  mpi_table
   for ((k = $3; k < 20; k += 2)); do
-    kill_at "$2" $((k % 4)) $((1 + 3 * (k / 4) + 7 * (k % 3)))
+    mpi_kill_at "$2" $((k % 4)) $((1 + 3 * (k / 4) + 7 * (k % 3)))
   done
 }
 
@@ -66,7 +48,7 @@ kills() {
 stops() {
   local rank
   mpi_needs "$1"
-  table
+  mpi_table
   mpi_launcher "$1"
   for rank in 0 2; do
     mpi_strike "$1" $rank $((9 + rank)) 19
@@ -101,7 +83,6 @@ refused() {
   rm -f weft-hang.json
   mpi_run -n 2 "${usual[@]}" : -n 1 "$@" : -n 1 "${usual[@]}"
   ends_with 75
-  [ "$output" = "" ]
 }
 
 # No rank has done anything: not even its first action.
@@ -111,7 +92,7 @@ nothing_was_done() {
 
 @test "a rank with another program is refused before the first tensor" {
   local mpi
-  table
+  mpi_table
   "$WEFT" gen GPipe -p 4 -m 4 >g.csv
   for mpi in $(mpi_names); do
     mpi_launcher "$mpi"
@@ -124,7 +105,7 @@ nothing_was_done() {
 
 @test "a rank with another configuration is refused before the first tensor" {
   local mpi more
-  table
+  mpi_table
   for mpi in $(mpi_names); do
     mpi_launcher "$mpi"
     for more in "--comm eager" "--f 7"; do
@@ -137,9 +118,37 @@ nothing_was_done() {
   mpi_is_tidy
 }
 
+@test "a rank without a driver ends the job, also where the launcher would wait" {
+  local mpi
+  mpi_table
+  mkdir alone
+  cp "$WEFT" alone/weft
+  for mpi in $(mpi_names); do
+    mpi_launcher "$mpi"
+    mpi_run -n 2 "$WEFT" run t.csv : -n 1 alone/weft run t.csv : -n 1 "$WEFT" run t.csv
+    ends_with 69
+    says "weft-mpi-$mpi.so is not beside it"
+  done
+  mpi_is_tidy
+}
+
+@test "a rank with other data is refused before the first tensor" {
+  local mpi training=(--layers 4 --dim 16 --heads 2 --context 16 --batch 8 -m 4 --steps 2)
+  cat "$WEFT_SOURCE_DIR"/docs/*.md >text
+  sed 's/a rank/a bank/' text >other
+  "$WEFT" train --data text --steps 0 >/dev/null 2>&1 || [ $? -ne 69 ] || skip "built without the trainer"
+  for mpi in $(mpi_names); do
+    mpi_launcher "$mpi"
+    refused "$WEFT" train --data text "${training[@]}" -- "$WEFT" train --data other "${training[@]}"
+    says "rank 2 has another configuration than the others (" "; 1 of 4 ranks differ"
+    nothing_was_done
+  done
+  mpi_is_tidy
+}
+
 @test "a rank that is another build is refused before the first tensor" {
   local mpi
-  table
+  mpi_table
   mkdir other
   cp "$WEFT" other/weft
   cp -r "$WEFT_BUILD_DIR/lib" other/lib

@@ -20,34 +20,62 @@ teardown() {
   [ -z "${HOSTS:-}" ] || hosts_end
 }
 
-# runs MPI: four ranks on three hosts do their steps.
-runs() {
-  mpi_hosts "$1" a:2 b:1 c:1
-  mpi_run -n 4 "$WEFT" run t.csv --f 1 --b 2 --json
-  ends_with 0
-  [ "$(jq -c '[.transport, .steps, .rank_count]' <<<"$output")" = '["mpi",3,4]' ]
+# needs_trainer: skips where Weft was built without it.
+needs_trainer() {
+  "$WEFT" train --data t.csv --steps 0 >/dev/null 2>&1 || [ $? -ne 69 ] || skip "built without the trainer"
 }
 
-# One network without faults, for both MPIs.
-@test "a job over three hosts" {
-  local mpi
-  hosts_begin a b c >&3
+# trains MPI HASH: four ranks on three hosts come to parameters with that hash.
+trains() {
+  mpi_hosts "$1" a:2 b:1 c:1
+  mpi_run -n 4 "$WEFT" train "${training[@]}"
+  ends_with 0
+  [ "$(tail -n 1 <<<"$output" | jq -c '[.transport, .ranks, .parameters_hash]')" = "[\"mpi\",4,$2]" ]
+}
+
+# Both MPIs, and threads.
+all_train() {
+  local mpi hash training=(--data text --layers 4 --dim 16 --heads 2 --context 16 --batch 8 -m 4
+    --steps 2 --json)
+  cat "$WEFT_SOURCE_DIR"/docs/*.md >text
+  hash=$("$WEFT" train "${training[@]}" -p 4 | tail -n 1 | jq .parameters_hash)
   for mpi in $(mpi_names); do
-    runs "$mpi"
+    trains "$mpi" "$hash"
   done
+}
+
+@test "a job over three hosts trains the same parameters as threads, bit for bit" {
+  needs_trainer
+  hosts_begin a b c >&3
+  all_train
   mpi_is_tidy
 }
 
-@test "a job over three hosts, with 5 ms of delay and every hundredth packet lost" {
-  local mpi
+@test "the same with 5 ms of delay and every hundredth packet lost" {
+  needs_trainer
   hosts_begin --delay 5 --jitter 1 --loss 1 --seed 7 a b c >&3
-  for mpi in $(mpi_names); do
-    runs "$mpi"
-  done
+  all_train
   if [ "$(hosts_link)" = wire ]; then
-    hosts_order count | tee count
-    awk '{ exit !($2 > 500 && $4 > 0) }' count
+    hosts_order count >packets
+    sed 's/^/# packets: /' packets >&3
+    awk '{ exit !($2 > 500 && $4 > 0) }' packets
   fi
+  mpi_is_tidy
+}
+
+@test "a rank that is killed on another host ends the job, and is named" {
+  local mpi
+  hosts_begin a b c >&3
+  for mpi in $(mpi_names); do
+    mpi_hosts "$mpi" a:2 b:1 c:1
+    mpi_strike "$mpi" 2 30 9
+    mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2 --steps 1000
+    ends_with 75
+    says "weft: rank 2 (pid " " on b) was killed by signal 9 (SIGKILL)"
+    rm -f times
+    mpi_note_time times
+    mpi_say_times times "$mpi: SIGKILL of a rank on another host"
+  done
   mpi_is_tidy
 }
 

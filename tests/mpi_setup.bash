@@ -154,3 +154,21 @@ says() {
 ends_with() {
   [ "$status" -eq "$1" ] || { printf 'status %s instead of %s:\n%s\n' "$status" "$1" "$stderr" >&2; return 1; }
 }
+
+# mpi_table: a table t.csv of four ranks, rows of 16 to 24 calls that can be struck; a step takes 21 ms.
+mpi_table() {
+  "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
+}
+
+# mpi_kill_at MPI RANK CALL: SIGKILL before that call of that rank; all is said.
+mpi_kill_at() {
+  mpi_launcher "$1"
+  mpi_strike "$1" "$2" "$3" 9
+  mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2
+  [ -s blow ] || { echo "rank $2 has no call $3" >&2; return 1; }
+  ends_with 75
+  says "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" ": rank $2 (" ") died"
+  [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = "$2" ]
+  rm weft-hang.json
+  mpi_note_time times
+}
