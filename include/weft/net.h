@@ -109,7 +109,7 @@ WEFT_API struct weft_transport *weft_mpi_endpoint(struct weft_mpi *world);
 
 /* Ends this process, and with it the whole job, with `exit_status`: for a failed world,
  * after the diagnosis has been printed. Others get a moment to print theirs; the first rank
- * that is not to blame has a second, for a dump. Does not return. */
+ * that is not to blame, or which got a signal, has a second, for a dump. Does not return. */
 WEFT_API void weft_mpi_abandon(struct weft_mpi *world, int exit_status);
 
 /* What started this process, as the launcher's variables say: "openmpi", "mpich", or

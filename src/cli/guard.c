@@ -155,7 +155,7 @@ static int guard(const struct weft_cli *cli, pid_t rank, const sigset_t *set) {
   (void)setpgid(rank, rank); /* whoever comes first */
   const int how = wait_for(rank, set, &asked);
   if (WIFEXITED(how)) {
-    if (WEXITSTATUS(how) != WEFT_CLI_OK) {
+    if (WEXITSTATUS(how) != WEFT_CLI_OK && WEXITSTATUS(how) < 128) { /* no signal to all */
       end_job(WEXITSTATUS(how));
     }
     return WEXITSTATUS(how);

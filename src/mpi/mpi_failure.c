@@ -143,14 +143,21 @@ static void *make_sure(void *context) {
   _exit(*exit_status);
 }
 
-/* Others learn why, and print it, before they are ended. The first rank that is not to
- * blame is the one that says most (net.h); it ends the job, and the others wait longer
- * for that. */
-static void last_words(struct weft_mpi_world *world) {
+/* Who says most (net.h): the first rank that is not to blame, which may be dead; or who was
+ * reached by a signal, which is alive. */
+static uint32_t speaker_of(const struct weft_mpi_world *world) {
   const struct weft_failure *failure = &world->note.failure;
-  const bool waits = world->transport.rank != (failure->rank == 0 ? 1U : 0U) &&
-                     failure->error.status != WEFT_ERR_CANCELLED; /* then there is no dump */
-  const int64_t wait_ms = waits ? LISTENING_MS : LAST_WORDS_MS;
+  if (failure->error.status == WEFT_ERR_CANCELLED && failure->rank < world->transport.rank_count) {
+    return failure->rank;
+  }
+  return failure->rank == 0 ? 1 : 0;
+}
+
+/* Others learn why, and print it, before they are ended. The one that says most ends the
+ * job; the rest wait longer for that, and go on answering. */
+static void last_words(struct weft_mpi_world *world) {
+  const bool speaks = world->transport.rank == speaker_of(world);
+  const int64_t wait_ms = speaks ? LAST_WORDS_MS : LISTENING_MS;
   const int64_t until = weft_mpi_monotonic() + wait_ms * WEFT_MPI_NS_PER_MS;
   while (weft_mpi_monotonic() < until) {
     if (pthread_mutex_trylock(&world->lock) == 0) {
