@@ -28,7 +28,9 @@ enum {
 /* Half of a round trip: the median of the calmest block. */
 struct weft_cli_mpi_size {
   uint64_t bytes;
-  uint64_t bare_ns, weft_ns;
+  uint64_t bare_ns;
+  uint64_t headed_ns; /* bare, with as many more bytes as a header of Weft's has */
+  uint64_t weft_ns;
 };
 
 /* ---- A transfer beside a compute ---- */

@@ -27,8 +27,9 @@ static void add_times(struct weft_text *text, const char *who, int which,
 
 void weft_cli_mpi_way_add_lines(struct weft_text *text, const struct weft_cli_mpi_way *way) {
   for (int k = 0; k < WEFT_CLI_MPI_SIZES && way->has_sizes; k++) {
-    weft_text_addf(text, "size %d %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", k, way->sizes[k].bytes,
-                   way->sizes[k].bare_ns, way->sizes[k].weft_ns);
+    weft_text_addf(text, "size %d %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", k,
+                   way->sizes[k].bytes, way->sizes[k].bare_ns, way->sizes[k].headed_ns,
+                   way->sizes[k].weft_ns);
   }
   for (int k = 0; k < WEFT_CLI_MPI_CASES && way->has_overlap; k++) {
     add_times(text, "sender", k, &way->overlap.sender[k]);
@@ -76,12 +77,12 @@ static bool read_times(const char *lines, const char *who, int which,
 bool weft_cli_mpi_way_read(const char *lines, struct weft_cli_mpi_way *way) {
   way->has_sizes = way->has_overlap = true;
   for (int k = 0; k < WEFT_CLI_MPI_SIZES; k++) {
-    uint64_t found[3];
-    if (!read_numbers(find_line(lines, "size", k), found, 3)) {
+    uint64_t found[4];
+    if (!read_numbers(find_line(lines, "size", k), found, 4)) {
       return false;
     }
-    way->sizes[k] =
-        (struct weft_cli_mpi_size){.bytes = found[0], .bare_ns = found[1], .weft_ns = found[2]};
+    way->sizes[k] = (struct weft_cli_mpi_size){
+        .bytes = found[0], .bare_ns = found[1], .headed_ns = found[2], .weft_ns = found[3]};
   }
   for (int k = 0; k < WEFT_CLI_MPI_CASES; k++) {
     if (!read_times(lines, "sender", k, &way->overlap.sender[k]) ||

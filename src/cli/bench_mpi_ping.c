@@ -12,6 +12,7 @@ enum {
   ROUNDS_MIN = 4,
   BLOCK_BYTES = 32 * 1024 * 1024,
   SMALLEST = 8,
+  HEADER_BYTES = 104, /* the envelope of a message without shapes */
   GROWTH = 8
 };
 
@@ -91,10 +92,10 @@ static enum weft_status play(struct game *game, struct weft_error *error) {
   return status;
 }
 
-static enum weft_status play_bare(struct game *game, struct weft_error *error) {
+static enum weft_status play_bare(struct game *game, uint64_t more, struct weft_error *error) {
   const struct weft_mpi_bare bare = {.out = game->out,
                                      .in = game->in,
-                                     .bytes = game->ball.header.bytes,
+                                     .bytes = game->ball.header.bytes + more,
                                      .rounds = game->rounds,
                                      .round_ns = game->round_ns};
   return weft_mpi_bare(game->job->world, &bare, error);
@@ -117,7 +118,7 @@ static enum weft_status check(struct game *game, struct weft_error *error) {
     }
     memset(game->in, 0, (size_t)bytes);
     game->rounds = 1;
-    const enum weft_status status = bare ? play_bare(game, error) : play_round(game, error);
+    const enum weft_status status = bare ? play_bare(game, 0, error) : play_round(game, error);
     game->rounds = rounds;
     if (status != WEFT_OK) {
       return status;
@@ -141,21 +142,29 @@ static void take_calmest(struct game *game, uint64_t *best) {
   *best = *best == 0 || half < *best ? half : *best;
 }
 
-/* The first block of each is a warm-up. */
+/* A block of each kind; the first ones are a warm-up. */
+static enum weft_status measure_block(struct game *game, bool warm, struct weft_cli_mpi_size *size,
+                                      struct weft_error *error) {
+  struct weft_cli_mpi_size dropped = {.bytes = 0};
+  struct weft_cli_mpi_size *to = warm ? size : &dropped;
+  enum weft_status status = play_bare(game, 0, error);
+  take_calmest(game, &to->bare_ns);
+  if (status == WEFT_OK) {
+    status = play(game, error);
+    take_calmest(game, &to->weft_ns);
+  }
+  if (status == WEFT_OK) {
+    status = play_bare(game, HEADER_BYTES, error);
+    take_calmest(game, &to->headed_ns);
+  }
+  return status;
+}
+
 static enum weft_status measure(struct game *game, uint64_t blocks, struct weft_cli_mpi_size *size,
                                 struct weft_error *error) {
   enum weft_status status = check(game, error);
   for (uint64_t k = 0; k <= blocks && status == WEFT_OK; k++) {
-    status = play_bare(game, error);
-    if (status == WEFT_OK && k > 0) {
-      take_calmest(game, &size->bare_ns);
-    }
-    if (status == WEFT_OK) {
-      status = play(game, error);
-    }
-    if (status == WEFT_OK && k > 0) {
-      take_calmest(game, &size->weft_ns);
-    }
+    status = measure_block(game, k > 0, size, error);
   }
   return status;
 }
@@ -177,9 +186,9 @@ static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *m
         .ball = {.header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
                  .data = memory,
                  .capacity = bytes},
-        .net = {.data = memory + largest(), .capacity = bytes},
+        .net = {.data = memory + largest() + HEADER_BYTES, .capacity = bytes},
         .out = memory,
-        .in = memory + largest(),
+        .in = memory + largest() + HEADER_BYTES,
         .rounds = choose_rounds(bytes)};
     way->sizes[k] = (struct weft_cli_mpi_size){.bytes = bytes};
     status = measure(&game, repeats * BLOCKS_PER_REPEAT, &way->sizes[k], error);
@@ -191,7 +200,7 @@ static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *m
 enum weft_status weft_cli_bench_mpi_ping(struct weft_cli_job *job, uint64_t repeats,
                                          struct weft_cli_mpi_way *way, struct weft_error *error) {
   const struct weft_allocator *allocator = job->cli.allocator;
-  const size_t size = 2 * (size_t)largest();
+  const size_t size = 2 * ((size_t)largest() + HEADER_BYTES);
   unsigned char *memory = allocator->reallocate(allocator->context, NULL, 0, size);
   if (memory == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};

@@ -8,10 +8,7 @@ static const char *progress_name(enum weft_mpi_progress progress) {
   return progress == WEFT_MPI_THREAD ? "thread" : "calls";
 }
 
-/* How near the transport comes to bare MPI. */
-static double reached(const struct weft_cli_mpi_size *size) {
-  return size->weft_ns > 0 ? (double)size->bare_ns / (double)size->weft_ns : 0;
-}
+static double quotient(uint64_t a, uint64_t b) { return b > 0 ? (double)a / (double)b : 0; }
 
 /* ---- Steps, summed up ---- */
 
@@ -37,26 +34,27 @@ static struct sums sum_up(const struct weft_cli_mpi_steps *steps) {
 
 static void add_size(struct weft_text *text, const struct weft_cli_mpi_way *way,
                      const struct weft_cli_mpi_size *size) {
-  weft_text_addf(text, "%-8s %-7s %-9s %10" PRIu64 " %11.3f %11.3f %9.1f %9.1f %8.1f %%\n",
+  weft_text_addf(text, "%-8s %-7s %-8s %9" PRIu64 " %10.3f %10.3f %10.3f %9.1f %7.1f %% %8.1f %%\n",
                  way->mpi, way->over, progress_name(way->progress), size->bytes,
-                 (double)size->bare_ns / 1e3, (double)size->weft_ns / 1e3,
-                 (double)size->bytes * 1e3 / (double)(size->bare_ns > 0 ? size->bare_ns : 1),
-                 (double)size->bytes * 1e3 / (double)(size->weft_ns > 0 ? size->weft_ns : 1),
-                 100 * reached(size));
+                 (double)size->bare_ns / 1e3, (double)size->headed_ns / 1e3,
+                 (double)size->weft_ns / 1e3, 1e3 * quotient(size->bytes, size->weft_ns),
+                 100 * quotient(size->bare_ns, size->weft_ns),
+                 100 * quotient(size->headed_ns, size->weft_ns));
 }
 
 static void add_sizes(struct weft_text *text, const struct weft_cli_mpi_results *results) {
-  weft_text_addf(text, "%-8s %-7s %-9s %10s %11s %11s %9s %9s %10s\n", "messages", "over",
-                 "progress", "bytes", "bare us", "weft us", "bare MB/s", "weft MB/s", "of bare");
+  weft_text_addf(text, "%-8s %-7s %-8s %9s %10s %10s %10s %9s %9s %10s\n", "messages", "over",
+                 "progress", "bytes", "bare us", "+header us", "weft us", "weft MB/s", "of bare",
+                 "of +header");
   for (size_t k = 0; k < results->way_count; k++) {
     for (int i = 0; i < WEFT_CLI_MPI_SIZES; i++) {
       add_size(text, &results->ways[k], &results->ways[k].sizes[i]);
     }
   }
   weft_text_add(text,
-                "  Half of a round trip, MPI_Send and MPI_Recv alone and the transport in turns: "
-                "the\n  median of the calmest block of each. A message of Weft's has a header, "
-                "too.\n\n");
+                "  Half of a round trip: MPI_Send and MPI_Recv alone, the same with as many more "
+                "bytes\n  as Weft's header has, and the transport, in turns; the median of the "
+                "calmest block\n  of each.\n\n");
 }
 
 static void add_overlap(struct weft_text *text, const struct weft_cli_mpi_way *way) {
@@ -153,7 +151,8 @@ static void add_way(struct weft_cli_json *json, const struct weft_cli_mpi_way *w
     weft_cli_json_number(json, "bytes", way->sizes[k].bytes);
     weft_cli_json_number(json, "bare_ns", way->sizes[k].bare_ns);
     weft_cli_json_number(json, "weft_ns", way->sizes[k].weft_ns);
-    weft_cli_json_real(json, "of_bare", reached(&way->sizes[k]));
+    weft_cli_json_number(json, "bare_with_header_ns", way->sizes[k].headed_ns);
+    weft_cli_json_real(json, "of_bare", quotient(way->sizes[k].bare_ns, way->sizes[k].weft_ns));
     weft_cli_json_close(json, '}');
   }
   weft_cli_json_close(json, ']');
