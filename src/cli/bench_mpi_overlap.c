@@ -8,13 +8,12 @@
 #include "cli/bench_mpi.h"
 
 enum {
-  CHANNEL = 2 * (WEFT_CLI_MPI_SIZES - 1), /* the largest, from rank 0 */
   TRIALS_PER_REPEAT = 5,
   TRIALS_MAX = WEFT_CLI_BENCH_REPEATS_MAX * TRIALS_PER_REPEAT,
   CHUNK_NS = 20 * 1000, /* between two pokes */
   CALIBRATION_LOOPS = 200000,
   CALIBRATIONS = 9,
-  BYTES = 16 * 1024 * 1024
+  SLOW_NS = 100 * 1000 * 1000
 };
 
 struct series {
@@ -24,6 +23,7 @@ struct series {
 
 struct bench {
   struct weft_cli_job *job;
+  uint32_t channel; /* from rank 0 */
   struct weft_message message;
   uint32_t chunk_loops; /* of 20 us */
   uint64_t chunks;
@@ -69,8 +69,9 @@ static enum weft_status compute(struct bench *bench, struct weft_error *error) {
 
 static enum weft_status start(struct bench *bench, struct weft_error *error) {
   struct weft_transport *transport = bench->job->transport;
-  return transport->rank == 0 ? transport->ops->send(transport, CHANNEL, &bench->message, error)
-                              : transport->ops->receive(transport, CHANNEL, &bench->message, error);
+  return transport->rank == 0
+             ? transport->ops->send(transport, bench->channel, &bench->message, error)
+             : transport->ops->receive(transport, bench->channel, &bench->message, error);
 }
 
 static enum weft_status finish(struct bench *bench, struct weft_error *error) {
@@ -157,7 +158,7 @@ static enum weft_status run_case(struct bench *bench, enum weft_cli_mpi_case whi
 static enum weft_status run_cases(struct bench *bench, uint64_t repeats,
                                   struct weft_cli_mpi_overlap *overlap, struct weft_error *error) {
   enum weft_status status = fit_compute(bench, error);
-  overlap->bytes = BYTES;
+  overlap->bytes = bench->message.capacity;
   for (int k = 0; k < WEFT_CLI_MPI_CASES && status == WEFT_OK; k++) {
     struct weft_cli_mpi_times mine, all[WEFT_CLI_MPI_RANKS];
     status = run_case(bench, (enum weft_cli_mpi_case)k, repeats * TRIALS_PER_REPEAT, &mine, error);
@@ -178,25 +179,59 @@ double weft_cli_mpi_cost(const struct weft_cli_mpi_times *times) {
              : 0;
 }
 
+/* Of the sizes of the ping-pong the largest that does not take long. What rank 0 has
+ * measured holds for both. */
+static enum weft_status choose_size(struct bench *bench, const struct weft_cli_mpi_way *way,
+                                    uint64_t *bytes, struct weft_error *error) {
+  uint32_t mine = WEFT_CLI_MPI_SIZES - 1, all[WEFT_CLI_MPI_RANKS];
+  while (mine > 0 && way->sizes[mine].weft_ns > SLOW_NS) {
+    mine--;
+  }
+  const enum weft_status status =
+      weft_cli_job_exchange(bench->job->transport, &mine, all, sizeof mine, error);
+  if (status == WEFT_OK) {
+    bench->channel = 2 * all[0];
+    *bytes = way->sizes[all[0]].bytes;
+  }
+  return status;
+}
+
+static enum weft_status measure(struct bench *bench, uint64_t bytes, uint64_t repeats,
+                                struct weft_cli_mpi_way *way, struct weft_error *error) {
+  const struct weft_allocator *allocator = bench->job->cli.allocator;
+  void *data = allocator->reallocate(allocator->context, NULL, 0, (size_t)bytes);
+  if (data == NULL) {
+    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
+    return WEFT_ERR_MEMORY;
+  }
+  memset(data, 0, (size_t)bytes);
+  bench->message = (struct weft_message){
+      .header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
+      .data = data,
+      .capacity = bytes};
+  calibrate(bench);
+  const enum weft_status status = run_cases(bench, repeats, &way->overlap, error);
+  way->has_overlap = status == WEFT_OK;
+  (void)allocator->reallocate(allocator->context, data, (size_t)bytes, 0);
+  return status;
+}
+
 enum weft_status weft_cli_bench_mpi_overlap(struct weft_cli_job *job, uint64_t repeats,
                                             struct weft_cli_mpi_way *way,
                                             struct weft_error *error) {
   const struct weft_allocator *allocator = job->cli.allocator;
-  const size_t size = sizeof(struct bench) + BYTES;
-  struct bench *bench = allocator->reallocate(allocator->context, NULL, 0, size);
+  struct bench *bench = allocator->reallocate(allocator->context, NULL, 0, sizeof *bench);
+  uint64_t bytes;
   if (bench == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
     return WEFT_ERR_MEMORY;
   }
-  memset(bench, 0, size);
+  memset(bench, 0, sizeof *bench);
   bench->job = job;
-  bench->message = (struct weft_message){
-      .header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = BYTES},
-      .data = bench + 1,
-      .capacity = BYTES};
-  calibrate(bench);
-  const enum weft_status status = run_cases(bench, repeats, &way->overlap, error);
-  way->has_overlap = status == WEFT_OK;
-  (void)allocator->reallocate(allocator->context, bench, size, 0);
+  enum weft_status status = choose_size(bench, way, &bytes, error);
+  if (status == WEFT_OK) {
+    status = measure(bench, bytes, repeats, way, error);
+  }
+  (void)allocator->reallocate(allocator->context, bench, sizeof *bench, 0);
   return status;
 }

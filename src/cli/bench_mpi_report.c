@@ -78,9 +78,9 @@ static void add_overlaps(struct weft_text *text, const struct weft_cli_mpi_resul
   }
   weft_text_addf(text,
                  "  %" PRIu64
-                 " MiB beside a compute that takes as long: by what part of the transfer's own\n"
+                 " KiB beside a compute that takes as long: by what part of the transfer's own\n"
                  "  time a rank is longer busy than with the compute alone. Medians.\n",
-                 results->ways[0].overlap.bytes >> 20);
+                 results->ways[0].overlap.bytes >> 10);
 }
 
 static void add_steps(struct weft_text *text, const struct weft_cli_mpi_results *results) {
