@@ -11,7 +11,8 @@ enum {
   ROUNDS_MAX = 200,
   ROUNDS_MIN = 4,
   BLOCK_BYTES = 32 * 1024 * 1024,
-  SLOW_NS = 400 * 1000 * 1000, /* of two rounds */
+  BLOCK_NS = 50 * 1000 * 1000,
+  SLOW_NS = 400 * 1000 * 1000,
   SMALLEST = 8,
   HEADER_BYTES = 104, /* the envelope of a message without shapes */
   GROWTH = 8
@@ -161,16 +162,17 @@ static enum weft_status measure_block(struct game *game, bool warm, struct weft_
   return status;
 }
 
-/* Where the network is slow, one round is as good as many. What rank 0 finds holds for
- * both. */
+/* Where the network is slow, a few rounds are as good as many. What rank 0 finds holds for
+ * both; `took_ns` is of two rounds. */
 static enum weft_status fit_rounds(struct game *game, uint64_t took_ns, uint64_t *blocks,
                                    struct weft_error *error) {
   uint64_t all[WEFT_CLI_MPI_RANKS];
   const enum weft_status status =
       weft_cli_job_exchange(game->job->transport, &took_ns, all, sizeof took_ns, error);
-  if (status == WEFT_OK && all[0] > SLOW_NS) {
-    game->rounds = 1;
-    *blocks = 1;
+  if (status == WEFT_OK && all[0] > 0) {
+    const uint64_t most = 2 * (uint64_t)BLOCK_NS / all[0];
+    game->rounds = most == 0 ? 1 : most < game->rounds ? (uint32_t)most : game->rounds;
+    *blocks = all[0] > SLOW_NS ? 1 : *blocks;
   }
   return status;
 }
