@@ -50,8 +50,10 @@ struct weft_cli_mpi_overlap {
   struct weft_cli_mpi_times sender[WEFT_CLI_MPI_CASES], receiver[WEFT_CLI_MPI_CASES];
 };
 
-/* What of the transfer's own time the compute is longer for it. */
-double weft_cli_mpi_cost(const struct weft_cli_mpi_times *times);
+/* By what part of the transfer's own time a rank is longer busy for it. The transfer takes
+ * as long as the receiver's: a sender may be done when the system has copied its data. */
+double weft_cli_mpi_cost(const struct weft_cli_mpi_overlap *overlap,
+                         const struct weft_cli_mpi_times *times);
 
 /* ---- A way for messages: an MPI, what it goes over, who sees to progress ---- */
 

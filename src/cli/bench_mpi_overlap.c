@@ -173,10 +173,10 @@ static enum weft_status run_cases(struct bench *bench, uint64_t repeats,
   return status;
 }
 
-double weft_cli_mpi_cost(const struct weft_cli_mpi_times *times) {
-  return times->transfer_ns > 0
-             ? ((double)times->both_ns - (double)times->compute_ns) / (double)times->transfer_ns
-             : 0;
+double weft_cli_mpi_cost(const struct weft_cli_mpi_overlap *overlap,
+                         const struct weft_cli_mpi_times *times) {
+  const double transfer = (double)overlap->receiver[WEFT_CLI_MPI_BOTH].transfer_ns;
+  return transfer > 0 ? ((double)times->both_ns - (double)times->compute_ns) / transfer : 0;
 }
 
 /* Of the sizes of the ping-pong the largest that does not take long. What rank 0 has

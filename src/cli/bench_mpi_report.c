@@ -59,13 +59,13 @@ static void add_sizes(struct weft_text *text, const struct weft_cli_mpi_results 
 
 static void add_overlap(struct weft_text *text, const struct weft_cli_mpi_way *way) {
   const struct weft_cli_mpi_overlap *overlap = &way->overlap;
-  weft_text_addf(text, "%-8s %-7s %-9s %9.2f %8.0f %% %8.0f %% %8.0f %% %8.0f %% %10" PRIu64 "\n",
-                 way->mpi, way->over, progress_name(way->progress),
-                 (double)overlap->receiver[0].transfer_ns / 1e6,
-                 100 * weft_cli_mpi_cost(&overlap->receiver[WEFT_CLI_MPI_BOTH]),
-                 100 * weft_cli_mpi_cost(&overlap->sender[WEFT_CLI_MPI_BOTH]),
-                 100 * weft_cli_mpi_cost(&overlap->receiver[WEFT_CLI_MPI_RECEIVER]),
-                 100 * weft_cli_mpi_cost(&overlap->sender[WEFT_CLI_MPI_SENDER]), way->stolen_ms);
+  weft_text_addf(
+      text, "%-8s %-7s %-9s %9.2f %8.0f %% %8.0f %% %8.0f %% %8.0f %% %10" PRIu64 "\n", way->mpi,
+      way->over, progress_name(way->progress), (double)overlap->receiver[0].transfer_ns / 1e6,
+      100 * weft_cli_mpi_cost(overlap, &overlap->receiver[WEFT_CLI_MPI_BOTH]),
+      100 * weft_cli_mpi_cost(overlap, &overlap->sender[WEFT_CLI_MPI_BOTH]),
+      100 * weft_cli_mpi_cost(overlap, &overlap->receiver[WEFT_CLI_MPI_RECEIVER]),
+      100 * weft_cli_mpi_cost(overlap, &overlap->sender[WEFT_CLI_MPI_SENDER]), way->stolen_ms);
 }
 
 static void add_overlaps(struct weft_text *text, const struct weft_cli_mpi_results *results) {
@@ -116,12 +116,13 @@ void weft_cli_bench_add_mpi_text(struct weft_text *text,
 /* ---- JSON ---- */
 
 static void add_times(struct weft_cli_json *json, const char *key,
+                      const struct weft_cli_mpi_overlap *overlap,
                       const struct weft_cli_mpi_times *times) {
   weft_cli_json_open(json, key, '{');
   weft_cli_json_number(json, "transfer_ns", times->transfer_ns);
   weft_cli_json_number(json, "compute_ns", times->compute_ns);
   weft_cli_json_number(json, "both_ns", times->both_ns);
-  weft_cli_json_real(json, "cost", weft_cli_mpi_cost(times));
+  weft_cli_json_real(json, "cost", weft_cli_mpi_cost(overlap, times));
   weft_cli_json_close(json, '}');
 }
 
@@ -132,8 +133,8 @@ static void add_cases(struct weft_cli_json *json, const struct weft_cli_mpi_over
   for (int k = 0; k < WEFT_CLI_MPI_CASES; k++) {
     weft_cli_json_open(json, NULL, '{');
     weft_cli_json_string(json, "computes", computes[k]);
-    add_times(json, "receiver", &overlap->receiver[k]);
-    add_times(json, "sender", &overlap->sender[k]);
+    add_times(json, "receiver", overlap, &overlap->receiver[k]);
+    add_times(json, "sender", overlap, &overlap->sender[k]);
     weft_cli_json_close(json, '}');
   }
   weft_cli_json_close(json, ']');
