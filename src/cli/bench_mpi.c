@@ -80,14 +80,14 @@ static int run_job(const struct bench *bench, const struct weft_cli_mpi *mpi, co
                               "1",
                               NULL};
   const char *words[WORDS_MAX] = {mpi->launcher};
-  const char *const last[] = {
-      "-n",           "2",          bench->command,          "bench", "mpi", "--repeats",
-      bench->repeats, "--progress", progress_name(progress), NULL};
+  const char *const last[] = {"-n",           "2",          bench->command,
+                              "bench",        "mpi",        "--repeats",
+                              bench->repeats, "--progress", progress_name(progress)};
   size_t count = 1;
   for (const char *const *word = launcher_words(mpi, over); *word != NULL; word++) {
     words[count++] = *word;
   }
-  for (size_t k = 0; last[k] != NULL; k++) {
+  for (size_t k = 0; k < sizeof last / sizeof last[0]; k++) {
     words[count++] = last[k];
   }
   *child = (struct weft_cli_child){.words = words, .sets = sets, .limit_ms = LIMIT_MS};
@@ -206,22 +206,30 @@ static int check(const struct weft_cli *cli) {
   return status;
 }
 
-/* An MPI that has a launcher but no driver of this build is passed over. */
+/* An MPI that has a launcher but no driver of this build is passed over, after it has been
+ * said. */
 static int measure_all(struct bench *bench) {
+  struct weft_cli_mpi_results *results = bench->results;
   struct weft_cli_mpi mpi;
-  size_t measured = 0;
+  size_t measured = 0, launchers = 0;
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
     weft_cli_mpi_find(k, &mpi);
     if (mpi.launcher == NULL) {
       continue;
     }
+    const size_t ways = results->way_count, steps = results->step_count;
     const int status = measure_mpi(bench, &mpi);
-    if (status != WEFT_CLI_OK) {
+    launchers++;
+    if (status == WEFT_CLI_OK) {
+      measured++;
+    } else if (status == WEFT_CLI_UNAVAILABLE) {
+      results->way_count = ways;
+      results->step_count = steps;
+    } else {
       return status;
     }
-    measured++;
   }
-  if (measured == 0) {
+  if (launchers == 0) {
     weft_cli_say(bench->cli, "apt-get install openmpi-bin libopenmpi-dev, and build Weft again",
                  "bench: no MPI is installed here");
   }

@@ -195,9 +195,9 @@ static uint32_t choose_rounds(uint64_t bytes) {
   return (uint32_t)(rounds < ROUNDS_MIN ? ROUNDS_MIN : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds);
 }
 
-static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *memory,
-                                      uint64_t repeats, struct weft_cli_mpi_way *way,
-                                      struct weft_error *error) {
+static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *out,
+                                      unsigned char *in, uint64_t repeats,
+                                      struct weft_cli_mpi_way *way, struct weft_error *error) {
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < WEFT_CLI_MPI_SIZES && status == WEFT_OK; k++) {
     const uint64_t bytes = size_at(k);
@@ -228,7 +228,8 @@ enum weft_status weft_cli_bench_mpi_ping(struct weft_cli_job *job, uint64_t repe
     return WEFT_ERR_MEMORY;
   }
   memset(memory, 0, size);
-  const enum weft_status status = measure_sizes(job, memory, repeats, way, error);
+  const enum weft_status status =
+      measure_sizes(job, memory, memory + size / 2, repeats, way, error);
   (void)allocator->reallocate(allocator->context, memory, size, 0);
   return status;
 }

@@ -42,9 +42,8 @@ static int play_second(const struct weft_mpi_world *world, const struct weft_mpi
   return result;
 }
 
-enum weft_status weft_mpi_driver_bare(struct weft_mpi *base, const struct weft_mpi_bare *game,
-                                      struct weft_error *error) {
-  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+static enum weft_status play(struct weft_mpi_world *world, const struct weft_mpi_bare *game,
+                             struct weft_error *error) {
   if (world->transport.rank_count < 2 || world->transport.rank > 1 || game->bytes > INT_MAX) {
     return weft_fail(error, WEFT_ERR_USAGE, "",
                      "rank %" PRIu32 " of %" PRIu32 " throws %" PRIu64
@@ -60,4 +59,9 @@ enum weft_status weft_mpi_driver_bare(struct weft_mpi *base, const struct weft_m
   const enum weft_status status = weft_mpi_failure_check(world, error);
   pthread_mutex_unlock(&world->lock);
   return status;
+}
+
+enum weft_status weft_mpi_driver_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
+                                      struct weft_error *error) {
+  return play((struct weft_mpi_world *)world, game, error);
 }
