@@ -30,6 +30,11 @@ not_run=(
   'mpirun -n 4 weft doctor'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
+  'chrt -f 10 build/weft bench mpi'
+  'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2 --transport mpi'
+  'mpirun -n 2 --mca btl tcp,self build/weft bench mpi --json >messages.json'
+  'mpirun -n 2 build/weft train --layers 8 --dim 256 --heads 8 --steps 4 --no-sample --profile costs.json'
+  'python3 bench/predict_large_worlds.py --costs costs.json --messages messages.json'
 )
 
 setup() {

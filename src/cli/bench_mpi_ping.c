@@ -205,11 +205,11 @@ static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *o
         .job = job,
         .channel = 2 * k,
         .ball = {.header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
-                 .data = memory,
+                 .data = out,
                  .capacity = bytes},
-        .net = {.data = memory + largest() + HEADER_BYTES, .capacity = bytes},
-        .out = memory,
-        .in = memory + largest() + HEADER_BYTES,
+        .net = {.data = in, .capacity = bytes},
+        .out = out,
+        .in = in,
         .rounds = choose_rounds(bytes)};
     way->sizes[k] = (struct weft_cli_mpi_size){.bytes = bytes};
     status = measure(&game, repeats * BLOCKS_PER_REPEAT, &way->sizes[k], error);
