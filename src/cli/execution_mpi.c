@@ -34,8 +34,11 @@ static enum weft_status meet(struct weft_cli_execution *execution, struct weft_t
   struct weft_cli_rank_step *all = &execution->rank_steps[(uint64_t)(step > 0 ? step - 1 : 0) * p];
   const struct weft_cli_rank_step mine = all[transport->rank];
   _Static_assert(sizeof mine <= WEFT_EXCHANGE_MAX, "a note fits into an exchange");
+  /* Those still in the step know better who is to blame, so they come first. */
+  const int64_t limit =
+      execution->stall_limit < INT64_MAX / 2 ? 2 * execution->stall_limit : execution->stall_limit;
   const enum weft_status status =
-      weft_cli_job_meet(transport, &mine, all, sizeof mine, execution->stall_limit, error);
+      weft_cli_job_meet(transport, &mine, all, sizeof mine, limit, error);
   if (status == WEFT_OK) {
     execution->steps_done = step;
     if (transport->rank == 0) {
