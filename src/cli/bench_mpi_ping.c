@@ -195,9 +195,9 @@ static uint32_t choose_rounds(uint64_t bytes) {
   return (uint32_t)(rounds < ROUNDS_MIN ? ROUNDS_MIN : rounds > ROUNDS_MAX ? ROUNDS_MAX : rounds);
 }
 
-static enum weft_status measure_sizes(struct weft_cli_job *job, unsigned char *out,
-                                      unsigned char *in, uint64_t repeats,
-                                      struct weft_cli_mpi_way *way, struct weft_error *error) {
+static enum weft_status measure_sizes(struct weft_cli_job *job, void *out, void *in,
+                                      uint64_t repeats, struct weft_cli_mpi_way *way,
+                                      struct weft_error *error) {
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < WEFT_CLI_MPI_SIZES && status == WEFT_OK; k++) {
     const uint64_t bytes = size_at(k);
