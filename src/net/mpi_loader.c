@@ -2,6 +2,7 @@
  * driver for it is, and the calls into it (mpi_driver.h). A driver that has been loaded
  * stays loaded: an MPI cannot be unloaded and started again. */
 #define _GNU_SOURCE /* dladdr */
+#include <assert.h>
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -82,8 +83,8 @@ static bool program_folder(char *out) {
 
 /* Installed beside the library or the program, or in a build folder. */
 static bool find_in(const char *folder, const char *file, char *out) {
-  static const char *const places[] = {"/weft/", "/", "/lib/", "/../lib/",
-                                       "/../" WEFT_LIBDIR "/weft/"};
+  static const char installed[] = "/../" WEFT_LIBDIR "/weft/";
+  static const char *const places[] = {"/weft/", "/", "/lib/", "/../lib/", installed};
   for (size_t k = 0; k < sizeof places / sizeof places[0]; k++) {
     const int length = snprintf(out, PATH_SIZE, "%s%s%s", folder, places[k], file);
     if (length > 0 && length < PATH_SIZE && access(out, R_OK) == 0) {
@@ -181,9 +182,10 @@ enum weft_status weft_mpi_create(const struct weft_allocator *allocator,
                                  const struct weft_mpi_options *options, struct weft_mpi **out,
                                  struct weft_error *error) {
   static const struct weft_mpi_options defaults = {.progress = WEFT_MPI_CALLS};
-  const struct weft_mpi_driver *driver;
+  const struct weft_mpi_driver *driver = NULL;
   options = options != NULL ? options : &defaults;
   WEFT_TRY(choose_driver(options->implementation, &driver, error));
+  assert(driver != NULL);
   return driver->create(allocator != NULL ? allocator : weft_allocator_default(), options, out,
                         error);
 }
