@@ -40,7 +40,9 @@ struct weft_mpi_group {
 
 /* state[0]: 1 while it is the group's; state[1]: the next one. */
 static struct weft_collective *next_of(const struct weft_collective *collective) {
-  return (struct weft_collective *)(uintptr_t)collective->state[1];
+  struct weft_collective *next;
+  memcpy(&next, &collective->state[1], sizeof(struct weft_collective *));
+  return next;
 }
 
 /* ---- what belongs to whom ---- */
@@ -291,7 +293,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
     group->first = group->last = collective;
     begin_collective(group);
   } else {
-    group->last->state[1] = (uint64_t)(uintptr_t)collective;
+    memcpy(&group->last->state[1], &collective, sizeof(struct weft_collective *));
     group->last = collective;
   }
   if (!group->listed) {
@@ -336,7 +338,7 @@ static void free_group(struct weft_mpi_group *group) {
   const struct weft_allocator *allocator = group->world->allocator;
   const uint32_t size = group->base.size;
   weft_array_free(allocator, group->ranks, size, sizeof *group->ranks);
-  weft_array_free(allocator, group->requests, 2 * (size_t)size, sizeof *group->requests);
+  weft_array_free(allocator, group->requests, 2 * (size_t)size, sizeof(MPI_Request));
   weft_array_free(allocator, group->statuses, 2 * (size_t)size, sizeof *group->statuses);
   weft_array_free(allocator, group->arrived, size, CHUNK);
   weft_array_free(allocator, group, 1, sizeof *group);
@@ -405,7 +407,7 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
   group->world = world;
   group->id = id;
   group->ranks = weft_array_allocate(allocator, count, sizeof *group->ranks);
-  group->requests = weft_array_allocate(allocator, 2 * (size_t)count, sizeof *group->requests);
+  group->requests = weft_array_allocate(allocator, 2 * (size_t)count, sizeof(MPI_Request));
   group->statuses = weft_array_allocate(allocator, 2 * (size_t)count, sizeof *group->statuses);
   group->arrived = weft_array_allocate(allocator, count, CHUNK); /* untouched until a sum */
   if (group->ranks == NULL || group->requests == NULL || group->statuses == NULL ||
