@@ -13,7 +13,7 @@ may_use() { # MODULE: the modules whose headers and functions it may use
     gen) echo base ir spec gen ;;
     lower) echo base ir spec lower ;;
     analyze) echo base ir spec analyze ;;
-    plan) echo base ir spec gen lower plan ;;
+    plan) echo base ir spec gen lower analyze plan ;;
     transport) echo base transport ;;
     net) echo base transport net ;;
     run) echo base ir spec transport run ;;

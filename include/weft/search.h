@@ -1,0 +1,97 @@
+/* Weft search: the best schedule that can be found for given costs and memory,
+ * and a bound that says how good it is.
+ *
+ *     struct weft_search_request request = weft_search_request_default();
+ *     request.ranks = 8, request.microbatches = 24, request.costs = costs;
+ *     request.memory_limit = 12;
+ *     struct weft_search_answer *answer;
+ *     if (weft_search(NULL, &request, &answer, &error) == WEFT_OK) ...
+ *
+ * The answer's table is an ordinary one: it lowers, verifies under rendezvous, and
+ * simulates (weft/sim.h) to exactly the times promised here. */
+#ifndef WEFT_SEARCH_H
+#define WEFT_SEARCH_H
+
+#include <weft/costs.h>
+#include <weft/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is made small. */
+enum weft_objective {
+  WEFT_OBJECTIVE_MAKESPAN, /* first start on any rank to last end on any */
+  WEFT_OBJECTIVE_SPAN      /* the largest over ranks of last end - first start: the time of a step
+                              when steps follow each other without a barrier at the end */
+};
+
+WEFT_API const char *weft_objective_name(enum weft_objective objective);
+
+/* Best so far, for a progress line; called from the thread that called
+ * weft_search(), now and then. */
+struct weft_search_progress {
+  double value; /* of the objective; INFINITY before there is one */
+  double bound;
+  double done;        /* share of the work, 0 to 1 */
+  uint64_t evaluated; /* orders */
+};
+
+struct weft_search_request {
+  uint32_t ranks;
+  uint32_t microbatches;
+  uint32_t stages_per_rank;           /* v; 0: chosen */
+  bool any_placement;                 /* the placement is chosen too; else `placement` */
+  enum weft_placement_kind placement; /* LOOP or V; with v = 1 both are the same */
+  /* With one entry: of a stage when stages_per_rank is given, else of a rank's whole share,
+   * of which a stage is 1/v. With one entry per stage: v follows from their number. With
+   * parts: the parts are cut into stages as is best, and entries only give what parts do not
+   * have. Borrowed. */
+  const struct weft_costs *costs;
+  bool whole_backward; /* the backward cannot be split: B, and no I and W */
+  double memory_limit; /* per rank, in the unit of the costs' sizes; INFINITY: none */
+  enum weft_objective objective;
+  double effort;     /* how much work: about as many seconds of a usual core, per thread.
+                             The answer is the same for the same effort, seed and threads */
+  double time_limit; /* seconds after which the best so far is the answer; 0: none */
+  uint64_t seed;
+  uint32_t threads; /* 0: as many as the process has cores */
+  /* Asked often, from the calling thread: true ends the search with the best so far. May be
+   * NULL. */
+  bool (*stop)(void *context);
+  void (*report)(void *context, const struct weft_search_progress *progress); /* may be NULL */
+  void *context;                                                              /* for both */
+};
+
+/* Any placement, no limit, makespan, effort of half a second. */
+WEFT_API struct weft_search_request weft_search_request_default(void);
+
+struct weft_search_answer {
+  struct weft_program *table; /* compute only: F I W, or F B */
+  const char *schedule;       /* the name of the schedule whose table it is, or "searched" */
+  enum weft_objective objective;
+  enum weft_placement_kind placement;
+  uint32_t stages_per_rank;
+  struct weft_costs *costs; /* one entry per stage of the table */
+  uint32_t *stage_parts;    /* [stage_count] parts of each stage; NULL without parts */
+  double makespan;
+  double span;
+  double peak_memory; /* of the rank with the most */
+  double bound;       /* no schedule on this placement and cut takes less, in the objective */
+  bool optimal;       /* the bound is reached */
+  bool stopped;       /* by `stop` or the time limit: more work might have found more */
+  uint64_t evaluated; /* orders looked at */
+  const struct weft_allocator *allocator;
+};
+
+/* WEFT_ERR_USAGE for what cannot be a pipeline; WEFT_ERR_INVALID when no schedule fits into
+ * the memory, with the smallest limit that has one; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+WEFT_API enum weft_status weft_search(const struct weft_allocator *allocator,
+                                      const struct weft_search_request *request,
+                                      struct weft_search_answer **out, struct weft_error *error);
+WEFT_API void weft_search_answer_destroy(struct weft_search_answer *answer);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,208 @@
+/* How long an order takes: the longest path through it, rank by rank as far as each
+ * can go. A rank stops where its input is not known yet, and goes on when the rank
+ * that makes it has; every letter is looked at once. */
+#include <string.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/problem.h"
+
+/* ---- Room ---- */
+
+static size_t letter_rows(const struct weft_problem *problem) {
+  return (size_t)problem->stage_count * WEFT_KINDS;
+}
+
+static size_t arrival_count(const struct weft_problem *problem) {
+  return 2 * (size_t)problem->stage_count * problem->microbatch_count;
+}
+
+static bool allocate(struct weft_evaluation *evaluation) {
+  const struct weft_problem *problem = evaluation->problem;
+  const struct weft_allocator *allocator = problem->allocator;
+  const size_t ranks = problem->rank_count;
+#define ROOM(field, count) \
+  ((evaluation->field = weft_array_allocate_zero(allocator, count, sizeof *evaluation->field)))
+  return ROOM(steps, letter_rows(problem)) && ROOM(arrivals, arrival_count(problem)) &&
+         ROOM(arrived, 2 * (size_t)problem->stage_count) && ROOM(taken, letter_rows(problem)) &&
+         ROOM(position, ranks) && ROOM(ready, ranks) && ROOM(is_ready, ranks) &&
+         ROOM(clock, ranks) && ROOM(first, ranks);
+#undef ROOM
+}
+
+void weft_evaluation_finish(struct weft_evaluation *evaluation) {
+  const struct weft_problem *problem = evaluation->problem;
+  const struct weft_allocator *allocator = problem->allocator;
+  const size_t ranks = problem->rank_count;
+#define FREE(field, count) \
+  weft_array_free(allocator, evaluation->field, count, sizeof *evaluation->field)
+  FREE(steps, letter_rows(problem));
+  FREE(arrivals, arrival_count(problem));
+  FREE(arrived, 2 * (size_t)problem->stage_count);
+  FREE(taken, letter_rows(problem));
+  FREE(position, ranks);
+  FREE(ready, ranks);
+  FREE(is_ready, ranks);
+  FREE(clock, ranks);
+  FREE(first, ranks);
+#undef FREE
+  *evaluation = (struct weft_evaluation){.problem = problem};
+}
+
+/* ---- What letters wait for ---- */
+
+static void connect(struct weft_evaluation *evaluation, struct weft_letter_step *from,
+                    struct weft_letter_step *to, uint32_t from_stage, uint32_t to_stage,
+                    uint32_t row) {
+  const struct weft_problem *problem = evaluation->problem;
+  int64_t *arrivals = evaluation->arrivals + (size_t)row * problem->microbatch_count;
+  uint32_t *arrived = evaluation->arrived + row;
+  from->makes = arrivals;
+  from->made = arrived;
+  to->waits_for = arrivals;
+  to->arrived = arrived;
+  from->wakes = problem->stages[to_stage].rank;
+  from->crosses = from->wakes != problem->stages[from_stage].rank;
+  from->latency = from->crosses ? problem->latency : 0;
+  from->occupancy = from->crosses ? problem->occupancy : 0;
+}
+
+static struct weft_letter_step *step_of(struct weft_evaluation *evaluation, uint32_t stage,
+                                        enum weft_letter kind) {
+  const struct weft_problem *problem = evaluation->problem;
+  const struct weft_problem_stage *at = &problem->stages[stage];
+  return &evaluation->steps[((size_t)at->rank * problem->stages_per_rank + at->place) * WEFT_KINDS +
+                            kind];
+}
+
+static void connect_all(struct weft_evaluation *evaluation) {
+  const struct weft_problem *problem = evaluation->problem;
+  const enum weft_letter back = problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
+      step_of(evaluation, s, kind)->time = problem->stages[s].time[kind];
+    }
+    if (s + 1 < problem->stage_count) {
+      connect(evaluation, step_of(evaluation, s, WEFT_LETTER_F),
+              step_of(evaluation, s + 1, WEFT_LETTER_F), s, s + 1, s);
+      connect(evaluation, step_of(evaluation, s + 1, back), step_of(evaluation, s, back), s + 1, s,
+              problem->stage_count + s);
+    }
+  }
+}
+
+enum weft_status weft_evaluation_init(struct weft_evaluation *evaluation,
+                                      const struct weft_problem *problem,
+                                      struct weft_error *error) {
+  *evaluation = (struct weft_evaluation){.problem = problem};
+  if (!allocate(evaluation)) {
+    weft_evaluation_finish(evaluation);
+    return weft_fail_memory(error, arrival_count(problem) * sizeof(int64_t));
+  }
+  connect_all(evaluation);
+  return WEFT_OK;
+}
+
+/* ---- The path ---- */
+
+static void wake(struct weft_evaluation *evaluation, uint32_t *ready_count, uint32_t rank) {
+  if (!evaluation->is_ready[rank]) {
+    evaluation->is_ready[rank] = true;
+    evaluation->ready[(*ready_count)++] = rank;
+  }
+}
+
+static void start(struct weft_evaluation *evaluation, uint32_t *ready_count) {
+  const struct weft_problem *problem = evaluation->problem;
+  memset(evaluation->arrived, 0, 2 * (size_t)problem->stage_count * sizeof *evaluation->arrived);
+  memset(evaluation->taken, 0, letter_rows(problem) * sizeof *evaluation->taken);
+  for (uint32_t r = problem->rank_count; r-- > 0;) {
+    evaluation->position[r] = 0;
+    evaluation->clock[r] = 0;
+    evaluation->first[r] = -1;
+    wake(evaluation, ready_count, r);
+  }
+}
+
+/* The time at which an output that is ready at `end` arrives: its channel takes one
+ * after the other. */
+static int64_t arrival(const struct weft_letter_step *step, uint32_t microbatch, int64_t end) {
+  if (step->occupancy > 0 && microbatch > 0) {
+    const int64_t free_at = step->makes[microbatch - 1] - step->latency;
+    end = free_at > end ? free_at : end;
+  }
+  return end + step->occupancy + step->latency;
+}
+
+/* Goes on with a rank as far as inputs are known. */
+static void advance(struct weft_evaluation *evaluation, const struct weft_order *order,
+                    uint32_t rank, uint32_t *ready_count) {
+  const struct weft_problem *problem = evaluation->problem;
+  const size_t row = (size_t)rank * problem->stages_per_rank * WEFT_KINDS;
+  const struct weft_letter_step *steps = evaluation->steps + row;
+  uint32_t *taken = evaluation->taken + row;
+  const uint8_t *word = weft_order_word(problem, order, rank);
+  uint32_t n = evaluation->position[rank];
+  int64_t now = evaluation->clock[rank];
+  for (; n < problem->word_size; n++) {
+    const struct weft_letter_step *step = &steps[word[n]];
+    const uint32_t microbatch = taken[word[n]];
+    if (step->waits_for != NULL) {
+      if (microbatch >= *step->arrived) {
+        break;
+      }
+      now = step->waits_for[microbatch] > now ? step->waits_for[microbatch] : now;
+    }
+    if (n == 0) {
+      evaluation->first[rank] = now;
+    }
+    now += step->time;
+    taken[word[n]] = microbatch + 1;
+    if (step->makes != NULL) {
+      step->makes[microbatch] = arrival(step, microbatch, now);
+      *step->made = microbatch + 1;
+      if (step->crosses) {
+        wake(evaluation, ready_count, step->wakes);
+      }
+    }
+  }
+  evaluation->position[rank] = n;
+  evaluation->clock[rank] = now;
+}
+
+static int64_t summarise(struct weft_evaluation *evaluation) {
+  const struct weft_problem *problem = evaluation->problem;
+  int64_t from = INT64_MAX, to = 0, span = 0, sum = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    if (evaluation->position[r] < problem->word_size) {
+      return WEFT_NEVER;
+    }
+    const int64_t own = evaluation->clock[r] - evaluation->first[r];
+    from = evaluation->first[r] < from ? evaluation->first[r] : from;
+    to = evaluation->clock[r] > to ? evaluation->clock[r] : to;
+    span = own > span ? own : span;
+    sum += own;
+  }
+  evaluation->makespan = to - from;
+  evaluation->span = span;
+  evaluation->span_sum = sum;
+  return problem->objective == WEFT_OBJECTIVE_SPAN ? span : to - from;
+}
+
+int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_order *order,
+                      int64_t cutoff) {
+  const bool spans = evaluation->problem->objective == WEFT_OBJECTIVE_SPAN;
+  uint32_t ready_count = 0;
+  start(evaluation, &ready_count);
+  while (ready_count > 0) {
+    const uint32_t rank = evaluation->ready[--ready_count];
+    evaluation->is_ready[rank] = false;
+    advance(evaluation, order, rank, &ready_count);
+    const int64_t from = spans ? evaluation->first[rank] : 0;
+    if (from >= 0 && evaluation->clock[rank] - from > cutoff) {
+      memset(evaluation->is_ready, 0, evaluation->problem->rank_count);
+      return WEFT_NEVER;
+    }
+  }
+  return summarise(evaluation);
+}

@@ -1,0 +1,40 @@
+/* The best order so far of a problem, and whoever offers a better one. Inside the
+ * module.
+ *
+ * Constructors make orders from a problem and offer them; each is a function of a pool
+ * in a file of its own, none knows another, and constructors[] in search.c lists them. */
+#ifndef PLAN_POOL_H
+#define PLAN_POOL_H
+
+#include "plan/problem.h"
+
+struct weft_pool {
+  const struct weft_problem *problem;
+  struct weft_evaluation evaluation; /* of whatever was offered last */
+  struct weft_order best;
+  struct weft_order draft; /* room for constructors */
+  int64_t value;           /* of the best; WEFT_NEVER while there is none */
+  int64_t span_sum;        /* of the best: among equals the smaller one is kept */
+  int64_t bound;
+  const char *name;   /* of the best: a schedule's, or NULL when it has none */
+  uint64_t evaluated; /* orders that were offered */
+};
+
+enum weft_status weft_pool_init(struct weft_pool *pool, const struct weft_problem *problem,
+                                struct weft_error *error);
+void weft_pool_finish(struct weft_pool *pool);
+
+/* Copies the order if it fits into the memory and is better than the best; returns its
+ * value, WEFT_NEVER when it does not fit, cannot finish or is worse. */
+int64_t weft_pool_offer(struct weft_pool *pool, const struct weft_order *order, const char *name);
+
+static inline bool weft_pool_is_optimal(const struct weft_pool *pool) {
+  return pool->value <= pool->bound;
+}
+
+/* ---- Constructors ---- */
+
+/* The named schedules on the problem's placement. */
+enum weft_status weft_construct_named(struct weft_pool *pool, struct weft_error *error);
+
+#endif

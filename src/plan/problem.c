@@ -1,0 +1,192 @@
+/* From a placement and its costs to the planner's whole numbers. */
+#include "plan/problem.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "analyze/sim_ticks.h"
+#include "base/fail.h"
+#include "base/memory.h"
+#include "ir/program.h"
+
+/* Sizes are whole numbers of this many to the unit, unless sums would overflow. */
+#define SIZES_PER_UNIT 1e9
+
+static uint64_t letter_count(const struct weft_shape *shape, bool whole_backward) {
+  return (uint64_t)shape->stages_per_rank * shape->microbatches * (whole_backward ? 2 : 3);
+}
+
+static enum weft_status check_shape(const struct weft_shape *shape, bool whole_backward,
+                                    struct weft_error *error) {
+  const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
+  const uint64_t word = letter_count(shape, whole_backward);
+  if (stages == 0 || shape->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
+                     " microbatches make no pipeline",
+                     shape->ranks, shape->stages_per_rank, shape->microbatches);
+  }
+  if (shape->stages_per_rank > WEFT_PLACES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "plan with fewer stages per rank",
+                     "%" PRIu32 " stages per rank are more than %d", shape->stages_per_rank,
+                     WEFT_PLACES_MAX);
+  }
+  if (stages > WEFT_STAGES_MAX || shape->microbatches > WEFT_MICROBATCHES_MAX ||
+      word > WEFT_ACTIONS_MAX / shape->ranks) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer microbatches",
+                     "%" PRIu32 " ranks x %" PRIu64 " actions are more than %" PRIu64, shape->ranks,
+                     word, WEFT_ACTIONS_MAX);
+  }
+  return WEFT_OK;
+}
+
+/* ---- Memory ---- */
+
+static double size_sum(const struct weft_problem *problem, const struct weft_costs *costs) {
+  double sum = 1;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_stage_costs *stage = weft_costs_of(costs, s);
+    sum += (stage->activation + stage->activation_after_i) * problem->microbatch_count +
+           stage->parameters + stage->gradients;
+  }
+  return sum;
+}
+
+/* What a rank's stages keep all the time, as a table without UNSHARD does. */
+static double kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                   uint32_t rank) {
+  double sum = 0;
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const struct weft_stage_costs *stage =
+        weft_costs_of(costs, problem->stage_of[rank * problem->stages_per_rank + k]);
+    sum += stage->parameters + stage->gradients;
+  }
+  return sum;
+}
+
+static void set_limits(struct weft_problem *problem, const struct weft_costs *costs,
+                       double memory_limit) {
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    /* As much over as the command forgives when it checks. */
+    const double left = memory_limit * (1 + 1e-9) - kept(problem, costs, r);
+    const double size = left * problem->sizes_per_unit;
+    problem->limit[r] = size < 0                             ? -1
+                        : size >= (double)problem->limit_max ? problem->limit_max
+                                                             : (int64_t)floor(size);
+  }
+}
+
+static void set_sizes(struct weft_problem *problem, const struct weft_costs *costs) {
+  const double sum = size_sum(problem, costs);
+  problem->sizes_per_unit = fmin(SIZES_PER_UNIT, (double)(INT64_MAX / 8) / sum);
+  problem->limit_max = (int64_t)(sum * problem->sizes_per_unit);
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_stage_costs *stage = weft_costs_of(costs, s);
+    problem->stages[s].held = llrint(stage->activation * problem->sizes_per_unit);
+    problem->stages[s].held_after = llrint(stage->activation_after_i * problem->sizes_per_unit);
+  }
+}
+
+/* ---- Times ---- */
+
+/* The simulator's own ticks: so both compute with the same numbers. */
+static enum weft_status set_times(struct weft_problem *problem, const struct weft_costs *costs,
+                                  struct weft_error *error) {
+  const struct weft_program like = {
+      .rank_count = problem->rank_count,
+      .stage_count = problem->stage_count,
+      .action_count = (uint64_t)problem->rank_count * problem->word_size};
+  const struct weft_sim_options options = weft_sim_options_default();
+  struct weft_ticks ticks;
+  WEFT_TRY(weft_ticks_init(&ticks, problem->allocator, &like, costs, &options, error));
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_stage_ticks *from = weft_ticks_of(&ticks, s);
+    int64_t *time = problem->stages[s].time;
+    time[WEFT_LETTER_F] = from->compute[WEFT_OP_F - WEFT_OP_F];
+    time[WEFT_LETTER_B] = from->compute[WEFT_OP_B - WEFT_OP_F];
+    time[WEFT_LETTER_I] = from->compute[WEFT_OP_I - WEFT_OP_F];
+    time[WEFT_LETTER_W] = from->compute[WEFT_OP_W - WEFT_OP_F];
+  }
+  problem->ticks_per_unit = ticks.per_unit;
+  problem->latency = ticks.latency;
+  problem->occupancy = ticks.occupancy;
+  weft_ticks_finish(&ticks);
+  return WEFT_OK;
+}
+
+/* ---- The whole ---- */
+
+static enum weft_status allocate(struct weft_problem *problem, struct weft_error *error) {
+  problem->limit =
+      weft_array_allocate(problem->allocator, problem->rank_count, sizeof *problem->limit);
+  problem->stages =
+      weft_array_allocate(problem->allocator, problem->stage_count, sizeof *problem->stages);
+  problem->stage_of =
+      weft_array_allocate(problem->allocator, problem->stage_count, sizeof *problem->stage_of);
+  if (problem->limit == NULL || problem->stages == NULL || problem->stage_of == NULL) {
+    return weft_fail_memory(error, problem->stage_count * sizeof *problem->stages);
+  }
+  return WEFT_OK;
+}
+
+static void place_stages(struct weft_problem *problem, const struct weft_shape *shape) {
+  for (uint32_t r = 0; r < shape->ranks; r++) {
+    for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
+      const uint32_t stage = weft_shape_stage_of(shape, r, k);
+      problem->stage_of[r * shape->stages_per_rank + k] = stage;
+      problem->stages[stage].rank = r;
+      problem->stages[stage].place = k;
+    }
+  }
+}
+
+static enum weft_status fill(struct weft_problem *problem, const struct weft_shape *shape,
+                             const struct weft_costs *costs, double memory_limit,
+                             struct weft_error *error) {
+  WEFT_TRY(allocate(problem, error));
+  place_stages(problem, shape);
+  WEFT_TRY(set_times(problem, costs, error));
+  set_sizes(problem, costs);
+  set_limits(problem, costs, memory_limit);
+  return WEFT_OK;
+}
+
+enum weft_status weft_problem_init(struct weft_problem *problem,
+                                   const struct weft_allocator *allocator,
+                                   const struct weft_shape *shape, const struct weft_costs *costs,
+                                   const struct weft_search_request *request,
+                                   struct weft_error *error) {
+  WEFT_TRY(check_shape(shape, request->whole_backward, error));
+  *problem =
+      (struct weft_problem){.allocator = allocator,
+                            .rank_count = shape->ranks,
+                            .stage_count = shape->ranks * shape->stages_per_rank,
+                            .stages_per_rank = shape->stages_per_rank,
+                            .microbatch_count = shape->microbatches,
+                            .word_size = (uint32_t)letter_count(shape, request->whole_backward),
+                            .whole_backward = request->whole_backward,
+                            .objective = request->objective,
+                            .placement = shape->placement};
+  const enum weft_status status = fill(problem, shape, costs, request->memory_limit, error);
+  if (status != WEFT_OK) {
+    weft_problem_finish(problem);
+  }
+  return status;
+}
+
+void weft_problem_finish(struct weft_problem *problem) {
+  weft_array_free(problem->allocator, problem->limit, problem->rank_count, sizeof *problem->limit);
+  weft_array_free(problem->allocator, problem->stages, problem->stage_count,
+                  sizeof *problem->stages);
+  weft_array_free(problem->allocator, problem->stage_of, problem->stage_count,
+                  sizeof *problem->stage_of);
+  problem->limit = NULL;
+  problem->stages = NULL;
+  problem->stage_of = NULL;
+}
+
+int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next) {
+  return problem->stages[stage].rank == problem->stages[next].rank
+             ? 0
+             : problem->latency + problem->occupancy;
+}

@@ -1,0 +1,213 @@
+/* The search: constructors, then improvement, over the layouts that the request leaves
+ * open. */
+#include <weft/search.h>
+
+#include <inttypes.h>
+#include <math.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/layout.h"
+#include "plan/pool.h"
+
+const char *weft_objective_name(enum weft_objective objective) {
+  return objective == WEFT_OBJECTIVE_SPAN ? "span" : "makespan";
+}
+
+struct weft_search_request weft_search_request_default(void) {
+  return (struct weft_search_request){.any_placement = true,
+                                      .memory_limit = INFINITY,
+                                      .objective = WEFT_OBJECTIVE_MAKESPAN,
+                                      .effort = 0.5};
+}
+
+typedef enum weft_status constructor(struct weft_pool *pool, struct weft_error *error);
+
+static constructor *const constructors[] = {
+    weft_construct_named,
+};
+
+static enum weft_status construct(struct weft_pool *pool, struct weft_error *error) {
+  for (size_t n = 0; n < sizeof constructors / sizeof constructors[0]; n++) {
+    if (!weft_pool_is_optimal(pool)) {
+      WEFT_TRY(constructors[n](pool, error));
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- One layout ---- */
+
+struct attempt {
+  struct weft_layout *layout;
+  struct weft_problem problem;
+  struct weft_pool pool;
+};
+
+static enum weft_status attempt_init(struct attempt *attempt, struct weft_layout *layout,
+                                     const struct weft_allocator *allocator,
+                                     const struct weft_search_request *request,
+                                     struct weft_error *error) {
+  struct weft_search_request own = *request;
+  own.whole_backward = layout->whole_backward;
+  attempt->layout = layout;
+  WEFT_TRY(
+      weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
+  const enum weft_status status = weft_pool_init(&attempt->pool, &attempt->problem, error);
+  if (status != WEFT_OK) {
+    weft_problem_finish(&attempt->problem);
+  }
+  return status;
+}
+
+static void attempt_finish(struct attempt *attempt) {
+  weft_pool_finish(&attempt->pool);
+  weft_problem_finish(&attempt->problem);
+}
+
+/* ---- All of them ---- */
+
+struct search {
+  const struct weft_allocator *allocator;
+  const struct weft_search_request *request;
+  struct weft_layouts layouts;
+  struct attempt *attempts; /* [layouts.count] */
+  uint32_t attempt_count;
+  struct attempt *best;
+};
+
+static double value_of(const struct attempt *attempt) {
+  return attempt->pool.value == WEFT_NEVER
+             ? INFINITY
+             : (double)attempt->pool.value / attempt->problem.ticks_per_unit;
+}
+
+static void choose(struct search *search) {
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    struct attempt *attempt = &search->attempts[n];
+    if (search->best == NULL || value_of(attempt) < value_of(search->best)) {
+      search->best = attempt;
+    }
+  }
+}
+
+static enum weft_status look(struct search *search, struct weft_error *error) {
+  for (uint32_t n = 0; n < search->layouts.count; n++) {
+    WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
+                          search->request, error));
+    search->attempt_count++;
+    WEFT_TRY(construct(&search->attempts[n].pool, error));
+  }
+  choose(search);
+  return WEFT_OK;
+}
+
+/* ---- The answer ---- */
+
+static enum weft_status explain_memory(const struct search *search, struct weft_error *error) {
+  const struct weft_problem *problem = &search->attempts[0].problem;
+  uint32_t rank = 0;
+  const double least = (double)weft_problem_least_memory(problem, &rank) / problem->sizes_per_unit;
+  return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or cut the model into more ranks",
+                   "no schedule fits into a memory of %.9g per rank: rank %" PRIu32
+                   " holds %.9g when a single microbatch has gone forward",
+                   search->request->memory_limit, rank, least);
+}
+
+static double peak_of(const struct attempt *attempt) {
+  const struct weft_problem *problem = &attempt->problem;
+  double peak = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    double own =
+        (double)weft_word_peak(problem, r, weft_order_word(problem, &attempt->pool.best, r)) /
+        problem->sizes_per_unit;
+    for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+      const struct weft_stage_costs *stage = weft_costs_of(
+          attempt->layout->costs, problem->stage_of[r * problem->stages_per_rank + k]);
+      own += stage->parameters + stage->gradients;
+    }
+    peak = fmax(peak, own);
+  }
+  return peak;
+}
+
+static enum weft_status make_table(const struct attempt *attempt, struct weft_program **out,
+                                   struct weft_error *error) {
+  const struct weft_problem *problem = &attempt->problem;
+  return attempt->pool.name != NULL ? weft_generate(problem->allocator, attempt->pool.name,
+                                                    &attempt->layout->shape, out, error)
+                                    : weft_order_table(problem, &attempt->pool.best, out, error);
+}
+
+static enum weft_status make_answer(struct search *search, struct weft_search_answer **out,
+                                    struct weft_error *error) {
+  struct attempt *best = search->best;
+  struct weft_search_answer *answer =
+      weft_array_allocate_zero(search->allocator, 1, sizeof *answer);
+  if (answer == NULL) {
+    return weft_fail_memory(error, sizeof *answer);
+  }
+  const double ticks = best->problem.ticks_per_unit;
+  (void)weft_evaluate(&best->pool.evaluation, &best->pool.best, WEFT_NEVER);
+  *answer = (struct weft_search_answer){
+      .schedule = best->pool.name != NULL ? best->pool.name : "searched",
+      .objective = search->request->objective,
+      .placement = best->layout->shape.placement,
+      .stages_per_rank = best->layout->shape.stages_per_rank,
+      .makespan = (double)best->pool.evaluation.makespan / ticks,
+      .span = (double)best->pool.evaluation.span / ticks,
+      .peak_memory = peak_of(best),
+      .bound = (double)best->pool.bound / ticks,
+      .optimal = weft_pool_is_optimal(&best->pool),
+      .evaluated = best->pool.evaluated,
+      .allocator = search->allocator};
+  const enum weft_status status = make_table(best, &answer->table, error);
+  if (status != WEFT_OK) {
+    weft_search_answer_destroy(answer);
+    return status;
+  }
+  answer->costs = best->layout->costs;
+  answer->stage_parts = best->layout->stage_parts;
+  best->layout->costs = NULL;
+  best->layout->stage_parts = NULL;
+  *out = answer;
+  return WEFT_OK;
+}
+
+void weft_search_answer_destroy(struct weft_search_answer *answer) {
+  if (answer == NULL) {
+    return;
+  }
+  const struct weft_allocator *allocator = answer->allocator;
+  if (answer->costs != NULL) {
+    weft_array_free(allocator, answer->stage_parts, answer->costs->stage_count, sizeof(uint32_t));
+  }
+  weft_costs_destroy(answer->costs);
+  weft_program_destroy(answer->table);
+  weft_array_free(allocator, answer, 1, sizeof *answer);
+}
+
+static enum weft_status run(struct search *search, struct weft_search_answer **out,
+                            struct weft_error *error) {
+  WEFT_TRY(look(search, error));
+  return value_of(search->best) < INFINITY ? make_answer(search, out, error)
+                                           : explain_memory(search, error);
+}
+
+enum weft_status weft_search(const struct weft_allocator *allocator,
+                             const struct weft_search_request *request,
+                             struct weft_search_answer **out, struct weft_error *error) {
+  struct search search = {.allocator = allocator, .request = request};
+  WEFT_TRY(weft_layouts_init(&search.layouts, allocator, request, error));
+  const uint32_t count = search.layouts.count;
+  search.attempts = weft_array_allocate_zero(allocator, count, sizeof *search.attempts);
+  const enum weft_status status = search.attempts == NULL
+                                      ? weft_fail_memory(error, count * sizeof *search.attempts)
+                                      : run(&search, out, error);
+  for (uint32_t n = 0; n < search.attempt_count; n++) {
+    attempt_finish(&search.attempts[n]);
+  }
+  weft_array_free(allocator, search.attempts, count, sizeof *search.attempts);
+  weft_layouts_finish(&search.layouts);
+  return status;
+}
