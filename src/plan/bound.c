@@ -1,4 +1,4 @@
-/* What no order can beat. */
+/* What no order can beat. (helper bounds: read /tmp/plan/hints_for_bounds.md) */
 #include "plan/problem.h"
 
 static int64_t work_of(const struct weft_problem *problem, uint32_t rank) {
