@@ -1,39 +1,365 @@
-/* What no order can beat. (helper bounds: read /tmp/plan/hints_for_bounds.md) */
-#include "plan/problem.h"
+/* What no order can beat.
+ *
+ * Every term looks at one rank: its first letter is F of its first stage, its last F
+ * that of its last stage and the last microbatch, its last I that of its first stage
+ * and the last microbatch. Written here for a split backward; a whole one is an I
+ * that takes the time of B, and a W of no time and no memory.
+ *
+ * opening  before the rank's first letter: in a makespan, F of the stages before it.
+ * closing  after its last I: I of the stages before it, and the W of one of them. A span
+ *          of a rank before it has both, as far as they lie between the two ranks.
+ * trip     from the start of F at a stage to the end of I at the same or another one,
+ *          for one microbatch: every stage between them and the last, and the hops.
+ *
+ * The terms are proved where they are computed. */
+#include <math.h>
 
-static int64_t work_of(const struct weft_problem *problem, uint32_t rank) {
-  int64_t sum = 0;
-  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-    const int64_t *time =
-        problem->stages[problem->stage_of[rank * problem->stages_per_rank + k]].time;
-    sum +=
-        time[WEFT_LETTER_F] +
-        (problem->whole_backward ? time[WEFT_LETTER_B] : time[WEFT_LETTER_I] + time[WEFT_LETTER_W]);
-  }
-  return sum * problem->microbatch_count;
+#include "base/memory.h"
+#include "plan/bound.h"
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- Paths ---- */
+
+int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage) {
+  return problem->stages[stage].time[problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I];
 }
 
-int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objective objective) {
+int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage) {
+  return problem->whole_backward ? 0 : problem->stages[stage].time[WEFT_LETTER_W];
+}
+
+bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem) {
+  const uint32_t count = problem->stage_count;
+  *paths = (struct weft_paths){.problem = problem};
+  paths->forward = weft_array_allocate_zero(problem->allocator, count, sizeof *paths->forward);
+  paths->backward = weft_array_allocate_zero(problem->allocator, count, sizeof *paths->backward);
+  if (paths->forward == NULL || paths->backward == NULL) {
+    weft_paths_finish(paths);
+    return false;
+  }
+  for (uint32_t s = 0; s + 1 < count; s++) {
+    const int64_t hop = weft_problem_hop(problem, s, s + 1);
+    paths->forward[s + 1] = paths->forward[s] + problem->stages[s].time[WEFT_LETTER_F] + hop;
+    paths->backward[s + 1] = paths->backward[s] + weft_paths_back(problem, s) + hop;
+  }
+  return true;
+}
+
+void weft_paths_finish(struct weft_paths *paths) {
+  const struct weft_problem *problem = paths->problem;
+  weft_array_free(problem->allocator, paths->forward, problem->stage_count, sizeof(int64_t));
+  weft_array_free(problem->allocator, paths->backward, problem->stage_count, sizeof(int64_t));
+  *paths = (struct weft_paths){.problem = problem};
+}
+
+int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to) {
+  const struct weft_problem *problem = paths->problem;
+  const uint32_t last = problem->stage_count - 1;
+  return paths->forward[last] - paths->forward[from] + problem->stages[last].time[WEFT_LETTER_F] +
+         weft_paths_back(problem, last) + paths->backward[last] - paths->backward[to];
+}
+
+/* ---- A rank ---- */
+
+/* What the terms want to know of a rank; sums are over its stages, for one microbatch. */
+struct view {
+  const struct weft_paths *paths;
+  uint32_t rank, first, last; /* stages */
+  int64_t limit, count;       /* microbatches */
+  int64_t f, i, w;
+  int64_t opening;
+  int64_t closing; /* >= W of the first stage */
+  /* The largest opening + closing of a span of this rank or one before it. */
+  int64_t around;
+};
+
+static uint32_t stage_at(const struct weft_problem *problem, uint32_t rank, uint32_t place) {
+  return problem->stage_of[rank * problem->stages_per_rank + place];
+}
+
+static int64_t work_of(const struct view *view) {
+  return view->count * (view->f + view->i + view->w);
+}
+
+/* How many of a size there is room for. */
+static int64_t fits(const struct view *view, int64_t room, int64_t size) {
+  return room < 0 ? 0 : size == 0 ? view->count : smaller(view->count, room / size);
+}
+
+static void look_at(struct view *view, const struct weft_paths *paths, uint32_t rank) {
+  const struct weft_problem *problem = paths->problem;
+  *view = (struct view){.paths = paths,
+                        .rank = rank,
+                        .first = stage_at(problem, rank, 0),
+                        .last = stage_at(problem, rank, problem->stages_per_rank - 1),
+                        .limit = problem->limit[rank],
+                        .count = problem->microbatch_count};
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const uint32_t stage = stage_at(problem, rank, k);
+    view->f += problem->stages[stage].time[WEFT_LETTER_F];
+    view->i += weft_paths_back(problem, stage);
+    view->w += weft_paths_weight(problem, stage);
+  }
+}
+
+/* ---- One stage a rank ---- */
+
+/* Idle time before the first I ends, when at most `count` F come before that: the first I
+ * ends a trip after the start, and nothing but F can be done meanwhile. */
+static int64_t head_of(const struct view *view, int64_t count) {
+  return larger(0,
+                weft_paths_trip(view->paths, view->first, view->last) - view->i - count * view->f);
+}
+
+/* The time from the first letter to `closing` after the last I, and to the end of the rank's own
+ * letters if they count, given that x microbatches await I when the last F starts (it is one of
+ * them), and y only W.
+ * Before the last F starts m-1 F, m-x I, m-x-y W are done. From then the last I ends after a
+ * trip, and not before x more I; and all x + y W are left.
+ * x < m: the first I ends before, so the idle time before its end, with m-1 F at most, is
+ * added: it is no part of that work nor of what follows.
+ * x = m: no I ends before, and y = 0. The first I ends a trip after the start, then m-1 I
+ * follow, and all W. */
+static int64_t through_state(const struct view *view, int64_t x, int64_t y, int64_t closing,
+                             bool own) {
+  const int64_t m = view->count, f = view->f, i = view->i, w = view->w;
+  const int64_t trip = weft_paths_trip(view->paths, view->first, view->last);
+  const int64_t before = (m - 1) * f + (m - x) * i + (m - x - y) * w;
+  const int64_t after = larger(trip, f + x * i) + closing;
+  const int64_t rest = own ? f + x * i + (x + y) * w : 0;
+  const int64_t value = before + larger(after, rest);
+  if (x < m) {
+    const int64_t before_last =
+        fits(view, view->limit, view->paths->problem->stages[view->first].held);
+    return head_of(view, smaller(before_last, m - 1)) + value;
+  }
+  return larger(value, trip + (m - 1) * i + larger(closing, own ? m * w : 0));
+}
+
+/* The least over the states that fit: x + y <= m, and x in full and y in part within the
+ * limit. A larger y never takes longer. */
+static int64_t through_one(const struct view *view, int64_t closing, bool own) {
+  const struct weft_problem *problem = view->paths->problem;
+  const struct weft_problem_stage *stage = &problem->stages[view->first];
+  const int64_t after = problem->whole_backward ? 0 : stage->held_after;
+  const int64_t most = larger(1, fits(view, view->limit, stage->held));
+  int64_t least = INT64_MAX;
+  for (int64_t x = 1; x <= most; x++) {
+    const int64_t room = view->limit - x * stage->held;
+    const int64_t y = smaller(view->count - x, fits(view, room, after));
+    least = smaller(least, through_state(view, x, y, closing, own));
+  }
+  return least;
+}
+
+/* ---- Several stages a rank ---- */
+
+struct ware {
+  int64_t size, value, count;
+};
+
+/* No choice of wares within the room is worth more: the fractional knapsack. */
+static int64_t most_worth(struct ware *wares, uint32_t count, int64_t room) {
+  int64_t sum = 0;
+  for (uint32_t n = 0; n < count && room >= 0; n++) {
+    uint32_t best = n;
+    for (uint32_t k = n + 1; k < count; k++) {
+      const double gain = (double)wares[k].value * (double)wares[best].size;
+      best = gain > (double)wares[best].value * (double)wares[k].size ? k : best;
+    }
+    const struct ware ware = wares[best];
+    wares[best] = wares[n];
+    if (ware.size == 0 || ware.count <= room / ware.size) {
+      sum += ware.count * ware.value;
+      room -= ware.count * ware.size;
+    } else {
+      sum += room / ware.size * ware.value;
+      room %= ware.size;
+      return sum + (int64_t)ceil((double)ware.value * ((double)room / (double)ware.size)) + 1;
+    }
+  }
+  return sum;
+}
+
+/* Idle time before the first I, which is of the last stage, ends: a trip passes, and what
+ * is done meanwhile are F that fit into the memory together; of each stage no more than
+ * there is time for since its first arrived. */
+static int64_t head_of_many(const struct view *view) {
+  const struct weft_problem *problem = view->paths->problem;
+  struct ware wares[WEFT_PLACES_MAX];
+  const int64_t trip =
+      weft_paths_trip(view->paths, view->first, view->last) - weft_paths_back(problem, view->last);
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const uint32_t s = stage_at(problem, view->rank, k);
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    const int64_t f = stage->time[WEFT_LETTER_F];
+    const int64_t left = trip - view->paths->forward[s] + view->paths->forward[view->first];
+    wares[k] = (struct ware){
+        .size = stage->held, .value = f, .count = f == 0 ? 0 : smaller(view->count, left / f)};
+  }
+  return larger(0, trip - most_worth(wares, problem->stages_per_rank, view->limit));
+}
+
+/* The most I and W that can be left when the last F starts: those it holds the memory of. */
+static int64_t most_left(const struct view *view) {
+  const struct weft_problem *problem = view->paths->problem;
+  struct ware wares[2 * WEFT_PLACES_MAX];
+  uint32_t count = 0;
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const uint32_t s = stage_at(problem, view->rank, k);
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    const int64_t w = weft_paths_weight(problem, s);
+    wares[count++] = (struct ware){stage->held, weft_paths_back(problem, s) + w, view->count};
+    wares[count++] = (struct ware){problem->whole_backward ? 0 : stage->held_after, w, view->count};
+  }
+  return smaller(most_worth(wares, count, view->limit), view->count * (view->i + view->w));
+}
+
+/* The most W that can be left when the last I ends: what is in memory before, and its own. */
+static int64_t most_weights(const struct view *view) {
+  const struct weft_problem *problem = view->paths->problem;
+  struct ware wares[WEFT_PLACES_MAX];
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const uint32_t s = stage_at(problem, view->rank, k);
+    wares[k] = (struct ware){problem->whole_backward ? 0 : problem->stages[s].held_after,
+                             weft_paths_weight(problem, s), view->count};
+  }
+  const int64_t room = view->limit - problem->stages[view->first].held;
+  return smaller(view->count * view->w,
+                 most_worth(wares, problem->stages_per_rank, larger(0, room)) +
+                     weft_paths_weight(problem, view->first));
+}
+
+/* As through_one(), with sums instead of states. If the memory cannot hold all there is, some
+ * I ends before the last F starts, and idle time at both ends adds up. */
+static int64_t through_many(const struct view *view, int64_t closing, bool own) {
+  const struct weft_problem *problem = view->paths->problem;
+  const int64_t head = head_of_many(view);
+  const int64_t work = work_of(view);
+  const int64_t last = problem->stages[view->last].time[WEFT_LETTER_F];
+  const int64_t tail = work - last - most_left(view) +
+                       weft_paths_trip(view->paths, view->last, view->first) + closing;
+  const int64_t chain = head + work - most_weights(view) + closing;
+  double all = 0;
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    all += (double)problem->stages[stage_at(problem, view->rank, k)].held * (double)view->count;
+  }
+  const bool apart = all > (double)view->limit * (1 + 1e-9);
+  const int64_t least = larger(chain, tail + (apart ? head : 0));
+  return own ? larger(least, work + head) : least;
+}
+
+/* ---- Memory over time ---- */
+
+/* Each microbatch takes its memory for a trip at each stage, and for W; together no more than
+ * the limit all the time. */
+static int64_t occupied(const struct view *view) {
+  const struct weft_problem *problem = view->paths->problem;
+  double sum = 0;
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const uint32_t s = stage_at(problem, view->rank, k);
+    sum += (double)problem->stages[s].held * (double)weft_paths_trip(view->paths, s, s);
+    if (!problem->whole_backward) {
+      sum += (double)problem->stages[s].held_after * (double)weft_paths_weight(problem, s);
+    }
+  }
+  const double least = sum * (double)view->count / (double)larger(1, view->limit);
+  return (int64_t)(least * (1 - 1e-12));
+}
+
+/* With room for K microbatches, F of number n + K starts after I of number n has ended: trips
+ * of every K-th come one after the other, with the F of those before the first, or the I of
+ * those after the last. */
+static int64_t trips(const struct view *view) {
+  const struct weft_problem_stage *stage = &view->paths->problem->stages[view->first];
+  const int64_t room = larger(1, fits(view, view->limit, stage->held));
+  const int64_t rounds = (view->count - 1) / room + 1;
+  const int64_t rest = view->count - 1 - (rounds - 1) * room;
+  return rounds * weft_paths_trip(view->paths, view->first, view->first) +
+         rest *
+             larger(stage->time[WEFT_LETTER_F], weft_paths_back(view->paths->problem, view->first));
+}
+
+/* ---- All together ---- */
+
+/* All microbatches go one after the other through the slowest op, or through the slowest channel,
+ * of a trip from the first stage of the rank: the first comes to it and the last goes on. */
+static int64_t slowest_on_trip(const struct weft_problem *problem, uint32_t first) {
+  int64_t slowest = 0;
+  for (uint32_t s = first; s < problem->stage_count; s++) {
+    const int64_t op = larger(problem->stages[s].time[WEFT_LETTER_F], weft_paths_back(problem, s));
+    const bool crosses =
+        s + 1 < problem->stage_count && problem->stages[s].rank != problem->stages[s + 1].rank;
+    slowest = larger(slowest, larger(op, crosses ? problem->occupancy : 0));
+  }
+  return slowest;
+}
+
+/* From the rank's first letter to `closing` after its last I. */
+static int64_t through(const struct view *view, int64_t closing, bool own) {
+  const struct weft_problem *problem = view->paths->problem;
+  const int64_t inner =
+      larger(trips(view), weft_paths_trip(view->paths, view->first, view->first) +
+                              (view->count - 1) * slowest_on_trip(problem, view->first)) +
+      closing;
+  const int64_t least = problem->stages_per_rank == 1 ? through_one(view, closing, own)
+                                                      : through_many(view, closing, own);
+  return larger(larger(inner, least), own ? occupied(view) : 0);
+}
+
+static int64_t bound_of(const struct view *view, enum weft_objective objective) {
+  if (objective == WEFT_OBJECTIVE_MAKESPAN) {
+    return view->opening + through(view, view->closing, true);
+  }
+  const int64_t w = weft_paths_weight(view->paths->problem, view->first);
+  return larger(through(view, w, true), through(view, view->around, false));
+}
+
+static int64_t bound_with(const struct weft_paths *paths, enum weft_objective objective) {
+  const struct weft_problem *problem = paths->problem;
   int64_t bound = 0;
-  (void)objective;
+  int64_t closing = 0; /* the latest end of a W before, less backward[] */
+  int64_t around = 0;  /* the largest opening + closing before, less both paths */
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t work = work_of(problem, r);
-    bound = work > bound ? work : bound;
+    struct view view;
+    look_at(&view, paths, r);
+    const int64_t w = weft_paths_weight(problem, view.first);
+    const int64_t out = paths->forward[view.first], back = paths->backward[view.first];
+    closing = r == 0 ? w : larger(closing, w - back);
+    around = r == 0 ? w : larger(around, w - out - back);
+    view.opening = out;
+    view.closing = back + closing;
+    view.around = out + back + around;
+    bound = larger(bound, bound_of(&view, objective));
   }
   return bound;
 }
+
+int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objective objective) {
+  struct weft_paths paths;
+  if (!weft_paths_init(&paths, problem)) {
+    return 0;
+  }
+  const int64_t bound = bound_with(&paths, objective);
+  weft_paths_finish(&paths);
+  return bound;
+}
+
+/* ---- Least memory ---- */
 
 /* One microbatch at a time, its weight gradients at once: all of a rank's stages hold it when
  * its last stage does, and nobody can avoid that. */
 static int64_t least_of(const struct weft_problem *problem, uint32_t rank) {
   int64_t held = 0, peak = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-    const struct weft_problem_stage *stage =
-        &problem->stages[problem->stage_of[rank * problem->stages_per_rank + k]];
+    const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, rank, k)];
     const int64_t after = problem->whole_backward ? 0 : stage->held_after;
-    peak = held + after > peak ? held + after : peak;
+    peak = larger(peak, held + after);
     held += stage->held;
-    peak = held > peak ? held : peak;
+    peak = larger(peak, held);
   }
   return peak;
 }

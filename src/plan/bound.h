@@ -1,0 +1,24 @@
+/* What the terms of a bound share: paths of one microbatch through the stages. Inside
+ * the module. */
+#ifndef PLAN_BOUND_H
+#define PLAN_BOUND_H
+
+#include "plan/problem.h"
+
+struct weft_paths {
+  const struct weft_problem *problem;
+  int64_t *forward;  /* [stage] from the start of F at stage 0 to its start here */
+  int64_t *backward; /* [stage] from the end of I or B here to its end at stage 0 */
+};
+
+bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem);
+void weft_paths_finish(struct weft_paths *paths);
+
+/* I or B, and W, which a whole backward does not have. */
+int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage);
+int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage);
+
+/* From the start of F at `from` to the end of I or B at `to`, as if alone. */
+int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);
+
+#endif
