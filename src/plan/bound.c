@@ -184,23 +184,32 @@ static int64_t most_worth(struct ware *wares, uint32_t count, int64_t room) {
   return sum;
 }
 
-/* Idle time before the first I, which is of the last stage, ends: a trip passes, and what
- * is done meanwhile are F that fit into the memory together; of each stage no more than
- * there is time for since its first arrived. */
-static int64_t head_of_many(const struct view *view) {
+/* The most F of the first `places` of the rank's stages that the memory holds together. */
+static int64_t most_forward(const struct view *view, uint32_t places) {
   const struct weft_problem *problem = view->paths->problem;
   struct ware wares[WEFT_PLACES_MAX];
+  for (uint32_t k = 0; k < places; k++) {
+    const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
+    wares[k] = (struct ware){stage->held, stage->time[WEFT_LETTER_F], view->count};
+  }
+  return most_worth(wares, places, view->limit);
+}
+
+/* Idle time before the first I ends, which is of the last stage: a trip passes, and what is done
+ * meanwhile are F that fit into the memory together. So it is before the first F of a
+ * stage, with F of the stages before. */
+static int64_t head_of_many(const struct view *view) {
+  const struct weft_problem *problem = view->paths->problem;
+  const uint32_t places = problem->stages_per_rank;
   const int64_t trip =
       weft_paths_trip(view->paths, view->first, view->last) - weft_paths_back(problem, view->last);
-  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-    const uint32_t s = stage_at(problem, view->rank, k);
-    const struct weft_problem_stage *stage = &problem->stages[s];
-    const int64_t f = stage->time[WEFT_LETTER_F];
-    const int64_t left = trip - view->paths->forward[s] + view->paths->forward[view->first];
-    wares[k] = (struct ware){
-        .size = stage->held, .value = f, .count = f == 0 ? 0 : smaller(view->count, left / f)};
+  int64_t head = larger(0, trip - most_forward(view, places));
+  for (uint32_t k = 1; k < places; k++) {
+    const int64_t arrival =
+        view->paths->forward[stage_at(problem, view->rank, k)] - view->paths->forward[view->first];
+    head = larger(head, arrival - most_forward(view, k));
   }
-  return larger(0, trip - most_worth(wares, problem->stages_per_rank, view->limit));
+  return head;
 }
 
 /* The most I and W that can be left when the last F starts: those it holds the memory of. */
