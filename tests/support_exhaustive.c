@@ -1,0 +1,368 @@
+/* Beginnings of orders, letter by letter, in order of starts; of those with the same
+ * letters only such are kept that no other is as early as in everything.
+ *
+ * A letter starts when its rank is free, its input is there, and no earlier than the letter
+ * added before it. So every order is met at least once with the times it has, the one in
+ * which its letters start; elsewhere it is met later than it could be, never earlier.
+ * Times only depend on others through sums and maxima: what is as early as another in
+ * everything, and has the same letters, ends no later whatever follows. */
+#include "support_exhaustive.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdint.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+enum { STAGES = EXHAUSTIVE_STAGES, MICROBATCHES = EXHAUSTIVE_MICROBATCHES, LETTERS = 3 };
+enum { ACT_F, ACT_BACK, ACT_W };
+
+struct beginning {
+  uint8_t done[STAGES][LETTERS];
+  int64_t now;                              /* start of the last letter */
+  int64_t clock[STAGES];                    /* [rank] end of its last letter */
+  int64_t arrival[STAGES][2][MICROBATCHES]; /* at a stage: activations, gradients */
+  int64_t channel[STAGES][2];               /* from a stage: free from then */
+};
+
+struct layer {
+  struct beginning *list;
+  uint32_t *next; /* in the same bucket, + 1 */
+  size_t count, room;
+  uint32_t *buckets;
+};
+
+enum { BUCKETS = 1 << 14 };
+
+struct exhaustion {
+  const struct weft_problem *problem;
+  uint32_t stages, ranks, count;
+  unsigned letters; /* 3, or 2 with a whole backward */
+  int64_t time[STAGES][LETTERS];
+  int64_t late[STAGES]; /* [rank] what its end counts less */
+  int64_t best;         /* so far, INT64_MAX for none */
+  size_t most;
+  bool full;
+};
+
+static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
+
+/* ---- The next letter ---- */
+
+static int64_t memory_of(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
+  int64_t sum = 0;
+  for (uint32_t s = 0; s < all->stages; s++) {
+    const struct weft_problem_stage *stage = &all->problem->stages[s];
+    if (stage->rank == rank) {
+      const uint8_t *done = at->done[s];
+      sum += (done[ACT_F] - done[ACT_BACK]) * stage->held;
+      sum += all->letters == 3 ? (done[ACT_BACK] - done[ACT_W]) * stage->held_after : 0;
+    }
+  }
+  return sum;
+}
+
+/* When the inputs of a letter are there; -1 when that is not known yet. */
+static int64_t input_of(const struct exhaustion *all, const struct beginning *at, uint32_t s,
+                        unsigned act) {
+  const uint8_t n = at->done[s][act];
+  if (n == all->count || (act != ACT_F && n == at->done[s][act - 1])) {
+    return -1;
+  }
+  if (act == ACT_F) {
+    return s == 0 ? 0 : n < at->done[s - 1][ACT_F] ? at->arrival[s][0][n] : -1;
+  }
+  if (act == ACT_BACK && s + 1 < all->stages) {
+    return n < at->done[s + 1][ACT_BACK] ? at->arrival[s][1][n] : -1;
+  }
+  return 0;
+}
+
+static void send(const struct exhaustion *all, struct beginning *at, uint32_t from, uint32_t to,
+                 unsigned way, uint8_t n, int64_t end) {
+  const struct weft_problem *problem = all->problem;
+  const bool crosses = problem->stages[from].rank != problem->stages[to].rank;
+  if (crosses) {
+    end = later(end, at->channel[from][way]) + problem->occupancy;
+    at->channel[from][way] = end;
+    end += problem->latency;
+  }
+  at->arrival[to][way][n] = end;
+}
+
+static bool add_letter(const struct exhaustion *all, struct beginning *at, uint32_t s,
+                       unsigned act) {
+  const uint32_t rank = all->problem->stages[s].rank;
+  const int64_t input = input_of(all, at, s, act);
+  if (input < 0) {
+    return false;
+  }
+  const uint8_t n = at->done[s][act]++;
+  if (memory_of(all, at, rank) > all->problem->limit[rank]) {
+    return false;
+  }
+  at->now = later(at->now, later(at->clock[rank], input));
+  at->clock[rank] = at->now + all->time[s][act];
+  if (act == ACT_F && s + 1 < all->stages) {
+    send(all, at, s, s + 1, 0, n, at->clock[rank]);
+  } else if (act == ACT_BACK && s > 0) {
+    send(all, at, s, s - 1, 1, n, at->clock[rank]);
+  }
+  return true;
+}
+
+/* What can no longer matter is made the same: times before now, inputs that were taken. */
+static void forget(const struct exhaustion *all, struct beginning *at) {
+  for (uint32_t r = 0; r < all->ranks; r++) {
+    at->clock[r] = later(at->clock[r], at->now);
+  }
+  for (uint32_t s = 0; s < all->stages; s++) {
+    for (unsigned way = 0; way < 2; way++) {
+      at->channel[s][way] = later(at->channel[s][way], at->now);
+      for (uint32_t n = 0; n < all->count; n++) {
+        const bool taken = n < at->done[s][way == 0 ? ACT_F : ACT_BACK];
+        at->arrival[s][way][n] = taken ? 0
+                                 : at->arrival[s][way][n] == 0
+                                     ? 0 /* not sent */
+                                     : later(at->arrival[s][way][n], at->now);
+      }
+    }
+  }
+}
+
+/* ---- How early ---- */
+
+static int64_t left_of(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
+  int64_t sum = 0;
+  for (uint32_t s = 0; s < all->stages; s++) {
+    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->letters; act++) {
+      sum += (all->count - at->done[s][act]) * all->time[s][act];
+    }
+  }
+  return sum;
+}
+
+static int64_t hop_of(const struct exhaustion *all, uint32_t s) {
+  const struct weft_problem *problem = all->problem;
+  return problem->stages[s].rank == problem->stages[s + 1].rank
+             ? 0
+             : problem->latency + problem->occupancy;
+}
+
+/* The least that the objective can still become: what is left on each rank, and the way of the
+ * last microbatch. */
+static int64_t promise(const struct exhaustion *all, const struct beginning *at) {
+  int64_t worst = 0;
+  for (uint32_t r = 0; r < all->ranks; r++) {
+    worst = later(worst, at->clock[r] + left_of(all, at, r) - all->late[r]);
+  }
+  int64_t way = at->now;
+  for (uint32_t s = 0; s < all->stages; s++) {
+    if (at->done[s][ACT_F] < all->count) {
+      way = later(way, at->clock[all->problem->stages[s].rank]) + all->time[s][ACT_F];
+      way += s + 1 < all->stages ? hop_of(all, s) : 0;
+    }
+  }
+  for (uint32_t s = all->stages; s-- > 0;) {
+    const uint32_t rank = all->problem->stages[s].rank;
+    if (at->done[s][ACT_BACK] < all->count) {
+      way = later(way, at->clock[rank]) + all->time[s][ACT_BACK];
+      const int64_t w = all->letters == 3 ? all->time[s][ACT_W] : 0;
+      worst = later(worst, way + w - all->late[rank]);
+      way += s > 0 ? hop_of(all, s - 1) : 0;
+    }
+  }
+  return worst;
+}
+
+static bool as_early(const struct exhaustion *all, const struct beginning *a,
+                     const struct beginning *b) {
+  if (a->now > b->now) {
+    return false;
+  }
+  for (uint32_t r = 0; r < all->ranks; r++) {
+    if (a->clock[r] > b->clock[r]) {
+      return false;
+    }
+  }
+  for (uint32_t s = 0; s < all->stages; s++) {
+    for (unsigned way = 0; way < 2; way++) {
+      if (a->channel[s][way] > b->channel[s][way]) {
+        return false;
+      }
+      for (uint32_t n = 0; n < all->count; n++) {
+        if (a->arrival[s][way][n] > b->arrival[s][way][n]) {
+          return false;
+        }
+      }
+    }
+  }
+  return true;
+}
+
+/* ---- Layers ---- */
+
+static uint32_t bucket_of(const struct beginning *at) {
+  uint32_t hash = 2166136261U;
+  for (size_t n = 0; n < sizeof at->done; n++) {
+    hash = (hash ^ ((const uint8_t *)at->done)[n]) * 16777619U;
+  }
+  return (hash ^ hash >> 15) % BUCKETS;
+}
+
+static void layer_init(struct layer *layer) {
+  *layer = (struct layer){.buckets = calloc(BUCKETS, sizeof *layer->buckets)};
+  assert_non_null(layer->buckets);
+}
+
+static void layer_finish(struct layer *layer) {
+  free(layer->list);
+  free(layer->next);
+  free(layer->buckets);
+}
+
+static void layer_clear(struct layer *layer) {
+  layer->count = 0;
+  memset(layer->buckets, 0, BUCKETS * sizeof *layer->buckets);
+}
+
+static void grow(struct layer *layer) {
+  if (layer->count == layer->room) {
+    layer->room = layer->room * 2 + 64;
+    layer->list = realloc(layer->list, layer->room * sizeof *layer->list);
+    layer->next = realloc(layer->next, layer->room * sizeof *layer->next);
+    assert_non_null(layer->list);
+    assert_non_null(layer->next);
+  }
+}
+
+static void keep(const struct exhaustion *all, struct layer *layer, const struct beginning *at) {
+  uint32_t *head = &layer->buckets[bucket_of(at)];
+  for (uint32_t n = *head; n != 0; n = layer->next[n - 1]) {
+    struct beginning *other = &layer->list[n - 1];
+    if (memcmp(other->done, at->done, sizeof at->done) != 0) {
+      continue;
+    }
+    if (as_early(all, other, at)) {
+      return;
+    }
+    if (as_early(all, at, other)) {
+      *other = *at;
+      return;
+    }
+  }
+  grow(layer);
+  layer->list[layer->count] = *at;
+  layer->next[layer->count] = *head;
+  *head = (uint32_t)++layer->count;
+}
+
+static void follow(const struct exhaustion *all, const struct beginning *from,
+                   struct layer *layer) {
+  for (uint32_t s = 0; s < all->stages; s++) {
+    for (unsigned act = 0; act < all->letters; act++) {
+      struct beginning at = *from;
+      if (add_letter(all, &at, s, act)) {
+        forget(all, &at);
+        if (promise(all, &at) < all->best) {
+          keep(all, layer, &at);
+        }
+      }
+    }
+  }
+}
+
+/* ---- A first order ---- */
+
+static int by_promise(const void *a, const void *b) {
+  const int64_t *x = a, *y = b;
+  return x[0] < y[0] ? -1 : x[0] > y[0];
+}
+
+/* Of a layer only the most promising. */
+static void thin(const struct exhaustion *all, struct layer *layer, size_t width) {
+  if (layer->count <= width) {
+    return;
+  }
+  int64_t(*keys)[2] = malloc(layer->count * sizeof *keys);
+  struct beginning *list = malloc(width * sizeof *list);
+  assert_non_null(keys);
+  assert_non_null(list);
+  for (size_t n = 0; n < layer->count; n++) {
+    keys[n][0] = promise(all, &layer->list[n]);
+    keys[n][1] = (int64_t)n;
+  }
+  qsort(keys, layer->count, sizeof *keys, by_promise);
+  for (size_t n = 0; n < width; n++) {
+    list[n] = layer->list[keys[n][1]];
+  }
+  memcpy(layer->list, list, width * sizeof *list);
+  layer->count = width;
+  free(list);
+  free(keys);
+}
+
+/* All layers, or with a width only the most promising of each. The best objective that
+ * was met, all->best if none is smaller. */
+static int64_t pass(struct exhaustion *all, size_t width) {
+  struct layer now, next;
+  layer_init(&now);
+  layer_init(&next);
+  const struct beginning empty = {0};
+  keep(all, &now, &empty);
+  for (uint32_t n = 0; n < all->stages * all->letters * all->count && !all->full; n++) {
+    layer_clear(&next);
+    for (size_t k = 0; k < now.count; k++) {
+      follow(all, &now.list[k], &next);
+    }
+    if (width > 0) {
+      thin(all, &next, width);
+    }
+    all->full = width == 0 && next.count > all->most;
+    const struct layer swap = now;
+    now = next;
+    next = swap;
+  }
+  int64_t best = all->best;
+  for (size_t k = 0; k < now.count; k++) {
+    const int64_t value = promise(all, &now.list[k]);
+    best = value < best ? value : best;
+  }
+  layer_finish(&now);
+  layer_finish(&next);
+  return best;
+}
+
+static void set_times(struct exhaustion *all, enum weft_objective objective) {
+  const struct weft_problem *problem = all->problem;
+  int64_t first = 0; /* a rank's first letter is F of its first stage, and nothing delays it */
+  for (uint32_t s = 0; s < all->stages; s++) {
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    all->time[s][ACT_F] = stage->time[WEFT_LETTER_F];
+    all->time[s][ACT_BACK] = stage->time[problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I];
+    all->time[s][ACT_W] = stage->time[WEFT_LETTER_W];
+    if (stage->place == 0 && objective == WEFT_OBJECTIVE_SPAN) {
+      all->late[stage->rank] = first;
+    }
+    first += all->time[s][ACT_F] + (s + 1 < all->stages ? hop_of(all, s) : 0);
+  }
+}
+
+int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective objective,
+                        size_t most) {
+  assert_true(problem->stage_count <= STAGES && problem->microbatch_count <= MICROBATCHES);
+  struct exhaustion all = {.problem = problem,
+                           .stages = problem->stage_count,
+                           .ranks = problem->rank_count,
+                           .count = problem->microbatch_count,
+                           .letters = problem->whole_backward ? 2 : 3,
+                           .best = INT64_MAX,
+                           .most = most};
+  set_times(&all, objective);
+  const int64_t first = pass(&all, 32);
+  all.best = first;
+  const int64_t best = pass(&all, 0);
+  return all.full ? EXHAUSTIVE_TOO_LARGE : best == INT64_MAX ? EXHAUSTIVE_NONE : best;
+}
