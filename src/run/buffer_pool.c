@@ -79,12 +79,12 @@ static void free_aligned(const struct weft_allocator *allocator, void *aligned, 
 
 /* ---- Pools ---- */
 
-void weft_pool_init(struct weft_pool *pool, const struct weft_allocator *allocator) {
-  *pool = (struct weft_pool){.allocator = allocator};
+void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allocator *allocator) {
+  *pool = (struct weft_buffer_pool){.allocator = allocator};
   pool->sends_end = &pool->sends;
 }
 
-void weft_pool_finish(struct weft_pool *pool) {
+void weft_buffer_pool_finish(struct weft_buffer_pool *pool) {
   while (pool->all != NULL) {
     struct weft_buffer *buffer = pool->all;
     assert(!buffer->under_way);
@@ -92,10 +92,11 @@ void weft_pool_finish(struct weft_pool *pool) {
     free_aligned(pool->allocator, buffer->message.data, pool->layout.capacity);
     weft_array_free(pool->allocator, buffer, 1, sizeof *buffer);
   }
-  weft_pool_init(pool, pool->allocator);
+  weft_buffer_pool_init(pool, pool->allocator);
 }
 
-enum weft_status weft_pool_grow(struct weft_pool *pool, uint32_t count, struct weft_error *error) {
+enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
+                                       struct weft_error *error) {
   while (pool->count < count) {
     struct weft_buffer *buffer = weft_array_allocate_zero(pool->allocator, 1, sizeof *buffer);
     void *data = buffer != NULL ? allocate_aligned(pool->allocator, pool->layout.capacity) : NULL;
@@ -114,7 +115,7 @@ enum weft_status weft_pool_grow(struct weft_pool *pool, uint32_t count, struct w
   return WEFT_OK;
 }
 
-void weft_pool_note_send(struct weft_pool *pool, struct weft_buffer *buffer) {
+void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer) {
   buffer->under_way = true;
   buffer->next = NULL;
   *pool->sends_end = buffer;
@@ -122,7 +123,7 @@ void weft_pool_note_send(struct weft_pool *pool, struct weft_buffer *buffer) {
   pool->taken--;
 }
 
-void weft_pool_end_send(struct weft_pool *pool, struct weft_buffer **link) {
+void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link) {
   struct weft_buffer *buffer = *link;
   buffer->under_way = false;
   *link = buffer->next;

@@ -34,7 +34,7 @@ struct weft_buffer {
   struct weft_buffer *older;   /* in the list of all */
 };
 
-struct weft_pool {
+struct weft_buffer_pool {
   const struct weft_allocator *allocator;
   struct weft_layout layout;
   uint32_t count;            /* buffers in all */
@@ -45,14 +45,15 @@ struct weft_pool {
   struct weft_buffer **sends_end;
 };
 
-void weft_pool_init(struct weft_pool *pool, const struct weft_allocator *allocator);
+void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allocator *allocator);
 /* Frees all buffers; none may be under way. */
-void weft_pool_finish(struct weft_pool *pool);
+void weft_buffer_pool_finish(struct weft_buffer_pool *pool);
 /* At least `count` buffers. */
-enum weft_status weft_pool_grow(struct weft_pool *pool, uint32_t count, struct weft_error *error);
+enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
+                                       struct weft_error *error);
 
 /* NULL when all are in use. */
-static inline struct weft_buffer *weft_pool_take(struct weft_pool *pool) {
+static inline struct weft_buffer *weft_buffer_pool_take(struct weft_buffer_pool *pool) {
   struct weft_buffer *buffer = pool->free;
   if (buffer != NULL) {
     pool->free = buffer->next;
@@ -61,15 +62,16 @@ static inline struct weft_buffer *weft_pool_take(struct weft_pool *pool) {
   return buffer;
 }
 
-static inline void weft_pool_give(struct weft_pool *pool, struct weft_buffer *buffer) {
+static inline void weft_buffer_pool_give(struct weft_buffer_pool *pool,
+                                         struct weft_buffer *buffer) {
   buffer->next = pool->free;
   pool->free = buffer;
   pool->taken--;
 }
 
 /* From taken to the list of sends, and out of it again, to free. */
-void weft_pool_note_send(struct weft_pool *pool, struct weft_buffer *buffer);
-void weft_pool_end_send(struct weft_pool *pool, struct weft_buffer **link);
+void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer);
+void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link);
 
 /* Views with the largest shapes, for a stage to fill. */
 void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_layout *layout);

@@ -151,7 +151,7 @@ static enum weft_status zero_gradients(struct weft_executor *executor, struct we
 
 /* ---- The end ---- */
 
-static enum weft_status drain_pool(struct weft_executor *executor, struct weft_pool *pool,
+static enum weft_status drain_pool(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                    uint32_t peer, enum weft_op op, uint32_t stage,
                                    struct weft_error *error) {
   if (pool == NULL || pool->sends == NULL) {
@@ -227,7 +227,8 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
 static bool has_leftovers(const struct weft_executor *executor) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_stage_run *stage = &executor->stages[k];
-    const struct weft_pool *pools[] = {stage->in, stage->out, stage->grad_in, stage->grad_out};
+    const struct weft_buffer_pool *pools[] = {stage->in, stage->out, stage->grad_in,
+                                              stage->grad_out};
     for (unsigned n = 0; n < 4; n++) {
       if (pools[n] != NULL && pools[n]->taken > 0) {
         return true;

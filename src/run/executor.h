@@ -32,8 +32,8 @@ struct weft_stage_run {
 
   /* Where buffers come from; NULL where nothing crosses. Neighbours on this rank
    * share them: `out` is above->in, `grad_in` is above->grad_out. */
-  struct weft_pool *in, *out, *grad_in, *grad_out;
-  struct weft_pool own_pools[4];
+  struct weft_buffer_pool *in, *out, *grad_in, *grad_out;
+  struct weft_buffer_pool own_pools[4];
   /* Messages so far on the four channels. */
   uint64_t sent_forward, sent_backward, received_forward, received_backward;
 
@@ -208,12 +208,12 @@ enum weft_status weft_executor_await(struct weft_executor *executor, struct weft
                                      struct weft_buffer *buffer, uint32_t microbatch, bool forward,
                                      struct weft_error *error);
 /* A free buffer, if need be after waiting for a send. */
-enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_pool *pool,
+enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     uint32_t peer, struct weft_buffer **out,
                                     struct weft_error *error);
 /* Gives back the buffers of sends that are done. */
-enum weft_status weft_executor_collect(struct weft_executor *executor, struct weft_pool *pool,
-                                       struct weft_error *error);
+enum weft_status weft_executor_collect(struct weft_executor *executor,
+                                       struct weft_buffer_pool *pool, struct weft_error *error);
 
 /* Puts a collective on the queue; runs what is on it as far as it goes. */
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,

@@ -80,9 +80,10 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_pa
                                   struct weft_error *error) {
   const struct weft_stage_run *stage = part->stage;
   const bool forward = part->action->op == WEFT_OP_F;
-  struct weft_pool *pool = forward                                           ? stage->out
-                           : weft_op_in(part->action->op, WEFT_OPS_GRADIENT) ? stage->grad_out
-                                                                             : NULL;
+  struct weft_buffer_pool *pool = forward ? stage->out
+                                  : weft_op_in(part->action->op, WEFT_OPS_GRADIENT)
+                                      ? stage->grad_out
+                                      : NULL;
   if (pool != NULL && part->made == NULL) {
     const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
     const enum weft_status status = weft_executor_take(executor, pool, peer, &part->made, error);
@@ -358,9 +359,9 @@ static enum weft_status call_all(struct weft_executor *executor, const struct we
 
 /* ---- Finish ---- */
 
-static void give_back(struct weft_pool *pool, struct weft_buffer **buffer) {
+static void give_back(struct weft_buffer_pool *pool, struct weft_buffer **buffer) {
   if (*buffer != NULL) {
-    weft_pool_give(pool, *buffer);
+    weft_buffer_pool_give(pool, *buffer);
     *buffer = NULL;
   }
 }
@@ -383,7 +384,7 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
     if (executor->outputs != NULL) {
       WEFT_TRY(weft_outputs_keep(executor->outputs, mb, &part->made->tensors, error));
     }
-    weft_pool_give(stage->out, part->made);
+    weft_buffer_pool_give(stage->out, part->made);
     part->held->grad_in = part->loss_grad;
   } else if (stage->above != NULL) {
     stage->above->held[mb].input = part->made;

@@ -57,7 +57,7 @@ enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
 
 static enum weft_status open_pool(struct weft_executor *executor, struct weft_stage_run *stage,
                                   unsigned which, uint32_t boundary, bool gradients,
-                                  struct weft_pool **pool, struct weft_error *error) {
+                                  struct weft_buffer_pool **pool, struct weft_error *error) {
   *pool = &stage->own_pools[which];
   return weft_layout_init(&(*pool)->layout, boundary_behind(executor->options, boundary), gradients,
                           boundary, error);
@@ -98,7 +98,7 @@ struct ends {
 };
 
 static void add_end(struct ends *ends, uint32_t channel, uint32_t peer, bool sends,
-                    const struct weft_pool *pool, uint32_t buffers) {
+                    const struct weft_buffer_pool *pool, uint32_t buffers) {
   if (pool != NULL) {
     ends->items[ends->count++] =
         (struct weft_channel_end){.channel = channel,
@@ -166,7 +166,7 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
     stage->stage = first->own_stages[k];
     executor->of_stage[stage->stage] = stage;
     for (unsigned n = 0; n < 4; n++) {
-      weft_pool_init(&stage->own_pools[n], executor->allocator);
+      weft_buffer_pool_init(&stage->own_pools[n], executor->allocator);
     }
   }
   memcpy(executor->rank_of, first->rank_of, executor->stage_count * sizeof *executor->rank_of);
@@ -243,8 +243,9 @@ static enum weft_status check_ops(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-static enum weft_status fit_pool(struct weft_pool *pool, uint32_t count, struct weft_error *error) {
-  return pool != NULL ? weft_pool_grow(pool, count, error) : WEFT_OK;
+static enum weft_status fit_pool(struct weft_buffer_pool *pool, uint32_t count,
+                                 struct weft_error *error) {
+  return pool != NULL ? weft_buffer_pool_grow(pool, count, error) : WEFT_OK;
 }
 
 static enum weft_status fit_pools(struct weft_stage_run *stage, const struct weft_row_stage *needs,
@@ -362,7 +363,7 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
 /* ---- The end ---- */
 
 /* Takes back what the transport still has: after a failure. */
-static void cancel_pool(struct weft_executor *executor, struct weft_pool *pool) {
+static void cancel_pool(struct weft_executor *executor, struct weft_buffer_pool *pool) {
   for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
     if (buffer->under_way) {
       executor->transport->ops->cancel(executor->transport, &buffer->message);
@@ -377,7 +378,7 @@ void weft_executor_finish(struct weft_executor *executor) {
     struct weft_stage_run *stage = &executor->stages[k];
     for (unsigned n = 0; n < 4; n++) {
       cancel_pool(executor, &stage->own_pools[n]);
-      weft_pool_finish(&stage->own_pools[n]);
+      weft_buffer_pool_finish(&stage->own_pools[n]);
     }
     weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
   }

@@ -88,8 +88,8 @@ static void end_transfer(struct weft_executor *executor, const struct weft_buffe
   weft_executor_note_time(executor, buffer->record, buffer->message.begin, buffer->message.end);
 }
 
-enum weft_status weft_executor_collect(struct weft_executor *executor, struct weft_pool *pool,
-                                       struct weft_error *error) {
+enum weft_status weft_executor_collect(struct weft_executor *executor,
+                                       struct weft_buffer_pool *pool, struct weft_error *error) {
   struct weft_transport *transport = executor->transport;
   while (pool->sends != NULL) {
     struct weft_buffer *buffer = pool->sends;
@@ -98,18 +98,18 @@ enum weft_status weft_executor_collect(struct weft_executor *executor, struct we
       return status < 0 ? status : WEFT_OK;
     }
     end_transfer(executor, buffer);
-    weft_pool_end_send(pool, &pool->sends);
+    weft_buffer_pool_end_send(pool, &pool->sends);
   }
   return WEFT_OK;
 }
 
-enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_pool *pool,
+enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     uint32_t peer, struct weft_buffer **out,
                                     struct weft_error *error) {
   if (pool->free == NULL) {
     WEFT_TRY(weft_executor_collect(executor, pool, error));
   }
-  *out = weft_pool_take(pool);
+  *out = weft_buffer_pool_take(pool);
   if (*out != NULL) {
     return WEFT_OK;
   }
@@ -140,7 +140,7 @@ static enum weft_status fail_action(const struct weft_executor *executor,
 }
 
 /* In rendezvous the rank waits here until its message has been taken. */
-static enum weft_status await_taken(struct weft_executor *executor, struct weft_pool *pool,
+static enum weft_status await_taken(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     const struct weft_action *action, uint32_t peer,
                                     struct weft_error *error) {
   struct weft_action wants = weft_action_idle();
@@ -158,7 +158,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   struct weft_stage_run *stage = executor->of_stage[action->stage];
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_SEND_F;
-  struct weft_pool *pool = forward ? stage->out : stage->grad_out;
+  struct weft_buffer_pool *pool = forward ? stage->out : stage->grad_out;
   const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
   struct weft_buffer **made = forward ? &held->output : &held->grad_out;
   if (executor->cell_step == WEFT_CELL_CALLING) {
@@ -185,7 +185,7 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   }
   WEFT_TRY(status);
   buffer->record = (uint32_t)executor->at;
-  weft_pool_note_send(pool, buffer);
+  weft_buffer_pool_note_send(pool, buffer);
   *made = NULL;
   *(forward ? &stage->sent_forward : &stage->sent_backward) += 1;
   if (executor->options->comm == WEFT_COMM_RENDEZVOUS) {
@@ -224,7 +224,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor, struct weft
 }
 
 static enum weft_status post(struct weft_executor *executor, struct weft_stage_run *stage,
-                             struct weft_pool *pool, const struct weft_action *action,
+                             struct weft_buffer_pool *pool, const struct weft_action *action,
                              struct weft_buffer **posted, struct weft_error *error) {
   const bool forward = action->op == WEFT_OP_RECV_F;
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
@@ -239,7 +239,7 @@ static enum weft_status post(struct weft_executor *executor, struct weft_stage_r
   const enum weft_status status =
       executor->transport->ops->receive(executor->transport, channel, &buffer->message, error);
   if (status != WEFT_OK) {
-    weft_pool_give(pool, buffer);
+    weft_buffer_pool_give(pool, buffer);
     return status < 0 ? status
                       : weft_executor_block(executor, WEFT_PHASE_RECEIVE, peer, weft_action_idle(),
                                             0, error);
@@ -257,7 +257,7 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
   struct weft_stage_run *stage = executor->of_stage[action->stage];
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_RECV_F;
-  struct weft_pool *pool = forward ? stage->in : stage->grad_in;
+  struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
   struct weft_buffer **buffer = forward ? &held->input : &held->grad_in;
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
   if (pool == NULL && !forward && !stage->is_last) {
