@@ -12,14 +12,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/bench_clock.h"
 #include "cli/interrupt.h"
 #include "cli/json_writer.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/train_progress.h"
 
-enum { LINES_DEFAULT = 20, RENEW_NS = 100 * 1000 * 1000 };
+enum { LINES_DEFAULT = 20 };
 
 /* ---- Beginning and end ---- */
 
@@ -46,6 +45,7 @@ void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
                                   const struct weft_cli *cli) {
   memset(progress, 0, sizeof *progress);
   progress->cli = cli;
+  progress->line.cli = cli;
   progress->log = -1;
   progress->text.allocator = cli->allocator;
 }
@@ -59,7 +59,7 @@ int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
     return WEFT_CLI_OK;
   }
   progress->json = json;
-  progress->live = !json && cli->messages_terminal && cli->colour;
+  progress->live = !json && weft_cli_live_line_is_wanted(cli);
   progress->is_virtual = training->options.transport == WEFT_GPT_LOOPBACK;
   progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
   progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
@@ -160,43 +160,24 @@ static int write_plain(struct weft_cli_train_progress *progress,
 
 /* ---- The line that renews itself ---- */
 
-#define CLEAR_LINE "\r\x1b[K"
-
-/* Nothing is wrong with a training whose progress cannot be shown. */
-static void write_live(const struct weft_cli_train_progress *progress, const char *data,
-                       size_t size) {
-  (void)!write(progress->cli->messages, data, size);
-}
-
 void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress) {
-  if (progress->line_is_open) {
-    write_live(progress, CLEAR_LINE, strlen(CLEAR_LINE));
-    progress->line_is_open = false;
-  }
+  weft_cli_live_line_clear(&progress->line);
 }
 
 static void renew(struct weft_cli_train_progress *progress,
                   const struct weft_gpt_step_report *report) {
-  const uint64_t now = weft_cli_clock_ns();
-  if (now - progress->said_ns < RENEW_NS) {
+  if (!weft_cli_live_line_is_due(&progress->line)) {
     return;
   }
   struct weft_text *text = &progress->text;
   const uint64_t left = report->steps - report->step;
   text->size = 0;
-  weft_text_addf(text, CLEAR_LINE "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  ",
-                 report->step, report->steps, report->loss, report->tokens_per_s);
+  weft_text_addf(text, "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  ", report->step,
+                 report->steps, report->loss, report->tokens_per_s);
   add_duration(text, (double)left * report->seconds_so_far / (double)progress->steps);
   weft_text_add(text, " left");
   add_bubble(text, report);
-  /* A line that is broken in two could not be cleared. */
-  const size_t room = strlen(CLEAR_LINE) + progress->cli->columns - 1;
-  const size_t size = progress->cli->columns > 0 && text->size > room ? room : text->size;
-  if (!text->failed) {
-    write_live(progress, text->data, size);
-    progress->line_is_open = true;
-    progress->said_ns = now;
-  }
+  weft_cli_live_line_renew(&progress->line, text);
 }
 
 /* ---- A step ---- */

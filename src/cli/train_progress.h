@@ -4,6 +4,7 @@
 #ifndef CLI_TRAIN_PROGRESS_H
 #define CLI_TRAIN_PROGRESS_H
 
+#include "cli/live_line.h"
 #include "cli/loss_curve.h"
 #include "cli/train_setup.h"
 
@@ -15,8 +16,7 @@ struct weft_cli_train_progress {
   const char *log_path; /* for messages */
   uint64_t say_every;   /* steps from one plain line to the next */
   int failed;           /* exit status when saying it failed; read by all ranks' threads */
-  uint64_t said_ns;     /* when the renewed line was last renewed */
-  bool line_is_open;
+  struct weft_cli_live_line line;
   struct weft_text text; /* of the line being written */
 
   uint64_t steps; /* of this run */
