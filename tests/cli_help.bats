@@ -22,7 +22,7 @@ options_of() {
 @test "help lists the verbs of this release" {
   weft help
   succeeds
-  [ "$(verbs | tr '\n' ' ')" = "gen lower verify sim compare show run train sample explain explain-hang diff bench doctor help " ]
+  [ "$(verbs | tr '\n' ' ')" = "gen lower verify sim compare plan show run train sample explain explain-hang diff bench doctor help " ]
   [ "$output" = "$("$WEFT" --help)" ]
   [ "$output" = "$("$WEFT" -h)" ]
   [ "$(wc -L <<<"$output")" -le 80 ]

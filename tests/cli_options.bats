@@ -146,17 +146,6 @@ load cli_setup
   fails 2 "--large"
 }
 
-@test "what comes later says so, with status 69, and is not in the help" {
-  for words in plan 'plan -p 4 -m 8' 'help plan'; do
-    # shellcheck disable=SC2086
-    weft $words
-    fails 69 "later release"
-    hints
-  done
-  "$WEFT" help >overview
-  lacks "^  plan " overview
-}
-
 @test "names with control bytes are shown escaped" {
   weft verify $'bad\nname\x1b[2J\x7f'
   fails 66 'bad\x0aname\x1b[2J\x7f'

@@ -31,13 +31,6 @@ static int print_version(const struct weft_cli *cli) {
 int weft_cli_unknown_verb(const struct weft_cli *cli, const char *name) {
   char quoted[80], hint[128];
   weft_cli_quote(quoted, sizeof quoted, name);
-  const char *later = weft_cli_later_verb(name);
-  if (later != NULL) {
-    weft_cli_say(cli, "'weft help' lists the verbs of this release",
-                 "'weft %s', which %s, comes with a later release; this is %s", name, later,
-                 weft_version());
-    return WEFT_CLI_UNAVAILABLE;
-  }
   struct weft_cli_guess guess;
   weft_cli_guess_init(&guess, name, strlen(name));
   for (size_t i = 0; i < weft_cli_verb_count(); i++) {

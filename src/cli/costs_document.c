@@ -1,8 +1,6 @@
 /* Costs as a file. What a reader would take for granted is left out. */
 #include "cli/costs_document.h"
 
-#include "cli/json_writer.h"
-
 static void add_unless(struct weft_cli_json *json, const char *key, double value, double usual) {
   if (value != usual) {
     weft_cli_json_exact(json, key, value);
@@ -44,22 +42,27 @@ static void add_parts(struct weft_cli_json *json, const struct weft_costs *costs
   weft_cli_json_close(json, ']');
 }
 
+void weft_cli_costs_add_object(struct weft_cli_json *json, const char *key,
+                               const struct weft_costs *costs) {
+  weft_cli_json_open(json, key, '{');
+  weft_cli_json_string(json, "schema", "weft-costs/1");
+  weft_cli_json_string(json, "unit", costs->unit);
+  weft_cli_json_open(json, "hop", '{');
+  weft_cli_json_exact(json, "latency", costs->hop.latency);
+  weft_cli_json_exact(json, "bytes", costs->hop.bytes);
+  weft_cli_json_exact(json, "bytes_per_unit", costs->hop.bytes_per_unit);
+  weft_cli_json_close(json, '}');
+  weft_cli_json_open(json, "stages", '[');
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    add_stage(json, &costs->stages[s]);
+  }
+  weft_cli_json_close(json, ']');
+  add_parts(json, costs);
+  weft_cli_json_close(json, '}');
+}
+
 void weft_cli_costs_add(struct weft_text *text, const struct weft_costs *costs) {
   struct weft_cli_json json = {.text = text};
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-costs/1");
-  weft_cli_json_string(&json, "unit", costs->unit);
-  weft_cli_json_open(&json, "hop", '{');
-  weft_cli_json_exact(&json, "latency", costs->hop.latency);
-  weft_cli_json_exact(&json, "bytes", costs->hop.bytes);
-  weft_cli_json_exact(&json, "bytes_per_unit", costs->hop.bytes_per_unit);
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_open(&json, "stages", '[');
-  for (uint32_t s = 0; s < costs->stage_count; s++) {
-    add_stage(&json, &costs->stages[s]);
-  }
-  weft_cli_json_close(&json, ']');
-  add_parts(&json, costs);
-  weft_cli_json_close(&json, '}');
+  weft_cli_costs_add_object(&json, NULL, costs);
   weft_cli_json_finish(&json);
 }

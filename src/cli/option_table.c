@@ -24,7 +24,7 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                WEFT_RANKS_MAX, "ranks of the pipeline"},
     [WEFT_CLI_OPTION_STAGES_PER_RANK] = {'v', "stages-per-rank", WEFT_CLI_KIND_NUMBER, "V", NULL, 1,
                                          UINT32_MAX, WEFT_STAGES_MAX,
-                                         "stages of each rank; without it the schedule's usual"},
+                                         "stages of each rank; without it what is usual, or best"},
     [WEFT_CLI_OPTION_MICROBATCHES] = {'m', "microbatches", WEFT_CLI_KIND_NUMBER, "M", NULL, 1,
                                       UINT32_MAX, WEFT_MICROBATCHES_MAX, "microbatches of a step"},
     [WEFT_CLI_OPTION_PLACEMENT] = {'\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0,
@@ -83,6 +83,36 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
          "the most memory that a rank may need, in the unit of the activations"},
     [WEFT_CLI_OPTION_CRITICAL_PATH] = {'\0', "critical-path", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0,
                                        0, "list the chain of actions that decides the makespan"},
+    [WEFT_CLI_OPTION_PLAN_PLACEMENT] = {'\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND",
+                                        "any|loop|v", 0, 0, 0,
+                                        "which rank owns which stage: loop, v, or whichever is "
+                                        "best (any, default)"},
+    [WEFT_CLI_OPTION_NO_SPLIT] = {'\0', "no-split", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                  "backwards are not split: B, and no I and W"},
+    [WEFT_CLI_OPTION_OBJECTIVE] = {'\0', "objective", WEFT_CLI_KIND_CHOICE, "WHAT", "makespan|span",
+                                   0, 0, 0,
+                                   "what is made small: the time from the first start to the last "
+                                   "end (makespan, default), or the longest of a rank (span)"},
+    [WEFT_CLI_OPTION_EFFORT] = {'\0', "effort", WEFT_CLI_KIND_REAL, "X", NULL, 0, 1000000, 1000000,
+                                "how long to search, in about seconds; default 0.5, or 0.55 of the "
+                                "time limit"},
+    [WEFT_CLI_OPTION_TIME_LIMIT] = {'\0', "time-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0, 31536000,
+                                    31536000,
+                                    "seconds after which the best so far is the plan; 0, and "
+                                    "without it: none"},
+    [WEFT_CLI_OPTION_PLAN_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX,
+                                   UINT64_MAX,
+                                   "the same seed, effort and threads give the same plan; default "
+                                   "0"},
+    [WEFT_CLI_OPTION_THREADS] = {'\0', "threads", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, 1024, 1024,
+                                 "threads that search; 0, and without it: one for each core"},
+    [WEFT_CLI_OPTION_PARETO] = {'\0', "pareto", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+                                "plan for every memory limit that makes a difference"},
+    [WEFT_CLI_OPTION_FOR] = {'\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch", 0,
+                             0, 0, "also show what this program needs to run the table"},
+    [WEFT_CLI_OPTION_PLAN_OUTPUT] = {'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+                                     "write the table to FILE, whole or not at all; with --pareto "
+                                     "a picture: x.svg or x.html"},
     [WEFT_CLI_OPTION_TRANSPORT] = {'\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME",
                                    "loopback|threads|mpi", 0, 0, 0,
                                    "what carries messages: threads (one per rank), loopback (one "
@@ -338,6 +368,51 @@ static const struct weft_cli_verb verbs[] = {
      "with that many stages.",
      "weft compare -p 4 -m 8 --memory 4",
      weft_cli_verb_compare},
+    {"plan",
+     "",
+     0,
+     "",
+     {TAKES(RANKS),
+      TAKES(STAGES_PER_RANK),
+      TAKES(MICROBATCHES),
+      TAKES(PLAN_PLACEMENT),
+      TAKES(NO_SPLIT),
+      TAKES(F),
+      TAKES(B),
+      TAKES(I),
+      TAKES(W),
+      TAKES(HOP),
+      TAKES(COSTS),
+      TAKES(MEMORY),
+      TAKES(OBJECTIVE),
+      TAKES(EFFORT),
+      TAKES(TIME_LIMIT),
+      TAKES(PLAN_SEED),
+      TAKES(THREADS),
+      TAKES(PARETO),
+      TAKES(FOR),
+      TAKES(JSON),
+      TAKES(PLAN_OUTPUT),
+      TAKES(HELP)},
+     "",
+     "search for the best schedule for given costs and memory",
+     "Searches for the order of actions that takes the least time within --memory, and says how "
+     "far it is at most from the best there is: no schedule on this placement takes less than the "
+     "bound. The table is an ordinary one; before it is handed out it is lowered, verified under "
+     "rendezvous, and simulated to exactly the promised time. Without -v and --placement these "
+     "are chosen too; and with a costs file that has parts, so is which parts make a stage.\n"
+     "The table (CSV) goes to -o FILE, and what there is to say about it to standard output; "
+     "without -o the table goes to standard output, the rest to standard error. With --json the "
+     "document goes to standard output, and the table to -o alone.\n"
+     "With -v costs are of a stage, as for sim. Without it, costs given by options or by a file "
+     "with one entry are those of a rank's whole share, and with v stages per rank each stage "
+     "takes 1/v of them. A file with one entry per stage says what v is.\n"
+     "Exit status 1: no schedule fits into the memory. SIGINT and SIGTERM end the search with the "
+     "best so far (status 130, 143); a second one ends the command at once.\n"
+     "With --pareto: the best plan for each memory limit, from the least that is possible to "
+     "where more does not help.",
+     "weft plan -p 4 -m 8 --memory 4 -o plan.csv",
+     weft_cli_verb_plan},
     {"show",
      "[FILE] [FILE]",
      2,
@@ -545,13 +620,6 @@ static const struct weft_cli_verb verbs[] = {
      weft_cli_verb_help},
 };
 
-static const struct {
-  const char *name;
-  const char *does;
-} later_verbs[] = {
-    {"plan", "searches for the best schedule"},
-};
-
 static const struct weft_cli_exit_text exit_texts[] = {
     {WEFT_CLI_OK, "fine"},
     {WEFT_CLI_FOUND_BAD, "checked and found bad: invalid, can hang, different, over the limit"},
@@ -577,15 +645,6 @@ const struct weft_cli_verb *weft_cli_verb_at(size_t index) { return &verbs[index
 
 bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id) {
   return verb->options[id];
-}
-
-const char *weft_cli_later_verb(const char *name) {
-  for (size_t i = 0; i < sizeof later_verbs / sizeof later_verbs[0]; i++) {
-    if (strcmp(later_verbs[i].name, name) == 0) {
-      return later_verbs[i].does;
-    }
-  }
-  return NULL;
 }
 
 size_t weft_cli_choice_next(const char **at, const char **item) {

@@ -40,6 +40,16 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_SEED,
   WEFT_CLI_OPTION_MEMORY,
   WEFT_CLI_OPTION_CRITICAL_PATH,
+  WEFT_CLI_OPTION_PLAN_PLACEMENT,
+  WEFT_CLI_OPTION_NO_SPLIT,
+  WEFT_CLI_OPTION_OBJECTIVE,
+  WEFT_CLI_OPTION_EFFORT,
+  WEFT_CLI_OPTION_TIME_LIMIT,
+  WEFT_CLI_OPTION_PLAN_SEED,
+  WEFT_CLI_OPTION_THREADS,
+  WEFT_CLI_OPTION_PARETO,
+  WEFT_CLI_OPTION_FOR,
+  WEFT_CLI_OPTION_PLAN_OUTPUT,
   WEFT_CLI_OPTION_TRANSPORT,
   WEFT_CLI_OPTION_PROGRESS,
   WEFT_CLI_OPTION_STAGE,
@@ -153,10 +163,6 @@ const struct weft_cli_option *weft_cli_option_at(enum weft_cli_option_id id);
 size_t weft_cli_verb_count(void);
 const struct weft_cli_verb *weft_cli_verb_at(size_t index);
 bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id);
-
-/* Verbs of the command's contract that this release does not have:
- * what they will do, or NULL. */
-const char *weft_cli_later_verb(const char *name);
 
 /* Steps through "a|b|c": the next item's size, and *at moved behind it; 0 at the end. */
 size_t weft_cli_choice_next(const char **at, const char **item);

@@ -5,6 +5,7 @@
 #include <weft/sim.h>
 
 #include "cli/cost_options.h"
+#include "cli/json_writer.h"
 
 /* Makespans of many runs with varied times. */
 struct weft_cli_jitter {
@@ -29,6 +30,15 @@ struct weft_cli_prediction {
 void weft_cli_prediction_add(struct weft_text *text, const struct weft_cli_prediction *prediction);
 void weft_cli_prediction_add_document(struct weft_text *text,
                                       const struct weft_cli_prediction *prediction);
+
+/* Parts of both, for others that say more: the lines from makespan to peak; the table of
+ * ranks; the members of the document after its schema. */
+void weft_cli_prediction_add_numbers(struct weft_text *text,
+                                     const struct weft_cli_prediction *prediction);
+void weft_cli_prediction_add_ranks(struct weft_text *text,
+                                   const struct weft_cli_prediction *prediction);
+void weft_cli_prediction_add_members(struct weft_cli_json *json,
+                                     const struct weft_cli_prediction *prediction);
 
 /* Whether so much memory is more than the limit, rounding aside. */
 bool weft_cli_is_over(double memory, double limit);

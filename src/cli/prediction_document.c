@@ -84,28 +84,33 @@ static void add_path(struct weft_cli_json *json, const struct weft_cli_predictio
   weft_cli_json_close(json, ']');
 }
 
+void weft_cli_prediction_add_members(struct weft_cli_json *json,
+                                     const struct weft_cli_prediction *prediction) {
+  const struct weft_simulation *simulation = prediction->simulation;
+  weft_cli_json_string(json, "unit", prediction->costs->unit);
+  weft_cli_json_exact(json, "makespan", simulation->makespan);
+  weft_cli_json_exact(json, "span", simulation->span);
+  weft_cli_json_exact(json, "bubble_ratio", simulation->bubble_ratio);
+  weft_cli_json_exact(json, "span_bubble_ratio", simulation->span_bubble_ratio);
+  weft_cli_json_exact(json, "period", prediction->period);
+  weft_cli_json_exact(json, "peak_activation", simulation->peak_activation);
+  weft_cli_json_exact(json, "peak_at", peak_at(simulation));
+  add_limit(json, prediction);
+  add_jitter(json, &prediction->jitter);
+  weft_cli_json_open(json, "ranks", '[');
+  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+    add_rank(json, &simulation->ranks[rank]);
+  }
+  weft_cli_json_close(json, ']');
+  add_path(json, prediction);
+}
+
 void weft_cli_prediction_add_document(struct weft_text *text,
                                       const struct weft_cli_prediction *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
   struct weft_cli_json json = {.text = text};
   weft_cli_json_open(&json, NULL, '{');
   weft_cli_json_string(&json, "schema", "weft-sim/1");
-  weft_cli_json_string(&json, "unit", prediction->costs->unit);
-  weft_cli_json_exact(&json, "makespan", simulation->makespan);
-  weft_cli_json_exact(&json, "span", simulation->span);
-  weft_cli_json_exact(&json, "bubble_ratio", simulation->bubble_ratio);
-  weft_cli_json_exact(&json, "span_bubble_ratio", simulation->span_bubble_ratio);
-  weft_cli_json_exact(&json, "period", prediction->period);
-  weft_cli_json_exact(&json, "peak_activation", simulation->peak_activation);
-  weft_cli_json_exact(&json, "peak_at", peak_at(simulation));
-  add_limit(&json, prediction);
-  add_jitter(&json, &prediction->jitter);
-  weft_cli_json_open(&json, "ranks", '[');
-  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
-    add_rank(&json, &simulation->ranks[rank]);
-  }
-  weft_cli_json_close(&json, ']');
-  add_path(&json, prediction);
+  weft_cli_prediction_add_members(&json, prediction);
   weft_cli_json_close(&json, '}');
   weft_cli_json_finish(&json);
 }

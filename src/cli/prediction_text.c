@@ -42,15 +42,10 @@ static void add_peak(struct weft_text *text, const struct weft_simulation *simul
   add_line(text, "peak activation", simulation->peak_activation, "", more);
 }
 
-static void add_whole(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+void weft_cli_prediction_add_numbers(struct weft_text *text,
+                                     const struct weft_cli_prediction *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
-  const struct weft_program *program = simulation->program;
   const char *unit = prediction->costs->unit;
-  weft_text_add_escaped(text, prediction->name, strlen(prediction->name));
-  weft_text_addf(text, ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s\n",
-                 program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
-                 weft_cli_plural(program->stage_count), program->microbatch_count,
-                 program->microbatch_count == 1 ? "" : "es");
   add_line(text, "makespan", simulation->makespan, unit, "");
   add_line(text, "span", simulation->span, unit,
            ", the longest from first to last action of a rank");
@@ -59,6 +54,16 @@ static void add_whole(struct weft_text *text, const struct weft_cli_prediction *
   weft_text_addf(text, "%-17s %.2f %% of the makespan, %.2f %% of the span\n", "bubble",
                  100 * simulation->bubble_ratio, 100 * simulation->span_bubble_ratio);
   add_peak(text, simulation);
+}
+
+static void add_whole(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+  const struct weft_program *program = prediction->simulation->program;
+  weft_text_add_escaped(text, prediction->name, strlen(prediction->name));
+  weft_text_addf(text, ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s\n",
+                 program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
+                 weft_cli_plural(program->stage_count), program->microbatch_count,
+                 program->microbatch_count == 1 ? "" : "es");
+  weft_cli_prediction_add_numbers(text, prediction);
 }
 
 static void add_jitter(struct weft_text *text, const struct weft_cli_prediction *prediction) {
@@ -151,7 +156,9 @@ static void add_table_head(struct weft_text *text, const int *widths) {
   weft_text_add(text, "\n");
 }
 
-static void add_table(struct weft_text *text, const struct weft_simulation *simulation) {
+void weft_cli_prediction_add_ranks(struct weft_text *text,
+                                   const struct weft_cli_prediction *prediction) {
+  const struct weft_simulation *simulation = prediction->simulation;
   const uint32_t count = simulation->program->rank_count;
   const uint32_t shown = count <= RANKS_SHOWN ? count : RANKS_SHOWN;
   int widths[COLUMN_COUNT];
@@ -201,7 +208,7 @@ void weft_cli_prediction_add(struct weft_text *text, const struct weft_cli_predi
   add_whole(text, prediction);
   add_jitter(text, prediction);
   if (prediction->simulation->program->rank_count > 0) {
-    add_table(text, prediction->simulation);
+    weft_cli_prediction_add_ranks(text, prediction);
   }
   add_path(text, prediction);
 }

@@ -9,6 +9,7 @@ int weft_cli_verb_lower(const struct weft_cli *cli, const struct weft_cli_argume
 int weft_cli_verb_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+int weft_cli_verb_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);

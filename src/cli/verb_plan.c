@@ -1,0 +1,135 @@
+/* `weft plan`: the best table that a search finds, checked, with the bound it was measured
+ * against; and with --pareto what every amount of memory is good for. */
+#include <string.h>
+
+#include "cli/interrupt.h"
+#include "cli/message.h"
+#include "cli/output_file.h"
+#include "cli/plan.h"
+#include "cli/plan_progress.h"
+#include "cli/verbs.h"
+
+/* What a table is called that goes to standard output. */
+#define FILE_UNKNOWN "plan.csv"
+
+/* ---- Where things go ---- */
+
+/* The file of -o, or NULL for standard output. */
+static const char *output_path(const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_PLAN_OUTPUT];
+  return path == NULL || strcmp(path, "-") == 0 ? NULL : path;
+}
+
+static int write_output(const struct weft_cli *cli, const struct weft_text *text) {
+  return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
+}
+
+static int write_table(const struct weft_cli *cli, const char *path,
+                       const struct weft_program *table) {
+  struct weft_text text = {.allocator = cli->allocator};
+  weft_program_print(table, &text);
+  const int status =
+      path != NULL ? weft_cli_write_file(cli, path, &text) : write_output(cli, &text);
+  weft_text_finish(&text);
+  return status;
+}
+
+/* To standard output, unless the table is there. */
+static int write_summary(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
+  struct weft_text text = {.allocator = cli->allocator};
+  int status;
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_plan_add_document(&text, plan, target);
+    status = write_output(cli, &text);
+  } else {
+    weft_cli_plan_add(&text, plan, target);
+    status = output_path(arguments) != NULL
+                 ? write_output(cli, &text)
+                 : weft_cli_write_descriptor(cli, cli->messages, "standard error", &text);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_cli_plan *plan) {
+  const char *path = output_path(arguments);
+  const struct weft_cli_target target = {
+      .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
+      .file = path != NULL ? path : FILE_UNKNOWN};
+  const struct weft_cli_target *asked = arguments->given[WEFT_CLI_OPTION_FOR] ? &target : NULL;
+  int status = asked != NULL ? weft_cli_target_check(cli, asked, plan->answer) : WEFT_CLI_OK;
+  if (status == WEFT_CLI_OK && (path != NULL || !arguments->given[WEFT_CLI_OPTION_JSON])) {
+    status = write_table(cli, path, plan->answer->table);
+  }
+  return status == WEFT_CLI_OK ? write_summary(cli, arguments, plan, asked) : status;
+}
+
+/* ---- One plan ---- */
+
+/* A signal that has ended the search makes the status, when all else went well. */
+static int conclude(const struct weft_cli *cli, const struct weft_cli_plan *plan, int status) {
+  const int number = weft_cli_interrupt_signal();
+  if (status != WEFT_CLI_OK || number == 0 || !plan->answer->stopped) {
+    return status;
+  }
+  weft_cli_say(cli, NULL, "stopped by %s: this is the best plan so far",
+               weft_cli_signal_name(number));
+  return 128 + number;
+}
+
+static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                     struct weft_search_request *request) {
+  struct weft_cli_plan_progress progress;
+  struct weft_cli_plan plan;
+  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
+  int status = weft_cli_plan_make(cli, request, &plan);
+  weft_cli_plan_progress_finish(&progress);
+  if (status == WEFT_CLI_OK) {
+    status = deliver(cli, arguments, &plan);
+    status = conclude(cli, &plan, status);
+    weft_cli_plan_finish(&plan);
+  }
+  return status;
+}
+
+/* ---- The verb ---- */
+
+static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const bool *given = arguments->given;
+  if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_PLAN_OUTPUT] &&
+      output_path(arguments) == NULL) {
+    return weft_cli_usage(cli, "give -o a file, or leave it out",
+                          "with --json the document goes to standard output, and the table "
+                          "cannot go there too");
+  }
+  return WEFT_CLI_OK;
+}
+
+static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                const struct weft_costs *costs) {
+  struct weft_search_request request;
+  struct weft_cli_interrupt interrupt;
+  int status = weft_cli_plan_read_request(cli, arguments, costs, &request);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  weft_cli_interrupt_begin(&interrupt);
+  status = plan_once(cli, arguments, &request);
+  weft_cli_interrupt_end(&interrupt);
+  return status;
+}
+
+int weft_cli_verb_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_cli_costs costs;
+  int status = check_options(cli, arguments);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_costs_read(cli, arguments, &costs);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = plan(cli, arguments, costs.costs);
+    weft_cli_costs_finish(&costs);
+  }
+  return status;
+}
