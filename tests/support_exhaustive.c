@@ -113,20 +113,30 @@ static bool add_letter(const struct exhaustion *all, struct beginning *at, uint3
   return true;
 }
 
-/* What can no longer matter is made the same: times before now, inputs that were taken. */
+static bool is_done(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
+  for (uint32_t s = 0; s < all->stages; s++) {
+    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->letters; act++) {
+      if (at->done[s][act] < all->count) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/* What can no longer matter is made the same: times before now, inputs that were taken. The
+ * end of a rank that is done matters. */
 static void forget(const struct exhaustion *all, struct beginning *at) {
   for (uint32_t r = 0; r < all->ranks; r++) {
-    at->clock[r] = later(at->clock[r], at->now);
+    at->clock[r] = is_done(all, at, r) ? at->clock[r] : later(at->clock[r], at->now);
   }
   for (uint32_t s = 0; s < all->stages; s++) {
     for (unsigned way = 0; way < 2; way++) {
       at->channel[s][way] = later(at->channel[s][way], at->now);
       for (uint32_t n = 0; n < all->count; n++) {
+        int64_t *arrival = &at->arrival[s][way][n];
         const bool taken = n < at->done[s][way == 0 ? ACT_F : ACT_BACK];
-        at->arrival[s][way][n] = taken ? 0
-                                 : at->arrival[s][way][n] == 0
-                                     ? 0 /* not sent */
-                                     : later(at->arrival[s][way][n], at->now);
+        *arrival = taken || *arrival == 0 /* not sent */ ? 0 : later(*arrival, at->now);
       }
     }
   }
