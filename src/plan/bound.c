@@ -359,9 +359,11 @@ int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objecti
 
 /* ---- Least memory ---- */
 
-/* One microbatch at a time, its weight gradients at once: all of a rank's stages hold it when
- * its last stage does, and nobody can avoid that. */
-static int64_t least_of(const struct weft_problem *problem, uint32_t rank) {
+/* One microbatch at a time, its weight gradients at once, holds this. And nobody holds less: the
+ * first microbatch holds all of a rank's stages when its F starts at the last of them; and when
+ * I of the last microbatch ends at a stage, it has not come to those before, and holds
+ * them, and what is kept for W. */
+int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank) {
   int64_t held = 0, peak = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, rank, k)];
@@ -376,7 +378,7 @@ static int64_t least_of(const struct weft_problem *problem, uint32_t rank) {
 int64_t weft_problem_least_memory(const struct weft_problem *problem, uint32_t *rank) {
   int64_t least = -1;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t own = least_of(problem, r);
+    const int64_t own = weft_problem_least_of(problem, r);
     if (own > least) {
       least = own;
       *rank = r;

@@ -135,8 +135,10 @@ int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objecti
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work);
 
-/* The smallest limit of activations per rank, the same for all, within which some order exists;
- * with *rank the one that needs it. */
+/* The smallest limit of activations of a rank: an order exists if and only if every rank's
+ * limit is at least this. */
+int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank);
+/* The largest of them, with *rank the one that needs it. */
 int64_t weft_problem_least_memory(const struct weft_problem *problem, uint32_t *rank);
 
 #endif

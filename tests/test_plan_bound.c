@@ -1,0 +1,288 @@
+/* Bounds, held against the best of all orders of small problems, the formulas they were
+ * published with, and what planners reached; and the least memory. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "support_cases.h"
+#include "support_exhaustive.h"
+#include "support_planning.h"
+
+#if defined(__SANITIZE_ADDRESS__)
+enum { ROUNDS = 100 };
+#else
+enum { ROUNDS = 500 };
+#endif
+enum { MOST = 300000, WORK = 4000000 };
+
+/* ---- All words ---- */
+
+struct words {
+  const struct weft_problem *problem;
+  struct weft_evaluation evaluation;
+  struct weft_order order;
+  int64_t best[2]; /* by objective */
+};
+
+static void try_rank(struct words *words, uint32_t rank);
+
+static void try_letter(struct words *words, uint32_t rank, uint32_t n) {
+  const struct weft_problem *problem = words->problem;
+  uint8_t *word = weft_order_word(problem, &words->order, rank);
+  if (n == problem->word_size) {
+    const int64_t peak = weft_word_peak(problem, rank, word);
+    if (peak >= 0 && peak <= problem->limit[rank]) {
+      try_rank(words, rank + 1);
+    }
+    return;
+  }
+  uint32_t counts[2 * WEFT_KINDS] = {0};
+  for (uint32_t k = 0; k < n; k++) {
+    counts[word[k]]++;
+  }
+  for (uint32_t letter = 0; letter < problem->stages_per_rank * WEFT_KINDS; letter++) {
+    const uint32_t kind = letter % WEFT_KINDS;
+    const bool is_used = problem->whole_backward ? kind == WEFT_LETTER_F || kind == WEFT_LETTER_B
+                                                 : kind != WEFT_LETTER_B;
+    const uint32_t needs = kind == WEFT_LETTER_W ? WEFT_LETTER_I : WEFT_LETTER_F;
+    const uint32_t most =
+        kind == WEFT_LETTER_F ? problem->microbatch_count : counts[letter - kind + needs];
+    if (is_used && counts[letter] < most) {
+      word[n] = (uint8_t)letter;
+      try_letter(words, rank, n + 1);
+    }
+  }
+}
+
+static void try_rank(struct words *words, uint32_t rank) {
+  if (rank < words->problem->rank_count) {
+    try_letter(words, rank, 0);
+    return;
+  }
+  if (weft_evaluate(&words->evaluation, &words->order, WEFT_NEVER - 1) < WEFT_NEVER) {
+    const struct weft_evaluation *now = &words->evaluation;
+    int64_t *best = words->best;
+    best[WEFT_OBJECTIVE_SPAN] =
+        now->span < best[WEFT_OBJECTIVE_SPAN] ? now->span : best[WEFT_OBJECTIVE_SPAN];
+    best[WEFT_OBJECTIVE_MAKESPAN] = now->makespan < best[WEFT_OBJECTIVE_MAKESPAN]
+                                        ? now->makespan
+                                        : best[WEFT_OBJECTIVE_MAKESPAN];
+  }
+}
+
+static void expect_best_of_all_words(const struct weft_problem *problem) {
+  struct words words = {.problem = problem, .best = {INT64_MAX, INT64_MAX}};
+  words.order.letters = calloc(problem->rank_count, problem->word_size);
+  assert_int_equal(weft_evaluation_init(&words.evaluation, problem, NULL), WEFT_OK);
+  try_rank(&words, 0);
+  for (unsigned objective = 0; objective < 2; objective++) {
+    assert_int_equal(exhaustive_best(problem, objective, MOST), words.best[objective]);
+  }
+  weft_evaluation_finish(&words.evaluation);
+  free(words.order.letters);
+}
+
+/* ---- Random problems ---- */
+
+/* A limit between the least and what is as good as none, or none. */
+static void draw_limit(struct planning *planning, struct weft_random *random) {
+  const struct weft_problem *problem = &planning->problem;
+  uint32_t rank = 0;
+  const double least = (double)weft_problem_least_memory(problem, &rank) / problem->sizes_per_unit;
+  if (weft_random_below(random, 4) > 0) {
+    planning_limit(planning, least * (1 + weft_random_below(random, 24) / 8.0) + 1e-6);
+  }
+}
+
+static const struct weft_shape tiny[] = {
+    {.ranks = 1, .stages_per_rank = 1, .microbatches = 3},
+    {.ranks = 2, .stages_per_rank = 1, .microbatches = 2},
+    {.ranks = 2, .stages_per_rank = 1, .microbatches = 3},
+    {.ranks = 3, .stages_per_rank = 1, .microbatches = 2},
+    {.ranks = 2, .stages_per_rank = 2, .microbatches = 1},
+    {.ranks = 2, .stages_per_rank = 2, .microbatches = 1, .placement = WEFT_PLACEMENT_V},
+    {.ranks = 1, .stages_per_rank = 2, .microbatches = 2},
+};
+
+static void trying_all_is_the_best_of_all_words(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS / 5; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape *shape = &tiny[seed % (sizeof tiny / sizeof tiny[0])];
+    struct planning planning;
+    planning_init(&planning, &random, shape, weft_random_below(&random, 3) == 0);
+    draw_limit(&planning, &random);
+    expect_best_of_all_words(&planning.problem);
+    planning_finish(&planning);
+  }
+}
+
+static struct weft_shape draw_shape(struct weft_random *random) {
+  if (weft_random_below(random, 3) == 0) {
+    return (struct weft_shape){
+        .ranks = 2,
+        .stages_per_rank = 2,
+        .microbatches = 2 + weft_random_below(random, 2),
+        .placement = weft_random_below(random, 2) == 0 ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_LOOP};
+  }
+  return (struct weft_shape){.ranks = 2 + weft_random_below(random, 2),
+                             .stages_per_rank = 1,
+                             .microbatches = 2 + weft_random_below(random, 4)};
+}
+
+/* Seldom as tight as it is, a bound would be useless; above the best, it would be wrong. */
+static void no_order_beats_a_bound(void **state) {
+  (void)state;
+  unsigned single = 0, closed = 0, exact = 0;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    draw_limit(&planning, &random);
+    const struct weft_problem *problem = &planning.problem;
+    for (unsigned objective = 0; objective < 2; objective++) {
+      const int64_t best = exhaustive_best(problem, objective, MOST);
+      const int64_t bound = weft_problem_bound(problem, objective);
+      const int64_t sharp = weft_problem_sharpen(problem, objective, bound, best + best / 4, WORK);
+      assert_true(best > 0);
+      assert_in_range(bound, 1, best);
+      assert_in_range(sharp, bound, best);
+      single += shape.stages_per_rank == 1;
+      closed += shape.stages_per_rank == 1 && bound == best;
+      exact += shape.stages_per_rank == 1 && sharp == best;
+      if (sharp == best) {
+        assert_int_equal(weft_problem_sharpen(problem, objective, bound, best, WORK), best);
+      }
+    }
+    planning_finish(&planning);
+  }
+  assert_true(closed > single * 7 / 10);
+  assert_true(exact > single * 9 / 10);
+}
+
+static void orders_exist_from_the_least_memory_on(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS / 2; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    struct weft_problem *problem = &planning.problem;
+    uint32_t most = 0;
+    const int64_t least = weft_problem_least_memory(problem, &most);
+    assert_int_equal(least, weft_problem_least_of(problem, most));
+    for (uint32_t r = 0; r < shape.ranks; r++) {
+      problem->limit[r] = weft_problem_least_of(problem, r);
+      assert_true(problem->limit[r] <= least);
+    }
+    assert_true(exhaustive_best(problem, WEFT_OBJECTIVE_SPAN, MOST) > 0);
+    problem->limit[seed % shape.ranks]--;
+    assert_int_equal(exhaustive_best(problem, WEFT_OBJECTIVE_SPAN, MOST), EXHAUSTIVE_NONE);
+    planning_finish(&planning);
+  }
+}
+
+/* ---- The published formula ---- */
+
+static double head_of(const struct planner_case *one, uint32_t rank, double way) {
+  const struct weft_stage_costs *stage = &one->costs->stages[rank];
+  const double most = fmin(one->microbatches, floor(one->memory / stage->activation + 1e-9));
+  return fmax(0, way - (most - 1) * stage->f);
+}
+
+static double tail_of(const struct planner_case *one, uint32_t rank, double way) {
+  const struct weft_stage_costs *stage = &one->costs->stages[rank];
+  const double m = one->microbatches;
+  double most = 0;
+  for (double x = 1; x <= m && x * stage->activation <= one->memory + 1e-9; x++) {
+    const double room = (one->memory - x * stage->activation) / stage->activation_after_i;
+    const double y = fmin(m - x, floor(room + 1e-9));
+    most = fmax(most, x * stage->i + (x + y) * stage->w);
+  }
+  return fmax(0, way + stage->i + stage->w - most);
+}
+
+static double chain_of(const struct planner_case *one, uint32_t rank) {
+  double way = 0, most = 0;
+  for (uint32_t q = rank; q < one->ranks; q++) {
+    const struct weft_stage_costs *stage = &one->costs->stages[q];
+    most = fmax(most, way + one->microbatches * (stage->f + stage->i));
+    way += stage->f + stage->i + 2 * one->costs->hop.latency;
+  }
+  return most + one->costs->stages[rank].w;
+}
+
+static double published_bound(const struct planner_case *one) {
+  double bound = 0, way = 0; /* beyond the rank, there and back */
+  for (uint32_t r = one->ranks; r-- > 0;) {
+    const struct weft_stage_costs *stage = &one->costs->stages[r];
+    const double head = head_of(one, r, way), tail = tail_of(one, r, way);
+    const double work = one->microbatches * (stage->f + stage->i + stage->w);
+    const bool both = one->microbatches > floor(one->memory / stage->activation + 1e-9);
+    bound = fmax(bound, fmax(chain_of(one, r), work + (both ? head + tail : fmax(head, tail))));
+    way += stage->f + stage->i + 2 * one->costs->hop.latency;
+  }
+  return bound;
+}
+
+/* Planners reached what was published, and the bound here is not below it. */
+static void cases_lie_between_the_bounds(void **state) {
+  (void)state;
+  struct planner_cases cases = planner_cases_read();
+  unsigned larger = 0;
+  for (size_t n = 0; n < cases.count; n++) {
+    const struct planner_case *one = &cases.list[n];
+    struct weft_problem problem;
+    planner_case_problem(one, &problem);
+    const double bound =
+        (double)weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN) / problem.ticks_per_unit;
+    assert_true(fabs(published_bound(one) / one->bound_span - 1) < 1e-8);
+    assert_true(bound > one->bound_span * (1 - 1e-8));
+    assert_true(bound < one->peer_span * (1 + 1e-8));
+    larger += bound > one->bound_span * (1 + 1e-8);
+    weft_problem_finish(&problem);
+  }
+  assert_int_equal(cases.count, 150);
+  assert_in_range(larger, 13, cases.count);
+  planner_cases_destroy(&cases);
+}
+
+/* These were reached before anybody knew that nothing is better. */
+static void some_cases_are_proved_optimal(void **state) {
+  (void)state;
+  static const int ids[] = {45, 46, 62, 83, 100, 122, 145};
+  struct planner_cases cases = planner_cases_read();
+  for (size_t n = 0; n < sizeof ids / sizeof ids[0]; n++) {
+    const struct planner_case *one = &cases.list[ids[n]];
+    assert_int_equal(one->id, ids[n]);
+    assert_true(one->bound_span < one->peer_span * 0.999);
+    struct weft_problem problem;
+    planner_case_problem(one, &problem);
+    const int64_t bound = weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN);
+    const int64_t sharp =
+        weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound,
+                             (int64_t)(one->peer_span * problem.ticks_per_unit * 1.0001), WORK);
+    assert_true(fabs((double)sharp / problem.ticks_per_unit / one->peer_span - 1) < 1e-6);
+    weft_problem_finish(&problem);
+  }
+  planner_cases_destroy(&cases);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(trying_all_is_the_best_of_all_words),
+      cmocka_unit_test(no_order_beats_a_bound),
+      cmocka_unit_test(orders_exist_from_the_least_memory_on),
+      cmocka_unit_test(cases_lie_between_the_bounds),
+      cmocka_unit_test(some_cases_are_proved_optimal),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
