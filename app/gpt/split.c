@@ -1,17 +1,11 @@
-/* How parts become stages: by cost, or by given numbers of blocks.
- *
- * Costs are taken in units of 2^-48 of the largest (rounded up to a power of two), as
- * integers: sums are exact then, and the same from either end. Where to cut is cut.c's. */
+/* How parts become stages: by cost, or by given numbers of blocks. */
 #include <inttypes.h>
-#include <math.h>
 
-#include "gpt/cut.h"
+#include <weft/costs.h>
+
 #include "gpt/fail.h"
 #include "gpt/memory.h"
 #include "gpt/model.h"
-
-_Static_assert(WEFT_GPT_LAYERS_MAX + 2 < 1 << 14, "2^14 parts of 2^48 units are below 2^63");
-enum { UNIT_BITS = 48 };
 
 /* Two operations per weight of the block's matrices (12 C^2), and attention's products
  * with keys and values, of which a token sees half of the context on average. The
@@ -29,37 +23,6 @@ double weft_gpt_part_work(const struct weft_gpt_config *config, uint32_t part) {
 
 /* ---- By cost ---- */
 
-static enum weft_status check_costs(const double *costs, uint32_t count, struct weft_error *error) {
-  for (uint32_t p = 0; p < count; p++) {
-    if (!isfinite(costs[p]) || costs[p] < 0) {
-      return weft_gpt_fail(error, WEFT_ERR_USAGE, "",
-                           "the cost of part %" PRIu32 " is %g; expected a number from 0 on", p,
-                           costs[p]);
-    }
-  }
-  return WEFT_OK;
-}
-
-static double cost_of(const struct weft_gpt_config *config, const double *costs, uint32_t part) {
-  return costs != NULL ? costs[part] : weft_gpt_part_work(config, part);
-}
-
-/* Sums of the costs as integers. If nothing costs anything, parts count alike. */
-static void add_up(const struct weft_gpt_config *config, const double *costs, uint64_t *sums) {
-  const uint32_t count = weft_gpt_part_count(config);
-  double largest = 0;
-  int exponent;
-  for (uint32_t p = 0; p < count; p++) {
-    largest = fmax(largest, cost_of(config, costs, p));
-  }
-  (void)frexp(largest, &exponent);
-  sums[0] = 0;
-  for (uint32_t p = 0; p < count; p++) {
-    const double cost = ldexp(cost_of(config, costs, p), UNIT_BITS - exponent);
-    sums[p + 1] = sums[p] + (largest > 0 ? (uint64_t)round(cost) : 1);
-  }
-}
-
 enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                                 const struct weft_gpt_config *config, const double *costs,
                                 uint32_t stage_count, uint32_t *first, struct weft_error *error) {
@@ -71,15 +34,17 @@ enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                          stage_count, config->layers, count);
   }
   if (costs != NULL) {
-    WEFT_GPT_TRY(check_costs(costs, count, error));
+    return weft_parts_cut(allocator, costs, count, stage_count, first, error);
   }
-  uint64_t *sums = weft_gpt_allocate(allocator, count + 1, sizeof *sums);
-  if (sums == NULL) {
-    return weft_gpt_fail_memory(error, (count + 1) * sizeof *sums);
+  double *work = weft_gpt_allocate(allocator, count, sizeof *work);
+  if (work == NULL) {
+    return weft_gpt_fail_memory(error, count * sizeof *work);
   }
-  add_up(config, costs, sums);
-  const enum weft_status status = weft_gpt_cut(allocator, sums, count, stage_count, first, error);
-  weft_gpt_free(allocator, sums);
+  for (uint32_t p = 0; p < count; p++) {
+    work[p] = weft_gpt_part_work(config, p);
+  }
+  const enum weft_status status = weft_parts_cut(allocator, work, count, stage_count, first, error);
+  weft_gpt_free(allocator, work);
   return status;
 }
 

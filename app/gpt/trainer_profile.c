@@ -122,14 +122,6 @@ struct weft_gpt_part_means weft_gpt_rank_part_means(const struct weft_gpt_rank *
 
 /* ---- Costs ---- */
 
-static void fill_parts(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
-  for (uint32_t p = 0; p < costs->part_count; p++) {
-    const struct weft_gpt_part_means *means = &rank->part_means[p];
-    costs->parts[p] = (struct weft_part_costs){
-        .f = (double)means->f, .i = (double)means->i, .w = (double)means->w};
-  }
-}
-
 /* The share of a stage's backward that is I: a schedule that does not split it has no
  * events of I and W, but parts are timed apart. */
 static double input_share(const struct weft_gpt_rank *rank, uint32_t s) {
@@ -155,13 +147,12 @@ static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
   costs->reduce_grad = (double)means->reduce_grad;
 }
 
-/* Sizes in MiB: of what a microbatch keeps; and of parameters and gradients. What is whole
+/* Of a range of parts, in MiB: of what a microbatch keeps; and of parameters and gradients. What is whole
  * for a while comes to what is kept. */
-static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t s,
+static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t first, uint32_t count,
                        struct weft_stage_costs *costs) {
   const struct weft_gpt_config *config = &trainer->config;
   const enum weft_gpt_shard shard = trainer->options.shard;
-  const uint32_t first = trainer->first_parts[s], count = trainer->first_parts[s + 1] - first;
   const uint32_t replicas = trainer->options.replicas;
   const double unit = sizeof(float) / 1048576.0;
   costs->activation = 0;
@@ -177,6 +168,22 @@ static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t s,
   costs->parameters_sharded = full ? slices : whole;
   costs->gradients = cut ? whole + slices : whole;
   costs->gradients_sharded = cut ? slices : whole;
+}
+
+/* Sizes are those of a stage with nothing else on it. */
+static void fill_parts(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
+  for (uint32_t p = 0; p < costs->part_count; p++) {
+    const struct weft_gpt_part_means *means = &rank->part_means[p];
+    struct weft_stage_costs alone;
+    fill_sizes(rank->trainer, p, 1, &alone);
+    costs->parts[p] = (struct weft_part_costs){.f = (double)means->f,
+                                               .i = (double)means->i,
+                                               .w = (double)means->w,
+                                               .activation = alone.activation,
+                                               .activation_after_i = alone.activation_after_i,
+                                               .parameters = alone.parameters,
+                                               .gradients = alone.gradients};
+  }
 }
 
 static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,
@@ -199,7 +206,8 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     const struct weft_gpt_stage_means *means = &rank->means[s];
     fill_times(rank, s, &costs->stages[s]);
-    fill_sizes(trainer, s, &costs->stages[s]);
+    fill_sizes(trainer, trainer->first_parts[s],
+               trainer->first_parts[s + 1] - trainer->first_parts[s], &costs->stages[s]);
     transfer += isnan(means->transfer) ? 0 : (double)means->transfer;
     transfers += !isnan(means->transfer);
   }

@@ -39,12 +39,17 @@ struct weft_hop_costs {
   double bytes_per_unit; /* 0: the second part takes no time */
 };
 
-/* Of one part of the model, the smallest thing that is not cut: a layer. Fields left out
- * of a file are 0. */
+/* Of one part of the model, the smallest thing that is not cut: a layer. Times left out of a
+ * file are 0. Sizes are as for a stage, which has the sum of its parts'; a negative one is not
+ * known. */
 struct weft_part_costs {
-  double f; /* forward */
-  double i; /* input gradient */
-  double w; /* weight gradient */
+  double f;                  /* forward */
+  double i;                  /* input gradient */
+  double w;                  /* weight gradient */
+  double activation;         /* from the start of F to the end of I or B */
+  double activation_after_i; /* from then to the end of W */
+  double parameters;
+  double gradients;
 };
 
 struct weft_costs {
@@ -64,10 +69,13 @@ WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocat
                                             uint32_t stage_count, struct weft_costs **out,
                                             struct weft_error *error);
 
-/* Gives costs without parts `part_count` of them, all 0. WEFT_ERR_USAGE for none,
+/* Gives costs without parts `part_count` of them, times 0, sizes not known. WEFT_ERR_USAGE for none,
  * WEFT_ERR_LIMIT for more than WEFT_STAGES_MAX, WEFT_ERR_MEMORY. */
 WEFT_API enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_count,
                                                struct weft_error *error);
+
+/* Takes the parts away: what is left are costs of stages. */
+WEFT_API void weft_costs_drop_parts(struct weft_costs *costs);
 
 /* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...},
  * "parts": [...]}.
@@ -77,6 +85,20 @@ WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocato
                                            size_t size, const char *name, struct weft_costs **out,
                                            struct weft_error *error);
 WEFT_API void weft_costs_destroy(struct weft_costs *costs);
+
+/* Cuts a row of `count` weights into `stage_count` ranges, none empty: stage s has weights
+ * first[s] ... first[s + 1] - 1. Of all cuts whose heaviest range is as light as can be it is
+ * the one with the least sum of squares, so that the others are as equal as can be; weights
+ * are rounded to 2^-46 of the largest, squares are added up in double precision, and of cuts
+ * that are as good by that one is chosen, always the same. Time grows with
+ * count * stage_count * log(count) at most, memory with count * stage_count. WEFT_ERR_USAGE for
+ * more stages than weights, and for weights that are negative or not finite; WEFT_ERR_LIMIT for
+ * more than WEFT_STAGES_MAX weights; WEFT_ERR_MEMORY. */
+WEFT_API enum weft_status weft_parts_cut(const struct weft_allocator *allocator,
+                                         const double *weights, uint32_t count,
+                                         uint32_t stage_count,
+                                         uint32_t *first /* [stage_count + 1] */,
+                                         struct weft_error *error);
 
 /* The entry of a stage. */
 WEFT_API const struct weft_stage_costs *weft_costs_of(const struct weft_costs *costs,

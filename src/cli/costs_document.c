@@ -27,6 +27,12 @@ static void add_stage(struct weft_cli_json *json, const struct weft_stage_costs 
   weft_cli_json_close(json, '}');
 }
 
+static void add_known(struct weft_cli_json *json, const char *key, double size) {
+  if (size >= 0) {
+    weft_cli_json_exact(json, key, size);
+  }
+}
+
 static void add_parts(struct weft_cli_json *json, const struct weft_costs *costs) {
   if (costs->part_count == 0) {
     return;
@@ -37,6 +43,10 @@ static void add_parts(struct weft_cli_json *json, const struct weft_costs *costs
     weft_cli_json_exact(json, "f", costs->parts[p].f);
     weft_cli_json_exact(json, "i", costs->parts[p].i);
     weft_cli_json_exact(json, "w", costs->parts[p].w);
+    add_known(json, "activation", costs->parts[p].activation);
+    add_known(json, "activation_after_i", costs->parts[p].activation_after_i);
+    add_known(json, "parameters", costs->parts[p].parameters);
+    add_known(json, "gradients", costs->parts[p].gradients);
     weft_cli_json_close(json, '}');
   }
   weft_cli_json_close(json, ']');

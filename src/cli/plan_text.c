@@ -29,11 +29,12 @@ static void add_result(struct weft_text *text, const struct weft_cli_plan *plan)
                  weft_cli_amount(value, sizeof value, weft_cli_plan_value(answer)), blank, unit,
                  weft_cli_amount(bound, sizeof bound, answer->bound), blank, unit);
   if (answer->optimal) {
-    weft_text_add(text, "optimal on this placement\n");
+    weft_text_add(text, "optimal");
   } else {
-    weft_text_addf(text, "at most %.2f %% over the best on this placement\n",
-                   100 * weft_cli_plan_gap(answer));
+    weft_text_addf(text, "at most %.2f %% over the best", 100 * weft_cli_plan_gap(answer));
   }
+  weft_text_add(
+      text, answer->stage_parts != NULL ? " on this placement and cut\n" : " on this placement\n");
 }
 
 static void add_memory(struct weft_text *text, const struct weft_cli_plan *plan) {

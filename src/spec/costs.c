@@ -47,6 +47,10 @@ const struct weft_cost_field *weft_part_cost_fields(void) {
       {"f", offsetof(struct weft_part_costs, f), false},
       {"i", offsetof(struct weft_part_costs, i), false},
       {"w", offsetof(struct weft_part_costs, w), false},
+      {"activation", offsetof(struct weft_part_costs, activation), true},
+      {"activation_after_i", offsetof(struct weft_part_costs, activation_after_i), true},
+      {"parameters", offsetof(struct weft_part_costs, parameters), true},
+      {"gradients", offsetof(struct weft_part_costs, gradients), true},
       {NULL, 0, false},
   };
   return fields;
@@ -105,19 +109,29 @@ enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_co
                      "costs of %" PRIu32 " parts; the limit is %" PRIu32, part_count,
                      WEFT_STAGES_MAX);
   }
-  costs->parts = weft_array_allocate_zero(costs->allocator, part_count, sizeof costs->parts[0]);
+  costs->parts = weft_array_allocate(costs->allocator, part_count, sizeof costs->parts[0]);
   if (costs->parts == NULL) {
     return weft_fail_memory(error, part_count * sizeof costs->parts[0]);
   }
   costs->part_count = part_count;
+  for (uint32_t p = 0; p < part_count; p++) {
+    costs->parts[p] = (struct weft_part_costs){
+        .activation = -1, .activation_after_i = -1, .parameters = -1, .gradients = -1};
+  }
   return WEFT_OK;
+}
+
+void weft_costs_drop_parts(struct weft_costs *costs) {
+  weft_array_free(costs->allocator, costs->parts, costs->part_count, sizeof costs->parts[0]);
+  costs->parts = NULL;
+  costs->part_count = 0;
 }
 
 void weft_costs_destroy(struct weft_costs *costs) {
   if (costs == NULL) {
     return;
   }
-  weft_array_free(costs->allocator, costs->parts, costs->part_count, sizeof costs->parts[0]);
+  weft_costs_drop_parts(costs);
   weft_array_free(costs->allocator, costs->stages, costs->stage_count, sizeof costs->stages[0]);
   weft_array_free(costs->allocator, costs, 1, sizeof *costs);
 }

@@ -1,4 +1,7 @@
-/* Cutting a row of weights; see cut.h.
+/* Cutting a row of weights into ranges: what dividing a model into stages comes down to.
+ *
+ * Weights are taken in units of 2^-46 of the largest (rounded up to a power of two), as
+ * integers: sums are exact then, and the same from either end.
  *
  * First the least bound. Whether all weights fit into the stages under a bound is found
  * by filling one stage after the other, so the least one is found by bisection. What is
@@ -9,23 +12,26 @@
  * of the next stage, where this one begins best. That moves to the right when the other
  * does, since the square of a sum is convex; a bound on it does not change that. So the
  * best one of a middle begin divides the search for those on both sides of it. */
-#include "gpt/cut.h"
-
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
-#include <stdbool.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/costs.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+
+enum { UNIT_BITS = 46 };
+_Static_assert(WEFT_STAGES_MAX <= 1 << 17, "2^17 weights of 2^46 units are below 2^63");
 
 struct cut {
-  const uint64_t *sums;
+  uint64_t *sums; /* [count + 1] of the weights before */
   uint32_t count, stage_count;
   uint64_t bound;
   uint32_t *earliest, *latest; /* [stage_count + 1] begins of stages; the last is `count` */
   double *before;              /* [count + 1] least squares of the stages before this one ... */
   double *squares;             /* [count + 1] ... and with it, by where the next one begins */
-  uint16_t *best;              /* [stage_count][count + 1] where this one begins then */
+  uint32_t *best;              /* [stage_count][count + 1] where this one begins then */
 };
 
 static uint64_t load_of(const struct cut *cut, uint32_t begin, uint32_t end) {
@@ -114,7 +120,7 @@ static void search(struct cut *cut, uint32_t s, uint32_t first, uint32_t last, u
   const uint32_t end = first + (last - first) / 2;
   const uint32_t best = best_begin(cut, end, low, high, &cut->squares[end]);
   assert(isfinite(cut->squares[end]));
-  cut->best[(size_t)s * (cut->count + 1) + end] = (uint16_t)best;
+  cut->best[(size_t)s * (cut->count + 1) + end] = best;
   if (first < end) {
     search(cut, s, first, end - 1, low, best);
   }
@@ -138,27 +144,78 @@ static void find_best(struct cut *cut, uint32_t *first) {
 
 /* ---- All of it ---- */
 
-enum weft_status weft_gpt_cut(const struct weft_allocator *allocator, const uint64_t *sums,
-                              uint32_t count, uint32_t stage_count, uint32_t *first,
+static enum weft_status check(const double *weights, uint32_t count, uint32_t stage_count,
                               struct weft_error *error) {
-  const uint64_t places = (uint64_t)stage_count * (count + 1);
-  struct cut cut = {.sums = sums, .count = count, .stage_count = stage_count};
-  assert(stage_count >= 1 && stage_count <= count && count < UINT16_MAX);
-  uint32_t *windows = weft_gpt_allocate(allocator, 2 * (stage_count + 1), sizeof *windows);
-  double *squares = weft_gpt_allocate(allocator, 2 * (count + 1), sizeof *squares);
-  cut.best = weft_gpt_allocate(allocator, places, sizeof *cut.best);
-  const bool has_memory = windows != NULL && squares != NULL && cut.best != NULL;
+  if (stage_count < 1 || stage_count > count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use fewer stages, or smaller parts",
+                     "%" PRIu32 " parts cannot be cut into %" PRIu32
+                     " stages: expected 1 to %" PRIu32,
+                     count, stage_count, count);
+  }
+  if (count > WEFT_STAGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "use larger parts",
+                     "%" PRIu32 " parts; the limit is %" PRIu32, count, WEFT_STAGES_MAX);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    if (!isfinite(weights[k]) || weights[k] < 0) {
+      return weft_fail(error, WEFT_ERR_USAGE, "",
+                       "the cost of part %" PRIu32 " is %g; expected a number from 0 on", k,
+                       weights[k]);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* If nothing weighs anything, all count alike. */
+static void add_up(const double *weights, uint32_t count, uint64_t *sums) {
+  double largest = 0;
+  int exponent;
+  for (uint32_t k = 0; k < count; k++) {
+    largest = fmax(largest, weights[k]);
+  }
+  (void)frexp(largest, &exponent);
+  sums[0] = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    const double weight = ldexp(weights[k], UNIT_BITS - exponent);
+    sums[k + 1] = sums[k] + (largest > 0 ? (uint64_t)round(weight) : 1);
+  }
+}
+
+static bool allocate(struct cut *cut, const struct weft_allocator *allocator) {
+  const size_t ends = (size_t)cut->count + 1, stages = (size_t)cut->stage_count + 1;
+  cut->sums = weft_array_allocate(allocator, ends, sizeof *cut->sums);
+  cut->earliest = weft_array_allocate(allocator, stages, sizeof *cut->earliest);
+  cut->latest = weft_array_allocate(allocator, stages, sizeof *cut->latest);
+  cut->before = weft_array_allocate_zero(allocator, ends, sizeof *cut->before);
+  cut->squares = weft_array_allocate_zero(allocator, ends, sizeof *cut->squares);
+  cut->best = weft_array_allocate(allocator, stages * ends, sizeof *cut->best);
+  return cut->sums != NULL && cut->earliest != NULL && cut->latest != NULL && cut->before != NULL &&
+         cut->squares != NULL && cut->best != NULL;
+}
+
+static void release(struct cut *cut, const struct weft_allocator *allocator) {
+  const size_t ends = (size_t)cut->count + 1, stages = (size_t)cut->stage_count + 1;
+  weft_array_free(allocator, cut->sums, ends, sizeof *cut->sums);
+  weft_array_free(allocator, cut->earliest, stages, sizeof *cut->earliest);
+  weft_array_free(allocator, cut->latest, stages, sizeof *cut->latest);
+  weft_array_free(allocator, cut->before, ends, sizeof *cut->before);
+  weft_array_free(allocator, cut->squares, ends, sizeof *cut->squares);
+  weft_array_free(allocator, cut->best, stages * ends, sizeof *cut->best);
+}
+
+enum weft_status weft_parts_cut(const struct weft_allocator *allocator, const double *weights,
+                                uint32_t count, uint32_t stage_count, uint32_t *first,
+                                struct weft_error *error) {
+  struct cut cut = {.count = count, .stage_count = stage_count};
+  WEFT_TRY(check(weights, count, stage_count, error));
+  const bool has_memory = allocate(&cut, allocator);
   if (has_memory) {
-    cut.earliest = windows;
-    cut.latest = windows + stage_count + 1;
-    cut.before = squares; /* cleared: nothing is before the first stage */
-    cut.squares = squares + count + 1;
+    add_up(weights, count, cut.sums);
     cut.bound = least_bound(&cut);
     find_windows(&cut);
     find_best(&cut, first);
   }
-  weft_gpt_free(allocator, windows);
-  weft_gpt_free(allocator, squares);
-  weft_gpt_free(allocator, cut.best);
-  return has_memory ? WEFT_OK : weft_gpt_fail_memory(error, places * sizeof *cut.best);
+  release(&cut, allocator);
+  return has_memory ? WEFT_OK
+                    : weft_fail_memory(error, (size_t)stage_count * count * sizeof *cut.best);
 }
