@@ -2,9 +2,10 @@
  *
  * With one stage on each rank the cut of least heaviest stage is known (weft_parts_cut()).
  * With several, ranks have the sum of theirs, and stages that belong together lie apart in the
- * row. So the cut of stages is only the beginning: then single borders, and pairs of them, are
- * moved by one part as long as that makes the heaviest rank lighter, or equally heavy and the
- * others more equal. Where memory is short, what ranks have over the limit counts before time.
+ * row. So the cut of stages is only the beginning: then single borders, pairs of them, and all
+ * borders from one to another are moved by one part as long as that makes the heaviest rank
+ * lighter, or equally heavy and the others more equal; and again, after some borders were
+ * moved at random, always the same way. Where memory is short, what ranks have over the limit counts before time.
  *
  * How many microbatches a rank will hold is known only when there is an order. So there are
  * partitions for several answers to that, and the search tries them. */
@@ -15,9 +16,17 @@
 
 #include "base/fail.h"
 #include "base/memory.h"
+#include "base/random.h"
 
-/* Pairs of borders are as many as the square of the stages. */
-enum { PAIRS_STAGES_MAX = 64, PASSES_MAX = 200 };
+/* Pairs of borders are as many as the square of the stages; so they, and beginning again, are
+ * left out where that takes long. */
+enum {
+  THOROUGH_STAGES_MAX = 16,
+  KICKS_STAGES_MAX = 32,
+  PAIRS_STAGES_MAX = 64,
+  PASSES_MAX = 100,
+  KICKS = 160 /* divided by the stages */
+};
 
 struct partition {
   const struct weft_allocator *allocator;
@@ -31,6 +40,7 @@ struct partition {
   double *load;      /* [ranks] sums of the work ... */
   double *memory;    /* [ranks] ... and of the memory of a rank's parts */
   uint32_t *first;   /* [stage_count + 1] */
+  uint32_t *best;    /* [stage_count + 1] so far, while others are tried */
 };
 
 /* ---- What is measured ---- */
@@ -112,13 +122,27 @@ static bool try_move(struct partition *partition, struct score *best, uint32_t b
   return false;
 }
 
+/* Whether giving a part away makes the heaviest lighter, or brings one below the limit. With
+ * few stages moves are tried that only make others more equal, too. */
+static bool is_critical(const struct partition *partition, const struct score *best,
+                        uint32_t stage) {
+  const uint32_t rank = weft_shape_rank_of(partition->shape, stage);
+  return partition->stage_count <= THOROUGH_STAGES_MAX ||
+         !is_less(partition->load[rank], best->heaviest) ||
+         partition->memory[rank] > partition->limit;
+}
+
 static bool try_pair(struct partition *partition, struct score *best, uint32_t border,
                      uint32_t other, unsigned ways) {
-  const bool up = (ways & 1) != 0;
+  const bool up = (ways & 1) != 0, other_up = (ways & 2) != 0;
+  if (!is_critical(partition, best, up ? border : border - 1) &&
+      !is_critical(partition, best, other_up ? other : other - 1)) {
+    return false;
+  }
   if (!move(partition, border, up)) {
     return false;
   }
-  if (try_move(partition, best, other, (ways & 2) != 0)) {
+  if (try_move(partition, best, other, other_up)) {
     return true;
   }
   (void)move(partition, border, !up);
@@ -135,11 +159,43 @@ static bool improve_singles(struct partition *partition, struct score *best) {
   return improved;
 }
 
-static bool improve_pairs(struct partition *partition, struct score *best) {
-  bool improved = false;
-  if (partition->stage_count > PAIRS_STAGES_MAX) {
+/* All borders from one on: what one stage loses, another one far away gains. Up begins with
+ * the first border, down with the last, so that no stage is empty on the way. */
+static bool improve_chain(struct partition *partition, struct score *best, uint32_t border,
+                          bool up) {
+  const uint32_t count = partition->stage_count;
+  uint32_t moved = 0, at = border;
+  if (!is_critical(partition, best, up ? border : border - 1)) {
     return false;
   }
+  while (at > 0 && at < count && move(partition, at, up)) {
+    const struct score score = score_of(partition);
+    moved++;
+    if (is_better(&score, best)) {
+      *best = score;
+      return true;
+    }
+    at = up ? at - 1 : at + 1;
+  }
+  for (; moved > 0; moved--) {
+    at = up ? at + 1 : at - 1;
+    (void)move(partition, at, !up);
+  }
+  return false;
+}
+
+static bool improve_chains(struct partition *partition, struct score *best) {
+  bool improved = false;
+  for (uint32_t border = 1; border < partition->stage_count; border++) {
+    for (unsigned up = 0; up < 2; up++) {
+      improved = improve_chain(partition, best, border, up != 0) || improved;
+    }
+  }
+  return improved;
+}
+
+static bool improve_pairs(struct partition *partition, struct score *best) {
+  bool improved = false;
   for (uint32_t border = 1; border < partition->stage_count; border++) {
     for (uint32_t other = border + 1; other < partition->stage_count; other++) {
       for (unsigned ways = 0; ways < 4; ways++) {
@@ -154,8 +210,39 @@ static void improve(struct partition *partition) {
   for (unsigned pass = 0; pass < PASSES_MAX; pass++) {
     add_up(partition);
     struct score best = score_of(partition);
-    if (!improve_singles(partition, &best) && !improve_pairs(partition, &best)) {
+    if (!improve_singles(partition, &best) && !improve_chains(partition, &best) &&
+        (partition->stage_count > PAIRS_STAGES_MAX || !improve_pairs(partition, &best))) {
       return;
+    }
+  }
+}
+
+/* Moves a few borders at random. */
+static void kick(struct partition *partition, struct weft_random *random) {
+  const uint32_t moves = 2 + weft_random_below(random, partition->stage_count);
+  for (uint32_t n = 0; n < moves; n++) {
+    const uint32_t border = 1 + weft_random_below(random, partition->stage_count - 1);
+    (void)move(partition, border, weft_random_below(random, 2) == 0);
+  }
+}
+
+static void improve_again(struct partition *partition) {
+  const size_t size = ((size_t)partition->stage_count + 1) * sizeof *partition->first;
+  struct weft_random random = {.state = partition->part_count};
+  improve(partition);
+  if (partition->stage_count < 2 || partition->stage_count > KICKS_STAGES_MAX) {
+    return;
+  }
+  struct score best = score_of(partition);
+  for (uint32_t n = 0; n < KICKS / partition->stage_count; n++) {
+    memcpy(partition->best, partition->first, size);
+    kick(partition, &random);
+    improve(partition);
+    const struct score score = score_of(partition);
+    if (is_better(&score, &best)) {
+      best = score;
+    } else {
+      memcpy(partition->first, partition->best, size);
     }
   }
 }
@@ -204,17 +291,15 @@ static void fill_from_back(struct partition *partition, double most) {
   }
 }
 
-/* What one stage on each rank cannot improve further is left as it was filled. */
+/* With one stage on each rank and room for it the cut is the best already. */
 static void arrange(struct partition *partition, enum weft_partition_kind kind) {
-  const bool is_filled = kind == WEFT_PARTITION_LIGHT_LAST || kind == WEFT_PARTITION_LIGHT_FIRST;
-  const double most = heaviest_stage(partition);
   if (kind == WEFT_PARTITION_LIGHT_LAST) {
-    fill_from_front(partition, most);
+    fill_from_front(partition, heaviest_stage(partition));
   } else if (kind == WEFT_PARTITION_LIGHT_FIRST) {
-    fill_from_back(partition, most);
+    fill_from_back(partition, heaviest_stage(partition));
   }
-  if (!is_filled || partition->shape->stages_per_rank > 1) {
-    improve(partition);
+  if (partition->shape->stages_per_rank > 1 || kind >= WEFT_PARTITION_FULL) {
+    improve_again(partition);
   }
 }
 
@@ -252,8 +337,11 @@ static bool allocate(struct partition *partition) {
   partition->in_flight = weft_array_allocate(allocator, ranks, sizeof(double));
   partition->load = weft_array_allocate(allocator, ranks, sizeof(double));
   partition->memory = weft_array_allocate(allocator, ranks, sizeof(double));
+  partition->best =
+      weft_array_allocate(allocator, (size_t)partition->stage_count + 1, sizeof(uint32_t));
   return partition->work != NULL && partition->held != NULL && partition->kept != NULL &&
-         partition->in_flight != NULL && partition->load != NULL && partition->memory != NULL;
+         partition->in_flight != NULL && partition->load != NULL && partition->memory != NULL &&
+         partition->best != NULL;
 }
 
 static void release(struct partition *partition) {
@@ -265,6 +353,7 @@ static void release(struct partition *partition) {
   weft_array_free(allocator, partition->in_flight, ranks, sizeof(double));
   weft_array_free(allocator, partition->load, ranks, sizeof(double));
   weft_array_free(allocator, partition->memory, ranks, sizeof(double));
+  weft_array_free(allocator, partition->best, (size_t)partition->stage_count + 1, sizeof(uint32_t));
 }
 
 static enum weft_status fill(struct partition *partition, const struct weft_search_request *request,
