@@ -37,4 +37,10 @@ static inline bool weft_pool_is_optimal(const struct weft_pool *pool) {
 /* The named schedules on the problem's placement. */
 enum weft_status weft_construct_named(struct weft_pool *pool, struct weft_error *error);
 
+/* One microbatch after the other: fits whenever anything does. */
+enum weft_status weft_construct_one_at_a_time(struct weft_pool *pool, struct weft_error *error);
+
+/* V placement from building blocks, for any memory; nothing on other placements. */
+enum weft_status weft_construct_v_blocks(struct weft_pool *pool, struct weft_error *error);
+
 #endif

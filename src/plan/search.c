@@ -25,6 +25,8 @@ typedef enum weft_status constructor(struct weft_pool *pool, struct weft_error *
 
 static constructor *const constructors[] = {
     weft_construct_named,
+    weft_construct_one_at_a_time,
+    weft_construct_v_blocks,
 };
 
 static enum weft_status construct(struct weft_pool *pool, struct weft_error *error) {
