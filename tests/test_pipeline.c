@@ -28,6 +28,7 @@ struct probe {
   uint32_t touched, poked;     /* calls, and pokes that came to the transport */
   const struct probe *partner; /* of its TIE_GRAD, on another rank */
   bool reached;                /* its TIE_GRAD has been called */
+  uint32_t number;             /* of the stage, where a test needs it */
 };
 
 static struct probe *probe_of(struct weft_stage *stage) { return (struct probe *)stage; }
@@ -403,6 +404,82 @@ static void test_microbatches_change_from_step_to_step(void **state) {
   }
   assert_int_equal(bench.probes[3].calls[WEFT_OP_F], forwards);
   assert_int_equal(plan.asked, 2 * 8); /* each of 4 numbers, for training and eval, once per rank */
+  finish(&bench);
+}
+
+static uint32_t prepared[STAGES_MAX]; /* by stage: slots */
+
+static enum weft_status note_slots(struct weft_stage *stage, uint32_t slot_count,
+                                   struct weft_error *error) {
+  (void)error;
+  prepared[probe_of(stage)->number] = slot_count;
+  return WEFT_OK;
+}
+
+static enum weft_status set_plans(struct bench *bench, uint32_t first, uint32_t end,
+                                  struct weft_named_plan *named) {
+  enum weft_status status = WEFT_OK;
+  for (uint32_t r = first; r < end && status == WEFT_OK; r++) {
+    status =
+        weft_pipeline_set_plan(bench->pipelines.items[r], weft_plan_named, named, &bench->error);
+  }
+  return status;
+}
+
+static void test_plans_change_between_steps(void **state) {
+  (void)state;
+  struct weft_named_plan plans[] = {{.schedule = "1F1B", .ranks = 2},
+                                    {.schedule = "ZBH1", .ranks = 2},
+                                    {.schedule = "GPipe", .ranks = 2}};
+  static const uint32_t slots[][2] = {{2, 1}, {2, 2}, {6, 6}};
+  struct weft_stage_ops ops = probe_ops;
+  struct bench bench;
+  use_schedule(&bench, "GPipe", 2, 1, 6);
+  ops.prepare = note_slots;
+  for (uint32_t s = 0; s < 2; s++) {
+    bench.probes[s].stage.ops = &ops;
+    bench.probes[s].number = s;
+  }
+  expect_ok(&bench, create(&bench, 2));
+  expect_ok(&bench, step(&bench, 6));
+  for (uint32_t k = 0; k < 3; k++) {
+    expect_ok(&bench, set_plans(&bench, 0, 2, &plans[k]));
+    assert_null(weft_pipeline_program(bench.pipelines.items[1]));
+    assert_int_equal(prepared[0], slots[k][0]);
+    assert_int_equal(prepared[1], slots[k][1]);
+    expect_ok(&bench, step(&bench, 6));
+    const struct weft_batch batch = {.microbatch_count = 6};
+    expect_ok(&bench, pipelines_step(&bench.pipelines, false, &batch, 1, &bench.error));
+    for (uint32_t s = 0; s < 2; s++) {
+      const uint32_t *calls = bench.probes[s].calls;
+      assert_int_equal(calls[WEFT_OP_F], 6 + 12 * (k + 1));
+      assert_int_equal(calls[WEFT_OP_I], calls[WEFT_OP_W]);
+      assert_int_equal(calls[WEFT_OP_B] + calls[WEFT_OP_W], 6 * (k + 2));
+      assert_true((calls[WEFT_OP_W] > 0) == (k > 0));
+    }
+  }
+  finish(&bench);
+}
+
+static void test_plans_that_cannot_be_changed_to(void **state) {
+  (void)state;
+  struct weft_named_plan other = {.schedule = "ZBVZeroBubble", .ranks = 2, .stages_per_rank = 2};
+  struct weft_named_plan odd = {
+      .schedule = "InterleavedZeroBubble", .ranks = 2, .stages_per_rank = 2};
+  struct bench bench;
+  use_schedule(&bench, "Interleaved1F1B", 2, 2, 4);
+  expect_ok(&bench, create(&bench, 2));
+  expect_ok(&bench, step(&bench, 4));
+  assert_int_equal(set_plans(&bench, 0, 2, &other), WEFT_ERR_USAGE);
+  expect_message(&bench, "puts stages on other ranks");
+  assert_non_null(weft_pipeline_program(bench.pipelines.items[0]));
+  expect_ok(&bench, step(&bench, 4)); /* as before */
+  expect_ok(&bench, set_plans(&bench, 0, 1, &odd));
+  expect_ok(&bench, set_plans(&bench, 1, 2, &bench.named));
+  assert_int_equal(step(&bench, 4), WEFT_ERR_PEER);
+  expect_message(&bench, "program");
+  expect_agreed(&bench);
+  assert_int_equal(set_plans(&bench, 0, 1, &bench.named), WEFT_ERR_USAGE); /* it has failed */
   finish(&bench);
 }
 
@@ -853,6 +930,8 @@ int main(void) {
       cmocka_unit_test(test_what_a_pipeline_needs),
       cmocka_unit_test(test_what_stages_are_told),
       cmocka_unit_test(test_microbatches_change_from_step_to_step),
+      cmocka_unit_test(test_plans_change_between_steps),
+      cmocka_unit_test(test_plans_that_cannot_be_changed_to),
       cmocka_unit_test(test_wrong_number_of_microbatches),
       cmocka_unit_test(test_losses_from_the_wrong_rank),
       cmocka_unit_test(test_losses_by_microbatch),

@@ -296,7 +296,7 @@ static void free_slots(struct weft_gpt_stage *stage) {
 static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
                                 struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  if (slot_count <= stage->slot_count) {
+  if (slot_count == stage->slot_count) {
     return WEFT_OK;
   }
   free_slots(stage);

@@ -83,8 +83,9 @@ struct weft_stage_call {
 struct weft_stage_ops {
   const char *name;
 
-  /* Room for that many microbatches at once; again when it becomes more. Not
-   * called between two advance() of a step. May be NULL. */
+  /* Room for that many microbatches at once; again when it becomes more, and when
+   * another plan (weft_pipeline_set_plan) needs more or fewer. Not called between two
+   * advance() of a step. May be NULL. */
   enum weft_status (*prepare)(struct weft_stage *stage, uint32_t slot_count,
                               struct weft_error *error);
 
@@ -264,6 +265,19 @@ WEFT_API enum weft_status weft_pipeline_create(const struct weft_allocator *allo
 /* NULL is fine. Not while another rank may still take a buffer of this one:
  * after the last step, or after a failure. */
 WEFT_API void weft_pipeline_destroy(struct weft_pipeline *pipeline);
+
+/* Other programs from the next step on, for the same stages on the same ranks. Between
+ * steps, on all ranks before the same step: ranks compare programs again at its begin.
+ * Programs that were made so far are destroyed, and with them what
+ * weft_pipeline_program() and weft_pipeline_events() told of the last step. Stages are
+ * prepared anew where the number of microbatches that they hold at once changes.
+ * WEFT_ERR_USAGE, with nothing changed, for a program that does not fit; after any other
+ * failure the pipeline can only be asked and destroyed. */
+WEFT_API enum weft_status weft_pipeline_set_plan(
+    struct weft_pipeline *pipeline,
+    enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
+                             struct weft_program **out, struct weft_error *error),
+    void *plan_context, struct weft_error *error);
 
 /* A training step: all of the program; and a forward-only one. Blocks. All ranks
  * call the same with the same number of microbatches. The result is optional. */

@@ -138,6 +138,12 @@ void weft_executor_finish(struct weft_executor *executor);
 /* Buffers and slots for one more row. */
 enum weft_status weft_executor_fit(struct weft_executor *executor, const struct weft_row *row,
                                    struct weft_error *error);
+/* Whether a row could be fitted: WEFT_ERR_USAGE says why not. */
+enum weft_status weft_executor_check(const struct weft_executor *executor,
+                                     const struct weft_row *row, struct weft_error *error);
+/* Instead of all rows so far, between steps: also fewer slots. Buffers stay. */
+enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
+                                     struct weft_error *error);
 
 /* ---- A step (executor.c) ---- */
 

@@ -261,11 +261,9 @@ static enum weft_status fit_pools(struct weft_stage_run *stage, const struct wef
   return WEFT_OK;
 }
 
-static enum weft_status fit_slots(struct weft_executor *executor, struct weft_stage_run *stage,
+/* All slots are free. */
+static enum weft_status set_slots(struct weft_executor *executor, struct weft_stage_run *stage,
                                   uint32_t count, struct weft_error *error) {
-  if (count <= stage->slot_count) {
-    return WEFT_OK;
-  }
   if (stage->impl->ops->prepare != NULL) {
     WEFT_TRY(stage->impl->ops->prepare(stage->impl, count, error));
   }
@@ -280,6 +278,11 @@ static enum weft_status fit_slots(struct weft_executor *executor, struct weft_st
   stage->free_slots = slots;
   stage->free_slot_count = stage->slot_count = count;
   return WEFT_OK;
+}
+
+static enum weft_status fit_slots(struct weft_executor *executor, struct weft_stage_run *stage,
+                                  uint32_t count, struct weft_error *error) {
+  return count > stage->slot_count ? set_slots(executor, stage, count, error) : WEFT_OK;
 }
 
 static void free_parts(struct weft_executor *executor) {
@@ -358,6 +361,28 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
     WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
   }
   return WEFT_OK;
+}
+
+enum weft_status weft_executor_check(const struct weft_executor *executor,
+                                     const struct weft_row *row, struct weft_error *error) {
+  WEFT_TRY(check_same_stages(executor, row, error));
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_stage_run *stage = &executor->stages[k];
+    WEFT_TRY(check_ops(executor, stage, &row->stages[stage->stage], error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
+                                     struct weft_error *error) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    struct weft_stage_run *stage = &executor->stages[k];
+    const uint32_t count = row->stages[stage->stage].slots;
+    if (count < stage->slot_count && count > 0) {
+      WEFT_TRY(set_slots(executor, stage, count, error));
+    }
+  }
+  return weft_executor_fit(executor, row, error);
 }
 
 /* ---- The end ---- */

@@ -126,6 +126,14 @@ static void keep_row(struct weft_pipeline *pipeline, struct weft_row *row) {
   pipeline->rows = row;
 }
 
+static void drop_rows(struct weft_pipeline *pipeline) {
+  while (pipeline->rows != NULL) {
+    struct weft_row *row = pipeline->rows;
+    pipeline->rows = row->next;
+    weft_row_destroy(row);
+  }
+}
+
 /* The plan for as many microbatches, made if there is none. */
 static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microbatch_count,
                                  bool training, struct weft_row **out, struct weft_error *error) {
@@ -236,11 +244,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   }
   const struct weft_allocator *allocator = pipeline->allocator;
   weft_executor_finish(&pipeline->executor);
-  while (pipeline->rows != NULL) {
-    struct weft_row *row = pipeline->rows;
-    pipeline->rows = row->next;
-    weft_row_destroy(row);
-  }
+  drop_rows(pipeline);
   weft_microbatches_finish(&pipeline->inputs);
   weft_microbatches_finish(&pipeline->targets);
   weft_outputs_finish(&pipeline->outputs);
@@ -276,6 +280,57 @@ static enum weft_status follow(struct weft_pipeline *pipeline, const struct weft
   pipeline->state = FAILED;
   pipeline->failure = *error;
   return error->status;
+}
+
+/* ---- Another plan ---- */
+
+/* Makes its row in place of the options' plan, which it becomes if all is well. */
+static enum weft_status make_other_row(struct weft_pipeline *pipeline,
+                                       const struct weft_pipeline_options *other,
+                                       struct weft_row **out, struct weft_error *error) {
+  const struct weft_pipeline_options own = pipeline->options;
+  struct weft_row *row = NULL;
+  pipeline->options = *other;
+  enum weft_status status = make_row(pipeline, other->microbatch_count, true, &row, error);
+  if (status == WEFT_OK) {
+    status = weft_executor_check(&pipeline->executor, row, error);
+  }
+  if (status == WEFT_OK) {
+    *out = row;
+    return WEFT_OK;
+  }
+  pipeline->options = own;
+  weft_row_destroy(row);
+  return status;
+}
+
+enum weft_status weft_pipeline_set_plan(
+    struct weft_pipeline *pipeline,
+    enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
+                             struct weft_program **out, struct weft_error *error),
+    void *plan_context, struct weft_error *error) {
+  struct weft_pipeline_options other = pipeline->options;
+  struct weft_error unheard;
+  struct weft_row *row = NULL;
+  error = error != NULL ? error : &unheard;
+  if (pipeline->state != READY) {
+    return pipeline->state == FAILED
+               ? weft_fail(error, WEFT_ERR_USAGE, "make another pipeline",
+                           "the pipeline has failed")
+               : weft_fail(error, WEFT_ERR_USAGE, "advance it until it is done",
+                           "a step is still running on rank %" PRIu32, pipeline->transport->rank);
+  }
+  other.plan = plan;
+  other.plan_context = plan_context;
+  WEFT_TRY(make_other_row(pipeline, &other, &row, error));
+  assert(row != NULL);
+  drop_rows(pipeline);
+  keep_row(pipeline, row);
+  pipeline->last_row = NULL;
+  pipeline->greeting = weft_greeting_make(&pipeline->options, row->hash);
+  pipeline->greeted = false;
+  const enum weft_status status = weft_executor_refit(&pipeline->executor, row, error);
+  return status < 0 ? follow(pipeline, error) : WEFT_OK;
 }
 
 /* ---- Beginning a step ---- */
