@@ -37,12 +37,20 @@ static uint64_t kept_floats(const struct weft_gpt_stage *stage, uint32_t k) {
 }
 
 /* Activations between parts, their gradients, then what each part keeps. */
-static uint64_t slot_floats(const struct weft_gpt_stage *stage) {
-  uint64_t floats = 2 * (uint64_t)(stage->part_count - 1) * row_floats(stage);
-  for (uint32_t k = 0; k < stage->part_count; k++) {
-    floats += (kept_floats(stage, k) + 15) / 16 * 16;
+uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
+                              uint32_t first_part, uint32_t part_count) {
+  uint64_t floats = 2 * (uint64_t)(part_count - 1) * sequences_max * config->context * config->dim;
+  for (uint32_t k = 0; k < part_count; k++) {
+    const uint64_t kept =
+        weft_gpt_part_kept(config, first_part + k, sequences_max, config->context);
+    floats += (kept + 15) / 16 * 16;
   }
   return floats;
+}
+
+static uint64_t slot_floats(const struct weft_gpt_stage *stage) {
+  return weft_gpt_slot_floats(stage->config, stage->context->sequences_max, stage->first_part,
+                              stage->part_count);
 }
 
 /* x[k + 1], between part k and part k + 1, and its gradient. */
@@ -169,6 +177,9 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
   WEFT_GPT_TRY(check_inputs(stage, call, error));
   WEFT_GPT_TRY(check_whole(stage, error));
   int64_t begin = weft_gpt_clock_ns();
+  if (stage->context->before_forward != NULL && call->training) {
+    stage->context->before_forward(stage->context->before_forward_context, call->stage, call->step);
+  }
   for (uint32_t k = 0; k < stage->part_count; k++) {
     call->poke(call->poke_context);
     if (is_head(stage->config, stage->first_part + k)) {

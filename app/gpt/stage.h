@@ -15,6 +15,9 @@ struct weft_gpt_stage_context {
   struct weft_group *group; /* of the replicas of this rank; NULL: there is one */
   struct weft_gpt_rank_memory *memory;
   struct weft_gpt_tie *tie; /* NULL: no tied weights on this rank */
+  /* Called in every forward of training, which it may make longer; NULL: not. */
+  void (*before_forward)(void *context, uint32_t stage, uint64_t step);
+  void *before_forward_context;
 };
 
 /* What a part's calls took in training. */
@@ -56,6 +59,10 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
                                        uint32_t first_part, uint32_t part_count,
                                        struct weft_gpt_stage **out, struct weft_error *error);
 void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
+
+/* Floats of what a stage keeps of a microbatch, without its input and what comes back. */
+uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
+                              uint32_t first_part, uint32_t part_count);
 
 /* Bytes of slots and of scratch. */
 uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage);

@@ -147,7 +147,9 @@ static void make_context(struct weft_gpt_rank *rank) {
                                                    .replica = rank->replica},
                                       .group = rank->group,
                                       .memory = &rank->memory,
-                                      .tie = ties ? &rank->tie : NULL};
+                                      .tie = ties ? &rank->tie : NULL,
+                                      .before_forward = trainer->options.before_forward,
+                                      .before_forward_context = trainer->options.context};
 }
 
 static enum weft_status make_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
@@ -246,10 +248,8 @@ static bool allocate_rank(struct weft_gpt_rank *rank) {
   rank->squares = weft_gpt_allocate(allocator, parts, sizeof *rank->squares);
   rank->files = weft_gpt_allocate(allocator, parts, sizeof *rank->files);
   rank->hashes = weft_gpt_allocate(allocator, parts, sizeof *rank->hashes);
-  rank->events = weft_gpt_allocate(allocator, trainer->event_room, sizeof *rank->events);
   return rank->inputs != NULL && rank->targets != NULL && rank->squares != NULL &&
-         rank->files != NULL && rank->hashes != NULL && rank->events != NULL &&
-         allocate_stage_tables(rank);
+         rank->files != NULL && rank->hashes != NULL && allocate_stage_tables(rank);
 }
 
 /* What is gathered at the end, if it is asked for. */
@@ -257,14 +257,6 @@ static bool allocate_gathered(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_gpt_trainer_options *options = &trainer->options;
   const struct weft_allocator *allocator = trainer->allocator;
-  if (options->gather_events && rank->whole_group != NULL &&
-      trainer->local_count < trainer->world_size) {
-    rank->all_events = weft_gpt_allocate(allocator, trainer->event_room * options->ranks,
-                                         sizeof *rank->all_events);
-    if (rank->all_events == NULL) {
-      return false;
-    }
-  }
   if (!options->gather_model || !weft_gpt_rank_reports(rank)) {
     return true;
   }
@@ -294,11 +286,11 @@ static void place_rank(struct weft_gpt_rank *rank, uint32_t number) {
   rank->has_last = trainer->rank_of[trainer->stage_count - 1] == rank->row;
 }
 
-static struct weft_pipeline_options pipeline_options(const struct weft_gpt_rank *rank) {
+static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_gpt_trainer_plan;
-  options.plan_context = trainer;
+  options.plan = weft_gpt_rank_plan;
+  options.plan_context = rank;
   options.microbatch_count = trainer->options.progress.microbatches;
   options.stages = rank->bases;
   options.stage_count = trainer->stage_count;
@@ -329,9 +321,13 @@ static enum weft_status make_rank(struct weft_gpt_trainer *trainer, uint32_t num
                                       weft_gpt_rank_bulletin_bytes(trainer), error));
   WEFT_GPT_TRY(make_stages(rank, error));
   WEFT_GPT_TRY(load_parts(rank, error));
+  weft_gpt_tuning_init(&rank->tuning);
+  rank->now.schedule =
+      trainer->first.schedule != NULL ? trainer->first.schedule : trainer->options.schedule;
   const struct weft_pipeline_options options = pipeline_options(rank);
-  return weft_pipeline_create(trainer->allocator, rank->transport, &options, &rank->pipeline,
-                              error);
+  WEFT_GPT_TRY(
+      weft_pipeline_create(trainer->allocator, rank->transport, &options, &rank->pipeline, error));
+  return weft_gpt_rank_make_event_room(rank, error);
 }
 
 /* ---- Create and destroy ---- */
@@ -406,6 +402,7 @@ static void free_tables(const struct weft_allocator *allocator, struct weft_gpt_
 
 static void finish_rank(const struct weft_allocator *allocator, struct weft_gpt_rank *rank) {
   weft_pipeline_destroy(rank->pipeline);
+  weft_gpt_rank_end_tuning(allocator, rank);
   leave_group(rank->group);
   leave_group(rank->tie_group);
   leave_group(rank->whole_group);

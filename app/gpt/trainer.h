@@ -39,6 +39,28 @@ struct weft_gpt_step_report {
   double bubble;           /* share of ranks x time without compute, measured */
   double predicted_bubble; /* simulated from measured costs */
   bool checkpointed;
+  const char *schedule; /* of this step: a name, or "searched" */
+};
+
+/* What a tuning trainer has done about its schedule. Times are those of the pipeline's part
+ * of a step, medians over some steps; NAN: not known. */
+enum weft_gpt_tuning_news {
+  WEFT_GPT_TUNING_STAYED,   /* nothing was found that promises to be faster */
+  WEFT_GPT_TUNING_TRIES,    /* another schedule, from the next step on */
+  WEFT_GPT_TUNING_KEPT,     /* it is faster */
+  WEFT_GPT_TUNING_RETURNED, /* it is not: the one before is back */
+  WEFT_GPT_TUNING_DRIFTED   /* steps are not as long as expected: it measures anew */
+};
+struct weft_gpt_tuning_report {
+  enum weft_gpt_tuning_news news;
+  uint64_t step; /* done */
+  const char *before_schedule, *schedule;
+  double before_ms, promised_ms, after_ms;
+  double promised_gain, gain;        /* shares of the time of a step */
+  double memory;                     /* MiB that the schedule needs on the rank with the most */
+  double memory_limit;               /* MiB; INFINITY: none */
+  double planning_seconds;           /* that planning has taken */
+  uint32_t plans, switches, returns; /* so far */
 };
 
 struct weft_gpt_trainer_options {
@@ -50,7 +72,15 @@ struct weft_gpt_trainer_options {
   const char *schedule;
   const struct weft_program *program; /* instead of a schedule; borrowed. A program with SEND and
                                          RECV must also have what the options below need */
-  const uint32_t *first_parts;        /* [stages + 1] the split; NULL: even */
+  /* Begins with `schedule`, and looks for a faster one while it trains (tuning.h). */
+  bool tunes;
+  double memory_limit; /* MiB that a rank may have for weights, gradients, moments, activations
+                          and what it computes with; where `schedule` needs more, another one is
+                          searched for the first step too. 0: none. For `tunes` alone, and the
+                          same on all ranks */
+  double memory_free;  /* MiB that a rank has if no limit is given; ranks may differ. 0: unknown */
+  double plan_effort;  /* of planning, as the search's (weft/search.h); 0: a third */
+  const uint32_t *first_parts; /* [stages + 1] the split; NULL: even */
   enum weft_gpt_transport transport;
   struct weft_transport *endpoint; /* of WEFT_GPT_MPI: this process's rank, of a world with
                                       replicas x ranks; borrowed */
@@ -76,11 +106,14 @@ struct weft_gpt_trainer_options {
   bool gather_events; /* of the other ranks of its pipeline: weft_gpt_trainer_events() */
   bool gather_model;  /* all parameters: weft_gpt_trainer_model() */
 
-  /* Called by a rank's thread. on_step by rank 0 of the world alone. interrupted by all
+  /* Called by a rank's thread. on_step and on_tuning by rank 0 of the world alone; NULL: not. interrupted by all
    * ranks; where one is asked to stop, all finish the step, a checkpoint is written if
    * there is a folder for it, and run() returns WEFT_OK. */
   void (*on_step)(void *context, const struct weft_gpt_step_report *report);
+  void (*on_tuning)(void *context, const struct weft_gpt_tuning_report *report);
   bool (*interrupted)(void *context);
+  /* In every forward of training, whose time it is part of: for tests. NULL: not. */
+  void (*before_forward)(void *context, uint32_t stage, uint64_t step);
   void *context;
 };
 
@@ -150,8 +183,15 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
  * destroy. */
 struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
 
-/* Measured costs, in ms and MiB, one entry per stage and one per part: means over the steps so far but the
- * first, and over replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
+/* The last that was said to on_tuning, in the process with rank 0; NULL: nothing. */
+const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
+    const struct weft_gpt_trainer *trainer);
+/* The schedule of the last step, in the process with rank 0. */
+const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer);
+
+/* Measured costs, in ms and MiB, one entry per stage and one per part: means over the steps
+ * so far but the first, or since tuning last forgot what it had measured, and over
+ * replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
  * second step. */
 enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
                                         struct weft_costs **out, struct weft_error *error);

@@ -258,7 +258,7 @@ enum weft_status weft_gpt_rank_model(struct weft_gpt_rank *rank, struct weft_err
 /* ---- Events ---- */
 
 static enum weft_status start_events(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const uint64_t room = rank->trainer->event_room;
+  const uint64_t room = rank->event_room;
   struct weft_gpt_gathering *gathering = &rank->gathering;
   for (uint64_t k = rank->event_count; k < room; k++) {
     rank->events[k] = (struct weft_event){.record = UINT32_MAX};
@@ -271,7 +271,7 @@ static enum weft_status start_events(struct weft_gpt_rank *rank, struct weft_err
 }
 
 static void pack_events(struct weft_gpt_rank *rank) {
-  const uint64_t count = rank->trainer->event_room * rank->trainer->options.ranks;
+  const uint64_t count = rank->event_room * rank->trainer->options.ranks;
   rank->all_event_count = 0;
   for (uint64_t k = 0; k < count; k++) {
     if (rank->all_events[k].record != UINT32_MAX) {

@@ -158,3 +158,12 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
     }
   }
 }
+
+const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
+    const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].has_tuned ? &trainer->ranks[0].tuning_report : NULL;
+}
+
+const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].now.schedule;
+}

@@ -26,9 +26,11 @@ enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, boo
   struct weft_gpt_trainer *trainer = context;
   const struct weft_gpt_trainer_options *options = &trainer->options;
   const struct weft_lower_options lower = lower_options(trainer);
-  if (options->program != NULL) {
+  const struct weft_program *program =
+      trainer->first.table != NULL ? trainer->first.table : options->program;
+  if (program != NULL) {
     struct weft_fixed_plan fixed = {
-        .allocator = trainer->allocator, .program = options->program, .lower = &lower};
+        .allocator = trainer->allocator, .program = program, .lower = &lower};
     return weft_plan_fixed(&fixed, microbatches, training, out, error);
   }
   struct weft_named_plan named = {.allocator = trainer->allocator,
@@ -37,6 +39,38 @@ enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, boo
                                   .stages_per_rank = options->stages_per_rank,
                                   .lower = &lower};
   return weft_plan_named(&named, microbatches, training, out, error);
+}
+
+/* Events are of the longest row, here as in all programs before. */
+static void note_rows(const struct weft_program *program, uint64_t *longest) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    const uint64_t row = program->row_begin[r + 1] - program->row_begin[r];
+    *longest = row > *longest ? row : *longest;
+  }
+}
+
+enum weft_status weft_gpt_rank_plan(void *context, uint32_t microbatches, bool training,
+                                    struct weft_program **out, struct weft_error *error) {
+  struct weft_gpt_rank *rank = context;
+  const struct weft_lower_options lower = lower_options(rank->trainer);
+  struct weft_fixed_plan fixed = {
+      .allocator = rank->trainer->allocator, .program = rank->now.table, .lower = &lower};
+  WEFT_GPT_TRY(rank->now.table != NULL
+                   ? weft_plan_fixed(&fixed, microbatches, training, out, error)
+                   : weft_gpt_trainer_plan(rank->trainer, microbatches, training, out, error));
+  if (training) {
+    note_rows(*out, &rank->event_room);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
+                                        const struct weft_program *table, struct weft_program **out,
+                                        struct weft_error *error) {
+  const struct weft_lower_options lower = lower_options(trainer);
+  struct weft_fixed_plan fixed = {
+      .allocator = trainer->allocator, .program = table, .lower = &lower};
+  return weft_plan_fixed(&fixed, table->microbatch_count, true, out, error);
 }
 
 /* ---- A program that was lowered elsewhere ---- */
@@ -144,16 +178,12 @@ static enum weft_status read_program(struct weft_gpt_trainer *trainer,
     return weft_gpt_fail(error, WEFT_ERR_USAGE, "", "there are too many replicas: %" PRIu32,
                          trainer->options.replicas);
   }
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    const uint64_t row = program->row_begin[r + 1] - program->row_begin[r];
-    trainer->event_room = row > trainer->event_room ? row : trainer->event_room;
-  }
   trainer->rank_of =
       weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *trainer->rank_of);
   if (trainer->rank_of == NULL) {
     return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->rank_of);
   }
-  (void)weft_placement_infer(program, trainer->rank_of);
+  trainer->placement = weft_placement_infer(program, trainer->rank_of);
   return WEFT_OK;
 }
 
@@ -252,10 +282,12 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
                               options->eval_every,
                               options->eval_steps,
                               options->resume != NULL,
+                              options->tunes,
                               options->gather_events,
                               options->gather_model};
-  const double reals[] = {progress->rate,    progress->rate_min, progress->beta1, progress->beta2,
-                          progress->epsilon, progress->decay,    progress->clip};
+  const double reals[] = {progress->rate,  progress->rate_min,   progress->beta1,
+                          progress->beta2, progress->epsilon,    progress->decay,
+                          progress->clip,  options->memory_limit};
   uint64_t sum = mix(0, numbers, sizeof numbers);
   sum = mix(sum, reals, sizeof reals);
   return mix(sum, trainer->first_parts, (trainer->stage_count + 1u) * sizeof(uint32_t));
@@ -275,12 +307,14 @@ enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
     const uint64_t floats = replicas * weft_gpt_slice_floats(&trainer->config, part, replicas);
     trainer->floats_largest = floats > trainer->floats_largest ? floats : trainer->floats_largest;
   }
+  WEFT_GPT_TRY(weft_gpt_trainer_fit(trainer, error));
   trainer->configuration = hash_configuration(trainer);
   return WEFT_OK;
 }
 
 void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer) {
   const struct weft_allocator *allocator = trainer->allocator;
+  weft_program_destroy(trainer->first.table);
   weft_gpt_free(allocator, trainer->first_parts);
   weft_gpt_free(allocator, trainer->rank_of);
   weft_gpt_free(allocator, trainer->parts.list);

@@ -7,8 +7,30 @@
 #include <weft/sim.h>
 
 #include "gpt/fail.h"
+#include "gpt/memory.h"
 #include "gpt/part.h"
 #include "gpt/trainer_rank.h"
+
+/* ---- Events ---- */
+
+enum weft_status weft_gpt_rank_make_event_room(struct weft_gpt_rank *rank,
+                                               struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_allocator *allocator = trainer->allocator;
+  const uint64_t room = rank->event_room;
+  const bool gathers = trainer->options.gather_events && rank->whole_group != NULL &&
+                       trainer->local_count < trainer->world_size;
+  weft_gpt_free(allocator, rank->events);
+  weft_gpt_free(allocator, rank->all_events);
+  rank->event_count = rank->all_event_count = 0;
+  rank->events = weft_gpt_allocate(allocator, room, sizeof *rank->events);
+  rank->all_events = gathers ? weft_gpt_allocate(allocator, room * trainer->options.ranks,
+                                                 sizeof *rank->all_events)
+                             : NULL;
+  return rank->events != NULL && (rank->all_events != NULL || !gathers)
+             ? WEFT_OK
+             : weft_gpt_fail_memory(error, room * sizeof *rank->events);
+}
 
 static bool is_compute(uint32_t op) {
   return op == WEFT_OP_F || op == WEFT_OP_B || op == WEFT_OP_I || op == WEFT_OP_W;
@@ -64,7 +86,7 @@ static void forget_part_times(const struct weft_gpt_rank *rank) {
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
   const struct weft_program *program = weft_pipeline_program(rank->pipeline);
   const bool counts = rank->step > rank->trainer->options.progress.step; /* not the first one */
-  const uint64_t room = rank->trainer->event_room;
+  const uint64_t room = rank->event_room;
   uint64_t count;
   weft_pipeline_events(rank->pipeline, rank->events, room, &count);
   count = count < room ? count : room;
@@ -84,6 +106,11 @@ void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
   if (!counts) {
     forget_part_times(rank);
   }
+}
+
+void weft_gpt_rank_forget(struct weft_gpt_rank *rank) {
+  memset(rank->times, 0, rank->trainer->stage_count * sizeof *rank->times);
+  forget_part_times(rank);
 }
 
 /* ---- Means ---- */
@@ -186,32 +213,42 @@ static void fill_parts(const struct weft_gpt_rank *rank, struct weft_costs *cost
   }
 }
 
+static void fill_hop(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
+  double transfer = 0, transfers = 0;
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    const struct weft_gpt_stage_means *means = &rank->means[s];
+    transfer += isnan(means->transfer) ? 0 : (double)means->transfer;
+    transfers += !isnan(means->transfer);
+  }
+  costs->hop.latency = transfers > 0 ? transfer / transfers : 0;
+}
+
+static enum weft_status check_measured(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  return isnan(rank->means[0].f)
+             ? weft_gpt_fail(error, WEFT_ERR_USAGE, "train at least two steps",
+                             "nothing has been measured yet: the first step is a warm-up")
+             : WEFT_OK;
+}
+
 static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,
                                    struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_costs *costs;
-  if (isnan(rank->means[0].f)) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "train at least two steps",
-                         "nothing has been measured yet: the first step is a warm-up");
-  }
+  WEFT_GPT_TRY(check_measured(rank, error));
   WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
   const enum weft_status status = weft_costs_add_parts(costs, trainer->part_count, error);
   if (status < 0) {
     weft_costs_destroy(costs);
     return status;
   }
-  double transfer = 0, transfers = 0;
   memcpy(costs->unit, "ms", 3);
   fill_parts(rank, costs);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    const struct weft_gpt_stage_means *means = &rank->means[s];
     fill_times(rank, s, &costs->stages[s]);
     fill_sizes(trainer, trainer->first_parts[s],
                trainer->first_parts[s + 1] - trainer->first_parts[s], &costs->stages[s]);
-    transfer += isnan(means->transfer) ? 0 : (double)means->transfer;
-    transfers += !isnan(means->transfer);
   }
-  costs->hop.latency = transfers > 0 ? transfer / transfers : 0;
+  fill_hop(rank, costs);
   *out = costs;
   return WEFT_OK;
 }
@@ -220,6 +257,89 @@ enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
                                         struct weft_costs **out, struct weft_error *error) {
   return make_costs(&trainer->ranks[0], out, error);
 }
+
+/* ---- Costs for the planner ---- */
+
+/* In virtual time actions take none; what their parts have taken is real. */
+static void add_up_parts(const struct weft_gpt_rank *rank, uint32_t s,
+                         struct weft_stage_costs *costs) {
+  const uint32_t *first = rank->trainer->first_parts;
+  costs->f = costs->i = costs->w = 0;
+  for (uint32_t p = first[s]; p < first[s + 1]; p++) {
+    costs->f += (double)rank->part_means[p].f;
+    costs->i += (double)rank->part_means[p].i;
+    costs->w += (double)rank->part_means[p].w;
+  }
+}
+
+/* A microbatch has a slot of the stage, and the buffers of what came in and, from I to W,
+ * of the gradient that came back. Moments and scratch are there all the time, so they count
+ * with the parameters. */
+static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t s,
+                               struct weft_stage_costs *costs) {
+  const struct weft_gpt_config *config = &trainer->config;
+  const uint64_t sequences = trainer->sequences_max;
+  const uint32_t first = trainer->first_parts[s], count = trainer->first_parts[s + 1] - first;
+  const double unit = sizeof(float) / 1048576.0;
+  const double row = unit * (double)(sequences * config->context * config->dim);
+  uint64_t scratch = 0;
+  fill_sizes(trainer, first, count, costs);
+  costs->activation =
+      unit * (double)weft_gpt_slot_floats(config, sequences, first, count) + (s > 0 ? row : 0);
+  costs->activation_after_i = costs->activation + (s + 1 < trainer->stage_count ? row : 0);
+  for (uint32_t k = 0; k < count; k++) {
+    const uint64_t part = weft_gpt_part_scratch(config, first + k, sequences, config->context);
+    scratch = part > scratch ? part : scratch;
+  }
+  const double whole =
+      unit * (double)weft_gpt_whole_floats(config, first, count, trainer->options.replicas);
+  const bool cut = trainer->options.shard != WEFT_GPT_SHARD_NONE;
+  const double moments = 2 * (cut ? whole / trainer->options.replicas : whole);
+  costs->parameters += moments + unit * (double)scratch;
+  costs->parameters_sharded += moments + unit * (double)scratch;
+}
+
+/* A full backward is both halves, one after the other. */
+enum weft_status weft_gpt_rank_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,
+                                     struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const bool is_virtual = trainer->options.transport == WEFT_GPT_LOOPBACK;
+  WEFT_GPT_TRY(check_measured(rank, error));
+  WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
+  memcpy((*out)->unit, "ms", 3);
+  for (uint32_t s = 0; s < trainer->stage_count; s++) {
+    struct weft_stage_costs *stage = &(*out)->stages[s];
+    fill_times(rank, s, stage);
+    if (is_virtual) {
+      add_up_parts(rank, s, stage);
+    }
+    stage->b = stage->i + stage->w;
+    fill_planned_sizes(trainer, s, stage);
+  }
+  if (!is_virtual) {
+    fill_hop(rank, *out);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_trainer_estimate(const struct weft_gpt_trainer *trainer,
+                                           struct weft_costs **out, struct weft_error *error) {
+  const double block = weft_gpt_part_work(&trainer->config, 1);
+  WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
+  for (uint32_t s = 0; s < trainer->stage_count; s++) {
+    struct weft_stage_costs *stage = &(*out)->stages[s];
+    double work = 0;
+    for (uint32_t p = trainer->first_parts[s]; p < trainer->first_parts[s + 1]; p++) {
+      work += weft_gpt_part_work(&trainer->config, p) / block;
+    }
+    stage->f = stage->i = stage->w = work;
+    stage->b = 2 * work;
+    fill_planned_sizes(trainer, s, stage);
+  }
+  return WEFT_OK;
+}
+
+/* ---- The bubble ---- */
 
 double weft_gpt_rank_predict(const struct weft_gpt_rank *rank) {
   const struct weft_allocator *allocator = rank->trainer->allocator;

@@ -143,6 +143,7 @@ static enum weft_status step(struct weft_gpt_rank *rank, struct weft_error *erro
   if (status != WEFT_OK) {
     return status;
   }
+  rank->pipeline_ns = clock_ns() - rank->step_begin_ns;
   weft_gpt_rank_measure(rank);
   rank->loss = mean_loss(rank);
   rank->state = WEFT_GPT_RANK_NORMS;
@@ -218,13 +219,16 @@ void weft_gpt_rank_tell(struct weft_gpt_rank *rank) {
   if (weft_gpt_rank_reports(rank) && options->on_step != NULL) {
     options->on_step(options->context, &rank->report);
   }
-  rank->state = WEFT_GPT_RANK_NEXT;
+  rank->state = options->tunes ? WEFT_GPT_RANK_TUNE : WEFT_GPT_RANK_NEXT;
 }
 
 /* ---- The loop ---- */
 
 static enum weft_status advance_once(struct weft_gpt_rank *rank, struct weft_error *error) {
   switch (rank->state) {
+    case WEFT_GPT_RANK_TUNE: return weft_gpt_rank_tune(rank, error);
+    case WEFT_GPT_RANK_PLANNED: return weft_gpt_rank_planned(rank, error);
+    case WEFT_GPT_RANK_LETTERS: return weft_gpt_rank_letters(rank, error);
     case WEFT_GPT_RANK_NEXT: return next(rank, error);
     case WEFT_GPT_RANK_STEP: return step(rank, error);
     case WEFT_GPT_RANK_NORMS: return weft_gpt_rank_norms(rank, error);

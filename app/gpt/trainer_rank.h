@@ -8,14 +8,18 @@
  *   trainer_rank.c     the loop: batches, steps, evaluation
  *   trainer_update.c   what is told after a step; norms, AdamW
  *   trainer_gather.c   shards made whole: checkpoints, the hash, the model; events
- *   trainer_profile.c  times and costs */
+ *   trainer_profile.c  times and costs
+ *   trainer_search.c   what is asked of the planner
+ *   trainer_tune.c     the schedule changed between steps */
 #ifndef GPT_TRAINER_RANK_H
 #define GPT_TRAINER_RANK_H
 
 #include <weft/net.h>
 
 #include "gpt/bulletin.h"
+#include "gpt/table_letters.h"
 #include "gpt/trainer.h"
+#include "gpt/tuning.h"
 
 /* Of the actions of a stage. */
 struct weft_gpt_stage_times {
@@ -37,7 +41,26 @@ struct weft_gpt_part_means {
   float f, i, w; /* ms */
 };
 
+/* A schedule in the place of the options'. */
+struct weft_gpt_planned {
+  struct weft_program *table; /* NULL: the options' */
+  const char *schedule;       /* its name, on rank 0 */
+  double memory;              /* MiB, of the rank with the most; on rank 0 */
+};
+
+/* Another one, from rank 0's plan to its first step. */
+struct weft_gpt_retuning {
+  struct weft_gpt_planned found; /* by rank 0 */
+  double now, planned;           /* ms that the simulator says */
+  double limit, seconds;
+  uint8_t *letters; /* [letter_count], of which letters_told have been told */
+  uint64_t letter_count, letters_told;
+};
+
 enum weft_gpt_rank_state {
+  WEFT_GPT_RANK_TUNE,     /* decide about the schedule */
+  WEFT_GPT_RANK_PLANNED,  /* told: how good rank 0's plan is */
+  WEFT_GPT_RANK_LETTERS,  /* told: what it is */
   WEFT_GPT_RANK_NEXT,     /* begin a step, or end */
   WEFT_GPT_RANK_STEP,     /* the pipeline's */
   WEFT_GPT_RANK_NORMS,    /* told, with what else is of the step */
@@ -120,7 +143,16 @@ struct weft_gpt_rank {
   bool is_hashed, is_modelled;
   struct weft_gpt_part_state *model; /* [part_count] of rank 0, if asked for */
 
+  struct weft_gpt_tuning tuning;
+  struct weft_gpt_planned now, before; /* what runs, and what comes back if it is slower */
+  struct weft_gpt_retuning retuning;
+  struct weft_gpt_tuning_report tuning_report; /* of rank 0: the last one */
+  bool has_tuned;                              /* there is one */
+  int64_t pipeline_ns;                         /* of the last step: its own, then the longest */
+  double room;                                 /* MiB: the least of all ranks' memory_free */
+
   const struct weft_program *program; /* of the last training step, and its events */
+  uint64_t event_room;                /* of the longest row of any rank */
   struct weft_event *events;          /* [event_room] */
   struct weft_event *all_events;      /* [ranks][event_room]; NULL: not asked for */
   uint64_t event_count, all_event_count;
@@ -133,12 +165,13 @@ struct weft_gpt_trainer {
   const struct weft_allocator *allocator;
   struct weft_gpt_config config;
   uint32_t world_size, part_count, stage_count;
-  uint64_t sequences_max;  /* of a microbatch */
-  uint64_t configuration;  /* hash of all that ranks must agree on */
-  uint64_t event_room;     /* of the longest row */
-  uint64_t floats_largest; /* of a part, padded */
-  uint32_t *first_parts;   /* [stage_count + 1] */
-  uint32_t *rank_of;       /* [stage_count] row */
+  uint64_t sequences_max; /* of a microbatch */
+  uint64_t configuration; /* hash of all that ranks must agree on */
+  enum weft_placement_kind placement;
+  struct weft_gpt_planned first; /* when the options' schedule needs too much memory */
+  uint64_t floats_largest;       /* of a part, padded */
+  uint32_t *first_parts;         /* [stage_count + 1] */
+  uint32_t *rank_of;             /* [stage_count] row */
   struct weft_gpt_ownership parts, stages;
   struct weft_boundary *boundaries;
   struct weft_threads *threads;
@@ -155,6 +188,13 @@ struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trai
 
 enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, bool training,
                                        struct weft_program **out, struct weft_error *error);
+/* The same, of the schedule that the rank runs now; `context` is the rank. */
+enum weft_status weft_gpt_rank_plan(void *context, uint32_t microbatches, bool training,
+                                    struct weft_program **out, struct weft_error *error);
+/* Lowers a table as the options need it. */
+enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
+                                        const struct weft_program *table, struct weft_program **out,
+                                        struct weft_error *error);
 /* Stages, split, ownership, and what else follows from the options. */
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error);
@@ -198,7 +238,44 @@ enum weft_status weft_gpt_rank_events(struct weft_gpt_rank *rank, struct weft_er
 /* Bytes that ranks tell at most. */
 uint64_t weft_gpt_rank_bulletin_bytes(const struct weft_gpt_trainer *trainer);
 
+/* ---- trainer_tune.c ---- */
+
+enum weft_status weft_gpt_rank_tune(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_planned(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_letters(struct weft_gpt_rank *rank, struct weft_error *error);
+void weft_gpt_rank_end_tuning(const struct weft_allocator *allocator, struct weft_gpt_rank *rank);
+/* Bytes that are told at a time. */
+enum { WEFT_GPT_TUNING_PIECE = 1024 };
+
+/* ---- trainer_search.c ---- */
+
+/* The best table within `limit` MiB per rank (INFINITY: none), for costs with sizes as the
+ * trainer has them (weft_gpt_trainer_add_sizes). WEFT_ERR_INVALID: there is none, and what
+ * the least is. `rank` is kept alive meanwhile; NULL: the search is the same everywhere. */
+enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
+                                         struct weft_gpt_rank *rank, const struct weft_costs *costs,
+                                         double limit, struct weft_gpt_planned *out,
+                                         struct weft_error *error);
+/* MiB that a table or program needs on the rank with the most. NAN: no memory to tell. */
+double weft_gpt_trainer_need(const struct weft_gpt_trainer *trainer,
+                             const struct weft_program *program, const struct weft_costs *costs);
+/* A first schedule within the options' limit. */
+enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct weft_error *error);
+
 /* ---- trainer_profile.c ---- */
+
+/* Room for the events of the programs that there are. */
+enum weft_status weft_gpt_rank_make_event_room(struct weft_gpt_rank *rank,
+                                               struct weft_error *error);
+
+/* Costs for the planner: times as measured, sizes as they are allocated. */
+enum weft_status weft_gpt_rank_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,
+                                     struct weft_error *error);
+/* The same before anything is measured, from estimated work. */
+enum weft_status weft_gpt_trainer_estimate(const struct weft_gpt_trainer *trainer,
+                                           struct weft_costs **out, struct weft_error *error);
+/* Forgets the stages' times. */
+void weft_gpt_rank_forget(struct weft_gpt_rank *rank);
 
 /* Adds the last step's events to the stages' times; forgets those of the first step. */
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank);

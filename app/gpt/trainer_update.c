@@ -22,6 +22,8 @@ static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 struct facts {
   double loss;                 /* of the replica, from its rank with the last stage */
   int64_t busy_ns, begin, end; /* of the step */
+  int64_t pipeline_ns;         /* that the pipeline's step took, as the rank saw it */
+  double room;                 /* MiB of memory; 0: not known */
   uint64_t stop;
 };
 
@@ -32,7 +34,9 @@ static uint64_t step_bytes(const struct weft_gpt_trainer *trainer) {
 }
 
 uint64_t weft_gpt_rank_bulletin_bytes(const struct weft_gpt_trainer *trainer) {
-  return max64(step_bytes(trainer), trainer->parts.most * sizeof(struct weft_gpt_part_file));
+  const uint64_t bytes =
+      max64(step_bytes(trainer), trainer->parts.most * sizeof(struct weft_gpt_part_file));
+  return trainer->options.tunes ? max64(bytes, WEFT_GPT_TUNING_PIECE) : bytes;
 }
 
 /* Of this replica's slice of a part's gradients. Slices do not depend on the split, nor on
@@ -60,6 +64,8 @@ static void tell_step(struct weft_gpt_rank *rank) {
       .busy_ns = rank->busy_ns,
       .begin = rank->first_begin,
       .end = rank->last_end,
+      .pipeline_ns = rank->pipeline_ns,
+      .room = options->memory_free,
       .stop = options->interrupted != NULL && options->interrupted(options->context)};
   memcpy(at, &facts, sizeof facts);
   at += sizeof facts;
@@ -123,7 +129,8 @@ static void take_lists(struct weft_gpt_rank *rank, uint32_t row, const unsigned 
 /* Over all ranks. */
 struct totals {
   int64_t begin, end, longest;
-  double busy, loss;
+  int64_t pipeline_ns; /* the longest: all begin together */
+  double busy, loss, room;
 };
 
 static void take_facts(struct weft_gpt_rank *rank, const struct facts *facts,
@@ -132,6 +139,9 @@ static void take_facts(struct weft_gpt_rank *rank, const struct facts *facts,
   totals->begin = facts->begin < totals->begin ? facts->begin : totals->begin;
   totals->end = facts->end > totals->end ? facts->end : totals->end;
   totals->longest = span > totals->longest ? span : totals->longest;
+  totals->pipeline_ns =
+      facts->pipeline_ns > totals->pipeline_ns ? facts->pipeline_ns : totals->pipeline_ns;
+  totals->room = facts->room > 0 && facts->room < totals->room ? facts->room : totals->room;
   totals->busy += (double)facts->busy_ns;
   rank->stop = rank->stop || facts->stop != 0;
 }
@@ -175,7 +185,7 @@ static void take_step(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint32_t rows = trainer->options.ranks;
   const uint32_t last = trainer->rank_of[trainer->stage_count - 1];
-  struct totals totals = {.begin = INT64_MAX, .end = INT64_MIN};
+  struct totals totals = {.begin = INT64_MAX, .end = INT64_MIN, .room = INFINITY};
   double square = 0;
   clear_step(rank);
   for (uint32_t r = 0; r < trainer->world_size; r++) {
@@ -193,6 +203,8 @@ static void take_step(struct weft_gpt_rank *rank) {
   rank->norm = sqrt(square);
   rank->loss = totals.loss / trainer->options.replicas;
   rank->bubble = find_bubble(rank, &totals);
+  rank->pipeline_ns = totals.pipeline_ns;
+  rank->room = totals.room;
 }
 
 enum weft_status weft_gpt_rank_norms(struct weft_gpt_rank *rank, struct weft_error *error) {
@@ -313,6 +325,7 @@ static void report_step(struct weft_gpt_rank *rank) {
   report->seconds_so_far = (double)(now - rank->run_begin_ns) * 1e-9;
   report->bubble = rank->bubble;
   report->predicted_bubble = weft_gpt_rank_predict(rank);
+  report->schedule = rank->now.schedule;
 }
 
 enum weft_status weft_gpt_rank_updating(struct weft_gpt_rank *rank, struct weft_error *error) {
