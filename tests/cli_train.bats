@@ -388,12 +388,6 @@ parts() {
   fails 2 "--output cannot be had on loopback"
 }
 
-@test "what a later release brings ends with 69" {
-  train --schedule auto
-  fails 69 "later release"
-  hints
-}
-
 @test "replicas: the same parameters however they are shared out, and on any transport" {
   hash=
   for words in '--shard none' '--shard grads' '--shard full --window 1' '-p 1 --shard full' \

@@ -63,6 +63,17 @@ same() {
   done
 }
 
+@test "parameters are those of threads when the schedule changes on the way" {
+  needs_mpi
+  hash_of 0 -m 8 --steps 8 -p 3 --dp 1
+  expected=$hash
+  for mpi in $mpis; do
+    hash_of 3 -m 8 --steps 8 --schedule auto
+    [ "$hash" = "$expected" ]
+    [ "$(jq -s '.[-1].replanned' <<<"$output")" = 1 ]
+  done
+}
+
 @test "parameters are those of threads, for replicas and whatever they share out" {
   needs_mpi
   hash_of 0 -m 2 --dp 2

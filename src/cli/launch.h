@@ -8,6 +8,7 @@
 struct weft_cli_launch {
   const char *launcher; /* as weft_mpi_launcher(); NULL: no launcher, one process */
   uint32_t rank, rank_count;
+  uint32_t host_count; /* ranks on this machine; all, when the launcher does not say */
 };
 
 struct weft_cli_launch weft_cli_launch(void);

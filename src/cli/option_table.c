@@ -177,8 +177,17 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                     "of the first weights, the order of the data and the sample; "
                                     "default 1"},
     [WEFT_CLI_OPTION_SCHEDULE] = {'\0', "schedule", WEFT_CLI_KIND_TEXT, "NAME", NULL, 0, 0, 0,
-                                  "a schedule that 'weft gen' lists, or a file with a table or "
-                                  "program; default 1F1B"},
+                                  "a schedule that 'weft gen' lists, a file with a table or "
+                                  "program, or auto: planned from measured times; default 1F1B"},
+    [WEFT_CLI_OPTION_TRAIN_MEMORY] = {'\0', "memory", WEFT_CLI_KIND_REAL, "MIB", NULL, 0, COST_MAX,
+                                      COST_MAX,
+                                      "of --schedule auto: the most that a rank may have for "
+                                      "weights, gradients, moments and activations; default what "
+                                      "is free, shared among the ranks of a machine"},
+    [WEFT_CLI_OPTION_TRAIN_PLACEMENT] = {'\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v",
+                                         0, 0, 0,
+                                         "of --schedule auto: which rank owns which stage; default "
+                                         "v for two stages of a rank, else loop"},
     [WEFT_CLI_OPTION_SPLIT] = {'\0', "split", WEFT_CLI_KIND_TEXT, "HOW", NULL, 0, 0, 0,
                                "blocks of each stage: even, by estimated work (default); numbers, "
                                "like 2,4; or FILE, by times that --profile FILE measured"},
@@ -479,6 +488,8 @@ static const struct weft_cli_verb verbs[] = {
       TAKES(RANKS),
       TAKES(STAGES_PER_RANK),
       TAKES(SCHEDULE),
+      TAKES(TRAIN_MEMORY),
+      TAKES(TRAIN_PLACEMENT),
       TAKES(SPLIT),
       TAKES(TRANSPORT),
       TAKES(PROGRESS),
@@ -515,6 +526,9 @@ static const struct weft_cli_verb verbs[] = {
      "On mpi each rank is a process: 'mpirun -n 4 weft train --dp 2' has two replicas of two "
      "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and has "
      "--log, --curve, --profile and -o; --data and --checkpoint must be there for all ranks.\n"
+     "With --schedule auto it begins with a safe schedule, measures what actions take, and plans "
+     "one within --memory; that is kept if it is faster, and it plans again when steps take longer "
+     "or less long than they did.\n"
      "--resume goes on from a checkpoint as if there had been no end, on any ranks and schedule. "
      "Model, data, batch, microbatches (unless --dp is given) and seed are the checkpoint's; "
      "--steps may be raised.\n"

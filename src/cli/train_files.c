@@ -80,8 +80,8 @@ static void name_it(const struct weft_cli_training *training, char *name, size_t
   }
   (void)snprintf(name, size, "GPT of %" PRIu32 " blocks, %s on %s%" PRIu32 " rank%s",
                  options->progress.config.layers,
-                 weft_cli_quote(quoted, sizeof quoted, options->schedule), times, options->ranks,
-                 options->ranks == 1 ? "" : "s");
+                 weft_cli_quote(quoted, sizeof quoted, options->tunes ? "auto" : options->schedule),
+                 times, options->ranks, options->ranks == 1 ? "" : "s");
 }
 
 /* ---- Measured costs ---- */

@@ -16,6 +16,7 @@
 #include "cli/json_writer.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
+#include "cli/train_auto.h"
 #include "cli/train_progress.h"
 
 enum { LINES_DEFAULT = 20 };
@@ -59,6 +60,7 @@ int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
     return WEFT_CLI_OK;
   }
   progress->json = json;
+  progress->tunes = training->options.tunes;
   progress->live = !json && weft_cli_live_line_is_wanted(cli);
   progress->is_virtual = training->options.transport == WEFT_GPT_LOOPBACK;
   progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
@@ -116,7 +118,8 @@ static void add_plain(struct weft_text *text, const struct weft_gpt_step_report 
   weft_text_add(text, report->checkpointed ? "  checkpoint\n" : "\n");
 }
 
-static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report) {
+static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report,
+                     const struct weft_cli_train_progress *progress) {
   struct weft_cli_json json = {.text = text};
   weft_cli_json_open(&json, NULL, '{');
   weft_cli_json_number(&json, "step", report->step);
@@ -131,6 +134,12 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
   }
   if (report->checkpointed) {
     weft_cli_json_boolean(&json, "checkpoint", true);
+  }
+  if (progress->tunes) {
+    weft_cli_json_string(&json, "schedule", report->schedule);
+  }
+  if (progress->has_news) {
+    weft_cli_tuning_add_json(&json, &progress->tuning);
   }
   weft_cli_json_close(&json, '}');
   weft_cli_json_finish(&json);
@@ -204,7 +213,8 @@ static int say(struct weft_cli_train_progress *progress,
   int status = WEFT_CLI_OK;
   if (progress->json || progress->log >= 0) {
     progress->text.size = 0;
-    add_json(&progress->text, report);
+    add_json(&progress->text, report, progress);
+    progress->has_news = false;
     status = weft_cli_train_progress_write_json(progress, &progress->text);
   }
   const bool is_due = report->step % progress->say_every == 0 || progress->steps == 1 ||
@@ -229,6 +239,21 @@ void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_repo
     const int status = say(progress, &known);
     __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);
   }
+}
+
+void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report) {
+  struct weft_cli_train_progress *progress = context;
+  progress->tuning = *report;
+  progress->has_tuned = progress->has_news = true;
+  if (progress->json || progress->failed != WEFT_CLI_OK) {
+    return;
+  }
+  weft_cli_train_progress_clear(progress);
+  progress->text.size = 0;
+  weft_cli_tuning_add(&progress->text, report);
+  const int status = weft_cli_write_descriptor(progress->cli, progress->cli->output,
+                                               "standard output", &progress->text);
+  __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);
 }
 
 bool weft_cli_train_progress_interrupted(void *context) {

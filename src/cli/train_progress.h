@@ -11,6 +11,7 @@
 struct weft_cli_train_progress {
   const struct weft_cli *cli;
   bool json, live;
+  bool tunes;           /* --schedule auto */
   bool is_virtual;      /* its times say nothing */
   int log;              /* descriptor, or -1 */
   const char *log_path; /* for messages */
@@ -29,6 +30,9 @@ struct weft_cli_train_progress {
   uint64_t bytes_max;               /* of the rank, or the process with all ranks, that has most */
   struct weft_gpt_step_report last; /* with the last validation loss that there was */
   struct weft_cli_series training, validation;
+  struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
+  bool has_tuned;                       /* there is one */
+  bool has_news;                        /* which no line of JSON has told yet */
 };
 
 /* Before anything that may fail. */
@@ -45,6 +49,7 @@ int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int
  * or what was to be said could not be. */
 void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report);
 bool weft_cli_train_progress_interrupted(void *context);
+void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report);
 
 /* After the last step: memory of all ranks. All processes call it. WEFT_CLI_OK or another
  * exit status after having said why. */

@@ -11,6 +11,7 @@
 #include "cli/input_file.h"
 #include "cli/json_writer.h"
 #include "cli/text_columns.h"
+#include "cli/train_auto.h"
 #include "cli/train_report.h"
 
 const char *weft_cli_train_transport(const struct weft_cli_training *training) {
@@ -95,10 +96,11 @@ void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_train
   weft_text_addf(text, "data      %" PRIu64 " bytes, of which %" PRIu64 " validate\n",
                  training->corpus.size, training->corpus.size - training->corpus.train_size);
   weft_text_addf(text,
-                 "pipeline  %" PRIu32 " rank%s, %" PRIu32 " stage%s, %s, %" PRIu32
+                 "pipeline  %" PRIu32 " rank%s, %" PRIu32 " stage%s, %s%s, %" PRIu32
                  " microbatch%s of %" PRIu64 " sequence%s, %s\n",
                  options->ranks, weft_cli_plural(options->ranks), training->stage_count,
-                 weft_cli_plural(training->stage_count), options->schedule, progress->microbatches,
+                 weft_cli_plural(training->stage_count), options->tunes ? "auto from " : "",
+                 weft_gpt_trainer_schedule(trainer), progress->microbatches,
                  progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
                  weft_cli_train_transport(training));
   if (options->replicas > 1) {
@@ -165,6 +167,9 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
     weft_text_addf(text, "; at most %.1f MiB on a rank", to_mebibytes(progress->bytes_max));
   }
   weft_text_add(text, "\n");
+  if (progress->has_tuned) {
+    weft_cli_tuning_add_summary(text, &progress->tuning);
+  }
   weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
   add_path(text, training, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
   add_path(text, training, WEFT_CLI_OPTION_LOG, "log");
@@ -212,7 +217,10 @@ void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_t
   weft_cli_json_string(&json, "shard", shard_name(training));
   weft_cli_json_number(&json, "stages", training->stage_count);
   add_blocks(&json, trainer, options->progress.config.layers);
-  weft_cli_json_string(&json, "schedule", options->schedule);
+  weft_cli_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
+  if (options->tunes) {
+    weft_cli_tuning_add_document(&json, progress->has_tuned ? &progress->tuning : NULL);
+  }
   weft_cli_json_string(&json, "transport", weft_cli_train_transport(training));
   if (signal != NULL) {
     weft_cli_json_string(&json, "stopped_by", signal);

@@ -13,6 +13,7 @@
 
 #include "cli/input_file.h"
 #include "cli/message.h"
+#include "cli/train_auto.h"
 #include "cli/train_setup.h"
 
 #define SCHEDULE_DEFAULT "1F1B"
@@ -141,6 +142,9 @@ int weft_cli_training_read_schedule(struct weft_cli_training *training) {
   const char *wanted = training->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
   const char *name = wanted != NULL ? wanted : SCHEDULE_DEFAULT;
   struct weft_error error;
+  if (weft_cli_training_is_auto(training->arguments)) {
+    return weft_cli_training_read_auto(training);
+  }
   const struct weft_schedule_info *info = weft_schedule_find(name, &error);
   if (info == NULL) {
     training->options.schedule = name;

@@ -10,23 +10,11 @@
 
 #include "cli/message.h"
 #include "cli/run_picture.h"
+#include "cli/train_auto.h"
 #include "cli/train_setup.h"
 #include "cli/transport_choice.h"
 
 enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20 };
-
-/* ---- What this release has not ---- */
-
-static int refuse_later(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  const char *schedule = arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
-  if (schedule != NULL && strcmp(schedule, "auto") == 0) {
-    weft_cli_say(cli, "'weft compare' ranks the schedules that there are",
-                 "--schedule auto comes with the planner, in a later release; this is %s",
-                 weft_version());
-    return WEFT_CLI_UNAVAILABLE;
-  }
-  return WEFT_CLI_OK;
-}
 
 /* ---- Options that would change nothing ---- */
 
@@ -50,6 +38,19 @@ static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_argumen
   if (arguments->given[WEFT_CLI_OPTION_PROMPT] && arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
     return weft_cli_usage(cli, "leave out one of them",
                           "--prompt would change nothing: there is --no-sample");
+  }
+  return WEFT_CLI_OK;
+}
+
+static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_TRAIN_MEMORY,
+                                                    WEFT_CLI_OPTION_TRAIN_PLACEMENT};
+  for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+    if (arguments->given[options[i]] && !weft_cli_training_is_auto(arguments)) {
+      return weft_cli_usage(cli, "--schedule auto plans within it",
+                            "--%s would change nothing: there is no --schedule auto",
+                            weft_cli_option_at(options[i])->name);
+    }
   }
   return WEFT_CLI_OK;
 }
@@ -162,7 +163,8 @@ static int check_transport(const struct weft_cli *cli, const struct weft_cli_arg
 
 static int check(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   int (*const checks[])(const struct weft_cli *, const struct weft_cli_arguments *) = {
-      refuse_later, refuse_idle, refuse_single, refuse_measuring, check_timeline, check_transport};
+      refuse_idle,      refuse_untuned, refuse_single,
+      refuse_measuring, check_timeline, check_transport};
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < sizeof checks / sizeof checks[0] && status == WEFT_CLI_OK; i++) {
     status = checks[i](cli, arguments);
@@ -185,6 +187,7 @@ int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arg
     status = weft_cli_training_check_data(training);
   }
   read_run(training);
+  weft_cli_training_read_memory(training);
   return status;
 }
 

@@ -222,6 +222,7 @@ static int prepare(struct weft_cli_training *training, struct weft_cli_train_pro
     status = weft_cli_train_progress_begin(progress, training);
   }
   training->options.on_step = weft_cli_train_progress_step;
+  training->options.on_tuning = weft_cli_train_progress_tuning;
   training->options.interrupted = weft_cli_train_progress_interrupted;
   training->options.context = progress;
   if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&training->options, trainer, &error) < 0) {
