@@ -1,45 +1,45 @@
-/* Whether an objective can be reached at all: the windows of all letters, given that everything
- * ends in time, made smaller until one of them closes.
+/* Whether an objective can be reached at all: the windows of all letters, given that
+ * everything ends in time, made smaller until one of them closes.
  *
- * With one stage a rank. Every rank starts with its first F, which arrives at a time that no
- * order can change; so a target for a span or a makespan gives each rank the time at which it
- * ends. A letter cannot start before its input arrives (its head), nor end so late
- * that what waits for it could not end in time (its tail). For one rank by itself, a
- * table over the numbers of F, I and W done has the earliest time at which they can be
- * done, and the latest from which the rest still can, within memory, heads and tails.
- * A letter that cannot follow anywhere in the table, in time, does not follow in any order
- * that reaches the target; the earliest and latest of those that can are the new windows,
- * and the heads and tails of the ranks beside. A rank whose table has no way through
- * proves that no order reaches the target. */
+ * Every rank starts with its first F, which arrives at a time that no order can change; so a
+ * target for a span or a makespan gives each rank the time at which it ends. A letter
+ * cannot start before its input arrives (its head), nor end so late that what waits for
+ * it could not end in time (its tail). For one rank by itself, a table over the numbers
+ * of F, I and W done (bound_table.c) has the earliest time at which they can be done, and the
+ * latest from which the rest still can. A letter that cannot follow anywhere in the
+ * table, in time, does not follow in any order that reaches the target; the earliest and
+ * latest of those that can are the new windows, and the heads and tails of the stages
+ * beside. A rank whose table has no way through proves that no order reaches the target.
+ *
+ * Where that table would be too large, it does not tell the stages of a rank apart: the
+ * n-th F of the rank starts no earlier than the n-th smallest head of all its F, since n of
+ * them have started by then; and ends no later than the n-th smallest tail, since all
+ * but n-1 have not ended before. Times and sizes are then the smallest of the stages';
+ * and any number of letters takes at least the sum of as many smallest times. */
 #include <string.h>
 
 #include "base/memory.h"
 #include "plan/bound.h"
+#include "plan/bound_table.h"
 
-enum { OUT, BACK, WAYS }; /* F and I (or B) of a stage */
+enum { WAY_OUT, WAY_BACK, WAYS }; /* F, and I or B */
 
-/* Windows of a rank's letters, by microbatch. */
-struct rank_windows {
+/* Windows of the letters of a stage, by microbatch. */
+struct stage_windows {
   int64_t *head[WAYS]; /* [m] it starts no earlier */
   int64_t *tail[WAYS]; /* [m] it ends no later */
-  int64_t end;         /* of the rank */
-  int64_t f, i, w;
-  int64_t held, after, limit;
-  uint32_t most;         /* microbatches that await I at once */
-  uint32_t most_weights; /* and W */
-  bool changed;          /* since the table was made */
+  int64_t time[WAYS];
 };
 
 struct windows {
   const struct weft_problem *problem;
   const struct weft_paths *paths;
-  struct rank_windows *ranks;
-  int64_t *times;     /* [rank_count * 2 * WAYS * m]: heads and tails */
-  int64_t *earliest;  /* the table: [(a * (most + 1) + x) * (most_weights + 1) + y] */
-  int64_t *latest;    /* the same */
-  size_t table_size;  /* of the largest rank */
-  int64_t *found[4];  /* [m] of the rank at hand: earliest end, latest start of F, of I */
-  uint64_t work_left; /* entries that may still be looked at */
+  struct weft_table table;
+  struct stage_windows *stages;
+  int64_t *times;     /* [stage_count * 2 * WAYS * m]: heads and tails */
+  bool *changed;      /* [rank_count] since its table was made */
+  int64_t *end;       /* [rank_count] */
+  uint64_t work_left; /* entries of tables that may still be looked at */
 };
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
@@ -48,279 +48,217 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- Room ---- */
 
-static uint32_t room_for(const struct weft_problem *problem, int64_t limit, int64_t size) {
-  const int64_t m = problem->microbatch_count;
-  return (uint32_t)(size == 0 ? m : smaller(m, larger(0, limit) / size));
-}
-
-static size_t table_size(const struct weft_problem *problem, const struct rank_windows *rank) {
-  return ((size_t)problem->microbatch_count + 1) * (rank->most + 1) * (rank->most_weights + 1);
-}
-
-static void describe_rank(struct windows *windows, uint32_t r) {
-  const struct weft_problem *problem = windows->problem;
-  const struct weft_problem_stage *stage = &problem->stages[r];
-  struct rank_windows *rank = &windows->ranks[r];
-  *rank = (struct rank_windows){.f = stage->time[WEFT_LETTER_F],
-                                .i = weft_paths_back(problem, r),
-                                .w = weft_paths_weight(problem, r),
-                                .held = stage->held,
-                                .after = problem->whole_backward ? 0 : stage->held_after,
-                                .limit = problem->limit[r]};
-  rank->most = room_for(problem, rank->limit, rank->held);
-  rank->most_weights = problem->whole_backward ? 0 : room_for(problem, rank->limit, rank->after);
-  const size_t m = problem->microbatch_count;
-  for (unsigned way = 0; way < WAYS; way++) {
-    rank->head[way] = windows->times + ((size_t)r * 2 * WAYS + way) * m;
-    rank->tail[way] = windows->times + ((size_t)r * 2 * WAYS + WAYS + way) * m;
-  }
-  const size_t size = table_size(problem, rank);
-  windows->table_size = size > windows->table_size ? size : windows->table_size;
-}
-
 static size_t time_count(const struct weft_problem *problem) {
-  return (size_t)problem->rank_count * 2 * WAYS * problem->microbatch_count;
+  return (size_t)problem->stage_count * 2 * WAYS * problem->microbatch_count;
 }
 
 static void windows_finish(struct windows *windows) {
-  const struct weft_allocator *allocator = windows->problem->allocator;
-  const size_t m = windows->problem->microbatch_count;
-  weft_array_free(allocator, windows->ranks, windows->problem->rank_count, sizeof *windows->ranks);
-  weft_array_free(allocator, windows->times, time_count(windows->problem), sizeof(int64_t));
-  weft_array_free(allocator, windows->earliest, windows->table_size, sizeof(int64_t));
-  weft_array_free(allocator, windows->latest, windows->table_size, sizeof(int64_t));
-  weft_array_free(allocator, windows->found[0], 4 * m, sizeof(int64_t));
+  const struct weft_problem *problem = windows->problem;
+  const struct weft_allocator *allocator = problem->allocator;
+  weft_table_finish(&windows->table);
+  weft_array_free(allocator, windows->stages, problem->stage_count, sizeof *windows->stages);
+  weft_array_free(allocator, windows->times, time_count(problem), sizeof(int64_t));
+  weft_array_free(allocator, windows->changed, problem->rank_count, sizeof *windows->changed);
+  weft_array_free(allocator, windows->end, problem->rank_count, sizeof(int64_t));
+}
+
+static void describe_stages(struct windows *windows) {
+  const struct weft_problem *problem = windows->problem;
+  const size_t m = problem->microbatch_count;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    struct stage_windows *stage = &windows->stages[s];
+    stage->time[WAY_OUT] = problem->stages[s].time[WEFT_LETTER_F];
+    stage->time[WAY_BACK] = weft_paths_back(problem, s);
+    for (unsigned way = 0; way < WAYS; way++) {
+      stage->head[way] = windows->times + ((size_t)s * 2 * WAYS + way) * m;
+      stage->tail[way] = stage->head[way] + WAYS * m;
+    }
+  }
+}
+
+/* With the stages of a rank told apart, if that is not much. */
+static bool make_table(struct windows *windows, uint64_t most) {
+  const struct weft_problem *problem = windows->problem;
+  if (weft_table_init(&windows->table, problem, problem->stages_per_rank == 1, most)) {
+    return true;
+  }
+  weft_table_finish(&windows->table);
+  return weft_table_init(&windows->table, problem, true, most);
 }
 
 /* False when there is no room, or not within the work. */
 static bool windows_init(struct windows *windows, const struct weft_paths *paths, uint64_t work) {
   const struct weft_problem *problem = paths->problem;
   const struct weft_allocator *allocator = problem->allocator;
-  const size_t m = problem->microbatch_count;
   *windows = (struct windows){.problem = problem, .paths = paths, .work_left = work};
-  windows->ranks = weft_array_allocate(allocator, problem->rank_count, sizeof *windows->ranks);
-  windows->times = weft_array_allocate(allocator, time_count(problem), sizeof(int64_t));
-  windows->found[0] = weft_array_allocate(allocator, 4 * m, sizeof(int64_t));
-  if (windows->ranks == NULL || windows->times == NULL || windows->found[0] == NULL) {
+  if (!make_table(windows, work / problem->rank_count / 4)) {
     return false;
   }
-  for (unsigned n = 1; n < 4; n++) {
-    windows->found[n] = windows->found[0] + n * m;
+#define ROOM(field, count) \
+  ((windows->field = weft_array_allocate(allocator, count, sizeof *windows->field)))
+  if (ROOM(stages, problem->stage_count) && ROOM(times, time_count(problem)) &&
+      ROOM(changed, problem->rank_count) && ROOM(end, problem->rank_count)) {
+    describe_stages(windows);
+    return true;
   }
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    describe_rank(windows, r);
-  }
-  if (windows->table_size > work / problem->rank_count) {
-    windows->table_size = 0;
-    return false;
-  }
-  windows->earliest = weft_array_allocate(allocator, windows->table_size, sizeof(int64_t));
-  windows->latest = weft_array_allocate(allocator, windows->table_size, sizeof(int64_t));
-  return windows->earliest != NULL && windows->latest != NULL;
+#undef ROOM
+  return false;
 }
 
-/* ---- The table of a rank ---- */
+/* ---- From the stages to the table, and back ---- */
 
-/* What is done: a F, of which x await I, and y await W. */
-struct done {
-  uint32_t a, x, y;
-};
-
-static size_t entry(const struct rank_windows *rank, struct done at) {
-  return ((size_t)at.a * (rank->most + 1) + at.x) * (rank->most_weights + 1) + at.y;
-}
-
-static bool fits(const struct rank_windows *rank, uint32_t x, uint32_t y) {
-  return x <= rank->most && y <= rank->most_weights &&
-         x * rank->held + y * rank->after <= rank->limit;
-}
-
-#define UNREACHED INT64_MAX
-#define HOPELESS INT64_MIN
-
-/* A letter that may follow. */
-struct following {
-  struct done to;
-  int64_t head, tail, time;
-};
-
-enum { MOST_FOLLOWING = 3 };
-
-/* The letters that may follow, F first, then I; *count of them. kinds[] says which. */
-static unsigned list_following(const struct windows *windows, const struct rank_windows *rank,
-                               struct done at, struct following *list, unsigned *kinds) {
-  const uint32_t m = windows->problem->microbatch_count;
-  const bool whole = windows->problem->whole_backward;
-  unsigned count = 0;
-  if (at.a < m && fits(rank, at.x + 1, at.y)) {
-    kinds[count] = OUT;
-    list[count++] = (struct following){.to = {at.a + 1, at.x + 1, at.y},
-                                       .head = rank->head[OUT][at.a],
-                                       .tail = rank->tail[OUT][at.a],
-                                       .time = rank->f};
-  }
-  if (at.x > 0 && fits(rank, at.x - 1, whole ? 0 : at.y + 1)) {
-    kinds[count] = BACK;
-    list[count++] = (struct following){.to = {at.a, at.x - 1, whole ? 0 : at.y + 1},
-                                       .head = rank->head[BACK][at.a - at.x],
-                                       .tail = rank->tail[BACK][at.a - at.x],
-                                       .time = rank->i};
-  }
-  if (at.y > 0) {
-    kinds[count] = WAYS;
-    list[count++] = (struct following){
-        .to = {at.a, at.x, at.y - 1}, .head = 0, .tail = rank->end, .time = rank->w};
-  }
-  return count;
-}
-
-static int64_t rest_of(const struct windows *windows, const struct rank_windows *rank,
-                       struct done at) {
-  const int64_t m = windows->problem->microbatch_count;
-  const int64_t backs = m - at.a + at.x;
-  return (m - at.a) * rank->f + backs * rank->i + (backs + at.y) * rank->w;
-}
-
-static void reach(const struct windows *windows, const struct rank_windows *rank, struct done at) {
-  const int64_t clock = windows->earliest[entry(rank, at)];
-  struct following list[MOST_FOLLOWING];
-  unsigned kinds[MOST_FOLLOWING];
-  const unsigned count = list_following(windows, rank, at, list, kinds);
-  for (unsigned n = 0; n < count; n++) {
-    const int64_t end = larger(clock, list[n].head) + list[n].time;
-    int64_t *to = &windows->earliest[entry(rank, list[n].to)];
-    if (end <= list[n].tail && end < *to && end + rest_of(windows, rank, list[n].to) <= rank->end) {
-      *to = end;
-    }
-  }
-}
-
-/* Earliest times, from nothing done on: a ascending, then x and y descending, since F only
- * adds to a, and I and W take from x and y. */
-static void go_forward(const struct windows *windows, const struct rank_windows *rank,
-                       int64_t start) {
-  const size_t size = table_size(windows->problem, rank);
-  for (size_t n = 0; n < size; n++) {
-    windows->earliest[n] = UNREACHED;
-  }
-  windows->earliest[0] = start;
-  for (uint32_t a = 0; a <= windows->problem->microbatch_count; a++) {
-    for (uint32_t x = (a < rank->most ? a : rank->most) + 1; x-- > 0;) {
-      const uint32_t done = a - x;
-      for (uint32_t y = (done < rank->most_weights ? done : rank->most_weights) + 1; y-- > 0;) {
-        if (windows->earliest[entry(rank, (struct done){a, x, y})] != UNREACHED) {
-          reach(windows, rank, (struct done){a, x, y});
-        }
-      }
-    }
-  }
-}
-
-/* The latest time at which the rest can begin; and what that says of the letters that
- * follow here. */
-static void look_back(const struct windows *windows, const struct rank_windows *rank,
-                      struct done at) {
-  const int64_t clock = windows->earliest[entry(rank, at)];
-  struct following list[MOST_FOLLOWING];
-  unsigned kinds[MOST_FOLLOWING];
-  const unsigned count = list_following(windows, rank, at, list, kinds);
-  int64_t latest = HOPELESS;
-  for (unsigned n = 0; n < count; n++) {
-    const int64_t then = windows->latest[entry(rank, list[n].to)];
-    if (then == HOPELESS) {
-      continue;
-    }
-    const int64_t start = smaller(then, list[n].tail) - list[n].time;
-    if (start < larger(clock, list[n].head)) {
-      continue;
-    }
-    latest = larger(latest, start);
-    if (kinds[n] < WAYS) {
-      const uint32_t k = kinds[n] == OUT ? at.a : at.a - at.x;
-      int64_t *end = &windows->found[(size_t)kinds[n] * 2][k];
-      int64_t *begin = &windows->found[(size_t)kinds[n] * 2 + 1][k];
-      *end = smaller(*end, larger(clock, list[n].head) + list[n].time);
-      *begin = larger(*begin, start);
-    }
-  }
-  windows->latest[entry(rank, at)] = latest;
-}
-
-static void go_backward(const struct windows *windows, const struct rank_windows *rank) {
-  const uint32_t m = windows->problem->microbatch_count;
-  for (uint32_t k = 0; k < m; k++) {
-    windows->found[0][k] = windows->found[2][k] = INT64_MAX;
-    windows->found[1][k] = windows->found[3][k] = INT64_MIN;
-  }
-  for (uint32_t a = m + 1; a-- > 0;) {
-    for (uint32_t x = 0; x <= rank->most && x <= a; x++) {
-      for (uint32_t y = 0; y <= rank->most_weights && y <= a - x; y++) {
-        const struct done at = {a, x, y};
-        const size_t n = entry(rank, at);
-        if (windows->earliest[n] == UNREACHED) {
-          windows->latest[n] = HOPELESS;
-        } else if (a == m && x == 0 && y == 0) {
-          windows->latest[n] = rank->end;
-        } else {
-          look_back(windows, rank, at);
-        }
-      }
-    }
-  }
-}
-
-/* ---- From rank to rank ---- */
-
-/* What arrives at `to` from ends at the rank beside, in order, through a channel. */
-static void pass_heads(const struct windows *windows, const int64_t *ends, struct rank_windows *to,
-                       unsigned way) {
+/* The n-th smallest of the heads or tails of a rank's stages, each of which ascends. */
+static void merge(const struct windows *windows, uint32_t rank, unsigned way, bool heads,
+                  int64_t *out) {
   const struct weft_problem *problem = windows->problem;
+  const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
+  uint32_t taken[WEFT_PLACES_MAX] = {0};
+  for (uint32_t n = 0; n < v * m; n++) {
+    uint32_t from = v;
+    int64_t least = INT64_MAX;
+    for (uint32_t k = 0; k < v; k++) {
+      const struct stage_windows *stage = &windows->stages[problem->stage_of[rank * v + k]];
+      const int64_t *list = heads ? stage->head[way] : stage->tail[way];
+      if (taken[k] < m && (from == v || list[taken[k]] < least)) {
+        least = list[taken[k]];
+        from = k;
+      }
+    }
+    taken[from]++;
+    out[n] = least;
+  }
+}
+
+/* The letter of a place on the line. */
+static uint32_t letter_of(const struct weft_table *table, uint32_t place, unsigned way) {
+  const uint32_t n = table->merged ? 0 : place;
+  return way == WAY_OUT ? n : table->line - 1 - n;
+}
+
+static bool fill_table(struct windows *windows, uint32_t rank) {
+  const struct weft_problem *problem = windows->problem;
+  struct weft_table *table = &windows->table;
+  for (uint32_t k = 0; k < table->line / 2; k++) {
+    const struct stage_windows *stage =
+        &windows->stages[problem->stage_of[rank * problem->stages_per_rank + k]];
+    for (unsigned way = 0; way < WAYS; way++) {
+      struct weft_table_letter *letter = &table->letters[letter_of(table, k, way)];
+      if (table->merged) {
+        merge(windows, rank, way, true, letter->head);
+        merge(windows, rank, way, false, letter->tail);
+      } else {
+        memcpy(letter->head, stage->head[way], table->count * sizeof *letter->head);
+        memcpy(letter->tail, stage->tail[way], table->count * sizeof *letter->tail);
+      }
+    }
+  }
+  return weft_table_fill(table, rank, windows->paths->forward[rank], windows->end[rank]);
+}
+
+/* Letters of the table's that come before microbatch k of a place: those of the place; and if
+ * stages are merged, its own too at the places that it comes from. */
+static uint32_t come_before(const struct windows *windows, uint32_t place, unsigned way,
+                            uint32_t k) {
+  const uint32_t last = windows->problem->stages_per_rank - 1;
+  const uint32_t from = way == WAY_OUT ? place : last - place;
+  return windows->table.merged ? k + from * (k + 1) : k;
+}
+
+/* The same, of those that come after. */
+static uint32_t come_after(const struct windows *windows, uint32_t place, unsigned way,
+                           uint32_t k) {
+  const uint32_t last = windows->problem->stages_per_rank - 1;
+  const uint32_t left = windows->problem->microbatch_count - 1 - k;
+  const uint32_t to = way == WAY_OUT ? last - place : place;
+  return windows->table.merged ? left + to * (left + 1) : left;
+}
+
+/* ---- From stage to stage ---- */
+
+static void pass_head(struct windows *windows, uint32_t s, unsigned way) {
+  const struct weft_problem *problem = windows->problem;
+  const uint32_t next = way == WAY_OUT ? s + 1 : s - 1;
+  if (next >= problem->stage_count) {
+    return;
+  }
+  const bool crosses = problem->stages[s].rank != problem->stages[next].rank;
+  const struct stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
   int64_t before = INT64_MIN / 2;
   for (uint32_t k = 0; k < problem->microbatch_count; k++) {
-    const int64_t arrival = larger(ends[k] + problem->latency, before) + problem->occupancy;
-    before = arrival;
+    int64_t arrival = from->head[way][k] + from->time[way];
+    if (crosses) {
+      arrival = larger(arrival + problem->latency, before) + problem->occupancy;
+      before = arrival;
+    }
     if (arrival > to->head[way][k]) {
       to->head[way][k] = arrival;
-      to->changed = true;
+      windows->changed[problem->stages[next].rank] = true;
     }
   }
 }
 
-/* When it must have ended there for what starts here. */
-static void pass_tails(const struct windows *windows, const int64_t *starts,
-                       struct rank_windows *to, unsigned way) {
+/* When it must have ended at the stage before, for what ends here in time. */
+static void pass_tail(struct windows *windows, uint32_t s, unsigned way) {
   const struct weft_problem *problem = windows->problem;
+  const uint32_t next = way == WAY_OUT ? s - 1 : s + 1;
+  if (next >= problem->stage_count) {
+    return;
+  }
+  const bool crosses = problem->stages[s].rank != problem->stages[next].rank;
+  const struct stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
   int64_t after = INT64_MAX;
   for (uint32_t k = problem->microbatch_count; k-- > 0;) {
-    const int64_t left = smaller(starts[k] - problem->latency, after) - problem->occupancy;
-    after = left;
+    int64_t left = from->tail[way][k] - from->time[way];
+    if (crosses) {
+      left = smaller(left - problem->latency, after) - problem->occupancy;
+      after = left;
+    }
     if (left < to->tail[way][k]) {
       to->tail[way][k] = left;
-      to->changed = true;
+      windows->changed[problem->stages[next].rank] = true;
     }
+  }
+}
+
+/* The windows of a stage as the table of its rank has them. */
+static void read_table(struct windows *windows, uint32_t s, unsigned way) {
+  const struct weft_problem *problem = windows->problem;
+  const struct weft_table *table = &windows->table;
+  struct stage_windows *stage = &windows->stages[s];
+  const uint32_t place = problem->stages[s].place, m = problem->microbatch_count;
+  const struct weft_table_letter *letter = &table->letters[letter_of(table, place, way)];
+  int64_t before = INT64_MIN / 2, after = INT64_MAX;
+  for (uint32_t k = 0; k < m; k++) {
+    const int64_t start = letter->start[come_before(windows, place, way, k)];
+    int64_t *head = &stage->head[way][k];
+    *head = larger(*head, larger(start, before));
+    before = *head + stage->time[way];
+  }
+  for (uint32_t k = m; k-- > 0;) {
+    const int64_t end = letter->stop[table->count - 1 - come_after(windows, place, way, k)];
+    int64_t *tail = &stage->tail[way][k];
+    *tail = smaller(*tail, smaller(end, after));
+    after = *tail - stage->time[way];
   }
 }
 
 /* False when the rank has no way through. */
-static bool narrow(struct windows *windows, uint32_t r) {
-  struct rank_windows *rank = &windows->ranks[r];
-  rank->changed = false;
-  go_forward(windows, rank, windows->paths->forward[r]);
-  const struct done all = {windows->problem->microbatch_count, 0, 0};
-  if (windows->earliest[entry(rank, all)] == UNREACHED) {
+static bool narrow(struct windows *windows, uint32_t rank) {
+  const struct weft_problem *problem = windows->problem;
+  windows->changed[rank] = false;
+  const bool done = fill_table(windows, rank);
+  const uint64_t work = windows->table.visited + weft_table_size(&windows->table, rank) / 16;
+  windows->work_left -= work < windows->work_left ? work : windows->work_left;
+  if (!done) {
     return false;
   }
-  go_backward(windows, rank);
-  if (windows->latest[0] == HOPELESS) {
-    return false;
-  }
-  if (r > 0) {
-    pass_heads(windows, windows->found[2 * BACK], rank - 1, BACK);
-    pass_tails(windows, windows->found[2 * OUT + 1], rank - 1, OUT);
-  }
-  if (r + 1 < windows->problem->rank_count) {
-    pass_heads(windows, windows->found[2 * OUT], rank + 1, OUT);
-    pass_tails(windows, windows->found[2 * BACK + 1], rank + 1, BACK);
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    const uint32_t s = problem->stage_of[rank * problem->stages_per_rank + k];
+    for (unsigned way = 0; way < WAYS; way++) {
+      read_table(windows, s, way);
+      pass_head(windows, s, way);
+      pass_tail(windows, s, way);
+    }
   }
   return true;
 }
@@ -328,19 +266,24 @@ static bool narrow(struct windows *windows, uint32_t r) {
 static void open_windows(struct windows *windows, enum weft_objective objective, int64_t target) {
   const struct weft_problem *problem = windows->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    struct rank_windows *rank = &windows->ranks[r];
     const int64_t start = windows->paths->forward[r];
-    rank->end = target + (objective == WEFT_OBJECTIVE_SPAN ? start : 0);
-    rank->changed = true;
+    windows->end[r] = target + (objective == WEFT_OBJECTIVE_SPAN ? start : 0);
+    windows->changed[r] = true;
+  }
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    struct stage_windows *stage = &windows->stages[s];
+    const int64_t start = windows->paths->forward[s];
+    const int64_t back = start + weft_paths_trip(windows->paths, s, s) - stage->time[WAY_BACK];
     for (uint32_t k = 0; k < problem->microbatch_count; k++) {
-      rank->head[OUT][k] = start;
-      rank->head[BACK][k] = start + weft_paths_trip(windows->paths, r, r) - rank->i;
-      rank->tail[OUT][k] = rank->tail[BACK][k] = rank->end;
+      stage->head[WAY_OUT][k] = start;
+      stage->head[WAY_BACK][k] = back;
+      stage->tail[WAY_OUT][k] = windows->end[problem->stages[s].rank];
+      stage->tail[WAY_BACK][k] = windows->end[problem->stages[s].rank];
     }
   }
 }
 
-/* Ranks up and down, those first whose neighbours say most. */
+/* Ranks down and up, as long as windows change. */
 static bool refutes(struct windows *windows, enum weft_objective objective, int64_t target) {
   const uint32_t count = windows->problem->rank_count;
   open_windows(windows, objective, target);
@@ -349,15 +292,12 @@ static bool refutes(struct windows *windows, enum weft_objective objective, int6
     changed = false;
     for (uint32_t n = 0; n < 2 * count; n++) {
       const uint32_t r = n < count ? count - 1 - n : n - count;
-      if (!windows->ranks[r].changed) {
+      if (!windows->changed[r]) {
         continue;
       }
-      const uint64_t work = table_size(windows->problem, &windows->ranks[r]);
-      if (work > windows->work_left) {
-        windows->work_left = 0;
+      if (windows->work_left == 0) {
         return false;
       }
-      windows->work_left -= work;
       changed = true;
       if (!narrow(windows, r)) {
         return true;
@@ -372,8 +312,8 @@ static int64_t sharpen_with(struct windows *windows, enum weft_objective objecti
   if (refutes(windows, objective, value - 1)) {
     return value;
   }
-  int64_t below = bound; /* nothing is smaller than this */
-  int64_t above = value;
+  int64_t below = bound; /* nothing is smaller */
+  int64_t above = value; /* not refuted below it */
   while (below < above - 1 && windows->work_left > 0) {
     const int64_t middle = below + (above - below) / 2;
     if (refutes(windows, objective, middle)) {
@@ -388,7 +328,7 @@ static int64_t sharpen_with(struct windows *windows, enum weft_objective objecti
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work) {
   struct weft_paths paths;
-  if (value <= bound || problem->stages_per_rank > 1 || !weft_paths_init(&paths, problem)) {
+  if (value <= bound || !weft_paths_init(&paths, problem)) {
     return bound;
   }
   struct windows windows;
