@@ -1,0 +1,38 @@
+/* List scheduling with a policy, for one stage per rank: every rank decides by a few
+ * numbers what it does next, knowing what has arrived and what is certain to arrive.
+ * Inside the module. */
+#ifndef PLAN_POLICY_H
+#define PLAN_POLICY_H
+
+#include "plan/problem.h"
+
+/* How a rank decides. A backward that is there goes first, unless fewer than `eager`
+ * microbatches are in flight and a forward is there as well. */
+struct weft_policy {
+  uint32_t cap;      /* microbatches in flight (F done, I not), at most; at least 1 */
+  uint32_t eager;    /* as many forwards come before a backward that is there */
+  int64_t f_delay;   /* how long a forward may keep a backward waiting that will arrive */
+  int64_t w_overrun; /* how long a weight gradient may keep what will arrive waiting */
+};
+
+/* Room for list scheduling; one per thread. */
+struct weft_lister {
+  const struct weft_problem *problem;
+  struct weft_lister_rank *ranks; /* [rank_count] */
+  int64_t *when;                  /* [leaves] start of what each would do next */
+  uint32_t *winner;               /* [leaves] tree: of two ranks the one that begins sooner */
+  uint32_t leaves;                /* a power of two, at least rank_count */
+  int64_t *forward, *gradient;    /* [rank * m + microbatch] arrivals */
+};
+
+enum weft_status weft_lister_init(struct weft_lister *lister, const struct weft_problem *problem,
+                                  struct weft_error *error);
+void weft_lister_finish(struct weft_lister *lister);
+
+/* The order that policies[rank_count] lead to; within the memory. False when they lead
+ * nowhere, which only limits below one microbatch can do, or when a rank's end is above
+ * `cutoff`. *value is the objective. */
+bool weft_list_order(struct weft_lister *lister, const struct weft_policy *policies, int64_t cutoff,
+                     struct weft_order *order, int64_t *value);
+
+#endif
