@@ -140,121 +140,124 @@ static void set_times(struct weft_table *table, uint32_t rank) {
   }
   add_up(weight, v, m, table->weight_sums);
   table->weight_time = weight[0];
-  table->exact = weight[0] == weight[v - 1] && !table->merged;
 }
 
-/* ---- Entries ---- */
+/* ---- Moves ---- */
 
-struct done {
-  uint32_t first; /* of the first letter */
-  uint32_t shape;
-  uint32_t weights; /* that await W */
-};
-
+/* Entries with the same first letter and shape, whatever awaits W. */
 static size_t cell(const struct weft_table *table, uint32_t first, uint32_t shape) {
   return (size_t)first * table->now->count + shape;
 }
 
-static size_t entry(const struct weft_table *table, struct done at) {
+static size_t row(const struct weft_table *table, uint32_t first, uint32_t shape) {
   const struct weft_line_shapes *shapes = table->now;
-  return (size_t)at.first * shapes->offset[shapes->count] + shapes->offset[at.shape] + at.weights;
+  return (size_t)first * shapes->offset[shapes->count] + shapes->offset[shape];
 }
 
-/* How often letter n is done. */
-static uint32_t done_of(const struct weft_table *table, struct done at, uint32_t n) {
-  return at.first - table->now->behind[(size_t)at.shape * table->line + n];
-}
-
-/* The least that what is done took, and that the rest takes. */
-static void weigh(const struct weft_table *table, struct done at, int64_t *done, int64_t *left) {
-  uint32_t backs = 0;
-  *done = *left = 0;
-  for (uint32_t n = 0; n < table->line; n++) {
-    const uint32_t count = done_of(table, at, n);
-    *done += table->letters[n].sums[count];
-    *left += table->letters[n].sums[table->count - count];
-    backs += n >= table->line / 2 ? count : 0;
-  }
-  if (!table->problem->whole_backward) {
-    *done += table->weight_sums[backs - at.weights];
-    *left += table->weight_sums[weight_count(table->problem) - backs + at.weights];
-  }
-}
-
-/* A letter that may follow. */
-struct following {
-  struct done to;
+/* A letter that may follow in all entries of a cell. */
+struct move {
+  uint32_t n, k; /* letter of the line, and which of them; n = line for W */
   int64_t head, tail, time;
-  uint32_t n, k; /* letter of the line and which of them; n = line for W */
+  uint32_t most;      /* that may await W after it */
+  int shift;          /* of those */
+  size_t cell, row;   /* it leads to */
+  int64_t done, left; /* there: the least that the letters of the line took, and take */
+  uint32_t backs;     /* there: I done */
 };
 
-static bool make_following(const struct weft_table *table, struct done at, uint32_t n,
-                           struct following *out) {
+enum { MOVES_MAX = WEFT_LINE_MAX + 1 };
+
+static void weigh(const struct weft_table *table, uint32_t first, uint32_t shape,
+                  struct move *move) {
+  const uint32_t *behind = table->now->behind + (size_t)shape * table->line;
+  for (uint32_t n = 0; n < table->line; n++) {
+    const uint32_t count = first - behind[n];
+    move->done += table->letters[n].sums[count];
+    move->left += table->letters[n].sums[table->count - count];
+    move->backs += n >= table->line / 2 ? count : 0;
+  }
+}
+
+static uint32_t list_moves(const struct weft_table *table, uint32_t first, uint32_t shape,
+                           struct move *moves) {
   const struct weft_line_shapes *shapes = table->now;
-  if (n == table->line) {
-    *out = (struct following){.to = {at.first, at.shape, at.weights - 1},
-                              .head = table->from,
-                              .tail = table->end,
-                              .time = table->weight_time,
-                              .n = n};
-    return at.weights > 0;
+  const size_t at = (size_t)shape * table->line;
+  uint32_t count = 0;
+  for (uint32_t n = 0; n <= table->line; n++) {
+    const bool is_weight = n == table->line;
+    const uint32_t next = is_weight ? shape : shapes->next[at + n];
+    const uint32_t k = is_weight ? 0 : first - shapes->behind[at + n];
+    if (next == WEFT_SHAPE_NONE || (!is_weight && k == table->count)) {
+      continue;
+    }
+    const struct weft_table_letter *letter = is_weight ? NULL : &table->letters[n];
+    const bool adds = n >= table->line / 2 && !table->problem->whole_backward;
+    const uint32_t then = first + (n == 0);
+    struct move *move = &moves[count++];
+    *move = (struct move){.n = n,
+                          .k = k,
+                          .head = is_weight ? table->from : letter->head[k],
+                          .tail = is_weight ? table->end : letter->tail[k],
+                          .time = is_weight ? table->weight_time : letter->time,
+                          .most = shapes->most[next],
+                          .shift = is_weight ? -1 : adds,
+                          .cell = cell(table, then, next),
+                          .row = row(table, then, next)};
+    weigh(table, then, next, move);
   }
-  const uint32_t shape = shapes->next[(size_t)at.shape * table->line + n];
-  const bool adds_weight = n >= table->line / 2 && !table->problem->whole_backward;
-  const uint32_t k = done_of(table, at, n);
-  if (shape == WEFT_SHAPE_NONE || k == table->count ||
-      at.weights + adds_weight > shapes->most[shape]) {
-    return false;
-  }
-  const struct weft_table_letter *letter = &table->letters[n];
-  *out = (struct following){.to = {at.first + (n == 0), shape, at.weights + adds_weight},
-                            .head = letter->head[k],
-                            .tail = letter->tail[k],
-                            .time = letter->time,
-                            .n = n,
-                            .k = k};
-  return true;
+  return count;
+}
+
+/* How many await W after a move; false when memory has no room for them, or none did. */
+static bool weights_after(const struct move *move, uint32_t weights, uint32_t *after) {
+  *after = weights + (uint32_t)move->shift;
+  return *after <= move->most && (move->shift >= 0 || weights > 0);
 }
 
 /* ---- There ---- */
 
-static void note(const struct weft_table *table, struct done at, int64_t time) {
-  const size_t where = cell(table, at.first, at.shape);
-  int64_t *earliest = &table->earliest[entry(table, at)];
-  if (table->low[where] > table->high[where]) {
-    table->low[where] = table->high[where] = at.weights;
-    *earliest = time;
-    return;
+static void note(const struct weft_table *table, const struct move *move, uint32_t weights,
+                 int64_t time) {
+  int64_t *earliest = table->earliest + move->row;
+  uint32_t *low = &table->low[move->cell], *high = &table->high[move->cell];
+  if (*low > *high) {
+    for (uint32_t y = 0; y <= move->most; y++) {
+      earliest[y] = UNREACHED;
+    }
+    *low = *high = weights;
   }
-  for (; table->high[where] < at.weights; table->high[where]++) {
-    table->earliest[entry(table, (struct done){at.first, at.shape, table->high[where] + 1})] =
-        UNREACHED;
-  }
-  for (; table->low[where] > at.weights; table->low[where]--) {
-    table->earliest[entry(table, (struct done){at.first, at.shape, table->low[where] - 1})] =
-        UNREACHED;
-  }
-  *earliest = smaller(*earliest, time);
+  *low = weights < *low ? weights : *low;
+  *high = weights > *high ? weights : *high;
+  earliest[weights] = smaller(earliest[weights], time);
 }
 
-static void reach(const struct weft_table *table, struct done at) {
-  const int64_t clock = table->earliest[entry(table, at)];
-  int64_t done = 0, left;
-  weigh(table, at, &done, &left);
-  const int64_t rest = left;
-  for (uint32_t n = 0; n <= table->line; n++) {
-    struct following next;
-    if (!make_following(table, at, n, &next)) {
-      continue;
-    }
-    int64_t end = larger(clock, next.head) + next.time;
-    left = rest - next.time;
-    if (!table->exact) {
-      weigh(table, next.to, &done, &left);
-      end = larger(end, table->from + done);
-    }
-    if (end <= next.tail && end + left <= table->end) {
-      note(table, next.to, end);
+static void reach(const struct weft_table *table, const struct move *move, uint32_t weights,
+                  int64_t clock) {
+  uint32_t after;
+  if (!weights_after(move, weights, &after)) {
+    return;
+  }
+  const uint32_t all = weight_count(table->problem);
+  const int64_t *sums = table->weight_sums;
+  const int64_t end = larger(larger(clock, move->head) + move->time,
+                             table->from + move->done + sums[move->backs - after]);
+  if (end <= move->tail && end + move->left + sums[all - move->backs + after] <= table->end) {
+    note(table, move, after, end);
+  }
+}
+
+static void go_on(struct weft_table *table, uint32_t first, uint32_t shape) {
+  struct move moves[MOVES_MAX];
+  const uint32_t count = list_moves(table, first, shape, moves);
+  const size_t where = cell(table, first, shape);
+  const int64_t *earliest = table->earliest + row(table, first, shape);
+  /* W may go below what was the lowest. */
+  for (uint32_t y = table->high[where] + 1; y-- > table->low[where];) {
+    if (earliest[y] != UNREACHED) {
+      table->visited++;
+      for (uint32_t n = 0; n < count; n++) {
+        reach(table, &moves[n], y, earliest[y]);
+      }
     }
   }
 }
@@ -267,20 +270,15 @@ static void go_forward(struct weft_table *table) {
     table->low[n] = 1;
     table->high[n] = 0;
   }
-  note(table, (struct done){0, table->now->start, 0}, table->from);
+  const uint32_t start = table->now->start;
+  const struct move begin = {
+      .most = table->now->most[start], .cell = cell(table, 0, start), .row = row(table, 0, start)};
+  note(table, &begin, 0, table->from);
   for (uint32_t first = 0; first <= table->count; first++) {
     for (uint32_t shape = 0; shape < table->now->count; shape++) {
       const size_t where = cell(table, first, shape);
-      if (table->low[where] > table->high[where]) {
-        continue;
-      }
-      /* W may go below what was the lowest. */
-      for (uint32_t y = table->high[where] + 1; y-- > table->low[where];) {
-        const struct done at = {first, shape, y};
-        if (table->earliest[entry(table, at)] != UNREACHED) {
-          table->visited++;
-          reach(table, at);
-        }
+      if (table->low[where] <= table->high[where]) {
+        go_on(table, first, shape);
       }
     }
   }
@@ -288,42 +286,47 @@ static void go_forward(struct weft_table *table) {
 
 /* ---- And back ---- */
 
-/* The latest from which the rest can be done; HOPELESS also where it was not come to. */
-static int64_t latest_of(const struct weft_table *table, struct done at) {
-  const size_t where = cell(table, at.first, at.shape);
-  return at.weights < table->low[where] || at.weights > table->high[where]
-             ? HOPELESS
-             : table->latest[entry(table, at)];
+/* The latest time from which the rest can be done by a move, and what that says of its letter;
+ * HOPELESS when it cannot. */
+static int64_t look_back(const struct weft_table *table, const struct move *move, uint32_t weights,
+                         int64_t clock) {
+  uint32_t after;
+  if (!weights_after(move, weights, &after) || after < table->low[move->cell] ||
+      after > table->high[move->cell]) {
+    return HOPELESS;
+  }
+  const int64_t then = table->latest[move->row + after];
+  const int64_t stop = smaller(then, move->tail);
+  const int64_t start = larger(clock, move->head);
+  if (then == HOPELESS || stop - move->time < start) {
+    return HOPELESS;
+  }
+  if (move->n < table->line) {
+    const struct weft_table_letter *letter = &table->letters[move->n];
+    letter->start[move->k] = smaller(letter->start[move->k], start);
+    letter->stop[move->k] = larger(letter->stop[move->k], stop);
+  }
+  return stop - move->time;
 }
 
-/* The same, from what may follow; and what that says of it. */
-static int64_t look_back(const struct weft_table *table, struct done at) {
-  const int64_t clock = table->earliest[entry(table, at)];
-  int64_t latest = HOPELESS;
-  for (uint32_t n = 0; n <= table->line; n++) {
-    struct following next;
-    if (!make_following(table, at, n, &next)) {
-      continue;
+/* All entries of a cell. What is left takes at least the sums. */
+static void go_back(const struct weft_table *table, uint32_t first, uint32_t shape) {
+  struct move moves[MOVES_MAX];
+  const uint32_t count = list_moves(table, first, shape, moves);
+  const size_t where = cell(table, first, shape), at = row(table, first, shape);
+  struct move here = {0};
+  weigh(table, first, shape, &here);
+  const uint32_t weights_left = weight_count(table->problem) - here.backs;
+  const bool is_last = first == table->count && shape == table->now->start;
+  for (uint32_t y = table->low[where]; y <= table->high[where]; y++) {
+    const int64_t clock = table->earliest[at + y];
+    int64_t latest = is_last && y == 0 ? table->end : HOPELESS;
+    for (uint32_t n = 0; clock != UNREACHED && n < count; n++) {
+      latest = larger(latest, look_back(table, &moves[n], y, clock));
     }
-    const int64_t then = latest_of(table, next.to);
-    const int64_t stop = smaller(then, next.tail);
-    const int64_t first = larger(clock, next.head);
-    if (then == HOPELESS || stop - next.time < first) {
-      continue;
-    }
-    latest = larger(latest, stop - next.time);
-    if (n < table->line) {
-      const struct weft_table_letter *letter = &table->letters[n];
-      letter->start[next.k] = smaller(letter->start[next.k], first);
-      letter->stop[next.k] = larger(letter->stop[next.k], stop);
-    }
+    table->latest[at + y] =
+        smaller(latest, table->end - here.left - table->weight_sums[weights_left + y]);
   }
-  if (latest == HOPELESS || table->exact) {
-    return latest;
-  }
-  int64_t done, left;
-  weigh(table, at, &done, &left);
-  return smaller(latest, table->end - left);
 }
 
 static void forget(const struct weft_table *table) {
@@ -340,13 +343,8 @@ static void go_backward(const struct weft_table *table) {
   for (uint32_t first = table->count + 1; first-- > 0;) {
     for (uint32_t shape = table->now->count; shape-- > 0;) {
       const size_t where = cell(table, first, shape);
-      const bool is_last = first == table->count && shape == table->now->start;
-      for (uint32_t y = table->low[where]; y <= table->high[where]; y++) {
-        const struct done at = {first, shape, y};
-        const size_t n = entry(table, at);
-        table->latest[n] = table->earliest[n] == UNREACHED ? HOPELESS
-                           : is_last && y == 0             ? table->end
-                                                           : look_back(table, at);
+      if (table->low[where] <= table->high[where]) {
+        go_back(table, first, shape);
       }
     }
   }
@@ -359,12 +357,12 @@ bool weft_table_fill(struct weft_table *table, uint32_t rank, int64_t from, int6
   table->visited = 0;
   set_times(table, rank);
   go_forward(table);
-  const struct done all = {table->count, table->now->start, 0};
-  const size_t where = cell(table, all.first, all.shape);
-  if (table->low[where] != 0 || table->high[where] < table->low[where] ||
-      table->earliest[entry(table, all)] == UNREACHED) {
+  const uint32_t start = table->now->start;
+  const size_t last = cell(table, table->count, start);
+  if (table->low[last] > table->high[last] ||
+      table->earliest[row(table, table->count, start)] == UNREACHED) {
     return false;
   }
   go_backward(table);
-  return latest_of(table, (struct done){0, table->now->start, 0}) != HOPELESS;
+  return table->latest[row(table, 0, start)] != HOPELESS;
 }

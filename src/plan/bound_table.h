@@ -23,7 +23,6 @@ struct weft_table {
   struct weft_table_letter letters[WEFT_LINE_MAX];
   int64_t weight_time, *weight_sums;  /* W, [v * m + 1] */
   const struct weft_line_shapes *now; /* of the rank at hand */
-  bool exact;                         /* sums are those of the letters' times */
   uint64_t visited;                   /* entries that were come to */
   int64_t from, end;                  /* of the rank */
   int64_t *lists;                     /* all of the above */

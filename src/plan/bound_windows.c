@@ -307,19 +307,27 @@ static bool refutes(struct windows *windows, enum weft_objective objective, int6
   return false;
 }
 
+/* A target is refuted if a larger one is, so what lies between can be halved; but those that
+ * are not take longest, and near the bound most are. So first the value, which would be
+ * optimal; then from the bound on in steps that grow; then halves, to a millionth of a
+ * percent. */
 static int64_t sharpen_with(struct windows *windows, enum weft_objective objective, int64_t bound,
                             int64_t value) {
   if (refutes(windows, objective, value - 1)) {
     return value;
   }
+  const int64_t enough = bound / 100000000;
+  int64_t step = 0;
   int64_t below = bound; /* nothing is smaller */
   int64_t above = value; /* not refuted below it */
-  while (below < above - 1 && windows->work_left > 0) {
-    const int64_t middle = below + (above - below) / 2;
-    if (refutes(windows, objective, middle)) {
-      below = middle + 1;
+  while (above - below > (step == 0 ? 0 : enough) && windows->work_left > 0) {
+    const int64_t target = step > (above - below) / 2 ? below + (above - below) / 2 : below + step;
+    if (refutes(windows, objective, target)) {
+      below = target + 1;
+      step = step > value ? step : larger(4 * step, (value - bound) / 1024 + 1);
     } else {
-      above = middle;
+      above = target;
+      step = step == 0 ? 1 : INT64_MAX;
     }
   }
   return below;

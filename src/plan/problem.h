@@ -131,7 +131,8 @@ int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_orde
 int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objective objective);
 
 /* A larger bound where one can be proved: at least `bound`, at most `value`, which an order has.
- * Looks at no more than about `work` partial states; 10^7 take a tenth of a second. */
+ * Looks at no more than about `work` partial states; 10^7 take about half a second. It proves
+ * `value` first. */
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work);
 
