@@ -324,7 +324,7 @@ static int64_t sharpen_with(struct windows *windows, enum weft_objective objecti
     const int64_t target = step > (above - below) / 2 ? below + (above - below) / 2 : below + step;
     if (refutes(windows, objective, target)) {
       below = target + 1;
-      step = step > value ? step : larger(4 * step, (value - bound) / 1024 + 1);
+      step = step > value / 4 ? step : larger(4 * step, (value - bound) / 1024 + 1);
     } else {
       above = target;
       step = step == 0 ? 1 : INT64_MAX;
