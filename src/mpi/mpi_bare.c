@@ -50,14 +50,14 @@ static enum weft_status play(struct weft_mpi_world *world, const struct weft_mpi
                      " bytes; ranks 0 and 1 play, with at most %d",
                      world->transport.rank, world->transport.rank_count, game->bytes, INT_MAX);
   }
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   const int result =
       world->transport.rank == 0 ? play_first(world, game) : play_second(world, game);
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "a bare message");
   }
   const enum weft_status status = weft_mpi_failure_check(world, error);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 

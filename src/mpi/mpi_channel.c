@@ -1,6 +1,6 @@
 /* Opening channels: each end's ring of messages, requests and envelopes. That the two
  * ends agree on the largest payload, and so on the number of pieces, is seen when the
- * first message comes: every one carries its sender's figure. */
+ * first message comes: it carries its sender's figure. */
 #include <inttypes.h>
 
 #include "base/fail.h"
@@ -46,12 +46,10 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
   return WEFT_OK;
 }
 
-/* Envelopes are whole cache lines, so that the next one's prefix is aligned. */
+/* Envelopes are whole cache lines, so that the next one is aligned. */
 static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
   const bool within = end->bytes_max <= WEFT_MPI_INLINE;
-  const size_t size = sizeof(struct weft_mpi_prefix) + sizeof(struct weft_message_header) +
-                      WEFT_TENSORS_MAX * sizeof(struct weft_tensor_shape) +
-                      (within ? (size_t)end->bytes_max : 0);
+  const size_t size = WEFT_MPI_ENVELOPE_MAX + (within ? (size_t)end->bytes_max : 0);
   end->envelope_size = (size + 63) / 64 * 64;
   end->part_count = within ? 1 : 1 + (uint32_t)((end->bytes_max + world->piece - 1) / world->piece);
 }
@@ -182,13 +180,13 @@ enum weft_status weft_mpi_open(struct weft_transport *transport,
                      "rank %" PRIu32 " opens %" PRIu32 " channels; at most %d", transport->rank,
                      count, CHANNELS_MAX);
   }
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   world->opened = true;
   const enum weft_status status = open_ends(world, ends, count, error);
   if (status != WEFT_OK) {
     close_ends(world); /* no channel is open then */
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 

@@ -102,15 +102,15 @@ static void mark_silent(struct weft_mpi_world *world) {
 
 void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_seize(&world->gate);
   weft_mpi_peers_mark_stopped(world);
   ask(world);
   while (!weft_mpi_control_is_quiet(world) && weft_mpi_time(world) < until) {
     weft_mpi_control_look(world);
-    pthread_mutex_unlock(&world->lock);
+    weft_mpi_gate_release(&world->gate);
     weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
-    pthread_mutex_lock(&world->lock);
+    weft_mpi_gate_seize(&world->gate);
   }
   mark_silent(world);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_release(&world->gate);
 }

@@ -98,16 +98,13 @@ static void settle(struct weft_mpi_world *world) {
       world->settled = true;
       return;
     }
-    pthread_mutex_unlock(&world->lock);
+    const bool seized = weft_mpi_gate_step_out(&world->gate);
     weft_mpi_sleep(100 * WEFT_MPI_NS_PER_US);
-    pthread_mutex_lock(&world->lock);
+    weft_mpi_gate_step_in(&world->gate, seized);
   }
 }
 
-enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error) {
-  if (!world->has_failed) {
-    return WEFT_OK;
-  }
+enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error) {
   settle(world);
   if (error != NULL) {
     *error = world->note.failure.error;
@@ -117,9 +114,9 @@ enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct wef
 
 void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_seize(&world->gate);
   weft_mpi_failure_say(world, failure);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_release(&world->gate);
 }
 
 bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *failure) {
@@ -127,10 +124,10 @@ bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *fail
   if (!__atomic_load_n(&world->has_failed, __ATOMIC_ACQUIRE)) {
     return false;
   }
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_seize(&world->gate);
   settle(world);
   *failure = world->note.failure;
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_release(&world->gate);
   return true;
 }
 
@@ -160,9 +157,9 @@ static void last_words(struct weft_mpi_world *world) {
   const int64_t wait_ms = speaks ? LAST_WORDS_MS : LISTENING_MS;
   const int64_t until = weft_mpi_monotonic() + wait_ms * WEFT_MPI_NS_PER_MS;
   while (weft_mpi_monotonic() < until) {
-    if (pthread_mutex_trylock(&world->lock) == 0) {
+    if (weft_mpi_gate_try(&world->gate)) {
       weft_mpi_control_look(world);
-      pthread_mutex_unlock(&world->lock);
+      weft_mpi_gate_release(&world->gate);
     }
     weft_mpi_sleep(WEFT_MPI_NS_PER_MS);
   }

@@ -286,7 +286,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
   struct weft_mpi_world *world = group->world;
   WEFT_TRY(check(group, collective, error));
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   collective->state[0] = 1;
   collective->state[1] = 0;
   if (group->first == NULL) {
@@ -302,7 +302,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
     world->groups = group;
   }
   weft_mpi_groups_advance(world);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return WEFT_OK;
 }
 
@@ -310,7 +310,7 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
                                    struct weft_error *error) {
   struct weft_mpi_world *world = ((struct weft_mpi_group *)base)->world;
   enum weft_status status = WEFT_OK;
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   if (collective->state[0] != 0) {
     weft_mpi_advance(world);
   }
@@ -318,7 +318,7 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
     status = weft_mpi_failure_check(world, error);
     status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 
@@ -351,10 +351,10 @@ static void group_destroy(struct weft_group *base) {
     return;
   }
   struct weft_mpi_world *world = group->world;
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   const bool free_it = group->first == NULL;
   unlist(group);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   if (free_it) {
     free_group(group);
   }

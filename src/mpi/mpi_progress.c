@@ -17,7 +17,6 @@
 
 enum {
   LOOKS_PER_CLOCK = 8, /* reading it costs as much as a look */
-  LOOKS_AT_ONCE = 16,  /* when a wait begins */
   SPIN_NS = 100 * WEFT_MPI_NS_PER_US,
   YIELD_NS = 1000 * WEFT_MPI_NS_PER_US, /* where every rank has a core */
   YIELDS = 16,                          /* where not */
@@ -62,19 +61,33 @@ static void remove_ready(struct weft_mpi_world *world, uint32_t count) {
   world->active_count = kept;
 }
 
+static void take_one(struct weft_mpi_world *world, uint32_t owner, int result, MPI_Status *status) {
+  if (owner == UINT32_MAX) {
+    end_exchange(world, result);
+    return;
+  }
+  struct weft_mpi_end *end = &world->ends[owner];
+  end->listed = false;
+  weft_mpi_end_take(world, end, result, status);
+  weft_mpi_end_advance(world, end);
+}
+
 static void take_ready(struct weft_mpi_world *world, uint32_t count, int result) {
   remove_ready(world, count);
   for (uint32_t k = 0; k < count; k++) {
-    const uint32_t owner = (uint32_t)world->ready[k];
     const int one = result == MPI_SUCCESS ? MPI_SUCCESS : world->statuses[k].MPI_ERROR;
-    if (owner == UINT32_MAX) {
-      end_exchange(world, one);
-      continue;
-    }
-    struct weft_mpi_end *end = &world->ends[owner];
-    end->listed = false;
-    weft_mpi_end_take(world, end, one, &world->statuses[k]);
-    weft_mpi_end_advance(world, end);
+    take_one(world, (uint32_t)world->ready[k], one, &world->statuses[k]);
+  }
+}
+
+/* Asking for one is quicker than asking for some. */
+static void look_at_message(struct weft_mpi_world *world) {
+  int flag = 0;
+  MPI_Status status;
+  const int result = MPI_Test(&world->active[0], &flag, &status);
+  if (flag || result != MPI_SUCCESS) {
+    world->active_count = 0;
+    take_one(world, world->active_owner[0], result, &status);
   }
 }
 
@@ -97,7 +110,7 @@ static void look_at_messages(struct weft_mpi_world *world) {
 
 /* What is to be looked at now and then only. */
 static void look_around(struct weft_mpi_world *world) {
-  const int64_t now = weft_mpi_monotonic();
+  const int64_t now = weft_mpi_stamp(world);
   if (now >= world->next_control) {
     world->next_control = now + WEFT_MPI_CONTROL_US * WEFT_MPI_NS_PER_US;
     weft_mpi_control_look(world);
@@ -109,7 +122,9 @@ static void look_around(struct weft_mpi_world *world) {
 }
 
 void weft_mpi_advance(struct weft_mpi_world *world) {
-  if (world->active_count > 0) {
+  if (world->active_count == 1) {
+    look_at_message(world);
+  } else if (world->active_count > 0) {
     look_at_messages(world);
   }
   if (world->groups != NULL) {
@@ -122,12 +137,12 @@ void weft_mpi_advance(struct weft_mpi_world *world) {
 
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   weft_mpi_advance(world);
   world->seen = world->events;
   world->tests = 0;
   const enum weft_status status = weft_mpi_failure_check(world, error);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 
@@ -157,13 +172,22 @@ static void pause_a_bit(const struct weft_mpi_world *world, struct patience *pat
 
 /* True when something has happened. */
 static bool look(struct weft_mpi_world *world) {
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   if (world->events == world->seen) {
     weft_mpi_advance(world);
   }
   const bool happened =
       world->events != world->seen || __atomic_load_n(&world->has_failed, __ATOMIC_RELAXED);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
+  return happened;
+}
+
+/* Some looks between two at the clock, where this rank has a core for it. */
+static bool look_again(struct weft_mpi_world *world, int times) {
+  bool happened = look(world);
+  for (int k = 1; k < times * LOOKS_PER_CLOCK && world->spins && !happened; k++) {
+    happened = look(world);
+  }
   return happened;
 }
 
@@ -171,15 +195,13 @@ enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   (void)error; /* a failure is told by progress() */
-  for (int k = 0; k < (world->spins ? LOOKS_AT_ONCE : 1); k++) {
-    if (look(world)) {
-      return WEFT_OK;
-    }
+  if (look_again(world, 2)) {
+    return WEFT_OK;
   }
   const int64_t began = weft_mpi_time(world);
   struct patience patience = {.began = began, .sleep = SLEEP_NS_MIN};
   __atomic_store_n(&world->rank_waits, 1, __ATOMIC_RELAXED);
-  for (int64_t now = began; !look(world) && now < until; now = weft_mpi_time(world)) {
+  for (int64_t now = began; !look_again(world, 1) && now < until; now = weft_mpi_time(world)) {
     pause_a_bit(world, &patience, now, until);
   }
   __atomic_store_n(&world->rank_waits, 0, __ATOMIC_RELAXED);
@@ -197,12 +219,12 @@ static void *see_to_messages(void *context) {
       weft_mpi_sleep(THREAD_NS_MAX);
       continue;
     }
-    pthread_mutex_lock(&world->lock);
+    weft_mpi_gate_enter(&world->gate);
     const uint64_t before = world->events;
     weft_mpi_advance(world);
     const bool moved = world->events != before;
     const bool idle = world->active_count == 0 && world->groups == NULL;
-    pthread_mutex_unlock(&world->lock);
+    weft_mpi_gate_leave(&world->gate);
     pause = moved ? THREAD_NS_MIN : pause * 2;
     pause = pause < THREAD_NS_MAX ? pause : THREAD_NS_MAX;
     weft_mpi_sleep(idle ? THREAD_NS_IDLE : pause);
@@ -257,7 +279,7 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
     return weft_fail(error, WEFT_ERR_USAGE, "exchange a hash of it instead",
                      "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
   }
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   enum weft_status status = weft_mpi_failure_check(world, error);
   if (status == WEFT_OK) {
     if (!world->exchanging) {
@@ -270,6 +292,6 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
     memcpy(all, world->exchange_all, size * transport->rank_count);
     world->exchanging = false;
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }

@@ -7,8 +7,6 @@
 #include "base/fail.h"
 #include "mpi/mpi_world.h"
 
-_Static_assert(sizeof(struct weft_mpi_prefix) == 32, "no padding travels");
-
 enum {
   TESTS_ALONE = 32, /* then test() looks at the network itself */
   CANCEL_NS = 100 * WEFT_MPI_NS_PER_MS
@@ -34,12 +32,6 @@ static unsigned char *piece_place(const struct weft_mpi_world *world,
   return (unsigned char *)message->data + (part - 1) * world->piece;
 }
 
-static size_t envelope_size(const struct weft_mpi_end *end, const struct weft_mpi_prefix *prefix) {
-  return sizeof *prefix + sizeof(struct weft_message_header) +
-         prefix->shape_count * sizeof(struct weft_tensor_shape) +
-         (end->part_count == 1 ? (size_t)prefix->bytes : 0);
-}
-
 /* ---- what came ---- */
 
 static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, const char *hint,
@@ -59,41 +51,29 @@ static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, co
 static bool open_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
                           struct weft_message *message) {
   const unsigned char *at = envelope_of(end, end->done);
-  struct weft_mpi_prefix prefix = {.bytes = 0};
-  if (count < sizeof prefix + sizeof message->header) {
-    break_end(world, end, "", "bytes of an envelope, at least", count,
-              sizeof prefix + sizeof message->header);
-    return false;
-  }
-  memcpy(&prefix, at, sizeof prefix);
-  if (prefix.bytes_max != end->bytes_max) {
+  const struct weft_mpi_envelope found =
+      weft_mpi_envelope_read(&end->memory, end->bytes_max, at, (size_t)count, message);
+  const uint64_t bytes = message->header.bytes;
+  const uint64_t within = end->part_count == 1 ? bytes : 0;
+  if (found.fault == WEFT_MPI_ENVELOPE_FOREIGN) {
     break_end(world, end, "all ranks must describe the same boundaries",
-              "largest payload that the sender and the receiver opened it for", prefix.bytes_max,
-              end->bytes_max);
-    return false;
+              "largest payload that the sender and the receiver opened it for", found.found,
+              found.expected);
+  } else if (found.fault == WEFT_MPI_ENVELOPE_SHORT) {
+    break_end(world, end, "", "bytes of an envelope, at least", found.found, found.expected);
+  } else if (bytes > end->bytes_max) {
+    break_end(world, end, "", "bytes of payload, at most", bytes, end->bytes_max);
+  } else if (count != found.size + within) {
+    break_end(world, end, "", "bytes of an envelope", count, found.size + within);
+  } else if (within > 0) {
+    memcpy(message->data, at + found.size, (size_t)within);
   }
-  if (prefix.shape_count > WEFT_TENSORS_MAX || prefix.bytes > end->bytes_max ||
-      count != envelope_size(end, &prefix)) {
-    break_end(world, end, "", "bytes of an envelope", count,
-              prefix.shape_count > WEFT_TENSORS_MAX ? 0 : envelope_size(end, &prefix));
-    return false;
-  }
-  at += sizeof prefix;
-  memcpy(&message->header, at, sizeof message->header);
-  at += sizeof message->header;
-  memcpy(message->shapes, at, prefix.shape_count * sizeof message->shapes[0]);
-  at += prefix.shape_count * sizeof message->shapes[0];
-  if (end->part_count == 1 && prefix.bytes > 0) {
-    memcpy(message->data, at, (size_t)prefix.bytes);
-  }
-  message->begin = prefix.begin;
-  return true;
+  return !end->broken;
 }
 
-static bool check_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count) {
-  struct weft_mpi_prefix prefix;
-  memcpy(&prefix, envelope_of(end, end->done), sizeof prefix);
-  const uint64_t expected = (uint64_t)piece_size(world, prefix.bytes, end->part);
+static bool check_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
+                        const struct weft_message *message) {
+  const uint64_t expected = (uint64_t)piece_size(world, message->header.bytes, end->part);
   if (count != expected) {
     break_end(world, end, "", "bytes of payload in a piece", count, expected);
   }
@@ -107,7 +87,7 @@ static bool take_received(struct weft_mpi_world *world, struct weft_mpi_end *end
   if (result == MPI_SUCCESS) {
     (void)MPI_Get_count(status, MPI_BYTE, &count);
     return end->part == 0 ? open_envelope(world, end, (uint64_t)count, message)
-                          : check_piece(world, end, (uint64_t)count);
+                          : check_piece(world, end, (uint64_t)count, message);
   }
   (void)MPI_Error_class(result, &class);
   if (class == MPI_ERR_TRUNCATE) {
@@ -133,7 +113,10 @@ void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, i
   if (++end->part < end->part_count) {
     return;
   }
-  message->end = world->instant != 0 ? world->instant : weft_mpi_time(world);
+  message->end = world->instant != 0 ? world->instant : weft_mpi_stamp(world);
+  if (!end->sends) {
+    message->begin = weft_mpi_envelope_time(message->begin, message->end);
+  }
   if (message->begin > message->end) { /* clocks of two hosts */
     message->begin = message->end;
   }
@@ -229,33 +212,23 @@ static uint64_t accept(const struct weft_mpi_world *world, struct weft_mpi_end *
   return position;
 }
 
-/* Returns how long the envelope is. */
-static int write_envelope(const struct weft_mpi_end *end, uint64_t position,
+/* Returns how long it is, with the payload where that goes with it. */
+static int write_envelope(struct weft_mpi_end *end, uint64_t position,
                           const struct weft_message *message) {
-  const uint32_t shapes = message->header.tensor_count;
-  const struct weft_mpi_prefix prefix = {
-      .bytes_max = end->bytes_max,
-      .bytes = message->header.bytes,
-      .begin = message->begin,
-      .shape_count = shapes <= WEFT_TENSORS_MAX ? shapes : WEFT_TENSORS_MAX};
   unsigned char *at = envelope_of(end, position);
-  memcpy(at, &prefix, sizeof prefix);
-  at += sizeof prefix;
-  memcpy(at, &message->header, sizeof message->header);
-  at += sizeof message->header;
-  memcpy(at, message->shapes, prefix.shape_count * sizeof message->shapes[0]);
-  at += prefix.shape_count * sizeof message->shapes[0];
-  if (end->part_count == 1 && prefix.bytes > 0) {
-    memcpy(at, message->data, (size_t)prefix.bytes);
+  const size_t size = weft_mpi_envelope_write(&end->memory, end->bytes_max, message, at);
+  const uint64_t within = end->part_count == 1 ? message->header.bytes : 0;
+  if (within > 0) {
+    memcpy(at + size, message->data, (size_t)within);
   }
-  return (int)envelope_size(end, &prefix);
+  return (int)(size + within);
 }
 
 static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
                        struct weft_message *message) {
   const int peer = (int)end->peer;
   const int tag = (int)end->channel;
-  message->begin = weft_mpi_time(world);
+  message->begin = weft_mpi_stamp(world);
   const uint64_t position = accept(world, end, message);
   int result = MPI_Isend(envelope_of(end, position), write_envelope(end, position, message),
                          MPI_BYTE, peer, tag, world->messages, request_of(end, position, 0));
@@ -296,12 +269,12 @@ enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channe
                                struct weft_message *message, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status;
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   struct weft_mpi_end *end = choose_end(world, channel, true, message, &status, error);
   if (end != NULL) {
     start_send(world, end, message);
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 
@@ -309,12 +282,12 @@ enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t cha
                                   struct weft_message *message, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status;
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   struct weft_mpi_end *end = choose_end(world, channel, false, message, &status, error);
   if (end != NULL) {
     start_receive(world, end, message);
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 
@@ -324,7 +297,7 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status = WEFT_OK;
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   if (message->state[0] != 0 && ++world->tests > TESTS_ALONE) {
     weft_mpi_advance(world);
   }
@@ -335,7 +308,7 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
       status = world->trouble.status;
     }
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return status;
 }
 
@@ -382,7 +355,7 @@ static void take_back(struct weft_mpi_world *world, struct weft_mpi_end *end, ui
 
 void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   if (message->state[0] != 0) {
     struct weft_mpi_end *end = &world->ends[message->state[0] - 1];
     unlist(world, end);
@@ -392,5 +365,5 @@ void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *mess
     end->messages[message->state[1] & end->mask] = NULL;
     message->state[0] = 0;
   }
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
 }

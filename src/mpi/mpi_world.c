@@ -99,7 +99,7 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
   if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
     (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   }
-  const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_MULTIPLE, &level);
+  const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
   if (result != MPI_SUCCESS) {
     return fail_mpi(error, result, "starting");
   }
@@ -266,6 +266,7 @@ static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_m
   WEFT_TRY(make_tables(world, error));
   WEFT_TRY(weft_mpi_peers_create(world, error));
   WEFT_TRY(weft_mpi_clock_agree(world, error));
+  weft_mpi_stamps_create(&world->stamps);
   world->spins = (long)world->ranks_on_host <= sysconf(_SC_NPROCESSORS_ONLN);
   /* Short sleeps are to be short: by default they last 50 us longer. */
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
@@ -281,7 +282,7 @@ static void free_world(struct weft_mpi_world *world) {
   weft_array_free(world->allocator, world->processes, count, sizeof(struct pollfd));
   weft_array_free(world->allocator, world->process_rank, count, sizeof(uint32_t));
   weft_array_free(world->allocator, world->exchange_all, count, WEFT_EXCHANGE_MAX);
-  pthread_mutex_destroy(&world->lock);
+  weft_mpi_gate_destroy(&world->gate);
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
 
@@ -299,7 +300,7 @@ static enum weft_status driver_create(const struct weft_allocator *allocator,
   world->allocator = allocator;
   world->page_file = -1;
   world->messages = world->control = world->exchanges = world->collectives = MPI_COMM_NULL;
-  if (pthread_mutex_init(&world->lock, NULL) != 0) {
+  if (!weft_mpi_gate_create(&world->gate, options->progress == WEFT_MPI_THREAD)) {
     weft_array_free(allocator, world, 1, sizeof *world);
     return weft_fail_memory(error, sizeof(pthread_mutex_t));
   }
@@ -314,12 +315,12 @@ static enum weft_status driver_create(const struct weft_allocator *allocator,
 
 /* ---- ending it ---- */
 
-/* Between two looks, without the lock. */
+/* Between two looks, outside the gate. */
 static void let_others(struct weft_mpi_world *world) {
   weft_mpi_advance(world);
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
 }
 
 /* Until all have come, or the world has failed. Nothing that was sent may stay behind
@@ -330,7 +331,7 @@ static bool wait_for_all(struct weft_mpi_world *world) {
   const int64_t until = weft_mpi_monotonic() + ANSWERS_NS;
   MPI_Request request;
   int flag = 0;
-  pthread_mutex_lock(&world->lock);
+  weft_mpi_gate_enter(&world->gate);
   while (!world->has_failed && !weft_mpi_control_is_quiet(world) && weft_mpi_monotonic() < until) {
     let_others(world);
   }
@@ -345,7 +346,7 @@ static bool wait_for_all(struct weft_mpi_world *world) {
     let_others(world);
   }
   /* MPI_Test is the wait. NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
-  pthread_mutex_unlock(&world->lock);
+  weft_mpi_gate_leave(&world->gate);
   return flag != 0;
 }
 

@@ -3,22 +3,24 @@
  *   mpi_world.c      making and ending a world
  *   mpi_channel.c    open(): rings of requests, all that is ever allocated for messages
  *   mpi_transfer.c   messages
+ *   mpi_envelope.c   what travels in front of a payload
  *   mpi_progress.c   looking at the network, waiting, the progress thread, exchanges
  *   mpi_failure.c    the agreed failure; ending the job
  *   mpi_peers.c      who the others are: hosts, processes, boards
  *   mpi_control.c    control messages: failures, questions for boards
  *   mpi_group.c      collectives
  *   mpi_clock.c      one time for all hosts
+ *   mpi_gate.c       one thread at a time
  *   mpi_bare.c       MPI without a transport, to be compared with
  *   mpi_leave.c      the end of MPI
  *
  * A channel is a tag on a communicator of our own, so order on a channel is MPI's. A
- * message is an envelope (prefix, header, shapes, and the payload itself on channels
+ * message is an envelope (header and shapes, in short; and the payload itself on channels
  * for small ones), through a buffer of ours, and then, on channels for larger payloads,
  * the payload in pieces straight from one `data` into the other. How many pieces is
  * fixed by the channel, so all receives are posted in receive().
  *
- * One lock is over everything; with it no two threads are ever inside MPI. */
+ * One gate is before everything; behind it no two threads are ever inside MPI. */
 #ifndef MPI_MPI_WORLD_H
 #define MPI_MPI_WORLD_H
 
@@ -26,6 +28,8 @@
 
 #include <mpi.h>
 
+#include "mpi/mpi_envelope.h"
+#include "mpi/mpi_gate.h"
 #include "net/mpi_driver.h"
 
 enum {
@@ -38,15 +42,6 @@ enum {
   WEFT_MPI_NS_PER_US = 1000,
   WEFT_MPI_NS_PER_MS = 1000000,
   WEFT_MPI_NS_PER_S = 1000000000
-};
-
-/* In front of every message's header. */
-struct weft_mpi_prefix {
-  uint64_t bytes_max; /* as the sender opened the channel */
-  uint64_t bytes;     /* of payload */
-  int64_t begin;      /* when it was sent */
-  uint32_t shape_count;
-  uint32_t reserved;
 };
 
 /* One end of a channel. Messages are taken and given back in order; `part` of the
@@ -69,6 +64,7 @@ struct weft_mpi_end {
   struct weft_message **messages; /* [mask + 1]; NULL: cancelled */
   MPI_Request *requests;          /* [mask + 1][part_count] */
   unsigned char *envelopes;       /* [mask + 1][envelope_size] */
+  struct weft_mpi_memory memory;  /* of the last message written, or read */
 };
 
 struct weft_mpi_end_slot {
@@ -118,6 +114,17 @@ struct weft_mpi_failure_note {
   struct weft_failure failure;
 };
 
+/* For times of messages (mpi_clock.c). */
+struct weft_mpi_stamps {
+  bool has_counter;
+  int64_t clock;       /* a reading of the clock, */
+  uint64_t count;      /* the counter then, */
+  uint64_t counts;     /* and by how much it may go on until the next; 0: none yet */
+  double ns_per_count; /* 0: not known yet */
+  int64_t rate_from;
+  uint64_t rate_count;
+};
+
 struct weft_mpi_group;
 
 struct weft_mpi_world {
@@ -125,10 +132,11 @@ struct weft_mpi_world {
   struct weft_transport transport;
   struct weft_transport_ops ops;
   const struct weft_allocator *allocator;
-  pthread_mutex_t lock;
+  struct weft_mpi_gate gate;
   bool owns_mpi; /* initialised here */
   bool spins;    /* every rank of this host can have a core */
   int64_t clock_offset;
+  struct weft_mpi_stamps stamps;
   uint64_t piece;
 
   MPI_Comm messages; /* a communicator for each purpose */
@@ -199,13 +207,13 @@ static inline struct weft_mpi_world *weft_mpi_world_of(struct weft_transport *tr
                                            offsetof(struct weft_mpi_world, transport));
 }
 
-/* Under the lock, all of them, except where it says otherwise. */
+/* Within the gate, all of them, except where it says otherwise. */
 
 /* mpi_world.c: as MPI_Wait, but gives the core away: in MPI's own waiting, ranks that
- * outnumber the cores would spin against each other. Without the lock. */
+ * outnumber the cores would spin against each other. Without the gate. */
 int weft_mpi_await(MPI_Request *request);
 
-/* mpi_channel.c: as the op, takes the lock itself. */
+/* mpi_channel.c: as the op, passes the gate itself. */
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error);
@@ -214,7 +222,7 @@ void weft_mpi_close(struct weft_mpi_world *world);
 enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
                                         struct weft_error *error);
 
-/* mpi_transfer.c: as the ops, which take the lock themselves. */
+/* mpi_transfer.c: as the ops, which pass the gate themselves. */
 enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
                                struct weft_message *message, struct weft_error *error);
 enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
@@ -240,7 +248,7 @@ enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
                                struct weft_error *error);
 enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,
                                    size_t size, struct weft_error *error);
-/* Without the lock. */
+/* Without the gate. */
 enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft_error *error);
 void weft_mpi_stop_thread(struct weft_mpi_world *world);
 
@@ -251,7 +259,7 @@ void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
                            MPI_Request *request);
 /* No answer is under way to this rank. */
 bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world);
-/* As the op, takes the lock itself. */
+/* As the op, passes the gate itself. */
 void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until);
 
 /* mpi_failure.c */
@@ -263,8 +271,13 @@ void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
                            const struct weft_mpi_failure_note *note);
 /* Nothing more is to be expected from that rank: it has said what it knows, or is dead. */
 void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank);
-/* WEFT_OK, or the agreed error, for which it waits. */
-enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world, struct weft_error *error);
+/* The agreed error, for which it waits; there is one. */
+enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error);
+/* WEFT_OK, or that. */
+static inline enum weft_status weft_mpi_failure_check(struct weft_mpi_world *world,
+                                                      struct weft_error *error) {
+  return world->has_failed ? weft_mpi_failure_agreed(world, error) : WEFT_OK;
+}
 /* A call of MPI went wrong. */
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what);
 void weft_mpi_driver_abandon(struct weft_mpi *world, int exit_status);
@@ -282,13 +295,16 @@ int64_t weft_mpi_monotonic(void);
 static inline int64_t weft_mpi_time(const struct weft_mpi_world *world) {
   return weft_mpi_monotonic() + world->clock_offset;
 }
+void weft_mpi_stamps_create(struct weft_mpi_stamps *stamps);
+/* As weft_mpi_time(), and quicker. */
+int64_t weft_mpi_stamp(struct weft_mpi_world *world);
 int64_t weft_mpi_now(struct weft_transport *transport);
 void weft_mpi_sleep(int64_t ns);
 /* All ranks call it; it waits for them. */
 enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_error *error);
 
 /* mpi_leave.c. Whether the end needs the launcher's help; and the end, when all ranks are
- * through and the world is gone. Without the lock. */
+ * through and the world is gone. Without the gate. */
 bool weft_mpi_leaves_across(const struct weft_mpi_world *world);
 void weft_mpi_leave(bool across);
 
@@ -298,7 +314,7 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                        struct weft_group **out, struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
 
-/* mpi_bare.c: as the driver's function, takes the lock itself. */
+/* mpi_bare.c: as the driver's function, passes the gate itself. */
 enum weft_status weft_mpi_driver_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
                                       struct weft_error *error);
 
