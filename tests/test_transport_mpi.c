@@ -260,8 +260,7 @@ static void send_short(struct weft_transport *transport, struct weft_message *me
 static void play_short(const char *found, bool whole_envelope) {
   const char *const words[] = {"channel 5, message 1", "from rank 0 to rank 1", found, NULL};
   static unsigned char data[LARGE];
-  struct weft_message message = {
-      .header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
+  struct weft_message message = {.header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
   struct part part = make_part(2);
   if (part.world != NULL) {
     struct weft_transport *transport = weft_mpi_endpoint(part.world);

@@ -129,14 +129,15 @@ struct weft_mpi_facts {
 };
 WEFT_API void weft_mpi_facts(const struct weft_mpi *world, struct weft_mpi_facts *facts);
 
-/* For benchmarks: messages there and back between ranks 0 and 1 by MPI_Send and MPI_Recv
- * alone, which is what a transport can come near to. */
+/* For benchmarks: messages there and back between ranks 0 and 1 by MPI alone, which is what
+ * a transport can come near to. */
 struct weft_mpi_bare {
   const void *out;
   void *in;
   uint64_t bytes; /* of each; at most INT_MAX */
   uint32_t rounds;
-  uint64_t *round_ns; /* [rounds], written by rank 0 */
+  bool starts;        /* by MPI_Isend, MPI_Irecv and MPI_Test; else by MPI_Send and MPI_Recv */
+  uint64_t *round_ns; /* [rounds], written */
 };
 /* Ranks 0 and 1 call it, with nothing of theirs under way; it returns when all rounds are
  * over. */

@@ -29,7 +29,7 @@ enum {
 struct weft_cli_mpi_size {
   uint64_t bytes;
   uint64_t bare_ns;
-  uint64_t headed_ns; /* bare, with as many more bytes as a header of Weft's has */
+  uint64_t start_ns; /* bare, by calls that do not block, with a header's 16 bytes more */
   uint64_t weft_ns;
 };
 

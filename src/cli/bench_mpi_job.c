@@ -28,7 +28,7 @@ static void add_times(struct weft_text *text, const char *who, int which,
 void weft_cli_mpi_way_add_lines(struct weft_text *text, const struct weft_cli_mpi_way *way) {
   for (int k = 0; k < WEFT_CLI_MPI_SIZES && way->has_sizes; k++) {
     weft_text_addf(text, "size %d %" PRIu64 " %" PRIu64 " %" PRIu64 " %" PRIu64 "\n", k,
-                   way->sizes[k].bytes, way->sizes[k].bare_ns, way->sizes[k].headed_ns,
+                   way->sizes[k].bytes, way->sizes[k].bare_ns, way->sizes[k].start_ns,
                    way->sizes[k].weft_ns);
   }
   for (int k = 0; k < WEFT_CLI_MPI_CASES && way->has_overlap; k++) {
@@ -82,7 +82,7 @@ bool weft_cli_mpi_way_read(const char *lines, struct weft_cli_mpi_way *way) {
       return false;
     }
     way->sizes[k] = (struct weft_cli_mpi_size){
-        .bytes = found[0], .bare_ns = found[1], .headed_ns = found[2], .weft_ns = found[3]};
+        .bytes = found[0], .bare_ns = found[1], .start_ns = found[2], .weft_ns = found[3]};
   }
   for (int k = 0; k < WEFT_CLI_MPI_CASES; k++) {
     if (!read_times(lines, "sender", k, &way->overlap.sender[k]) ||

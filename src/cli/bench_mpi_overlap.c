@@ -74,19 +74,6 @@ static enum weft_status start(struct bench *bench, struct weft_error *error) {
              : transport->ops->receive(transport, bench->channel, &bench->message, error);
 }
 
-static enum weft_status finish(struct bench *bench, struct weft_error *error) {
-  struct weft_transport *transport = bench->job->transport;
-  const struct weft_transport_ops *ops = transport->ops;
-  enum weft_status status;
-  while ((status = ops->progress(transport, error)) == WEFT_OK &&
-         (status = ops->test(transport, &bench->message, error)) == WEFT_IN_PROGRESS) {
-    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
-      break;
-    }
-  }
-  return status;
-}
-
 static enum weft_status meet(struct bench *bench, struct weft_error *error) {
   char mine = 0, all[WEFT_CLI_MPI_RANKS];
   return weft_cli_job_exchange(bench->job->transport, &mine, all, 1, error);
@@ -103,7 +90,7 @@ static enum weft_status run_trial(struct bench *bench, bool transfers, bool comp
     status = compute(bench, error);
   }
   if (status == WEFT_OK && transfers) {
-    status = finish(bench, error);
+    status = weft_cli_job_await(bench->job->transport, &bench->message, error);
   }
   if (status == WEFT_OK && series->count < TRIALS_MAX) {
     series->ns[series->count++] = weft_cli_clock_ns() - begin;

@@ -1,5 +1,5 @@
-/* Messages there and back between two processes: by the transport, and by MPI_Send and
- * MPI_Recv alone, block after block in turns. A block's figure is its median; of the blocks
+/* Messages there and back between two processes: by the transport, by MPI_Send and MPI_Recv
+ * alone, and by the calls of MPI that a transport is made of, block after block in turns. A block's figure is its median; of the blocks
  * the calmest counts, since other work on the machine only delays. */
 #include <string.h>
 
@@ -14,7 +14,8 @@ enum {
   BLOCK_NS = 50 * 1000 * 1000,
   SLOW_NS = 400 * 1000 * 1000,
   SMALLEST = 8,
-  HEADER_BYTES = 104, /* the envelope of a message without shapes */
+  HEADER_BYTES = 16, /* the transport's own, of most messages */
+  MICROBATCHES = 8,
   GROWTH = 8
 };
 
@@ -47,41 +48,46 @@ enum weft_status weft_cli_bench_mpi_open(struct weft_cli_job *job, struct weft_e
 struct game {
   struct weft_cli_job *job;
   uint32_t channel; /* from rank 0; the next one is the way back */
-  struct weft_message ball, net;
+  uint64_t bytes;
+  struct weft_message balls[2], net; /* thrown in turns */
+  uint64_t thrown;
   unsigned char *out, *in;
   uint32_t rounds;
   uint64_t round_ns[ROUNDS_MAX];
 };
 
-static enum weft_status finish(struct weft_transport *transport, struct weft_message *message,
-                               struct weft_error *error) {
-  const struct weft_transport_ops *ops = transport->ops;
-  enum weft_status status;
-  while ((status = ops->progress(transport, error)) == WEFT_OK &&
-         (status = ops->test(transport, message, error)) == WEFT_IN_PROGRESS) {
-    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
-      break;
-    }
-  }
-  return status;
+/* The header goes on as an executor's does; it is sealed while another ball flies. */
+static void prepare_ball(struct weft_message *ball, uint64_t sequence) {
+  ball->header.sequence = sequence;
+  ball->header.microbatch = (uint32_t)(sequence % MICROBATCHES);
+  weft_message_seal(ball);
 }
 
-/* The receive is posted before the ball is thrown, as an executor does. */
+/* In the order of MPI_Send and MPI_Recv: who begins, throws first. */
 static enum weft_status play_round(struct game *game, struct weft_error *error) {
   struct weft_transport *transport = game->job->transport;
   const struct weft_transport_ops *ops = transport->ops;
   const uint32_t rank = transport->rank;
-  enum weft_status status = ops->receive(transport, game->channel + 1 - rank, &game->net, error);
-  if (rank == 1 && status == WEFT_OK) {
-    status = finish(transport, &game->net, error);
+  struct weft_message *ball = &game->balls[game->thrown % 2];
+  enum weft_status status = WEFT_OK;
+  if (rank == 1) {
+    status = ops->receive(transport, game->channel, &game->net, error);
+    if (status == WEFT_OK) {
+      status = weft_cli_job_await(transport, &game->net, error);
+    }
   }
   if (status == WEFT_OK) {
-    status = ops->send(transport, game->channel + rank, &game->ball, error);
+    status = ops->send(transport, game->channel + rank, ball, error);
   }
   if (rank == 0 && status == WEFT_OK) {
-    status = finish(transport, &game->net, error);
+    status = ops->receive(transport, game->channel + 1, &game->net, error);
   }
-  return status == WEFT_OK ? finish(transport, &game->ball, error) : status;
+  game->thrown++;
+  prepare_ball(&game->balls[game->thrown % 2], game->thrown);
+  if (rank == 0 && status == WEFT_OK) {
+    status = weft_cli_job_await(transport, &game->net, error);
+  }
+  return status == WEFT_OK ? weft_cli_job_await(transport, ball, error) : status;
 }
 
 static enum weft_status play(struct game *game, struct weft_error *error) {
@@ -94,11 +100,15 @@ static enum weft_status play(struct game *game, struct weft_error *error) {
   return status;
 }
 
-static enum weft_status play_bare(struct game *game, uint64_t more, struct weft_error *error) {
+/* By MPI alone: as little as can be, or as a transport must: with a header, and without
+ * blocking. */
+static enum weft_status play_bare(struct game *game, bool like_transport,
+                                  struct weft_error *error) {
   const struct weft_mpi_bare bare = {.out = game->out,
                                      .in = game->in,
-                                     .bytes = game->ball.header.bytes + more,
+                                     .bytes = game->bytes + (like_transport ? HEADER_BYTES : 0),
                                      .rounds = game->rounds,
+                                     .starts = like_transport,
                                      .round_ns = game->round_ns};
   return weft_mpi_bare(game->job->world, &bare, error);
 }
@@ -111,7 +121,7 @@ static unsigned char pattern(uint64_t place, uint32_t rank) {
 
 /* One round with content, once by each: it must be the other rank's. */
 static enum weft_status check(struct game *game, struct weft_error *error) {
-  const uint64_t bytes = game->ball.header.bytes;
+  const uint64_t bytes = game->bytes;
   const uint32_t rank = game->job->transport->rank;
   const uint32_t rounds = game->rounds;
   for (int bare = 0; bare < 2; bare++) {
@@ -120,7 +130,7 @@ static enum weft_status check(struct game *game, struct weft_error *error) {
     }
     memset(game->in, 0, (size_t)bytes);
     game->rounds = 1;
-    const enum weft_status status = bare ? play_bare(game, 0, error) : play_round(game, error);
+    const enum weft_status status = bare ? play_bare(game, false, error) : play_round(game, error);
     game->rounds = rounds;
     if (status != WEFT_OK) {
       return status;
@@ -149,15 +159,15 @@ static enum weft_status measure_block(struct game *game, bool warm, struct weft_
                                       struct weft_error *error) {
   struct weft_cli_mpi_size dropped = {.bytes = 0};
   struct weft_cli_mpi_size *to = warm ? size : &dropped;
-  enum weft_status status = play_bare(game, 0, error);
+  enum weft_status status = play_bare(game, false, error);
   take_calmest(game, &to->bare_ns);
   if (status == WEFT_OK) {
     status = play(game, error);
     take_calmest(game, &to->weft_ns);
   }
   if (status == WEFT_OK) {
-    status = play_bare(game, HEADER_BYTES, error);
-    take_calmest(game, &to->headed_ns);
+    status = play_bare(game, true, error);
+    take_calmest(game, &to->start_ns);
   }
   return status;
 }
@@ -201,16 +211,19 @@ static enum weft_status measure_sizes(struct weft_cli_job *job, void *out, void 
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < WEFT_CLI_MPI_SIZES && status == WEFT_OK; k++) {
     const uint64_t bytes = size_at(k);
-    struct game game = {
-        .job = job,
-        .channel = 2 * k,
-        .ball = {.header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
-                 .data = out,
-                 .capacity = bytes},
-        .net = {.data = in, .capacity = bytes},
-        .out = out,
-        .in = in,
-        .rounds = choose_rounds(bytes)};
+    const struct weft_message ball = {
+        .header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
+        .data = out,
+        .capacity = bytes};
+    struct game game = {.job = job,
+                        .channel = 2 * k,
+                        .bytes = bytes,
+                        .balls = {ball, ball},
+                        .net = {.data = in, .capacity = bytes},
+                        .out = out,
+                        .in = in,
+                        .rounds = choose_rounds(bytes)};
+    prepare_ball(&game.balls[0], 0);
     way->sizes[k] = (struct weft_cli_mpi_size){.bytes = bytes};
     status = measure(&game, repeats * BLOCKS_PER_REPEAT, &way->sizes[k], error);
   }

@@ -36,25 +36,25 @@ static void add_size(struct weft_text *text, const struct weft_cli_mpi_way *way,
                      const struct weft_cli_mpi_size *size) {
   weft_text_addf(text, "%-8s %-7s %-8s %9" PRIu64 " %10.3f %10.3f %10.3f %9.1f %7.1f %% %8.1f %%\n",
                  way->mpi, way->over, progress_name(way->progress), size->bytes,
-                 (double)size->bare_ns / 1e3, (double)size->headed_ns / 1e3,
+                 (double)size->bare_ns / 1e3, (double)size->start_ns / 1e3,
                  (double)size->weft_ns / 1e3, 1e3 * quotient(size->bytes, size->weft_ns),
                  100 * quotient(size->bare_ns, size->weft_ns),
-                 100 * quotient(size->headed_ns, size->weft_ns));
+                 100 * quotient(size->start_ns, size->weft_ns));
 }
 
 static void add_sizes(struct weft_text *text, const struct weft_cli_mpi_results *results) {
   weft_text_addf(text, "%-8s %-7s %-8s %9s %10s %10s %10s %9s %9s %10s\n", "messages", "over",
-                 "progress", "bytes", "bare us", "+header us", "weft us", "weft MB/s", "of bare",
-                 "of +header");
+                 "progress", "bytes", "bare us", "started us", "weft us", "weft MB/s", "of bare",
+                 "of started");
   for (size_t k = 0; k < results->way_count; k++) {
     for (int i = 0; i < WEFT_CLI_MPI_SIZES; i++) {
       add_size(text, &results->ways[k], &results->ways[k].sizes[i]);
     }
   }
   weft_text_add(text,
-                "  Half of a round trip: MPI_Send and MPI_Recv alone, the same with as many more "
-                "bytes\n  as Weft's header has, and the transport, in turns; the median of the "
-                "calmest block\n  of each.\n\n");
+                "  Half of a round trip: MPI_Send and MPI_Recv alone; MPI_Isend, MPI_Irecv and "
+                "MPI_Test\n  with 16 bytes of header; and the transport, in turns; the median of "
+                "the calmest block\n  of each.\n\n");
 }
 
 static void add_overlap(struct weft_text *text, const struct weft_cli_mpi_way *way) {
@@ -152,7 +152,7 @@ static void add_way(struct weft_cli_json *json, const struct weft_cli_mpi_way *w
     weft_cli_json_number(json, "bytes", way->sizes[k].bytes);
     weft_cli_json_number(json, "bare_ns", way->sizes[k].bare_ns);
     weft_cli_json_number(json, "weft_ns", way->sizes[k].weft_ns);
-    weft_cli_json_number(json, "bare_with_header_ns", way->sizes[k].headed_ns);
+    weft_cli_json_number(json, "bare_started_ns", way->sizes[k].start_ns);
     weft_cli_json_real(json, "of_bare", quotient(way->sizes[k].bare_ns, way->sizes[k].weft_ns));
     weft_cli_json_close(json, '}');
   }

@@ -17,24 +17,11 @@ struct game {
   uint64_t median_ns; /* of a round trip, on rank 0 */
 };
 
-static enum weft_status finish(struct weft_transport *transport, struct weft_message *message,
-                               struct weft_error *error) {
-  const struct weft_transport_ops *ops = transport->ops;
-  enum weft_status status;
-  while ((status = ops->progress(transport, error)) == WEFT_OK &&
-         (status = ops->test(transport, message, error)) == WEFT_IN_PROGRESS) {
-    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
-      break;
-    }
-  }
-  return status;
-}
-
 static enum weft_status catch_ball(struct game *game, struct weft_error *error) {
   const uint32_t channel = game->transport->rank == 0 ? game->back : game->serve;
   const enum weft_status status =
       game->transport->ops->receive(game->transport, channel, &game->net, error);
-  return status == WEFT_OK ? finish(game->transport, &game->net, error) : status;
+  return status == WEFT_OK ? weft_cli_job_await(game->transport, &game->net, error) : status;
 }
 
 static enum weft_status throw_ball(struct game *game, bool is_last, struct weft_error *error) {
@@ -43,7 +30,7 @@ static enum weft_status throw_ball(struct game *game, bool is_last, struct weft_
   weft_message_seal(&game->ball);
   const enum weft_status status =
       game->transport->ops->send(game->transport, channel, &game->ball, error);
-  return status == WEFT_OK ? finish(game->transport, &game->ball, error) : status;
+  return status == WEFT_OK ? weft_cli_job_await(game->transport, &game->ball, error) : status;
 }
 
 static enum weft_status play_first(struct game *game, struct weft_error *error) {

@@ -18,6 +18,19 @@ enum { SPEAK_NS = 700 * 1000 * 1000, BOARDS_NS = 500 * 1000 * 1000 };
 
 /* ---- Meetings ---- */
 
+enum weft_status weft_cli_job_await(struct weft_transport *transport, struct weft_message *message,
+                                    struct weft_error *error) {
+  const struct weft_transport_ops *ops = transport->ops;
+  enum weft_status status;
+  while ((status = ops->progress(transport, error)) == WEFT_OK &&
+         (status = ops->test(transport, message, error)) == WEFT_IN_PROGRESS) {
+    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
+      break;
+    }
+  }
+  return status;
+}
+
 /* A rank of which it is known that its process is stopped, or that is still at an action. */
 static uint32_t find_late(struct weft_transport *transport) {
   uint32_t late = UINT32_MAX;

@@ -47,6 +47,10 @@ int weft_cli_job_share_input(struct weft_cli_job *job);
  * have something else to say. */
 int weft_cli_job_agree(struct weft_cli_job *job, int status);
 
+/* Waits until a message is done. */
+enum weft_status weft_cli_job_await(struct weft_transport *transport, struct weft_message *message,
+                                    struct weft_error *error);
+
 /* All ranks give `size` bytes (at most WEFT_EXCHANGE_MAX) and get those of all; waits. */
 enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
                                        void *all, size_t size, struct weft_error *error);

@@ -18,26 +18,67 @@ static int catch_ball(const struct weft_mpi_world *world, const struct weft_mpi_
                   MPI_STATUS_IGNORE);
 }
 
-static int play_first(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+/* ---- by calls that do not block ---- */
+
+static int await(MPI_Request *request) {
+  int flag = 0;
   int result = MPI_SUCCESS;
-  for (uint32_t k = 0; k < game->rounds && result == MPI_SUCCESS; k++) {
-    const int64_t begin = weft_mpi_monotonic();
-    result = throw_ball(world, game);
-    if (result == MPI_SUCCESS) {
-      result = catch_ball(world, game);
-    }
-    game->round_ns[k] = (uint64_t)(weft_mpi_monotonic() - begin);
+  while (result == MPI_SUCCESS && !flag) {
+    result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
   }
   return result;
 }
 
-static int play_second(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+static int start_throw(const struct weft_mpi_world *world, const struct weft_mpi_bare *game,
+                       MPI_Request *request) {
+  const int peer = 1 - (int)world->transport.rank;
+  return MPI_Isend(game->out, (int)game->bytes, MPI_BYTE, peer, 0, world->exchanges, request);
+}
+
+static int start_catch(const struct weft_mpi_world *world, const struct weft_mpi_bare *game,
+                       MPI_Request *request) {
+  const int peer = 1 - (int)world->transport.rank;
+  return MPI_Irecv(game->in, (int)game->bytes, MPI_BYTE, peer, 0, world->exchanges, request);
+}
+
+static int start_round(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+  MPI_Request ball = MPI_REQUEST_NULL;
+  MPI_Request net = MPI_REQUEST_NULL;
+  int result = MPI_SUCCESS;
+  if (world->transport.rank == 1) {
+    result = start_catch(world, game, &net);
+    result = result == MPI_SUCCESS ? await(&net) : result;
+  }
+  if (result == MPI_SUCCESS) {
+    result = start_throw(world, game, &ball);
+  }
+  if (world->transport.rank == 0 && result == MPI_SUCCESS) {
+    result = start_catch(world, game, &net);
+    result = result == MPI_SUCCESS ? await(&net) : result;
+  }
+  return result == MPI_SUCCESS ? await(&ball) : result;
+}
+
+/* ---- a game ---- */
+
+static int play_round(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
+  if (game->starts) {
+    return start_round(world, game);
+  }
+  const bool first = world->transport.rank == 0;
+  const int result = first ? throw_ball(world, game) : catch_ball(world, game);
+  if (result != MPI_SUCCESS) {
+    return result;
+  }
+  return first ? catch_ball(world, game) : throw_ball(world, game);
+}
+
+static int play_rounds(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
   int result = MPI_SUCCESS;
   for (uint32_t k = 0; k < game->rounds && result == MPI_SUCCESS; k++) {
-    result = catch_ball(world, game);
-    if (result == MPI_SUCCESS) {
-      result = throw_ball(world, game);
-    }
+    const int64_t begin = weft_mpi_monotonic();
+    result = play_round(world, game);
+    game->round_ns[k] = (uint64_t)(weft_mpi_monotonic() - begin);
   }
   return result;
 }
@@ -51,8 +92,7 @@ static enum weft_status play(struct weft_mpi_world *world, const struct weft_mpi
                      world->transport.rank, world->transport.rank_count, game->bytes, INT_MAX);
   }
   weft_mpi_gate_enter(&world->gate);
-  const int result =
-      world->transport.rank == 0 ? play_first(world, game) : play_second(world, game);
+  const int result = play_rounds(world, game);
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "a bare message");
   }

@@ -82,9 +82,10 @@ int64_t weft_mpi_stamp(struct weft_mpi_world *world) {
     return weft_mpi_time(world);
   }
   const uint64_t counted = read_counter() - stamps->count;
-  const int64_t now = counted < stamps->counts
-                          ? stamps->clock + (int64_t)((double)(int64_t)counted * stamps->ns_per_count)
-                          : read_clock(stamps);
+  const int64_t now =
+      counted < stamps->counts
+          ? stamps->clock + (int64_t)((double)(int64_t)counted * stamps->ns_per_count)
+          : read_clock(stamps);
   return now + world->clock_offset;
 }
 
