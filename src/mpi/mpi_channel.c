@@ -1,6 +1,7 @@
 /* Opening channels: each end's ring of messages, requests and envelopes. That the two
  * ends agree on the largest payload, and so on the number of pieces, is seen when the
  * first message comes: it carries its sender's figure. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "base/fail.h"
@@ -59,7 +60,7 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
   const size_t room = (size_t)end->mask + 1;
   end->messages = weft_array_allocate_zero(world->allocator, room, sizeof(struct weft_message *));
   end->requests =
-      weft_array_allocate(world->allocator, room * end->part_count, sizeof *end->requests);
+      weft_array_allocate(world->allocator, room * end->part_count, sizeof(MPI_Request));
   end->envelopes = weft_array_allocate(world->allocator, room, end->envelope_size);
   if (end->messages == NULL || end->requests == NULL || end->envelopes == NULL) {
     return weft_fail_memory(error, room * end->envelope_size);
@@ -73,6 +74,7 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
 static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
                                 const struct weft_channel_end *from, struct weft_error *error) {
   struct weft_mpi_end *end = &world->ends[index];
+  assert(world->slots != NULL); /* made before */
   uint32_t k = weft_mpi_channel_hash(from->channel, world->slot_mask);
   WEFT_TRY(check_end(world, from, error));
   for (; world->slots[k].end != 0; k = (k + 1) & world->slot_mask) {
@@ -97,12 +99,12 @@ static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
 enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
                                         struct weft_error *error) {
   const struct weft_allocator *allocator = world->allocator;
-  MPI_Request *active = weft_array_allocate(allocator, room, sizeof *active);
+  MPI_Request *active = weft_array_allocate(allocator, room, sizeof(MPI_Request));
   uint32_t *owner = weft_array_allocate(allocator, room, sizeof *owner);
   int *ready = weft_array_allocate(allocator, room, sizeof *ready);
   MPI_Status *statuses = weft_array_allocate(allocator, room, sizeof *statuses);
   if (active == NULL || owner == NULL || ready == NULL || statuses == NULL) {
-    weft_array_free(allocator, active, room, sizeof *active);
+    weft_array_free(allocator, active, room, sizeof(MPI_Request));
     weft_array_free(allocator, owner, room, sizeof *owner);
     weft_array_free(allocator, ready, room, sizeof *ready);
     weft_array_free(allocator, statuses, room, sizeof *statuses);
@@ -155,7 +157,7 @@ static void close_ends(struct weft_mpi_world *world) {
     struct weft_mpi_end *end = &world->ends[k];
     const size_t room = (size_t)end->mask + 1;
     weft_array_free(allocator, end->messages, room, sizeof(struct weft_message *));
-    weft_array_free(allocator, end->requests, room * end->part_count, sizeof *end->requests);
+    weft_array_free(allocator, end->requests, room * end->part_count, sizeof(MPI_Request));
     weft_array_free(allocator, end->envelopes, room, end->envelope_size);
   }
   weft_array_free(allocator, world->ends, world->end_count, sizeof *world->ends);
@@ -194,7 +196,7 @@ void weft_mpi_close(struct weft_mpi_world *world) {
   const struct weft_allocator *allocator = world->allocator;
   const uint32_t room = world->active_room;
   close_ends(world);
-  weft_array_free(allocator, world->active, room, sizeof *world->active);
+  weft_array_free(allocator, world->active, room, sizeof(MPI_Request));
   weft_array_free(allocator, world->active_owner, room, sizeof *world->active_owner);
   weft_array_free(allocator, world->ready, room, sizeof *world->ready);
   weft_array_free(allocator, world->statuses, room, sizeof *world->statuses);

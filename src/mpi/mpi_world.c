@@ -345,7 +345,6 @@ static bool wait_for_all(struct weft_mpi_world *world) {
     }
     let_others(world);
   }
-  /* MPI_Test is the wait. NOLINTNEXTLINE(clang-analyzer-optin.mpi.MPI-Checker) */
   weft_mpi_gate_leave(&world->gate);
   return flag != 0;
 }

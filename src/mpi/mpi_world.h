@@ -280,7 +280,7 @@ static inline enum weft_status weft_mpi_failure_check(struct weft_mpi_world *wor
 }
 /* A call of MPI went wrong. */
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what);
-void weft_mpi_driver_abandon(struct weft_mpi *world, int exit_status);
+void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status);
 
 /* mpi_peers.c */
 enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error);
