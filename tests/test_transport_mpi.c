@@ -288,6 +288,34 @@ static void an_envelope_is_short(void **state) {
   play_short("found 3, expected 8", false);
 }
 
+/* ---- who computes, pokes ---- */
+
+/* A message arrives without progress() and wait(), and with fewer test()s than would look. */
+static void a_poke_is_enough(void **state) {
+  static unsigned char data[LARGE];
+  struct weft_message message = {.header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
+  struct part part = make_part(2);
+  (void)state;
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    struct weft_error error;
+    enum weft_status status = WEFT_IN_PROGRESS;
+    open_end(transport, transport->rank == 0, LARGE);
+    assert_int_equal(transport->rank == 0 ? transport->ops->send(transport, 5, &message, &error)
+                                          : transport->ops->receive(transport, 5, &message, &error),
+                     WEFT_OK);
+    for (int tests = 0; tests < 20 && status == WEFT_IN_PROGRESS; tests++) {
+      for (int k = 0; k < 200 << tests; k++) {
+        transport->ops->poke(transport);
+        (void)usleep(10);
+      }
+      status = transport->ops->test(transport, &message, &error);
+    }
+    assert_int_equal(status, WEFT_OK);
+  }
+  end_part(&part);
+}
+
 /* ---- boards ---- */
 
 static void stay_until_told(struct part *part, const char *what) {
@@ -469,6 +497,7 @@ int main(int argc, char **argv) {
       cmocka_unit_test(ends_disagree),
       cmocka_unit_test(a_payload_is_short),
       cmocka_unit_test(an_envelope_is_short),
+      cmocka_unit_test(a_poke_is_enough),
   };
   failed += conformance_run(&mpi);
   failed += cmocka_run_group_tests(tests, NULL, NULL);

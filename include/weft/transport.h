@@ -222,6 +222,11 @@ struct weft_transport_ops {
    * round of test()s that may end in wait(). */
   enum weft_status (*progress)(struct weft_transport *transport, struct weft_error *error);
 
+  /* For a rank that computes and has come to a place where it could look: does so where
+   * messages gain by it, and not so often that the computation suffers. Promises nothing.
+   * NULL: progress() costs so little that it is as good. */
+  void (*poke)(struct weft_transport *transport);
+
   /* Waits until something has happened for this rank since progress(), or until
    * now() is `until` (WEFT_TIME_NEVER: no limit). May return early. A transport
    * with virtual time notes `until` and returns at once. */

@@ -17,6 +17,9 @@
 
 enum {
   LOOKS_PER_CLOCK = 8, /* reading it costs as much as a look */
+  LOOKS_FORGET = 64,   /* a cheap look is remembered for about so many */
+  POKE_SHARE = 32,     /* looking takes one part in so many of a computation */
+  POKE_NS_MAX = 1000 * WEFT_MPI_NS_PER_US,
   SPIN_NS = 100 * WEFT_MPI_NS_PER_US,
   YIELD_NS = 1000 * WEFT_MPI_NS_PER_US, /* where every rank has a core */
   YIELDS = 16,                          /* where not */
@@ -144,6 +147,34 @@ enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft
   const enum weft_status status = weft_mpi_failure_check(world, error);
   weft_mpi_gate_leave(&world->gate);
   return status;
+}
+
+/* A look may be a few calls of the system, where MPI goes over sockets. What it costs when
+ * nothing has come is the cheapest look of late: one that moved a message says nothing. So
+ * looking takes a small part of a computation, and messages wait for a moment that is short
+ * beside what such networks hold back by themselves. */
+static void note_look(struct weft_mpi_world *world, int64_t began) {
+  const int64_t now = weft_mpi_stamp(world);
+  const int64_t took = now - began;
+  const int64_t forgotten =
+      world->look_ns > 0 ? world->look_ns + world->look_ns / LOOKS_FORGET + 1 : INT64_MAX;
+  world->look_ns = took < forgotten ? took : forgotten;
+  const int64_t pause = world->look_ns * POKE_SHARE;
+  world->next_poke = now + (pause < POKE_NS_MAX ? pause : POKE_NS_MAX);
+}
+
+void weft_mpi_poke(struct weft_transport *transport) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  weft_mpi_gate_enter(&world->gate);
+  const int64_t now = weft_mpi_stamp(world);
+  const bool asks = world->active_count > 0 || world->groups != NULL;
+  if (now >= world->next_poke) {
+    weft_mpi_advance(world);
+    if (asks) { /* else MPI was not called, and it took no time */
+      note_look(world, now);
+    }
+  }
+  weft_mpi_gate_leave(&world->gate);
 }
 
 /* ---- waiting ---- */

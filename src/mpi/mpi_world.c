@@ -37,6 +37,7 @@ static const struct weft_transport_ops mpi_ops = {
     .test = weft_mpi_test,
     .cancel = weft_mpi_cancel,
     .progress = weft_mpi_progress,
+    .poke = weft_mpi_poke,
     .wait = weft_mpi_wait,
     .now = weft_mpi_now,
     .exchange = weft_mpi_exchange,
@@ -99,6 +100,9 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
   if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
     (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   }
+  /* UCX, below MPICH, would rewrite the code of mmap() while a thread of OpenBLAS that has
+   * just begun may be in it; tables of addresses can be changed at any time. */
+  (void)setenv("UCX_MEM_MMAP_HOOK_MODE", "reloc", 0);
   const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
   if (result != MPI_SUCCESS) {
     return fail_mpi(error, result, "starting");

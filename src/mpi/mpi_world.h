@@ -157,11 +157,13 @@ struct weft_mpi_world {
   MPI_Status *statuses;
   uint32_t active_count;
   uint32_t active_room;
-  uint64_t events; /* things that happened for this rank */
-  uint64_t seen;   /* of these, at the last progress() */
-  uint32_t tests;  /* in vain, since then */
-  uint32_t looks;  /* at the network */
-  int64_t instant; /* the time, while a send is being started; else 0 */
+  uint64_t events;   /* things that happened for this rank */
+  uint64_t seen;     /* of these, at the last progress() */
+  uint32_t tests;    /* in vain, since then */
+  uint32_t looks;    /* at the network */
+  int64_t look_ns;   /* what a look costs at least; 0: not known */
+  int64_t next_poke; /* before this time, one does nothing */
+  int64_t instant;   /* the time, while a send is being started; else 0 */
 
   bool exchanging;
   bool exchanged;
@@ -244,6 +246,7 @@ static inline uint32_t weft_mpi_channel_hash(uint32_t channel, uint32_t mask) {
 void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner);
 void weft_mpi_advance(struct weft_mpi_world *world);
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error);
+void weft_mpi_poke(struct weft_transport *transport);
 enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
                                struct weft_error *error);
 enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,

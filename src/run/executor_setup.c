@@ -183,7 +183,11 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
 static void poke(void *context) {
   struct weft_transport *transport = context;
   struct weft_error error;
-  (void)transport->ops->progress(transport, &error);
+  if (transport->ops->poke != NULL) {
+    transport->ops->poke(transport);
+  } else {
+    (void)transport->ops->progress(transport, &error);
+  }
 }
 
 static void poke_nobody(void *context) { (void)context; }
