@@ -91,6 +91,13 @@ WEFT_API enum weft_status weft_search(const struct weft_allocator *allocator,
                                       struct weft_search_answer **out, struct weft_error *error);
 WEFT_API void weft_search_answer_destroy(struct weft_search_answer *answer);
 
+/* The smallest memory limit for which the request has a schedule, on the best of the placements
+ * and cuts that it leaves open; its own limit does not matter. WEFT_ERR_USAGE, WEFT_ERR_LIMIT,
+ * WEFT_ERR_MEMORY as above. */
+WEFT_API enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
+                                                   const struct weft_search_request *request,
+                                                   double *least, struct weft_error *error);
+
 #ifdef __cplusplus
 }
 #endif

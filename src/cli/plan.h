@@ -21,10 +21,13 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
                                const struct weft_costs *costs, struct weft_search_request *request);
 
-/* Searches, and holds the answer to its promise: the table lowers, the program is proved not
- * to hang under rendezvous, and the simulator gets the same times and no more memory than the
- * limit. WEFT_CLI_OK, or another exit status after having said why: then there is nothing to
- * finish. */
+/* Holds an answer to its promise: the table lowers, the program is proved not to hang under
+ * rendezvous, and the simulator gets the same times and no more memory than the limit. The
+ * answer becomes the plan's. WEFT_CLI_OK, or another exit status after having said why: then
+ * there is nothing to finish. */
+int weft_cli_plan_take(const struct weft_cli *cli, const struct weft_search_request *request,
+                       struct weft_search_answer *answer, struct weft_cli_plan *plan);
+/* Searches, and takes the answer. */
 int weft_cli_plan_make(const struct weft_cli *cli, const struct weft_search_request *request,
                        struct weft_cli_plan *plan);
 void weft_cli_plan_finish(struct weft_cli_plan *plan);

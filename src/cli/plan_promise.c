@@ -99,13 +99,9 @@ static int predict(const struct weft_cli *cli, struct weft_cli_plan *plan) {
   return WEFT_CLI_OK;
 }
 
-int weft_cli_plan_make(const struct weft_cli *cli, const struct weft_search_request *request,
-                       struct weft_cli_plan *plan) {
-  struct weft_error error;
-  *plan = (struct weft_cli_plan){.request = request};
-  if (weft_search(cli->allocator, request, &plan->answer, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
+int weft_cli_plan_take(const struct weft_cli *cli, const struct weft_search_request *request,
+                       struct weft_search_answer *answer, struct weft_cli_plan *plan) {
+  *plan = (struct weft_cli_plan){.request = request, .answer = answer};
   int status = check_program(cli, plan->answer->table);
   if (status == WEFT_CLI_OK) {
     status = predict(cli, plan);
@@ -117,6 +113,15 @@ int weft_cli_plan_make(const struct weft_cli *cli, const struct weft_search_requ
     weft_cli_plan_finish(plan);
   }
   return status;
+}
+
+int weft_cli_plan_make(const struct weft_cli *cli, const struct weft_search_request *request,
+                       struct weft_cli_plan *plan) {
+  struct weft_search_answer *answer;
+  struct weft_error error;
+  return weft_search(cli->allocator, request, &answer, &error) < 0
+             ? weft_cli_fail(cli, NULL, &error)
+             : weft_cli_plan_take(cli, request, answer, plan);
 }
 
 void weft_cli_plan_finish(struct weft_cli_plan *plan) {

@@ -5,12 +5,16 @@
 #include "cli/interrupt.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
+#include "cli/pareto.h"
 #include "cli/plan.h"
 #include "cli/plan_progress.h"
 #include "cli/verbs.h"
 
 /* What a table is called that goes to standard output. */
 #define FILE_UNKNOWN "plan.csv"
+
+/* For all limits together. */
+#define PARETO_EFFORT 2
 
 /* ---- Where things go ---- */
 
@@ -68,14 +72,13 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 /* ---- One plan ---- */
 
-/* A signal that has ended the search makes the status, when all else went well. */
-static int conclude(const struct weft_cli *cli, const struct weft_cli_plan *plan, int status) {
+/* A signal that has ended the search makes the status. */
+static int conclude(const struct weft_cli *cli, bool stopped) {
   const int number = weft_cli_interrupt_signal();
-  if (status != WEFT_CLI_OK || number == 0 || !plan->answer->stopped) {
-    return status;
+  if (number == 0 || !stopped) {
+    return WEFT_CLI_OK;
   }
-  weft_cli_say(cli, NULL, "stopped by %s: this is the best plan so far",
-               weft_cli_signal_name(number));
+  weft_cli_say(cli, NULL, "stopped by %s: this is the best so far", weft_cli_signal_name(number));
   return 128 + number;
 }
 
@@ -88,18 +91,67 @@ static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments
   weft_cli_plan_progress_finish(&progress);
   if (status == WEFT_CLI_OK) {
     status = deliver(cli, arguments, &plan);
-    status = conclude(cli, &plan, status);
+    status = status == WEFT_CLI_OK ? conclude(cli, plan.answer->stopped) : status;
     weft_cli_plan_finish(&plan);
   }
   return status;
+}
+
+/* ---- Many plans ---- */
+
+static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_pareto *pareto) {
+  const char *path = output_path(arguments);
+  struct weft_text text = {.allocator = cli->allocator};
+  int status = WEFT_CLI_OK;
+  if (path != NULL) {
+    weft_cli_pareto_add_picture(&text, pareto, path);
+    status = weft_cli_write_file(cli, path, &text);
+    text.size = 0;
+  }
+  if (status == WEFT_CLI_OK && arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_pareto_add_document(&text, pareto);
+    status = write_output(cli, &text);
+  } else if (status == WEFT_CLI_OK) {
+    weft_cli_pareto_add(&text, pareto, cli->columns);
+    status = write_output(cli, &text);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_search_request *request) {
+  struct weft_cli_plan_progress progress;
+  struct weft_cli_pareto pareto;
+  if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && request->time_limit <= 0) {
+    request->effort = PARETO_EFFORT;
+  }
+  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
+  int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
+  weft_cli_plan_progress_finish(&progress);
+  if (status == WEFT_CLI_OK) {
+    status = deliver_pareto(cli, arguments, &pareto);
+  }
+  return status == WEFT_CLI_OK ? conclude(cli, pareto.stopped) : status;
 }
 
 /* ---- The verb ---- */
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const bool *given = arguments->given;
-  if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_PLAN_OUTPUT] &&
-      output_path(arguments) == NULL) {
+  const char *path = output_path(arguments);
+  if (given[WEFT_CLI_OPTION_PARETO] && given[WEFT_CLI_OPTION_FOR]) {
+    return weft_cli_usage(cli, "choose a limit, and give it with --memory",
+                          "--for is about one table, and --pareto makes many");
+  }
+  if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_pareto_is_picture(path)) {
+    char quoted[256];
+    return weft_cli_usage(cli, "for example: -o memory.svg; the table is on standard output",
+                          "'%s' ends with neither .svg nor .html: with --pareto, -o draws",
+                          weft_cli_quote(quoted, sizeof quoted, path));
+  }
+  if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_PLAN_OUTPUT] && path == NULL) {
     return weft_cli_usage(cli, "give -o a file, or leave it out",
                           "with --json the document goes to standard output, and the table "
                           "cannot go there too");
@@ -116,7 +168,8 @@ static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arg
     return status;
   }
   weft_cli_interrupt_begin(&interrupt);
-  status = plan_once(cli, arguments, &request);
+  status = arguments->given[WEFT_CLI_OPTION_PARETO] ? plan_pareto(cli, arguments, &request)
+                                                    : plan_once(cli, arguments, &request);
   weft_cli_interrupt_end(&interrupt);
   return status;
 }

@@ -1,0 +1,48 @@
+/* A chart with two axes as SVG: its frame, and where points are in it. It has no background of
+ * its own, and colours that are seen on white and on black. */
+#ifndef CLI_CHART_H
+#define CLI_CHART_H
+
+#include <weft/base.h>
+
+/* The frame's edges in the picture. */
+enum {
+  WEFT_CLI_CHART_WIDTH = 800,
+  WEFT_CLI_CHART_HEIGHT = 420,
+  WEFT_CLI_CHART_LEFT = 64,
+  WEFT_CLI_CHART_RIGHT = 776,
+  WEFT_CLI_CHART_TOP = 56,
+  WEFT_CLI_CHART_BOTTOM = 372
+};
+
+/* Of axes and words. */
+#define WEFT_CLI_CHART_INK "#7f8790"
+
+struct weft_cli_chart {
+  const char *title;
+  const char *label;  /* of what goes to the right */
+  double left, right; /* what part of the plane is drawn */
+  double low, high;
+  double tick_x, tick_y;
+};
+
+/* Nothing is in it. */
+struct weft_cli_chart weft_cli_chart_empty(const char *title, const char *label);
+void weft_cli_chart_include(struct weft_cli_chart *chart, double x, double y);
+/* After all points: chooses ticks, none finer than these, and widens the chart to the next
+ * ones above and below. */
+void weft_cli_chart_fit(struct weft_cli_chart *chart, double finest_x, double finest_y);
+
+double weft_cli_chart_x(const struct weft_cli_chart *chart, double x);
+double weft_cli_chart_y(const struct weft_cli_chart *chart, double y);
+
+/* The document's beginning with title and axes, and its end. */
+void weft_cli_chart_begin(struct weft_text *text, const struct weft_cli_chart *chart);
+void weft_cli_chart_end(struct weft_text *text);
+
+/* One entry of the legend at x; returns where the next one begins. `dash` is an attribute of
+ * its line, or "". */
+int weft_cli_chart_add_entry(struct weft_text *text, int x, const char *colour, const char *dash,
+                             const char *words);
+
+#endif

@@ -1,0 +1,54 @@
+/* How little memory is enough: a rank's activations when it does one microbatch at a time, and
+ * what its stages keep all the time. */
+#include <math.h>
+
+#include "base/fail.h"
+#include "plan/layout.h"
+#include "plan/problem.h"
+
+static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
+  double least = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    double own = (double)weft_problem_least_of(problem, r) / problem->sizes_per_unit;
+    for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+      const struct weft_stage_costs *stage =
+          weft_costs_of(costs, problem->stage_of[r * problem->stages_per_rank + k]);
+      own += stage->parameters + stage->gradients;
+    }
+    least = fmax(least, own);
+  }
+  return least;
+}
+
+static enum weft_status find(const struct weft_layouts *layouts,
+                             const struct weft_search_request *request, double *least,
+                             struct weft_error *error) {
+  for (uint32_t n = 0; n < layouts->count; n++) {
+    const struct weft_layout *layout = &layouts->list[n];
+    struct weft_search_request own = *request;
+    struct weft_problem problem;
+    own.whole_backward = layout->whole_backward;
+    WEFT_TRY(weft_problem_init(&problem, layouts->allocator, &layout->shape, layout->costs, &own,
+                               error));
+    *least = fmin(*least, least_of(&problem, layout->costs));
+    weft_problem_finish(&problem);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
+                                          const struct weft_search_request *request, double *least,
+                                          struct weft_error *error) {
+  /* Without any memory, cuts are made for little of it. */
+  struct weft_search_request starved = *request;
+  struct weft_layouts layouts;
+  double found = INFINITY;
+  starved.memory_limit = 0;
+  WEFT_TRY(weft_layouts_init(&layouts, allocator, &starved, error));
+  const enum weft_status status = find(&layouts, &starved, &found, error);
+  weft_layouts_finish(&layouts);
+  if (status == WEFT_OK) {
+    *least = found;
+  }
+  return status;
+}
