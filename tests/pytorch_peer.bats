@@ -60,3 +60,14 @@ peer() { # CHECK
     jq -e '.runs | length >= 4 and all(.identical and .ratio > 0)' "$BATS_TEST_TMPDIR/$name.json"
   done
 }
+
+@test "PyTorch runs planned tables, with the losses and gradients of one process" {
+  if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
+    skip "once is enough, without sanitizers"
+  fi
+  "$PYTHON" "$BATS_TEST_DIRNAME/test_planned_pytorch.py" >"$BATS_TEST_TMPDIR/planned" 2>&1 || {
+    cat "$BATS_TEST_TMPDIR/planned"
+    false
+  }
+  [ "$(grep -c ': same losses and gradients' "$BATS_TEST_TMPDIR/planned")" -eq 4 ]
+}
