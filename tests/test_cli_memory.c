@@ -49,6 +49,9 @@ static int set_up(void **state) {
   write_file("malformed.csv", "0F0,0F1\n0F0,junk\n");
   write_file("costs.json",
              "{\"schema\": \"weft-costs/1\", \"unit\": \"ms\", \"stages\": [{\"f\": 2}, {}]}");
+  write_file("parts.json",
+             "{\"schema\": \"weft-costs/1\", \"stages\": [{}], \"parts\": [{\"f\": 1, \"i\": 1, "
+             "\"activation\": 1}, {\"f\": 2, \"i\": 1}, {\"f\": 1, \"i\": 1}, {\"f\": 1}]}");
   write_file(
       "hang.json",
       "{\"schema\": \"weft-hang/1\", \"time\": \"ticks\", \"now\": 9, \"error\": null, \"ranks\": "
@@ -202,6 +205,10 @@ static void test_every_verb(void **state) {
       {"weft compare -p 2 -m 4 -v 2", 0},
       {"weft compare -p 2 -m 4 -v 1 --costs costs.json --slow 0=2 --channel pair --json -o out", 0},
       {"weft compare -p 2 -m 4 -v 1 --memory 1 -o over", 1},
+      {"weft plan -p 2 -m 2 -v 1 --effort 0 --threads 1 -o out", 0},
+      {"weft plan -p 2 -m 2 --costs parts.json --memory 2 --effort 0 --threads 1 --json", 0},
+      {"weft plan -p 2 -m 2 -v 1 --memory 0.5 -o over", 1},
+      {"weft plan -p 2 -m 2 -v 1 --pareto --effort 0 --threads 1 -o out.html", 0},
       {"weft show --grid table.csv", 0},
       {"weft show table.csv", 0},
       {"weft show overlap.csv", 1},

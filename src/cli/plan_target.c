@@ -33,8 +33,9 @@ static void add_note(struct needs *needs, const char *format, ...) WEFT_PRINTF(2
 
 static void add_note(struct needs *needs, const char *format, ...) {
   va_list arguments;
+  char *note = needs->notes[needs->note_count++];
   va_start(arguments, format);
-  (void)vsnprintf(needs->notes[needs->note_count++], sizeof needs->notes[0], format, arguments);
+  (void)vsnprintf(note, sizeof needs->notes[0], format, arguments);
   va_end(arguments);
 }
 

@@ -28,31 +28,41 @@ static int write_output(const struct weft_cli *cli, const struct weft_text *text
   return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
 }
 
-static int write_table(const struct weft_cli *cli, const char *path,
-                       const struct weft_program *table) {
-  struct weft_text text = {.allocator = cli->allocator};
-  weft_program_print(table, &text);
-  const int status =
-      path != NULL ? weft_cli_write_file(cli, path, &text) : write_output(cli, &text);
-  weft_text_finish(&text);
-  return status;
+/* The table to its place; the rest to standard output, unless the table is there. Both are
+ * composed before any is written: out of memory means that there is nothing. */
+static int write_both(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      const struct weft_text *table, const struct weft_text *summary) {
+  const char *path = output_path(arguments);
+  const bool json = arguments->given[WEFT_CLI_OPTION_JSON];
+  int status = WEFT_CLI_OK;
+  if (table->failed || summary->failed) {
+    return weft_cli_fail_memory(cli);
+  }
+  if (path != NULL) {
+    status = weft_cli_write_file(cli, path, table);
+  } else if (!json) {
+    status = write_output(cli, table);
+  }
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  return json || path != NULL
+             ? write_output(cli, summary)
+             : weft_cli_write_descriptor(cli, cli->messages, "standard error", summary);
 }
 
-/* To standard output, unless the table is there. */
-static int write_summary(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
-  struct weft_text text = {.allocator = cli->allocator};
-  int status;
+static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
+  struct weft_text table = {.allocator = cli->allocator}, summary = {.allocator = cli->allocator};
+  weft_program_print(plan->answer->table, &table);
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_plan_add_document(&text, plan, target);
-    status = write_output(cli, &text);
+    weft_cli_plan_add_document(&summary, plan, target);
   } else {
-    weft_cli_plan_add(&text, plan, target);
-    status = output_path(arguments) != NULL
-                 ? write_output(cli, &text)
-                 : weft_cli_write_descriptor(cli, cli->messages, "standard error", &text);
+    weft_cli_plan_add(&summary, plan, target);
   }
-  weft_text_finish(&text);
+  const int status = write_both(cli, arguments, &table, &summary);
+  weft_text_finish(&table);
+  weft_text_finish(&summary);
   return status;
 }
 
@@ -62,12 +72,11 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
   const struct weft_cli_target target = {
       .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
       .file = path != NULL ? path : FILE_UNKNOWN};
-  const struct weft_cli_target *asked = arguments->given[WEFT_CLI_OPTION_FOR] ? &target : NULL;
-  int status = asked != NULL ? weft_cli_target_check(cli, asked, plan->answer) : WEFT_CLI_OK;
-  if (status == WEFT_CLI_OK && (path != NULL || !arguments->given[WEFT_CLI_OPTION_JSON])) {
-    status = write_table(cli, path, plan->answer->table);
+  if (!arguments->given[WEFT_CLI_OPTION_FOR]) {
+    return compose(cli, arguments, plan, NULL);
   }
-  return status == WEFT_CLI_OK ? write_summary(cli, arguments, plan, asked) : status;
+  const int status = weft_cli_target_check(cli, &target, plan->answer);
+  return status == WEFT_CLI_OK ? compose(cli, arguments, plan, &target) : status;
 }
 
 /* ---- One plan ---- */
@@ -102,20 +111,23 @@ static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments
 static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_pareto *pareto) {
   const char *path = output_path(arguments);
-  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_text picture = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
   int status = WEFT_CLI_OK;
   if (path != NULL) {
-    weft_cli_pareto_add_picture(&text, pareto, path);
-    status = weft_cli_write_file(cli, path, &text);
-    text.size = 0;
+    weft_cli_pareto_add_picture(&picture, pareto, path);
   }
-  if (status == WEFT_CLI_OK && arguments->given[WEFT_CLI_OPTION_JSON]) {
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     weft_cli_pareto_add_document(&text, pareto);
-    status = write_output(cli, &text);
-  } else if (status == WEFT_CLI_OK) {
+  } else {
     weft_cli_pareto_add(&text, pareto, cli->columns);
-    status = write_output(cli, &text);
   }
+  if (picture.failed || text.failed) {
+    status = weft_cli_fail_memory(cli);
+  } else if (path != NULL) {
+    status = weft_cli_write_file(cli, path, &picture);
+  }
+  status = status == WEFT_CLI_OK ? write_output(cli, &text) : status;
+  weft_text_finish(&picture);
   weft_text_finish(&text);
   return status;
 }

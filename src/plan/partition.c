@@ -375,8 +375,8 @@ enum weft_status weft_partition_make(const struct weft_allocator *allocator,
       .shape = shape,
       .part_count = request->costs->part_count,
       .stage_count = shape->ranks * shape->stages_per_rank,
-      .limit = kind >= WEFT_PARTITION_FULL ? request->memory_limit : INFINITY,
-      .first = first};
+      .limit = kind >= WEFT_PARTITION_FULL ? request->memory_limit : INFINITY};
+  partition.first = first;
   const enum weft_status status =
       allocate(&partition) ? fill(&partition, request, kind, error)
                            : weft_fail_memory(error, partition.part_count * sizeof *partition.work);
