@@ -279,3 +279,12 @@ one_stage() { # FIELDS: a costs file with one entry
   has '^makespan' out.txt
   is_tidy
 }
+
+@test "sim: what is consumed in no time when it comes takes no buffer" {
+  printf '%s\n' 0F0,0F1,2F0,2F1,2I0,2W0,2I1,2W1,0I0,0W0,0I1,0W1 \
+    1F0,1F1,3F0,3I0,3W0,3F1,3I1,3W1,1I0,1W0,1I1,1W1 >t.csv
+  printf '%s\n' '{"schema": "weft-costs/1", "stages":' \
+    '[{"f": 1, "i": 0, "w": 0}, {"f": 2, "i": 0, "w": 0}, {"f": 1, "i": 0, "w": 0}, {"f": 1, "i": 0, "w": 0}]}' >c.json
+  "$WEFT" sim t.csv --costs c.json --json >s.json
+  jq -e 'all(.ranks[]; .receive_buffers <= 2)' s.json >/dev/null
+}

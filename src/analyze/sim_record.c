@@ -115,7 +115,8 @@ static uint32_t peak_buffers(int64_t *taken, const int64_t *freed, size_t count,
     while (f < count && freed[f] <= taken[t]) {
       f++;
     }
-    const uint32_t held = (uint32_t)(t + 1 - f);
+    /* What is consumed in no time when it comes is never held. */
+    const uint32_t held = (uint32_t)(t + 1 > f ? t + 1 - f : 0);
     peak = held > peak ? held : peak;
   }
   return peak;

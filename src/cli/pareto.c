@@ -20,11 +20,11 @@ struct hunt {
   struct weft_cli_plan_progress *progress;
   struct weft_cli_pareto *pareto;
   uint64_t begin_ns;
-  /* Limits that were tried and what came out, by limit: a point, or INFINITY where the search
-   * found nothing. */
+  /* Limits and what is known to come out, in order: what was searched for, and what the plan
+   * needs. INFINITY where the search found nothing. */
   struct trial {
     double limit, value;
-  } trials[WEFT_CLI_PARETO_MAX];
+  } trials[2 * WEFT_CLI_PARETO_MAX];
   uint32_t trial_count;
 };
 
@@ -96,7 +96,10 @@ static int take(struct hunt *hunt, struct weft_search_answer *answer) {
   hunt->pareto->evaluated += plan.answer->evaluated;
   hunt->pareto->stopped = hunt->pareto->stopped || plan.answer->stopped;
   keep(hunt->pareto, &point);
-  note_trial(hunt, fmin(hunt->request.memory_limit, point.memory), point.value);
+  note_trial(hunt, point.memory, point.value);
+  if (isfinite(point.limit) && point.limit > point.memory) {
+    note_trial(hunt, point.limit, point.value);
+  }
   weft_cli_plan_finish(&plan);
   return WEFT_CLI_OK;
 }
@@ -154,7 +157,7 @@ static bool choose_limit(const struct hunt *hunt, double *limit) {
 }
 
 static bool goes_on(const struct hunt *hunt) {
-  return hunt->trial_count < WEFT_CLI_PARETO_MAX && weft_cli_interrupt_signal() == 0 &&
+  return hunt->progress->round < WEFT_CLI_PARETO_MAX && weft_cli_interrupt_signal() == 0 &&
          (hunt->pareto->request->time_limit <= 0 ||
           (double)(weft_cli_clock_ns() - hunt->begin_ns) * 1e-9 <
               hunt->pareto->request->time_limit);
