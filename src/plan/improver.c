@@ -10,10 +10,19 @@
 
 enum { CRITICAL_ROOM = 4096 };
 
+/* Letters of a problem that annealing can still do something for; a tableau takes two
+ * hundred bytes for each. */
+enum { TABLEAU_MAX = 1 << 22 };
+
 enum weft_status weft_improver_init(struct weft_improver *improver,
                                     const struct weft_problem *problem, uint64_t seed,
+                                    struct weft_watch *watch, int64_t bound,
                                     struct weft_error *error) {
-  *improver = (struct weft_improver){.random = {.state = seed}, .critical_room = CRITICAL_ROOM};
+  *improver = (struct weft_improver){
+      .random = {.state = seed},
+      .critical_room = CRITICAL_ROOM,
+      .watch = watch,
+      .has_tableau = (uint64_t)problem->rank_count * problem->word_size <= TABLEAU_MAX};
   improver->pool.problem = problem;
   improver->pool.evaluation.problem = problem;
   improver->lister.problem = problem;
@@ -24,11 +33,11 @@ enum weft_status weft_improver_init(struct weft_improver *improver,
       weft_array_allocate(problem->allocator, CRITICAL_ROOM, sizeof *improver->critical);
   enum weft_status status = improver->policies == NULL || improver->critical == NULL
                                 ? weft_fail_memory(error, CRITICAL_ROOM)
-                                : weft_pool_init(&improver->pool, problem, error);
+                                : weft_pool_init_bound(&improver->pool, problem, bound, error);
   if (status == WEFT_OK) {
     status = weft_lister_init(&improver->lister, problem, error);
   }
-  if (status == WEFT_OK) {
+  if (status == WEFT_OK && improver->has_tableau) {
     status = weft_tableau_init(&improver->tableau, problem, error);
   }
   if (status != WEFT_OK) {
@@ -39,7 +48,9 @@ enum weft_status weft_improver_init(struct weft_improver *improver,
 
 void weft_improver_finish(struct weft_improver *improver) {
   const struct weft_problem *problem = improver->pool.problem;
-  weft_tableau_finish(&improver->tableau);
+  if (improver->has_tableau) {
+    weft_tableau_finish(&improver->tableau);
+  }
   weft_lister_finish(&improver->lister);
   weft_array_free(problem->allocator, improver->policies, 3 * (size_t)problem->rank_count,
                   sizeof *improver->policies);
@@ -88,9 +99,15 @@ static bool draw_move(struct weft_improver *improver, struct weft_move *move) {
  * way where the value is flat. */
 enum { VALUE_WEIGHT = 64 };
 
+/* Moves kept between two looks at the critical path, and at tails, which cost more. */
 #ifndef REFRESH_INTERVAL
-#define REFRESH_INTERVAL 32
+enum { CRITICAL_INTERVAL = 4, REFRESH_INTERVAL = 64 };
+#else
+enum { CRITICAL_INTERVAL = 4 };
 #endif
+
+/* Nanoseconds of a usual core: for one letter of a tableau, and for drawing a move. */
+enum { STEP_WORK = 6, MOVE_WORK = 60 };
 
 static double draw_share(struct weft_random *random) {
   return (double)(weft_random_next(random) >> 11) * 0x1p-53;
@@ -122,42 +139,63 @@ static void keep_best(struct weft_improver *improver) {
   }
 }
 
+/* What annealing has done and where it stands. */
+struct anneal {
+  uint64_t from;  /* steps of the tableau before */
+  uint64_t moves; /* drawn */
+  uint32_t kept;
+  double cost;
+  double heat, temperature; /* at the start, and now */
+};
+
+/* About nanoseconds. */
+static uint64_t work_done(const struct weft_improver *improver, const struct anneal *anneal) {
+  return (improver->tableau.steps - anneal->from) * STEP_WORK + anneal->moves * MOVE_WORK;
+}
+
+static void cool(struct weft_improver *improver, struct anneal *anneal, uint64_t work) {
+  const double left = 1 - (double)work_done(improver, anneal) / (double)work;
+  anneal->temperature = anneal->heat * (double)improver->pool.bound * left * left;
+}
+
+static void try_move(struct weft_improver *improver, struct anneal *anneal) {
+  struct weft_tableau *tableau = &improver->tableau;
+  struct weft_move move;
+  anneal->moves++;
+  if (!draw_move(improver, &move)) {
+    return;
+  }
+  const double allowance = -anneal->temperature * log(draw_share(&improver->random) + 1e-300);
+  if (!weft_tableau_try(tableau, &move, tableau->value + (int64_t)allowance)) {
+    return;
+  }
+  improver->pool.evaluated++;
+  const double cost = cost_of(tableau);
+  if (cost > anneal->cost + allowance) {
+    weft_tableau_undo(tableau, &move);
+    return;
+  }
+  anneal->cost = cost;
+  keep_best(improver);
+  if (++anneal->kept % CRITICAL_INTERVAL == 0) {
+    look_again(improver, anneal->kept % REFRESH_INTERVAL == 0);
+  }
+}
+
 void weft_improve_order(struct weft_improver *improver, uint64_t work, double heat) {
   struct weft_pool *pool = &improver->pool;
   struct weft_tableau *tableau = &improver->tableau;
+  if (!improver->has_tableau || weft_improver_is_done(improver)) {
+    return;
+  }
   (void)weft_evaluate(&pool->evaluation, &pool->best, WEFT_NEVER);
   weft_tableau_set(tableau, &pool->best, &pool->evaluation);
   look_again(improver, false);
-  double cost = cost_of(tableau);
-  const uint64_t from = tableau->steps;
-  uint32_t kept = 0;
-  double temperature = 0;
-  for (uint64_t n = 0; tableau->steps - from + n * 8 < work / 3 && !weft_pool_is_optimal(pool);
-       n++) {
-    if (n % 64 == 0) {
-      const double left = 1 - 3 * (double)(tableau->steps - from + n * 8) / (double)work;
-      temperature = heat * (double)pool->bound * left * left;
-    }
-    struct weft_move move;
-    if (!draw_move(improver, &move)) {
-      continue;
-    }
-    const double allowance = -temperature * log(draw_share(&improver->random) + 1e-300);
-    const int64_t cutoff = tableau->value + (int64_t)allowance;
-    if (!weft_tableau_try(tableau, &move, cutoff)) {
-      continue;
-    }
-    pool->evaluated++;
-    const double now = cost_of(tableau);
-    if (now > cost + allowance) {
-      weft_tableau_undo(tableau, &move);
-      continue;
-    }
-    cost = now;
-    keep_best(improver);
-    if (++kept % 4 == 0) {
-      look_again(improver, kept % REFRESH_INTERVAL == 0);
+  struct anneal anneal = {.from = tableau->steps, .cost = cost_of(tableau), .heat = heat};
+  while (work_done(improver, &anneal) < work && !weft_improver_is_done(improver)) {
+    cool(improver, &anneal, work);
+    for (unsigned n = 0; n < 64; n++) {
+      try_move(improver, &anneal);
     }
   }
-  improver->work += work;
 }

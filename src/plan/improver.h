@@ -6,6 +6,7 @@
 #include "plan/policy.h"
 #include "plan/pool.h"
 #include "plan/tableau.h"
+#include "plan/watch.h"
 
 struct weft_improver {
   struct weft_pool pool; /* its best so far */
@@ -15,19 +16,29 @@ struct weft_improver {
   uint32_t *critical;           /* [critical_room] */
   uint32_t critical_count, critical_room;
   struct weft_random random;
-  uint64_t work; /* done; about nanoseconds of a usual core */
+  struct weft_watch *watch; /* NULL: nobody */
+  bool has_tableau;         /* else the problem is too large for annealing */
+  uint64_t work;            /* done over policies; about nanoseconds of a usual core */
 };
 
 enum weft_status weft_improver_init(struct weft_improver *improver,
                                     const struct weft_problem *problem, uint64_t seed,
+                                    struct weft_watch *watch, int64_t bound,
                                     struct weft_error *error);
 void weft_improver_finish(struct weft_improver *improver);
 
-/* A grid of policies; then better ones near the best, until `work` is done. One stage per
- * rank only. */
-void weft_improve_policies(struct weft_improver *improver, uint64_t work);
+static inline bool weft_improver_is_done(const struct weft_improver *improver) {
+  return weft_pool_is_optimal(&improver->pool) ||
+         (improver->watch != NULL && weft_watch_halted(improver->watch));
+}
 
-/* Annealing over orders, from the pool's best, for as much work. */
+/* A grid of policies, of which every `stride`-th is this improver's; then better ones near
+ * the best, until `work` is done. One stage per rank only. */
+void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint32_t number,
+                           uint32_t stride);
+
+/* Annealing over orders, from the pool's best, for as much work; from a temperature of
+ * `heat` times the bound. */
 void weft_improve_order(struct weft_improver *improver, uint64_t work, double heat);
 
 #endif

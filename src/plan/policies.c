@@ -4,8 +4,8 @@
 
 #include "plan/improver.h"
 
-/* Letters that listing an order takes as much time for as one step of a tableau does. */
-enum { LETTER_WORK = 12 };
+/* Nanoseconds of a usual core for one letter of a list. */
+enum { LETTER_WORK = 30 };
 
 static struct weft_policy *policies_at(struct weft_improver *improver, unsigned which) {
   return improver->policies + (size_t)which * improver->pool.problem->rank_count;
@@ -87,11 +87,16 @@ static uint32_t cap_of(const struct weft_problem *problem, uint32_t rank, unsign
   }
 }
 
-static void try_grid(struct weft_improver *improver) {
+static void try_grid(struct weft_improver *improver, uint64_t work, uint32_t number,
+                     uint32_t stride) {
+  const uint64_t from = improver->work;
   const struct weft_problem *problem = improver->pool.problem;
   struct weft_policy *policies = policies_at(improver, TRIED);
   int64_t best = WEFT_NEVER;
-  for (unsigned n = 0; n < CAPS * 9 && !weft_pool_is_optimal(&improver->pool); n++) {
+  for (unsigned n = number; n < CAPS * 9 && !weft_improver_is_done(improver); n += stride) {
+    if (n > number && improver->work - from >= work) {
+      return;
+    }
     for (uint32_t r = 0; r < problem->rank_count; r++) {
       const int64_t *time = stage_of(problem, r)->time;
       policies[r] = (struct weft_policy){.cap = cap_of(problem, r, n / 9),
@@ -165,14 +170,14 @@ static void change(struct weft_improver *improver) {
   }
 }
 
-void weft_improve_policies(struct weft_improver *improver, uint64_t work) {
+void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint32_t number,
+                           uint32_t stride) {
   struct weft_pool *pool = &improver->pool;
   const uint64_t from = improver->work;
-  try_grid(improver);
-  int64_t value = WEFT_NEVER;
+  try_grid(improver, work, number % (CAPS * 9), stride);
   copy(improver, TRIED, CURRENT);
-  value = list(improver, WEFT_NEVER);
-  while (improver->work - from < work && !weft_pool_is_optimal(pool)) {
+  int64_t value = weft_improver_is_done(improver) ? WEFT_NEVER : list(improver, WEFT_NEVER);
+  while (improver->work - from < work && !weft_improver_is_done(improver)) {
     const double left = 1 - (double)(improver->work - from) / (double)work;
     const double u = draw_share(&improver->random);
     const int64_t cutoff = value + (int64_t)(0.004 * (double)pool->bound * left * left * u * u);

@@ -37,8 +37,8 @@ enum weft_status weft_lister_init(struct weft_lister *lister, const struct weft_
   lister->winner = weft_array_allocate(allocator, lister->leaves, sizeof *lister->winner);
   lister->forward = weft_array_allocate(allocator, arrivals, sizeof *lister->forward);
   lister->gradient = weft_array_allocate(allocator, arrivals, sizeof *lister->gradient);
-  if (lister->ranks == NULL || lister->when == NULL || lister->winner == NULL || lister->forward == NULL ||
-      lister->gradient == NULL) {
+  if (lister->ranks == NULL || lister->when == NULL || lister->winner == NULL ||
+      lister->forward == NULL || lister->gradient == NULL) {
     weft_lister_finish(lister);
     return weft_fail_memory(error, arrivals * sizeof *lister->forward);
   }

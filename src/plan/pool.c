@@ -10,8 +10,8 @@ static size_t letters_of(const struct weft_problem *problem) {
   return (size_t)problem->rank_count * problem->word_size;
 }
 
-enum weft_status weft_pool_init(struct weft_pool *pool, const struct weft_problem *problem,
-                                struct weft_error *error) {
+enum weft_status weft_pool_init_bound(struct weft_pool *pool, const struct weft_problem *problem,
+                                      int64_t bound, struct weft_error *error) {
   *pool = (struct weft_pool){.problem = problem, .value = WEFT_NEVER, .span_sum = WEFT_NEVER};
   WEFT_TRY(weft_evaluation_init(&pool->evaluation, problem, error));
   pool->best.letters = weft_array_allocate(problem->allocator, letters_of(problem), 1);
@@ -20,8 +20,14 @@ enum weft_status weft_pool_init(struct weft_pool *pool, const struct weft_proble
     weft_pool_finish(pool);
     return weft_fail_memory(error, letters_of(problem));
   }
-  pool->bound = weft_problem_bound(problem, problem->objective);
+  pool->bound = bound;
   return WEFT_OK;
+}
+
+enum weft_status weft_pool_init(struct weft_pool *pool, const struct weft_problem *problem,
+                                struct weft_error *error) {
+  return weft_pool_init_bound(pool, problem, weft_problem_bound(problem, problem->objective),
+                              error);
 }
 
 void weft_pool_finish(struct weft_pool *pool) {
@@ -56,4 +62,14 @@ int64_t weft_pool_offer(struct weft_pool *pool, const struct weft_order *order, 
   pool->span_sum = pool->evaluation.span_sum;
   pool->name = name;
   return value;
+}
+
+void weft_pool_take(struct weft_pool *pool, const struct weft_pool *from) {
+  if (from->value < pool->value ||
+      (from->value == pool->value && from->span_sum < pool->span_sum)) {
+    memcpy(pool->best.letters, from->best.letters, letters_of(pool->problem));
+    pool->value = from->value;
+    pool->span_sum = from->span_sum;
+    pool->name = from->name;
+  }
 }

@@ -20,13 +20,20 @@ struct weft_pool {
   uint64_t evaluated; /* orders that were offered */
 };
 
+/* Computes the bound. */
 enum weft_status weft_pool_init(struct weft_pool *pool, const struct weft_problem *problem,
                                 struct weft_error *error);
+/* With a bound that is known. */
+enum weft_status weft_pool_init_bound(struct weft_pool *pool, const struct weft_problem *problem,
+                                      int64_t bound, struct weft_error *error);
 void weft_pool_finish(struct weft_pool *pool);
 
 /* Copies the order if it fits into the memory and is better than the best; returns its
  * value, WEFT_NEVER when it does not fit, cannot finish or is worse. */
 int64_t weft_pool_offer(struct weft_pool *pool, const struct weft_order *order, const char *name);
+
+/* Takes over the best of another pool of the same problem, if it is better. */
+void weft_pool_take(struct weft_pool *pool, const struct weft_pool *from);
 
 static inline bool weft_pool_is_optimal(const struct weft_pool *pool) {
   return pool->value <= pool->bound;

@@ -7,6 +7,7 @@
 
 #include "base/fail.h"
 #include "base/memory.h"
+#include "plan/crew.h"
 #include "plan/layout.h"
 #include "plan/pool.h"
 
@@ -76,12 +77,17 @@ struct search {
   struct attempt *attempts; /* [layouts.count] */
   uint32_t attempt_count;
   struct attempt *best;
+  struct weft_watch watch;
 };
 
 static double value_of(const struct attempt *attempt) {
   return attempt->pool.value == WEFT_NEVER
              ? INFINITY
              : (double)attempt->pool.value / attempt->problem.ticks_per_unit;
+}
+
+static double bound_of(const struct attempt *attempt) {
+  return (double)attempt->pool.bound / attempt->problem.ticks_per_unit;
 }
 
 static void choose(struct search *search) {
@@ -102,6 +108,46 @@ static enum weft_status look(struct search *search, struct weft_error *error) {
   }
   choose(search);
   return WEFT_OK;
+}
+
+/* ---- Improvement ---- */
+
+/* Of the work, what goes into finding out which layout is best, if there are several. */
+#define CHOOSING 0.4
+
+static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
+                                struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  const struct weft_crew_task task = {.threads = weft_crew_size(request->threads),
+                                      .seed = request->seed,
+                                      .work = (uint64_t)(request->effort * share * 1e9)};
+  search->watch.share = share;
+  if (attempt->pool.value != WEFT_NEVER && !weft_pool_is_optimal(&attempt->pool) &&
+      !weft_watch_halted(&search->watch)) {
+    WEFT_TRY(weft_crew_improve(&attempt->pool, &task, &search->watch, error));
+  }
+  search->watch.done += share;
+  choose(search);
+  return WEFT_OK;
+}
+
+/* Whether a layout may still win. */
+static bool is_open(const struct search *search, const struct attempt *attempt) {
+  return value_of(attempt) < INFINITY && bound_of(attempt) < value_of(search->best);
+}
+
+static enum weft_status improve_all(struct search *search, struct weft_error *error) {
+  uint32_t open = 0;
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    open += is_open(search, &search->attempts[n]);
+  }
+  const double share = open > 1 ? CHOOSING / open : 0;
+  for (uint32_t n = 0; open > 1 && n < search->attempt_count; n++) {
+    if (is_open(search, &search->attempts[n])) {
+      WEFT_TRY(improve(search, &search->attempts[n], share, error));
+    }
+  }
+  return improve(search, search->best, open > 1 ? 1 - CHOOSING : 1, error);
 }
 
 /* ---- The answer ---- */
@@ -161,6 +207,7 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .peak_memory = peak_of(best),
       .bound = (double)best->pool.bound / ticks,
       .optimal = weft_pool_is_optimal(&best->pool),
+      .stopped = weft_watch_halted(&search->watch),
       .evaluated = best->pool.evaluated,
       .allocator = search->allocator};
   const enum weft_status status = make_table(best, &answer->table, error);
@@ -191,9 +238,13 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
 
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
+  weft_watch_start(&search->watch, search->request);
   WEFT_TRY(look(search, error));
-  return value_of(search->best) < INFINITY ? make_answer(search, out, error)
-                                           : explain_memory(search, error);
+  if (value_of(search->best) == INFINITY) {
+    return explain_memory(search, error);
+  }
+  WEFT_TRY(improve_all(search, error));
+  return make_answer(search, out, error);
 }
 
 enum weft_status weft_search(const struct weft_allocator *allocator,

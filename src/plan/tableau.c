@@ -8,6 +8,9 @@
 
 #define NONE UINT32_MAX
 
+/* Times that one move may change. */
+enum { LOG_MAX = 1 << 20 };
+
 /* ---- Room ---- */
 
 static size_t letter_count(const struct weft_problem *problem) {
@@ -26,6 +29,7 @@ static bool allocate(struct weft_tableau *tableau) {
   const struct weft_problem *problem = tableau->problem;
   const size_t letters = letter_count(problem), ranks = problem->rank_count;
   tableau->log_room = 4 * (letters + arrival_count(problem));
+  tableau->log_room = tableau->log_room < LOG_MAX ? tableau->log_room : LOG_MAX;
 #define ROOM(field, count) \
   ((tableau->field =       \
         weft_array_allocate_zero(problem->allocator, count, sizeof *tableau->field)) != NULL)

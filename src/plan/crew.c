@@ -1,0 +1,211 @@
+/* Rounds of improvement on several threads. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include "plan/crew.h"
+
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+#include <string.h>
+#include <time.h>
+
+#include "base/fail.h"
+#include "base/memory.h"
+#include "plan/improver.h"
+
+/* How often the calling thread looks after the others. */
+#define TICK_NANOSECONDS 20000000L
+
+enum { CREW_MAX = 256 };
+
+uint32_t weft_crew_size(uint32_t asked) {
+  cpu_set_t cores;
+  if (asked == 0 && sched_getaffinity(0, sizeof cores, &cores) == 0) {
+    asked = (uint32_t)CPU_COUNT(&cores);
+  }
+  return asked < 1 ? 1 : asked > CREW_MAX ? CREW_MAX : asked;
+}
+
+/* ---- Rounds ---- */
+
+struct round {
+  bool policies; /* over policies, else over orders */
+  double share;  /* of the work */
+  double heat;   /* temperature at the start, as a share of the bound */
+};
+
+/* One stage per rank: policies lead to good orders, which annealing makes better. */
+static const struct round rounds_single[] = {
+    {.policies = true, .share = 0.25},
+    {.share = 0.25, .heat = 1e-3},
+    {.share = 0.25, .heat = 6e-4},
+    {.share = 0.25, .heat = 3e-4},
+};
+static const struct round rounds_several[] = {
+    {.share = 0.34, .heat = 1e-3},
+    {.share = 0.33, .heat = 6e-4},
+    {.share = 0.33, .heat = 3e-4},
+};
+
+/* ---- Threads ---- */
+
+struct member {
+  struct crew *crew;
+  struct weft_improver improver;
+  uint32_t number;
+  pthread_t thread;
+};
+
+struct crew {
+  struct weft_pool *pool;
+  struct weft_watch *watch;
+  const struct weft_crew_task *task;
+  struct member *members;
+  uint32_t size;
+  const struct round *round;
+  pthread_mutex_t lock;
+  pthread_cond_t ended;
+  uint32_t working; /* under lock */
+};
+
+static void *work(void *argument) {
+  struct member *member = argument;
+  struct crew *crew = member->crew;
+  const uint64_t amount = (uint64_t)((double)crew->task->work * crew->round->share);
+  if (crew->round->policies) {
+    weft_improve_policies(&member->improver, amount, member->number, crew->size);
+  } else {
+    weft_improve_order(&member->improver, amount, crew->round->heat);
+  }
+  (void)pthread_mutex_lock(&crew->lock);
+  crew->working--;
+  (void)pthread_cond_signal(&crew->ended);
+  (void)pthread_mutex_unlock(&crew->lock);
+  return NULL;
+}
+
+static void tick(struct crew *crew, double done) {
+  const struct weft_problem *problem = crew->pool->problem;
+  (void)weft_watch_tick(crew->watch, (double)crew->pool->value / problem->ticks_per_unit,
+                        (double)crew->pool->bound / problem->ticks_per_unit, done,
+                        crew->pool->evaluated);
+}
+
+/* Looks after the crew until all have ended. */
+static void wait_for_all(struct crew *crew, double done) {
+  (void)pthread_mutex_lock(&crew->lock);
+  while (crew->working > 0) {
+    struct timespec until;
+    (void)clock_gettime(CLOCK_MONOTONIC, &until);
+    until.tv_nsec += TICK_NANOSECONDS;
+    until.tv_sec += until.tv_nsec / 1000000000L;
+    until.tv_nsec %= 1000000000L;
+    if (pthread_cond_timedwait(&crew->ended, &crew->lock, &until) == ETIMEDOUT) {
+      (void)pthread_mutex_unlock(&crew->lock);
+      tick(crew, done);
+      (void)pthread_mutex_lock(&crew->lock);
+    }
+  }
+  (void)pthread_mutex_unlock(&crew->lock);
+}
+
+/* Whoever cannot have a thread works on the calling one, after the others were started: the
+ * result is the same. */
+static void run_round(struct crew *crew, double done) {
+  bool started[CREW_MAX] = {false};
+  crew->working = crew->size;
+  for (uint32_t n = 0; n < crew->size; n++) {
+    struct member *member = &crew->members[n];
+    started[n] = pthread_create(&member->thread, NULL, work, member) == 0;
+  }
+  for (uint32_t n = 0; n < crew->size; n++) {
+    if (!started[n]) {
+      (void)work(&crew->members[n]);
+    }
+  }
+  wait_for_all(crew, done);
+  for (uint32_t n = 0; n < crew->size; n++) {
+    if (started[n]) {
+      (void)pthread_join(crew->members[n].thread, NULL);
+    }
+  }
+}
+
+/* ---- Sharing ---- */
+
+/* The best of all becomes the pool's, and everybody's. */
+static void share_best(struct crew *crew) {
+  for (uint32_t n = 0; n < crew->size; n++) {
+    struct weft_pool *own = &crew->members[n].improver.pool;
+    crew->pool->evaluated += own->evaluated;
+    own->evaluated = 0;
+    weft_pool_take(crew->pool, own);
+  }
+  for (uint32_t n = 0; n < crew->size; n++) {
+    weft_pool_take(&crew->members[n].improver.pool, crew->pool);
+  }
+}
+
+static void run_rounds(struct crew *crew) {
+  const bool single = crew->pool->problem->stages_per_rank == 1;
+  const struct round *rounds = single ? rounds_single : rounds_several;
+  const size_t count = single ? sizeof rounds_single / sizeof rounds_single[0]
+                              : sizeof rounds_several / sizeof rounds_several[0];
+  double done = 0;
+  share_best(crew);
+  for (size_t n = 0; n < count; n++) {
+    if (weft_pool_is_optimal(crew->pool) || weft_watch_halted(crew->watch)) {
+      return;
+    }
+    crew->round = &rounds[n];
+    run_round(crew, done);
+    share_best(crew);
+    done += rounds[n].share;
+    tick(crew, done);
+  }
+}
+
+/* ---- The whole ---- */
+
+static enum weft_status gather(struct crew *crew, struct weft_error *error) {
+  const struct weft_problem *problem = crew->pool->problem;
+  const uint32_t wanted = crew->task->threads;
+  crew->members = weft_array_allocate_zero(problem->allocator, wanted, sizeof *crew->members);
+  if (crew->members == NULL) {
+    return weft_fail_memory(error, wanted * sizeof *crew->members);
+  }
+  for (; crew->size < wanted; crew->size++) {
+    struct member *member = &crew->members[crew->size];
+    member->crew = crew;
+    member->number = crew->size;
+    WEFT_TRY(weft_improver_init(&member->improver, problem, crew->task->seed + crew->size,
+                                crew->watch, crew->pool->bound, error));
+  }
+  return WEFT_OK;
+}
+
+static void dismiss(struct crew *crew) {
+  for (uint32_t n = 0; n < crew->size; n++) {
+    weft_improver_finish(&crew->members[n].improver);
+  }
+  weft_array_free(crew->pool->problem->allocator, crew->members, crew->task->threads,
+                  sizeof *crew->members);
+}
+
+enum weft_status weft_crew_improve(struct weft_pool *pool, const struct weft_crew_task *task,
+                                   struct weft_watch *watch, struct weft_error *error) {
+  struct crew crew = {.pool = pool, .watch = watch, .task = task};
+  pthread_condattr_t clock;
+  (void)pthread_condattr_init(&clock);
+  (void)pthread_condattr_setclock(&clock, CLOCK_MONOTONIC);
+  (void)pthread_mutex_init(&crew.lock, NULL);
+  (void)pthread_cond_init(&crew.ended, &clock);
+  (void)pthread_condattr_destroy(&clock);
+  const enum weft_status status = gather(&crew, error);
+  if (status == WEFT_OK) {
+    run_rounds(&crew);
+  }
+  dismiss(&crew);
+  (void)pthread_cond_destroy(&crew.ended);
+  (void)pthread_mutex_destroy(&crew.lock);
+  return status;
+}
