@@ -50,4 +50,7 @@ enum weft_status weft_construct_one_at_a_time(struct weft_pool *pool, struct wef
 /* V placement from building blocks, for any memory; nothing on other placements. */
 enum weft_status weft_construct_v_blocks(struct weft_pool *pool, struct weft_error *error);
 
+/* Several stages per rank, any placement and costs; nothing with one stage. */
+enum weft_status weft_construct_chain_greedy(struct weft_pool *pool, struct weft_error *error);
+
 #endif

@@ -28,6 +28,7 @@ static constructor *const constructors[] = {
     weft_construct_named,
     weft_construct_one_at_a_time,
     weft_construct_v_blocks,
+    weft_construct_chain_greedy,
 };
 
 static enum weft_status construct(struct weft_pool *pool, struct weft_error *error) {

@@ -14,10 +14,14 @@ static size_t target_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS * problem->microbatch_count;
 }
 
-static void set_growth(struct weft_target_list *list) {
+static void set_facts(struct weft_target_list *list) {
   const struct weft_problem *problem = list->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
+    const int64_t *time = stage->time;
+    const int64_t back =
+        problem->whole_backward ? time[WEFT_LETTER_B] : time[WEFT_LETTER_I] + time[WEFT_LETTER_W];
+    list->work[stage->rank] += (time[WEFT_LETTER_F] + back) * problem->microbatch_count;
     const int64_t growth = problem->whole_backward ? 0 : stage->held_after - stage->held;
     if (growth > list->growth[stage->rank]) {
       list->growth[stage->rank] = growth;
@@ -40,12 +44,13 @@ enum weft_status weft_target_list_init(struct weft_target_list *list,
 #define ROOM(field, count) \
   ((list->field = weft_array_allocate_zero(allocator, count, sizeof *list->field)))
   if (!ROOM(targets, target_count(problem)) || !ROOM(held, ranks) || !ROOM(held_for_w, ranks) ||
-      !ROOM(growth, ranks) || !ROOM(when, ranks) || !ROOM(heap, ranks) || !ROOM(heap_at, ranks)) {
+      !ROOM(work, ranks) || !ROOM(rest, ranks) || !ROOM(growth, ranks) || !ROOM(when, ranks) ||
+      !ROOM(heap, ranks) || !ROOM(heap_at, ranks)) {
     weft_target_list_finish(list);
     return weft_fail_memory(error, target_count(problem) * sizeof *list->targets);
   }
 #undef ROOM
-  set_growth(list);
+  set_facts(list);
   list->turns = times->taken + letter_row(problem, problem->stage_count - 1, WEFT_LETTER_F);
   return WEFT_OK;
 }
@@ -57,6 +62,8 @@ void weft_target_list_finish(struct weft_target_list *list) {
   FREE(targets, target_count(list->problem));
   FREE(held, ranks);
   FREE(held_for_w, ranks);
+  FREE(work, ranks);
+  FREE(rest, ranks);
   FREE(growth, ranks);
   FREE(when, ranks);
   FREE(heap, ranks);
@@ -131,6 +138,7 @@ static void start(struct weft_target_list *list) {
     times->position[r] = 0;
     times->clock[r] = 0;
     times->first[r] = -1;
+    list->rest[r] = list->work[r];
     list->held[r] = 0;
     list->held_for_w[r] = 0;
     list->when[r] = INT64_MAX;
@@ -348,6 +356,7 @@ static void run_letter(struct weft_target_list *list, uint32_t rank, uint32_t le
   change_memory(list, rank, letter);
   times->first[rank] = times->first[rank] < 0 ? now : times->first[rank];
   times->clock[rank] = now + step->time;
+  list->rest[rank] -= step->time;
   if (step->makes != NULL) {
     step->makes[microbatch] = arrival(step, microbatch, now + step->time);
     *step->made = microbatch + 1;
@@ -357,7 +366,7 @@ static void run_letter(struct weft_target_list *list, uint32_t rank, uint32_t le
   }
 }
 
-static int64_t objective(struct weft_target_list *list) {
+static int64_t objective(const struct weft_target_list *list) {
   const struct weft_problem *problem = list->problem;
   const struct weft_evaluation *times = list->times;
   int64_t from = INT64_MAX, to = 0, span = 0;
@@ -373,8 +382,14 @@ static int64_t objective(struct weft_target_list *list) {
   return problem->objective == WEFT_OBJECTIVE_SPAN ? span : to - from;
 }
 
+/* What the rank makes of the objective if it never waits again. */
+static int64_t least_objective(const struct weft_target_list *list, uint32_t rank) {
+  const bool spans = list->problem->objective == WEFT_OBJECTIVE_SPAN;
+  return list->times->clock[rank] + list->rest[rank] - (spans ? list->times->first[rank] : 0);
+}
+
 int64_t weft_target_list_run(struct weft_target_list *list, const struct weft_target_policy *policy,
-                             struct weft_order *order) {
+                             int64_t cutoff, struct weft_order *order) {
   start(list);
   while (list->heap_size > 0) {
     const int64_t now = list->when[list->heap[0]];
@@ -383,6 +398,9 @@ int64_t weft_target_list_run(struct weft_target_list *list, const struct weft_ta
     const uint32_t letter = decide(&decision, policy);
     if (letter != NO_LETTER) {
       run_letter(list, rank, letter, now, order);
+      if (least_objective(list, rank) > cutoff) {
+        return WEFT_NEVER;
+      }
     }
     const int64_t next = letter != NO_LETTER ? list->times->clock[rank] : decision.next;
     if (next < INT64_MAX) {

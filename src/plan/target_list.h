@@ -25,6 +25,8 @@ struct weft_target_list {
   int64_t *targets;      /* [(rank * v * WEFT_KINDS + letter) * m + microbatch], to be written */
   int64_t *held;         /* [rank] memory */
   int64_t *held_for_w;   /* [rank] the part of it that waits for W */
+  int64_t *work;         /* [rank] time of all its letters */
+  int64_t *rest;         /* [rank] of those that are left */
   int64_t *growth;       /* [rank] what an I may add before its W takes it away */
   int64_t *when;         /* [rank] its next decision; INT64_MAX: none */
   uint32_t *heap;        /* ranks by when */
@@ -48,9 +50,9 @@ static inline int64_t *weft_target_row(const struct weft_target_list *list, uint
 /* A target for a W that only fills waits and makes room. */
 #define WEFT_TARGET_LAST (INT64_MAX / 2)
 
-/* The order that the targets give, within the memory; its objective. WEFT_NEVER when it
- * does not get to an end, which only limits that are close to the least can cause. */
+/* The order that the targets give, within the memory; its objective. WEFT_NEVER when that
+ * is above `cutoff`, or when there is no end, which only limits near the least can cause. */
 int64_t weft_target_list_run(struct weft_target_list *list, const struct weft_target_policy *policy,
-                             struct weft_order *order);
+                             int64_t cutoff, struct weft_order *order);
 
 #endif

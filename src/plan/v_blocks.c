@@ -31,8 +31,8 @@ struct block {
   int64_t value; /* of the best order so far */
 };
 
-/* Letters that may be listed: about 30 ms of a usual core. */
-#define WORK 400000
+/* Letters that may be listed: about 10 ms of a usual core. */
+#define WORK 150000
 
 struct blocks {
   struct weft_pool *pool;
@@ -196,10 +196,11 @@ static void set_targets(struct blocks *blocks, const struct block *block) {
   }
 }
 
-static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill) {
+static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill,
+                int64_t cutoff) {
   struct weft_pool *pool = blocks->pool;
   const struct weft_target_policy policy = {.lead = lead, .fill = fill};
-  const int64_t value = weft_target_list_run(&blocks->list, &policy, &pool->draft);
+  const int64_t value = weft_target_list_run(&blocks->list, &policy, cutoff, &pool->draft);
   block->value = value < block->value ? value : block->value;
   blocks->runs--;
   if (value < pool->value) {
@@ -211,6 +212,11 @@ static void run(struct blocks *blocks, struct block *block, int64_t lead, double
 static const int64_t first_lead = 4;
 static const double first_fill = 0.5;
 
+/* What is much worse at first does not become the best. */
+static int64_t worst_of_interest(const struct weft_pool *pool) {
+  return pool->value == WEFT_NEVER ? WEFT_NEVER : pool->value + pool->value / 8;
+}
+
 static void try_all(struct blocks *blocks) {
   const uint32_t most = blocks->runs / 2;
   const uint32_t stride = blocks->count / (most + 1) + 1;
@@ -218,7 +224,7 @@ static void try_all(struct blocks *blocks) {
     blocks->all[n].value = WEFT_NEVER;
     if (n % stride == 0 && !weft_pool_is_optimal(blocks->pool)) {
       set_targets(blocks, &blocks->all[n]);
-      run(blocks, &blocks->all[n], first_lead, first_fill);
+      run(blocks, &blocks->all[n], first_lead, first_fill, worst_of_interest(blocks->pool));
     }
   }
 }
@@ -231,7 +237,7 @@ static void try_other_ways(struct blocks *blocks, struct block *block) {
     for (size_t n = 0; n < sizeof leads / sizeof leads[0]; n++) {
       const bool done = leads[n] == first_lead && fills[f] == first_fill;
       if (!done && blocks->runs > 0 && !weft_pool_is_optimal(blocks->pool)) {
-        run(blocks, block, leads[n], fills[f]);
+        run(blocks, block, leads[n], fills[f], blocks->pool->value);
       }
     }
   }

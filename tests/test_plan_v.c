@@ -1,0 +1,204 @@
+/* Constructors for several stages per rank: whatever fits has an order, orders keep to
+ * the memory, and those for V placement are as good as the literature's. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "plan/pool.h"
+#include "plan/target_list.h"
+#include "support_planning.h"
+#include "support_v_rows.h"
+
+enum { ROUNDS = 100 };
+
+static struct weft_shape draw_shape(struct weft_random *random) {
+  struct weft_shape shape = {.ranks = 1 + weft_random_below(random, 5),
+                             .stages_per_rank = 2 + weft_random_below(random, 2),
+                             .microbatches = 1 + weft_random_below(random, 8)};
+  if (shape.stages_per_rank == 2 && weft_random_below(random, 4) > 0) {
+    shape.placement = WEFT_PLACEMENT_V;
+  }
+  return shape;
+}
+
+/* Some that an I makes larger, which only weight gradients at once keep within the least. */
+static void let_some_grow(struct planning *planning, struct weft_random *random) {
+  if (weft_random_below(random, 4) == 0) {
+    for (uint32_t s = 0; s < planning->costs->stage_count; s++) {
+      planning->costs->stages[s].activation_after_i = (double)weft_random_below(random, 20) / 10;
+    }
+  }
+}
+
+/* A limit that some order keeps: the least one, a little more, or much more. */
+static void draw_limit(struct planning *planning, struct weft_random *random) {
+  const struct weft_problem *problem = &planning->problem;
+  uint32_t rank;
+  planning_limit(planning, INFINITY);
+  const double least = (double)weft_problem_least_memory(problem, &rank) / problem->sizes_per_unit;
+  static const double more[] = {0, 0.3, 1, 3};
+  planning_limit(planning, least * (1 + more[weft_random_below(random, 4)] *
+                                            (double)weft_random_below(random, 101) / 100));
+}
+
+static void expect_within_memory(const struct weft_problem *problem,
+                                 const struct weft_order *order) {
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const int64_t peak = weft_word_peak(problem, r, weft_order_word(problem, order, r));
+    assert_true(peak >= 0 && peak <= problem->limit[r]);
+  }
+}
+
+/* ---- Every limit has an order ---- */
+
+typedef enum weft_status constructor(struct weft_pool *pool, struct weft_error *error);
+
+static int64_t construct(const struct weft_problem *problem, constructor *make) {
+  struct weft_pool pool;
+  assert_int_equal(weft_pool_init(&pool, problem, NULL), WEFT_OK);
+  assert_int_equal(make(&pool, NULL), WEFT_OK);
+  const int64_t value = pool.value;
+  if (value < WEFT_NEVER) {
+    assert_true(value >= pool.bound);
+    assert_true(weft_evaluate(&pool.evaluation, &pool.best, WEFT_NEVER) == value);
+    expect_within_memory(problem, &pool.best);
+  }
+  weft_pool_finish(&pool);
+  return value;
+}
+
+static bool grows(const struct planning *planning) {
+  for (uint32_t s = 0; s < planning->costs->stage_count; s++) {
+    if (planning->costs->stages[s].activation_after_i > planning->costs->stages[s].activation) {
+      return !planning->request.whole_backward;
+    }
+  }
+  return false;
+}
+
+static void whatever_fits_has_an_order(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    let_some_grow(&planning, &random);
+    draw_limit(&planning, &random);
+    const struct weft_problem *problem = &planning.problem;
+    const int64_t plain = construct(problem, weft_construct_one_at_a_time);
+    const int64_t blocks = construct(problem, weft_construct_v_blocks);
+    const int64_t greedy = construct(problem, weft_construct_chain_greedy);
+    assert_true(plain < WEFT_NEVER);
+    if (!grows(&planning)) {
+      assert_true(greedy < WEFT_NEVER);
+      assert_int_equal(blocks < WEFT_NEVER, shape.placement == WEFT_PLACEMENT_V);
+    }
+    planning_finish(&planning);
+  }
+}
+
+/* ---- Lists ---- */
+
+/* Targets without any sense; a run may overtake as it likes, so that nothing but memory and
+ * inputs holds it up. */
+static void draw_targets(struct weft_target_list *list, struct weft_random *random) {
+  const struct weft_problem *problem = list->problem;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
+      int64_t *row = weft_target_row(list, s, kind);
+      for (uint32_t k = 0; k < problem->microbatch_count; k++) {
+        row[k] = weft_random_below(random, 100);
+      }
+    }
+  }
+}
+
+static void expect_list(struct weft_target_list *list, struct weft_random *random,
+                        struct weft_order *order, bool must_end) {
+  const struct weft_target_policy policy = {
+      .lead = must_end ? INT64_MAX : (int64_t)weft_random_below(random, 30),
+      .fill = weft_random_below(random, 5) / 4.0};
+  const int64_t value = weft_target_list_run(list, &policy, WEFT_NEVER, order);
+  if (value == WEFT_NEVER) {
+    assert_false(must_end);
+    return;
+  }
+  expect_within_memory(list->problem, order);
+  assert_true(weft_evaluate(list->times, order, WEFT_NEVER) <= value);
+  assert_true(weft_target_list_run(list, &policy, value, order) == value);
+  assert_true(weft_target_list_run(list, &policy, value - 1, order) == WEFT_NEVER);
+}
+
+static void lists_come_to_an_end_within_the_memory(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    draw_limit(&planning, &random);
+    struct weft_evaluation evaluation;
+    struct weft_target_list list;
+    assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
+    assert_int_equal(weft_target_list_init(&list, &planning.problem, &evaluation, NULL), WEFT_OK);
+    struct weft_order order = {.letters = malloc((size_t)shape.ranks * planning.problem.word_size)};
+    for (int k = 0; k < 4; k++) {
+      draw_targets(&list, &random);
+      expect_list(&list, &random, &order, k % 2 == 0);
+    }
+    free(order.letters);
+    weft_target_list_finish(&list);
+    weft_evaluation_finish(&evaluation);
+    planning_finish(&planning);
+  }
+}
+
+/* ---- As good as published ---- */
+
+/* Constructors alone; what improvement makes of it is in test_long_plan_v.c. */
+static double constructed_bubble(const struct v_row *row, double limit) {
+  struct v_case planned;
+  struct weft_pool pool;
+  v_case_init(&planned, row, limit);
+  assert_int_equal(weft_pool_init(&pool, &planned.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_construct_v_blocks(&pool, NULL), WEFT_OK);
+  const double bubble = v_case_bubble(&planned, pool.value);
+  weft_pool_finish(&pool);
+  v_case_finish(&planned);
+  return bubble;
+}
+
+static void blocks_make_v_min_and_v_half(void **state) {
+  (void)state;
+  assert_true(constructed_bubble(&v_half_row, v_half_row.limit) < 0.18);
+  assert_true(constructed_bubble(&v_min_row, v_min_row.limit) < 0.25);
+}
+
+/* Half a microbatch more of memory is never in vain here, and never worse. */
+static void more_memory_is_not_worse(void **state) {
+  (void)state;
+  double last = 1;
+  for (int limit = 2; limit <= 16; limit += 2) {
+    const double bubble = constructed_bubble(&v_half_row, limit);
+    assert_true(bubble < last);
+    last = bubble;
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(whatever_fits_has_an_order),
+      cmocka_unit_test(lists_come_to_an_end_within_the_memory),
+      cmocka_unit_test(blocks_make_v_min_and_v_half),
+      cmocka_unit_test(more_memory_is_not_worse),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
