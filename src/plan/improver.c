@@ -107,7 +107,7 @@ enum { CRITICAL_INTERVAL = 4 };
 #endif
 
 /* Nanoseconds of a usual core: for one letter of a tableau, and for drawing a move. */
-enum { STEP_WORK = 6, MOVE_WORK = 60 };
+enum { STEP_WORK = 15, MOVE_WORK = 200 };
 
 static double draw_share(struct weft_random *random) {
   return (double)(weft_random_next(random) >> 11) * 0x1p-53;

@@ -9,7 +9,8 @@
 /* How a rank decides. A backward that is there goes first, unless fewer than `eager`
  * microbatches are in flight and a forward is there as well. */
 struct weft_policy {
-  uint32_t cap;      /* microbatches in flight (F done, I not), at most; at least 1 */
+  uint32_t warmup;   /* forwards before the first backward, at most; at least 1 */
+  uint32_t cap;      /* microbatches in flight (F done, I not) from then on; at least 1 */
   uint32_t eager;    /* as many forwards come before a backward that is there */
   int64_t f_delay;   /* how long a forward may keep a backward waiting that will arrive */
   int64_t w_overrun; /* how long a weight gradient may keep what will arrive waiting */
@@ -23,16 +24,17 @@ struct weft_lister {
   uint32_t *winner;               /* [leaves] tree: of two ranks the one that begins sooner */
   uint32_t leaves;                /* a power of two, at least rank_count */
   int64_t *forward, *gradient;    /* [rank * m + microbatch] arrivals */
+  uint8_t back;                   /* the letter of backwards: I, or B where they are whole */
 };
 
 enum weft_status weft_lister_init(struct weft_lister *lister, const struct weft_problem *problem,
                                   struct weft_error *error);
 void weft_lister_finish(struct weft_lister *lister);
 
-/* The order that policies[rank_count] lead to; within the memory. False when they lead
- * nowhere, which only limits below one microbatch can do, or when a rank's end is above
- * `cutoff`. *value is the objective. */
-bool weft_list_order(struct weft_lister *lister, const struct weft_policy *policies, int64_t cutoff,
-                     struct weft_order *order, int64_t *value);
+/* The order that policies[rank_count] lead to; within the memory. *value is its objective,
+ * WEFT_NEVER as soon as that is certain to be above `cutoff`, or when policies lead nowhere,
+ * which only limits below one microbatch can do. Returns how many letters were listed. */
+uint64_t weft_list_order(struct weft_lister *lister, const struct weft_policy *policies,
+                         int64_t cutoff, struct weft_order *order, int64_t *value);
 
 #endif

@@ -385,7 +385,7 @@ void weft_tableau_refresh(struct weft_tableau *tableau) {
     }
   }
   memset(tableau->pending, 0xff, ranks * sizeof *tableau->pending);
-  tableau->steps += letter_count(problem) / 2;
+  tableau->steps += letter_count(problem);
 }
 
 /* ---- Moves ---- */
