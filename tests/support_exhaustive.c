@@ -250,7 +250,7 @@ static void grow(struct layer *layer) {
 
 static void keep(const struct exhaustion *all, struct layer *layer, const struct beginning *at) {
   uint32_t *head = &layer->buckets[bucket_of(at)];
-  for (uint32_t n = *head; n != 0; n = layer->next[n - 1]) {
+  for (uint32_t n = *head; n != 0 && layer->list != NULL; n = layer->next[n - 1]) {
     struct beginning *other = &layer->list[n - 1];
     if (memcmp(other->done, at->done, sizeof at->done) != 0) {
       continue;

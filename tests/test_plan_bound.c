@@ -184,7 +184,7 @@ static void orders_exist_from_the_least_memory_on(void **state) {
       assert_true(problem->limit[r] <= least);
     }
     assert_true(exhaustive_best(problem, WEFT_OBJECTIVE_SPAN, MOST) > 0);
-    problem->limit[seed % shape.ranks]--;
+    problem->limit[weft_random_below(&random, shape.ranks)]--;
     assert_int_equal(exhaustive_best(problem, WEFT_OBJECTIVE_SPAN, MOST), EXHAUSTIVE_NONE);
     planning_finish(&planning);
   }

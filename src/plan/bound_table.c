@@ -123,7 +123,8 @@ static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
 static void set_times(struct weft_table *table, uint32_t rank) {
   const struct weft_problem *problem = table->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
-  int64_t forward[WEFT_PLACES_MAX], back[WEFT_PLACES_MAX], weight[WEFT_PLACES_MAX];
+  int64_t forward[WEFT_PLACES_MAX] = {0}, back[WEFT_PLACES_MAX] = {0},
+          weight[WEFT_PLACES_MAX] = {0};
   for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = problem->stage_of[rank * v + k];
     forward[k] = problem->stages[s].time[WEFT_LETTER_F];
