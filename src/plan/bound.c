@@ -31,12 +31,20 @@ int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage) {
   return problem->whole_backward ? 0 : problem->stages[stage].time[WEFT_LETTER_W];
 }
 
+static int64_t slowest_at(const struct weft_problem *problem, uint32_t stage) {
+  const bool crosses = stage + 1 < problem->stage_count &&
+                       problem->stages[stage].rank != problem->stages[stage + 1].rank;
+  return larger(crosses ? problem->occupancy : 0, larger(problem->stages[stage].time[WEFT_LETTER_F],
+                                                         weft_paths_back(problem, stage)));
+}
+
 bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem) {
   const uint32_t count = problem->stage_count;
   *paths = (struct weft_paths){.problem = problem};
   paths->forward = weft_array_allocate_zero(problem->allocator, count, sizeof *paths->forward);
   paths->backward = weft_array_allocate_zero(problem->allocator, count, sizeof *paths->backward);
-  if (paths->forward == NULL || paths->backward == NULL) {
+  paths->slowest = weft_array_allocate_zero(problem->allocator, count, sizeof *paths->slowest);
+  if (paths->forward == NULL || paths->backward == NULL || paths->slowest == NULL) {
     weft_paths_finish(paths);
     return false;
   }
@@ -45,6 +53,9 @@ bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *proble
     paths->forward[s + 1] = paths->forward[s] + problem->stages[s].time[WEFT_LETTER_F] + hop;
     paths->backward[s + 1] = paths->backward[s] + weft_paths_back(problem, s) + hop;
   }
+  for (uint32_t s = count; s-- > 0;) {
+    paths->slowest[s] = larger(slowest_at(problem, s), s + 1 < count ? paths->slowest[s + 1] : 0);
+  }
   return true;
 }
 
@@ -52,6 +63,7 @@ void weft_paths_finish(struct weft_paths *paths) {
   const struct weft_problem *problem = paths->problem;
   weft_array_free(problem->allocator, paths->forward, problem->stage_count, sizeof(int64_t));
   weft_array_free(problem->allocator, paths->backward, problem->stage_count, sizeof(int64_t));
+  weft_array_free(problem->allocator, paths->slowest, problem->stage_count, sizeof(int64_t));
   *paths = (struct weft_paths){.problem = problem};
 }
 
@@ -294,26 +306,17 @@ static int64_t trips(const struct view *view) {
 
 /* ---- All together ---- */
 
-/* All microbatches go one after the other through the slowest op, or through the slowest channel,
- * of a trip from the first stage of the rank: the first comes to it and the last goes on. */
-static int64_t slowest_on_trip(const struct weft_problem *problem, uint32_t first) {
-  int64_t slowest = 0;
-  for (uint32_t s = first; s < problem->stage_count; s++) {
-    const int64_t op = larger(problem->stages[s].time[WEFT_LETTER_F], weft_paths_back(problem, s));
-    const bool crosses =
-        s + 1 < problem->stage_count && problem->stages[s].rank != problem->stages[s + 1].rank;
-    slowest = larger(slowest, larger(op, crosses ? problem->occupancy : 0));
-  }
-  return slowest;
+/* All microbatches go one after the other through the slowest op, or the slowest channel, of a
+ * trip: the first comes to it, and the last goes on. */
+static int64_t in_single_file(const struct view *view) {
+  return weft_paths_trip(view->paths, view->first, view->first) +
+         (view->count - 1) * view->paths->slowest[view->first];
 }
 
 /* From the rank's first letter to `closing` after its last I. */
 static int64_t through(const struct view *view, int64_t closing, bool own) {
   const struct weft_problem *problem = view->paths->problem;
-  const int64_t inner =
-      larger(trips(view), weft_paths_trip(view->paths, view->first, view->first) +
-                              (view->count - 1) * slowest_on_trip(problem, view->first)) +
-      closing;
+  const int64_t inner = larger(trips(view), in_single_file(view)) + closing;
   const int64_t least = problem->stages_per_rank == 1 ? through_one(view, closing, own)
                                                       : through_many(view, closing, own);
   return larger(larger(inner, least), own ? occupied(view) : 0);

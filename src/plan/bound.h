@@ -9,6 +9,7 @@ struct weft_paths {
   const struct weft_problem *problem;
   int64_t *forward;  /* [stage] from the start of F at stage 0 to its start here */
   int64_t *backward; /* [stage] from the end of I or B here to its end at stage 0 */
+  int64_t *slowest; /* [stage] the longest of F, I or B, and occupancy of a channel, from here on */
 };
 
 bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem);
