@@ -140,7 +140,7 @@ static struct weft_shape draw_shape(struct weft_random *random) {
 /* Seldom as tight as it is, a bound would be useless; above the best, it would be wrong. */
 static void no_order_beats_a_bound(void **state) {
   (void)state;
-  unsigned single = 0, closed = 0, exact = 0;
+  unsigned count = 0, closed = 0, exact = 0;
   for (uint64_t seed = 0; seed < ROUNDS; seed++) {
     struct weft_random random = {.state = seed};
     const struct weft_shape shape = draw_shape(&random);
@@ -155,17 +155,17 @@ static void no_order_beats_a_bound(void **state) {
       assert_true(best > 0);
       assert_in_range(bound, 1, best);
       assert_in_range(sharp, bound, best);
-      single += shape.stages_per_rank == 1;
-      closed += shape.stages_per_rank == 1 && bound == best;
-      exact += shape.stages_per_rank == 1 && sharp == best;
+      count++;
+      closed += bound == best;
+      exact += sharp == best;
       if (sharp == best) {
         assert_int_equal(weft_problem_sharpen(problem, objective, bound, best, WORK), best);
       }
     }
     planning_finish(&planning);
   }
-  assert_true(closed > single * 7 / 10);
-  assert_true(exact > single * 9 / 10);
+  assert_true(closed > count * 6 / 10);
+  assert_true(exact > count * 97 / 100);
 }
 
 static void orders_exist_from_the_least_memory_on(void **state) {

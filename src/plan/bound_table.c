@@ -18,12 +18,13 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 /* ---- Room ---- */
 
-static uint32_t weight_count(const struct weft_problem *problem) {
-  return problem->stages_per_rank * problem->microbatch_count;
+/* W that are only counted. */
+static uint32_t weight_count(const struct weft_table *table) {
+  return table->counted * table->problem->microbatch_count;
 }
 
 static size_t list_count(const struct weft_table *table) {
-  return 5 * (size_t)table->line * (table->count + 1) + weight_count(table->problem) + 1;
+  return 5 * (size_t)table->line * (table->count + 1) + weight_count(table) + 1;
 }
 
 static void hand_out(struct weft_table *table) {
@@ -53,7 +54,7 @@ static bool make_shapes(struct weft_table *table, uint64_t most) {
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     struct weft_line_shapes *shapes = &table->shapes[r];
-    if (!weft_line_shapes_init(shapes, problem, r, table->merged, most / (table->count + 1))) {
+    if (!weft_line_shapes_init(shapes, problem, r, table->detail, most / (table->count + 1))) {
       return false;
     }
     const size_t size = (size_t)weft_table_size(table, r);
@@ -64,13 +65,15 @@ static bool make_shapes(struct weft_table *table, uint64_t most) {
   return true;
 }
 
-bool weft_table_init(struct weft_table *table, const struct weft_problem *problem, bool merged,
-                     uint64_t most) {
+bool weft_table_init(struct weft_table *table, const struct weft_problem *problem,
+                     enum weft_line_detail detail, uint64_t most) {
   const uint32_t v = problem->stages_per_rank;
+  const bool merged = detail == WEFT_LINE_RANK;
   *table = (struct weft_table){.problem = problem,
-                               .merged = merged,
+                               .detail = detail,
                                .count = problem->microbatch_count * (merged ? v : 1),
-                               .line = merged ? 2 : 2 * v};
+                               .line = merged ? 2 : 2 * v,
+                               .counted = detail == WEFT_LINE_WEIGHTS ? 1 : v};
   if (!make_shapes(table, most)) {
     return false;
   }
@@ -130,8 +133,9 @@ static void set_times(struct weft_table *table, uint32_t rank) {
     forward[k] = problem->stages[s].time[WEFT_LETTER_F];
     back[k] = weft_paths_back(problem, s);
     weight[k] = weft_paths_weight(problem, s);
+    table->extra_time[k] = weight[k];
   }
-  const uint32_t own = table->merged ? v : 1; /* stages of a letter */
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of a letter */
   for (uint32_t n = 0; n < table->line / 2; n++) {
     add_up(forward + n, own, m, table->letters[n].sums);
     table->letters[n].time = forward[n];
@@ -139,7 +143,7 @@ static void set_times(struct weft_table *table, uint32_t rank) {
     add_up(back + n, own, m, mirror->sums);
     mirror->time = back[n];
   }
-  add_up(weight, v, m, table->weight_sums);
+  add_up(weight, table->counted, m, table->weight_sums);
   table->weight_time = weight[0];
 }
 
@@ -157,53 +161,74 @@ static size_t row(const struct weft_table *table, uint32_t first, uint32_t shape
 
 /* A letter that may follow in all entries of a cell. */
 struct move {
-  uint32_t n, k; /* letter of the line, and which of them; n = line for W */
+  uint32_t n, k; /* letter of the line, and which of them; other n for W */
   int64_t head, tail, time;
-  uint32_t most;      /* that may await W after it */
+  uint32_t most;      /* W that may be counted after it */
   int shift;          /* of those */
   size_t cell, row;   /* it leads to */
-  int64_t done, left; /* there: the least that the letters of the line took, and take */
-  uint32_t backs;     /* there: I done */
+  int64_t done, left; /* there: the least that took and takes what is not counted */
+  uint32_t backs;     /* there: I done whose W are counted */
 };
 
 enum { MOVES_MAX = WEFT_LINE_MAX + 1 };
 
 static void weigh(const struct weft_table *table, uint32_t first, uint32_t shape,
                   struct move *move) {
-  const uint32_t *behind = table->now->behind + (size_t)shape * table->line;
+  const struct weft_line_shapes *shapes = table->now;
+  const uint32_t *behind = shapes->behind + (size_t)shape * table->line;
   for (uint32_t n = 0; n < table->line; n++) {
     const uint32_t count = first - behind[n];
     move->done += table->letters[n].sums[count];
     move->left += table->letters[n].sums[table->count - count];
-    move->backs += n >= table->line / 2 ? count : 0;
+    move->backs += n >= table->line - (table->line == 2 ? 1 : table->counted) ? count : 0;
   }
+  for (uint32_t k = 0; k < shapes->extra; k++) {
+    const uint32_t back = first - behind[table->line - 2 - k];
+    const int64_t done = back - shapes->waiting[(size_t)shape * shapes->extra + k];
+    move->done += done * table->extra_time[k + 1];
+    move->left += (table->count - done) * table->extra_time[k + 1];
+  }
+}
+
+/* What the k-th letter n of the line has, or a W. */
+static struct move describe_move(const struct weft_table *table, uint32_t n, uint32_t k) {
+  const uint32_t known = table->line + table->now->extra;
+  if (n >= table->line) {
+    return (struct move){
+        .n = n,
+        .head = table->from,
+        .tail = table->end,
+        .time = n == known ? table->weight_time : table->extra_time[n - table->line + 1],
+        .shift = n == known ? -1 : 0};
+  }
+  const struct weft_table_letter *letter = &table->letters[n];
+  const bool adds = table->now->extra > 0 ? n == table->line - 1 : n >= table->line / 2;
+  return (struct move){.n = n,
+                       .k = k,
+                       .head = letter->head[k],
+                       .tail = letter->tail[k],
+                       .time = letter->time,
+                       .shift = adds && !table->problem->whole_backward};
 }
 
 static uint32_t list_moves(const struct weft_table *table, uint32_t first, uint32_t shape,
                            struct move *moves) {
   const struct weft_line_shapes *shapes = table->now;
-  const size_t at = (size_t)shape * table->line;
+  const uint32_t known = table->line + shapes->extra;
   uint32_t count = 0;
-  for (uint32_t n = 0; n <= table->line; n++) {
-    const bool is_weight = n == table->line;
-    const uint32_t next = is_weight ? shape : shapes->next[at + n];
-    const uint32_t k = is_weight ? 0 : first - shapes->behind[at + n];
-    if (next == WEFT_SHAPE_NONE || (!is_weight && k == table->count)) {
+  for (uint32_t n = 0; n <= known; n++) {
+    const uint32_t next = n == known ? shape : shapes->next[(size_t)shape * known + n];
+    const uint32_t k =
+        n >= table->line ? 0 : first - shapes->behind[(size_t)shape * table->line + n];
+    if (next == WEFT_SHAPE_NONE || k == table->count) {
       continue;
     }
-    const struct weft_table_letter *letter = is_weight ? NULL : &table->letters[n];
-    const bool adds = n >= table->line / 2 && !table->problem->whole_backward;
     const uint32_t then = first + (n == 0);
     struct move *move = &moves[count++];
-    *move = (struct move){.n = n,
-                          .k = k,
-                          .head = is_weight ? table->from : letter->head[k],
-                          .tail = is_weight ? table->end : letter->tail[k],
-                          .time = is_weight ? table->weight_time : letter->time,
-                          .most = shapes->most[next],
-                          .shift = is_weight ? -1 : adds,
-                          .cell = cell(table, then, next),
-                          .row = row(table, then, next)};
+    *move = describe_move(table, n, k);
+    move->most = shapes->most[next];
+    move->cell = cell(table, then, next);
+    move->row = row(table, then, next);
     weigh(table, then, next, move);
   }
   return count;
@@ -238,7 +263,7 @@ static void reach(const struct weft_table *table, const struct move *move, uint3
   if (!weights_after(move, weights, &after)) {
     return;
   }
-  const uint32_t all = weight_count(table->problem);
+  const uint32_t all = weight_count(table);
   const int64_t *sums = table->weight_sums;
   const int64_t end = larger(larger(clock, move->head) + move->time,
                              table->from + move->done + sums[move->backs - after]);
@@ -317,7 +342,7 @@ static void go_back(const struct weft_table *table, uint32_t first, uint32_t sha
   const size_t where = cell(table, first, shape), at = row(table, first, shape);
   struct move here = {0};
   weigh(table, first, shape, &here);
-  const uint32_t weights_left = weight_count(table->problem) - here.backs;
+  const uint32_t weights_left = weight_count(table) - here.backs;
   const bool is_last = first == table->count && shape == table->now->start;
   for (uint32_t y = table->low[where]; y <= table->high[where]; y++) {
     const int64_t clock = table->earliest[at + y];

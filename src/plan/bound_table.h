@@ -16,25 +16,27 @@ struct weft_table_letter {
 
 struct weft_table {
   const struct weft_problem *problem;
-  bool merged;
+  enum weft_line_detail detail;
   uint32_t count;                  /* of each letter on the line */
   uint32_t line;                   /* letters on it */
   struct weft_line_shapes *shapes; /* [rank_count] */
   struct weft_table_letter letters[WEFT_LINE_MAX];
-  int64_t weight_time, *weight_sums;  /* W, [v * m + 1] */
-  const struct weft_line_shapes *now; /* of the rank at hand */
-  uint64_t visited;                   /* entries that were come to */
-  int64_t from, end;                  /* of the rank */
-  int64_t *lists;                     /* all of the above */
-  int64_t *earliest;                  /* [first letters * stride + offset of shape + W] */
-  int64_t *latest;                    /* the same */
-  uint32_t *low, *high;               /* [first letters * shapes + shape] W reached */
-  size_t size, cells;                 /* of the largest rank */
+  int64_t weight_time, *weight_sums;   /* of W that are only counted, [v * m + 1] */
+  int64_t extra_time[WEFT_PLACES_MAX]; /* of those that shapes know */
+  uint32_t counted;                    /* places whose W are only counted */
+  const struct weft_line_shapes *now;  /* of the rank at hand */
+  uint64_t visited;                    /* entries that were come to */
+  int64_t from, end;                   /* of the rank */
+  int64_t *lists;                      /* all of the above */
+  int64_t *earliest;                   /* [first letters * stride + offset of shape + W] */
+  int64_t *latest;                     /* the same */
+  uint32_t *low, *high;                /* [first letters * shapes + shape] W reached */
+  size_t size, cells;                  /* of the largest rank */
 };
 
 /* False when there is no room, or a rank's table has more entries than `most`. */
-bool weft_table_init(struct weft_table *table, const struct weft_problem *problem, bool merged,
-                     uint64_t most);
+bool weft_table_init(struct weft_table *table, const struct weft_problem *problem,
+                     enum weft_line_detail detail, uint64_t most);
 void weft_table_finish(struct weft_table *table);
 
 /* Entries of a rank's table. */

@@ -76,14 +76,33 @@ static void describe_stages(struct windows *windows) {
   }
 }
 
-/* With the stages of a rank told apart, if that is not much. */
+/* Whether W of a rank's stages are all alike, so that there is nothing to tell apart. */
+static bool weights_are_alike(const struct weft_problem *problem) {
+  const uint32_t v = problem->stages_per_rank;
+  for (uint32_t n = 0; n < problem->stage_count; n++) {
+    const uint32_t s = problem->stage_of[n], first = problem->stage_of[n - n % v];
+    if (weft_paths_weight(problem, s) != weft_paths_weight(problem, first) ||
+        problem->stages[s].held_after != problem->stages[first].held_after) {
+      return problem->whole_backward;
+    }
+  }
+  return true;
+}
+
+/* In as much detail as is not too much. */
 static bool make_table(struct windows *windows, uint64_t most) {
   const struct weft_problem *problem = windows->problem;
-  if (weft_table_init(&windows->table, problem, problem->stages_per_rank == 1, most)) {
-    return true;
+  enum weft_line_detail detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
+                                 : weights_are_alike(problem)  ? WEFT_LINE_STAGES
+                                                               : WEFT_LINE_WEIGHTS;
+  while (!weft_table_init(&windows->table, problem, detail, most)) {
+    if (detail == WEFT_LINE_RANK) {
+      return false;
+    }
+    weft_table_finish(&windows->table);
+    detail--;
   }
-  weft_table_finish(&windows->table);
-  return weft_table_init(&windows->table, problem, true, most);
+  return true;
 }
 
 /* False when there is no room, or not within the work. */
@@ -106,6 +125,10 @@ static bool windows_init(struct windows *windows, const struct weft_paths *paths
 }
 
 /* ---- From the stages to the table, and back ---- */
+
+static bool is_merged(const struct windows *windows) {
+  return windows->table.detail == WEFT_LINE_RANK;
+}
 
 /* The n-th smallest of the heads or tails of a rank's stages, each of which ascends. */
 static void merge(const struct windows *windows, uint32_t rank, unsigned way, bool heads,
@@ -131,7 +154,7 @@ static void merge(const struct windows *windows, uint32_t rank, unsigned way, bo
 
 /* The letter of a place on the line. */
 static uint32_t letter_of(const struct weft_table *table, uint32_t place, unsigned way) {
-  const uint32_t n = table->merged ? 0 : place;
+  const uint32_t n = table->detail == WEFT_LINE_RANK ? 0 : place;
   return way == WAY_OUT ? n : table->line - 1 - n;
 }
 
@@ -143,7 +166,7 @@ static bool fill_table(struct windows *windows, uint32_t rank) {
         &windows->stages[problem->stage_of[rank * problem->stages_per_rank + k]];
     for (unsigned way = 0; way < WAYS; way++) {
       struct weft_table_letter *letter = &table->letters[letter_of(table, k, way)];
-      if (table->merged) {
+      if (is_merged(windows)) {
         merge(windows, rank, way, true, letter->head);
         merge(windows, rank, way, false, letter->tail);
       } else {
@@ -161,7 +184,7 @@ static uint32_t come_before(const struct windows *windows, uint32_t place, unsig
                             uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
   const uint32_t from = way == WAY_OUT ? place : last - place;
-  return windows->table.merged ? k + from * (k + 1) : k;
+  return is_merged(windows) ? k + from * (k + 1) : k;
 }
 
 /* The same, of those that come after. */
@@ -170,7 +193,7 @@ static uint32_t come_after(const struct windows *windows, uint32_t place, unsign
   const uint32_t last = windows->problem->stages_per_rank - 1;
   const uint32_t left = windows->problem->microbatch_count - 1 - k;
   const uint32_t to = way == WAY_OUT ? last - place : place;
-  return windows->table.merged ? left + to * (left + 1) : left;
+  return is_merged(windows) ? left + to * (left + 1) : left;
 }
 
 /* ---- From stage to stage ---- */
