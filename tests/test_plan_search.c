@@ -1,0 +1,258 @@
+/* The search: against the best of all orders of small problems, against the named
+ * schedules, and what it promises: the same seed the same table, the best so far when it
+ * is stopped, words for limits that nothing fits into. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "support_cases.h"
+#include "support_exhaustive.h"
+#include "support_planning.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { SMALL_CASES = 40, NAMED_CASES = 60 };
+#else
+enum { SMALL_CASES = 260, NAMED_CASES = 1000 };
+#endif
+enum { MOST = 300000 };
+
+/* ---- Small problems ---- */
+
+static struct weft_shape draw_small(struct weft_random *random) {
+  static const struct weft_shape shapes[] = {
+      {.ranks = 2, .stages_per_rank = 1, .microbatches = 3},
+      {.ranks = 2, .stages_per_rank = 1, .microbatches = 4},
+      {.ranks = 3, .stages_per_rank = 1, .microbatches = 3},
+      {.ranks = 2, .stages_per_rank = 2, .microbatches = 2, .placement = WEFT_PLACEMENT_V},
+      {.ranks = 2, .stages_per_rank = 2, .microbatches = 2},
+  };
+  return shapes[weft_random_below(random, sizeof shapes / sizeof shapes[0])];
+}
+
+/* A limit between what one microbatch needs and what all do. */
+static void draw_limit(struct planning *planning, struct weft_random *random) {
+  uint32_t rank;
+  const double least = (double)weft_problem_least_memory(&planning->problem, &rank) /
+                       planning->problem.sizes_per_unit;
+  const uint32_t share = weft_random_below(random, 8);
+  planning_limit(planning,
+                 share == 7 ? INFINITY : least * (1 + share * planning->shape.microbatches / 7.0));
+}
+
+static struct weft_search_answer *search(const struct weft_search_request *request) {
+  struct weft_search_answer *answer = NULL;
+  struct weft_error error;
+  if (weft_search(NULL, request, &answer, &error) != WEFT_OK) {
+    fail_msg("%s", error.message);
+  }
+  return answer;
+}
+
+/* The promise is what the simulator finds, and within the limit. */
+static void expect_promise(const struct weft_search_answer *answer, double limit) {
+  struct weft_simulation *simulation = NULL;
+  assert_int_equal(weft_simulate(NULL, answer->table, answer->costs, NULL, &simulation, NULL),
+                   WEFT_OK);
+  assert_true(simulation->makespan == answer->makespan);
+  assert_true(simulation->span == answer->span);
+  for (uint32_t r = 0; r < answer->table->rank_count; r++) {
+    assert_true(simulation->ranks[r].peak_memory <= limit * (1 + 1e-8));
+  }
+  weft_simulation_destroy(simulation);
+}
+
+static void small_problems_are_solved(void **state) {
+  (void)state;
+  uint32_t solved = 0;
+  for (uint64_t seed = 0; solved < SMALL_CASES; seed++) {
+    struct weft_random random = {.state = 7000 + seed};
+    const struct weft_shape shape = draw_small(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 5) == 0);
+    planning.request.objective =
+        weft_random_below(&random, 2) == 0 ? WEFT_OBJECTIVE_SPAN : WEFT_OBJECTIVE_MAKESPAN;
+    draw_limit(&planning, &random);
+    const int64_t best = exhaustive_best(&planning.problem, planning.request.objective, MOST);
+    if (best >= 0) {
+      planning.request.effort = 0.01;
+      planning.request.threads = 1;
+      struct weft_search_answer *answer = search(&planning.request);
+      const double value =
+          answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan;
+      if (value != (double)best / planning.problem.ticks_per_unit) {
+        fail_msg("seed %u: %.9g found, %.9g is best", (unsigned)seed, value,
+                 (double)best / planning.problem.ticks_per_unit);
+      }
+      assert_true(answer->bound <= value);
+      assert_true(!answer->optimal || answer->bound == value);
+      expect_promise(answer, planning.request.memory_limit);
+      weft_search_answer_destroy(answer);
+      solved++;
+    }
+    planning_finish(&planning);
+  }
+}
+
+/* ---- Named schedules ---- */
+
+/* Of a table, if it fits into the memory; else INFINITY. */
+static double makespan_of(const struct weft_program *table, const struct planning *planning) {
+  struct weft_simulation *simulation = NULL;
+  assert_int_equal(weft_simulate(NULL, table, planning->costs, NULL, &simulation, NULL), WEFT_OK);
+  double makespan = simulation->makespan;
+  for (uint32_t r = 0; r < table->rank_count; r++) {
+    if (simulation->ranks[r].peak_memory > planning->request.memory_limit * (1 + 1e-9)) {
+      makespan = INFINITY;
+    }
+  }
+  weft_simulation_destroy(simulation);
+  return makespan;
+}
+
+static double best_named(const struct planning *planning) {
+  double best = INFINITY;
+  for (size_t n = 0; n < weft_schedule_count(); n++) {
+    const struct weft_schedule_info *info = weft_schedule_at(n);
+    struct weft_program *table = NULL;
+    if (info->trains && !info->fixed &&
+        (planning->shape.stages_per_rank == 1 || info->placement == planning->shape.placement) &&
+        weft_generate(NULL, info->name, &planning->shape, &table, NULL) == WEFT_OK) {
+      best = fmin(best, makespan_of(table, planning));
+    }
+    weft_program_destroy(table);
+  }
+  return best;
+}
+
+static void no_named_schedule_is_better(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < NAMED_CASES; seed++) {
+    struct weft_random random = {.state = seed};
+    struct weft_shape shape = {.ranks = 2 + weft_random_below(&random, 5),
+                               .stages_per_rank = 1 + weft_random_below(&random, 2)};
+    shape.microbatches = shape.ranks * (1 + weft_random_below(&random, 3));
+    if (shape.stages_per_rank == 2 && weft_random_below(&random, 2) == 0) {
+      shape.placement = WEFT_PLACEMENT_V;
+      shape.microbatches *= 2;
+    }
+    struct planning planning;
+    planning_init(&planning, &random, &shape, false);
+    draw_limit(&planning, &random);
+    planning.request.effort = 0.0005;
+    planning.request.threads = 1;
+    struct weft_search_answer *answer = search(&planning.request);
+    const double named = best_named(&planning);
+    if (answer->makespan > named) {
+      fail_msg("seed %u: %.9g found, %.9g has a name", (unsigned)seed, answer->makespan, named);
+    }
+    weft_search_answer_destroy(answer);
+    planning_finish(&planning);
+  }
+}
+
+/* ---- Promises ---- */
+
+static void draw_unequal(struct planning *planning, uint64_t seed) {
+  struct weft_random random = {.state = seed};
+  const struct weft_shape shape = {.ranks = 6, .stages_per_rank = 1, .microbatches = 18};
+  planning_init(planning, &random, &shape, false);
+  planning_limit(planning, 9);
+  planning->request.effort = 0.02;
+}
+
+static void the_same_seed_gives_the_same_table(void **state) {
+  (void)state;
+  struct planning planning;
+  draw_unequal(&planning, 2);
+  for (uint32_t threads = 1; threads <= 3; threads += 2) {
+    planning.request.threads = threads;
+    struct weft_search_answer *one = search(&planning.request), *two = search(&planning.request);
+    assert_true(weft_program_equal(one->table, two->table));
+    assert_true(one->evaluated == two->evaluated);
+    assert_false(one->stopped);
+    weft_search_answer_destroy(one);
+    weft_search_answer_destroy(two);
+  }
+  planning_finish(&planning);
+}
+
+struct stopper {
+  unsigned asked, reported;
+  double best;
+};
+
+static bool stop_soon(void *context) {
+  struct stopper *stopper = context;
+  return ++stopper->asked > 2;
+}
+
+static void remember(void *context, const struct weft_search_progress *progress) {
+  struct stopper *stopper = context;
+  stopper->reported++;
+  assert_true(progress->bound <= progress->value);
+  assert_true(progress->done >= 0 && progress->done <= 1.0000001);
+  assert_true(progress->value <= stopper->best);
+  stopper->best = progress->value;
+}
+
+static void a_search_that_is_stopped_has_the_best_so_far(void **state) {
+  (void)state;
+  struct planning planning;
+  struct stopper stopper = {.best = INFINITY};
+  draw_unequal(&planning, 3);
+  planning.request.effort = 1000;
+  planning.request.stop = stop_soon;
+  planning.request.report = remember;
+  planning.request.context = &stopper;
+  struct weft_search_answer *answer = search(&planning.request);
+  assert_true(answer->stopped || answer->optimal);
+  assert_true(answer->makespan <= stopper.best);
+  expect_promise(answer, 9);
+  weft_search_answer_destroy(answer);
+  planning.request.stop = NULL;
+  planning.request.time_limit = 0.05;
+  answer = search(&planning.request);
+  assert_true(answer->stopped || answer->optimal);
+  weft_search_answer_destroy(answer);
+  planning_finish(&planning);
+}
+
+static void limits_that_nothing_fits_into_are_explained(void **state) {
+  (void)state;
+  struct weft_costs *costs = NULL;
+  struct weft_search_answer *answer = NULL;
+  struct weft_error error;
+  assert_int_equal(weft_costs_create(NULL, 1, &costs, NULL), WEFT_OK);
+  struct weft_search_request request = weft_search_request_default();
+  request.ranks = 4;
+  request.microbatches = 8;
+  request.stages_per_rank = 2;
+  request.costs = costs;
+  request.memory_limit = 1.5;
+  assert_int_equal(weft_search(NULL, &request, &answer, &error), WEFT_ERR_INVALID);
+  assert_non_null(strstr(error.message, " 2 "));
+  request.memory_limit = 2;
+  request.effort = 0.01;
+  answer = search(&request);
+  expect_promise(answer, 2);
+  weft_search_answer_destroy(answer);
+  weft_costs_destroy(costs);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(small_problems_are_solved),
+      cmocka_unit_test(no_named_schedule_is_better),
+      cmocka_unit_test(the_same_seed_gives_the_same_table),
+      cmocka_unit_test(a_search_that_is_stopped_has_the_best_so_far),
+      cmocka_unit_test(limits_that_nothing_fits_into_are_explained),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
