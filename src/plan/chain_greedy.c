@@ -9,8 +9,8 @@
 #include "plan/pool.h"
 #include "plan/target_list.h"
 
-/* Letters that may be listed: about 10 ms of a usual core. */
-#define WORK 150000
+/* Letters that may be listed: about 7 ms of a usual core. */
+#define WORK 100000
 enum { RUNS_MIN = 12 };
 
 /* What is chosen; each from a row of the table below. */

@@ -40,11 +40,33 @@ static const struct round rounds_single[] = {
     {.share = 0.25, .heat = 6e-4},
     {.share = 0.25, .heat = 3e-4},
 };
+/* Several: what the constructors make is close to the best. */
 static const struct round rounds_several[] = {
-    {.share = 0.34, .heat = 1e-3},
-    {.share = 0.33, .heat = 6e-4},
-    {.share = 0.33, .heat = 3e-4},
+    {.share = 0.1, .heat = 0},     {.share = 0.3, .heat = 1e-3}, {.share = 0.25, .heat = 6e-4},
+    {.share = 0.25, .heat = 3e-4}, {.share = 0.1, .heat = 0},
 };
+/* Little work for many letters: heat would destroy more than there is time to repair. */
+static const struct round rounds_large[] = {
+    {.share = 0.7, .heat = 0},
+    {.share = 0.2, .heat = 1e-4},
+    {.share = 0.1, .heat = 0},
+};
+enum { LETTER_WORK = 100000 };
+
+struct plan {
+  const struct round *rounds;
+  size_t count;
+};
+
+static struct plan plan_of(const struct weft_problem *problem, uint64_t work) {
+#define PLAN(list) ((struct plan){.rounds = (list), .count = sizeof(list) / sizeof(list)[0]})
+  if (problem->stages_per_rank == 1) {
+    return PLAN(rounds_single);
+  }
+  const uint64_t letters = (uint64_t)problem->rank_count * problem->word_size;
+  return work / LETTER_WORK < letters ? PLAN(rounds_large) : PLAN(rounds_several);
+#undef PLAN
+}
 
 /* ---- Threads ---- */
 
@@ -146,20 +168,17 @@ static void share_best(struct crew *crew) {
 }
 
 static void run_rounds(struct crew *crew) {
-  const bool single = crew->pool->problem->stages_per_rank == 1;
-  const struct round *rounds = single ? rounds_single : rounds_several;
-  const size_t count = single ? sizeof rounds_single / sizeof rounds_single[0]
-                              : sizeof rounds_several / sizeof rounds_several[0];
+  const struct plan plan = plan_of(crew->pool->problem, crew->task->work);
   double done = 0;
   share_best(crew);
-  for (size_t n = 0; n < count; n++) {
+  for (size_t n = 0; n < plan.count; n++) {
     if (weft_pool_is_optimal(crew->pool) || weft_watch_halted(crew->watch)) {
       return;
     }
-    crew->round = &rounds[n];
+    crew->round = &plan.rounds[n];
     run_round(crew, done);
     share_best(crew);
-    done += rounds[n].share;
+    done += plan.rounds[n].share;
     tick(crew, done);
   }
 }

@@ -77,11 +77,11 @@ static uint32_t draw_distance(struct weft_random *random) {
   return 1 + weft_random_below(random, limits[weft_random_below(random, 6)]);
 }
 
-static bool draw_move(struct weft_improver *improver, struct weft_move *move) {
+static bool draw_move(struct weft_improver *improver, bool cold, struct weft_move *move) {
   const struct weft_problem *problem = improver->pool.problem;
   struct weft_random *random = &improver->random;
   uint32_t rank, n;
-  if (weft_random_below(random, 4) > 0) {
+  if (cold || weft_random_below(random, 4) > 0) {
     const uint32_t place = improver->critical[weft_random_below(random, improver->critical_count)];
     rank = place / problem->word_size;
     n = place % problem->word_size;
@@ -90,7 +90,8 @@ static bool draw_move(struct weft_improver *improver, struct weft_move *move) {
     n = weft_random_below(random, problem->word_size);
   }
   const uint32_t far = draw_distance(random);
-  return make_move(problem, rank, n, far, weft_random_below(random, 4), move);
+  const uint32_t how = weft_random_below(random, 4) | (cold ? 2 : 0); /* the letter itself goes */
+  return make_move(problem, rank, n, far, how, move);
 }
 
 /* ---- Annealing ---- */
@@ -113,9 +114,9 @@ static double draw_share(struct weft_random *random) {
   return (double)(weft_random_next(random) >> 11) * 0x1p-53;
 }
 
-static double cost_of(const struct weft_tableau *tableau) {
-  return (double)tableau->value +
-         (double)tableau->span_sum / tableau->problem->rank_count / VALUE_WEIGHT;
+static double cost_of(const struct weft_tableau *tableau, bool cold) {
+  const double mean = (double)tableau->span_sum / tableau->problem->rank_count;
+  return (double)tableau->value + (cold ? 0 : mean / VALUE_WEIGHT);
 }
 
 static void look_again(struct weft_improver *improver, bool refresh) {
@@ -146,6 +147,7 @@ struct anneal {
   uint32_t kept;
   double cost;
   double heat, temperature; /* at the start, and now */
+  bool cold;                /* without any: only the critical path, and what is no worse */
 };
 
 /* About nanoseconds. */
@@ -162,7 +164,7 @@ static void try_move(struct weft_improver *improver, struct anneal *anneal) {
   struct weft_tableau *tableau = &improver->tableau;
   struct weft_move move;
   anneal->moves++;
-  if (!draw_move(improver, &move)) {
+  if (!draw_move(improver, anneal->cold, &move)) {
     return;
   }
   const double allowance = -anneal->temperature * log(draw_share(&improver->random) + 1e-300);
@@ -170,14 +172,14 @@ static void try_move(struct weft_improver *improver, struct anneal *anneal) {
     return;
   }
   improver->pool.evaluated++;
-  const double cost = cost_of(tableau);
+  const double cost = cost_of(tableau, anneal->cold);
   if (cost > anneal->cost + allowance) {
     weft_tableau_undo(tableau, &move);
     return;
   }
   anneal->cost = cost;
   keep_best(improver);
-  if (++anneal->kept % CRITICAL_INTERVAL == 0) {
+  if (++anneal->kept % (anneal->cold ? 1 : CRITICAL_INTERVAL) == 0) {
     look_again(improver, anneal->kept % REFRESH_INTERVAL == 0);
   }
 }
@@ -191,7 +193,9 @@ void weft_improve_order(struct weft_improver *improver, uint64_t work, double he
   (void)weft_evaluate(&pool->evaluation, &pool->best, WEFT_NEVER);
   weft_tableau_set(tableau, &pool->best, &pool->evaluation);
   look_again(improver, false);
-  struct anneal anneal = {.from = tableau->steps, .cost = cost_of(tableau), .heat = heat};
+  const bool cold = heat == 0;
+  struct anneal anneal = {
+      .from = tableau->steps, .cost = cost_of(tableau, cold), .heat = heat, .cold = cold};
   while (work_done(improver, &anneal) < work && !weft_improver_is_done(improver)) {
     cool(improver, &anneal, work);
     for (unsigned n = 0; n < 64; n++) {

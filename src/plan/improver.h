@@ -38,7 +38,8 @@ void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint32
                            uint32_t stride);
 
 /* Annealing over orders, from the pool's best, for as much work; from a temperature of
- * `heat` times the bound. */
+ * `heat` times the bound. Without heat: only letters on the critical path move, to wherever
+ * the value is no larger; how long the other ranks take does not count. */
 void weft_improve_order(struct weft_improver *improver, uint64_t work, double heat);
 
 #endif
