@@ -13,6 +13,7 @@
 
 #include "support_cases.h"
 #include "support_exhaustive.h"
+#include "support_memory.h"
 #include "support_planning.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -20,7 +21,7 @@ enum { ROUNDS = 100 };
 #else
 enum { ROUNDS = 500 };
 #endif
-enum { MOST = 300000, WORK = 4000000 };
+enum { MOST = 300000, WORK = 4000000, SHARPENED = 2 /* a seed */ };
 
 /* ---- All words ---- */
 
@@ -190,6 +191,55 @@ static void orders_exist_from_the_least_memory_on(void **state) {
   }
 }
 
+/* Where there is no order, there is nothing to be said; but it is said. */
+static void problems_without_orders_have_bounds(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS / 5; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, seed % 4 == 0);
+    struct weft_problem *problem = &planning.problem;
+    for (uint32_t r = 0; r < shape.ranks; r++) {
+      problem->limit[r] = (int64_t)weft_random_below(&random, 3) - 1;
+    }
+    const int64_t bound = weft_problem_bound(problem, WEFT_OBJECTIVE_SPAN);
+    assert_true(bound > 0);
+    assert_true(weft_problem_sharpen(problem, WEFT_OBJECTIVE_SPAN, bound, 2 * bound, WORK) >=
+                bound);
+    planning_finish(&planning);
+  }
+}
+
+/* Without memory a bound is smaller, not wrong. Of this problem it can be sharpened. */
+static void bounds_do_with_little_memory(void **state) {
+  (void)state;
+  struct weft_random random = {.state = SHARPENED};
+  const struct weft_shape shape = {
+      .ranks = 2, .stages_per_rank = 2, .microbatches = 3, .placement = WEFT_PLACEMENT_V};
+  struct planning planning;
+  struct test_memory memory;
+  planning_init(&planning, &random, &shape, false);
+  draw_limit(&planning, &random);
+  test_memory_init(&memory);
+  struct weft_problem problem = planning.problem;
+  const int64_t bound = weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN);
+  const int64_t best = exhaustive_best(&problem, WEFT_OBJECTIVE_SPAN, MOST);
+  assert_true(bound < best);
+  problem.allocator = &memory.allocator;
+  int64_t sharp = bound;
+  for (memory.fail_at = 1; sharp < best; memory.fail_at++) {
+    memory.calls = 0;
+    assert_in_range(weft_problem_bound(&problem, WEFT_OBJECTIVE_SPAN), 0, bound);
+    memory.calls = 0;
+    sharp = weft_problem_sharpen(&problem, WEFT_OBJECTIVE_SPAN, bound, best, WORK);
+    assert_in_range(sharp, bound, best);
+    assert_int_equal(memory.blocks, 0);
+  }
+  assert_in_range(memory.fail_at, 10, 100);
+  planning_finish(&planning);
+}
+
 /* ---- The published formula ---- */
 
 static double head_of(const struct planner_case *one, uint32_t rank, double way) {
@@ -281,6 +331,8 @@ int main(void) {
       cmocka_unit_test(trying_all_is_the_best_of_all_words),
       cmocka_unit_test(no_order_beats_a_bound),
       cmocka_unit_test(orders_exist_from_the_least_memory_on),
+      cmocka_unit_test(problems_without_orders_have_bounds),
+      cmocka_unit_test(bounds_do_with_little_memory),
       cmocka_unit_test(cases_lie_between_the_bounds),
       cmocka_unit_test(some_cases_are_proved_optimal),
   };

@@ -280,6 +280,9 @@ static int64_t through_many(const struct view *view, int64_t closing, bool own) 
 static int64_t occupied(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
   double sum = 0;
+  if (view->limit <= 0 || view->limit < weft_problem_least_of(problem, view->rank)) {
+    return 0;
+  }
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     sum += (double)problem->stages[s].held * (double)weft_paths_trip(view->paths, s, s);
@@ -287,7 +290,7 @@ static int64_t occupied(const struct view *view) {
       sum += (double)problem->stages[s].held_after * (double)weft_paths_weight(problem, s);
     }
   }
-  const double least = sum * (double)view->count / (double)larger(1, view->limit);
+  const double least = sum * (double)view->count / (double)view->limit;
   return (int64_t)(least * (1 - 1e-12));
 }
 
