@@ -36,16 +36,17 @@ static bool is_compute(uint32_t op) {
   return op == WEFT_OP_F || op == WEFT_OP_B || op == WEFT_OP_I || op == WEFT_OP_W;
 }
 
-/* Most RECVs are posted long before the other rank has computed what they receive; the
- * shortest is the one that waited least, so that most of it is the transfer. */
-static void add_transfer(struct weft_gpt_stage_times *times, double duration, bool counts) {
-  if (counts && (times->transfer_count == 0 || duration < times->transfer_ns)) {
-    times->transfer_ns = duration;
+/* From SEND to where it was taken: which a rank that computes does late. The shortest is
+ * the one that waited least, so that most of it is the transfer. */
+static void add_arrival(struct weft_gpt_stage_times *times, enum weft_op op, double duration,
+                        bool counts) {
+  double *shortest = &times->arrival_ns[op == WEFT_OP_RECV_B];
+  if (counts && (*shortest <= 0 || duration < *shortest)) {
+    *shortest = fmax(duration, 1);
   }
-  times->transfer_count += counts;
 }
 
-/* So are collectives, which wait for other replicas. */
+/* Collectives wait for other replicas: likewise. */
 static void add_collective(struct weft_gpt_stage_times *times, enum weft_op op, double duration,
                            bool counts) {
   double *shortest = op == WEFT_OP_UNSHARD ? &times->unshard_ns : &times->reduce_grad_ns;
@@ -59,7 +60,7 @@ static void add_event(struct weft_gpt_rank *rank, const struct weft_action *acti
   struct weft_gpt_stage_times *times = &rank->times[action->stage];
   const double duration = (double)(event->end - event->begin);
   if (action->op == WEFT_OP_RECV_F || action->op == WEFT_OP_RECV_B) {
-    add_transfer(times, duration, counts);
+    add_arrival(times, (enum weft_op)action->op, duration, counts);
     return;
   }
   if (action->op == WEFT_OP_UNSHARD || action->op == WEFT_OP_REDUCE_GRAD) {
@@ -127,7 +128,7 @@ struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank
       .b = mean_ms(times, WEFT_OP_B),
       .i = mean_ms(times, WEFT_OP_I),
       .w = mean_ms(times, WEFT_OP_W),
-      .transfer = times->transfer_count > 0 ? (float)(times->transfer_ns * 1e-6) : NAN,
+      .arrival = {(float)(times->arrival_ns[0] * 1e-6), (float)(times->arrival_ns[1] * 1e-6)},
       .unshard = (float)(times->unshard_ns * 1e-6),
       .reduce_grad = (float)(times->reduce_grad_ns * 1e-6)};
 }
@@ -213,14 +214,18 @@ static void fill_parts(const struct weft_gpt_rank *rank, struct weft_costs *cost
   }
 }
 
+/* Over a boundary go activations and gradients. Where the rank on one side computes all
+ * the time, what it gets always waits, and what the other side gets does not. */
 static void fill_hop(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
-  double transfer = 0, transfers = 0;
-  for (uint32_t s = 0; s < costs->stage_count; s++) {
-    const struct weft_gpt_stage_means *means = &rank->means[s];
-    transfer += isnan(means->transfer) ? 0 : (double)means->transfer;
-    transfers += !isnan(means->transfer);
+  double sum = 0, count = 0;
+  for (uint32_t s = 0; s + 1 < costs->stage_count; s++) {
+    const double up = (double)rank->means[s + 1].arrival[0];
+    const double down = (double)rank->means[s].arrival[1];
+    const double shortest = up > 0 && (down <= 0 || up < down) ? up : down;
+    sum += shortest;
+    count += shortest > 0;
   }
-  costs->hop.latency = transfers > 0 ? transfer / transfers : 0;
+  costs->hop.latency = count > 0 ? sum / count : 0;
 }
 
 static enum weft_status check_measured(const struct weft_gpt_rank *rank, struct weft_error *error) {

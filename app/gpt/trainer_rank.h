@@ -25,14 +25,14 @@
 struct weft_gpt_stage_times {
   double total_ns[WEFT_OP_COUNT];
   uint64_t count[WEFT_OP_COUNT];
-  double transfer_ns; /* of its shortest RECV */
-  uint64_t transfer_count;
+  double arrival_ns[2];              /* shortest RECV_F and RECV_B; 0: none yet */
   double unshard_ns, reduce_grad_ns; /* likewise; 0: none yet */
 };
 
 /* Means, as ranks tell them; NAN: none yet. */
 struct weft_gpt_stage_means {
-  float f, b, i, w, transfer; /* ms */
+  float f, b, i, w;           /* ms */
+  float arrival[2];           /* ms: shortest RECV_F and RECV_B; 0: none */
   float unshard, reduce_grad; /* ms; 0: none */
 };
 

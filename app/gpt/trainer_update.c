@@ -92,7 +92,8 @@ static void add_means(struct weft_gpt_stage_means *sum, const struct weft_gpt_st
   sum->b += means->b;
   sum->i += means->i;
   sum->w += means->w;
-  sum->transfer += means->transfer;
+  sum->arrival[0] += means->arrival[0];
+  sum->arrival[1] += means->arrival[1];
   sum->unshard += means->unshard;
   sum->reduce_grad += means->reduce_grad;
 }
@@ -168,7 +169,8 @@ static void divide_means(struct weft_gpt_rank *rank) {
     means->b /= replicas;
     means->i /= replicas;
     means->w /= replicas;
-    means->transfer /= replicas;
+    means->arrival[0] /= replicas;
+    means->arrival[1] /= replicas;
     means->unshard /= replicas;
     means->reduce_grad /= replicas;
   }
