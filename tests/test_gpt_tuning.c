@@ -58,7 +58,32 @@ static void test_a_slower_schedule_returns(void **state) {
   feed(&tuning, 11, 2);
   assert_int_equal(weft_gpt_tuning_step(&tuning, 8), WEFT_GPT_TUNING_BACK);
   assert_true(tuning.gain == 0 && tuning.returns == 1);
+  feed(&tuning, 60, 1);
+  feed(&tuning, 10.5, 3); /* the check: still faster than the new one */
   feed(&tuning, 10, 100);
+  assert_int_equal(tuning.switches, 1);
+}
+
+/* A machine that becomes slower during the trial; then the new one is faster or it is not. */
+static void test_a_second_trial(void **state) {
+  (void)state;
+  for (uint32_t k = 0; k < 2; k++) {
+    struct weft_gpt_tuning tuning;
+    feed_to_plan(&tuning);
+    assert_true(weft_gpt_tuning_planned(&tuning, 10, 8));
+    feed(&tuning, 12, 3);
+    assert_int_equal(weft_gpt_tuning_step(&tuning, 12), WEFT_GPT_TUNING_BACK);
+    feed(&tuning, 15, 3);
+    assert_int_equal(weft_gpt_tuning_step(&tuning, 15), WEFT_GPT_TUNING_RETRY);
+    assert_true(tuning.before == 15 && fabs(tuning.promised - 12) < 1e-12);
+    feed(&tuning, k == 0 ? 12 : 16, 3);
+    assert_int_equal(weft_gpt_tuning_step(&tuning, k == 0 ? 12 : 16),
+                     k == 0 ? WEFT_GPT_TUNING_KEEP : WEFT_GPT_TUNING_BACK);
+    assert_true(fabs(tuning.gain - (k == 0 ? 0.2 : 0)) < 1e-12);
+    assert_int_equal(tuning.switches, 2);
+    assert_int_equal(tuning.returns, 1 + k);
+    feed(&tuning, k == 0 ? 12 : 15, 100); /* there is no third */
+  }
 }
 
 /* Also when there is none, or when it is no better than noise. */
@@ -430,6 +455,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_faster_schedule_stays),
       cmocka_unit_test(test_a_slower_schedule_returns),
+      cmocka_unit_test(test_a_second_trial),
       cmocka_unit_test(test_no_slower_schedule_is_tried),
       cmocka_unit_test(test_drift),
       cmocka_unit_test(test_a_broken_promise),

@@ -58,12 +58,6 @@ static enum weft_status switch_to(struct weft_gpt_rank *rank, struct weft_gpt_pl
   return weft_gpt_rank_make_event_room(rank, error);
 }
 
-static enum weft_status switch_back(struct weft_gpt_rank *rank, struct weft_error *error) {
-  WEFT_GPT_TRY(switch_to(rank, rank->before, error));
-  destroy_planned(&rank->before);
-  return WEFT_OK;
-}
-
 void weft_gpt_rank_end_tuning(const struct weft_allocator *allocator, struct weft_gpt_rank *rank) {
   destroy_planned(&rank->now);
   destroy_planned(&rank->before);
@@ -236,33 +230,34 @@ static double step_ms(const struct weft_gpt_rank *rank) {
                                                                : NAN;
 }
 
-static enum weft_status end_trial(struct weft_gpt_rank *rank, bool stays,
-                                  struct weft_error *error) {
-  const char *tried = rank->now.schedule, *before = rank->before.schedule;
-  if (stays) {
-    destroy_planned(&rank->before);
-  } else {
-    WEFT_GPT_TRY(switch_back(rank, error));
-  }
-  report(rank, stays ? WEFT_GPT_TUNING_KEPT : WEFT_GPT_TUNING_RETURNED, stays ? before : tried);
+/* The one before, which may be asked for again. */
+static enum weft_status exchange(struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news,
+                                 struct weft_error *error) {
+  WEFT_GPT_TRY(switch_to(rank, rank->before, error));
+  report(rank, news, rank->before.schedule);
   return WEFT_OK;
 }
 
 enum weft_status weft_gpt_rank_tune(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const bool is_over = weft_gpt_rank_is_over(rank); /* nobody would run another schedule */
   rank->state = WEFT_GPT_RANK_NEXT;
   switch (weft_gpt_tuning_step(&rank->tuning, step_ms(rank))) {
     case WEFT_GPT_TUNING_GO_ON: return WEFT_OK;
-    case WEFT_GPT_TUNING_KEEP: return end_trial(rank, true, error);
+    case WEFT_GPT_TUNING_KEEP:
+      report(rank, WEFT_GPT_TUNING_KEPT, rank->before.schedule);
+      return WEFT_OK;
     case WEFT_GPT_TUNING_BACK:
-      return weft_gpt_rank_is_over(rank) ? WEFT_OK : end_trial(rank, false, error);
+      return is_over ? WEFT_OK : exchange(rank, WEFT_GPT_TUNING_RETURNED, error);
+    case WEFT_GPT_TUNING_RETRY:
+      return is_over ? WEFT_OK : exchange(rank, WEFT_GPT_TUNING_TRIES, error);
     case WEFT_GPT_TUNING_FORGET:
       report(rank, WEFT_GPT_TUNING_DRIFTED, rank->now.schedule);
       weft_gpt_rank_forget(rank);
       return WEFT_OK;
     case WEFT_GPT_TUNING_PLAN: break;
   }
-  if (weft_gpt_rank_is_over(rank)) {
-    return WEFT_OK; /* nobody would run it */
+  if (is_over) {
+    return WEFT_OK;
   }
   clear_retuning(rank);
   rank->state = WEFT_GPT_RANK_PLANNED;

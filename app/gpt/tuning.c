@@ -44,15 +44,45 @@ static void settle(struct weft_gpt_tuning *tuning, double expected, bool was_of_
 
 static enum weft_gpt_tuning_move end_trial(struct weft_gpt_tuning *tuning) {
   tuning->after = take_median(tuning);
-  if (tuning->after > tuning->before) {
-    tuning->returns++;
-    tuning->gain = 0;
-    settle(tuning, tuning->before, false);
-    return WEFT_GPT_TUNING_BACK;
+  if (!(tuning->after > tuning->before)) {
+    tuning->gain = 1 - tuning->after / tuning->before;
+    settle(tuning, tuning->promised, true); /* what is far from it was not understood */
+    return WEFT_GPT_TUNING_KEEP;
   }
-  tuning->gain = 1 - tuning->after / tuning->before;
-  settle(tuning, tuning->promised, true); /* what is far from it was not understood */
-  return WEFT_GPT_TUNING_KEEP;
+  tuning->returns++;
+  tuning->gain = 0;
+  if (tuning->has_retried) {
+    settle(tuning, tuning->before, false);
+  } else {
+    tuning->phase = WEFT_GPT_TUNING_RETURNING;
+  }
+  return WEFT_GPT_TUNING_BACK;
+}
+
+static void begin_trial(struct weft_gpt_tuning *tuning, double before) {
+  tuning->before = before;
+  tuning->promised = before * (1 - tuning->promised_gain);
+  tuning->after = tuning->gain = NAN;
+  tuning->switches++;
+  tuning->phase = WEFT_GPT_TUNING_REWARMING;
+}
+
+static enum weft_gpt_tuning_move end_check(struct weft_gpt_tuning *tuning) {
+  const double median = take_median(tuning);
+  if (median > tuning->after) {
+    tuning->has_retried = true;
+    begin_trial(tuning, median);
+    return WEFT_GPT_TUNING_RETRY;
+  }
+  settle(tuning, median, false);
+  return WEFT_GPT_TUNING_GO_ON;
+}
+
+/* After a step that warms up. */
+static enum weft_gpt_tuning_move go_to(struct weft_gpt_tuning *tuning,
+                                       enum weft_gpt_tuning_phase phase) {
+  tuning->phase = phase;
+  return WEFT_GPT_TUNING_GO_ON;
 }
 
 static enum weft_gpt_tuning_move watch(struct weft_gpt_tuning *tuning, double step_ms) {
@@ -67,11 +97,9 @@ static enum weft_gpt_tuning_move watch(struct weft_gpt_tuning *tuning, double st
 
 enum weft_gpt_tuning_move weft_gpt_tuning_step(struct weft_gpt_tuning *tuning, double step_ms) {
   switch (tuning->phase) {
-    case WEFT_GPT_TUNING_WARMING:
-    case WEFT_GPT_TUNING_REWARMING:
-      tuning->phase = tuning->phase == WEFT_GPT_TUNING_WARMING ? WEFT_GPT_TUNING_MEASURING
-                                                               : WEFT_GPT_TUNING_TRYING;
-      return WEFT_GPT_TUNING_GO_ON;
+    case WEFT_GPT_TUNING_WARMING: return go_to(tuning, WEFT_GPT_TUNING_MEASURING);
+    case WEFT_GPT_TUNING_REWARMING: return go_to(tuning, WEFT_GPT_TUNING_TRYING);
+    case WEFT_GPT_TUNING_RETURNING: return go_to(tuning, WEFT_GPT_TUNING_CHECKING);
     case WEFT_GPT_TUNING_MEASURING:
       if (!add_sample(tuning, step_ms)) {
         return WEFT_GPT_TUNING_GO_ON;
@@ -80,6 +108,8 @@ enum weft_gpt_tuning_move weft_gpt_tuning_step(struct weft_gpt_tuning *tuning, d
       return WEFT_GPT_TUNING_PLAN;
     case WEFT_GPT_TUNING_TRYING:
       return add_sample(tuning, step_ms) ? end_trial(tuning) : WEFT_GPT_TUNING_GO_ON;
+    case WEFT_GPT_TUNING_CHECKING:
+      return add_sample(tuning, step_ms) ? end_check(tuning) : WEFT_GPT_TUNING_GO_ON;
     case WEFT_GPT_TUNING_SETTLED: return watch(tuning, step_ms);
     case WEFT_GPT_TUNING_PLANNING: break;
   }
@@ -94,11 +124,8 @@ bool weft_gpt_tuning_planned(struct weft_gpt_tuning *tuning, double now, double 
     settle(tuning, median, false);
     return false;
   }
-  tuning->before = median;
-  tuning->promised = median * (planned / now);
   tuning->promised_gain = 1 - planned / now;
-  tuning->after = tuning->gain = NAN;
-  tuning->switches++;
-  tuning->phase = WEFT_GPT_TUNING_REWARMING;
+  tuning->has_retried = false;
+  begin_trial(tuning, median);
   return true;
 }

@@ -7,6 +7,8 @@
  *   warm up    again: other memory is touched
  *   try        as many steps: the new schedule stays if it is faster, else the one before
  *              comes back
+ *   check      warms up and is measured again: if it takes longer now than the new one did,
+ *              the machine has become slower in between, and the new one is tried once more
  *   settled    until steps take longer or less long than expected for a while: then what
  *              was measured is forgotten, and it begins again with `measure` */
 #ifndef GPT_TUNING_H
@@ -29,6 +31,7 @@ enum weft_gpt_tuning_move {
   WEFT_GPT_TUNING_PLAN,  /* then weft_gpt_tuning_planned() */
   WEFT_GPT_TUNING_KEEP,  /* nothing: the trial is over, and the new schedule stays */
   WEFT_GPT_TUNING_BACK,  /* the schedule before the trial comes back */
+  WEFT_GPT_TUNING_RETRY, /* the one that was tried is tried again */
   WEFT_GPT_TUNING_FORGET /* what was measured of actions: their times have changed */
 };
 
@@ -38,6 +41,8 @@ enum weft_gpt_tuning_phase {
   WEFT_GPT_TUNING_PLANNING, /* planned() is awaited */
   WEFT_GPT_TUNING_REWARMING,
   WEFT_GPT_TUNING_TRYING,
+  WEFT_GPT_TUNING_RETURNING, /* as rewarming */
+  WEFT_GPT_TUNING_CHECKING,
   WEFT_GPT_TUNING_SETTLED
 };
 
@@ -57,6 +62,7 @@ struct weft_gpt_tuning {
   double expected;      /* of a step, when settled */
   uint32_t off;         /* steps in a row that were not as expected */
   uint32_t patience;    /* how many may be */
+  bool has_retried;     /* the last plan */
   uint32_t plans, switches, returns;
 };
 
