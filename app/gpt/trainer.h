@@ -79,7 +79,8 @@ struct weft_gpt_trainer_options {
                           searched for the first step too. 0: none. For `tunes` alone, and the
                           same on all ranks */
   double memory_free;  /* MiB that a rank has if no limit is given; ranks may differ. 0: unknown */
-  double plan_effort;  /* of planning, as the search's (weft/search.h); 0: a third */
+  double plan_effort;  /* of planning, as the search's (weft/search.h); 0: about ten
+                          steps, a third at most */
   const uint32_t *first_parts; /* [stages + 1] the split; NULL: even */
   enum weft_gpt_transport transport;
   struct weft_transport *endpoint; /* of WEFT_GPT_MPI: this process's rank, of a world with

@@ -9,7 +9,11 @@
 #include "gpt/memory.h"
 #include "gpt/trainer_rank.h"
 
-#define EFFORT_DEFAULT (1.0 / 3)
+/* Of the first schedule; and of those that are planned from measured times, which may take
+ * as long as some steps. */
+#define EFFORT_FIRST 0.1
+#define EFFORT_MOST (1.0 / 3)
+#define EFFORT_STEPS 10
 
 /* Attempts to get below the limit; each asks for less. */
 enum { ATTEMPTS = 4 };
@@ -63,6 +67,14 @@ static bool stop(void *context) {
   return rank->transport->ops->progress(rank->transport, &error) < 0;
 }
 
+static double choose_effort(const struct weft_gpt_trainer *trainer,
+                            const struct weft_gpt_rank *rank) {
+  const double given = trainer->options.plan_effort;
+  const double steps =
+      rank != NULL ? EFFORT_STEPS * 1e-9 * (double)rank->pipeline_ns : EFFORT_FIRST;
+  return given > 0 ? given : fmin(steps, EFFORT_MOST);
+}
+
 /* A plan for one rank alone must be the same on all: one thread, and no clock. */
 static struct weft_search_request make_request(const struct weft_gpt_trainer *trainer,
                                                struct weft_gpt_rank *rank,
@@ -75,7 +87,7 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   request.any_placement = false;
   request.placement = request.stages_per_rank > 1 ? trainer->placement : WEFT_PLACEMENT_LOOP;
   request.costs = costs;
-  request.effort = options->plan_effort > 0 ? options->plan_effort : EFFORT_DEFAULT;
+  request.effort = choose_effort(trainer, rank);
   request.threads = rank != NULL ? 0 : 1;
   request.time_limit = rank != NULL && options->stall_limit > 0
                            ? (double)options->stall_limit * 1e-9 / ATTEMPTS / 2
