@@ -81,6 +81,8 @@ struct weft_search_answer {
   bool optimal;       /* the bound is reached */
   bool stopped;       /* by `stop` or the time limit: more work might have found more */
   uint64_t evaluated; /* orders looked at */
+  uint64_t moves;     /* of single actions that were tried */
+  double move_ns;     /* processor time of one of them, in the mean */
   const struct weft_allocator *allocator;
 };
 

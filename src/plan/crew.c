@@ -84,6 +84,7 @@ struct crew {
   struct member *members;
   uint32_t size;
   const struct round *round;
+  uint64_t amount; /* of work, in this round */
   pthread_mutex_t lock;
   pthread_cond_t ended;
   uint32_t working; /* under lock */
@@ -92,11 +93,11 @@ struct crew {
 static void *work(void *argument) {
   struct member *member = argument;
   struct crew *crew = member->crew;
-  const uint64_t amount = (uint64_t)((double)crew->task->work * crew->round->share);
-  if (crew->round->policies) {
-    weft_improve_policies(&member->improver, amount, member->number, crew->size);
+  if (crew->round->policies) { /* the grid first, even if nothing is left after it */
+    weft_improve_policies(&member->improver, crew->amount, crew->task->work, member->number,
+                          crew->size);
   } else {
-    weft_improve_order(&member->improver, amount, crew->round->heat);
+    weft_improve_order(&member->improver, crew->amount, crew->round->heat);
   }
   (void)pthread_mutex_lock(&crew->lock);
   crew->working--;
@@ -159,7 +160,11 @@ static void share_best(struct crew *crew) {
   for (uint32_t n = 0; n < crew->size; n++) {
     struct weft_pool *own = &crew->members[n].improver.pool;
     crew->pool->evaluated += own->evaluated;
+    crew->pool->moves += crew->members[n].improver.moves;
+    crew->pool->move_ns += crew->members[n].improver.move_ns;
     own->evaluated = 0;
+    crew->members[n].improver.moves = 0;
+    crew->members[n].improver.move_ns = 0;
     weft_pool_take(crew->pool, own);
   }
   for (uint32_t n = 0; n < crew->size; n++) {
@@ -167,20 +172,40 @@ static void share_best(struct crew *crew) {
   }
 }
 
-static void run_rounds(struct crew *crew) {
+/* What the member that has worked most has left. */
+static uint64_t work_left(const struct crew *crew) {
+  uint64_t most = 0;
+  for (uint32_t n = 0; n < crew->size; n++) {
+    const uint64_t own = crew->members[n].improver.work;
+    most = own > most ? own : most;
+  }
+  return crew->task->work > most ? crew->task->work - most : 0;
+}
+
+static enum weft_status prepare(struct crew *crew, struct weft_error *error) {
+  for (uint32_t n = 0; n < crew->size && !crew->round->policies; n++) {
+    WEFT_TRY(weft_improver_prepare(&crew->members[n].improver, error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status run_rounds(struct crew *crew, struct weft_error *error) {
   const struct plan plan = plan_of(crew->pool->problem, crew->task->work);
   double done = 0;
   share_best(crew);
   for (size_t n = 0; n < plan.count; n++) {
-    if (weft_pool_is_optimal(crew->pool) || weft_watch_halted(crew->watch)) {
-      return;
-    }
     crew->round = &plan.rounds[n];
+    crew->amount = (uint64_t)((double)work_left(crew) * crew->round->share / (1 - done));
+    if (crew->amount == 0 || weft_pool_is_optimal(crew->pool) || weft_watch_halted(crew->watch)) {
+      return WEFT_OK;
+    }
+    WEFT_TRY(prepare(crew, error));
     run_round(crew, done);
     share_best(crew);
-    done += plan.rounds[n].share;
+    done += crew->round->share;
     tick(crew, done);
   }
+  return WEFT_OK;
 }
 
 /* ---- The whole ---- */
@@ -219,9 +244,9 @@ enum weft_status weft_crew_improve(struct weft_pool *pool, const struct weft_cre
   (void)pthread_mutex_init(&crew.lock, NULL);
   (void)pthread_cond_init(&crew.ended, &clock);
   (void)pthread_condattr_destroy(&clock);
-  const enum weft_status status = gather(&crew, error);
+  enum weft_status status = gather(&crew, error);
   if (status == WEFT_OK) {
-    run_rounds(&crew);
+    status = run_rounds(&crew, error);
   }
   dismiss(&crew);
   (void)pthread_cond_destroy(&crew.ended);

@@ -4,6 +4,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 #include "base/fail.h"
 #include "base/memory.h"
@@ -19,10 +20,7 @@ enum weft_status weft_improver_init(struct weft_improver *improver,
                                     struct weft_watch *watch, int64_t bound,
                                     struct weft_error *error) {
   *improver = (struct weft_improver){
-      .random = {.state = seed},
-      .critical_room = CRITICAL_ROOM,
-      .watch = watch,
-      .has_tableau = (uint64_t)problem->rank_count * problem->word_size <= TABLEAU_MAX};
+      .random = {.state = seed}, .critical_room = CRITICAL_ROOM, .watch = watch};
   improver->pool.problem = problem;
   improver->pool.evaluation.problem = problem;
   improver->lister.problem = problem;
@@ -37,13 +35,20 @@ enum weft_status weft_improver_init(struct weft_improver *improver,
   if (status == WEFT_OK) {
     status = weft_lister_init(&improver->lister, problem, error);
   }
-  if (status == WEFT_OK && improver->has_tableau) {
-    status = weft_tableau_init(&improver->tableau, problem, error);
-  }
   if (status != WEFT_OK) {
     weft_improver_finish(improver);
   }
   return status;
+}
+
+enum weft_status weft_improver_prepare(struct weft_improver *improver, struct weft_error *error) {
+  const struct weft_problem *problem = improver->pool.problem;
+  if (improver->has_tableau || (uint64_t)problem->rank_count * problem->word_size > TABLEAU_MAX) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_tableau_init(&improver->tableau, problem, error));
+  improver->has_tableau = true;
+  return WEFT_OK;
 }
 
 void weft_improver_finish(struct weft_improver *improver) {
@@ -184,6 +189,12 @@ static void try_move(struct weft_improver *improver, struct anneal *anneal) {
   }
 }
 
+static uint64_t thread_ns(void) {
+  struct timespec now;
+  (void)clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
+  return (uint64_t)now.tv_sec * 1000000000U + (uint64_t)now.tv_nsec;
+}
+
 void weft_improve_order(struct weft_improver *improver, uint64_t work, double heat) {
   struct weft_pool *pool = &improver->pool;
   struct weft_tableau *tableau = &improver->tableau;
@@ -194,6 +205,7 @@ void weft_improve_order(struct weft_improver *improver, uint64_t work, double he
   weft_tableau_set(tableau, &pool->best, &pool->evaluation);
   look_again(improver, false);
   const bool cold = heat == 0;
+  const uint64_t begin = thread_ns();
   struct anneal anneal = {
       .from = tableau->steps, .cost = cost_of(tableau, cold), .heat = heat, .cold = cold};
   while (work_done(improver, &anneal) < work && !weft_improver_is_done(improver)) {
@@ -202,4 +214,7 @@ void weft_improve_order(struct weft_improver *improver, uint64_t work, double he
       try_move(improver, &anneal);
     }
   }
+  improver->work += work_done(improver, &anneal);
+  improver->moves += anneal.moves;
+  improver->move_ns += thread_ns() - begin;
 }

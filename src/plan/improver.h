@@ -18,7 +18,9 @@ struct weft_improver {
   struct weft_random random;
   struct weft_watch *watch; /* NULL: nobody */
   bool has_tableau;         /* else the problem is too large for annealing */
-  uint64_t work;            /* done over policies; about nanoseconds of a usual core */
+  uint64_t work;            /* done; about nanoseconds of a usual core */
+  uint64_t moves;           /* tried */
+  uint64_t move_ns;         /* the processor's time for them */
 };
 
 enum weft_status weft_improver_init(struct weft_improver *improver,
@@ -32,10 +34,13 @@ static inline bool weft_improver_is_done(const struct weft_improver *improver) {
          (improver->watch != NULL && weft_watch_halted(improver->watch));
 }
 
-/* A grid of policies, of which every `stride`-th is this improver's; then better ones near
- * the best, until `work` is done. One stage per rank only. */
-void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint32_t number,
-                           uint32_t stride);
+/* A grid of policies, of which every `stride`-th is this improver's, for `grid_work`; then
+ * better ones near the best, until `work` is done. One stage per rank only. */
+void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint64_t grid_work,
+                           uint32_t number, uint32_t stride);
+
+/* Room for annealing; from then on there is some, unless the problem is too large. */
+enum weft_status weft_improver_prepare(struct weft_improver *improver, struct weft_error *error);
 
 /* Annealing over orders, from the pool's best, for as much work; from a temperature of
  * `heat` times the bound. Without heat: only letters on the critical path move, to wherever

@@ -126,20 +126,21 @@ static void set_warmups(const struct weft_problem *problem, struct weft_policy *
 
 enum {
   CAP_CASCADE,
-  CAP_CASCADE_MEMORY,
-  CAP_MEMORY,
   CAP_ECHO,
+  CAP_MEMORY,
   CAP_CLASSIC,
   CAP_ECHO_LESS,
+  CAP_CASCADE_MEMORY,
   CAP_ECHO_MORE,
   CAPS
 };
 
 enum { GRID = CAPS * 9 };
 
-/* How long W and F may keep others waiting, in halves of their own time. */
-static const uint8_t delays[9][2] = {{0, 0}, {1, 1}, {0, 1}, {1, 0}, {2, 2},
-                                     {2, 1}, {1, 2}, {0, 2}, {2, 0}};
+/* How long W and F may keep others waiting, in halves of their own time. What is best most
+ * often comes first: large problems do not get to the end of the grid. */
+static const uint8_t delays[9][2] = {{2, 2}, {0, 0}, {1, 1}, {1, 2}, {0, 1},
+                                     {0, 2}, {1, 0}, {2, 1}, {2, 0}};
 
 static uint32_t cap_of(const struct weft_problem *problem, uint32_t rank, unsigned how,
                        uint32_t warmup) {
@@ -165,7 +166,7 @@ static void set_grid(const struct weft_problem *problem, unsigned n, struct weft
     const int64_t *time = stage_of(problem, r)->time;
     const uint32_t warmup = policies[r].warmup;
     const uint32_t cap = cap_of(problem, r, how, warmup);
-    policies[r] = (struct weft_policy){.warmup = how <= CAP_CASCADE_MEMORY ? warmup : cap,
+    policies[r] = (struct weft_policy){.warmup = how == CAP_CASCADE_MEMORY ? warmup : cap,
                                        .cap = cap,
                                        .w_overrun = time[WEFT_LETTER_W] * delay[0] / 2,
                                        .f_delay = time[WEFT_LETTER_F] * delay[1] / 2};
@@ -251,11 +252,11 @@ static void change(struct weft_improver *improver) {
   }
 }
 
-void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint32_t number,
-                           uint32_t stride) {
+void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint64_t grid_work,
+                           uint32_t number, uint32_t stride) {
   struct weft_pool *pool = &improver->pool;
   const uint64_t from = improver->work;
-  try_grid(improver, work, number % GRID, stride);
+  try_grid(improver, grid_work, number % GRID, stride);
   copy(improver, TRIED, CURRENT);
   int64_t value = weft_improver_is_done(improver) ? WEFT_NEVER : list(improver, WEFT_NEVER);
   while (improver->work - from < work && !weft_improver_is_done(improver)) {

@@ -18,6 +18,8 @@ struct weft_pool {
   int64_t bound;
   const char *name;   /* of the best: a schedule's, or NULL when it has none */
   uint64_t evaluated; /* orders that were offered */
+  uint64_t moves;     /* of letters that were tried */
+  uint64_t move_ns;   /* processor time for them */
 };
 
 /* Computes the bound. */

@@ -210,6 +210,8 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .optimal = weft_pool_is_optimal(&best->pool),
       .stopped = weft_watch_halted(&search->watch),
       .evaluated = best->pool.evaluated,
+      .moves = best->pool.moves,
+      .move_ns = best->pool.moves > 0 ? (double)best->pool.move_ns / (double)best->pool.moves : 0,
       .allocator = search->allocator};
   const enum weft_status status = make_table(best, &answer->table, error);
   if (status != WEFT_OK) {
