@@ -127,6 +127,7 @@ static void set_warmups(const struct weft_problem *problem, struct weft_policy *
 enum {
   CAP_CASCADE,
   CAP_ECHO,
+  CAP_SLOPE,
   CAP_MEMORY,
   CAP_CLASSIC,
   CAP_ECHO_LESS,
@@ -153,6 +154,9 @@ static uint32_t cap_of(const struct weft_problem *problem, uint32_t rank, unsign
     case CAP_ECHO: return near;
     case CAP_ECHO_LESS: return near - 1;
     case CAP_ECHO_MORE: return near + 1;
+    case CAP_SLOPE: /* from all that fits on the first rank down to one on the last */
+      return (uint32_t)(((uint64_t)most * (problem->rank_count - rank) + problem->rank_count - 1) /
+                        problem->rank_count);
     case CAP_CLASSIC: return problem->rank_count - rank;
     default: return most;
   }
