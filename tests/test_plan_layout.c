@@ -295,6 +295,11 @@ static void a_plan_cuts_the_model(void **state) {
   assert_int_equal(answer->stage_parts[1], 5);
   assert_true(answer->costs->stages[0].f == 5 && answer->costs->stages[1].f == 5);
   weft_search_answer_destroy(answer);
+  model.request.keep_cut = true; /* then all stages are as the one entry */
+  assert_int_equal(weft_search(NULL, &model.request, &answer, NULL), WEFT_OK);
+  assert_null(answer->stage_parts);
+  assert_true(answer->costs->stages[0].f == 1 && answer->costs->stages[1].f == 1);
+  weft_search_answer_destroy(answer);
   model_finish(&model);
 }
 

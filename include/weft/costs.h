@@ -74,9 +74,6 @@ WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocat
 WEFT_API enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_count,
                                                struct weft_error *error);
 
-/* Takes the parts away: what is left are costs of stages. */
-WEFT_API void weft_costs_drop_parts(struct weft_costs *costs);
-
 /* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...},
  * "parts": [...]}.
  * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown

@@ -5,13 +5,12 @@
 #include "cli/plan_target.h"
 
 #include <inttypes.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/message.h"
 
-enum { FLAGS_MAX = 8, NOTES_MAX = 8 };
+enum { FLAGS_MAX = 8, NOTES_MAX = 8, NOTE_SIZE = 256 };
 
 /* What a target needs, however it is written down. */
 struct needs {
@@ -21,7 +20,7 @@ struct needs {
     uint64_t number;
   } flags[FLAGS_MAX];
   unsigned flag_count;
-  char notes[NOTES_MAX][256];
+  char notes[NOTES_MAX][NOTE_SIZE];
   unsigned note_count;
 };
 
@@ -29,15 +28,8 @@ static void add_flag(struct needs *needs, const char *name, const char *text, ui
   needs->flags[needs->flag_count++] = (struct flag){name, text, number};
 }
 
-static void add_note(struct needs *needs, const char *format, ...) WEFT_PRINTF(2, 3);
-
-static void add_note(struct needs *needs, const char *format, ...) {
-  va_list arguments;
-  char *note = needs->notes[needs->note_count++];
-  va_start(arguments, format);
-  (void)vsnprintf(note, sizeof needs->notes[0], format, arguments);
-  va_end(arguments);
-}
+/* Room for the next note. */
+static char *next_note(struct needs *needs) { return needs->notes[needs->note_count++]; }
 
 /* ---- What the table is like ---- */
 
@@ -60,21 +52,23 @@ static const char *schedule_of(const struct weft_search_answer *answer) {
 static void note_stages(struct needs *needs, const struct weft_search_answer *answer) {
   const uint32_t p = answer->table->rank_count, v = answer->stages_per_rank;
   if (v == 1) {
-    add_note(needs, "rank r has stage r");
+    (void)snprintf(next_note(needs), NOTE_SIZE, "rank r has stage r");
   } else if (answer->placement == WEFT_PLACEMENT_V) {
-    add_note(needs, "rank r has stages r and %" PRIu32 " - r%s", 2 * p - 1,
-             v > 2 ? ", and so on, to and fro" : "");
+    (void)snprintf(next_note(needs), NOTE_SIZE, "rank r has stages r and %" PRIu32 " - r%s",
+                   2 * p - 1, v > 2 ? ", and so on, to and fro" : "");
   } else {
-    add_note(needs, "rank r has stages r and r + %" PRIu32 "%s", p, v > 2 ? ", and so on" : "");
+    (void)snprintf(next_note(needs), NOTE_SIZE, "rank r has stages r and r + %" PRIu32 "%s", p,
+                   v > 2 ? ", and so on" : "");
   }
 }
 
 static void note_compile(struct needs *needs, const struct weft_search_answer *answer) {
   if (splits_backward(answer->table)) {
-    add_note(needs,
-             "the table splits backwards into I and W, which PyTorch cannot do with what "
-             "torch.compile has compiled (torchtitan issue 3584): leave compiling off, or plan "
-             "with --no-split");
+    (void)snprintf(
+        next_note(needs), NOTE_SIZE,
+        "the table splits backwards into I and W, which PyTorch cannot do with what "
+        "torch.compile has compiled (torchtitan issue 3584): leave compiling off, or plan "
+        "with --no-split");
   }
 }
 
@@ -88,22 +82,22 @@ static void need_torchtitan(struct needs *needs, const struct weft_cli_target *t
   add_flag(needs, "--parallelism.pipeline_parallel_schedule_csv", target->file, 0);
   add_flag(needs, "--parallelism.pipeline_parallel_microbatch_size", NULL, 1);
   add_flag(needs, "--training.local_batch_size", NULL, m);
-  add_note(needs,
-           "with a CSV file the name %s decides only where stages are; the order is the "
-           "file's",
-           schedule_of(answer));
+  (void)snprintf(next_note(needs), NOTE_SIZE,
+                 "with a CSV file the name %s decides only where stages are; the order is the "
+                 "file's",
+                 schedule_of(answer));
   note_stages(needs, answer);
-  add_note(needs,
-           "local_batch_size must stay %" PRIu32
-           " times pipeline_parallel_microbatch_size: the "
-           "table has %" PRIu32 " microbatches",
-           m, m);
+  (void)snprintf(next_note(needs), NOTE_SIZE,
+                 "local_batch_size must stay %" PRIu32
+                 " times pipeline_parallel_microbatch_size: the "
+                 "table has %" PRIu32 " microbatches",
+                 m, m);
   if (v > 2) {
-    add_note(needs,
-             "torchtitan makes 2 stages per rank unless told otherwise: set "
-             "--parallelism.pipeline_parallel_layers_per_stage so that %" PRIu32
-             " stages come out, or module_fqns_per_model_part with as many lists",
-             answer->table->stage_count);
+    (void)snprintf(next_note(needs), NOTE_SIZE,
+                   "torchtitan makes 2 stages per rank unless told otherwise: set "
+                   "--parallelism.pipeline_parallel_layers_per_stage so that %" PRIu32
+                   " stages come out, or module_fqns_per_model_part with as many lists",
+                   answer->table->stage_count);
   }
   note_compile(needs, answer);
 }

@@ -193,9 +193,6 @@ int weft_cli_verb_plan(const struct weft_cli *cli, const struct weft_cli_argumen
     status = weft_cli_costs_read(cli, arguments, &costs);
   }
   if (status == WEFT_CLI_OK) {
-    if (arguments->given[WEFT_CLI_OPTION_KEEP_CUT]) {
-      weft_costs_drop_parts(costs.costs);
-    }
     status = plan(cli, arguments, costs.costs);
     weft_cli_costs_finish(&costs);
   }

@@ -15,6 +15,11 @@ static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
 /* Up to five placements, six partitions, split backwards or not. */
 enum { LAYOUTS_MAX = 64 };
 
+/* To be cut into stages; 0: there are stages. */
+static uint32_t part_count(const struct weft_search_request *request) {
+  return request->keep_cut ? 0 : request->costs->part_count;
+}
+
 /* ---- Costs of the stages of a layout ---- */
 
 /* One entry, not for a stage but for a rank's share: a stage is 1/v of it. */
@@ -170,8 +175,8 @@ static enum weft_status add_placement(struct weft_layouts *layouts,
                                    .stages_per_rank = v,
                                    .microbatches = request->microbatches,
                                    .placement = placement};
-  return request->costs->part_count > 0 ? add_partitions(layouts, request, &shape, error)
-                                        : add_backwards(layouts, request, &shape, NULL, error);
+  return part_count(request) > 0 ? add_partitions(layouts, request, &shape, error)
+                                 : add_backwards(layouts, request, &shape, NULL, error);
 }
 
 static enum weft_status add_placements(struct weft_layouts *layouts,
@@ -203,7 +208,7 @@ static enum weft_status find_stages_per_rank(const struct weft_search_request *r
                      " stages",
                      request->ranks, *v != 0 ? *v : 1, WEFT_STAGES_MAX);
   }
-  if (entries == 1 || request->costs->part_count > 0) {
+  if (entries == 1 || part_count(request) > 0) {
     return WEFT_OK;
   }
   if (entries % request->ranks != 0 || (*v != 0 && entries != (uint64_t)*v * request->ranks)) {
@@ -221,7 +226,7 @@ static enum weft_status find_stages_per_rank(const struct weft_search_request *r
 static enum weft_status check_parts(const struct weft_search_request *request, uint32_t v,
                                     struct weft_error *error) {
   const uint64_t stages = (uint64_t)request->ranks * (v != 0 ? v : 1);
-  const uint32_t parts = request->costs->part_count;
+  const uint32_t parts = part_count(request);
   if (parts == 0 || stages <= parts) {
     return WEFT_OK;
   }
@@ -233,7 +238,7 @@ static enum weft_status check_parts(const struct weft_search_request *request, u
 static enum weft_status list_usual(struct weft_layouts *layouts,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
-  const uint32_t parts = request->costs->part_count;
+  const uint32_t parts = part_count(request);
   for (size_t n = 0; n < sizeof usual_stages_per_rank / sizeof(uint32_t); n++) {
     const uint32_t v = usual_stages_per_rank[n];
     const uint64_t stages = (uint64_t)request->ranks * v;

@@ -121,17 +121,11 @@ enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_co
   return WEFT_OK;
 }
 
-void weft_costs_drop_parts(struct weft_costs *costs) {
-  weft_array_free(costs->allocator, costs->parts, costs->part_count, sizeof costs->parts[0]);
-  costs->parts = NULL;
-  costs->part_count = 0;
-}
-
 void weft_costs_destroy(struct weft_costs *costs) {
   if (costs == NULL) {
     return;
   }
-  weft_costs_drop_parts(costs);
+  weft_array_free(costs->allocator, costs->parts, costs->part_count, sizeof costs->parts[0]);
   weft_array_free(costs->allocator, costs->stages, costs->stage_count, sizeof costs->stages[0]);
   weft_array_free(costs->allocator, costs, 1, sizeof *costs);
 }
