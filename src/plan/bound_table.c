@@ -6,6 +6,8 @@
  * time after a later one does so after that. */
 #include "plan/bound_table.h"
 
+#include <string.h>
+
 #include "base/memory.h"
 #include "plan/bound.h"
 
@@ -391,4 +393,73 @@ bool weft_table_fill(struct weft_table *table, uint32_t rank, int64_t from, int6
   }
   go_backward(table);
   return table->latest[row(table, 0, start)] != HOPELESS;
+}
+
+/* ---- For whoever makes an order ---- */
+
+struct weft_table_at weft_table_begin(const struct weft_table *table, uint32_t rank) {
+  return (struct weft_table_at){.shape = table->shapes[rank].start};
+}
+
+bool weft_table_follow(const struct weft_table *table, uint32_t rank, uint32_t place,
+                       enum weft_letter kind, struct weft_table_at *at) {
+  const struct weft_line_shapes *shapes = &table->shapes[rank];
+  const uint32_t known = table->line + shapes->extra;
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? 0 : place;
+  const bool is_weight = kind == WEFT_LETTER_W;
+  const uint32_t n = kind == WEFT_LETTER_F          ? own
+                     : !is_weight                   ? table->line - 1 - own
+                     : shapes->extra > 0 && own > 0 ? table->line + own - 1
+                                                    : known;
+  if (n == known) {
+    at->weights -= at->weights > 0;
+    return true;
+  }
+  const uint32_t shape = shapes->next[(size_t)at->shape * known + n];
+  const bool adds = kind == WEFT_LETTER_I && (shapes->extra == 0 || own == 0);
+  if (shape == WEFT_SHAPE_NONE || at->weights + adds > shapes->most[shape]) {
+    return false;
+  }
+  *at = (struct weft_table_at){at->first + (n == 0), shape, at->weights + adds};
+  return true;
+}
+
+static size_t cells_of(const struct weft_table *table, uint32_t rank) {
+  return ((size_t)table->count + 1) * table->shapes[rank].count;
+}
+
+bool weft_table_keep_init(struct weft_table_kept *kept, const struct weft_table *table,
+                          uint32_t rank) {
+  const struct weft_allocator *allocator = table->problem->allocator;
+  const size_t size = (size_t)weft_table_size(table, rank), cells = cells_of(table, rank);
+  kept->latest = weft_array_allocate(allocator, size, sizeof *kept->latest);
+  kept->low = weft_array_allocate(allocator, cells, sizeof *kept->low);
+  kept->high = weft_array_allocate(allocator, cells, sizeof *kept->high);
+  return kept->latest != NULL && kept->low != NULL && kept->high != NULL;
+}
+
+void weft_table_keep(struct weft_table_kept *kept, const struct weft_table *table, uint32_t rank) {
+  const size_t cells = cells_of(table, rank);
+  memcpy(kept->latest, table->latest, (size_t)weft_table_size(table, rank) * sizeof *kept->latest);
+  memcpy(kept->low, table->low, cells * sizeof *kept->low);
+  memcpy(kept->high, table->high, cells * sizeof *kept->high);
+}
+
+void weft_table_keep_finish(struct weft_table_kept *kept, const struct weft_table *table,
+                            uint32_t rank) {
+  const struct weft_allocator *allocator = table->problem->allocator;
+  const size_t size = (size_t)weft_table_size(table, rank), cells = cells_of(table, rank);
+  weft_array_free(allocator, kept->latest, size, sizeof *kept->latest);
+  weft_array_free(allocator, kept->low, cells, sizeof *kept->low);
+  weft_array_free(allocator, kept->high, cells, sizeof *kept->high);
+}
+
+int64_t weft_table_latest(const struct weft_table *table, const struct weft_table_kept *kept,
+                          uint32_t rank, struct weft_table_at at) {
+  const struct weft_line_shapes *shapes = &table->shapes[rank];
+  const size_t where = (size_t)at.first * shapes->count + at.shape;
+  return at.weights < kept->low[where] || at.weights > kept->high[where]
+             ? HOPELESS
+             : kept->latest[(size_t)at.first * shapes->offset[shapes->count] +
+                            shapes->offset[at.shape] + at.weights];
 }

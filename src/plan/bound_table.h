@@ -46,4 +46,35 @@ uint64_t weft_table_size(const struct weft_table *table, uint32_t rank);
  * memory; else start and stop are set. */
 bool weft_table_fill(struct weft_table *table, uint32_t rank, int64_t from, int64_t end);
 
+/* ---- For whoever makes an order ---- */
+
+/* What a rank has done. */
+struct weft_table_at {
+  uint32_t first, shape, weights;
+};
+
+/* Nothing done. */
+struct weft_table_at weft_table_begin(const struct weft_table *table, uint32_t rank);
+
+/* One more letter of a place; false, and nothing done, when the table has no such entry. */
+bool weft_table_follow(const struct weft_table *table, uint32_t rank, uint32_t place,
+                       enum weft_letter kind, struct weft_table_at *at);
+
+/* The latest times of a rank's table, kept when it was filled. */
+struct weft_table_kept {
+  int64_t *latest;
+  uint32_t *low, *high;
+};
+
+bool weft_table_keep_init(struct weft_table_kept *kept, const struct weft_table *table,
+                          uint32_t rank);
+void weft_table_keep(struct weft_table_kept *kept, const struct weft_table *table, uint32_t rank);
+void weft_table_keep_finish(struct weft_table_kept *kept, const struct weft_table *table,
+                            uint32_t rank);
+
+/* The latest time from which the rest can be done in time, as far as the rank itself knows;
+ * INT64_MIN when it cannot. */
+int64_t weft_table_latest(const struct weft_table *table, const struct weft_table_kept *kept,
+                          uint32_t rank, struct weft_table_at at);
+
 #endif

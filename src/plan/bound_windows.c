@@ -19,28 +19,7 @@
 #include <string.h>
 
 #include "base/memory.h"
-#include "plan/bound.h"
-#include "plan/bound_table.h"
-
-enum { WAY_OUT, WAY_BACK, WAYS }; /* F, and I or B */
-
-/* Windows of the letters of a stage, by microbatch. */
-struct stage_windows {
-  int64_t *head[WAYS]; /* [m] it starts no earlier */
-  int64_t *tail[WAYS]; /* [m] it ends no later */
-  int64_t time[WAYS];
-};
-
-struct windows {
-  const struct weft_problem *problem;
-  const struct weft_paths *paths;
-  struct weft_table table;
-  struct stage_windows *stages;
-  int64_t *times;     /* [stage_count * 2 * WAYS * m]: heads and tails */
-  bool *changed;      /* [rank_count] since its table was made */
-  int64_t *end;       /* [rank_count] */
-  uint64_t work_left; /* entries of tables that may still be looked at */
-};
+#include "plan/bound_windows.h"
 
 static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
 
@@ -49,10 +28,10 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- Room ---- */
 
 static size_t time_count(const struct weft_problem *problem) {
-  return (size_t)problem->stage_count * 2 * WAYS * problem->microbatch_count;
+  return (size_t)problem->stage_count * 2 * WEFT_WAYS * problem->microbatch_count;
 }
 
-static void windows_finish(struct windows *windows) {
+void weft_windows_finish(struct weft_windows *windows) {
   const struct weft_problem *problem = windows->problem;
   const struct weft_allocator *allocator = problem->allocator;
   weft_table_finish(&windows->table);
@@ -62,16 +41,16 @@ static void windows_finish(struct windows *windows) {
   weft_array_free(allocator, windows->end, problem->rank_count, sizeof(int64_t));
 }
 
-static void describe_stages(struct windows *windows) {
+static void describe_stages(struct weft_windows *windows) {
   const struct weft_problem *problem = windows->problem;
   const size_t m = problem->microbatch_count;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    struct stage_windows *stage = &windows->stages[s];
-    stage->time[WAY_OUT] = problem->stages[s].time[WEFT_LETTER_F];
-    stage->time[WAY_BACK] = weft_paths_back(problem, s);
-    for (unsigned way = 0; way < WAYS; way++) {
-      stage->head[way] = windows->times + ((size_t)s * 2 * WAYS + way) * m;
-      stage->tail[way] = stage->head[way] + WAYS * m;
+    struct weft_stage_windows *stage = &windows->stages[s];
+    stage->time[WEFT_WAY_OUT] = problem->stages[s].time[WEFT_LETTER_F];
+    stage->time[WEFT_WAY_BACK] = weft_paths_back(problem, s);
+    for (unsigned way = 0; way < WEFT_WAYS; way++) {
+      stage->head[way] = windows->times + ((size_t)s * 2 * WEFT_WAYS + way) * m;
+      stage->tail[way] = stage->head[way] + WEFT_WAYS * m;
     }
   }
 }
@@ -90,7 +69,7 @@ static bool weights_are_alike(const struct weft_problem *problem) {
 }
 
 /* In as much detail as is not too much. */
-static bool make_table(struct windows *windows, uint64_t most) {
+static bool make_table(struct weft_windows *windows, uint64_t most) {
   const struct weft_problem *problem = windows->problem;
   enum weft_line_detail detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
                                  : weights_are_alike(problem)  ? WEFT_LINE_STAGES
@@ -105,11 +84,11 @@ static bool make_table(struct windows *windows, uint64_t most) {
   return true;
 }
 
-/* False when there is no room, or not within the work. */
-static bool windows_init(struct windows *windows, const struct weft_paths *paths, uint64_t work) {
+bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
+                       uint64_t work) {
   const struct weft_problem *problem = paths->problem;
   const struct weft_allocator *allocator = problem->allocator;
-  *windows = (struct windows){.problem = problem, .paths = paths, .work_left = work};
+  *windows = (struct weft_windows){.problem = problem, .paths = paths, .work_left = work};
   if (!make_table(windows, work / problem->rank_count / 4)) {
     return false;
   }
@@ -126,12 +105,12 @@ static bool windows_init(struct windows *windows, const struct weft_paths *paths
 
 /* ---- From the stages to the table, and back ---- */
 
-static bool is_merged(const struct windows *windows) {
+static bool is_merged(const struct weft_windows *windows) {
   return windows->table.detail == WEFT_LINE_RANK;
 }
 
 /* The n-th smallest of the heads or tails of a rank's stages, each of which ascends. */
-static void merge(const struct windows *windows, uint32_t rank, unsigned way, bool heads,
+static void merge(const struct weft_windows *windows, uint32_t rank, unsigned way, bool heads,
                   int64_t *out) {
   const struct weft_problem *problem = windows->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
@@ -140,7 +119,7 @@ static void merge(const struct windows *windows, uint32_t rank, unsigned way, bo
     uint32_t from = v;
     int64_t least = INT64_MAX;
     for (uint32_t k = 0; k < v; k++) {
-      const struct stage_windows *stage = &windows->stages[problem->stage_of[rank * v + k]];
+      const struct weft_stage_windows *stage = &windows->stages[problem->stage_of[rank * v + k]];
       const int64_t *list = heads ? stage->head[way] : stage->tail[way];
       if (taken[k] < m && (from == v || list[taken[k]] < least)) {
         least = list[taken[k]];
@@ -155,16 +134,16 @@ static void merge(const struct windows *windows, uint32_t rank, unsigned way, bo
 /* The letter of a place on the line. */
 static uint32_t letter_of(const struct weft_table *table, uint32_t place, unsigned way) {
   const uint32_t n = table->detail == WEFT_LINE_RANK ? 0 : place;
-  return way == WAY_OUT ? n : table->line - 1 - n;
+  return way == WEFT_WAY_OUT ? n : table->line - 1 - n;
 }
 
-static bool fill_table(struct windows *windows, uint32_t rank) {
+bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
   const struct weft_problem *problem = windows->problem;
   struct weft_table *table = &windows->table;
   for (uint32_t k = 0; k < table->line / 2; k++) {
-    const struct stage_windows *stage =
+    const struct weft_stage_windows *stage =
         &windows->stages[problem->stage_of[rank * problem->stages_per_rank + k]];
-    for (unsigned way = 0; way < WAYS; way++) {
+    for (unsigned way = 0; way < WEFT_WAYS; way++) {
       struct weft_table_letter *letter = &table->letters[letter_of(table, k, way)];
       if (is_merged(windows)) {
         merge(windows, rank, way, true, letter->head);
@@ -180,32 +159,32 @@ static bool fill_table(struct windows *windows, uint32_t rank) {
 
 /* Letters of the table's that come before microbatch k of a place: those of the place; and if
  * stages are merged, its own too at the places that it comes from. */
-static uint32_t come_before(const struct windows *windows, uint32_t place, unsigned way,
+static uint32_t come_before(const struct weft_windows *windows, uint32_t place, unsigned way,
                             uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
-  const uint32_t from = way == WAY_OUT ? place : last - place;
+  const uint32_t from = way == WEFT_WAY_OUT ? place : last - place;
   return is_merged(windows) ? k + from * (k + 1) : k;
 }
 
 /* The same, of those that come after. */
-static uint32_t come_after(const struct windows *windows, uint32_t place, unsigned way,
+static uint32_t come_after(const struct weft_windows *windows, uint32_t place, unsigned way,
                            uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
   const uint32_t left = windows->problem->microbatch_count - 1 - k;
-  const uint32_t to = way == WAY_OUT ? last - place : place;
+  const uint32_t to = way == WEFT_WAY_OUT ? last - place : place;
   return is_merged(windows) ? left + to * (left + 1) : left;
 }
 
 /* ---- From stage to stage ---- */
 
-static void pass_head(struct windows *windows, uint32_t s, unsigned way) {
+static void pass_head(struct weft_windows *windows, uint32_t s, unsigned way) {
   const struct weft_problem *problem = windows->problem;
-  const uint32_t next = way == WAY_OUT ? s + 1 : s - 1;
+  const uint32_t next = way == WEFT_WAY_OUT ? s + 1 : s - 1;
   if (next >= problem->stage_count) {
     return;
   }
   const bool crosses = problem->stages[s].rank != problem->stages[next].rank;
-  const struct stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
+  const struct weft_stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
   int64_t before = INT64_MIN / 2;
   for (uint32_t k = 0; k < problem->microbatch_count; k++) {
     int64_t arrival = from->head[way][k] + from->time[way];
@@ -221,14 +200,14 @@ static void pass_head(struct windows *windows, uint32_t s, unsigned way) {
 }
 
 /* When it must have ended at the stage before, for what ends here in time. */
-static void pass_tail(struct windows *windows, uint32_t s, unsigned way) {
+static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned way) {
   const struct weft_problem *problem = windows->problem;
-  const uint32_t next = way == WAY_OUT ? s - 1 : s + 1;
+  const uint32_t next = way == WEFT_WAY_OUT ? s - 1 : s + 1;
   if (next >= problem->stage_count) {
     return;
   }
   const bool crosses = problem->stages[s].rank != problem->stages[next].rank;
-  const struct stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
+  const struct weft_stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
   int64_t after = INT64_MAX;
   for (uint32_t k = problem->microbatch_count; k-- > 0;) {
     int64_t left = from->tail[way][k] - from->time[way];
@@ -244,10 +223,10 @@ static void pass_tail(struct windows *windows, uint32_t s, unsigned way) {
 }
 
 /* The windows of a stage as the table of its rank has them. */
-static void read_table(struct windows *windows, uint32_t s, unsigned way) {
+static void read_table(struct weft_windows *windows, uint32_t s, unsigned way) {
   const struct weft_problem *problem = windows->problem;
   const struct weft_table *table = &windows->table;
-  struct stage_windows *stage = &windows->stages[s];
+  struct weft_stage_windows *stage = &windows->stages[s];
   const uint32_t place = problem->stages[s].place, m = problem->microbatch_count;
   const struct weft_table_letter *letter = &table->letters[letter_of(table, place, way)];
   int64_t before = INT64_MIN / 2, after = INT64_MAX;
@@ -266,10 +245,10 @@ static void read_table(struct windows *windows, uint32_t s, unsigned way) {
 }
 
 /* False when the rank has no way through. */
-static bool narrow(struct windows *windows, uint32_t rank) {
+static bool narrow(struct weft_windows *windows, uint32_t rank) {
   const struct weft_problem *problem = windows->problem;
   windows->changed[rank] = false;
-  const bool done = fill_table(windows, rank);
+  const bool done = weft_windows_fill(windows, rank);
   const uint64_t work = windows->table.visited + weft_table_size(&windows->table, rank) / 16;
   windows->work_left -= work < windows->work_left ? work : windows->work_left;
   if (!done) {
@@ -277,7 +256,7 @@ static bool narrow(struct windows *windows, uint32_t rank) {
   }
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = problem->stage_of[rank * problem->stages_per_rank + k];
-    for (unsigned way = 0; way < WAYS; way++) {
+    for (unsigned way = 0; way < WEFT_WAYS; way++) {
       read_table(windows, s, way);
       pass_head(windows, s, way);
       pass_tail(windows, s, way);
@@ -286,7 +265,8 @@ static bool narrow(struct windows *windows, uint32_t rank) {
   return true;
 }
 
-static void open_windows(struct windows *windows, enum weft_objective objective, int64_t target) {
+static void open_windows(struct weft_windows *windows, enum weft_objective objective,
+                         int64_t target) {
   const struct weft_problem *problem = windows->problem;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t start = windows->paths->forward[r];
@@ -294,20 +274,21 @@ static void open_windows(struct windows *windows, enum weft_objective objective,
     windows->changed[r] = true;
   }
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    struct stage_windows *stage = &windows->stages[s];
+    struct weft_stage_windows *stage = &windows->stages[s];
     const int64_t start = windows->paths->forward[s];
-    const int64_t back = start + weft_paths_trip(windows->paths, s, s) - stage->time[WAY_BACK];
+    const int64_t back = start + weft_paths_trip(windows->paths, s, s) - stage->time[WEFT_WAY_BACK];
     for (uint32_t k = 0; k < problem->microbatch_count; k++) {
-      stage->head[WAY_OUT][k] = start;
-      stage->head[WAY_BACK][k] = back;
-      stage->tail[WAY_OUT][k] = windows->end[problem->stages[s].rank];
-      stage->tail[WAY_BACK][k] = windows->end[problem->stages[s].rank];
+      stage->head[WEFT_WAY_OUT][k] = start;
+      stage->head[WEFT_WAY_BACK][k] = back;
+      stage->tail[WEFT_WAY_OUT][k] = windows->end[problem->stages[s].rank];
+      stage->tail[WEFT_WAY_BACK][k] = windows->end[problem->stages[s].rank];
     }
   }
 }
 
 /* Ranks down and up, as long as windows change. */
-static bool refutes(struct windows *windows, enum weft_objective objective, int64_t target) {
+bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
+                         int64_t target) {
   const uint32_t count = windows->problem->rank_count;
   open_windows(windows, objective, target);
   bool changed = true;
@@ -334,9 +315,9 @@ static bool refutes(struct windows *windows, enum weft_objective objective, int6
  * are not take longest, and near the bound most are. So first the value, which would be
  * optimal; then from the bound on in steps that grow; then halves, to a millionth of a
  * percent. */
-static int64_t sharpen_with(struct windows *windows, enum weft_objective objective, int64_t bound,
-                            int64_t value) {
-  if (refutes(windows, objective, value - 1)) {
+static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective objective,
+                            int64_t bound, int64_t value) {
+  if (weft_windows_refute(windows, objective, value - 1)) {
     return value;
   }
   const int64_t enough = bound / 100000000;
@@ -345,7 +326,7 @@ static int64_t sharpen_with(struct windows *windows, enum weft_objective objecti
   int64_t above = value; /* not refuted below it */
   while (above - below > (step == 0 ? 0 : enough) && windows->work_left > 0) {
     const int64_t target = step > (above - below) / 2 ? below + (above - below) / 2 : below + step;
-    if (refutes(windows, objective, target)) {
+    if (weft_windows_refute(windows, objective, target)) {
       below = target + 1;
       step = step > value / 4 ? step : larger(4 * step, (value - bound) / 1024 + 1);
     } else {
@@ -362,11 +343,11 @@ int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objec
   if (value <= bound || !weft_paths_init(&paths, problem)) {
     return bound;
   }
-  struct windows windows;
-  if (windows_init(&windows, &paths, work)) {
+  struct weft_windows windows;
+  if (weft_windows_init(&windows, &paths, work)) {
     bound = sharpen_with(&windows, objective, bound, value);
   }
-  windows_finish(&windows);
+  weft_windows_finish(&windows);
   weft_paths_finish(&paths);
   return bound;
 }
