@@ -358,7 +358,7 @@ int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objecti
   if (!weft_paths_init(&paths, problem)) {
     return 0;
   }
-  const int64_t bound = bound_with(&paths, objective);
+  const int64_t bound = weft_bound_cascade(&paths, objective, bound_with(&paths, objective));
   weft_paths_finish(&paths);
   return bound;
 }

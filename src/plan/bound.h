@@ -22,4 +22,8 @@ int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage);
 /* From the start of F at `from` to the end of I or B at `to`, as if alone. */
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);
 
+/* At least `bound`: with what a rank can do before its first backward (bound_cascade.c). */
+int64_t weft_bound_cascade(const struct weft_paths *paths, enum weft_objective objective,
+                           int64_t bound);
+
 #endif
