@@ -14,7 +14,7 @@
 #include "support_planning.h"
 
 #if defined(__SANITIZE_ADDRESS__)
-enum { ROUNDS = 60, CASES = 10 };
+enum { ROUNDS = 40, CASES = 4 };
 #else
 enum { ROUNDS = 300, CASES = 40 };
 #endif
