@@ -6,9 +6,11 @@
 
 `weft train` on Weft's own sources, as many ranks as the split has numbers, each a thread: for
 each split N rounds of every fixed schedule and of auto, one after the other. Of each run the
-median step counts, of auto before the change (`before`) and after it (`after`); of the rounds
-the fastest. `promised` and `measured` are what auto says of the pipeline's part of a step;
-tokens/s are those of whole steps, with norms and updates.
+median step counts, of auto those before the change (`before`) and those after it (`after`), in
+tokens/s of whole steps, with norms and updates; of the rounds the median. `change` compares
+`after` with the first of the fixed schedules, which auto begins with, round by round, and is
+the median of that; `promised` and `measured` are medians of what auto says of the pipeline's
+part of a step, and `kept` how often the new schedule stayed. Status 1 when parameters differ.
 """
 
 import argparse
@@ -19,17 +21,17 @@ import subprocess
 import sys
 
 HERE = os.path.dirname(os.path.abspath(__file__))
-MODEL = ["--layers", "8", "--dim", "256", "--heads", "8", "--context", "128", "--batch", "16"]
+MODEL = ["--layers", "8", "--dim", "128", "--heads", "4", "--context", "64", "--batch", "16"]
 WARM_UP = 2  # steps after a beginning or a change
 
 
 def read_options():
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--build", default=os.path.join(HERE, "..", "build"))
-    parser.add_argument("--splits", default="4,4;5,3;6,2;3,5;2,6")
+    parser.add_argument("--splits", default="5,3;3,5")
     parser.add_argument("--microbatches", default="4")
-    parser.add_argument("--steps", default="20")
-    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--steps", default="40")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fixed", default="1F1B,ZBH1")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
@@ -56,34 +58,38 @@ def measure_auto(options, split):
     steps, last = train(options, split, "auto")
     first = steps[0]["schedule"]
     changed = next((k for k, step in enumerate(steps) if step["schedule"] != first), len(steps))
-    later = steps[changed:] if changed < len(steps) else steps
-    return {"before": median(steps[:changed]), "after": median(later), "from": first,
-            "schedule": last["schedule"], "promised": last["promised_gain"] or 0,
+    later = steps[changed:] if last["schedule"] != first else steps
+    return {"before": median(steps[:changed]), "after": median(later),
+            "kept": last["schedule"] != first, "promised": last["promised_gain"] or 0,
             "measured": last["gain"] or 0, "hash": last["parameters_hash"]}
 
 
 def measure(options, split):
-    row = {"split": split, "fixed": {}}
-    hashes = set()
+    names = options.fixed.split(",")
+    rounds = []
     for _ in range(options.rounds):
-        for name in options.fixed.split(","):
-            steps, last = train(options, split, name)
-            row["fixed"][name] = max(median(steps), row["fixed"].get(name, 0))
-            hashes.add(last["parameters_hash"])
+        fixed = {name: train(options, split, name) for name in names}
         auto = measure_auto(options, split)
-        hashes.add(auto.pop("hash"))
-        if "auto" not in row or auto["after"] > row["auto"]["after"]:
-            row["auto"] = auto
-    row["same_bits"] = len(hashes) == 1
-    return row
+        hashes = {last["parameters_hash"] for _, last in fixed.values()} | {auto["hash"]}
+        rates = {name: median(steps) for name, (steps, _) in fixed.items()}
+        rounds.append({"fixed": rates, "auto": auto, "same_bits": len(hashes) == 1,
+                       "change": auto["after"] / rates[names[0]] - 1})
+    return {"split": split, "rounds": rounds, "same_bits": all(r["same_bits"] for r in rounds)}
 
 
-def show(row):
-    auto = row["auto"]
-    fixed = "".join(f"{rate:10.0f}" for rate in row["fixed"].values())
-    print(f"{row['split']:12}{fixed}{auto['before']:10.0f}{auto['after']:10.0f}"
-          f"{100 * (auto['after'] / auto['before'] - 1):+8.1f} %{100 * auto['promised']:9.1f} %"
-          f"{100 * auto['measured']:9.1f} %  {auto['schedule']}"
+def middle(row, find):
+    return statistics.median(find(one) for one in row["rounds"])
+
+
+def show(row, names):
+    fixed = "".join(f"{middle(row, lambda r, n=name: r['fixed'][n]):10.0f}" for name in names)
+    kept = sum(one["auto"]["kept"] for one in row["rounds"])
+    print(f"{row['split']:12}{fixed}{middle(row, lambda r: r['auto']['before']):10.0f}"
+          f"{middle(row, lambda r: r['auto']['after']):10.0f}"
+          f"{100 * middle(row, lambda r: r['change']):+8.1f} %"
+          f"{100 * middle(row, lambda r: r['auto']['promised']):9.1f} %"
+          f"{100 * middle(row, lambda r: r['auto']['measured']):9.1f} %"
+          f"{kept:5} of {len(row['rounds'])}"
           f"{'' if row['same_bits'] else '  OTHER PARAMETERS'}", flush=True)
 
 
@@ -93,11 +99,11 @@ def main():
     if not options.json:
         fixed = "".join(f"{name:>10}" for name in options.fixed.split(","))
         print(f"tokens/s    {fixed}{'before':>10}{'after':>10}{'change':>10}{'promised':>11}"
-              f"{'measured':>11}  schedule")
+              f"{'measured':>11}{'kept':>9}")
     for split in options.splits.split(";"):
         rows.append(measure(options, split))
         if not options.json:
-            show(rows[-1])
+            show(rows[-1], options.fixed.split(","))
     if options.json:
         json.dump(rows, sys.stdout)
         print()
