@@ -30,6 +30,8 @@ not_run=(
   'mpirun -n 4 weft doctor'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
+  'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'
+  'chrt -f 10 python3 bench/auto_against_fixed.py'
   'chrt -f 10 build/weft bench mpi'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2 --transport mpi'
   'mpirun -n 2 --mca btl tcp,self build/weft bench mpi --json >messages.json'
