@@ -22,6 +22,9 @@ const struct weft_cli_benchmark *weft_cli_benchmark_at(size_t index);
 
 int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_text *text, struct weft_cli_json *json);
+int weft_cli_bench_plan_search(const struct weft_cli *cli,
+                               const struct weft_cli_arguments *arguments, struct weft_text *text,
+                               struct weft_cli_json *json);
 int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_cli_json *json);
 int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
