@@ -115,6 +115,21 @@ said() {
   done
 }
 
+@test "a wrong command line is said once" {
+  needs_mpi
+  for mpi in $mpis; do
+    on "$mpi" 3 run --stpes 2 t.csv
+    [ "$status" -eq 2 ]
+    said "unknown option '--stpes'"
+    on "$mpi" 3 trian
+    [ "$status" -eq 2 ]
+    said "unknown verb 'trian'"
+    on "$mpi" 3 run t.csv --steps many
+    [ "$status" -eq 2 ]
+    said "--steps"
+  done
+}
+
 @test "run: what one rank finds wrong names it, and ends all" {
   needs_mpi
   "$WEFT" gen 1F1B -p 3 -m 4 >t.csv

@@ -1,11 +1,16 @@
 /* From the command line to a verb. */
 #include "cli/cli.h"
 
+#include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "cli/did_you_mean.h"
 #include "cli/help.h"
+#include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/option_parser.h"
 #include "cli/output_file.h"
@@ -43,13 +48,15 @@ int weft_cli_unknown_verb(const struct weft_cli *cli, const char *name) {
                         "unknown verb '%s': expected one like gen, lower or verify", quoted);
 }
 
-static int run_verb(const struct weft_cli *cli, const char *name, int count, char **words) {
+/* `speaker`: for what is wrong with the command line. */
+static int run_verb(const struct weft_cli *cli, const struct weft_cli *speaker, const char *name,
+                    int count, char **words) {
   const struct weft_cli_verb *verb = find_verb(name);
   if (verb == NULL) {
-    return weft_cli_unknown_verb(cli, name);
+    return weft_cli_unknown_verb(speaker, name);
   }
   struct weft_cli_arguments arguments;
-  const int status = weft_cli_parse(cli, verb, count, words, &arguments);
+  const int status = weft_cli_parse(speaker, verb, count, words, &arguments);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -59,9 +66,10 @@ static int run_verb(const struct weft_cli *cli, const char *name, int count, cha
   return verb->run(cli, &arguments);
 }
 
-static int dispatch(const struct weft_cli *cli, int argc, char **argv) {
+static int dispatch(const struct weft_cli *cli, const struct weft_cli *speaker, int argc,
+                    char **argv) {
   if (argc < 2) {
-    return weft_cli_usage(cli, "'weft help' lists the verbs; 'weft gen --list' the schedules",
+    return weft_cli_usage(speaker, "'weft help' lists the verbs; 'weft gen --list' the schedules",
                           "no verb given: expected weft VERB [options] [FILE]");
   }
   const char *first = argv[1];
@@ -69,15 +77,38 @@ static int dispatch(const struct weft_cli *cli, int argc, char **argv) {
     return print_version(cli);
   }
   if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
-    return run_verb(cli, "help", argc - 2, argv + 2);
+    return run_verb(cli, speaker, "help", argc - 2, argv + 2);
   }
   if (first[0] == '-') {
     char quoted[80];
-    return weft_cli_usage(cli, "'weft help' lists the verbs; options come after the verb",
+    return weft_cli_usage(speaker, "'weft help' lists the verbs; options come after the verb",
                           "'%s' stands where a verb was expected",
                           weft_cli_quote(quoted, sizeof quoted, first));
   }
-  return run_verb(cli, first, argc - 2, argv + 2);
+  return run_verb(cli, speaker, first, argc - 2, argv + 2);
+}
+
+/* All processes of a launcher read the same command line, and find the same wrong with it
+ * before they could agree who says so: the first one does. The others keep it to themselves,
+ * and stay for a moment: a launcher ends all when one has ended so. */
+static int run_silently(const struct weft_cli *cli, int argc, char **argv) {
+  const struct timespec moment = {.tv_sec = 1};
+  struct weft_cli speaker = *cli;
+  int ends[2];
+  if (pipe(ends) != 0) {
+    return dispatch(cli, cli, argc, argv);
+  }
+  (void)fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  (void)fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+  speaker.messages = ends[1];
+  const int status = dispatch(cli, &speaker, argc, argv);
+  struct pollfd held = {.fd = ends[0], .events = POLLIN};
+  if (poll(&held, 1, 0) > 0) {
+    (void)nanosleep(&moment, NULL);
+  }
+  (void)close(ends[0]);
+  (void)close(ends[1]);
+  return status;
 }
 
 int weft_cli_run(const struct weft_cli *cli, int argc, char **argv) {
@@ -85,5 +116,6 @@ int weft_cli_run(const struct weft_cli *cli, int argc, char **argv) {
   if (complete.allocator == NULL) {
     complete.allocator = weft_allocator_default();
   }
-  return dispatch(&complete, argc, argv);
+  return weft_cli_launch().rank > 0 ? run_silently(&complete, argc, argv)
+                                    : dispatch(&complete, &complete, argc, argv);
 }

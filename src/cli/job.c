@@ -7,14 +7,13 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/job_words.h"
 #include "cli/message.h"
 #include "cli/start_watch.h"
 
-enum { SPEAK_NS = 700 * 1000 * 1000, BOARDS_NS = 500 * 1000 * 1000 };
+enum { BOARDS_NS = 500 * 1000 * 1000 };
 
 /* ---- Meetings ---- */
 
@@ -280,14 +279,6 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
   return WEFT_CLI_OK;
 }
 
-/* Whoever ends the job first may end it for one who has not yet said why. */
-static void let_speak(const struct weft_cli_job *job) {
-  const struct timespec moment = {.tv_nsec = SPEAK_NS};
-  if (!weft_cli_job_speaks(job)) {
-    (void)nanosleep(&moment, NULL);
-  }
-}
-
 int weft_cli_job_end(struct weft_cli_job *job, int status) {
   struct weft_failure failure;
   weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
@@ -295,7 +286,6 @@ int weft_cli_job_end(struct weft_cli_job *job, int status) {
     (void)close(job->input);
   }
   if (job->world != NULL && job->transport->ops->failed(job->transport, &failure)) {
-    let_speak(job);
     weft_mpi_abandon(job->world, status);
   }
   weft_mpi_destroy(job->world);

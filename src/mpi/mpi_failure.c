@@ -15,7 +15,7 @@
 enum {
   PASS_ON_MAX = 64, /* ranks */
   LAST_WORDS_MS = 200,
-  LISTENING_MS = 1000,
+  LISTENING_MS = 1700,
   ABORT_MS = 700
 };
 
