@@ -24,7 +24,7 @@
 
 /* Holds the guard's process id. */
 #define MARK "WEFT_GUARD"
-enum { LINGER_S = 1, ORPHAN_GRACE_S = 5 };
+enum { LINGER_MS = 1000, LINGER_OPEN_MPI_MS = 300, ORPHAN_GRACE_S = 5 };
 
 static const int passed_on[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,
                                 SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
@@ -138,14 +138,23 @@ static void end_job(int status) {
   (void)!write((int)file, line, (size_t)size);
 }
 
-/* The others see the death for themselves; the launcher must not until they have. */
+/* The others see the death for themselves; the launcher must not until they have. MPICH's
+ * then ends all at once. Open MPI's gives them a second, and takes four in all when there are
+ * several hosts: a second before SIGTERM and one after it, on the first host, and again on
+ * the others. */
+static void linger(void) {
+  const bool is_open = strcmp(weft_cli_launch().launcher, "openmpi") == 0;
+  const long ms = is_open ? LINGER_OPEN_MPI_MS : LINGER_MS;
+  const struct timespec moment = {.tv_sec = ms / 1000, .tv_nsec = ms % 1000 * 1000000};
+  (void)nanosleep(&moment, NULL);
+}
+
 static int report_death(const struct weft_cli *cli, pid_t rank, int number) {
-  const struct timespec moment = {.tv_sec = LINGER_S};
   char host[256] = "";
   (void)gethostname(host, sizeof host - 1);
   weft_cli_say(cli, advice(number), "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)",
                weft_cli_launch().rank, (intmax_t)rank, host, number, signal_name(number));
-  (void)nanosleep(&moment, NULL);
+  linger();
   end_job(WEFT_CLI_PEER);
   return WEFT_CLI_PEER;
 }
