@@ -49,7 +49,8 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
 
 /* Envelopes are whole cache lines, so that the next one is aligned. */
 static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  const bool within = end->bytes_max <= WEFT_MPI_INLINE;
+  const bool near = weft_mpi_same_machine(world, world->transport.rank, end->peer);
+  const bool within = end->bytes_max <= (near ? WEFT_MPI_INLINE : WEFT_MPI_INLINE_FAR);
   const size_t size = WEFT_MPI_ENVELOPE_MAX + (within ? (size_t)end->bytes_max : 0);
   end->envelope_size = (size + 63) / 64 * 64;
   end->part_count = within ? 1 : 1 + (uint32_t)((end->bytes_max + world->piece - 1) / world->piece);

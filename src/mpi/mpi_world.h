@@ -33,10 +33,13 @@
 #include "net/mpi_driver.h"
 
 enum {
-  WEFT_MPI_INLINE = 3072,   /* with its envelope below the eager limits; larger ones travel alone */
-  WEFT_MPI_PIECE = 1 << 30, /* bytes; MPI counts in int */
-  WEFT_MPI_HOST_SIZE = 64,  /* a host's name, cut */
-  WEFT_MPI_SETTLE_MS = 100, /* failures that are said within this time are one */
+  /* With its envelope below the eager limits, of memory and of networks; larger payloads
+   * travel alone. */
+  WEFT_MPI_INLINE = 3072,
+  WEFT_MPI_INLINE_FAR = 16384,
+  WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
+  WEFT_MPI_HOST_SIZE = 64,   /* a host's name, cut */
+  WEFT_MPI_SETTLE_MS = 100,  /* failures that are said within this time are one */
   WEFT_MPI_CONTROL_US = 200, /* between two looks for control messages */
   WEFT_MPI_PEERS_MS = 5,     /* between two looks whether peers are alive */
   WEFT_MPI_NS_PER_US = 1000,
