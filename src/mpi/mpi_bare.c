@@ -3,9 +3,12 @@
  * but collectives otherwise. */
 #include <inttypes.h>
 #include <limits.h>
+#include <sched.h>
 
 #include "base/fail.h"
 #include "mpi/mpi_world.h"
+
+enum { LOOKS_PER_YIELD = 1000 };
 
 static int throw_ball(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
   const int peer = 1 - (int)world->transport.rank;
@@ -20,11 +23,15 @@ static int catch_ball(const struct weft_mpi_world *world, const struct weft_mpi_
 
 /* ---- by calls that do not block ---- */
 
+/* Gives the core away now and then: the other player may be waiting for it. */
 static int await(MPI_Request *request) {
   int flag = 0;
   int result = MPI_SUCCESS;
-  while (result == MPI_SUCCESS && !flag) {
+  for (uint32_t looks = 1; result == MPI_SUCCESS && !flag; looks++) {
     result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+    if (looks % LOOKS_PER_YIELD == 0) {
+      (void)sched_yield();
+    }
   }
   return result;
 }
