@@ -1,0 +1,34 @@
+/* The planner's cases: 150 random problems, against what another planner has reached. With
+ * little work here; test_long_plan_cases.c has the targets for a second each. */
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+
+#include <cmocka.h>
+
+#include "support_case_search.h"
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+enum { EVERY = 15 };
+#else
+enum { EVERY = 1 };
+#endif
+
+static void cases_are_near_their_bounds(void **state) {
+  (void)state;
+  const struct case_marks marks = search_cases(0.06, EVERY);
+  print_message(
+      "%u cases: %u optimal, %u above the peer; mean gap %.3f %% of equal, %.3f %% of "
+      "unequal stages, worst %.3f %%\n",
+      marks.count, marks.optimal, marks.above_peer, marks.mean_gap[0], marks.mean_gap[1],
+      marks.worst_gap);
+  assert_true(marks.count * EVERY >= 150);
+  assert_true(marks.mean_gap[0] <= 0.2);
+  assert_true(marks.mean_gap[1] <= 0.4);
+  assert_true(marks.above_peer * 20 <= marks.count);
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {cmocka_unit_test(cases_are_near_their_bounds)};
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
