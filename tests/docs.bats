@@ -30,15 +30,11 @@ not_run=(
   'mpirun -n 4 weft doctor'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
-<<<<<<< HEAD
   'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'
   'chrt -f 10 python3 bench/auto_against_fixed.py'
-  'chrt -f 10 build/weft bench mpi'
-=======
   'build/weft bench mpi --repeats 8'
   'bench/overlap_over_network.sh 200 openmpi'
   'bench/overlap_over_network.sh 200 mpich'
->>>>>>> 2f47eda (docs: messages, overlap and steps on MPI, measured again)
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2 --transport mpi'
   'mpirun -n 2 --mca btl tcp,self build/weft bench mpi --json >messages.json'
   'mpirun -n 2 build/weft train --layers 8 --dim 256 --heads 8 --steps 4 --no-sample --profile costs.json'
