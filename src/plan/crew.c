@@ -11,6 +11,7 @@
 #include "base/fail.h"
 #include "base/memory.h"
 #include "plan/improver.h"
+#include "plan/window_orders.h"
 
 /* How often the calling thread looks after the others. */
 #define TICK_NANOSECONDS 20000000L
@@ -25,9 +26,13 @@ uint32_t weft_crew_size(uint32_t asked) {
   return asked < 1 ? 1 : asked > CREW_MAX ? CREW_MAX : asked;
 }
 
-/* Of the work, what goes into a better bound: after the first round, and once more after the
- * last. */
-#define SHARPENING 0.15
+/* Of the work, what goes into a better bound, and orders from its windows, after the first round;
+ * and into a better bound once more after the last. */
+#define WINDOWS 0.25
+#define SHARPENING 0.1
+
+/* Nanoseconds for a state that a bound looks at. */
+enum { STATE_WORK = 50 };
 
 /* ---- Rounds ---- */
 
@@ -176,20 +181,28 @@ static void share_best(struct crew *crew) {
   }
 }
 
-/* States that a bound may look at, for a share of the work: one takes about 50 ns. */
-static uint64_t states_for(const struct crew *crew) {
-  return (uint64_t)(SHARPENING * (double)crew->task->work) / 50;
+static uint64_t states_for(const struct crew *crew, double share) {
+  return (uint64_t)(share * (double)crew->task->work) / STATE_WORK;
 }
 
-/* A better bound may prove that the best so far is the best there is. */
+/* A better bound may prove that the best so far is the best there is; and what it leaves
+ * open leads to orders. */
+static enum weft_status look_through_windows(struct crew *crew, struct weft_error *error) {
+  if (!weft_pool_is_optimal(crew->pool) && !weft_watch_halted(crew->watch)) {
+    WEFT_TRY(weft_construct_windows(crew->pool, states_for(crew, WINDOWS), error));
+  }
+  for (uint32_t n = 0; n < crew->size; n++) {
+    crew->members[n].improver.pool.bound = crew->pool->bound;
+  }
+  share_best(crew);
+  return WEFT_OK;
+}
+
 static void sharpen(struct crew *crew) {
   struct weft_pool *pool = crew->pool;
   if (!weft_pool_is_optimal(pool) && !weft_watch_halted(crew->watch)) {
     pool->bound = weft_problem_sharpen(pool->problem, pool->problem->objective, pool->bound,
-                                       pool->value, states_for(crew));
-  }
-  for (uint32_t n = 0; n < crew->size; n++) {
-    crew->members[n].improver.pool.bound = pool->bound;
+                                       pool->value, states_for(crew, SHARPENING));
   }
 }
 
@@ -200,7 +213,7 @@ static uint64_t work_left(const struct crew *crew) {
     const uint64_t own = crew->members[n].improver.work;
     most = own > most ? own : most;
   }
-  const uint64_t all = (uint64_t)((double)crew->task->work * (1 - 2 * SHARPENING));
+  const uint64_t all = (uint64_t)((double)crew->task->work * (1 - WINDOWS - SHARPENING));
   return all > most ? all - most : 0;
 }
 
@@ -225,11 +238,12 @@ static enum weft_status run_rounds(struct crew *crew, struct weft_error *error) 
     run_round(crew, done);
     share_best(crew);
     done += crew->round->share;
-    if (n == 0 || n + 1 == plan.count) {
-      sharpen(crew);
+    if (n == 0) {
+      WEFT_TRY(look_through_windows(crew, error));
     }
     tick(crew, done);
   }
+  sharpen(crew);
   return WEFT_OK;
 }
 

@@ -9,8 +9,6 @@
 #include "base/memory.h"
 #include "plan/bound_windows.h"
 
-enum { WORK = 6000000, SHARPEN_WORK = 3000000 };
-
 struct rule {
   uint8_t priority[WEFT_KINDS]; /* smaller goes first */
   bool by_slack;                /* the letter that can wait least instead; W waits */
@@ -322,25 +320,26 @@ static void try_targets(struct drafting *drafting, struct weft_pool *pool) {
   }
 }
 
-static void sharpen(struct weft_pool *pool) {
+static void sharpen(struct weft_pool *pool, uint64_t work) {
   if (weft_pool_is_optimal(pool)) {
     return;
   }
   const int64_t value = pool->value == WEFT_NEVER ? 2 * pool->bound : pool->value;
-  pool->bound = weft_problem_sharpen(pool->problem, pool->problem->objective, pool->bound, value,
-                                     SHARPEN_WORK);
+  pool->bound =
+      weft_problem_sharpen(pool->problem, pool->problem->objective, pool->bound, value, work);
 }
 
-enum weft_status weft_construct_windows(struct weft_pool *pool, struct weft_error *error) {
+enum weft_status weft_construct_windows(struct weft_pool *pool, uint64_t work,
+                                        struct weft_error *error) {
   struct weft_paths paths;
   if (!weft_paths_init(&paths, pool->problem)) {
     return weft_fail_memory(error, pool->problem->stage_count * sizeof(int64_t));
   }
-  sharpen(pool);
+  sharpen(pool, work / 4);
   struct drafting drafting = {.problem = pool->problem};
-  if (weft_windows_init(&drafting.windows, &paths, WORK) && allocate(&drafting)) {
+  if (weft_windows_init(&drafting.windows, &paths, work / 2) && allocate(&drafting)) {
     try_targets(&drafting, pool);
-    sharpen(pool); /* what was found is perhaps the best */
+    sharpen(pool, work / 4); /* what was found is perhaps the best */
   }
   release(&drafting);
   weft_windows_finish(&drafting.windows);
