@@ -58,7 +58,7 @@ static void keep(struct weft_cli_pareto *pareto, const struct weft_cli_pareto_po
 static struct weft_cli_pareto_point point_of(const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
   const struct weft_simulation *simulation = plan->simulation;
-  return (struct weft_cli_pareto_point){.memory = answer->peak_memory,
+  return (struct weft_cli_pareto_point){.memory = weft_cli_plan_memory(plan),
                                         .limit = plan->request->memory_limit,
                                         .value = weft_cli_plan_value(answer),
                                         .makespan = answer->makespan,

@@ -32,6 +32,8 @@ int weft_cli_plan_make(const struct weft_cli *cli, const struct weft_search_requ
                        struct weft_cli_plan *plan);
 void weft_cli_plan_finish(struct weft_cli_plan *plan);
 
+/* The most that a rank needs at any time, as simulated. */
+double weft_cli_plan_memory(const struct weft_cli_plan *plan);
 /* Of the objective. */
 double weft_cli_plan_value(const struct weft_search_answer *answer);
 /* How much more it is than the bound, as a share of the bound; INFINITY when that is 0 and the

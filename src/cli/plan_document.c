@@ -4,7 +4,8 @@
 #include "cli/costs_document.h"
 #include "cli/plan.h"
 
-static void add_answer(struct weft_cli_json *json, const struct weft_search_answer *answer) {
+static void add_answer(struct weft_cli_json *json, const struct weft_cli_plan *plan) {
+  const struct weft_search_answer *answer = plan->answer;
   weft_cli_json_string(json, "schedule", answer->schedule);
   weft_cli_json_string(json, "placement", weft_placement_name(answer->placement));
   weft_cli_json_number(json, "v", answer->stages_per_rank);
@@ -12,7 +13,7 @@ static void add_answer(struct weft_cli_json *json, const struct weft_search_answ
   weft_cli_json_exact(json, "bound", answer->bound);
   weft_cli_json_exact(json, "gap", weft_cli_plan_gap(answer));
   weft_cli_json_boolean(json, "optimal", answer->optimal);
-  weft_cli_json_exact(json, "peak_memory", answer->peak_memory);
+  weft_cli_json_exact(json, "peak_memory", weft_cli_plan_memory(plan));
   weft_cli_json_number(json, "evaluated", answer->evaluated);
   weft_cli_json_boolean(json, "stopped", answer->stopped);
 }
@@ -33,7 +34,7 @@ void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_pl
   struct weft_cli_json json = {.text = text};
   weft_cli_json_open(&json, NULL, '{');
   weft_cli_json_string(&json, "schema", "weft-plan/1");
-  add_answer(&json, plan->answer);
+  add_answer(&json, plan);
   weft_cli_json_number(&json, "seed", plan->request->seed);
   add_parts(&json, plan->answer);
   if (!plan->prediction.limited) {
