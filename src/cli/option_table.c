@@ -97,7 +97,7 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                    "what is made small: the time from the first start to the last "
                                    "end (makespan, default), or the longest of a rank (span)"},
     [WEFT_CLI_OPTION_EFFORT] = {'\0', "effort", WEFT_CLI_KIND_REAL, "X", NULL, 0, 1000000, 1000000,
-                                "how long to search, in about seconds; default 0.5, or 0.55 of the "
+                                "how long to search, in about seconds; default 0.5, or 0.8 of the "
                                 "time limit"},
     [WEFT_CLI_OPTION_TIME_LIMIT] = {'\0', "time-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0, 31536000,
                                     31536000,

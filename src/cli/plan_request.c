@@ -4,7 +4,7 @@
 
 /* A search of this share of the time limit normally ends before the clock cuts it, and so is
  * the same every time. */
-#define EFFORT_OF_LIMIT 0.55
+#define EFFORT_OF_LIMIT 0.8
 
 static int check_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const char example[] = "for example: weft plan -p 4 -m 8";

@@ -3,6 +3,7 @@
 #include "plan/crew.h"
 
 #include <errno.h>
+#include <math.h>
 #include <pthread.h>
 #include <sched.h>
 #include <string.h>
@@ -99,6 +100,15 @@ struct crew {
   uint32_t working; /* under lock */
 };
 
+/* Large problems want less, as their critical paths are longer; and it is never known what is
+ * best, so members differ. */
+static double heat_of(const struct member *member) {
+  const struct weft_problem *problem = member->improver.pool.problem;
+  const double letters = (double)problem->rank_count * problem->word_size;
+  const double heat = member->crew->round->heat * (member->number % 2 == 0 ? 1.25 : 0.5);
+  return problem->stages_per_rank == 1 ? heat * sqrt(900 / letters) : heat;
+}
+
 static void *work(void *argument) {
   struct member *member = argument;
   struct crew *crew = member->crew;
@@ -106,7 +116,7 @@ static void *work(void *argument) {
     weft_improve_policies(&member->improver, crew->amount, crew->task->work, member->number,
                           crew->size);
   } else {
-    weft_improve_order(&member->improver, crew->amount, crew->round->heat);
+    weft_improve_order(&member->improver, crew->amount, heat_of(member));
   }
   (void)pthread_mutex_lock(&crew->lock);
   crew->working--;
