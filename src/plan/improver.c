@@ -41,9 +41,23 @@ enum weft_status weft_improver_init(struct weft_improver *improver,
   return status;
 }
 
+/* A tableau notices that ranks wait for each other by times that grow without end. */
+static bool takes_time(const struct weft_problem *problem) {
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const int64_t *time = problem->stages[s].time;
+    const bool back = problem->whole_backward ? time[WEFT_LETTER_B] > 0
+                                              : time[WEFT_LETTER_I] > 0 && time[WEFT_LETTER_W] > 0;
+    if (time[WEFT_LETTER_F] == 0 || !back) {
+      return false;
+    }
+  }
+  return true;
+}
+
 enum weft_status weft_improver_prepare(struct weft_improver *improver, struct weft_error *error) {
   const struct weft_problem *problem = improver->pool.problem;
-  if (improver->has_tableau || (uint64_t)problem->rank_count * problem->word_size > TABLEAU_MAX) {
+  if (improver->has_tableau || (uint64_t)problem->rank_count * problem->word_size > TABLEAU_MAX ||
+      !takes_time(problem)) {
     return WEFT_OK;
   }
   WEFT_TRY(weft_tableau_init(&improver->tableau, problem, error));

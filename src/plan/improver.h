@@ -17,7 +17,7 @@ struct weft_improver {
   uint32_t critical_count, critical_room;
   struct weft_random random;
   struct weft_watch *watch; /* NULL: nobody */
-  bool has_tableau;         /* else the problem is too large for annealing */
+  bool has_tableau;         /* else there is no annealing */
   uint64_t work;            /* done; about nanoseconds of a usual core */
   uint64_t moves;           /* tried */
   uint64_t move_ns;         /* the processor's time for them */
@@ -39,7 +39,8 @@ static inline bool weft_improver_is_done(const struct weft_improver *improver) {
 void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint64_t grid_work,
                            uint32_t number, uint32_t stride);
 
-/* Room for annealing; from then on there is some, unless the problem is too large. */
+/* Room for annealing; from then on there is some, unless the problem is too large, or has
+ * actions that take no time. */
 enum weft_status weft_improver_prepare(struct weft_improver *improver, struct weft_error *error);
 
 /* Annealing over orders, from the pool's best, for as much work; from a temperature of
