@@ -157,6 +157,45 @@ static void no_named_schedule_is_better(void **state) {
   }
 }
 
+/* ---- Actions that take no time ---- */
+
+static void expect_verified(const struct weft_program *table) {
+  struct weft_program *program = NULL;
+  struct weft_report *report = NULL;
+  assert_int_equal(weft_lower(NULL, table, NULL, &program, NULL), WEFT_OK);
+  assert_int_equal(weft_verify(NULL, program, NULL, &report, NULL), WEFT_OK);
+  assert_true(report->ok);
+  weft_report_destroy(report);
+  weft_program_destroy(program);
+}
+
+/* Ranks that wait for each other in no time at all still wait for ever. */
+static void plans_with_actions_of_no_time_can_run(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < 40; seed++) {
+    struct weft_random random = {.state = 500 + seed};
+    const struct weft_shape shape = {.ranks = 2 + weft_random_below(&random, 3),
+                                     .stages_per_rank = 1 + weft_random_below(&random, 4),
+                                     .microbatches = 2 + weft_random_below(&random, 5)};
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 2) == 0);
+    for (uint32_t s = 0; s < planning.costs->stage_count; s++) {
+      struct weft_stage_costs *stage = &planning.costs->stages[s];
+      double *const times[] = {&stage->f, &stage->i, &stage->w, &stage->b};
+      *times[weft_random_below(&random, 4)] = 0;
+      *times[weft_random_below(&random, 4)] = 0;
+    }
+    planning.request.any_placement = true;
+    planning.request.effort = 0.002;
+    planning.request.threads = 1;
+    struct weft_search_answer *answer = search(&planning.request);
+    expect_promise(answer, INFINITY);
+    expect_verified(answer->table);
+    weft_search_answer_destroy(answer);
+    planning_finish(&planning);
+  }
+}
+
 /* ---- Promises ---- */
 
 static void draw_unequal(struct planning *planning, uint64_t seed) {
@@ -250,6 +289,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(small_problems_are_solved),
       cmocka_unit_test(no_named_schedule_is_better),
+      cmocka_unit_test(plans_with_actions_of_no_time_can_run),
       cmocka_unit_test(the_same_seed_gives_the_same_table),
       cmocka_unit_test(a_search_that_is_stopped_has_the_best_so_far),
       cmocka_unit_test(limits_that_nothing_fits_into_are_explained),
