@@ -117,7 +117,7 @@ complete_bash() {
   complete_bash lower --no | grep -qx -- --no-reduce-grad
   complete_bash verify --channel p | grep -qx pair
   complete_bash verify --comm s | grep -qx slots:K
-  [ "$(complete_bash bench p)" = plan ]
+  [ "$(complete_bash bench s)" = sim ]
   [ "$(complete_bash help doc)" = doctor ]
   touch table.csv
   complete_bash verify tab | grep -qx table.csv

@@ -51,7 +51,7 @@ static double noise(const struct weft_sim_run *run, uint64_t record) {
   random.state = weft_random_next(&random);
   double sum = 0;
   for (int k = 0; k < 12; k++) {
-    sum += (double)(weft_random_next(&random) >> 11) * 0x1p-53;
+    sum += weft_random_share(&random);
   }
   return sum - 6;
 }

@@ -13,3 +13,7 @@ uint32_t weft_random_below(struct weft_random *random, uint32_t bound) {
   /* Multiply-shift; the bias is below 2^-32 and of no matter here. */
   return (uint32_t)(((weft_random_next(random) >> 32) * bound) >> 32);
 }
+
+double weft_random_share(struct weft_random *random) {
+  return (double)(weft_random_next(random) >> 11) * 0x1p-53;
+}

@@ -11,5 +11,7 @@ struct weft_random {
 uint64_t weft_random_next(struct weft_random *random);
 /* Uniform in 0 ... bound-1; bound > 0. */
 uint32_t weft_random_below(struct weft_random *random, uint32_t bound);
+/* Uniform in [0, 1). */
+double weft_random_share(struct weft_random *random);
 
 #endif

@@ -100,9 +100,6 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
   if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
     (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
   }
-  /* UCX, below MPICH, would rewrite the code of mmap() while a thread of OpenBLAS that has
-   * just begun may be in it; tables of addresses can be changed at any time. */
-  (void)setenv("UCX_MEM_MMAP_HOOK_MODE", "reloc", 0);
   const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
   if (result != MPI_SUCCESS) {
     return fail_mpi(error, result, "starting");

@@ -61,7 +61,7 @@ static const struct round rounds_large[] = {
     {.share = 0.2, .heat = 1e-4},
     {.share = 0.1, .heat = 0},
 };
-enum { LETTER_WORK = 100000 };
+enum { LITTLE_WORK = 100000 }; /* for each of them, in nanoseconds */
 
 struct plan {
   const struct round *rounds;
@@ -74,7 +74,7 @@ static struct plan plan_of(const struct weft_problem *problem, uint64_t work) {
     return PLAN(rounds_single);
   }
   const uint64_t letters = (uint64_t)problem->rank_count * problem->word_size;
-  return work / LETTER_WORK < letters ? PLAN(rounds_large) : PLAN(rounds_several);
+  return work / LITTLE_WORK < letters ? PLAN(rounds_large) : PLAN(rounds_several);
 #undef PLAN
 }
 

@@ -129,10 +129,6 @@ enum { CRITICAL_INTERVAL = 4 };
 /* Nanoseconds of a usual core: for one letter of a tableau, and for drawing a move. */
 enum { STEP_WORK = 15, MOVE_WORK = 200 };
 
-static double draw_share(struct weft_random *random) {
-  return (double)(weft_random_next(random) >> 11) * 0x1p-53;
-}
-
 static double cost_of(const struct weft_tableau *tableau, bool cold) {
   const double mean = (double)tableau->span_sum / tableau->problem->rank_count;
   return (double)tableau->value + (cold ? 0 : mean / VALUE_WEIGHT);
@@ -186,7 +182,8 @@ static void try_move(struct weft_improver *improver, struct anneal *anneal) {
   if (!draw_move(improver, anneal->cold, &move)) {
     return;
   }
-  const double allowance = -anneal->temperature * log(draw_share(&improver->random) + 1e-300);
+  const double allowance =
+      -anneal->temperature * log(weft_random_share(&improver->random) + 1e-300);
   if (!weft_tableau_try(tableau, &move, tableau->value + (int64_t)allowance)) {
     return;
   }

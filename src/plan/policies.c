@@ -197,10 +197,6 @@ static void try_grid(struct weft_improver *improver, uint64_t work, uint32_t num
 
 /* ---- The neighbourhood ---- */
 
-static double draw_share(struct weft_random *random) {
-  return (double)(weft_random_next(random) >> 11) * 0x1p-53;
-}
-
 static void change_one(struct weft_improver *improver, struct weft_policy *policies) {
   const struct weft_problem *problem = improver->pool.problem;
   struct weft_random *random = &improver->random;
@@ -211,10 +207,10 @@ static void change_one(struct weft_improver *improver, struct weft_policy *polic
     case 0: policies[r].cap += step; break;
     case 1: policies[r].warmup += step; break;
     case 2:
-      policies[r].w_overrun = (int64_t)((double)time[WEFT_LETTER_W] * draw_share(random));
+      policies[r].w_overrun = (int64_t)((double)time[WEFT_LETTER_W] * weft_random_share(random));
       break;
     case 3:
-      policies[r].f_delay = (int64_t)((double)time[WEFT_LETTER_F] * draw_share(random));
+      policies[r].f_delay = (int64_t)((double)time[WEFT_LETTER_F] * weft_random_share(random));
       break;
     default:
       policies[r].eager = weft_random_below(random, 2) == 0
@@ -229,7 +225,7 @@ static void change_all(struct weft_improver *improver, struct weft_policy *polic
   const uint32_t how = weft_random_below(random, 4);
   const uint32_t from = weft_random_below(random, problem->rank_count);
   const bool more = weft_random_below(random, 2) == 0;
-  const double share = draw_share(random);
+  const double share = weft_random_share(random);
   for (uint32_t r = how % 3 == 0 ? from : 0; r < problem->rank_count; r++) {
     const int64_t *time = stage_of(problem, r)->time;
     if (how == 0) {
@@ -265,7 +261,7 @@ void weft_improve_policies(struct weft_improver *improver, uint64_t work, uint64
   int64_t value = weft_improver_is_done(improver) ? WEFT_NEVER : list(improver, WEFT_NEVER);
   while (improver->work - from < work && !weft_improver_is_done(improver)) {
     const double left = 1 - (double)(improver->work - from) / (double)work;
-    const double u = draw_share(&improver->random);
+    const double u = weft_random_share(&improver->random);
     const int64_t cutoff = value + (int64_t)(0.004 * (double)pool->bound * left * left * u * u);
     copy(improver, TRIED, CURRENT);
     change(improver);

@@ -248,7 +248,7 @@ static void draw_parameters(struct weft_linear_stage *linear, uint32_t stage, ui
   const double largest = sqrt(3.0 / linear->width);
   random.state = weft_random_next(&random) ^ stage;
   for (uint32_t k = 0; k < linear->count; k++) {
-    const double unit = (double)(weft_random_next(&random) >> 11) * 0x1p-53;
+    const double unit = weft_random_share(&random);
     linear->parameters[k] = (float)(largest * (2 * unit - 1));
   }
 }
