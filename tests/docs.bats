@@ -18,6 +18,7 @@ not_run=(
   './trainer 1F1B'
   'build/weft bench plan'
   'build/weft bench plan --large'
+  'build/weft bench plan-search'
   'build/weft bench sim'
   'build/weft bench sim --large'
   'python3 bench/against_pytorch.py'

@@ -16,7 +16,9 @@
 #include "support_exhaustive.h"
 #include "support_planning.h"
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#if defined(__SANITIZE_THREAD__)
+enum { SMALL_CASES = 5, NAMED_CASES = 20 };
+#elif defined(__SANITIZE_ADDRESS__)
 enum { SMALL_CASES = 40, NAMED_CASES = 60 };
 #else
 enum { SMALL_CASES = 260, NAMED_CASES = 1000 };

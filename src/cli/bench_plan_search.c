@@ -191,7 +191,7 @@ static void add_text(struct weft_text *text, const struct results *results) {
   weft_text_addf(text,
                  "weft %s, bench plan-search; checked: every plan simulates to its promise\n\n",
                  weft_version());
-  weft_text_add(text, "                                          bubble  published        ms\n");
+  weft_text_add(text, "                                             bubble  published        ms\n");
   for (size_t n = 0; n < SINGLES; n++) {
     weft_text_addf(text, "p = %" PRIu32 ", m = %" PRIu32 ", memory %-19g %8.4f %10.4f %9.2f\n",
                    singles[n].ranks, singles[n].microbatches, singles[n].memory,
