@@ -2,7 +2,6 @@
 #include "plan/problem.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 #include "base/fail.h"
 #include "base/memory.h"
@@ -19,19 +18,15 @@ static enum weft_letter needed_by(enum weft_letter kind) {
   return kind == WEFT_LETTER_W ? WEFT_LETTER_I : WEFT_LETTER_F;
 }
 
-static uint32_t *count_letters(const struct weft_problem *problem) {
-  const size_t count = (size_t)problem->stages_per_rank * WEFT_KINDS;
-  return weft_array_allocate_zero(problem->allocator, count, sizeof(uint32_t));
-}
-
-static void free_letters(const struct weft_problem *problem, uint32_t *counts) {
-  weft_array_free(problem->allocator, counts, (size_t)problem->stages_per_rank * WEFT_KINDS,
-                  sizeof *counts);
-}
+/* How many of each letter a word has so far. */
+struct counts {
+  uint32_t of[WEFT_PLACES_MAX * WEFT_KINDS];
+};
 
 /* ---- Memory ---- */
 
-static bool may_follow(const struct weft_problem *problem, const uint32_t *counts, uint8_t letter) {
+static bool may_follow(const struct weft_problem *problem, const struct counts *counts,
+                       uint8_t letter) {
   const enum weft_letter kind = letter % WEFT_KINDS;
   const uint32_t first = letter - kind;
   if (letter >= problem->stages_per_rank * WEFT_KINDS ||
@@ -39,8 +34,8 @@ static bool may_follow(const struct weft_problem *problem, const uint32_t *count
     return false;
   }
   const uint32_t before =
-      kind == WEFT_LETTER_F ? problem->microbatch_count : counts[first + needed_by(kind)];
-  return counts[letter] < before;
+      kind == WEFT_LETTER_F ? problem->microbatch_count : counts->of[first + needed_by(kind)];
+  return counts->of[letter] < before;
 }
 
 /* How memory changes when a letter begins (F) or ends (others). */
@@ -53,14 +48,14 @@ static int64_t change(const struct weft_problem_stage *stage, enum weft_letter k
   }
 }
 
-static int64_t peak_of(const struct weft_problem *problem, uint32_t rank, const uint8_t *word,
-                       uint32_t *counts) {
+int64_t weft_word_peak(const struct weft_problem *problem, uint32_t rank, const uint8_t *word) {
+  struct counts counts = {0};
   int64_t held = 0, peak = 0;
   for (uint32_t n = 0; n < problem->word_size; n++) {
-    if (!may_follow(problem, counts, word[n])) {
+    if (!may_follow(problem, &counts, word[n])) {
       return -1;
     }
-    counts[word[n]]++;
+    counts.of[word[n]]++;
     const uint32_t stage =
         problem->stage_of[rank * problem->stages_per_rank + word[n] / WEFT_KINDS];
     held += change(&problem->stages[stage], word[n] % WEFT_KINDS);
@@ -69,27 +64,17 @@ static int64_t peak_of(const struct weft_problem *problem, uint32_t rank, const 
   return peak;
 }
 
-int64_t weft_word_peak(const struct weft_problem *problem, uint32_t rank, const uint8_t *word) {
-  uint32_t *counts = count_letters(problem);
-  if (counts == NULL) {
-    return -1;
-  }
-  const int64_t peak = peak_of(problem, rank, word, counts);
-  free_letters(problem, counts);
-  return peak;
-}
-
 /* ---- Tables ---- */
 
 static void write_row(const struct weft_problem *problem, uint32_t rank, const uint8_t *word,
-                      uint32_t *counts, struct weft_action *row) {
-  memset(counts, 0, (size_t)problem->stages_per_rank * WEFT_KINDS * sizeof *counts);
+                      struct weft_action *row) {
+  struct counts counts = {0};
   for (uint32_t n = 0; n < problem->word_size; n++) {
     const uint32_t stage =
         problem->stage_of[rank * problem->stages_per_rank + word[n] / WEFT_KINDS];
     row[n] = (struct weft_action){.op = (uint8_t)op_of[word[n] % WEFT_KINDS],
                                   .stage = (uint16_t)stage,
-                                  .microbatch = counts[word[n]]++};
+                                  .microbatch = counts.of[word[n]]++};
   }
 }
 
@@ -99,21 +84,18 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
   const size_t count = (size_t)problem->rank_count * problem->word_size;
   struct weft_action *actions = weft_array_allocate(problem->allocator, count, sizeof *actions);
   uint64_t *sizes = weft_array_allocate(problem->allocator, problem->rank_count, sizeof *sizes);
-  uint32_t *counts = count_letters(problem);
-  enum weft_status status = WEFT_OK;
-  if (actions == NULL || sizes == NULL || counts == NULL) {
+  enum weft_status status;
+  if (actions == NULL || sizes == NULL) {
     status = weft_fail_memory(error, count * sizeof *actions);
-  }
-  for (uint32_t r = 0; status == WEFT_OK && r < problem->rank_count; r++) {
-    sizes[r] = problem->word_size;
-    write_row(problem, r, weft_order_word(problem, order, r), counts,
-              actions + (size_t)r * problem->word_size);
-  }
-  if (status == WEFT_OK) {
+  } else {
+    for (uint32_t r = 0; r < problem->rank_count; r++) {
+      sizes[r] = problem->word_size;
+      write_row(problem, r, weft_order_word(problem, order, r),
+                actions + (size_t)r * problem->word_size);
+    }
     status =
         weft_program_create(problem->allocator, problem->rank_count, sizes, actions, out, error);
   }
-  free_letters(problem, counts);
   weft_array_free(problem->allocator, sizes, problem->rank_count, sizeof *sizes);
   weft_array_free(problem->allocator, actions, count, sizeof *actions);
   return status;
@@ -132,7 +114,7 @@ static enum weft_letter kind_of(enum weft_op op) {
 
 /* Adds the letters of an action to a word; false when it has none. */
 static bool read_action(const struct weft_problem *problem, uint32_t rank,
-                        const struct weft_action *action, uint32_t *counts, uint8_t *word,
+                        const struct weft_action *action, struct counts *counts, uint8_t *word,
                         uint32_t *size) {
   const enum weft_letter kind = kind_of(action->op);
   if (kind == WEFT_KINDS || action->stage >= problem->stage_count ||
@@ -143,11 +125,11 @@ static bool read_action(const struct weft_problem *problem, uint32_t rank,
   const uint32_t first = problem->stages[action->stage].place * WEFT_KINDS;
   const uint32_t letters[2] = {first + (split ? WEFT_LETTER_I : kind), first + WEFT_LETTER_W};
   for (uint32_t k = 0; k < (split ? 2U : 1U); k++) {
-    if (*size == problem->word_size || action->microbatch != counts[letters[k]] ||
+    if (*size == problem->word_size || action->microbatch != counts->of[letters[k]] ||
         !may_follow(problem, counts, (uint8_t)letters[k])) {
       return false;
     }
-    counts[letters[k]]++;
+    counts->of[letters[k]]++;
     word[(*size)++] = (uint8_t)letters[k];
   }
   return true;
@@ -158,14 +140,14 @@ static bool is_passed_over(enum weft_op op) {
 }
 
 static enum weft_status read_row(const struct weft_problem *problem,
-                                 const struct weft_program *table, uint32_t rank, uint32_t *counts,
-                                 uint8_t *word, struct weft_error *error) {
+                                 const struct weft_program *table, uint32_t rank, uint8_t *word,
+                                 struct weft_error *error) {
+  struct counts counts = {0};
   uint32_t size = 0;
-  memset(counts, 0, (size_t)problem->stages_per_rank * WEFT_KINDS * sizeof *counts);
   for (uint64_t n = table->row_begin[rank]; n < table->row_begin[rank + 1]; n++) {
     const struct weft_action *action = &table->actions[n];
     char text[64];
-    if (!is_passed_over(action->op) && !read_action(problem, rank, action, counts, word, &size)) {
+    if (!is_passed_over(action->op) && !read_action(problem, rank, action, &counts, word, &size)) {
       return weft_fail(error, WEFT_ERR_INVALID, "",
                        "rank %" PRIu32 ": %s is not what a plan has here", rank,
                        weft_action_format(action, text, sizeof text));
@@ -185,14 +167,9 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
       table->microbatch_count != problem->microbatch_count) {
     return weft_fail(error, WEFT_ERR_INVALID, "", "the table has another shape than the plan");
   }
-  uint32_t *counts = count_letters(problem);
-  if (counts == NULL) {
-    return weft_fail_memory(error, (size_t)problem->stages_per_rank * WEFT_KINDS);
-  }
   enum weft_status status = WEFT_OK;
   for (uint32_t r = 0; status == WEFT_OK && r < problem->rank_count; r++) {
-    status = read_row(problem, table, r, counts, weft_order_word(problem, order, r), error);
+    status = read_row(problem, table, r, weft_order_word(problem, order, r), error);
   }
-  free_letters(problem, counts);
   return status;
 }

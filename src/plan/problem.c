@@ -102,7 +102,7 @@ static enum weft_status set_times(struct weft_problem *problem, const struct wef
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_stage_ticks *from = weft_ticks_of(&ticks, s);
     int64_t *time = problem->stages[s].time;
-    time[WEFT_LETTER_F] = from->compute[WEFT_OP_F - WEFT_OP_F];
+    time[WEFT_LETTER_F] = from->compute[0];
     time[WEFT_LETTER_B] = from->compute[WEFT_OP_B - WEFT_OP_F];
     time[WEFT_LETTER_I] = from->compute[WEFT_OP_I - WEFT_OP_F];
     time[WEFT_LETTER_W] = from->compute[WEFT_OP_W - WEFT_OP_F];

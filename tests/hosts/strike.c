@@ -77,20 +77,21 @@ __attribute__((destructor)) static void tell_count(void) {
 
 /* ---- What is counted ---- */
 
-__attribute__((visibility("default"))) int MPI_Isend(const void *data, int count, MPI_Datatype type,
-                                                     int to, int tag, MPI_Comm comm,
-                                                     MPI_Request *request) {
+__attribute__((visibility("default"))) int MPI_Isend(const void *buf, int count,
+                                                     MPI_Datatype datatype, int dest, int tag,
+                                                     MPI_Comm comm, MPI_Request *request) {
   count_call();
-  return PMPI_Isend(data, count, type, to, tag, comm, request);
+  return PMPI_Isend(buf, count, datatype, dest, tag, comm, request);
 }
 
-__attribute__((visibility("default"))) int MPI_Irecv(void *data, int count, MPI_Datatype type,
-                                                     int from, int tag, MPI_Comm comm,
+__attribute__((visibility("default"))) int MPI_Irecv(void *buf, int count, MPI_Datatype datatype,
+                                                     int source, int tag, MPI_Comm comm,
                                                      MPI_Request *request) {
   count_call();
-  return PMPI_Irecv(data, count, type, from, tag, comm, request);
+  return PMPI_Irecv(buf, count, datatype, source, tag, comm, request);
 }
 
+/* NOLINTNEXTLINE(readability-inconsistent-declaration-parameter-name): libc's are reserved */
 __attribute__((visibility("default"))) int clock_nanosleep(clockid_t clock, int flags,
                                                            const struct timespec *time,
                                                            struct timespec *left) {

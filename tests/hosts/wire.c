@@ -262,9 +262,9 @@ static void run(struct wire *wire) {
 /* ---- Beginning ---- */
 
 static double number(const char *option, const char *text) {
-  char *end;
+  char *end = NULL;
   const double value = text != NULL ? strtod(text, &end) : -1;
-  if (value < 0 || *end != '\0') {
+  if (end == NULL || value < 0 || *end != '\0') {
     die("%s needs a number", option);
   }
   return value;
