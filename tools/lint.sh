@@ -20,8 +20,8 @@ build_with() {
 tidy() {
   find src app tests -maxdepth 2 -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
     xargs -0 -r -n 1 -P "$(nproc)" \
-      clang-tidy -p build-clang --quiet --extra-arg=-UNDEBUG --extra-arg=-Iinclude \
-      --extra-arg=-Isrc --extra-arg=-Iapp 2> >(grep -v 'warnings\? generated' >&2)
+      clang-tidy -p build-clang --quiet --extra-arg=-UNDEBUG --extra-arg="-I$PWD/include" \
+      --extra-arg="-I$PWD/src" --extra-arg="-I$PWD/app" 2> >(grep -v 'warnings\? generated' >&2)
 }
 
 scripts() {
