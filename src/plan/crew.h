@@ -16,8 +16,8 @@ struct weft_crew_task {
 };
 
 /* Improves pool->best, for which there is one already. Ends early when it is optimal or the
- * watch says so. Memory comes from the calling thread alone. WEFT_ERR_MEMORY, and
- * WEFT_ERR_LIMIT when not a single thread can be started. */
+ * watch says so. Memory comes from the calling thread alone; so does the work of members
+ * that no thread can be started for. WEFT_ERR_MEMORY. */
 enum weft_status weft_crew_improve(struct weft_pool *pool, const struct weft_crew_task *task,
                                    struct weft_watch *watch, struct weft_error *error);
 

@@ -15,7 +15,6 @@ void weft_watch_start(struct weft_watch *watch, const struct weft_search_request
   atomic_init(&watch->halted, false);
   watch->done = 0;
   watch->share = 0;
-  watch->evaluated = 0;
 }
 
 bool weft_watch_tick(struct weft_watch *watch, double value, double bound, double done,
@@ -25,7 +24,7 @@ bool weft_watch_tick(struct weft_watch *watch, double value, double bound, doubl
     const struct weft_search_progress progress = {.value = value,
                                                   .bound = bound,
                                                   .done = watch->done + watch->share * done,
-                                                  .evaluated = watch->evaluated + evaluated};
+                                                  .evaluated = evaluated};
     request->report(request->context, &progress);
   }
   if ((request->stop != NULL && request->stop(request->context)) ||

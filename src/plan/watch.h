@@ -13,7 +13,6 @@ struct weft_watch {
   atomic_bool halted; /* workers look at it often */
   double done;        /* share of the whole search before what runs now */
   double share;       /* of what runs now */
-  uint64_t evaluated; /* before what runs now */
 };
 
 void weft_watch_start(struct weft_watch *watch, const struct weft_search_request *request);
