@@ -165,7 +165,7 @@ static void a_member_fails(void **state) {
 
 /* ---- what comes is checked ---- */
 
-enum { LARGE = 3 * WEFT_MPI_INLINE };
+enum { LARGE = WEFT_MPI_INLINE_LETTER + 1000 }; /* an envelope and pieces, either way */
 
 static void open_end(struct weft_transport *transport, bool sends, uint64_t bytes_max) {
   struct weft_error error;
@@ -246,6 +246,29 @@ static void ends_disagree(void **state) {
   end_part(&part);
 }
 
+/* A world of two ranks whose envelopes go through memory, or by MPI. */
+static struct part make_pair(bool by_letter) {
+  const char *found = getenv("WEFT_MPI_LETTERBOX");
+  char before[8] = "1";
+  if (found != NULL) {
+    (void)snprintf(before, sizeof before, "%s", found);
+  }
+  (void)setenv("WEFT_MPI_LETTERBOX", by_letter ? "1" : "0", 1);
+  const struct part part = make_part(2);
+  (void)setenv("WEFT_MPI_LETTERBOX", before, 1);
+  return part;
+}
+
+static void send_envelope(const struct weft_mpi_world *world, const void *envelope, size_t size) {
+  struct weft_mpi_end *end = &world->ends[0]; /* channel 5, the only one */
+  if (end->by_letter) {
+    memcpy(weft_mpi_letter_at(&end->box, end->box.written)->envelope, envelope, size);
+    weft_mpi_letter_post(&end->box, size);
+  } else {
+    MPI_Send(envelope, (int)size, MPI_BYTE, 1, 5, world->messages);
+  }
+}
+
 /* Rank 0 sends a good message, and then less than it promised: of the payload, or of the
  * envelope. MPI takes no offence. */
 static void send_short(struct weft_transport *transport, struct weft_message *message,
@@ -255,15 +278,15 @@ static void send_short(struct weft_transport *transport, struct weft_message *me
   struct weft_error error;
   assert_int_equal(transport->ops->send(transport, 5, message, &error), WEFT_OK);
   assert_int_equal(finish(transport, message, &error), WEFT_OK);
-  MPI_Send(&mark, whole_envelope ? sizeof mark : 3, MPI_BYTE, 1, 5, world->messages);
+  send_envelope(world, &mark, whole_envelope ? sizeof mark : 3);
   MPI_Send(message->data, 77, MPI_BYTE, 1, 5, world->messages);
 }
 
-static void play_short(const char *found, bool whole_envelope) {
+static void play_short(const char *found, bool whole_envelope, bool by_letter) {
   const char *const words[] = {"channel 5, message 1", "from rank 0 to rank 1", found, NULL};
   static unsigned char data[LARGE];
   struct weft_message message = {.header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
-  struct part part = make_part(2);
+  struct part part = make_pair(by_letter);
   if (part.world != NULL) {
     struct weft_transport *transport = weft_mpi_endpoint(part.world);
     struct weft_error error;
@@ -282,12 +305,82 @@ static void play_short(const char *found, bool whole_envelope) {
 
 static void a_payload_is_short(void **state) {
   (void)state;
-  play_short("found 77", true);
+  play_short("found 77", true, false);
+  play_short("found 77", true, true);
 }
 
 static void an_envelope_is_short(void **state) {
   (void)state;
-  play_short("found 3, expected 8", false);
+  play_short("found 3, expected 8", false, false);
+  play_short("found 3, expected 8", false, true);
+}
+
+/* ---- letterboxes ---- */
+
+enum { ROOM = 8, UNDER_WAY = 2 }; /* letters, and messages of an end that wait for room */
+
+static void throw_all(struct weft_transport *transport, struct weft_message *messages) {
+  struct weft_error error;
+  for (uint64_t k = 0; k < ROOM + UNDER_WAY; k++) {
+    messages[k].header.bytes = sizeof k;
+    memcpy(messages[k].data, &k, sizeof k);
+    assert_int_equal(transport->ops->send(transport, 5, &messages[k], &error), WEFT_OK);
+    assert_int_equal(transport->ops->test(transport, &messages[k], &error),
+                     k < ROOM ? WEFT_OK : WEFT_IN_PROGRESS);
+  }
+  assert_int_equal(transport->ops->send(transport, 5, &messages[0], &error), WEFT_IN_PROGRESS);
+}
+
+static void catch_all(struct weft_transport *transport, struct weft_message *messages) {
+  struct weft_error error;
+  for (uint64_t k = 0; k < ROOM + UNDER_WAY; k++) {
+    assert_int_equal(transport->ops->receive(transport, 5, &messages[k], &error), WEFT_OK);
+    assert_int_equal(finish(transport, &messages[k], &error), WEFT_OK);
+    assert_memory_equal(messages[k].data, &k, sizeof k);
+  }
+}
+
+/* What finds no room waits, is under way meanwhile, and comes in order. */
+static void a_letterbox_is_full(void **state) {
+  unsigned char data[ROOM + UNDER_WAY][8];
+  struct weft_message messages[ROOM + UNDER_WAY];
+  struct weft_error error;
+  struct part part = make_pair(true);
+  (void)state;
+  memset(messages, 0, sizeof messages);
+  for (size_t k = 0; k < ROOM + UNDER_WAY; k++) {
+    messages[k].data = data[k];
+    messages[k].capacity = sizeof data[k];
+  }
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    MPI_Request request;
+    open_end(transport, transport->rank == 0, sizeof data[0]);
+    if (transport->rank == 0) {
+      throw_all(transport, messages);
+    }
+    MPI_Ibarrier(part.communicator, &request);
+    wait_for(&request);
+    if (transport->rank == 1) {
+      catch_all(transport, messages);
+    } else {
+      assert_int_equal(finish(transport, &messages[ROOM + UNDER_WAY - 1], &error), WEFT_OK);
+    }
+  }
+  end_part(&part);
+}
+
+/* Where one of two will not, neither does. */
+static void letters_are_agreed_on(void **state) {
+  (void)state;
+  struct part part = make_pair(rank_of_job() != 1);
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    const struct weft_mpi_peer *peer = &weft_mpi_world_of(transport)->peers[1 - transport->rank];
+    assert_false(peer->reads);
+    assert_false(peer->writes);
+  }
+  end_part(&part);
 }
 
 /* ---- who computes, pokes ---- */
@@ -499,6 +592,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(ends_disagree),
       cmocka_unit_test(a_payload_is_short),
       cmocka_unit_test(an_envelope_is_short),
+      cmocka_unit_test(a_letterbox_is_full),
+      cmocka_unit_test(letters_are_agreed_on),
       cmocka_unit_test(a_poke_is_enough),
   };
   failed += conformance_run(&mpi);

@@ -49,8 +49,12 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
 
 /* Envelopes are whole cache lines, so that the next one is aligned. */
 static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  const struct weft_mpi_peer *peer = &world->peers[end->peer];
   const bool near = weft_mpi_same_machine(world, world->transport.rank, end->peer);
-  const bool within = end->bytes_max <= (near ? WEFT_MPI_INLINE : WEFT_MPI_INLINE_FAR);
+  end->by_letter = end->sends ? peer->reads : peer->writes;
+  const bool within = end->bytes_max <= (end->by_letter ? WEFT_MPI_INLINE_LETTER
+                                         : near         ? WEFT_MPI_INLINE
+                                                        : WEFT_MPI_INLINE_FAR);
   const size_t size = WEFT_MPI_ENVELOPE_MAX + (within ? (size_t)end->bytes_max : 0);
   end->envelope_size = (size + 63) / 64 * 64;
   end->part_count = within ? 1 : 1 + (uint32_t)((end->bytes_max + world->piece - 1) / world->piece);
@@ -62,8 +66,11 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
   end->messages = weft_array_allocate_zero(world->allocator, room, sizeof(struct weft_message *));
   end->requests =
       weft_array_allocate(world->allocator, room * end->part_count, sizeof(MPI_Request));
-  end->envelopes = weft_array_allocate(world->allocator, room, end->envelope_size);
-  if (end->messages == NULL || end->requests == NULL || end->envelopes == NULL) {
+  if (!end->by_letter) {
+    end->envelopes = weft_array_allocate(world->allocator, room, end->envelope_size);
+  }
+  if (end->messages == NULL || end->requests == NULL ||
+      (end->envelopes == NULL && !end->by_letter)) {
     return weft_fail_memory(error, room * end->envelope_size);
   }
   for (size_t k = 0; k < room * end->part_count; k++) {
@@ -135,6 +142,10 @@ static enum weft_status make_tables(struct weft_mpi_world *world, uint32_t count
     return weft_fail_memory(error, count * sizeof *world->ends);
   }
   world->end_count = count;
+  world->awaiting = weft_array_allocate(world->allocator, count, sizeof *world->awaiting);
+  if (world->awaiting == NULL) {
+    return weft_fail_memory(error, count * sizeof *world->awaiting);
+  }
   world->slots = weft_array_allocate_zero(world->allocator, room, sizeof *world->slots);
   if (world->slots == NULL) {
     return weft_fail_memory(error, room * sizeof *world->slots);
@@ -149,7 +160,7 @@ static enum weft_status open_ends(struct weft_mpi_world *world, const struct wef
   for (uint32_t k = 0; k < count; k++) {
     WEFT_TRY(add_end(world, k, &ends[k], error));
   }
-  return WEFT_OK;
+  return weft_mpi_letterboxes_open(world, error);
 }
 
 static void close_ends(struct weft_mpi_world *world) {
@@ -159,12 +170,18 @@ static void close_ends(struct weft_mpi_world *world) {
     const size_t room = (size_t)end->mask + 1;
     weft_array_free(allocator, end->messages, room, sizeof(struct weft_message *));
     weft_array_free(allocator, end->requests, room * end->part_count, sizeof(MPI_Request));
-    weft_array_free(allocator, end->envelopes, room, end->envelope_size);
+    if (end->envelopes != NULL) {
+      weft_array_free(allocator, end->envelopes, room, end->envelope_size);
+    }
   }
+  weft_mpi_letterboxes_close(world);
+  weft_array_free(allocator, world->awaiting, world->end_count, sizeof *world->awaiting);
   weft_array_free(allocator, world->ends, world->end_count, sizeof *world->ends);
   if (world->slots != NULL) {
     weft_array_free(allocator, world->slots, (size_t)world->slot_mask + 1, sizeof *world->slots);
   }
+  world->awaiting = NULL;
+  world->awaiting_count = 0;
   world->ends = NULL;
   world->slots = NULL;
   world->end_count = 0;

@@ -57,7 +57,8 @@ static void write_card(const struct weft_mpi_world *world, struct weft_mpi_card 
   struct stat space;
   char state;
   const char *name = getenv("WEFT_MPI_HOST"); /* for tests: as if on another machine */
-  memset(card, 0, sizeof *card);              /* it travels */
+  const char *letters = getenv("WEFT_MPI_LETTERBOX");
+  memset(card, 0, sizeof *card); /* it travels */
   (void)snprintf(card->version, sizeof card->version, "%s", WEFT_VERSION);
   if (gethostname(card->host, sizeof card->host - 1) != 0) {
     (void)snprintf(card->host, sizeof card->host, "unknown");
@@ -72,7 +73,9 @@ static void write_card(const struct weft_mpi_world *world, struct weft_mpi_card 
   card->pid = (int32_t)getpid();
   card->pid_space = stat("/proc/self/ns/pid", &space) == 0 ? (uint64_t)space.st_ino : 0;
   (void)read_process(card->pid, &state, &card->started);
+  card->net_space = stat("/proc/self/ns/net", &space) == 0 ? (uint64_t)space.st_ino : 0;
   card->page = world->page_file;
+  card->letters = letters == NULL || strcmp(letters, "0") != 0;
 }
 
 static struct weft_mpi_page *map_page(int file) {
@@ -129,13 +132,14 @@ static void watch(struct weft_mpi_world *world, uint32_t rank) {
 #endif
 }
 
-static void map_board(struct weft_mpi_peer *peer) {
+int weft_mpi_page_open(const struct weft_mpi_card *card) {
   char path[64];
-  if (peer->card.page < 0) {
-    return;
-  }
-  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", peer->card.pid, peer->card.page);
-  const int file = open(path, O_RDWR | O_CLOEXEC);
+  (void)snprintf(path, sizeof path, "/proc/%d/fd/%d", card->pid, card->page);
+  return card->page >= 0 ? open(path, O_RDWR | O_CLOEXEC) : -1;
+}
+
+static void map_board(struct weft_mpi_peer *peer) {
+  const int file = weft_mpi_page_open(&peer->card);
   if (file < 0) {
     return;
   }
@@ -213,6 +217,44 @@ static enum weft_status gather_cards(struct weft_mpi_world *world, enum weft_sta
   return status != WEFT_OK ? status : check_cards(world, error);
 }
 
+/* Letters go one way or both, where the reader sees the writer's memory. Ranks with networks
+ * of their own are hosts of their own, even on one machine: they are kept on their wires. */
+static bool reads_letters_of(const struct weft_mpi_world *world, uint32_t rank) {
+  const struct weft_mpi_card *mine = &world->peers[world->transport.rank].card;
+  const struct weft_mpi_peer *peer = &world->peers[rank];
+  return rank != world->transport.rank && peer->mapped && peer->card.letters && mine->letters &&
+         peer->card.net_space == mine->net_space;
+}
+
+static int exchange_bytes(const struct weft_mpi_world *world, const unsigned char *mine,
+                          unsigned char *theirs) {
+  MPI_Request request;
+  const int result =
+      MPI_Ialltoall(mine, 1, MPI_BYTE, theirs, 1, MPI_BYTE, world->control, &request);
+  return result == MPI_SUCCESS ? weft_mpi_await(&request) : result;
+}
+
+/* Every rank tells every other whether it reads that one's letters. */
+static enum weft_status agree_on_letters(struct weft_mpi_world *world, struct weft_error *error) {
+  const uint32_t count = world->transport.rank_count;
+  unsigned char *bytes = weft_array_allocate_zero(world->allocator, count, 2);
+  int result = MPI_ERR_OTHER;
+  if (bytes != NULL) {
+    for (uint32_t r = 0; r < count; r++) {
+      world->peers[r].writes = reads_letters_of(world, r);
+      bytes[r] = world->peers[r].writes;
+    }
+    result = exchange_bytes(world, bytes, bytes + count);
+  }
+  for (uint32_t r = 0; r < count && result == MPI_SUCCESS; r++) {
+    world->peers[r].reads = bytes[count + r] != 0;
+  }
+  weft_array_free(world->allocator, bytes, count, 2);
+  return result == MPI_SUCCESS ? WEFT_OK
+                               : weft_fail(error, bytes == NULL ? WEFT_ERR_MEMORY : WEFT_ERR_PEER,
+                                           "", "the ranks could not agree on letterboxes");
+}
+
 enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error) {
   const uint32_t count = world->transport.rank_count;
   for (uint32_t r = 0; r < count; r++) {
@@ -231,7 +273,7 @@ enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft
       WEFT_TRY(meet(world, r, error));
     }
   }
-  return WEFT_OK;
+  return agree_on_letters(world, error);
 }
 
 void weft_mpi_peers_finish(struct weft_mpi_world *world) {

@@ -36,6 +36,10 @@ void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t o
   world->active_count++;
 }
 
+void weft_mpi_list_letter(struct weft_mpi_world *world, uint32_t owner) {
+  world->awaiting[world->awaiting_count++] = owner;
+}
+
 /* ---- looking ---- */
 
 static void end_exchange(struct weft_mpi_world *world, int result) {
@@ -124,7 +128,22 @@ static void look_around(struct weft_mpi_world *world) {
   }
 }
 
+/* From the last to the first: an end that is listed again comes behind those that are left. */
+static void look_at_letters(struct weft_mpi_world *world) {
+  for (uint32_t k = world->awaiting_count; k-- > 0;) {
+    struct weft_mpi_end *end = &world->ends[world->awaiting[k]];
+    if (weft_mpi_end_has_letter(world, end)) {
+      world->awaiting[k] = world->awaiting[--world->awaiting_count];
+      end->listed = false;
+      weft_mpi_end_advance(world, end);
+    }
+  }
+}
+
 void weft_mpi_advance(struct weft_mpi_world *world) {
+  if (world->awaiting_count > 0) {
+    look_at_letters(world);
+  }
   if (world->active_count == 1) {
     look_at_message(world);
   } else if (world->active_count > 0) {
@@ -254,7 +273,8 @@ static void *see_to_messages(void *context) {
     const uint64_t before = world->events;
     weft_mpi_advance(world);
     const bool moved = world->events != before;
-    const bool idle = world->active_count == 0 && world->groups == NULL;
+    const bool idle =
+        world->active_count == 0 && world->awaiting_count == 0 && world->groups == NULL;
     weft_mpi_gate_leave(&world->gate);
     pause = moved ? THREAD_NS_MIN : pause * 2;
     pause = pause < THREAD_NS_MAX ? pause : THREAD_NS_MAX;

@@ -48,9 +48,8 @@ static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, co
 }
 
 /* Into the message; false when it cannot be right. */
-static bool open_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
-                          struct weft_message *message) {
-  const unsigned char *at = envelope_of(end, end->done);
+static bool open_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                          const unsigned char *at, uint64_t count, struct weft_message *message) {
   const struct weft_mpi_envelope found =
       weft_mpi_envelope_read(&end->memory, end->bytes_max, at, (size_t)count, message);
   const uint64_t bytes = message->header.bytes;
@@ -86,8 +85,9 @@ static bool take_received(struct weft_mpi_world *world, struct weft_mpi_end *end
   int class = MPI_SUCCESS;
   if (result == MPI_SUCCESS) {
     (void)MPI_Get_count(status, MPI_BYTE, &count);
-    return end->part == 0 ? open_envelope(world, end, (uint64_t)count, message)
-                          : check_piece(world, end, (uint64_t)count, message);
+    return end->part == 0
+               ? open_envelope(world, end, envelope_of(end, end->done), (uint64_t)count, message)
+               : check_piece(world, end, (uint64_t)count, message);
   }
   (void)MPI_Error_class(result, &class);
   if (class == MPI_ERR_TRUNCATE) {
@@ -97,19 +97,9 @@ static bool take_received(struct weft_mpi_world *world, struct weft_mpi_end *end
   return false;
 }
 
-void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
-                       MPI_Status *status) {
-  struct weft_message *message = end->messages[end->done & end->mask];
-  *request_of(end, end->done, end->part) = MPI_REQUEST_NULL;
-  const bool good =
-      end->sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
-  if (!good) {
-    if (!end->broken) {
-      end->broken = true;
-      weft_mpi_failure_of_mpi(world, result, end->sends ? "a send" : "a receive");
-    }
-    return;
-  }
+/* A part of the message is done; after the last one, it is. */
+static void end_part(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                     struct weft_message *message) {
   if (++end->part < end->part_count) {
     return;
   }
@@ -127,15 +117,98 @@ void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, i
   world->events++;
 }
 
+void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
+                       MPI_Status *status) {
+  struct weft_message *message = end->messages[end->done & end->mask];
+  *request_of(end, end->done, end->part) = MPI_REQUEST_NULL;
+  const bool good =
+      end->sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
+  if (!good) {
+    if (!end->broken) {
+      end->broken = true;
+      weft_mpi_failure_of_mpi(world, result, end->sends ? "a send" : "a receive");
+    }
+    return;
+  }
+  end_part(world, end, message);
+}
+
+/* ---- letters ---- */
+
+/* Returns how long it is, with the payload where that goes with it. */
+static uint64_t write_envelope(struct weft_mpi_end *end, const struct weft_message *message,
+                               unsigned char *at) {
+  const size_t size = weft_mpi_envelope_write(&end->memory, end->bytes_max, message, at);
+  const uint64_t within = end->part_count == 1 ? message->header.bytes : 0;
+  if (within > 0) {
+    memcpy(at + size, message->data, (size_t)within);
+  }
+  return size + within;
+}
+
+/* As many as there is room for. */
+static void post_letters(struct weft_mpi_end *end) {
+  struct weft_mpi_letterbox *box = &end->box;
+  while (box->written < end->posted && weft_mpi_letterbox_has_room(box)) {
+    const struct weft_message *message = end->messages[box->written & end->mask];
+    unsigned char *at = weft_mpi_letter_at(box, box->written)->envelope;
+    weft_mpi_letter_post(box, write_envelope(end, message, at));
+  }
+}
+
+bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  if (end->sends) {
+    return end->box.written > end->done || weft_mpi_letterbox_has_room(&end->box);
+  }
+  return (end->box.letters != NULL || weft_mpi_letterbox_find(world, end)) &&
+         weft_mpi_letter_look(&end->box, end->done) != NULL;
+}
+
+/* The letter of the oldest message; there is one, or room for it. */
+static void pass_letter(struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  struct weft_message *message = end->messages[end->done & end->mask];
+  if (end->sends) {
+    post_letters(end);
+    end_part(world, end, message);
+    return;
+  }
+  const struct weft_mpi_letter *letter = weft_mpi_letter_look(&end->box, end->done);
+  const uint64_t position = end->done;
+  if (open_envelope(world, end, letter->envelope, letter->size, message)) {
+    end_part(world, end, message);
+  }
+  weft_mpi_letter_taken(&end->box, position);
+}
+
+/* ---- going on ---- */
+
+/* What the end waits for now is looked at from now on. */
+static void list(struct weft_mpi_world *world, struct weft_mpi_end *end) {
+  const uint32_t owner = (uint32_t)(end - world->ends);
+  end->listed = true;
+  if (end->part == 0 && end->by_letter) {
+    weft_mpi_list_letter(world, owner);
+  } else {
+    weft_mpi_list(world, *request_of(end, end->done, end->part), owner);
+  }
+}
+
 void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end) {
   while (end->done < end->posted && !end->broken && !end->closed) {
+    if (end->part == 0 && end->by_letter) {
+      if (!weft_mpi_end_has_letter(world, end)) {
+        list(world, end);
+        return;
+      }
+      pass_letter(world, end);
+      continue;
+    }
     MPI_Request *request = request_of(end, end->done, end->part);
     MPI_Status status;
     int flag = 0;
     const int result = MPI_Test(request, &flag, &status);
     if (result == MPI_SUCCESS && !flag) {
-      end->listed = true;
-      weft_mpi_list(world, *request, (uint32_t)(end - world->ends));
+      list(world, end);
       return;
     }
     weft_mpi_end_take(world, end, result, &status);
@@ -212,16 +285,15 @@ static uint64_t accept(const struct weft_mpi_world *world, struct weft_mpi_end *
   return position;
 }
 
-/* Returns how long it is, with the payload where that goes with it. */
-static int write_envelope(struct weft_mpi_end *end, uint64_t position,
-                          const struct weft_message *message) {
-  unsigned char *at = envelope_of(end, position);
-  const size_t size = weft_mpi_envelope_write(&end->memory, end->bytes_max, message, at);
-  const uint64_t within = end->part_count == 1 ? message->header.bytes : 0;
-  if (within > 0) {
-    memcpy(at + size, message->data, (size_t)within);
+static int send_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
+                         const struct weft_message *message) {
+  if (end->by_letter) {
+    post_letters(end);
+    return MPI_SUCCESS;
   }
-  return (int)(size + within);
+  unsigned char *at = envelope_of(end, position);
+  return MPI_Isend(at, (int)write_envelope(end, message, at), MPI_BYTE, (int)end->peer,
+                   (int)end->channel, world->messages, request_of(end, position, 0));
 }
 
 static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
@@ -230,8 +302,7 @@ static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
   const int tag = (int)end->channel;
   message->begin = weft_mpi_stamp(world);
   const uint64_t position = accept(world, end, message);
-  int result = MPI_Isend(envelope_of(end, position), write_envelope(end, position, message),
-                         MPI_BYTE, peer, tag, world->messages, request_of(end, position, 0));
+  int result = send_envelope(world, end, position, message);
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
     const int size = piece_size(world, message->header.bytes, part);
     result = MPI_Isend(size > 0 ? piece_place(world, message, part) : NULL, size, MPI_BYTE, peer,
@@ -251,8 +322,10 @@ static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end
   const int peer = (int)end->peer;
   const int tag = (int)end->channel;
   const uint64_t position = accept(world, end, message);
-  int result = MPI_Irecv(envelope_of(end, position), (int)end->envelope_size, MPI_BYTE, peer, tag,
-                         world->messages, request_of(end, position, 0));
+  int result = end->by_letter
+                   ? MPI_SUCCESS
+                   : MPI_Irecv(envelope_of(end, position), (int)end->envelope_size, MPI_BYTE, peer,
+                               tag, world->messages, request_of(end, position, 0));
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
     result = MPI_Irecv(piece_place(world, message, part), piece_size(world, end->bytes_max, part),
                        MPI_BYTE, peer, tag, world->messages, request_of(end, position, part));
@@ -260,8 +333,7 @@ static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "posting a receive");
   } else if (!end->listed) {
-    end->listed = true;
-    weft_mpi_list(world, *request_of(end, end->done, end->part), (uint32_t)(end - world->ends));
+    list(world, end);
   }
 }
 
@@ -319,6 +391,12 @@ static void unlist(struct weft_mpi_world *world, struct weft_mpi_end *end) {
       world->active_count--;
       world->active[k] = world->active[world->active_count];
       world->active_owner[k] = world->active_owner[world->active_count];
+      end->listed = false;
+    }
+  }
+  for (uint32_t k = 0; k < world->awaiting_count && end->listed; k++) {
+    if (world->awaiting[k] == owner) {
+      world->awaiting[k] = world->awaiting[--world->awaiting_count];
       end->listed = false;
     }
   }

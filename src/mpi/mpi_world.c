@@ -232,6 +232,9 @@ static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_er
       world->exchange_all == NULL) {
     return weft_fail_memory(error, count * sizeof *world->peers);
   }
+  for (uint32_t r = 0; r < count; r++) {
+    world->peers[r].file = -1;
+  }
   return weft_mpi_active_create(world, 1, error);
 }
 

@@ -4,6 +4,7 @@
  *   mpi_channel.c    open(): rings of requests, all that is ever allocated for messages
  *   mpi_transfer.c   messages
  *   mpi_envelope.c   what travels in front of a payload
+ *   mpi_letterbox.c  envelopes between ranks of a host, through memory
  *   mpi_progress.c   looking at the network, waiting, the progress thread, exchanges
  *   mpi_failure.c    the agreed failure; ending the job
  *   mpi_peers.c      who the others are: hosts, processes, boards
@@ -18,7 +19,8 @@
  * message is an envelope (header and shapes, in short; and the payload itself on channels
  * for small ones), through a buffer of ours, and then, on channels for larger payloads,
  * the payload in pieces straight from one `data` into the other. How many pieces is
- * fixed by the channel, so all receives are posted in receive().
+ * fixed by the channel, so all receives are posted in receive(). Between ranks of a host
+ * the buffer is one that both see, and MPI has nothing to do with envelopes.
  *
  * One gate is before everything; behind it no two threads are ever inside MPI. */
 #ifndef MPI_MPI_WORLD_H
@@ -30,11 +32,13 @@
 
 #include "mpi/mpi_envelope.h"
 #include "mpi/mpi_gate.h"
+#include "mpi/mpi_letterbox.h"
 #include "net/mpi_driver.h"
 
 enum {
-  /* With its envelope below the eager limits, of memory and of networks; larger payloads
-   * travel alone. */
+  /* Payloads up to that size are copied into their envelope: the copies cost less than a
+   * message of MPI. By MPI, it stays below the eager limits, of memory and of networks. */
+  WEFT_MPI_INLINE_LETTER = 8192,
   WEFT_MPI_INLINE = 3072,
   WEFT_MPI_INLINE_FAR = 16384,
   WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
@@ -53,9 +57,10 @@ struct weft_mpi_end {
   uint32_t channel;
   uint32_t peer;
   bool sends;
-  bool closed; /* by a cancel() */
-  bool broken; /* something came that cannot be: world->trouble */
-  bool listed; /* among the world's active requests */
+  bool closed;    /* by a cancel() */
+  bool broken;    /* something came that cannot be: world->trouble */
+  bool listed;    /* among the world's active requests, or ends that await a letter */
+  bool by_letter; /* envelopes go through memory, without a request */
   uint32_t depth;
   uint32_t mask; /* of the ring */
   uint32_t part;
@@ -66,8 +71,9 @@ struct weft_mpi_end {
   size_t envelope_size;           /* at most */
   struct weft_message **messages; /* [mask + 1]; NULL: cancelled */
   MPI_Request *requests;          /* [mask + 1][part_count] */
-  unsigned char *envelopes;       /* [mask + 1][envelope_size] */
-  struct weft_mpi_memory memory;  /* of the last message written, or read */
+  unsigned char *envelopes;       /* [mask + 1][envelope_size]; NULL: by letter */
+  struct weft_mpi_letterbox box;
+  struct weft_mpi_memory memory; /* of the last message written, or read */
 };
 
 struct weft_mpi_end_slot {
@@ -82,16 +88,19 @@ struct weft_mpi_card {
   char machine[40]; /* the boot's id: one clock, one /proc */
   uint64_t piece;
   uint64_t pid_space; /* processes see each other by number */
+  uint64_t net_space; /* of the network: a host to others */
   uint64_t started;   /* of the process, so that a number used again is noticed */
   int32_t pid;
-  int32_t page; /* file descriptor of its board; -1: none */
+  int32_t page;    /* file descriptor of its board; -1: none */
+  int32_t letters; /* 1: it would have envelopes go through memory */
   int32_t status;
 };
 
 /* A rank's board, in memory that others on the host map. */
 struct weft_mpi_page {
   struct weft_rank_board board;
-  uint32_t leaving; /* atomic: it ended well, its process may go */
+  uint32_t leaving;      /* atomic: it ended well, its process may go */
+  uint64_t letters_size; /* atomic: bytes of the file, with letterboxes; 0: not made yet */
 };
 
 struct weft_mpi_peer {
@@ -100,8 +109,13 @@ struct weft_mpi_peer {
   bool visible;               /* its process can be seen from here */
   bool mapped;
   bool gone;
-  bool asked; /* for its board, and has not answered yet */
-  bool heard; /* it has said which failure it knows */
+  bool asked;             /* for its board, and has not answered yet */
+  bool heard;             /* it has said which failure it knows */
+  bool writes;            /* its envelopes to us are letters */
+  bool reads;             /* ours to it are */
+  int file;               /* with its letterboxes; -1: not needed */
+  unsigned char *letters; /* the file, mapped; NULL: not yet */
+  size_t letters_size;
   MPI_Request failure_request;
   MPI_Request board_request; /* of our board to it */
   MPI_Request question_request;
@@ -159,6 +173,8 @@ struct weft_mpi_world {
   int *ready;             /* [active_room], for MPI_Testsome */
   MPI_Status *statuses;
   uint32_t active_count;
+  uint32_t *awaiting; /* [end_count] ends whose next step is a letter */
+  uint32_t awaiting_count;
   uint32_t active_room;
   uint64_t events;   /* things that happened for this rank */
   uint64_t seen;     /* of these, at the last progress() */
@@ -178,6 +194,8 @@ struct weft_mpi_world {
   uint32_t *process_rank;
   uint32_t process_count;
   int page_file;
+  unsigned char *letters; /* the file, once it has letterboxes */
+  size_t letters_size;
   int64_t next_control;
   int64_t next_peers;
 
@@ -238,6 +256,8 @@ void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *mess
 /* A part of the oldest message has come, with that result of MPI. */
 void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
                        MPI_Status *status);
+/* A letter has come, or there is room for one. */
+bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *end);
 /* Goes on with what comes after it, and lists the end when it has to wait. */
 void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end);
 struct weft_mpi_end *weft_mpi_end_find(const struct weft_mpi_world *world, uint32_t channel);
@@ -247,6 +267,7 @@ static inline uint32_t weft_mpi_channel_hash(uint32_t channel, uint32_t mask) {
 
 /* mpi_progress.c */
 void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner);
+void weft_mpi_list_letter(struct weft_mpi_world *world, uint32_t owner);
 void weft_mpi_advance(struct weft_mpi_world *world);
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error);
 void weft_mpi_poke(struct weft_transport *transport);
@@ -294,6 +315,8 @@ void weft_mpi_peers_finish(struct weft_mpi_world *world);
 void weft_mpi_peers_look(struct weft_mpi_world *world);
 /* Marks on their boards which of the visible processes are stopped. */
 void weft_mpi_peers_mark_stopped(struct weft_mpi_world *world);
+/* The memory that a rank of this host shows; -1: it cannot be opened. */
+int weft_mpi_page_open(const struct weft_mpi_card *card);
 bool weft_mpi_same_machine(const struct weft_mpi_world *world, uint32_t a, uint32_t b);
 
 /* mpi_clock.c */
