@@ -78,6 +78,8 @@ static int run_job(const struct bench *bench, const struct weft_cli_mpi *mpi, co
                               "1",
                               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
                               "1",
+                              "WEFT_MPI_LETTERBOX", /* all over TCP, then */
+                              strcmp(over, "tcp") == 0 ? "0" : "1",
                               NULL};
   const char *words[WORDS_MAX] = {mpi->launcher};
   const char *const last[] = {"-n",           "2",          bench->command,
