@@ -1,5 +1,5 @@
 #!/bin/bash
-# Transfers beside compute, over a network that needs no core of the ranks: two hosts in
+# Messages, and transfers beside compute, over a network that needs no core of the ranks: two hosts in
 # network namespaces, joined by a virtual cable that the kernel slows down (tc tbf).
 #
 #     bench/overlap_over_network.sh [MBIT] [openmpi|mpich]
@@ -36,5 +36,5 @@ fi
 rank=(bash -c '{ echo -20 >/proc/self/autogroup; } 2>/dev/null || :; exec nice -n -20 "$@"' rank)
 for progress in calls thread; do
   echo "$mpi over $mbit Mbit/s, progress by $progress:"
-  mpi_start -n 2 "${rank[@]}" "$WEFT" bench mpi --progress $progress | sed -n '/both compute/,$p'
+  mpi_start -n 2 "${rank[@]}" "$WEFT" bench mpi --progress $progress | sed -n "/^messages/,\$p"
 done

@@ -3,7 +3,7 @@
  *
  *     page | index | taken, letters | taken, letters | ...
  */
-#define _GNU_SOURCE /* O_CLOEXEC */
+#define _GNU_SOURCE /* ftruncate */
 #include "mpi/mpi_letterbox.h"
 
 #include <inttypes.h>
@@ -129,14 +129,22 @@ static enum weft_status hold(struct weft_mpi_world *world, uint32_t rank,
   return WEFT_OK;
 }
 
-static bool map_letters(struct weft_mpi_peer *peer) {
+/* Nothing will ever be read from that rank. */
+static void say_unreadable(struct weft_mpi_world *world, uint64_t size) {
+  struct weft_failure failure = {.rank = world->transport.rank};
+  (void)weft_fail_memory(&failure.error, (size_t)size);
+  weft_mpi_failure_say(world, &failure);
+}
+
+static bool map_letters(struct weft_mpi_world *world, struct weft_mpi_peer *peer) {
   const uint64_t size = __atomic_load_n(&peer->page->letters_size, __ATOMIC_ACQUIRE);
-  if (size == 0) {
+  if (size == 0 || world->has_failed) {
     return false;
   }
   void *memory = mmap(NULL, (size_t)size, PROT_READ | PROT_WRITE, MAP_SHARED, peer->file, 0);
   if (memory == MAP_FAILED) {
-    return false; /* tried again with the next look */
+    say_unreadable(world, size);
+    return false;
   }
   peer->letters = memory;
   peer->letters_size = (size_t)size;
@@ -145,7 +153,7 @@ static bool map_letters(struct weft_mpi_peer *peer) {
 
 bool weft_mpi_letterbox_find(struct weft_mpi_world *world, struct weft_mpi_end *end) {
   struct weft_mpi_peer *peer = &world->peers[end->peer];
-  if (peer->letters == NULL && !map_letters(peer)) {
+  if (peer->letters == NULL && !map_letters(world, peer)) {
     return false;
   }
   const struct index *index = (const void *)(peer->letters + index_offset());
