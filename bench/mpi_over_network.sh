@@ -1,8 +1,8 @@
 #!/bin/bash
-# Messages, and transfers beside compute, over a network that needs no core of the ranks: two hosts in
-# network namespaces, joined by a virtual cable that the kernel slows down (tc tbf).
+# Messages, and transfers beside compute, over a network that needs no core of the ranks: two
+# hosts in network namespaces, joined by a virtual cable that the kernel slows down (tc tbf).
 #
-#     bench/overlap_over_network.sh [MBIT] [openmpi|mpich]
+#     bench/mpi_over_network.sh [MBIT] [openmpi|mpich]
 #
 # Needs root, iproute2, and a build with its tests (make test builds them). For each way to
 # progress it starts `mpirun -n 2 weft bench mpi` over the two hosts.
@@ -36,5 +36,5 @@ fi
 rank=(bash -c '{ echo -20 >/proc/self/autogroup; } 2>/dev/null || :; exec nice -n -20 "$@"' rank)
 for progress in calls thread; do
   echo "$mpi over $mbit Mbit/s, progress by $progress:"
-  mpi_start -n 2 "${rank[@]}" "$WEFT" bench mpi --progress $progress | sed -n "/^messages/,\$p"
+  mpi_start -n 2 "${rank[@]}" "$WEFT" bench mpi --progress $progress | sed -n '/^messages/,$p'
 done
