@@ -50,10 +50,15 @@ static inline struct weft_mpi_letter *weft_mpi_letter_at(const struct weft_mpi_l
   return at;
 }
 
+/* How many the receiver has taken. */
+static inline uint64_t weft_mpi_letters_taken(const struct weft_mpi_letterbox *box) {
+  return __atomic_load_n(box->taken, __ATOMIC_ACQUIRE);
+}
+
 /* There is room for one more. */
 static inline bool weft_mpi_letterbox_has_room(struct weft_mpi_letterbox *box) {
   if (box->written - box->taken_seen > box->mask) {
-    box->taken_seen = __atomic_load_n(box->taken, __ATOMIC_ACQUIRE);
+    box->taken_seen = weft_mpi_letters_taken(box);
   }
   return box->written - box->taken_seen <= box->mask;
 }

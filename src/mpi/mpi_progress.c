@@ -3,8 +3,9 @@
  * looked at now and then.
  *
  * Waiting asks again and again, because MPI has no other way: at once for a moment
- * where every rank has a core, then giving the core away in between, then sleeping for
- * longer and longer, so that ranks that outnumber the cores do not starve each other. */
+ * where every rank has a core, then giving the core away in between, then, unless a payload
+ * is on its way, sleeping for longer and longer, so that ranks that outnumber the cores do
+ * not starve each other. */
 #define _GNU_SOURCE /* prctl */
 #include <inttypes.h>
 #include <sched.h>
@@ -204,14 +205,27 @@ struct patience {
   int yields;
 };
 
+/* A payload is coming, or is being taken: where MPI moves it bit by bit, both sides must keep
+ * looking. Of a payload that leaves for another host, it is not known. */
+static bool payload_flows(struct weft_mpi_world *world) {
+  bool flows = false;
+  weft_mpi_gate_enter(&world->gate);
+  for (uint32_t k = 0; k < world->active_count && !flows; k++) {
+    const uint32_t owner = world->active_owner[k];
+    flows = owner != UINT32_MAX && weft_mpi_end_flows(&world->ends[owner]);
+  }
+  weft_mpi_gate_leave(&world->gate);
+  return flows;
+}
+
 /* Between two looks. */
-static void pause_a_bit(const struct weft_mpi_world *world, struct patience *patience, int64_t now,
+static void pause_a_bit(struct weft_mpi_world *world, struct patience *patience, int64_t now,
                         int64_t until) {
   const int64_t waited = now - patience->began;
   if (world->spins && waited < SPIN_NS) {
     return;
   }
-  if (world->spins ? waited < YIELD_NS : patience->yields++ < YIELDS) {
+  if (world->spins ? waited < YIELD_NS || payload_flows(world) : patience->yields++ < YIELDS) {
     (void)sched_yield();
     return;
   }

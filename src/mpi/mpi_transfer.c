@@ -164,6 +164,13 @@ bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *
          weft_mpi_letter_look(&end->box, end->done) != NULL;
 }
 
+bool weft_mpi_end_flows(const struct weft_mpi_end *end) {
+  if (end->part == 0) {
+    return false;
+  }
+  return !end->sends || (end->by_letter && weft_mpi_letters_taken(&end->box) > end->done);
+}
+
 /* The letter of the oldest message; there is one, or room for it. */
 static void pass_letter(struct weft_mpi_world *world, struct weft_mpi_end *end) {
   struct weft_message *message = end->messages[end->done & end->mask];
