@@ -165,7 +165,7 @@ static void a_member_fails(void **state) {
 
 /* ---- what comes is checked ---- */
 
-enum { LARGE = WEFT_MPI_INLINE_LETTER + 1000 }; /* an envelope and pieces, either way */
+enum { LARGE = WEFT_MPI_INLINE_FAR + 1000 }; /* an envelope and pieces, either way */
 
 static void open_end(struct weft_transport *transport, bool sends, uint64_t bytes_max) {
   struct weft_error error;
@@ -265,7 +265,7 @@ static void send_envelope(const struct weft_mpi_world *world, const void *envelo
     memcpy(weft_mpi_letter_at(&end->box, end->box.written)->envelope, envelope, size);
     weft_mpi_letter_post(&end->box, size);
   } else {
-    MPI_Send(envelope, (int)size, MPI_BYTE, 1, 5, world->messages);
+    MPI_Send(envelope, (int)size, MPI_BYTE, 1, weft_mpi_envelope_tag(end), world->messages);
   }
 }
 
@@ -279,7 +279,7 @@ static void send_short(struct weft_transport *transport, struct weft_message *me
   assert_int_equal(transport->ops->send(transport, 5, message, &error), WEFT_OK);
   assert_int_equal(finish(transport, message, &error), WEFT_OK);
   send_envelope(world, &mark, whole_envelope ? sizeof mark : 3);
-  MPI_Send(message->data, 77, MPI_BYTE, 1, 5, world->messages);
+  MPI_Send(message->data, 77, MPI_BYTE, 1, weft_mpi_payload_tag(&world->ends[0]), world->messages);
 }
 
 static void play_short(const char *found, bool whole_envelope, bool by_letter) {

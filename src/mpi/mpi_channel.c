@@ -33,8 +33,8 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
                      "; from 1 to %d are possible",
                      base->rank, end->channel, end->depth, DEPTH_MAX);
   }
-  if (end->channel > world->tag_max) {
-    return weft_fail(error, WEFT_ERR_USAGE, "use fewer stages: a channel is a tag of MPI's",
+  if (end->channel > (world->tag_max - 1) / 2) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use fewer stages: a channel is two tags of MPI's",
                      "rank %" PRIu32 " opens channel %" PRIu32 "; this MPI has tags up to %" PRIu64,
                      base->rank, end->channel, world->tag_max);
   }
@@ -50,11 +50,13 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
 /* Envelopes are whole cache lines, so that the next one is aligned. */
 static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
   const struct weft_mpi_peer *peer = &world->peers[end->peer];
-  const bool near = weft_mpi_same_machine(world, world->transport.rank, end->peer);
+  const bool near = weft_mpi_same_machine(world, world->transport.rank, end->peer) &&
+                    world->peers[world->transport.rank].card.letters && peer->card.letters;
   end->by_letter = end->sends ? peer->reads : peer->writes;
-  const bool within = end->bytes_max <= (end->by_letter ? WEFT_MPI_INLINE_LETTER
-                                         : near         ? WEFT_MPI_INLINE
-                                                        : WEFT_MPI_INLINE_FAR);
+  const uint64_t small = end->by_letter ? WEFT_MPI_INLINE_LETTER
+                         : near         ? WEFT_MPI_INLINE
+                                        : WEFT_MPI_INLINE_FAR;
+  const bool within = end->bytes_max <= small && end->bytes_max <= world->piece;
   const size_t size = WEFT_MPI_ENVELOPE_MAX + (within ? (size_t)end->bytes_max : 0);
   end->envelope_size = (size + 63) / 64 * 64;
   end->part_count = within ? 1 : 1 + (uint32_t)((end->bytes_max + world->piece - 1) / world->piece);

@@ -294,26 +294,35 @@ static uint64_t accept(const struct weft_mpi_world *world, struct weft_mpi_end *
 
 static int send_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
                          const struct weft_message *message) {
-  if (end->by_letter) {
-    post_letters(end);
-    return MPI_SUCCESS;
-  }
   unsigned char *at = envelope_of(end, position);
   return MPI_Isend(at, (int)write_envelope(end, message, at), MPI_BYTE, (int)end->peer,
-                   (int)end->channel, world->messages, request_of(end, position, 0));
+                   weft_mpi_envelope_tag(end), world->messages, request_of(end, position, 0));
 }
 
-static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
-                       struct weft_message *message) {
-  const int peer = (int)end->peer;
-  const int tag = (int)end->channel;
-  message->begin = weft_mpi_stamp(world);
-  const uint64_t position = accept(world, end, message);
-  int result = send_envelope(world, end, position, message);
+static int send_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
+                       const struct weft_message *message) {
+  int result = MPI_SUCCESS;
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
     const int size = piece_size(world, message->header.bytes, part);
-    result = MPI_Isend(size > 0 ? piece_place(world, message, part) : NULL, size, MPI_BYTE, peer,
-                       tag, world->messages, request_of(end, position, part));
+    result = MPI_Isend(size > 0 ? piece_place(world, message, part) : NULL, size, MPI_BYTE,
+                       (int)end->peer, weft_mpi_payload_tag(end), world->messages,
+                       request_of(end, position, part));
+  }
+  return result;
+}
+
+/* A letter is quick, and goes first. An envelope goes by MPI while the payload is already on
+ * its way: a message takes a moment to be sent, whatever its size. */
+static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                       struct weft_message *message) {
+  message->begin = weft_mpi_stamp(world);
+  const uint64_t position = accept(world, end, message);
+  if (end->by_letter) {
+    post_letters(end);
+  }
+  int result = send_pieces(world, end, position, message);
+  if (result == MPI_SUCCESS && !end->by_letter) {
+    result = send_envelope(world, end, position, message);
   }
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "starting a send");
@@ -327,15 +336,15 @@ static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
 static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end,
                           struct weft_message *message) {
   const int peer = (int)end->peer;
-  const int tag = (int)end->channel;
   const uint64_t position = accept(world, end, message);
-  int result = end->by_letter
-                   ? MPI_SUCCESS
-                   : MPI_Irecv(envelope_of(end, position), (int)end->envelope_size, MPI_BYTE, peer,
-                               tag, world->messages, request_of(end, position, 0));
+  int result = end->by_letter ? MPI_SUCCESS
+                              : MPI_Irecv(envelope_of(end, position), (int)end->envelope_size,
+                                          MPI_BYTE, peer, weft_mpi_envelope_tag(end),
+                                          world->messages, request_of(end, position, 0));
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
     result = MPI_Irecv(piece_place(world, message, part), piece_size(world, end->bytes_max, part),
-                       MPI_BYTE, peer, tag, world->messages, request_of(end, position, part));
+                       MPI_BYTE, peer, weft_mpi_payload_tag(end), world->messages,
+                       request_of(end, position, part));
   }
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "posting a receive");

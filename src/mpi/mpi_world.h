@@ -15,7 +15,7 @@
  *   mpi_bare.c       MPI without a transport, to be compared with
  *   mpi_leave.c      the end of MPI
  *
- * A channel is a tag on a communicator of our own, so order on a channel is MPI's. A
+ * A channel is two tags on a communicator of our own, so order on a channel is MPI's. A
  * message is an envelope (header and shapes, in short; and the payload itself on channels
  * for small ones), through a buffer of ours, and then, on channels for larger payloads,
  * the payload in pieces straight from one `data` into the other. How many pieces is
@@ -40,7 +40,7 @@ enum {
    * message of MPI. By MPI, it stays below the eager limits, of memory and of networks. */
   WEFT_MPI_INLINE_LETTER = 8192,
   WEFT_MPI_INLINE = 3072,
-  WEFT_MPI_INLINE_FAR = 16384,
+  WEFT_MPI_INLINE_FAR = 49152,
   WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
   WEFT_MPI_HOST_SIZE = 64,   /* a host's name, cut */
   WEFT_MPI_SETTLE_MS = 100,  /* failures that are said within this time are one */
@@ -75,6 +75,14 @@ struct weft_mpi_end {
   struct weft_mpi_letterbox box;
   struct weft_mpi_memory memory; /* of the last message written, or read */
 };
+
+/* Two tags for a channel: what is awaited first need not be sent first. */
+static inline int weft_mpi_envelope_tag(const struct weft_mpi_end *end) {
+  return (int)(2 * end->channel);
+}
+static inline int weft_mpi_payload_tag(const struct weft_mpi_end *end) {
+  return (int)(2 * end->channel + 1);
+}
 
 struct weft_mpi_end_slot {
   uint32_t channel;
