@@ -223,29 +223,6 @@ static void expect_failure(struct weft_transport *transport, const char *const *
   assert_says(&error, words);
 }
 
-static void ends_disagree(void **state) {
-  static const char *const words[] = {"channel 5", "from rank 0 to rank 1", "100", "200", NULL};
-  char data[200];
-  struct weft_message message = {.data = data, .capacity = sizeof data};
-  struct part part = make_part(2);
-  (void)state;
-  if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
-    open_end(transport, transport->rank == 0, transport->rank == 0 ? 100 : 200);
-    if (transport->rank == 0) {
-      struct weft_error error;
-      message.header.bytes = 100;
-      memset(data, 7, sizeof data);
-      assert_int_equal(transport->ops->send(transport, 5, &message, &error), WEFT_OK);
-      expect_failure(transport, words);
-      transport->ops->cancel(transport, &message);
-    } else {
-      expect_trouble(transport, &message, words);
-    }
-  }
-  end_part(&part);
-}
-
 /* A world of two ranks whose envelopes go through memory, or by MPI. */
 static struct part make_pair(bool by_letter) {
   const char *found = getenv("WEFT_MPI_LETTERBOX");
@@ -257,6 +234,41 @@ static struct part make_pair(bool by_letter) {
   const struct part part = make_part(2);
   (void)setenv("WEFT_MPI_LETTERBOX", before, 1);
   return part;
+}
+
+/* Rank 0 has opened the channel for other payloads than rank 1: within the envelope, or in
+ * pieces, at one end or at both. */
+static void play_disagreement(uint64_t there, uint64_t here, bool by_letter) {
+  static unsigned char data[LARGE];
+  char found[24];
+  char expected[24];
+  const char *const words[] = {"channel 5", "from rank 0 to rank 1", found, expected, NULL};
+  struct weft_message message = {.header = {.bytes = there}, .data = data, .capacity = sizeof data};
+  struct weft_error error;
+  struct part part = make_pair(by_letter);
+  (void)snprintf(found, sizeof found, "found %u", (unsigned)there);
+  (void)snprintf(expected, sizeof expected, "expected %u", (unsigned)here);
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    open_end(transport, transport->rank == 0, transport->rank == 0 ? there : here);
+    if (transport->rank == 0) {
+      assert_int_equal(transport->ops->send(transport, 5, &message, &error), WEFT_OK);
+      expect_failure(transport, words);
+      transport->ops->cancel(transport, &message);
+    } else {
+      expect_trouble(transport, &message, words);
+    }
+  }
+  end_part(&part);
+}
+
+static void ends_disagree(void **state) {
+  (void)state;
+  for (int by_letter = 0; by_letter < 2; by_letter++) {
+    play_disagreement(100, 200, by_letter);
+    play_disagreement(100, LARGE, by_letter);
+    play_disagreement(LARGE, 100, by_letter);
+  }
 }
 
 static void send_envelope(const struct weft_mpi_world *world, const void *envelope, size_t size) {
