@@ -122,8 +122,7 @@ static enum weft_status hold(struct weft_mpi_world *world, uint32_t rank,
     return weft_fail(error, WEFT_ERR_UNAVAILABLE,
                      "allow more open files, or set WEFT_MPI_LETTERBOX=0 on all ranks",
                      "rank %" PRIu32 " cannot open the memory of rank %" PRIu32
-                     " (%s, process "
-                     "%" PRId32 ") any more",
+                     " (%s, process %" PRId32 ") any more",
                      world->transport.rank, rank, peer->card.host, peer->card.pid);
   }
   return WEFT_OK;

@@ -1,6 +1,6 @@
 /* Envelopes between two ranks of a host, through memory that both see, instead of a message
- * of MPI: a quarter of the time, and nothing is asked of MPI before it is there. Payloads
- * that do not travel within go by MPI all the same.
+ * of MPI, which takes twice as long. Payloads that do not travel within go by MPI all the
+ * same.
  *
  * A sender keeps a letterbox for each of its channels behind its page: a ring of letters.
  * It publishes an index of them when it has opened its channels; a receiver looks it up when

@@ -226,33 +226,41 @@ static bool reads_letters_of(const struct weft_mpi_world *world, uint32_t rank) 
          peer->card.net_space == mine->net_space;
 }
 
-static int exchange_bytes(const struct weft_mpi_world *world, const unsigned char *mine,
-                          unsigned char *theirs) {
-  MPI_Request request;
-  const int result =
-      MPI_Ialltoall(mine, 1, MPI_BYTE, theirs, 1, MPI_BYTE, world->control, &request);
-  return result == MPI_SUCCESS ? weft_mpi_await(&request) : result;
-}
-
-/* Every rank tells every other whether it reads that one's letters. */
+/* Every rank tells every other whether it reads that one's letters. It needs no memory: the
+ * others would wait for who has none. */
 static enum weft_status agree_on_letters(struct weft_mpi_world *world, struct weft_error *error) {
   const uint32_t count = world->transport.rank_count;
-  unsigned char *bytes = weft_array_allocate_zero(world->allocator, count, 2);
-  int result = MPI_ERR_OTHER;
-  if (bytes != NULL) {
-    for (uint32_t r = 0; r < count; r++) {
-      world->peers[r].writes = reads_letters_of(world, r);
-      bytes[r] = world->peers[r].writes;
+  unsigned char *mine = world->exchange_all;
+  unsigned char *theirs = mine + count;
+  MPI_Request request;
+  for (uint32_t r = 0; r < count; r++) {
+    world->peers[r].writes = reads_letters_of(world, r);
+    mine[r] = world->peers[r].writes;
+  }
+  int result = MPI_Ialltoall(mine, 1, MPI_BYTE, theirs, 1, MPI_BYTE, world->control, &request);
+  if (result == MPI_SUCCESS) {
+    result = weft_mpi_await(&request);
+  }
+  if (result != MPI_SUCCESS) {
+    return weft_fail(error, WEFT_ERR_PEER, "", "the ranks could not agree on letterboxes");
+  }
+  for (uint32_t r = 0; r < count; r++) {
+    world->peers[r].reads = theirs[r] != 0;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status meet_all(struct weft_mpi_world *world, struct weft_error *error) {
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    if (weft_mpi_same_machine(world, r, world->transport.rank)) {
+      world->ranks_on_host++;
+      world->rank_on_host += r < world->transport.rank;
     }
-    result = exchange_bytes(world, bytes, bytes + count);
+    if (r != world->transport.rank) {
+      WEFT_TRY(meet(world, r, error));
+    }
   }
-  for (uint32_t r = 0; r < count && result == MPI_SUCCESS; r++) {
-    world->peers[r].reads = bytes[count + r] != 0;
-  }
-  weft_array_free(world->allocator, bytes, count, 2);
-  return result == MPI_SUCCESS ? WEFT_OK
-                               : weft_fail(error, bytes == NULL ? WEFT_ERR_MEMORY : WEFT_ERR_PEER,
-                                           "", "the ranks could not agree on letterboxes");
+  return WEFT_OK;
 }
 
 enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error) {
@@ -264,16 +272,10 @@ enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft
   }
   const enum weft_status made = make_page(world, error);
   WEFT_TRY(gather_cards(world, made, error));
-  for (uint32_t r = 0; r < count; r++) {
-    if (weft_mpi_same_machine(world, r, world->transport.rank)) {
-      world->ranks_on_host++;
-      world->rank_on_host += r < world->transport.rank;
-    }
-    if (r != world->transport.rank) {
-      WEFT_TRY(meet(world, r, error));
-    }
-  }
-  return agree_on_letters(world, error);
+  const enum weft_status met = meet_all(world, error);
+  struct weft_error later;
+  const enum weft_status agreed = agree_on_letters(world, met == WEFT_OK ? error : &later);
+  return met != WEFT_OK ? met : agreed;
 }
 
 void weft_mpi_peers_finish(struct weft_mpi_world *world) {
