@@ -256,6 +256,10 @@ struct weft_transport_ops {
    * `until`. NULL where boards always are. */
   void (*refresh_boards)(struct weft_transport *transport, int64_t until);
 
+  /* Where a rank is, in words: "node7, process 4711". NULL where all ranks are in one
+   * process. Any thread. */
+  void (*place)(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
+
   /* This rank's end of a group of `ranks` [count], in that order; it is one of them.
    * Local: it waits for nobody. `id` is the same for all members, and another one for
    * each group of the world. To be destroyed before the transport. NULL: this
@@ -272,6 +276,13 @@ struct weft_transport {
   uint32_t rank;
   uint32_t rank_count;
 };
+
+#define WEFT_RANK_NAME_SIZE 112
+
+/* How a message names a rank that is to blame: "rank 2 (node7, process 4711)", or "rank 2"
+ * where the transport knows no place. Returns the buffer. Any thread. */
+WEFT_API char *weft_rank_name(struct weft_transport *transport, uint32_t rank,
+                              char buffer[WEFT_RANK_NAME_SIZE]);
 
 #ifdef __cplusplus
 }

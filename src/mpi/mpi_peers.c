@@ -109,6 +109,11 @@ bool weft_mpi_same_machine(const struct weft_mpi_world *world, uint32_t a, uint3
                  sizeof world->peers[a].card.machine) == 0;
 }
 
+void weft_mpi_place(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size) {
+  const struct weft_mpi_card *card = &weft_mpi_world_of(transport)->peers[rank].card;
+  (void)snprintf(buffer, size, "%s, process %" PRId32, card->host, card->pid);
+}
+
 static bool is_visible(const struct weft_mpi_world *world, uint32_t rank) {
   const struct weft_mpi_card *mine = &world->peers[world->transport.rank].card;
   const struct weft_mpi_card *card = &world->peers[rank].card;

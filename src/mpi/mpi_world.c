@@ -45,6 +45,7 @@ static const struct weft_transport_ops mpi_ops = {
     .failed = weft_mpi_failed,
     .board = endpoint_board,
     .refresh_boards = weft_mpi_refresh_boards,
+    .place = weft_mpi_place,
     .group = weft_mpi_group_create,
 };
 
@@ -189,18 +190,9 @@ static void describe_binding(char *out, size_t size) {
 }
 
 static void gather_facts(struct weft_mpi_world *world) {
-  char text[MPI_MAX_LIBRARY_VERSION_STRING + 1] = "";
-  int length = 0;
   int flag = 0;
   int *tag_max = NULL;
-  (void)MPI_Get_library_version(text, &length);
-  text[strcspn(text, "\n")] = '\0';
-  for (char *at = text; *at != '\0'; at++) {
-    if (*at == '\t') {
-      *at = ' ';
-    }
-  }
-  (void)snprintf(world->library, sizeof world->library, "%.250s", text);
+  weft_mpi_library_describe(world->library, sizeof world->library);
   (void)MPI_Comm_get_attr(world->messages, MPI_TAG_UB, (void *)&tag_max, &flag);
   world->tag_max = flag && *tag_max > 0 ? (uint64_t)*tag_max : 32767; /* MPI's least */
   describe_binding(world->binding, sizeof world->binding);

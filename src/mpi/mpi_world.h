@@ -14,6 +14,7 @@
  *   mpi_gate.c       one thread at a time
  *   mpi_bare.c       MPI without a transport, to be compared with
  *   mpi_leave.c      the end of MPI
+ *   mpi_library.c    which MPI this is
  *
  * A channel is two tags on a communicator of our own, so order on a channel is MPI's. A
  * message is an envelope (header and shapes, in short; and the payload itself on channels
@@ -327,6 +328,8 @@ void weft_mpi_peers_look(struct weft_mpi_world *world);
 void weft_mpi_peers_mark_stopped(struct weft_mpi_world *world);
 /* The memory that a rank of this host shows; -1: it cannot be opened. */
 int weft_mpi_page_open(const struct weft_mpi_card *card);
+/* As the op; cards do not change, so any thread may, without the gate. */
+void weft_mpi_place(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
 bool weft_mpi_same_machine(const struct weft_mpi_world *world, uint32_t a, uint32_t b);
 
 /* mpi_clock.c */
@@ -352,6 +355,9 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                        const uint32_t *ranks, uint32_t count,
                                        struct weft_group **out, struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
+
+/* mpi_library.c: "MPICH Version: 4.0.2, device ch4:ucx". Without the gate. */
+void weft_mpi_library_describe(char *out, size_t size);
 
 /* mpi_bare.c: as the driver's function, passes the gate itself. */
 enum weft_status weft_mpi_driver_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
