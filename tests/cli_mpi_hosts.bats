@@ -91,7 +91,7 @@ cut() {
   echo $EPOCHREALTIME >blow
   mpi_end
   ends_with 75
-  says "rank 2, which does not answer" "see whether rank 2's host is up"
+  says "rank 2 (b, process " "), which does not answer" "see whether rank 2's host is up"
   [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = 2 ]
   mpi_note_time times
   mpi_say_times times "$1: link of a host cut, stall limit 2 s"

@@ -8,6 +8,7 @@
 
 #include <cmocka.h>
 
+#include <weft/net.h>
 #include <weft/run.h>
 
 #include "run/hang.h"
@@ -529,14 +530,42 @@ static void test_explained_nothing(void **state) {
   boards_finish(&boards);
 }
 
-/* Any board can be dumped and read back, whatever it holds. */
+static void tell_place(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size) {
+  assert_in_range(rank, 0, transport->rank_count - 1);
+  snprintf(buffer, size, "node%u, process %u", rank + 1, 100 + rank);
+}
+
+/* Where ranks are processes, the one to blame is named with its place; nobody else is. */
+static void test_culprit_has_a_place(void **state) {
+  (void)state;
+  struct boards boards;
+  struct weft_failure failure;
+  struct weft_transport *chaos;
+  const struct weft_chaos_options calm = {.delay_max = 0};
+  boards_init(&boards, 3, "mpi");
+  boards.ops.place = tell_place;
+  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
+  boards.boards[2].flags = WEFT_BOARD_SILENT;
+  weft_hang_blame_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, 0, &failure);
+  assert_string_equal(failure.error.message,
+                      "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for "
+                      "rank 2 (node3, process 102), which does not answer");
+  assert_int_equal(
+      weft_chaos_create(weft_allocator_default(), &boards.transport, &calm, &chaos, NULL), WEFT_OK);
+  weft_hang_blame_now(chaos, NULL, 0, WEFT_COMM_POSTED, 2, &failure);
+  assert_string_equal(failure.error.message, "rank 2 (node3, process 102) does not answer");
+  chaos->ops->destroy(chaos);
+  boards_finish(&boards);
+}
+
+/* Boards that are copies are asked for before they are dumped. */
 static void come_late(struct weft_transport *transport, int64_t until) {
   struct boards *boards = (struct boards *)(void *)transport;
   assert_int_equal(until, boards->now + SECOND / 2);
   board_set(boards, 1, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(1));
 }
 
-/* Boards that are copies are asked for before they are dumped. */
 static void test_boards_are_refreshed(void **state) {
   (void)state;
   struct boards boards;
@@ -550,6 +579,7 @@ static void test_boards_are_refreshed(void **state) {
   boards_finish(&boards);
 }
 
+/* Any board can be dumped and read back, whatever it holds. */
 static void test_nonsense_dumped(void **state) {
   (void)state;
   struct boards boards;
@@ -761,6 +791,7 @@ int main(void) {
       cmocka_unit_test(test_longest_message),
       cmocka_unit_test(test_phases),
       cmocka_unit_test(test_stopped_and_silent),
+      cmocka_unit_test(test_culprit_has_a_place),
       cmocka_unit_test(test_handshake),
       cmocka_unit_test(test_ticks_and_odd_times),
       cmocka_unit_test(test_nonsense),

@@ -36,6 +36,7 @@ static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
                                      struct weft_error *error) {
   struct weft_transport *transport = rank->transport;
   uint32_t missing = transport->rank;
+  char name[WEFT_RANK_NAME_SIZE];
   if (transport->ops->refresh_boards != NULL) {
     transport->ops->refresh_boards(transport, transport->ops->now(transport) + 1000000000);
   }
@@ -47,8 +48,9 @@ static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
   }
   (void)weft_gpt_fail(error, WEFT_ERR_STALLED, "'weft explain-hang' reads the dump",
                       "rank %" PRIu32 " has waited %.1f s after step %" PRIu64
-                      " for the other ranks, and rank %" PRIu32 " has not come",
-                      transport->rank, (double)waited * 1e-9, rank->step, missing);
+                      " for the other ranks, and %s has not come",
+                      transport->rank, (double)waited * 1e-9, rank->step,
+                      weft_rank_name(transport, missing, name));
   const struct weft_failure failure = {.rank = missing, .error = *error};
   transport->ops->fail(transport, &failure);
   return WEFT_ERR_STALLED;

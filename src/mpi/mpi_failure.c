@@ -76,12 +76,14 @@ void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
 
 void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what) {
   struct weft_failure failure = {.rank = UINT32_MAX};
-  char text[MPI_MAX_ERROR_STRING + 1] = "";
+  char text[MPI_MAX_ERROR_STRING + 1] = "", place[WEFT_RANK_NAME_SIZE];
   int length = 0;
   (void)MPI_Error_string(result, text, &length);
   text[strcspn(text, "\n")] = '\0';
+  weft_mpi_place(&world->transport, world->transport.rank, place, sizeof place);
   (void)weft_fail(&failure.error, WEFT_ERR_PEER, "a process or the network has gone",
-                  "rank %" PRIu32 ": MPI failed at %s: %.300s", world->transport.rank, what, text);
+                  "rank %" PRIu32 " (%s): MPI failed at %s: %.300s", world->transport.rank, place,
+                  what, text);
   weft_mpi_failure_say(world, &failure);
 }
 

@@ -272,6 +272,12 @@ static void chaos_refresh_boards(struct weft_transport *transport, int64_t until
   inner->ops->refresh_boards(inner, until);
 }
 
+static void chaos_place(struct weft_transport *transport, uint32_t rank, char *buffer,
+                        size_t size) {
+  struct weft_transport *inner = chaos_of(transport)->inner;
+  inner->ops->place(inner, rank, buffer, size);
+}
+
 /* The group is the one inside: it knows no faults. */
 static enum weft_status chaos_group(struct weft_transport *transport, uint32_t id,
                                     const uint32_t *ranks, uint32_t count, struct weft_group **out,
@@ -324,6 +330,7 @@ enum weft_status weft_chaos_create(const struct weft_allocator *allocator,
   chaos->ops = chaos_ops;
   chaos->ops.group = inner->ops->group != NULL ? chaos_group : NULL;
   chaos->ops.refresh_boards = inner->ops->refresh_boards != NULL ? chaos_refresh_boards : NULL;
+  chaos->ops.place = inner->ops->place != NULL ? chaos_place : NULL;
   chaos->ops.name = chaos->name;
   chaos->ops.moves_alone = inner->ops->moves_alone;
   chaos->base = (struct weft_transport){

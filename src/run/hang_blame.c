@@ -318,6 +318,16 @@ static bool say(struct line *line, const char *format, ...) {
   return true;
 }
 
+/* The one to blame. A picture knows no places. */
+static void say_culprit(struct line *line, const struct view *view, uint32_t rank) {
+  char name[WEFT_RANK_NAME_SIZE];
+  if (view->transport != NULL) {
+    say(line, "%s", weft_rank_name(view->transport, rank, name));
+  } else {
+    say(line, "rank %" PRIu32, rank);
+  }
+}
+
 static char *time_since(const struct view *view, int64_t since, char buffer[WEFT_HANG_WORD]) {
   return weft_hang_time(weft_hang_elapsed(view->now, since), view->nanoseconds, buffer);
 }
@@ -414,7 +424,8 @@ static void say_chain(struct line *line, struct view *view, uint32_t reporter, u
     }
     say(line, "for ");
   }
-  say(line, "rank %" PRIu32 ", which ", last);
+  say_culprit(line, view, last);
+  say(line, ", which ");
 }
 
 static bool say_member(struct line *line, const struct view *view, uint32_t rank, uint32_t next) {
@@ -583,7 +594,8 @@ static struct weft_hang_verdict judge(struct view *view, uint32_t reporter,
   } else {
     struct weft_hang_stand stand;
     if (verdict.culprit == reporter) {
-      say(&message, "rank %" PRIu32 " ", reporter);
+      say_culprit(&message, view, reporter);
+      say(&message, " ");
     } else {
       say_chain(&message, view, reporter, verdict.moves, verdict.culprit);
     }
