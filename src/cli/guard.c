@@ -77,18 +77,19 @@ static void end_orphan(pid_t rank, unsigned seconds) {
   }
 }
 
-/* Until the rank has ended; what waitpid() says of it. `asked`: the last signal that
- * was passed on. */
-static int wait_for(pid_t rank, const sigset_t *set, int *asked) {
+/* Until the rank has ended; what waitpid() says of it. `asked`: the signals that were
+ * passed on. More than the last one: of SIGTERM and SIGCONT, which Open MPI's launcher sends
+ * together, either may come last. */
+static int wait_for(pid_t rank, const sigset_t *set, sigset_t *asked) {
   const struct timespec second = {.tv_sec = 1};
   const pid_t launcher = getppid();
   unsigned alone_s = 0;
   int how = 0;
-  *asked = 0;
+  (void)sigemptyset(asked);
   while (waitpid(rank, &how, WNOHANG) != rank) {
     const int number = sigtimedwait(set, NULL, &second);
     if (number > 0 && number != SIGCHLD && kill(rank, number) == 0) {
-      *asked = number;
+      (void)sigaddset(asked, number);
     } else if (number < 0 && getppid() != launcher) {
       end_orphan(rank, alone_s++);
     }
@@ -160,7 +161,7 @@ static int report_death(const struct weft_cli *cli, pid_t rank, int number) {
 }
 
 static int guard(const struct weft_cli *cli, pid_t rank, const sigset_t *set) {
-  int asked;
+  sigset_t asked;
   (void)setpgid(rank, rank); /* whoever comes first */
   const int how = wait_for(rank, set, &asked);
   if (WIFEXITED(how)) {
@@ -170,7 +171,7 @@ static int guard(const struct weft_cli *cli, pid_t rank, const sigset_t *set) {
     return WEXITSTATUS(how);
   }
   const int number = WTERMSIG(how);
-  return number == asked ? 128 + number : report_death(cli, rank, number);
+  return sigismember(&asked, number) == 1 ? 128 + number : report_death(cli, rank, number);
 }
 
 int weft_cli_guard(const struct weft_cli *cli) {
