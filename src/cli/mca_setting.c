@@ -1,4 +1,5 @@
-/* Settings of Open MPI ("MCA parameters"), where it looks for them, first found first. */
+/* Settings of Open MPI ("MCA parameters"), where it looks for them, first found first; and
+ * what an MPICH says of itself. */
 #include "cli/mca_setting.h"
 
 #include <limits.h>
@@ -98,14 +99,34 @@ static void describe_copying(struct weft_cli_mpi *mpi) {
   }
 }
 
+/* What an MPICH uses was decided when it was built; it has no switch. */
+static void describe_device(struct weft_cli_mpi *mpi) {
+  static const char label[] = ", device ";
+  const char *device = strstr(mpi->library, label);
+  const char *transports = getenv("UCX_TLS");
+  if (device == NULL) {
+    (void)snprintf(mpi->ucx, sizeof mpi->ucx,
+                   "not known: the library does not say what it is built on");
+    return;
+  }
+  device += sizeof label - 1;
+  if (strstr(device, "ucx") == NULL) {
+    const char *what = strstr(device, "ofi") != NULL ? "libfabric" : "code of its own";
+    (void)snprintf(mpi->ucx, sizeof mpi->ucx, "not in use: this MPICH is built on %s (%.40s)", what,
+                   device);
+    return;
+  }
+  (void)snprintf(mpi->ucx, sizeof mpi->ucx,
+                 "in use, for good: this MPICH is built on it (%.40s); UCX_TLS %s%.60s", device,
+                 transports != NULL ? "= " : "can choose its transports, and is not set",
+                 transports != NULL ? transports : "");
+}
+
 void weft_cli_mca_describe(struct weft_cli_mpi *mpi) {
   if (strcmp(mpi->name, "openmpi") == 0) {
     describe_ucx(mpi);
     describe_copying(mpi);
   } else if (mpi->library[0] != '\0') {
-    const bool built_on = strstr(mpi->library, "ucx") != NULL;
-    (void)snprintf(mpi->ucx, sizeof mpi->ucx,
-                   built_on ? "in use: this MPICH is built on it"
-                            : "the library does not say that it is built on it");
+    describe_device(mpi);
   }
 }
