@@ -36,7 +36,7 @@ said() {
       return 1
     fi
   done
-  [ "$(grep -c '^weft: ' <<<"$stderr")" -eq 1 ]
+  [ "$(grep -c '^weft: ' <<<"$stderr")" -eq 1 ] || { echo "not said once: $stderr" >&2; return 1; }
 }
 
 @test "run: a process per rank, and rank 0 reports" {
@@ -127,6 +127,28 @@ said() {
     on "$mpi" 3 run t.csv --steps many
     [ "$status" -eq 2 ]
     said "--steps"
+    cp "$WEFT" alone # without a driver
+    program=./alone on "$mpi" 3 run --stpes 2 t.csv
+    [ "$status" -eq 2 ]
+    said "weft: unknown option '--stpes'"
+  done
+}
+
+@test "a wrong command line of some ranks names them, is said once, and ends all" {
+  needs_mpi
+  "$WEFT" gen 1F1B -p 3 -m 4 >t.csv
+  for mpi in $mpis; do
+    on "$mpi" 1 run t.csv : -n 2 "$WEFT" run t.csv --stpes 2
+    [ "$status" -eq 2 ]
+    said "weft: rank 1 and 1 other: unknown option '--stpes'" "did you mean '--steps'"
+    # One that reads standard input for all, and one that has no verb.
+    on "$mpi" 2 run - : -n 1 "$WEFT" ru <t.csv
+    [ "$status" -eq 2 ]
+    said "weft: rank 2: unknown verb 'ru'"
+    # Others who never come are not waited for without end.
+    WEFT_START_LIMIT=1 on "$mpi" 1 run --stpes t.csv : -n 1 sleep 30
+    [ "$status" -eq 2 ]
+    said "weft: rank 0: unknown option '--stpes'"
   done
 }
 
@@ -184,14 +206,13 @@ END
   fails 2 "the program has 2 ranks, the job 1 process" "mpirun -n 2 weft run two.csv --transport mpi"
 }
 
-@test "without MPI it says what to install" {
-  "$WEFT" gen 1F1B -p 1 -m 4 >t.csv
-  cp "$WEFT" weft
-  run --separate-stderr ./weft run t.csv --transport mpi
-  fails 69 "no driver for Open MPI" "openmpi"
-  hints
-  WEFT_MPI_DRIVER=$PWD/t.csv weft run t.csv --transport mpi
-  fails 69 "the MPI driver cannot be loaded"
+# Whether all ranks are in their steps: they catch SIGTERM there (bit 14).
+are_running() {
+  local pid mask
+  for pid in $ranks; do
+    mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
+    (( 16#${mask:-0} & 1 << 14 )) || return 1
+  done
 }
 
 # ends COMMAND: $status of a job of $ranks under $launcher that would take minutes, when the
@@ -208,10 +229,10 @@ ends() {
         echo "$pid"
       fi
     done)
-    [ "$(wc -w <<<"$ranks")" -lt 2 ] || break
+    [ "$(wc -w <<<"$ranks")" -lt 2 ] || ! are_running || break
     sleep 0.1
   done
-  sleep 0.7
+  sleep 0.3
   "$@"
   status=0
   wait "$launcher" || status=$?
@@ -284,6 +305,11 @@ END
       .ok and .driver and .ping.latency_ns > 0 and .ping.bytes_per_s > 0 and .threading != null' \
       <<<"$output"
   done
+  if [[ $mpis == *mpich* ]] && command -v mpichversion; then
+    device=$(mpichversion | sed -n 's/^MPICH Device:[[:space:]]*//p')
+    jq -e --arg device "$device" '.mpi.implementations[] | select(.name == "mpich") |
+      .library | endswith(", device " + $device)' <<<"$output"
+  fi
   for mpi in $mpis; do
     on "$mpi" 3 doctor --json
     succeeds

@@ -2,14 +2,13 @@
 #include "cli/cli.h"
 
 #include <fcntl.h>
-#include <poll.h>
 #include <stdio.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/did_you_mean.h"
 #include "cli/help.h"
+#include "cli/job.h"
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/option_parser.h"
@@ -88,34 +87,49 @@ static int dispatch(const struct weft_cli *cli, const struct weft_cli *speaker, 
   return run_verb(cli, speaker, first, argc - 2, argv + 2);
 }
 
-/* All processes of a launcher read the same command line, and find the same wrong with it
- * before they could agree who says so: the first one does. The others keep it to themselves,
- * and stay for a moment: a launcher ends all when one has ended so. */
-static int run_silently(const struct weft_cli *cli, int argc, char **argv) {
-  const struct timespec moment = {.tv_sec = 1};
+/* Whether a process with that verb, started by a launcher, is one rank of a job. A name that
+ * is no verb may stand for one that is. */
+static bool is_of_job(int argc, char **argv) {
+  const struct weft_cli_verb *verb = argc > 1 ? find_verb(argv[1]) : NULL;
+  return verb == NULL || weft_cli_verb_takes(verb, WEFT_CLI_OPTION_PROGRESS) ||
+         strcmp(verb->name, "doctor") == 0;
+}
+
+/* Processes of one launcher mostly have the same command line, and find the same wrong with
+ * it. What they find is held back until they have agreed on who says it. */
+static int run_as_rank(const struct weft_cli *cli, int argc, char **argv) {
   struct weft_cli speaker = *cli;
+  char words[4096];
   int ends[2];
   if (pipe(ends) != 0) {
     return dispatch(cli, cli, argc, argv);
   }
-  (void)fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-  (void)fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+  for (int k = 0; k < 2; k++) {
+    (void)fcntl(ends[k], F_SETFD, FD_CLOEXEC);
+    (void)fcntl(ends[k], F_SETFL, O_NONBLOCK);
+  }
   speaker.messages = ends[1];
   const int status = dispatch(cli, &speaker, argc, argv);
-  struct pollfd held = {.fd = ends[0], .events = POLLIN};
-  if (poll(&held, 1, 0) > 0) {
-    (void)nanosleep(&moment, NULL);
-  }
+  const ssize_t size = read(ends[0], words, sizeof words);
   (void)close(ends[0]);
   (void)close(ends[1]);
+  if (size <= 0) {
+    return status;
+  }
+  const struct weft_cli_refusal refusal = {.status = status, .words = words, .size = (size_t)size};
+  if (is_of_job(argc, argv)) {
+    return weft_cli_job_refuse(cli, &refusal);
+  }
+  weft_cli_say_as(cli, "", words, (size_t)size);
   return status;
 }
 
 int weft_cli_run(const struct weft_cli *cli, int argc, char **argv) {
+  const struct weft_cli_launch launch = weft_cli_launch();
   struct weft_cli complete = *cli;
   if (complete.allocator == NULL) {
     complete.allocator = weft_allocator_default();
   }
-  return weft_cli_launch().rank > 0 ? run_silently(&complete, argc, argv)
-                                    : dispatch(&complete, &complete, argc, argv);
+  return launch.rank > 0 || launch.rank_count > 1 ? run_as_rank(&complete, argc, argv)
+                                                  : dispatch(&complete, &complete, argc, argv);
 }

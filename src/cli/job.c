@@ -7,11 +7,12 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
+#include "cli/guard.h"
 #include "cli/job_words.h"
-#include "cli/message.h"
-#include "cli/start_watch.h"
+#include "cli/launch.h"
 
 enum { BOARDS_NS = 500 * 1000 * 1000 };
 
@@ -51,12 +52,13 @@ static enum weft_status fail_late(struct weft_transport *transport, int64_t limi
                                   struct weft_error *error) {
   struct weft_failure failure = {.rank = find_late(transport),
                                  .error = {.status = WEFT_ERR_STALLED}};
-  char who[64] = "one of the ranks has";
+  char who[WEFT_RANK_NAME_SIZE] = "one of the ranks";
   if (failure.rank < transport->rank_count) {
-    (void)snprintf(who, sizeof who, "rank %" PRIu32 " has", failure.rank);
+    (void)weft_rank_name(transport, failure.rank, who);
   }
   (void)snprintf(failure.error.message, sizeof failure.error.message,
-                 "%s not come to the end of the step; rank %" PRIu32 " has waited there for %.1f s",
+                 "%s has not come to the end of the step; rank %" PRIu32
+                 " has waited there for %.1f s",
                  who, transport->rank, (double)limit / 1e9);
   (void)snprintf(failure.error.hint, sizeof failure.error.hint,
                  "is its process stopped, or its host gone?");
@@ -199,27 +201,33 @@ static int first_bad(const struct verdict *verdicts, uint32_t count) {
   return WEFT_CLI_OK;
 }
 
-static enum weft_cli_job_saying who_speaks(const struct weft_cli_job *job,
+/* The first of those who would say the same. */
+static enum weft_cli_job_saying who_speaks(struct weft_cli_job *job,
                                            const struct verdict *verdicts) {
   const uint32_t p = job->transport->rank_count, rank = job->transport->rank;
-  uint32_t same = 0;
-  for (uint32_t r = 0; r < p; r++) {
-    same += verdicts[r].words == verdicts[0].words ? 1 : 0;
+  uint32_t same = 0, first = rank;
+  for (uint32_t r = p; r-- > 0;) {
+    if (verdicts[r].words == verdicts[rank].words) {
+      first = r;
+      same++;
+    }
   }
-  if (rank == 0) {
-    return same == p ? WEFT_CLI_JOB_SAY_FOR_ALL : WEFT_CLI_JOB_SAY;
+  job->others = same - 1;
+  if (first != rank) {
+    return WEFT_CLI_JOB_DROP;
   }
-  return verdicts[rank].words == verdicts[0].words ? WEFT_CLI_JOB_DROP : WEFT_CLI_JOB_SAY;
+  return same == p ? WEFT_CLI_JOB_SAY_FOR_ALL : WEFT_CLI_JOB_SAY;
+}
+
+static int fail_meeting(struct weft_cli_job *job, const struct weft_error *error) {
+  weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
+  return weft_cli_job_speaks(job) ? weft_cli_fail(&job->cli, NULL, error) : WEFT_CLI_PEER;
 }
 
 static int compare(struct weft_cli_job *job, const struct verdict *mine, struct verdict *verdicts) {
   struct weft_error error;
   if (weft_cli_job_exchange(job->transport, mine, verdicts, sizeof *mine, &error) < 0) {
-    weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
-    if (weft_cli_job_speaks(job)) {
-      return weft_cli_fail(&job->cli, NULL, &error);
-    }
-    return WEFT_CLI_PEER;
+    return fail_meeting(job, &error);
   }
   weft_cli_job_release(job, who_speaks(job, verdicts));
   const int status = check_builds(job, verdicts);
@@ -258,17 +266,17 @@ void weft_cli_job_leave(struct weft_cli_job *job, int status) {
   weft_cli_job_give_up(job, &error);
 }
 
-int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
-                       const struct weft_mpi_options *options) {
+static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cli,
+                             const struct weft_mpi_options *options,
+                             const struct weft_cli_refusal *refusal, struct weft_error *error) {
   struct weft_cli_start_watch watch;
-  struct weft_error error;
   *job =
       (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = {-1, -1}, .input = -1};
-  weft_cli_start_watch_begin(&watch, cli);
-  const enum weft_status status = weft_mpi_create(cli->allocator, options, &job->world, &error);
+  weft_cli_start_watch_begin(&watch, cli, refusal);
+  const enum weft_status status = weft_mpi_create(cli->allocator, options, &job->world, error);
   weft_cli_start_watch_end(&watch);
   if (status < 0) {
-    return weft_cli_fail(cli, NULL, &error);
+    return status;
   }
   job->transport = weft_mpi_endpoint(job->world);
   weft_mpi_facts(job->world, &job->facts);
@@ -276,7 +284,66 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
     (void)snprintf(job->who, sizeof job->who, "rank %" PRIu32 ": ", job->transport->rank);
     weft_cli_job_hold(job);
   }
-  return WEFT_CLI_OK;
+  return WEFT_OK;
+}
+
+/* One that refuses takes part in nothing but the verdict, so all must know before they do
+ * anything else. */
+static int call_roll(struct weft_cli_job *job, int status) {
+  const int64_t mine = status;
+  const size_t size = job->transport->rank_count * sizeof mine;
+  struct weft_error error;
+  bool all_come = true;
+  int64_t *all = take(job, size);
+  if (all == NULL) {
+    weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
+    return weft_cli_fail_memory(&job->cli);
+  }
+  const enum weft_status met =
+      weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error);
+  for (uint32_t r = 0; r < job->transport->rank_count && met == WEFT_OK; r++) {
+    all_come = all_come && all[r] == WEFT_CLI_OK;
+  }
+  give_back(job, all, size);
+  if (met < 0) {
+    return fail_meeting(job, &error);
+  }
+  return all_come ? WEFT_CLI_OK : weft_cli_job_agree(job, status);
+}
+
+int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
+                       const struct weft_mpi_options *options) {
+  struct weft_error error;
+  return join(job, cli, options, NULL, &error) < 0 ? weft_cli_fail(cli, NULL, &error)
+                                                   : call_roll(job, WEFT_CLI_OK);
+}
+
+/* Where there can be no world, the first process speaks. The others stay for a moment: a
+ * launcher ends all when one has ended so. */
+static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
+  const struct timespec moment = {.tv_sec = 1};
+  if (weft_cli_launch().rank == 0) {
+    weft_cli_say_as(cli, "", refusal->words, refusal->size);
+  } else {
+    (void)nanosleep(&moment, NULL);
+  }
+  return refusal->status;
+}
+
+int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
+  const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
+  struct weft_error error;
+  struct weft_cli_job job;
+  int status = weft_cli_guard(cli);
+  if (status != WEFT_CLI_GO_ON) {
+    return status;
+  }
+  if (join(&job, cli, &options, refusal, &error) < 0) {
+    return refuse_alone(cli, refusal);
+  }
+  weft_cli_say_as(&job.cli, "", refusal->words, refusal->size);
+  status = call_roll(&job, refusal->status);
+  return weft_cli_job_end(&job, status);
 }
 
 int weft_cli_job_end(struct weft_cli_job *job, int status) {

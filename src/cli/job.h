@@ -16,7 +16,9 @@
 
 #include <weft/net.h>
 
+#include "cli/message.h"
 #include "cli/option_parser.h"
+#include "cli/start_watch.h"
 
 struct weft_cli_job {
   struct weft_cli cli; /* the command's, whose messages name the rank */
@@ -25,26 +27,32 @@ struct weft_cli_job {
   struct weft_mpi_facts facts;
 
   /* Its own. */
-  char who[24];
-  int messages; /* where they go in the end */
-  int held[2];  /* a pipe for those that wait; or -1 */
-  int input;    /* of weft_cli_job_share_input(); or -1 */
+  char who[WEFT_CLI_WHO_SIZE];
+  uint32_t others; /* ranks that would say the same as this one, which says it */
+  int messages;    /* where they go in the end */
+  int held[2];     /* a pipe for those that wait; or -1 */
+  int input;       /* of weft_cli_job_share_input(); or -1 */
 };
 
 /* Makes the world; waits for all processes, but not longer than two minutes or the seconds
  * in the variable WEFT_START_LIMIT (0: for ever), after which this process ends, having
  * said why. An exit status other than WEFT_CLI_OK has been
- * said. To be ended in either case. */
+ * said, by this rank or by one that refuses. To be ended in either case. */
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
                        const struct weft_mpi_options *options);
+
+/* For a process that cannot even begin, because its command line is wrong. The others may
+ * have the same one, or be waiting for this process: it joins them, and what is wrong is
+ * said as by weft_cli_job_agree(). Returns the exit status. */
+int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusal *refusal);
 
 /* Standard input, which launchers give to rank 0 alone, for all ranks: job->cli.input is a
  * copy of it from here on. All ranks call it. */
 int weft_cli_job_share_input(struct weft_cli_job *job);
 
 /* All ranks say how they fared. WEFT_CLI_OK when all are well, else the status of the
- * first rank that is not. What was held back is said now: by rank 0, and by ranks that
- * have something else to say. */
+ * first rank that is not. What was held back is said now, by the first of those who have
+ * the same to say. */
 int weft_cli_job_agree(struct weft_cli_job *job, int status);
 
 /* Waits until a message is done. */

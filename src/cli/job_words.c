@@ -52,23 +52,15 @@ uint64_t weft_cli_job_held(struct weft_cli_job *job) {
   return size > 0 ? weft_checksum(text, size) : 0;
 }
 
-/* Every message begins with the command's name; the rank's comes after it. */
+/* In this rank's name, or in that of several who would say the same. */
 static void say_in_own_name(const struct weft_cli_job *job, const char *text, size_t size) {
-  static const char name[] = "weft: ";
-  struct weft_text named = {.allocator = job->cli.allocator};
-  for (size_t at = 0; at < size;) {
-    const char *end = memchr(text + at, '\n', size - at);
-    const size_t line = end != NULL ? (size_t)(end - (text + at)) + 1 : size - at;
-    const bool begins = line >= sizeof name - 1 && memcmp(text + at, name, sizeof name - 1) == 0;
-    if (begins) {
-      weft_text_addf(&named, "%s%s", name, job->who);
-    }
-    weft_text_append(&named, text + at + (begins ? sizeof name - 1 : 0),
-                     line - (begins ? sizeof name - 1 : 0));
-    at += line;
-  }
-  (void)!write(job->messages, named.failed ? text : named.data, named.failed ? size : named.size);
-  weft_text_finish(&named);
+  char who[WEFT_CLI_WHO_SIZE];
+  struct weft_cli cli = job->cli;
+  cli.messages = job->messages;
+  (void)snprintf(who, sizeof who,
+                 "rank %" PRIu32 " and %" PRIu32 " other%s: ", job->transport->rank, job->others,
+                 job->others == 1 ? "" : "s");
+  weft_cli_say_as(&cli, job->others > 0 ? who : job->who, text, size);
 }
 
 void weft_cli_job_release(struct weft_cli_job *job, enum weft_cli_job_saying saying) {

@@ -88,6 +88,26 @@ static void say(const struct weft_cli *cli, const char *hint, const char *format
   weft_cli_message_send(cli, &message);
 }
 
+/* Every message begins with the command's name; that of `who` comes after it. */
+void weft_cli_say_as(const struct weft_cli *cli, const char *who, const char *text, size_t size) {
+  static const char name[] = "weft: ";
+  const size_t name_size = sizeof name - 1;
+  struct weft_text named = {.allocator = cli->allocator};
+  for (size_t at = 0; at < size;) {
+    const char *end = memchr(text + at, '\n', size - at);
+    const size_t line = end != NULL ? (size_t)(end - (text + at)) + 1 : size - at;
+    const bool begins = line >= name_size && memcmp(text + at, name, name_size) == 0;
+    const size_t skipped = begins ? name_size : 0;
+    if (begins) {
+      weft_text_addf(&named, "%s%s", name, who);
+    }
+    weft_text_append(&named, text + at + skipped, line - skipped);
+    at += line;
+  }
+  write_message(cli, named.failed ? text : named.data, named.failed ? size : named.size);
+  weft_text_finish(&named);
+}
+
 void weft_cli_say(const struct weft_cli *cli, const char *hint, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);

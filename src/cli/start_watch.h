@@ -7,6 +7,13 @@
 
 #include "cli/cli.h"
 
+/* What a process has to say that cannot go on, and the status that it ends with. */
+struct weft_cli_refusal {
+  int status;
+  const char *words; /* whole messages, as weft_cli_say() writes them */
+  size_t size;
+};
+
 struct weft_cli_start_watch {
   pthread_t thread;
   pthread_mutex_t lock;
@@ -14,11 +21,14 @@ struct weft_cli_start_watch {
   bool over; /* under the lock */
   bool started;
   const struct weft_cli *cli;
+  const struct weft_cli_refusal *refusal;
   uint64_t limit_s; /* 0: for ever */
 };
 
-/* For two minutes, or as many seconds as the variable WEFT_START_LIMIT says. */
-void weft_cli_start_watch_begin(struct weft_cli_start_watch *watch, const struct weft_cli *cli);
+/* For two minutes, or as many seconds as the variable WEFT_START_LIMIT says. With a refusal
+ * (or NULL) that is said in the end. */
+void weft_cli_start_watch_begin(struct weft_cli_start_watch *watch, const struct weft_cli *cli,
+                                const struct weft_cli_refusal *refusal);
 void weft_cli_start_watch_end(struct weft_cli_start_watch *watch);
 
 #endif

@@ -157,13 +157,22 @@ static void read_run(struct weft_cli_training *training) {
       !arguments->given[WEFT_CLI_OPTION_JSON_LINES] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE];
 }
 
+static int compare_names(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
+  return arguments->given[pp] && arguments->numbers[ranks] != arguments->numbers[pp]
+             ? weft_cli_usage(cli, "they are two names of one option: give one of them",
+                              "--pp %s and --ranks %s contradict each other", arguments->texts[pp],
+                              arguments->texts[ranks])
+             : WEFT_CLI_OK;
+}
+
 static int check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   return weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments));
 }
 
 static int check(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   int (*const checks[])(const struct weft_cli *, const struct weft_cli_arguments *) = {
-      refuse_idle,      refuse_untuned, refuse_single,
+      compare_names,    refuse_idle,    refuse_untuned, refuse_single,
       refuse_measuring, check_timeline, check_transport};
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < sizeof checks / sizeof checks[0] && status == WEFT_CLI_OK; i++) {

@@ -278,32 +278,22 @@ static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_argum
   return weft_cli_job_end(&job, status);
 }
 
-/* --pp is another name of --ranks. */
-static int merge_names(const struct weft_cli *cli, struct weft_cli_arguments *arguments) {
+/* --pp is another name of --ranks. Where both are given, training_read() compares them. */
+static void merge_names(struct weft_cli_arguments *arguments) {
   const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
-  if (!arguments->given[pp]) {
-    return WEFT_CLI_OK;
+  if (arguments->given[pp] && !arguments->given[ranks]) {
+    arguments->given[ranks] = true;
+    arguments->numbers[ranks] = arguments->numbers[pp];
+    arguments->texts[ranks] = arguments->texts[pp];
   }
-  if (arguments->given[ranks] && arguments->numbers[ranks] != arguments->numbers[pp]) {
-    return weft_cli_usage(cli, "they are two names of one option: give one of them",
-                          "--pp %s and --ranks %s contradict each other", arguments->texts[pp],
-                          arguments->texts[ranks]);
-  }
-  arguments->given[ranks] = true;
-  arguments->numbers[ranks] = arguments->numbers[pp];
-  arguments->texts[ranks] = arguments->texts[pp];
-  return WEFT_CLI_OK;
 }
 
 int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_cli_arguments merged = *arguments;
   struct weft_cli_interrupt interrupt;
-  int status = merge_names(cli, &merged);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  merge_names(&merged);
   const bool is_rank = weft_cli_chosen_transport(&merged) == WEFT_CLI_TRANSPORT_MPI;
-  status = is_rank ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
+  int status = is_rank ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
   if (status != WEFT_CLI_GO_ON) {
     return status;
   }
