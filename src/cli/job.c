@@ -14,7 +14,7 @@
 #include "cli/job_words.h"
 #include "cli/launch.h"
 
-enum { BOARDS_NS = 500 * 1000 * 1000 };
+enum { BOARDS_NS = 500 * 1000 * 1000, ALONE_S = 10 };
 
 /* ---- Meetings ---- */
 
@@ -318,15 +318,17 @@ int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
                                                    : call_roll(job, WEFT_CLI_OK);
 }
 
-/* Where there can be no world, the first process speaks. The others stay for a moment: a
- * launcher ends all when one has ended so. */
+/* Where there can be no world, the first process speaks, and the launcher ends all when it
+ * has ended so. The others wait for that, and speak when it does not come. */
 static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
-  const struct timespec moment = {.tv_sec = 1};
-  if (weft_cli_launch().rank == 0) {
-    weft_cli_say_as(cli, "", refusal->words, refusal->size);
-  } else {
-    (void)nanosleep(&moment, NULL);
+  const struct timespec grace = {.tv_sec = ALONE_S};
+  const uint32_t rank = weft_cli_launch().rank;
+  char who[WEFT_CLI_WHO_SIZE] = "";
+  if (rank > 0) {
+    (void)nanosleep(&grace, NULL);
+    (void)snprintf(who, sizeof who, "rank %" PRIu32 ": ", rank);
   }
+  weft_cli_say_as(cli, who, refusal->words, refusal->size);
   return refusal->status;
 }
 
