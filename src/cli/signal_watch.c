@@ -2,22 +2,10 @@
 #include "cli/signal_watch.h"
 
 #include <stdio.h>
-#include <time.h>
 
 #include "cli/interrupt.h"
 
-enum { LOOK_EVERY_NS = 20 * 1000 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
-
-static struct timespec next_look(void) {
-  struct timespec at;
-  (void)clock_gettime(CLOCK_REALTIME, &at);
-  at.tv_nsec += LOOK_EVERY_NS;
-  if (at.tv_nsec >= SECOND_NS) {
-    at.tv_sec++;
-    at.tv_nsec -= SECOND_NS;
-  }
-  return at;
-}
+enum { LOOK_EVERY_NS = 20 * 1000 * 1000 };
 
 static void tell_all(struct weft_transport *transport) {
   struct weft_failure failure = {.rank = transport->rank, .error = {.status = WEFT_ERR_CANCELLED}};
@@ -28,12 +16,9 @@ static void tell_all(struct weft_transport *transport) {
 
 static void *look(void *argument) {
   struct weft_cli_signal_watch *watch = argument;
-  (void)pthread_mutex_lock(&watch->lock);
-  while (!watch->over && weft_cli_interrupt_signal() == 0) {
-    const struct timespec at = next_look();
-    (void)pthread_cond_timedwait(&watch->changed, &watch->lock, &at);
+  const struct timespec time = {.tv_nsec = LOOK_EVERY_NS};
+  while (weft_cli_interrupt_signal() == 0 && !weft_cli_watch_thread_wait(&watch->thread, time)) {
   }
-  (void)pthread_mutex_unlock(&watch->lock);
   if (weft_cli_interrupt_signal() != 0) {
     tell_all(watch->transport);
   }
@@ -43,19 +28,9 @@ static void *look(void *argument) {
 void weft_cli_signal_watch_begin(struct weft_cli_signal_watch *watch,
                                  struct weft_transport *transport) {
   *watch = (struct weft_cli_signal_watch){.transport = transport};
-  (void)pthread_mutex_init(&watch->lock, NULL);
-  (void)pthread_cond_init(&watch->changed, NULL);
-  watch->started = pthread_create(&watch->thread, NULL, look, watch) == 0;
+  weft_cli_watch_thread_begin(&watch->thread, look, watch);
 }
 
 void weft_cli_signal_watch_end(struct weft_cli_signal_watch *watch) {
-  if (watch->started) {
-    (void)pthread_mutex_lock(&watch->lock);
-    watch->over = true;
-    (void)pthread_cond_signal(&watch->changed);
-    (void)pthread_mutex_unlock(&watch->lock);
-    (void)pthread_join(watch->thread, NULL);
-  }
-  (void)pthread_cond_destroy(&watch->changed);
-  (void)pthread_mutex_destroy(&watch->lock);
+  weft_cli_watch_thread_end(&watch->thread);
 }

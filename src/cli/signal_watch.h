@@ -3,16 +3,12 @@
 #ifndef CLI_SIGNAL_WATCH_H
 #define CLI_SIGNAL_WATCH_H
 
-#include <pthread.h>
-
 #include <weft/transport.h>
 
+#include "cli/watch_thread.h"
+
 struct weft_cli_signal_watch {
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  bool over; /* under the lock */
-  bool started;
+  struct weft_cli_watch_thread thread;
   struct weft_transport *transport;
 };
 

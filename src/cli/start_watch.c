@@ -1,11 +1,9 @@
 /* Waits for the start of MPI, and no longer than that. */
 #include "cli/start_watch.h"
 
-#include <errno.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "cli/launch.h"
@@ -32,17 +30,8 @@ static _Noreturn void end_process(const struct weft_cli_start_watch *watch) {
 
 static void *look(void *argument) {
   struct weft_cli_start_watch *watch = argument;
-  struct timespec at;
-  int result = 0;
-  (void)clock_gettime(CLOCK_REALTIME, &at);
-  at.tv_sec += (time_t)watch->limit_s;
-  (void)pthread_mutex_lock(&watch->lock);
-  while (!watch->over && result != ETIMEDOUT) {
-    result = pthread_cond_timedwait(&watch->changed, &watch->lock, &at);
-  }
-  const bool over = watch->over;
-  (void)pthread_mutex_unlock(&watch->lock);
-  if (!over) {
+  const struct timespec limit = {.tv_sec = (time_t)watch->limit_s};
+  if (!weft_cli_watch_thread_wait(&watch->thread, limit)) {
     end_process(watch);
   }
   return NULL;
@@ -56,19 +45,13 @@ void weft_cli_start_watch_begin(struct weft_cli_start_watch *watch, const struct
   if (said != NULL && weft_cli_read_number(said, &limit) == WEFT_CLI_DIGITS_OK) {
     watch->limit_s = limit < LIMIT_MAX_S ? limit : LIMIT_MAX_S;
   }
-  (void)pthread_mutex_init(&watch->lock, NULL);
-  (void)pthread_cond_init(&watch->changed, NULL);
-  watch->started = watch->limit_s > 0 && pthread_create(&watch->thread, NULL, look, watch) == 0;
+  if (watch->limit_s > 0) {
+    weft_cli_watch_thread_begin(&watch->thread, look, watch);
+  }
 }
 
 void weft_cli_start_watch_end(struct weft_cli_start_watch *watch) {
-  if (watch->started) {
-    (void)pthread_mutex_lock(&watch->lock);
-    watch->over = true;
-    (void)pthread_cond_signal(&watch->changed);
-    (void)pthread_mutex_unlock(&watch->lock);
-    (void)pthread_join(watch->thread, NULL);
+  if (watch->limit_s > 0) {
+    weft_cli_watch_thread_end(&watch->thread);
   }
-  (void)pthread_cond_destroy(&watch->changed);
-  (void)pthread_mutex_destroy(&watch->lock);
 }

@@ -3,9 +3,8 @@
 #ifndef CLI_START_WATCH_H
 #define CLI_START_WATCH_H
 
-#include <pthread.h>
-
 #include "cli/cli.h"
+#include "cli/watch_thread.h"
 
 /* What a process has to say that cannot go on, and the status that it ends with. */
 struct weft_cli_refusal {
@@ -15,11 +14,7 @@ struct weft_cli_refusal {
 };
 
 struct weft_cli_start_watch {
-  pthread_t thread;
-  pthread_mutex_t lock;
-  pthread_cond_t changed;
-  bool over; /* under the lock */
-  bool started;
+  struct weft_cli_watch_thread thread;
   const struct weft_cli *cli;
   const struct weft_cli_refusal *refusal;
   uint64_t limit_s; /* 0: for ever */
