@@ -10,6 +10,7 @@
 
 #include "cli/bench_clock.h"
 #include "cli/bench_run.h"
+#include "cli/job.h"
 #include "cli/message.h"
 
 enum { ROUNDS_PER_REPEAT = 5000, ROUNDS_MAX = 50000, WARM_UP = 1000, BLOCK = 250, BYTES = 64 };
@@ -55,19 +56,6 @@ static void leave_processor(const cpu_set_t *before) { (void)before; }
 
 /* ---- The game ---- */
 
-static enum weft_status finish(struct weft_transport *transport, struct weft_message *message,
-                               struct weft_error *error) {
-  const struct weft_transport_ops *ops = transport->ops;
-  enum weft_status status;
-  while ((status = ops->progress(transport, error)) == WEFT_OK &&
-         (status = ops->test(transport, message, error)) == WEFT_IN_PROGRESS) {
-    if ((status = ops->wait(transport, WEFT_TIME_NEVER, error)) < 0) {
-      break;
-    }
-  }
-  return status;
-}
-
 /* The buffers go to and fro, too: a message has whichever the other end gave. */
 static enum weft_status play(struct weft_transport *transport, struct table_tennis *game,
                              struct weft_message *ball, struct weft_message *net,
@@ -79,17 +67,17 @@ static enum weft_status play(struct weft_transport *transport, struct table_tenn
     const uint64_t begin = mine == 0 && k >= WARM_UP ? weft_cli_clock_ns() : 0;
     status = ops->receive(transport, other, net, error);
     if (mine == 1 && status == WEFT_OK) {
-      status = finish(transport, net, error);
+      status = weft_cli_job_await(transport, net, error);
     }
     if (status == WEFT_OK) {
       memcpy(ball->data, &k, sizeof k);
       status = ops->send(transport, mine, ball, error);
     }
     if (mine == 0 && status == WEFT_OK) {
-      status = finish(transport, net, error);
+      status = weft_cli_job_await(transport, net, error);
     }
     if (status == WEFT_OK) {
-      status = finish(transport, ball, error);
+      status = weft_cli_job_await(transport, ball, error);
     }
     game->wrong = game->wrong || (status == WEFT_OK && memcmp(net->data, &k, sizeof k) != 0);
     if (begin > 0) {

@@ -10,6 +10,7 @@
 
 #include "cli/cost_options.h"
 #include "cli/guard.h"
+#include "cli/hang_file.h"
 #include "cli/input_file.h"
 #include "cli/interrupt.h"
 #include "cli/message.h"
@@ -20,8 +21,6 @@
 #include "cli/verbs.h"
 
 enum { STEPS_DEFAULT = 3, STALL_LIMIT_S = 30 };
-
-#define DUMP_DEFAULT "weft-hang.json"
 
 /* Everything between the command line and the report. */
 struct subject {
@@ -212,26 +211,6 @@ static int say_interrupted(const struct weft_cli_execution *execution, int numbe
   return 128 + number;
 }
 
-static int write_dump(const struct subject *subject, const struct weft_cli_execution *execution) {
-  const struct weft_cli *cli = subject->cli;
-  const char *path = subject->arguments->given[WEFT_CLI_OPTION_DUMP]
-                         ? subject->arguments->texts[WEFT_CLI_OPTION_DUMP]
-                         : DUMP_DEFAULT;
-  struct weft_text text = {.allocator = cli->allocator};
-  struct weft_error error;
-  char quoted[256], hint[320];
-  int status = weft_hang_dump(execution->first, &text, &error) < 0
-                   ? weft_cli_fail(cli, NULL, &error)
-                   : weft_cli_write_file(cli, path, &text);
-  if (status == WEFT_CLI_OK) {
-    weft_cli_quote(quoted, sizeof quoted, path);
-    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' says it in words", quoted);
-    weft_cli_say(cli, hint, "what all ranks were doing is in '%s'", quoted);
-  }
-  weft_text_finish(&text);
-  return status;
-}
-
 /* The signal that ended it, 0 if none did. Another process may have got it. */
 static int ended_by(const struct weft_error *error) {
   const int number = weft_cli_interrupt_signal();
@@ -263,7 +242,7 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
   }
   const int status = weft_cli_fail(subject->cli, subject->name, error);
   if (status == WEFT_CLI_PEER && execution->first != NULL) {
-    (void)write_dump(subject, execution);
+    weft_cli_write_hang(subject->cli, subject->arguments, execution->first);
   }
   return status;
 }

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "cli/guard.h"
+#include "cli/hang_file.h"
 #include "cli/interrupt.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
@@ -18,7 +19,6 @@
 
 enum { SAMPLE_BYTES = 400 };
 #define SAMPLE_TEMPERATURE 0.8
-#define DUMP_DEFAULT "weft-hang.json"
 
 /* ---- What is said ---- */
 
@@ -118,25 +118,6 @@ static int say_stopped(const struct weft_cli_training *training,
   return 128 + number;
 }
 
-static void write_dump(const struct weft_cli_training *training,
-                       const struct weft_gpt_trainer *trainer) {
-  const struct weft_cli *cli = training->cli;
-  const char *given = training->arguments->texts[WEFT_CLI_OPTION_DUMP];
-  const char *path = given != NULL ? given : DUMP_DEFAULT;
-  struct weft_text text = {.allocator = cli->allocator};
-  struct weft_error error;
-  char quoted[256], hint[320];
-  const int status = weft_hang_dump(weft_gpt_trainer_transport(trainer), &text, &error) < 0
-                         ? weft_cli_fail(cli, NULL, &error)
-                         : weft_cli_write_file(cli, path, &text);
-  if (status == WEFT_CLI_OK) {
-    weft_cli_quote(quoted, sizeof quoted, path);
-    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' says it in words", quoted);
-    weft_cli_say(cli, hint, "what all ranks were doing is in '%s'", quoted);
-  }
-  weft_text_finish(&text);
-}
-
 /* On mpi all ranks come here, and one says what all agree on. */
 static int fail_training(const struct weft_cli_training *training,
                          const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
@@ -149,7 +130,7 @@ static int fail_training(const struct weft_cli_training *training,
   }
   const int status = weft_cli_fail(training->cli, NULL, error);
   if (status == WEFT_CLI_PEER) {
-    write_dump(training, trainer);
+    weft_cli_write_hang(training->cli, training->arguments, weft_gpt_trainer_transport(trainer));
   }
   return status;
 }
