@@ -7,6 +7,18 @@
 
 #include <cmocka.h>
 
+struct weft_shape planning_draw_shape(struct weft_random *random, struct weft_shape least,
+                                      struct weft_shape choices) {
+  struct weft_shape shape = {
+      .ranks = least.ranks + weft_random_below(random, choices.ranks),
+      .stages_per_rank = least.stages_per_rank + weft_random_below(random, choices.stages_per_rank),
+      .microbatches = least.microbatches + weft_random_below(random, choices.microbatches)};
+  if (shape.stages_per_rank == 2 && weft_random_below(random, 2) == 0) {
+    shape.placement = WEFT_PLACEMENT_V;
+  }
+  return shape;
+}
+
 static double draw(struct weft_random *random, uint32_t to) {
   return 1 + (double)weft_random_below(random, to * 4) / 4;
 }

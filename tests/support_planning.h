@@ -14,6 +14,11 @@ struct planning {
   struct weft_problem problem;
 };
 
+/* From `least` on, with so many choices of ranks, stages per rank and microbatches; half of
+ * those with two stages per rank are a V. */
+struct weft_shape planning_draw_shape(struct weft_random *random, struct weft_shape least,
+                                      struct weft_shape choices);
+
 /* Costs between 1 and 20, some unequal, some with dear or occupied hops, with sizes in
  * tenths. The shape is as given. No memory limit. */
 void planning_init(struct planning *planning, struct weft_random *random,

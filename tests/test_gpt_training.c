@@ -37,30 +37,15 @@ static struct weft_gpt_corpus make_corpus(void) {
 }
 
 static struct weft_gpt_trainer_options base_options(const struct weft_gpt_corpus *corpus) {
-  return (struct weft_gpt_trainer_options){
-      .progress = {.config = {.layers = LAYERS,
-                              .dim = 8,
-                              .heads = 2,
-                              .context = 6,
-                              .vocabulary = WEFT_GPT_VOCABULARY,
-                              .seed = 5},
-                   .data_hash = 42,
-                   .data_seed = 9,
-                   .batch = 2 * MICROBATCHES,
-                   .microbatches = MICROBATCHES,
-                   .rate = 3e-3,
-                   .rate_min = 1e-4,
-                   .beta1 = 0.9,
-                   .beta2 = 0.95,
-                   .epsilon = 1e-8,
-                   .decay = 0.1,
-                   .clip = 0.5,
-                   .warmup_steps = 5,
-                   .total_steps = STEPS},
-      .corpus = corpus,
-      .ranks = 1,
-      .schedule = "GPipe",
-      .stall_limit = INT64_C(60000000000)};
+  struct weft_gpt_trainer_options options = hand_options(corpus);
+  options.progress.config.layers = LAYERS;
+  options.progress.config.seed = 5;
+  options.progress.data_seed = 9;
+  options.progress.batch = 2 * MICROBATCHES;
+  options.progress.microbatches = MICROBATCHES;
+  options.progress.warmup_steps = 5;
+  options.progress.total_steps = STEPS;
+  return options;
 }
 
 /* ---- A run and what is compared ---- */

@@ -16,6 +16,7 @@
 #include "gpt/table_letters.h"
 #include "gpt/trainer.h"
 #include "gpt/tuning.h"
+#include "support_gpt_hand.h"
 
 /* ---- Times that are made up ---- */
 
@@ -266,31 +267,19 @@ static struct weft_gpt_trainer_options base_options(void) {
   for (uint32_t k = 0; k < CORPUS; k++) {
     text[k] = (uint8_t)("the quick brown fox; "[(k + k / 97) % 21]);
   }
-  return (struct weft_gpt_trainer_options){.progress = {.config = {.layers = 6,
-                                                                   .dim = 16,
-                                                                   .heads = 2,
-                                                                   .context = 16,
-                                                                   .vocabulary = 256,
-                                                                   .seed = 5},
-                                                        .data_hash = 42,
-                                                        .data_seed = 9,
-                                                        .batch = 16,
-                                                        .microbatches = 8,
-                                                        .rate = 3e-3,
-                                                        .rate_min = 1e-4,
-                                                        .beta1 = 0.9,
-                                                        .beta2 = 0.95,
-                                                        .epsilon = 1e-8,
-                                                        .decay = 0.1,
-                                                        .clip = 0.5,
-                                                        .warmup_steps = 2,
-                                                        .total_steps = STEPS},
-                                           .corpus = &corpus,
-                                           .ranks = 3,
-                                           .schedule = "1F1B",
-                                           .tunes = true,
-                                           .plan_effort = 0.02,
-                                           .stall_limit = INT64_C(60000000000)};
+  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  options.progress.config.dim = 16;
+  options.progress.config.context = 16;
+  options.progress.config.seed = 5;
+  options.progress.data_seed = 9;
+  options.progress.batch = 16;
+  options.progress.microbatches = 8;
+  options.progress.total_steps = STEPS;
+  options.ranks = 3;
+  options.schedule = "1F1B";
+  options.tunes = true;
+  options.plan_effort = 0.02;
+  return options;
 }
 
 static void note_tuning(void *context, const struct weft_gpt_tuning_report *report) {

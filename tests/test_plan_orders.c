@@ -53,13 +53,9 @@ static void expect_read_back(const struct planning *planning, const struct weft_
 }
 
 static struct weft_shape draw_shape(struct weft_random *random) {
-  struct weft_shape shape = {.ranks = 1 + weft_random_below(random, 5),
-                             .stages_per_rank = 1 + weft_random_below(random, 3),
-                             .microbatches = 1 + weft_random_below(random, 6)};
-  if (shape.stages_per_rank == 2 && weft_random_below(random, 2) == 0) {
-    shape.placement = WEFT_PLACEMENT_V;
-  }
-  return shape;
+  return planning_draw_shape(
+      random, (struct weft_shape){.ranks = 1, .stages_per_rank = 1, .microbatches = 1},
+      (struct weft_shape){.ranks = 5, .stages_per_rank = 3, .microbatches = 6});
 }
 
 static void random_orders_take_as_long_as_simulated(void **state) {

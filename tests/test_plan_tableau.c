@@ -19,13 +19,9 @@ enum { ROUNDS = 300, MOVES = 60 };
 static const int64_t far_away = INT64_MAX / 2;
 
 static struct weft_shape draw_shape(struct weft_random *random) {
-  struct weft_shape shape = {.ranks = 1 + weft_random_below(random, 4),
-                             .stages_per_rank = 1 + weft_random_below(random, 3),
-                             .microbatches = 2 + weft_random_below(random, 6)};
-  if (shape.stages_per_rank == 2 && weft_random_below(random, 2) == 0) {
-    shape.placement = WEFT_PLACEMENT_V;
-  }
-  return shape;
+  return planning_draw_shape(
+      random, (struct weft_shape){.ranks = 1, .stages_per_rank = 1, .microbatches = 2},
+      (struct weft_shape){.ranks = 4, .stages_per_rank = 3, .microbatches = 6});
 }
 
 static bool draw_move(const struct weft_problem *problem, struct weft_random *random,
@@ -100,6 +96,30 @@ static void try_moves(struct weft_tableau *tableau, struct weft_evaluation *eval
   }
 }
 
+/* A random order on a tableau. */
+struct trial {
+  struct weft_order order;
+  struct weft_evaluation evaluation;
+  struct weft_tableau tableau;
+};
+
+static void trial_begin(struct trial *trial, const struct planning *planning,
+                        struct weft_random *random) {
+  const struct weft_problem *problem = &planning->problem;
+  trial->order = (struct weft_order){.letters = malloc(letters_of(problem))};
+  assert_int_equal(weft_evaluation_init(&trial->evaluation, problem, NULL), WEFT_OK);
+  assert_int_equal(weft_tableau_init(&trial->tableau, problem, NULL), WEFT_OK);
+  planning_random_order(planning, random, &trial->order);
+  assert_true(weft_evaluate(&trial->evaluation, &trial->order, WEFT_NEVER) < WEFT_NEVER);
+  weft_tableau_set(&trial->tableau, &trial->order, &trial->evaluation);
+}
+
+static void trial_end(struct trial *trial) {
+  weft_tableau_finish(&trial->tableau);
+  weft_evaluation_finish(&trial->evaluation);
+  free(trial->order.letters);
+}
+
 static void times_follow_every_move(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < ROUNDS; seed++) {
@@ -110,18 +130,10 @@ static void times_follow_every_move(void **state) {
     if (weft_random_below(&random, 2) == 0) {
       planning_limit(&planning, 2.0 * shape.stages_per_rank + weft_random_below(&random, 8));
     }
-    struct weft_order order = {.letters = malloc(letters_of(&planning.problem))};
-    struct weft_evaluation evaluation;
-    struct weft_tableau tableau;
-    assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
-    assert_int_equal(weft_tableau_init(&tableau, &planning.problem, NULL), WEFT_OK);
-    planning_random_order(&planning, &random, &order);
-    assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) < WEFT_NEVER);
-    weft_tableau_set(&tableau, &order, &evaluation);
-    try_moves(&tableau, &evaluation, &random, &order);
-    weft_tableau_finish(&tableau);
-    weft_evaluation_finish(&evaluation);
-    free(order.letters);
+    struct trial trial;
+    trial_begin(&trial, &planning, &random);
+    try_moves(&trial.tableau, &trial.evaluation, &random, &trial.order);
+    trial_end(&trial);
     planning_finish(&planning);
   }
 }
@@ -151,18 +163,10 @@ static void tails_end_at_the_value(void **state) {
     planning.request.objective =
         weft_random_below(&random, 2) == 0 ? WEFT_OBJECTIVE_SPAN : WEFT_OBJECTIVE_MAKESPAN;
     planning_limit(&planning, INFINITY);
-    struct weft_order order = {.letters = malloc(letters_of(&planning.problem))};
-    struct weft_evaluation evaluation;
-    struct weft_tableau tableau;
-    assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
-    assert_int_equal(weft_tableau_init(&tableau, &planning.problem, NULL), WEFT_OK);
-    planning_random_order(&planning, &random, &order);
-    assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) < WEFT_NEVER);
-    weft_tableau_set(&tableau, &order, &evaluation);
-    expect_tails(&tableau);
-    weft_tableau_finish(&tableau);
-    weft_evaluation_finish(&evaluation);
-    free(order.letters);
+    struct trial trial;
+    trial_begin(&trial, &planning, &random);
+    expect_tails(&trial.tableau);
+    trial_end(&trial);
     planning_finish(&planning);
   }
 }
