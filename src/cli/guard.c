@@ -24,7 +24,12 @@
 
 /* Holds the guard's process id. */
 #define MARK "WEFT_GUARD"
-enum { LINGER_MS = 1000, LINGER_OPEN_MPI_MS = 300, ORPHAN_GRACE_S = 5 };
+enum {
+  LINGER_MS = 1000,
+  LINGER_OPEN_MPI_MS = 300,
+  ORPHAN_GRACE_S = 5,
+  LAST_WORDS_NS = 200 * 1000 * 1000
+};
 
 static const int passed_on[] = {SIGTERM, SIGINT,  SIGHUP,  SIGQUIT,
                                 SIGUSR1, SIGUSR2, SIGTSTP, SIGCONT};
@@ -127,14 +132,18 @@ static const char *advice(int number) {
 
 /* Open MPI's launcher ends the job when a process ends with another status than 0. MPICH's
  * goes on, and ranks on other hosts, or in MPI_Init, would wait for ever; it must be told, in
- * its own words (PMI 1). When the rank has left MPI already, nobody is listening. */
+ * its own words (PMI 1). When the rank has left MPI already, nobody is listening. The word
+ * comes another way than what the rank has said, and must not come first: nothing is read
+ * any more after it. */
 static void end_job(int status) {
   const char *text = getenv("PMI_FD");
   char *end = NULL, line[48];
+  const struct timespec moment = {.tv_nsec = LAST_WORDS_NS};
   const intmax_t file = text != NULL ? strtoimax(text, &end, 10) : -1;
   if (text == NULL || end == text || *end != '\0' || file < 0 || file > INT_MAX) {
     return;
   }
+  (void)nanosleep(&moment, NULL);
   const int size = snprintf(line, sizeof line, "cmd=abort exitcode=%d\n", status);
   (void)!write((int)file, line, (size_t)size);
 }
