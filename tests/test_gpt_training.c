@@ -3,6 +3,7 @@
  * and a resumed run goes on as if it had never stopped, on other ranks too. And what is
  * measured meanwhile, of stages and of parts. */
 #include <math.h>
+#include <pthread.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -380,9 +381,53 @@ static void test_costs(void **state) {
   check_costs(&corpus, "ZBH1");
 }
 
+/* ---- What ranks tell ---- */
+
+struct told {
+  pthread_t made[2], runs[2]; /* by which thread */
+  uint32_t announced[2];
+  uint64_t steps[2]; /* that were told of so far, each time one more */
+};
+
+static void note_rank(void *context, uint32_t rank) {
+  struct told *told = context;
+  (told->announced[rank]++ == 0 ? told->made : told->runs)[rank] = pthread_self();
+}
+
+static void note_between(void *context, uint32_t rank, uint64_t step) {
+  struct told *told = context;
+  assert_true(pthread_equal(told->runs[rank], pthread_self()));
+  assert_int_equal(step, told->steps[rank]++);
+}
+
+static void test_told(void **state) {
+  (void)state;
+  enum { THREE = 3 };
+  const struct weft_gpt_corpus corpus = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&corpus);
+  struct weft_gpt_trainer *trainer;
+  struct weft_error error;
+  struct told told = {.announced = {0}};
+  options.progress.total_steps = THREE;
+  options.ranks = 2;
+  options.on_rank = note_rank;
+  options.between_steps = note_between;
+  options.context = &told;
+  assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);
+  assert_int_equal(told.announced[0] + told.announced[1], 2);
+  assert_int_equal(weft_gpt_trainer_run(trainer, &error), WEFT_OK);
+  for (uint32_t r = 0; r < 2; r++) {
+    assert_int_equal(told.announced[r], 2);
+    assert_true(pthread_equal(told.made[r], pthread_self()));
+    assert_int_equal(told.steps[r], THREE + 1);
+    assert_int_equal(pthread_equal(told.runs[r], pthread_self()) != 0, r == 0);
+  }
+  weft_gpt_trainer_destroy(trainer);
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_by_hand),
-                                     cmocka_unit_test(test_every_schedule),
-                                     cmocka_unit_test(test_resume), cmocka_unit_test(test_costs)};
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(test_by_hand), cmocka_unit_test(test_every_schedule),
+      cmocka_unit_test(test_resume), cmocka_unit_test(test_costs), cmocka_unit_test(test_told)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -305,9 +305,16 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   return options;
 }
 
+static void announce(const struct weft_gpt_trainer *trainer, uint32_t number) {
+  if (trainer->options.on_rank != NULL) {
+    trainer->options.on_rank(trainer->options.context, number);
+  }
+}
+
 static enum weft_status make_rank(struct weft_gpt_trainer *trainer, uint32_t number,
                                   struct weft_error *error) {
   struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, number);
+  announce(trainer, number);
   rank->trainer = trainer;
   rank->loss = NAN;
   rank->step = trainer->options.progress.step;
@@ -438,6 +445,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   struct weft_gpt_trainer *trainer = context;
   struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, transport->rank);
   enum weft_status status;
+  announce(trainer, transport->rank);
   while ((status = weft_gpt_rank_advance(rank, error)) == WEFT_IN_PROGRESS) {
     WEFT_GPT_TRY(weft_gpt_rank_wait(rank, error));
   }

@@ -113,6 +113,12 @@ struct weft_gpt_trainer_options {
   void (*on_step)(void *context, const struct weft_gpt_step_report *report);
   void (*on_tuning)(void *context, const struct weft_gpt_tuning_report *report);
   bool (*interrupted)(void *context);
+  /* In a thread that is about to make what a rank of the world owns, or to run it. Ranks in
+   * this process are all made by the thread that calls create(), one after the other, and
+   * run by a thread each, of which rank 0's is the one that calls run(). NULL: not. */
+  void (*on_rank)(void *context, uint32_t rank);
+  /* By all ranks, each before every step and once after the last: `step` are done. NULL: not. */
+  void (*between_steps)(void *context, uint32_t rank, uint64_t step);
   /* In every forward of training, whose time it is part of: for tests. NULL: not. */
   void (*before_forward)(void *context, uint32_t stage, uint64_t step);
   void *context;

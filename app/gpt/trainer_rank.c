@@ -129,6 +129,10 @@ bool weft_gpt_rank_is_over(const struct weft_gpt_rank *rank) {
 }
 
 static enum weft_status next(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  if (options->between_steps != NULL) {
+    options->between_steps(options->context, rank->transport->rank, rank->step);
+  }
   if (weft_gpt_rank_is_over(rank)) {
     rank->part_at = 0;
     rank->state = WEFT_GPT_RANK_HASH;

@@ -41,7 +41,8 @@ struct weft_cli_train_block {
   uint64_t resident_bytes; /* by which the process grew; 0: unknown */
 };
 
-/* The first step is a warm-up. `options` has all but the callbacks and the allocator;
+/* The first step is a warm-up. `options` has all but the allocator, and of callbacks
+ * `on_rank` and `between_steps` alone, with their context;
  * `program`, with the same stages, is what is simulated. OK, or another exit status after
  * having said why. */
 int weft_cli_train_block_run(const struct weft_cli *cli,

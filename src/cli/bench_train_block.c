@@ -58,8 +58,23 @@ static uint64_t resident_bytes(void) {
 
 struct watch {
   struct weft_cli_train_block *block;
+  const struct weft_gpt_trainer_options *options; /* as given */
   uint64_t last_ns, resident;
 };
+
+static void on_rank(void *context, uint32_t rank) {
+  const struct watch *watch = context;
+  if (watch->options->on_rank != NULL) {
+    watch->options->on_rank(watch->options->context, rank);
+  }
+}
+
+static void between_steps(void *context, uint32_t rank, uint64_t step) {
+  const struct watch *watch = context;
+  if (watch->options->between_steps != NULL) {
+    watch->options->between_steps(watch->options->context, rank, step);
+  }
+}
 
 static void on_step(void *context, const struct weft_gpt_step_report *report) {
   struct watch *watch = context;
@@ -121,12 +136,14 @@ int weft_cli_train_block_run(const struct weft_cli *cli,
                              struct weft_cli_train_block *block) {
   struct byte_counter counter = {.allocator = {.reallocate = count, .context = &counter},
                                  .inner = cli->allocator};
-  struct watch watch = {.block = block};
+  struct watch watch = {.block = block, .options = options};
   struct weft_gpt_trainer_options own = *options;
   struct weft_gpt_trainer *trainer;
   struct weft_error error;
   own.allocator = &counter.allocator;
   own.on_step = on_step;
+  own.on_rank = on_rank;
+  own.between_steps = between_steps;
   own.context = &watch;
   *block = (struct weft_cli_train_block){.sample_count = 0};
   const uint64_t before = resident_bytes();
