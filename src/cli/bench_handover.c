@@ -1,8 +1,7 @@
 /* How long a message takes from one thread to another on the threads transport:
- * half of the way there and back. Each thread gets a processor of its own, where the
- * system has a call for that. */
-#define _GNU_SOURCE /* sched_setaffinity(), _SC_NPROCESSORS_ONLN */
-#include <sched.h>
+ * half of the way there and back. Each thread gets a core of its own, where the system has
+ * a call for that. */
+#define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
 #include <string.h>
 #include <unistd.h>
 
@@ -12,47 +11,18 @@
 #include "cli/bench_run.h"
 #include "cli/job.h"
 #include "cli/message.h"
+#include "cli/rank_cores.h"
 
 enum { ROUNDS_PER_REPEAT = 5000, ROUNDS_MAX = 50000, WARM_UP = 1000, BLOCK = 250, BYTES = 64 };
 
 struct table_tennis {
+  struct weft_cli_cores cores;
   uint32_t rounds;
   uint32_t sample_count;
   uint32_t *samples; /* [rounds - WARM_UP], of rank 0 */
   bool wrong;
   char buffers[2][BYTES]; /* the other rank's, once they are swapped */
 };
-
-/* ---- Processors ---- */
-
-#ifdef __linux__
-/* Keeps this thread on the n-th of the processors that it may use. */
-static void take_processor(uint32_t n, cpu_set_t *before) {
-  cpu_set_t one;
-  CPU_ZERO(before);
-  CPU_ZERO(&one);
-  if (sched_getaffinity(0, sizeof *before, before) != 0) {
-    return;
-  }
-  for (size_t k = 0; k < CPU_SETSIZE; k++) {
-    if (CPU_ISSET(k, before) && n-- == 0) {
-      CPU_SET(k, &one);
-      (void)sched_setaffinity(0, sizeof one, &one);
-      return;
-    }
-  }
-}
-
-static void leave_processor(const cpu_set_t *before) {
-  if (CPU_COUNT(before) > 0) {
-    (void)sched_setaffinity(0, sizeof *before, before);
-  }
-}
-#else
-typedef int cpu_set_t;
-static void take_processor(uint32_t n, cpu_set_t *before) { *before = (int)n; }
-static void leave_processor(const cpu_set_t *before) { (void)before; }
-#endif
 
 /* ---- The game ---- */
 
@@ -99,13 +69,14 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
                               .data = games[mine].buffers[0],
                               .capacity = BYTES};
   struct weft_message net = {.data = games[mine].buffers[1], .capacity = BYTES};
-  cpu_set_t before;
-  take_processor(mine, &before);
+  struct weft_cli_affinity before;
+  weft_cli_affinity_keep(&before);
+  (void)weft_cli_cores_bind(&games[mine].cores, mine);
   enum weft_status status = transport->ops->open(transport, ends, 2, error);
   if (status == WEFT_OK) {
     status = play(transport, &games[mine], &ball, &net, error);
   }
-  leave_processor(&before);
+  weft_cli_affinity_restore(&before);
   return status;
 }
 
@@ -141,7 +112,9 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
   const uint64_t wanted = WARM_UP + repeats * ROUNDS_PER_REPEAT;
   const uint32_t rounds = (uint32_t)(wanted < ROUNDS_MAX ? wanted : ROUNDS_MAX);
   const size_t size = rounds * sizeof(uint32_t);
-  struct table_tennis games[2] = {{.rounds = rounds}, {.rounds = rounds}};
+  const struct weft_cli_cores cores = weft_cli_cores_choose(2);
+  struct table_tennis games[2] = {{.cores = cores, .rounds = rounds},
+                                  {.cores = cores, .rounds = rounds}};
   struct weft_error error;
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
   games[0].samples = cli->allocator->reallocate(cli->allocator->context, NULL, 0, size);
