@@ -52,51 +52,66 @@ static int left_ms(uint64_t begin_ns, uint32_t limit_ms) {
 }
 
 /* To the end of what it writes, which is its own end and that of all it started. */
-static bool listen_to(struct weft_cli_child *child, int fd, uint32_t limit_ms) {
-  const uint64_t begin_ns = weft_cli_clock_ns();
-  for (int left = (int)limit_ms; left > 0; left = left_ms(begin_ns, limit_ms)) {
-    struct pollfd wanted = {.fd = fd, .events = POLLIN};
-    if (poll(&wanted, 1, left) > 0 && !read_some(child, fd)) {
+static bool listen_to(struct weft_cli_child *child, uint64_t begin_ns, uint32_t limit_ms) {
+  for (int left; (left = left_ms(begin_ns, limit_ms)) > 0;) {
+    struct pollfd wanted = {.fd = child->fd, .events = POLLIN};
+    if (poll(&wanted, 1, left) > 0 && !read_some(child, child->fd)) {
       return true;
     }
   }
   return false;
 }
 
-static void follow(struct weft_cli_child *child, pid_t pid, int fd) {
+void weft_cli_child_start(struct weft_cli_child *child) {
+  int ends[2];
+  child->started = false;
+  child->output_size = 0;
+  child->output[0] = '\0';
+  child->pid = child->fd = -1;
+  child->begin_ns = weft_cli_clock_ns();
+  if (pipe(ends) != 0) {
+    return;
+  }
+  (void)fcntl(ends[0], F_SETFD, FD_CLOEXEC);
+  (void)fcntl(ends[1], F_SETFD, FD_CLOEXEC);
+  child->fd = ends[0];
+  child->pid = fork();
+  if (child->pid == 0) {
+    become(child, ends[1]);
+  }
+  (void)close(ends[1]);
+  if (child->pid > 0) {
+    (void)setpgid(child->pid, child->pid);
+  }
+}
+
+static void follow(struct weft_cli_child *child) {
   int how = 0;
-  child->timed_out = !listen_to(child, fd, child->limit_ms);
+  child->timed_out = !listen_to(child, child->begin_ns, child->limit_ms);
   if (child->timed_out) {
-    (void)kill(-pid, SIGTERM);
-    if (!listen_to(child, fd, GRACE_MS)) {
-      (void)kill(-pid, SIGKILL);
+    (void)kill(-child->pid, SIGTERM);
+    if (!listen_to(child, weft_cli_clock_ns(), GRACE_MS)) {
+      (void)kill(-child->pid, SIGKILL);
     }
   }
-  while (waitpid(pid, &how, 0) < 0 && errno == EINTR) {
+  while (waitpid(child->pid, &how, 0) < 0 && errno == EINTR) {
   }
   child->output[child->output_size] = '\0';
   child->status = WIFEXITED(how) ? WEXITSTATUS(how) : 128 + WTERMSIG(how);
   child->started = child->status != NOT_FOUND;
 }
 
+void weft_cli_child_finish(struct weft_cli_child *child) {
+  if (child->pid > 0) {
+    follow(child);
+  }
+  if (child->fd >= 0) {
+    (void)close(child->fd);
+  }
+  child->pid = child->fd = -1;
+}
+
 void weft_cli_child_run(struct weft_cli_child *child) {
-  int ends[2];
-  child->started = false;
-  child->output_size = 0;
-  child->output[0] = '\0';
-  if (pipe(ends) != 0) {
-    return;
-  }
-  (void)fcntl(ends[0], F_SETFD, FD_CLOEXEC);
-  (void)fcntl(ends[1], F_SETFD, FD_CLOEXEC);
-  const pid_t pid = fork();
-  if (pid == 0) {
-    become(child, ends[1]);
-  }
-  (void)close(ends[1]);
-  if (pid > 0) {
-    (void)setpgid(pid, pid);
-    follow(child, pid, ends[0]);
-  }
-  (void)close(ends[0]);
+  weft_cli_child_start(child);
+  weft_cli_child_finish(child);
 }

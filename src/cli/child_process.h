@@ -2,6 +2,8 @@
 #ifndef CLI_CHILD_PROCESS_H
 #define CLI_CHILD_PROCESS_H
 
+#include <sys/types.h>
+
 #include <weft/base.h>
 
 struct weft_cli_child {
@@ -14,10 +16,21 @@ struct weft_cli_child {
   int status;         /* exit status, or 128 + signal */
   char output[16384]; /* both streams together; what is more is dropped */
   size_t output_size;
+
+  /* Its own, while it runs. */
+  pid_t pid;
+  int fd; /* what it writes */
+  uint64_t begin_ns;
 };
 
 /* Nothing of it is left when this returns, so long as it does not hide from its process
  * group. Standard input is empty. */
 void weft_cli_child_run(struct weft_cli_child *child);
+
+/* The same in two halves. In between it runs beside the caller, and `fd` hangs up when all
+ * of it has ended; what it writes stays there for finish(), which waits for its end, or for
+ * the limit since start(). To be finished in any case. */
+void weft_cli_child_start(struct weft_cli_child *child);
+void weft_cli_child_finish(struct weft_cli_child *child);
 
 #endif
