@@ -29,3 +29,17 @@ launchers() {
     fails 2 "is for two processes, and there is 1"
   done
 }
+
+@test "bench mpi: what it starts for steps of threads binds them, and says so" {
+  local first
+  first=$(awk '/^Cpus_allowed_list/ { split($2, cpus, /[-,]/); print cpus[1] }' /proc/self/status)
+  WEFT_BENCH_TASK="spin 1F1B $first,$first " weft bench mpi
+  succeeds
+  grep -qx 'bound 0 1' <<<"$output"
+  [ "$(grep -c '^step [0-9]* [0-9]*$' <<<"$output")" -eq 12 ]
+  WEFT_BENCH_TASK="spin 1F1B - " weft bench mpi
+  succeeds
+  grep -qx 'bound 0 0' <<<"$output"
+  WEFT_BENCH_TASK="spin 1F1B" weft bench mpi
+  fails 2 "WEFT_BENCH_TASK is 'spin 1F1B'"
+}

@@ -1,11 +1,14 @@
 /* `weft bench mpi`: two processes on MPI beside two threads, and messages beside bare MPI.
  *
- * Processes are started anew for every block of measurements, by the launcher of each MPI
- * that is installed, for a limited time; threads are measured in this process in between,
- * when no other is there. None of them is bound to a core. */
+ * Processes are started anew for every block of measurements, for a limited time: two of
+ * them by the launcher of each MPI that is installed, or one with two threads. So both
+ * begin alike; in one process, blocks after the first would find memory as those before had
+ * left it. For steps each rank has a core of its own, the same for threads and for
+ * processes. Launchers are told to bind nothing. */
 #define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
 #include "cli/bench_mpi.h"
 
+#include <errno.h>
 #include <limits.h>
 #include <stdio.h>
 #include <string.h>
@@ -27,51 +30,63 @@ enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 struct bench {
   const struct weft_cli *cli;
   struct weft_cli_mpi_results *results;
+  struct weft_cli_cores cores; /* of ranks that make steps */
   char command[PATH_MAX];
   char repeats[24];
 };
 
-/* ---- A job ---- */
+/* ---- Processes ---- */
 
 static const char *progress_name(enum weft_mpi_progress progress) {
   return progress == WEFT_MPI_THREAD ? "thread" : "calls";
 }
 
-/* Its first line of sense: launchers wrap theirs in rulers. */
+/* Its first line of sense: launchers wrap theirs in rulers. No MPI: threads. */
 static int fail_job(const struct weft_cli *cli, const struct weft_cli_child *child,
-                    const char *launcher) {
+                    const struct weft_cli_mpi *mpi) {
   const char *line = child->output;
+  const char *who = mpi != NULL ? "two processes of " : "two threads";
+  const char *launcher = mpi != NULL ? mpi->launcher : "";
   while (*line == '\n' || *line == '-' || *line == ' ') {
     line++;
   }
   if (child->timed_out) {
     weft_cli_say(cli, "does 'weft doctor' say that it works?",
-                 "bench: two processes of %s had not ended after %d s", launcher, LIMIT_MS / 1000);
+                 "bench: %s%s had not ended after %d s", who, launcher, LIMIT_MS / 1000);
   } else {
     weft_cli_say(cli, "does 'weft doctor' say that it works?",
-                 "bench: two processes of %s ended with status %d: %.*s", launcher, child->status,
+                 "bench: %s%s ended with status %d: %.*s", who, launcher, child->status,
                  (int)strcspn(line, "\n"), line);
   }
   return child->status == WEFT_CLI_UNAVAILABLE ? WEFT_CLI_UNAVAILABLE : WEFT_CLI_PEER;
 }
 
-static const char *const open_words[] = {"--oversubscribe", "--bind-to", "none", NULL};
+static const char *const open_words[] = {"--oversubscribe", "--bind-to", "none", "-n", "2", NULL};
 static const char *const open_tcp_words[] = {
     "--oversubscribe", "--bind-to", "none",     "--mca", "pml", "ob1",
-    "--mca",           "btl",       "tcp,self", NULL};
-static const char *const no_words[] = {NULL};
+    "--mca",           "btl",       "tcp,self", "-n",    "2",   NULL};
+static const char *const hydra_words[] = {"-bind-to", "none", "-n", "2", NULL};
 
 static const char *const *launcher_words(const struct weft_cli_mpi *mpi, const char *over) {
   if (strcmp(mpi->name, "openmpi") != 0) {
-    return no_words;
+    return hydra_words;
   }
   return strcmp(over, "tcp") == 0 ? open_tcp_words : open_words;
 }
 
-/* Two processes of this command, with a task. */
-static int run_job(const struct bench *bench, const struct weft_cli_mpi *mpi, const char *over,
-                   enum weft_mpi_progress progress, const char *task,
-                   struct weft_cli_child *child) {
+static size_t add_launcher(const struct weft_cli_mpi *mpi, const char *over, const char **words) {
+  size_t count = 0;
+  words[count++] = mpi->launcher;
+  for (const char *const *word = launcher_words(mpi, over); *word != NULL; word++) {
+    words[count++] = *word;
+  }
+  return count;
+}
+
+/* Two processes of this command with a task, or, where `mpi` is NULL, one. To be finished. */
+static void start_job(const struct bench *bench, const struct weft_cli_mpi *mpi, const char *over,
+                      enum weft_mpi_progress progress, const char *task,
+                      struct weft_cli_child *child) {
   const char *const sets[] = {WEFT_CLI_MPI_TASK,
                               task,
                               "OMPI_ALLOW_RUN_AS_ROOT",
@@ -81,27 +96,28 @@ static int run_job(const struct bench *bench, const struct weft_cli_mpi *mpi, co
                               "WEFT_MPI_LETTERBOX", /* all over TCP, then */
                               strcmp(over, "tcp") == 0 ? "0" : "1",
                               NULL};
-  const char *words[WORDS_MAX] = {mpi->launcher};
-  const char *const last[] = {"-n",           "2",          bench->command,
-                              "bench",        "mpi",        "--repeats",
-                              bench->repeats, "--progress", progress_name(progress)};
-  size_t count = 1;
-  for (const char *const *word = launcher_words(mpi, over); *word != NULL; word++) {
-    words[count++] = *word;
-  }
+  const char *words[WORDS_MAX] = {NULL};
+  const char *const last[] = {
+      bench->command,         "bench", "mpi", "--repeats", bench->repeats, "--progress",
+      progress_name(progress)};
+  size_t count = mpi != NULL ? add_launcher(mpi, over, words) : 0;
   for (size_t k = 0; k < sizeof last / sizeof last[0]; k++) {
     words[count++] = last[k];
   }
   *child = (struct weft_cli_child){.words = words, .sets = sets, .limit_ms = LIMIT_MS};
-  weft_cli_child_run(child);
+  weft_cli_child_start(child);
   child->words = child->sets = NULL;
-  return child->timed_out || child->status != 0 ? fail_job(bench->cli, child, mpi->launcher)
-                                                : WEFT_CLI_OK;
+}
+
+static int finish_job(const struct bench *bench, const struct weft_cli_mpi *mpi,
+                      struct weft_cli_child *child) {
+  weft_cli_child_finish(child);
+  return child->timed_out || child->status != 0 ? fail_job(bench->cli, child, mpi) : WEFT_CLI_OK;
 }
 
 static int fail_lines(const struct weft_cli *cli, const struct weft_cli_mpi *mpi) {
   weft_cli_say(cli, "this is a bug", "bench: two processes of %s have not said what they measured",
-               mpi->launcher);
+               mpi != NULL ? mpi->launcher : "weft");
   return WEFT_CLI_FOUND_BAD;
 }
 
@@ -113,7 +129,8 @@ static int measure_way(struct bench *bench, const struct weft_cli_mpi *mpi, cons
   struct weft_cli_child child;
   const uint64_t stolen_ms = weft_cli_stolen_ms();
   *way = (struct weft_cli_mpi_way){.mpi = mpi->name, .over = over, .progress = progress};
-  const int status = run_job(bench, mpi, over, progress, "messages", &child);
+  start_job(bench, mpi, over, progress, "messages", &child);
+  const int status = finish_job(bench, mpi, &child);
   way->stolen_ms = weft_cli_stolen_ms() - stolen_ms;
   if (status != WEFT_CLI_OK) {
     return status;
@@ -140,25 +157,168 @@ static int fail_hash(const struct weft_cli *cli, const struct weft_cli_mpi_steps
   return WEFT_CLI_FOUND_BAD;
 }
 
-/* Threads, then processes; after every block the parameters must be the same. */
-static int measure_steps(struct bench *bench, const struct weft_cli_mpi *mpi,
+enum { THREADS, PROCESSES, PARTIES };
+
+/* Two parties, at most one of which makes steps. */
+struct contest {
+  const struct weft_cli_mpi *mpis[PARTIES]; /* of threads none */
+  struct weft_cli_mpi_block blocks[PARTIES];
+  struct weft_cli_child children[PARTIES];
+};
+
+static void start_party(const struct bench *bench, const struct weft_cli_mpi_steps *steps,
+                        struct contest *contest, int party) {
+  struct weft_cli_mpi_block *block = &contest->blocks[party];
+  char task[WEFT_CLI_MPI_TASK_SIZE];
+  block->kind = steps->kind;
+  block->cores = bench->cores;
+  (void)snprintf(block->schedule, sizeof block->schedule, "%s", steps->schedule);
+  weft_cli_mpi_block_write_task(block, task);
+  start_job(bench, contest->mpis[party], "memory", steps->progress, task,
+            &contest->children[party]);
+}
+
+static int finish_party(struct bench *bench, struct contest *contest, int party) {
+  struct weft_cli_mpi_block *block = &contest->blocks[party];
+  const int status = finish_job(bench, contest->mpis[party], &contest->children[party]);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  if (!weft_cli_mpi_block_read(contest->children[party].output, block)) {
+    return fail_lines(bench->cli, contest->mpis[party]);
+  }
+  if (!block->is_bound) {
+    bench->results->cores.count = 0;
+  }
+  return WEFT_CLI_OK;
+}
+
+/* ---- Steps of stages that spin: block by block ---- */
+
+static int run_blocks(struct bench *bench, uint64_t round, const struct weft_cli_mpi_steps *steps,
+                      struct contest *contest) {
+  int status = WEFT_CLI_OK;
+  for (int k = 0; k < PARTIES && status == WEFT_CLI_OK; k++) {
+    const int party = (k + (int)(round % 2)) % PARTIES;
+    start_party(bench, steps, contest, party);
+    status = finish_party(bench, contest, party);
+  }
+  return status;
+}
+
+/* ---- Steps of the GPT: in turns ---- */
+
+/* The party that has not made its step, or PARTIES. */
+static int run_pair(const struct weft_cli_turns *turns, uint32_t step, struct contest *contest) {
+  for (int k = 0; k < PARTIES; k++) {
+    const int party = (k + (int)(step % 2)) % PARTIES;
+    uint64_t ns;
+    if (!weft_cli_turns_give(turns, (uint32_t)party, &contest->children[party], &ns)) {
+      return party;
+    }
+    if (step > 0) {
+      weft_cli_mpi_add_sample(&contest->blocks[party].samples, ns);
+    }
+  }
+  return PARTIES;
+}
+
+/* Who has failed is finished first, and is who says why. The other one ends when the turns
+ * do. */
+static int run_parties(struct bench *bench, struct weft_cli_turns *turns,
+                       const struct weft_cli_mpi_steps *steps, struct contest *contest) {
+  int failed = PARTIES;
+  for (int party = 0; party < PARTIES; party++) {
+    weft_cli_turns_path(turns, (uint32_t)party, contest->blocks[party].turns);
+    start_party(bench, steps, contest, party);
+  }
+  for (uint32_t step = 0; step < WEFT_CLI_MPI_GPT_STEPS && failed == PARTIES; step++) {
+    failed = run_pair(turns, step, contest);
+  }
+  for (int party = 0; party < PARTIES && failed == PARTIES; party++) {
+    weft_cli_turns_let_go(turns, (uint32_t)party);
+  }
+  const int first = failed == PROCESSES ? PROCESSES : THREADS;
+  const int status = finish_party(bench, contest, first);
+  weft_cli_turns_close(turns);
+  if (status != WEFT_CLI_OK) {
+    weft_cli_child_finish(&contest->children[PARTIES - 1 - first]);
+    return status;
+  }
+  return finish_party(bench, contest, PARTIES - 1 - first);
+}
+
+static int run_turns(struct bench *bench, const struct weft_cli_mpi_steps *steps,
+                     struct contest *contest) {
+  struct weft_cli_turns turns;
+  if (!weft_cli_turns_open(&turns)) {
+    weft_cli_say(bench->cli,
+                 "see that TMPDIR is a folder that can be written to, with a short name",
+                 "bench: no folder for two named pipes: %s", strerror(errno));
+    weft_cli_turns_close(&turns);
+    return WEFT_CLI_IO;
+  }
+  return run_parties(bench, &turns, steps, contest);
+}
+
+/* ---- A round ---- */
+
+static uint64_t median_of(const struct weft_cli_mpi_samples *samples) {
+  struct weft_cli_mpi_samples sorted = *samples;
+  return weft_cli_median(sorted.ns, sorted.count);
+}
+
+static void add_pair(struct weft_cli_mpi_steps *steps, uint64_t threads_ns, uint64_t processes_ns) {
+  steps->pairs[steps->pair_count++] =
+      (struct weft_cli_mpi_pair){.threads_ns = threads_ns, .processes_ns = processes_ns};
+}
+
+/* Of the GPT a mean, since what it is simulated with are means of the same steps. */
+static double over_simulated(const struct weft_cli_mpi_block *block) {
+  const struct weft_cli_mpi_samples *samples = &block->samples;
+  double sum = 0;
+  for (uint32_t k = 0; k < samples->count; k++) {
+    sum += (double)samples->ns[k];
+  }
+  const double step =
+      block->kind == WEFT_CLI_MPI_GPT ? sum / samples->count : (double)median_of(samples);
+  return step / (double)block->simulated_ns;
+}
+
+static void note_round(struct weft_cli_mpi_steps *steps, const struct contest *contest) {
+  const struct weft_cli_mpi_samples *threads = &contest->blocks[THREADS].samples;
+  const struct weft_cli_mpi_samples *processes = &contest->blocks[PROCESSES].samples;
+  const bool pairs = steps->kind == WEFT_CLI_MPI_GPT; /* else the k-th steps are far apart */
+  for (uint32_t k = 0; k < threads->count && k < processes->count; k++) {
+    weft_cli_mpi_add_sample(&steps->threads, threads->ns[k]);
+    weft_cli_mpi_add_sample(&steps->processes, processes->ns[k]);
+    if (pairs) {
+      add_pair(steps, threads->ns[k], processes->ns[k]);
+    }
+  }
+  if (!pairs) {
+    add_pair(steps, median_of(threads), median_of(processes));
+  }
+  steps->threads_over[steps->round_count] = over_simulated(&contest->blocks[THREADS]);
+  steps->processes_over[steps->round_count] = over_simulated(&contest->blocks[PROCESSES]);
+  steps->round_count++;
+}
+
+/* Processes of both parties are started anew; in the end their parameters must be the same. */
+static int measure_round(struct bench *bench, const struct weft_cli_mpi *mpi, uint64_t round,
                          struct weft_cli_mpi_steps *steps) {
   const uint64_t stolen_ms = weft_cli_stolen_ms();
-  struct weft_cli_child child;
-  char task[64];
-  uint64_t hash = 0, other = 0;
-  (void)snprintf(task, sizeof task, "%s %s", steps->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin",
-                 steps->schedule);
-  int status = weft_cli_bench_mpi_steps(bench->cli, NULL, steps->kind, steps->schedule,
-                                        &steps->threads, &hash);
-  if (status == WEFT_CLI_OK) {
-    status = run_job(bench, mpi, "memory", steps->progress, task, &child);
-  }
-  if (status == WEFT_CLI_OK && !weft_cli_mpi_steps_read(child.output, &steps->processes, &other)) {
-    status = fail_lines(bench->cli, mpi);
-  }
+  struct contest contest = {.mpis = {[PROCESSES] = mpi}};
+  const int status = steps->kind == WEFT_CLI_MPI_GPT ? run_turns(bench, steps, &contest)
+                                                     : run_blocks(bench, round, steps, &contest);
   steps->stolen_ms += weft_cli_stolen_ms() - stolen_ms;
-  return status == WEFT_CLI_OK && hash != other ? fail_hash(bench->cli, steps) : status;
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  note_round(steps, &contest);
+  return contest.blocks[THREADS].hash == contest.blocks[PROCESSES].hash
+             ? WEFT_CLI_OK
+             : fail_hash(bench->cli, steps);
 }
 
 static void add_steps(struct bench *bench, const struct weft_cli_mpi *mpi,
@@ -176,7 +336,7 @@ static int measure_rounds(struct bench *bench, const struct weft_cli_mpi *mpi, s
   int status = WEFT_CLI_OK;
   for (uint64_t round = 0; round < bench->results->rounds; round++) {
     for (size_t k = begin; k < bench->results->step_count && status == WEFT_CLI_OK; k++) {
-      status = measure_steps(bench, mpi, &bench->results->steps[k]);
+      status = measure_round(bench, mpi, round, &bench->results->steps[k]);
     }
   }
   return status;
@@ -251,6 +411,7 @@ static int prepare(struct bench *bench, const struct weft_cli_arguments *argumen
 #endif
   bench->results->rounds = weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, ROUNDS);
   bench->results->processors = processors > 0 ? (uint64_t)processors : 0;
+  bench->cores = bench->results->cores = weft_cli_cores_choose(WEFT_CLI_MPI_RANKS);
   (void)snprintf(bench->repeats, sizeof bench->repeats, "%llu",
                  (unsigned long long)bench->results->rounds);
   return check(bench->cli);

@@ -1,8 +1,9 @@
 /* What `weft bench mpi` measures and reports.
  *
  *   bench_mpi.c          the command that is typed: has jobs measured, and threads between
- *                        them, or is one process of such a job
- *   bench_mpi_job.c      a job: two processes, started by this command or by mpirun
+ *                        them
+ *   bench_mpi_job.c      a job: two processes, started by this command or by mpirun; or one
+ *                        process with two threads
  *   bench_mpi_ping.c     messages there and back, by the transport and by bare MPI
  *   bench_mpi_overlap.c  a transfer beside a compute
  *   bench_mpi_steps.c    steps of a program, on threads or as a rank of a job
@@ -13,6 +14,8 @@
 
 #include "cli/bench.h"
 #include "cli/job.h"
+#include "cli/rank_cores.h"
+#include "cli/step_turns.h"
 
 enum {
   WEFT_CLI_MPI_SIZES = 8,
@@ -20,7 +23,9 @@ enum {
   WEFT_CLI_MPI_RANKS = 2,
   WEFT_CLI_MPI_SAMPLES_MAX = 1200,
   WEFT_CLI_MPI_WAYS_MAX = 8,
-  WEFT_CLI_MPI_STEPS_MAX = 32
+  WEFT_CLI_MPI_STEPS_MAX = 32,
+  WEFT_CLI_MPI_GPT_STEPS = 5, /* of a round; the first is a warm-up */
+  WEFT_CLI_MPI_PAIRS_MAX = WEFT_CLI_BENCH_REPEATS_MAX * (WEFT_CLI_MPI_GPT_STEPS - 1)
 };
 
 /* ---- Messages there and back ---- */
@@ -76,12 +81,43 @@ struct weft_cli_mpi_samples {
 
 enum weft_cli_mpi_kind { WEFT_CLI_MPI_SPIN, WEFT_CLI_MPI_GPT };
 
+/* A few steps of processes that were started for them. */
+struct weft_cli_mpi_block {
+  /* What is asked for. */
+  enum weft_cli_mpi_kind kind;
+  char schedule[32];
+  struct weft_cli_cores cores;
+  char turns[WEFT_CLI_TURN_PATH]; /* of the GPT; "": one step after the other */
+
+  /* What came of it. */
+  bool is_bound;                       /* every rank to its core */
+  uint64_t hash;                       /* of the model; 0 for cost stages */
+  uint64_t simulated_ns;               /* a step, from the times that its computes took */
+  struct weft_cli_mpi_samples samples; /* all steps but the first; of turns those who give
+                                          them know */
+
+  /* Its own. */
+  struct weft_transport *transport; /* of a rank of a job */
+  struct weft_cli_turn ranks[WEFT_CLI_MPI_RANKS];
+};
+
+/* A step of threads and one of processes, one right after the other; or, of stages that
+ * spin, the median steps of two such blocks. */
+struct weft_cli_mpi_pair {
+  uint64_t threads_ns, processes_ns;
+};
+
 struct weft_cli_mpi_steps {
   const char *mpi;
   enum weft_mpi_progress progress;
   enum weft_cli_mpi_kind kind;
   const char *schedule;
-  struct weft_cli_mpi_samples threads, processes;
+  struct weft_cli_mpi_samples threads, processes; /* of all blocks */
+  struct weft_cli_mpi_pair pairs[WEFT_CLI_MPI_PAIRS_MAX];
+  size_t pair_count;
+  /* Of each round: a step by what it is simulated to take, from its own computes. */
+  double threads_over[WEFT_CLI_BENCH_REPEATS_MAX], processes_over[WEFT_CLI_BENCH_REPEATS_MAX];
+  size_t round_count;
   uint64_t stolen_ms;
 };
 
@@ -94,6 +130,8 @@ struct weft_cli_mpi_results {
   size_t step_count;
   uint64_t rounds;
   uint64_t processors;
+  struct weft_cli_cores cores; /* of the ranks of steps, on threads and on processes; none:
+                                  not in all blocks were they bound */
 };
 
 /* ---- As a rank: all ranks call these. An error has been agreed on or is said ---- */
@@ -105,12 +143,11 @@ enum weft_status weft_cli_bench_mpi_overlap(struct weft_cli_job *job, uint64_t r
 /* The channels of both; once, before them. */
 enum weft_status weft_cli_bench_mpi_open(struct weft_cli_job *job, struct weft_error *error);
 
-/* A block of steps, all but the first; on threads, or where `job` is not NULL as one of its
- * ranks, and then the samples are rank 0's. Appends samples; *hash is that of the model,
- * 0 for cost stages. OK, or another exit status after having said why. */
+/* On threads, or where `job` is not NULL as one of its ranks, and then the samples are rank
+ * 0's. Each rank is bound before it has memory of its own; afterwards all is as before. OK,
+ * or another exit status after having said why. */
 int weft_cli_bench_mpi_steps(const struct weft_cli *cli, struct weft_cli_job *job,
-                             enum weft_cli_mpi_kind kind, const char *schedule,
-                             struct weft_cli_mpi_samples *samples, uint64_t *hash);
+                             struct weft_cli_mpi_block *block);
 /* Whether cost stages take exactly the simulated time in virtual time. */
 int weft_cli_bench_mpi_check(const struct weft_cli *cli, const char *schedule);
 
@@ -119,17 +156,23 @@ int weft_cli_bench_mpi_check(const struct weft_cli *cli, const char *schedule);
 /* What a job is asked for by the command that starts it, in its environment. */
 #define WEFT_CLI_MPI_TASK "WEFT_BENCH_TASK"
 
-/* This process is a rank: measures, and rank 0 delivers a report, or lines for its parent. */
+/* This process is a rank: measures, and rank 0 delivers a report, or lines for its parent.
+ * Or it has been asked for steps of threads. */
 int weft_cli_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 
 /* What it measures by default, as lines and back. */
 void weft_cli_mpi_way_add_lines(struct weft_text *text, const struct weft_cli_mpi_way *way);
 /* False when something is missing. */
 bool weft_cli_mpi_way_read(const char *lines, struct weft_cli_mpi_way *way);
-void weft_cli_mpi_steps_add_lines(struct weft_text *text,
-                                  const struct weft_cli_mpi_samples *samples, uint64_t hash);
-bool weft_cli_mpi_steps_read(const char *lines, struct weft_cli_mpi_samples *samples,
-                             uint64_t *hash);
+
+/* What a block is asked for, as a task, "gpt 1F1B 0,1 PATH" ("-": none), and back. */
+enum { WEFT_CLI_MPI_TASK_SIZE = 64 + WEFT_CLI_CORES_TEXT + WEFT_CLI_TURN_PATH };
+void weft_cli_mpi_block_write_task(const struct weft_cli_mpi_block *block,
+                                   char task[WEFT_CLI_MPI_TASK_SIZE]);
+bool weft_cli_mpi_block_read_task(const char *task, struct weft_cli_mpi_block *block);
+/* What came of it; samples are added to those that there are. */
+void weft_cli_mpi_block_add_lines(struct weft_text *text, const struct weft_cli_mpi_block *block);
+bool weft_cli_mpi_block_read(const char *lines, struct weft_cli_mpi_block *block);
 
 /* ---- Report ---- */
 

@@ -1,5 +1,6 @@
-/* One of two processes that measure together. What rank 0 has found it reports, or writes
- * as lines of words and numbers, for the command that has started both. */
+/* One of two processes that measure together, or one with two threads. What rank 0 has
+ * found it reports, or writes as lines of words and numbers, for the command that has
+ * started it. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -8,6 +9,7 @@
 #include "cli/bench_clock.h"
 #include "cli/bench_mpi.h"
 #include "cli/guard.h"
+#include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/transport_choice.h"
@@ -93,23 +95,48 @@ bool weft_cli_mpi_way_read(const char *lines, struct weft_cli_mpi_way *way) {
   return read_numbers(find_line(lines, "bytes", 0), &way->overlap.bytes, 1);
 }
 
-void weft_cli_mpi_steps_add_lines(struct weft_text *text,
-                                  const struct weft_cli_mpi_samples *samples, uint64_t hash) {
-  weft_text_addf(text, "hash 0 %" PRIu64 "\n", hash);
-  for (uint32_t k = 0; k < samples->count; k++) {
-    weft_text_addf(text, "step %" PRIu32 " %" PRIu64 "\n", k, samples->ns[k]);
+void weft_cli_mpi_block_write_task(const struct weft_cli_mpi_block *block,
+                                   char task[WEFT_CLI_MPI_TASK_SIZE]) {
+  char cores[WEFT_CLI_CORES_TEXT];
+  weft_cli_cores_write(&block->cores, cores);
+  (void)snprintf(task, WEFT_CLI_MPI_TASK_SIZE, "%s %s %s %s",
+                 block->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin", block->schedule,
+                 block->cores.count > 0 ? cores : "-", block->turns);
+}
+
+bool weft_cli_mpi_block_read_task(const char *task, struct weft_cli_mpi_block *block) {
+  char kind[8], cores[WEFT_CLI_CORES_TEXT];
+  int begin = -1;
+  _Static_assert(WEFT_CLI_CORES_TEXT > 190, "sscanf() below");
+  *block = (struct weft_cli_mpi_block){.hash = 0};
+  if (sscanf(task, "%7s %31s %190s%n", kind, block->schedule, cores, &begin) != 3 ||
+      task[begin] != ' ' || strlen(task + begin + 1) >= sizeof block->turns) {
+    return false;
+  }
+  block->kind = strcmp(kind, "gpt") == 0 ? WEFT_CLI_MPI_GPT : WEFT_CLI_MPI_SPIN;
+  memcpy(block->turns, task + begin + 1, strlen(task + begin + 1) + 1);
+  return weft_cli_cores_read(strcmp(cores, "-") == 0 ? "" : cores, &block->cores);
+}
+
+void weft_cli_mpi_block_add_lines(struct weft_text *text, const struct weft_cli_mpi_block *block) {
+  weft_text_addf(text, "hash 0 %" PRIu64 "\nbound 0 %d\nsimulated 0 %" PRIu64 "\n", block->hash,
+                 block->is_bound, block->simulated_ns);
+  for (uint32_t k = 0; k < block->samples.count; k++) {
+    weft_text_addf(text, "step %" PRIu32 " %" PRIu64 "\n", k, block->samples.ns[k]);
   }
 }
 
-bool weft_cli_mpi_steps_read(const char *lines, struct weft_cli_mpi_samples *samples,
-                             uint64_t *hash) {
-  uint64_t ns;
-  int count = 0;
-  while (read_numbers(find_line(lines, "step", count), &ns, 1)) {
-    weft_cli_mpi_add_sample(samples, ns);
-    count++;
+bool weft_cli_mpi_block_read(const char *lines, struct weft_cli_mpi_block *block) {
+  uint64_t ns, bound = 0;
+  for (int k = 0; read_numbers(find_line(lines, "step", k), &ns, 1); k++) {
+    weft_cli_mpi_add_sample(&block->samples, ns);
   }
-  return count > 0 && read_numbers(find_line(lines, "hash", 0), hash, 1);
+  const bool is_whole =
+      block->samples.count > 0 && read_numbers(find_line(lines, "hash", 0), &block->hash, 1) &&
+      read_numbers(find_line(lines, "simulated", 0), &block->simulated_ns, 1) &&
+      block->simulated_ns > 0 && read_numbers(find_line(lines, "bound", 0), &bound, 1);
+  block->is_bound = bound != 0;
+  return is_whole;
 }
 
 /* ---- Measuring ---- */
@@ -133,17 +160,28 @@ static int measure_way(struct weft_cli_job *job, uint64_t repeats, struct weft_c
   return status < 0 ? fail(job, &error) : WEFT_CLI_OK;
 }
 
-/* "spin 1F1B" or "gpt 1F1B". */
-static int measure_steps(struct weft_cli_job *job, const char *task, struct weft_text *text) {
-  const bool is_gpt = strncmp(task, "gpt ", 4) == 0;
-  struct weft_cli_mpi_samples samples = {.count = 0};
-  uint64_t hash;
-  const int status =
-      weft_cli_bench_mpi_steps(&job->cli, job, is_gpt ? WEFT_CLI_MPI_GPT : WEFT_CLI_MPI_SPIN,
-                               strchr(task, ' ') + 1, &samples, &hash);
-  if (status == WEFT_CLI_OK && job->transport->rank == 0) {
-    weft_cli_mpi_steps_add_lines(text, &samples, hash);
+/* On the threads of this process, or as a rank of a job. */
+static int measure_block(const struct weft_cli *cli, struct weft_cli_job *job, const char *task,
+                         struct weft_text *text) {
+  struct weft_cli_mpi_block block;
+  if (!weft_cli_mpi_block_read_task(task, &block)) {
+    return weft_cli_usage(cli, "unset it", WEFT_CLI_MPI_TASK " is '%.80s'; expected none", task);
   }
+  const int status = weft_cli_bench_mpi_steps(cli, job, &block);
+  if (status == WEFT_CLI_OK && (job == NULL || job->transport->rank == 0)) {
+    weft_cli_mpi_block_add_lines(text, &block);
+  }
+  return status;
+}
+
+static int be_threads(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      const char *task) {
+  struct weft_text text = {.allocator = cli->allocator};
+  int status = measure_block(cli, NULL, task, &text);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  }
+  weft_text_finish(&text);
   return status;
 }
 
@@ -165,7 +203,7 @@ static int measure(struct weft_cli_job *job, const struct weft_cli_arguments *ar
                    struct weft_cli_mpi_results *results, struct weft_text *text) {
   const char *task = getenv(WEFT_CLI_MPI_TASK);
   if (task != NULL && strchr(task, ' ') != NULL) {
-    return measure_steps(job, task, text);
+    return measure_block(&job->cli, job, task, text);
   }
   results->ways[0] = (struct weft_cli_mpi_way){.mpi = job->facts.implementation,
                                                .over = "",
@@ -206,14 +244,19 @@ int weft_cli_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arg
   const struct weft_allocator *allocator = cli->allocator;
   const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(arguments)};
   const size_t size = sizeof(struct weft_cli_mpi_results);
+  const char *task = getenv(WEFT_CLI_MPI_TASK);
+  const bool is_launched = weft_cli_launch().launcher != NULL;
   struct weft_cli_job job;
-  int status = weft_cli_guard(cli);
+  int status = is_launched ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
   if (status != WEFT_CLI_GO_ON) {
     return status;
   }
 #ifdef WEFT_HAS_TRAINER
   weft_cli_choose_kernels(cli);
 #endif
+  if (!is_launched && task != NULL) {
+    return be_threads(cli, arguments, task);
+  }
   struct weft_cli_mpi_results *results = allocator->reallocate(allocator->context, NULL, 0, size);
   if (results == NULL) {
     return weft_cli_fail_memory(cli);

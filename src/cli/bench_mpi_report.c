@@ -1,5 +1,7 @@
 /* The report of `weft bench mpi`: tables, or JSON. */
 #include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
 
 #include "cli/bench_clock.h"
 #include "cli/bench_mpi.h"
@@ -14,20 +16,54 @@ static double quotient(uint64_t a, uint64_t b) { return b > 0 ? (double)a / (dou
 
 struct sums {
   double threads_ms, processes_ms;
-  double ratio, fastest_ratio;
+  double ratio, low_ratio, high_ratio;
+  double fastest_ratio;
+  double threads_over, processes_over;
 };
+
+static int compare(const void *a, const void *b) {
+  const double x = *(const double *)a, y = *(const double *)b;
+  return (x > y) - (x < y);
+}
+
+/* Of an even number, the mean of the middle two. */
+static double median_real(const double *from, size_t count) {
+  double values[WEFT_CLI_MPI_PAIRS_MAX];
+  if (count == 0) {
+    return 0;
+  }
+  memcpy(values, from, count * sizeof values[0]);
+  qsort(values, count, sizeof values[0], compare);
+  return (values[(count - 1) / 2] + values[count / 2]) / 2;
+}
+
+/* Each pair has a ratio, of two that were measured one right after the other: whatever makes
+ * the machine slower for a while slows both. */
+static void sum_up_pairs(const struct weft_cli_mpi_steps *steps, struct sums *sums) {
+  double ratios[WEFT_CLI_MPI_PAIRS_MAX];
+  const size_t count = steps->pair_count;
+  for (size_t k = 0; k < count; k++) {
+    ratios[k] = quotient(steps->pairs[k].processes_ns, steps->pairs[k].threads_ns);
+  }
+  if (count > 0) {
+    qsort(ratios, count, sizeof ratios[0], compare);
+    sums->ratio = median_real(ratios, count);
+    sums->low_ratio = ratios[count / 4];
+    sums->high_ratio = ratios[count - 1 - count / 4];
+  }
+}
 
 static struct sums sum_up(const struct weft_cli_mpi_steps *steps) {
   struct weft_cli_mpi_samples threads = steps->threads, processes = steps->processes;
-  const double a = (double)weft_cli_median(threads.ns, threads.count);
-  const double b = (double)weft_cli_median(processes.ns, processes.count);
-  return (struct sums){.threads_ms = a / 1e6,
-                       .processes_ms = b / 1e6,
-                       .ratio = a > 0 ? b / a : 0,
-                       /* they are sorted now */
-                       .fastest_ratio = threads.count > 0 && processes.count > 0
-                                            ? (double)processes.ns[0] / (double)threads.ns[0]
-                                            : 0};
+  struct sums sums = {.threads_ms = (double)weft_cli_median(threads.ns, threads.count) / 1e6,
+                      .processes_ms = (double)weft_cli_median(processes.ns, processes.count) / 1e6};
+  if (threads.count > 0 && processes.count > 0) { /* they are sorted now */
+    sums.fastest_ratio = quotient(processes.ns[0], threads.ns[0]);
+  }
+  sum_up_pairs(steps, &sums);
+  sums.threads_over = median_real(steps->threads_over, steps->round_count);
+  sums.processes_over = median_real(steps->processes_over, steps->round_count);
+  return sums;
 }
 
 /* ---- Text ---- */
@@ -83,25 +119,45 @@ static void add_overlaps(struct weft_text *text, const struct weft_cli_mpi_resul
                  results->ways[0].overlap.bytes >> 10);
 }
 
+static void add_steps_note(struct weft_text *text, const struct weft_cli_mpi_results *results) {
+  char cores[WEFT_CLI_CORES_TEXT];
+  weft_cli_cores_write(&results->cores, cores);
+  weft_text_addf(
+      text,
+      "  Two ranks, eight microbatches, %" PRIu64
+      " rounds; the median step of each. Threads and processes\n  take turns, step by "
+      "step with the GPT, else every 12: the ratio is the median of the\n  ratios of such "
+      "pairs, with their middle half. Over simulated: a step by the simulation\n  from "
+      "its own computes, however long those took. The GPT is that of 'weft bench train',"
+      "\n  and its parameters are the same bit for bit. ",
+      results->rounds);
+  if (results->cores.count > 0) {
+    weft_text_addf(text, "Ranks are bound to processors %s of %" PRIu64 ".\n", cores,
+                   results->processors);
+  } else {
+    weft_text_addf(text, "Not all ranks were bound to a core; %" PRIu64 " processors.\n",
+                   results->processors);
+  }
+}
+
 static void add_steps(struct weft_text *text, const struct weft_cli_mpi_results *results) {
   if (results->step_count == 0) {
     return;
   }
-  weft_text_addf(text, "\n%-8s %-9s %-7s %-16s %11s %11s %8s %8s %10s\n", "steps", "progress",
-                 "stages", "schedule", "threads ms", "mpi ms", "ratio", "fastest", "stolen ms");
+  weft_text_addf(text, "\n%97s\n", "over simulated");
+  weft_text_addf(text, "%-8s %-8s %-6s %-13s %10s %8s %7s %13s %8s %7s %10s\n", "steps", "progress",
+                 "stages", "schedule", "threads ms", "mpi ms", "ratio", "middle half", "threads",
+                 "mpi", "stolen ms");
   for (size_t k = 0; k < results->step_count; k++) {
     const struct weft_cli_mpi_steps *at = &results->steps[k];
     const struct sums sums = sum_up(at);
-    weft_text_addf(text, "%-8s %-9s %-7s %-16s %11.3f %11.3f %8.4f %8.4f %10" PRIu64 "\n", at->mpi,
-                   progress_name(at->progress), at->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin",
-                   at->schedule, sums.threads_ms, sums.processes_ms, sums.ratio, sums.fastest_ratio,
-                   at->stolen_ms);
+    weft_text_addf(
+        text, "%-8s %-8s %-6s %-13s %10.3f %8.3f %7.4f %6.3f-%6.3f %8.4f %7.4f %10" PRIu64 "\n",
+        at->mpi, progress_name(at->progress), at->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin",
+        at->schedule, sums.threads_ms, sums.processes_ms, sums.ratio, sums.low_ratio,
+        sums.high_ratio, sums.threads_over, sums.processes_over, at->stolen_ms);
   }
-  weft_text_addf(text,
-                 "  Two ranks, eight microbatches: the median step of %" PRIu64
-                 " blocks in turns, and the fastest; the GPT is that\n  of 'weft bench train', and "
-                 "its parameters are the same bit for bit. %" PRIu64 " processors.\n",
-                 results->rounds, results->processors);
+  add_steps_note(text, results);
 }
 
 void weft_cli_bench_add_mpi_text(struct weft_text *text,
@@ -171,8 +227,22 @@ static void add_step_row(struct weft_cli_json *json, const struct weft_cli_mpi_s
   weft_cli_json_real(json, "threads_step_ms", sums.threads_ms);
   weft_cli_json_real(json, "mpi_step_ms", sums.processes_ms);
   weft_cli_json_real(json, "ratio", sums.ratio);
+  weft_cli_json_open(json, "ratio_middle_half", '[');
+  weft_cli_json_real(json, NULL, sums.low_ratio);
+  weft_cli_json_real(json, NULL, sums.high_ratio);
+  weft_cli_json_close(json, ']');
   weft_cli_json_real(json, "fastest_ratio", sums.fastest_ratio);
+  weft_cli_json_real(json, "threads_over_simulated", sums.threads_over);
+  weft_cli_json_real(json, "mpi_over_simulated", sums.processes_over);
   weft_cli_json_number(json, "stolen_ms", at->stolen_ms);
+  weft_cli_json_open(json, "pairs", '[');
+  for (size_t k = 0; k < at->pair_count; k++) {
+    weft_cli_json_open(json, NULL, '{');
+    weft_cli_json_real(json, "threads_step_ms", (double)at->pairs[k].threads_ns / 1e6);
+    weft_cli_json_real(json, "mpi_step_ms", (double)at->pairs[k].processes_ns / 1e6);
+    weft_cli_json_close(json, '}');
+  }
+  weft_cli_json_close(json, ']');
   weft_cli_json_close(json, '}');
 }
 
@@ -185,6 +255,11 @@ void weft_cli_bench_add_mpi_document(struct weft_cli_json *json,
   weft_cli_json_open(json, "ways", '[');
   for (size_t k = 0; k < results->way_count; k++) {
     add_way(json, &results->ways[k]);
+  }
+  weft_cli_json_close(json, ']');
+  weft_cli_json_open(json, "rank_processors", '[');
+  for (uint32_t r = 0; r < results->cores.count; r++) {
+    weft_cli_json_number(json, NULL, results->cores.processors[r]);
   }
   weft_cli_json_close(json, ']');
   weft_cli_json_open(json, "steps", '[');

@@ -14,7 +14,7 @@
 #include "gpt/memory.h"
 #endif
 
-enum { MICROBATCHES = 8, SPIN_STEPS = 13, TRAIN_STEPS = 4 }; /* the first is a warm-up */
+enum { MICROBATCHES = 8, SPIN_STEPS = 13 }; /* the first is a warm-up */
 #define NS_PER_MS 1e6
 
 void weft_cli_mpi_add_sample(struct weft_cli_mpi_samples *samples, uint64_t ns) {
@@ -53,10 +53,18 @@ static int fail_execution(const struct weft_cli *cli, const struct weft_cli_job 
   return job == NULL || weft_cli_job_speaks(job) ? weft_cli_fail(cli, NULL, error) : WEFT_CLI_PEER;
 }
 
+/* A rank, on its thread; in a process that is one, it is bound already. */
+static void bind_rank(void *context, uint32_t rank) {
+  struct weft_cli_mpi_block *block = context;
+  if (!weft_cli_cores_bind(&block->cores, rank)) {
+    __atomic_store_n(&block->is_bound, false, __ATOMIC_RELAXED);
+  }
+}
+
 /* What it takes is noted by all ranks of a job. */
 static int execute(const struct weft_cli *cli, struct weft_cli_job *job,
                    const struct weft_program *program, const struct weft_costs *costs,
-                   struct weft_cli_mpi_samples *samples) {
+                   struct weft_cli_mpi_block *block) {
   const struct weft_cli_time_scale scale = {.per_unit = NS_PER_MS};
   struct weft_cli_stages stages;
   struct weft_error error;
@@ -71,32 +79,57 @@ static int execute(const struct weft_cli *cli, struct weft_cli_job *job,
       .stages = &stages,
       .transport = job != NULL ? WEFT_CLI_TRANSPORT_MPI : WEFT_CLI_TRANSPORT_THREADS,
       .job = job,
-      .step_count = SPIN_STEPS};
+      .step_count = SPIN_STEPS,
+      .on_rank = bind_rank,
+      .on_rank_context = block};
   if (weft_cli_execute(&execution, &error) < 0) {
     status = fail_execution(cli, job, &error);
   }
   for (uint32_t step = 1; step < SPIN_STEPS && status == WEFT_CLI_OK; step++) {
-    weft_cli_mpi_add_sample(samples, (uint64_t)execution.makespans[step]);
+    weft_cli_mpi_add_sample(&block->samples, (uint64_t)execution.makespans[step]);
   }
   weft_cli_execution_finish(&execution);
   weft_cli_stages_finish(&stages);
   return status;
 }
 
-static int spin(const struct weft_cli *cli, struct weft_cli_job *job, const char *schedule,
-                struct weft_cli_mpi_samples *samples) {
-  struct weft_program *program;
+static int simulate(const struct weft_cli *cli, const struct weft_program *program,
+                    const struct weft_costs *costs, uint64_t *ns) {
+  struct weft_simulation *simulation;
+  struct weft_error error;
+  if (weft_simulate(cli->allocator, program, costs, NULL, &simulation, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  *ns = (uint64_t)(simulation->makespan * NS_PER_MS);
+  weft_simulation_destroy(simulation);
+  return WEFT_CLI_OK;
+}
+
+/* Of one program, with what it costs. */
+static int simulate_and_execute(const struct weft_cli *cli, struct weft_cli_job *job,
+                                const struct weft_program *program,
+                                struct weft_cli_mpi_block *block) {
   struct weft_costs *costs;
-  int status = make_program(cli, schedule, &program);
+  int status = make_costs(cli, &costs);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  status = make_costs(cli, &costs);
+  status = simulate(cli, program, costs, &block->simulated_ns);
   if (status == WEFT_CLI_OK) {
-    status = execute(cli, job, program, costs, samples);
-    weft_costs_destroy(costs);
+    status = execute(cli, job, program, costs, block);
   }
-  weft_program_destroy(program);
+  weft_costs_destroy(costs);
+  return status;
+}
+
+static int spin(const struct weft_cli *cli, struct weft_cli_job *job,
+                struct weft_cli_mpi_block *block) {
+  struct weft_program *program;
+  int status = make_program(cli, block->schedule, &program);
+  if (status == WEFT_CLI_OK) {
+    status = simulate_and_execute(cli, job, program, block);
+    weft_program_destroy(program);
+  }
   return status;
 }
 
@@ -153,37 +186,48 @@ int weft_cli_bench_mpi_check(const struct weft_cli *cli, const char *schedule) {
 
 #ifdef WEFT_HAS_TRAINER
 
+static void take_turn(void *context, uint32_t rank, uint64_t step) {
+  struct weft_cli_mpi_block *block = context;
+  weft_cli_turn_take(&block->ranks[rank], block->turns, rank, step == 0, block->transport);
+  if (step == WEFT_CLI_MPI_GPT_STEPS) {
+    weft_cli_turn_close(&block->ranks[rank]);
+  }
+}
+
 static int train(const struct weft_cli *cli, struct weft_cli_job *job,
-                 const struct weft_program *program, struct weft_cli_mpi_samples *samples,
-                 uint64_t *hash) {
+                 const struct weft_program *program, struct weft_cli_mpi_block *block) {
   struct weft_gpt_corpus corpus;
-  struct weft_cli_train_block block;
+  struct weft_cli_train_block trained;
   struct weft_error error;
   if (weft_cli_train_fixed_corpus(cli->allocator, &corpus, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   struct weft_gpt_trainer_options options =
-      weft_cli_train_fixed_options(&corpus, program, TRAIN_STEPS);
+      weft_cli_train_fixed_options(&corpus, program, WEFT_CLI_MPI_GPT_STEPS);
+  options.on_rank = bind_rank;
+  options.between_steps = block->turns[0] != '\0' ? take_turn : NULL;
+  options.context = block;
   if (job != NULL) {
     options.transport = WEFT_GPT_MPI;
     options.endpoint = job->transport;
   }
-  const int status = weft_cli_train_block_run(cli, &options, program, &block);
-  for (uint32_t k = 0; k < block.sample_count && status == WEFT_CLI_OK; k++) {
-    weft_cli_mpi_add_sample(samples, block.samples_ns[k]);
+  const int status = weft_cli_train_block_run(cli, &options, program, &trained);
+  const bool in_turns = block->turns[0] != '\0'; /* then samples have the others' steps in them */
+  for (uint32_t k = 0; k < trained.sample_count && status == WEFT_CLI_OK && !in_turns; k++) {
+    weft_cli_mpi_add_sample(&block->samples, trained.samples_ns[k]);
   }
-  *hash = block.hash;
+  block->hash = trained.hash;
+  block->simulated_ns = (uint64_t)(trained.simulated_ms * NS_PER_MS);
   weft_gpt_free(cli->allocator, corpus.bytes);
   return status;
 }
 
 static int train_schedule(const struct weft_cli *cli, struct weft_cli_job *job,
-                          const char *schedule, struct weft_cli_mpi_samples *samples,
-                          uint64_t *hash) {
+                          struct weft_cli_mpi_block *block) {
   struct weft_program *program;
-  int status = make_program(cli, schedule, &program);
+  int status = make_program(cli, block->schedule, &program);
   if (status == WEFT_CLI_OK) {
-    status = train(cli, job, program, samples, hash);
+    status = train(cli, job, program, block);
     weft_program_destroy(program);
   }
   return status;
@@ -192,18 +236,38 @@ static int train_schedule(const struct weft_cli *cli, struct weft_cli_job *job,
 #else
 
 static int train_schedule(const struct weft_cli *cli, struct weft_cli_job *job,
-                          const char *schedule, struct weft_cli_mpi_samples *samples,
-                          uint64_t *hash) {
-  (void)cli, (void)job, (void)schedule, (void)samples, (void)hash;
+                          struct weft_cli_mpi_block *block) {
+  (void)cli, (void)job, (void)block;
   return WEFT_CLI_UNAVAILABLE; /* nobody asks */
 }
 
 #endif
 
+/* Whether all ranks of a job are where they should be. */
+static int agree_on_binding(struct weft_cli_job *job, struct weft_cli_mpi_block *block) {
+  struct weft_error error;
+  char all[WEFT_CLI_MPI_RANKS];
+  const char mine = (char)weft_cli_cores_bind(&block->cores, job->transport->rank);
+  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) < 0) {
+    return fail_execution(&job->cli, job, &error);
+  }
+  for (uint32_t r = 0; r < WEFT_CLI_MPI_RANKS; r++) {
+    block->is_bound = block->is_bound && all[r] != 0;
+  }
+  return WEFT_CLI_OK;
+}
+
 int weft_cli_bench_mpi_steps(const struct weft_cli *cli, struct weft_cli_job *job,
-                             enum weft_cli_mpi_kind kind, const char *schedule,
-                             struct weft_cli_mpi_samples *samples, uint64_t *hash) {
-  *hash = 0;
-  return kind == WEFT_CLI_MPI_GPT ? train_schedule(cli, job, schedule, samples, hash)
-                                  : spin(cli, job, schedule, samples);
+                             struct weft_cli_mpi_block *block) {
+  struct weft_cli_affinity before;
+  weft_cli_affinity_keep(&before);
+  block->transport = job != NULL ? job->transport : NULL;
+  block->is_bound = block->cores.count > 0;
+  int status = job != NULL ? agree_on_binding(job, block) : WEFT_CLI_OK;
+  if (status == WEFT_CLI_OK) {
+    status =
+        block->kind == WEFT_CLI_MPI_GPT ? train_schedule(cli, job, block) : spin(cli, job, block);
+  }
+  weft_cli_affinity_restore(&before);
+  return status;
 }

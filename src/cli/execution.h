@@ -43,6 +43,9 @@ struct weft_cli_execution {
   bool keeps_events; /* of every step */
   bool no_notes;     /* nothing is reckoned from events: no makespans, no ranks */
   bool says_progress;
+  /* Called by each rank of threads before it makes or does anything; may be NULL. */
+  void (*on_rank)(void *context, uint32_t rank);
+  void *on_rank_context;
   /* Called by rank 0 before each step, all others being at rest, and once after
    * the last; may be NULL. */
   void (*between)(void *context, uint32_t step);

@@ -36,6 +36,9 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
   struct weft_cli_execution *execution = context;
   const struct weft_batch batch = {.microbatch_count = execution->program->microbatch_count};
   const uint32_t rank = transport->rank;
+  if (execution->on_rank != NULL) {
+    execution->on_rank(execution->on_rank_context, rank);
+  }
   enum weft_status status = weft_cli_execution_join(execution, transport, error);
   for (uint32_t step = 0; step < execution->step_count && status == WEFT_OK; step++) {
     status = between_steps(execution, transport, step, error);

@@ -1,5 +1,6 @@
 /* `weft bench`: the list of benchmarks, and running them. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cli/bench_mpi.h"
@@ -111,7 +112,7 @@ int weft_cli_verb_bench(const struct weft_cli *cli, const struct weft_cli_argume
     return fail_name(cli, arguments->operands[0]);
   }
   if (benchmark != NULL && benchmark->run == weft_cli_bench_mpi &&
-      weft_cli_launch().launcher != NULL) {
+      (weft_cli_launch().launcher != NULL || getenv(WEFT_CLI_MPI_TASK) != NULL)) {
     return weft_cli_bench_mpi_job(cli, arguments);
   }
   struct weft_text text = {.allocator = cli->allocator};
