@@ -33,7 +33,7 @@ not_run=(
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
   'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'
   'chrt -f 10 python3 bench/auto_against_fixed.py'
-  'build/weft bench mpi --repeats 8'
+  'build/weft bench mpi --repeats 6'
   'bench/mpi_over_network.sh 200 openmpi'
   'bench/mpi_over_network.sh 200 mpich'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2 --transport mpi'
