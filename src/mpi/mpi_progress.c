@@ -6,12 +6,16 @@
  * where every rank has a core, then giving the core away in between, then, unless a payload
  * is on its way, sleeping for longer and longer, so that ranks that outnumber the cores do
  * not starve each other. */
-#define _GNU_SOURCE /* prctl */
+#define _GNU_SOURCE /* prctl, sched_getaffinity, syscall */
 #include <inttypes.h>
+#include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/prctl.h>
+#include <sys/syscall.h>
+#include <time.h>
+#include <unistd.h>
 
 #include "base/fail.h"
 #include "mpi/mpi_world.h"
@@ -207,13 +211,18 @@ struct patience {
 
 /* A payload is coming, or is being taken: where MPI moves it bit by bit, both sides must keep
  * looking. Of a payload that leaves for another host, it is not known. */
-static bool payload_flows(struct weft_mpi_world *world) {
+static bool payload_flows(const struct weft_mpi_world *world) {
   bool flows = false;
-  weft_mpi_gate_enter(&world->gate);
   for (uint32_t k = 0; k < world->active_count && !flows; k++) {
     const uint32_t owner = world->active_owner[k];
     flows = owner != UINT32_MAX && weft_mpi_end_flows(&world->ends[owner]);
   }
+  return flows;
+}
+
+static bool must_keep_looking(struct weft_mpi_world *world) {
+  weft_mpi_gate_enter(&world->gate);
+  const bool flows = payload_flows(world);
   weft_mpi_gate_leave(&world->gate);
   return flows;
 }
@@ -225,7 +234,7 @@ static void pause_a_bit(struct weft_mpi_world *world, struct patience *patience,
   if (world->spins && waited < SPIN_NS) {
     return;
   }
-  if (world->spins ? waited < YIELD_NS || payload_flows(world) : patience->yields++ < YIELDS) {
+  if (world->spins ? waited < YIELD_NS || must_keep_looking(world) : patience->yields++ < YIELDS) {
     (void)sched_yield();
     return;
   }
@@ -274,8 +283,44 @@ enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
 
 /* ---- the progress thread ---- */
 
+/* Until there is something under way, or for a while. */
+static void sleep_idle(struct weft_mpi_world *world) {
+  const struct timespec limit = {.tv_nsec = THREAD_NS_IDLE};
+  (void)syscall(SYS_futex, &world->thread_idles, FUTEX_WAIT_PRIVATE, 1, &limit, NULL, 0);
+}
+
+void weft_mpi_wake_thread(struct weft_mpi_world *world) {
+  __atomic_store_n(&world->thread_idles, 0, __ATOMIC_RELAXED);
+  (void)syscall(SYS_futex, &world->thread_idles, FUTEX_WAKE_PRIVATE, 1, NULL, NULL, 0);
+}
+
+/* The thread may have a core while the ranks have theirs. */
+static bool has_spare_core(const struct weft_mpi_world *world) {
+  cpu_set_t set;
+  return (long)world->ranks_on_host * 2 <= sysconf(_SC_NPROCESSORS_ONLN) &&
+         sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 1;
+}
+
+/* A look, and for how long to pause after it. */
+static int64_t look_beside(struct weft_mpi_world *world, int64_t pause, bool spare) {
+  weft_mpi_gate_enter(&world->gate);
+  const uint64_t before = world->events;
+  weft_mpi_advance(world);
+  const bool moved = world->events != before;
+  const bool flows = spare && payload_flows(world);
+  const bool idle = world->active_count == 0 && world->awaiting_count == 0 && world->groups == NULL;
+  __atomic_store_n(&world->thread_idles, idle, __ATOMIC_RELAXED);
+  weft_mpi_gate_leave(&world->gate);
+  if (flows || idle) {
+    return 0;
+  }
+  const int64_t next = moved || pause == 0 ? THREAD_NS_MIN : pause * 2;
+  return next < THREAD_NS_MAX ? next : THREAD_NS_MAX;
+}
+
 static void *see_to_messages(void *context) {
   struct weft_mpi_world *world = context;
+  const bool spare = has_spare_core(world);
   int64_t pause = THREAD_NS_MIN;
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
   while (!__atomic_load_n(&world->thread_ends, __ATOMIC_ACQUIRE)) {
@@ -283,16 +328,14 @@ static void *see_to_messages(void *context) {
       weft_mpi_sleep(THREAD_NS_MAX);
       continue;
     }
-    weft_mpi_gate_enter(&world->gate);
-    const uint64_t before = world->events;
-    weft_mpi_advance(world);
-    const bool moved = world->events != before;
-    const bool idle =
-        world->active_count == 0 && world->awaiting_count == 0 && world->groups == NULL;
-    weft_mpi_gate_leave(&world->gate);
-    pause = moved ? THREAD_NS_MIN : pause * 2;
-    pause = pause < THREAD_NS_MAX ? pause : THREAD_NS_MAX;
-    weft_mpi_sleep(idle ? THREAD_NS_IDLE : pause);
+    pause = look_beside(world, pause, spare);
+    if (pause > 0) {
+      weft_mpi_sleep(pause);
+    } else if (__atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
+      sleep_idle(world);
+    } else {
+      (void)sched_yield();
+    }
   }
   return NULL;
 }

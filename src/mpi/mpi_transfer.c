@@ -8,7 +8,8 @@
 #include "mpi/mpi_world.h"
 
 enum {
-  TESTS_ALONE = 32, /* then test() looks at the network itself */
+  TESTS_ALONE = 32,     /* then test() looks at the network itself */
+  WAKE_BYTES = 1 << 20, /* from there on a payload is worth a call of the system */
   CANCEL_NS = 100 * WEFT_MPI_NS_PER_MS
 };
 
@@ -283,12 +284,15 @@ static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint3
 }
 
 /* The message is the transport's; returns its position on the channel. */
-static uint64_t accept(const struct weft_mpi_world *world, struct weft_mpi_end *end,
+static uint64_t accept(struct weft_mpi_world *world, struct weft_mpi_end *end,
                        struct weft_message *message) {
   const uint64_t position = end->posted++;
   message->state[0] = (uint64_t)(end - world->ends) + 1;
   message->state[1] = position;
   end->messages[position & end->mask] = message;
+  if (end->bytes_max >= WAKE_BYTES && __atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
+    weft_mpi_wake_thread(world);
+  }
   return position;
 }
 

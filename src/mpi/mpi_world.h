@@ -223,8 +223,9 @@ struct weft_mpi_world {
 
   bool has_thread;
   pthread_t thread;
-  uint32_t thread_ends; /* atomic */
-  uint32_t rank_waits;  /* atomic: the rank itself sees to messages */
+  uint32_t thread_ends;  /* atomic */
+  uint32_t rank_waits;   /* atomic: the rank itself sees to messages */
+  uint32_t thread_idles; /* atomic: it sleeps until something is under way */
 
   char library[256];
   char binding[256];
@@ -289,6 +290,8 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
 /* Without the gate. */
 enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft_error *error);
 void weft_mpi_stop_thread(struct weft_mpi_world *world);
+/* Something is under way again. */
+void weft_mpi_wake_thread(struct weft_mpi_world *world);
 
 /* mpi_control.c */
 void weft_mpi_control_look(struct weft_mpi_world *world);
