@@ -209,8 +209,8 @@ struct patience {
   int yields;
 };
 
-/* A payload is coming, or is being taken: where MPI moves it bit by bit, both sides must keep
- * looking. Of a payload that leaves for another host, it is not known. */
+/* A payload moves through memory: where MPI does that bit by bit, both sides must keep
+ * looking. */
 static bool payload_flows(const struct weft_mpi_world *world) {
   bool flows = false;
   for (uint32_t k = 0; k < world->active_count && !flows; k++) {

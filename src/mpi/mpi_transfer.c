@@ -166,10 +166,8 @@ bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *
 }
 
 bool weft_mpi_end_flows(const struct weft_mpi_end *end) {
-  if (end->part == 0) {
-    return false;
-  }
-  return !end->sends || (end->by_letter && weft_mpi_letters_taken(&end->box) > end->done);
+  return end->by_letter && end->part > 0 &&
+         (!end->sends || weft_mpi_letters_taken(&end->box) > end->done);
 }
 
 /* The letter of the oldest message; there is one, or room for it. */

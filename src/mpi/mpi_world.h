@@ -268,7 +268,7 @@ void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, i
                        MPI_Status *status);
 /* A letter has come, or there is room for one. */
 bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *end);
-/* The payload of its oldest message is under way, as far as is known. */
+/* The payload of its oldest message moves, between ranks of a host. */
 bool weft_mpi_end_flows(const struct weft_mpi_end *end);
 /* Goes on with what comes after it, and lists the end when it has to wait. */
 void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end);
