@@ -13,7 +13,7 @@ endif()
 set(WEFT_HAS_TRAINER OFF)
 if(WEFT_TRAINER AND OPENBLAS_FOUND)
   set(WEFT_HAS_TRAINER ON)
-  file(GLOB sources CONFIGURE_DEPENDS app/gpt/*.c)
+  file(GLOB_RECURSE sources CONFIGURE_DEPENDS app/gpt/*.c)
   add_library(weft_gpt_objects OBJECT ${sources})
   target_include_directories(weft_gpt_objects PUBLIC
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/app)

@@ -1,5 +1,5 @@
 /* The list of products. It says again what part_*.c and kernel_*.c do;
- * tests/test_gpt_products.c compares it with the calls that a training step makes. */
+ * tests/gpt/test_gpt_products.c compares it with the calls that a training step makes. */
 #include "gpt/products.h"
 
 #include <cblas.h>

@@ -20,7 +20,7 @@
  * A buffer may be memory that the host cannot read: a transport only passes it
  * on or copies it by means that know it.
  *
- * Every transport passes tests/support_conformance.c. */
+ * Every transport passes tests/comm/support_conformance.c. */
 #ifndef WEFT_TRANSPORT_H
 #define WEFT_TRANSPORT_H
 

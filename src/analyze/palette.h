@@ -1,7 +1,7 @@
 /* The colours of pictures, shared by SVG and HTML, so that an op looks the same
  * everywhere. After Okabe and Ito: told apart with any kind of colour vision,
  * and F, B, I and W also by lightness alone, as a grey printer leaves them
- * (tests/test_palette.c measures both). */
+ * (tests/render/test_palette.c measures both). */
 #ifndef ANALYZE_PALETTE_H
 #define ANALYZE_PALETTE_H
 

@@ -3,7 +3,7 @@
  * Every rank takes its actions in order, every channel has one sender and
  * carries messages in order, and what an action waits for stays true once it is
  * true. So whichever rank moves first, the same actions become possible in the
- * end: one run decides all interleavings (tests/test_verify_brute_force.c
+ * end: one run decides all interleavings (tests/verify/test_verify_brute_force.c
  * holds that against trying them all). The run moves a rank until it must
  * wait, and looks at a waiting rank again only when the channel or the data it
  * waits for has changed; that makes it linear.

@@ -214,7 +214,7 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
 
 /* ---- Fitting ---- */
 
-/* The schedules are those of the registry that do not split (tests/test_pipeline.c
+/* The schedules are those of the registry that do not split (tests/run/test_pipeline.c
  * compares). */
 static enum weft_status check_ops(const struct weft_executor *executor,
                                   const struct weft_stage_run *stage,

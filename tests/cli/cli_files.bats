@@ -1,0 +1,218 @@
+#!/usr/bin/env bats
+# Files in and out: exit status 65, 66, 74, 130 and 143, and -o.
+# shellcheck disable=SC2154,SC2016
+load ../setup/cli_setup
+
+@test "an input that is not there, is a folder, or may not be read" {
+  weft verify none.csv
+  fails 66 "none.csv" "No such file"
+  hints
+  weft lower none/none.csv
+  fails 66 "none/none.csv"
+  weft verify .
+  fails 66 "Is a directory"
+  weft verify <.
+  fails 66 "directory"
+  weft verify "$(printf 'x%.0s' {1..5000})"
+  fails 66 "File name too long"
+  printf '0F0\n' >locked.csv
+  chmod 0 locked.csv
+  if [ ! -r locked.csv ]; then # root may read everything
+    weft verify locked.csv
+    fails 66 "Permission denied"
+  fi
+}
+
+@test "malformed input: file, line, column, cell, caret" {
+  printf '0F0,0F1\n0F0,,1X2,0B0\n' >bad.csv
+  weft verify bad.csv
+  fails 65 "bad.csv:2:7: in cell '1X2'"
+  grep -qx '    0F0,,1X2,0B0' <<<"$stderr"
+  grep -qx '          ^' <<<"$stderr"
+  hints
+  for verb in lower 'sim --steps' 'show --grid' explain 'diff bad.csv'; do
+    # shellcheck disable=SC2086
+    weft $verb bad.csv
+    fails 65 "bad.csv:2:7:"
+  done
+  run -65 --separate-stderr bash -c '"$WEFT" lower <bad.csv'
+  [[ $stderr == "weft: standard input:2:7:"* ]]
+}
+
+@test "malformed input: every way to be wrong" {
+  for text in x 0 F 0F 0F0junk 2FOO 0F-1 '0F0;0B0' '(0F0' '(0F0;1B0)' '0F0 1F0' '"0F0"' 0UNSHARD0 65536F0 0F16777216 \
+    99999999999999999999F0 0f0 $'0F0\t0F1' $'\x00' $'0F0\r0F1'; do
+    printf '%s\n' "$text" >bad.csv
+    weft verify bad.csv
+    if [ "$text" = "" ]; then continue; fi # bash cannot hold a NUL
+    fails 65 "bad.csv:1:"
+    hints
+  done
+  : >empty.csv
+  weft verify empty.csv
+  fails 65 "empty"
+  printf '0F0,\0,0F1\n' >nul.csv
+  weft verify nul.csv
+  fails 65 'nul.csv:1:5:' '\x00'
+}
+
+@test "malformed input: the excerpt of a long or dirty line" {
+  { for i in {1..500}; do printf '0F%d,' "$i"; done; printf '1X1,'; for i in {1..500}; do printf '0F%d,' "$i"; done; } >long.csv
+  weft verify long.csv
+  fails 65 "long.csv:1:"
+  [ "$(wc -L <<<"$stderr")" -le 200 ]
+  caret=$(grep -n '^ *^$' <<<"$stderr" | cut -d: -f2-)
+  excerpt=$(grep '^    \.\.\.' <<<"$stderr")
+  [ "${excerpt:${#caret}-1:1}" = X ]
+  printf '\xef\xbb\xbf\x1b[31m,0F0\n' >dirty.csv
+  weft verify dirty.csv
+  fails 65 'dirty.csv:1:1:' '\x1b[31m'
+  is_clean "${stderr//$'\n'/ }"
+}
+
+@test "endless and special inputs" {
+  weft verify /dev/zero
+  fails 65 '\x00'
+  weft verify /dev/null
+  fails 65 "empty"
+}
+
+@test "-o writes the whole file, and only the file" {
+  weft gen 1F1B -p 2 -m 2 -o t.csv
+  succeeds
+  [ "$output" = "" ]
+  cmp t.csv <("$WEFT" gen 1F1B -p 2 -m 2)
+  weft gen 1F1B -p 2 -m 2 --output=- 
+  [ "$output" = "$(cat t.csv)" ]
+  is_tidy
+}
+
+@test "-o may name the input" {
+  "$WEFT" gen 1F1B -p 2 -m 2 >t.csv
+  "$WEFT" lower t.csv >expected
+  "$WEFT" lower t.csv -o t.csv
+  cmp t.csv expected
+}
+
+@test "-o keeps the mode of a file, follows links, and obeys the umask" {
+  umask 027
+  "$WEFT" gen VShaped -o new.csv
+  [ "$(stat -c %a new.csv)" = 640 ]
+  touch old.csv
+  chmod 604 old.csv
+  ln -s old.csv link.csv
+  "$WEFT" gen VShaped -o link.csv
+  [ -L link.csv ]
+  [ "$(stat -c %a old.csv)" = 604 ]
+  cmp old.csv new.csv
+}
+
+@test "-o leaves the old file alone when the command fails" {
+  echo precious >out.csv
+  weft gen 1F1B -p 0 -m 2 -o out.csv
+  fails 2 "too small"
+  printf 'junk\n' >bad.csv
+  weft lower bad.csv -o out.csv
+  fails 65 "bad.csv"
+  weft lower none.csv -o out.csv
+  fails 66 "none.csv"
+  [ "$(cat out.csv)" = precious ]
+  is_tidy
+}
+
+@test "-o leaves nothing behind when the disk is full" {
+  echo precious >out.csv
+  # A limit on the size of files stands in for a full disk: 1 block is 1024 bytes.
+  run -74 bash -c 'trap "" XFSZ; ulimit -f 1; "$WEFT" gen 1F1B -p 64 -m 64 -o out.csv 2>messages'
+  has "^weft: cannot write 'out.csv': " messages
+  [ "$(cat out.csv)" = precious ]
+  is_tidy
+}
+
+@test "-o where no file can be" {
+  mkdir dir
+  weft gen VShaped -o dir
+  fails 74 "'dir'" "directory"
+  weft gen VShaped -o none/out.csv
+  fails 74 "none/out.csv" "make the folder first"
+  weft gen VShaped -o $'none/\x1b.csv'
+  fails 74 'none/\x1b.csv'
+  mkdir closed
+  chmod 500 closed
+  if [ ! -w closed ]; then # root may write everywhere
+    weft gen VShaped -o closed/out.csv
+    fails 74 "Permission denied"
+  fi
+}
+
+@test "-o to devices and pipes writes to them, and does not replace them" {
+  weft gen VShaped -o /dev/full
+  fails 74 "/dev/full" "No space left"
+  weft gen VShaped -o /dev/null
+  succeeds
+  [ -c /dev/null ]
+  mkfifo pipe
+  cat pipe >got &
+  "$WEFT" gen VShaped -o pipe
+  wait
+  cmp got <("$WEFT" gen VShaped)
+  [ -p pipe ]
+}
+
+@test "a full, closed or broken standard output is status 74" {
+  for verb in 'gen VShaped' help --version 'gen --list' 'doctor --quick'; do
+    run -74 bash -c "\"\$WEFT\" $verb >/dev/full"
+    [[ $output == *"No space left"* ]]
+  done
+  run -74 bash -c '"$WEFT" gen VShaped >&-'
+  [[ $output == *"standard output"* ]]
+  run -74 bash -c '"$WEFT" gen VShaped </dev/null >&- 2>&-'
+  # A pipe whose reader has gone: no words, no death by signal.
+  run -0 bash -c '"$WEFT" gen GPipe -p 64 -m 4096 2>messages | head -c 1 >/dev/null; echo "${PIPESTATUS[0]}"'
+  [ "$output" = 74 ]
+  [ ! -s messages ]
+}
+
+@test "closed standard input is no table" {
+  run bash -c '"$WEFT" verify <&-'
+  [ "$status" -eq 65 ]
+}
+
+@test "closed descriptors never turn files into outputs" {
+  printf '0F0,0B0\n' >t.csv
+  run -0 bash -c '"$WEFT" lower t.csv -o out.csv <&- >&- 2>&-'
+  grep -q 0F0 out.csv
+  lacks weft: out.csv
+  [ "$(cat t.csv)" = 0F0,0B0 ]
+}
+
+@test "SIGINT and SIGTERM end it with 130 and 143, and leave no temporary file" {
+  mkfifo pipe
+  for signal in INT TERM; do
+    # bash starts background jobs with SIGINT ignored; env gives it back.
+    env --default-signal=INT "$WEFT" lower pipe -o out.csv &
+    pid=$!
+    exec 9>pipe
+    kill -$signal $pid
+    code=0
+    wait $pid || code=$?
+    exec 9>&-
+    [ $code -eq $((128 + $(kill -l $signal))) ]
+    [ ! -e out.csv ]
+    is_tidy
+  done
+}
+
+@test "a signal during the writing leaves the old file or the whole new one" {
+  "$WEFT" gen GPipe -p 64 -m 4096 >expected.csv
+  for delay in 0.00 0.01 0.02 0.03 0.04 0.05 0.07 0.1; do
+    echo precious >out.csv
+    "$WEFT" gen GPipe -p 64 -m 4096 -o out.csv &
+    pid=$!
+    sleep $delay
+    kill -TERM $pid 2>/dev/null || true
+    wait $pid || true
+    cmp -s out.csv expected.csv || [ "$(cat out.csv)" = precious ]
+    is_tidy
+  done
+}

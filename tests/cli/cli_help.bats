@@ -1,0 +1,134 @@
+#!/usr/bin/env bats
+# Help, the manual page and the completions, which all come from one table.
+# shellcheck disable=SC2154,SC2016
+load ../setup/cli_setup
+
+verbs() {
+  "$WEFT" help | sed -n '/^Verbs:/,/^$/s/^  \([a-z-]*\) .*/\1/p'
+}
+
+# Long options of a verb, as its help lists them.
+options_of() {
+  "$WEFT" help "$1" | sed -n '/^Options:/,/^$/s/^  .*--\([a-z-]*\).*/\1/p'
+}
+
+@test "--version" {
+  weft --version
+  succeeds
+  version=$(sed -n 's/^#define WEFT_VERSION "\(.*\)"/\1/p' "$WEFT_SOURCE_DIR/include/weft/base.h")
+  [ "$output" = "weft $version" ]
+}
+
+@test "help lists the verbs of this release" {
+  weft help
+  succeeds
+  [ "$(verbs | tr '\n' ' ')" = "gen lower verify sim compare plan show run train sample explain explain-hang diff bench doctor help " ]
+  [ "$output" = "$("$WEFT" --help)" ]
+  [ "$output" = "$("$WEFT" -h)" ]
+  [ "$(wc -L <<<"$output")" -le 80 ]
+}
+
+@test "help VERB and VERB --help are the same, with an example that works" {
+  "$WEFT" gen 1F1B -p 4 -m 8 | "$WEFT" lower >program.csv
+  cp program.csv a.csv
+  cp program.csv b.csv
+  cp "$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang/chain.json" hang.json
+  seq 1 2000 >notes.txt
+  mkdir bin
+  ln -s "$WEFT" bin/weft
+  for verb in $(verbs); do
+    "$WEFT" help "$verb" >a
+    "$WEFT" "$verb" --help >b
+    cmp a b
+    [ "$(wc -L <a)" -le 80 ]
+    example=$(sed -n '/^Example:/,$s/^  //p' a)
+    [[ $example == *weft* ]]
+    if [[ $verb =~ ^(train|sample)$ ]] && ! "$WEFT" doctor --quick | grep -q 'BLAS  *OpenBLAS'; then
+      continue
+    fi
+    if [[ $verb != bench && $verb != help ]]; then
+      PATH=$PWD/bin:$PATH bash -o pipefail -c "$example" >/dev/null
+    fi
+  done
+}
+
+@test "every verb takes -o and --help" {
+  for verb in $(verbs); do
+    options_of "$verb" | grep -qx output
+    options_of "$verb" | grep -qx help
+  done
+}
+
+@test "every option of the help is accepted by the parser" {
+  for verb in $(verbs); do
+    for option in $(options_of "$verb"); do
+      # With --help at the end nothing is done; a bad option would be an error first.
+      weft "$verb" "--$option" --help
+      [[ $stderr != *"unknown option"* ]]
+    done
+  done
+}
+
+@test "every verb and option is in the manual page and in each completion" {
+  "$WEFT" help --man >weft.1
+  for shell in bash zsh fish; do
+    "$WEFT" help --completion $shell >weft.$shell
+  done
+  for verb in $(verbs); do
+    grep -q "^\.SS \"weft $verb" weft.1
+    for option in $(options_of "$verb"); do
+      sed -n "/^\.SS \"weft $verb /,/^\.SS/p" weft.1 | grep -qF -- "\\-\\-${option//-/\\-}"
+      sed -n "/^    $verb) options=/p" weft.bash | grep -q -- " --${option}[ ']"
+      sed -n "/^    $verb)/,/;;/p" weft.zsh | grep -q -- "'--${option}[=[]"
+      grep -q "seen_subcommand_from $verb' -l $option " weft.fish
+    done
+  done
+  for name in $("$WEFT" gen --list --json | jq -r '.schedules[].name'); do
+    for shell in bash zsh fish; do
+      has "[ '(]${name}[ ')]" weft.$shell
+    done
+  done
+}
+
+@test "the manual page is free of faults" {
+  "$WEFT" help --man >weft.1
+  lacks '[^[:print:]]' weft.1
+  if command -v groff >/dev/null; then
+    groff -man -Tascii -P-cbou -ww weft.1 2>faults >page
+    [ ! -s faults ]
+    grep -q 'EXIT STATUS' page
+  fi
+}
+
+# complete WORDS...: what the bash completion offers for the last word.
+complete_bash() {
+  set +e # as in a shell that one types into
+  COMP_WORDS=(weft "$@")
+  COMP_CWORD=$#
+  _weft
+  printf '%s\n' "${COMPREPLY[@]}"
+}
+
+@test "the bash completion completes" {
+  # shellcheck disable=SC1090
+  source <("$WEFT" help --completion bash)
+  [ "$(complete_bash ver)" = verify ]
+  complete_bash gen Dual | grep -qx DualPipeV
+  complete_bash lower --no | grep -qx -- --no-reduce-grad
+  complete_bash verify --channel p | grep -qx pair
+  complete_bash verify --comm s | grep -qx slots:K
+  [ "$(complete_bash bench s)" = sim ]
+  [ "$(complete_bash help doc)" = doctor ]
+  touch table.csv
+  complete_bash verify tab | grep -qx table.csv
+  complete_bash verify t.csv -o tab | grep -qx table.csv
+}
+
+@test "the completions of the other shells parse" {
+  for shell in zsh fish; do
+    if command -v $shell >/dev/null; then
+      "$WEFT" help --completion $shell >weft.$shell
+      $shell -n weft.$shell
+    fi
+  done
+}

@@ -1,0 +1,226 @@
+#!/usr/bin/env bats
+# weft plan
+# shellcheck disable=SC2154,SC2016
+load ../setup/cli_setup
+
+# Small, and the same everywhere.
+quick=(--effort 0.02 --threads 1)
+
+# Four unequal stages.
+unequal() {
+  cat >costs.json <<END
+{"schema": "weft-costs/1", "unit": "ms",
+ "stages": [{"f": 3, "i": 3, "w": 2}, {"f": 4, "i": 4, "w": 3},
+            {"f": 4, "i": 5, "w": 3}, {"f": 6, "i": 6, "w": 5}],
+ "hop": {"latency": 0.25}}
+END
+}
+
+# Ten parts, of which the last is heavy.
+layered() {
+  jq -n '{schema: "weft-costs/1", unit: "ms", stages: [{}],
+          parts: ([range(9) | {f: 1, i: 1, w: 1, activation: 1}] + [{f: 3, i: 3, w: 3, activation: 1}])}' >parts.json
+}
+
+# holds DOCUMENT TABLE COSTS: the simulator gets what the document promises.
+holds() {
+  "$WEFT" sim "$2" --costs "$3" --json >sim.json
+  jq -e --slurpfile s sim.json '
+    ["makespan", "span", "bubble_ratio", "span_bubble_ratio", "period", "peak_activation", "ranks"] as $all
+    | . as $p | all($all[]; . as $k | $p[$k] == $s[0][$k])' "$1" >/dev/null
+  "$WEFT" verify "$2" >/dev/null
+  "$WEFT" lower "$2" >program.csv
+  "$WEFT" verify program.csv >/dev/null
+  "$WEFT" sim program.csv --costs "$3" --json >sim.json
+  jq -e --slurpfile s sim.json '.makespan == $s[0].makespan and .span == $s[0].span' "$1" >/dev/null
+}
+
+@test "plan --json: every field of sim and of the search" {
+  unequal
+  weft plan -p 4 -m 8 --costs costs.json --memory 3 --seed 7 "${quick[@]}" --json -o t.csv
+  succeeds
+  jq -e '.schema == "weft-plan/1" and .unit == "ms" and .objective == "makespan" and .memory_limit == 3
+         and .seed == 7 and .v == 1 and .placement == "loop" and (.schedule | type) == "string"
+         and (.optimal | type) == "boolean" and .stopped == false and .evaluated > 0
+         and .makespan >= .bound and .span <= .makespan and .bound >= 136
+         and .gap == .makespan / .bound - 1 and .optimal == (.makespan == .bound)
+         and (.ranks | length) == 4 and all(.ranks[]; .peak_memory <= 3 and has("idle_by_cause"))
+         and (.costs.stages | length) == 4 and .peak_memory <= 3 and (has("stage_parts") | not)' <<<"$output"
+  printf '%s' "$output" >p.json
+  holds p.json t.csv costs.json
+}
+
+@test "plan: the table is data, what is said about it is not" {
+  weft plan -p 2 -m 4 "${quick[@]}"
+  [ "$status" -eq 0 ]
+  [ "${#lines[@]}" -eq 2 ]
+  "$WEFT" verify - <<<"$output"
+  [[ $stderr == *": 2 ranks, "*$'\nresult  '*"makespan "*" bound "*$'\nmemory '*$'\nsearch '*" seed 0"* ]]
+  weft plan -p 2 -m 4 "${quick[@]}" -o t.csv
+  succeeds
+  [[ $output == *$'\nresult '* ]]
+  "$WEFT" verify t.csv
+  is_tidy
+  weft plan -p 2 -m 4 "${quick[@]}" --json
+  succeeds
+  jq -e '.memory_limit == null and .objective == "makespan"' <<<"$output"
+  weft plan -p 2 -m 4 --json -o -
+  fails 2 "standard output"
+  hints
+}
+
+@test "plan: a file stays as it is unless there is a plan for it" {
+  echo old >t.csv
+  weft plan -p 2 -m 4 "${quick[@]}" -o no/where.csv
+  fails 74 "no/where.csv"
+  hints
+  weft plan -p 2 -m 4 --memory 0.5 "${quick[@]}" -o t.csv
+  fails 1 "0.5"
+  [ "$(cat t.csv)" = old ]
+  is_tidy
+}
+
+@test "plan: same seed, same bytes" {
+  unequal
+  for n in 1 2; do
+    "$WEFT" plan -p 4 -m 8 --costs costs.json --memory 3 --seed 5 --effort 0.05 --threads 2 --json -o "t$n.csv" >"d$n.json"
+  done
+  cmp t1.csv t2.csv
+  cmp d1.json d2.json
+}
+
+@test "plan is never worse than the best named schedule, and optimal only at the bound" {
+  unequal
+  for objective in makespan span; do
+    for memory in 1 2 4 100; do
+      "$WEFT" plan -p 4 -m 6 --costs costs.json --memory "$memory" --objective "$objective" "${quick[@]}" --json -o t.csv >p.json
+      holds p.json t.csv costs.json
+      best=$("$WEFT" compare -p 4 -m 6 --costs costs.json --memory "$memory" --json |
+        jq "[.schedules[] | select(.fits) | .$objective] | min // 1e9")
+      jq -e --argjson best "$best" --arg o "$objective" \
+        '.objective == $o and .[$o] <= $best and .optimal == (.[$o] <= .bound) and .peak_memory <= .memory_limit' p.json >/dev/null
+    done
+  done
+}
+
+@test "plan: v, placement and whole backwards as asked for" {
+  weft plan -p 2 -m 4 -v 2 --placement v "${quick[@]}" --json -o v.csv
+  jq -e '.v == 2 and .placement == "v"' <<<"$output"
+  grep -q '^0F0.*3F0' v.csv
+  weft plan -p 2 -m 4 -v 2 --placement loop "${quick[@]}" --json -o l.csv
+  jq -e '.v == 2 and .placement == "loop"' <<<"$output"
+  grep -q '^0F0.*2F0' l.csv
+  weft plan -p 2 -m 4 -v 1 --no-split "${quick[@]}" --json -o b.csv
+  succeeds
+  lacks '[IW]' b.csv
+  has 0B3 b.csv
+  weft plan -p 2 -m 4 -v 3 --placement v
+  fails 2 "even"
+  hints
+}
+
+@test "plan: a limit that nothing fits into is explained, with the smallest that would do" {
+  weft plan -p 4 -m 8 --memory 0.5 "${quick[@]}" -o t.csv
+  fails 1 "0.5" "1"
+  hints
+  [ ! -e t.csv ]
+  "$WEFT" plan -p 4 -m 8 --memory 1 "${quick[@]}" --json >p.json
+  jq -e '.peak_memory == 1' p.json >/dev/null
+}
+
+@test "plan cuts the model into stages, and says which parts each has" {
+  layered
+  "$WEFT" plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" --json -o t.csv >p.json
+  jq -e '.stage_parts == [3, 3, 3, 1] and (.costs.stages | map(.f)) == [3, 3, 3, 3]' p.json >/dev/null
+  jq .costs p.json >own.json
+  holds p.json t.csv own.json
+  weft plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" -o t.csv --for torchtitan
+  [[ $output == *"parts of stages   3,3,3,1"*'["tok_embeddings", "layers.0", "layers.1"]'*'["norm", "output"]]'* ]]
+  weft plan -p 11 -m 8 --costs parts.json
+  fails 2 "10 parts"
+  hints
+  "$WEFT" plan -p 4 -m 8 -v 1 --costs parts.json --keep-cut "${quick[@]}" --json >p.json
+  jq -e 'has("stage_parts") | not' p.json >/dev/null
+}
+
+@test "plan --for: flags of torchtitan by placement, lines for PyTorch" {
+  schedule_of() {
+    "$WEFT" plan -p 2 -m 4 "${quick[@]}" --for torchtitan -o 'my plan.csv' --json "$@" |
+      jq -r '.run_with.flags | .[index("--parallelism.pipeline_parallel_schedule") + 1]'
+  }
+  [ "$(schedule_of -v 1)" = PipelineScheduleSingle ]
+  [ "$(schedule_of -v 2 --placement loop)" = PipelineScheduleMulti ]
+  [ "$(schedule_of -v 2 --placement v)" = ZBVZeroBubble ]
+  weft plan -p 2 -m 4 -v 1 "${quick[@]}" --for torchtitan -o 'my plan.csv'
+  [[ $output == *"pipeline_parallel_degree 2 "*"schedule_csv 'my plan.csv' "*"local_batch_size 4"*"torch.compile"* ]]
+  weft plan -p 2 -m 4 -v 1 --no-split "${quick[@]}" --for pytorch -o p.csv
+  [[ $output == *'_load_csv("p.csv", format="compute_only")'* && $output != *torch.compile* ]]
+  weft plan -p 2 -m 4 -v 4 --placement v "${quick[@]}" --for torchtitan -o t.csv
+  fails 1 "no V with 4 stages"
+  hints
+  weft plan -p 2 -m 4 --for torchtian
+  fails 2 "did you mean 'torchtitan'"
+}
+
+@test "plan: wrong options say what is right" {
+  weft plan -m 8
+  fails 2 "needs -p"
+  hints
+  weft plan -p 4
+  fails 2 "needs -m"
+  hints
+  weft plan -p 4 -m 8 --objective speed
+  fails 2 "makespan|span"
+  weft plan -p 4 -m 8 --memroy 3
+  fails 2 "did you mean '--memory'"
+  weft plan -p 4 -m 8 --pareto --for torchtitan
+  fails 2 "--pareto"
+  weft plan -p 4 -m 8 --pareto -o x.csv
+  fails 2 ".svg"
+  hints
+  weft plan -p 4000000000 -m 8
+  fails 2 "limit"
+  unequal
+  weft plan -p 3 -m 8 --costs costs.json
+  fails 2 "4 entries"
+  hints
+}
+
+@test "plan --pareto: memory rises, time falls, to what no limit gives" {
+  unequal
+  "$WEFT" plan -p 4 -m 8 --costs costs.json --pareto --effort 0.4 --threads 1 --json -o p.svg >p.json
+  jq -e '.schema == "weft-pareto/1" and .least_memory == 1 and (.points | length) >= 3
+         and (.points | map(.memory) | . == (sort | unique))
+         and (.points | map(-.makespan) | . == (sort | unique))
+         and .points[0].memory == 1
+         and all(.points[]; .makespan >= .bound and .memory <= (.memory_limit // 1e9) and .v == 1)' p.json >/dev/null
+  has '</svg>' p.svg
+  weft plan -p 4 -m 8 --costs costs.json --pareto --memory 3 --effort 0.2 --threads 1 -o p.html
+  succeeds
+  [[ $output == *"memory    makespan"*"no schedule fits into less than 1;"* ]]
+  has '</html>' p.html
+  is_tidy
+}
+
+# Two thirds of the memory that 1F1B needs, many microbatches: no bound says soon that it is done.
+@test "an interrupted plan is the best so far" {
+  unequal
+  for signal in INT:130 TERM:143; do
+    # A shell has what it runs in the background ignore SIGINT.
+    env --default-signal=INT,TERM "$WEFT" plan -p 4 -m 64 --costs costs.json --memory 2.5 \
+      --effort 1000000 -o t.csv >out 2>err 3>&- &
+    pid=$!
+    sleep 0.7
+    kill -s "${signal%:*}" "$pid"
+    status=0
+    wait "$pid" || status=$?
+    cat err
+    [ "$status" -eq "${signal#*:}" ]
+    has "stopped by SIG${signal%:*}" err
+    has "^result " out
+    has "stopped: more time" out
+    "$WEFT" verify t.csv
+    "$WEFT" sim t.csv --costs costs.json --memory 2.5 >/dev/null
+    rm t.csv
+  done
+}

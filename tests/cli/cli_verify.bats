@@ -1,0 +1,148 @@
+#!/usr/bin/env bats
+# weft verify
+# shellcheck disable=SC2154,SC2016
+load ../setup/cli_setup
+
+@test "a good program in one line" {
+  "$WEFT" gen Interleaved1F1B -p 4 -v 2 -m 8 | "$WEFT" lower >p.csv
+  weft verify p.csv
+  succeeds
+  [ "$output" = "ok: 4 ranks, 8 stages, 8 microbatches, 376 actions; complete, in order, cannot hang (rendezvous sends, one channel per stage boundary)" ]
+  weft verify p.csv --comm eager --channel rank
+  succeeds
+  [[ $output == *"(eager sends, one channel per sending rank)" ]]
+  weft verify p.csv --comm slots:2 --channel pair
+  succeeds
+  [[ $output == *"(slots:2 sends, one channel per pair of ranks)" ]]
+}
+
+@test "a good table is told that it is not a program yet" {
+  printf '0F0,,0B0\n' >t.csv
+  weft verify t.csv
+  succeeds
+  [[ $output == "ok: 1 rank, 1 stage, 1 microbatch, 2 actions; complete, in order, "*"weft lower"* ]]
+  printf '0F0\n' >f.csv
+  weft verify f.csv
+  succeeds
+  [[ $output == *"forward only"* ]]
+}
+
+@test "standard input is verified" {
+  run -0 bash -c '"$WEFT" gen GPipe -p 3 -m 3 | "$WEFT" lower | "$WEFT" verify'
+  [[ $output == ok:* ]]
+}
+
+@test "findings name rank, step, action and rule, with the grid" {
+  printf '0F0,0F0,0B0\n1F0,1B0\n' >t.csv
+  weft verify t.csv
+  [ "$status" -eq 1 ]
+  [ "$stderr" = "" ]
+  [[ ${lines[0]} == "rank 0 step 1 0F0: "*"[duplicate]" ]]
+  [[ $output == *"Step 1: >0F0<"*"<-- ERROR HERE"* ]]
+  [[ ${lines[-1]} == "1 finding in t.csv"* ]]
+}
+
+@test "several findings in one run" {
+  printf '0F0,0B1,3W0\n1F0\n' >t.csv
+  weft verify t.csv
+  [ "$status" -eq 1 ]
+  [ "$(grep -c '\[[a-z.]*\]$' <<<"$output")" -ge 3 ]
+}
+
+@test "a deadlock is a circle, one member a line" {
+  hang_table >hang.csv
+  weft verify hang.csv
+  [ "$status" -eq 1 ]
+  [[ ${lines[0]} == "rank 0 step 3 0RECV_B0: "*"[deadlock]" ]]
+  [[ ${lines[1]} == "    rank 0 step 3 0RECV_B0 waits for "*1SEND_B0* ]]
+  [[ ${lines[2]} == "    rank 1 step 2 1RECV_F1 waits for "*0SEND_F1* ]]
+  [[ $output != *"waits for waits for"* ]]
+  [[ $output == *">0RECV_B0<"* && $output == *">1RECV_F1<"* ]]
+}
+
+@test "the model decides: rendezvous hangs where eager does not" {
+  printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1 \
+    1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1 >p.csv
+  weft verify p.csv
+  [ "$status" -eq 1 ]
+  weft verify p.csv --comm slots:0
+  [ "$status" -eq 1 ]
+  weft verify p.csv --comm slots:1
+  [ "$status" -eq 0 ]
+  weft verify p.csv --comm eager
+  [ "$status" -eq 0 ]
+}
+
+@test "the grid excerpt stays small" {
+  # 40 ranks that each wait for their neighbour, far apart in a long table.
+  "$WEFT" gen 1F1B -p 40 -m 64 | "$WEFT" lower >p.csv
+  sed -i '20s/\(19RECV_F3\),\(.*\),\(19RECV_F60\)/\3,\2,\1/' p.csv
+  weft verify p.csv
+  [ "$status" -eq 1 ]
+  [ "$(grep -c '^Step' <<<"$output")" -le 30 ]
+  [ "$(grep '  Rank' <<<"$output" | head -1 | grep -o Rank | wc -l)" -le 12 ]
+  [[ $output == *"<-- ERROR HERE"* ]]
+}
+
+@test "--max-findings limits the list, not the count" {
+  "$WEFT" gen 1F1B -p 2 -m 40 | sed 's/0F[0-9]*/0F0/g' >t.csv
+  weft verify t.csv --max-findings 2
+  [ "$status" -eq 1 ]
+  [[ $output == *"more; --max-findings shows them"* ]]
+}
+
+@test "--stages and --microbatches say what should be there" {
+  printf '0F0,0B0\n' >t.csv
+  weft verify t.csv --microbatches 2
+  [ "$status" -eq 1 ]
+  [[ $output == *coverage.forward* ]]
+  weft verify t.csv --stages 2
+  [ "$status" -eq 1 ]
+  weft verify t.csv --stages 1 --microbatches 1
+  [ "$status" -eq 0 ]
+  printf '0F0,0B0,0F1,0B1\n' >t.csv
+  weft verify t.csv -m 1
+  [ "$status" -eq 1 ]
+  [[ $output == *range.microbatch* ]]
+}
+
+@test "--json: ok, model, counts" {
+  "$WEFT" gen 1F1B -p 2 -m 2 | "$WEFT" lower | "$WEFT" verify --json --comm slots:3 --channel pair >v.json
+  [ "$(jq -c '[.ok, .findings, .model.comm, .model.channel, .ranks, .stages, .microbatches, .liveness_checked, .findings_left_out]' v.json)" = \
+    '[true,[],"slots:3","pair",2,2,2,true,0]' ]
+  [ "$(jq 'has("cycle")' v.json)" = false ]
+}
+
+@test "--json: findings and the cycle" {
+  hang_table >hang.csv
+  run -1 "$WEFT" verify hang.csv --json
+  echo "$output" >v.json
+  [ "$(jq -c '[.ok, .findings[0].rule, .findings[0].rank, .findings[0].step, .findings[0].action]' v.json)" = \
+    '[false,"deadlock",0,3,"0RECV_B0"]' ]
+  [ "$(jq -c '[.cycle[] | [.rank, .step, .action]]' v.json)" = '[[0,3,"0RECV_B0"],[1,2,"1RECV_F1"]]' ]
+  [ "$(jq -c .cycle v.json)" = "$(jq -c '.findings[0].cycle' v.json)" ]
+  [ "$(jq -r '.cycle[0].waits_for' v.json | cut -c1-7)" = "rank 1 " ]
+}
+
+@test "--json -o writes the document and still ends with 1" {
+  hang_table >hang.csv
+  weft verify hang.csv --json -o v.json
+  [ "$status" -eq 1 ]
+  [ "$output" = "" ]
+  jq -e '.ok | not' v.json >/dev/null
+}
+
+@test "no colour without a terminal; colour on one, unless NO_COLOR or TERM=dumb" {
+  printf '0F0,0B0\n' >t.csv
+  TERM=xterm weft verify t.csv
+  [[ $output == ok:* ]]
+  if ! script -qec true /dev/null >/dev/null 2>&1; then
+    skip "script(1) cannot make a terminal here"
+  fi
+  run -0 env TERM=xterm script -qec "'$WEFT' verify t.csv" /dev/null
+  [[ $output == $'\e[32mok\e[0m:'* ]]
+  run -0 env TERM=xterm NO_COLOR=1 script -qec "'$WEFT' verify t.csv" /dev/null
+  [[ $output == ok:* ]]
+  run -0 env TERM=dumb script -qec "'$WEFT' verify t.csv" /dev/null
+  [[ $output == ok:* ]]
+}

@@ -1,0 +1,73 @@
+#!/usr/bin/env bats
+# Weft against an installed PyTorch (tests/peers/test_pytorch_peer.py says what of it).
+# Optional: without torch these are skipped, and say so. PYTHON names another
+# interpreter.
+
+# One run for all checks, since importing torch takes seconds.
+setup_file() {
+  export PYTHON=${PYTHON:-python3}
+  export ANSWERS=$BATS_FILE_TMPDIR/answers
+  STATUS=0
+  "$PYTHON" "$BATS_TEST_DIRNAME/test_pytorch_peer.py" >"$ANSWERS" 2>&1 || STATUS=$?
+  export STATUS
+}
+
+setup() {
+  [ "$STATUS" -ne 127 ] || skip "there is no $PYTHON"
+  [ "$STATUS" -ne 69 ] || skip "$PYTHON has no PyTorch with pipelining"
+}
+
+peer() { # CHECK
+  cat "$ANSWERS"
+  grep -E "^$1: [1-9][0-9]* agree\$" "$ANSWERS"
+}
+
+@test "PyTorch takes our tables as valid, and writes them back unchanged" {
+  peer check_tables_are_valid
+}
+
+@test "PyTorch lowers our tables as we do" {
+  peer check_lowering
+}
+
+@test "PyTorch merges I and W as we do" {
+  peer check_merging
+}
+
+@test "PyTorch's dry run is ours" {
+  peer check_dry_run
+}
+
+@test "scrambled programs get stuck for both, or for neither" {
+  peer check_dry_run_of_scrambled_programs
+}
+
+@test "PyTorch's runtime loads our tables and programs" {
+  peer check_loading
+}
+
+@test "PyTorch draws the same grids" {
+  peer check_grids
+}
+
+@test "the benchmarks beside PyTorch find the same programs and dry runs" {
+  if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
+    skip "Python cannot load a library with a sanitizer"
+  fi
+  for name in against_pytorch dry_run_against_pytorch; do
+    "$PYTHON" "$WEFT_SOURCE_DIR/bench/$name.py" --build "$WEFT_BUILD_DIR" -p 4 -m 8 --repeats 1 --json \
+      >"$BATS_TEST_TMPDIR/$name.json"
+    jq -e '.runs | length >= 4 and all(.identical and .ratio > 0)' "$BATS_TEST_TMPDIR/$name.json"
+  done
+}
+
+@test "PyTorch runs planned tables, with the losses and gradients of one process" {
+  if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
+    skip "once is enough, without sanitizers"
+  fi
+  "$PYTHON" "$BATS_TEST_DIRNAME/test_planned_pytorch.py" >"$BATS_TEST_TMPDIR/planned" 2>&1 || {
+    cat "$BATS_TEST_TMPDIR/planned"
+    false
+  }
+  [ "$(grep -c ': same losses and gradients' "$BATS_TEST_TMPDIR/planned")" -eq 4 ]
+}

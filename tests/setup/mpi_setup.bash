@@ -1,0 +1,174 @@
+# Jobs of MPI processes in tests: `load mpi_setup`. A job is started on the first host of
+# hosts_setup.bash where there are such hosts; elsewhere just so, and then all that can be
+# seen of what it leaves behind are its processes.
+# shellcheck shell=bash disable=SC2034,SC2054,SC2154
+load ../setup/hosts_setup
+
+export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
+
+# The MPIs that Weft was built for.
+mpi_names() {
+  local file
+  for file in "$WEFT_BUILD_DIR"/tests/strike-*.so; do
+    file=${file##*/strike-}
+    echo "${file%.so}"
+  done
+}
+
+# mpi_needs MPI: skips the test where Weft was built without it.
+mpi_needs() {
+  [ -e "$WEFT_BUILD_DIR/tests/strike-$1.so" ] || skip "built without $1"
+}
+
+# mpi_machine_begin, _end: one host for jobs that need no network, in setup_file.
+mpi_machine_begin() {
+  local reason
+  if reason=$(hosts_missing); then
+    echo "# not in a namespace of its own: $reason" >&3
+  else
+    hosts_begin a >/dev/null
+  fi
+}
+mpi_machine_end() {
+  [ -z "${HOSTS:-}" ] || hosts_end
+}
+
+# mpi_launcher MPI: the words that start a job, into $launcher. More ranks than cores are
+# fine, on one host and on several.
+mpi_launcher() {
+  local command
+  command=$(command -v "mpirun.$1" || command -v mpirun)
+  case $1 in
+    openmpi) launcher=("$command" --oversubscribe --mca mpi_yield_when_idle 1) ;;
+    *) launcher=("$command") ;;
+  esac
+}
+
+# mpi_hosts MPI HOST:COUNT...: the same for a job over hosts, with TCP on the data network.
+mpi_hosts() {
+  local list agent=$WEFT_SOURCE_DIR/tests/hosts/remote_shell
+  list=$(IFS=,; echo "${*:2}")
+  mpi_launcher "$1"
+  case $1 in
+    openmpi)
+      launcher+=(--mca plm_rsh_agent "$agent" --host "$list" --mca pml ob1 --mca btl tcp,self
+        --mca btl_tcp_if_include data --mca oob_tcp_if_include control)
+      ;;
+    *)
+      launcher+=(-launcher ssh -launcher-exec "$agent" -hosts "$list" -iface control
+        -genv UCX_TLS tcp,self -genv UCX_NET_DEVICES data)
+      ;;
+  esac
+}
+
+# mpi_run WORDS...: $launcher with these words; sets $status, $output, $stderr, and $ended_at.
+mpi_run() {
+  run --separate-stderr mpi_start "$@"
+  ended_at=$EPOCHREALTIME
+}
+
+# mpi_start WORDS...: the same as a plain command, also for the background.
+mpi_start() {
+  local command=(timeout --kill-after=5 120 "${launcher[@]}" "$@")
+  if [ -n "${HOSTS:-}" ]; then
+    hosts_on "$(hosts_names | head -n 1)" "${command[@]}"
+  else
+    WEFT_TEST_JOB=$BATS_TEST_TMPDIR "${command[@]}" 3>&-
+  fi
+}
+
+# mpi_left: what is left of all jobs; nothing, after a moment.
+mpi_left() {
+  if [ -n "${HOSTS:-}" ]; then
+    hosts_left
+  else
+    grep -lsF "WEFT_TEST_JOB=$BATS_TEST_TMPDIR" /proc/[0-9]*/environ
+  fi
+}
+
+# Fails when something stays.
+mpi_is_tidy() {
+  local k left
+  for ((k = 0; k < 100; k++)); do
+    left=$(mpi_left) || true
+    if [ -z "$left" ]; then
+      return 0
+    fi
+    sleep 0.1
+  done
+  echo "left behind: $left" >&2
+  return 1
+}
+
+# mpi_strike MPI RANK CALL SIGNAL: the words before a command whose rank is to be struck
+# (tests/hosts/strike.c), into $struck; the file `blow` tells when.
+mpi_strike() {
+  rm -f blow
+  struck=(env "LD_PRELOAD=$WEFT_BUILD_DIR/tests/strike-$1.so" "WEFT_STRIKE=$2 $3 $4 $PWD/blow")
+}
+
+# mpi_note_time FILE: how long after the blow the job ended, a line more in that file.
+mpi_note_time() {
+  awk -v end="$ended_at" '{ printf "%.3f\n", end - $1 }' blow >>"$1"
+}
+
+# mpi_say_times FILE WHAT: how many, median and longest, for the log.
+mpi_say_times() {
+  sort -n "$1" | awk -v what="$2" '{ time[NR] = $1 }
+    END { printf "# %s: %d, ended after %s s (median), %s s (longest)\n",
+          what, NR, time[int((NR + 1) / 2)], time[NR] }' >&3
+}
+
+# mpi_begin WORDS...: the same in the background; mpi_end waits for its end and sets what
+# mpi_run sets.
+mpi_begin() {
+  mpi_start "$@" >job.out 2>job.err &
+  job=$!
+}
+mpi_end() {
+  status=0
+  wait "$job" || status=$?
+  ended_at=$EPOCHREALTIME
+  output=$(<job.out)
+  stderr=$(<job.err)
+}
+
+# Waits until a rank has come to the call that mpi_strike named.
+mpi_await_blow() {
+  until [ -s blow ]; do
+    kill -0 "$job" 2>/dev/null || { echo "it has ended: $(<job.err)" >&2; return 1; }
+    sleep 0.02
+  done
+}
+
+# says TEXT...: all of it was said; status and the rest are shown when not.
+says() {
+  local text
+  for text in "$@"; do
+    if [[ $stderr != *"$text"* ]]; then
+      printf 'not said: %s; status %s, but:\n%s\n' "$text" "$status" "$stderr" >&2
+      return 1
+    fi
+  done
+}
+ends_with() {
+  [ "$status" -eq "$1" ] || { printf 'status %s instead of %s:\n%s\n' "$status" "$1" "$stderr" >&2; return 1; }
+}
+
+# mpi_table: a table t.csv of four ranks, rows of 16 to 24 calls that can be struck; a step takes 21 ms.
+mpi_table() {
+  "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
+}
+
+# mpi_kill_at MPI RANK CALL: SIGKILL before that call of that rank; all is said.
+mpi_kill_at() {
+  mpi_launcher "$1"
+  mpi_strike "$1" "$2" "$3" 9
+  mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2
+  [ -s blow ] || { echo "rank $2 has no call $3" >&2; return 1; }
+  ends_with 75
+  says "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" ": rank $2 (" ") died"
+  [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = "$2" ]
+  rm weft-hang.json
+  mpi_note_time times
+}
