@@ -20,8 +20,8 @@
  *     weft_program_destroy(program);
  *     weft_program_destroy(table);
  *
- * Reading order: base.h (errors, memory), ir.h (the language), spec.h (shape
- * and placement), gen.h (named schedules), lower.h (communication, buffers),
+ * Reading order: base.h (errors, memory), support.h (helpers for your own
+ * code), ir.h (the language), spec.h (shape and placement), gen.h (named schedules), lower.h (communication, buffers),
  * verify.h (the proof), inspect.h (dry run, grid, listing, difference), costs.h
  * and sim.h (prediction), render.h (pictures), plan.h (programs when needed),
  * search.h (the best schedule for given costs).
@@ -40,6 +40,7 @@
 #include <weft/search.h>
 #include <weft/sim.h>
 #include <weft/spec.h>
+#include <weft/support.h>
 #include <weft/verify.h>
 
 #endif

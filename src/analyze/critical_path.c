@@ -2,9 +2,9 @@
  * event had to wait for, to one that begins at the start. */
 #include <weft/inspect.h>
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "analyze/sim_events.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 

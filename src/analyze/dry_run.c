@@ -16,8 +16,8 @@
 
 #include <weft/inspect.h>
 #include <weft/spec.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"

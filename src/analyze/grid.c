@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include <weft/inspect.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 

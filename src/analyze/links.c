@@ -2,8 +2,8 @@
  * ir/action.h; here they become record numbers. */
 #include <weft/inspect.h>
 #include <weft/spec.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"

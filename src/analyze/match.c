@@ -3,8 +3,8 @@
  * microbatch; one table slot per possible transfer holds the first SEND, which
  * the first RECV then takes. */
 #include <weft/inspect.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"

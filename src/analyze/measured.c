@@ -13,9 +13,9 @@
 
 #include <weft/inspect.h>
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "analyze/held_memory.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 static enum weft_status prepare(struct weft_memory_columns *columns, size_t point_count,

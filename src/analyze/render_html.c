@@ -28,6 +28,7 @@
  *
  * page/codec.js reads it. */
 #include <weft/render.h>
+#include <weft/support.h>
 
 #include <inttypes.h>
 #include <string.h>
@@ -35,7 +36,6 @@
 #include "analyze/palette.h"
 #include "analyze/sim_events.h"
 #include "analyze/timeline_page.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 

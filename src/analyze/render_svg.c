@@ -2,9 +2,10 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "analyze/sim_events.h"
 #include "analyze/svg_document.h"
-#include "base/fail.h"
 
 enum {
   WIDTH_DEFAULT = 1200,

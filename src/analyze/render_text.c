@@ -4,11 +4,12 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "analyze/memory_columns.h"
 #include "analyze/sim_events.h"
 #include "analyze/text_lane.h"
 #include "analyze/text_summary.h"
-#include "base/fail.h"
 #include "base/memory.h"
 
 enum {

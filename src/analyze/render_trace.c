@@ -10,11 +10,11 @@
 #include <string.h>
 
 #include <weft/render.h>
+#include <weft/support.h>
 
 #include "analyze/idle_gap.h"
 #include "analyze/sim_events.h"
 #include "analyze/trace_tracks.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 

@@ -1,11 +1,11 @@
 /* Simulation, makespan, period: what the public header promises, from runs. */
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include <math.h>
 
 #include "analyze/sim_events.h"
 #include "analyze/sim_record.h"
-#include "base/fail.h"
 
 struct weft_sim_options weft_sim_options_default(void) {
   return (struct weft_sim_options){.channel = WEFT_CHANNEL_EDGE};

@@ -5,8 +5,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "analyze/sim_run.h"
-#include "base/fail.h"
 
 /* ---- Numbering the queues ---- */
 

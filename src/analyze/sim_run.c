@@ -14,7 +14,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "ir/pairs.h"
 #include "ir/program.h"
 

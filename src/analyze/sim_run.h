@@ -2,9 +2,10 @@
 #ifndef ANALYZE_SIM_RUN_H
 #define ANALYZE_SIM_RUN_H
 
+#include <weft/support.h>
+
 #include "analyze/sim_ticks.h"
 #include "base/memory.h"
-#include "base/random.h"
 
 /* The input of a (stage, microbatch) in one direction is one number: from 0 up
  * the time at which it arrives, known once its transfer has started; below 0

@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 #define PER_UNIT_MAX 1e9

@@ -3,8 +3,9 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "analyze/verify_context.h"
-#include "base/fail.h"
 #include "ir/pairs.h"
 
 struct weft_verify_options weft_verify_options_default(void) {

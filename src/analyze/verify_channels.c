@@ -3,8 +3,9 @@
  * Where it is not, the program hangs or mixes data up under every model. */
 #include <inttypes.h>
 
+#include <weft/support.h>
+
 #include "analyze/message_queue.h"
-#include "base/fail.h"
 
 struct channel_check {
   struct weft_verify_context *context;

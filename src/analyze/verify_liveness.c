@@ -21,8 +21,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "analyze/message_queue.h"
-#include "base/fail.h"
 
 struct rank_state {
   uint64_t at; /* record */

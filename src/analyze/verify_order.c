@@ -4,8 +4,9 @@
  * overlap's parts run together, so none may need another. */
 #include <inttypes.h>
 
+#include <weft/support.h>
+
 #include "analyze/verify_context.h"
-#include "base/fail.h"
 
 struct order_check {
   struct weft_verify_context *context;

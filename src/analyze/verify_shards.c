@@ -7,8 +7,9 @@
  * weights. */
 #include <inttypes.h>
 
+#include <weft/support.h>
+
 #include "analyze/verify_context.h"
-#include "base/fail.h"
 
 struct shard_state {
   uint32_t backwards; /* B or W done */

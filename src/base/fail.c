@@ -1,5 +1,5 @@
 /* Errors: filling struct weft_error, and making outside text safe to show. */
-#include "base/fail.h"
+#include <weft/support.h>
 
 #include <stdarg.h>
 #include <stdio.h>

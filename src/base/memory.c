@@ -92,6 +92,16 @@ void *weft_array_allocate_zero(const struct weft_allocator *allocator, size_t co
   return array;
 }
 
+void *weft_array_resize(const struct weft_allocator *allocator, void *array, size_t old_count,
+                        size_t new_count, size_t size) {
+  size_t old_bytes, new_bytes;
+  if (!array_bytes(old_count, size, &old_bytes) || !array_bytes(new_count, size, &new_bytes)) {
+    return NULL;
+  }
+  allocator = or_default(allocator);
+  return allocator->reallocate(allocator->context, array, array == NULL ? 0 : old_bytes, new_bytes);
+}
+
 void weft_array_free(const struct weft_allocator *allocator, void *array, size_t count,
                      size_t size) {
   size_t bytes;

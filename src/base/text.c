@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 enum { TEXT_BYTES_MIN = 256 };
 

@@ -4,8 +4,8 @@
 #define CLI_BENCH_H
 
 #include <weft/spec.h>
+#include <weft/support.h>
 
-#include "cli/json_writer.h"
 #include "cli/option_parser.h"
 
 struct weft_cli_benchmark {
@@ -14,27 +14,27 @@ struct weft_cli_benchmark {
   /* Measures and appends the report: to `json`, or where that is NULL as text.
    * Returns the exit status; where it is not OK, something was said. */
   int (*run)(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-             struct weft_text *text, struct weft_cli_json *json);
+             struct weft_text *text, struct weft_json *json);
 };
 
 size_t weft_cli_benchmark_count(void);
 const struct weft_cli_benchmark *weft_cli_benchmark_at(size_t index);
 
 int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        struct weft_text *text, struct weft_cli_json *json);
+                        struct weft_text *text, struct weft_json *json);
 int weft_cli_bench_plan_search(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments, struct weft_text *text,
-                               struct weft_cli_json *json);
+                               struct weft_json *json);
 int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_cli_json *json);
+                       struct weft_text *text, struct weft_json *json);
 int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_cli_json *json);
+                       struct weft_text *text, struct weft_json *json);
 /* Where the trainer is not built: WEFT_CLI_UNAVAILABLE. */
 int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         struct weft_text *text, struct weft_cli_json *json);
+                         struct weft_text *text, struct weft_json *json);
 /* Without MPI: WEFT_CLI_UNAVAILABLE. */
 int weft_cli_bench_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_cli_json *json);
+                       struct weft_text *text, struct weft_json *json);
 
 /* ---- Cases ---- */
 
@@ -70,7 +70,7 @@ int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_
                         const char *what);
 
 /* Schedule, shape, actions, repeats. */
-void weft_cli_bench_add_case(struct weft_cli_json *json, const struct weft_cli_bench_case *at);
+void weft_cli_bench_add_case(struct weft_json *json, const struct weft_cli_bench_case *at);
 
 double weft_cli_per_action(const struct weft_cli_bench_case *at, uint64_t amount);
 

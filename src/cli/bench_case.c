@@ -61,14 +61,14 @@ int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_
   return WEFT_CLI_FOUND_BAD;
 }
 
-void weft_cli_bench_add_case(struct weft_cli_json *json, const struct weft_cli_bench_case *at) {
-  weft_cli_json_string(json, "schedule", at->schedule);
-  weft_cli_json_number(json, "ranks", at->shape.ranks);
-  weft_cli_json_number(json, "stages_per_rank", at->shape.stages_per_rank);
-  weft_cli_json_number(json, "microbatches", at->shape.microbatches);
-  weft_cli_json_number(json, "actions", at->actions);
-  weft_cli_json_boolean(json, "checked", true);
-  weft_cli_json_number(json, "repeats", at->repeats);
+void weft_cli_bench_add_case(struct weft_json *json, const struct weft_cli_bench_case *at) {
+  weft_json_string(json, "schedule", at->schedule);
+  weft_json_number(json, "ranks", at->shape.ranks);
+  weft_json_number(json, "stages_per_rank", at->shape.stages_per_rank);
+  weft_json_number(json, "microbatches", at->shape.microbatches);
+  weft_json_number(json, "actions", at->actions);
+  weft_json_boolean(json, "checked", true);
+  weft_json_number(json, "repeats", at->repeats);
 }
 
 double weft_cli_per_action(const struct weft_cli_bench_case *at, uint64_t amount) {

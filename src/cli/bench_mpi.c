@@ -418,7 +418,7 @@ static int prepare(struct bench *bench, const struct weft_cli_arguments *argumen
 }
 
 int weft_cli_bench_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_cli_json *json) {
+                       struct weft_text *text, struct weft_json *json) {
   const struct weft_allocator *allocator = cli->allocator;
   const size_t size = sizeof(struct weft_cli_mpi_results);
   struct bench bench = {.cli = cli};

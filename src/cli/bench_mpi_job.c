@@ -191,9 +191,9 @@ static void report(const struct weft_cli_mpi_results *results, bool as_lines, bo
   if (as_lines) {
     weft_cli_mpi_way_add_lines(text, &results->ways[0]);
   } else if (as_json) {
-    struct weft_cli_json json = {.text = text};
+    struct weft_json json = {.text = text};
     weft_cli_bench_add_mpi_document(&json, results);
-    weft_cli_json_finish(&json);
+    weft_json_finish(&json);
   } else {
     weft_cli_bench_add_mpi_text(text, results);
   }

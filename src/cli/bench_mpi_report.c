@@ -171,101 +171,101 @@ void weft_cli_bench_add_mpi_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
-static void add_times(struct weft_cli_json *json, const char *key,
+static void add_times(struct weft_json *json, const char *key,
                       const struct weft_cli_mpi_overlap *overlap,
                       const struct weft_cli_mpi_times *times) {
-  weft_cli_json_open(json, key, '{');
-  weft_cli_json_number(json, "transfer_ns", times->transfer_ns);
-  weft_cli_json_number(json, "compute_ns", times->compute_ns);
-  weft_cli_json_number(json, "both_ns", times->both_ns);
-  weft_cli_json_real(json, "cost", weft_cli_mpi_cost(overlap, times));
-  weft_cli_json_close(json, '}');
+  weft_json_open(json, key, '{');
+  weft_json_number(json, "transfer_ns", times->transfer_ns);
+  weft_json_number(json, "compute_ns", times->compute_ns);
+  weft_json_number(json, "both_ns", times->both_ns);
+  weft_json_real(json, "cost", weft_cli_mpi_cost(overlap, times));
+  weft_json_close(json, '}');
 }
 
-static void add_cases(struct weft_cli_json *json, const struct weft_cli_mpi_overlap *overlap) {
+static void add_cases(struct weft_json *json, const struct weft_cli_mpi_overlap *overlap) {
   static const char *const computes[WEFT_CLI_MPI_CASES] = {"both", "receiver", "sender"};
-  weft_cli_json_number(json, "overlap_bytes", overlap->bytes);
-  weft_cli_json_open(json, "overlap", '[');
+  weft_json_number(json, "overlap_bytes", overlap->bytes);
+  weft_json_open(json, "overlap", '[');
   for (int k = 0; k < WEFT_CLI_MPI_CASES; k++) {
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_string(json, "computes", computes[k]);
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "computes", computes[k]);
     add_times(json, "receiver", overlap, &overlap->receiver[k]);
     add_times(json, "sender", overlap, &overlap->sender[k]);
-    weft_cli_json_close(json, '}');
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
-static void add_way(struct weft_cli_json *json, const struct weft_cli_mpi_way *way) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "mpi", way->mpi);
-  weft_cli_json_string(json, "over", way->over);
-  weft_cli_json_string(json, "progress", progress_name(way->progress));
-  weft_cli_json_number(json, "stolen_ms", way->stolen_ms);
-  weft_cli_json_open(json, "messages", '[');
+static void add_way(struct weft_json *json, const struct weft_cli_mpi_way *way) {
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "mpi", way->mpi);
+  weft_json_string(json, "over", way->over);
+  weft_json_string(json, "progress", progress_name(way->progress));
+  weft_json_number(json, "stolen_ms", way->stolen_ms);
+  weft_json_open(json, "messages", '[');
   for (int k = 0; k < WEFT_CLI_MPI_SIZES; k++) {
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_number(json, "bytes", way->sizes[k].bytes);
-    weft_cli_json_number(json, "bare_ns", way->sizes[k].bare_ns);
-    weft_cli_json_number(json, "weft_ns", way->sizes[k].weft_ns);
-    weft_cli_json_number(json, "bare_started_ns", way->sizes[k].start_ns);
-    weft_cli_json_real(json, "of_bare", quotient(way->sizes[k].bare_ns, way->sizes[k].weft_ns));
-    weft_cli_json_close(json, '}');
+    weft_json_open(json, NULL, '{');
+    weft_json_number(json, "bytes", way->sizes[k].bytes);
+    weft_json_number(json, "bare_ns", way->sizes[k].bare_ns);
+    weft_json_number(json, "weft_ns", way->sizes[k].weft_ns);
+    weft_json_number(json, "bare_started_ns", way->sizes[k].start_ns);
+    weft_json_real(json, "of_bare", quotient(way->sizes[k].bare_ns, way->sizes[k].weft_ns));
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
   add_cases(json, &way->overlap);
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, '}');
 }
 
-static void add_step_row(struct weft_cli_json *json, const struct weft_cli_mpi_steps *at) {
+static void add_step_row(struct weft_json *json, const struct weft_cli_mpi_steps *at) {
   const struct sums sums = sum_up(at);
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "mpi", at->mpi);
-  weft_cli_json_string(json, "progress", progress_name(at->progress));
-  weft_cli_json_string(json, "stages", at->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin");
-  weft_cli_json_string(json, "schedule", at->schedule);
-  weft_cli_json_real(json, "threads_step_ms", sums.threads_ms);
-  weft_cli_json_real(json, "mpi_step_ms", sums.processes_ms);
-  weft_cli_json_real(json, "ratio", sums.ratio);
-  weft_cli_json_open(json, "ratio_middle_half", '[');
-  weft_cli_json_real(json, NULL, sums.low_ratio);
-  weft_cli_json_real(json, NULL, sums.high_ratio);
-  weft_cli_json_close(json, ']');
-  weft_cli_json_real(json, "fastest_ratio", sums.fastest_ratio);
-  weft_cli_json_real(json, "threads_over_simulated", sums.threads_over);
-  weft_cli_json_real(json, "mpi_over_simulated", sums.processes_over);
-  weft_cli_json_number(json, "stolen_ms", at->stolen_ms);
-  weft_cli_json_open(json, "pairs", '[');
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "mpi", at->mpi);
+  weft_json_string(json, "progress", progress_name(at->progress));
+  weft_json_string(json, "stages", at->kind == WEFT_CLI_MPI_GPT ? "gpt" : "spin");
+  weft_json_string(json, "schedule", at->schedule);
+  weft_json_real(json, "threads_step_ms", sums.threads_ms);
+  weft_json_real(json, "mpi_step_ms", sums.processes_ms);
+  weft_json_real(json, "ratio", sums.ratio);
+  weft_json_open(json, "ratio_middle_half", '[');
+  weft_json_real(json, NULL, sums.low_ratio);
+  weft_json_real(json, NULL, sums.high_ratio);
+  weft_json_close(json, ']');
+  weft_json_real(json, "fastest_ratio", sums.fastest_ratio);
+  weft_json_real(json, "threads_over_simulated", sums.threads_over);
+  weft_json_real(json, "mpi_over_simulated", sums.processes_over);
+  weft_json_number(json, "stolen_ms", at->stolen_ms);
+  weft_json_open(json, "pairs", '[');
   for (size_t k = 0; k < at->pair_count; k++) {
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_real(json, "threads_step_ms", (double)at->pairs[k].threads_ns / 1e6);
-    weft_cli_json_real(json, "mpi_step_ms", (double)at->pairs[k].processes_ns / 1e6);
-    weft_cli_json_close(json, '}');
+    weft_json_open(json, NULL, '{');
+    weft_json_real(json, "threads_step_ms", (double)at->pairs[k].threads_ns / 1e6);
+    weft_json_real(json, "mpi_step_ms", (double)at->pairs[k].processes_ns / 1e6);
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_mpi_document(struct weft_cli_json *json,
+void weft_cli_bench_add_mpi_document(struct weft_json *json,
                                      const struct weft_cli_mpi_results *results) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schema", "weft-bench-mpi/1");
-  weft_cli_json_string(json, "version", weft_version());
-  weft_cli_json_number(json, "rounds", results->rounds);
-  weft_cli_json_open(json, "ways", '[');
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench-mpi/1");
+  weft_json_string(json, "version", weft_version());
+  weft_json_number(json, "rounds", results->rounds);
+  weft_json_open(json, "ways", '[');
   for (size_t k = 0; k < results->way_count; k++) {
     add_way(json, &results->ways[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_open(json, "rank_processors", '[');
+  weft_json_close(json, ']');
+  weft_json_open(json, "rank_processors", '[');
   for (uint32_t r = 0; r < results->cores.count; r++) {
-    weft_cli_json_number(json, NULL, results->cores.processors[r]);
+    weft_json_number(json, NULL, results->cores.processors[r]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_open(json, "steps", '[');
+  weft_json_close(json, ']');
+  weft_json_open(json, "steps", '[');
   for (size_t k = 0; k < results->step_count; k++) {
     add_step_row(json, &results->steps[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
 }

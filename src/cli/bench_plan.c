@@ -169,7 +169,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 }
 
 int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        struct weft_text *text, struct weft_cli_json *json) {
+                        struct weft_text *text, struct weft_json *json) {
   struct weft_cli_bench_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE]};
   /* Before anything large is held: fork() takes longer for a large process. */
   if (cli->program_path != NULL) {

@@ -76,46 +76,43 @@ void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench
 
 /* ---- JSON ---- */
 
-static void add_json_run(struct weft_cli_json *json, const struct weft_cli_measurement *measurement,
+static void add_json_run(struct weft_json *json, const struct weft_cli_measurement *measurement,
                          const struct weft_cli_measurement *small) {
-  weft_cli_json_open(json, NULL, '{');
+  weft_json_open(json, NULL, '{');
   weft_cli_bench_add_case(json, &measurement->at);
-  weft_cli_json_number(json, "gen_ns", measurement->times_ns[WEFT_CLI_BENCH_GEN]);
-  weft_cli_json_number(json, "lower_ns", measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
-  weft_cli_json_number(json, "verify_ns", measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
-  weft_cli_json_real(json, "gen_lower_ns_per_action", plan_per_action(measurement));
-  weft_cli_json_real(json, "verify_ns_per_action", verify_per_action(measurement));
-  weft_cli_json_real(json, "held_bytes_per_action",
-                     per_action(measurement, measurement->held_bytes));
-  weft_cli_json_real(json, "peak_bytes_per_action",
-                     per_action(measurement, measurement->peak_bytes));
+  weft_json_number(json, "gen_ns", measurement->times_ns[WEFT_CLI_BENCH_GEN]);
+  weft_json_number(json, "lower_ns", measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
+  weft_json_number(json, "verify_ns", measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
+  weft_json_real(json, "gen_lower_ns_per_action", plan_per_action(measurement));
+  weft_json_real(json, "verify_ns_per_action", verify_per_action(measurement));
+  weft_json_real(json, "held_bytes_per_action", per_action(measurement, measurement->held_bytes));
+  weft_json_real(json, "peak_bytes_per_action", per_action(measurement, measurement->peak_bytes));
   if (small != NULL) {
-    weft_cli_json_real(json, "gen_lower_growth",
-                       plan_per_action(measurement) / plan_per_action(small));
-    weft_cli_json_real(json, "verify_growth",
-                       verify_per_action(measurement) / verify_per_action(small));
+    weft_json_real(json, "gen_lower_growth", plan_per_action(measurement) / plan_per_action(small));
+    weft_json_real(json, "verify_growth",
+                   verify_per_action(measurement) / verify_per_action(small));
   }
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_document(struct weft_cli_json *json,
+void weft_cli_bench_add_document(struct weft_json *json,
                                  const struct weft_cli_bench_results *results) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schema", "weft-bench-plan/1");
-  weft_cli_json_string(json, "version", weft_version());
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench-plan/1");
+  weft_json_string(json, "version", weft_version());
   if (results->startup_ns > 0) {
-    weft_cli_json_number(json, "startup_ns", results->startup_ns);
+    weft_json_number(json, "startup_ns", results->startup_ns);
   } else {
-    weft_cli_json_null(json, "startup_ns");
+    weft_json_null(json, "startup_ns");
   }
-  weft_cli_json_real(json, "clock_per_cpu", clock_per_cpu(results));
-  weft_cli_json_open(json, "runs", '[');
+  weft_json_real(json, "clock_per_cpu", clock_per_cpu(results));
+  weft_json_open(json, "runs", '[');
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
     add_json_run(json, &results->small[i], NULL);
   }
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
     add_json_run(json, &results->large[i], &results->small[i]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
 }

@@ -207,37 +207,37 @@ static void add_text(struct weft_text *text, const struct results *results) {
                  MOVES_LIMIT / 2, results->move_ns, results->moves);
 }
 
-static void add_document(struct weft_cli_json *json, const struct results *results) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schema", "weft-bench-plan-search/1");
-  weft_cli_json_open(json, "single", '[');
+static void add_document(struct weft_json *json, const struct results *results) {
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench-plan-search/1");
+  weft_json_open(json, "single", '[');
   for (size_t n = 0; n < SINGLES; n++) {
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_number(json, "p", singles[n].ranks);
-    weft_cli_json_number(json, "m", singles[n].microbatches);
-    weft_cli_json_real(json, "memory", singles[n].memory);
-    weft_cli_json_real(json, "bubble", results->single_bubble[n]);
-    weft_cli_json_real(json, "published", singles[n].bubble);
-    weft_cli_json_real(json, "ms", results->single_ms[n]);
-    weft_cli_json_close(json, '}');
+    weft_json_open(json, NULL, '{');
+    weft_json_number(json, "p", singles[n].ranks);
+    weft_json_number(json, "m", singles[n].microbatches);
+    weft_json_real(json, "memory", singles[n].memory);
+    weft_json_real(json, "bubble", results->single_bubble[n]);
+    weft_json_real(json, "published", singles[n].bubble);
+    weft_json_real(json, "ms", results->single_ms[n]);
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_open(json, "v", '{');
-  weft_cli_json_real(json, "ms", results->v_ms);
-  weft_cli_json_open(json, "bubble", '[');
+  weft_json_close(json, ']');
+  weft_json_open(json, "v", '{');
+  weft_json_real(json, "ms", results->v_ms);
+  weft_json_open(json, "bubble", '[');
   for (uint32_t k = 0; k < V_LIMITS; k++) {
-    weft_cli_json_real(json, NULL, results->v_bubble[k]);
+    weft_json_real(json, NULL, results->v_bubble[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_close(json, '}');
-  weft_cli_json_real(json, "move_ns", results->move_ns);
-  weft_cli_json_number(json, "moves", results->moves);
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
+  weft_json_real(json, "move_ns", results->move_ns);
+  weft_json_number(json, "moves", results->moves);
+  weft_json_close(json, '}');
 }
 
 int weft_cli_bench_plan_search(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments, struct weft_text *text,
-                               struct weft_cli_json *json) {
+                               struct weft_json *json) {
   struct results results = {.repeats =
                                 (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, 5)};
   int status = WEFT_CLI_OK;

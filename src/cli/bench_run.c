@@ -325,7 +325,7 @@ static int measure_sleeps(const struct weft_cli *cli, const struct weft_cli_argu
 /* ---- All ---- */
 
 int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_cli_json *json) {
+                       struct weft_text *text, struct weft_json *json) {
   struct weft_cli_run_results results = {.executor_count = 0};
   int status = measure_executors(cli, arguments, &results);
   if (status == WEFT_CLI_OK) {

@@ -71,50 +71,49 @@ void weft_cli_bench_add_run_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
-static void add_shape(struct weft_cli_json *json, const struct weft_cli_bench_case *at) {
-  weft_cli_json_string(json, "schedule", at->schedule);
-  weft_cli_json_number(json, "ranks", at->shape.ranks);
-  weft_cli_json_number(json, "microbatches", at->shape.microbatches);
-  weft_cli_json_number(json, "actions", at->actions);
+static void add_shape(struct weft_json *json, const struct weft_cli_bench_case *at) {
+  weft_json_string(json, "schedule", at->schedule);
+  weft_json_number(json, "ranks", at->shape.ranks);
+  weft_json_number(json, "microbatches", at->shape.microbatches);
+  weft_json_number(json, "actions", at->actions);
 }
 
-static void add_executor(struct weft_cli_json *json,
-                         const struct weft_cli_executor_measurement *at) {
-  weft_cli_json_open(json, NULL, '{');
+static void add_executor(struct weft_json *json, const struct weft_cli_executor_measurement *at) {
+  weft_json_open(json, NULL, '{');
   add_shape(json, &at->at);
-  weft_cli_json_real(json, "ns_per_action", weft_cli_per_action(&at->at, at->with_ns));
-  weft_cli_json_real(json, "ns_per_action_without_events",
-                     weft_cli_per_action(&at->at, at->without_ns));
-  weft_cli_json_real(json, "event_share_of_10us_stages", log_share(at));
-  weft_cli_json_number(json, "allocations_per_step", at->allocations);
-  weft_cli_json_close(json, '}');
+  weft_json_real(json, "ns_per_action", weft_cli_per_action(&at->at, at->with_ns));
+  weft_json_real(json, "ns_per_action_without_events",
+                 weft_cli_per_action(&at->at, at->without_ns));
+  weft_json_real(json, "event_share_of_10us_stages", log_share(at));
+  weft_json_number(json, "allocations_per_step", at->allocations);
+  weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_run_document(struct weft_cli_json *json,
+void weft_cli_bench_add_run_document(struct weft_json *json,
                                      const struct weft_cli_run_results *results) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schema", "weft-bench-run/1");
-  weft_cli_json_string(json, "version", weft_version());
-  weft_cli_json_number(json, "processors", results->handover.processors);
-  weft_cli_json_open(json, "executor", '[');
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench-run/1");
+  weft_json_string(json, "version", weft_version());
+  weft_json_number(json, "processors", results->handover.processors);
+  weft_json_open(json, "executor", '[');
   for (size_t k = 0; k < results->executor_count; k++) {
     add_executor(json, &results->executor[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_number(json, "handover_ns", results->handover.one_way_ns);
-  weft_cli_json_number(json, "handover_round_trips", results->handover.round_trips);
-  weft_cli_json_open(json, "sleep", '[');
+  weft_json_close(json, ']');
+  weft_json_number(json, "handover_ns", results->handover.one_way_ns);
+  weft_json_number(json, "handover_round_trips", results->handover.round_trips);
+  weft_json_open(json, "sleep", '[');
   for (size_t k = 0; k < results->sleep_count; k++) {
     const struct weft_cli_sleep_measurement *at = &results->sleep[k];
-    weft_cli_json_open(json, NULL, '{');
+    weft_json_open(json, NULL, '{');
     add_shape(json, &at->at);
-    weft_cli_json_exact(json, "measured_ms", at->measured_ms);
-    weft_cli_json_exact(json, "simulated_ms", at->simulated_ms);
-    weft_cli_json_exact(json, "ratio", ratio_of(at));
-    weft_cli_json_exact(json, "fastest_ratio", at->fastest_ms / at->simulated_ms);
-    weft_cli_json_number(json, "stolen_ms", at->stolen_ms);
-    weft_cli_json_close(json, '}');
+    weft_json_exact(json, "measured_ms", at->measured_ms);
+    weft_json_exact(json, "simulated_ms", at->simulated_ms);
+    weft_json_exact(json, "ratio", ratio_of(at));
+    weft_json_exact(json, "fastest_ratio", at->fastest_ms / at->simulated_ms);
+    weft_json_number(json, "stolen_ms", at->stolen_ms);
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
 }

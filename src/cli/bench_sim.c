@@ -321,7 +321,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 }
 
 int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_text *text, struct weft_cli_json *json) {
+                       struct weft_text *text, struct weft_json *json) {
   struct weft_cli_sim_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE],
                                          /* Whoever asks for another size does not want this one. */
                                          .has_wide = arguments->given[WEFT_CLI_OPTION_LARGE] &&

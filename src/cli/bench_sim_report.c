@@ -113,74 +113,73 @@ void weft_cli_bench_add_sim_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
-static void add_json_times(struct weft_cli_json *json,
+static void add_json_times(struct weft_json *json,
                            const struct weft_cli_sim_measurement *measurement) {
   const uint64_t *times_ns = measurement->times_ns;
-  weft_cli_json_number(json, "gen_lower_ns", measurement->plan_ns);
-  weft_cli_json_number(json, "numbers_ns", times_ns[WEFT_CLI_SIM_NUMBERS]);
-  weft_cli_json_number(json, "numbers_system_ns", times_ns[WEFT_CLI_SIM_NUMBERS_SYSTEM]);
-  weft_cli_json_number(json, "events_ns", times_ns[WEFT_CLI_SIM_EVENTS]);
-  weft_cli_json_number(json, "events_system_ns", times_ns[WEFT_CLI_SIM_EVENTS_SYSTEM]);
-  weft_cli_json_number(json, "makespan_ns", times_ns[WEFT_CLI_SIM_MAKESPAN]);
-  weft_cli_json_number(json, "table_makespan_ns", times_ns[WEFT_CLI_SIM_TABLE]);
-  weft_cli_json_real(json, "numbers_ns_per_action", per_action(measurement, WEFT_CLI_SIM_NUMBERS));
-  weft_cli_json_real(json, "events_ns_per_action", per_action(measurement, WEFT_CLI_SIM_EVENTS));
-  weft_cli_json_real(json, "makespan_ns_per_action",
-                     per_action(measurement, WEFT_CLI_SIM_MAKESPAN));
-  weft_cli_json_real(json, "table_makespan_ns_per_action", table_per_action(measurement));
+  weft_json_number(json, "gen_lower_ns", measurement->plan_ns);
+  weft_json_number(json, "numbers_ns", times_ns[WEFT_CLI_SIM_NUMBERS]);
+  weft_json_number(json, "numbers_system_ns", times_ns[WEFT_CLI_SIM_NUMBERS_SYSTEM]);
+  weft_json_number(json, "events_ns", times_ns[WEFT_CLI_SIM_EVENTS]);
+  weft_json_number(json, "events_system_ns", times_ns[WEFT_CLI_SIM_EVENTS_SYSTEM]);
+  weft_json_number(json, "makespan_ns", times_ns[WEFT_CLI_SIM_MAKESPAN]);
+  weft_json_number(json, "table_makespan_ns", times_ns[WEFT_CLI_SIM_TABLE]);
+  weft_json_real(json, "numbers_ns_per_action", per_action(measurement, WEFT_CLI_SIM_NUMBERS));
+  weft_json_real(json, "events_ns_per_action", per_action(measurement, WEFT_CLI_SIM_EVENTS));
+  weft_json_real(json, "makespan_ns_per_action", per_action(measurement, WEFT_CLI_SIM_MAKESPAN));
+  weft_json_real(json, "table_makespan_ns_per_action", table_per_action(measurement));
 }
 
-static void add_json_fields(struct weft_cli_json *json,
+static void add_json_fields(struct weft_json *json,
                             const struct weft_cli_sim_measurement *measurement,
                             const struct weft_cli_sim_measurement *small) {
   weft_cli_bench_add_case(json, &measurement->at);
-  weft_cli_json_number(json, "table_actions", measurement->table_actions);
+  weft_json_number(json, "table_actions", measurement->table_actions);
   add_json_times(json, measurement);
-  weft_cli_json_number(json, "numbers_peak_bytes", measurement->numbers_bytes);
-  weft_cli_json_number(json, "events_peak_bytes", measurement->events_bytes);
-  weft_cli_json_number(json, "makespan_peak_bytes", measurement->makespan_bytes);
+  weft_json_number(json, "numbers_peak_bytes", measurement->numbers_bytes);
+  weft_json_number(json, "events_peak_bytes", measurement->events_bytes);
+  weft_json_number(json, "makespan_peak_bytes", measurement->makespan_bytes);
   if (small != NULL) {
-    weft_cli_json_real(json, "numbers_growth", growth(measurement, small, WEFT_CLI_SIM_NUMBERS));
-    weft_cli_json_real(json, "events_growth", growth(measurement, small, WEFT_CLI_SIM_EVENTS));
-    weft_cli_json_real(json, "makespan_growth", growth(measurement, small, WEFT_CLI_SIM_MAKESPAN));
+    weft_json_real(json, "numbers_growth", growth(measurement, small, WEFT_CLI_SIM_NUMBERS));
+    weft_json_real(json, "events_growth", growth(measurement, small, WEFT_CLI_SIM_EVENTS));
+    weft_json_real(json, "makespan_growth", growth(measurement, small, WEFT_CLI_SIM_MAKESPAN));
   }
 }
 
-static void add_json_run(struct weft_cli_json *json, const char *key,
+static void add_json_run(struct weft_json *json, const char *key,
                          const struct weft_cli_sim_measurement *measurement,
                          const struct weft_cli_sim_measurement *small) {
-  weft_cli_json_open(json, key, '{');
+  weft_json_open(json, key, '{');
   add_json_fields(json, measurement, small);
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, '}');
 }
 
-static void add_json_svg(struct weft_cli_json *json, const struct weft_cli_sim_results *results) {
-  weft_cli_json_open(json, "svg", '{');
+static void add_json_svg(struct weft_json *json, const struct weft_cli_sim_results *results) {
+  weft_json_open(json, "svg", '{');
   weft_cli_bench_add_case(json, &results->svg_at);
-  weft_cli_json_number(json, "ns", results->svg_ns);
-  weft_cli_json_number(json, "bytes", results->svg_bytes);
-  weft_cli_json_close(json, '}');
+  weft_json_number(json, "ns", results->svg_ns);
+  weft_json_number(json, "bytes", results->svg_bytes);
+  weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_sim_document(struct weft_cli_json *json,
+void weft_cli_bench_add_sim_document(struct weft_json *json,
                                      const struct weft_cli_sim_results *results) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schema", "weft-bench-sim/1");
-  weft_cli_json_string(json, "version", weft_version());
-  weft_cli_json_real(json, "clock_per_cpu", clock_per_cpu(results));
-  weft_cli_json_open(json, "runs", '[');
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench-sim/1");
+  weft_json_string(json, "version", weft_version());
+  weft_json_real(json, "clock_per_cpu", clock_per_cpu(results));
+  weft_json_open(json, "runs", '[');
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
     add_json_run(json, NULL, &results->small[i], NULL);
   }
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
     add_json_run(json, NULL, &results->large[i], &results->small[i]);
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
   if (results->has_wide) {
     add_json_run(json, "wide", &results->wide, NULL);
   } else {
-    weft_cli_json_null(json, "wide");
+    weft_json_null(json, "wide");
   }
   add_json_svg(json, results);
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, '}');
 }

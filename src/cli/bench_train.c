@@ -297,7 +297,7 @@ static int measure(struct bench *bench, uint64_t rounds, struct weft_cli_train_r
 }
 
 int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         struct weft_text *text, struct weft_cli_json *json) {
+                         struct weft_text *text, struct weft_json *json) {
   struct weft_cli_train_results results = {.steps = 0};
   weft_cli_choose_kernels(cli);
   struct bench *bench = weft_gpt_allocate(cli->allocator, 1, sizeof *bench);
@@ -320,7 +320,7 @@ int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_argum
 #else
 
 int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                         struct weft_text *text, struct weft_cli_json *json) {
+                         struct weft_text *text, struct weft_json *json) {
   (void)arguments, (void)text, (void)json;
   weft_cli_say(cli, "build where there is an OpenBLAS (libopenblas-dev)",
                "bench: this command was built without the trainer");

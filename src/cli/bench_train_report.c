@@ -107,85 +107,83 @@ void weft_cli_bench_add_train_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
-static void add_model_object(struct weft_cli_json *json,
-                             const struct weft_cli_train_results *results) {
+static void add_model_object(struct weft_json *json, const struct weft_cli_train_results *results) {
   const struct weft_gpt_progress *progress = &results->progress;
-  weft_cli_json_open(json, "model", '{');
-  weft_cli_json_number(json, "layers", progress->config.layers);
-  weft_cli_json_number(json, "dim", progress->config.dim);
-  weft_cli_json_number(json, "heads", progress->config.heads);
-  weft_cli_json_number(json, "context", progress->config.context);
-  weft_cli_json_number(json, "vocabulary", progress->config.vocabulary);
-  weft_cli_json_number(json, "parameters", results->parameters);
-  weft_cli_json_close(json, '}');
-  weft_cli_json_number(json, "batch", progress->batch);
-  weft_cli_json_number(json, "microbatches", progress->microbatches);
-  weft_cli_json_number(json, "tokens_per_step", progress->batch * progress->config.context);
-  weft_cli_json_number(json, "ranks", WEFT_CLI_TRAIN_RANKS);
-  weft_cli_json_number(json, "blas_threads_per_rank", 1);
-  weft_cli_json_number(json, "processors", results->processors);
+  weft_json_open(json, "model", '{');
+  weft_json_number(json, "layers", progress->config.layers);
+  weft_json_number(json, "dim", progress->config.dim);
+  weft_json_number(json, "heads", progress->config.heads);
+  weft_json_number(json, "context", progress->config.context);
+  weft_json_number(json, "vocabulary", progress->config.vocabulary);
+  weft_json_number(json, "parameters", results->parameters);
+  weft_json_close(json, '}');
+  weft_json_number(json, "batch", progress->batch);
+  weft_json_number(json, "microbatches", progress->microbatches);
+  weft_json_number(json, "tokens_per_step", progress->batch * progress->config.context);
+  weft_json_number(json, "ranks", WEFT_CLI_TRAIN_RANKS);
+  weft_json_number(json, "blas_threads_per_rank", 1);
+  weft_json_number(json, "processors", results->processors);
   if (results->core_wanted != NULL) {
-    weft_cli_json_string(json, "openblas_core_wanted", results->core_wanted);
+    weft_json_string(json, "openblas_core_wanted", results->core_wanted);
   } else {
-    weft_cli_json_null(json, "openblas_core_wanted");
+    weft_json_null(json, "openblas_core_wanted");
   }
-  weft_cli_json_number(json, "steps_measured", results->steps);
-  weft_cli_json_boolean(json, "checked", true);
-  weft_cli_json_exact(json, "first_loss", results->first_loss);
-  weft_cli_json_exact(json, "last_loss", results->last_loss);
+  weft_json_number(json, "steps_measured", results->steps);
+  weft_json_boolean(json, "checked", true);
+  weft_json_exact(json, "first_loss", results->first_loss);
+  weft_json_exact(json, "last_loss", results->last_loss);
 }
 
-static void add_schedule_object(struct weft_cli_json *json,
+static void add_schedule_object(struct weft_json *json,
                                 const struct weft_cli_train_results *results,
                                 const struct weft_cli_train_measurement *at) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schedule", at->schedule);
-  weft_cli_json_number(json, "stages", at->stage_count);
-  weft_cli_json_exact(json, "one_rank_step_ms", at->one_ms);
-  weft_cli_json_exact(json, "two_rank_step_ms", at->all_ms);
-  weft_cli_json_exact(json, "one_rank_tokens_per_s", tokens_per_s(results, at->one_ms));
-  weft_cli_json_exact(json, "two_rank_tokens_per_s", tokens_per_s(results, at->all_ms));
-  weft_cli_json_exact(json, "speed_up", speed_up(at));
-  weft_cli_json_exact(json, "predicted_step_ms_from_costs_alone", at->alone.step_ms);
-  weft_cli_json_exact(json, "predicted_step_ms_from_costs_together", at->together.step_ms);
-  weft_cli_json_exact(json, "speed_up_of_predicted_alone", at->alone.reached);
-  weft_cli_json_exact(json, "speed_up_of_predicted_together", at->together.reached);
-  weft_cli_json_close(json, '}');
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schedule", at->schedule);
+  weft_json_number(json, "stages", at->stage_count);
+  weft_json_exact(json, "one_rank_step_ms", at->one_ms);
+  weft_json_exact(json, "two_rank_step_ms", at->all_ms);
+  weft_json_exact(json, "one_rank_tokens_per_s", tokens_per_s(results, at->one_ms));
+  weft_json_exact(json, "two_rank_tokens_per_s", tokens_per_s(results, at->all_ms));
+  weft_json_exact(json, "speed_up", speed_up(at));
+  weft_json_exact(json, "predicted_step_ms_from_costs_alone", at->alone.step_ms);
+  weft_json_exact(json, "predicted_step_ms_from_costs_together", at->together.step_ms);
+  weft_json_exact(json, "speed_up_of_predicted_alone", at->alone.reached);
+  weft_json_exact(json, "speed_up_of_predicted_together", at->together.reached);
+  weft_json_close(json, '}');
 }
 
-static void add_memory_object(struct weft_cli_json *json,
-                              const struct weft_cli_train_block *memory) {
-  weft_cli_json_open(json, "memory", '{');
-  weft_cli_json_number(json, "trainer_bytes", memory->trainer_bytes);
-  weft_cli_json_number(json, "allocated_peak_bytes", memory->counted_bytes);
+static void add_memory_object(struct weft_json *json, const struct weft_cli_train_block *memory) {
+  weft_json_open(json, "memory", '{');
+  weft_json_number(json, "trainer_bytes", memory->trainer_bytes);
+  weft_json_number(json, "allocated_peak_bytes", memory->counted_bytes);
   if (memory->resident_bytes > 0) {
-    weft_cli_json_number(json, "resident_growth_bytes", memory->resident_bytes);
+    weft_json_number(json, "resident_growth_bytes", memory->resident_bytes);
   } else {
-    weft_cli_json_null(json, "resident_growth_bytes");
+    weft_json_null(json, "resident_growth_bytes");
   }
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_train_document(struct weft_cli_json *json,
+void weft_cli_bench_add_train_document(struct weft_json *json,
                                        const struct weft_cli_train_results *results) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "schema", "weft-bench-train/1");
-  weft_cli_json_string(json, "version", weft_version());
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench-train/1");
+  weft_json_string(json, "version", weft_version());
   add_model_object(json, results);
-  weft_cli_json_open(json, "schedules", '[');
+  weft_json_open(json, "schedules", '[');
   for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
     add_schedule_object(json, results, &results->schedules[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_open(json, "products", '{');
-  weft_cli_json_exact(json, "flop_per_step", results->operations);
-  weft_cli_json_exact(json, "step_flop_per_s", gflops(results, results->step_ms) * 1e9);
-  weft_cli_json_exact(json, "bare_flop_per_s", gflops(results, results->bare_ms) * 1e9);
-  weft_cli_json_exact(json, "share_of_bare", results->bare_ms / results->step_ms);
-  weft_cli_json_exact(json, "two_threads_by_one", results->bare_all_ms / results->bare_ms);
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_open(json, "products", '{');
+  weft_json_exact(json, "flop_per_step", results->operations);
+  weft_json_exact(json, "step_flop_per_s", gflops(results, results->step_ms) * 1e9);
+  weft_json_exact(json, "bare_flop_per_s", gflops(results, results->bare_ms) * 1e9);
+  weft_json_exact(json, "share_of_bare", results->bare_ms / results->step_ms);
+  weft_json_exact(json, "two_threads_by_one", results->bare_all_ms / results->bare_ms);
+  weft_json_close(json, '}');
   add_memory_object(json, &results->memory);
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, '}');
 }
 
 #else

@@ -4,10 +4,10 @@
 
 #include <weft/costs.h>
 
-#include "cli/json_writer.h"
+#include <weft/support.h>
 
 /* As a member of another document. */
-void weft_cli_costs_add_object(struct weft_cli_json *json, const char *key,
+void weft_cli_costs_add_object(struct weft_json *json, const char *key,
                                const struct weft_costs *costs);
 
 /* Appends it. Reading it back gives the same numbers. */

@@ -83,32 +83,32 @@ void weft_cli_doctor_job_add(struct weft_text *text, const struct weft_cli_docto
   }
 }
 
-void weft_cli_ping_add_document(struct weft_cli_json *json, const struct weft_cli_ping *ping) {
+void weft_cli_ping_add_document(struct weft_json *json, const struct weft_cli_ping *ping) {
   if (ping->latency_ns == 0) {
-    weft_cli_json_null(json, "ping");
+    weft_json_null(json, "ping");
     return;
   }
-  weft_cli_json_open(json, "ping", '{');
-  weft_cli_json_number(json, "latency_ns", ping->latency_ns);
-  weft_cli_json_number(json, "bytes_per_s", ping->bytes_per_s);
-  weft_cli_json_close(json, '}');
+  weft_json_open(json, "ping", '{');
+  weft_json_number(json, "latency_ns", ping->latency_ns);
+  weft_json_number(json, "bytes_per_s", ping->bytes_per_s);
+  weft_json_close(json, '}');
 }
 
-void weft_cli_doctor_job_add_document(struct weft_cli_json *json,
+void weft_cli_doctor_job_add_document(struct weft_json *json,
                                       const struct weft_cli_doctor_job *found) {
-  weft_cli_json_string(json, "launcher", found->facts.implementation);
-  weft_cli_json_string(json, "library", found->facts.library);
-  weft_cli_json_string(json, "threading", found->facts.threading);
+  weft_json_string(json, "launcher", found->facts.implementation);
+  weft_json_string(json, "library", found->facts.library);
+  weft_json_string(json, "threading", found->facts.threading);
   weft_cli_ping_add_document(json, &found->ping);
-  weft_cli_json_open(json, "ranks", '[');
+  weft_json_open(json, "ranks", '[');
   for (uint32_t r = 0; r < found->rank_count; r++) {
     const struct weft_cli_rank_place *place = &found->places[r];
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_string(json, "host", place->host);
-    weft_cli_json_number(json, "rank_on_host", place->on_host);
-    weft_cli_json_number(json, "ranks_on_host", place->ranks_on_host);
-    weft_cli_json_string(json, "cores", place->binding);
-    weft_cli_json_close(json, '}');
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "host", place->host);
+    weft_json_number(json, "rank_on_host", place->on_host);
+    weft_json_number(json, "ranks_on_host", place->ranks_on_host);
+    weft_json_string(json, "cores", place->binding);
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }

@@ -2,8 +2,9 @@
 #ifndef CLI_DOCTOR_MPI_H
 #define CLI_DOCTOR_MPI_H
 
+#include <weft/support.h>
+
 #include "cli/job.h"
-#include "cli/json_writer.h"
 
 /* How fast messages go between two processes; 0: not measured. */
 struct weft_cli_ping {
@@ -52,11 +53,11 @@ bool weft_cli_mpi_works(const struct weft_cli_mpi *mpi);
 /* For the report. `no_copy` as of weft_cli_single_copy_check(). */
 void weft_cli_mpi_add(struct weft_text *text, const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
                       const char *no_copy);
-void weft_cli_mpi_add_document(struct weft_cli_json *json,
+void weft_cli_mpi_add_document(struct weft_json *json,
                                const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
                                const char *no_copy);
 void weft_cli_ping_add(struct weft_text *text, const struct weft_cli_ping *ping);
-void weft_cli_ping_add_document(struct weft_cli_json *json, const struct weft_cli_ping *ping);
+void weft_cli_ping_add_document(struct weft_json *json, const struct weft_cli_ping *ping);
 
 /* ---- Under a launcher ---- */
 

@@ -45,27 +45,27 @@ void weft_cli_mpi_add(struct weft_text *text, const struct weft_cli_mpi found[WE
   }
 }
 
-static void add_string(struct weft_cli_json *json, const char *key, const char *value) {
+static void add_string(struct weft_json *json, const char *key, const char *value) {
   if (value == NULL || value[0] == '\0') {
-    weft_cli_json_null(json, key);
+    weft_json_null(json, key);
   } else {
-    weft_cli_json_string(json, key, value);
+    weft_json_string(json, key, value);
   }
 }
 
-void weft_cli_mpi_add_document(struct weft_cli_json *json,
+void weft_cli_mpi_add_document(struct weft_json *json,
                                const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
                                const char *no_copy) {
-  weft_cli_json_null(json, "launcher");
-  weft_cli_json_boolean(json, "single_copy", no_copy[0] == '\0');
-  weft_cli_json_open(json, "implementations", '[');
+  weft_json_null(json, "launcher");
+  weft_json_boolean(json, "single_copy", no_copy[0] == '\0');
+  weft_json_open(json, "implementations", '[');
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
     const struct weft_cli_mpi *mpi = &found[k];
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_string(json, "name", mpi->name);
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "name", mpi->name);
     add_string(json, "launcher", mpi->launcher);
-    weft_cli_json_boolean(json, "driver", mpi->launcher != NULL && !mpi->without_driver);
-    weft_cli_json_boolean(json, "ok", weft_cli_mpi_works(mpi));
+    weft_json_boolean(json, "driver", mpi->launcher != NULL && !mpi->without_driver);
+    weft_json_boolean(json, "ok", weft_cli_mpi_works(mpi));
     add_string(json, "message", mpi->message);
     add_string(json, "library", mpi->library);
     add_string(json, "threading", mpi->threading);
@@ -73,7 +73,7 @@ void weft_cli_mpi_add_document(struct weft_cli_json *json,
     add_string(json, "single_copy_setting", mpi->copying);
     add_string(json, "cores", mpi->binding);
     weft_cli_ping_add_document(json, &mpi->ping);
-    weft_cli_json_close(json, '}');
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }

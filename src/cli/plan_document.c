@@ -4,47 +4,47 @@
 #include "cli/costs_document.h"
 #include "cli/plan.h"
 
-static void add_answer(struct weft_cli_json *json, const struct weft_cli_plan *plan) {
+static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
-  weft_cli_json_string(json, "schedule", answer->schedule);
-  weft_cli_json_string(json, "placement", weft_placement_name(answer->placement));
-  weft_cli_json_number(json, "v", answer->stages_per_rank);
-  weft_cli_json_string(json, "objective", weft_objective_name(answer->objective));
-  weft_cli_json_exact(json, "bound", answer->bound);
-  weft_cli_json_exact(json, "gap", weft_cli_plan_gap(answer));
-  weft_cli_json_boolean(json, "optimal", answer->optimal);
-  weft_cli_json_exact(json, "peak_memory", weft_cli_plan_memory(plan));
-  weft_cli_json_number(json, "evaluated", answer->evaluated);
-  weft_cli_json_boolean(json, "stopped", answer->stopped);
+  weft_json_string(json, "schedule", answer->schedule);
+  weft_json_string(json, "placement", weft_placement_name(answer->placement));
+  weft_json_number(json, "v", answer->stages_per_rank);
+  weft_json_string(json, "objective", weft_objective_name(answer->objective));
+  weft_json_exact(json, "bound", answer->bound);
+  weft_json_exact(json, "gap", weft_cli_plan_gap(answer));
+  weft_json_boolean(json, "optimal", answer->optimal);
+  weft_json_exact(json, "peak_memory", weft_cli_plan_memory(plan));
+  weft_json_number(json, "evaluated", answer->evaluated);
+  weft_json_boolean(json, "stopped", answer->stopped);
 }
 
-static void add_parts(struct weft_cli_json *json, const struct weft_search_answer *answer) {
+static void add_parts(struct weft_json *json, const struct weft_search_answer *answer) {
   if (answer->stage_parts == NULL) {
     return;
   }
-  weft_cli_json_open(json, "stage_parts", '[');
+  weft_json_open(json, "stage_parts", '[');
   for (uint32_t s = 0; s < answer->costs->stage_count; s++) {
-    weft_cli_json_number(json, NULL, answer->stage_parts[s]);
+    weft_json_number(json, NULL, answer->stage_parts[s]);
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
 void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_plan *plan,
                                 const struct weft_cli_target *target) {
-  struct weft_cli_json json = {.text = text};
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-plan/1");
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-plan/1");
   add_answer(&json, plan);
-  weft_cli_json_number(&json, "seed", plan->request->seed);
+  weft_json_number(&json, "seed", plan->request->seed);
   add_parts(&json, plan->answer);
   if (!plan->prediction.limited) {
-    weft_cli_json_null(&json, "memory_limit");
+    weft_json_null(&json, "memory_limit");
   }
   weft_cli_prediction_add_members(&json, &plan->prediction);
   weft_cli_costs_add_object(&json, "costs", plan->answer->costs);
   if (target != NULL) {
     weft_cli_target_add_member(&json, target, plan->answer);
   }
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }

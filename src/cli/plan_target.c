@@ -213,28 +213,28 @@ void weft_cli_target_add(struct weft_text *text, const struct weft_cli_target *t
 
 /* ---- JSON ---- */
 
-static void add_flag_words(struct weft_cli_json *json, const struct flag *flag) {
+static void add_flag_words(struct weft_json *json, const struct flag *flag) {
   char number[24];
   (void)snprintf(number, sizeof number, "%" PRIu64, flag->number);
-  weft_cli_json_string(json, NULL, flag->name);
-  weft_cli_json_string(json, NULL, flag->text != NULL ? flag->text : number);
+  weft_json_string(json, NULL, flag->name);
+  weft_json_string(json, NULL, flag->text != NULL ? flag->text : number);
 }
 
-void weft_cli_target_add_member(struct weft_cli_json *json, const struct weft_cli_target *target,
+void weft_cli_target_add_member(struct weft_json *json, const struct weft_cli_target *target,
                                 const struct weft_search_answer *answer) {
   const struct needs needs = needs_of(target, answer);
-  weft_cli_json_open(json, "run_with", '{');
-  weft_cli_json_string(json, "target",
-                       target->kind == WEFT_CLI_TARGET_TORCHTITAN ? "torchtitan" : "pytorch");
-  weft_cli_json_open(json, "flags", '[');
+  weft_json_open(json, "run_with", '{');
+  weft_json_string(json, "target",
+                   target->kind == WEFT_CLI_TARGET_TORCHTITAN ? "torchtitan" : "pytorch");
+  weft_json_open(json, "flags", '[');
   for (unsigned k = 0; k < needs.flag_count; k++) {
     add_flag_words(json, &needs.flags[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_open(json, "notes", '[');
+  weft_json_close(json, ']');
+  weft_json_open(json, "notes", '[');
   for (unsigned k = 0; k < needs.note_count; k++) {
-    weft_cli_json_string(json, NULL, needs.notes[k]);
+    weft_json_string(json, NULL, needs.notes[k]);
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_close(json, '}');
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
 }

@@ -3,8 +3,8 @@
 #define CLI_PLAN_TARGET_H
 
 #include <weft/search.h>
+#include <weft/support.h>
 
-#include "cli/json_writer.h"
 #include "cli/option_parser.h"
 
 /* In the order of the choices of --for. */
@@ -23,7 +23,7 @@ int weft_cli_target_check(const struct weft_cli *cli, const struct weft_cli_targ
 void weft_cli_target_add(struct weft_text *text, const struct weft_cli_target *target,
                          const struct weft_search_answer *answer);
 /* A member "run_with": target, flags (a list of words) and notes (a list of sentences). */
-void weft_cli_target_add_member(struct weft_cli_json *json, const struct weft_cli_target *target,
+void weft_cli_target_add_member(struct weft_json *json, const struct weft_cli_target *target,
                                 const struct weft_search_answer *answer);
 
 #endif

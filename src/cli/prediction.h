@@ -3,9 +3,9 @@
 #define CLI_PREDICTION_H
 
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "cli/cost_options.h"
-#include "cli/json_writer.h"
 
 /* Makespans of many runs with varied times. */
 struct weft_cli_jitter {
@@ -37,7 +37,7 @@ void weft_cli_prediction_add_numbers(struct weft_text *text,
                                      const struct weft_cli_prediction *prediction);
 void weft_cli_prediction_add_ranks(struct weft_text *text,
                                    const struct weft_cli_prediction *prediction);
-void weft_cli_prediction_add_members(struct weft_cli_json *json,
+void weft_cli_prediction_add_members(struct weft_json *json,
                                      const struct weft_cli_prediction *prediction);
 
 /* Whether so much memory is more than the limit, rounding aside. */

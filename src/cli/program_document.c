@@ -18,13 +18,12 @@ uint64_t weft_cli_cell_size(const struct weft_action *action) {
 
 /* An overlap of 255 parts is longer than any buffer worth having; it goes into
  * the text directly. Actions hold nothing that JSON would escape. */
-void weft_cli_json_action(struct weft_cli_json *json, const char *key,
-                          const struct weft_action *action) {
+void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action) {
   if (action == NULL) {
-    weft_cli_json_null(json, key);
+    weft_json_null(json, key);
     return;
   }
-  weft_cli_json_string(json, key, "");
+  weft_json_string(json, key, "");
   if (!json->text->failed) {
     json->text->size--; /* reopen the empty string */
     weft_action_print(action, json->text);
@@ -32,67 +31,67 @@ void weft_cli_json_action(struct weft_cli_json *json, const char *key,
   }
 }
 
-static void add_rows(struct weft_cli_json *json, const struct weft_program *program) {
-  weft_cli_json_open(json, "rows", '[');
+static void add_rows(struct weft_json *json, const struct weft_program *program) {
+  weft_json_open(json, "rows", '[');
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
-    weft_cli_json_open(json, NULL, '[');
+    weft_json_open(json, NULL, '[');
     const uint64_t end = program->row_begin[rank + 1];
     for (uint64_t i = program->row_begin[rank]; i < end;
          i += weft_cli_cell_size(&program->actions[i])) {
-      weft_cli_json_action(json, NULL, &program->actions[i]);
+      weft_json_action(json, NULL, &program->actions[i]);
     }
-    weft_cli_json_close(json, ']');
+    weft_json_close(json, ']');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
-static void add_counts(struct weft_cli_json *json, const char *key, const uint32_t *counts,
+static void add_counts(struct weft_json *json, const char *key, const uint32_t *counts,
                        uint32_t rank_count) {
-  weft_cli_json_open(json, key, '[');
+  weft_json_open(json, key, '[');
   for (uint32_t rank = 0; rank < rank_count; rank++) {
-    weft_cli_json_number(json, NULL, counts[rank]);
+    weft_json_number(json, NULL, counts[rank]);
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
 /* A list per rank with an entry per record: an overlap has one for its header
  * and one for each part. */
-static void add_slots(struct weft_cli_json *json, const struct weft_program *program) {
+static void add_slots(struct weft_json *json, const struct weft_program *program) {
   add_counts(json, "receive_slots", program->receive_slots, program->rank_count);
   add_counts(json, "activation_slots", program->activation_slots, program->rank_count);
-  weft_cli_json_open(json, "slots", '[');
+  weft_json_open(json, "slots", '[');
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
-    weft_cli_json_open(json, NULL, '[');
+    weft_json_open(json, NULL, '[');
     for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
       if (program->slots[i] == WEFT_SLOT_NONE) {
-        weft_cli_json_null(json, NULL);
+        weft_json_null(json, NULL);
       } else {
-        weft_cli_json_number(json, NULL, program->slots[i]);
+        weft_json_number(json, NULL, program->slots[i]);
       }
     }
-    weft_cli_json_close(json, ']');
+    weft_json_close(json, ']');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
 static void add_document(struct weft_text *text, const struct weft_program *program) {
-  struct weft_cli_json json = {.text = text};
+  struct weft_json json = {.text = text};
   char hash[17];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_program_hash(program));
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-program/1");
-  weft_cli_json_string(&json, "level", weft_cli_level_name(program->level));
-  weft_cli_json_number(&json, "ranks", program->rank_count);
-  weft_cli_json_number(&json, "stages", program->stage_count);
-  weft_cli_json_number(&json, "microbatches", program->microbatch_count);
-  weft_cli_json_number(&json, "actions", program->action_count);
-  weft_cli_json_string(&json, "hash", hash);
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-program/1");
+  weft_json_string(&json, "level", weft_cli_level_name(program->level));
+  weft_json_number(&json, "ranks", program->rank_count);
+  weft_json_number(&json, "stages", program->stage_count);
+  weft_json_number(&json, "microbatches", program->microbatch_count);
+  weft_json_number(&json, "actions", program->action_count);
+  weft_json_string(&json, "hash", hash);
   if (program->slots != NULL) {
     add_slots(&json, program);
   }
   add_rows(&json, program);
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }
 
 int weft_cli_deliver_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

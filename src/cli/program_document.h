@@ -3,8 +3,8 @@
 #define CLI_PROGRAM_DOCUMENT_H
 
 #include <weft/ir.h>
+#include <weft/support.h>
 
-#include "cli/json_writer.h"
 #include "cli/option_parser.h"
 
 /* Writes `program` as CSV or, with --json, as a document, to where -o points. */
@@ -18,7 +18,6 @@ const char *weft_cli_level_name(enum weft_level level);
 uint64_t weft_cli_cell_size(const struct weft_action *action);
 
 /* A text value of the document: the cell that begins at `action`; null for NULL. */
-void weft_cli_json_action(struct weft_cli_json *json, const char *key,
-                          const struct weft_action *action);
+void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action);
 
 #endif

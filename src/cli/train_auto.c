@@ -140,35 +140,34 @@ void weft_cli_tuning_add_summary(struct weft_text *text,
   weft_text_add(text, "\n");
 }
 
-static void add_numbers(struct weft_cli_json *json, const struct weft_gpt_tuning_report *report) {
+static void add_numbers(struct weft_json *json, const struct weft_gpt_tuning_report *report) {
   const double nothing = NAN;
-  weft_cli_json_real(json, "before_ms", report != NULL ? report->before_ms : nothing);
-  weft_cli_json_real(json, "promised_ms", report != NULL ? report->promised_ms : nothing);
-  weft_cli_json_real(json, "after_ms", report != NULL ? report->after_ms : nothing);
-  weft_cli_json_real(json, "promised_gain", report != NULL ? report->promised_gain : nothing);
-  weft_cli_json_real(json, "gain", report != NULL ? report->gain : nothing);
+  weft_json_real(json, "before_ms", report != NULL ? report->before_ms : nothing);
+  weft_json_real(json, "promised_ms", report != NULL ? report->promised_ms : nothing);
+  weft_json_real(json, "after_ms", report != NULL ? report->after_ms : nothing);
+  weft_json_real(json, "promised_gain", report != NULL ? report->promised_gain : nothing);
+  weft_json_real(json, "gain", report != NULL ? report->gain : nothing);
 }
 
-void weft_cli_tuning_add_json(struct weft_cli_json *json,
-                              const struct weft_gpt_tuning_report *report) {
+void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuning_report *report) {
   static const char *const names[] = {"stayed", "tries", "kept", "returned", "drifted"};
-  weft_cli_json_open(json, "tuning", '{');
-  weft_cli_json_string(json, "news", names[report->news]);
-  weft_cli_json_number(json, "step", report->step);
-  weft_cli_json_string(json, "before", report->before_schedule);
-  weft_cli_json_string(json, "schedule", report->schedule);
+  weft_json_open(json, "tuning", '{');
+  weft_json_string(json, "news", names[report->news]);
+  weft_json_number(json, "step", report->step);
+  weft_json_string(json, "before", report->before_schedule);
+  weft_json_string(json, "schedule", report->schedule);
   add_numbers(json, report);
-  weft_cli_json_real(json, "memory", report->memory);
-  weft_cli_json_real(json, "memory_limit", report->memory_limit);
-  weft_cli_json_real(json, "planning_s", report->planning_seconds);
-  weft_cli_json_close(json, '}');
+  weft_json_real(json, "memory", report->memory);
+  weft_json_real(json, "memory_limit", report->memory_limit);
+  weft_json_real(json, "planning_s", report->planning_seconds);
+  weft_json_close(json, '}');
 }
 
-void weft_cli_tuning_add_document(struct weft_cli_json *json,
+void weft_cli_tuning_add_document(struct weft_json *json,
                                   const struct weft_gpt_tuning_report *report) {
-  weft_cli_json_number(json, "replanned", report != NULL ? report->plans : 0);
-  weft_cli_json_number(json, "switched", report != NULL ? report->switches : 0);
-  weft_cli_json_number(json, "returned", report != NULL ? report->returns : 0);
+  weft_json_number(json, "replanned", report != NULL ? report->plans : 0);
+  weft_json_number(json, "switched", report != NULL ? report->switches : 0);
+  weft_json_number(json, "returned", report != NULL ? report->returns : 0);
   add_numbers(json, report);
 }
 

@@ -3,7 +3,8 @@
 #ifndef CLI_TRAIN_AUTO_H
 #define CLI_TRAIN_AUTO_H
 
-#include "cli/json_writer.h"
+#include <weft/support.h>
+
 #include "cli/train_setup.h"
 
 bool weft_cli_training_is_auto(const struct weft_cli_arguments *arguments);
@@ -20,9 +21,8 @@ void weft_cli_tuning_add_summary(struct weft_text *text,
                                  const struct weft_gpt_tuning_report *report);
 /* The same as an object "tuning" of a step's JSON, and as fields of the last one; NULL:
  * nothing has been planned. */
-void weft_cli_tuning_add_json(struct weft_cli_json *json,
-                              const struct weft_gpt_tuning_report *report);
-void weft_cli_tuning_add_document(struct weft_cli_json *json,
+void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuning_report *report);
+void weft_cli_tuning_add_document(struct weft_json *json,
                                   const struct weft_gpt_tuning_report *report);
 
 #endif

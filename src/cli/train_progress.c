@@ -12,8 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/support.h>
+
 #include "cli/interrupt.h"
-#include "cli/json_writer.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/train_auto.h"
@@ -120,29 +121,29 @@ static void add_plain(struct weft_text *text, const struct weft_gpt_step_report 
 
 static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report,
                      const struct weft_cli_train_progress *progress) {
-  struct weft_cli_json json = {.text = text};
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_number(&json, "step", report->step);
-  weft_cli_json_exact(&json, "loss", report->loss);
-  weft_cli_json_real(&json, "tokens_per_s", report->tokens_per_s);
-  weft_cli_json_exact(&json, "rate", report->rate);
-  weft_cli_json_exact(&json, "gradient_norm", report->gradient_norm);
-  weft_cli_json_real(&json, "bubble", report->bubble);
-  weft_cli_json_real(&json, "predicted_bubble", report->predicted_bubble);
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_number(&json, "step", report->step);
+  weft_json_exact(&json, "loss", report->loss);
+  weft_json_real(&json, "tokens_per_s", report->tokens_per_s);
+  weft_json_exact(&json, "rate", report->rate);
+  weft_json_exact(&json, "gradient_norm", report->gradient_norm);
+  weft_json_real(&json, "bubble", report->bubble);
+  weft_json_real(&json, "predicted_bubble", report->predicted_bubble);
   if (isfinite(report->validation_loss)) {
-    weft_cli_json_exact(&json, "validation_loss", report->validation_loss);
+    weft_json_exact(&json, "validation_loss", report->validation_loss);
   }
   if (report->checkpointed) {
-    weft_cli_json_boolean(&json, "checkpoint", true);
+    weft_json_boolean(&json, "checkpoint", true);
   }
   if (progress->tunes) {
-    weft_cli_json_string(&json, "schedule", report->schedule);
+    weft_json_string(&json, "schedule", report->schedule);
   }
   if (progress->has_news) {
     weft_cli_tuning_add_json(&json, &progress->tuning);
   }
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }
 
 int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,

@@ -8,8 +8,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "cli/input_file.h"
-#include "cli/json_writer.h"
 #include "cli/text_columns.h"
 #include "cli/train_auto.h"
 #include "cli/train_report.h"
@@ -179,54 +180,54 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
 }
 
 /* Blocks of each stage, as --split takes them. */
-static void add_blocks(struct weft_cli_json *json, const struct weft_gpt_trainer *trainer,
+static void add_blocks(struct weft_json *json, const struct weft_gpt_trainer *trainer,
                        uint32_t layers) {
   uint32_t count;
   const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
-  weft_cli_json_open(json, "split", '[');
+  weft_json_open(json, "split", '[');
   for (uint32_t s = 0; s < count; s++) {
     const uint32_t begin = first[s] > 1 ? first[s] : 1;
     const uint32_t end = first[s + 1] < layers + 1 ? first[s + 1] : layers + 1;
-    weft_cli_json_number(json, NULL, end > begin ? end - begin : 0);
+    weft_json_number(json, NULL, end > begin ? end - begin : 0);
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
 void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
                                  const struct weft_cli_train_progress *progress,
                                  const struct weft_gpt_trainer *trainer, const char *signal) {
   const struct weft_gpt_trainer_options *options = &training->options;
-  struct weft_cli_json json = {.text = text};
+  struct weft_json json = {.text = text};
   char hash[24];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_exact(&json, "final_loss", progress->last.loss);
-  weft_cli_json_exact(&json, "validation_loss", progress->last.validation_loss);
-  weft_cli_json_exact(&json, "unigram_entropy", weft_gpt_corpus_unigram(&training->corpus));
-  weft_cli_json_string(&json, "parameters_hash", hash);
-  weft_cli_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
-  weft_cli_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
-  weft_cli_json_real(&json, "seconds", progress->last.seconds_so_far);
-  weft_cli_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
-  weft_cli_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
-  weft_cli_json_number(&json, "memory_bytes", progress->bytes);
-  weft_cli_json_number(&json, "memory_bytes_max", progress->bytes_max);
-  weft_cli_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
-  weft_cli_json_number(&json, "ranks", options->ranks);
-  weft_cli_json_number(&json, "replicas", options->replicas);
-  weft_cli_json_string(&json, "shard", shard_name(training));
-  weft_cli_json_number(&json, "stages", training->stage_count);
+  weft_json_open(&json, NULL, '{');
+  weft_json_exact(&json, "final_loss", progress->last.loss);
+  weft_json_exact(&json, "validation_loss", progress->last.validation_loss);
+  weft_json_exact(&json, "unigram_entropy", weft_gpt_corpus_unigram(&training->corpus));
+  weft_json_string(&json, "parameters_hash", hash);
+  weft_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
+  weft_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
+  weft_json_real(&json, "seconds", progress->last.seconds_so_far);
+  weft_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
+  weft_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
+  weft_json_number(&json, "memory_bytes", progress->bytes);
+  weft_json_number(&json, "memory_bytes_max", progress->bytes_max);
+  weft_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
+  weft_json_number(&json, "ranks", options->ranks);
+  weft_json_number(&json, "replicas", options->replicas);
+  weft_json_string(&json, "shard", shard_name(training));
+  weft_json_number(&json, "stages", training->stage_count);
   add_blocks(&json, trainer, options->progress.config.layers);
-  weft_cli_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
+  weft_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
   if (options->tunes) {
     weft_cli_tuning_add_document(&json, progress->has_tuned ? &progress->tuning : NULL);
   }
-  weft_cli_json_string(&json, "transport", weft_cli_train_transport(training));
+  weft_json_string(&json, "transport", weft_cli_train_transport(training));
   if (signal != NULL) {
-    weft_cli_json_string(&json, "stopped_by", signal);
+    weft_json_string(&json, "stopped_by", signal);
   }
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }
 
 #endif

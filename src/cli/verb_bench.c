@@ -44,7 +44,7 @@ static bool runs_unasked(const struct weft_cli_benchmark *benchmark) {
 }
 
 static int run_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_text *text, struct weft_cli_json *json) {
+                   struct weft_text *text, struct weft_json *json) {
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < weft_cli_benchmark_count() && status == WEFT_CLI_OK; i++) {
     if (!runs_unasked(&benchmarks[i])) {
@@ -61,23 +61,23 @@ static int run_all(const struct weft_cli *cli, const struct weft_cli_arguments *
 /* One benchmark gives its own document, several a document with a list. */
 static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    const struct weft_cli_benchmark *benchmark, struct weft_text *text) {
-  struct weft_cli_json writer = {.text = text};
-  struct weft_cli_json *json = arguments->given[WEFT_CLI_OPTION_JSON] ? &writer : NULL;
+  struct weft_json writer = {.text = text};
+  struct weft_json *json = arguments->given[WEFT_CLI_OPTION_JSON] ? &writer : NULL;
   int status;
   if (benchmark == NULL && json != NULL) {
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_string(json, "schema", "weft-bench/1");
-    weft_cli_json_open(json, "benchmarks", '[');
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "schema", "weft-bench/1");
+    weft_json_open(json, "benchmarks", '[');
     status = run_all(cli, arguments, text, json);
-    weft_cli_json_close(json, ']');
-    weft_cli_json_close(json, '}');
+    weft_json_close(json, ']');
+    weft_json_close(json, '}');
   } else if (benchmark == NULL) {
     status = run_all(cli, arguments, text, NULL);
   } else {
     status = benchmark->run(cli, arguments, text, json);
   }
   if (json != NULL) {
-    weft_cli_json_finish(json);
+    weft_json_finish(json);
   }
   return status;
 }

@@ -68,12 +68,12 @@ static void add_listing(struct weft_text *text, const struct comparison *compari
   }
 }
 
-static void add_step(struct weft_cli_json *json, const char *key, const struct weft_action *action,
+static void add_step(struct weft_json *json, const char *key, const struct weft_action *action,
                      uint64_t step) {
   if (action == NULL) {
-    weft_cli_json_null(json, key);
+    weft_json_null(json, key);
   } else {
-    weft_cli_json_number(json, key, step);
+    weft_json_number(json, key, step);
   }
 }
 
@@ -88,29 +88,29 @@ static const char *kind_of(const struct weft_difference *difference) {
 }
 
 static void add_document(struct weft_text *text, const struct comparison *comparison) {
-  struct weft_cli_json json = {.text = text};
+  struct weft_json json = {.text = text};
   const struct weft_diff *diff = comparison->diff;
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-diff/1");
-  weft_cli_json_boolean(&json, "equal", diff->difference_count + diff->left_out == 0);
-  weft_cli_json_number(&json, "ranks_a", comparison->a->rank_count);
-  weft_cli_json_number(&json, "ranks_b", comparison->b->rank_count);
-  weft_cli_json_open(&json, "differences", '[');
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-diff/1");
+  weft_json_boolean(&json, "equal", diff->difference_count + diff->left_out == 0);
+  weft_json_number(&json, "ranks_a", comparison->a->rank_count);
+  weft_json_number(&json, "ranks_b", comparison->b->rank_count);
+  weft_json_open(&json, "differences", '[');
   for (size_t i = 0; i < diff->difference_count; i++) {
     const struct weft_difference *difference = &diff->differences[i];
-    weft_cli_json_open(&json, NULL, '{');
-    weft_cli_json_number(&json, "rank", difference->rank);
-    weft_cli_json_string(&json, "kind", kind_of(difference));
+    weft_json_open(&json, NULL, '{');
+    weft_json_number(&json, "rank", difference->rank);
+    weft_json_string(&json, "kind", kind_of(difference));
     add_step(&json, "step_a", difference->a, difference->step_a);
     add_step(&json, "step_b", difference->b, difference->step_b);
-    weft_cli_json_action(&json, "a", difference->a);
-    weft_cli_json_action(&json, "b", difference->b);
-    weft_cli_json_close(&json, '}');
+    weft_json_action(&json, "a", difference->a);
+    weft_json_action(&json, "b", difference->b);
+    weft_json_close(&json, '}');
   }
-  weft_cli_json_close(&json, ']');
-  weft_cli_json_number(&json, "differences_left_out", diff->left_out);
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, ']');
+  weft_json_number(&json, "differences_left_out", diff->left_out);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }
 
 static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

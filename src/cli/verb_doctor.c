@@ -4,11 +4,11 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include "cli/doctor_job.h"
 #include "cli/guard.h"
-#include "cli/json_writer.h"
 #include "cli/launch.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
@@ -153,55 +153,55 @@ static void add_text(struct weft_text *text, const struct findings *findings) {
                 findings->ok ? "\nAll works.\n" : "\nSomething does not work; see FAILED above.\n");
 }
 
-static void add_json_limits(struct weft_cli_json *json) {
-  weft_cli_json_open(json, "limits", '{');
-  weft_cli_json_number(json, "ranks", WEFT_RANKS_MAX);
-  weft_cli_json_number(json, "stages", WEFT_STAGES_MAX);
-  weft_cli_json_number(json, "microbatches", WEFT_MICROBATCHES_MAX);
-  weft_cli_json_number(json, "actions", WEFT_ACTIONS_MAX);
-  weft_cli_json_close(json, '}');
+static void add_json_limits(struct weft_json *json) {
+  weft_json_open(json, "limits", '{');
+  weft_json_number(json, "ranks", WEFT_RANKS_MAX);
+  weft_json_number(json, "stages", WEFT_STAGES_MAX);
+  weft_json_number(json, "microbatches", WEFT_MICROBATCHES_MAX);
+  weft_json_number(json, "actions", WEFT_ACTIONS_MAX);
+  weft_json_close(json, '}');
 }
 
-static void add_json_checks(struct weft_cli_json *json, const struct findings *findings) {
-  weft_cli_json_open(json, "checks", '[');
+static void add_json_checks(struct weft_json *json, const struct findings *findings) {
+  weft_json_open(json, "checks", '[');
   for (size_t i = 0; i < findings->check_count; i++) {
     const struct check *check = &findings->checks[i];
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_string(json, "schedule", check->info->name);
-    weft_cli_json_boolean(json, "ok", check->message[0] == '\0');
-    weft_cli_json_number(json, "actions", check->actions);
-    weft_cli_json_string(json, "message", check->message);
-    weft_cli_json_close(json, '}');
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "schedule", check->info->name);
+    weft_json_boolean(json, "ok", check->message[0] == '\0');
+    weft_json_number(json, "actions", check->actions);
+    weft_json_string(json, "message", check->message);
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
 static void add_document(struct weft_text *text, const struct findings *findings) {
   const struct machine machine = look_at_machine();
-  struct weft_cli_json json = {.text = text};
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-doctor/1");
-  weft_cli_json_boolean(&json, "ok", findings->ok);
-  weft_cli_json_string(&json, "version", weft_version());
-  weft_cli_json_string(&json, "compiler", compiler_name());
-  weft_cli_json_number(&json, "processors", machine.processors);
-  weft_cli_json_number(&json, "memory_bytes", machine.memory_bytes);
-  weft_cli_json_open(&json, "parts", '{');
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-doctor/1");
+  weft_json_boolean(&json, "ok", findings->ok);
+  weft_json_string(&json, "version", weft_version());
+  weft_json_string(&json, "compiler", compiler_name());
+  weft_json_number(&json, "processors", machine.processors);
+  weft_json_number(&json, "memory_bytes", machine.memory_bytes);
+  weft_json_open(&json, "parts", '{');
   for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    weft_cli_json_string(&json, parts[i][0], parts[i][1]);
+    weft_json_string(&json, parts[i][0], parts[i][1]);
   }
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_open(&json, "mpi", '{');
+  weft_json_close(&json, '}');
+  weft_json_open(&json, "mpi", '{');
   if (findings->job != NULL) {
     weft_cli_doctor_job_add_document(&json, findings->job);
   } else {
     weft_cli_mpi_add_document(&json, findings->mpis, findings->no_copy);
   }
-  weft_cli_json_close(&json, '}');
+  weft_json_close(&json, '}');
   add_json_limits(&json);
   add_json_checks(&json, findings);
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }
 
 /* ---- The verb ---- */

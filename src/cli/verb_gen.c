@@ -85,40 +85,40 @@ static void add_list(struct weft_text *text) {
   }
 }
 
-static void add_schedule(struct weft_cli_json *json, const struct weft_schedule_info *info) {
-  weft_cli_json_open(json, NULL, '{');
-  weft_cli_json_string(json, "name", info->name);
-  weft_cli_json_string(json, "summary", info->summary);
-  weft_cli_json_string(json, "placement", weft_placement_name(info->placement));
-  weft_cli_json_number(json, "stages_per_rank_min", info->stages_per_rank_min);
+static void add_schedule(struct weft_json *json, const struct weft_schedule_info *info) {
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "name", info->name);
+  weft_json_string(json, "summary", info->summary);
+  weft_json_string(json, "placement", weft_placement_name(info->placement));
+  weft_json_number(json, "stages_per_rank_min", info->stages_per_rank_min);
   if (info->stages_per_rank_max == UINT32_MAX) {
-    weft_cli_json_null(json, "stages_per_rank_max");
+    weft_json_null(json, "stages_per_rank_max");
   } else {
-    weft_cli_json_number(json, "stages_per_rank_max", info->stages_per_rank_max);
+    weft_json_number(json, "stages_per_rank_max", info->stages_per_rank_max);
   }
-  weft_cli_json_number(json, "stages_per_rank_default", info->stages_per_rank_default);
-  weft_cli_json_boolean(json, "splits_backward", info->splits_backward);
-  weft_cli_json_boolean(json, "trains", info->trains);
-  weft_cli_json_boolean(json, "in_pytorch", info->in_pytorch);
-  weft_cli_json_boolean(json, "fixed", info->fixed);
-  weft_cli_json_string(json, "bubble", info->bubble);
-  weft_cli_json_string(json, "peak_activation", info->peak_activation);
-  weft_cli_json_string(json, "limits", info->limits);
-  weft_cli_json_string(json, "paper", info->paper);
-  weft_cli_json_close(json, '}');
+  weft_json_number(json, "stages_per_rank_default", info->stages_per_rank_default);
+  weft_json_boolean(json, "splits_backward", info->splits_backward);
+  weft_json_boolean(json, "trains", info->trains);
+  weft_json_boolean(json, "in_pytorch", info->in_pytorch);
+  weft_json_boolean(json, "fixed", info->fixed);
+  weft_json_string(json, "bubble", info->bubble);
+  weft_json_string(json, "peak_activation", info->peak_activation);
+  weft_json_string(json, "limits", info->limits);
+  weft_json_string(json, "paper", info->paper);
+  weft_json_close(json, '}');
 }
 
 static void add_list_document(struct weft_text *text) {
-  struct weft_cli_json json = {.text = text};
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-schedules/1");
-  weft_cli_json_open(&json, "schedules", '[');
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-schedules/1");
+  weft_json_open(&json, "schedules", '[');
   for (size_t i = 0; i < weft_schedule_count(); i++) {
     add_schedule(&json, weft_schedule_at(i));
   }
-  weft_cli_json_close(&json, ']');
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, ']');
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }
 
 static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

@@ -5,8 +5,9 @@
 
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "cli/interrupt.h"
-#include "cli/json_writer.h"
 #include "cli/message.h"
 #include "cli/output_file.h"
 #include "cli/sample_text.h"
@@ -68,16 +69,16 @@ static void unload(struct model *model) {
 
 static void add_document(struct weft_text *text, const struct model *model, const char *prompt,
                          const struct weft_text *sample) {
-  struct weft_cli_json json = {.text = text};
+  struct weft_json json = {.text = text};
   struct weft_text printable = {.allocator = text->allocator};
   weft_cli_add_printable(&printable, sample->data, sample->size);
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-sample/1");
-  weft_cli_json_number(&json, "step", model->progress->step);
-  weft_cli_json_string(&json, "prompt", prompt);
-  weft_cli_json_string(&json, "text", printable.data != NULL ? printable.data : "");
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-sample/1");
+  weft_json_number(&json, "step", model->progress->step);
+  weft_json_string(&json, "prompt", prompt);
+  weft_json_string(&json, "text", printable.data != NULL ? printable.data : "");
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
   text->failed = text->failed || printable.failed;
   weft_text_finish(&printable);
 }

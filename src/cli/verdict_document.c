@@ -7,76 +7,76 @@ static const char *channel_name(enum weft_channel channel) {
   return names[channel];
 }
 
-static void add_json_place(struct weft_cli_json *json, const struct weft_place *place) {
-  weft_cli_json_number(json, "rank", place->rank);
+static void add_json_place(struct weft_json *json, const struct weft_place *place) {
+  weft_json_number(json, "rank", place->rank);
   if (place->action == NULL) {
-    weft_cli_json_null(json, "step");
+    weft_json_null(json, "step");
   } else {
-    weft_cli_json_number(json, "step", place->step);
+    weft_json_number(json, "step", place->step);
   }
-  weft_cli_json_action(json, "action", place->action);
+  weft_json_action(json, "action", place->action);
 }
 
-static void add_json_cycle(struct weft_cli_json *json, const struct weft_finding *finding) {
-  weft_cli_json_open(json, "cycle", '[');
+static void add_json_cycle(struct weft_json *json, const struct weft_finding *finding) {
+  weft_json_open(json, "cycle", '[');
   for (size_t i = 0; i < finding->cycle_length; i++) {
-    weft_cli_json_open(json, NULL, '{');
+    weft_json_open(json, NULL, '{');
     add_json_place(json, &finding->cycle[i]);
-    weft_cli_json_string(json, "waits_for", weft_cli_wait_words(finding->cycle_waits[i]));
-    weft_cli_json_close(json, '}');
+    weft_json_string(json, "waits_for", weft_cli_wait_words(finding->cycle_waits[i]));
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
+  weft_json_close(json, ']');
 }
 
-static void add_json_findings(struct weft_cli_json *json, const struct weft_report *report) {
+static void add_json_findings(struct weft_json *json, const struct weft_report *report) {
   const struct weft_finding *deadlock = NULL;
-  weft_cli_json_open(json, "findings", '[');
+  weft_json_open(json, "findings", '[');
   for (size_t i = 0; i < report->finding_count; i++) {
     const struct weft_finding *finding = &report->findings[i];
-    weft_cli_json_open(json, NULL, '{');
-    weft_cli_json_string(json, "rule", weft_rule_id(finding->rule));
-    weft_cli_json_string(json, "message", finding->message);
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "rule", weft_rule_id(finding->rule));
+    weft_json_string(json, "message", finding->message);
     add_json_place(json, &finding->place);
     if (finding->cycle_length > 0) {
       add_json_cycle(json, finding);
       deadlock = deadlock == NULL ? finding : deadlock;
     }
-    weft_cli_json_close(json, '}');
+    weft_json_close(json, '}');
   }
-  weft_cli_json_close(json, ']');
-  weft_cli_json_number(json, "findings_left_out", report->findings_left_out);
+  weft_json_close(json, ']');
+  weft_json_number(json, "findings_left_out", report->findings_left_out);
   if (deadlock != NULL) {
     add_json_cycle(json, deadlock);
   }
 }
 
-static void add_json_model(struct weft_cli_json *json, const struct weft_comm_model *model,
+static void add_json_model(struct weft_json *json, const struct weft_comm_model *model,
                            const struct weft_allocator *allocator) {
   struct weft_text comm = {.allocator = allocator};
   weft_cli_add_capacity(&comm, model->capacity);
   json->text->failed = json->text->failed || comm.failed;
-  weft_cli_json_open(json, "model", '{');
-  weft_cli_json_string(json, "comm", comm.failed ? "" : comm.data);
-  weft_cli_json_string(json, "channel", channel_name(model->channel));
-  weft_cli_json_close(json, '}');
+  weft_json_open(json, "model", '{');
+  weft_json_string(json, "comm", comm.failed ? "" : comm.data);
+  weft_json_string(json, "channel", channel_name(model->channel));
+  weft_json_close(json, '}');
   weft_text_finish(&comm);
 }
 
 void weft_cli_verdict_add_document(struct weft_text *text, const struct weft_cli_verdict *verdict) {
-  struct weft_cli_json json = {.text = text};
+  struct weft_json json = {.text = text};
   const struct weft_report *report = verdict->report;
-  weft_cli_json_open(&json, NULL, '{');
-  weft_cli_json_string(&json, "schema", "weft-verify/1");
-  weft_cli_json_boolean(&json, "ok", report->ok);
-  weft_cli_json_string(&json, "level", weft_cli_level_name(verdict->program->level));
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-verify/1");
+  weft_json_boolean(&json, "ok", report->ok);
+  weft_json_string(&json, "level", weft_cli_level_name(verdict->program->level));
   add_json_model(&json, &verdict->options->model, text->allocator);
-  weft_cli_json_number(&json, "ranks", verdict->program->rank_count);
-  weft_cli_json_number(&json, "stages", report->stage_count);
-  weft_cli_json_number(&json, "microbatches", report->microbatch_count);
-  weft_cli_json_number(&json, "actions", verdict->program->action_count);
-  weft_cli_json_boolean(&json, "has_backward", report->has_backward);
-  weft_cli_json_boolean(&json, "liveness_checked", report->liveness_checked);
+  weft_json_number(&json, "ranks", verdict->program->rank_count);
+  weft_json_number(&json, "stages", report->stage_count);
+  weft_json_number(&json, "microbatches", report->microbatch_count);
+  weft_json_number(&json, "actions", verdict->program->action_count);
+  weft_json_boolean(&json, "has_backward", report->has_backward);
+  weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
   add_json_findings(&json, report);
-  weft_cli_json_close(&json, '}');
-  weft_cli_json_finish(&json);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
 }

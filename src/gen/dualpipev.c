@@ -5,7 +5,8 @@
 #include <math.h>
 #include <stdio.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "gen/generator.h"
 
 struct dual_row {

@@ -9,7 +9,8 @@
  * to 4.5 times that bubble, and can deadlock (measured over p 2-8, v 2-4, m 1-40). */
 #include <math.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "gen/generator.h"
 #include "ir/program.h"

@@ -4,7 +4,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "gen/generator.h"
 
 static const struct weft_generator *const generators[] = {

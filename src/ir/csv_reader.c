@@ -9,8 +9,8 @@
 #include <string.h>
 
 #include <weft/ir.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "ir/program_builder.h"
 
 struct reader {

@@ -5,7 +5,7 @@
 
 #include <inttypes.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 enum { PAIRS_PER_ACTION_MAX = 64, PAIRS_FREE = 65536 };
 

@@ -5,7 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "ir/action.h"
 

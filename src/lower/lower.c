@@ -1,5 +1,6 @@
 /* weft_lower(): the passes in their order, and the pass table. */
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "lower/passes.h"
 
 struct weft_lower_options weft_lower_options_default(void) {

@@ -17,8 +17,9 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "base/bits.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/pairs.h"
 #include "ir/program.h"

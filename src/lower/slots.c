@@ -7,7 +7,8 @@
  * slot freed is taken first: it is the one still in the cache. */
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"

@@ -5,7 +5,8 @@
 #include <limits.h>
 #include <sched.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "mpi/mpi_world.h"
 
 enum { LOOKS_PER_YIELD = 1000 };

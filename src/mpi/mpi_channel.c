@@ -4,7 +4,8 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "mpi/mpi_world.h"
 

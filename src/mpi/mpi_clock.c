@@ -10,7 +10,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "mpi/mpi_world.h"
 
 enum {

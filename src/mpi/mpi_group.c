@@ -14,7 +14,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "mpi/mpi_world.h"
 

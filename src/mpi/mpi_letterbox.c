@@ -10,7 +10,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "mpi/mpi_world.h"
 
 /* With a few letters, the sender seldom asks how many were taken. */

@@ -17,7 +17,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "mpi/mpi_world.h"
 
 enum {

@@ -14,7 +14,8 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "mpi/mpi_world.h"
 

@@ -9,10 +9,9 @@
 #include <stdio.h>
 
 #include <weft/net.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
-#include "base/random.h"
 #include "net/held_messages.h"
 
 struct chaos {

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 #define NONE WEFT_HELD_NONE

@@ -10,10 +10,9 @@
 #include <string.h>
 
 #include <weft/net.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
-#include "base/random.h"
 #include "net/world_group.h"
 
 /* A message under way. */

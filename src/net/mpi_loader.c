@@ -9,7 +9,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "net/mpi_driver.h"
 
 #ifndef WEFT_LIBDIR

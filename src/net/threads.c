@@ -13,7 +13,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "net/world_group.h"
 

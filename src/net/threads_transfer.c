@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "net/threads.h"
 
 _Static_assert(sizeof(struct weft_entry) % WEFT_CACHE_LINE == 0, "entries share no cache line");

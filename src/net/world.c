@@ -4,7 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 enum weft_status weft_world_init(struct weft_world *world, const struct weft_allocator *allocator,

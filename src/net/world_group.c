@@ -23,7 +23,8 @@
 #include <sched.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 enum gate { GATE_NONE, GATE_ARRIVED, GATE_SUMMED, GATE_FINISHED, GATE_COUNT };

@@ -4,7 +4,8 @@
  * changed one at a time as long as that helps. */
 #include <stdlib.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "plan/pool.h"
 #include "plan/target_list.h"

@@ -9,7 +9,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "plan/improver.h"
 #include "plan/window_orders.h"

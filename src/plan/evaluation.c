@@ -3,7 +3,8 @@
  * that makes it has; every letter is looked at once. */
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "plan/problem.h"
 

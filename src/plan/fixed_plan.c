@@ -2,8 +2,8 @@
 #include <inttypes.h>
 
 #include <weft/plan.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"

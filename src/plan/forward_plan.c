@@ -5,9 +5,9 @@
 #include <inttypes.h>
 
 #include <weft/plan.h>
+#include <weft/support.h>
 
 #include "base/bits.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"

@@ -6,7 +6,8 @@
 #include <string.h>
 #include <time.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 enum { CRITICAL_ROOM = 4096 };

@@ -2,7 +2,8 @@
 #ifndef PLAN_IMPROVER_H
 #define PLAN_IMPROVER_H
 
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "plan/policy.h"
 #include "plan/pool.h"
 #include "plan/tableau.h"

@@ -2,7 +2,8 @@
  * what its stages keep all the time. */
 #include <math.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "plan/layout.h"
 #include "plan/problem.h"
 

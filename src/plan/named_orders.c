@@ -1,6 +1,7 @@
 /* Named schedules as orders. What does not fit the shape, or has actions that orders
  * do not have, is left out. */
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "ir/action.h"
 #include "ir/program.h"
 #include "plan/pool.h"

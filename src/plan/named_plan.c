@@ -1,7 +1,7 @@
 /* The program of a named schedule for any number of microbatches. */
 #include <weft/plan.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "ir/action.h"
 #include "ir/program.h"
 

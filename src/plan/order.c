@@ -3,7 +3,8 @@
 
 #include <inttypes.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 static const enum weft_op op_of[WEFT_KINDS] = {

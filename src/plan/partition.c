@@ -14,9 +14,9 @@
 #include <math.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
-#include "base/random.h"
 
 /* Pairs of borders are as many as the square of the stages; so they, and beginning again, are
  * left out where that takes long. */

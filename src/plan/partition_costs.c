@@ -1,5 +1,6 @@
 /* Costs of stages that are made of parts. */
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "plan/partition.h"
 #include "spec/costs_fields.h"
 

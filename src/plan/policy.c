@@ -1,9 +1,10 @@
 /* List scheduling: the rank that can begin soonest begins. What a rank would do next
  * changes only when it has done something, or when something new is certain to arrive;
  * so after every action at most two ranks are asked again. */
+#include <weft/support.h>
+
 #include "plan/policy.h"
 
-#include "base/fail.h"
 #include "base/memory.h"
 
 #define NEVER INT64_MAX

@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 static size_t letters_of(const struct weft_problem *problem) {

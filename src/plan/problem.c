@@ -4,8 +4,9 @@
 #include <inttypes.h>
 #include <math.h>
 
+#include <weft/support.h>
+
 #include "analyze/sim_ticks.h"
-#include "base/fail.h"
 #include "base/memory.h"
 #include "ir/program.h"
 

@@ -1,11 +1,11 @@
 /* The search: constructors, then improvement, over the layouts that the request leaves
  * open. */
 #include <weft/search.h>
+#include <weft/support.h>
 
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "plan/crew.h"
 #include "plan/layout.h"

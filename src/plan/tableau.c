@@ -3,7 +3,8 @@
 
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 
 #define NONE UINT32_MAX

@@ -8,7 +8,8 @@
  * costs, which also takes care of the begin, the end and the memory. */
 #include <stdlib.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "plan/pool.h"
 #include "plan/target_list.h"

@@ -3,9 +3,10 @@
  * as it knows by itself. The target is a little above the bound, then more and more; rules
  * differ in which of the letters that are left to a rank goes first, and how long one
  * waits for F or I rather than start W. */
+#include <weft/support.h>
+
 #include "plan/window_orders.h"
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "plan/bound_windows.h"
 

@@ -4,7 +4,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/hang.h"
 
 /* ---- Waiting ---- */

@@ -3,7 +3,8 @@
  * compute that needs the parameters waits for it. */
 #include <inttypes.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/executor.h"
 
 static enum weft_status fail_shard(const struct weft_executor *executor,

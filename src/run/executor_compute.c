@@ -8,7 +8,8 @@
  * The parts of an overlap are prepared all, then called in order, then finished. */
 #include <inttypes.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/executor.h"
 
 static enum weft_status fail_part(const struct weft_executor *executor,

@@ -3,8 +3,8 @@
 #include <string.h>
 
 #include <weft/spec.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "run/executor.h"
 
 /* Channels hold at least this many messages, whatever the first plan needs: later

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/executor.h"
 
 /* ---- Messages ---- */

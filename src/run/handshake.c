@@ -5,7 +5,7 @@
 #include <stddef.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 static uint64_t mix(uint64_t sum, uint64_t value) {
   const uint64_t pair[2] = {sum, value};

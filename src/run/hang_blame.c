@@ -8,7 +8,8 @@
 #include <stdarg.h>
 #include <stdio.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "ir/action.h"
 #include "run/hang_board.h"
 #include "run/hang_words.h"

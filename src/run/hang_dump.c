@@ -3,7 +3,8 @@
  * the text's. */
 #include <inttypes.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/hang_words.h"
 
 void weft_hang_add_string(struct weft_text *text, const char *string) {

@@ -3,7 +3,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/hang_board.h"
 #include "run/hang_reader.h"
 #include "run/hang_words.h"

@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "base/memory.h"
 #include "ir/action.h"
 #include "run/hang_words.h"

@@ -6,8 +6,8 @@
 #include <string.h>
 
 #include <weft/run.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "run/executor.h"
 #include "run/handshake.h"

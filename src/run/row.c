@@ -14,8 +14,8 @@
 #include <string.h>
 
 #include <weft/spec.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
 

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 /* A dtype, six numbers of 20 digits and what is between them. */
 _Static_assert(WEFT_SHAPE_TEXT_MAX >= 4 + WEFT_DIMS_MAX * 22 + 3, "any shape fits");

@@ -14,10 +14,9 @@
 #include <string.h>
 
 #include <weft/run.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
-#include "base/random.h"
 
 struct weft_linear_stage {
   struct weft_stage stage;

@@ -1,7 +1,8 @@
 /* Memory for what a step copies; see staging.h. */
+#include <weft/support.h>
+
 #include "run/staging.h"
 
-#include "base/fail.h"
 #include "base/memory.h"
 
 /* Allocators align for any type of C, which is less. */

@@ -1,12 +1,12 @@
 /* Costs in memory: made, looked up, checked. Reading them from JSON is in
  * costs_reader.c. */
 #include <weft/costs.h>
+#include <weft/support.h>
 
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 #include "spec/costs_fields.h"
 

@@ -11,8 +11,8 @@
 #include <string.h>
 
 #include <weft/costs.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "spec/costs_fields.h"
 #include "spec/json_place.h"
 

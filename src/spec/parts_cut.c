@@ -17,8 +17,8 @@
 #include <math.h>
 
 #include <weft/costs.h>
+#include <weft/support.h>
 
-#include "base/fail.h"
 #include "base/memory.h"
 
 enum { UNIT_BITS = 46 };

@@ -7,7 +7,7 @@
 
 #include <weft/transport.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 _Static_assert(sizeof(struct weft_message_header) == 64, "a header is 64 bytes");
 _Static_assert(offsetof(struct weft_message_header, checksum) == 56, "its checksum comes last");

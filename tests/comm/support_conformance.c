@@ -9,8 +9,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "support_traffic.h"
 
 enum { RANKS_MAX = 8, LATE_NS_MAX = 2000000000 };

@@ -7,7 +7,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "support_conformance.h"
 
 enum weft_status conformance_violated(struct weft_error *error, const char *file, int line,

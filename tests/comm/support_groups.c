@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/fail.h"
-#include "base/random.h"
+#include <weft/support.h>
 
 enum { RANKS_MAX = 64, GROUPS_MAX = 66, GUARD = 16, UNDER_WAY_MAX = 8 };
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 struct traffic_slot {
   struct weft_message message;

@@ -4,7 +4,8 @@
 #ifndef TESTS_SUPPORT_TRAFFIC_H
 #define TESTS_SUPPORT_TRAFFIC_H
 
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "support_conformance.h"
 
 /* What holds a rank's k-th send or receive of a flow back: it goes when

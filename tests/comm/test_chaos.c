@@ -9,8 +9,8 @@
 #include <cmocka.h>
 
 #include <weft/net.h>
+#include <weft/support.h>
 
-#include "base/random.h"
 #include "net/held_messages.h"
 #include "support_memory.h"
 

@@ -9,7 +9,7 @@
 
 #include <weft/transport.h>
 
-#include "base/random.h"
+#include <weft/support.h>
 
 #define CAPACITY UINT64_C(4096)
 

@@ -6,7 +6,7 @@
 
 #include <cmocka.h>
 
-#include "base/random.h"
+#include <weft/support.h>
 /* The driver, of which it is a part, is loaded, not linked. */
 #include "mpi/mpi_envelope.c" // NOLINT(bugprone-suspicious-include)
 

@@ -14,7 +14,8 @@
 #include <cmocka.h>
 #include <mpi.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "mpi/mpi_world.h"
 #include "support_conformance.h"
 #include "support_groups.h"

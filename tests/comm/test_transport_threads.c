@@ -11,7 +11,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "support_conformance.h"
 #include "support_memory.h"
 

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "base/random.h"
+#include <weft/support.h>
 
 static double *doubles(uint64_t count) {
   double *x = calloc(count + 1, sizeof *x);

@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "gpt/decoder.h"
 #include "gpt/part.h"
 #include "gpt/sampler.h"

@@ -16,7 +16,8 @@
 
 #include <cmocka.h>
 
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "gpt/kernels.h"
 #include "gpt/part.h"
 #include "gpt/stage.h"

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "support_csv.h"
 #include "support_memory.h"
 

@@ -5,7 +5,8 @@
 #ifndef TESTS_SUPPORT_RANDOM_PROGRAM_H
 #define TESTS_SUPPORT_RANDOM_PROGRAM_H
 
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "support_draft.h"
 
 /* What the random program may look like. */

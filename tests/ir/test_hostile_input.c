@@ -12,9 +12,9 @@
 
 #include <cmocka.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "support_memory.h"
 #include "support_oracle.h"
 #include "support_random_program.h"

@@ -11,7 +11,7 @@
 
 #include <weft/weft.h>
 
-#include "base/random.h"
+#include <weft/support.h>
 
 static struct weft_program *parse(const char *csv) {
   struct weft_program *program = NULL;

@@ -2,9 +2,9 @@
 #ifndef TESTS_SUPPORT_PLANNING_H
 #define TESTS_SUPPORT_PLANNING_H
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "plan/problem.h"
 
 struct planning {

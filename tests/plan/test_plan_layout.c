@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "plan/layout.h"
 #include "plan/partition.h"
 

@@ -1,7 +1,7 @@
 /* See support_fault_stage.h. */
 #include "support_fault_stage.h"
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 typedef enum weft_status stage_function(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error);

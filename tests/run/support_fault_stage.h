@@ -4,7 +4,7 @@
 
 #include <weft/run.h>
 
-#include "base/random.h"
+#include <weft/support.h>
 
 /* Something under way on the stage: a computation, or a collective beside it. */
 struct fault_stage_work {

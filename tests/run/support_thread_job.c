@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
 
 void thread_job_init(struct thread_job *job, const struct trial_plan *plan) {
   memset(job, 0, sizeof *job);

@@ -9,7 +9,8 @@
 
 #include <cmocka.h>
 
-#include "base/random.h"
+#include <weft/support.h>
+
 #include "run/microbatches.h"
 #include "run/outputs.h"
 #include "support_memory.h"

@@ -10,7 +10,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "run/hang.h"
 #include "support_boards.h"
 #include "support_csv.h"

@@ -13,7 +13,8 @@
 
 #include <cmocka.h>
 
-#include "base/fail.h"
+#include <weft/support.h>
+
 #include "support_thread_job.h"
 
 enum { REPEATS = 3, WATCHDOG_SECONDS = 250, ENDLESS = 100000000 };

@@ -12,8 +12,8 @@
 #include <cmocka.h>
 
 #include <weft/run.h>
+#include <weft/support.h>
 
-#include "base/random.h"
 #include "support_memory.h"
 
 enum { ROWS_MAX = 6, WIDTH_MAX = 7, PARAMETERS_MAX = WIDTH_MAX * WIDTH_MAX + WIDTH_MAX };

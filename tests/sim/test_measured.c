@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "support_memory.h"
 
 static struct weft_program *parse(const char *csv) {

@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "ir/action.h"
 #include "support_random_program.h"
 

@@ -9,9 +9,9 @@
 #include <cmocka.h>
 
 #include <weft/plan.h>
+#include <weft/support.h>
 #include <weft/weft.h>
 
-#include "base/random.h"
 #include "support_memory.h"
 
 enum { P_MAX = 5, V_MAX = 3, M_MAX = 11 };

@@ -4,9 +4,9 @@
 #ifndef TESTS_SUPPORT_MUTANTS_H
 #define TESTS_SUPPORT_MUTANTS_H
 
+#include <weft/support.h>
 #include <weft/verify.h>
 
-#include "base/random.h"
 #include "support_draft.h"
 
 /* Where the finding must be. */

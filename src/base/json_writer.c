@@ -1,5 +1,5 @@
-/* JSON out. */
-#include "cli/json_writer.h"
+/* Writing JSON: commas, escapes and numbers. */
+#include <weft/support.h>
 
 #include <math.h>
 #include <stdio.h>
@@ -25,7 +25,7 @@ static void add_string(struct weft_text *text, const char *value) {
   weft_text_add(text, "\"");
 }
 
-static void begin_value(struct weft_cli_json *json, const char *key) {
+static void begin_value(struct weft_json *json, const char *key) {
   if (json->comma) {
     weft_text_append(json->text, ",", 1);
   }
@@ -36,31 +36,31 @@ static void begin_value(struct weft_cli_json *json, const char *key) {
   }
 }
 
-void weft_cli_json_open(struct weft_cli_json *json, const char *key, char bracket) {
+void weft_json_open(struct weft_json *json, const char *key, char bracket) {
   begin_value(json, key);
   weft_text_append(json->text, &bracket, 1);
   json->comma = false;
 }
 
-void weft_cli_json_close(struct weft_cli_json *json, char bracket) {
+void weft_json_close(struct weft_json *json, char bracket) {
   weft_text_append(json->text, &bracket, 1);
   json->comma = true;
 }
 
-void weft_cli_json_finish(struct weft_cli_json *json) { weft_text_append(json->text, "\n", 1); }
+void weft_json_finish(struct weft_json *json) { weft_text_append(json->text, "\n", 1); }
 
-void weft_cli_json_string(struct weft_cli_json *json, const char *key, const char *value) {
+void weft_json_string(struct weft_json *json, const char *key, const char *value) {
   begin_value(json, key);
   add_string(json->text, value);
 }
 
-void weft_cli_json_number(struct weft_cli_json *json, const char *key, uint64_t value) {
+void weft_json_number(struct weft_json *json, const char *key, uint64_t value) {
   begin_value(json, key);
   weft_text_add_number(json->text, value);
 }
 
 /* JSON has no infinity: null stands for what is not a number. */
-void weft_cli_json_real(struct weft_cli_json *json, const char *key, double value) {
+void weft_json_real(struct weft_json *json, const char *key, double value) {
   begin_value(json, key);
   if (isfinite(value)) {
     weft_text_addf(json->text, "%.6g", value);
@@ -69,10 +69,10 @@ void weft_cli_json_real(struct weft_cli_json *json, const char *key, double valu
   }
 }
 
-void weft_cli_json_exact(struct weft_cli_json *json, const char *key, double value) {
+void weft_json_exact(struct weft_json *json, const char *key, double value) {
   char digits[32];
   if (!isfinite(value)) {
-    weft_cli_json_null(json, key);
+    weft_json_null(json, key);
     return;
   }
   (void)snprintf(digits, sizeof digits, "%.15g", value);
@@ -83,12 +83,12 @@ void weft_cli_json_exact(struct weft_cli_json *json, const char *key, double val
   weft_text_add(json->text, digits);
 }
 
-void weft_cli_json_boolean(struct weft_cli_json *json, const char *key, bool value) {
+void weft_json_boolean(struct weft_json *json, const char *key, bool value) {
   begin_value(json, key);
   weft_text_add(json->text, value ? "true" : "false");
 }
 
-void weft_cli_json_null(struct weft_cli_json *json, const char *key) {
+void weft_json_null(struct weft_json *json, const char *key) {
   begin_value(json, key);
   weft_text_add(json->text, "null");
 }

@@ -1,0 +1,121 @@
+/* Weft support: small helpers for code written on top of Weft. The libraries, the
+ * command, the reference trainer and the examples all use them.
+ *
+ *     static enum weft_status open_all(struct weft_error *error) {
+ *       WEFT_TRY(open_one(error));             // forwards a failure
+ *       float *x = weft_array_allocate(NULL, count, sizeof *x);
+ *       if (x == NULL) {
+ *         return weft_fail_memory(error, count * sizeof *x);
+ *       }
+ *       return weft_fail(error, WEFT_ERR_USAGE, "what to do", "found %u", 3u);
+ *     }
+ */
+#ifndef WEFT_SUPPORT_H
+#define WEFT_SUPPORT_H
+
+#include <weft/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- Failures: the first function that detects one describes it, the others forward
+ * the status ---- */
+
+/* Returns the status of a failing call to the caller. */
+#define WEFT_TRY(call)                               \
+  do {                                               \
+    const enum weft_status weft_try_status = (call); \
+    if (weft_try_status < 0) {                       \
+      return weft_try_status;                        \
+    }                                                \
+  } while (0)
+
+/* Fills *error (unless NULL) and returns `status`. The message is formatted, the hint is
+ * literal; either is truncated with "..." when too long. */
+WEFT_API enum weft_status weft_fail(struct weft_error *error, enum weft_status status,
+                                    const char *hint, const char *format, ...) WEFT_PRINTF(4, 5);
+
+/* WEFT_ERR_MEMORY, with the number of bytes that could not be allocated. */
+WEFT_API enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes);
+
+/* Copies `size` bytes of outside text into `buffer`, control bytes escaped, truncated with
+ * "..."; returns `buffer`. For building messages. */
+WEFT_API char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size);
+
+/* ---- Arrays, with checked sizes. A NULL allocator is the default ---- */
+
+#define WEFT_ARRAY_LENGTH(array) (sizeof(array) / sizeof(array)[0])
+
+/* count x size bytes, not cleared; NULL when out of memory or on overflow. A count of 0
+ * gives a pointer that may be freed. */
+WEFT_API void *weft_array_allocate(const struct weft_allocator *allocator, size_t count,
+                                   size_t size);
+/* The same, cleared. */
+WEFT_API void *weft_array_allocate_zero(const struct weft_allocator *allocator, size_t count,
+                                        size_t size);
+/* Resizes; the old block stays valid when it returns NULL. */
+WEFT_API void *weft_array_resize(const struct weft_allocator *allocator, void *array,
+                                 size_t old_count, size_t new_count, size_t size);
+/* NULL is fine; count and size as given at allocation. */
+WEFT_API void weft_array_free(const struct weft_allocator *allocator, void *array, size_t count,
+                              size_t size);
+
+/* *result = a x b or a + b; false (and *result untouched) on overflow. */
+WEFT_API bool weft_multiply(uint64_t a, uint64_t b, uint64_t *result);
+WEFT_API bool weft_add(uint64_t a, uint64_t b, uint64_t *result);
+
+/* ---- Time ---- */
+
+/* Nanoseconds of CLOCK_MONOTONIC. */
+WEFT_API int64_t weft_clock_ns(void);
+
+/* ---- Random numbers: splitmix64, the same on every machine for a seed ---- */
+
+struct weft_random {
+  uint64_t state; /* any value is a seed */
+};
+
+WEFT_API uint64_t weft_random_next(struct weft_random *random);
+/* Uniform in 0 ... bound-1; bound > 0. */
+WEFT_API uint32_t weft_random_below(struct weft_random *random, uint32_t bound);
+/* Uniform in [0, 1). */
+WEFT_API double weft_random_share(struct weft_random *random);
+
+/* Counter-based: the n-th number of a stream, from 0, is
+ * weft_splitmix(stream + n * WEFT_SPLITMIX_STEP). It also derives a stream from a seed:
+ * weft_splitmix(weft_splitmix(seed) + something). */
+#define WEFT_SPLITMIX_STEP UINT64_C(0x9e3779b97f4a7c15)
+WEFT_API uint64_t weft_splitmix(uint64_t state);
+
+/* ---- Writing JSON: the writer adds commas and escapes; the caller opens and closes ----
+ *
+ *     struct weft_json json = {.text = &text};
+ *     weft_json_open(&json, NULL, '{');
+ *     weft_json_number(&json, "ranks", 4);
+ *     weft_json_close(&json, '}');
+ */
+struct weft_json {
+  struct weft_text *text;
+  bool comma; /* the current level already has a value */
+};
+
+/* In all of these `key` is NULL inside an array. */
+WEFT_API void weft_json_open(struct weft_json *json, const char *key, char bracket);
+WEFT_API void weft_json_close(struct weft_json *json, char bracket);
+/* Ends the document: a newline. */
+WEFT_API void weft_json_finish(struct weft_json *json);
+
+WEFT_API void weft_json_string(struct weft_json *json, const char *key, const char *value);
+WEFT_API void weft_json_number(struct weft_json *json, const char *key, uint64_t value);
+/* Six significant digits; null when not finite. */
+WEFT_API void weft_json_real(struct weft_json *json, const char *key, double value);
+/* As many digits as it takes to read the same number back; null when not finite. */
+WEFT_API void weft_json_exact(struct weft_json *json, const char *key, double value);
+WEFT_API void weft_json_boolean(struct weft_json *json, const char *key, bool value);
+WEFT_API void weft_json_null(struct weft_json *json, const char *key);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
