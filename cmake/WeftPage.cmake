@@ -1,4 +1,4 @@
-# The HTML timeline's page, src/analyze/page, as a C file of module analyze.
+# The HTML timeline's page, src/render/html/page, as a C file of module render.
 #
 # Included, it adds the step to the build. Run as a script, it is that step:
 #
@@ -7,7 +7,7 @@
 # The parts become one page that allows no script and no style but its own: the
 # policy in its head names them by hash. It is cut where the data goes in.
 
-set(page_folder ${CMAKE_CURRENT_LIST_DIR}/../src/analyze/page)
+set(page_folder ${CMAKE_CURRENT_LIST_DIR}/../src/render/html/page)
 set(page_scripts codec.js model.js words.js view.js paint.js lanes.js margins.js draw.js panels.js
   controls.js pointer.js keyboard.js files.js start.js)
 
@@ -18,7 +18,7 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
     COMMAND ${CMAKE_COMMAND} -D OUTPUT=${page_source} -P ${CMAKE_CURRENT_LIST_FILE}
     DEPENDS ${CMAKE_CURRENT_LIST_FILE} ${page_folder}/timeline.html ${page_folder}/timeline.css ${page_parts}
     COMMENT "Writing timeline_page.c" VERBATIM)
-  target_sources(weft_analyze PRIVATE ${page_source})
+  target_sources(weft_render PRIVATE ${page_source})
   return()
 endif()
 
@@ -74,4 +74,4 @@ string(SUBSTRING "${html}" ${cut} -1 tail)
 
 c_array(weft_timeline_page_head "${head}" head)
 c_array(weft_timeline_page_tail "${tail}" tail)
-file(WRITE ${OUTPUT} "/* Made from src/analyze/page by cmake/WeftPage.cmake. */\n#include \"analyze/timeline_page.h\"\n\n${head}\n${tail}")
+file(WRITE ${OUTPUT} "/* Made from src/render/html/page by cmake/WeftPage.cmake. */\n#include \"render/html/timeline_page.h\"\n\n${head}\n${tail}")

@@ -6,9 +6,9 @@
 
 #include <weft/support.h>
 
-#include "analyze/sim_ticks.h"
 #include "base/memory.h"
 #include "ir/program.h"
+#include "sim/sim_ticks.h"
 
 /* Sizes are whole numbers of this many to the unit, unless sums would overflow. */
 #define SIZES_PER_UNIT 1e9

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "analyze/palette.h"
+#include "render/palette.h"
 
 static const enum weft_op computes[] = {WEFT_OP_F, WEFT_OP_B, WEFT_OP_I, WEFT_OP_W};
 enum { COMPUTES = sizeof computes / sizeof computes[0] };

@@ -9,7 +9,7 @@
 
 #include <cmocka.h>
 
-#include "analyze/palette.h"
+#include "render/palette.h"
 #include "support_picture.h"
 #include "support_xml.h"
 

@@ -1,0 +1,457 @@
+/* The timeline as one HTML page. The page itself is src/render/html/page; here its
+ * data is made, from events and links alone: a JSON document with the names,
+ * and for each picture a stream of bytes in base64, which keeps 230,000 events
+ * in 4 MB and out of the way of locales and rounding:
+ *
+ *     number   7 bits per byte, low ones first, the top bit says "more"
+ *     signed   a number: 2n, or -2n - 1 when negative
+ *     real     8 bytes, IEEE 754, low byte first
+ *
+ *     number   ranks, stages, microbatches
+ *     real     ticks per unit, makespan, span, bubble ratio, span bubble ratio,
+ *              peak activation, time of a transfer
+ *     ranks ×  real busy, idle, first start, last end, span, idle by 6 causes,
+ *              peak activation, peak memory, peak at; number receive buffers
+ *     number   events of all ranks
+ *     ranks ×  number events, and for each
+ *                byte    op + 16 × links
+ *                number  stage (of an overlap: its parts), microbatch
+ *                signed  begin - begin of the event before, in ticks (of the first:
+ *                        - the earliest begin of all, from which times count)
+ *                number  duration in ticks
+ *                links × signed  number of an event that it waits for - its own
+ *     ranks ×  number points of memory, and for each
+ *                number  ticks since the point before
+ *                real    size from there on
+ *     number   events of the critical path, and for each, first to last,
+ *                signed  its number - the number of the one before
+ *
+ * page/codec.js reads it. */
+#include <weft/render.h>
+#include <weft/support.h>
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "ir/action.h"
+#include "render/html/timeline_page.h"
+#include "render/palette.h"
+#include "sim/sim_events.h"
+
+/* What a browser can still hold and draw; page/codec.js has it too. */
+#define EVENTS_MAX UINT64_C(8000000)
+/* More stages than this share colours: nobody tells them apart anyway. */
+#define STAGE_COLOURS_MAX 256u
+
+/* ---- Bytes as base64 ---- */
+
+struct packer {
+  struct weft_text *text;
+  uint32_t bits;  /* not yet written */
+  unsigned count; /* bytes in them: 0, 1, 2 */
+};
+
+static void put_digits(struct packer *packer, unsigned digits) {
+  static const char alphabet[] = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+  char quad[4] = {'=', '=', '=', '='};
+  for (unsigned i = 0; i < digits; i++) {
+    quad[i] = alphabet[packer->bits >> (18 - 6 * i) & 63];
+  }
+  weft_text_append(packer->text, quad, sizeof quad);
+}
+
+static void pack_byte(struct packer *packer, uint8_t byte) {
+  packer->bits |= (uint32_t)byte << (16 - 8 * packer->count);
+  if (++packer->count == 3) {
+    put_digits(packer, 4);
+    packer->bits = 0;
+    packer->count = 0;
+  }
+}
+
+static void pack_end(struct packer *packer) {
+  if (packer->count > 0) {
+    put_digits(packer, packer->count + 1);
+  }
+}
+
+static void pack_number(struct packer *packer, uint64_t number) {
+  for (; number > 127; number >>= 7) {
+    pack_byte(packer, (uint8_t)(number | 128));
+  }
+  pack_byte(packer, (uint8_t)number);
+}
+
+static void pack_signed(struct packer *packer, int64_t number) {
+  const uint64_t twice = (uint64_t)number << 1;
+  pack_number(packer, number < 0 ? ~twice : twice);
+}
+
+static void pack_real(struct packer *packer, double number) {
+  uint64_t bits;
+  memcpy(&bits, &number, sizeof bits);
+  for (unsigned i = 0; i < 64; i += 8) {
+    pack_byte(packer, (uint8_t)(bits >> i));
+  }
+}
+
+/* ---- One picture ---- */
+
+struct page_picture {
+  const struct weft_picture *picture;
+  const struct weft_allocator *allocator;
+  struct weft_links *links;
+  uint32_t *event_of; /* [record]; WEFT_MATCH_NONE for bubbles */
+  int64_t earliest;   /* begin of all events, in ticks: measured times may be far from 0,
+                         farther than a browser's numbers are exact */
+  struct weft_memory_point *points;
+  uint64_t point_capacity;
+};
+
+static double hop_time(const struct weft_costs *costs) {
+  if (costs == NULL) {
+    return 0;
+  }
+  const struct weft_hop_costs *hop = &costs->hop;
+  return hop->latency + (hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0);
+}
+
+static void pack_totals(struct packer *packer, const struct weft_picture *picture) {
+  const struct weft_simulation *simulation = picture->simulation;
+  pack_number(packer, simulation->program->rank_count);
+  pack_number(packer, simulation->program->stage_count);
+  pack_number(packer, simulation->program->microbatch_count);
+  pack_real(packer, simulation->ticks_per_unit);
+  pack_real(packer, simulation->makespan);
+  pack_real(packer, simulation->span);
+  pack_real(packer, simulation->bubble_ratio);
+  pack_real(packer, simulation->span_bubble_ratio);
+  pack_real(packer, simulation->peak_activation);
+  pack_real(packer, hop_time(picture->costs));
+}
+
+static void pack_rank_times(struct packer *packer, const struct weft_rank_times *times) {
+  pack_real(packer, times->busy);
+  pack_real(packer, times->idle);
+  pack_real(packer, times->first_start);
+  pack_real(packer, times->last_end);
+  pack_real(packer, times->span);
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    pack_real(packer, times->idle_by_cause[cause]);
+  }
+  pack_real(packer, times->peak_activation);
+  pack_real(packer, times->peak_memory);
+  pack_real(packer, times->peak_at);
+  pack_number(packer, times->receive_buffers_peak);
+}
+
+/* The events that an event waits for; for a RECV that is its SEND. */
+static unsigned links_of(const struct page_picture *page, uint64_t record,
+                         uint32_t events[WEFT_NEEDS_MAX + 1]) {
+  uint64_t records[WEFT_NEEDS_MAX + 1];
+  unsigned count = weft_links_needs(page->links, record, records);
+  const uint8_t op = page->picture->simulation->program->actions[record].op;
+  if (weft_op_in(op, WEFT_OPS_RECV) && weft_links_peer(page->links, record) != WEFT_MATCH_NONE) {
+    records[count++] = weft_links_peer(page->links, record);
+  }
+  unsigned kept = 0;
+  for (unsigned i = 0; i < count; i++) {
+    if (page->event_of[records[i]] != WEFT_MATCH_NONE) {
+      events[kept++] = page->event_of[records[i]];
+    }
+  }
+  return kept;
+}
+
+/* Of any two times: what does not fit comes back right when it is added again. */
+static int64_t difference(int64_t a, int64_t b) { return (int64_t)((uint64_t)a - (uint64_t)b); }
+
+static void pack_event(struct packer *packer, const struct page_picture *page, uint64_t number,
+                       int64_t previous_begin) {
+  const struct weft_event *event = &page->picture->simulation->events[number];
+  const struct weft_action action = page->picture->simulation->program->actions[event->record];
+  uint32_t links[WEFT_NEEDS_MAX + 1];
+  const unsigned count = links_of(page, event->record, links);
+  pack_byte(packer, (uint8_t)(action.op | count << 4));
+  pack_number(packer, action.op == WEFT_OP_OVERLAP_F_B ? action.parts : action.stage);
+  pack_number(packer, action.microbatch);
+  pack_signed(packer, difference(event->begin, previous_begin));
+  pack_number(packer,
+              event->end > event->begin ? (uint64_t)difference(event->end, event->begin) : 0);
+  for (unsigned i = 0; i < count; i++) {
+    pack_signed(packer, (int64_t)links[i] - (int64_t)number);
+  }
+}
+
+static void pack_events(struct packer *packer, const struct page_picture *page) {
+  const struct weft_simulation *simulation = page->picture->simulation;
+  pack_number(packer, simulation->event_count);
+  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+    const uint64_t begin = simulation->event_begin[rank], end = simulation->event_begin[rank + 1];
+    int64_t previous_begin = page->earliest;
+    pack_number(packer, end - begin);
+    for (uint64_t i = begin; i < end; i++) {
+      pack_event(packer, page, i, previous_begin);
+      previous_begin = simulation->events[i].begin;
+    }
+  }
+}
+
+/* The points are as many as there is room for at first try, or fewer: those of
+ * one time become one. */
+static enum weft_status read_curve(struct page_picture *page, uint32_t rank, uint64_t *count,
+                                   struct weft_error *error) {
+  const struct weft_picture *picture = page->picture;
+  weft_memory_curve(picture->simulation, picture->costs, rank, page->points, page->point_capacity,
+                    count);
+  if (*count <= page->point_capacity) {
+    return WEFT_OK;
+  }
+  const uint64_t wanted = *count;
+  weft_array_free(page->allocator, page->points, page->point_capacity, sizeof *page->points);
+  page->point_capacity = 0;
+  page->points = weft_array_allocate(page->allocator, wanted, sizeof *page->points);
+  if (page->points == NULL) {
+    return weft_fail_memory(error, wanted * sizeof *page->points);
+  }
+  page->point_capacity = wanted;
+  weft_memory_curve(picture->simulation, picture->costs, rank, page->points, wanted, count);
+  return WEFT_OK;
+}
+
+/* Ticks since the earliest begin; the time was made from whole ticks. */
+static int64_t ticks_at(const struct page_picture *page, double at) {
+  const double ticks = at * page->picture->simulation->ticks_per_unit - (double)page->earliest;
+  return ticks < 0.5 ? 0 : ticks > 9e18 ? INT64_MAX : (int64_t)(ticks + 0.5);
+}
+
+static void pack_curve(struct packer *packer, const struct page_picture *page, uint64_t count) {
+  int64_t previous = 0;
+  pack_number(packer, count);
+  for (uint64_t i = 0; i < count; i++) {
+    int64_t at = ticks_at(page, page->points[i].at);
+    at = at > previous ? at : previous;
+    pack_number(packer, (uint64_t)(at - previous));
+    pack_real(packer, page->points[i].size);
+    previous = at;
+  }
+}
+
+static enum weft_status pack_memory(struct packer *packer, struct page_picture *page,
+                                    struct weft_error *error) {
+  for (uint32_t rank = 0; rank < page->picture->simulation->program->rank_count; rank++) {
+    uint64_t count = 0;
+    if (page->picture->costs != NULL) {
+      WEFT_TRY(read_curve(page, rank, &count, error));
+    }
+    pack_curve(packer, page, count);
+  }
+  return WEFT_OK;
+}
+
+static void pack_numbers(struct packer *packer, const uint64_t *numbers, uint64_t count) {
+  uint64_t previous = 0;
+  pack_number(packer, count);
+  for (uint64_t i = 0; i < count; i++) {
+    pack_signed(packer, (int64_t)numbers[i] - (int64_t)previous);
+    previous = numbers[i];
+  }
+}
+
+static enum weft_status pack_path(struct packer *packer, const struct page_picture *page,
+                                  struct weft_error *error) {
+  const struct weft_simulation *simulation = page->picture->simulation;
+  uint64_t count = 0;
+  WEFT_TRY(weft_critical_path(page->allocator, simulation, NULL, 0, &count, error));
+  if (count > simulation->event_count) {
+    count = 0; /* events that no simulation made, in a circle */
+  }
+  uint64_t *path = weft_array_allocate(page->allocator, count, sizeof *path);
+  if (path == NULL) {
+    return weft_fail_memory(error, count * sizeof *path);
+  }
+  uint64_t found;
+  const enum weft_status status =
+      weft_critical_path(page->allocator, simulation, path, count, &found, error);
+  if (status == WEFT_OK) {
+    pack_numbers(packer, path, count);
+  }
+  weft_array_free(page->allocator, path, count, sizeof *path);
+  return status;
+}
+
+static enum weft_status pack_picture(struct packer *packer, struct page_picture *page,
+                                     struct weft_error *error) {
+  const struct weft_simulation *simulation = page->picture->simulation;
+  pack_totals(packer, page->picture);
+  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+    pack_rank_times(packer, &simulation->ranks[rank]);
+  }
+  pack_events(packer, page);
+  WEFT_TRY(pack_memory(packer, page, error));
+  WEFT_TRY(pack_path(packer, page, error));
+  pack_end(packer);
+  return WEFT_OK;
+}
+
+/* ---- The document ---- */
+
+static bool is_line_separator(const char *data) { /* U+2028 and U+2029 */
+  return (uint8_t)data[0] == 0xe2 && (uint8_t)data[1] == 0x80 && ((uint8_t)data[2] | 1) == 0xa9;
+}
+
+/* One character of well-formed UTF-8 without control bytes, as part of a JSON
+ * string that no HTML parser takes for the end of anything. */
+static size_t add_character(struct weft_text *text, const char *data, size_t left) {
+  if (left >= 3 && is_line_separator(data)) {
+    weft_text_addf(text, "\\u20%x", 0x28 + ((uint8_t)data[2] & 1));
+    return 3;
+  }
+  if (strchr("\"\\<>&'", data[0]) != NULL) {
+    weft_text_addf(text, "\\u%04x", (unsigned)(uint8_t)data[0]);
+  } else {
+    weft_text_append(text, data, 1);
+  }
+  return 1;
+}
+
+static void add_string(struct weft_text *text, const char *string) {
+  struct weft_text safe = {.allocator = text->allocator};
+  weft_text_add_escaped(&safe, string, strlen(string));
+  text->failed |= safe.failed;
+  weft_text_add(text, "\"");
+  for (size_t i = 0; i < safe.size && !safe.failed;) {
+    i += add_character(text, safe.data + i, safe.size - i);
+  }
+  weft_text_add(text, "\"");
+  weft_text_finish(&safe);
+}
+
+static void add_colour(struct weft_text *text, const char *name, uint32_t colour) {
+  weft_text_addf(text, "\"%s\":\"#%06" PRIx32 "\",", name, colour);
+}
+
+static void add_theme(struct weft_text *text, bool dark) {
+  const struct weft_palette *palette = weft_palette_of(dark);
+  weft_text_add(text, dark ? "\"dark\":{" : "\"light\":{");
+  add_colour(text, "background", palette->background);
+  add_colour(text, "ink", palette->ink);
+  add_colour(text, "inkFaint", palette->ink_faint);
+  add_colour(text, "rule", palette->rule);
+  add_colour(text, "memory", palette->memory);
+  add_colour(text, "highlight", palette->highlight);
+  weft_text_add(text, "\"ops\":[");
+  for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
+    weft_text_addf(text, "%s\"#%06" PRIx32 "\"", op > 0 ? "," : "", palette->ops[op]);
+  }
+  weft_text_add(text, "]}");
+}
+
+/* F, B, I and W of each stage, six digits each. */
+static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool dark) {
+  const uint32_t shown = stage_count < STAGE_COLOURS_MAX ? stage_count : STAGE_COLOURS_MAX;
+  weft_text_add(text, dark ? ",\"stageDark\":\"" : ",\"stageLight\":\"");
+  for (uint32_t i = 0; i < shown; i++) {
+    const uint32_t stage = (uint32_t)((uint64_t)i * stage_count / shown);
+    for (unsigned op = WEFT_OP_F; op <= WEFT_OP_W; op++) {
+      weft_text_addf(text, "%06" PRIx32, weft_palette_stage(stage, stage_count, op, dark));
+    }
+  }
+  weft_text_add(text, "\"");
+}
+
+static enum weft_status number_events(struct page_picture *page, struct weft_error *error) {
+  const struct weft_simulation *simulation = page->picture->simulation;
+  const uint64_t records = simulation->program->action_count;
+  page->event_of = weft_array_allocate(page->allocator, records, sizeof *page->event_of);
+  if (page->event_of == NULL) {
+    return weft_fail_memory(error, records * sizeof *page->event_of);
+  }
+  memset(page->event_of, 0xff, records * sizeof *page->event_of); /* WEFT_MATCH_NONE */
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    page->event_of[event->record] = (uint32_t)i;
+    page->earliest = i == 0 || event->begin < page->earliest ? event->begin : page->earliest;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status add_picture_of(struct page_picture *page, struct weft_text *text,
+                                       struct weft_error *error) {
+  const struct weft_picture *picture = page->picture;
+  const struct weft_program *program = picture->simulation->program;
+  WEFT_TRY(weft_links_create(page->allocator, program, &page->links, error));
+  WEFT_TRY(number_events(page, error));
+  weft_text_add(text, "{\"name\":");
+  add_string(text, picture->name != NULL ? picture->name : "");
+  weft_text_add(text, ",\"unit\":");
+  add_string(text, picture->costs != NULL ? picture->costs->unit : "");
+  add_stage_colours(text, program->stage_count, false);
+  add_stage_colours(text, program->stage_count, true);
+  weft_text_add(text, ",\"data\":\"");
+  WEFT_TRY(pack_picture(&(struct packer){.text = text}, page, error));
+  weft_text_add(text, "\"}");
+  return weft_text_status(text, error);
+}
+
+static enum weft_status add_picture(const struct weft_picture *picture, struct weft_text *text,
+                                    struct weft_error *error) {
+  struct page_picture page = {.picture = picture, .allocator = text->allocator};
+  const enum weft_status status = add_picture_of(&page, text, error);
+  weft_array_free(page.allocator, page.points, page.point_capacity, sizeof *page.points);
+  weft_array_free(page.allocator, page.event_of, picture->simulation->program->action_count,
+                  sizeof *page.event_of);
+  weft_links_destroy(page.links);
+  return status;
+}
+
+static enum weft_status check(const struct weft_picture *pictures, size_t picture_count,
+                              struct weft_error *error) {
+  uint64_t events = 0;
+  if (picture_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "", "a page needs at least one timeline");
+  }
+  for (size_t i = 0; i < picture_count; i++) {
+    events += pictures[i].simulation->event_count;
+  }
+  if (events > EVENTS_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "draw a part of it, or fewer microbatches",
+                     "a page of %" PRIu64 " events would not open; the most is %" PRIu64, events,
+                     EVENTS_MAX);
+  }
+  for (size_t i = 0; i < picture_count; i++) {
+    WEFT_TRY(weft_sim_require_events(pictures[i].simulation, error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status add_page(const struct weft_picture *pictures, size_t picture_count,
+                                 const struct weft_render_options *options, struct weft_text *text,
+                                 struct weft_error *error) {
+  const bool by_stage = options->colour_by == WEFT_COLOUR_BY_STAGE;
+  weft_text_append(text, (const char *)weft_timeline_page_head, weft_timeline_page_head_size);
+  weft_text_addf(text,
+                 "{\"schema\":\"weft-timeline/1\",\"weft\":\"" WEFT_VERSION
+                 "\",\"colourBy\":\"%s\",\"palette\":{",
+                 by_stage ? "stage" : "op");
+  add_theme(text, false);
+  weft_text_add(text, ",");
+  add_theme(text, true);
+  weft_text_add(text, "},\"pictures\":[");
+  for (size_t i = 0; i < picture_count; i++) {
+    weft_text_add(text, i > 0 ? "," : "");
+    WEFT_TRY(add_picture(&pictures[i], text, error));
+  }
+  weft_text_add(text, "]}");
+  weft_text_append(text, (const char *)weft_timeline_page_tail, weft_timeline_page_tail_size);
+  return weft_text_status(text, error);
+}
+
+enum weft_status weft_render_html(const struct weft_picture *pictures, size_t picture_count,
+                                  const struct weft_render_options *options, struct weft_text *text,
+                                  struct weft_error *error) {
+  const struct weft_render_options standard = weft_render_options_default();
+  WEFT_TRY(check(pictures, picture_count, error));
+  return add_page(pictures, picture_count, options != NULL ? options : &standard, text, error);
+}

@@ -1,0 +1,23 @@
+/* A rank's memory over time in columns, for strips under a timeline. */
+#ifndef ANALYZE_MEMORY_COLUMNS_H
+#define ANALYZE_MEMORY_COLUMNS_H
+
+#include "render/timeline.h"
+
+/* Zero-initialise, set the first four, and finish. */
+struct weft_memory_columns {
+  const struct weft_allocator *allocator;
+  const struct weft_picture *picture;
+  struct weft_extent extent;
+  uint32_t column_count;
+  double *sizes; /* [column_count]: the most that the rank last read holds in each */
+  struct weft_memory_point *points;
+  size_t point_capacity;
+};
+
+/* Fills `sizes`; all zero where the picture has no costs. */
+enum weft_status weft_memory_columns_read(struct weft_memory_columns *columns, uint32_t rank,
+                                          struct weft_error *error);
+void weft_memory_columns_finish(struct weft_memory_columns *columns);
+
+#endif

@@ -1,0 +1,215 @@
+/* The SVG picture as a whole: its layout, and the order in which it is drawn. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "render/svg/svg_document.h"
+#include "sim/sim_events.h"
+
+enum {
+  WIDTH_DEFAULT = 1200,
+  WIDTH_MIN = 200,
+  WIDTH_MAX = 100000,
+  RIGHT = 84,          /* beside the rows: idle, peak */
+  TOP = 60,            /* above the rows: title, facts */
+  TITLE = 24,          /* of that, for the title */
+  AXIS = 30,           /* under the rows */
+  COLUMNS_MAX = 80000, /* of all ranks: bounds the size of the document */
+  MEMORY_COLUMNS_MAX = 400000
+};
+
+#define CELL_MIN 2.0 /* pixels */
+
+/* ---- Colours ---- */
+
+uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action) {
+  if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
+    return weft_palette_stage(action.stage, svg->picture->simulation->program->stage_count,
+                              action.op, svg->dark);
+  }
+  return weft_palette_chunk(action.op, svg->chunk_of[action.stage], svg->chunk_count, svg->dark);
+}
+
+bool weft_svg_is_transfer(enum weft_op op) {
+  const enum weft_op_kind kind = weft_op_info(op)->kind;
+  return kind == WEFT_KIND_RECV || kind == WEFT_KIND_SHARD;
+}
+
+static void note_event(struct weft_svg *svg, enum weft_op op, int64_t ticks) {
+  svg->seen[op] |= ticks > 0;
+  if (weft_svg_is_transfer(op) && ticks > svg->transfer_ticks_max) {
+    svg->transfer_ticks_max = ticks;
+  }
+}
+
+/* Numbers the stages of each rank, and notes which ops take time. */
+static enum weft_status look_through(struct weft_svg *svg, struct weft_error *error) {
+  const struct weft_simulation *simulation = svg->picture->simulation;
+  const struct weft_program *program = simulation->program;
+  uint32_t *owner = weft_arena_allocate(&svg->arena, program->stage_count, sizeof *owner);
+  uint32_t *next = weft_arena_allocate(&svg->arena, program->rank_count, sizeof *next);
+  svg->chunk_of = weft_arena_allocate(&svg->arena, program->stage_count, sizeof *svg->chunk_of);
+  if (owner == NULL || next == NULL || svg->chunk_of == NULL) {
+    return weft_fail_memory(error, program->stage_count * sizeof *owner);
+  }
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    const struct weft_action action = program->actions[event->record];
+    note_event(svg, action.op, event->end - event->begin);
+    if (weft_op_info(action.op)->kind == WEFT_KIND_COMPUTE) {
+      owner[action.stage] = event->rank;
+    }
+  }
+  svg->chunk_count = 1;
+  for (uint32_t stage = 0; stage < program->stage_count; stage++) {
+    svg->chunk_of[stage] = next[owner[stage]]++;
+    const uint32_t count = next[owner[stage]];
+    svg->chunk_count = count > svg->chunk_count ? count : svg->chunk_count;
+  }
+  return WEFT_OK;
+}
+
+/* ---- Layout ---- */
+
+static struct weft_svg_row row_for(uint32_t rank_count) {
+  static const struct {
+    uint32_t rank_max;
+    struct weft_svg_row row;
+  } sizes[] = {
+      {8, {28, 5, 14, 10}}, {16, {24, 5, 12, 8}}, {32, {18, 4, 9, 6}}, {UINT32_MAX, {14, 4, 7, 4}}};
+  size_t i = 0;
+  while (rank_count > sizes[i].rank_max) {
+    i++;
+  }
+  return sizes[i].row;
+}
+
+/* Not where all of them are too short to be seen. */
+static bool shows_transfers(const struct weft_svg *svg) {
+  const double ticks = (double)svg->extent.end - (double)svg->extent.begin;
+  return (double)svg->transfer_ticks_max / ticks * svg->plot_width >= 1;
+}
+
+static uint32_t count_digits(uint32_t count) {
+  uint32_t digits = 1;
+  for (uint32_t rest = count > 0 ? count - 1 : 0; rest >= 10; rest /= 10) {
+    digits++;
+  }
+  return digits;
+}
+
+static void lay_out(struct weft_svg *svg) {
+  const struct weft_simulation *simulation = svg->picture->simulation;
+  const uint32_t rank_count = simulation->program->rank_count;
+  const double ranks = rank_count > 0 ? rank_count : 1;
+  svg->label_digits = count_digits(simulation->program->microbatch_count);
+  svg->plot_left = 46 + 7 * count_digits(rank_count);
+  svg->plot_width = svg->width - svg->plot_left - RIGHT;
+  svg->rows_top = weft_svg_has_name(svg) ? TOP : TOP - TITLE;
+  svg->row = row_for(rank_count);
+  if (svg->picture->costs == NULL || !(simulation->peak_activation > 0)) {
+    svg->row.memory = 0;
+  }
+  if (!shows_transfers(svg)) {
+    svg->row.transfers = 0;
+  }
+  const double fair = svg->plot_width * ranks / COLUMNS_MAX;
+  svg->cell_min = fair > CELL_MIN ? fair : CELL_MIN;
+  const double pixels = MEMORY_COLUMNS_MAX / ranks;
+  svg->memory.column_count = (uint32_t)(pixels < svg->plot_width ? pixels : svg->plot_width);
+  svg->memory.column_count += svg->memory.column_count == 0;
+  svg->memory.extent = svg->extent;
+}
+
+/* ---- Drawing ---- */
+
+static void open_document(struct weft_svg *svg) {
+  weft_text_add(svg->text, "<svg xmlns=\"http://www.w3.org/2000/svg\"");
+  weft_svg_attribute(svg->text, "width", svg->width);
+  weft_svg_attribute(svg->text, "height", svg->height);
+  weft_text_add(svg->text, " viewBox=\"0 0 ");
+  weft_svg_coordinate(svg->text, svg->width);
+  weft_text_add(svg->text, " ");
+  weft_svg_coordinate(svg->text, svg->height);
+  weft_text_add(svg->text,
+                "\" font-family=\"Helvetica, Arial, 'DejaVu Sans', sans-serif\" role=\"img\">\n"
+                "<title>");
+  weft_svg_outside(svg->text, svg->picture->name != NULL ? svg->picture->name : "timeline", 1000);
+  weft_text_add(svg->text, "</title>\n");
+  weft_svg_rect(svg->text, 0, 0, svg->width, svg->height, svg->palette->background);
+}
+
+static enum weft_status add_rows(struct weft_svg *svg, struct weft_error *error) {
+  const uint32_t rank_count = svg->picture->simulation->program->rank_count;
+  for (uint32_t rank = 0; rank < rank_count && !svg->text->failed; rank++) {
+    weft_svg_add_lane(svg, rank);
+    weft_text_append(svg->text, svg->labels.data, svg->labels.size);
+    svg->text->failed |= svg->labels.failed;
+    svg->labels.size = 0;
+    if (svg->row.transfers > 0) {
+      weft_svg_add_transfers(svg, rank);
+    }
+    if (svg->row.memory > 0) {
+      WEFT_TRY(weft_memory_columns_read(&svg->memory, rank, error));
+      weft_svg_add_memory(svg, rank);
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status draw(struct weft_svg *svg, struct weft_error *error) {
+  WEFT_TRY(look_through(svg, error));
+  lay_out(svg);
+  const uint32_t rank_count = svg->picture->simulation->program->rank_count;
+  const double legend_top = weft_svg_row_top(svg, rank_count) + AXIS;
+  svg->height = legend_top + weft_svg_add_legend(svg, legend_top, false) + 16;
+  open_document(svg);
+  weft_svg_add_title(svg);
+  weft_svg_add_ground(svg);
+  WEFT_TRY(add_rows(svg, error));
+  weft_svg_add_row_labels(svg);
+  weft_svg_add_axis(svg);
+  (void)weft_svg_add_legend(svg, legend_top, true);
+  weft_text_add(svg->text, "</svg>\n");
+  return weft_text_status(svg->text, error);
+}
+
+static enum weft_status check_width(uint32_t width, struct weft_error *error) {
+  if (width < WIDTH_MIN || width > WIDTH_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "0 stands for 1200",
+                     "a picture of %" PRIu32 " pixels; expected %d to %d", width, WIDTH_MIN,
+                     WIDTH_MAX);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_render_svg(const struct weft_picture *picture,
+                                 const struct weft_render_options *options, struct weft_text *text,
+                                 struct weft_error *error) {
+  const struct weft_render_options standard = weft_render_options_default();
+  options = options != NULL ? options : &standard;
+  const uint32_t width = options->width != 0 ? options->width : WIDTH_DEFAULT;
+  WEFT_TRY(check_width(width, error));
+  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
+  struct weft_svg svg = {.picture = picture,
+                         .palette = weft_palette_of(options->dark),
+                         .dark = options->dark,
+                         .colour_by = options->colour_by,
+                         .text = text,
+                         .labels = {.allocator = text->allocator},
+                         .arena = {.allocator = text->allocator},
+                         .extent = weft_extent_of(picture->simulation),
+                         .width = width,
+                         .memory = {.allocator = text->allocator, .picture = picture}};
+  const size_t size_before = text->size;
+  const enum weft_status status = draw(&svg, error);
+  if (status < 0 && text->data != NULL) {
+    text->size = size_before;
+    text->data[size_before] = '\0';
+  }
+  weft_memory_columns_finish(&svg.memory);
+  weft_text_finish(&svg.labels);
+  weft_arena_finish(&svg.arena);
+  return status;
+}

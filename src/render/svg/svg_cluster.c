@@ -1,0 +1,89 @@
+/* Cells narrower than can be seen, drawn together: a column of cell_min pixels in
+ * which each colour has the height of its share of the time, and idle time is
+ * left open. So a picture of thousands of actions per rank is true in its areas,
+ * and its size is bounded by the pixels, not by the actions.
+ *
+ * Columns stand on a grid, and a cell that reaches over a line is shared out:
+ * columns of whole cells would differ by whole cells, and look like teeth. */
+#include "render/svg/svg_cluster.h"
+
+#include <inttypes.h>
+
+#define GAP_MIN 0.75 /* pixels of idle time that are always seen */
+#define TINY 1e-6    /* pixels that are rounding errors */
+
+static uint32_t op_order(struct weft_action action) {
+  return action.op * (uint32_t)65536 + action.stage;
+}
+
+/* In the order of the ops, so that a colour is at the same height in all columns. */
+static void add_share(struct weft_svg_cluster *cluster, struct weft_action action, uint32_t colour,
+                      double width) {
+  struct weft_svg_share *shares = cluster->shares;
+  uint32_t i = 0;
+  while (i < cluster->share_count && op_order(shares[i].action) < op_order(action) &&
+         shares[i].colour != colour) {
+    i++;
+  }
+  const bool found = i < cluster->share_count && shares[i].colour == colour;
+  if (!found && cluster->share_count == WEFT_SVG_SHARES_MAX) {
+    i = i < WEFT_SVG_SHARES_MAX ? i : i - 1; /* more colours than can be told apart: the nearest */
+  } else if (!found) {
+    for (uint32_t k = cluster->share_count++; k > i; k--) {
+      shares[k] = shares[k - 1];
+    }
+    shares[i] = (struct weft_svg_share){.action = action, .colour = colour};
+  }
+  shares[i].width += width;
+}
+
+/* Whether the column has this colour and nothing else, so that it may go on
+ * beyond its end. */
+static bool is_plain(const struct weft_svg_cluster *cluster, uint32_t colour) {
+  const double idle = cluster->end - cluster->begin - cluster->shares[0].width;
+  return cluster->share_count == 1 && cluster->shares[0].colour == colour && idle < 0.01;
+}
+
+static void start(const struct weft_svg *svg, struct weft_svg_cluster *cluster, double begin) {
+  const double column = (begin - svg->plot_left) / svg->cell_min + TINY;
+  cluster->begin = cluster->end = begin;
+  cluster->limit =
+      svg->plot_left + ((double)(uint64_t)(column > 0 ? column : 0) + 1) * svg->cell_min;
+}
+
+void weft_svg_cluster_add(struct weft_svg *svg, struct weft_svg_cluster *cluster,
+                          const struct weft_svg_cell *cell, double begin, double end, double top) {
+  const uint32_t colour = weft_svg_colour(svg, cell->items[0].action);
+  while (end - begin > TINY) {
+    const bool goes_on = cell->count == 1 && is_plain(cluster, colour);
+    const bool full = begin > cluster->limit - TINY && !goes_on;
+    if (cluster->share_count > 0 && (full || begin - cluster->end > GAP_MIN)) {
+      weft_svg_cluster_flush(svg, cluster, begin, top);
+    }
+    if (cluster->share_count == 0) {
+      start(svg, cluster, begin);
+    }
+    const double stop = goes_on || end < cluster->limit ? end : cluster->limit;
+    for (uint32_t i = 0; i < cell->count; i++) {
+      const struct weft_lane_item *item = &cell->items[i];
+      add_share(cluster, item->action, weft_svg_colour(svg, item->action),
+                (stop - begin) / item->parts);
+    }
+    cluster->end = begin = stop;
+  }
+}
+
+/* Columns that touch overlap by a little, because between two edges within a
+ * pixel the ground would shine through. */
+void weft_svg_cluster_flush(struct weft_svg *svg, struct weft_svg_cluster *cluster, double next,
+                            double top) {
+  const double width = cluster->end - cluster->begin;
+  const double overlap = next - cluster->end < 0.01 ? 0.4 : 0;
+  double y = top;
+  for (uint32_t i = 0; i < cluster->share_count && width > 0; i++) {
+    const double height = svg->row.lane * cluster->shares[i].width / width;
+    weft_svg_rect(svg->text, cluster->begin, y, width + overlap, height, cluster->shares[i].colour);
+    y += height;
+  }
+  cluster->share_count = 0;
+}

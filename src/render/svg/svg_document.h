@@ -1,0 +1,106 @@
+/* The SVG picture, shared by the files that draw its parts:
+ *
+ *     title                                        svg_frame.c
+ *     rank 0  [cells                         ]     svg_lane.c, svg_cluster.c
+ *             [transfers                     ]     svg_lane.c
+ *             [memory                        ]     svg_memory.c
+ *     axis, legend                                 svg_frame.c, svg_legend.c
+ *
+ * Everything is in presentation attributes of plain elements, without style
+ * sheets or scripts, so that any program that reads SVG shows the same. */
+#ifndef ANALYZE_SVG_DOCUMENT_H
+#define ANALYZE_SVG_DOCUMENT_H
+
+#include "base/memory.h"
+#include "render/memory_columns.h"
+#include "render/palette.h"
+#include "render/timeline.h"
+
+/* Heights of the parts of a rank's row, in pixels; they shrink with the number
+ * of ranks. */
+struct weft_svg_row {
+  double lane;
+  double transfers; /* 0: the picture shows none */
+  double memory;    /* 0: likewise */
+  double gap;
+};
+
+struct weft_svg {
+  const struct weft_picture *picture;
+  const struct weft_palette *palette;
+  bool dark;
+  enum weft_colour_by colour_by;
+  struct weft_text *text;
+  struct weft_text labels; /* of the row being drawn; they go on top */
+  struct weft_arena arena;
+  struct weft_extent extent;
+  uint32_t *chunk_of;       /* [stage_count]: which of its rank's stages it is */
+  uint32_t chunk_count;     /* the most stages of a rank */
+  bool seen[WEFT_OP_COUNT]; /* ops with an event that takes time */
+  double width, height;
+  double plot_left, plot_width;
+  double rows_top;
+  struct weft_svg_row row;
+  uint32_t label_digits;      /* of the largest microbatch */
+  int64_t transfer_ticks_max; /* the longest transfer or shard action */
+  double cell_min;            /* narrower cells are drawn together */
+  struct weft_memory_columns memory;
+};
+
+/* ---- svg_writer.c ---- */
+
+/* Two digits behind the point, whatever the locale. */
+void weft_svg_coordinate(struct weft_text *text, double value);
+/* " fill=\"#56b4e9\"" */
+void weft_svg_fill(struct weft_text *text, uint32_t colour);
+/* " name=\"12.34\"" */
+void weft_svg_attribute(struct weft_text *text, const char *name, double value);
+void weft_svg_rect(struct weft_text *text, double x, double y, double width, double height,
+                   uint32_t colour);
+/* Outside text as XML character data, in at most `width` characters. */
+void weft_svg_outside(struct weft_text *text, const char *outside, size_t width);
+/* "<text ...>" with what callers add up to "</text>". `anchor`: start, middle, end. */
+void weft_svg_text_begin(struct weft_text *text, double x, double y, double size,
+                         const char *anchor, uint32_t colour);
+void weft_svg_text_end(struct weft_text *text);
+
+/* ---- Layout ---- */
+
+static inline double weft_svg_x(const struct weft_svg *svg, int64_t tick) {
+  return svg->plot_left + ((double)tick - (double)svg->extent.begin) * svg->plot_width /
+                              ((double)svg->extent.end - (double)svg->extent.begin);
+}
+
+static inline double weft_svg_row_height(const struct weft_svg *svg) {
+  return svg->row.lane + svg->row.transfers + svg->row.memory + svg->row.gap;
+}
+
+static inline double weft_svg_row_top(const struct weft_svg *svg, uint32_t rank) {
+  return svg->rows_top + rank * weft_svg_row_height(svg);
+}
+
+static inline bool weft_svg_has_name(const struct weft_svg *svg) {
+  return svg->picture->name != NULL && svg->picture->name[0] != '\0';
+}
+
+/* What the marks under a lane show. */
+bool weft_svg_is_transfer(enum weft_op op);
+
+uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action);
+
+/* ---- Parts ---- */
+
+void weft_svg_add_title(struct weft_svg *svg);
+/* Lanes and grid lines: what lies under the cells. */
+void weft_svg_add_ground(struct weft_svg *svg);
+void weft_svg_add_row_labels(struct weft_svg *svg);
+void weft_svg_add_axis(struct weft_svg *svg);
+void weft_svg_add_lane(struct weft_svg *svg, uint32_t rank);
+void weft_svg_add_transfers(struct weft_svg *svg, uint32_t rank);
+/* The strip of the rank that svg->memory holds. */
+void weft_svg_add_memory(struct weft_svg *svg, uint32_t rank);
+
+/* Draws the legend, or with `draw` false only measures; returns its height. */
+double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw);
+
+#endif

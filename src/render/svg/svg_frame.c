@@ -1,0 +1,188 @@
+/* What stands round the cells: title, lanes, grid lines, names of ranks, axis. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "render/svg/svg_document.h"
+
+enum { TITLE_SIZE = 16, SMALL_SIZE = 11, TICK_PIXELS = 90 };
+
+static void add_time(struct weft_svg *svg, double time) {
+  const struct weft_costs *costs = svg->picture->costs;
+  weft_add_number(svg->text, time);
+  if (costs != NULL && costs->unit[0] != '\0') {
+    weft_text_add(svg->text, " ");
+    weft_svg_outside(svg->text, costs->unit, sizeof costs->unit);
+  }
+}
+
+static void add_count(struct weft_svg *svg, uint32_t count, const char *noun) {
+  const char *plural = count == 1 ? "" : noun[strlen(noun) - 1] == 'h' ? "es" : "s";
+  weft_text_addf(svg->text, "%" PRIu32 " %s%s", count, noun, plural);
+}
+
+enum fact {
+  FACT_MAKESPAN,
+  FACT_BUBBLE,
+  FACT_PEAK,
+  FACT_RANKS,
+  FACT_STAGES,
+  FACT_MICROBATCHES,
+  FACTS
+};
+
+static void add_fact(struct weft_svg *svg, enum fact fact) {
+  const struct weft_simulation *simulation = svg->picture->simulation;
+  const struct weft_program *program = simulation->program;
+  weft_text_add(svg->text, fact == FACT_MAKESPAN ? "" : fact > FACT_RANKS ? ", " : " · ");
+  switch (fact) {
+    case FACT_MAKESPAN:
+      weft_text_add(svg->text, "makespan ");
+      add_time(svg, simulation->makespan);
+      break;
+    case FACT_BUBBLE:
+      weft_text_addf(svg->text, "bubble %.1f %%", 100 * simulation->bubble_ratio);
+      break;
+    case FACT_PEAK:
+      weft_text_add(svg->text, "peak memory ");
+      weft_add_number(svg->text, simulation->peak_activation);
+      break;
+    case FACT_RANKS: add_count(svg, program->rank_count, "rank"); break;
+    case FACT_STAGES: add_count(svg, program->stage_count, "stage"); break;
+    default: add_count(svg, program->microbatch_count, "microbatch"); break;
+  }
+}
+
+/* As many as fit; the first in any case. */
+static void add_facts(struct weft_svg *svg) {
+  const size_t begin = svg->text->size;
+  const double room = (svg->width - svg->plot_left) / (SMALL_SIZE * 0.58);
+  for (unsigned fact = 0; fact < FACTS && !svg->text->failed; fact++) {
+    const size_t size_before = svg->text->size;
+    if (fact == FACT_PEAK && svg->row.memory == 0) {
+      continue;
+    }
+    add_fact(svg, fact);
+    if (fact > 0 && !svg->text->failed &&
+        (double)weft_count_characters(svg->text->data + begin, svg->text->size - begin) > room) {
+      svg->text->size = size_before;
+      break;
+    }
+  }
+}
+
+void weft_svg_add_title(struct weft_svg *svg) {
+  if (weft_svg_has_name(svg)) {
+    weft_svg_text_begin(svg->text, svg->plot_left, svg->rows_top - 34, TITLE_SIZE, "start",
+                        svg->palette->ink);
+    weft_svg_outside(svg->text, svg->picture->name,
+                     (size_t)((svg->width - svg->plot_left) / (TITLE_SIZE * 0.6)));
+    weft_svg_text_end(svg->text);
+  }
+  weft_svg_text_begin(svg->text, svg->plot_left, svg->rows_top - 15, SMALL_SIZE, "start",
+                      svg->palette->ink_faint);
+  add_facts(svg);
+  weft_svg_text_end(svg->text);
+}
+
+/* ---- The axis ---- */
+
+struct axis {
+  double length; /* in the costs' unit */
+  double step;
+};
+
+static struct axis axis_of(const struct weft_svg *svg) {
+  struct axis axis;
+  axis.length = ((double)svg->extent.end - (double)svg->extent.begin) /
+                svg->picture->simulation->ticks_per_unit;
+  axis.step = weft_axis_step(axis.length, svg->plot_width / TICK_PIXELS);
+  return axis;
+}
+
+static double axis_x(const struct weft_svg *svg, const struct axis *axis, double time) {
+  return svg->plot_left + time * svg->plot_width / axis->length;
+}
+
+static void add_line(struct weft_svg *svg, double x1, double y1, double x2, double y2) {
+  weft_text_add(svg->text, "<path d=\"M");
+  weft_svg_coordinate(svg->text, x1);
+  weft_text_add(svg->text, " ");
+  weft_svg_coordinate(svg->text, y1);
+  weft_text_add(svg->text, "L");
+  weft_svg_coordinate(svg->text, x2);
+  weft_text_add(svg->text, " ");
+  weft_svg_coordinate(svg->text, y2);
+  weft_text_addf(svg->text, "\" stroke=\"#%06" PRIx32 "\"/>\n", svg->palette->rule);
+}
+
+static double rows_bottom(const struct weft_svg *svg) {
+  return weft_svg_row_top(svg, svg->picture->simulation->program->rank_count);
+}
+
+void weft_svg_add_ground(struct weft_svg *svg) {
+  const uint32_t rank_count = svg->picture->simulation->program->rank_count;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    weft_svg_rect(svg->text, svg->plot_left, weft_svg_row_top(svg, rank), svg->plot_width,
+                  svg->row.lane, svg->palette->ops[WEFT_OP_IDLE]);
+  }
+  const struct axis axis = axis_of(svg);
+  for (uint32_t i = 0; i * axis.step <= axis.length * (1 + 1e-9); i++) {
+    const double x = axis_x(svg, &axis, i * axis.step);
+    add_line(svg, x, svg->rows_top, x, rows_bottom(svg));
+  }
+}
+
+void weft_svg_add_axis(struct weft_svg *svg) {
+  const struct weft_costs *costs = svg->picture->costs;
+  const struct axis axis = axis_of(svg);
+  const double y = rows_bottom(svg);
+  const uint32_t ink = svg->palette->ink_faint;
+  add_line(svg, svg->plot_left, y, svg->plot_left + svg->plot_width, y);
+  for (uint32_t i = 0; i * axis.step <= axis.length * (1 + 1e-9); i++) {
+    const double x = axis_x(svg, &axis, i * axis.step);
+    add_line(svg, x, y, x, y + 4);
+    weft_svg_text_begin(svg->text, x, y + 16, SMALL_SIZE, "middle", ink);
+    weft_add_number(svg->text, i * axis.step);
+    weft_svg_text_end(svg->text);
+  }
+  weft_svg_text_begin(svg->text, svg->plot_left + svg->plot_width + 8, y + 16, SMALL_SIZE, "start",
+                      ink);
+  const bool has_unit = costs != NULL && costs->unit[0] != '\0';
+  weft_text_add(svg->text, has_unit ? "time, " : "time");
+  weft_svg_outside(svg->text, has_unit ? costs->unit : "", sizeof costs->unit);
+  weft_svg_text_end(svg->text);
+}
+
+/* ---- Ranks ---- */
+
+static void add_rank_facts(struct weft_svg *svg, uint32_t rank, double size) {
+  const struct weft_simulation *simulation = svg->picture->simulation;
+  const double x = svg->plot_left + svg->plot_width + 8, top = weft_svg_row_top(svg, rank);
+  const uint32_t ink = svg->palette->ink_faint;
+  if (simulation->makespan > 0) {
+    weft_svg_text_begin(svg->text, x, top + svg->row.lane / 2 + size * 0.36, size, "start", ink);
+    weft_text_addf(svg->text, "%.0f %% idle",
+                   100 * simulation->ranks[rank].idle / simulation->makespan);
+    weft_svg_text_end(svg->text);
+  }
+  const double base = top + svg->row.lane + svg->row.transfers + svg->row.memory;
+  if (svg->row.memory > 0 && weft_svg_row_height(svg) >= 2 * size) {
+    weft_svg_text_begin(svg->text, x, base, size, "start", ink);
+    weft_text_addf(svg->text, "peak %.6g", simulation->ranks[rank].peak_activation);
+    weft_svg_text_end(svg->text);
+  }
+}
+
+void weft_svg_add_row_labels(struct weft_svg *svg) {
+  const uint32_t rank_count = svg->picture->simulation->program->rank_count;
+  const double size = svg->row.lane >= 18 ? SMALL_SIZE : 9;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    const double middle = weft_svg_row_top(svg, rank) + svg->row.lane / 2;
+    weft_svg_text_begin(svg->text, svg->plot_left - 8, middle + size * 0.36, size, "end",
+                        svg->palette->ink);
+    weft_text_addf(svg->text, "rank %" PRIu32, rank);
+    weft_svg_text_end(svg->text);
+    add_rank_facts(svg, rank, size - 1);
+  }
+}

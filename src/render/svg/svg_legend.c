@@ -1,0 +1,115 @@
+/* The legend: a swatch and a word for every colour that the picture uses. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "render/svg/svg_document.h"
+
+enum { SWATCH = 12, LINE = 20, WORDS = 11, STAGES_NAMED = 16 };
+
+/* Where the next item goes. */
+struct legend {
+  struct weft_svg *svg;
+  double x, y;
+  bool draw;
+};
+
+/* A swatch of one or more colours side by side, and its meaning; on a new line
+ * when this one is full. */
+static void add_item(struct legend *legend, const uint32_t *colours, uint32_t colour_count,
+                     const char *meaning) {
+  const struct weft_svg *svg = legend->svg;
+  const double swatch = SWATCH * (double)colour_count + (colour_count > 0 ? 6 : 0);
+  const double width = swatch + (double)strlen(meaning) * WORDS * 0.54 + 16;
+  if (legend->x > svg->plot_left && legend->x + width > svg->width) {
+    legend->x = svg->plot_left;
+    legend->y += LINE;
+  }
+  if (legend->draw) {
+    for (uint32_t i = 0; i < colour_count; i++) {
+      weft_svg_rect(svg->text, legend->x + i * (double)SWATCH, legend->y, SWATCH, SWATCH,
+                    colours[i]);
+    }
+    weft_svg_text_begin(svg->text, legend->x + swatch, legend->y + SWATCH - 2, WORDS, "start",
+                        svg->palette->ink);
+    weft_text_add(svg->text, meaning);
+    weft_svg_text_end(svg->text);
+  }
+  legend->x += width;
+}
+
+static const char *meaning_of(enum weft_op op) {
+  switch (op) {
+    case WEFT_OP_F: return "F forward";
+    case WEFT_OP_B: return "B backward";
+    case WEFT_OP_I: return "I input gradient";
+    case WEFT_OP_W: return "W weight gradient";
+    case WEFT_OP_RECV_F: return "activation under way";
+    case WEFT_OP_RECV_B: return "gradient under way";
+    case WEFT_OP_UNSHARD: return "unshard";
+    case WEFT_OP_RESHARD: return "reshard";
+    case WEFT_OP_REDUCE_GRAD: return "reduce gradients";
+    case WEFT_OP_TIE_GRAD: return "tie gradients";
+    default: return NULL; /* not drawn */
+  }
+}
+
+static bool is_compute(enum weft_op op) { return weft_op_info(op)->kind == WEFT_KIND_COMPUTE; }
+
+/* The first and the palest colour of an op, where ranks have several stages. */
+static void add_op(struct legend *legend, enum weft_op op) {
+  const struct weft_svg *svg = legend->svg;
+  const uint32_t colours[] = {
+      is_compute(op) ? weft_palette_chunk(op, 0, svg->chunk_count, svg->dark)
+                     : svg->palette->ops[op],
+      weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->dark)};
+  add_item(legend, colours, is_compute(op) && svg->chunk_count > 1 ? 2 : 1, meaning_of(op));
+}
+
+/* Colours are the stages': the ops differ in lightness, shown on the first. */
+static void add_stages(struct legend *legend) {
+  const struct weft_svg *svg = legend->svg;
+  const uint32_t count = svg->picture->simulation->program->stage_count;
+  const uint32_t step = (count + STAGES_NAMED - 1) / STAGES_NAMED;
+  for (uint32_t stage = 0; stage < count; stage += step) {
+    char meaning[32];
+    const uint32_t colour = weft_palette_stage(stage, count, WEFT_OP_B, svg->dark);
+    (void)snprintf(meaning, sizeof meaning, "stage %" PRIu32, stage);
+    add_item(legend, &colour, 1, meaning);
+  }
+}
+
+static void add_ops(struct legend *legend) {
+  const struct weft_svg *svg = legend->svg;
+  const uint32_t stage_count = svg->picture->simulation->program->stage_count;
+  for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
+    const bool hidden = weft_svg_is_transfer(op) && svg->row.transfers == 0;
+    if (!svg->seen[op] || meaning_of(op) == NULL || hidden) {
+      continue;
+    }
+    if (svg->colour_by == WEFT_COLOUR_BY_STAGE && is_compute(op)) {
+      const uint32_t colour = weft_palette_stage(0, stage_count, op, svg->dark);
+      add_item(legend, &colour, 1, meaning_of(op));
+    } else {
+      add_op(legend, op);
+    }
+  }
+}
+
+double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw) {
+  struct legend legend = {.svg = svg, .x = svg->plot_left, .y = top, .draw = draw};
+  if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
+    add_stages(&legend);
+    legend.x = svg->plot_left;
+    legend.y += LINE;
+  }
+  add_ops(&legend);
+  add_item(&legend, &svg->palette->ops[WEFT_OP_IDLE], 1, "idle");
+  if (svg->row.memory > 0) {
+    add_item(&legend, &svg->palette->memory, 1, "memory");
+  }
+  if (svg->chunk_count > 1 && svg->colour_by == WEFT_COLOUR_BY_OP) {
+    add_item(&legend, NULL, 0, "(paler: later stages of the rank)");
+  }
+  return legend.y + SWATCH - top;
+}

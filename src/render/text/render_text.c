@@ -1,0 +1,310 @@
+/* A timeline for a terminal: a line per rank, its memory under it, an axis, a
+ * legend and a summary, none wider than asked for. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "render/memory_columns.h"
+#include "render/text/text_lane.h"
+#include "render/text/text_summary.h"
+#include "sim/sim_events.h"
+
+enum {
+  WIDTH_DEFAULT = 80,
+  WIDTH_MIN = 20,
+  WIDTH_MAX = 10000,
+  WIDTH_WORDS = 60, /* from here on there is room for words beside the lines */
+  WIDTH_RIGHT = 30, /* and from here on for numbers */
+  NUMBER_WIDTH = 8
+};
+
+static const char *const levels[] = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+enum { LEVELS = sizeof levels / sizeof levels[0] - 1 };
+
+#define MEMORY_COLOUR "38;5;244"
+
+struct layout {
+  const struct weft_picture *picture;
+  uint32_t width;
+  bool colour;
+  size_t left;  /* columns before the timeline */
+  size_t right; /* and behind it */
+  struct weft_text_lanes lanes;
+  struct weft_memory_columns memory;
+};
+
+static size_t count_digits(uint64_t number) {
+  size_t digits = 1;
+  for (; number >= 10; number /= 10) {
+    digits++;
+  }
+  return digits;
+}
+
+static void add_blanks(struct weft_text *text, size_t count) {
+  weft_text_addf(text, "%*s", (int)count, "");
+}
+
+/* Blanks at the end of a line are for nobody. */
+static void end_line(struct weft_text *text, size_t begin) {
+  while (!text->failed && text->size > begin && text->data[text->size - 1] == ' ') {
+    text->size--;
+  }
+  weft_text_add(text, "\n");
+}
+
+static bool has_memory(const struct layout *layout) {
+  return layout->picture->costs != NULL && layout->picture->simulation->peak_activation > 0;
+}
+
+static enum weft_status prepare(struct layout *layout, struct weft_error *error) {
+  const struct weft_simulation *simulation = layout->picture->simulation;
+  const uint32_t rank_count = simulation->program->rank_count;
+  const bool words = layout->width >= WIDTH_WORDS;
+  layout->left =
+      (words ? strlen("rank ") : 0) + count_digits(rank_count > 0 ? rank_count - 1 : 0) + 1;
+  layout->right = words                          ? 1 + strlen("peak ") + NUMBER_WIDTH
+                  : layout->width >= WIDTH_RIGHT ? 1 + NUMBER_WIDTH
+                                                 : 0;
+  const uint32_t columns = layout->width - (uint32_t)(layout->left + layout->right);
+  layout->lanes = (struct weft_text_lanes){.simulation = simulation,
+                                           .extent = weft_extent_of(simulation),
+                                           .column_count = columns,
+                                           .colour = layout->colour};
+  layout->memory.picture = layout->picture;
+  layout->memory.extent = layout->lanes.extent;
+  layout->memory.column_count = columns;
+  layout->lanes.columns =
+      weft_array_allocate(layout->memory.allocator, columns, sizeof *layout->lanes.columns);
+  if (layout->lanes.columns == NULL) {
+    return weft_fail_memory(error, columns * sizeof *layout->lanes.columns);
+  }
+  weft_text_lanes_measure(&layout->lanes);
+  return WEFT_OK;
+}
+
+/* ---- Ranks ---- */
+
+static void add_rank(struct layout *layout, uint32_t rank, struct weft_text *text) {
+  const struct weft_simulation *simulation = layout->picture->simulation;
+  const bool words = layout->width >= WIDTH_WORDS;
+  const size_t begin = text->size;
+  weft_text_addf(text, "%s%*" PRIu32 " ", words ? "rank " : "",
+                 (int)(layout->left - (words ? strlen("rank ") : 0) - 1), rank);
+  weft_text_lane_add(&layout->lanes, rank, text);
+  if (layout->right > 0 && simulation->makespan > 0) {
+    weft_text_addf(text, " %3.0f%%%s", 100 * simulation->ranks[rank].idle / simulation->makespan,
+                   words ? " idle" : "");
+  }
+  end_line(text, begin);
+}
+
+/* The smallest level that is not below the size: a little memory is not none. */
+static unsigned level_of(double size, double peak) {
+  const double level = size / peak * LEVELS;
+  unsigned whole = (unsigned)level;
+  whole += level > whole + 1e-9;
+  return whole > LEVELS ? LEVELS : whole;
+}
+
+static void add_memory(struct layout *layout, uint32_t rank, struct weft_text *text) {
+  const struct weft_simulation *simulation = layout->picture->simulation;
+  const size_t begin = text->size;
+  add_blanks(text, layout->left);
+  weft_text_add(text, layout->colour ? "\x1b[" MEMORY_COLOUR "m" : "");
+  for (uint32_t i = 0; i < layout->memory.column_count; i++) {
+    weft_text_add(text, levels[level_of(layout->memory.sizes[i], simulation->peak_activation)]);
+  }
+  weft_text_add(text, layout->colour ? "\x1b[0m" : "");
+  if (layout->right > 0) {
+    weft_text_add(text, layout->width >= WIDTH_WORDS ? " peak " : " ");
+    weft_text_addf(text, "%.*g", simulation->ranks[rank].peak_activation < 1e6 ? 6 : 2,
+                   simulation->ranks[rank].peak_activation);
+  }
+  end_line(text, begin);
+}
+
+static enum weft_status add_ranks(struct layout *layout, struct weft_text *text,
+                                  struct weft_error *error) {
+  const struct weft_simulation *simulation = layout->picture->simulation;
+  for (uint32_t rank = 0; rank < simulation->program->rank_count && !text->failed; rank++) {
+    add_rank(layout, rank, text);
+    if (has_memory(layout)) {
+      WEFT_TRY(weft_memory_columns_read(&layout->memory, rank, error));
+      add_memory(layout, rank, text);
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- The axis ---- */
+
+enum { TICK_COLUMNS = 10, NUMBER_SIZE = 32 };
+
+/* Puts `word` at column `at` of the line that is `*column` wide, if it fits. */
+static bool add_at(struct weft_text *text, const char *word, size_t at, size_t width,
+                   size_t *column) {
+  const size_t size = weft_count_characters(word, strlen(word));
+  if (at < *column || at + size > width) {
+    return false;
+  }
+  weft_text_addf(text, "%*s%s", (int)(at - *column), "", word);
+  *column = at + size;
+  return true;
+}
+
+static void add_unit(const struct layout *layout, struct weft_text *text, size_t *column) {
+  const struct weft_costs *costs = layout->picture->costs;
+  struct weft_text unit = {.allocator = text->allocator};
+  if (costs != NULL && costs->unit[0] != '\0') {
+    weft_add_line_text(&unit, costs->unit, sizeof costs->unit);
+    text->failed |= unit.failed;
+    if (!unit.failed) {
+      (void)add_at(text, unit.data, *column + 1, layout->width, column);
+    }
+  }
+  weft_text_finish(&unit);
+}
+
+/* Numbers begin where their time is; the unit stands behind the last. */
+static void add_axis(const struct layout *layout, struct weft_text *text) {
+  const struct weft_extent *extent = &layout->lanes.extent;
+  const uint32_t columns = layout->lanes.column_count;
+  const double ticks = layout->picture->simulation->ticks_per_unit;
+  const double length = ((double)extent->end - (double)extent->begin) / ticks;
+  const double step = weft_axis_step(length, columns / (double)TICK_COLUMNS);
+  size_t column = 0;
+  for (uint32_t i = 0; i * step <= length * (1 + 1e-9); i++) {
+    char number[NUMBER_SIZE];
+    (void)snprintf(number, sizeof number, "%.9g", i * step);
+    const double at = weft_extent_column(extent, (double)extent->begin + i * step * ticks, columns);
+    if (!add_at(text, number, layout->left + (size_t)at, layout->width, &column)) {
+      break;
+    }
+  }
+  add_unit(layout, text, &column);
+  weft_text_add(text, "\n");
+}
+
+/* ---- Words ---- */
+
+/* Appends `words`, breaking lines at blanks before they get wider than `width`. A
+ * word that is itself wider is cut. */
+static void add_wrapped(struct weft_text *text, const char *words, size_t width) {
+  size_t column = 0;
+  while (*words != '\0') {
+    const size_t size = strcspn(words, " \n");
+    const size_t count = weft_count_characters(words, size);
+    if (column > 0 && column + 1 + count > width) {
+      weft_text_add(text, "\n");
+      column = 0;
+    }
+    weft_text_add(text, column > 0 ? " " : "");
+    column += (column > 0) + count;
+    weft_text_append(text, words, size);
+    words += size;
+    if (*words == '\n') {
+      weft_text_add(text, "\n");
+      column = 0;
+    }
+    words += *words != '\0';
+  }
+}
+
+static void add_summary(const struct layout *layout, struct weft_text *text) {
+  struct weft_text words = {.allocator = text->allocator};
+  weft_text_summary_add(&words, layout->picture);
+  text->failed |= words.failed;
+  if (!words.failed) {
+    add_wrapped(text, words.data, layout->width);
+  }
+  weft_text_finish(&words);
+}
+
+/* One item of the legend, on a new line if it does not fit on this one. */
+static void add_item(const struct layout *layout, struct weft_text *text, const char *sign,
+                     const char *colour, const char *meaning, size_t *column) {
+  const size_t size = weft_count_characters(sign, strlen(sign)) + 1 + strlen(meaning);
+  if (*column > 0 && *column + 2 + size > layout->width) {
+    weft_text_add(text, "\n");
+    *column = 0;
+  }
+  weft_text_add(text, *column > 0 ? "  " : "");
+  *column += (*column > 0 ? 2 : 0) + size;
+  if (layout->colour) {
+    weft_text_addf(text, "\x1b[0;%sm%s\x1b[0m %s", colour, sign, meaning);
+  } else {
+    weft_text_addf(text, "%s %s", sign, meaning);
+  }
+}
+
+static void add_legend(const struct layout *layout, struct weft_text *text) {
+  size_t column = 0;
+  for (unsigned mark = 0; mark < WEFT_TEXT_MARKS; mark++) {
+    if (layout->lanes.seen[mark] || mark == WEFT_TEXT_IDLE) {
+      const struct weft_text_mark_info *info = weft_text_mark_info(mark);
+      const bool both = mark == WEFT_TEXT_OVERLAP && layout->lanes.labelled[mark];
+      const char letter[] = {info->letter, '\0'};
+      add_item(layout, text, both ? "FB" : letter, info->colour, info->meaning, &column);
+    }
+  }
+  if (has_memory(layout)) {
+    add_item(layout, text, "▄", MEMORY_COLOUR, "memory", &column);
+  }
+  weft_text_add(text, "\n");
+}
+
+static void add_title(const struct layout *layout, struct weft_text *text) {
+  if (layout->picture->name != NULL && layout->picture->name[0] != '\0') {
+    weft_add_line_text(text, layout->picture->name, layout->width);
+    weft_text_add(text, "\n");
+  }
+}
+
+/* ---- All of it ---- */
+
+static enum weft_status draw(struct layout *layout, struct weft_text *text,
+                             struct weft_error *error) {
+  WEFT_TRY(prepare(layout, error));
+  add_title(layout, text);
+  WEFT_TRY(add_ranks(layout, text, error));
+  add_axis(layout, text);
+  add_legend(layout, text);
+  add_summary(layout, text);
+  return weft_text_status(text, error);
+}
+
+static enum weft_status check_width(uint32_t width, struct weft_error *error) {
+  if (width < WIDTH_MIN || width > WIDTH_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "0 stands for 80",
+                     "a timeline of %" PRIu32 " columns; expected %d to %d", width, WIDTH_MIN,
+                     WIDTH_MAX);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_render_text(const struct weft_picture *picture,
+                                  const struct weft_render_options *options, struct weft_text *text,
+                                  struct weft_error *error) {
+  const struct weft_render_options standard = weft_render_options_default();
+  options = options != NULL ? options : &standard;
+  struct layout layout = {.picture = picture,
+                          .width = options->width != 0 ? options->width : WIDTH_DEFAULT,
+                          .colour = options->colour,
+                          .memory = {.allocator = text->allocator}};
+  WEFT_TRY(check_width(layout.width, error));
+  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
+  const size_t size_before = text->size;
+  const enum weft_status status = draw(&layout, text, error);
+  if (status < 0 && text->data != NULL) {
+    text->size = size_before;
+    text->data[size_before] = '\0';
+  }
+  weft_array_free(text->allocator, layout.lanes.columns, layout.lanes.column_count,
+                  sizeof *layout.lanes.columns);
+  weft_memory_columns_finish(&layout.memory);
+  return status;
+}

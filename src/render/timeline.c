@@ -1,0 +1,132 @@
+/* A simulation's events as timelines need them. */
+#include "render/timeline.h"
+
+#include <string.h>
+
+#include "ir/action.h"
+
+#define SNAP 1e-6
+
+struct weft_extent weft_extent_of(const struct weft_simulation *simulation) {
+  struct weft_extent extent = {0, 1};
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    extent.begin = i == 0 || event->begin < extent.begin ? event->begin : extent.begin;
+    extent.end = i == 0 || event->end > extent.end ? event->end : extent.end;
+  }
+  if (extent.end <= extent.begin) {
+    extent.begin -= extent.begin == INT64_MAX;
+    extent.end = extent.begin + 1;
+  }
+  return extent;
+}
+
+double weft_extent_column(const struct weft_extent *extent, double tick, uint32_t columns) {
+  const double length = (double)extent->end - (double)extent->begin;
+  const double column = (tick - (double)extent->begin) * columns / length;
+  if (!(column > 0)) {
+    return 0;
+  }
+  if (column >= columns) {
+    return columns;
+  }
+  const double nearest = (double)(uint32_t)(column + 0.5);
+  const double distance = column > nearest ? column - nearest : nearest - column;
+  return distance < SNAP ? nearest : column;
+}
+
+struct weft_lane_walk weft_lane_begin(const struct weft_simulation *simulation, uint32_t rank) {
+  return (struct weft_lane_walk){.simulation = simulation,
+                                 .next = simulation->event_begin[rank],
+                                 .end = simulation->event_begin[rank + 1],
+                                 .cell = simulation->program->row_begin[rank]};
+}
+
+bool weft_lane_next(struct weft_lane_walk *walk, struct weft_lane_item *item) {
+  const struct weft_action *actions = walk->simulation->program->actions;
+  while (walk->next < walk->end) {
+    const struct weft_event *event = &walk->simulation->events[walk->next++];
+    while (walk->cell + weft_cell_records(&actions[walk->cell]) <= event->record) {
+      walk->cell += weft_cell_records(&actions[walk->cell]);
+    }
+    if (actions[event->record].op == WEFT_OP_OVERLAP_F_B) {
+      continue;
+    }
+    const bool in_overlap = event->record > walk->cell;
+    *item = (struct weft_lane_item){
+        .action = actions[event->record],
+        .begin = event->begin,
+        .end = event->end > event->begin ? event->end : event->begin,
+        .part = in_overlap ? (uint32_t)(event->record - walk->cell - 1) : 0,
+        .parts = in_overlap ? actions[walk->cell].parts : 1,
+    };
+    return true;
+  }
+  return false;
+}
+
+/* The largest power of ten that is not above `number`. By steps, and not by
+ * log10(): the library does without libm. */
+static double power_of_ten_below(double number) {
+  double power = 1;
+  while (power > number) {
+    power /= 10;
+  }
+  while (power * 10 <= number) {
+    power *= 10;
+  }
+  return power;
+}
+
+double weft_axis_step(double length, double steps_max) {
+  const double least = length / (steps_max > 1 ? steps_max : 1) * (1 - SNAP);
+  if (!(least > 1e-15) || !(least < 1e30)) {
+    return 1;
+  }
+  static const double multiples[] = {1, 2, 5};
+  const double power = power_of_ten_below(least);
+  for (size_t i = 0; i < sizeof multiples / sizeof multiples[0]; i++) {
+    if (multiples[i] * power >= least) {
+      return multiples[i] * power;
+    }
+  }
+  return 10 * power;
+}
+
+void weft_add_number(struct weft_text *text, double number) {
+  weft_text_addf(text, "%.9g", number == 0 ? 0 : number); /* no "-0" */
+}
+
+size_t weft_count_characters(const char *data, size_t size) {
+  size_t count = 0;
+  for (size_t i = 0; i < size; i++) {
+    count += ((unsigned char)data[i] & 0xc0) != 0x80;
+  }
+  return count;
+}
+
+/* Bytes of the first `count` characters. */
+static size_t characters_size(const char *data, size_t size, size_t count) {
+  size_t i = 0;
+  for (; i < size; i++) {
+    const bool begins = ((unsigned char)data[i] & 0xc0) != 0x80;
+    if (begins && count-- == 0) {
+      break;
+    }
+  }
+  return i;
+}
+
+void weft_add_line_text(struct weft_text *text, const char *outside, size_t width) {
+  /* Every byte makes at least a quarter of a character, so no more than this is
+   * looked at, however long the text is. */
+  const size_t begin = text->size;
+  weft_text_add_escaped(text, outside, strnlen(outside, 4 * width + 4));
+  if (text->failed || weft_count_characters(text->data + begin, text->size - begin) <= width) {
+    return;
+  }
+  text->size =
+      begin + characters_size(text->data + begin, text->size - begin, width > 0 ? width - 1 : 0);
+  text->data[text->size] = '\0';
+  weft_text_add(text, "…");
+}

@@ -1,0 +1,461 @@
+/* Chrome trace: a simulation (or later a measurement) as the JSON that Perfetto
+ * and chrome://tracing open. A process is a rank; its tracks are in
+ * trace_tracks.h.
+ *
+ * Times are written as microseconds with three decimals, from whole
+ * nanoseconds: both viewers count in those, and begin + dur then meets the next
+ * begin exactly, as it does in ticks. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include <weft/render.h>
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "ir/action.h"
+#include "render/trace/trace_tracks.h"
+#include "sim/idle_gap.h"
+#include "sim/sim_events.h"
+
+/* About 146 years; a sum of two times still fits. */
+#define NANOSECONDS_MAX (INT64_MAX / 2)
+
+struct trace {
+  const struct weft_simulation *simulation;
+  const struct weft_program *program;
+  const struct weft_costs *costs;
+  const char *name;
+  struct weft_text *text;
+  struct weft_links *links;
+  struct weft_tracks tracks;
+  struct weft_memory_point *points; /* [point_capacity], of one rank at a time */
+  size_t point_capacity;
+  double ns_per_unit;
+  double ns_per_tick;
+  bool transfers; /* the program has SEND and RECV, which carry the flows */
+  char pass;      /* what is being written: 'X' slices, 's' or 'f' ends of flows */
+  bool comma;     /* an event stands before */
+};
+
+/* What one instruction looks like on its rank's timeline. */
+struct slice {
+  uint32_t rank;
+  uint32_t tid;
+  int64_t begin; /* nanoseconds */
+  int64_t end;
+};
+
+/* ---- Pieces of JSON ---- */
+
+/* Control bytes and invalid UTF-8 are written out as \xNN, as on a terminal;
+ * "<" as well, so that the document can stand inside a page. */
+static void add_string(struct trace *trace, const char *string) {
+  struct weft_text plain = {.allocator = trace->text->allocator};
+  weft_text_add_escaped(&plain, string, strlen(string));
+  weft_text_add(trace->text, "\"");
+  for (const char *rest = plain.data != NULL ? plain.data : ""; *rest != '\0'; rest++) {
+    const size_t size = strcspn(rest, "\"\\<");
+    weft_text_append(trace->text, rest, size);
+    rest += size;
+    if (*rest == '\0') {
+      break;
+    }
+    weft_text_addf(trace->text, "\\u%04x", (unsigned)*rest);
+  }
+  weft_text_add(trace->text, "\"");
+  trace->text->failed |= plain.failed;
+  weft_text_finish(&plain);
+}
+
+static void add_time(struct trace *trace, const char *key, int64_t ns) {
+  weft_text_addf(trace->text, ",\"%s\":%" PRId64 ".%03" PRId64, key, ns / 1000, ns % 1000);
+}
+
+/* Opens an event; the caller adds what its phase needs and closes it. */
+static void open_event(struct trace *trace, char phase, uint32_t rank, uint32_t tid) {
+  weft_text_addf(trace->text, "%s\n{\"ph\":\"%c\",\"pid\":%" PRIu32 ",\"tid\":%" PRIu32,
+                 trace->comma ? "," : "", phase, rank, tid);
+  trace->comma = true;
+}
+
+static int64_t ns_of(const struct trace *trace, int64_t ticks) {
+  return (int64_t)llround((double)ticks * trace->ns_per_tick);
+}
+
+/* ---- Metadata ---- */
+
+static void add_thread(struct trace *trace, uint32_t rank, uint32_t tid,
+                       const struct weft_lane *lane) {
+  if (trace->pass != 'X') {
+    return;
+  }
+  open_event(trace, 'M', rank, tid);
+  weft_text_add(trace->text, ",\"name\":\"thread_name\",\"args\":{\"name\":\"");
+  if (lane != NULL) {
+    weft_lane_add_name(lane, trace->text);
+  } else {
+    weft_text_add(trace->text, "compute");
+  }
+  weft_text_add(trace->text, "\"}}");
+  open_event(trace, 'M', rank, tid);
+  weft_text_addf(trace->text,
+                 ",\"name\":\"thread_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}",
+                 lane != NULL ? weft_lane_sort_index(lane) : 0);
+}
+
+static void add_process(struct trace *trace, uint32_t rank) {
+  open_event(trace, 'M', rank, WEFT_TID_COMPUTE);
+  weft_text_addf(trace->text,
+                 ",\"name\":\"process_name\",\"args\":{\"name\":\"rank %" PRIu32 "\"}}", rank);
+  open_event(trace, 'M', rank, WEFT_TID_COMPUTE);
+  weft_text_addf(trace->text,
+                 ",\"name\":\"process_sort_index\",\"args\":{\"sort_index\":%" PRIu32 "}}", rank);
+  add_thread(trace, rank, WEFT_TID_COMPUTE, NULL);
+}
+
+/* ---- Slices ---- */
+
+static const char *category_of(enum weft_op op) {
+  switch (op) {
+    case WEFT_OP_F: return "forward";
+    case WEFT_OP_B: return "backward";
+    case WEFT_OP_I: return "backward_input";
+    case WEFT_OP_W: return "backward_weight";
+    case WEFT_OP_SEND_F:
+    case WEFT_OP_SEND_B: return "send";
+    case WEFT_OP_RECV_F:
+    case WEFT_OP_RECV_B: return "receive";
+    case WEFT_OP_OVERLAP_F_B: return "overlap";
+    default: return "collective";
+  }
+}
+
+static void add_action_args(struct trace *trace, const struct weft_action *action) {
+  weft_text_addf(trace->text, "\"op\":\"%s\"", weft_op_info(action->op)->text);
+  if (action->op != WEFT_OP_OVERLAP_F_B) {
+    weft_text_addf(trace->text, ",\"stage\":%d", action->stage);
+  }
+  if (weft_op_info(action->op)->has_microbatch) {
+    weft_text_addf(trace->text, ",\"microbatch\":%" PRIu32, action->microbatch);
+  }
+}
+
+static void add_gap_args(struct trace *trace, const struct weft_idle_gap *gap) {
+  if (gap->ticks <= 0) {
+    return;
+  }
+  weft_text_addf(trace->text, ",\"idle_before\":%.12g,\"cause\":\"%s\"",
+                 (double)gap->ticks / trace->simulation->ticks_per_unit,
+                 weft_idle_cause_name(gap->cause));
+  if (gap->awaited != WEFT_EVENT_NONE) {
+    const struct weft_event *awaited = &trace->simulation->events[gap->awaited];
+    weft_text_add(trace->text, ",\"waited_for\":\"");
+    weft_action_print(&trace->program->actions[awaited->record], trace->text);
+    weft_text_addf(trace->text, " on rank %" PRIu32 "\"", awaited->rank);
+  }
+}
+
+static void add_slice(struct trace *trace, const struct slice *slice,
+                      const struct weft_action *action, const struct weft_idle_gap *gap) {
+  if (trace->pass != 'X') {
+    return;
+  }
+  open_event(trace, 'X', slice->rank, slice->tid);
+  weft_text_add(trace->text, ",\"name\":\"PP:");
+  weft_action_print(action, trace->text);
+  weft_text_addf(trace->text, "\",\"cat\":\"%s\"", category_of(action->op));
+  add_time(trace, "ts", slice->begin);
+  add_time(trace, "dur", slice->end - slice->begin);
+  weft_text_add(trace->text, ",\"args\":{");
+  add_action_args(trace, action);
+  add_gap_args(trace, gap);
+  weft_text_add(trace->text, "}}");
+}
+
+/* ---- Flows ---- */
+
+/* A flow is tied to the slice around it in time, so it lies inside the slices
+ * that it joins, before their ends. "bp":"e" says that it ends in the slice
+ * around it and not in the next one. */
+static void add_flow(struct trace *trace, char phase, const struct slice *slice, uint64_t id,
+                     int64_t at) {
+  if (trace->pass != phase) {
+    return;
+  }
+  open_event(trace, phase, slice->rank, slice->tid);
+  weft_text_addf(trace->text, ",\"name\":\"data\",\"cat\":\"flow\",\"id\":%" PRIu64, id);
+  add_time(trace, "ts", at);
+  weft_text_add(trace->text, phase == 'f' ? ",\"bp\":\"e\"}" : "}");
+}
+
+static int64_t middle_of(const struct slice *slice) {
+  return slice->begin + (slice->end - slice->begin) / 2;
+}
+
+/* From SEND to RECV, which have the same time. The id is the SEND's record. */
+static void add_transfer_flow(struct trace *trace, uint64_t record, const struct slice *slice) {
+  const uint32_t peer = weft_links_peer(trace->links, record);
+  if (peer == WEFT_MATCH_NONE || weft_event_of(trace->simulation, peer) == WEFT_EVENT_NONE) {
+    return;
+  }
+  if (weft_op_in(trace->program->actions[record].op, WEFT_OPS_SEND)) {
+    add_flow(trace, 's', slice, record, slice->begin);
+  } else {
+    add_flow(trace, 'f', slice, peer, middle_of(slice));
+  }
+}
+
+/* In a table: from what made the action's input on another rank. The id is the
+ * consumer's record, which has one such input. */
+static void add_input_flow(struct trace *trace, uint64_t record, const struct slice *slice) {
+  uint64_t needs[WEFT_NEEDS_MAX];
+  const unsigned count = weft_links_needs(trace->links, record, needs);
+  for (unsigned i = 0; i < count; i++) {
+    const uint64_t number = weft_event_of(trace->simulation, needs[i]);
+    if (number == WEFT_EVENT_NONE || trace->simulation->events[number].rank == slice->rank) {
+      continue;
+    }
+    const struct weft_event *event = &trace->simulation->events[number];
+    const struct slice maker = {.rank = event->rank,
+                                .tid = WEFT_TID_COMPUTE,
+                                .begin = ns_of(trace, event->begin),
+                                .end = ns_of(trace, event->end)};
+    add_flow(trace, 's', &maker, record, middle_of(&maker));
+    add_flow(trace, 'f', slice, record, middle_of(slice));
+  }
+}
+
+static void add_flows(struct trace *trace, uint64_t record, const struct slice *slice) {
+  const uint8_t op = trace->program->actions[record].op;
+  if (weft_op_in(op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+    add_transfer_flow(trace, record, slice);
+  } else if (!trace->transfers && weft_op_in(op, WEFT_OPS_COMPUTE)) {
+    add_input_flow(trace, record, slice);
+  }
+}
+
+/* ---- Memory ---- */
+
+/* Where several steps fall on one nanosecond, the last one counts. */
+static void add_counters(struct trace *trace, uint32_t rank) {
+  uint64_t count = 0;
+  weft_memory_curve(trace->simulation, trace->costs, rank, trace->points, trace->point_capacity,
+                    &count);
+  for (uint64_t i = 0; i < count; i++) {
+    const int64_t at = llround(trace->points[i].at * trace->ns_per_unit);
+    if (i + 1 < count && llround(trace->points[i + 1].at * trace->ns_per_unit) == at) {
+      continue;
+    }
+    open_event(trace, 'C', rank, WEFT_TID_COMPUTE);
+    weft_text_add(trace->text, ",\"name\":\"activation memory\"");
+    add_time(trace, "ts", at);
+    weft_text_addf(trace->text, ",\"args\":{\"activation\":%.12g}}", trace->points[i].size);
+  }
+}
+
+/* ---- Ranks ---- */
+
+static bool is_compute(uint8_t op) {
+  return weft_op_in(op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
+}
+
+/* Where the walk along a rank's row stands. */
+struct walk {
+  int64_t idle_from;  /* ticks: when its compute before this ended, or it began */
+  bool first;         /* it has done nothing yet, only transfers */
+  uint64_t cell_end;  /* one past the records of the overlap walked last */
+  struct slice slice; /* the last one */
+};
+
+/* Whether the rank does something: compute, or a collective that takes time. */
+static bool is_start(const struct weft_program *program, const struct weft_event *event) {
+  const uint8_t op = program->actions[event->record].op;
+  return is_compute(op) || (weft_op_in(op, WEFT_OPS_SHARD) && event->end > event->begin);
+}
+
+/* Of all ranks. */
+static int64_t first_begin(const struct weft_simulation *simulation) {
+  int64_t first = INT64_MAX;
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    if (event->begin < first && is_start(simulation->program, event)) {
+      first = event->begin;
+    }
+  }
+  return first;
+}
+
+static void add_compute(struct trace *trace, uint64_t number, struct walk *walk) {
+  const struct weft_event *event = &trace->simulation->events[number];
+  const struct weft_action *action = &trace->program->actions[event->record];
+  walk->slice.tid = WEFT_TID_COMPUTE;
+  if (trace->pass == 'X') {
+    const struct weft_idle_gap gap =
+        weft_idle_gap_before(trace->simulation, trace->links, number, walk->idle_from, walk->first);
+    add_slice(trace, &walk->slice, action, &gap);
+  }
+  walk->idle_from = event->end;
+  walk->first = false;
+  walk->cell_end = (uint64_t)event->record + weft_cell_records(action);
+}
+
+/* A collective that comes before all compute ends the idle time at the start. */
+static struct weft_idle_gap gap_at_start(const struct weft_program *program,
+                                         const struct weft_event *event, struct walk *walk) {
+  struct weft_idle_gap gap = {.cause = WEFT_IDLE_START, .awaited = WEFT_EVENT_NONE};
+  if (walk->first && is_start(program, event)) {
+    gap.ticks = event->begin - walk->idle_from;
+    walk->idle_from = event->begin;
+    walk->first = false;
+  }
+  return gap;
+}
+
+static void add_beside(struct trace *trace, const struct weft_event *event, struct walk *walk) {
+  const struct weft_action *action = &trace->program->actions[event->record];
+  const struct weft_idle_gap gap = gap_at_start(trace->program, event, walk);
+  struct slice *slice = &walk->slice;
+  const struct weft_lane *lane_new;
+  slice->tid = weft_tracks_place(&trace->tracks, *action, slice->begin, slice->end, &lane_new);
+  if (lane_new != NULL) {
+    add_thread(trace, slice->rank, slice->tid, lane_new);
+  }
+  add_slice(trace, slice, action, &gap);
+}
+
+/* The parts of an overlap are inside its header's slice. */
+static void add_event(struct trace *trace, uint64_t number, struct walk *walk) {
+  const struct weft_event *event = &trace->simulation->events[number];
+  const struct weft_action *action = &trace->program->actions[event->record];
+  if (event->record >= walk->cell_end) {
+    walk->slice.begin = ns_of(trace, event->begin);
+    walk->slice.end = ns_of(trace, event->end);
+    if (is_compute(action->op)) {
+      add_compute(trace, number, walk);
+    } else {
+      add_beside(trace, event, walk);
+    }
+  }
+  add_flows(trace, event->record, &walk->slice);
+}
+
+static void walk_rank(struct trace *trace, uint32_t rank, int64_t begin) {
+  const struct weft_simulation *simulation = trace->simulation;
+  struct walk walk = {.idle_from = begin, .first = true, .slice = {.rank = rank}};
+  weft_tracks_reset(&trace->tracks);
+  for (uint64_t i = simulation->event_begin[rank]; i < simulation->event_begin[rank + 1]; i++) {
+    add_event(trace, i, &walk);
+  }
+}
+
+/* Viewers sort by time and keep the order of the file where times are equal, and
+ * a flow must begin before it ends, in slices that are there. Free transfers
+ * take no time, so all slices come first, then all beginnings, then all ends;
+ * each walk finds the same tracks. */
+static void add_ranks(struct trace *trace) {
+  static const char passes[] = {'X', 's', 'f'};
+  const int64_t begin = first_begin(trace->simulation);
+  for (size_t i = 0; i < sizeof passes; i++) {
+    trace->pass = passes[i];
+    for (uint32_t rank = 0; rank < trace->program->rank_count && !trace->text->failed; rank++) {
+      if (trace->pass == 'X') {
+        add_process(trace, rank);
+        add_counters(trace, rank);
+      }
+      walk_rank(trace, rank, begin);
+    }
+  }
+}
+
+/* ---- The document ---- */
+
+static double ns_per_unit(const char *unit) {
+  static const struct {
+    const char *name;
+    double ns;
+  } units[] = {{"s", 1e9}, {"ms", 1e6}, {"us", 1e3}, {"\xc2\xb5s", 1e3}, {"ns", 1}};
+  for (size_t i = 0; i < sizeof units / sizeof units[0]; i++) {
+    if (strcmp(units[i].name, unit) == 0) {
+      return units[i].ns;
+    }
+  }
+  return 1e6;
+}
+
+static void add_document(struct trace *trace) {
+  weft_text_add(trace->text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{");
+  weft_text_addf(trace->text, "\"writer\":\"weft %s\",\"name\":", weft_version());
+  add_string(trace, trace->name);
+  weft_text_add(trace->text, ",\"unit\":");
+  add_string(trace, trace->costs->unit);
+  weft_text_addf(trace->text, ",\"makespan\":%.12g,\"bubble_ratio\":%.12g},\"traceEvents\":[",
+                 trace->simulation->makespan, trace->simulation->bubble_ratio);
+  add_ranks(trace);
+  weft_text_add(trace->text, "\n]}\n");
+}
+
+static bool has_transfers(const struct weft_program *program) {
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static enum weft_status check_length(const struct trace *trace, struct weft_error *error) {
+  for (uint64_t i = 0; i < trace->simulation->event_count; i++) {
+    if ((double)trace->simulation->events[i].end * trace->ns_per_tick > (double)NANOSECONDS_MAX) {
+      return weft_fail(error, WEFT_ERR_LIMIT, "give the costs in a smaller unit",
+                       "a trace counts nanoseconds in 63 bits, and this timeline is longer "
+                       "(%g %s)",
+                       trace->simulation->makespan, trace->costs->unit);
+    }
+  }
+  return WEFT_OK;
+}
+
+static bool allocate_points(struct trace *trace, const struct weft_allocator *allocator) {
+  uint64_t most = 0;
+  for (uint32_t rank = 0; rank < trace->program->rank_count; rank++) {
+    uint64_t count = 0;
+    weft_memory_curve(trace->simulation, trace->costs, rank, NULL, 0, &count);
+    most = count > most ? count : most;
+  }
+  trace->point_capacity = (size_t)most;
+  trace->points = weft_array_allocate(allocator, trace->point_capacity, sizeof *trace->points);
+  return trace->points != NULL;
+}
+
+enum weft_status weft_render_trace(const struct weft_picture *picture,
+                                   const struct weft_render_options *options,
+                                   struct weft_text *text, struct weft_error *error) {
+  (void)options; /* colours are the viewer's */
+  const struct weft_allocator *allocator =
+      text->allocator != NULL ? text->allocator : weft_allocator_default();
+  const double unit_ns = ns_per_unit(picture->costs->unit);
+  struct trace trace = {.simulation = picture->simulation,
+                        .program = picture->simulation->program,
+                        .costs = picture->costs,
+                        .name = picture->name != NULL ? picture->name : "",
+                        .text = text,
+                        .ns_per_unit = unit_ns,
+                        .ns_per_tick = unit_ns / picture->simulation->ticks_per_unit,
+                        .transfers = has_transfers(picture->simulation->program)};
+  WEFT_TRY(weft_sim_require_events(picture->simulation, error));
+  WEFT_TRY(check_length(&trace, error));
+  WEFT_TRY(weft_links_create(allocator, trace.program, &trace.links, error));
+  enum weft_status status = WEFT_OK;
+  if (!weft_tracks_init(&trace.tracks, allocator, trace.simulation) ||
+      !allocate_points(&trace, allocator)) {
+    status = weft_fail_memory(error, trace.program->action_count * sizeof(struct weft_lane));
+  } else {
+    add_document(&trace);
+    status = weft_text_status(text, error);
+  }
+  weft_array_free(allocator, trace.points, trace.point_capacity, sizeof *trace.points);
+  weft_tracks_finish(&trace.tracks);
+  weft_links_destroy(trace.links);
+  return status;
+}

@@ -1,0 +1,116 @@
+/* Tracks of the Chrome trace. Track 0 has the collectives; the ends of channels
+ * follow, four to a stage. */
+#include "render/trace/trace_tracks.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "base/memory.h"
+#include "ir/action.h"
+
+enum { TRACK_COLLECTIVES = 0, TRACKS_PER_STAGE = 4 };
+#define LANE_NONE UINT32_MAX
+
+static uint32_t track_of(struct weft_action action) {
+  const bool transfer = weft_op_in(action.op, WEFT_OPS_SEND | WEFT_OPS_RECV);
+  return transfer ? 1u + (uint32_t)action.stage * TRACKS_PER_STAGE + action.op - WEFT_OP_SEND_F
+                  : TRACK_COLLECTIVES;
+}
+
+/* Every event could need a lane of its own. */
+static size_t most_lanes(const struct weft_simulation *simulation) {
+  uint64_t most = 0;
+  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+    uint64_t count = 0;
+    for (uint64_t i = simulation->event_begin[rank]; i < simulation->event_begin[rank + 1]; i++) {
+      count += !weft_op_in(simulation->program->actions[simulation->events[i].record].op,
+                           WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
+    }
+    most = count > most ? count : most;
+  }
+  return (size_t)most;
+}
+
+bool weft_tracks_init(struct weft_tracks *tracks, const struct weft_allocator *allocator,
+                      const struct weft_simulation *simulation) {
+  tracks->allocator = allocator;
+  tracks->track_count = 1 + (size_t)simulation->program->stage_count * TRACKS_PER_STAGE;
+  tracks->lane_capacity = most_lanes(simulation);
+  tracks->last = weft_array_allocate(allocator, tracks->track_count, sizeof *tracks->last);
+  tracks->lanes = weft_array_allocate(allocator, tracks->lane_capacity, sizeof *tracks->lanes);
+  if (tracks->last == NULL || tracks->lanes == NULL) {
+    weft_tracks_finish(tracks);
+    return false;
+  }
+  memset(tracks->last, 0xff, tracks->track_count * sizeof *tracks->last); /* LANE_NONE */
+  return true;
+}
+
+void weft_tracks_finish(struct weft_tracks *tracks) {
+  weft_array_free(tracks->allocator, tracks->last, tracks->track_count, sizeof *tracks->last);
+  weft_array_free(tracks->allocator, tracks->lanes, tracks->lane_capacity, sizeof *tracks->lanes);
+  *tracks = (struct weft_tracks){0};
+}
+
+void weft_tracks_reset(struct weft_tracks *tracks) {
+  for (uint32_t i = 0; i < tracks->lane_count; i++) {
+    tracks->last[tracks->lanes[i].track] = LANE_NONE;
+  }
+  tracks->lane_count = 0;
+}
+
+/* A further lane of the track, into the ring behind the one used last. */
+static uint32_t add_lane(struct weft_tracks *tracks, uint32_t track) {
+  const uint32_t last = tracks->last[track], lane = tracks->lane_count++;
+  tracks->lanes[lane] = (struct weft_lane){.track = track, .next = lane};
+  if (last != LANE_NONE) {
+    tracks->lanes[lane].number = tracks->lanes[last].newest + 1;
+    tracks->lanes[lane].next = tracks->lanes[last].next;
+    tracks->lanes[last].next = lane;
+  }
+  tracks->lanes[lane].newest = tracks->lanes[lane].number;
+  return lane;
+}
+
+/* Transfers of one channel begin and end in order, so the lane that was used
+ * longest ago is the one that is free first: there is no need to try others. */
+uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action, int64_t begin,
+                           int64_t end, const struct weft_lane **lane_new) {
+  const uint32_t track = track_of(action), last = tracks->last[track];
+  uint32_t lane = last != LANE_NONE ? tracks->lanes[last].next : LANE_NONE;
+  *lane_new = NULL;
+  if (lane == LANE_NONE || tracks->lanes[lane].end > begin) {
+    lane = add_lane(tracks, track);
+    *lane_new = &tracks->lanes[lane];
+  } else {
+    tracks->lanes[lane].newest = tracks->lanes[last].newest;
+  }
+  tracks->last[track] = lane;
+  tracks->lanes[lane].end = end;
+  return WEFT_TID_LANES + lane;
+}
+
+uint32_t weft_lane_sort_index(const struct weft_lane *lane) { return 1 + lane->track; }
+
+void weft_lane_add_name(const struct weft_lane *lane, struct weft_text *text) {
+  static const struct {
+    const char *what;
+    int from, to; /* relative to the stage */
+  } ends[TRACKS_PER_STAGE] = {
+      {"send activation", 0, 1},
+      {"receive activation", -1, 0},
+      {"send gradient", 0, -1},
+      {"receive gradient", 1, 0},
+  };
+  if (lane->track == TRACK_COLLECTIVES) {
+    weft_text_add(text, "collectives");
+  } else {
+    const uint32_t end = (lane->track - 1) % TRACKS_PER_STAGE;
+    const int64_t stage = (lane->track - 1) / TRACKS_PER_STAGE;
+    weft_text_addf(text, "%s %" PRId64 " to %" PRId64, ends[end].what, stage + ends[end].from,
+                   stage + ends[end].to);
+  }
+  if (lane->number > 0) {
+    weft_text_addf(text, " (%" PRIu32 ")", lane->number + 1);
+  }
+}

@@ -1,0 +1,127 @@
+/* Idle gaps. A compute action begins when its rank is free and its inputs are
+ * there, so a gap ends with what came last: an input, or the parameters. */
+#include "sim/idle_gap.h"
+
+#include "ir/action.h"
+
+uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record) {
+  const uint32_t rank = weft_program_rank_at(simulation->program, record);
+  uint64_t low = simulation->event_begin[rank], high = simulation->event_begin[rank + 1];
+  while (low < high) {
+    const uint64_t middle = low + (high - low) / 2;
+    if (simulation->events[middle].record < record) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const bool found =
+      low < simulation->event_begin[rank + 1] && simulation->events[low].record == record;
+  return found ? low : WEFT_EVENT_NONE;
+}
+
+/* Takes an event that had to end first, if none before it ended later. */
+static void offer(const struct weft_simulation *simulation, uint64_t event, uint64_t *latest) {
+  if (event != WEFT_EVENT_NONE &&
+      (*latest == WEFT_EVENT_NONE ||
+       simulation->events[event].end > simulation->events[*latest].end)) {
+    *latest = event;
+  }
+}
+
+/* What the action's input came from last. Its own F or I, on the same rank,
+ * cannot keep a free rank waiting. */
+static void offer_inputs(const struct weft_simulation *simulation, const struct weft_links *links,
+                         uint64_t record, uint64_t *latest) {
+  uint64_t needs[WEFT_NEEDS_MAX];
+  const unsigned count = weft_links_needs(links, record, needs);
+  for (unsigned i = 0; i < count; i++) {
+    offer(simulation, weft_event_of(simulation, needs[i]), latest);
+  }
+}
+
+/* The UNSHARD of the stage that stands before the action in its row. */
+static void offer_unshard(const struct weft_simulation *simulation, uint64_t event, uint16_t stage,
+                          uint64_t *latest) {
+  const uint64_t row_begin = simulation->event_begin[simulation->events[event].rank];
+  for (uint64_t i = event; i > row_begin; i--) {
+    const struct weft_action action =
+        simulation->program->actions[simulation->events[i - 1].record];
+    if (action.op == WEFT_OP_UNSHARD && action.stage == stage) {
+      offer(simulation, i - 1, latest);
+      return;
+    }
+    /* Beyond another action of the stage it was there already. */
+    if (action.stage == stage && weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+      return;
+    }
+  }
+}
+
+/* Of a gap that ended with a transfer: whether the larger part of it went by
+ * between the making of the message and the start of the transfer. */
+static bool is_channels_fault(const struct weft_simulation *simulation,
+                              const struct weft_links *links, const struct weft_event *recv,
+                              int64_t idle_from) {
+  uint64_t needs[WEFT_NEEDS_MAX];
+  const uint32_t send = weft_links_peer(links, recv->record);
+  if (send == WEFT_MATCH_NONE || weft_links_needs(links, send, needs) == 0) {
+    return false;
+  }
+  const uint64_t maker = weft_event_of(simulation, needs[0]);
+  if (maker == WEFT_EVENT_NONE) {
+    return false;
+  }
+  const int64_t made = simulation->events[maker].end;
+  const int64_t from = made > idle_from ? made : idle_from;
+  const int64_t queued = recv->begin > from ? recv->begin - from : 0;
+  return queued > recv->end - idle_from - queued;
+}
+
+static enum weft_idle_cause cause_of(const struct weft_simulation *simulation,
+                                     const struct weft_links *links,
+                                     const struct weft_event *awaited, int64_t idle_from) {
+  const struct weft_action action = simulation->program->actions[awaited->record];
+  switch (action.op) {
+    case WEFT_OP_UNSHARD: return WEFT_IDLE_UNSHARD;
+    case WEFT_OP_RECV_F:
+    case WEFT_OP_RECV_B:
+      if (is_channels_fault(simulation, links, awaited, idle_from)) {
+        return WEFT_IDLE_CHANNEL;
+      }
+      return action.op == WEFT_OP_RECV_F ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT;
+    case WEFT_OP_F: return WEFT_IDLE_FORWARD;
+    default: return WEFT_IDLE_GRADIENT;
+  }
+}
+
+static bool explains(const struct weft_simulation *simulation, uint64_t awaited,
+                     const struct weft_event *here) {
+  return awaited != WEFT_EVENT_NONE && simulation->events[awaited].end == here->begin;
+}
+
+struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
+                                          const struct weft_links *links, uint64_t event,
+                                          int64_t idle_from, bool first) {
+  const struct weft_event *here = &simulation->events[event];
+  const struct weft_action *action = &simulation->program->actions[here->record];
+  struct weft_idle_gap gap = {.ticks = here->begin - idle_from, .awaited = WEFT_EVENT_NONE};
+  if (gap.ticks <= 0 || first) {
+    gap.ticks = gap.ticks > 0 ? gap.ticks : 0;
+    gap.cause = WEFT_IDLE_START;
+    return gap;
+  }
+  const unsigned parts = action->parts;
+  const unsigned first_part = parts > 0 ? 1 : 0;
+  for (unsigned i = first_part; i <= parts; i++) {
+    offer_inputs(simulation, links, here->record + i, &gap.awaited);
+  }
+  /* A walk along the row, so only where the inputs do not explain it. */
+  for (unsigned i = first_part; i <= parts && !explains(simulation, gap.awaited, here); i++) {
+    offer_unshard(simulation, event, action[i].stage, &gap.awaited);
+  }
+  gap.cause = gap.awaited == WEFT_EVENT_NONE
+                  ? WEFT_IDLE_FORWARD
+                  : cause_of(simulation, links, &simulation->events[gap.awaited], idle_from);
+  return gap;
+}

@@ -1,0 +1,574 @@
+/* A measured timeline in the simulator's form: the events of a real run, with
+ * busy and idle time, causes and peaks reckoned as the simulator reckons them.
+ * Given the simulator's own events it gives the simulator's own numbers.
+ *
+ * It begins from a simulation of the same program, which has the right shape (an
+ * event per record that is no bubble) and the peak of activations, which follows
+ * from the order of each row alone; then times are put in the place of its times,
+ * and all that depends on them is reckoned anew. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/inspect.h>
+#include <weft/sim.h>
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "ir/action.h"
+#include "ir/program.h"
+#include "sim/held_memory.h"
+
+#define NONE UINT32_MAX
+/* No sum or difference of two times overflows. */
+#define TIME_MAX (INT64_C(1) << 61)
+
+struct buffer_time {
+  int64_t taken;
+  int64_t freed;
+};
+
+/* What is reckoned of a rank, in ticks. */
+struct measured_rank {
+  int64_t busy;
+  int64_t first_begin;
+  int64_t clock;  /* end of its last compute; before that, its first begin */
+  int64_t stream; /* end of its last collective */
+  int64_t idle[WEFT_IDLE_CAUSES];
+  struct weft_held_memory held;
+  uint32_t buffers_peak;
+  bool has_begun;
+};
+
+struct measured {
+  const struct weft_allocator *allocator;
+  const struct weft_program *program;
+  const struct weft_costs *costs;
+  struct weft_simulation *simulation;
+  struct weft_links *links;
+  bool has_backward;
+  uint32_t *event_of;               /* [action_count] NONE: a bubble */
+  uint32_t *previous;               /* [action_count] of a SEND: event of the one before it on its
+                                  channel; NONE */
+  uint32_t *last_send;              /* [2 x stage] the same for the channel, while rows are read */
+  int64_t *unsharded_at;            /* [stage] */
+  bool *has_gradients;              /* [stage] its first backward has begun */
+  uint32_t *rank_of;                /* [stage] */
+  struct weft_held_change *changes; /* [longest row + 1]; NULL: only activations count */
+  struct measured_rank *ranks;      /* [rank_count] */
+  struct buffer_time *buffers;      /* [longest row] */
+  int64_t *times;                   /* [2 x longest row] */
+  uint64_t longest;
+};
+
+static bool is_compute(struct weft_action action) {
+  return weft_op_in(action.op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
+}
+
+/* ---- Events in ---- */
+
+static enum weft_status fail_count(const struct measured *measured, uint32_t rank, uint64_t found,
+                                   struct weft_error *error) {
+  const uint64_t *begin = measured->simulation->event_begin;
+  return weft_fail(error, WEFT_ERR_USAGE,
+                   "a timeline is made of whole steps: measure one that was not cut short",
+                   "rank %" PRIu32 " has %" PRIu64 " events; expected %" PRIu64
+                   ", one for each of its actions",
+                   rank, found, begin[rank + 1] - begin[rank]);
+}
+
+static enum weft_status fail_order(const struct measured *measured, const struct weft_event *event,
+                                   const struct weft_event *expected, struct weft_error *error) {
+  char found_text[64], expected_text[64];
+  const struct weft_program *program = measured->program;
+  const bool exists = event->record < program->action_count;
+  return weft_fail(
+      error, WEFT_ERR_USAGE, "events of a rank stand in the order of its row",
+      "rank %" PRIu32 " has an event of record %" PRIu32 " (%s); expected record %" PRIu32 " (%s)",
+      event->rank, event->record,
+      exists ? weft_action_format(&program->actions[event->record], found_text, sizeof found_text)
+             : "beyond the program",
+      expected->record,
+      weft_action_format(&program->actions[expected->record], expected_text, sizeof expected_text));
+}
+
+static enum weft_status check_times(const struct weft_event *event, struct weft_error *error) {
+  if (event->begin <= event->end && event->begin >= -TIME_MAX && event->end <= TIME_MAX) {
+    return WEFT_OK;
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, "an event ends when it begins, or later",
+                   "rank %" PRIu32 " has an event of record %" PRIu32 " from %" PRId64
+                   " to %" PRId64,
+                   event->rank, event->record, event->begin, event->end);
+}
+
+/* How many events each rank has, before looking at any: a log that lost its
+ * oldest events would look like one in the wrong order. */
+static enum weft_status check_counts(const struct measured *measured,
+                                     const struct weft_event *events, uint64_t count,
+                                     uint64_t *counts, struct weft_error *error) {
+  const uint32_t p = measured->program->rank_count;
+  const uint64_t *begin = measured->simulation->event_begin;
+  for (uint64_t i = 0; i < count; i++) {
+    if (events[i].rank >= p) {
+      return weft_fail(error, WEFT_ERR_USAGE, "give the events of this program's run",
+                       "event %" PRIu64 " is of rank %" PRIu32 "; the program has %" PRIu32
+                       " ranks",
+                       i, events[i].rank, p);
+    }
+    counts[events[i].rank]++;
+  }
+  for (uint32_t r = 0; r < p; r++) {
+    if (counts[r] != begin[r + 1] - begin[r]) {
+      return fail_count(measured, r, counts[r], error);
+    }
+    counts[r] = begin[r]; /* from here on: where the rank's next event goes */
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status take_events(const struct measured *measured,
+                                    const struct weft_event *events, uint64_t count,
+                                    struct weft_error *error) {
+  const uint32_t p = measured->program->rank_count;
+  uint64_t *next = weft_array_allocate_zero(measured->allocator, p, sizeof *next);
+  if (next == NULL) {
+    return weft_fail_memory(error, p * sizeof *next);
+  }
+  enum weft_status status = check_counts(measured, events, count, next, error);
+  for (uint64_t i = 0; i < count && status == WEFT_OK; i++) {
+    struct weft_event *place = &measured->simulation->events[next[events[i].rank]++];
+    status = events[i].record == place->record ? check_times(&events[i], error)
+                                               : fail_order(measured, &events[i], place, error);
+    *place = events[i];
+  }
+  weft_array_free(measured->allocator, next, p, sizeof *next);
+  return status;
+}
+
+/* A rank begins with a compute action, or with a collective that takes time. */
+static bool begins_rank(const struct measured *measured, const struct weft_event *event) {
+  const struct weft_action action = measured->program->actions[event->record];
+  return is_compute(action) || (weft_op_in(action.op, WEFT_OPS_SHARD) && event->end > event->begin);
+}
+
+/* The first begin on any rank becomes 0. What carries nothing yet (a receive
+ * that was posted early) and what takes no time does not begin before it. */
+static void shift_events(const struct measured *measured) {
+  struct weft_simulation *simulation = measured->simulation;
+  int64_t first = INT64_MAX;
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    first = begins_rank(measured, event) && event->begin < first ? event->begin : first;
+  }
+  for (uint64_t i = 0; i < simulation->event_count && first != INT64_MAX; i++) {
+    struct weft_event *event = &simulation->events[i];
+    event->begin = event->begin > first ? event->begin - first : 0;
+    event->end = event->end > first ? event->end - first : 0;
+  }
+}
+
+/* ---- Ties between events ---- */
+
+static void index_events(struct measured *measured) {
+  const struct weft_simulation *simulation = measured->simulation;
+  const struct weft_program *program = measured->program;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    measured->event_of[i] = measured->previous[i] = NONE;
+  }
+  for (uint32_t edge = 0; edge < 2 * program->stage_count; edge++) {
+    measured->last_send[edge] = NONE;
+  }
+  for (uint64_t i = 0; i < simulation->event_count; i++) {
+    const uint32_t record = simulation->events[i].record;
+    const struct weft_action action = program->actions[record];
+    measured->event_of[record] = (uint32_t)i;
+    if (weft_op_in(action.op, WEFT_OPS_SEND)) {
+      uint32_t *last = &measured->last_send[2u * action.stage + (action.op == WEFT_OP_SEND_B)];
+      measured->previous[record] = *last;
+      *last = (uint32_t)i;
+    }
+  }
+}
+
+static const struct weft_event *event_at(const struct measured *measured, uint64_t record) {
+  return record < measured->program->action_count && measured->event_of[record] != NONE
+             ? &measured->simulation->events[measured->event_of[record]]
+             : NULL;
+}
+
+/* The event that brings an action's input: a RECV, or the action of the neighbour
+ * stage that makes it; NULL: it needs none. Its own F or I, which it also waits
+ * for, stands before it in the row. */
+static const struct weft_event *input_of(const struct measured *measured, uint64_t record) {
+  uint64_t needs[WEFT_NEEDS_MAX];
+  const struct weft_action *actions = measured->program->actions;
+  uint32_t producer;
+  if (!weft_action_input(actions[record], measured->program->stage_count, &producer)) {
+    return NULL;
+  }
+  const unsigned count = weft_links_needs(measured->links, record, needs);
+  for (unsigned k = 0; k < count; k++) {
+    const struct weft_action need = actions[needs[k]];
+    if (weft_op_in(need.op, WEFT_OPS_RECV) || need.stage != actions[record].stage) {
+      return event_at(measured, needs[k]);
+    }
+  }
+  return NULL;
+}
+
+/* How long a message stood behind the one before it on its channel: from when it
+ * was made to when its transfer began, as far as that other one was under way. */
+static int64_t held_up(const struct measured *measured, const struct weft_event *recv) {
+  uint64_t needs[WEFT_NEEDS_MAX];
+  const uint32_t send = weft_links_peer(measured->links, recv->record);
+  if (send == WEFT_MATCH_NONE || measured->previous[send] == NONE ||
+      weft_links_needs(measured->links, send, needs) == 0) {
+    return 0;
+  }
+  const struct weft_event *maker = event_at(measured, needs[0]);
+  const struct weft_event *before = &measured->simulation->events[measured->previous[send]];
+  if (maker == NULL) {
+    return 0;
+  }
+  const int64_t until = recv->begin < before->end ? recv->begin : before->end;
+  return until > maker->end ? until - maker->end : 0;
+}
+
+/* ---- Causes ---- */
+
+/* The input of a cell that came last; NULL: it needs none. */
+static const struct weft_event *latest_input(const struct measured *measured,
+                                             const struct weft_action *cell, uint64_t record) {
+  const struct weft_event *latest = NULL;
+  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+    const struct weft_event *input = input_of(measured, record + k);
+    if (input != NULL && (latest == NULL || input->end > latest->end)) {
+      latest = input;
+    }
+  }
+  return latest;
+}
+
+static int64_t latest_unshard(const struct measured *measured, const struct weft_action *cell) {
+  int64_t latest = INT64_MIN;
+  for (uint32_t k = cell->parts > 0; k <= cell->parts; k++) {
+    const int64_t at = measured->unsharded_at[cell[k].stage];
+    latest = weft_op_in(cell[k].op, WEFT_OPS_COMPUTE) && at > latest ? at : latest;
+  }
+  return latest;
+}
+
+/* Which way the data goes that a gap is put down to. An action that needs none
+ * and still began late (the rank had other things to do) counts with its own. */
+static enum weft_idle_cause direction_of(const struct measured *measured,
+                                         const struct weft_action *cell,
+                                         const struct weft_event *input) {
+  const struct weft_action action =
+      input != NULL ? measured->program->actions[input->record] : cell[cell->parts > 0];
+  return action.op == WEFT_OP_F || action.op == WEFT_OP_RECV_F ? WEFT_IDLE_FORWARD
+                                                               : WEFT_IDLE_GRADIENT;
+}
+
+static void blame_gap(const struct measured *measured, struct measured_rank *rank,
+                      const struct weft_action *cell, const struct weft_event *event) {
+  const int64_t gap = event->begin - rank->clock;
+  if (!rank->has_begun) {
+    rank->has_begun = true;
+    rank->first_begin = rank->clock = event->begin;
+    return; /* the start is reckoned from the first begin of all ranks */
+  }
+  if (gap <= 0) {
+    return;
+  }
+  const struct weft_event *input = latest_input(measured, cell, event->record);
+  const int64_t unsharded = latest_unshard(measured, cell);
+  if (unsharded > rank->clock && (input == NULL || unsharded > input->end)) {
+    rank->idle[WEFT_IDLE_UNSHARD] += gap;
+    return;
+  }
+  int64_t channel = 0;
+  if (input != NULL && weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV)) {
+    channel = held_up(measured, input);
+    channel = channel < gap ? channel : gap;
+  }
+  rank->idle[WEFT_IDLE_CHANNEL] += channel;
+  rank->idle[direction_of(measured, cell, input)] += gap - channel;
+}
+
+/* ---- Memory, as in sim_record.c ---- */
+
+static void hold_shares(const struct measured *measured) {
+  const struct weft_program *program = measured->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    weft_held_init(&measured->ranks[r].held, measured->changes);
+  }
+  if (measured->changes == NULL) {
+    return;
+  }
+  const bool is_sharded =
+      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
+  (void)weft_placement_infer(program, measured->rank_of);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    if (measured->rank_of[s] != WEFT_RANK_NONE) {
+      weft_held_add_stage(&measured->ranks[measured->rank_of[s]].held,
+                          weft_costs_of(measured->costs, s), is_sharded, measured->has_backward);
+    }
+  }
+}
+
+static void hold_from_begin(const struct measured *measured, struct measured_rank *rank,
+                            struct weft_action action, int64_t at) {
+  const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
+  if (action.op == WEFT_OP_F) {
+    weft_hold(&rank->held, costs->activation, at);
+  } else if (!measured->has_gradients[action.stage]) {
+    measured->has_gradients[action.stage] = true;
+    weft_held_first_backward(&rank->held, costs, at);
+  }
+}
+
+static void release(const struct measured *measured, struct measured_rank *rank,
+                    struct weft_action action, int64_t at) {
+  const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
+  double held = 0;
+  switch (action.op) {
+    case WEFT_OP_F: held = measured->has_backward ? 0 : -costs->activation; break;
+    case WEFT_OP_B: held = -costs->activation; break;
+    case WEFT_OP_I: held = costs->activation_after_i - costs->activation; break;
+    default: held = -costs->activation_after_i; break;
+  }
+  weft_hold(&rank->held, held, at);
+}
+
+/* ---- Rows ---- */
+
+static void reckon_compute(const struct measured *measured, struct measured_rank *rank,
+                           const struct weft_event *event) {
+  const struct weft_action *cell = &measured->program->actions[event->record];
+  blame_gap(measured, rank, cell, event);
+  const int64_t from = event->begin > rank->clock ? event->begin : rank->clock;
+  rank->busy += event->end > from ? event->end - from : 0;
+  rank->clock = event->end > rank->clock ? event->end : rank->clock;
+  for (uint32_t k = 0; k <= cell->parts; k++) {
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      hold_from_begin(measured, rank, cell[k], event->begin);
+    }
+  }
+  for (uint32_t k = 0; k <= cell->parts; k++) {
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      release(measured, rank, cell[k], event->end);
+    }
+  }
+}
+
+static void reckon_collective(const struct measured *measured, struct measured_rank *rank,
+                              struct weft_action action, const struct weft_event *event) {
+  rank->stream = event->end > rank->stream ? event->end : rank->stream;
+  if (action.op == WEFT_OP_UNSHARD) {
+    measured->unsharded_at[action.stage] = event->end;
+  }
+  weft_held_collective(&rank->held, (enum weft_op)action.op,
+                       weft_costs_of(measured->costs, action.stage), event->begin, event->end);
+  if (event->end > event->begin && !rank->has_begun) {
+    rank->has_begun = true;
+    rank->first_begin = rank->clock = event->begin;
+  }
+}
+
+static int compare_times(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* A buffer is taken from the start of a transfer to the end of the action that
+ * consumes it. */
+static uint32_t peak_buffers(const struct measured *measured, size_t count) {
+  int64_t *taken = measured->times, *freed = measured->times + measured->longest;
+  size_t free_again = 0;
+  uint32_t peak = 0;
+  for (size_t k = 0; k < count; k++) {
+    taken[k] = measured->buffers[k].taken;
+    freed[k] = measured->buffers[k].freed;
+  }
+  qsort(taken, count, sizeof *taken, compare_times);
+  qsort(freed, count, sizeof *freed, compare_times);
+  for (size_t k = 0; k < count; k++) {
+    while (free_again < count && freed[free_again] <= taken[k]) {
+      free_again++;
+    }
+    const uint32_t held = (uint32_t)(k + 1 > free_again ? k + 1 - free_again : 0);
+    peak = held > peak ? held : peak;
+  }
+  return peak;
+}
+
+/* The buffer of an action whose input comes from another rank. In a table it is
+ * taken as soon as the data is made. */
+static bool buffer_of(const struct measured *measured, const struct weft_event *event,
+                      struct buffer_time *buffer) {
+  if (!weft_op_in(measured->program->actions[event->record].op, WEFT_OPS_COMPUTE)) {
+    return false;
+  }
+  const struct weft_event *input = input_of(measured, event->record);
+  if (input == NULL) {
+    return false;
+  }
+  const bool received = weft_op_in(measured->program->actions[input->record].op, WEFT_OPS_RECV);
+  *buffer =
+      (struct buffer_time){.taken = received ? input->begin : input->end, .freed = event->end};
+  return received || input->rank != event->rank;
+}
+
+static void reckon_rank(const struct measured *measured, uint32_t number) {
+  const struct weft_simulation *simulation = measured->simulation;
+  struct measured_rank *rank = &measured->ranks[number];
+  uint64_t parts_end = 0; /* events before this are parts of an overlap */
+  size_t buffers = 0;
+  for (uint64_t i = simulation->event_begin[number]; i < simulation->event_begin[number + 1]; i++) {
+    const struct weft_event *event = &simulation->events[i];
+    const struct weft_action action = measured->program->actions[event->record];
+    buffers += buffer_of(measured, event, &measured->buffers[buffers]);
+    if (is_compute(action) && i >= parts_end) {
+      reckon_compute(measured, rank, event);
+      parts_end = i + weft_cell_records(&action);
+    } else if (weft_op_in(action.op, WEFT_OPS_SHARD)) {
+      reckon_collective(measured, rank, action, event);
+    }
+  }
+  weft_held_settle(&rank->held, INT64_MAX);
+  rank->buffers_peak = peak_buffers(measured, buffers);
+}
+
+/* ---- Results, as in sim.c ---- */
+
+static int64_t last_end(const struct measured_rank *rank) {
+  return rank->clock > rank->stream ? rank->clock : rank->stream;
+}
+
+static void fill_rank(const struct measured_rank *rank, int64_t whole, double unit,
+                      struct weft_rank_times *times) {
+  const int64_t first = rank->has_begun ? rank->first_begin : whole;
+  const int64_t last = rank->has_begun ? last_end(rank) : whole;
+  times->busy = (double)rank->busy / unit;
+  times->idle = (double)(whole - rank->busy) / unit;
+  times->first_start = (double)first / unit;
+  times->last_end = (double)last / unit;
+  times->span = (double)(last - first) / unit;
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    times->idle_by_cause[cause] = (double)rank->idle[cause] / unit;
+  }
+  times->idle_by_cause[WEFT_IDLE_START] = (double)first / unit;
+  times->idle_by_cause[WEFT_IDLE_END] = rank->has_begun ? (double)(whole - rank->clock) / unit : 0;
+  times->peak_activation = rank->held.peak_activation;
+  times->peak_memory = rank->held.peak_memory;
+  times->peak_parameters = rank->held.peak_parameters;
+  times->peak_gradients = rank->held.peak_gradients;
+  times->peak_at = (double)rank->held.peak_at / unit;
+  times->receive_buffers_peak = rank->buffers_peak;
+}
+
+static void fill(const struct measured *measured, double unit) {
+  struct weft_simulation *simulation = measured->simulation;
+  const uint32_t p = measured->program->rank_count;
+  int64_t whole = 0, busy = 0;
+  double widest_idle = 0;
+  for (uint32_t r = 0; r < p; r++) {
+    const struct measured_rank *rank = &measured->ranks[r];
+    whole = rank->has_begun && last_end(rank) > whole ? last_end(rank) : whole;
+    busy += rank->busy;
+  }
+  simulation->ticks_per_unit = unit;
+  simulation->makespan = (double)whole / unit;
+  simulation->span = 0;
+  for (uint32_t r = 0; r < p; r++) {
+    struct weft_rank_times *times = &simulation->ranks[r];
+    fill_rank(&measured->ranks[r], whole, unit, times);
+    if (times->span > simulation->span) {
+      simulation->span = times->span;
+      widest_idle = times->span - times->busy;
+    }
+  }
+  const double area = (double)whole * p;
+  simulation->bubble_ratio = area > 0 ? (area - (double)busy) / area : 0;
+  simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
+}
+
+/* ---- The whole ---- */
+
+static enum weft_status allocate(struct measured *measured, struct weft_arena *arena,
+                                 struct weft_error *error) {
+  const struct weft_program *program = measured->program;
+  const uint64_t *begin = measured->simulation->event_begin;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    const uint64_t size = begin[r + 1] - begin[r];
+    measured->longest = size > measured->longest ? size : measured->longest;
+  }
+  const size_t records = (size_t)program->action_count, longest = (size_t)measured->longest;
+  const size_t stages = program->stage_count;
+  measured->event_of = weft_arena_allocate(arena, records, sizeof *measured->event_of);
+  measured->previous = weft_arena_allocate(arena, records, sizeof *measured->previous);
+  measured->last_send = weft_arena_allocate(arena, 2 * stages, sizeof *measured->last_send);
+  measured->unsharded_at = weft_arena_allocate(arena, stages, sizeof *measured->unsharded_at);
+  measured->has_gradients = weft_arena_allocate(arena, stages, sizeof *measured->has_gradients);
+  measured->rank_of = weft_arena_allocate(arena, stages, sizeof *measured->rank_of);
+  measured->ranks = weft_arena_allocate(arena, program->rank_count, sizeof *measured->ranks);
+  /* One more: a candidate is written before it is known to be a buffer. */
+  measured->buffers = weft_arena_allocate(arena, longest + 1, sizeof *measured->buffers);
+  measured->times = weft_arena_allocate(arena, 2 * longest, sizeof *measured->times);
+  const bool counts_more = weft_held_counts_more(measured->costs);
+  if (counts_more) {
+    measured->changes = weft_arena_allocate(arena, longest + 1, sizeof *measured->changes);
+  }
+  return measured->event_of != NULL && measured->previous != NULL && measured->last_send != NULL &&
+                 measured->unsharded_at != NULL && measured->has_gradients != NULL &&
+                 measured->rank_of != NULL && (measured->changes != NULL || !counts_more) &&
+                 measured->ranks != NULL && measured->buffers != NULL && measured->times != NULL
+             ? WEFT_OK
+             : weft_fail_memory(error, records * sizeof *measured->event_of);
+}
+
+static enum weft_status reckon(struct measured *measured, struct weft_arena *arena, double unit,
+                               struct weft_error *error) {
+  WEFT_TRY(allocate(measured, arena, error));
+  WEFT_TRY(weft_links_create(measured->allocator, measured->program, &measured->links, error));
+  shift_events(measured);
+  index_events(measured);
+  hold_shares(measured);
+  for (uint32_t r = 0; r < measured->program->rank_count; r++) {
+    reckon_rank(measured, r);
+  }
+  fill(measured, unit);
+  return WEFT_OK;
+}
+
+enum weft_status weft_simulation_measured(const struct weft_allocator *allocator,
+                                          const struct weft_program *program,
+                                          const struct weft_costs *costs,
+                                          const struct weft_event *events, uint64_t event_count,
+                                          double ticks_per_unit, struct weft_simulation **out,
+                                          struct weft_error *error) {
+  struct measured measured = {.allocator = allocator,
+                              .program = program,
+                              .costs = costs,
+                              .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD)};
+  struct weft_arena arena = {.allocator = allocator};
+  if (!(ticks_per_unit > 0) || !isfinite(ticks_per_unit)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "1e6 for nanoseconds and costs in ms",
+                     "there are %g ticks to a unit; expected more than 0", ticks_per_unit);
+  }
+  WEFT_TRY(weft_simulate(allocator, program, costs, NULL, &measured.simulation, error));
+  enum weft_status status = take_events(&measured, events, event_count, error);
+  if (status == WEFT_OK) {
+    status = reckon(&measured, &arena, ticks_per_unit, error);
+  }
+  weft_links_destroy(measured.links);
+  weft_arena_finish(&arena);
+  if (status < 0) {
+    weft_simulation_destroy(measured.simulation);
+    return status;
+  }
+  *out = measured.simulation;
+  return WEFT_OK;
+}

@@ -1,0 +1,302 @@
+/* Simulation, makespan, period: what the public header promises, from runs. */
+#include <weft/sim.h>
+#include <weft/support.h>
+
+#include <math.h>
+
+#include "sim/sim_events.h"
+#include "sim/sim_record.h"
+
+struct weft_sim_options weft_sim_options_default(void) {
+  return (struct weft_sim_options){.channel = WEFT_CHANNEL_EDGE};
+}
+
+const char *weft_idle_cause_name(enum weft_idle_cause cause) {
+  static const char *const names[WEFT_IDLE_CAUSES] = {"start",   "forward", "gradient",
+                                                      "channel", "unshard", "end"};
+  return names[cause];
+}
+
+static const struct weft_sim_options *or_default(const struct weft_sim_options *options,
+                                                 struct weft_sim_options *standard) {
+  *standard = weft_sim_options_default();
+  return options != NULL ? options : standard;
+}
+
+/* ---- The whole simulation ---- */
+
+/* The simulation and the arena that owns all it points at. */
+struct owned_simulation {
+  struct weft_simulation simulation;
+  struct weft_arena arena;
+};
+
+/* Events: one per record that is no bubble. */
+static void count_events(const struct weft_program *program, uint64_t *begin) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    uint64_t count = 0;
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      count += program->actions[i].op != WEFT_OP_IDLE;
+    }
+    begin[r + 1] = begin[r] + count;
+  }
+}
+
+/* Without events all of them begin at 0, and there are none. */
+static enum weft_status allocate(const struct weft_sim_run *run, struct owned_simulation *owned,
+                                 struct weft_error *error) {
+  const uint32_t p = run->program->rank_count;
+  struct weft_simulation *simulation = &owned->simulation;
+  uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
+  simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
+  if (begin == NULL || simulation->ranks == NULL) {
+    return weft_fail_memory(error, p * sizeof *simulation->ranks);
+  }
+  simulation->event_begin = begin;
+  if (run->options->no_events) {
+    return WEFT_OK;
+  }
+  count_events(run->program, begin);
+  simulation->event_count = begin[p];
+  simulation->events = weft_array_allocate(owned->arena.allocator, simulation->event_count,
+                                           sizeof *simulation->events);
+  return simulation->events != NULL
+             ? WEFT_OK
+             : weft_fail_memory(error, simulation->event_count * sizeof *simulation->events);
+}
+
+/* ---- Results ---- */
+
+static int64_t last_end(const struct weft_rank_run *rank) {
+  return rank->clock > rank->stream ? rank->clock : rank->stream;
+}
+
+struct range {
+  int64_t first;
+  int64_t last;
+};
+
+/* From the first begin to the last end, over ranks that do anything. */
+static struct range whole_range(const struct weft_sim_recorder *recorder) {
+  const struct weft_sim_run *run = recorder->run;
+  struct range range = {.first = INT64_MAX, .last = INT64_MIN};
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    const struct weft_rank_record *record = &recorder->records[r];
+    if (record->has_begun) {
+      const int64_t end = last_end(&run->ranks[r]);
+      range.first = record->first_begin < range.first ? record->first_begin : range.first;
+      range.last = end > range.last ? end : range.last;
+    }
+  }
+  return range.first == INT64_MAX ? (struct range){0, 0} : range;
+}
+
+static void fill_rank(const struct weft_sim_recorder *recorder, uint32_t rank, struct range range,
+                      struct weft_rank_times *times) {
+  const struct weft_sim_run *run = recorder->run;
+  const struct weft_rank_record *record = &recorder->records[rank];
+  const double unit = run->ticks.per_unit;
+  const int64_t first = record->has_begun ? record->first_begin : range.last;
+  const int64_t last = record->has_begun ? last_end(&run->ranks[rank]) : range.last;
+  times->busy = (double)record->busy / unit;
+  times->idle = (double)(range.last - range.first - record->busy) / unit;
+  times->first_start = (double)(first - range.first) / unit;
+  times->last_end = (double)(last - range.first) / unit;
+  times->span = (double)(last - first) / unit;
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    times->idle_by_cause[cause] = (double)record->idle[cause] / unit;
+  }
+  times->idle_by_cause[WEFT_IDLE_START] = (double)(first - range.first) / unit;
+  times->idle_by_cause[WEFT_IDLE_END] = (double)(range.last - run->ranks[rank].clock) / unit;
+  if (!record->has_begun) {
+    times->idle_by_cause[WEFT_IDLE_END] = 0;
+  }
+  times->peak_activation = record->held.peak_activation;
+  times->peak_memory = record->held.peak_memory;
+  times->peak_parameters = record->held.peak_parameters;
+  times->peak_gradients = record->held.peak_gradients;
+  times->peak_at = (double)(record->held.peak_at - range.first) / unit;
+  times->receive_buffers_peak = record->buffers_peak;
+}
+
+static void fill_simulation(const struct weft_sim_recorder *recorder,
+                            struct weft_simulation *simulation) {
+  const struct weft_sim_run *run = recorder->run;
+  const struct range range = whole_range(recorder);
+  const uint32_t p = run->program->rank_count;
+  int64_t busy = 0;
+  double widest_idle = 0;
+  simulation->program = run->program;
+  simulation->ticks_per_unit = run->ticks.per_unit;
+  simulation->makespan = (double)(range.last - range.first) / run->ticks.per_unit;
+  for (uint32_t r = 0; r < p; r++) {
+    struct weft_rank_times *times = &simulation->ranks[r];
+    fill_rank(recorder, r, range, times);
+    busy += recorder->records[r].busy;
+    if (times->span > simulation->span) {
+      simulation->span = times->span;
+      widest_idle = times->span - times->busy;
+    }
+    simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
+  }
+  /* From whole ticks, so that a third is a third. */
+  const double whole = (double)(range.last - range.first) * p;
+  simulation->bubble_ratio = whole > 0 ? (whole - (double)busy) / whole : 0;
+  simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
+}
+
+static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
+                                 struct weft_error *error) {
+  struct weft_sim_recorder recorder;
+  run->keeps_waits = true;
+  WEFT_TRY(allocate(run, owned, error));
+  WEFT_TRY(weft_sim_run_all(run, NULL, error));
+  enum weft_status status = weft_sim_recorder_init(&recorder, run, error);
+  if (status == WEFT_OK) {
+    recorder.events = owned->simulation.events;
+    recorder.event_begin = owned->simulation.event_begin;
+    weft_sim_record_all(&recorder);
+    fill_simulation(&recorder, &owned->simulation);
+  }
+  weft_sim_recorder_finish(&recorder);
+  return status;
+}
+
+enum weft_status weft_simulate(const struct weft_allocator *allocator,
+                               const struct weft_program *program, const struct weft_costs *costs,
+                               const struct weft_sim_options *options, struct weft_simulation **out,
+                               struct weft_error *error) {
+  struct weft_sim_options standard;
+  struct weft_sim_run run;
+  struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
+  if (owned == NULL) {
+    return weft_fail_memory(error, sizeof *owned);
+  }
+  owned->arena.allocator = allocator;
+  enum weft_status status =
+      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
+  if (status == WEFT_OK) {
+    status = simulate(&run, owned, error);
+  }
+  weft_sim_run_finish(&run);
+  if (status < 0) {
+    weft_simulation_destroy(&owned->simulation);
+    return status;
+  }
+  *out = &owned->simulation;
+  return WEFT_OK;
+}
+
+void weft_simulation_destroy(struct weft_simulation *simulation) {
+  if (simulation == NULL) {
+    return;
+  }
+  struct owned_simulation *owned = (struct owned_simulation *)simulation; /* its first member */
+  struct weft_arena arena = owned->arena;
+  weft_array_free(arena.allocator, simulation->events, simulation->event_count,
+                  sizeof *simulation->events);
+  weft_array_free(arena.allocator, owned, 1, sizeof *owned);
+  weft_arena_finish(&arena);
+}
+
+enum weft_status weft_sim_require_events(const struct weft_simulation *simulation,
+                                         struct weft_error *error) {
+  return simulation->events != NULL
+             ? WEFT_OK
+             : weft_fail(error, WEFT_ERR_USAGE, "simulate without no_events",
+                         "the simulation has no events: it was made with no_events");
+}
+
+/* ---- Makespan ---- */
+
+/* Ranks begin at 0, so the last end is the makespan if something begins at once;
+ * a table's stage 0 does. */
+static int64_t latest_end(const struct weft_sim_run *run) {
+  int64_t latest = 0;
+  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+    const int64_t end = last_end(&run->ranks[r]);
+    latest = end > latest ? end : latest;
+  }
+  return latest;
+}
+
+enum weft_status weft_makespan(const struct weft_allocator *allocator,
+                               const struct weft_program *program, const struct weft_costs *costs,
+                               const struct weft_sim_options *options, double *makespan,
+                               struct weft_error *error) {
+  struct weft_sim_options standard;
+  struct weft_sim_run run;
+  enum weft_status status =
+      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
+  if (status == WEFT_OK) {
+    status = weft_sim_run_all(&run, NULL, error);
+  }
+  if (status == WEFT_OK) {
+    *makespan = (double)latest_end(&run) / run.ticks.per_unit;
+  }
+  weft_sim_run_finish(&run);
+  return status;
+}
+
+/* ---- Period ----
+ *
+ * A step maps the times at which ranks may begin to the times at which they have
+ * ended; the next step begins there. The map is linear in the algebra of maxima
+ * and sums, so after some steps the times repeat, shifted by a constant every
+ * few steps: that constant over the number of steps is the period. */
+enum { PERIOD_HALF = 32, PERIOD_STEPS_MAX = 2 * PERIOD_HALF, PERIOD_CYCLE_MAX = 8 };
+
+/* Whether now and then differ by the same shift on every rank. */
+static bool is_shifted(const int64_t *now, const int64_t *then, uint32_t ranks) {
+  for (uint32_t r = 1; r < ranks; r++) {
+    if (now[r] - then[r] != now[0] - then[0]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static enum weft_status find_period(struct weft_sim_run *run, int64_t *history, double *period,
+                                    struct weft_error *error) {
+  const uint32_t p = run->program->rank_count;
+  for (uint32_t step = 0; step < PERIOD_STEPS_MAX; step++) {
+    int64_t *now = history + (size_t)(step + 1) * p;
+    WEFT_TRY(weft_sim_run_all(run, now - p, error));
+    for (uint32_t r = 0; r < p; r++) {
+      now[r] = last_end(&run->ranks[r]);
+    }
+    for (uint32_t cycle = 1; cycle <= PERIOD_CYCLE_MAX && cycle <= step; cycle++) {
+      const int64_t *then = now - (size_t)cycle * p;
+      if (is_shifted(now, then, p)) {
+        *period = (double)(now[0] - then[0]) / cycle / run->ticks.per_unit;
+        return WEFT_OK;
+      }
+    }
+  }
+  /* Not yet settled: the mean of the second half is within 1/32 of a step. */
+  const int64_t *last = history + (size_t)PERIOD_STEPS_MAX * p;
+  const int64_t *half = history + (size_t)PERIOD_HALF * p;
+  *period = (double)(last[0] - half[0]) / PERIOD_HALF / run->ticks.per_unit;
+  return WEFT_OK;
+}
+
+enum weft_status weft_period(const struct weft_allocator *allocator,
+                             const struct weft_program *program, const struct weft_costs *costs,
+                             const struct weft_sim_options *options, double *period,
+                             struct weft_error *error) {
+  struct weft_sim_options standard;
+  struct weft_sim_run run;
+  const size_t size = (size_t)(PERIOD_STEPS_MAX + 1) * program->rank_count;
+  int64_t *history = weft_array_allocate_zero(allocator, size, sizeof *history);
+  if (history == NULL) {
+    return weft_fail_memory(error, size * sizeof *history);
+  }
+  enum weft_status status =
+      weft_sim_run_init(&run, allocator, program, costs, or_default(options, &standard), error);
+  if (status == WEFT_OK) {
+    status = program->rank_count > 0 ? find_period(&run, history, period, error) : WEFT_OK;
+  }
+  weft_sim_run_finish(&run);
+  weft_array_free(allocator, history, size, sizeof *history);
+  return status;
+}

@@ -1,0 +1,370 @@
+/* Memory, causes of idle time, receive buffers and events, once the walk
+ * (sim_run.c) has found when every input arrives. Then ranks no longer depend on
+ * each other: each row is gone through once, from front to back, and what is
+ * needed on the way is that of one rank and used again for the next. So nothing
+ * is written per action but events, and those only for who wants them: in large
+ * programs fresh memory costs more than the work. */
+#include "sim/sim_record.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "ir/program.h"
+
+/* For what is made twice: with events and without. */
+#define ROW_INLINE static inline __attribute__((always_inline))
+
+enum { AHEAD_RECORDS = 32, MOVES_PER_BUFFER = 16 };
+
+/* A row on the way. All of it is copied from and to its owners, so that the
+ * compiler may keep it in registers. */
+struct row {
+  uint32_t rank;
+  int64_t clock;
+  struct weft_rank_record record;
+  struct weft_event *event; /* the next */
+  size_t buffer_count;      /* inputs from other ranks that it has consumed */
+  size_t buffer_moves;      /* to keep them in order */
+  int64_t taken_last;       /* the latest time of all */
+  bool is_unsorted;
+};
+
+/* ---- Memory ---- */
+
+ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct row *row,
+                                struct weft_action action, int64_t begin) {
+  if (action.op == WEFT_OP_F) {
+    weft_hold(&row->record.held, weft_sim_work(recorder->run, action)->held_from_begin, begin);
+  } else if (!recorder->has_gradients[action.stage]) {
+    recorder->has_gradients[action.stage] = true;
+    weft_held_first_backward(&row->record.held, weft_costs_of(recorder->run->costs, action.stage),
+                             begin);
+  }
+}
+
+/* What is there from the beginning. */
+static void hold_shares(const struct weft_sim_recorder *recorder) {
+  const struct weft_sim_run *run = recorder->run;
+  const struct weft_program *program = run->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    weft_held_init(&recorder->records[r].held, recorder->changes);
+  }
+  if (recorder->changes == NULL) {
+    return;
+  }
+  const bool is_sharded =
+      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    if (run->rank_of[s] != WEFT_RANK_NONE) {
+      weft_held_add_stage(&recorder->records[run->rank_of[s]].held, weft_costs_of(run->costs, s),
+                          is_sharded, run->has_backward);
+    }
+  }
+}
+
+/* ---- Receive buffers ---- */
+
+/* Brings the last time to its place; returns how many others it moved. */
+static size_t insert_last(int64_t *times, size_t last) {
+  const int64_t time = times[last];
+  size_t at = last;
+  for (; at > 0 && times[at - 1] > time; at--) {
+    times[at] = times[at - 1];
+  }
+  times[at] = time;
+  return last - at;
+}
+
+/* The buffer of an input from another rank is taken when its transfer starts,
+ * and free when the action that consumes it has ended. Inputs are consumed nearly
+ * in the order of their arrival, so that to keep them in order is nearly free;
+ * where it is not, they are sorted at the end. */
+ROW_INLINE void remember_buffer(const struct weft_sim_recorder *recorder, struct row *row,
+                                struct weft_action action, int64_t end) {
+  const struct weft_work *work = weft_sim_work(recorder->run, action);
+  if (work->inputs != NULL && work->from != row->rank &&
+      row->buffer_count < recorder->buffers_max) {
+    const int64_t taken = work->inputs[action.microbatch] - work->hop;
+    recorder->freed[row->buffer_count] = end;
+    recorder->taken[row->buffer_count] = taken;
+    if (taken >= row->taken_last) {
+      row->taken_last = taken;
+    } else if (row->buffer_moves < MOVES_PER_BUFFER * row->buffer_count) {
+      row->buffer_moves += insert_last(recorder->taken, row->buffer_count);
+    } else {
+      row->is_unsorted = true;
+    }
+    row->buffer_count++;
+  }
+}
+
+static int compare_times(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Where both lists are in order of time, one walk finds the peak. */
+static uint32_t peak_buffers(int64_t *taken, const int64_t *freed, size_t count, bool sorted) {
+  size_t f = 0;
+  uint32_t peak = 0;
+  if (!sorted) {
+    qsort(taken, count, sizeof *taken, compare_times);
+  }
+  for (size_t t = 0; t < count; t++) {
+    while (f < count && freed[f] <= taken[t]) {
+      f++;
+    }
+    /* What is consumed in no time when it comes is never held. */
+    const uint32_t held = (uint32_t)(t + 1 > f ? t + 1 - f : 0);
+    peak = held > peak ? held : peak;
+  }
+  return peak;
+}
+
+/* ---- Causes ---- */
+
+/* The rank was idle from its clock to `begin`, because of an input or of
+ * parameters that came late. */
+ROW_INLINE void blame(const struct weft_sim_run *run, struct row *row, const int64_t *input,
+                      int64_t unsharded, int64_t begin) {
+  struct weft_rank_record *record = &row->record;
+  const int64_t gap = begin - row->clock;
+  if (!record->has_begun) {
+    record->has_begun = true;
+    record->first_begin = begin;
+    return; /* the start is reckoned from the first begin of all ranks */
+  }
+  if (gap <= 0) {
+    return;
+  }
+  if (input == NULL || unsharded > *input) {
+    record->idle[WEFT_IDLE_UNSHARD] += gap;
+    return;
+  }
+  const size_t number = (size_t)(input - run->inputs);
+  const int64_t wait = run->waits != NULL ? run->waits[number] : 0;
+  const int64_t channel = wait < gap ? wait : gap;
+  record->idle[WEFT_IDLE_CHANNEL] += channel;
+  record->idle[number < run->pairs ? WEFT_IDLE_FORWARD : WEFT_IDLE_GRADIENT] += gap - channel;
+}
+
+/* ---- Events ---- */
+
+/* Where the arrival of what a SEND or RECV carries is written; NULL if it goes
+ * nowhere. */
+static inline const int64_t *carried_by(const struct weft_sim_run *run, struct weft_action action) {
+  const bool forward = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_F;
+  const struct weft_work *work = &run->stages[action.stage].works[forward ? 0 : 1];
+  const int64_t *inputs = weft_op_in(action.op, WEFT_OPS_SEND) ? work->outputs : work->inputs;
+  return inputs != NULL ? &inputs[action.microbatch] : NULL;
+}
+
+/* Ends of a boundary on one rank have no hop between them. */
+static inline int64_t hop_of(const struct weft_sim_run *run, struct weft_action action) {
+  const bool down = action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B;
+  const struct weft_work *works = run->stages[action.stage].works;
+  return down ? works[1].hop : works[0].hop;
+}
+
+ROW_INLINE void write_event(const struct weft_sim_run *run, struct row *row,
+                            const struct weft_action *action, int64_t begin, int64_t end) {
+  *row->event++ = (struct weft_event){.rank = row->rank,
+                                      .record = (uint32_t)(action - run->program->actions),
+                                      .begin = begin,
+                                      .end = end};
+}
+
+/* A SEND and its RECV have the times of their transfer; 0 if it never starts. */
+ROW_INLINE void write_transfer(const struct weft_sim_run *run, struct row *row,
+                               const struct weft_action *action) {
+  const int64_t *input = carried_by(run, *action);
+  const bool arrives = input != NULL && *input >= 0;
+  write_event(run, row, action, arrives ? *input - hop_of(run, *action) : 0, arrives ? *input : 0);
+}
+
+/* ---- Rows ---- */
+
+/* When a cell begins, and the input that comes last, or NULL. */
+ROW_INLINE int64_t find_begin(const struct weft_sim_run *run, const struct row *row,
+                              const struct weft_action *cell, uint32_t first, uint32_t parts,
+                              const int64_t **latest, int64_t *unsharded) {
+  *latest = NULL;
+  *unsharded = INT64_MIN;
+  for (uint32_t k = first; k <= parts; k++) {
+    if (!weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      continue;
+    }
+    const struct weft_work *work = weft_sim_work(run, cell[k]);
+    const int64_t there = run->unsharded_at[cell[k].stage];
+    *unsharded = there > *unsharded ? there : *unsharded;
+    if (work->inputs != NULL) {
+      const int64_t *input = &work->inputs[cell[k].microbatch];
+      *latest = *latest == NULL || *input > **latest ? input : *latest;
+    }
+  }
+  const int64_t begin = *latest != NULL && **latest > row->clock ? **latest : row->clock;
+  return *unsharded > begin ? *unsharded : begin;
+}
+
+/* A compute action is one part, number 0; those of an overlap count from 1. */
+ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row *row,
+                            const struct weft_action *cell, bool overlap, bool events) {
+  const struct weft_sim_run *run = recorder->run;
+  const uint32_t first = overlap ? 1 : 0, parts = overlap ? cell->parts : 0;
+  const int64_t *latest;
+  int64_t unsharded;
+  const int64_t begin = find_begin(run, row, cell, first, parts, &latest, &unsharded);
+  int64_t duration = overlap ? weft_sim_overlap_duration(run, row->rank, cell)
+                             : weft_sim_work(run, *cell)->duration;
+  if (!overlap && run->adjusts) {
+    duration = weft_sim_adjust(run, row->rank, (uint64_t)(cell - run->program->actions), duration);
+  }
+  const int64_t end = begin + duration;
+  blame(run, row, latest, unsharded, begin);
+  row->record.busy += duration;
+  row->clock = end;
+  for (uint32_t k = 0; k <= parts && events; k++) {
+    write_event(run, row, &cell[k], begin, end);
+  }
+  for (uint32_t k = first; k <= parts; k++) {
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      hold_from_begin(recorder, row, cell[k], begin);
+    }
+  }
+  for (uint32_t k = first; k <= parts; k++) {
+    if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
+      weft_hold(&row->record.held, weft_sim_work(run, cell[k])->held_from_end, end);
+      remember_buffer(recorder, row, cell[k], end);
+    }
+  }
+}
+
+ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, struct row *row,
+                                  const struct weft_action *action, bool events) {
+  struct weft_rank_run *state = &recorder->run->ranks[row->rank];
+  struct weft_rank_record *record = &row->record;
+  const struct weft_stage_costs *costs = weft_costs_of(recorder->run->costs, action->stage);
+  state->clock = row->clock;
+  const int64_t begin = weft_sim_collective(recorder->run, state, *action);
+  if (events) {
+    write_event(recorder->run, row, action, begin, state->stream);
+  }
+  if (state->stream > begin && !record->has_begun) {
+    record->has_begun = true;
+    record->first_begin = begin;
+  }
+  weft_held_collective(&record->held, (enum weft_op)action->op, costs, begin, state->stream);
+}
+
+ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events) {
+  const struct weft_program *program = recorder->run->program;
+  struct weft_rank_run *state = &recorder->run->ranks[rank];
+  const struct weft_action *at = &program->actions[program->row_begin[rank]];
+  const struct weft_action *const end = &program->actions[program->row_begin[rank + 1]];
+  struct row row = {.rank = rank,
+                    .taken_last = INT64_MIN,
+                    .record = recorder->records[rank],
+                    .event = events ? &recorder->events[recorder->event_begin[rank]] : NULL};
+  state->stream = 0;
+  while (at < end) {
+    if (weft_op_in(at->op, WEFT_OPS_COMPUTE)) {
+      __builtin_prefetch(at + AHEAD_RECORDS);
+      record_cell(recorder, &row, at, false, events);
+    } else if (weft_op_in(at->op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
+      if (events) {
+        write_transfer(recorder->run, &row, at);
+      }
+    } else if (at->op == WEFT_OP_OVERLAP_F_B) {
+      record_cell(recorder, &row, at, true, events);
+      at += at->parts;
+    } else if (weft_op_in(at->op, WEFT_OPS_SHARD)) {
+      record_collective(recorder, &row, at, events);
+    }
+    at++;
+  }
+  state->clock = row.clock;
+  weft_held_settle(&row.record.held, INT64_MAX);
+  row.record.buffers_peak =
+      peak_buffers(recorder->taken, recorder->freed, row.buffer_count, !row.is_unsorted);
+  recorder->records[rank] = row.record;
+}
+
+static void record_with_events(const struct weft_sim_recorder *recorder, uint32_t rank) {
+  record_row(recorder, rank, true);
+}
+
+static void record_numbers(const struct weft_sim_recorder *recorder, uint32_t rank) {
+  record_row(recorder, rank, false);
+}
+
+void weft_sim_record_all(struct weft_sim_recorder *recorder) {
+  const struct weft_program *program = recorder->run->program;
+  memset(recorder->run->unsharded_at, 0,
+         program->stage_count * sizeof *recorder->run->unsharded_at);
+  hold_shares(recorder);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    if (recorder->events != NULL) {
+      record_with_events(recorder, r);
+    } else {
+      record_numbers(recorder, r);
+    }
+  }
+}
+
+/* ---- Setting up ---- */
+
+/* The most that a rank has: one per input from another rank. (A program that
+ * consumes an input twice is no valid one; it has one buffer all the same.) */
+static bool count_buffers(struct weft_sim_run *run, size_t *most) {
+  const struct weft_program *program = run->program;
+  size_t *counts = weft_arena_allocate(&run->arena, program->rank_count, sizeof *counts);
+  for (uint32_t s = 0; counts != NULL && s < program->stage_count; s++) {
+    const uint32_t rank = run->rank_of[s];
+    for (unsigned op = 0; op < 2 && rank != WEFT_RANK_NONE; op++) {
+      const struct weft_work *work = &run->stages[s].works[op];
+      const bool receives = work->inputs != NULL && work->from != rank;
+      counts[rank] += receives ? program->microbatch_count : 0;
+      *most = counts[rank] > *most ? counts[rank] : *most;
+    }
+  }
+  return counts != NULL;
+}
+
+/* One more than needed: NULL means that nothing but activations counts. */
+static bool make_changes(struct weft_sim_recorder *recorder) {
+  struct weft_sim_run *run = recorder->run;
+  if (!weft_held_counts_more(run->costs)) {
+    return true;
+  }
+  recorder->changes = weft_arena_allocate(&run->arena, weft_held_changes_max(run->program) + 1,
+                                          sizeof *recorder->changes);
+  return recorder->changes != NULL;
+}
+
+enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
+                                        struct weft_sim_run *run, struct weft_error *error) {
+  const struct weft_program *program = run->program;
+  *recorder = (struct weft_sim_recorder){.run = run};
+  recorder->records =
+      weft_arena_allocate(&run->arena, program->rank_count, sizeof *recorder->records);
+  recorder->has_gradients =
+      weft_arena_allocate(&run->arena, program->stage_count, sizeof *recorder->has_gradients);
+  if (recorder->records == NULL || recorder->has_gradients == NULL ||
+      !count_buffers(run, &recorder->buffers_max) || !make_changes(recorder)) {
+    return weft_fail_memory(error, program->rank_count * sizeof *recorder->records);
+  }
+  const size_t numbers = 2 * recorder->buffers_max;
+  recorder->taken = weft_array_allocate(run->allocator, numbers, sizeof *recorder->taken);
+  if (recorder->taken == NULL) {
+    return weft_fail_memory(error, numbers * sizeof *recorder->taken);
+  }
+  recorder->freed = recorder->taken + recorder->buffers_max;
+  return WEFT_OK;
+}
+
+void weft_sim_recorder_finish(struct weft_sim_recorder *recorder) {
+  weft_array_free(recorder->run->allocator, recorder->taken, 2 * recorder->buffers_max,
+                  sizeof *recorder->taken);
+}

@@ -1,0 +1,131 @@
+/* The timed run that simulation, makespan and period share. */
+#ifndef ANALYZE_SIM_RUN_H
+#define ANALYZE_SIM_RUN_H
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "sim/sim_ticks.h"
+
+/* The input of a (stage, microbatch) in one direction is one number: from 0 up
+ * the time at which it arrives, known once its transfer has started; below 0
+ * the complement of the time at which it was made, while its SEND is still to
+ * come; WEFT_TIME_UNKNOWN before that. Times are never negative. */
+#define WEFT_TIME_UNKNOWN INT64_MIN
+
+struct weft_rank_run {
+  uint64_t at; /* record */
+  uint64_t end;
+  int64_t clock;            /* end of its last compute */
+  int64_t stream;           /* end of its last collective */
+  const int64_t *waits_for; /* the input, while it is stuck; NULL: it is to be walked */
+};
+
+/* A queue that transfers of one rank go through, where channels are shared. */
+struct weft_transfer_queue {
+  uint32_t head; /* into entries */
+  uint32_t end;
+  int64_t free; /* when its last transfer left it */
+};
+
+/* A compute op of a stage, as the walk needs it: no look-up of neighbours or
+ * costs is left to do per action, and 64 bytes hold it all. */
+struct weft_work {
+  int64_t *inputs;  /* [microbatch] when they arrive; NULL: it needs none */
+  int64_t *outputs; /* [microbatch] the inputs of the neighbour it feeds; NULL: it has none */
+  int64_t *channel; /* when the boundary that the outputs cross is free */
+  int64_t duration;
+  int64_t hop;            /* from the start of an input's transfer to its arrival */
+  uint32_t from;          /* rank of the stage that makes the inputs */
+  uint32_t to;            /* rank of the stage that takes the outputs; rank_count: nobody */
+  double held_from_begin; /* activation memory taken when it begins, */
+  double held_from_end;   /* and when it ends */
+};
+
+/* [op - WEFT_OP_F] */
+struct weft_stage_run {
+  struct weft_work works[4];
+};
+
+struct weft_sim_run {
+  const struct weft_allocator *allocator;
+  const struct weft_program *program;
+  const struct weft_costs *costs;
+  const struct weft_sim_options *options;
+  struct weft_ticks ticks;
+  bool has_backward;             /* else activations are free after F */
+  bool adjusts;                  /* times differ by rank or by chance */
+  struct weft_arena arena;       /* owns the arrays below */
+  bool has_transfers;            /* SEND and RECV, not a table */
+  uint32_t *rank_of;             /* [stage] */
+  size_t pairs;                  /* stages x microbatches */
+  int64_t *inputs;               /* [direction][stage][microbatch]: of F, then of B and I */
+  int64_t *edge_free;            /* [2 x stage] when the boundary's channel is free */
+  int64_t *unsharded_at;         /* [stage] when its parameters are there */
+  struct weft_stage_run *stages; /* [stage] */
+  struct weft_rank_run *ranks;   /* [rank + 1] the last is nobody */
+  uint32_t *work;                /* ranks to look at, a stack */
+  uint32_t work_count;
+
+  /* Shared channels only. */
+  struct weft_transfer_queue *queues;
+  uint32_t queue_count;
+  uint32_t *entries;           /* records, queue after queue, in program order */
+  uint32_t *queue_of_sender;   /* [edge] */
+  uint32_t *queue_of_receiver; /* [edge] */
+  uint32_t *queue_work;        /* queues to look at, a stack; may hold one more than once */
+  uint32_t queue_work_count;
+
+  /* Where causes are asked for. */
+  bool keeps_waits;
+  bool lacks_memory; /* for this: */
+  int64_t *waits; /* [direction][stage][microbatch] of a transfer for its channel; NULL: none did */
+};
+
+enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_allocator *allocator,
+                                   const struct weft_program *program,
+                                   const struct weft_costs *costs,
+                                   const struct weft_sim_options *options,
+                                   struct weft_error *error);
+void weft_sim_run_finish(struct weft_sim_run *run);
+
+/* Runs all ranks from the given start times (NULL: all 0). Channels are free at
+ * the beginning. WEFT_ERR_INVALID when some rank cannot finish. */
+enum weft_status weft_sim_run_all(struct weft_sim_run *run, const int64_t *starts,
+                                  struct weft_error *error);
+
+/* A collective of a rank begins; returns when, and state->stream is when it ends. */
+int64_t weft_sim_collective(struct weft_sim_run *run, struct weft_rank_run *state,
+                            struct weft_action action);
+
+/* How long a cell takes, where times differ by rank or by chance, and how long an
+ * overlap does. */
+int64_t weft_sim_adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t record,
+                        int64_t duration);
+int64_t weft_sim_overlap_duration(const struct weft_sim_run *run, uint32_t rank,
+                                  const struct weft_action *cell);
+
+/* sim_queues.c: shared channels. */
+enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_error *error);
+void weft_sim_queues_reset(struct weft_sim_run *run);
+/* An action has made what goes over `edge`. */
+void weft_sim_queues_produced(struct weft_sim_run *run, uint32_t edge);
+
+/* The transfer of input number `input` starts: writes its arrival down and wakes
+ * the rank that may wait for it. */
+void weft_sim_deliver(struct weft_sim_run *run, size_t input, uint32_t to, int64_t produced,
+                      int64_t start);
+
+static inline const struct weft_work *weft_sim_work(const struct weft_sim_run *run,
+                                                    struct weft_action compute) {
+  return &run->stages[compute.stage].works[compute.op - WEFT_OP_F];
+}
+
+/* Number of the input of a (stage, microbatch). */
+static inline size_t weft_sim_input(const struct weft_sim_run *run, bool forward, uint32_t stage,
+                                    uint32_t microbatch) {
+  const size_t pair = (size_t)stage * run->program->microbatch_count + microbatch;
+  return forward ? pair : run->pairs + pair;
+}
+
+#endif

@@ -1,0 +1,121 @@
+/* From costs to ticks: find the denominator that all times share. */
+#include "sim/sim_ticks.h"
+
+#include <inttypes.h>
+#include <math.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+
+#define PER_UNIT_MAX 1e9
+
+/* Of fractions with a denominator up to this a common one is looked for. */
+enum { FACTOR_MAX = 1000 };
+
+static bool is_whole(double x) {
+  /* A decimal such as 18.522 times its denominator is off by a few units in the
+   * last place of a double. */
+  return fabs(x - nearbyint(x)) <= 1e-12 * fmax(1, fabs(x));
+}
+
+/* Makes time × per_unit whole, if a small factor does. */
+static void refine(double *per_unit, double time) {
+  for (int factor = 1; factor <= FACTOR_MAX; factor++) {
+    if (is_whole(time * *per_unit * factor)) {
+      *per_unit = fmin(*per_unit * factor, PER_UNIT_MAX);
+      return;
+    }
+  }
+  *per_unit = PER_UNIT_MAX;
+}
+
+static double hop_occupancy(const struct weft_hop_costs *hop) {
+  return hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+}
+
+struct scale {
+  double per_unit;
+  double largest; /* time */
+};
+
+static void consider(struct scale *scale, double time) {
+  if (time > 0) {
+    refine(&scale->per_unit, time);
+    scale->largest = fmax(scale->largest, time);
+  }
+}
+
+static void consider_stage(struct scale *scale, const struct weft_stage_costs *stage) {
+  const double times[] = {stage->f,           stage->b,       stage->i,          stage->w,
+                          stage->overlap_f_b, stage->unshard, stage->reduce_grad};
+  for (size_t k = 0; k < sizeof times / sizeof times[0]; k++) {
+    consider(scale, times[k]);
+  }
+}
+
+/* A rank's factor multiplies times, and so the denominators. */
+static void consider_factors(struct scale *scale, const struct weft_program *program,
+                             const struct weft_sim_options *options) {
+  double factors = 1, largest = 1;
+  for (uint32_t r = 0; options->rank_factors != NULL && r < program->rank_count; r++) {
+    refine(&factors, options->rank_factors[r]);
+    largest = fmax(largest, options->rank_factors[r]);
+  }
+  scale->per_unit = fmin(scale->per_unit * factors, PER_UNIT_MAX);
+  scale->largest *= largest * (1 + 10 * options->jitter);
+}
+
+static struct scale scale_of(const struct weft_program *program, const struct weft_costs *costs,
+                             const struct weft_sim_options *options) {
+  struct scale scale = {.per_unit = 1};
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    consider_stage(&scale, &costs->stages[s]);
+  }
+  consider(&scale, costs->hop.latency);
+  consider(&scale, hop_occupancy(&costs->hop));
+  consider_factors(&scale, program, options);
+  /* Jittered times are no fractions of anything. */
+  if (options->jitter > 0) {
+    scale.per_unit = PER_UNIT_MAX;
+  }
+  /* No sum of times may overflow; coarser ticks if need be. */
+  const double sum_max = scale.largest * ((double)program->action_count + 1);
+  if (sum_max * scale.per_unit > (double)(INT64_MAX / 4)) {
+    scale.per_unit = (double)(INT64_MAX / 4) / sum_max;
+  }
+  return scale;
+}
+
+static struct weft_stage_ticks stage_ticks(const struct weft_stage_costs *stage, double per_unit) {
+  return (struct weft_stage_ticks){
+      .compute = {llrint(stage->f * per_unit), llrint(stage->b * per_unit),
+                  llrint(stage->i * per_unit), llrint(stage->w * per_unit)},
+      .overlap = stage->overlap_f_b < 0 ? -1 : llrint(stage->overlap_f_b * per_unit),
+      .unshard = llrint(stage->unshard * per_unit),
+      .reduce_grad = llrint(stage->reduce_grad * per_unit)};
+}
+
+enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_allocator *allocator,
+                                 const struct weft_program *program, const struct weft_costs *costs,
+                                 const struct weft_sim_options *options, struct weft_error *error) {
+  WEFT_TRY(weft_costs_check(costs, program->stage_count, error));
+  const double per_unit = scale_of(program, costs, options).per_unit;
+  *ticks = (struct weft_ticks){
+      .allocator = allocator, .per_unit = per_unit, .stage_count = costs->stage_count};
+  ticks->stages = weft_array_allocate(allocator, costs->stage_count, sizeof *ticks->stages);
+  if (ticks->stages == NULL) {
+    return weft_fail_memory(error, costs->stage_count * sizeof *ticks->stages);
+  }
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    ticks->stages[s] = stage_ticks(&costs->stages[s], per_unit);
+  }
+  ticks->latency = llrint(costs->hop.latency * per_unit);
+  ticks->occupancy = llrint(hop_occupancy(&costs->hop) * per_unit);
+  return WEFT_OK;
+}
+
+void weft_ticks_finish(struct weft_ticks *ticks) {
+  weft_array_free(ticks->allocator, ticks->stages, ticks->stage_count, sizeof *ticks->stages);
+  ticks->stages = NULL;
+}

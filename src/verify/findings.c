@@ -1,0 +1,115 @@
+/* The collector of findings. */
+#include "verify/findings.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct {
+  const char *id;
+  const char *summary;
+} rules[WEFT_RULE_COUNT] = {
+#define WEFT_RULE(NAME, id_, summary_) [WEFT_RULE_##NAME] = {id_, summary_},
+#include <weft/rules.def>
+#undef WEFT_RULE
+};
+
+const char *weft_rule_id(enum weft_rule rule) { return rules[rule].id; }
+const char *weft_rule_summary(enum weft_rule rule) { return rules[rule].summary; }
+
+/* Doubles the list; the old block stays in the arena, which dies as a whole. */
+static bool grow(struct weft_findings *findings) {
+  const size_t capacity = findings->list_capacity == 0 ? 16 : findings->list_capacity * 2;
+  struct weft_finding *list = weft_arena_allocate(findings->arena, capacity, sizeof *list);
+  if (list == NULL) {
+    findings->failed = true;
+    return false;
+  }
+  if (findings->list_count > 0) {
+    memcpy(list, findings->list, findings->list_count * sizeof *list);
+  }
+  findings->list = list;
+  findings->list_capacity = capacity;
+  return true;
+}
+
+void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
+                       const char *format, ...) {
+  if (++findings->count[rule] > findings->max || findings->failed ||
+      (findings->list_count == findings->list_capacity && !grow(findings))) {
+    return;
+  }
+  char message[512];
+  va_list arguments;
+  va_start(arguments, format);
+  const int size = vsnprintf(message, sizeof message, format, arguments);
+  va_end(arguments);
+  const size_t kept = size < 0                        ? 0
+                      : (size_t)size < sizeof message ? (size_t)size
+                                                      : sizeof message - 1;
+  const char *copy = weft_arena_copy_text(findings->arena, message, kept);
+  if (copy == NULL) {
+    findings->failed = true;
+    return;
+  }
+  findings->list[findings->list_count++] =
+      (struct weft_finding){.rule = rule, .place = place, .message = copy};
+}
+
+struct weft_finding *weft_findings_last(struct weft_findings *findings) {
+  return findings->list_count > 0 ? &findings->list[findings->list_count - 1] : NULL;
+}
+
+bool weft_findings_any(const struct weft_findings *findings, enum weft_rule first,
+                       enum weft_rule last) {
+  for (unsigned rule = first; rule <= (unsigned)last; rule++) {
+    if (findings->count[rule] > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int compare(const void *a, const void *b) {
+  const struct weft_finding *x = a, *y = b;
+  if (x->rule != y->rule) {
+    return x->rule < y->rule ? -1 : 1;
+  }
+  if (x->place.rank != y->place.rank) {
+    return x->place.rank < y->place.rank ? -1 : 1;
+  }
+  return (x->place.step > y->place.step) - (x->place.step < y->place.step);
+}
+
+/* Keeps the list's order. A finding stays if there is room for it besides one
+ * of each rule still to come. */
+static void trim(struct weft_findings *findings) {
+  size_t rules_left = 0, kept = 0;
+  for (unsigned rule = 0; rule < WEFT_RULE_COUNT; rule++) {
+    rules_left += findings->count[rule] > 0;
+  }
+  for (size_t i = 0; i < findings->list_count; i++) {
+    const bool first_of_rule = i == 0 || findings->list[i].rule != findings->list[i - 1].rule;
+    rules_left -= first_of_rule;
+    if (first_of_rule || kept + rules_left < findings->max) {
+      findings->list[kept++] = findings->list[i];
+    }
+  }
+  findings->list_count = kept;
+}
+
+void weft_findings_report(struct weft_findings *findings, struct weft_report *report) {
+  uint64_t all = 0;
+  for (unsigned rule = 0; rule < WEFT_RULE_COUNT; rule++) {
+    all += findings->count[rule];
+  }
+  if (findings->list_count > 0) {
+    qsort(findings->list, findings->list_count, sizeof *findings->list, compare);
+    trim(findings);
+  }
+  report->findings = findings->list;
+  report->finding_count = findings->list_count;
+  report->findings_left_out = all - findings->list_count;
+  report->ok = all == 0;
+}

@@ -1,0 +1,111 @@
+/* Channels and their message lists. */
+#include "verify/message_queue.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* A directed stage boundary with its two ranks, for numbering pairs. */
+struct edge {
+  uint64_t ranks; /* sender × 2^32 + receiver */
+  uint32_t number;
+};
+
+static int compare_edges(const void *a, const void *b) {
+  const struct edge *x = a, *y = b;
+  return (x->ranks > y->ranks) - (x->ranks < y->ranks);
+}
+
+static uint64_t edge_ranks(const struct weft_verify_context *context, uint32_t number) {
+  const uint32_t stage = number / 2;
+  const uint32_t to = number % 2 == 0 ? stage + 1 : stage - 1;
+  const uint32_t receiver = to < context->stage_count ? context->owner[to] : WEFT_RANK_NONE;
+  return (uint64_t)context->owner[stage] << 32 | receiver;
+}
+
+/* Edges between the same two ranks in the same direction share a number. */
+static bool number_pairs(struct weft_message_queue *queue,
+                         const struct weft_verify_context *context) {
+  struct edge *edges = weft_array_allocate(queue->allocator, queue->edge_count, sizeof *edges);
+  if (edges == NULL) {
+    return false;
+  }
+  for (uint32_t e = 0; e < queue->edge_count; e++) {
+    edges[e] = (struct edge){.ranks = edge_ranks(context, e), .number = e};
+  }
+  qsort(edges, queue->edge_count, sizeof *edges, compare_edges);
+  uint32_t channel = 0;
+  for (uint32_t e = 0; e < queue->edge_count; e++) {
+    channel += e > 0 && edges[e].ranks != edges[e - 1].ranks;
+    queue->channel_of[edges[e].number] = channel;
+  }
+  queue->channel_count = channel + 1;
+  weft_array_free(queue->allocator, edges, queue->edge_count, sizeof *edges);
+  return true;
+}
+
+static bool number_channels(struct weft_message_queue *queue,
+                            const struct weft_verify_context *context, enum weft_channel channel) {
+  if (channel == WEFT_CHANNEL_PAIR) {
+    return number_pairs(queue, context);
+  }
+  for (uint32_t e = 0; e < queue->edge_count; e++) {
+    const uint32_t owner = context->owner[e / 2];
+    queue->channel_of[e] = channel == WEFT_CHANNEL_EDGE ? e : owner == WEFT_RANK_NONE ? 0 : owner;
+  }
+  queue->channel_count =
+      channel == WEFT_CHANNEL_EDGE ? queue->edge_count : context->program->rank_count;
+  return true;
+}
+
+/* Counting sort of the SENDs by channel. `first` is used one place ahead, and
+ * moves to the right place while the list is filled. */
+static bool list_messages(struct weft_message_queue *queue, const struct weft_program *program) {
+  queue->first =
+      weft_array_allocate_zero(queue->allocator, queue->channel_count + 2u, sizeof *queue->first);
+  if (queue->first == NULL) {
+    return false;
+  }
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
+      queue->first[queue->channel_of[weft_edge_of_send(program->actions[i])] + 2]++;
+      queue->message_count++;
+    }
+  }
+  queue->messages =
+      weft_array_allocate(queue->allocator, queue->message_count, sizeof *queue->messages);
+  if (queue->messages == NULL) {
+    return false;
+  }
+  for (uint32_t c = 2; c < queue->channel_count + 2u; c++) {
+    queue->first[c] += queue->first[c - 1];
+  }
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
+      const uint32_t channel = queue->channel_of[weft_edge_of_send(program->actions[i])];
+      queue->messages[queue->first[channel + 1]++] = (uint32_t)i;
+    }
+  }
+  return true;
+}
+
+bool weft_message_queue_init(struct weft_message_queue *queue,
+                             const struct weft_verify_context *context, enum weft_channel channel) {
+  *queue = (struct weft_message_queue){.allocator = context->allocator,
+                                       .edge_count = 2 * context->stage_count};
+  queue->channel_of =
+      weft_array_allocate(queue->allocator, queue->edge_count, sizeof *queue->channel_of);
+  if (queue->channel_of == NULL || !number_channels(queue, context, channel) ||
+      !list_messages(queue, context->program)) {
+    weft_message_queue_finish(queue);
+    return false;
+  }
+  return true;
+}
+
+void weft_message_queue_finish(struct weft_message_queue *queue) {
+  weft_array_free(queue->allocator, queue->channel_of, queue->edge_count,
+                  sizeof *queue->channel_of);
+  weft_array_free(queue->allocator, queue->first, queue->channel_count + 2u, sizeof *queue->first);
+  weft_array_free(queue->allocator, queue->messages, queue->message_count, sizeof *queue->messages);
+  *queue = (struct weft_message_queue){.allocator = queue->allocator};
+}

@@ -1,0 +1,27 @@
+/* The messages of a program, in the order in which each channel carries them.
+ *
+ * A channel of any kind has one sending rank, so the order of its messages is
+ * the order of that rank's SENDs: a list per channel of SEND records, made by
+ * counting, known before anything runs. */
+#ifndef ANALYZE_MESSAGE_QUEUE_H
+#define ANALYZE_MESSAGE_QUEUE_H
+
+#include "verify/verify_context.h"
+
+struct weft_message_queue {
+  const struct weft_allocator *allocator;
+  uint32_t edge_count; /* 2n */
+  uint32_t channel_count;
+  uint64_t message_count;
+  uint32_t *channel_of; /* [edge] */
+  uint32_t *first;      /* [channel + 1] into messages */
+  uint32_t *messages;   /* [message] record of the SEND */
+};
+
+/* Of a program whose SENDs are in range and on their stage's rank. False when
+ * out of memory. */
+bool weft_message_queue_init(struct weft_message_queue *queue,
+                             const struct weft_verify_context *context, enum weft_channel channel);
+void weft_message_queue_finish(struct weft_message_queue *queue);
+
+#endif

@@ -1,0 +1,299 @@
+/* weft_verify(): understands the program's shape, runs the checks from the
+ * most basic to the least, and makes the report. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "ir/pairs.h"
+#include "verify/verify_context.h"
+
+struct weft_verify_options weft_verify_options_default(void) {
+  return (struct weft_verify_options){.model = {.capacity = 0, .channel = WEFT_CHANNEL_EDGE},
+                                      .findings_max = 100};
+}
+
+struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank,
+                                uint64_t record) {
+  uint64_t step = 0, cell = program->row_begin[rank];
+  for (;; step++) {
+    const uint64_t next = cell + weft_cell_records(&program->actions[cell]);
+    if (record < next) {
+      return (struct weft_place){.rank = rank, .step = step, .action = &program->actions[record]};
+    }
+    cell = next;
+  }
+}
+
+/* ---- The shape ----
+ *
+ * How many stages and microbatches a table is about is not written in it. The
+ * largest number would do for a right table; in a wrong one a single stray
+ * number would then make everything else look missing. So a number counts only
+ * if it occurs about as often as the others: in a right table every microbatch
+ * occurs equally often, and every stage nearly so. */
+
+static uint64_t count_up_to(const uint32_t *counts, uint64_t size, uint32_t limit) {
+  uint64_t found = 0;
+  for (uint64_t i = 0; i < size; i++) {
+    found += counts[i] > 0 && counts[i] <= limit;
+  }
+  return found;
+}
+
+/* The smallest value that more than half of the non-zero entries do not exceed, by
+ * halving the range: no copy to sort. */
+static uint32_t median(const uint32_t *counts, uint64_t size) {
+  const uint64_t half = count_up_to(counts, size, UINT32_MAX) / 2 + 1;
+  uint32_t low = 0, high = UINT32_MAX;
+  while (low < high) {
+    const uint32_t middle = low + (high - low) / 2;
+    if (count_up_to(counts, size, middle) >= half) {
+      high = middle;
+    } else {
+      low = middle + 1;
+    }
+  }
+  return low;
+}
+
+/* The value that more than half of the non-zero entries have (Boyer and Moore's
+ * vote), which a right table settles in two walks; else the median. */
+static uint32_t typical(const uint32_t *counts, uint64_t size) {
+  uint32_t candidate = 0;
+  uint64_t lead = 0, votes = 0, voters = 0;
+  for (uint64_t i = 0; i < size; i++) {
+    if (counts[i] == 0) {
+      continue;
+    }
+    if (lead == 0) {
+      candidate = counts[i];
+    }
+    lead = counts[i] == candidate ? lead + 1 : lead - 1;
+  }
+  for (uint64_t i = 0; i < size; i++) {
+    voters += counts[i] != 0;
+    votes += counts[i] == candidate;
+  }
+  return 2 * votes > voters ? candidate : median(counts, size);
+}
+
+/* 1 + the largest number that occurs more than half as often as is typical, or
+ * just half as often if there are enough other numbers to fill up to it: one of
+ * a microbatch's two actions may be missing. At least 1. */
+static uint32_t credible_count(const uint32_t *counts, uint64_t size) {
+  const uint32_t usual = typical(counts, size);
+  uint64_t different = 0;
+  for (uint64_t i = 0; i < size; i++) {
+    different += counts[i] > 0;
+  }
+  for (uint64_t i = size; i-- > 0;) {
+    const uint64_t twice = 2 * (uint64_t)counts[i];
+    if (twice > usual || (twice > 0 && twice == usual && i < different)) {
+      return (uint32_t)(i + 1);
+    }
+  }
+  return 1;
+}
+
+static uint32_t number_of(struct weft_action action, bool stages) {
+  return stages ? action.stage : action.microbatch;
+}
+
+/* Counts how often each stage or microbatch is computed on. Numbers from
+ * action_count on cannot belong to a complete table and need no counter. */
+static enum weft_status infer_count(struct weft_verify_context *context, bool stages,
+                                    uint32_t largest, uint32_t *count) {
+  const struct weft_program *program = context->program;
+  const uint64_t size = largest < program->action_count ? largest : program->action_count;
+  uint32_t *counts = weft_array_allocate_zero(context->allocator, size, sizeof *counts);
+  if (counts == NULL) {
+    return weft_fail_memory(context->error, size * sizeof *counts);
+  }
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const struct weft_action action = program->actions[i];
+    if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && number_of(action, stages) < size) {
+      counts[number_of(action, stages)]++;
+    }
+  }
+  *count = credible_count(counts, size);
+  weft_array_free(context->allocator, counts, size, sizeof *counts);
+  return WEFT_OK;
+}
+
+static uint64_t count_compute(struct weft_verify_context *context) {
+  uint64_t compute = 0;
+  for (uint64_t i = 0; i < context->program->action_count; i++) {
+    const uint32_t op = context->program->actions[i].op;
+    context->ops |= WEFT_OP_BIT(op);
+    compute += weft_op_in(op, WEFT_OPS_COMPUTE);
+  }
+  return compute;
+}
+
+/* Every (stage, microbatch) needs at least one action, so n × m far beyond the
+ * number of actions is no shape of this table; the microbatches give way. */
+static enum weft_status infer_shape(struct weft_verify_context *context,
+                                    const struct weft_verify_options *options, uint64_t compute) {
+  const struct weft_program *program = context->program;
+  context->stage_count = options->stage_count;
+  context->microbatch_count = options->microbatch_count;
+  if (context->stage_count == 0) {
+    WEFT_TRY(infer_count(context, true, program->stage_count, &context->stage_count));
+  }
+  if (context->microbatch_count == 0) {
+    WEFT_TRY(infer_count(context, false, program->microbatch_count, &context->microbatch_count));
+    const uint64_t wanted = (uint64_t)context->stage_count * context->microbatch_count;
+    if (wanted > 2 * compute + 64) {
+      const uint64_t most = compute / context->stage_count;
+      context->microbatch_count = most > 0 ? (uint32_t)most : 1;
+    }
+  }
+  return weft_pairs_check(context->stage_count, context->microbatch_count, program->action_count,
+                          context->error);
+}
+
+/* The rank that computes most of each stage, by vote in one walk. */
+static enum weft_status find_owners(struct weft_verify_context *context) {
+  const struct weft_program *program = context->program;
+  uint64_t *lead = weft_array_allocate_zero(context->allocator, context->stage_count, sizeof *lead);
+  if (lead == NULL) {
+    return weft_fail_memory(context->error, context->stage_count * sizeof *lead);
+  }
+  memset(context->owner, 0xff, context->stage_count * sizeof *context->owner);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      const struct weft_action action = program->actions[i];
+      if (!weft_op_in(action.op, WEFT_OPS_COMPUTE) || action.stage >= context->stage_count) {
+        continue;
+      }
+      if (lead[action.stage] == 0) {
+        context->owner[action.stage] = r;
+      }
+      lead[action.stage] =
+          context->owner[action.stage] == r ? lead[action.stage] + 1 : lead[action.stage] - 1;
+    }
+  }
+  weft_array_free(context->allocator, lead, context->stage_count, sizeof *lead);
+  return WEFT_OK;
+}
+
+/* ---- The checks ---- */
+
+static bool has_all_stages(const struct weft_verify_context *context) {
+  for (uint32_t s = 0; s < context->stage_count; s++) {
+    if (context->owner[s] == WEFT_RANK_NONE) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* Whether the run that decides liveness means something: every message has two
+ * ends and a place in its channel, or every input of a table gets made. */
+static bool can_run(const struct weft_verify_context *context) {
+  const struct weft_findings *findings = &context->findings;
+  const bool misplaced = !has_all_stages(context) ||
+                         weft_findings_any(findings, WEFT_RULE_EMPTY, WEFT_RULE_PLACEMENT_RANK) ||
+                         findings->count[WEFT_RULE_OVERLAP_PARTS] > 0 ||
+                         findings->count[WEFT_RULE_DUPLICATE] > 0;
+  if (weft_has_transfers(context)) {
+    return !misplaced && findings->count[WEFT_RULE_COMM_BOUNDARY] == 0 &&
+           findings->count[WEFT_RULE_COMM_SELF] == 0 && findings->count[WEFT_RULE_PAIR_SEND] == 0 &&
+           findings->count[WEFT_RULE_PAIR_RECV] == 0;
+  }
+  return !misplaced &&
+         !weft_findings_any(findings, WEFT_RULE_COVERAGE_MIXED, WEFT_RULE_COVERAGE_BACKWARD);
+}
+
+static enum weft_status run_checks(struct weft_verify_context *context,
+                                   struct weft_report *report) {
+  weft_verify_presence(context);
+  WEFT_TRY(weft_verify_order(context));
+  WEFT_TRY(weft_verify_shards(context));
+  bool live = can_run(context);
+  if (live && weft_has_transfers(context)) {
+    WEFT_TRY(weft_verify_channels(context));
+    live = context->findings.count[WEFT_RULE_CHANNEL_ORDER] == 0;
+  }
+  if (live) {
+    WEFT_TRY(weft_verify_liveness(context));
+  }
+  report->liveness_checked = live;
+  return WEFT_OK;
+}
+
+static enum weft_status check_shape_and_rows(struct weft_verify_context *context,
+                                             const struct weft_verify_options *options,
+                                             struct weft_report *report) {
+  const uint64_t compute = count_compute(context);
+  report->has_backward = weft_has_backward(context);
+  if (compute == 0) {
+    weft_findings_add(&context->findings, WEFT_RULE_EMPTY, (struct weft_place){0},
+                      "there is no F, B, I or W at all: nothing is computed");
+    return WEFT_OK;
+  }
+  WEFT_TRY(infer_shape(context, options, compute));
+  const uint32_t n = context->stage_count;
+  const uint64_t pairs = weft_pair_index(context, n, 0);
+  context->owner = weft_array_allocate(context->allocator, n, sizeof *context->owner);
+  context->exists = weft_array_allocate_zero(context->allocator, pairs, 1);
+  enum weft_status status = context->owner != NULL && context->exists != NULL
+                                ? find_owners(context)
+                                : weft_fail_memory(context->error, pairs);
+  if (status == WEFT_OK) {
+    status = run_checks(context, report);
+  }
+  weft_array_free(context->allocator, context->owner, n, sizeof *context->owner);
+  weft_array_free(context->allocator, context->exists, pairs, 1);
+  report->stage_count = n;
+  report->microbatch_count = context->microbatch_count;
+  return status;
+}
+
+/* The report and the arena that owns all it points at. */
+struct owned_report {
+  struct weft_report report;
+  struct weft_arena arena;
+};
+
+enum weft_status weft_verify(const struct weft_allocator *allocator,
+                             const struct weft_program *program,
+                             const struct weft_verify_options *options, struct weft_report **out,
+                             struct weft_error *error) {
+  const struct weft_verify_options standard = weft_verify_options_default();
+  options = options != NULL ? options : &standard;
+  struct owned_report *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
+  if (owned == NULL) {
+    return weft_fail_memory(error, sizeof *owned);
+  }
+  owned->arena.allocator = allocator;
+  struct weft_verify_context context = {
+      .allocator = allocator,
+      .program = program,
+      .model = options->model,
+      .findings = {.arena = &owned->arena,
+                   .max = options->findings_max > 0 ? options->findings_max : 1},
+      .error = error};
+  enum weft_status status = check_shape_and_rows(&context, options, &owned->report);
+  if (status == WEFT_OK && context.findings.failed) {
+    status = weft_fail_memory(error, sizeof(struct weft_finding));
+  }
+  if (status < 0) {
+    weft_report_destroy(&owned->report);
+    return status;
+  }
+  weft_findings_report(&context.findings, &owned->report);
+  *out = &owned->report;
+  return WEFT_OK;
+}
+
+void weft_report_destroy(struct weft_report *report) {
+  if (report == NULL) {
+    return;
+  }
+  struct owned_report *owned = (struct owned_report *)report; /* its first member */
+  struct weft_arena arena = owned->arena;
+  weft_array_free(arena.allocator, owned, 1, sizeof *owned);
+  weft_arena_finish(&arena);
+}

@@ -1,0 +1,72 @@
+/* Verify, structure: the order on each directed stage boundary. Messages are
+ * matched by order, so the k-th receive must be for what the k-th send sent.
+ * Where it is not, the program hangs or mixes data up under every model. */
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+#include "verify/message_queue.h"
+
+struct channel_check {
+  struct weft_verify_context *context;
+  struct weft_message_queue queue;
+  uint32_t *received; /* [edge] */
+  bool *reported;     /* [edge] one finding each */
+};
+
+static void check_receive(struct channel_check *check, const struct weft_visit *at) {
+  const struct weft_program *program = check->context->program;
+  struct weft_action send;
+  if (!weft_action_partner(at->action, check->context->stage_count, &send)) {
+    return;
+  }
+  const uint32_t edge = weft_edge_of_send(send);
+  const uint32_t position = check->received[edge]++;
+  const struct weft_action sent =
+      program->actions[check->queue.messages[check->queue.first[edge] + position]];
+  if (sent.microbatch == send.microbatch || check->reported[edge]) {
+    return;
+  }
+  check->reported[edge] = true;
+  char expected[32], found[32];
+  weft_findings_add(
+      &check->context->findings, WEFT_RULE_CHANNEL_ORDER, at->place,
+      "is receive number %" PRIu32 " on its boundary and expects %s, but rank %" PRIu32
+      " sends %s there; put both sides in the same order",
+      position, weft_action_format(&send, expected, sizeof expected),
+      check->context->owner[send.stage], weft_action_format(&sent, found, sizeof found));
+}
+
+static void check_rows(struct channel_check *check) {
+  const struct weft_program *program = check->context->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    struct weft_visit at = {.place = {.rank = r}};
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; at.place.step++) {
+      at.place.action = &program->actions[i];
+      at.action = program->actions[i];
+      if (weft_op_in(at.action.op, WEFT_OPS_RECV)) {
+        check_receive(check, &at);
+      }
+      i += weft_cell_records(&program->actions[i]);
+    }
+  }
+}
+
+/* Runs on paired programs only, so every receive has a send to look at. */
+enum weft_status weft_verify_channels(struct weft_verify_context *context) {
+  struct channel_check check = {.context = context};
+  const uint32_t edges = 2 * context->stage_count;
+  if (!weft_message_queue_init(&check.queue, context, WEFT_CHANNEL_EDGE)) {
+    return weft_fail_memory(context->error, context->program->action_count * sizeof(uint32_t));
+  }
+  check.received = weft_array_allocate_zero(context->allocator, edges, sizeof *check.received);
+  check.reported = weft_array_allocate_zero(context->allocator, edges, sizeof *check.reported);
+  const bool allocated = check.received != NULL && check.reported != NULL;
+  if (allocated) {
+    check_rows(&check);
+  }
+  weft_array_free(context->allocator, check.received, edges, sizeof *check.received);
+  weft_array_free(context->allocator, check.reported, edges, sizeof *check.reported);
+  weft_message_queue_finish(&check.queue);
+  return allocated ? WEFT_OK : weft_fail_memory(context->error, edges * sizeof *check.received);
+}

@@ -1,0 +1,80 @@
+/* What the parts of the verifier share: the program as understood. */
+#ifndef ANALYZE_VERIFY_CONTEXT_H
+#define ANALYZE_VERIFY_CONTEXT_H
+
+#include <weft/spec.h>
+
+#include "ir/action.h"
+#include "verify/findings.h"
+
+struct weft_verify_context {
+  const struct weft_allocator *allocator;
+  const struct weft_program *program;
+  struct weft_comm_model model;
+  struct weft_findings findings;
+  struct weft_error *error;
+
+  uint32_t ops;              /* set of the ops that occur */
+  uint32_t stage_count;      /* n; n × m never exceeds the number of actions by much */
+  uint32_t microbatch_count; /* m */
+  uint32_t *owner;           /* [n] the rank that computes most of the stage, or WEFT_RANK_NONE */
+  uint8_t *exists;           /* [n][m] set of ops F ... RECV_B, see weft_pair_bit() */
+};
+
+/* An action while a row is walked. */
+struct weft_visit {
+  struct weft_place place;
+  struct weft_action action;
+};
+
+/* F ... RECV_B have numbers 1 ... 8: a byte per (stage, microbatch) holds the
+ * set of those that occur. */
+static inline uint8_t weft_pair_bit(uint32_t op) { return (uint8_t)(1u << (op - WEFT_OP_F)); }
+
+#define WEFT_OPS_PAIRED (WEFT_OPS_COMPUTE | WEFT_OPS_SEND | WEFT_OPS_RECV)
+
+static inline uint64_t weft_pair_index(const struct weft_verify_context *context, uint32_t stage,
+                                       uint32_t microbatch) {
+  return (uint64_t)stage * context->microbatch_count + microbatch;
+}
+
+static inline bool weft_pair_has(const struct weft_verify_context *context, uint32_t op,
+                                 uint32_t stage, uint32_t microbatch) {
+  return (context->exists[weft_pair_index(context, stage, microbatch)] & weft_pair_bit(op)) != 0;
+}
+
+/* Stage and microbatch are within the pipeline as understood. */
+static inline bool weft_in_range(const struct weft_verify_context *context,
+                                 struct weft_action action) {
+  return action.stage < context->stage_count &&
+         (!weft_op_in(action.op, WEFT_OPS_PAIRED) || action.microbatch < context->microbatch_count);
+}
+
+/* Whether the program moves data by SEND and RECV; if not, it is a table, and
+ * data is there when it is made. */
+static inline bool weft_has_transfers(const struct weft_verify_context *context) {
+  return (context->ops & (WEFT_OPS_SEND | WEFT_OPS_RECV)) != 0;
+}
+
+static inline bool weft_has_backward(const struct weft_verify_context *context) {
+  return (context->ops & WEFT_OPS_BACKWARD) != 0;
+}
+
+/* Number of the directed stage boundary that a SEND sends over: activations of
+ * stage s are 2s, gradients 2s+1. */
+static inline uint32_t weft_edge_of_send(struct weft_action send) {
+  return 2u * send.stage + (send.op == WEFT_OP_SEND_B);
+}
+
+/* Place of a record: walks the row, so only for what is reported. */
+struct weft_place weft_place_of(const struct weft_program *program, uint32_t rank, uint64_t record);
+
+/* The parts, in the order in which they run. Each adds findings; the status
+ * is for running out of memory alone. */
+void weft_verify_presence(struct weft_verify_context *context); /* fills exists */
+enum weft_status weft_verify_order(struct weft_verify_context *context);
+enum weft_status weft_verify_channels(struct weft_verify_context *context);
+enum weft_status weft_verify_shards(struct weft_verify_context *context);
+enum weft_status weft_verify_liveness(struct weft_verify_context *context);
+
+#endif

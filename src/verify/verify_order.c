@@ -1,0 +1,156 @@
+/* Verify, structure: the order on each rank. What an action needs from its own
+ * rank (its F, its I, the neighbour stage's result, its RECV) must stand
+ * before it. Rows are walked with the set of what has been done so far; an
+ * overlap's parts run together, so none may need another. */
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+#include "verify/verify_context.h"
+
+struct order_check {
+  struct weft_verify_context *context;
+  uint8_t *done; /* [n][m], as context->exists */
+};
+
+/* The op is somewhere on the rank, but not done yet. What is nowhere has been
+ * reported as missing. */
+static bool comes_later(const struct order_check *check, uint32_t op, uint32_t stage,
+                        uint32_t microbatch) {
+  const uint64_t pair = weft_pair_index(check->context, stage, microbatch);
+  const uint8_t bit = weft_pair_bit(op);
+  return (check->context->exists[pair] & bit) != 0 && (check->done[pair] & bit) == 0;
+}
+
+static void check_own_stage(const struct order_check *check, const struct weft_visit *at) {
+  const struct weft_action action = at->action;
+  struct weft_findings *findings = &check->context->findings;
+  if (weft_op_in(action.op, WEFT_OPS_BACKWARD) &&
+      comes_later(check, WEFT_OP_F, action.stage, action.microbatch)) {
+    weft_findings_add(findings, WEFT_RULE_ORDER_BACKWARD, at->place,
+                      "stands before %uF%" PRIu32 ", whose activations it needs", action.stage,
+                      action.microbatch);
+  }
+  if (action.op == WEFT_OP_W && comes_later(check, WEFT_OP_I, action.stage, action.microbatch)) {
+    weft_findings_add(findings, WEFT_RULE_ORDER_WEIGHT, at->place,
+                      "stands before %uI%" PRIu32 "; the input gradient comes first", action.stage,
+                      action.microbatch);
+  }
+}
+
+/* Input from a stage of the same rank. */
+static void check_neighbour(const struct order_check *check, const struct weft_visit *at,
+                            uint32_t producer) {
+  const uint32_t mb = at->action.microbatch;
+  const bool forward = at->action.op == WEFT_OP_F;
+  const uint64_t pair = weft_pair_index(check->context, producer, mb);
+  const uint8_t makes = forward ? weft_pair_bit(WEFT_OP_F)
+                                : (uint8_t)(weft_pair_bit(WEFT_OP_B) | weft_pair_bit(WEFT_OP_I));
+  if ((check->context->exists[pair] & makes) != 0 && (check->done[pair] & makes) == 0) {
+    weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_NEIGHBOUR, at->place,
+                      "stands before the %s of stage %" PRIu32 ", microbatch %" PRIu32
+                      " on the same rank, which makes its input",
+                      forward ? "F" : "B or I", producer, mb);
+  }
+}
+
+/* Input from another rank, in a program with communication. */
+static void check_receive(const struct order_check *check, const struct weft_visit *at,
+                          uint32_t producer) {
+  const struct weft_action action = at->action;
+  const bool forward = action.op == WEFT_OP_F;
+  const enum weft_op recv = forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B;
+  const enum weft_op send = forward ? WEFT_OP_SEND_F : WEFT_OP_SEND_B;
+  struct weft_verify_context *context = check->context;
+  if (comes_later(check, recv, action.stage, action.microbatch)) {
+    weft_findings_add(&context->findings, WEFT_RULE_ORDER_RECEIVE, at->place,
+                      "stands before %u%s%" PRIu32 ", which receives its input", action.stage,
+                      weft_op_info(recv)->text, action.microbatch);
+  } else if (!weft_pair_has(context, recv, action.stage, action.microbatch) &&
+             !weft_pair_has(context, send, producer, action.microbatch)) {
+    weft_findings_add(&context->findings, WEFT_RULE_COMM_MISSING, at->place,
+                      "its input comes from stage %" PRIu32 " on rank %" PRIu32
+                      ", and no SEND and RECV transfer it; take out those that are there and let "
+                      "'weft lower' place all",
+                      producer, context->owner[producer]);
+  }
+}
+
+static void check_send(const struct order_check *check, const struct weft_visit *at) {
+  const struct weft_action action = at->action;
+  const uint64_t pair = weft_pair_index(check->context, action.stage, action.microbatch);
+  const uint8_t makes = action.op == WEFT_OP_SEND_F
+                            ? weft_pair_bit(WEFT_OP_F)
+                            : (uint8_t)(weft_pair_bit(WEFT_OP_B) | weft_pair_bit(WEFT_OP_I));
+  if ((check->done[pair] & makes) == 0) {
+    weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_SEND, at->place,
+                      "stands before the %s of its stage and microbatch, which makes the data",
+                      action.op == WEFT_OP_SEND_F ? "F" : "B or I");
+  }
+}
+
+static void check_action(const struct order_check *check, const struct weft_visit *at) {
+  const struct weft_action action = at->action;
+  const struct weft_verify_context *context = check->context;
+  uint32_t producer;
+  if (weft_op_in(action.op, WEFT_OPS_SEND)) {
+    check_send(check, at);
+    return;
+  }
+  if (!weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+    return;
+  }
+  check_own_stage(check, at);
+  if (!weft_action_input(action, context->stage_count, &producer)) {
+    return;
+  }
+  if (context->owner[producer] == at->place.rank) {
+    check_neighbour(check, at, producer);
+  } else if (weft_has_transfers(context) && context->owner[producer] != WEFT_RANK_NONE) {
+    check_receive(check, at, producer);
+  }
+}
+
+/* Only actions that stand on their stage's rank are judged: the others have
+ * been reported, and say nothing about order. */
+static bool is_judged(const struct weft_verify_context *context, const struct weft_visit *at) {
+  return weft_op_in(at->action.op, WEFT_OPS_PAIRED) && weft_in_range(context, at->action) &&
+         context->owner[at->action.stage] == at->place.rank;
+}
+
+static void check_row(const struct order_check *check, uint32_t rank) {
+  const struct weft_program *program = check->context->program;
+  struct weft_visit at = {.place = {.rank = rank}};
+  for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; at.place.step++) {
+    const uint32_t records = weft_cell_records(&program->actions[i]);
+    for (uint32_t k = 0; k < records; k++) {
+      at.place.action = &program->actions[i + k];
+      at.action = program->actions[i + k];
+      if (is_judged(check->context, &at)) {
+        check_action(check, &at);
+      }
+    }
+    for (uint32_t k = 0; k < records; k++) {
+      at.action = program->actions[i + k];
+      if (is_judged(check->context, &at)) {
+        check->done[weft_pair_index(check->context, at.action.stage, at.action.microbatch)] |=
+            weft_pair_bit(at.action.op);
+      }
+    }
+    i += records;
+  }
+}
+
+enum weft_status weft_verify_order(struct weft_verify_context *context) {
+  const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
+  struct order_check check = {.context = context,
+                              .done = weft_array_allocate_zero(context->allocator, pairs, 1)};
+  if (check.done == NULL) {
+    return weft_fail_memory(context->error, pairs);
+  }
+  for (uint32_t r = 0; r < context->program->rank_count; r++) {
+    check_row(&check, r);
+  }
+  weft_array_free(context->allocator, check.done, pairs, 1);
+  return WEFT_OK;
+}

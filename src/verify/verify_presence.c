@@ -1,0 +1,229 @@
+/* Verify, structure: what is there. Ranges, one rank per stage, duplicates,
+ * overlap parts, coverage, and the pairing of sends and receives. Fills
+ * context->exists, on which the later parts rest. */
+#include <inttypes.h>
+
+#include "verify/verify_context.h"
+
+/* ---- Row by row: each action by itself ---- */
+
+static void check_overlap(struct weft_verify_context *context, struct weft_place place) {
+  const struct weft_action *cell = place.action;
+  uint32_t forwards = 0, backwards = 0;
+  for (uint32_t k = 1; k <= cell->parts; k++) {
+    forwards += cell[k].op == WEFT_OP_F;
+    backwards += cell[k].op == WEFT_OP_B;
+  }
+  if (cell->parts != 2 || forwards != 1 || backwards != 1 || cell[1].stage == cell[2].stage) {
+    weft_findings_add(&context->findings, WEFT_RULE_OVERLAP_PARTS, place,
+                      "an overlap must be one F and one B of different stages");
+  }
+}
+
+static bool check_range(struct weft_verify_context *context, const struct weft_visit *visit) {
+  const struct weft_action action = visit->action;
+  if (action.stage >= context->stage_count) {
+    weft_findings_add(&context->findings, WEFT_RULE_RANGE_STAGE, visit->place,
+                      "stage %u is out of range: the pipeline's stages are 0 to %" PRIu32,
+                      action.stage, context->stage_count - 1);
+    return false;
+  }
+  if (!weft_in_range(context, action)) {
+    weft_findings_add(&context->findings, WEFT_RULE_RANGE_MICROBATCH, visit->place,
+                      "microbatch %" PRIu32
+                      " is out of range: the table's microbatches are 0 to %" PRIu32,
+                      action.microbatch, context->microbatch_count - 1);
+    return false;
+  }
+  return true;
+}
+
+static void check_placement(struct weft_verify_context *context, const struct weft_visit *visit) {
+  const struct weft_action action = visit->action;
+  const uint32_t owner = context->owner[action.stage], rank = visit->place.rank;
+  if (owner == rank || owner == WEFT_RANK_NONE) {
+    return;
+  }
+  if (weft_op_in(action.op, WEFT_OPS_COMPUTE)) {
+    weft_findings_add(&context->findings, WEFT_RULE_PLACEMENT_SPLIT, visit->place,
+                      "stage %u is computed on rank %" PRIu32 " here, and on rank %" PRIu32
+                      " elsewhere; a stage lives on one rank",
+                      action.stage, rank, owner);
+  } else {
+    weft_findings_add(&context->findings, WEFT_RULE_PLACEMENT_RANK, visit->place,
+                      "stage %u lives on rank %" PRIu32 ", so its %s cannot stand on rank %" PRIu32,
+                      action.stage, owner, weft_op_info((enum weft_op)action.op)->text, rank);
+  }
+}
+
+static void check_once(struct weft_verify_context *context, const struct weft_visit *visit) {
+  const struct weft_action action = visit->action;
+  uint8_t *seen = &context->exists[weft_pair_index(context, action.stage, action.microbatch)];
+  if ((*seen & weft_pair_bit(action.op)) != 0) {
+    weft_findings_add(&context->findings, WEFT_RULE_DUPLICATE, visit->place,
+                      "this action stands in the program already; take one of them out");
+  }
+  *seen |= weft_pair_bit(action.op);
+}
+
+static void visit(struct weft_verify_context *context, const struct weft_visit *at) {
+  if (at->action.op == WEFT_OP_OVERLAP_F_B) {
+    check_overlap(context, at->place);
+  } else if (at->action.op != WEFT_OP_IDLE && check_range(context, at)) {
+    check_placement(context, at);
+    if (weft_op_in(at->action.op, WEFT_OPS_PAIRED)) {
+      check_once(context, at);
+    }
+  }
+}
+
+static void visit_rows(struct weft_verify_context *context) {
+  const struct weft_program *program = context->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    struct weft_visit at = {.place = {.rank = r}};
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; at.place.step++) {
+      const uint32_t records = weft_cell_records(&program->actions[i]);
+      for (uint32_t k = 0; k < records; k++) {
+        at.place.action = &program->actions[i + k];
+        at.action = program->actions[i + k];
+        visit(context, &at);
+      }
+      i += records;
+    }
+  }
+}
+
+/* ---- Pair by pair: coverage ---- */
+
+enum { HAS_F = 1 << 0, HAS_B = 1 << 1, HAS_I = 1 << 2, HAS_W = 1 << 3 };
+
+/* An action of this (stage, microbatch) to point at, or the owner's row. */
+static struct weft_place place_of_pair(const struct weft_verify_context *context, uint32_t stage,
+                                       uint32_t microbatch) {
+  const struct weft_program *program = context->program;
+  const uint32_t owner = context->owner[stage];
+  if (owner == WEFT_RANK_NONE) {
+    return (struct weft_place){0};
+  }
+  for (uint64_t i = program->row_begin[owner]; i < program->row_begin[owner + 1]; i++) {
+    const struct weft_action action = program->actions[i];
+    if (weft_op_in(action.op, WEFT_OPS_COMPUTE) && action.stage == stage &&
+        action.microbatch == microbatch) {
+      return weft_place_of(program, owner, i);
+    }
+  }
+  return (struct weft_place){.rank = owner};
+}
+
+/* Finding the place costs a walk over the row: only for what is kept. */
+static struct weft_place place_if_kept(const struct weft_verify_context *context,
+                                       enum weft_rule rule, uint32_t stage, uint32_t microbatch) {
+  return context->findings.count[rule] < context->findings.max
+             ? place_of_pair(context, stage, microbatch)
+             : (struct weft_place){0};
+}
+
+static void check_backward(struct weft_verify_context *context, uint32_t stage, uint32_t mb,
+                           unsigned has) {
+  struct weft_findings *findings = &context->findings;
+  if ((has & HAS_B) != 0 && (has & (HAS_I | HAS_W)) != 0) {
+    weft_findings_add(findings, WEFT_RULE_COVERAGE_MIXED,
+                      place_if_kept(context, WEFT_RULE_COVERAGE_MIXED, stage, mb),
+                      "stage %" PRIu32 ", microbatch %" PRIu32
+                      " has a full backward B and also %s; use B, or I and W",
+                      stage, mb,
+                      (has & HAS_I) == 0   ? "W"
+                      : (has & HAS_W) == 0 ? "I"
+                                           : "I and W");
+  } else if ((has & HAS_B) == 0 && (has & (HAS_I | HAS_W)) != (HAS_I | HAS_W)) {
+    const char *missing = (has & HAS_I) != 0   ? "W, though it has I"
+                          : (has & HAS_W) != 0 ? "I, though it has W"
+                                               : "backward: neither B, nor I and W";
+    weft_findings_add(findings, WEFT_RULE_COVERAGE_BACKWARD,
+                      place_if_kept(context, WEFT_RULE_COVERAGE_BACKWARD, stage, mb),
+                      "stage %" PRIu32 ", microbatch %" PRIu32 " has no %s", stage, mb, missing);
+  }
+}
+
+static void check_stage_coverage(struct weft_verify_context *context, uint32_t stage) {
+  const unsigned whole_split = HAS_F | HAS_I | HAS_W, whole = HAS_F | HAS_B;
+  const uint8_t *exists = &context->exists[weft_pair_index(context, stage, 0)];
+  if (context->owner[stage] == WEFT_RANK_NONE) {
+    weft_findings_add(&context->findings, WEFT_RULE_COVERAGE_FORWARD, (struct weft_place){0},
+                      "no rank computes stage %" PRIu32, stage);
+    return;
+  }
+  for (uint32_t mb = 0; mb < context->microbatch_count; mb++) {
+    const unsigned has = exists[mb] & 0xfu;
+    if (has == whole || has == whole_split) {
+      continue;
+    }
+    if ((has & HAS_F) == 0) {
+      weft_findings_add(&context->findings, WEFT_RULE_COVERAGE_FORWARD,
+                        place_if_kept(context, WEFT_RULE_COVERAGE_FORWARD, stage, mb),
+                        "stage %" PRIu32 ", microbatch %" PRIu32 " has no F", stage, mb);
+    }
+    if (weft_has_backward(context)) {
+      check_backward(context, stage, mb, has);
+    }
+  }
+}
+
+/* ---- Pairing of sends and receives ---- */
+
+static void check_transfer(struct weft_verify_context *context, const struct weft_visit *at) {
+  const struct weft_action action = at->action;
+  const bool is_send = weft_op_in(action.op, WEFT_OPS_SEND);
+  struct weft_action partner;
+  if (!weft_action_partner(action, context->stage_count, &partner)) {
+    weft_findings_add(
+        &context->findings, WEFT_RULE_COMM_BOUNDARY, at->place, "stage %u has no %s stage to %s",
+        action.stage,
+        action.op == WEFT_OP_SEND_F || action.op == WEFT_OP_RECV_B ? "next" : "previous",
+        is_send ? "send to" : "receive from");
+    return;
+  }
+  const uint32_t other = context->owner[partner.stage];
+  if (other == at->place.rank) {
+    weft_findings_add(&context->findings, WEFT_RULE_COMM_SELF, at->place,
+                      "stages %u and %u both live on rank %" PRIu32
+                      "; data between them is handed over without %s",
+                      action.stage, partner.stage, other, is_send ? "a send" : "a receive");
+    return;
+  }
+  if (!weft_pair_has(context, partner.op, partner.stage, partner.microbatch)) {
+    char text[32];
+    weft_findings_add(&context->findings, is_send ? WEFT_RULE_PAIR_RECV : WEFT_RULE_PAIR_SEND,
+                      at->place, "its %s on rank %" PRIu32 " is missing: %s",
+                      weft_action_format(&partner, text, sizeof text), other,
+                      is_send ? "the message is never received"
+                              : "the message is never sent, and the rank waits for ever");
+  }
+}
+
+static void check_transfers(struct weft_verify_context *context) {
+  const struct weft_program *program = context->program;
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    struct weft_visit at = {.place = {.rank = r}};
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; at.place.step++) {
+      const uint32_t records = weft_cell_records(&program->actions[i]);
+      at.place.action = &program->actions[i];
+      at.action = program->actions[i];
+      if (weft_op_in(at.action.op, WEFT_OPS_SEND | WEFT_OPS_RECV) &&
+          weft_in_range(context, at.action)) {
+        check_transfer(context, &at);
+      }
+      i += records;
+    }
+  }
+}
+
+void weft_verify_presence(struct weft_verify_context *context) {
+  visit_rows(context);
+  for (uint32_t stage = 0; stage < context->stage_count; stage++) {
+    check_stage_coverage(context, stage);
+  }
+  if (weft_has_transfers(context)) {
+    check_transfers(context);
+  }
+}
