@@ -8,8 +8,8 @@
 #include <stdlib.h>
 #include <string.h>
 #include <weft/net.h>
-#include <weft/plan.h>
 #include <weft/run.h>
+#include <weft/source.h>
 
 enum { RANKS = 4, N = 8, ROWS = 64, MICROBATCHES = 8, STEPS = 400 }; /* N: numbers in a row */
 
@@ -107,7 +107,7 @@ static enum weft_status rank_main(void *plan, struct weft_transport *transport,
   stages[transport->rank] = &layer->stage;
 
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_plan_named, options.plan_context = plan;
+  options.source = weft_source_named, options.source_context = plan;
   options.microbatch_count = MICROBATCHES;
   options.stages = stages, options.stage_count = RANKS;
   options.boundaries = &boundary, options.boundary_count = 1;
@@ -137,7 +137,7 @@ static enum weft_status rank_main(void *plan, struct weft_transport *transport,
 }
 
 int main(int argc, char **argv) {
-  struct weft_named_plan plan = {.schedule = argc > 1 ? argv[1] : "1F1B", .ranks = RANKS};
+  struct weft_named_source plan = {.schedule = argc > 1 ? argv[1] : "1F1B", .ranks = RANKS};
   struct weft_threads *world = NULL;
   struct weft_error error;
   enum weft_status status = weft_threads_create(NULL, RANKS, &world, &error);

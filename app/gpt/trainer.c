@@ -289,8 +289,8 @@ static void place_rank(struct weft_gpt_rank *rank, uint32_t number) {
 static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_gpt_rank_plan;
-  options.plan_context = rank;
+  options.source = weft_gpt_rank_plan;
+  options.source_context = rank;
   options.microbatch_count = trainer->options.progress.microbatches;
   options.stages = rank->bases;
   options.stage_count = trainer->stage_count;

@@ -3,7 +3,7 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <weft/plan.h>
+#include <weft/source.h>
 
 #include "gpt/fail.h"
 #include "gpt/memory.h"
@@ -29,16 +29,16 @@ enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, boo
   const struct weft_program *program =
       trainer->first.table != NULL ? trainer->first.table : options->program;
   if (program != NULL) {
-    struct weft_fixed_plan fixed = {
+    struct weft_fixed_source fixed = {
         .allocator = trainer->allocator, .program = program, .lower = &lower};
-    return weft_plan_fixed(&fixed, microbatches, training, out, error);
+    return weft_source_fixed(&fixed, microbatches, training, out, error);
   }
-  struct weft_named_plan named = {.allocator = trainer->allocator,
-                                  .schedule = options->schedule,
-                                  .ranks = options->ranks,
-                                  .stages_per_rank = options->stages_per_rank,
-                                  .lower = &lower};
-  return weft_plan_named(&named, microbatches, training, out, error);
+  struct weft_named_source named = {.allocator = trainer->allocator,
+                                    .schedule = options->schedule,
+                                    .ranks = options->ranks,
+                                    .stages_per_rank = options->stages_per_rank,
+                                    .lower = &lower};
+  return weft_source_named(&named, microbatches, training, out, error);
 }
 
 /* Events are of the longest row, here as in all programs before. */
@@ -53,10 +53,10 @@ enum weft_status weft_gpt_rank_plan(void *context, uint32_t microbatches, bool t
                                     struct weft_program **out, struct weft_error *error) {
   struct weft_gpt_rank *rank = context;
   const struct weft_lower_options lower = lower_options(rank->trainer);
-  struct weft_fixed_plan fixed = {
+  struct weft_fixed_source fixed = {
       .allocator = rank->trainer->allocator, .program = rank->now.table, .lower = &lower};
   WEFT_GPT_TRY(rank->now.table != NULL
-                   ? weft_plan_fixed(&fixed, microbatches, training, out, error)
+                   ? weft_source_fixed(&fixed, microbatches, training, out, error)
                    : weft_gpt_trainer_plan(rank->trainer, microbatches, training, out, error));
   if (training) {
     note_rows(*out, &rank->event_room);
@@ -68,9 +68,9 @@ enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
                                         const struct weft_program *table, struct weft_program **out,
                                         struct weft_error *error) {
   const struct weft_lower_options lower = lower_options(trainer);
-  struct weft_fixed_plan fixed = {
+  struct weft_fixed_source fixed = {
       .allocator = trainer->allocator, .program = table, .lower = &lower};
-  return weft_plan_fixed(&fixed, table->microbatch_count, true, out, error);
+  return weft_source_fixed(&fixed, table->microbatch_count, true, out, error);
 }
 
 /* ---- A program that was lowered elsewhere ---- */

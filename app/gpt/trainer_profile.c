@@ -3,8 +3,8 @@
 #include <math.h>
 #include <string.h>
 
-#include <weft/plan.h>
 #include <weft/sim.h>
+#include <weft/source.h>
 
 #include "gpt/fail.h"
 #include "gpt/memory.h"

@@ -54,7 +54,7 @@ static enum weft_status switch_to(struct weft_gpt_rank *rank, struct weft_gpt_pl
   rank->before = rank->now;
   rank->now = planned;
   rank->program = NULL; /* the pipeline destroys it */
-  WEFT_GPT_TRY(weft_pipeline_set_plan(rank->pipeline, weft_gpt_rank_plan, rank, error));
+  WEFT_GPT_TRY(weft_pipeline_set_source(rank->pipeline, weft_gpt_rank_plan, rank, error));
   return weft_gpt_rank_make_event_room(rank, error);
 }
 

@@ -6,8 +6,8 @@
  *     static enum weft_status rank_main(void *context, struct weft_transport *transport,
  *                                       struct weft_error *error) {
  *       struct weft_pipeline_options options = weft_pipeline_options_default();
- *       options.plan = weft_plan_named;          // a named schedule (weft/plan.h)
- *       options.plan_context = &my_schedule;
+ *       options.source = weft_source_named;          // a named schedule (weft/source.h)
+ *       options.source_context = &my_schedule;
  *       options.microbatch_count = 8;
  *       options.stages = my_stages;              // your forward and backward
  *       options.stage_count = 4;
@@ -84,7 +84,7 @@ struct weft_stage_ops {
   const char *name;
 
   /* Room for that many microbatches at once; again when it becomes more, and when
-   * another plan (weft_pipeline_set_plan) needs more or fewer. Not called between two
+   * another plan (weft_pipeline_set_source) needs more or fewer. Not called between two
    * advance() of a step. May be NULL. */
   enum weft_status (*prepare)(struct weft_stage *stage, uint32_t slot_count,
                               struct weft_error *error);
@@ -211,11 +211,11 @@ enum weft_run_comm {
 struct weft_pipeline_options {
   /* Makes the program for a number of microbatches, for training or forward
    * only; asked once for each and kept, and the program destroyed with the
-   * pipeline. weft/plan.h has such functions: for a named schedule, and for a
+   * pipeline. weft/source.h has such functions: for a named schedule, and for a
    * program as it is. */
-  enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
-                           struct weft_program **out, struct weft_error *error);
-  void *plan_context;
+  enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
+                             struct weft_program **out, struct weft_error *error);
+  void *source_context;
   uint32_t microbatch_count; /* of the plan that is made at create; steps may have another. Channels
                                 are made for it: with far more, a rank may have to wait for a
                                 neighbour to take a message */
@@ -273,11 +273,11 @@ WEFT_API void weft_pipeline_destroy(struct weft_pipeline *pipeline);
  * prepared anew where the number of microbatches that they hold at once changes.
  * WEFT_ERR_USAGE, with nothing changed, for a program that does not fit; after any other
  * failure the pipeline can only be asked and destroyed. */
-WEFT_API enum weft_status weft_pipeline_set_plan(
+WEFT_API enum weft_status weft_pipeline_set_source(
     struct weft_pipeline *pipeline,
-    enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
-                             struct weft_program **out, struct weft_error *error),
-    void *plan_context, struct weft_error *error);
+    enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
+                               struct weft_program **out, struct weft_error *error),
+    void *source_context, struct weft_error *error);
 
 /* A training step: all of the program; and a forward-only one. Blocks. All ranks
  * call the same with the same number of microbatches. The result is optional. */

@@ -13,7 +13,7 @@
 #define WEFT_SEARCH_H
 
 #include <weft/costs.h>
-#include <weft/plan.h>
+#include <weft/spec.h>
 
 #ifdef __cplusplus
 extern "C" {

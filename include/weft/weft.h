@@ -23,7 +23,7 @@
  * Reading order: base.h (errors, memory), support.h (helpers for your own
  * code), ir.h (the language), spec.h (shape and placement), gen.h (named schedules), lower.h (communication, buffers),
  * verify.h (the proof), inspect.h (dry run, grid, listing, difference), costs.h
- * and sim.h (prediction), render.h (pictures), plan.h (programs when needed),
+ * and sim.h (prediction), render.h (pictures), source.h (programs when needed),
  * search.h (the best schedule for given costs).
  * Running is a library of its own, libweft-run: run.h, net.h. */
 #ifndef WEFT_WEFT_H
@@ -35,10 +35,10 @@
 #include <weft/inspect.h>
 #include <weft/ir.h>
 #include <weft/lower.h>
-#include <weft/plan.h>
 #include <weft/render.h>
 #include <weft/search.h>
 #include <weft/sim.h>
+#include <weft/source.h>
 #include <weft/spec.h>
 #include <weft/support.h>
 #include <weft/verify.h>

@@ -3,7 +3,7 @@
  * the transport. */
 #include <string.h>
 
-#include <weft/plan.h>
+#include <weft/source.h>
 #include <weft/weft.h>
 
 #include "cli/bench_mpi.h"
@@ -25,10 +25,10 @@ void weft_cli_mpi_add_sample(struct weft_cli_mpi_samples *samples, uint64_t ns) 
 
 static int make_program(const struct weft_cli *cli, const char *schedule,
                         struct weft_program **out) {
-  struct weft_named_plan plan = {
+  struct weft_named_source plan = {
       .allocator = cli->allocator, .schedule = schedule, .ranks = WEFT_CLI_MPI_RANKS};
   struct weft_error error;
-  return weft_plan_named(&plan, MICROBATCHES, true, out, &error) < 0
+  return weft_source_named(&plan, MICROBATCHES, true, out, &error) < 0
              ? weft_cli_fail(cli, NULL, &error)
              : WEFT_CLI_OK;
 }

@@ -90,13 +90,14 @@ static void set_costs(struct weft_costs *costs) {
 
 static int prepare(const struct weft_cli *cli, struct weft_cli_bench_case *at,
                    struct subject *subject) {
-  const struct weft_named_plan plan = {.allocator = cli->allocator,
-                                       .schedule = at->schedule,
-                                       .ranks = at->shape.ranks,
-                                       .stages_per_rank = at->shape.stages_per_rank};
+  const struct weft_named_source plan = {.allocator = cli->allocator,
+                                         .schedule = at->schedule,
+                                         .ranks = at->shape.ranks,
+                                         .stages_per_rank = at->shape.stages_per_rank};
   struct weft_error error;
   *subject = (struct subject){.program = NULL};
-  if (weft_plan_named((void *)&plan, at->shape.microbatches, true, &subject->program, &error) < 0 ||
+  if (weft_source_named((void *)&plan, at->shape.microbatches, true, &subject->program, &error) <
+          0 ||
       weft_costs_create(cli->allocator, 1, &subject->costs, &error) < 0) {
     release(subject);
     return weft_cli_fail(cli, NULL, &error);

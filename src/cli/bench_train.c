@@ -13,7 +13,7 @@
 #include <unistd.h>
 
 #include <weft/net.h>
-#include <weft/plan.h>
+#include <weft/source.h>
 #include <weft/weft.h>
 
 #include "cli/bench_clock.h"
@@ -108,9 +108,9 @@ struct bench {
 
 static enum weft_status make_contender(struct bench *bench, const char *schedule,
                                        struct contender *contender, struct weft_error *error) {
-  struct weft_named_plan plan = {
+  struct weft_named_source plan = {
       .allocator = bench->cli->allocator, .schedule = schedule, .ranks = WEFT_CLI_TRAIN_RANKS};
-  WEFT_GPT_TRY(weft_plan_named(&plan, MICROBATCHES, true, &contender->program, error));
+  WEFT_GPT_TRY(weft_source_named(&plan, MICROBATCHES, true, &contender->program, error));
   return weft_cli_train_on_one_rank(bench->cli->allocator, contender->program, &contender->on_one,
                                     error);
 }

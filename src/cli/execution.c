@@ -173,8 +173,8 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = lend;
-  options.plan_context = &execution->views[transport->rank];
+  options.source = lend;
+  options.source_context = &execution->views[transport->rank];
   options.microbatch_count = execution->program->microbatch_count;
   options.stages = execution->stages->bases;
   options.stage_count = execution->stages->count;

@@ -8,7 +8,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <weft/plan.h>
+#include <weft/source.h>
 #include <weft/verify.h>
 
 #include "cli/input_file.h"

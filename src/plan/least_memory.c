@@ -4,7 +4,7 @@
 
 #include <weft/support.h>
 
-#include "plan/layout.h"
+#include "plan/layout/layout.h"
 #include "plan/problem.h"
 
 static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {

@@ -1,5 +1,6 @@
 /* The search: constructors, then improvement, over the layouts that the request leaves
  * open. */
+#include <weft/gen.h>
 #include <weft/search.h>
 #include <weft/support.h>
 
@@ -7,9 +8,9 @@
 #include <math.h>
 
 #include "base/memory.h"
-#include "plan/crew.h"
-#include "plan/layout.h"
-#include "plan/pool.h"
+#include "plan/improve/worker_pool.h"
+#include "plan/incumbent.h"
+#include "plan/layout/layout.h"
 
 const char *weft_objective_name(enum weft_objective objective) {
   return objective == WEFT_OBJECTIVE_SPAN ? "span" : "makespan";

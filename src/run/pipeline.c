@@ -110,7 +110,7 @@ static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microb
   if (microbatch_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch", "0 microbatches");
   }
-  WEFT_TRY(options->plan(options->plan_context, microbatch_count, training, &program, error));
+  WEFT_TRY(options->source(options->source_context, microbatch_count, training, &program, error));
   const enum weft_status status = check_program(pipeline, program, microbatch_count, error);
   if (status < 0) {
     weft_program_destroy(program);
@@ -161,9 +161,9 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
 
 static enum weft_status check_options(const struct weft_pipeline_options *options,
                                       struct weft_error *error) {
-  if (options->plan == NULL || options->stages == NULL || options->stage_count == 0) {
+  if (options->source == NULL || options->stages == NULL || options->stage_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "weft/run.h shows a first pipeline",
-                     "a pipeline needs %s", options->plan == NULL ? "a plan" : "stages");
+                     "a pipeline needs %s", options->source == NULL ? "a plan" : "stages");
   }
   if (options->boundaries == NULL ||
       (options->boundary_count != 1 && options->boundary_count != options->stage_count)) {
@@ -304,11 +304,11 @@ static enum weft_status make_other_row(struct weft_pipeline *pipeline,
   return status;
 }
 
-enum weft_status weft_pipeline_set_plan(
+enum weft_status weft_pipeline_set_source(
     struct weft_pipeline *pipeline,
-    enum weft_status (*plan)(void *context, uint32_t microbatch_count, bool training,
-                             struct weft_program **out, struct weft_error *error),
-    void *plan_context, struct weft_error *error) {
+    enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
+                               struct weft_program **out, struct weft_error *error),
+    void *source_context, struct weft_error *error) {
   struct weft_pipeline_options other = pipeline->options;
   struct weft_error unheard;
   struct weft_row *row = NULL;
@@ -320,8 +320,8 @@ enum weft_status weft_pipeline_set_plan(
                : weft_fail(error, WEFT_ERR_USAGE, "advance it until it is done",
                            "a step is still running on rank %" PRIu32, pipeline->transport->rank);
   }
-  other.plan = plan;
-  other.plan_context = plan_context;
+  other.source = source;
+  other.source_context = source_context;
   WEFT_TRY(make_other_row(pipeline, &other, &row, error));
   assert(row != NULL);
   drop_rows(pipeline);

@@ -494,8 +494,8 @@ static void test_refused(void **state) {
   options = hand_options(&corpus);
   struct weft_lower_options lower = weft_lower_options_default();
   lower.reduce_grad = lower.unshard = false;
-  struct weft_named_plan plan = {.schedule = "1F1B", .ranks = 2, .lower = &lower};
-  assert_int_equal(weft_plan_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
+  struct weft_named_source plan = {.schedule = "1F1B", .ranks = 2, .lower = &lower};
+  assert_int_equal(weft_source_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
   options.program = program;
   options.replicas = 2;
   expect_refused(&options, "no REDUCE_GRAD of stage 0");
@@ -504,7 +504,7 @@ static void test_refused(void **state) {
   expect_refused(&options, "no TIE_GRAD of stage 0");
   weft_program_destroy(program);
   lower.reduce_grad = true;
-  assert_int_equal(weft_plan_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
+  assert_int_equal(weft_source_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
   options.program = program;
   options.progress.config.tied = false;
   options.replicas = 2;

@@ -200,9 +200,9 @@ static bool orders_equal(const struct weft_program *a, const struct weft_program
 static void check_schedule(const struct weft_gpt_corpus *corpus, const char *schedule, uint32_t p,
                            bool tied, uint32_t *runs) {
   struct weft_error error;
-  struct weft_named_plan plan = {.schedule = schedule, .ranks = p};
+  struct weft_named_source plan = {.schedule = schedule, .ranks = p};
   struct weft_program *program;
-  if (weft_plan_named(&plan, MICROBATCHES, true, &program, &error) < 0) {
+  if (weft_source_named(&plan, MICROBATCHES, true, &program, &error) < 0) {
     fail_msg("%s, %u ranks: %s", schedule, p, error.message);
   }
   struct weft_program *one = linearize(program);

@@ -10,7 +10,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/pool.h"
+#include "plan/incumbent.h"
 #include "support_v_rows.h"
 
 /* Published values have four decimals. */

@@ -11,8 +11,8 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "plan/layout.h"
-#include "plan/partition.h"
+#include "plan/layout/layout.h"
+#include "plan/layout/partition.h"
 
 enum { PARTS_MAX = 11, STAGES_MAX = 8, ROUNDS = 150 };
 

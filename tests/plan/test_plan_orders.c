@@ -11,7 +11,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/pool.h"
+#include "plan/incumbent.h"
 #include "support_planning.h"
 
 enum { ROUNDS = 400 };

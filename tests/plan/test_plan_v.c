@@ -11,8 +11,8 @@
 
 #include <weft/weft.h>
 
-#include "plan/pool.h"
-#include "plan/target_list.h"
+#include "plan/construct/list_scheduler.h"
+#include "plan/incumbent.h"
 #include "support_planning.h"
 #include "support_v_rows.h"
 

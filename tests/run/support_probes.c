@@ -175,9 +175,9 @@ void bench_init(struct bench *bench, uint32_t stage_count, uint32_t m) {
 void bench_use_schedule(struct bench *bench, const char *schedule, uint32_t p, uint32_t v,
                         uint32_t m) {
   bench_init(bench, p * v, m);
-  bench->named = (struct weft_named_plan){.schedule = schedule, .ranks = p, .stages_per_rank = v};
-  bench->options.plan = weft_plan_named;
-  bench->options.plan_context = &bench->named;
+  bench->named = (struct weft_named_source){.schedule = schedule, .ranks = p, .stages_per_rank = v};
+  bench->options.source = weft_source_named;
+  bench->options.source_context = &bench->named;
 }
 
 void bench_use_program(struct bench *bench, const char *csv) {
@@ -188,9 +188,9 @@ void bench_use_program(struct bench *bench, const char *csv) {
   }
   bench_init(bench, program->stage_count, program->microbatch_count);
   bench->program = program;
-  bench->fixed = (struct weft_fixed_plan){.program = program};
-  bench->options.plan = weft_plan_fixed;
-  bench->options.plan_context = &bench->fixed;
+  bench->fixed = (struct weft_fixed_source){.program = program};
+  bench->options.source = weft_source_fixed;
+  bench->options.source_context = &bench->fixed;
 }
 
 /* Loopback endpoints that are looked at, and that need be poked and asked. */

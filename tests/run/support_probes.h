@@ -35,8 +35,8 @@ struct bench {
   struct weft_stage *bases[STAGES_MAX];
   struct weft_boundary boundary;
   struct weft_pipeline_options options;
-  struct weft_named_plan named;
-  struct weft_fixed_plan fixed;
+  struct weft_named_source named;
+  struct weft_fixed_source fixed;
   struct weft_program *program;
   struct pipelines pipelines;
   struct weft_error error;

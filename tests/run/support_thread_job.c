@@ -16,7 +16,7 @@ void thread_job_init(struct thread_job *job, const struct trial_plan *plan) {
   job->leaving_rank = UINT32_MAX;
   job->named = plan->named;
   job->named.lower = &plan->lower;
-  job->fixed = (struct weft_fixed_plan){.program = plan->program, .lower = &plan->lower};
+  job->fixed = (struct weft_fixed_source){.program = plan->program, .lower = &plan->lower};
   job->inputs = linear_model_inputs(&plan->model);
   job->targets = linear_model_targets(&plan->model);
   for (uint32_t s = 0; s < plan->program->stage_count; s++) {
@@ -38,8 +38,8 @@ static struct weft_pipeline_options options_of(struct thread_job *job) {
   const struct trial_plan *plan = job->plan;
   const bool is_named = plan->named.schedule != NULL;
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = is_named ? weft_plan_named : weft_plan_fixed;
-  options.plan_context = is_named ? (void *)&job->named : (void *)&job->fixed;
+  options.source = is_named ? weft_source_named : weft_source_fixed;
+  options.source_context = is_named ? (void *)&job->named : (void *)&job->fixed;
   options.microbatch_count = plan->program->microbatch_count;
   options.stages = job->bases;
   options.stage_count = plan->program->stage_count;

@@ -36,8 +36,8 @@ struct thread_job {
 
   struct fault_stage stages[TRIAL_STAGES_MAX]; /* may be told to fail, after init */
   struct weft_stage *bases[TRIAL_STAGES_MAX];
-  struct weft_named_plan named;
-  struct weft_fixed_plan fixed;
+  struct weft_named_source named;
+  struct weft_fixed_source fixed;
   struct weft_tensor inputs, targets;
 };
 

@@ -142,11 +142,11 @@ static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t 
   const bool is_odd = rank->rank == plan->victim;
   struct weft_pipeline_options options = weft_pipeline_options_default();
   const bool is_named = plan->named.schedule != NULL;
-  options.plan = is_named ? weft_plan_named : weft_plan_fixed;
-  options.plan_context = is_named ? (void *)&trial->named : (void *)&trial->fixed;
+  options.source = is_named ? weft_source_named : weft_source_fixed;
+  options.source_context = is_named ? (void *)&trial->named : (void *)&trial->fixed;
   if (plan->fault == FAULT_PROGRAM && is_odd) {
-    options.plan = weft_plan_fixed;
-    options.plan_context = &trial->other;
+    options.source = weft_source_fixed;
+    options.source_context = &trial->other;
   }
   options.configuration = plan->fault == FAULT_CONFIGURATION && is_odd ? plan->when : 0;
   options.microbatch_count = plan->program->microbatch_count;
@@ -391,7 +391,7 @@ static void prepare(struct trial *trial, const struct trial_plan *plan) {
   trial->named = plan->named;
   trial->named.allocator = &trial->allocator;
   trial->named.lower = &plan->lower;
-  trial->fixed = (struct weft_fixed_plan){
+  trial->fixed = (struct weft_fixed_source){
       .allocator = &trial->allocator, .program = plan->program, .lower = &plan->lower};
   trial->other = trial->fixed;
   trial->other.program = plan->other_program;

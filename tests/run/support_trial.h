@@ -45,7 +45,7 @@ const char *trial_fault_name(enum trial_fault fault);
 struct trial_plan {
   uint64_t seed;
   char name[96];
-  struct weft_named_plan named; /* schedule NULL: a hand-made program */
+  struct weft_named_source named; /* schedule NULL: a hand-made program */
   struct weft_lower_options lower;
   struct weft_program *program;       /* what the ranks run */
   struct weft_program *other_program; /* the odd rank's */
@@ -76,7 +76,7 @@ struct trial_plan {
 void trial_draw(struct trial_plan *plan, uint64_t seed, enum trial_fault fault);
 /* A job of a named schedule with no fault, on as many ranks as fit
  * TRIAL_STAGES_MAX. False when there is no such schedule. */
-bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_plan *named, uint32_t m,
+bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_source *named, uint32_t m,
                          uint64_t seed);
 void trial_plan_finish(struct trial_plan *plan);
 /* Parameters learn from gradients, so that no step repeats another. */
@@ -108,8 +108,8 @@ struct trial {
   uint32_t at_work; /* the rank that is created, or begins or advances a step */
   bool was_out_of_memory;
   uint32_t starved; /* who was it, the first time */
-  struct weft_named_plan named;
-  struct weft_fixed_plan fixed, other;
+  struct weft_named_source named;
+  struct weft_fixed_source fixed, other;
   struct weft_tensor inputs, targets;
   struct weft_loopback *world;
   struct fault_stage stages[TRIAL_STAGES_MAX];

@@ -40,12 +40,12 @@ static bool try_schedule(struct trial_plan *plan, struct weft_random *random) {
   plan->lower.merge_bw = random_chance(random, 30);
   plan->lower.unshard = random_chance(random, 40);
   plan->lower.unshard_window = 1 + weft_random_below(random, 3);
-  plan->named = (struct weft_named_plan){.schedule = info->name,
-                                         .ranks = 1 + weft_random_below(random, TRIAL_RANKS_MAX),
-                                         .stages_per_rank = weft_random_below(random, 5),
-                                         .lower = &plan->lower};
+  plan->named = (struct weft_named_source){.schedule = info->name,
+                                           .ranks = 1 + weft_random_below(random, TRIAL_RANKS_MAX),
+                                           .stages_per_rank = weft_random_below(random, 5),
+                                           .lower = &plan->lower};
   const uint32_t m = 1 + weft_random_below(random, 8);
-  if (weft_plan_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
+  if (weft_source_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
     return false;
   }
   (void)snprintf(plan->name, sizeof plan->name, "%s p=%u v=%u m=%u", info->name, plan->named.ranks,
@@ -70,7 +70,7 @@ static bool try_random_program(struct trial_plan *plan, struct weft_random *rand
   bool misordered;
   random_program(random, &limits, &draft, &misordered);
   plan->lower = weft_lower_options_default();
-  plan->named = (struct weft_named_plan){.schedule = NULL};
+  plan->named = (struct weft_named_source){.schedule = NULL};
   plan->program = draft_build(&draft);
   (void)snprintf(plan->name, sizeof plan->name, "random program p=%u n=%u m=%u",
                  plan->program->rank_count, plan->program->stage_count,
@@ -198,13 +198,13 @@ void trial_draw(struct trial_plan *plan, uint64_t seed, enum trial_fault fault) 
   plan->other_program = alter_program(plan->program, plan->victim);
 }
 
-bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_plan *named, uint32_t m,
+bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_source *named, uint32_t m,
                          uint64_t seed) {
   struct weft_random random = {.state = seed};
   *plan = (struct trial_plan){.seed = seed, .fault = FAULT_NONE, .named = *named, .steps = 2};
   plan->lower = weft_lower_options_default();
   plan->named.lower = &plan->lower;
-  if (weft_plan_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
+  if (weft_source_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
     return false;
   }
   if (plan->program->stage_count > TRIAL_STAGES_MAX) {

@@ -93,7 +93,7 @@ static void test_what_stages_are_told(void **state) {
 }
 
 struct counted_plan {
-  struct weft_named_plan named;
+  struct weft_named_source named;
   uint32_t asked;
 };
 
@@ -101,7 +101,7 @@ static enum weft_status count_plan(void *context, uint32_t m, bool training,
                                    struct weft_program **out, struct weft_error *error) {
   struct counted_plan *plan = context;
   plan->asked++;
-  return weft_plan_named(&plan->named, m, training, out, error);
+  return weft_source_named(&plan->named, m, training, out, error);
 }
 
 static void test_microbatches_change_from_step_to_step(void **state) {
@@ -109,8 +109,8 @@ static void test_microbatches_change_from_step_to_step(void **state) {
   struct bench bench;
   bench_use_schedule(&bench, "Interleaved1F1B", 2, 2, 4);
   struct counted_plan plan = {.named = bench.named};
-  bench.options.plan = count_plan;
-  bench.options.plan_context = &plan;
+  bench.options.source = count_plan;
+  bench.options.source_context = &plan;
   bench_expect_ok(&bench, bench_create(&bench, 2));
   static const uint32_t sizes[] = {4, 7, 1, 4, 7, 12, 1, 4};
   uint32_t forwards = 0;
@@ -135,20 +135,20 @@ static enum weft_status note_slots(struct weft_stage *stage, uint32_t slot_count
 }
 
 static enum weft_status set_plans(struct bench *bench, uint32_t first, uint32_t end,
-                                  struct weft_named_plan *named) {
+                                  struct weft_named_source *named) {
   enum weft_status status = WEFT_OK;
   for (uint32_t r = first; r < end && status == WEFT_OK; r++) {
-    status =
-        weft_pipeline_set_plan(bench->pipelines.items[r], weft_plan_named, named, &bench->error);
+    status = weft_pipeline_set_source(bench->pipelines.items[r], weft_source_named, named,
+                                      &bench->error);
   }
   return status;
 }
 
 static void test_plans_change_between_steps(void **state) {
   (void)state;
-  struct weft_named_plan plans[] = {{.schedule = "1F1B", .ranks = 2},
-                                    {.schedule = "ZBH1", .ranks = 2},
-                                    {.schedule = "GPipe", .ranks = 2}};
+  struct weft_named_source plans[] = {{.schedule = "1F1B", .ranks = 2},
+                                      {.schedule = "ZBH1", .ranks = 2},
+                                      {.schedule = "GPipe", .ranks = 2}};
   static const uint32_t slots[][2] = {{2, 1}, {2, 2}, {6, 6}};
   struct weft_stage_ops ops = probe_ops;
   struct bench bench;
@@ -181,8 +181,8 @@ static void test_plans_change_between_steps(void **state) {
 
 static void test_plans_that_cannot_be_changed_to(void **state) {
   (void)state;
-  struct weft_named_plan other = {.schedule = "ZBVZeroBubble", .ranks = 2, .stages_per_rank = 2};
-  struct weft_named_plan odd = {
+  struct weft_named_source other = {.schedule = "ZBVZeroBubble", .ranks = 2, .stages_per_rank = 2};
+  struct weft_named_source odd = {
       .schedule = "InterleavedZeroBubble", .ranks = 2, .stages_per_rank = 2};
   struct bench bench;
   bench_use_schedule(&bench, "Interleaved1F1B", 2, 2, 4);
@@ -459,9 +459,9 @@ static void test_fixed_tables_run_as_given(void **state) {
     assert_non_null(table);
     struct bench bench;
     bench_init(&bench, table->stage_count, table->microbatch_count);
-    bench.fixed = (struct weft_fixed_plan){.program = table};
-    bench.options.plan = weft_plan_fixed;
-    bench.options.plan_context = &bench.fixed;
+    bench.fixed = (struct weft_fixed_source){.program = table};
+    bench.options.source = weft_source_fixed;
+    bench.options.source_context = &bench.fixed;
     bench_expect_ok(&bench, bench_create(&bench, table->rank_count));
     bench_expect_ok(&bench, bench_step(&bench, table->microbatch_count));
     for (uint32_t s = 0; s < table->stage_count; s++) {

@@ -18,7 +18,7 @@
 enum { RANKS = 4, MICROBATCHES = 6, ROWS = 2 * MICROBATCHES + 1, WIDTH = 3, STALL = 100000 };
 
 struct run {
-  struct weft_named_plan plan;
+  struct weft_named_source plan;
   struct weft_program *program;
   struct linear_model model;
   struct linear_result expected;
@@ -58,8 +58,9 @@ static void set_up(struct run *run, const char *schedule, uint32_t only,
                    const struct weft_chaos_options *chaos, bool check_payloads) {
   struct weft_error error;
   memset(run, 0, sizeof *run);
-  run->plan = (struct weft_named_plan){.schedule = schedule, .ranks = RANKS};
-  assert_int_equal(weft_plan_named(&run->plan, MICROBATCHES, true, &run->program, &error), WEFT_OK);
+  run->plan = (struct weft_named_source){.schedule = schedule, .ranks = RANKS};
+  assert_int_equal(weft_source_named(&run->plan, MICROBATCHES, true, &run->program, &error),
+                   WEFT_OK);
   assert_true(run->program->stage_count <= 2 * RANKS);
   linear_model_init(&run->model, run->program->stage_count, WIDTH, ROWS, 5);
   run->expected = linear_model_evaluate(&run->model, run->program, true, UINT32_MAX);
@@ -71,8 +72,8 @@ static void set_up(struct run *run, const char *schedule, uint32_t only,
     }
   }
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_plan_named;
-  options.plan_context = &run->plan;
+  options.source = weft_source_named;
+  options.source_context = &run->plan;
   options.microbatch_count = MICROBATCHES;
   options.stages = run->model.bases;
   options.stage_count = run->model.stage_count;

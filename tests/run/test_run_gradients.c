@@ -31,10 +31,10 @@ static void expect(const struct job *job, bool condition, const char *what) {
 }
 
 static struct weft_pipeline_options options_for(const struct linear_model *model,
-                                                struct weft_named_plan *plan, uint32_t m) {
+                                                struct weft_named_source *plan, uint32_t m) {
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_plan_named;
-  options.plan_context = plan;
+  options.source = weft_source_named;
+  options.source_context = plan;
   options.microbatch_count = m;
   options.stages = model->bases;
   options.stage_count = model->stage_count;
@@ -110,10 +110,10 @@ static void check_left_out(const struct job *job, const struct linear_model *mod
 
 static void run_job(const struct job *job, bool leave_out) {
   struct weft_error error;
-  struct weft_named_plan plan = {
+  struct weft_named_source plan = {
       .schedule = job->schedule, .ranks = job->p, .stages_per_rank = job->v};
   struct weft_program *program;
-  expect(job, weft_plan_named(&plan, job->m, true, &program, &error) == WEFT_OK, "plan");
+  expect(job, weft_source_named(&plan, job->m, true, &program, &error) == WEFT_OK, "plan");
   struct linear_model model;
   linear_model_init(&model, program->stage_count, WIDTH, job->rows, job->seed + 1);
   struct linear_result expected = linear_model_evaluate(&model, program, true, UINT32_MAX);

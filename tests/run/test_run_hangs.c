@@ -105,7 +105,7 @@ static void check_agreement(const struct run *run) {
 }
 
 static struct weft_pipeline_options options_for(const struct weft_program *program,
-                                                struct weft_fixed_plan *plan,
+                                                struct weft_fixed_source *plan,
                                                 struct weft_stage *const *stages,
                                                 enum weft_run_comm comm, int64_t stall_limit) {
   static const struct weft_boundary boundary = {
@@ -113,8 +113,8 @@ static struct weft_pipeline_options options_for(const struct weft_program *progr
       .tensors = {
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_plan_fixed;
-  options.plan_context = plan;
+  options.source = weft_source_fixed;
+  options.source_context = plan;
   options.microbatch_count = program->microbatch_count;
   options.stages = stages;
   options.stage_count = program->stage_count;
@@ -141,7 +141,7 @@ static void run_start(struct run *run, const struct weft_program *program, enum 
   for (uint32_t s = 0; s < program->stage_count; s++) {
     stages[s] = &null;
   }
-  struct weft_fixed_plan plan = {.allocator = &run->memory.allocator, .program = program};
+  struct weft_fixed_source plan = {.allocator = &run->memory.allocator, .program = program};
   const struct weft_pipeline_options options =
       options_for(program, &plan, stages, comm, stall_limit);
   const struct weft_loopback_options network = {.rank_count = p, .seed = seed};
@@ -402,9 +402,9 @@ struct subject {
 static bool make_subject(struct subject *subject, const struct weft_schedule_info *info, uint32_t p,
                          uint32_t m) {
   struct weft_lower_options lower = weft_lower_options_default();
-  struct weft_named_plan plan = {.schedule = info->name, .ranks = p, .lower = &lower};
+  struct weft_named_source plan = {.schedule = info->name, .ranks = p, .lower = &lower};
   lower.merge_bw = m % 2 == 0;
-  if (weft_plan_named(&plan, m, true, &subject->program, NULL) != WEFT_OK) {
+  if (weft_source_named(&plan, m, true, &subject->program, NULL) != WEFT_OK) {
     return false;
   }
   (void)snprintf(subject->name, sizeof subject->name, "%s p=%u m=%u", info->name, p, m);

@@ -39,7 +39,7 @@ struct sharing {
 };
 
 struct job {
-  struct weft_named_plan plan;
+  struct weft_named_source plan;
   struct weft_program *program;
   uint32_t m, replicas;
   struct linear_model models[REPLICAS_MAX]; /* each with weights and data of its own */
@@ -84,11 +84,11 @@ static void job_init(struct job *job, const char *schedule, uint32_t p, uint32_t
                      uint32_t replicas) {
   struct weft_error error;
   memset(job, 0, sizeof *job);
-  job->plan = (struct weft_named_plan){.schedule = schedule, .ranks = p, .stages_per_rank = v};
+  job->plan = (struct weft_named_source){.schedule = schedule, .ranks = p, .stages_per_rank = v};
   job->m = m;
   job->replicas = replicas;
   job->odd_rank = UINT32_MAX;
-  assert_int_equal(weft_plan_named(&job->plan, m, true, &job->program, &error), WEFT_OK);
+  assert_int_equal(weft_source_named(&job->plan, m, true, &job->program, &error), WEFT_OK);
   for (uint32_t d = 0; d < replicas; d++) {
     linear_model_init(&job->models[d], job->program->stage_count, WIDTH, 2 * m, 7 + d);
     job->expected[d] = linear_model_evaluate(&job->models[d], job->program, true, UINT32_MAX);
@@ -111,8 +111,8 @@ static void job_finish(struct job *job) {
 static struct weft_pipeline_options options_for(struct job *job, uint32_t rank) {
   const uint32_t replica = rank / job->plan.ranks;
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.plan = weft_plan_named;
-  options.plan_context = &job->plan;
+  options.source = weft_source_named;
+  options.source_context = &job->plan;
   options.microbatch_count = job->m;
   options.stages = job->models[replica].bases;
   options.stage_count = job->program->stage_count;

@@ -24,7 +24,7 @@ static struct thread_job job;
 
 static bool draw(struct trial_plan *plan, const char *schedule, uint32_t p, uint32_t m,
                  uint64_t seed) {
-  const struct weft_named_plan named = {.schedule = schedule, .ranks = p};
+  const struct weft_named_source named = {.schedule = schedule, .ranks = p};
   if (!trial_draw_schedule(plan, &named, m, seed)) {
     return false;
   }

@@ -1,0 +1,465 @@
+/* Shortest ways through what a rank has done.
+ *
+ * An entry stands for numbers of letters done: of the first of the line, of the others by
+ * the shape, and of W by how many await it. What fits into memory and what may follow
+ * depends on nothing else. Only the earliest time of an entry matters: whatever follows in
+ * time after a later one does so after that. */
+#include "plan/bounds/bound_table.h"
+
+#include <string.h>
+
+#include "base/memory.h"
+#include "plan/bounds/bound.h"
+
+#define UNREACHED INT64_MAX
+#define HOPELESS INT64_MIN
+
+static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* ---- Room ---- */
+
+/* W that are only counted. */
+static uint32_t weight_count(const struct weft_table *table) {
+  return table->counted * table->problem->microbatch_count;
+}
+
+static size_t list_count(const struct weft_table *table) {
+  return 5 * (size_t)table->line * (table->count + 1) + weight_count(table) + 1;
+}
+
+static void hand_out(struct weft_table *table) {
+  int64_t *at = table->lists;
+  for (uint32_t n = 0; n < table->line; n++) {
+    struct weft_table_letter *letter = &table->letters[n];
+    int64_t **const lists[] = {&letter->sums, &letter->head, &letter->tail, &letter->start,
+                               &letter->stop};
+    for (unsigned k = 0; k < sizeof lists / sizeof lists[0]; k++, at += table->count + 1) {
+      *lists[k] = at;
+    }
+  }
+  table->weight_sums = at;
+}
+
+uint64_t weft_table_size(const struct weft_table *table, uint32_t rank) {
+  const struct weft_line_shapes *shapes = &table->shapes[rank];
+  return ((uint64_t)table->count + 1) * shapes->offset[shapes->count];
+}
+
+static bool make_shapes(struct weft_table *table, uint64_t most) {
+  const struct weft_problem *problem = table->problem;
+  table->shapes =
+      weft_array_allocate_zero(problem->allocator, problem->rank_count, sizeof *table->shapes);
+  if (table->shapes == NULL) {
+    return false;
+  }
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    struct weft_line_shapes *shapes = &table->shapes[r];
+    if (!weft_line_shapes_init(shapes, problem, r, table->detail, most / (table->count + 1))) {
+      return false;
+    }
+    const size_t size = (size_t)weft_table_size(table, r);
+    const size_t cells = ((size_t)table->count + 1) * shapes->count;
+    table->size = size > table->size ? size : table->size;
+    table->cells = cells > table->cells ? cells : table->cells;
+  }
+  return true;
+}
+
+bool weft_table_init(struct weft_table *table, const struct weft_problem *problem,
+                     enum weft_line_detail detail, uint64_t most) {
+  const uint32_t v = problem->stages_per_rank;
+  const bool merged = detail == WEFT_LINE_RANK;
+  *table = (struct weft_table){.problem = problem,
+                               .detail = detail,
+                               .count = problem->microbatch_count * (merged ? v : 1),
+                               .line = merged ? 2 : 2 * v,
+                               .counted = detail == WEFT_LINE_WEIGHTS ? 1 : v};
+  if (!make_shapes(table, most)) {
+    return false;
+  }
+  const struct weft_allocator *allocator = problem->allocator;
+  table->lists = weft_array_allocate_zero(allocator, list_count(table), sizeof(int64_t));
+  table->earliest = weft_array_allocate(allocator, table->size, sizeof(int64_t));
+  table->latest = weft_array_allocate(allocator, table->size, sizeof(int64_t));
+  table->low = weft_array_allocate(allocator, table->cells, sizeof *table->low);
+  table->high = weft_array_allocate(allocator, table->cells, sizeof *table->high);
+  if (table->lists == NULL || table->earliest == NULL || table->latest == NULL ||
+      table->low == NULL || table->high == NULL) {
+    return false;
+  }
+  hand_out(table);
+  return true;
+}
+
+void weft_table_finish(struct weft_table *table) {
+  const struct weft_allocator *allocator = table->problem->allocator;
+  for (uint32_t r = 0; table->shapes != NULL && r < table->problem->rank_count; r++) {
+    weft_line_shapes_finish(&table->shapes[r], allocator);
+  }
+  weft_array_free(allocator, table->shapes, table->problem->rank_count, sizeof *table->shapes);
+  weft_array_free(allocator, table->lists, list_count(table), sizeof(int64_t));
+  weft_array_free(allocator, table->earliest, table->size, sizeof(int64_t));
+  weft_array_free(allocator, table->latest, table->size, sizeof(int64_t));
+  weft_array_free(allocator, table->low, table->cells, sizeof *table->low);
+  weft_array_free(allocator, table->high, table->cells, sizeof *table->high);
+}
+
+/* ---- Times ---- */
+
+/* Sums of the n smallest of times that come m times each; `times` is sorted on the way. */
+static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
+  sums[0] = 0;
+  for (uint32_t n = 0; n < count; n++) {
+    for (uint32_t k = n + 1; k < count; k++) {
+      if (times[k] < times[n]) {
+        const int64_t swap = times[n];
+        times[n] = times[k];
+        times[k] = swap;
+      }
+    }
+    for (uint32_t k = 0; k < m; k++) {
+      sums[n * m + k + 1] = sums[n * m + k] + times[n];
+    }
+  }
+}
+
+static void set_times(struct weft_table *table, uint32_t rank) {
+  const struct weft_problem *problem = table->problem;
+  const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
+  int64_t forward[WEFT_PLACES_MAX] = {0}, back[WEFT_PLACES_MAX] = {0},
+          weight[WEFT_PLACES_MAX] = {0};
+  for (uint32_t k = 0; k < v; k++) {
+    const uint32_t s = problem->stage_of[rank * v + k];
+    forward[k] = problem->stages[s].time[WEFT_LETTER_F];
+    back[k] = weft_paths_back(problem, s);
+    weight[k] = weft_paths_weight(problem, s);
+    table->extra_time[k] = weight[k];
+  }
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of a letter */
+  for (uint32_t n = 0; n < table->line / 2; n++) {
+    add_up(forward + n, own, m, table->letters[n].sums);
+    table->letters[n].time = forward[n];
+    struct weft_table_letter *mirror = &table->letters[table->line - 1 - n];
+    add_up(back + n, own, m, mirror->sums);
+    mirror->time = back[n];
+  }
+  add_up(weight, table->counted, m, table->weight_sums);
+  table->weight_time = weight[0];
+}
+
+/* ---- Moves ---- */
+
+/* Entries with the same first letter and shape, whatever awaits W. */
+static size_t cell(const struct weft_table *table, uint32_t first, uint32_t shape) {
+  return (size_t)first * table->now->count + shape;
+}
+
+static size_t row(const struct weft_table *table, uint32_t first, uint32_t shape) {
+  const struct weft_line_shapes *shapes = table->now;
+  return (size_t)first * shapes->offset[shapes->count] + shapes->offset[shape];
+}
+
+/* A letter that may follow in all entries of a cell. */
+struct move {
+  uint32_t n, k; /* letter of the line, and which of them; other n for W */
+  int64_t head, tail, time;
+  uint32_t most;      /* W that may be counted after it */
+  int shift;          /* of those */
+  size_t cell, row;   /* it leads to */
+  int64_t done, left; /* there: the least that took and takes what is not counted */
+  uint32_t backs;     /* there: I done whose W are counted */
+};
+
+enum { MOVES_MAX = WEFT_LINE_MAX + 1 };
+
+static void weigh(const struct weft_table *table, uint32_t first, uint32_t shape,
+                  struct move *move) {
+  const struct weft_line_shapes *shapes = table->now;
+  const uint32_t *behind = shapes->behind + (size_t)shape * table->line;
+  for (uint32_t n = 0; n < table->line; n++) {
+    const uint32_t count = first - behind[n];
+    move->done += table->letters[n].sums[count];
+    move->left += table->letters[n].sums[table->count - count];
+    move->backs += n >= table->line - (table->line == 2 ? 1 : table->counted) ? count : 0;
+  }
+  for (uint32_t k = 0; k < shapes->extra; k++) {
+    const uint32_t back = first - behind[table->line - 2 - k];
+    const int64_t done = back - shapes->waiting[(size_t)shape * shapes->extra + k];
+    move->done += done * table->extra_time[k + 1];
+    move->left += (table->count - done) * table->extra_time[k + 1];
+  }
+}
+
+/* What the k-th letter n of the line has, or a W. */
+static struct move describe_move(const struct weft_table *table, uint32_t n, uint32_t k) {
+  const uint32_t known = table->line + table->now->extra;
+  if (n >= table->line) {
+    return (struct move){
+        .n = n,
+        .head = table->from,
+        .tail = table->end,
+        .time = n == known ? table->weight_time : table->extra_time[n - table->line + 1],
+        .shift = n == known ? -1 : 0};
+  }
+  const struct weft_table_letter *letter = &table->letters[n];
+  const bool adds = table->now->extra > 0 ? n == table->line - 1 : n >= table->line / 2;
+  return (struct move){.n = n,
+                       .k = k,
+                       .head = letter->head[k],
+                       .tail = letter->tail[k],
+                       .time = letter->time,
+                       .shift = adds && !table->problem->whole_backward};
+}
+
+static uint32_t list_moves(const struct weft_table *table, uint32_t first, uint32_t shape,
+                           struct move *moves) {
+  const struct weft_line_shapes *shapes = table->now;
+  const uint32_t known = table->line + shapes->extra;
+  uint32_t count = 0;
+  for (uint32_t n = 0; n <= known; n++) {
+    const uint32_t next = n == known ? shape : shapes->next[(size_t)shape * known + n];
+    const uint32_t k =
+        n >= table->line ? 0 : first - shapes->behind[(size_t)shape * table->line + n];
+    if (next == WEFT_SHAPE_NONE || k == table->count) {
+      continue;
+    }
+    const uint32_t then = first + (n == 0);
+    struct move *move = &moves[count++];
+    *move = describe_move(table, n, k);
+    move->most = shapes->most[next];
+    move->cell = cell(table, then, next);
+    move->row = row(table, then, next);
+    weigh(table, then, next, move);
+  }
+  return count;
+}
+
+/* How many await W after a move; false when memory has no room for them, or none did. */
+static bool weights_after(const struct move *move, uint32_t weights, uint32_t *after) {
+  *after = weights + (uint32_t)move->shift;
+  return *after <= move->most && (move->shift >= 0 || weights > 0);
+}
+
+/* ---- There ---- */
+
+static void note(const struct weft_table *table, const struct move *move, uint32_t weights,
+                 int64_t time) {
+  int64_t *earliest = table->earliest + move->row;
+  uint32_t *low = &table->low[move->cell], *high = &table->high[move->cell];
+  if (*low > *high) {
+    for (uint32_t y = 0; y <= move->most; y++) {
+      earliest[y] = UNREACHED;
+    }
+    *low = *high = weights;
+  }
+  *low = weights < *low ? weights : *low;
+  *high = weights > *high ? weights : *high;
+  earliest[weights] = smaller(earliest[weights], time);
+}
+
+static void reach(const struct weft_table *table, const struct move *move, uint32_t weights,
+                  int64_t clock) {
+  uint32_t after;
+  if (!weights_after(move, weights, &after)) {
+    return;
+  }
+  const uint32_t all = weight_count(table);
+  const int64_t *sums = table->weight_sums;
+  const int64_t end = larger(larger(clock, move->head) + move->time,
+                             table->from + move->done + sums[move->backs - after]);
+  if (end <= move->tail && end + move->left + sums[all - move->backs + after] <= table->end) {
+    note(table, move, after, end);
+  }
+}
+
+static void go_on(struct weft_table *table, uint32_t first, uint32_t shape) {
+  struct move moves[MOVES_MAX];
+  const uint32_t count = list_moves(table, first, shape, moves);
+  const size_t where = cell(table, first, shape);
+  const int64_t *earliest = table->earliest + row(table, first, shape);
+  /* W may go below what was the lowest. */
+  for (uint32_t y = table->high[where] + 1; y-- > table->low[where];) {
+    if (earliest[y] != UNREACHED) {
+      table->visited++;
+      for (uint32_t n = 0; n < count; n++) {
+        reach(table, &moves[n], y, earliest[y]);
+      }
+    }
+  }
+}
+
+/* From nothing done on. Letters other than the first lead to shapes that come later, and W to
+ * fewer that await it. */
+static void go_forward(struct weft_table *table) {
+  const size_t cells = cell(table, table->count + 1, 0);
+  for (size_t n = 0; n < cells; n++) {
+    table->low[n] = 1;
+    table->high[n] = 0;
+  }
+  const uint32_t start = table->now->start;
+  const struct move begin = {
+      .most = table->now->most[start], .cell = cell(table, 0, start), .row = row(table, 0, start)};
+  note(table, &begin, 0, table->from);
+  for (uint32_t first = 0; first <= table->count; first++) {
+    for (uint32_t shape = 0; shape < table->now->count; shape++) {
+      const size_t where = cell(table, first, shape);
+      if (table->low[where] <= table->high[where]) {
+        go_on(table, first, shape);
+      }
+    }
+  }
+}
+
+/* ---- And back ---- */
+
+/* The latest time from which the rest can be done by a move, and what that says of its letter;
+ * HOPELESS when it cannot. */
+static int64_t look_back(const struct weft_table *table, const struct move *move, uint32_t weights,
+                         int64_t clock) {
+  uint32_t after;
+  if (!weights_after(move, weights, &after) || after < table->low[move->cell] ||
+      after > table->high[move->cell]) {
+    return HOPELESS;
+  }
+  const int64_t then = table->latest[move->row + after];
+  const int64_t stop = smaller(then, move->tail);
+  const int64_t start = larger(clock, move->head);
+  if (then == HOPELESS || stop - move->time < start) {
+    return HOPELESS;
+  }
+  if (move->n < table->line) {
+    const struct weft_table_letter *letter = &table->letters[move->n];
+    letter->start[move->k] = smaller(letter->start[move->k], start);
+    letter->stop[move->k] = larger(letter->stop[move->k], stop);
+  }
+  return stop - move->time;
+}
+
+/* All entries of a cell. What is left takes at least the sums. */
+static void go_back(const struct weft_table *table, uint32_t first, uint32_t shape) {
+  struct move moves[MOVES_MAX];
+  const uint32_t count = list_moves(table, first, shape, moves);
+  const size_t where = cell(table, first, shape), at = row(table, first, shape);
+  struct move here = {0};
+  weigh(table, first, shape, &here);
+  const uint32_t weights_left = weight_count(table) - here.backs;
+  const bool is_last = first == table->count && shape == table->now->start;
+  for (uint32_t y = table->low[where]; y <= table->high[where]; y++) {
+    const int64_t clock = table->earliest[at + y];
+    int64_t latest = is_last && y == 0 ? table->end : HOPELESS;
+    for (uint32_t n = 0; clock != UNREACHED && n < count; n++) {
+      latest = larger(latest, look_back(table, &moves[n], y, clock));
+    }
+    table->latest[at + y] =
+        smaller(latest, table->end - here.left - table->weight_sums[weights_left + y]);
+  }
+}
+
+static void forget(const struct weft_table *table) {
+  for (uint32_t n = 0; n < table->line; n++) {
+    for (uint32_t k = 0; k < table->count; k++) {
+      table->letters[n].start[k] = INT64_MAX;
+      table->letters[n].stop[k] = INT64_MIN;
+    }
+  }
+}
+
+static void go_backward(const struct weft_table *table) {
+  forget(table);
+  for (uint32_t first = table->count + 1; first-- > 0;) {
+    for (uint32_t shape = table->now->count; shape-- > 0;) {
+      const size_t where = cell(table, first, shape);
+      if (table->low[where] <= table->high[where]) {
+        go_back(table, first, shape);
+      }
+    }
+  }
+}
+
+bool weft_table_fill(struct weft_table *table, uint32_t rank, int64_t from, int64_t end) {
+  table->now = &table->shapes[rank];
+  table->from = from;
+  table->end = end;
+  table->visited = 0;
+  set_times(table, rank);
+  go_forward(table);
+  const uint32_t start = table->now->start;
+  const size_t last = cell(table, table->count, start);
+  if (table->low[last] > table->high[last] ||
+      table->earliest[row(table, table->count, start)] == UNREACHED) {
+    return false;
+  }
+  go_backward(table);
+  return table->latest[row(table, 0, start)] != HOPELESS;
+}
+
+/* ---- For whoever makes an order ---- */
+
+struct weft_table_at weft_table_begin(const struct weft_table *table, uint32_t rank) {
+  return (struct weft_table_at){.shape = table->shapes[rank].start};
+}
+
+bool weft_table_follow(const struct weft_table *table, uint32_t rank, uint32_t place,
+                       enum weft_letter kind, struct weft_table_at *at) {
+  const struct weft_line_shapes *shapes = &table->shapes[rank];
+  const uint32_t known = table->line + shapes->extra;
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? 0 : place;
+  const bool is_weight = kind == WEFT_LETTER_W;
+  const uint32_t n = kind == WEFT_LETTER_F          ? own
+                     : !is_weight                   ? table->line - 1 - own
+                     : shapes->extra > 0 && own > 0 ? table->line + own - 1
+                                                    : known;
+  if (n == known) {
+    at->weights -= at->weights > 0;
+    return true;
+  }
+  const uint32_t shape = shapes->next[(size_t)at->shape * known + n];
+  const bool adds = kind == WEFT_LETTER_I && (shapes->extra == 0 || own == 0);
+  if (shape == WEFT_SHAPE_NONE || at->weights + adds > shapes->most[shape]) {
+    return false;
+  }
+  *at = (struct weft_table_at){at->first + (n == 0), shape, at->weights + adds};
+  return true;
+}
+
+static size_t cells_of(const struct weft_table *table, uint32_t rank) {
+  return ((size_t)table->count + 1) * table->shapes[rank].count;
+}
+
+bool weft_table_keep_init(struct weft_table_kept *kept, const struct weft_table *table,
+                          uint32_t rank) {
+  const struct weft_allocator *allocator = table->problem->allocator;
+  const size_t size = (size_t)weft_table_size(table, rank), cells = cells_of(table, rank);
+  kept->latest = weft_array_allocate(allocator, size, sizeof *kept->latest);
+  kept->low = weft_array_allocate(allocator, cells, sizeof *kept->low);
+  kept->high = weft_array_allocate(allocator, cells, sizeof *kept->high);
+  return kept->latest != NULL && kept->low != NULL && kept->high != NULL;
+}
+
+void weft_table_keep(struct weft_table_kept *kept, const struct weft_table *table, uint32_t rank) {
+  const size_t cells = cells_of(table, rank);
+  memcpy(kept->latest, table->latest, (size_t)weft_table_size(table, rank) * sizeof *kept->latest);
+  memcpy(kept->low, table->low, cells * sizeof *kept->low);
+  memcpy(kept->high, table->high, cells * sizeof *kept->high);
+}
+
+void weft_table_keep_finish(struct weft_table_kept *kept, const struct weft_table *table,
+                            uint32_t rank) {
+  const struct weft_allocator *allocator = table->problem->allocator;
+  const size_t size = (size_t)weft_table_size(table, rank), cells = cells_of(table, rank);
+  weft_array_free(allocator, kept->latest, size, sizeof *kept->latest);
+  weft_array_free(allocator, kept->low, cells, sizeof *kept->low);
+  weft_array_free(allocator, kept->high, cells, sizeof *kept->high);
+}
+
+int64_t weft_table_latest(const struct weft_table *table, const struct weft_table_kept *kept,
+                          uint32_t rank, struct weft_table_at at) {
+  const struct weft_line_shapes *shapes = &table->shapes[rank];
+  const size_t where = (size_t)at.first * shapes->count + at.shape;
+  return at.weights < kept->low[where] || at.weights > kept->high[where]
+             ? HOPELESS
+             : kept->latest[(size_t)at.first * shapes->offset[shapes->count] +
+                            shapes->offset[at.shape] + at.weights];
+}

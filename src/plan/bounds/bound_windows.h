@@ -1,0 +1,41 @@
+/* Windows of the letters of a problem, given a target: bound_windows.c says what they are.
+ * Inside the module. */
+#ifndef PLAN_BOUND_WINDOWS_H
+#define PLAN_BOUND_WINDOWS_H
+
+#include "plan/bounds/bound.h"
+#include "plan/bounds/bound_table.h"
+
+enum { WEFT_WAY_OUT, WEFT_WAY_BACK, WEFT_WAYS }; /* F, and I or B */
+
+/* Windows of the letters of a stage, by microbatch. */
+struct weft_stage_windows {
+  int64_t *head[WEFT_WAYS]; /* [m] it starts no earlier */
+  int64_t *tail[WEFT_WAYS]; /* [m] it ends no later */
+  int64_t time[WEFT_WAYS];
+};
+
+struct weft_windows {
+  const struct weft_problem *problem;
+  const struct weft_paths *paths;
+  struct weft_table table;
+  struct weft_stage_windows *stages;
+  int64_t *times;     /* [stage_count * 2 * WEFT_WAYS * m]: heads and tails */
+  bool *changed;      /* [rank_count] since its table was made */
+  int64_t *end;       /* [rank_count] */
+  uint64_t work_left; /* entries of tables that may still be looked at */
+};
+
+/* False when there is no room, or not within the work; weft_windows_finish() in any case. */
+bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths, uint64_t work);
+void weft_windows_finish(struct weft_windows *windows);
+
+/* True when no order has an objective of `target` or less. Else the windows are as small as
+ * they become, or as was possible within the work. */
+bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
+                         int64_t target);
+
+/* Fills the table of a rank, as its windows are. False when there is no way through. */
+bool weft_windows_fill(struct weft_windows *windows, uint32_t rank);
+
+#endif

@@ -1,0 +1,284 @@
+/* V placement from building blocks (arXiv 2405.15362): every microbatch takes the same
+ * way through the ranks, one period after the one before, and what a rank does in a
+ * period is a pattern of ticks in which nothing collides. How steep the way is decides
+ * how much it holds: V-Min, V-Half and ZB-V are three such blocks, and there are some for
+ * every memory between. Less than V-Min needs is a longer period.
+ *
+ * A block only gives targets. The list scheduler makes an order of them with the real
+ * costs, which also takes care of the begin, the end and the memory. */
+#include <stdlib.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "plan/construct/list_scheduler.h"
+#include "plan/incumbent.h"
+
+/* In the order of a microbatch's way, which is that of gaps and slopes too. */
+enum { F0, F1, I1, I0, PASSES };
+
+enum {
+  PERIOD = 6, /* two stages, three ticks each */
+  SLOPE_MAX = 8,
+  GAP_MAX = 6,
+  BLOCKS_MAX = 1024,
+  CHOSEN_MAX = 8
+};
+
+struct block {
+  uint8_t slope[PASSES]; /* ticks from rank to rank */
+  uint8_t gap[PASSES];   /* ticks before each pass, after the one before; [F0] is 0 */
+  uint32_t period;
+  int64_t value; /* of the best order so far */
+};
+
+/* Letters that may be listed: about 7 ms of a usual core. */
+#define WORK 100000
+
+struct blocks {
+  struct weft_pool *pool;
+  struct weft_target_list list;
+  struct block *all; /* [BLOCKS_MAX] */
+  uint32_t count;
+  uint32_t runs; /* that are left */
+};
+
+/* ---- Patterns ---- */
+
+/* When each pass of microbatch 0 comes to the rank. */
+static void set_ticks(const struct block *block, uint32_t ranks, uint32_t rank,
+                      int64_t ticks[PASSES]) {
+  int64_t at = 0;
+  for (unsigned pass = 0; pass < PASSES; pass++) {
+    const uint32_t hops = pass == F0 || pass == I1 ? rank : ranks - 1 - rank;
+    at += block->gap[pass];
+    ticks[pass] = at + (int64_t)hops * block->slope[pass];
+    at += (int64_t)(ranks - 1) * block->slope[pass];
+  }
+}
+
+static bool collides(const struct block *block, uint32_t ranks) {
+  for (uint32_t r = 0; r < ranks && r < PERIOD; r++) {
+    int64_t ticks[PASSES];
+    unsigned seen = 0;
+    set_ticks(block, ranks, r, ticks);
+    for (unsigned pass = 0; pass < PASSES; pass++) {
+      const unsigned bit = 1U << ticks[pass] % PERIOD;
+      if (seen & bit) {
+        return true;
+      }
+      seen |= bit;
+    }
+  }
+  return false;
+}
+
+/* Activations that live at a tick, of one stage: from F to the end of I. */
+static int64_t alive(const struct block *block, int64_t from, int64_t to, int64_t tick) {
+  const int64_t period = block->period;
+  const int64_t since = ((tick - from) % period + period) % period;
+  return to + 1 - from > since ? (to - from - since) / period + 1 : 0;
+}
+
+static uint32_t peak_at(const struct block *block, uint32_t ranks, uint32_t rank) {
+  int64_t ticks[PASSES], peak = 0;
+  set_ticks(block, ranks, rank, ticks);
+  for (unsigned pass = F0; pass <= F1; pass++) {
+    const int64_t here = alive(block, ticks[F0], ticks[I0], ticks[pass]) +
+                         alive(block, ticks[F1], ticks[I1], ticks[pass]);
+    peak = here > peak ? here : peak;
+  }
+  return (uint32_t)peak;
+}
+
+/* The most activations that a rank holds: ways are straight, so one at the ends does. */
+static uint32_t peak_of(const struct block *block, uint32_t ranks) {
+  const uint32_t first = peak_at(block, ranks, 0), last = peak_at(block, ranks, ranks - 1);
+  return first > last ? first : last;
+}
+
+/* ---- Which blocks ---- */
+
+/* How many activations fit into the rank that has the least room. */
+static uint32_t units_of(const struct weft_problem *problem) {
+  int64_t least = 2 * (int64_t)problem->microbatch_count;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const int64_t both = problem->stages[problem->stage_of[2 * r]].held +
+                         problem->stages[problem->stage_of[2 * r + 1]].held;
+    const int64_t fit = both > 0 ? (int64_t)(2 * (double)problem->limit[r] / (double)both) : least;
+    least = fit < least ? fit : least;
+  }
+  return least < 0 ? 0 : (uint32_t)least;
+}
+
+static void keep(struct blocks *blocks, const struct block *block) {
+  if (blocks->count < BLOCKS_MAX) {
+    blocks->all[blocks->count++] = *block;
+  }
+}
+
+static void try_gaps(struct blocks *blocks, struct block *block, uint32_t units) {
+  const uint32_t ranks = blocks->pool->problem->rank_count;
+  for (uint32_t n = 0; n < GAP_MAX * GAP_MAX * GAP_MAX; n++) {
+    block->gap[F1] = (uint8_t)(1 + n % GAP_MAX);
+    block->gap[I1] = (uint8_t)(1 + n / GAP_MAX % GAP_MAX);
+    block->gap[I0] = (uint8_t)(1 + n / GAP_MAX / GAP_MAX);
+    const uint32_t peak = peak_of(block, ranks);
+    if (peak <= units + 1 && peak + 1 >= units && !collides(block, ranks)) {
+      keep(blocks, block);
+    }
+  }
+}
+
+/* Whether any gaps can bring the peak to where it should be. */
+static bool may_fit(const struct blocks *blocks, struct block *block, uint32_t units) {
+  const uint32_t ranks = blocks->pool->problem->rank_count;
+  block->gap[F1] = block->gap[I1] = block->gap[I0] = 1;
+  if (peak_of(block, ranks) > units + 1) {
+    return false;
+  }
+  block->gap[F1] = block->gap[I1] = block->gap[I0] = GAP_MAX;
+  return peak_of(block, ranks) + 1 >= units;
+}
+
+/* A rank's ticks may be moved as a whole, so that its way down is steeper by as much as
+ * its way up is flatter: of such blocks one is enough, which has a 1 in F0 or I1. */
+static void collect_dense(struct blocks *blocks, uint32_t units) {
+  for (uint32_t n = 0; n < SLOPE_MAX * SLOPE_MAX * (2 * SLOPE_MAX - 1); n++) {
+    const uint32_t down = n / SLOPE_MAX / SLOPE_MAX;
+    struct block block = {.slope = {[F0] = (uint8_t)(down < SLOPE_MAX ? 1 + down : 1),
+                                    [F1] = (uint8_t)(1 + n % SLOPE_MAX),
+                                    [I1] = (uint8_t)(down < SLOPE_MAX ? 1 : 2 + down - SLOPE_MAX),
+                                    [I0] = (uint8_t)(1 + n / SLOPE_MAX % SLOPE_MAX)},
+                          .period = PERIOD};
+    if (may_fit(blocks, &block, units)) {
+      try_gaps(blocks, &block, units);
+    }
+  }
+}
+
+/* The steepest way, in periods that leave ticks free. */
+static void collect_sparse(struct blocks *blocks, uint32_t units) {
+  struct block block = {.slope = {1, 1, 1, 1}, .gap = {0, 1, 1, 1}, .period = PERIOD};
+  const uint32_t ranks = blocks->pool->problem->rank_count;
+  for (uint32_t kept = 0; kept < CHOSEN_MAX && block.period <= 4 * ranks;
+       block.period += 1 + block.period / 16) {
+    const uint32_t peak = peak_of(&block, ranks);
+    if (peak <= units && peak + 1 >= units) {
+      keep(blocks, &block);
+      kept++;
+    }
+  }
+}
+
+/* ---- Orders of them ---- */
+
+static void set_row(struct blocks *blocks, uint32_t stage, enum weft_letter kind, int64_t at,
+                    uint32_t period) {
+  int64_t *row = weft_target_row(&blocks->list, stage, kind);
+  for (uint32_t k = 0; k < blocks->pool->problem->microbatch_count; k++) {
+    row[k] = at + (int64_t)k * period;
+  }
+}
+
+static void set_targets(struct blocks *blocks, const struct block *block) {
+  const struct weft_problem *problem = blocks->pool->problem;
+  const enum weft_letter back = problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const uint32_t down = problem->stage_of[2 * r], up = problem->stage_of[2 * r + 1];
+    int64_t ticks[PASSES];
+    set_ticks(block, problem->rank_count, r, ticks);
+    set_row(blocks, down, WEFT_LETTER_F, ticks[F0], block->period);
+    set_row(blocks, up, WEFT_LETTER_F, ticks[F1], block->period);
+    set_row(blocks, up, back, ticks[I1], block->period);
+    set_row(blocks, down, back, ticks[I0], block->period);
+    set_row(blocks, down, WEFT_LETTER_W, WEFT_TARGET_LAST, 0);
+    set_row(blocks, up, WEFT_LETTER_W, WEFT_TARGET_LAST - 1, 0);
+  }
+}
+
+static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill,
+                int64_t cutoff) {
+  struct weft_pool *pool = blocks->pool;
+  const struct weft_target_policy policy = {.lead = lead, .fill = fill};
+  const int64_t value = weft_target_list_run(&blocks->list, &policy, cutoff, &pool->draft);
+  block->value = value < block->value ? value : block->value;
+  blocks->runs--;
+  if (value < pool->value) {
+    (void)weft_pool_offer(pool, &pool->draft, NULL);
+  }
+}
+
+/* Every block once, or as many as there is time for; then the best ones in other ways. */
+static const int64_t first_lead = 4;
+static const double first_fill = 0.5;
+
+/* What is much worse at first does not become the best. */
+static int64_t worst_of_interest(const struct weft_pool *pool) {
+  return pool->value == WEFT_NEVER ? WEFT_NEVER : pool->value + pool->value / 8;
+}
+
+static void try_all(struct blocks *blocks) {
+  const uint32_t most = blocks->runs / 2;
+  const uint32_t stride = blocks->count / (most + 1) + 1;
+  for (uint32_t n = 0; n < blocks->count && blocks->runs > 0; n++) {
+    blocks->all[n].value = WEFT_NEVER;
+    if (n % stride == 0 && !weft_pool_is_optimal(blocks->pool)) {
+      set_targets(blocks, &blocks->all[n]);
+      run(blocks, &blocks->all[n], first_lead, first_fill, worst_of_interest(blocks->pool));
+    }
+  }
+}
+
+static void try_other_ways(struct blocks *blocks, struct block *block) {
+  static const int64_t leads[] = {1, 6, 9, 4, 0, 24, INT64_MAX};
+  static const double fills[] = {first_fill, 0, 1};
+  set_targets(blocks, block);
+  for (size_t f = 0; f < sizeof fills / sizeof fills[0]; f++) {
+    for (size_t n = 0; n < sizeof leads / sizeof leads[0]; n++) {
+      const bool done = leads[n] == first_lead && fills[f] == first_fill;
+      if (!done && blocks->runs > 0 && !weft_pool_is_optimal(blocks->pool)) {
+        run(blocks, block, leads[n], fills[f], blocks->pool->value);
+      }
+    }
+  }
+}
+
+static int by_value(const void *a, const void *b) {
+  const struct block *x = a, *y = b;
+  return (x->value > y->value) - (x->value < y->value);
+}
+
+static void try_blocks(struct blocks *blocks) {
+  const struct weft_problem *problem = blocks->pool->problem;
+  const uint32_t most = 4 * problem->rank_count, units = units_of(problem);
+  const uint64_t runs = WORK / ((uint64_t)problem->rank_count * problem->word_size);
+  blocks->runs = (uint32_t)(runs < CHOSEN_MAX ? CHOSEN_MAX : runs);
+  collect_sparse(blocks, units);
+  collect_dense(blocks, units < most ? units : most);
+  try_all(blocks);
+  qsort(blocks->all, blocks->count, sizeof *blocks->all, by_value);
+  for (uint32_t n = 0; n < blocks->count && n < CHOSEN_MAX; n++) {
+    try_other_ways(blocks, &blocks->all[n]);
+  }
+}
+
+enum weft_status weft_construct_v_blocks(struct weft_pool *pool, struct weft_error *error) {
+  const struct weft_problem *problem = pool->problem;
+  if (problem->placement != WEFT_PLACEMENT_V || problem->stages_per_rank != 2) {
+    return WEFT_OK;
+  }
+  struct blocks blocks = {.pool = pool};
+  blocks.all = weft_array_allocate(problem->allocator, BLOCKS_MAX, sizeof *blocks.all);
+  if (blocks.all == NULL) {
+    return weft_fail_memory(error, BLOCKS_MAX * sizeof *blocks.all);
+  }
+  const enum weft_status status =
+      weft_target_list_init(&blocks.list, problem, &pool->evaluation, error);
+  if (status == WEFT_OK) {
+    try_blocks(&blocks);
+    weft_target_list_finish(&blocks.list);
+  }
+  weft_array_free(problem->allocator, blocks.all, BLOCKS_MAX, sizeof *blocks.all);
+  return status;
+}

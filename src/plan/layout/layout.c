@@ -1,0 +1,293 @@
+/* Which layouts there are. */
+#include "plan/layout/layout.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "plan/layout/partition.h"
+
+/* Tried when v is not given. */
+static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
+
+/* Up to five placements, six partitions, split backwards or not. */
+enum { LAYOUTS_MAX = 64 };
+
+/* To be cut into stages; 0: there are stages. */
+static uint32_t part_count(const struct weft_search_request *request) {
+  return request->keep_cut ? 0 : request->costs->part_count;
+}
+
+/* ---- Costs of the stages of a layout ---- */
+
+/* One entry, not for a stage but for a rank's share: a stage is 1/v of it. */
+static struct weft_stage_costs share(const struct weft_stage_costs *whole, uint32_t v) {
+  struct weft_stage_costs stage = *whole;
+  double *const fields[] = {&stage.f,
+                            &stage.i,
+                            &stage.w,
+                            &stage.b,
+                            &stage.activation,
+                            &stage.activation_after_i,
+                            &stage.unshard,
+                            &stage.reduce_grad,
+                            &stage.parameters,
+                            &stage.gradients,
+                            &stage.parameters_sharded,
+                            &stage.gradients_sharded};
+  for (size_t n = 0; n < sizeof fields / sizeof fields[0]; n++) {
+    *fields[n] /= v;
+  }
+  if (stage.overlap_f_b > 0) {
+    stage.overlap_f_b /= v;
+  }
+  return stage;
+}
+
+static enum weft_status share_costs(const struct weft_allocator *allocator,
+                                    const struct weft_search_request *request, uint32_t v,
+                                    struct weft_costs **out, struct weft_error *error) {
+  const struct weft_costs *from = request->costs;
+  const uint32_t parts = request->stages_per_rank == 0 && from->stage_count == 1 ? v : 1;
+  WEFT_TRY(weft_costs_create(allocator, request->ranks * v, out, error));
+  for (uint32_t s = 0; s < (*out)->stage_count; s++) {
+    (*out)->stages[s] = share(weft_costs_of(from, s), parts);
+  }
+  return WEFT_OK;
+}
+
+/* `first` says which parts make a stage; NULL without parts. */
+static enum weft_status make_costs(const struct weft_allocator *allocator,
+                                   const struct weft_search_request *request,
+                                   const struct weft_shape *shape, const uint32_t *first,
+                                   struct weft_costs **out, struct weft_error *error) {
+  WEFT_TRY(first != NULL ? weft_partition_costs(allocator, request, shape, first, out, error)
+                         : share_costs(allocator, request, shape->stages_per_rank, out, error));
+  (*out)->hop = request->costs->hop;
+  memcpy((*out)->unit, request->costs->unit, sizeof(*out)->unit);
+  return WEFT_OK;
+}
+
+/* ---- The list ---- */
+
+static enum weft_status set_parts(struct weft_layouts *layouts, struct weft_layout *layout,
+                                  const uint32_t *first, struct weft_error *error) {
+  const uint32_t stage_count = layout->costs->stage_count;
+  layout->stage_parts =
+      weft_array_allocate(layouts->allocator, stage_count, sizeof *layout->stage_parts);
+  if (layout->stage_parts == NULL) {
+    return weft_fail_memory(error, stage_count * sizeof *layout->stage_parts);
+  }
+  for (uint32_t s = 0; s < stage_count; s++) {
+    layout->stage_parts[s] = first[s + 1] - first[s];
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status add(struct weft_layouts *layouts, const struct weft_search_request *request,
+                            const struct weft_shape *shape, const uint32_t *first,
+                            bool whole_backward, struct weft_error *error) {
+  struct weft_layout *layout = &layouts->list[layouts->count];
+  *layout = (struct weft_layout){.shape = *shape, .whole_backward = whole_backward};
+  WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
+  layouts->count++;
+  return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
+}
+
+static bool whole_is_cheaper(const struct weft_costs *costs) {
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
+    if (costs->stages[s].b < costs->stages[s].i + costs->stages[s].w) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static enum weft_status add_backwards(struct weft_layouts *layouts,
+                                      const struct weft_search_request *request,
+                                      const struct weft_shape *shape, const uint32_t *first,
+                                      struct weft_error *error) {
+  if (!request->whole_backward) {
+    WEFT_TRY(add(layouts, request, shape, first, false, error));
+  }
+  if (request->whole_backward || whole_is_cheaper(request->costs)) {
+    WEFT_TRY(add(layouts, request, shape, first, true, error));
+  }
+  return WEFT_OK;
+}
+
+/* ---- Partitions ---- */
+
+/* Whether a layout of this shape has the same parts. */
+static bool is_there(const struct weft_layouts *layouts, const struct weft_shape *shape,
+                     const uint32_t *first) {
+  for (uint32_t n = 0; n < layouts->count; n++) {
+    const struct weft_layout *layout = &layouts->list[n];
+    bool same = layout->shape.stages_per_rank == shape->stages_per_rank &&
+                layout->shape.placement == shape->placement;
+    for (uint32_t s = 0; same && s < layout->costs->stage_count; s++) {
+      same = layout->stage_parts[s] == first[s + 1] - first[s];
+    }
+    if (same) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static enum weft_status add_partitions_into(struct weft_layouts *layouts,
+                                            const struct weft_search_request *request,
+                                            const struct weft_shape *shape, uint32_t *first,
+                                            struct weft_error *error) {
+  const unsigned kinds =
+      isfinite(request->memory_limit) ? WEFT_PARTITION_KINDS : WEFT_PARTITION_LIGHT_FIRST + 1;
+  for (unsigned kind = 0; kind < kinds; kind++) {
+    WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
+                                 first, error));
+    if (!is_there(layouts, shape, first)) {
+      WEFT_TRY(add_backwards(layouts, request, shape, first, error));
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status add_partitions(struct weft_layouts *layouts,
+                                       const struct weft_search_request *request,
+                                       const struct weft_shape *shape, struct weft_error *error) {
+  const size_t room = (size_t)shape->ranks * shape->stages_per_rank + 1;
+  uint32_t *first = weft_array_allocate(layouts->allocator, room, sizeof *first);
+  const enum weft_status status = first != NULL
+                                      ? add_partitions_into(layouts, request, shape, first, error)
+                                      : weft_fail_memory(error, room * sizeof *first);
+  weft_array_free(layouts->allocator, first, room, sizeof *first);
+  return status;
+}
+
+/* ---- Placements ---- */
+
+static enum weft_status add_placement(struct weft_layouts *layouts,
+                                      const struct weft_search_request *request, uint32_t v,
+                                      enum weft_placement_kind placement,
+                                      struct weft_error *error) {
+  const struct weft_shape shape = {.ranks = request->ranks,
+                                   .stages_per_rank = v,
+                                   .microbatches = request->microbatches,
+                                   .placement = placement};
+  return part_count(request) > 0 ? add_partitions(layouts, request, &shape, error)
+                                 : add_backwards(layouts, request, &shape, NULL, error);
+}
+
+static enum weft_status add_placements(struct weft_layouts *layouts,
+                                       const struct weft_search_request *request, uint32_t v,
+                                       struct weft_error *error) {
+  if (v == 1 || request->any_placement || request->placement == WEFT_PLACEMENT_LOOP) {
+    WEFT_TRY(add_placement(layouts, request, v, WEFT_PLACEMENT_LOOP, error));
+  }
+  if (v % 2 == 0 && (request->any_placement || request->placement == WEFT_PLACEMENT_V)) {
+    WEFT_TRY(add_placement(layouts, request, v, WEFT_PLACEMENT_V, error));
+  }
+  return WEFT_OK;
+}
+
+/* The v that was given, or that the number of entries says; 0: open. */
+static enum weft_status find_stages_per_rank(const struct weft_search_request *request, uint32_t *v,
+                                             struct weft_error *error) {
+  const uint32_t entries = request->costs->stage_count;
+  *v = request->stages_per_rank;
+  if (request->ranks == 0 || request->microbatches == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks and %" PRIu32 " microbatches make no pipeline",
+                     request->ranks, request->microbatches);
+  }
+  if (request->ranks > WEFT_RANKS_MAX ||
+      (uint64_t)request->ranks * (*v != 0 ? *v : 1) > WEFT_STAGES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer ranks or stages",
+                     "%" PRIu32 " ranks with %" PRIu32 " stages each; the limit is %" PRIu32
+                     " stages",
+                     request->ranks, *v != 0 ? *v : 1, WEFT_STAGES_MAX);
+  }
+  if (entries == 1 || part_count(request) > 0) {
+    return WEFT_OK;
+  }
+  if (entries % request->ranks != 0 || (*v != 0 && entries != (uint64_t)*v * request->ranks)) {
+    return weft_fail(
+        error, WEFT_ERR_USAGE, "give one entry that serves all stages, or one for each stage",
+        "the costs have %" PRIu32 " entries in stages, which is no multiple of %" PRIu32
+        " ranks that was asked for",
+        entries, request->ranks);
+  }
+  *v = entries / request->ranks;
+  return WEFT_OK;
+}
+
+/* Every stage needs a part. */
+static enum weft_status check_parts(const struct weft_search_request *request, uint32_t v,
+                                    struct weft_error *error) {
+  const uint64_t stages = (uint64_t)request->ranks * (v != 0 ? v : 1);
+  const uint32_t parts = part_count(request);
+  if (parts == 0 || stages <= parts) {
+    return WEFT_OK;
+  }
+  return weft_fail(
+      error, WEFT_ERR_USAGE, "use fewer ranks or stages per rank, or give smaller parts",
+      "the costs have %" PRIu32 " parts, which cannot make %" PRIu64 " stages", parts, stages);
+}
+
+static enum weft_status list_usual(struct weft_layouts *layouts,
+                                   const struct weft_search_request *request,
+                                   struct weft_error *error) {
+  const uint32_t parts = part_count(request);
+  for (size_t n = 0; n < sizeof usual_stages_per_rank / sizeof(uint32_t); n++) {
+    const uint32_t v = usual_stages_per_rank[n];
+    const uint64_t stages = (uint64_t)request->ranks * v;
+    if (stages <= (parts > 0 ? parts : WEFT_STAGES_MAX)) {
+      WEFT_TRY(add_placements(layouts, request, v, error));
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status list_all(struct weft_layouts *layouts,
+                                 const struct weft_search_request *request,
+                                 struct weft_error *error) {
+  uint32_t v;
+  WEFT_TRY(find_stages_per_rank(request, &v, error));
+  WEFT_TRY(check_parts(request, v, error));
+  WEFT_TRY(v != 0 ? add_placements(layouts, request, v, error)
+                  : list_usual(layouts, request, error));
+  if (layouts->count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give an even number of stages per rank",
+                     "a V needs two stages on each rank, and %" PRIu32 " were asked for", v);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_layouts_init(struct weft_layouts *layouts,
+                                   const struct weft_allocator *allocator,
+                                   const struct weft_search_request *request,
+                                   struct weft_error *error) {
+  *layouts = (struct weft_layouts){.allocator = allocator, .capacity = LAYOUTS_MAX};
+  layouts->list = weft_array_allocate(allocator, LAYOUTS_MAX, sizeof *layouts->list);
+  if (layouts->list == NULL) {
+    return weft_fail_memory(error, LAYOUTS_MAX * sizeof *layouts->list);
+  }
+  const enum weft_status status = list_all(layouts, request, error);
+  if (status != WEFT_OK) {
+    weft_layouts_finish(layouts);
+  }
+  return status;
+}
+
+void weft_layouts_finish(struct weft_layouts *layouts) {
+  for (uint32_t n = 0; n < layouts->count; n++) {
+    weft_costs_destroy(layouts->list[n].costs);
+    weft_array_free(layouts->allocator, layouts->list[n].stage_parts,
+                    (size_t)layouts->list[n].shape.ranks * layouts->list[n].shape.stages_per_rank,
+                    sizeof(uint32_t));
+  }
+  weft_array_free(layouts->allocator, layouts->list, layouts->capacity, sizeof *layouts->list);
+  *layouts = (struct weft_layouts){.allocator = layouts->allocator};
+}

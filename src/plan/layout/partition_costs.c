@@ -1,0 +1,102 @@
+/* Costs of stages that are made of parts. */
+#include <weft/support.h>
+
+#include "plan/layout/partition.h"
+#include "spec/costs_fields.h"
+
+/* All stages together. With one entry for all of them it is of a stage where the number of
+ * stages was given, else of a rank's share. */
+static struct weft_stage_costs whole_of(const struct weft_search_request *request) {
+  const struct weft_costs *costs = request->costs;
+  const uint32_t v = request->stages_per_rank > 0 ? request->stages_per_rank : 1;
+  const double times = costs->stage_count == 1 ? (double)request->ranks * v : 1;
+  const struct weft_cost_field *fields = weft_stage_cost_fields();
+  struct weft_stage_costs whole = {.f = 0};
+  for (; fields->name != NULL; fields++) {
+    double *sum = (double *)(void *)((char *)&whole + fields->offset);
+    for (uint32_t s = 0; s < costs->stage_count; s++) {
+      *sum +=
+          times * *(const double *)(const void *)((const char *)&costs->stages[s] + fields->offset);
+    }
+  }
+  return whole;
+}
+
+/* ---- Sums over parts ---- */
+
+struct sums {
+  double f, i, w;
+  double activation, activation_after_i, parameters, gradients; /* negative: not known */
+};
+
+static void add_size(double *sum, double size) {
+  if (size >= 0) {
+    *sum = (*sum >= 0 ? *sum : 0) + size;
+  }
+}
+
+static struct sums sums_of(const struct weft_costs *costs, uint32_t begin, uint32_t end) {
+  struct sums sums = {0, 0, 0, -1, -1, -1, -1};
+  for (uint32_t k = begin; k < end; k++) {
+    const struct weft_part_costs *part = &costs->parts[k];
+    sums.f += part->f;
+    sums.i += part->i;
+    sums.w += part->w;
+    add_size(&sums.activation, part->activation);
+    add_size(&sums.activation_after_i, part->activation_after_i);
+    add_size(&sums.parameters, part->parameters);
+    add_size(&sums.gradients, part->gradients);
+  }
+  return sums;
+}
+
+/* ---- One stage ---- */
+
+/* What the model's parts say in all (negative: nothing), what they say of this stage, and its
+ * share of what the entries say. */
+static double size_of(double all, double own, double whole, double share) {
+  if (all < 0) {
+    return whole * share;
+  }
+  return own < 0 ? 0 : own;
+}
+
+static struct weft_stage_costs stage_of(const struct weft_stage_costs *whole,
+                                        const struct sums *all, const struct sums *own,
+                                        double share) {
+  const double halves = whole->i + whole->w;
+  struct weft_stage_costs stage = weft_stage_costs_default();
+  stage.f = own->f;
+  stage.i = own->i;
+  stage.w = own->w;
+  stage.b = (own->i + own->w) * (halves > 0 ? whole->b / halves : 1);
+  stage.activation = size_of(all->activation, own->activation, whole->activation, share);
+  stage.activation_after_i = all->activation >= 0 && all->activation_after_i < 0
+                                 ? stage.activation
+                                 : size_of(all->activation_after_i, own->activation_after_i,
+                                           whole->activation_after_i, share);
+  stage.parameters = size_of(all->parameters, own->parameters, whole->parameters, share);
+  stage.gradients = size_of(all->gradients, own->gradients, whole->gradients, share);
+  stage.unshard = whole->unshard * share;
+  stage.reduce_grad = whole->reduce_grad * share;
+  stage.parameters_sharded = whole->parameters_sharded * share;
+  stage.gradients_sharded = whole->gradients_sharded * share;
+  return stage;
+}
+
+enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
+                                      const struct weft_search_request *request,
+                                      const struct weft_shape *shape, const uint32_t *first,
+                                      struct weft_costs **out, struct weft_error *error) {
+  const struct weft_costs *from = request->costs;
+  const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
+  const struct weft_stage_costs whole = whole_of(request);
+  const struct sums all = sums_of(from, 0, from->part_count);
+  WEFT_TRY(weft_costs_create(allocator, stage_count, out, error));
+  for (uint32_t s = 0; s < stage_count; s++) {
+    const struct sums own = sums_of(from, first[s], first[s + 1]);
+    const double share = all.f > 0 ? own.f / all.f : 1.0 / stage_count;
+    (*out)->stages[s] = stage_of(&whole, &all, &own, share);
+  }
+  return WEFT_OK;
+}

@@ -1,0 +1,51 @@
+/* One table or program as it is. */
+#include <inttypes.h>
+
+#include <weft/source.h>
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "ir/action.h"
+#include "ir/program.h"
+
+static enum weft_status copy(const struct weft_allocator *allocator,
+                             const struct weft_program *program, struct weft_program **out,
+                             struct weft_error *error) {
+  uint64_t *row_sizes = weft_array_allocate(allocator, program->rank_count, sizeof *row_sizes);
+  if (row_sizes == NULL) {
+    return weft_fail_memory(error, program->rank_count * sizeof *row_sizes);
+  }
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    row_sizes[r] = program->row_begin[r + 1] - program->row_begin[r];
+  }
+  const enum weft_status status =
+      weft_program_create(allocator, program->rank_count, row_sizes, program->actions, out, error);
+  weft_array_free(allocator, row_sizes, program->rank_count, sizeof *row_sizes);
+  return status;
+}
+
+enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, bool training,
+                                   struct weft_program **out, struct weft_error *error) {
+  const struct weft_fixed_source *plan = context;
+  const struct weft_program *program = plan->program;
+  const bool fits = program->microbatch_count == microbatch_count;
+  if (!training && (!fits || weft_program_has(program, WEFT_OPS_BACKWARD))) {
+    struct weft_lower_options lower =
+        plan->lower != NULL ? *plan->lower : weft_lower_options_default();
+    if (program->level == WEFT_LEVEL_COMMS) { /* it says itself whether stages are sharded */
+      lower.unshard = weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD));
+    }
+    return weft_source_forward_only(plan->allocator, program, microbatch_count, &lower, out, error);
+  }
+  if (!fits) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give a batch of that many microbatches, or a plan that makes programs for "
+                     "any number (weft_source_named)",
+                     "the program is for %" PRIu32 " microbatches, and the step has %" PRIu32,
+                     program->microbatch_count, microbatch_count);
+  }
+  if (program->level == WEFT_LEVEL_COMPUTE) {
+    return weft_lower(plan->allocator, program, plan->lower, out, error);
+  }
+  return copy(plan->allocator, program, out, error);
+}

@@ -1,0 +1,171 @@
+/* Forward only, on the placement of any table. The order is that of ForwardOnly,
+ * for placements that have no closed form: time goes in slots of one forward, and
+ * in each of them a rank takes the deepest stage that has input, so that ranks
+ * are busy and as few activations as possible are under way. */
+#include <inttypes.h>
+
+#include <weft/source.h>
+#include <weft/support.h>
+
+#include "base/bits.h"
+#include "base/memory.h"
+#include "ir/action.h"
+#include "ir/program.h"
+
+/* Stages have places: rank after rank, the deepest first, so the next ready place
+ * from a rank's first one on is what it takes. */
+struct forward_order {
+  struct weft_arena arena; /* of all arrays */
+  uint32_t rank_count;
+  uint32_t stage_count;
+  uint32_t microbatch_count;
+  uint32_t *rank_of;      /* [stage] */
+  uint32_t *place_of;     /* [stage] */
+  uint32_t *stage_at;     /* [place] */
+  uint32_t *place_begin;  /* [rank + 1] */
+  uint32_t *done;         /* [stage]: microbatches that went through */
+  uint32_t *taken;        /* [taken_count <= rank_count]: stages of this slot */
+  uint64_t *row_sizes;    /* [rank]; then where its next action goes */
+  struct weft_bits ready; /* places of stages that have input */
+};
+
+static bool allocate(struct forward_order *order) {
+  const uint32_t stages = order->stage_count, ranks = order->rank_count;
+  struct weft_arena *arena = &order->arena;
+  order->rank_of = weft_arena_allocate(arena, stages, sizeof *order->rank_of);
+  order->place_of = weft_arena_allocate(arena, stages, sizeof *order->place_of);
+  order->stage_at = weft_arena_allocate(arena, stages, sizeof *order->stage_at);
+  order->place_begin = weft_arena_allocate(arena, ranks + 1u, sizeof *order->place_begin);
+  order->done = weft_arena_allocate(arena, stages, sizeof *order->done);
+  order->taken = weft_arena_allocate(arena, ranks, sizeof *order->taken);
+  order->row_sizes = weft_arena_allocate(arena, ranks, sizeof *order->row_sizes);
+  return order->rank_of != NULL && order->place_of != NULL && order->stage_at != NULL &&
+         order->place_begin != NULL && order->done != NULL && order->taken != NULL &&
+         order->row_sizes != NULL && weft_bits_init(&order->ready, arena->allocator, stages);
+}
+
+static void finish(struct forward_order *order) {
+  weft_bits_finish(&order->ready);
+  weft_arena_finish(&order->arena);
+}
+
+static enum weft_status check(const struct weft_program *like, uint32_t microbatch_count,
+                              struct weft_error *error) {
+  if (like->stage_count == 0) {
+    return weft_fail(error, WEFT_ERR_INVALID, "", "the program computes nothing: it has no stage");
+  }
+  if (microbatch_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "", "0 microbatches; at least 1 is needed");
+  }
+  if (microbatch_count > WEFT_MICROBATCHES_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "split the batch into fewer microbatches",
+                     "%" PRIu32 " microbatches; the limit is %" PRIu32, microbatch_count,
+                     WEFT_MICROBATCHES_MAX);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_placement(struct forward_order *order, const struct weft_program *like,
+                                       struct weft_error *error) {
+  (void)weft_placement_infer(like, order->rank_of);
+  for (uint32_t s = 0; s < order->stage_count; s++) {
+    if (order->rank_of[s] == WEFT_RANK_NONE) {
+      return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows what else is missing",
+                       "no rank computes stage %" PRIu32 " of %" PRIu32, s, order->stage_count);
+    }
+    order->row_sizes[order->rank_of[s]] += order->microbatch_count;
+    order->place_begin[order->rank_of[s] + 1]++;
+  }
+  for (uint32_t r = 0; r < order->rank_count; r++) {
+    order->place_begin[r + 1] += order->place_begin[r];
+  }
+  for (uint32_t s = order->stage_count, *next = order->taken; s-- > 0;) { /* `taken` is free yet */
+    const uint32_t rank = order->rank_of[s];
+    order->place_of[s] = order->place_begin[rank] + next[rank]++;
+    order->stage_at[order->place_of[s]] = s;
+  }
+  return WEFT_OK;
+}
+
+static void update_ready(struct forward_order *order, uint32_t stage) {
+  const uint32_t given = stage == 0 ? order->microbatch_count : order->done[stage - 1];
+  if (order->done[stage] < given) {
+    weft_bits_insert(&order->ready, order->place_of[stage]);
+  } else {
+    weft_bits_remove(&order->ready, order->place_of[stage]);
+  }
+}
+
+/* What a stage makes in a slot can be used from the next one on: all ranks take
+ * first, then it counts. Only ranks that have something to do are looked at, so a
+ * slot costs what is done in it. */
+static bool fill_slot(struct forward_order *order, struct weft_action *actions) {
+  uint32_t count = 0;
+  uint32_t place = weft_bits_next(&order->ready, 0);
+  while (place != WEFT_BITS_NONE) {
+    const uint32_t stage = order->stage_at[place];
+    const uint32_t rank = order->rank_of[stage];
+    actions[order->row_sizes[rank]++] = weft_action_make(WEFT_OP_F, stage, order->done[stage]);
+    order->taken[count++] = stage;
+    place = weft_bits_next(&order->ready, order->place_begin[rank + 1]);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    order->done[order->taken[k]]++;
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    update_ready(order, order->taken[k]);
+    if (order->taken[k] + 1 < order->stage_count) {
+      update_ready(order, order->taken[k] + 1);
+    }
+  }
+  return count > 0;
+}
+
+static enum weft_status make_table(const struct weft_allocator *allocator,
+                                   struct forward_order *order, struct weft_program **out,
+                                   struct weft_error *error) {
+  struct weft_program *table;
+  WEFT_TRY(weft_program_allocate(allocator, order->rank_count, order->row_sizes, &table, error));
+  for (uint32_t r = 0; r < order->rank_count; r++) {
+    order->row_sizes[r] = table->row_begin[r];
+  }
+  update_ready(order, 0);
+  while (fill_slot(order, table->actions)) {
+  }
+  weft_program_seal(table);
+  *out = table;
+  return WEFT_OK;
+}
+
+static enum weft_status order_forwards(const struct weft_allocator *allocator,
+                                       const struct weft_program *like, uint32_t microbatch_count,
+                                       struct weft_program **out, struct weft_error *error) {
+  struct forward_order order = {.arena = {.allocator = allocator},
+                                .rank_count = like->rank_count,
+                                .stage_count = like->stage_count,
+                                .microbatch_count = microbatch_count};
+  enum weft_status status =
+      allocate(&order) ? read_placement(&order, like, error)
+                       : weft_fail_memory(error, (size_t)like->stage_count * 5 * sizeof(uint32_t));
+  if (status == WEFT_OK) {
+    status = make_table(allocator, &order, out, error);
+  }
+  finish(&order);
+  return status;
+}
+
+enum weft_status weft_source_forward_only(const struct weft_allocator *allocator,
+                                          const struct weft_program *like,
+                                          uint32_t microbatch_count,
+                                          const struct weft_lower_options *lower,
+                                          struct weft_program **out, struct weft_error *error) {
+  struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
+  options.communicate = options.assign_slots = true;
+  options.merge_bw = options.reduce_grad = options.tie_grad = false;
+  struct weft_program *table = NULL;
+  WEFT_TRY(check(like, microbatch_count, error));
+  WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
+  const enum weft_status status = weft_lower(allocator, table, &options, out, error);
+  weft_program_destroy(table);
+  return status;
+}

@@ -1,0 +1,239 @@
+/* Tableaus: after every move that is made, undone or refused, all times must be those
+ * that an evaluation of the whole order finds. */
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+#include <weft/weft.h>
+
+#include "plan/improve/incremental_evaluator.h"
+#include "plan/improve/priority_rule.h"
+#include "support_planning.h"
+
+enum { ROUNDS = 300, MOVES = 60 };
+
+static const int64_t far_away = INT64_MAX / 2;
+
+static struct weft_shape draw_shape(struct weft_random *random) {
+  return planning_draw_shape(
+      random, (struct weft_shape){.ranks = 1, .stages_per_rank = 1, .microbatches = 2},
+      (struct weft_shape){.ranks = 4, .stages_per_rank = 3, .microbatches = 6});
+}
+
+static bool draw_move(const struct weft_problem *problem, struct weft_random *random,
+                      struct weft_move *move) {
+  const uint32_t last = problem->word_size - 1;
+  move->rank = weft_random_below(random, problem->rank_count);
+  move->from = 1 + weft_random_below(random, last);
+  move->to = 1 + weft_random_below(random, last);
+  const uint32_t far = move->from < move->to ? move->to - move->from : move->from - move->to;
+  return far > 0 && far < WEFT_MOVE_MAX;
+}
+
+static size_t letters_of(const struct weft_problem *problem) {
+  return (size_t)problem->rank_count * problem->word_size;
+}
+
+static void shift(uint8_t *word, const struct weft_move *move) {
+  const uint8_t letter = word[move->from];
+  if (move->from < move->to) {
+    memmove(word + move->from, word + move->from + 1, move->to - move->from);
+  } else {
+    memmove(word + move->to + 1, word + move->to, move->from - move->to);
+  }
+  word[move->to] = letter;
+}
+
+/* Times, numbers and memory are what they are from scratch. */
+static void expect_consistent(const struct weft_tableau *tableau,
+                              struct weft_evaluation *evaluation) {
+  const struct weft_problem *problem = tableau->problem;
+  struct weft_tableau fresh;
+  assert_true(weft_evaluate(evaluation, &tableau->order, WEFT_NEVER) == tableau->value);
+  assert_int_equal(weft_tableau_init(&fresh, problem, NULL), WEFT_OK);
+  weft_tableau_set(&fresh, &tableau->order, evaluation);
+  const size_t letters = letters_of(problem);
+  assert_memory_equal(fresh.end, tableau->end, letters * sizeof *fresh.end);
+  assert_memory_equal(fresh.index, tableau->index, letters * sizeof *fresh.index);
+  assert_memory_equal(fresh.held, tableau->held, letters * sizeof *fresh.held);
+  assert_true(fresh.span_sum == tableau->span_sum);
+  weft_tableau_finish(&fresh);
+}
+
+/* Whether a move gives an order at all. */
+static bool is_possible(const struct weft_tableau *tableau, const struct weft_move *move,
+                        struct weft_evaluation *evaluation, struct weft_order *room) {
+  const struct weft_problem *problem = tableau->problem;
+  memcpy(room->letters, tableau->order.letters, letters_of(problem));
+  uint8_t *word = weft_order_word(problem, room, move->rank);
+  shift(word, move);
+  const int64_t peak = weft_word_peak(problem, move->rank, word);
+  return peak >= 0 && peak <= problem->limit[move->rank] &&
+         weft_evaluate(evaluation, room, WEFT_NEVER) < WEFT_NEVER;
+}
+
+static void try_moves(struct weft_tableau *tableau, struct weft_evaluation *evaluation,
+                      struct weft_random *random, struct weft_order *room) {
+  for (int n = 0; n < MOVES; n++) {
+    struct weft_move move;
+    if (!draw_move(tableau->problem, random, &move)) {
+      continue;
+    }
+    const bool possible = is_possible(tableau, &move, evaluation, room);
+    const int64_t value = possible ? weft_evaluate(evaluation, room, WEFT_NEVER) : WEFT_NEVER;
+    assert_int_equal(weft_tableau_try(tableau, &move, far_away), possible);
+    if (possible) {
+      assert_true(tableau->value == value);
+      if (weft_random_below(random, 3) == 0) {
+        weft_tableau_undo(tableau, &move);
+      }
+    }
+    expect_consistent(tableau, evaluation);
+  }
+}
+
+/* A random order on a tableau. */
+struct trial {
+  struct weft_order order;
+  struct weft_evaluation evaluation;
+  struct weft_tableau tableau;
+};
+
+static void trial_begin(struct trial *trial, const struct planning *planning,
+                        struct weft_random *random) {
+  const struct weft_problem *problem = &planning->problem;
+  trial->order = (struct weft_order){.letters = malloc(letters_of(problem))};
+  assert_int_equal(weft_evaluation_init(&trial->evaluation, problem, NULL), WEFT_OK);
+  assert_int_equal(weft_tableau_init(&trial->tableau, problem, NULL), WEFT_OK);
+  planning_random_order(planning, random, &trial->order);
+  assert_true(weft_evaluate(&trial->evaluation, &trial->order, WEFT_NEVER) < WEFT_NEVER);
+  weft_tableau_set(&trial->tableau, &trial->order, &trial->evaluation);
+}
+
+static void trial_end(struct trial *trial) {
+  weft_tableau_finish(&trial->tableau);
+  weft_evaluation_finish(&trial->evaluation);
+  free(trial->order.letters);
+}
+
+static void times_follow_every_move(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    if (weft_random_below(&random, 2) == 0) {
+      planning_limit(&planning, 2.0 * shape.stages_per_rank + weft_random_below(&random, 8));
+    }
+    struct trial trial;
+    trial_begin(&trial, &planning, &random);
+    try_moves(&trial.tableau, &trial.evaluation, &random, &trial.order);
+    trial_end(&trial);
+    planning_finish(&planning);
+  }
+}
+
+/* Tails: of a letter on the critical way, end and tail add up to the value; of no letter
+ * to more. Not with channels that are occupied, which tails do not know. */
+static void expect_tails(const struct weft_tableau *tableau) {
+  uint32_t places[1024];
+  const uint32_t count = weft_tableau_critical(tableau, places, 1024);
+  assert_true(count > 0);
+  for (uint32_t n = 0; n < count; n++) {
+    assert_true(tableau->end[places[n]] + tableau->tail[places[n]] == tableau->value);
+  }
+  for (size_t n = 0; n < letters_of(tableau->problem); n++) {
+    assert_true(tableau->end[n] + tableau->tail[n] <= tableau->value);
+  }
+}
+
+static void tails_end_at_the_value(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = draw_shape(&random);
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    planning.costs->hop.bytes = 0;
+    planning.request.objective =
+        weft_random_below(&random, 2) == 0 ? WEFT_OBJECTIVE_SPAN : WEFT_OBJECTIVE_MAKESPAN;
+    planning_limit(&planning, INFINITY);
+    struct trial trial;
+    trial_begin(&trial, &planning, &random);
+    expect_tails(&trial.tableau);
+    trial_end(&trial);
+    planning_finish(&planning);
+  }
+}
+
+/* ---- Lists ---- */
+
+static void draw_policies(const struct weft_problem *problem, struct weft_random *random,
+                          struct weft_policy *policies) {
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    policies[r] = (struct weft_policy){
+        .warmup = 1 + weft_random_below(random, problem->microbatch_count),
+        .cap = 1 + weft_random_below(random, problem->microbatch_count),
+        .eager = weft_random_below(random, 3),
+        .f_delay = problem->stages[r].time[WEFT_LETTER_F] * weft_random_below(random, 3) / 2,
+        .w_overrun = problem->stages[r].time[WEFT_LETTER_F] * weft_random_below(random, 3) / 2};
+  }
+}
+
+/* Whatever the policy: a list is an order within the memory, takes as long as it says, and
+ * is given up for no cutoff that it keeps. */
+static void expect_list(const struct weft_problem *problem, struct weft_random *random) {
+  struct weft_policy policies[4];
+  struct weft_order order = {.letters = malloc(letters_of(problem))};
+  struct weft_evaluation evaluation;
+  struct weft_lister lister;
+  int64_t value, again;
+  assert_int_equal(weft_evaluation_init(&evaluation, problem, NULL), WEFT_OK);
+  assert_int_equal(weft_lister_init(&lister, problem, NULL), WEFT_OK);
+  draw_policies(problem, random, policies);
+  assert_int_equal(weft_list_order(&lister, policies, far_away, &order, &value),
+                   letters_of(problem));
+  assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) == value);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const int64_t peak = weft_word_peak(problem, r, weft_order_word(problem, &order, r));
+    assert_true(peak >= 0 && peak <= problem->limit[r]);
+  }
+  (void)weft_list_order(&lister, policies, value, &order, &again);
+  assert_true(again == value);
+  (void)weft_list_order(&lister, policies, value - 1, &order, &again);
+  assert_true(again == WEFT_NEVER);
+  weft_lister_finish(&lister);
+  weft_evaluation_finish(&evaluation);
+  free(order.letters);
+}
+
+static void lists_take_as_long_as_they_say(void **state) {
+  (void)state;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = {.ranks = 1 + weft_random_below(&random, 4),
+                                     .stages_per_rank = 1,
+                                     .microbatches = 1 + weft_random_below(&random, 8)};
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    planning.request.objective =
+        weft_random_below(&random, 2) == 0 ? WEFT_OBJECTIVE_SPAN : WEFT_OBJECTIVE_MAKESPAN;
+    planning_limit(&planning, 2 + weft_random_below(&random, 6));
+    expect_list(&planning.problem, &random);
+    planning_finish(&planning);
+  }
+}
+
+int main(void) {
+  const struct CMUnitTest tests[] = {
+      cmocka_unit_test(times_follow_every_move),
+      cmocka_unit_test(tails_end_at_the_value),
+      cmocka_unit_test(lists_take_as_long_as_they_say),
+  };
+  return cmocka_run_group_tests(tests, NULL, NULL);
+}
