@@ -51,6 +51,7 @@ macro(weft_module name)
   list(APPEND WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/forbidden)
 
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/${name}/*.c)
+  list(FILTER sources EXCLUDE REGEX "/driver/") # loaded at run time (cmake/WeftMpi.cmake)
   add_library(weft_${name} OBJECT ${sources})
   set_target_properties(weft_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   target_include_directories(weft_${name} PRIVATE ${WEFT_INCLUDES_${name}})

@@ -1,4 +1,4 @@
-# The drivers of the mpi transport: module src/mpi, compiled once against each MPI that
+# The drivers of the mpi transport: src/comm/mpi/driver, compiled once against each MPI that
 # is found, into <build>/lib/weft-mpi-<name>.so. libweft-run loads them and links no MPI.
 # Without any, everything else is built, and asking for mpi says what to install.
 option(WEFT_MPI "Build drivers for the MPIs that are there" ON)
@@ -37,10 +37,10 @@ function(weft_find_mpi name macro)
   endif()
 endfunction()
 
-# The driver sees base, transport and net, and mpi.h, which nobody else includes. Only
-# base is linked into it: what it needs of the others are their headers.
+# The driver sees what module comm sees, and mpi.h, which nothing else includes. Only
+# base is linked into it: of comm it needs the headers.
 function(weft_mpi_driver name)
-  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/mpi/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/driver/*.c)
   set(target weft_mpi_${name})
   add_library(${target} MODULE ${sources} $<TARGET_OBJECTS:weft_base>)
   set_target_properties(${target} PROPERTIES
@@ -56,13 +56,11 @@ function(weft_mpi_driver name)
 endfunction()
 
 # Where an installed program finds them.
-set_source_files_properties(${PROJECT_SOURCE_DIR}/src/net/mpi_loader.c PROPERTIES
+set_source_files_properties(${PROJECT_SOURCE_DIR}/src/comm/mpi/mpi_loader.c PROPERTIES
   COMPILE_DEFINITIONS WEFT_LIBDIR="${CMAKE_INSTALL_LIBDIR}")
 
 set(WEFT_MPIS "") # those that are there
-weft_stage(mpi)
-set(WEFT_INCLUDES_mpi ${PROJECT_BINARY_DIR}/inc/mpi ${PROJECT_BINARY_DIR}/inc/base
-  ${PROJECT_BINARY_DIR}/inc/transport ${PROJECT_BINARY_DIR}/inc/net ${PROJECT_BINARY_DIR}/inc/forbidden)
+set(WEFT_INCLUDES_mpi ${WEFT_INCLUDES_comm})
 if(WEFT_MPI AND NOT WEFT_FUZZ)
   weft_find_mpi(openmpi OPEN_MPI)
   weft_find_mpi(mpich MPICH_VERSION)

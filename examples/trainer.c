@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/run.h>
 #include <weft/source.h>
 

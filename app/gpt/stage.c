@@ -181,7 +181,7 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
     stage->context->before_forward(stage->context->before_forward_context, call->stage, call->step);
   }
   for (uint32_t k = 0; k < stage->part_count; k++) {
-    call->poke(call->poke_context);
+    call->progress(call->progress_context);
     if (is_head(stage->config, stage->first_part + k)) {
       run_head(stage, call, k);
     } else {
@@ -215,7 +215,7 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
     if (is_embedding(part.part)) {
       break;
     }
-    call->poke(call->poke_context);
+    call->progress(call->progress_context);
     float *dx =
         k > 0 ? gradient_between(stage, call->slot, k - 1) : call->input_grads->items[0].data;
     if (is_head(stage->config, part.part)) {
@@ -237,7 +237,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     float *gradients = stage->parts[k].gradients;
-    call->poke(call->poke_context);
+    call->progress(call->progress_context);
     if (is_embedding(part.part)) {
       weft_gpt_embedding_weight(&part, tokens_of(call), gradient_of(stage, call, k), gradients);
     } else if (is_head(stage->config, part.part)) {

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <time.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "gpt/fail.h"
 #include "gpt/kernels.h"

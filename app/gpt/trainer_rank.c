@@ -37,11 +37,11 @@ static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
   struct weft_transport *transport = rank->transport;
   uint32_t missing = transport->rank;
   char name[WEFT_RANK_NAME_SIZE];
-  if (transport->ops->refresh_boards != NULL) {
-    transport->ops->refresh_boards(transport, transport->ops->now(transport) + 1000000000);
+  if (transport->ops->refresh_status != NULL) {
+    transport->ops->refresh_status(transport, transport->ops->now(transport) + 1000000000);
   }
   for (uint32_t r = 0; r < transport->rank_count; r++) { /* who still works on its step */
-    const struct weft_rank_board *board = transport->ops->board(transport, r);
+    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
     if (__atomic_load_n(&board->phase, __ATOMIC_RELAXED) != WEFT_PHASE_DONE) {
       missing = r;
     }
@@ -260,7 +260,7 @@ static enum weft_status give_up(struct weft_gpt_rank *rank, struct weft_error *e
   struct weft_transport *transport = rank->transport;
   struct weft_failure failure = {.rank = transport->rank, .error = *error};
   transport->ops->fail(transport, &failure);
-  if (transport->ops->failed(transport, &failure)) {
+  if (transport->ops->get_failure(transport, &failure)) {
     *error = failure.error;
   }
   return error->status;

@@ -14,7 +14,7 @@
 #ifndef GPT_TRAINER_RANK_H
 #define GPT_TRAINER_RANK_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "gpt/bulletin.h"
 #include "gpt/table_letters.h"

@@ -1,6 +1,6 @@
 /* Weft run: a schedule executed for real, on your stages.
  *
- * Each rank has a pipeline of its own, on a transport (weft/net.h), and calls
+ * Each rank has a pipeline of its own, on a transport (weft/comm.h), and calls
  * step() as often as it likes; ranks in threads look like this:
  *
  *     static enum weft_status rank_main(void *context, struct weft_transport *transport,
@@ -72,8 +72,8 @@ struct weft_stage_call {
 
   /* To be called now and then by a function that computes for long: messages move on
    * meanwhile, on transports that have nobody else to see to them. Never NULL. */
-  void (*poke)(void *context);
-  void *poke_context; /* NULL: the transport moves alone, and poke does nothing */
+  void (*progress)(void *context);
+  void *progress_context; /* NULL: the transport moves alone, and poke does nothing */
 };
 
 /* A kind of stage. Every function gets the same arguments and answers WEFT_OK,
@@ -378,21 +378,6 @@ struct weft_cost_stage {
   int64_t until;                /* its own */
 };
 WEFT_API void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode);
-
-/* y = x W + b with a squared-error loss on the last stage: for tests and the
- * example. float32; rows x columns; gradients accumulate in the order of calls,
- * each microbatch's contribution computed on its own, so they are the same bit
- * for bit for the same order. Weights depend on stage and seed. */
-struct weft_linear_stage;
-WEFT_API enum weft_status weft_linear_stage_create(const struct weft_allocator *allocator,
-                                                   uint32_t stage, uint32_t width, uint64_t seed,
-                                                   struct weft_linear_stage **out,
-                                                   struct weft_error *error);
-WEFT_API void weft_linear_stage_destroy(struct weft_linear_stage *stage);
-WEFT_API struct weft_stage *weft_linear_stage_base(struct weft_linear_stage *stage);
-/* [width * width + width]: weights, then bias. */
-WEFT_API float *weft_linear_stage_parameters(struct weft_linear_stage *stage, uint32_t *count);
-WEFT_API float *weft_linear_stage_gradients(struct weft_linear_stage *stage, uint32_t *count);
 
 #ifdef __cplusplus
 }

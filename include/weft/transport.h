@@ -1,5 +1,5 @@
 /* Weft transport: what carries messages between ranks. This is the header for
- * those who write a transport; users of one need weft/net.h alone.
+ * those who write a transport; users of one need weft/comm.h alone.
  *
  * A transport is one rank's end of a world of ranks. It carries messages over
  * channels, one channel per directed stage boundary, in order. Nothing here
@@ -91,29 +91,29 @@ struct weft_channel_end {
  * (__atomic_load_n and __atomic_store_n, relaxed), so a reader may see two
  * moments mixed, which is good enough to say who waits for whom. */
 enum weft_rank_phase {
-  WEFT_PHASE_AWAY = 0, /* between steps, or not yet there */
-  WEFT_PHASE_GREETING, /* in the handshake */
-  WEFT_PHASE_COMPUTE,  /* in a stage's function */
-  WEFT_PHASE_RECEIVE,  /* waits for a message */
-  WEFT_PHASE_SEND,     /* waits for a send to be taken */
-  WEFT_PHASE_DONE,     /* its row of the step is done */
-  WEFT_PHASE_FAILED,   /* has given up */
+  WEFT_PHASE_IDLE = 0,  /* between steps, or not yet there */
+  WEFT_PHASE_HANDSHAKE, /* in the handshake */
+  WEFT_PHASE_COMPUTE,   /* in a stage's function */
+  WEFT_PHASE_RECEIVE,   /* waits for a message */
+  WEFT_PHASE_SEND,      /* waits for a send to be taken */
+  WEFT_PHASE_DONE,      /* its row of the step is done */
+  WEFT_PHASE_FAILED,    /* has given up */
   WEFT_PHASE_COUNT
 };
 
-#define WEFT_BOARD_RECENT 16
+#define WEFT_STATUS_RECENT 16
 
 /* What others have found out about a rank; bits of `flags`. */
-#define WEFT_BOARD_STOPPED 1u /* its process is stopped: SIGSTOP, or a debugger */
-#define WEFT_BOARD_SILENT 2u  /* it does not answer: what is on its board is old, or nothing */
+#define WEFT_RANK_STOPPED 1u /* its process is stopped: SIGSTOP, or a debugger */
+#define WEFT_RANK_SILENT 2u  /* it does not answer: what is on its board is old, or nothing */
 
-struct weft_board_entry {
+struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */
   int64_t begin;
   int64_t end;
 };
 
-struct weft_rank_board {
+struct weft_rank_status {
   uint32_t phase;  /* enum weft_rank_phase */
   uint32_t peer;   /* whom it waits for; UINT32_MAX: nobody */
   uint64_t step;   /* of training */
@@ -122,9 +122,9 @@ struct weft_rank_board {
   uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown. In
                       WEFT_PHASE_COMPUTE: the collective that is waited for */
   int64_t since;   /* in this phase at this action, now()'s time */
-  uint64_t flags;  /* WEFT_BOARD_...; written by refresh_boards() of any rank */
+  uint64_t flags;  /* WEFT_BOARD_...; written by refresh_status() of any rank */
   uint64_t recent_count;
-  struct weft_board_entry recent[WEFT_BOARD_RECENT]; /* a ring: the newest is recent_count - 1 */
+  struct weft_recent_action recent[WEFT_STATUS_RECENT]; /* a ring: the newest is recent_count - 1 */
 };
 
 /* How it ended: the one error that all ranks agree on. */
@@ -185,7 +185,8 @@ struct weft_transport;
 
 struct weft_transport_ops {
   const char *name;
-  bool moves_alone; /* messages move on while a rank computes, without progress(): stages need not
+  bool
+      async_progress; /* messages move on while a rank computes, without progress(): stages need not
                        poke */
 
   /* NULL is fine. After all ranks have stopped calling. */
@@ -225,7 +226,7 @@ struct weft_transport_ops {
   /* For a rank that computes and has come to a place where it could look: does so where
    * messages gain by it, and not so often that the computation suffers. Promises nothing.
    * NULL: progress() costs so little that it is as good. */
-  void (*poke)(struct weft_transport *transport);
+  void (*progress_from_compute)(struct weft_transport *transport);
 
   /* Waits until something has happened for this rank since progress(), or until
    * now() is `until` (WEFT_TIME_NEVER: no limit). May return early. A transport
@@ -247,18 +248,18 @@ struct weft_transport_ops {
    * rank, this one too, returns that error from then on. Any thread. */
   void (*fail)(struct weft_transport *transport, const struct weft_failure *failure);
   /* The agreed failure; false while there is none. Any thread. */
-  bool (*failed)(struct weft_transport *transport, struct weft_failure *failure);
+  bool (*get_failure)(struct weft_transport *transport, struct weft_failure *failure);
 
   /* The board of a rank: this rank's own, to write, or another's, to read.
    * Valid until destroy(). Any thread. */
-  struct weft_rank_board *(*board)(struct weft_transport *transport, uint32_t rank);
+  struct weft_rank_status *(*rank_status)(struct weft_transport *transport, uint32_t rank);
   /* Brings the boards of other ranks up to date, as far as these answer before
    * `until`. NULL where boards always are. */
-  void (*refresh_boards)(struct weft_transport *transport, int64_t until);
+  void (*refresh_status)(struct weft_transport *transport, int64_t until);
 
   /* Where a rank is, in words: "node7, process 4711". NULL where all ranks are in one
    * process. Any thread. */
-  void (*place)(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
+  void (*location)(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
 
   /* This rank's end of a group of `ranks` [count], in that order; it is one of them.
    * Local: it waits for nobody. `id` is the same for all members, and another one for

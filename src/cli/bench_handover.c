@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "cli/bench_clock.h"
 #include "cli/bench_run.h"

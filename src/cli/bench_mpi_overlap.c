@@ -57,8 +57,8 @@ static void compute(struct bench *bench) {
   struct weft_transport *transport = bench->job->transport;
   for (uint64_t k = 0; k < bench->chunks; k++) {
     work(bench, bench->chunk_loops);
-    if (!transport->ops->moves_alone) {
-      transport->ops->poke(transport);
+    if (!transport->ops->async_progress) {
+      transport->ops->progress_from_compute(transport);
     }
   }
 }

@@ -12,7 +12,7 @@
 
 #include <unistd.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/source.h>
 #include <weft/weft.h>
 

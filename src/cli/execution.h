@@ -9,7 +9,7 @@
 #ifndef CLI_EXECUTION_H
 #define CLI_EXECUTION_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "cli/job.h"
 #include "cli/timed_stages.h"

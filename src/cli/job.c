@@ -34,16 +34,16 @@ enum weft_status weft_cli_job_await(struct weft_transport *transport, struct wef
 /* A rank of which it is known that its process is stopped, or that is still at an action. */
 static uint32_t find_late(struct weft_transport *transport) {
   uint32_t late = UINT32_MAX;
-  if (transport->ops->refresh_boards != NULL) {
-    transport->ops->refresh_boards(transport, transport->ops->now(transport) + BOARDS_NS);
+  if (transport->ops->refresh_status != NULL) {
+    transport->ops->refresh_status(transport, transport->ops->now(transport) + BOARDS_NS);
   }
   for (uint32_t r = transport->rank_count; r-- > 0;) {
-    const struct weft_rank_board *board = transport->ops->board(transport, r);
+    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
     const uint32_t phase = __atomic_load_n(&board->phase, __ATOMIC_RELAXED);
-    if ((__atomic_load_n(&board->flags, __ATOMIC_RELAXED) & WEFT_BOARD_STOPPED) != 0) {
+    if ((__atomic_load_n(&board->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0) {
       return r;
     }
-    late = phase != WEFT_PHASE_AWAY && phase != WEFT_PHASE_DONE ? r : late;
+    late = phase != WEFT_PHASE_IDLE && phase != WEFT_PHASE_DONE ? r : late;
   }
   return late;
 }
@@ -252,7 +252,7 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
 
 void weft_cli_job_give_up(struct weft_cli_job *job, const struct weft_error *error) {
   struct weft_failure failure;
-  if (!job->transport->ops->failed(job->transport, &failure)) {
+  if (!job->transport->ops->get_failure(job->transport, &failure)) {
     failure = (struct weft_failure){.rank = job->transport->rank, .error = *error};
     job->transport->ops->fail(job->transport, &failure);
   }
@@ -354,7 +354,7 @@ int weft_cli_job_end(struct weft_cli_job *job, int status) {
   if (job->input >= 0) {
     (void)close(job->input);
   }
-  if (job->world != NULL && job->transport->ops->failed(job->transport, &failure)) {
+  if (job->world != NULL && job->transport->ops->get_failure(job->transport, &failure)) {
     weft_mpi_abandon(job->world, status);
   }
   weft_mpi_destroy(job->world);

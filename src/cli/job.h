@@ -14,7 +14,7 @@
 #ifndef CLI_JOB_H
 #define CLI_JOB_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "cli/message.h"
 #include "cli/option_parser.h"

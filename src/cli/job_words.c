@@ -88,14 +88,14 @@ enum { ALL_SPEAK_MAX = 32 };
 
 static uint32_t culprit_of(const struct weft_cli_job *job) {
   struct weft_failure failure;
-  return job->transport->ops->failed(job->transport, &failure) ? failure.rank : UINT32_MAX;
+  return job->transport->ops->get_failure(job->transport, &failure) ? failure.rank : UINT32_MAX;
 }
 
 /* Who was reached by a signal is alive. */
 bool weft_cli_job_speaks(const struct weft_cli_job *job) {
   const struct weft_transport *transport = job->transport;
   struct weft_failure failure;
-  if (!transport->ops->failed(job->transport, &failure)) {
+  if (!transport->ops->get_failure(job->transport, &failure)) {
     return transport->rank == 0;
   }
   if (failure.error.status == WEFT_ERR_CANCELLED && failure.rank < transport->rank_count) {
@@ -106,8 +106,8 @@ bool weft_cli_job_speaks(const struct weft_cli_job *job) {
 
 static const char *phase_words(uint32_t phase) {
   static const char *const words[WEFT_PHASE_COUNT] = {
-      [WEFT_PHASE_AWAY] = "between two steps",
-      [WEFT_PHASE_GREETING] = "in the handshake",
+      [WEFT_PHASE_IDLE] = "between two steps",
+      [WEFT_PHASE_HANDSHAKE] = "in the handshake",
       [WEFT_PHASE_COMPUTE] = "computing",
       [WEFT_PHASE_RECEIVE] = "waiting for a message",
       [WEFT_PHASE_SEND] = "sending",
@@ -118,7 +118,8 @@ static const char *phase_words(uint32_t phase) {
 
 void weft_cli_job_say_stand(const struct weft_cli_job *job) {
   const struct weft_transport *transport = job->transport;
-  const struct weft_rank_board *board = transport->ops->board(job->transport, transport->rank);
+  const struct weft_rank_status *board =
+      transport->ops->rank_status(job->transport, transport->rank);
   const uint32_t culprit = culprit_of(job);
   const bool is_near = culprit == transport->rank || culprit == board->peer;
   struct weft_action action;

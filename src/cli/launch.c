@@ -3,7 +3,7 @@
 
 #include <stdlib.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "cli/option_parser.h"
 

@@ -173,7 +173,7 @@ static bool await_turn(const struct weft_cli_turn *turn, struct weft_transport *
       return false;
     }
     if (transport != NULL) {
-      transport->ops->poke(transport);
+      transport->ops->progress_from_compute(transport);
     }
   }
 }

@@ -2,7 +2,7 @@
 #ifndef CLI_TRANSPORT_CHOICE_H
 #define CLI_TRANSPORT_CHOICE_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 #include "cli/execution.h"
 

@@ -25,10 +25,10 @@ static inline struct weft_action weft_board_unpack(uint64_t packed) {
 }
 
 /* A finished cell, into the ring of recent ones. */
-static inline void weft_board_remember(struct weft_rank_board *board, struct weft_action action,
+static inline void weft_board_remember(struct weft_rank_status *board, struct weft_action action,
                                        int64_t begin, int64_t end) {
   const uint64_t count = WEFT_BOARD_LOAD(board->recent_count);
-  struct weft_board_entry *entry = &board->recent[count % WEFT_BOARD_RECENT];
+  struct weft_recent_action *entry = &board->recent[count % WEFT_STATUS_RECENT];
   WEFT_BOARD_STORE(entry->action, weft_board_pack(action));
   WEFT_BOARD_STORE(entry->begin, begin);
   WEFT_BOARD_STORE(entry->end, end);

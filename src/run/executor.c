@@ -18,7 +18,7 @@ static struct weft_action present_action(const struct weft_executor *executor) {
 
 static void show_phase(struct weft_executor *executor, enum weft_rank_phase phase, uint32_t peer,
                        struct weft_action wants) {
-  struct weft_rank_board *board = executor->board;
+  struct weft_rank_status *board = executor->board;
   const uint64_t action = weft_board_pack(present_action(executor));
   if (board->phase != (uint32_t)phase || board->cell != executor->cell || board->peer != peer) {
     WEFT_BOARD_STORE(board->since, executor->now);
@@ -96,8 +96,8 @@ void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stag
   call->grad_scale = 1.0 / (double)executor->row->program->microbatch_count;
   call->now = executor->now;
   call->ready_at = 0;
-  call->poke = executor->poke;
-  call->poke_context = executor->poke_context;
+  call->progress = executor->poke;
+  call->progress_context = executor->progress_context;
 }
 
 void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, uint64_t step) {

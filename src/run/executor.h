@@ -75,9 +75,9 @@ struct weft_executor {
   const struct weft_allocator *allocator;
   struct weft_transport *transport;
   const struct weft_pipeline_options *options;
-  struct weft_rank_board *board;
+  struct weft_rank_status *board;
   void (*poke)(void *context); /* for the stages' calls; its context is the transport, */
-  void *poke_context;          /* or NULL: nobody need poke */
+  void *progress_context;      /* or NULL: nobody need poke */
   struct weft_custom custom[WEFT_OP_COUNT];
 
   struct weft_stage_run *stages; /* [own_count] */

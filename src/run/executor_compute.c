@@ -436,7 +436,7 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
 
 /* Others see that this rank computes, and since when: a call may never return. */
 static void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
-  struct weft_rank_board *board = executor->board;
+  struct weft_rank_status *board = executor->board;
   WEFT_BOARD_STORE(board->phase, (uint32_t)WEFT_PHASE_COMPUTE);
   WEFT_BOARD_STORE(board->peer, UINT32_MAX);
   WEFT_BOARD_STORE(board->step, executor->step);

@@ -183,8 +183,8 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
 static void poke(void *context) {
   struct weft_transport *transport = context;
   struct weft_error error;
-  if (transport->ops->poke != NULL) {
-    transport->ops->poke(transport);
+  if (transport->ops->progress_from_compute != NULL) {
+    transport->ops->progress_from_compute(transport);
   } else {
     (void)transport->ops->progress(transport, &error);
   }
@@ -201,9 +201,9 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
       (struct weft_executor){.allocator = allocator,
                              .transport = transport,
                              .options = options,
-                             .board = transport->ops->board(transport, transport->rank),
-                             .poke = transport->ops->moves_alone ? poke_nobody : poke,
-                             .poke_context = transport->ops->moves_alone ? NULL : transport};
+                             .board = transport->ops->rank_status(transport, transport->rank),
+                             .poke = transport->ops->async_progress ? poke_nobody : poke,
+                             .progress_context = transport->ops->async_progress ? NULL : transport};
   if (!allocate_stages(executor, first)) {
     return weft_fail_memory(error, first->program->stage_count * sizeof *executor->stages);
   }

@@ -17,9 +17,9 @@ bool weft_hang_is_real_time(const struct weft_transport *transport) {
   return strstr(transport->ops->name, "loopback") == NULL;
 }
 
-void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand *stand) {
+void weft_hang_look(const struct weft_rank_status *board, struct weft_hang_stand *stand) {
   const uint32_t phase = __atomic_load_n(&board->phase, __ATOMIC_RELAXED);
-  stand->phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_AWAY;
+  stand->phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_IDLE;
   stand->peer = __atomic_load_n(&board->peer, __ATOMIC_RELAXED);
   stand->step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
   stand->cell = __atomic_load_n(&board->cell, __ATOMIC_RELAXED);
@@ -27,25 +27,26 @@ void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand 
   stand->wants = weft_hang_action_of(__atomic_load_n(&board->wants, __ATOMIC_RELAXED));
   stand->since = __atomic_load_n(&board->since, __ATOMIC_RELAXED);
   stand->flags =
-      __atomic_load_n(&board->flags, __ATOMIC_RELAXED) & (WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT);
+      __atomic_load_n(&board->flags, __ATOMIC_RELAXED) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT);
   stand->has_acted = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED) > 0;
 }
 
 /* The ring, oldest first. */
-static void take_recent(const struct weft_rank_board *board, struct weft_hang_rank *rank) {
+static void take_recent(const struct weft_rank_status *board, struct weft_hang_rank *rank) {
   const uint64_t count = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED);
-  const uint32_t kept = count < WEFT_BOARD_RECENT ? (uint32_t)count : WEFT_BOARD_RECENT;
+  const uint32_t kept = count < WEFT_STATUS_RECENT ? (uint32_t)count : WEFT_STATUS_RECENT;
   for (uint32_t k = 0; k < kept; k++) {
-    const struct weft_board_entry *entry = &board->recent[(count - kept + k) % WEFT_BOARD_RECENT];
+    const struct weft_recent_action *entry =
+        &board->recent[(count - kept + k) % WEFT_STATUS_RECENT];
     rank->recent[k] =
-        (struct weft_board_entry){.action = __atomic_load_n(&entry->action, __ATOMIC_RELAXED),
-                                  .begin = __atomic_load_n(&entry->begin, __ATOMIC_RELAXED),
-                                  .end = __atomic_load_n(&entry->end, __ATOMIC_RELAXED)};
+        (struct weft_recent_action){.action = __atomic_load_n(&entry->action, __ATOMIC_RELAXED),
+                                    .begin = __atomic_load_n(&entry->begin, __ATOMIC_RELAXED),
+                                    .end = __atomic_load_n(&entry->end, __ATOMIC_RELAXED)};
   }
   rank->recent_count = kept;
 }
 
-static void take_rank(const struct weft_rank_board *board, struct weft_hang_rank *rank) {
+static void take_rank(const struct weft_rank_status *board, struct weft_hang_rank *rank) {
   struct weft_hang_stand stand;
   weft_hang_look(board, &stand);
   *rank = (struct weft_hang_rank){.phase = stand.phase,
@@ -61,10 +62,10 @@ static void take_rank(const struct weft_rank_board *board, struct weft_hang_rank
 
 void weft_hang_refresh(struct weft_transport *transport) {
   const struct weft_transport_ops *ops = transport->ops;
-  if (ops->refresh_boards != NULL) {
+  if (ops->refresh_status != NULL) {
     struct weft_failure failure;
-    const bool is_over = ops->failed(transport, &failure); /* processes are about to end */
-    ops->refresh_boards(transport, ops->now(transport) + (is_over ? REFRESH_LATE_NS : REFRESH_NS));
+    const bool is_over = ops->get_failure(transport, &failure); /* processes are about to end */
+    ops->refresh_status(transport, ops->now(transport) + (is_over ? REFRESH_LATE_NS : REFRESH_NS));
   }
 }
 
@@ -82,9 +83,9 @@ enum weft_status weft_hang_take(const struct weft_allocator *allocator,
                              .rank_count = p,
                              .ranks = ranks};
   for (uint32_t r = 0; r < p; r++) {
-    take_rank(ops->board(transport, r), &ranks[r]);
+    take_rank(ops->rank_status(transport, r), &ranks[r]);
   }
-  hang->has_failure = ops->failed(transport, &hang->failure);
+  hang->has_failure = ops->get_failure(transport, &hang->failure);
   hang->now = ops->now(transport); /* after the boards, so that no wait is negative */
   return WEFT_OK;
 }

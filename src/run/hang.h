@@ -15,7 +15,7 @@ struct weft_hang_rank {
   int64_t since;
   uint64_t flags;        /* WEFT_BOARD_...: what others have found out */
   uint32_t recent_count; /* oldest first */
-  struct weft_board_entry recent[WEFT_BOARD_RECENT];
+  struct weft_recent_action recent[WEFT_STATUS_RECENT];
 };
 
 struct weft_hang {

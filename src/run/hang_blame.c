@@ -39,7 +39,7 @@ struct view {
 
 static void look(const struct view *view, uint32_t rank, struct weft_hang_stand *stand) {
   if (view->transport != NULL) {
-    weft_hang_look(view->transport->ops->board(view->transport, rank), stand);
+    weft_hang_look(view->transport->ops->rank_status(view->transport, rank), stand);
     return;
   }
   const struct weft_hang_rank *seen = &view->hang->ranks[rank];
@@ -60,8 +60,8 @@ static uint32_t find_absent(struct view *view, uint64_t step) {
   for (uint32_t r = 0; r < view->rank_count && !view->absent_known; r++) {
     struct weft_hang_stand stand;
     look(view, r, &stand);
-    const bool apart = stand.phase == WEFT_PHASE_AWAY || stand.phase == WEFT_PHASE_FAILED;
-    if (apart || (stand.phase != WEFT_PHASE_GREETING && stand.step < step)) {
+    const bool apart = stand.phase == WEFT_PHASE_IDLE || stand.phase == WEFT_PHASE_FAILED;
+    if (apart || (stand.phase != WEFT_PHASE_HANDSHAKE && stand.step < step)) {
       view->absent = r;
       view->absent_known = true;
     }
@@ -118,7 +118,7 @@ static bool waits_for_nothing(const struct view *view, const struct weft_hang_st
     return false;
   }
   look(view, stand->peer, &peer);
-  if (peer.phase == WEFT_PHASE_AWAY || peer.phase == WEFT_PHASE_GREETING ||
+  if (peer.phase == WEFT_PHASE_IDLE || peer.phase == WEFT_PHASE_HANDSHAKE ||
       peer.step != stand->step) {
     return peer.step > stand->step;
   }
@@ -133,7 +133,7 @@ static bool waits_for_nothing(const struct view *view, const struct weft_hang_st
 static bool has_come(const struct view *view, uint32_t rank) {
   struct weft_hang_stand stand;
   look(view, rank, &stand);
-  return stand.phase != WEFT_PHASE_AWAY && stand.phase != WEFT_PHASE_FAILED;
+  return stand.phase != WEFT_PHASE_IDLE && stand.phase != WEFT_PHASE_FAILED;
 }
 
 /* Whether a rank stands where it is because a collective of its is not done. */
@@ -186,8 +186,8 @@ static const uint32_t *find_ties(struct view *view) {
  * Collectives are done in order: one before it, for which it waits, is in the way. */
 static bool is_before_tie(const struct view *view, const struct weft_hang_stand *peer, uint32_t row,
                           struct weft_action tie, const struct weft_hang_stand *waits) {
-  if (peer->phase == WEFT_PHASE_AWAY || peer->phase == WEFT_PHASE_FAILED ||
-      peer->phase == WEFT_PHASE_GREETING || peer->step != waits->step) {
+  if (peer->phase == WEFT_PHASE_IDLE || peer->phase == WEFT_PHASE_FAILED ||
+      peer->phase == WEFT_PHASE_HANDSHAKE || peer->step != waits->step) {
     return peer->step <= waits->step;
   }
   const uint64_t place = cell_of(view->program, row, WEFT_OP_BIT(WEFT_OP_TIE_GRAD), tie);
@@ -231,7 +231,7 @@ static uint32_t next_of(struct view *view, uint32_t rank) {
   switch (stand.phase) {
     case WEFT_PHASE_RECEIVE:
     case WEFT_PHASE_SEND: return has_peer && !waits_for_nothing(view, &stand) ? stand.peer : NOBODY;
-    case WEFT_PHASE_GREETING:
+    case WEFT_PHASE_HANDSHAKE:
       return has_peer && !has_come(view, stand.peer) ? stand.peer : find_absent(view, stand.step);
     case WEFT_PHASE_COMPUTE:
       return awaits_collective(&stand) ? find_late(view, rank, &stand) : NOBODY;
@@ -336,7 +336,7 @@ static char *time_since(const struct view *view, int64_t since, char buffer[WEFT
 /* " in 2RECV_F5", " before 2F5", " in the handshake", or nothing. */
 static void say_where(struct line *line, const struct weft_hang_stand *stand) {
   char action[WEFT_HANG_WORD];
-  if (stand->phase == WEFT_PHASE_GREETING) {
+  if (stand->phase == WEFT_PHASE_HANDSHAKE) {
     say(line, " in the handshake");
   } else if (stand->action.op != WEFT_OP_IDLE) {
     say(line, " %s %s", weft_hang_preposition(stand->action),
@@ -348,7 +348,7 @@ static void say_where(struct line *line, const struct weft_hang_stand *stand) {
 static void say_flags(struct line *line, const struct view *view,
                       const struct weft_hang_stand *stand) {
   char action[WEFT_HANG_WORD], time[WEFT_HANG_WORD];
-  if ((stand->flags & WEFT_BOARD_STOPPED) == 0) {
+  if ((stand->flags & WEFT_RANK_STOPPED) == 0) {
     say(line, "does not answer");
     return;
   }
@@ -371,7 +371,7 @@ static void say_state(struct line *line, const struct view *view,
     return;
   }
   switch (stand->phase) {
-    case WEFT_PHASE_AWAY:
+    case WEFT_PHASE_IDLE:
       if (stand->has_acted || stand->step > 0) {
         say(line, "has left, %s ago", time);
       } else {
@@ -523,7 +523,7 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_han
 }
 
 static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_hang_stand *stand) {
-  if ((stand->flags & WEFT_BOARD_STOPPED) != 0) {
+  if ((stand->flags & WEFT_RANK_STOPPED) != 0) {
     say(hint, "SIGCONT lets rank %" PRIu32 "'s process go on", culprit);
   } else {
     say(hint,
@@ -546,13 +546,13 @@ static void hint_for(struct line *hint, const struct view *view, uint32_t report
     case WEFT_PHASE_COMPUTE:
       hint_compute(hint, view, culprit, &stand, weft_hang_elapsed(view->now, mine.since));
       break;
-    case WEFT_PHASE_AWAY:
+    case WEFT_PHASE_IDLE:
       say(hint, "see whether rank %" PRIu32 " %s, and whether it ended with an error of its own",
           culprit, stand.has_acted || stand.step > 0 ? "still runs" : "was started");
       break;
     case WEFT_PHASE_DONE: hint_done(hint, culprit, &stand, mine.step); break;
     case WEFT_PHASE_FAILED: say(hint, "rank %" PRIu32 "'s own error says why", culprit); break;
-    case WEFT_PHASE_GREETING:
+    case WEFT_PHASE_HANDSHAKE:
       say(hint, "every rank has come to the handshake: look at the network between them");
       break;
     default:

@@ -18,7 +18,7 @@ struct weft_hang_stand {
 };
 
 /* One relaxed load per field. */
-void weft_hang_look(const struct weft_rank_board *board, struct weft_hang_stand *stand);
+void weft_hang_look(const struct weft_rank_status *board, struct weft_hang_stand *stand);
 
 /* Whether now() counts nanoseconds; else virtual ticks. */
 bool weft_hang_is_real_time(const struct weft_transport *transport);

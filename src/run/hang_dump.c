@@ -52,7 +52,7 @@ static void write_rank_or_null(struct weft_text *text, const char *key, uint32_t
 static void write_recent(struct weft_text *text, const struct weft_hang_rank *rank) {
   weft_text_add(text, "\"recent\": [");
   for (uint32_t k = 0; k < rank->recent_count; k++) {
-    const struct weft_board_entry *entry = &rank->recent[k];
+    const struct weft_recent_action *entry = &rank->recent[k];
     weft_text_add(text, k > 0 ? ", {" : "{");
     write_action(text, "action", weft_hang_action_of(entry->action));
     weft_text_addf(text, ", \"begin\": %" PRId64 ", \"end\": %" PRId64 "}", entry->begin,

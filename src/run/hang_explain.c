@@ -13,7 +13,7 @@
 
 static void say_where(struct weft_text *text, const struct weft_hang_rank *rank) {
   char word[WEFT_HANG_WORD];
-  if (rank->phase == WEFT_PHASE_GREETING) {
+  if (rank->phase == WEFT_PHASE_HANDSHAKE) {
     weft_text_add(text, " in the handshake");
   } else if (rank->action.op != WEFT_OP_IDLE) {
     weft_text_addf(text, " %s %s", weft_hang_preposition(rank->action),
@@ -36,7 +36,7 @@ static void say_wait(struct weft_text *text, const struct weft_hang_rank *rank) 
 static void say_phase(struct weft_text *text, const struct weft_hang_rank *rank) {
   char word[WEFT_HANG_WORD];
   switch (rank->phase) {
-    case WEFT_PHASE_AWAY: weft_text_add(text, "is away"); break;
+    case WEFT_PHASE_IDLE: weft_text_add(text, "is away"); break;
     case WEFT_PHASE_COMPUTE:
       if (rank->wants.op != WEFT_OP_IDLE) { /* a collective */
         weft_text_addf(text, "waits for its %s", weft_hang_action(rank->wants, word));
@@ -59,7 +59,7 @@ static void say_rank(struct weft_text *text, const struct weft_hang *hang, uint3
   weft_text_addf(text, "rank %" PRIu32 ": %s%s", number, process != NULL ? process : "",
                  process != NULL ? "; " : "");
   say_phase(text, rank);
-  if (rank->phase == WEFT_PHASE_AWAY && rank->recent_count == 0 && rank->step == 0) {
+  if (rank->phase == WEFT_PHASE_IDLE && rank->recent_count == 0 && rank->step == 0) {
     weft_text_add(text, "\n"); /* it never came */
     return;
   }
@@ -78,7 +78,7 @@ static void say_rank(struct weft_text *text, const struct weft_hang *hang, uint3
 
 static bool is_waiting(const struct weft_hang_rank *rank) {
   return rank->phase == WEFT_PHASE_RECEIVE || rank->phase == WEFT_PHASE_SEND ||
-         rank->phase == WEFT_PHASE_GREETING;
+         rank->phase == WEFT_PHASE_HANDSHAKE;
 }
 
 /* The rank that has waited longest; NOBODY: none waits. */

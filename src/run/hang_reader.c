@@ -251,7 +251,7 @@ static enum weft_status read_action(const struct reader *reader, const json_t *v
 /* ---- Recent actions ---- */
 
 static enum weft_status read_entry_action(struct reader *reader, json_t *value, void *target) {
-  struct weft_board_entry *entry = target;
+  struct weft_recent_action *entry = target;
   struct weft_action action;
   WEFT_TRY(read_action(reader, value, &action));
   memcpy(&entry->action, &action, sizeof entry->action);
@@ -259,11 +259,11 @@ static enum weft_status read_entry_action(struct reader *reader, json_t *value, 
 }
 
 static enum weft_status read_entry_begin(struct reader *reader, json_t *value, void *target) {
-  return read_time(reader, value, &((struct weft_board_entry *)target)->begin);
+  return read_time(reader, value, &((struct weft_recent_action *)target)->begin);
 }
 
 static enum weft_status read_entry_end(struct reader *reader, json_t *value, void *target) {
-  return read_time(reader, value, &((struct weft_board_entry *)target)->end);
+  return read_time(reader, value, &((struct weft_recent_action *)target)->end);
 }
 
 static enum weft_status read_recent(struct reader *reader, json_t *value, void *target) {
@@ -273,7 +273,7 @@ static enum weft_status read_recent(struct reader *reader, json_t *value, void *
                                           {NULL, NULL, false}};
   struct weft_hang_rank *rank = target;
   const size_t count = json_array_size(value);
-  if (!json_is_array(value) || count > WEFT_BOARD_RECENT) {
+  if (!json_is_array(value) || count > WEFT_STATUS_RECENT) {
     return unexpected(reader, "a list of at most 16 actions");
   }
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
@@ -310,7 +310,7 @@ static enum weft_status read_phase(struct reader *reader, json_t *value, void *t
 }
 
 static enum weft_status read_process(struct reader *reader, json_t *value, void *target) {
-  static const uint64_t known[] = {WEFT_BOARD_STOPPED, WEFT_BOARD_SILENT};
+  static const uint64_t known[] = {WEFT_RANK_STOPPED, WEFT_RANK_SILENT};
   const char *text = json_string_value(value);
   for (size_t k = 0; text != NULL && k < sizeof known / sizeof known[0]; k++) {
     if (strcmp(text, weft_hang_flags_name(known[k])) == 0) {

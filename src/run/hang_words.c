@@ -15,10 +15,10 @@ const char *weft_hang_phase_name(uint32_t phase) {
 }
 
 const char *weft_hang_flags_name(uint64_t flags) {
-  if ((flags & WEFT_BOARD_STOPPED) != 0) {
+  if ((flags & WEFT_RANK_STOPPED) != 0) {
     return "stopped";
   }
-  return (flags & WEFT_BOARD_SILENT) != 0 ? "silent" : NULL;
+  return (flags & WEFT_RANK_SILENT) != 0 ? "silent" : NULL;
 }
 
 char *weft_hang_action(struct weft_action action, char buffer[WEFT_HANG_WORD]) {

@@ -264,7 +264,7 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
   struct weft_transport *transport = pipeline->transport;
   struct weft_failure failure = {.rank = rank, .error = *error};
   transport->ops->fail(transport, &failure);
-  if (transport->ops->failed(transport, &failure)) {
+  if (transport->ops->get_failure(transport, &failure)) {
     *error = failure.error;
   }
   if (error->status != WEFT_ERR_STALLED) { /* then the board says what it still waits for */
@@ -436,8 +436,8 @@ enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool traini
 static uint32_t find_absent(const struct weft_pipeline *pipeline) {
   struct weft_transport *transport = pipeline->transport;
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_board *board = transport->ops->board(transport, r);
-    if (WEFT_BOARD_LOAD(board->phase) == WEFT_PHASE_AWAY && r != transport->rank) {
+    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
+    if (WEFT_BOARD_LOAD(board->phase) == WEFT_PHASE_IDLE && r != transport->rank) {
       return r;
     }
   }
@@ -447,11 +447,11 @@ static uint32_t find_absent(const struct weft_pipeline *pipeline) {
 static enum weft_status greet(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   uint32_t odd_rank = transport->rank;
-  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_GREETING);
+  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
   enum weft_status status = transport->ops->exchange(
       transport, &pipeline->greeting, pipeline->greetings, sizeof pipeline->greeting, error);
   if (status == WEFT_IN_PROGRESS) {
-    return weft_executor_block(&pipeline->executor, WEFT_PHASE_GREETING, find_absent(pipeline),
+    return weft_executor_block(&pipeline->executor, WEFT_PHASE_HANDSHAKE, find_absent(pipeline),
                                weft_action_idle(), 0, error);
   }
   if (status == WEFT_OK) {

@@ -33,8 +33,8 @@ static int64_t later(int64_t now, int64_t by) {
 /* Pokes now and then, if anybody need be poked. Returns the time. */
 static int64_t look_after(struct weft_stage_call *call, int64_t *poked) {
   const int64_t now = clock_ns();
-  if (call->poke_context != NULL && now - *poked >= POKE_NS) {
-    call->poke(call->poke_context);
+  if (call->progress_context != NULL && now - *poked >= POKE_NS) {
+    call->progress(call->progress_context);
     *poked = now;
   }
   return now;
@@ -80,7 +80,7 @@ static void sleep_until(struct weft_stage_call *call, int64_t end) {
   int64_t now = clock_ns(), poked = 0;
   if (wake > now) {
     const int slack = set_slack(1);
-    while (call->poke_context != NULL && wake - now > NAP_NS) {
+    while (call->progress_context != NULL && wake - now > NAP_NS) {
       nap(now + NAP_NS);
       now = look_after(call, &poked);
     }

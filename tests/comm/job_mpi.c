@@ -15,7 +15,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 enum { EXIT_PEER = 75, HANG_SECONDS = 60 };
 

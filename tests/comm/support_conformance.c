@@ -502,7 +502,7 @@ static enum weft_status fail_or_wait(struct conformance_rank *rank, struct weft_
   }
   CONFORMANCE_CHECK(error, !self->failed);
   if (self->waits && transport->ops->now(transport) < self->at) {
-    CONFORMANCE_CHECK(error, !transport->ops->failed(transport, &failure));
+    CONFORMANCE_CHECK(error, !transport->ops->get_failure(transport, &failure));
     rank->until = self->at;
     return WEFT_IN_PROGRESS;
   }
@@ -527,7 +527,7 @@ static void check_agreed(const struct fixture *fixture, uint32_t blamed) {
   if (any == NULL) {
     return;
   }
-  assert_true(any->ops->failed(any, &first));
+  assert_true(any->ops->get_failure(any, &first));
   assert_true(blamed == UINT32_MAX || first.rank == 40 + blamed);
   assert_true(same_everywhere(fixture, first.error.message, strlen(first.error.message)));
   for (uint32_t r = 0; r < fixture->rank_count; r++) {
@@ -539,7 +539,7 @@ static void check_agreed(const struct fixture *fixture, uint32_t blamed) {
     }
     assert_int_equal(fixture->ranks[r].status, WEFT_ERR_STAGE);
     assert_string_equal(fixture->ranks[r].error.message, first.error.message);
-    assert_true(transport->ops->failed(transport, &failure));
+    assert_true(transport->ops->get_failure(transport, &failure));
     assert_int_equal(failure.rank, first.rank);
     assert_int_equal(failure.error.line, 12);
     assert_string_equal(failure.error.hint, "a hint");
@@ -657,12 +657,12 @@ struct writing {
 static enum weft_status write_and_read(struct conformance_rank *rank, struct weft_error *error) {
   struct writing *self = rank->state;
   struct weft_transport *transport = rank->transport;
-  struct weft_rank_board *mine = transport->ops->board(transport, transport->rank);
+  struct weft_rank_status *mine = transport->ops->rank_status(transport, transport->rank);
   const uint64_t round = ++self->rounds;
   __atomic_store_n(&mine->step, round, __ATOMIC_RELAXED);
-  __atomic_store_n(&mine->recent[round % WEFT_BOARD_RECENT].action, round, __ATOMIC_RELAXED);
+  __atomic_store_n(&mine->recent[round % WEFT_STATUS_RECENT].action, round, __ATOMIC_RELAXED);
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_board *board = transport->ops->board(transport, r);
+    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
     const uint64_t step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
     CONFORMANCE_CHECK(error, step >= self->seen[r]);
     CONFORMANCE_CHECK(error, step <= BOARD_ROUNDS);
@@ -675,8 +675,8 @@ static enum weft_status write_and_read(struct conformance_rank *rank, struct wef
 
 static void check_fresh_boards(struct weft_transport *transport) {
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_board *board = transport->ops->board(transport, r);
-    assert_int_equal(board->phase, WEFT_PHASE_AWAY);
+    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
+    assert_int_equal(board->phase, WEFT_PHASE_IDLE);
     assert_int_equal(board->peer, UINT32_MAX);
     assert_int_equal(board->recent_count, 0);
   }
@@ -696,7 +696,7 @@ static void boards_can_be_read(void **state) {
   for (uint32_t r = 0; r < rank_count; r++) {
     for (uint32_t other = 0; other < rank_count && fixture.endpoints[r] != NULL; other++) {
       struct weft_transport *transport = fixture.endpoints[r];
-      assert_int_equal(transport->ops->board(transport, other)->step, BOARD_ROUNDS);
+      assert_int_equal(transport->ops->rank_status(transport, other)->step, BOARD_ROUNDS);
     }
   }
   assert_true(same_everywhere(&fixture, "read", 4));

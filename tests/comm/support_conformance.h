@@ -11,7 +11,7 @@
 #ifndef TESTS_SUPPORT_CONFORMANCE_H
 #define TESTS_SUPPORT_CONFORMANCE_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 
 /* One rank of a test. */
 struct conformance_rank {

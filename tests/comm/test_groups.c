@@ -9,6 +9,7 @@
 
 #include <cmocka.h>
 
+#include "support_fault_injection.h"
 #include "support_groups.h"
 #include "support_memory.h"
 
@@ -31,7 +32,7 @@ static void open_world(struct world *world, enum world_kind kind, uint32_t rank_
                        uint64_t seed) {
   const struct weft_loopback_options options = {
       .rank_count = rank_count, .seed = seed, .latency_ticks = 5};
-  const struct weft_chaos_options faults = {.seed = seed, .delay_max = 10};
+  const struct weft_fault_options faults = {.seed = seed, .delay_max = 10};
   memset(world, 0, sizeof *world);
   world->rank_count = rank_count;
   world->has_chaos = kind >= CHAOS_THREADS;
@@ -45,9 +46,9 @@ static void open_world(struct world *world, enum world_kind kind, uint32_t rank_
                                              : weft_loopback_endpoint(world->loopback, r);
     world->ranks[r].transport = world->inner[r];
     if (world->has_chaos) {
-      assert_int_equal(
-          weft_chaos_create(NULL, world->inner[r], &faults, &world->ranks[r].transport, NULL),
-          WEFT_OK);
+      assert_int_equal(weft_fault_injector_create(NULL, world->inner[r], &faults,
+                                                  &world->ranks[r].transport, NULL),
+                       WEFT_OK);
     }
   }
 }

@@ -8,7 +8,7 @@
 
 #include <weft/support.h>
 /* The driver, of which it is a part, is loaded, not linked. */
-#include "mpi/mpi_envelope.c" // NOLINT(bugprone-suspicious-include)
+#include "comm/mpi/driver/mpi_envelope.c" // NOLINT(bugprone-suspicious-include)
 
 enum { BYTES_MAX = 5000, ROUNDS = 2000 };
 

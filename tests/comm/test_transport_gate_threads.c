@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 /* The driver, of which it is a part, is loaded, not linked. */
-#include "mpi/mpi_gate.c" // NOLINT(bugprone-suspicious-include)
+#include "comm/mpi/driver/mpi_gate.c" // NOLINT(bugprone-suspicious-include)
 
 enum { OTHERS = 2, OTHER_ROUNDS = 20000 };
 

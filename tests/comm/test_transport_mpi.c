@@ -16,7 +16,7 @@
 
 #include <weft/support.h>
 
-#include "mpi/mpi_world.h"
+#include "comm/mpi/driver/mpi_world.h"
 #include "support_conformance.h"
 #include "support_groups.h"
 #include "support_memory.h"
@@ -414,7 +414,7 @@ static void a_poke_is_enough(void **state) {
                      WEFT_OK);
     for (int tests = 0; tests < 20 && status == WEFT_IN_PROGRESS; tests++) {
       for (int k = 0; k < 200 << tests; k++) {
-        transport->ops->poke(transport);
+        transport->ops->progress_from_compute(transport);
         (void)usleep(10);
       }
       status = transport->ops->test(transport, &message, &error);
@@ -431,8 +431,8 @@ static void stay_until_told(struct part *part, const char *what) {
 }
 
 static uint64_t flags_of(struct weft_transport *transport, uint32_t rank) {
-  transport->ops->refresh_boards(transport, transport->ops->now(transport) + 100000000);
-  return __atomic_load_n(&transport->ops->board(transport, rank)->flags, __ATOMIC_RELAXED);
+  transport->ops->refresh_status(transport, transport->ops->now(transport) + 100000000);
+  return __atomic_load_n(&transport->ops->rank_status(transport, rank)->flags, __ATOMIC_RELAXED);
 }
 
 /* Rank 0 stops rank 1's process, and can still read its board. */
@@ -442,15 +442,15 @@ static void a_stopped_process_shows(void **state) {
   if (part.world != NULL) {
     struct weft_transport *transport = weft_mpi_endpoint(part.world);
     int pid = (int)getpid();
-    __atomic_store_n(&transport->ops->board(transport, transport->rank)->step, 70 + transport->rank,
-                     __ATOMIC_RELAXED);
+    __atomic_store_n(&transport->ops->rank_status(transport, transport->rank)->step,
+                     70 + transport->rank, __ATOMIC_RELAXED);
     MPI_Bcast(&pid, 1, MPI_INT, 1, part.communicator);
     if (transport->rank == 0) {
       assert_int_equal(flags_of(transport, 1), 0);
       assert_int_equal(kill(pid, SIGSTOP), 0);
-      while (flags_of(transport, 1) != WEFT_BOARD_STOPPED) {
+      while (flags_of(transport, 1) != WEFT_RANK_STOPPED) {
       }
-      assert_int_equal(transport->ops->board(transport, 1)->step, 71);
+      assert_int_equal(transport->ops->rank_status(transport, 1)->step, 71);
       assert_int_equal(kill(pid, SIGCONT), 0);
       while (flags_of(transport, 1) != 0) {
       }
@@ -461,9 +461,9 @@ static void a_stopped_process_shows(void **state) {
 }
 
 static bool all_boards_are(struct weft_transport *transport, uint64_t step) {
-  transport->ops->refresh_boards(transport, transport->ops->now(transport) + 5000000);
+  transport->ops->refresh_status(transport, transport->ops->now(transport) + 5000000);
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    if (transport->ops->board(transport, r)->step < step) {
+    if (transport->ops->rank_status(transport, r)->step < step) {
       return false;
     }
   }
@@ -486,11 +486,13 @@ static void ranks_on_several_machines(void **state) {
   assert_int_equal(facts.ranks_on_host, 1);
   const int64_t offset = weft_mpi_world_of(transport)->clock_offset;
   assert_in_range(offset + 1000000000, 0, 2000000000); /* it is one clock, after all */
-  __atomic_store_n(&transport->ops->board(transport, transport->rank)->step, 5, __ATOMIC_RELAXED);
+  __atomic_store_n(&transport->ops->rank_status(transport, transport->rank)->step, 5,
+                   __ATOMIC_RELAXED);
   while (!all_boards_are(transport, 5)) {
     assert_int_equal(transport->ops->progress(transport, &error), WEFT_OK);
   }
-  __atomic_store_n(&transport->ops->board(transport, transport->rank)->step, 6, __ATOMIC_RELAXED);
+  __atomic_store_n(&transport->ops->rank_status(transport, transport->rank)->step, 6,
+                   __ATOMIC_RELAXED);
   while (!all_boards_are(transport, 6)) { /* the slower ones still ask for these */
     assert_int_equal(transport->ops->progress(transport, &error), WEFT_OK);
   }

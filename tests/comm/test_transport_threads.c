@@ -109,7 +109,7 @@ static void run_ending(uint32_t rank_count, uint32_t rank, enum ending ending,
   assert_int_equal(pthread_join(thread, NULL), 0);
   assert_int_equal(endings.told, rank_count - 1);
   struct weft_transport *transport = weft_threads_endpoint(world, 0);
-  assert_true(transport->ops->failed(transport, failure));
+  assert_true(transport->ops->get_failure(transport, failure));
   assert_int_equal(failure->rank, rank);
   if (rank != 0) { /* it returned, and said the same */
     assert_string_equal(error.message, failure->error.message);

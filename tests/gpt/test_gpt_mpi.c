@@ -13,7 +13,7 @@
 #include <cmocka.h>
 #include <mpi.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/weft.h>
 
 #include "support_gpt_hand.h"

@@ -11,7 +11,7 @@ static struct boards *boards_of(struct weft_transport *transport) {
 
 static int64_t boards_now(struct weft_transport *transport) { return boards_of(transport)->now; }
 
-static struct weft_rank_board *boards_board(struct weft_transport *transport, uint32_t rank) {
+static struct weft_rank_status *boards_board(struct weft_transport *transport, uint32_t rank) {
   assert(rank < transport->rank_count);
   return &boards_of(transport)->boards[rank];
 }
@@ -27,7 +27,7 @@ static bool boards_failed(struct weft_transport *transport, struct weft_failure 
 void boards_init(struct boards *boards, uint32_t rank_count, const char *name) {
   *boards = (struct boards){.now = INT64_C(100000000000)};
   boards->ops = (struct weft_transport_ops){
-      .name = name, .now = boards_now, .board = boards_board, .failed = boards_failed};
+      .name = name, .now = boards_now, .rank_status = boards_board, .get_failure = boards_failed};
   boards->transport = (struct weft_transport){.ops = &boards->ops, .rank_count = rank_count};
   boards->boards = calloc(rank_count, sizeof *boards->boards);
   assert(boards->boards != NULL);
@@ -55,7 +55,7 @@ uint64_t board_action(const char *text) {
 
 void board_set(struct boards *boards, uint32_t rank, enum weft_rank_phase phase, const char *action,
                uint32_t peer, const char *wants, int64_t ago) {
-  struct weft_rank_board *board = &boards->boards[rank];
+  struct weft_rank_status *board = &boards->boards[rank];
   board->phase = (uint32_t)phase;
   board->action = board_action(action);
   board->peer = peer;
@@ -65,7 +65,7 @@ void board_set(struct boards *boards, uint32_t rank, enum weft_rank_phase phase,
 
 void board_note(struct boards *boards, uint32_t rank, const char *action, int64_t begin,
                 int64_t end) {
-  struct weft_rank_board *board = &boards->boards[rank];
-  board->recent[board->recent_count++ % WEFT_BOARD_RECENT] =
-      (struct weft_board_entry){.action = board_action(action), .begin = begin, .end = end};
+  struct weft_rank_status *board = &boards->boards[rank];
+  board->recent[board->recent_count++ % WEFT_STATUS_RECENT] =
+      (struct weft_recent_action){.action = board_action(action), .begin = begin, .end = end};
 }

@@ -8,7 +8,7 @@
 struct boards {
   struct weft_transport transport;
   struct weft_transport_ops ops;
-  struct weft_rank_board *boards; /* [rank_count] */
+  struct weft_rank_status *boards; /* [rank_count] */
   int64_t now;
   bool has_failed;
   struct weft_failure failure;

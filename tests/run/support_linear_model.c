@@ -1,6 +1,7 @@
 /* See support_linear_model.h. The stages' own functions are called here one by
  * one, without executor, buffers or messages. */
 #include "support_linear_model.h"
+#include "support_linear_stage.h"
 
 #include <assert.h>
 #include <setjmp.h>

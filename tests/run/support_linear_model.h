@@ -7,6 +7,8 @@
 #include <weft/run.h>
 #include <weft/weft.h>
 
+#include "support_linear_stage.h"
+
 struct linear_model {
   uint32_t stage_count, width, rows;
   struct weft_linear_stage **stages; /* [stage_count] */

@@ -2,7 +2,7 @@
 #ifndef SUPPORT_PIPELINES_H
 #define SUPPORT_PIPELINES_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/run.h>
 #include <weft/weft.h>
 

@@ -18,7 +18,7 @@ static uint32_t progress_calls;
 
 void probe_poke(struct probe *probe, const struct weft_stage_call *call) {
   const uint32_t before = progress_calls;
-  call->poke(call->poke_context);
+  call->progress(call->progress_context);
   probe->touched++;
   probe->poked += progress_calls - before;
 }
@@ -212,9 +212,9 @@ enum weft_status bench_create_watched(struct bench *bench, uint32_t p) {
   pipelines_open(&bench->pipelines, NULL, &(struct weft_loopback_options){.rank_count = p});
   loopback_ops = bench->pipelines.transports[0]->ops;
   ops = *loopback_ops;
-  ops.moves_alone = false;
+  ops.async_progress = false;
   ops.progress = count_progress;
-  ops.refresh_boards = count_refresh;
+  ops.refresh_status = count_refresh;
   for (uint32_t r = 0; r < p; r++) {
     bench->pipelines.transports[r]->ops = &ops;
   }

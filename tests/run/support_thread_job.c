@@ -1,5 +1,7 @@
 /* See support_thread_job.h. */
 #include "support_thread_job.h"
+#include "support_fault_injection.h"
+#include "support_linear_stage.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -148,12 +150,12 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
 static void wrap(const struct thread_job *job, struct weft_threads *world,
                  struct weft_transport **endpoints) {
   for (uint32_t r = 0; r < job->plan->program->rank_count; r++) {
-    const struct weft_chaos_options options = {.seed = job->plan->seed,
+    const struct weft_fault_options options = {.seed = job->plan->seed,
                                                .delay_max = job->delay_max};
     struct weft_error error;
-    assert_int_equal(
-        weft_chaos_create(NULL, weft_threads_endpoint(world, r), &options, &endpoints[r], &error),
-        WEFT_OK);
+    assert_int_equal(weft_fault_injector_create(NULL, weft_threads_endpoint(world, r), &options,
+                                                &endpoints[r], &error),
+                     WEFT_OK);
   }
 }
 

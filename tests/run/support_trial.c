@@ -1,5 +1,7 @@
 /* Running a trial; see support_trial.h. */
 #include "support_trial.h"
+#include "support_fault_injection.h"
+#include "support_linear_stage.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -92,7 +94,7 @@ static void tell(struct trial_rank *rank, enum weft_status status) {
     return;
   }
   endpoint->ops->fail(endpoint, &failure);
-  (void)endpoint->ops->failed(endpoint, &failure);
+  (void)endpoint->ops->get_failure(endpoint, &failure);
   rank->error = failure.error;
   end_rank(rank, failure.error.status);
 }
@@ -123,7 +125,7 @@ static enum weft_status make_transport(struct trial_rank *rank) {
   const struct trial_plan *plan = rank->trial->plan;
   const bool is_slow = plan->fault == FAULT_SLOW_WITHIN || plan->fault == FAULT_SLOW_BEYOND;
   const bool damages = plan->fault == FAULT_HEADER || plan->fault == FAULT_PAYLOAD;
-  const struct weft_chaos_options options = {
+  const struct weft_fault_options options = {
       .seed = plan->seed,
       .delay_max = plan->fault == FAULT_DELAY ? plan->amount : 0,
       .damage_receive = damages ? plan->when : 0,
@@ -131,9 +133,10 @@ static enum weft_status make_transport(struct trial_rank *rank) {
       .die_at = plan->fault == FAULT_DEATH ? plan->when : 0,
       .slow_by = is_slow ? plan->amount : 0};
   rank->transport = weft_loopback_endpoint(rank->trial->world, rank->rank);
-  return needs_chaos(plan, rank->rank) ? weft_chaos_create(&rank->trial->allocator, rank->transport,
-                                                           &options, &rank->transport, &rank->error)
-                                       : WEFT_OK;
+  return needs_chaos(plan, rank->rank)
+             ? weft_fault_injector_create(&rank->trial->allocator, rank->transport, &options,
+                                          &rank->transport, &rank->error)
+             : WEFT_OK;
 }
 
 static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t stall_limit) {
@@ -356,7 +359,7 @@ static void mix_events(struct trial *trial, const struct weft_pipeline *pipeline
 
 static void look_back(struct trial *trial) {
   struct weft_transport *endpoint = weft_loopback_endpoint(trial->world, 0);
-  trial->has_failure = endpoint->ops->failed(endpoint, &trial->failure);
+  trial->has_failure = endpoint->ops->get_failure(endpoint, &trial->failure);
   for (uint32_t r = 0; r < trial->rank_count; r++) {
     if (trial->ranks[r].pipeline != NULL) {
       mix_events(trial, trial->ranks[r].pipeline);

@@ -4,12 +4,13 @@
 #ifndef TESTS_SUPPORT_TRIAL_H
 #define TESTS_SUPPORT_TRIAL_H
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/run.h>
 #include <weft/weft.h>
 
 #include "support_fault_stage.h"
 #include "support_linear_model.h"
+#include "support_linear_stage.h"
 #include "support_memory.h"
 
 #define TRIAL_RANKS_MAX 6u

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "support_draft.h"
+#include "support_linear_stage.h"
 #include "support_random_program.h"
 #include "support_trial.h"
 

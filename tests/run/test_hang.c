@@ -8,12 +8,13 @@
 
 #include <cmocka.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/run.h>
 
 #include "run/hang.h"
 #include "run/hang_reader.h"
 #include "support_boards.h"
+#include "support_fault_injection.h"
 #include "support_memory.h"
 
 #define SECOND INT64_C(1000000000)
@@ -254,21 +255,21 @@ static void test_stopped_and_silent(void **state) {
   board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
   board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
   board_set(&boards, 2, WEFT_PHASE_COMPUTE, "2F0", NOBODY, "", tenths(304));
-  boards.boards[2].flags = WEFT_BOARD_STOPPED;
+  boards.boards[2].flags = WEFT_RANK_STOPPED;
   check(&boards, 0, 2,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for rank 2, which is stopped, "
         "by a signal or a debugger, in 2F0 since 30.4 s",
         "SIGCONT lets rank 2's process go on");
-  boards.boards[1].flags = WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT;
+  boards.boards[1].flags = WEFT_RANK_STOPPED | WEFT_RANK_SILENT;
   check(&boards, 0, 1,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which is stopped, by a signal or a "
         "debugger, before 1B0 since 30.2 s",
         "SIGCONT lets rank 1's process go on");
-  boards.boards[1].flags = WEFT_BOARD_SILENT;
+  boards.boards[1].flags = WEFT_RANK_SILENT;
   check(&boards, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which does not answer",
         "see whether rank 1's host is up, the network to it too, and whether its process is "
         "stopped or stuck");
-  boards.boards[1].flags = ~(uint64_t)(WEFT_BOARD_STOPPED | WEFT_BOARD_SILENT); /* nonsense */
+  boards.boards[1].flags = ~(uint64_t)(WEFT_RANK_STOPPED | WEFT_RANK_SILENT); /* nonsense */
   assert_int_equal(blame(&boards, 0).rank, 2);
   boards_finish(&boards);
 }
@@ -278,11 +279,11 @@ static void test_handshake(void **state) {
   struct boards boards;
   boards_init(&boards, 4, "threads");
   for (uint32_t r = 0; r < 4; r++) {
-    board_set(&boards, r, WEFT_PHASE_GREETING, "", NOBODY, "", tenths(300));
+    board_set(&boards, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
   }
   check(&boards, 1, 1, "rank 1 waits in the handshake since 30.0 s, for nobody that is known",
         "every rank has come to the handshake: look at the network between them");
-  board_set(&boards, 3, WEFT_PHASE_AWAY, "", NOBODY, "", boards.now);
+  board_set(&boards, 3, WEFT_PHASE_IDLE, "", NOBODY, "", boards.now);
   check(&boards, 1, 3, "rank 1 has waited 30.0 s in the handshake for rank 3, which never came",
         "see whether rank 3 was started, and whether it ended with an error of its own");
   board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 2, "", tenths(290));
@@ -291,7 +292,7 @@ static void test_handshake(void **state) {
         "see whether rank 3 was started, and whether it ended with an error of its own");
   /* The second step's handshake, while rank 2 is still in the first step. */
   for (uint32_t r = 0; r < 4; r++) {
-    board_set(&boards, r, WEFT_PHASE_GREETING, "", NOBODY, "", tenths(300));
+    board_set(&boards, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
     boards.boards[r].step = 2;
   }
   board_set(&boards, 2, WEFT_PHASE_COMPUTE, "2W9", NOBODY, "", tenths(330));
@@ -299,7 +300,7 @@ static void test_handshake(void **state) {
   check(&boards, 0, 2,
         "rank 0 has waited 30.0 s in the handshake for rank 2, which is in 2W9 since 33.0 s",
         "look at rank 2's stage 2: it has not returned from its weight gradient");
-  board_set(&boards, 1, WEFT_PHASE_GREETING, "", 3, "", tenths(300));
+  board_set(&boards, 1, WEFT_PHASE_HANDSHAKE, "", 3, "", tenths(300));
   board_set(&boards, 3, WEFT_PHASE_FAILED, "", NOBODY, "", tenths(300));
   assert_int_equal(blame(&boards, 1).rank, 3);
   boards_finish(&boards);
@@ -411,8 +412,8 @@ static void test_round_trip(void **state) {
   struct weft_hang taken, read;
   struct weft_error error;
   fill_three(&boards);
-  boards.boards[0].flags = WEFT_BOARD_STOPPED;
-  boards.boards[1].flags = WEFT_BOARD_SILENT;
+  boards.boards[0].flags = WEFT_RANK_STOPPED;
+  boards.boards[1].flags = WEFT_RANK_SILENT;
   set_failure(&boards, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
   struct weft_text text = dump(&boards);
   assert_int_equal(weft_hang_take(NULL, &boards.transport, &taken, &error), WEFT_OK);
@@ -426,8 +427,8 @@ static void test_round_trip(void **state) {
   assert_string_equal(read.failure.error.message,
                       "a \"quoted\" \\ path,\\x0aa line, \\xff and \xc3\xa9");
   assert_string_equal(read.failure.error.hint, "do \"this\"");
-  assert_int_equal(taken.ranks[2].recent_count, WEFT_BOARD_RECENT);
-  assert_int_equal(taken.ranks[2].recent[0].begin, 40 - WEFT_BOARD_RECENT);
+  assert_int_equal(taken.ranks[2].recent_count, WEFT_STATUS_RECENT);
+  assert_int_equal(taken.ranks[2].recent[0].begin, 40 - WEFT_STATUS_RECENT);
   for (uint32_t r = 0; r < 3; r++) {
     assert_same_rank(&taken.ranks[r], &read.ranks[r]);
   }
@@ -454,7 +455,7 @@ static void test_explained_chain(void **state) {
   set_failure(&boards, 1, "rank 1, 1B0: the stage failed", "");
   boards.boards[1].phase = WEFT_PHASE_FAILED;
   boards.boards[0].phase = WEFT_PHASE_DONE;
-  boards.boards[2].phase = WEFT_PHASE_AWAY;
+  boards.boards[2].phase = WEFT_PHASE_IDLE;
   check_explained(&boards,
                   "rank 0: has done its part, since 30.0 s; step 7, cell 12; before that 0SEND_F0\n"
                   "rank 1: has failed, since 30.5 s; step 7, cell 0\n"
@@ -469,8 +470,8 @@ static void test_explained_flags(void **state) {
   (void)state;
   struct boards boards;
   fill_three(&boards);
-  boards.boards[0].flags = WEFT_BOARD_STOPPED;
-  boards.boards[2].flags = WEFT_BOARD_SILENT;
+  boards.boards[0].flags = WEFT_RANK_STOPPED;
+  boards.boards[2].flags = WEFT_RANK_SILENT;
   check_explained(
       &boards,
       "rank 0: stopped; waits before 0B0 for rank 1 (1SEND_B0), since 30.0 s; step 7, "
@@ -510,7 +511,7 @@ static void test_explained_nothing(void **state) {
   (void)state;
   struct boards boards;
   boards_init(&boards, 2, "threads");
-  board_set(&boards, 1, WEFT_PHASE_GREETING, "", NOBODY, "", tenths(5));
+  board_set(&boards, 1, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(5));
   check_explained(&boards,
                   "rank 0: is away\n"
                   "rank 1: waits in the handshake, since 0.5 s; step 0, cell 0\n"
@@ -519,7 +520,7 @@ static void test_explained_nothing(void **state) {
                   "culprit: rank 0\n"
                   "hint: see whether rank 0 was started, and whether it ended with an error of its "
                   "own\n");
-  boards.boards[1].phase = WEFT_PHASE_AWAY;
+  boards.boards[1].phase = WEFT_PHASE_IDLE;
   check_explained(&boards,
                   "rank 0: is away\n"
                   "rank 1: is away\n"
@@ -541,18 +542,19 @@ static void test_culprit_has_a_place(void **state) {
   struct boards boards;
   struct weft_failure failure;
   struct weft_transport *chaos;
-  const struct weft_chaos_options calm = {.delay_max = 0};
+  const struct weft_fault_options calm = {.delay_max = 0};
   boards_init(&boards, 3, "mpi");
-  boards.ops.place = tell_place;
+  boards.ops.location = tell_place;
   board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
   board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
-  boards.boards[2].flags = WEFT_BOARD_SILENT;
+  boards.boards[2].flags = WEFT_RANK_SILENT;
   weft_hang_blame_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_string_equal(failure.error.message,
                       "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for "
                       "rank 2 (node3, process 102), which does not answer");
   assert_int_equal(
-      weft_chaos_create(weft_allocator_default(), &boards.transport, &calm, &chaos, NULL), WEFT_OK);
+      weft_fault_injector_create(weft_allocator_default(), &boards.transport, &calm, &chaos, NULL),
+      WEFT_OK);
   weft_hang_blame_now(chaos, NULL, 0, WEFT_COMM_POSTED, 2, &failure);
   assert_string_equal(failure.error.message, "rank 2 (node3, process 102) does not answer");
   chaos->ops->destroy(chaos);
@@ -572,7 +574,7 @@ static void test_boards_are_refreshed(void **state) {
   struct weft_text text = {0};
   struct weft_error error;
   boards_init(&boards, 2, "mpi");
-  boards.ops.refresh_boards = come_late;
+  boards.ops.refresh_status = come_late;
   assert_int_equal(weft_hang_dump(&boards.transport, &text, &error), WEFT_OK);
   assert_non_null(strstr(text.data, "1F6"));
   weft_text_finish(&text);

@@ -58,7 +58,8 @@ static void test_a_failing_stage(void **state) {
   bench_expect_message(&bench, "rank 2, step 0, 2F4 failed: out of paper");
   bench_expect_agreed(&bench);
   struct weft_failure failure;
-  assert_true(bench.pipelines.transports[0]->ops->failed(bench.pipelines.transports[0], &failure));
+  assert_true(
+      bench.pipelines.transports[0]->ops->get_failure(bench.pipelines.transports[0], &failure));
   assert_int_equal(failure.rank, 2);
   assert_int_equal(bench_step(&bench, 8), WEFT_ERR_STAGE); /* it stays that way */
   bench_finish(&bench);
@@ -88,7 +89,8 @@ static void test_a_stage_that_never_returns(void **state) {
   bench_expect_message(&bench, "1F0");
   bench_expect_agreed(&bench);
   struct weft_failure failure;
-  assert_true(bench.pipelines.transports[0]->ops->failed(bench.pipelines.transports[0], &failure));
+  assert_true(
+      bench.pipelines.transports[0]->ops->get_failure(bench.pipelines.transports[0], &failure));
   assert_int_equal(failure.rank, 1);
   bench_finish(&bench);
 }

@@ -8,7 +8,7 @@
 
 #include <cmocka.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/run.h>
 #include <weft/weft.h>
 

@@ -12,6 +12,7 @@
 #include <weft/weft.h>
 
 #include "support_linear_model.h"
+#include "support_linear_stage.h"
 #include "support_pipelines.h"
 
 enum { WIDTH = 3 };

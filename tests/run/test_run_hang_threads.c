@@ -22,7 +22,7 @@ static void *write_boards(void *context) {
   uint64_t bits = 1;
   while (__atomic_load_n(&writer->stop, __ATOMIC_RELAXED) == 0) {
     bits = bits * UINT64_C(6364136223846793005) + 1442695040888963407u;
-    struct weft_rank_board *board = &writer->boards->boards[(bits >> 33) % 16];
+    struct weft_rank_status *board = &writer->boards->boards[(bits >> 33) % 16];
     __atomic_store_n(&board->phase, (uint32_t)(bits >> 40) % 8, __ATOMIC_RELAXED);
     __atomic_store_n(&board->peer, (uint32_t)(bits >> 48) % 17, __ATOMIC_RELAXED);
     __atomic_store_n(&board->action, bits, __ATOMIC_RELAXED);

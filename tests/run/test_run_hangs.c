@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include <weft/net.h>
+#include <weft/comm.h>
 #include <weft/run.h>
 #include <weft/weft.h>
 
@@ -45,7 +45,7 @@ static void tell(struct run *run, uint32_t rank) {
   struct weft_transport *transport = weft_loopback_endpoint(run->world, rank);
   struct weft_failure failure = {.rank = rank, .error = run->errors[rank]};
   (transport->ops->fail)(transport, &failure); /* fail() is cmocka's */
-  (void)transport->ops->failed(transport, &failure);
+  (void)transport->ops->get_failure(transport, &failure);
   run->errors[rank] = failure.error;
   run->statuses[rank] = failure.error.status;
 }
@@ -152,7 +152,7 @@ static void run_start(struct run *run, const struct weft_program *program, enum 
   }
   drive(run);
   struct weft_transport *transport = weft_loopback_endpoint(run->world, 0);
-  run->has_failure = transport->ops->failed(transport, &run->failure);
+  run->has_failure = transport->ops->get_failure(transport, &run->failure);
   if (run->has_stopped) {
     assert_int_equal(weft_hang_take(&run->memory.allocator, transport, &run->hang, &error),
                      WEFT_OK);

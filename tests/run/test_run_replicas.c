@@ -16,6 +16,7 @@
 #include "support_boards.h"
 #include "support_csv.h"
 #include "support_linear_model.h"
+#include "support_linear_stage.h"
 #include "support_pipelines.h"
 
 enum {
@@ -223,7 +224,7 @@ static void run_threads(struct job *job, struct weft_failure *failure) {
   (void)weft_threads_run(world, NULL, rank_main, job, &error);
   struct weft_transport *transport = weft_threads_endpoint(world, 0);
   failure->error.status = WEFT_OK;
-  (void)transport->ops->failed(transport, failure);
+  (void)transport->ops->get_failure(transport, failure);
   weft_threads_destroy(world);
 }
 
@@ -256,7 +257,7 @@ static void run_loopback(struct job *job, struct weft_failure *failure) {
     note_ends(job, &pipelines);
   }
   failure->error.status = WEFT_OK;
-  (void)pipelines.transports[0]->ops->failed(pipelines.transports[0], failure);
+  (void)pipelines.transports[0]->ops->get_failure(pipelines.transports[0], failure);
   for (uint32_t r = 0; r < rank_count(job); r++) {
     end_sharing(job, r);
   }
@@ -470,7 +471,7 @@ static void before_the_other_tie(void **state) {
         "rank 3 has waited 1.0 s for rank 5, which waits for rank 4, which is in 1F0 since 3.0 s");
   /* The other way round, and a rank that has not begun the step, whatever its cell was. */
   all_wait(&boards, 6);
-  board_set(&boards, 0, WEFT_PHASE_GREETING, "", UINT32_MAX, "", 1000000000);
+  board_set(&boards, 0, WEFT_PHASE_HANDSHAKE, "", UINT32_MAX, "", 1000000000);
   blame(&boards, program, 2, 0,
         "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for nobody "
         "that is known");

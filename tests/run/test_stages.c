@@ -14,6 +14,7 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
+#include "support_linear_stage.h"
 #include "support_memory.h"
 
 enum { ROWS_MAX = 6, WIDTH_MAX = 7, PARAMETERS_MAX = WIDTH_MAX * WIDTH_MAX + WIDTH_MAX };
@@ -527,7 +528,7 @@ static void pokes(void **state) {
     struct weft_cost_stage cost;
     struct weft_error error;
     uint32_t pokes = 0;
-    struct weft_stage_call call = {.poke = count_poke, .poke_context = &pokes};
+    struct weft_stage_call call = {.progress = count_poke, .progress_context = &pokes};
     weft_cost_stage_init(&cost, modes[k]);
     cost.times[WEFT_OP_F] = time;
     const int64_t begin = clock_ns();

@@ -1,0 +1,583 @@
+/* The loopback transport: all ranks in one thread, in virtual time. A run is a
+ * function of the seed alone: who runs next when several could, and how long
+ * messages take, come from it.
+ *
+ * Time: each rank has one wake-up time, in a heap of ranks. Popping the smallest
+ * moves the clock. A message wakes its receiver when it arrives; wait() names a
+ * deadline. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/comm.h>
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "comm/collectives.h"
+
+/* A message under way. */
+struct flight {
+  struct weft_message *message; /* the sender's; NULL: taken back */
+  int64_t begin;
+  int64_t arrival;
+};
+
+/* First in, first out; `capacity` is fixed. */
+struct flight_queue {
+  struct flight *items;
+  uint32_t capacity;
+  uint32_t count;
+  uint32_t first;
+};
+
+struct channel {
+  uint32_t number;
+  uint32_t sender, receiver; /* UINT32_MAX: that end is not open yet */
+  uint64_t bytes_max;
+  struct flight_queue sent;
+  struct flight_queue posted; /* receives: only `message` counts */
+  struct weft_random random;  /* of delays: who was woken when must not change them */
+  int64_t free_at;            /* the channel is occupied until then */
+  int64_t last_arrival;
+};
+
+struct endpoint {
+  struct weft_transport base;
+  struct weft_loopback *world;
+  uint32_t *incoming; /* channel numbers that this rank receives on */
+  uint32_t incoming_count;
+};
+
+/* A rank's place in the heap. */
+struct wake {
+  int64_t at;
+  uint64_t order; /* random: decides among those of one time */
+  uint32_t place; /* in heap */
+};
+
+struct weft_loopback {
+  struct weft_world shared;
+  const struct weft_allocator *allocator;
+  struct weft_loopback_options options;
+  struct weft_random random;
+  int64_t now;
+  struct endpoint *endpoints;
+  struct channel **channels; /* [channel_capacity], by number; NULL: never opened */
+  size_t channel_capacity;
+  struct wake *wakes; /* [rank] */
+  uint32_t *heap;     /* [rank_count] ranks, the next one first */
+};
+
+enum message_state { IDLE = 0, UNDER_WAY, DONE };
+
+/* ---- The heap of ranks ---- */
+
+static bool is_before(const struct weft_loopback *world, uint32_t a, uint32_t b) {
+  const struct wake *x = &world->wakes[a], *y = &world->wakes[b];
+  return x->at != y->at ? x->at < y->at : x->order != y->order ? x->order < y->order : a < b;
+}
+
+static void put(struct weft_loopback *world, uint32_t place, uint32_t rank) {
+  world->heap[place] = rank;
+  world->wakes[rank].place = place;
+}
+
+static void sift(struct weft_loopback *world, uint32_t rank) {
+  uint32_t place = world->wakes[rank].place;
+  while (place > 0 && is_before(world, rank, world->heap[(place - 1) / 2])) {
+    put(world, place, world->heap[(place - 1) / 2]);
+    place = (place - 1) / 2;
+  }
+  for (;;) {
+    uint32_t child = 2 * place + 1;
+    if (child + 1 < world->options.rank_count &&
+        is_before(world, world->heap[child + 1], world->heap[child])) {
+      child++;
+    }
+    if (child >= world->options.rank_count || !is_before(world, world->heap[child], rank)) {
+      break;
+    }
+    put(world, place, world->heap[child]);
+    place = child;
+  }
+  put(world, place, rank);
+}
+
+static void set_wake(struct weft_loopback *world, uint32_t rank, int64_t at) {
+  world->wakes[rank].at = at;
+  world->wakes[rank].order = weft_random_next(&world->random);
+  sift(world, rank);
+}
+
+static void wake_by(struct weft_loopback *world, uint32_t rank, int64_t at) {
+  if (at < world->wakes[rank].at) {
+    set_wake(world, rank, at);
+  }
+}
+
+static void wake_all(struct weft_loopback *world) {
+  for (uint32_t r = 0; r < world->options.rank_count; r++) {
+    wake_by(world, r, world->now);
+  }
+}
+
+/* ---- Queues ---- */
+
+static struct flight *queue_at(const struct flight_queue *queue, uint32_t k) {
+  const uint32_t place = queue->first + k;
+  return &queue->items[place < queue->capacity ? place : place - queue->capacity];
+}
+
+static bool queue_push(struct flight_queue *queue, struct flight flight) {
+  if (queue->count == queue->capacity) {
+    return false;
+  }
+  *queue_at(queue, queue->count++) = flight;
+  return true;
+}
+
+static void queue_pop(struct flight_queue *queue) {
+  queue->first = queue->first + 1 < queue->capacity ? queue->first + 1 : 0;
+  queue->count--;
+}
+
+static bool queue_init(const struct weft_allocator *allocator, struct flight_queue *queue,
+                       uint32_t capacity) {
+  queue->items = weft_array_allocate(allocator, capacity, sizeof *queue->items);
+  queue->capacity = queue->items != NULL ? capacity : 0;
+  return queue->items != NULL;
+}
+
+static void queue_forget(struct flight_queue *queue, const struct weft_message *message) {
+  for (uint32_t k = 0; k < queue->count; k++) {
+    if (queue_at(queue, k)->message == message) {
+      queue_at(queue, k)->message = NULL;
+    }
+  }
+}
+
+/* ---- Channels ---- */
+
+static struct endpoint *endpoint_of(struct weft_transport *transport) {
+  return (struct endpoint *)transport;
+}
+
+static bool reserve_channels(struct weft_loopback *world, uint32_t number) {
+  if (number < world->channel_capacity) {
+    return true;
+  }
+  const size_t wanted = 2 * ((size_t)number + 1);
+  struct channel **channels =
+      weft_array_allocate_zero(world->allocator, wanted, sizeof(struct channel *));
+  if (channels == NULL) {
+    return false;
+  }
+  if (world->channel_capacity > 0) {
+    memcpy(channels, world->channels, world->channel_capacity * sizeof(struct channel *));
+  }
+  weft_array_free(world->allocator, world->channels, world->channel_capacity,
+                  sizeof(struct channel *));
+  world->channels = channels;
+  world->channel_capacity = wanted;
+  return true;
+}
+
+static enum weft_status find_channel(struct weft_loopback *world,
+                                     const struct weft_channel_end *end, struct channel **out,
+                                     struct weft_error *error) {
+  if (!reserve_channels(world, end->channel)) {
+    return weft_fail_memory(error, 2 * ((size_t)end->channel + 1) * sizeof(struct channel *));
+  }
+  struct channel **channel = &world->channels[end->channel];
+  if (*channel == NULL) {
+    *channel = weft_array_allocate_zero(world->allocator, 1, sizeof **channel);
+    if (*channel == NULL) {
+      return weft_fail_memory(error, sizeof **channel);
+    }
+    (*channel)->number = end->channel;
+    (*channel)->random.state = world->options.seed;
+    (*channel)->random.state = weft_random_next(&(*channel)->random) ^ end->channel;
+    (*channel)->sender = (*channel)->receiver = UINT32_MAX;
+    (*channel)->bytes_max = end->bytes_max;
+  }
+  *out = *channel;
+  return WEFT_OK;
+}
+
+static enum weft_status open_end(struct endpoint *endpoint, const struct weft_channel_end *end,
+                                 struct weft_error *error) {
+  struct weft_loopback *world = endpoint->world;
+  struct channel *channel = NULL;
+  if (end->peer >= endpoint->base.rank_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
+                     "channel %" PRIu32 " leads to rank %" PRIu32 " of %" PRIu32, end->channel,
+                     end->peer, endpoint->base.rank_count);
+  }
+  WEFT_TRY(find_channel(world, end, &channel, error));
+  assert(channel != NULL);
+  uint32_t *self = end->sends ? &channel->sender : &channel->receiver;
+  const uint32_t other = end->sends ? channel->receiver : channel->sender;
+  if (*self != UINT32_MAX || (other != UINT32_MAX && other != end->peer)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a channel has one sender and one receiver",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
+                     ", which is open already",
+                     endpoint->base.rank, end->channel, end->peer);
+  }
+  if (channel->bytes_max != end->bytes_max) {
+    return weft_fail(error, WEFT_ERR_USAGE, "both ranks must describe the same boundary",
+                     "channel %" PRIu32 " is for %" PRIu64 " bytes at rank %" PRIu32
+                     " and for %" PRIu64 " at rank %" PRIu32,
+                     end->channel, end->bytes_max, endpoint->base.rank, channel->bytes_max,
+                     end->peer);
+  }
+  struct flight_queue *queue = end->sends ? &channel->sent : &channel->posted;
+  if (!queue_init(world->allocator, queue, end->depth)) {
+    return weft_fail_memory(error, end->depth * sizeof *queue->items);
+  }
+  *self = endpoint->base.rank;
+  if (!end->sends) {
+    endpoint->incoming[endpoint->incoming_count++] = end->channel;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status loopback_open(struct weft_transport *transport,
+                                      const struct weft_channel_end *ends, uint32_t count,
+                                      struct weft_error *error) {
+  struct endpoint *endpoint = endpoint_of(transport);
+  const struct weft_allocator *allocator = endpoint->world->allocator;
+  uint32_t incoming = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    incoming += !ends[k].sends;
+  }
+  endpoint->incoming = weft_array_allocate(allocator, incoming + 1u, sizeof *endpoint->incoming);
+  if (endpoint->incoming == NULL) {
+    return weft_fail_memory(error, (incoming + 1u) * sizeof *endpoint->incoming);
+  }
+
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; k < count && status == WEFT_OK; k++) {
+    status = open_end(endpoint, &ends[k], error);
+  }
+  if (endpoint->incoming_count < incoming) { /* a failure: the room must still be found */
+    weft_array_free(allocator, endpoint->incoming, incoming + 1u, sizeof *endpoint->incoming);
+    endpoint->incoming = NULL;
+    endpoint->incoming_count = 0;
+  }
+  return status;
+}
+
+static struct channel *channel_of(struct endpoint *endpoint, uint32_t number, bool sends) {
+  struct weft_loopback *world = endpoint->world;
+  struct channel *channel = number < world->channel_capacity ? world->channels[number] : NULL;
+  const uint32_t rank = endpoint->base.rank;
+  return channel != NULL && (sends ? channel->sender : channel->receiver) == rank ? channel : NULL;
+}
+
+static enum weft_status fail_channel(const struct endpoint *endpoint, uint32_t number, bool sends,
+                                     struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_USAGE, "open() names the channels of a rank",
+                   "rank %" PRIu32 " does not %s on channel %" PRIu32, endpoint->base.rank,
+                   sends ? "send" : "receive", number);
+}
+
+/* ---- Messages ---- */
+
+static int64_t random_delay(const struct weft_loopback *world, struct channel *channel) {
+  const int64_t max = world->options.delay_ticks_max;
+  return max > 0 ? (int64_t)(weft_random_next(&channel->random) % ((uint64_t)max + 1)) : 0;
+}
+
+static enum weft_status loopback_send(struct weft_transport *transport, uint32_t number,
+                                      struct weft_message *message, struct weft_error *error) {
+  struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback *world = endpoint->world;
+  struct channel *channel = channel_of(endpoint, number, true);
+  if (channel == NULL) {
+    return fail_channel(endpoint, number, true, error);
+  }
+  if (message->header.bytes > channel->bytes_max || message->capacity < message->header.bytes) {
+    return weft_fail(error, WEFT_ERR_USAGE, "the boundary's largest shape must be larger",
+                     "a message of %" PRIu64 " bytes on channel %" PRIu32 ", which is for %" PRIu64,
+                     message->header.bytes, number, channel->bytes_max);
+  }
+  if (channel->sent.count == channel->sent.capacity) {
+    return WEFT_IN_PROGRESS;
+  }
+  const int64_t begin = world->now > channel->free_at ? world->now : channel->free_at;
+  channel->free_at = begin + world->options.occupied_ticks;
+  int64_t arrival = channel->free_at + world->options.latency_ticks + random_delay(world, channel);
+  arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
+  channel->last_arrival = arrival;
+  (void)queue_push(&channel->sent, (struct flight){message, begin, arrival});
+  message->state[0] = UNDER_WAY;
+  message->state[1] = number;
+  if (channel->receiver != UINT32_MAX) {
+    wake_by(world, channel->receiver, arrival);
+  }
+  return WEFT_OK;
+}
+
+/* The receiver takes the sender's buffer and leaves its own. */
+static void hand_over(struct weft_message *sent, struct weft_message *received,
+                      const struct flight *flight) {
+  void *buffer = received->data;
+  received->header = sent->header;
+  memcpy(received->shapes, sent->shapes, sent->header.tensor_count * sizeof sent->shapes[0]);
+  received->data = sent->data;
+  sent->data = buffer;
+  sent->begin = received->begin = flight->begin;
+  sent->end = received->end = flight->arrival;
+  sent->state[0] = received->state[0] = DONE;
+}
+
+static void match(struct weft_loopback *world, struct channel *channel) {
+  while (channel->sent.count > 0 && channel->posted.count > 0) {
+    const struct flight *flight = queue_at(&channel->sent, 0);
+    struct weft_message *received = queue_at(&channel->posted, 0)->message;
+    if (flight->arrival > world->now || flight->message == NULL || received == NULL) {
+      return;
+    }
+    hand_over(flight->message, received, flight);
+    queue_pop(&channel->sent);
+    queue_pop(&channel->posted);
+    wake_by(world, channel->sender, world->now);
+  }
+}
+
+static enum weft_status loopback_receive(struct weft_transport *transport, uint32_t number,
+                                         struct weft_message *message, struct weft_error *error) {
+  struct endpoint *endpoint = endpoint_of(transport);
+  struct channel *channel = channel_of(endpoint, number, false);
+  if (channel == NULL) {
+    return fail_channel(endpoint, number, false, error);
+  }
+  if (!queue_push(&channel->posted, (struct flight){.message = message})) {
+    return WEFT_IN_PROGRESS;
+  }
+  message->state[0] = UNDER_WAY;
+  message->state[1] = number;
+  match(endpoint->world, channel); /* it may be there already */
+  return WEFT_OK;
+}
+
+static enum weft_status loopback_test(struct weft_transport *transport,
+                                      struct weft_message *message, struct weft_error *error) {
+  struct weft_loopback *world = endpoint_of(transport)->world;
+  (void)error;
+  assert(message->state[0] != IDLE);
+  if (message->state[0] == UNDER_WAY) {
+    match(world, world->channels[message->state[1]]);
+  }
+  return message->state[0] == DONE ? WEFT_OK : WEFT_IN_PROGRESS;
+}
+
+static void loopback_cancel(struct weft_transport *transport, struct weft_message *message) {
+  struct weft_loopback *world = endpoint_of(transport)->world;
+  if (message->state[0] == UNDER_WAY) {
+    struct channel *channel = world->channels[message->state[1]];
+    queue_forget(&channel->sent, message);
+    queue_forget(&channel->posted, message);
+  }
+  message->state[0] = IDLE;
+}
+
+/* ---- Time ---- */
+
+static enum weft_status loopback_progress(struct weft_transport *transport,
+                                          struct weft_error *error) {
+  const struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback *world = endpoint->world;
+  WEFT_TRY(weft_world_check(&world->shared, error));
+  for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
+    match(world, world->channels[endpoint->incoming[k]]);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status loopback_wait(struct weft_transport *transport, int64_t until,
+                                      struct weft_error *error) {
+  struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback *world = endpoint->world;
+  (void)error;
+  for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
+    const struct channel *channel = world->channels[endpoint->incoming[k]];
+    if (channel->sent.count > 0 && queue_at(&channel->sent, 0)->arrival > world->now &&
+        queue_at(&channel->sent, 0)->arrival < until) {
+      until = queue_at(&channel->sent, 0)->arrival;
+    }
+  }
+  wake_by(world, transport->rank, until > world->now ? until : world->now);
+  return WEFT_OK;
+}
+
+static int64_t loopback_now(struct weft_transport *transport) {
+  return endpoint_of(transport)->world->now;
+}
+
+/* ---- What all share ---- */
+
+static enum weft_status loopback_exchange(struct weft_transport *transport, const void *mine,
+                                          void *all, size_t size, struct weft_error *error) {
+  struct weft_loopback *world = endpoint_of(transport)->world;
+  bool first_call;
+  (void)error;
+  const enum weft_status status =
+      weft_world_exchange(&world->shared, transport->rank, mine, all, size, &first_call);
+  if (first_call && status == WEFT_OK) {
+    wake_all(world);
+  }
+  return status;
+}
+
+static void loopback_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  struct weft_loopback *world = endpoint_of(transport)->world;
+  if (weft_world_fail(&world->shared, failure)) {
+    wake_all(world);
+  }
+}
+
+static bool loopback_failed(struct weft_transport *transport, struct weft_failure *failure) {
+  return weft_world_failed(&endpoint_of(transport)->world->shared, failure);
+}
+
+static struct weft_rank_status *loopback_board(struct weft_transport *transport, uint32_t rank) {
+  return &endpoint_of(transport)->world->shared.ranks[rank].board;
+}
+
+static void wake_rank(void *context, uint32_t rank) { weft_loopback_wake(context, rank); }
+
+static enum weft_status loopback_group(struct weft_transport *transport, uint32_t id,
+                                       const uint32_t *ranks, uint32_t count,
+                                       struct weft_group **out, struct weft_error *error) {
+  struct weft_loopback *world = endpoint_of(transport)->world;
+  return weft_world_group(&world->shared, transport->rank, id, ranks, count, wake_rank, world, out,
+                          error);
+}
+
+/* Endpoints are the world's. */
+static void loopback_destroy(struct weft_transport *transport) { (void)transport; }
+
+static const struct weft_transport_ops loopback_ops = {
+    .name = "loopback",
+    .async_progress = true,
+    .destroy = loopback_destroy,
+    .open = loopback_open,
+    .send = loopback_send,
+    .receive = loopback_receive,
+    .test = loopback_test,
+    .cancel = loopback_cancel,
+    .progress = loopback_progress,
+    .wait = loopback_wait,
+    .now = loopback_now,
+    .exchange = loopback_exchange,
+    .fail = loopback_fail,
+    .get_failure = loopback_failed,
+    .rank_status = loopback_board,
+    .group = loopback_group,
+};
+
+/* ---- The world ---- */
+
+static bool allocate_ranks(struct weft_loopback *world) {
+  const uint32_t count = world->options.rank_count;
+  world->endpoints = weft_array_allocate_zero(world->allocator, count, sizeof *world->endpoints);
+  world->wakes = weft_array_allocate_zero(world->allocator, count, sizeof *world->wakes);
+  world->heap = weft_array_allocate_zero(world->allocator, count, sizeof *world->heap);
+  return world->endpoints != NULL && world->wakes != NULL && world->heap != NULL;
+}
+
+static void start_ranks(struct weft_loopback *world) {
+  for (uint32_t r = 0; r < world->options.rank_count; r++) {
+    world->endpoints[r] = (struct endpoint){
+        .base = {.ops = &loopback_ops, .rank = r, .rank_count = world->options.rank_count},
+        .world = world};
+    world->wakes[r].at = WEFT_TIME_NEVER;
+    put(world, r, r);
+  }
+  wake_all(world);
+}
+
+enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
+                                      const struct weft_loopback_options *options,
+                                      struct weft_loopback **out, struct weft_error *error) {
+  struct weft_loopback *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
+  if (world == NULL) {
+    return weft_fail_memory(error, sizeof *world);
+  }
+  world->allocator = allocator;
+  world->options = *options;
+  world->random.state = options->seed;
+  const enum weft_status status =
+      weft_world_init(&world->shared, allocator, options->rank_count, error);
+  if (status < 0) {
+    weft_array_free(allocator, world, 1, sizeof *world);
+    return status;
+  }
+  if (!allocate_ranks(world)) {
+    weft_loopback_destroy(world);
+    return weft_fail_memory(error, options->rank_count * sizeof *world->endpoints);
+  }
+  start_ranks(world);
+  *out = world;
+  return WEFT_OK;
+}
+
+static void destroy_channels(struct weft_loopback *world) {
+  for (size_t k = 0; k < world->channel_capacity; k++) {
+    struct channel *channel = world->channels[k];
+    if (channel != NULL) {
+      weft_array_free(world->allocator, channel->sent.items, channel->sent.capacity,
+                      sizeof *channel->sent.items);
+      weft_array_free(world->allocator, channel->posted.items, channel->posted.capacity,
+                      sizeof *channel->posted.items);
+      weft_array_free(world->allocator, channel, 1, sizeof *channel);
+    }
+  }
+  weft_array_free(world->allocator, world->channels, world->channel_capacity,
+                  sizeof(struct channel *));
+}
+
+void weft_loopback_destroy(struct weft_loopback *world) {
+  if (world == NULL) {
+    return;
+  }
+  const struct weft_allocator *allocator = world->allocator;
+  const uint32_t count = world->options.rank_count;
+  for (uint32_t r = 0; world->endpoints != NULL && r < count; r++) {
+    const struct endpoint *endpoint = &world->endpoints[r];
+    weft_array_free(allocator, endpoint->incoming, endpoint->incoming_count + 1u,
+                    sizeof *endpoint->incoming);
+  }
+  destroy_channels(world);
+  weft_array_free(allocator, world->endpoints, count, sizeof *world->endpoints);
+  weft_array_free(allocator, world->wakes, count, sizeof *world->wakes);
+  weft_array_free(allocator, world->heap, count, sizeof *world->heap);
+  weft_world_finish(&world->shared);
+  weft_array_free(allocator, world, 1, sizeof *world);
+}
+
+struct weft_transport *weft_loopback_endpoint(struct weft_loopback *world, uint32_t rank) {
+  return rank < world->options.rank_count ? &world->endpoints[rank].base : NULL;
+}
+
+enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
+                                    struct weft_error *error) {
+  const uint32_t next = world->heap[0];
+  const int64_t at = world->wakes[next].at;
+  if (at == WEFT_TIME_NEVER) {
+    return weft_fail(error, WEFT_ERR_STALLED,
+                     "with a stall limit, the ranks say who waits for whom",
+                     "nothing is under way and no rank waits for a time: it would never end");
+  }
+  world->now = at > world->now ? at : world->now;
+  set_wake(world, next, WEFT_TIME_NEVER);
+  *rank = next;
+  return WEFT_OK;
+}
+
+void weft_loopback_wake(struct weft_loopback *world, uint32_t rank) {
+  wake_by(world, rank, world->now);
+}
+
+int64_t weft_loopback_now(const struct weft_loopback *world) { return world->now; }

@@ -1,0 +1,183 @@
+/* The agreed failure. Whoever fails says so to all, with the time; whoever learns of a
+ * failure passes on, once, the first one that it knows. A rank that has heard from all
+ * others takes the earliest, and so does every other one. Who does not hear from all
+ * (they compute, or are dead) takes the earliest that it knows after a while. In worlds
+ * of many ranks nothing is passed on, and all wait that while. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/support.h>
+
+#include "comm/mpi/driver/mpi_world.h"
+
+enum {
+  PASS_ON_MAX = 64, /* ranks */
+  LAST_WORDS_MS = 200,
+  LISTENING_MS = 1700,
+  ABORT_MS = 700
+};
+
+/* ---- saying and being told ---- */
+
+static bool is_earlier(const struct weft_mpi_failure_note *a,
+                       const struct weft_mpi_failure_note *b) {
+  return a->time != b->time ? a->time < b->time : a->rank < b->rank;
+}
+
+/* The first that this rank knows of. */
+static void know(struct weft_mpi_world *world, const struct weft_mpi_failure_note *note) {
+  world->note = *note;
+  world->failed_at = weft_mpi_monotonic();
+  world->events++;
+  __atomic_store_n(&world->has_failed, 1, __ATOMIC_SEQ_CST);
+}
+
+static void send_to_all(struct weft_mpi_world *world, const struct weft_mpi_failure_note *note) {
+  world->own = *note;
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    if (r != world->transport.rank) {
+      weft_mpi_control_send(world, r, WEFT_MPI_FAILURE, &world->own, sizeof world->own,
+                            &world->peers[r].failure_request);
+    }
+  }
+}
+
+void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failure *failure) {
+  if (world->has_failed) {
+    return;
+  }
+  const struct weft_mpi_failure_note note = {
+      .time = weft_mpi_time(world), .rank = world->transport.rank, .failure = *failure};
+  know(world, &note);
+  send_to_all(world, &note);
+}
+
+void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank) {
+  if (!world->peers[rank].heard) {
+    world->peers[rank].heard = true;
+    world->heard_count++;
+  }
+}
+
+void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
+                           const struct weft_mpi_failure_note *note) {
+  weft_mpi_failure_heard(world, teller);
+  if (!world->has_failed) {
+    know(world, note);
+    if (world->transport.rank_count <= PASS_ON_MAX) {
+      send_to_all(world, note);
+    }
+  } else if (!world->settled && is_earlier(note, &world->note)) {
+    world->note = *note;
+  }
+}
+
+void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const char *what) {
+  struct weft_failure failure = {.rank = UINT32_MAX};
+  char text[MPI_MAX_ERROR_STRING + 1] = "", place[WEFT_RANK_NAME_SIZE];
+  int length = 0;
+  (void)MPI_Error_string(result, text, &length);
+  text[strcspn(text, "\n")] = '\0';
+  weft_mpi_place(&world->transport, world->transport.rank, place, sizeof place);
+  (void)weft_fail(&failure.error, WEFT_ERR_PEER, "a process or the network has gone",
+                  "rank %" PRIu32 " (%s): MPI failed at %s: %.300s", world->transport.rank, place,
+                  what, text);
+  weft_mpi_failure_say(world, &failure);
+}
+
+/* ---- agreeing ---- */
+
+static void settle(struct weft_mpi_world *world) {
+  const bool asks_all = world->transport.rank_count <= PASS_ON_MAX;
+  while (!world->settled) {
+    weft_mpi_control_look(world);
+    weft_mpi_peers_look(world);
+    const bool heard_all = asks_all && world->heard_count + 1 == world->transport.rank_count;
+    const int64_t waited = weft_mpi_monotonic() - world->failed_at;
+    if (heard_all || waited >= WEFT_MPI_SETTLE_MS * (int64_t)WEFT_MPI_NS_PER_MS) {
+      world->settled = true;
+      return;
+    }
+    const bool seized = weft_mpi_gate_step_out(&world->gate);
+    weft_mpi_sleep(100 * WEFT_MPI_NS_PER_US);
+    weft_mpi_gate_step_in(&world->gate, seized);
+  }
+}
+
+enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error) {
+  settle(world);
+  if (error != NULL) {
+    *error = world->note.failure.error;
+  }
+  return world->note.failure.error.status;
+}
+
+void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  weft_mpi_gate_seize(&world->gate);
+  weft_mpi_failure_say(world, failure);
+  weft_mpi_gate_release(&world->gate);
+}
+
+bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *failure) {
+  struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  if (!__atomic_load_n(&world->has_failed, __ATOMIC_ACQUIRE)) {
+    return false;
+  }
+  weft_mpi_gate_seize(&world->gate);
+  settle(world);
+  *failure = world->note.failure;
+  weft_mpi_gate_release(&world->gate);
+  return true;
+}
+
+/* ---- ending the job ---- */
+
+/* MPI_Abort has been known not to return, and not to end anything. */
+static void *make_sure(void *context) {
+  const int *exit_status = context;
+  weft_mpi_sleep((int64_t)(LISTENING_MS + ABORT_MS) * WEFT_MPI_NS_PER_MS);
+  _exit(*exit_status);
+}
+
+/* Who says most (net.h): the first rank that is not to blame, which may be dead; or who was
+ * reached by a signal, which is alive. */
+static uint32_t speaker_of(const struct weft_mpi_world *world) {
+  const struct weft_failure *failure = &world->note.failure;
+  if (failure->error.status == WEFT_ERR_CANCELLED && failure->rank < world->transport.rank_count) {
+    return failure->rank;
+  }
+  return failure->rank == 0 ? 1 : 0;
+}
+
+/* Others learn why, and print it, before they are ended. The one that says most ends the
+ * job; the rest wait longer for that, and go on answering. */
+static void last_words(struct weft_mpi_world *world) {
+  const bool speaks = world->transport.rank == speaker_of(world);
+  const int64_t wait_ms = speaks ? LAST_WORDS_MS : LISTENING_MS;
+  const int64_t until = weft_mpi_monotonic() + wait_ms * WEFT_MPI_NS_PER_MS;
+  while (weft_mpi_monotonic() < until) {
+    if (weft_mpi_gate_try(&world->gate)) {
+      weft_mpi_control_look(world);
+      weft_mpi_gate_release(&world->gate);
+    }
+    weft_mpi_sleep(WEFT_MPI_NS_PER_MS);
+  }
+}
+
+void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status) {
+  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+  pthread_t guard;
+  if (pthread_create(&guard, NULL, make_sure, &exit_status) != 0) {
+    (void)alarm((LISTENING_MS + ABORT_MS) / 1000 + 1);
+  }
+  (void)fflush(NULL);
+  if (world->transport.rank_count > 1) {
+    last_words(world);
+    (void)MPI_Abort(MPI_COMM_WORLD, exit_status);
+  }
+  _exit(exit_status);
+}

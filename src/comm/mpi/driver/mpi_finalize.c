@@ -1,0 +1,93 @@
+/* The end of MPI in this process, when all ranks have said that they are through.
+ *
+ * MPI_Finalize, but for one case: MPICH over UCX and a network hangs in it, one job in three
+ * on a loaded machine (4.0.2 with UCX 1.13 over TCP). There, a rank that has closed its
+ * connections waits in the launcher's barrier and sees to nothing, while another cannot close
+ * its own without it; openucx/ucx issue 2254 is of the same kind. So with MPICH and ranks on
+ * several machines the launcher is told directly, in its own words (PMI 1): a barrier, in
+ * which this rank goes on seeing to messages, so that everybody has got the last of them; and
+ * the end. Nothing is lost: the process ends after this, and connections with it. */
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "comm/mpi/driver/mpi_world.h"
+
+#ifdef MPICH_VERSION
+
+enum { PATIENCE_S = 60, LINE_SIZE = 64 };
+
+bool weft_mpi_leaves_across(const struct weft_mpi_world *world) {
+  for (uint32_t r = 0; r < world->transport.rank_count; r++) {
+    if (!weft_mpi_same_machine(world, r, world->transport.rank)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* The launcher's connection; -1: another kind of launcher, or none. */
+static int launcher_file(void) {
+  const char *text = getenv("PMI_FD");
+  char *end = NULL;
+  const long file = text != NULL ? strtol(text, &end, 10) : -1;
+  return text != NULL && end != text && *end == '\0' && file >= 0 ? (int)file : -1;
+}
+
+/* Waits for the next byte, and sees to messages meanwhile. */
+static bool next_byte(int file, int64_t until, char *byte) {
+  struct pollfd polled = {.fd = file, .events = POLLIN};
+  while (poll(&polled, 1, 0) == 0) {
+    int flag;
+    (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
+    if (weft_mpi_monotonic() > until) {
+      return false;
+    }
+    weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
+  }
+  return read(file, byte, 1) == 1;
+}
+
+/* Says a line to the launcher and waits for the answer that is expected. */
+static bool ask_launcher(int file, const char *line, const char *expected) {
+  const int64_t until = weft_mpi_monotonic() + PATIENCE_S * (int64_t)WEFT_MPI_NS_PER_S;
+  char answer[LINE_SIZE];
+  size_t size = 0;
+  if (write(file, line, strlen(line)) != (ssize_t)strlen(line)) {
+    return false;
+  }
+  while (size + 1 < sizeof answer && next_byte(file, until, &answer[size])) {
+    if (answer[size++] == '\n') {
+      answer[size] = '\0';
+      return strncmp(answer, expected, strlen(expected)) == 0;
+    }
+  }
+  return false;
+}
+
+static bool leave_by_launcher(void) {
+  const int file = launcher_file();
+  return file >= 0 && ask_launcher(file, "cmd=barrier_in\n", "cmd=barrier_out") &&
+         ask_launcher(file, "cmd=finalize\n", "cmd=finalize_ack");
+}
+
+void weft_mpi_leave(bool across) {
+  if (!across || !leave_by_launcher()) {
+    (void)MPI_Finalize();
+  }
+}
+
+#else
+
+bool weft_mpi_leaves_across(const struct weft_mpi_world *world) {
+  (void)world;
+  return false;
+}
+
+void weft_mpi_leave(bool across) {
+  (void)across;
+  (void)MPI_Finalize();
+}
+
+#endif

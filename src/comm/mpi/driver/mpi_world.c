@@ -1,0 +1,390 @@
+/* Making and ending a world, and the table through which the library calls this
+ * driver. Compiled once against each MPI; WEFT_MPI_IMPLEMENTATION says which.
+ *
+ * A world that has failed is not taken down: MPI may still have requests of ours under
+ * way that nobody will ever end, and their memory must stay. It hangs on its
+ * communicator then, and the process is about to end. */
+#define _GNU_SOURCE /* sched_getaffinity */
+#include <inttypes.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <unistd.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "comm/mpi/driver/mpi_world.h"
+
+enum { ANSWERS_NS = WEFT_MPI_NS_PER_S };
+
+/* ---- the endpoint ---- */
+
+static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
+
+static struct weft_rank_status *endpoint_board(struct weft_transport *transport, uint32_t rank) {
+  return &weft_mpi_world_of(transport)->peers[rank].page->board;
+}
+
+static const struct weft_transport_ops mpi_ops = {
+    .name = "mpi",
+    .destroy = endpoint_destroy, /* it belongs to the world */
+    .open = weft_mpi_open,
+    .send = weft_mpi_send,
+    .receive = weft_mpi_receive,
+    .test = weft_mpi_test,
+    .cancel = weft_mpi_cancel,
+    .progress = weft_mpi_progress,
+    .progress_from_compute = weft_mpi_poke,
+    .wait = weft_mpi_wait,
+    .now = weft_mpi_now,
+    .exchange = weft_mpi_exchange,
+    .fail = weft_mpi_fail,
+    .get_failure = weft_mpi_failed,
+    .rank_status = endpoint_board,
+    .refresh_status = weft_mpi_refresh_boards,
+    .location = weft_mpi_place,
+    .group = weft_mpi_group_create,
+};
+
+/* ---- MPI itself ---- */
+
+static enum weft_status fail_mpi(struct weft_error *error, int result, const char *what) {
+  char text[MPI_MAX_ERROR_STRING + 1] = "";
+  int length = 0;
+  (void)MPI_Error_string(result, text, &length);
+  text[strcspn(text, "\n")] = '\0';
+  return weft_fail(error, WEFT_ERR_PEER, "", "MPI failed at %s: %.300s", what, text);
+}
+
+static const char *threading_name(int level) {
+  switch (level) {
+    case MPI_THREAD_SINGLE: return "single";
+    case MPI_THREAD_FUNNELED: return "funneled";
+    case MPI_THREAD_SERIALIZED: return "serialized";
+    default: return "multiple";
+  }
+}
+
+static enum weft_status check_threading(struct weft_mpi_world *world, struct weft_error *error) {
+  int level = MPI_THREAD_SINGLE;
+  (void)MPI_Query_thread(&level);
+  world->threading = threading_name(level);
+  if (level < MPI_THREAD_MULTIPLE && !world->owns_mpi) {
+    return weft_fail(error, WEFT_ERR_USAGE, "call MPI_Init_thread with MPI_THREAD_MULTIPLE",
+                     "MPI was initialised with threads `%s`", world->threading);
+  }
+  if (level < MPI_THREAD_SERIALIZED) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use an MPI that was built with threads",
+                     "this MPI allows threads `%s` only", world->threading);
+  }
+  return WEFT_OK;
+}
+
+/* Without a launcher Open MPI would start a daemon to serve processes that are never
+ * spawned. */
+static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_error *error) {
+  int flag = 0;
+  int level;
+  (void)MPI_Finalized(&flag);
+  if (flag) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a process starts MPI once: make one world",
+                     "MPI has been finalised in this process already");
+  }
+  (void)MPI_Initialized(&flag);
+  if (flag) {
+    return weft_fail(error, WEFT_ERR_USAGE, "name the communicator to use",
+                     "MPI has been initialised already, by somebody else");
+  }
+  if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
+    (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
+  }
+  const int result = MPI_Init_thread(NULL, NULL, MPI_THREAD_SERIALIZED, &level);
+  if (result != MPI_SUCCESS) {
+    return fail_mpi(error, result, "starting");
+  }
+  world->owns_mpi = true;
+  return WEFT_OK;
+}
+
+int weft_mpi_await(MPI_Request *request) {
+  int flag = 0;
+  int result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+  while (result == MPI_SUCCESS && !flag) {
+    (void)sched_yield();
+    result = MPI_Test(request, &flag, MPI_STATUS_IGNORE);
+  }
+  return result;
+}
+
+static enum weft_status duplicate(MPI_Comm from, MPI_Comm *out, struct weft_error *error) {
+  MPI_Request request;
+  int result = MPI_Comm_idup(from, out, &request);
+  if (result == MPI_SUCCESS) {
+    result = weft_mpi_await(&request);
+  }
+  if (result != MPI_SUCCESS) {
+    *out = MPI_COMM_NULL;
+    return fail_mpi(error, result, "duplicating a communicator");
+  }
+  (void)MPI_Comm_set_errhandler(*out, MPI_ERRORS_RETURN);
+  return WEFT_OK;
+}
+
+static enum weft_status make_communicators(struct weft_mpi_world *world, MPI_Comm from,
+                                           enum weft_mpi_progress progress,
+                                           struct weft_error *error) {
+  int rank = 0;
+  int size = 1;
+  WEFT_TRY(duplicate(from, &world->messages, error));
+  WEFT_TRY(duplicate(from, &world->control, error));
+  WEFT_TRY(duplicate(from, &world->exchanges, error));
+  WEFT_TRY(duplicate(from, &world->collectives, error));
+  (void)MPI_Comm_rank(world->control, &rank);
+  (void)MPI_Comm_size(world->control, &size);
+  world->ops = mpi_ops;
+  world->ops.async_progress = progress == WEFT_MPI_THREAD;
+  world->transport = (struct weft_transport){
+      .ops = &world->ops, .rank = (uint32_t)rank, .rank_count = (uint32_t)size};
+  return WEFT_OK;
+}
+
+static void free_communicators(struct weft_mpi_world *world) {
+  MPI_Comm *all[] = {&world->control, &world->exchanges, &world->collectives, &world->messages};
+  const size_t count = sizeof all / sizeof all[0] - (world->any_cancelled ? 1 : 0);
+  for (size_t k = 0; k < count; k++) {
+    if (*all[k] != MPI_COMM_NULL) {
+      (void)MPI_Comm_free(all[k]);
+    }
+  }
+}
+
+/* ---- facts ---- */
+
+/* "0-3,8" */
+static void describe_binding(char *out, size_t size) {
+  cpu_set_t set;
+  size_t length = 0;
+  out[0] = '\0';
+  if (sched_getaffinity(0, sizeof set, &set) != 0) {
+    return;
+  }
+  for (size_t first = 0; first < CPU_SETSIZE; first++) {
+    size_t last = first;
+    if (!CPU_ISSET(first, &set)) {
+      continue;
+    }
+    while (last + 1 < CPU_SETSIZE && CPU_ISSET(last + 1, &set)) {
+      last++;
+    }
+    const int wrote = snprintf(out + length, size - length, last > first ? "%s%zu-%zu" : "%s%zu",
+                               length > 0 ? "," : "", first, last);
+    if (wrote < 0 || (size_t)wrote >= size - length) {
+      return; /* cut */
+    }
+    length += (size_t)wrote;
+    first = last;
+  }
+}
+
+static void gather_facts(struct weft_mpi_world *world) {
+  int flag = 0;
+  int *tag_max = NULL;
+  weft_mpi_library_describe(world->library, sizeof world->library);
+  (void)MPI_Comm_get_attr(world->messages, MPI_TAG_UB, (void *)&tag_max, &flag);
+  world->tag_max = flag && *tag_max > 0 ? (uint64_t)*tag_max : 32767; /* MPI's least */
+  describe_binding(world->binding, sizeof world->binding);
+}
+
+static void driver_facts(const struct weft_mpi *base, struct weft_mpi_facts *facts) {
+  const struct weft_mpi_world *world = (const struct weft_mpi_world *)base;
+  *facts = (struct weft_mpi_facts){.implementation = base->driver->implementation,
+                                   .library = world->library,
+                                   .threading = world->threading,
+                                   .rank = world->transport.rank,
+                                   .rank_count = world->transport.rank_count,
+                                   .rank_on_host = world->rank_on_host,
+                                   .ranks_on_host = world->ranks_on_host,
+                                   .host = world->peers[world->transport.rank].card.host,
+                                   .tag_max = world->tag_max,
+                                   .binding = world->binding};
+}
+
+/* ---- making it ---- */
+
+static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_error *error) {
+  const uint32_t count = world->transport.rank_count;
+  world->peers = weft_array_allocate_zero(world->allocator, count, sizeof *world->peers);
+  world->processes = weft_array_allocate_zero(world->allocator, count, sizeof(struct pollfd));
+  world->process_rank = weft_array_allocate_zero(world->allocator, count, sizeof(uint32_t));
+  world->exchange_all = weft_array_allocate_zero(world->allocator, count, WEFT_EXCHANGE_MAX);
+  if (world->peers == NULL || world->processes == NULL || world->process_rank == NULL ||
+      world->exchange_all == NULL) {
+    return weft_fail_memory(error, count * sizeof *world->peers);
+  }
+  for (uint32_t r = 0; r < count; r++) {
+    world->peers[r].file = -1;
+  }
+  return weft_mpi_active_create(world, 1, error);
+}
+
+/* Smaller ones are for tests: a payload above 1 GiB takes long. */
+static enum weft_status read_piece(struct weft_mpi_world *world, struct weft_error *error) {
+  const char *text = getenv("WEFT_MPI_PIECE");
+  char *end = NULL;
+  world->piece = WEFT_MPI_PIECE;
+  if (text == NULL || text[0] == '\0') {
+    return WEFT_OK;
+  }
+  world->piece = strtoull(text, &end, 10);
+  if (*end != '\0' || text[0] == '-' || world->piece < 1 || world->piece > WEFT_MPI_PIECE) {
+    return weft_fail(error, WEFT_ERR_USAGE, "leave it away",
+                     "WEFT_MPI_PIECE is `%.40s`; it must be a number of bytes from 1 to %d", text,
+                     WEFT_MPI_PIECE);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_mpi_options *options,
+                               struct weft_error *error) {
+  MPI_Comm from = MPI_COMM_WORLD;
+  WEFT_TRY(read_piece(world, error));
+  if (options->communicator != NULL) {
+    memcpy(&from, options->communicator, sizeof(MPI_Comm));
+  } else {
+    WEFT_TRY(start_mpi(world, error));
+  }
+  WEFT_TRY(check_threading(world, error));
+  WEFT_TRY(make_communicators(world, from, options->progress, error));
+  gather_facts(world);
+  WEFT_TRY(make_tables(world, error));
+  WEFT_TRY(weft_mpi_peers_create(world, error));
+  WEFT_TRY(weft_mpi_clock_agree(world, error));
+  weft_mpi_stamps_create(&world->stamps);
+  world->spins = (long)world->ranks_on_host <= sysconf(_SC_NPROCESSORS_ONLN);
+  /* Short sleeps are to be short: by default they last 50 us longer. */
+  (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
+  return options->progress == WEFT_MPI_THREAD ? weft_mpi_start_thread(world, error) : WEFT_OK;
+}
+
+/* All but MPI's own. */
+static void free_world(struct weft_mpi_world *world) {
+  const uint32_t count = world->transport.rank_count;
+  weft_mpi_close(world);
+  weft_mpi_peers_finish(world);
+  weft_array_free(world->allocator, world->peers, count, sizeof *world->peers);
+  weft_array_free(world->allocator, world->processes, count, sizeof(struct pollfd));
+  weft_array_free(world->allocator, world->process_rank, count, sizeof(uint32_t));
+  weft_array_free(world->allocator, world->exchange_all, count, WEFT_EXCHANGE_MAX);
+  weft_mpi_gate_destroy(&world->gate);
+  weft_array_free(world->allocator, world, 1, sizeof *world);
+}
+
+/* The one name that a driver shows. */
+WEFT_API extern const struct weft_mpi_driver weft_mpi_driver_table;
+
+static enum weft_status driver_create(const struct weft_allocator *allocator,
+                                      const struct weft_mpi_options *options, struct weft_mpi **out,
+                                      struct weft_error *error) {
+  struct weft_mpi_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
+  if (world == NULL) {
+    return weft_fail_memory(error, sizeof *world);
+  }
+  world->base.driver = &weft_mpi_driver_table;
+  world->allocator = allocator;
+  world->page_file = -1;
+  world->messages = world->control = world->exchanges = world->collectives = MPI_COMM_NULL;
+  if (!weft_mpi_gate_create(&world->gate, options->progress == WEFT_MPI_THREAD)) {
+    weft_array_free(allocator, world, 1, sizeof *world);
+    return weft_fail_memory(error, sizeof(pthread_mutex_t));
+  }
+  const enum weft_status status = set_up(world, options, error);
+  if (status != WEFT_OK) {
+    free_world(world); /* communicators stay: the others may not be there to free them */
+    return status;
+  }
+  *out = &world->base;
+  return WEFT_OK;
+}
+
+/* ---- ending it ---- */
+
+/* Between two looks, outside the gate. */
+static void let_others(struct weft_mpi_world *world) {
+  weft_mpi_advance(world);
+  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
+  weft_mpi_gate_enter(&world->gate);
+}
+
+/* Until all have come, or the world has failed. Nothing that was sent may stay behind
+ * on a communicator that is freed: MPI gives its number to another one. So answers to
+ * this rank's questions are awaited first, and a message that somebody cancelled keeps
+ * the communicator of messages in all ranks. */
+static bool wait_for_all(struct weft_mpi_world *world) {
+  const int64_t until = weft_mpi_monotonic() + ANSWERS_NS;
+  MPI_Request request;
+  int flag = 0;
+  weft_mpi_gate_enter(&world->gate);
+  while (!world->has_failed && !weft_mpi_control_is_quiet(world) && weft_mpi_monotonic() < until) {
+    let_others(world);
+  }
+  if (!world->has_failed && MPI_Iallreduce(&world->cancelled, &world->any_cancelled, 1, MPI_INT,
+                                           MPI_MAX, world->control, &request) != MPI_SUCCESS) {
+    world->has_failed = 1;
+  }
+  while (!world->has_failed) {
+    if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag) {
+      break;
+    }
+    let_others(world);
+  }
+  weft_mpi_gate_leave(&world->gate);
+  return flag != 0;
+}
+
+/* Keeps what MPI may still touch, where it can be found. */
+static void leave_behind(struct weft_mpi_world *world) {
+  int key = MPI_KEYVAL_INVALID;
+  if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &key, NULL) ==
+      MPI_SUCCESS) {
+    (void)MPI_Comm_set_attr(world->control, key, world);
+  }
+}
+
+static void driver_destroy(struct weft_mpi *base) {
+  struct weft_mpi_world *world = (struct weft_mpi_world *)base;
+  struct weft_mpi_page *page = world->peers[world->transport.rank].page;
+  const bool well = wait_for_all(world);
+  weft_mpi_stop_thread(world);
+  if (!well) {
+    leave_behind(world);
+    return;
+  }
+  __atomic_store_n(&page->leaving, 1, __ATOMIC_RELEASE);
+  const bool owns_mpi = world->owns_mpi;
+  const bool across = weft_mpi_leaves_across(world);
+  free_communicators(world);
+  free_world(world);
+  if (owns_mpi) {
+    weft_mpi_leave(across);
+  }
+}
+
+static struct weft_transport *driver_endpoint(struct weft_mpi *base) {
+  return &((struct weft_mpi_world *)base)->transport;
+}
+
+const struct weft_mpi_driver weft_mpi_driver_table = {
+    .version = WEFT_VERSION,
+    .implementation = WEFT_MPI_IMPLEMENTATION,
+    .create = driver_create,
+    .destroy = driver_destroy,
+    .endpoint = driver_endpoint,
+    .abandon = weft_mpi_driver_abandon,
+    .facts = driver_facts,
+    .bare = weft_mpi_driver_bare,
+};

@@ -1,0 +1,31 @@
+/* What an MPI driver shows: one table, under one name. The library links no MPI; it
+ * loads weft-mpi-openmpi.so or weft-mpi-mpich.so (src/comm/mpi/driver, compiled once against each)
+ * and calls it through this table. Both sides are of one version, which is checked. */
+#ifndef NET_MPI_DRIVER_H
+#define NET_MPI_DRIVER_H
+
+#include <weft/comm.h>
+
+/* A world, as the library knows it; the driver's begins with it. */
+struct weft_mpi {
+  const struct weft_mpi_driver *driver;
+};
+
+struct weft_mpi_driver {
+  const char *version;        /* WEFT_VERSION; first, so that it can always be read */
+  const char *implementation; /* "openmpi" */
+  /* As the functions of net.h; `options` is never NULL. */
+  enum weft_status (*create)(const struct weft_allocator *allocator,
+                             const struct weft_mpi_options *options, struct weft_mpi **out,
+                             struct weft_error *error);
+  void (*destroy)(struct weft_mpi *world);
+  struct weft_transport *(*endpoint)(struct weft_mpi *world);
+  void (*abandon)(struct weft_mpi *world, int exit_status);
+  void (*facts)(const struct weft_mpi *world, struct weft_mpi_facts *facts);
+  enum weft_status (*bare)(struct weft_mpi *world, const struct weft_mpi_bare *game,
+                           struct weft_error *error);
+};
+
+#define WEFT_MPI_DRIVER_SYMBOL "weft_mpi_driver_table"
+
+#endif

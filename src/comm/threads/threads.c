@@ -1,0 +1,309 @@
+/* The world of the threads transport, and what an endpoint does besides moving
+ * messages (threads_transfer.c): waiting and waking, time, exchanges, the agreed
+ * failure.
+ *
+ * No wake-up is lost: whoever has something for a rank first counts its events
+ * up and then looks whether it sleeps; the rank first says that it sleeps and
+ * then looks at its events. Both are sequentially consistent, so at least one of
+ * them sees the other. When nobody sleeps, waking costs one atomic addition. */
+#include "comm/threads/threads.h"
+
+#include <inttypes.h>
+#include <sched.h>
+#include <time.h>
+#include <unistd.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "comm/collectives.h"
+
+enum {
+  SPIN_NS = 20 * 1000, /* before sleeping, which costs about as much */
+  SPINS_PER_LOOK = 32, /* at the clock */
+  YIELDS = 4,          /* instead, where ranks outnumber cores */
+  NS_PER_S = 1000000000
+};
+
+int64_t weft_threads_now(void) {
+  struct timespec time;
+  (void)clock_gettime(CLOCK_MONOTONIC, &time); /* cannot fail: the clock exists */
+  return (int64_t)time.tv_sec * NS_PER_S + time.tv_nsec;
+}
+
+/* ---- waiting and waking ---- */
+
+void weft_endpoint_signal(struct weft_endpoint *endpoint) {
+  (void)__atomic_fetch_add(&endpoint->shared.events, 1, __ATOMIC_SEQ_CST);
+  if (__atomic_load_n(&endpoint->shared.sleeping, __ATOMIC_SEQ_CST)) {
+    pthread_mutex_lock(&endpoint->lock);
+    pthread_cond_signal(&endpoint->wake);
+    pthread_mutex_unlock(&endpoint->lock);
+  }
+}
+
+static void signal_all_but(struct weft_threads *threads, const struct weft_endpoint *self) {
+  for (uint32_t r = 0; r < threads->world.rank_count; r++) {
+    if (&threads->endpoints[r] != self) {
+      weft_endpoint_signal(&threads->endpoints[r]);
+    }
+  }
+}
+
+static bool nothing_happened(const struct weft_endpoint *endpoint) {
+  return __atomic_load_n(&endpoint->shared.events, __ATOMIC_SEQ_CST) == endpoint->seen;
+}
+
+static inline void relax(void) {
+#if defined(__x86_64__) || defined(__i386__)
+  __builtin_ia32_pause();
+#elif defined(__aarch64__)
+  __asm__ volatile("yield");
+#endif
+}
+
+/* True when something happened, or the time has come. */
+static bool spin(const struct weft_endpoint *endpoint, int64_t until) {
+  const int64_t start = weft_threads_now();
+  for (int64_t now = start; now < until && now - start < SPIN_NS; now = weft_threads_now()) {
+    for (int k = 0; k < SPINS_PER_LOOK; k++) {
+      if (!nothing_happened(endpoint)) {
+        return true;
+      }
+      relax();
+    }
+  }
+  return until - start < SPIN_NS;
+}
+
+static bool yield(const struct weft_endpoint *endpoint) {
+  for (int k = 0; k < YIELDS; k++) {
+    (void)sched_yield();
+    if (!nothing_happened(endpoint)) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static void sleep_until(struct weft_endpoint *endpoint, int64_t until) {
+  const struct timespec deadline = {.tv_sec = (time_t)(until / NS_PER_S),
+                                    .tv_nsec = (long)(until % NS_PER_S)};
+  pthread_mutex_lock(&endpoint->lock);
+  __atomic_store_n(&endpoint->shared.sleeping, 1, __ATOMIC_SEQ_CST);
+  while (nothing_happened(endpoint)) {
+    if (until == WEFT_TIME_NEVER) {
+      (void)pthread_cond_wait(&endpoint->wake, &endpoint->lock);
+    } else if (pthread_cond_timedwait(&endpoint->wake, &endpoint->lock, &deadline) != 0) {
+      break; /* time has come */
+    }
+  }
+  __atomic_store_n(&endpoint->shared.sleeping, 0, __ATOMIC_RELAXED);
+  pthread_mutex_unlock(&endpoint->lock);
+}
+
+static enum weft_status endpoint_wait(struct weft_transport *transport, int64_t until,
+                                      struct weft_error *error) {
+  struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
+  (void)error;
+  if (!nothing_happened(endpoint) || until <= 0) {
+    return WEFT_OK;
+  }
+  if (endpoint->threads->spins ? !spin(endpoint, until) : !yield(endpoint)) {
+    sleep_until(endpoint, until);
+  }
+  return WEFT_OK;
+}
+
+/* ---- the other ops ---- */
+
+static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
+
+static enum weft_status endpoint_progress(struct weft_transport *transport,
+                                          struct weft_error *error) {
+  struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
+  const uint64_t events = __atomic_load_n(&endpoint->shared.events, __ATOMIC_SEQ_CST);
+  WEFT_TRY(weft_world_check(&endpoint->threads->world, error));
+  if (events != endpoint->seen) {
+    endpoint->seen = events;
+    for (uint32_t k = 0; k < endpoint->receiver_count; k++) {
+      weft_end_match(&endpoint->ends[k]);
+    }
+  }
+  return WEFT_OK;
+}
+
+static int64_t endpoint_now(struct weft_transport *transport) {
+  (void)transport;
+  return weft_threads_now();
+}
+
+static enum weft_status endpoint_exchange(struct weft_transport *transport, const void *mine,
+                                          void *all, size_t size, struct weft_error *error) {
+  struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
+  struct weft_world *world = &endpoint->threads->world;
+  bool first_call;
+  if (size > WEFT_EXCHANGE_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "exchange a hash of it instead",
+                     "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
+  }
+  WEFT_TRY(weft_world_check(world, error));
+  const enum weft_status status =
+      weft_world_exchange(world, transport->rank, mine, all, size, &first_call);
+  if (status == WEFT_OK && first_call) {
+    signal_all_but(endpoint->threads, endpoint); /* the last to come: the others have waited */
+  }
+  return status;
+}
+
+void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure) {
+  if (weft_world_fail(&threads->world, failure)) {
+    signal_all_but(threads, NULL);
+  }
+}
+
+static void endpoint_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  weft_threads_fail(((struct weft_endpoint *)transport)->threads, failure);
+}
+
+static bool endpoint_failed(struct weft_transport *transport, struct weft_failure *failure) {
+  return weft_world_failed(&((struct weft_endpoint *)transport)->threads->world, failure);
+}
+
+static struct weft_rank_status *endpoint_board(struct weft_transport *transport, uint32_t rank) {
+  return &((struct weft_endpoint *)transport)->threads->world.ranks[rank].board;
+}
+
+static void wake_rank(void *context, uint32_t rank) {
+  weft_endpoint_signal(&((struct weft_threads *)context)->endpoints[rank]);
+}
+
+static enum weft_status endpoint_group(struct weft_transport *transport, uint32_t id,
+                                       const uint32_t *ranks, uint32_t count,
+                                       struct weft_group **out, struct weft_error *error) {
+  struct weft_threads *threads = ((struct weft_endpoint *)transport)->threads;
+  return weft_world_group(&threads->world, transport->rank, id, ranks, count, wake_rank, threads,
+                          out, error);
+}
+
+static const struct weft_transport_ops threads_ops = {
+    .name = "threads",
+    .async_progress = true,
+    .destroy = endpoint_destroy, /* endpoints belong to the world */
+    .open = weft_endpoint_open,
+    .send = weft_endpoint_send,
+    .receive = weft_endpoint_receive,
+    .test = weft_endpoint_test,
+    .cancel = weft_endpoint_cancel,
+    .progress = endpoint_progress,
+    .wait = endpoint_wait,
+    .now = endpoint_now,
+    .exchange = endpoint_exchange,
+    .fail = endpoint_fail,
+    .get_failure = endpoint_failed,
+    .rank_status = endpoint_board,
+    .group = endpoint_group,
+};
+
+/* ---- the world ---- */
+
+/* A condition whose deadlines are in now()'s time. */
+static bool make_condition(pthread_cond_t *condition) {
+  pthread_condattr_t attributes;
+  if (pthread_condattr_init(&attributes) != 0) {
+    return false;
+  }
+  const bool made = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
+                    pthread_cond_init(condition, &attributes) == 0;
+  pthread_condattr_destroy(&attributes);
+  return made;
+}
+
+static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
+  struct weft_endpoint *endpoint = &threads->endpoints[rank];
+  endpoint->base = (struct weft_transport){
+      .ops = &threads_ops, .rank = rank, .rank_count = threads->world.rank_count};
+  endpoint->threads = threads;
+  if (pthread_mutex_init(&endpoint->lock, NULL) != 0) {
+    return false;
+  }
+  if (!make_condition(&endpoint->wake)) {
+    pthread_mutex_destroy(&endpoint->lock);
+    return false;
+  }
+  return true;
+}
+
+static enum weft_status init_endpoints(struct weft_threads *threads, struct weft_error *error) {
+  const uint32_t count = threads->world.rank_count;
+  threads->endpoints =
+      weft_array_allocate_zero(threads->allocator, count, sizeof *threads->endpoints);
+  if (threads->endpoints == NULL) {
+    return weft_fail_memory(error, count * sizeof *threads->endpoints);
+  }
+  for (; threads->endpoint_count < count; threads->endpoint_count++) {
+    if (!init_endpoint(threads, threads->endpoint_count)) {
+      return weft_fail_memory(error, sizeof(pthread_mutex_t) + sizeof(pthread_cond_t));
+    }
+  }
+  return WEFT_OK;
+}
+
+static void free_endpoints(struct weft_threads *threads) {
+  for (uint32_t r = 0; r < threads->endpoint_count; r++) {
+    weft_endpoint_close(&threads->endpoints[r]);
+    pthread_mutex_destroy(&threads->endpoints[r].lock);
+    pthread_cond_destroy(&threads->endpoints[r].wake);
+  }
+  weft_array_free(threads->allocator, threads->endpoints, threads->world.rank_count,
+                  sizeof *threads->endpoints);
+}
+
+enum weft_status weft_threads_create(const struct weft_allocator *allocator, uint32_t rank_count,
+                                     struct weft_threads **out, struct weft_error *error) {
+  if (allocator == NULL) {
+    allocator = weft_allocator_default();
+  }
+  struct weft_threads *threads = weft_array_allocate_zero(allocator, 1, sizeof *threads);
+  if (threads == NULL) {
+    return weft_fail_memory(error, sizeof *threads);
+  }
+  threads->allocator = allocator;
+  threads->spins = (long)rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
+  enum weft_status status = weft_world_init(&threads->world, allocator, rank_count, error);
+  if (status != WEFT_OK) {
+    goto free_threads;
+  }
+  if (pthread_mutex_init(&threads->lock, NULL) != 0) {
+    status = weft_fail_memory(error, sizeof threads->lock);
+    goto finish_world;
+  }
+  status = init_endpoints(threads, error);
+  if (status != WEFT_OK) {
+    weft_threads_destroy(threads);
+    return status;
+  }
+  *out = threads;
+  return WEFT_OK;
+
+finish_world:
+  weft_world_finish(&threads->world);
+free_threads:
+  weft_array_free(allocator, threads, 1, sizeof *threads);
+  return status;
+}
+
+void weft_threads_destroy(struct weft_threads *world) {
+  if (world == NULL) {
+    return;
+  }
+  free_endpoints(world);
+  weft_threads_free_channels(world);
+  pthread_mutex_destroy(&world->lock);
+  weft_world_finish(&world->world);
+  weft_array_free(world->allocator, world, 1, sizeof *world);
+}
+
+struct weft_transport *weft_threads_endpoint(struct weft_threads *world, uint32_t rank) {
+  return rank < world->world.rank_count ? &world->endpoints[rank].base : NULL;
+}

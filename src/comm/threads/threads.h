@@ -1,0 +1,152 @@
+/* The threads transport, inside: a world of endpoints, one per rank, and the
+ * channels between them.
+ *
+ *     sender's thread                ring of entries              receiver's thread
+ *     send():    FREE → POSTED  ─────────────────────────────▶   match(): POSTED → TAKING
+ *     reap():    DONE → FREE    ◀─────────────────────────────            TAKING → DONE
+ *     cancel():  POSTED → REVOKED
+ *
+ * An entry holds a copy of what is sent, so a rank's messages are touched by its
+ * own thread alone. The receiver takes the sender's buffer out of the entry and
+ * leaves its own there; until an entry is TAKING the buffer in it is the sender's,
+ * from DONE on too. Positions on a channel count from 0 and are the same at both
+ * ends: the match is by order. */
+#ifndef NET_THREADS_H
+#define NET_THREADS_H
+
+#include <pthread.h>
+
+#include <weft/comm.h>
+
+#include "comm/world.h"
+
+enum { WEFT_CACHE_LINE = 64 };
+
+enum weft_entry_state {
+  WEFT_ENTRY_FREE = 0,
+  WEFT_ENTRY_POSTED,
+  WEFT_ENTRY_TAKING,
+  WEFT_ENTRY_DONE,
+  WEFT_ENTRY_REVOKED /* for good: what comes after it is never taken */
+};
+
+/* One message under way; whole cache lines. */
+struct weft_entry {
+  uint32_t state; /* atomic, enum weft_entry_state: says whose the rest is */
+  uint32_t reserved;
+  void *data; /* the sender's buffer; from DONE on the receiver's */
+  uint64_t capacity;
+  int64_t begin;
+  int64_t end;
+  uint64_t padding[3];
+  struct weft_message_header header;
+  struct weft_tensor_shape shapes[WEFT_TENSORS_MAX];
+};
+
+/* A channel, as both ends know it; made by the first end that opens it. */
+struct weft_channel {
+  uint32_t number;
+  uint32_t sender; /* rank */
+  uint32_t receiver;
+  uint64_t bytes_max;
+  /* The sender's ring; NULL, atomic, until the sender has come. */
+  struct weft_entry *entries;
+  uint32_t entry_mask;
+  void *block; /* what `entries` lies in */
+  size_t block_size;
+};
+
+/* One rank's end of a channel, in its thread's hands. */
+struct weft_end {
+  struct weft_channel *channel;
+  struct weft_endpoint *peer;
+  bool sends;
+  bool closed; /* by a cancel() */
+  uint32_t depth;
+  uint32_t mask;                  /* of `messages` */
+  uint64_t posted;                /* messages sent or posted so far */
+  uint64_t matched;               /* of these: reaped, or received */
+  struct weft_message **messages; /* [mask + 1], by position; NULL: cancelled */
+};
+
+/* Where a rank finds its end of a channel by number: open addressing. */
+struct weft_end_slot {
+  uint32_t channel;
+  uint32_t end; /* index + 1; 0: empty */
+};
+
+struct weft_endpoint {
+  struct weft_transport base;
+  struct weft_threads *threads;
+  uint64_t seen; /* `events` at the last progress() */
+
+  bool opened;
+  struct weft_end *ends; /* [end_count], those that receive first */
+  uint32_t end_count;
+  uint32_t receiver_count;
+  struct weft_end_slot *slots; /* [slot_mask + 1] */
+  uint32_t slot_mask;
+
+  /* What other threads touch, on lines of its own. */
+  struct {
+    uint64_t before[WEFT_CACHE_LINE / 8];
+    uint64_t events;   /* atomic: things that happened for this rank */
+    uint32_t sleeping; /* atomic: it sleeps, or is about to */
+    uint64_t after[WEFT_CACHE_LINE / 8];
+  } shared;
+  pthread_mutex_t lock; /* of the sleep */
+  pthread_cond_t wake;
+};
+
+struct weft_threads {
+  struct weft_world world;
+  const struct weft_allocator *allocator;
+  struct weft_endpoint *endpoints; /* [rank_count] */
+  uint32_t endpoint_count;         /* whose lock and condition exist */
+  bool spins;                      /* every rank can have a core: waiting may spin */
+
+  pthread_mutex_t lock; /* over the table of channels and what is in them, but for the rings */
+  struct weft_channel **channels; /* open addressing by number; [channel_room], a power of two */
+  uint32_t channel_room;
+  uint32_t channel_count;
+};
+
+/* Something happened for a rank: its wait() returns. Any thread. */
+void weft_endpoint_signal(struct weft_endpoint *endpoint);
+
+/* Takes what has come for posted receives of this end; gives back sends that
+ * have been taken. */
+void weft_end_match(struct weft_end *end);
+void weft_end_reap(struct weft_end *end);
+
+/* Where to begin looking for a channel in a table; mask + 1 is a power of two. */
+static inline uint32_t weft_channel_hash(uint32_t channel, uint32_t mask) {
+  return ((channel * UINT32_C(0x9e3779b1)) >> 8) & mask;
+}
+
+/* The rank's end of a channel, or NULL. */
+struct weft_end *weft_endpoint_end(const struct weft_endpoint *endpoint, uint32_t channel);
+
+/* As the ops. */
+enum weft_status weft_endpoint_open(struct weft_transport *transport,
+                                    const struct weft_channel_end *ends, uint32_t count,
+                                    struct weft_error *error);
+enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
+                                    struct weft_message *message, struct weft_error *error);
+enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
+                                       struct weft_message *message, struct weft_error *error);
+enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
+                                    struct weft_error *error);
+void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message);
+
+/* Gives back what open() made. */
+void weft_endpoint_close(struct weft_endpoint *endpoint);
+void weft_threads_free_channels(struct weft_threads *threads);
+
+/* CLOCK_MONOTONIC in nanoseconds. */
+int64_t weft_threads_now(void);
+
+/* ops->fail, for the world as a whole. */
+void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure);
+
+#endif

@@ -1,0 +1,291 @@
+/* Opening channels of the threads transport. The two ends open a channel
+ * independently, in any order: the first to come makes it, the second must agree
+ * with it. The ring belongs to the sending end, whose depth it has; it is there
+ * before the first send, which need not wait for the receiver to come. Everything
+ * that is ever allocated for messages is allocated here, and lives until the
+ * world is destroyed: either rank may be gone earlier. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+#include "comm/threads/threads.h"
+
+enum { DEPTH_MAX = 1 << 24, CHANNELS_MAX = 1 << 24, CHANNEL_ROOM_MIN = 64 };
+
+/* The power of two that is not less; of at most 2^31. */
+static uint32_t round_up(uint32_t number) {
+  uint32_t power = 1;
+  while (power < number) {
+    power *= 2;
+  }
+  return power;
+}
+
+/* ---- the table of channels; under the world's lock ---- */
+
+static struct weft_channel **find_place(struct weft_channel **table, uint32_t room,
+                                        uint32_t number) {
+  uint32_t k = weft_channel_hash(number, room - 1);
+  while (table[k] != NULL && table[k]->number != number) {
+    k = (k + 1) & (room - 1);
+  }
+  return &table[k];
+}
+
+/* Room for one more, and half of it empty. */
+static enum weft_status grow_table(struct weft_threads *threads, struct weft_error *error) {
+  if (threads->channel_count < threads->channel_room / 2) {
+    return WEFT_OK;
+  }
+  const uint32_t room = threads->channel_room == 0 ? CHANNEL_ROOM_MIN : threads->channel_room * 2;
+  struct weft_channel **table =
+      weft_array_allocate_zero(threads->allocator, room, sizeof(struct weft_channel *));
+  if (table == NULL) {
+    return weft_fail_memory(error, room * sizeof(struct weft_channel *));
+  }
+  for (uint32_t k = 0; k < threads->channel_room; k++) {
+    if (threads->channels[k] != NULL) {
+      *find_place(table, room, threads->channels[k]->number) = threads->channels[k];
+    }
+  }
+  weft_array_free(threads->allocator, threads->channels, threads->channel_room,
+                  sizeof(struct weft_channel *));
+  threads->channels = table;
+  threads->channel_room = room;
+  return WEFT_OK;
+}
+
+/* Finds the channel or makes it as this end describes it; NULL: no memory. */
+static struct weft_channel *get_channel(struct weft_threads *threads,
+                                        const struct weft_channel_end *end, uint32_t rank,
+                                        struct weft_error *error) {
+  if (grow_table(threads, error) != WEFT_OK) {
+    return NULL;
+  }
+  struct weft_channel **place = find_place(threads->channels, threads->channel_room, end->channel);
+  if (*place != NULL) {
+    return *place;
+  }
+  struct weft_channel *channel = weft_array_allocate_zero(threads->allocator, 1, sizeof *channel);
+  if (channel == NULL) {
+    (void)weft_fail_memory(error, sizeof *channel);
+    return NULL;
+  }
+  channel->number = end->channel;
+  channel->sender = end->sends ? rank : end->peer;
+  channel->receiver = end->sends ? end->peer : rank;
+  channel->bytes_max = end->bytes_max;
+  *place = channel;
+  threads->channel_count++;
+  return channel;
+}
+
+void weft_threads_free_channels(struct weft_threads *threads) {
+  for (uint32_t k = 0; k < threads->channel_room; k++) {
+    struct weft_channel *channel = threads->channels[k];
+    if (channel != NULL) {
+      weft_array_free(threads->allocator, channel->block, channel->block_size, 1);
+      weft_array_free(threads->allocator, channel, 1, sizeof *channel);
+    }
+  }
+  weft_array_free(threads->allocator, threads->channels, threads->channel_room,
+                  sizeof(struct weft_channel *));
+}
+
+/* ---- one end; under the world's lock ---- */
+
+static enum weft_status agree(const struct weft_channel *channel,
+                              const struct weft_channel_end *end, uint32_t rank,
+                              struct weft_error *error) {
+  const uint32_t sender = end->sends ? rank : end->peer;
+  const uint32_t receiver = end->sends ? end->peer : rank;
+  if (sender != channel->sender || receiver != channel->receiver) {
+    return weft_fail(error, WEFT_ERR_USAGE, "all ranks must place stages alike",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " from rank %" PRIu32
+                     " to rank %" PRIu32 ", where the other end has it from rank %" PRIu32
+                     " to rank %" PRIu32,
+                     rank, channel->number, sender, receiver, channel->sender, channel->receiver);
+  }
+  if (end->bytes_max != channel->bytes_max) {
+    return weft_fail(error, WEFT_ERR_USAGE, "all ranks must describe the same boundaries",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " for payloads of up to %" PRIu64
+                     " bytes, rank %" PRIu32 " for up to %" PRIu64,
+                     rank, channel->number, end->bytes_max, end->peer, channel->bytes_max);
+  }
+  return WEFT_OK;
+}
+
+/* Whole cache lines, on their boundaries. */
+static enum weft_status make_ring(struct weft_threads *threads, struct weft_channel *channel,
+                                  uint32_t depth, struct weft_error *error) {
+  const uint32_t count = round_up(depth);
+  const size_t size = (size_t)count * sizeof(struct weft_entry) + WEFT_CACHE_LINE;
+  unsigned char *block = weft_array_allocate_zero(threads->allocator, size, 1);
+  if (block == NULL) {
+    return weft_fail_memory(error, size);
+  }
+  const size_t skip = WEFT_CACHE_LINE - (uintptr_t)block % WEFT_CACHE_LINE;
+  channel->block = block;
+  channel->block_size = size;
+  channel->entry_mask = count - 1;
+  __atomic_store_n(&channel->entries, (struct weft_entry *)(void *)(block + skip),
+                   __ATOMIC_RELEASE);
+  return WEFT_OK;
+}
+
+static enum weft_status attach(struct weft_endpoint *endpoint, const struct weft_channel_end *end,
+                               struct weft_channel **out, struct weft_error *error) {
+  struct weft_threads *threads = endpoint->threads;
+  struct weft_channel *channel = get_channel(threads, end, endpoint->base.rank, error);
+  if (channel == NULL) {
+    return WEFT_ERR_MEMORY;
+  }
+  WEFT_TRY(agree(channel, end, endpoint->base.rank, error));
+  if (end->sends) {
+    WEFT_TRY(make_ring(threads, channel, end->depth, error));
+  }
+  *out = channel;
+  return WEFT_OK;
+}
+
+static enum weft_status attach_all(struct weft_endpoint *endpoint,
+                                   const struct weft_channel_end *ends, uint32_t count,
+                                   struct weft_error *error) {
+  enum weft_status status = WEFT_OK;
+  pthread_mutex_lock(&endpoint->threads->lock);
+  for (uint32_t k = 0; k < count && status == WEFT_OK; k++) {
+    struct weft_end *end = weft_endpoint_end(endpoint, ends[k].channel);
+    status = attach(endpoint, &ends[k], &end->channel, error);
+  }
+  pthread_mutex_unlock(&endpoint->threads->lock);
+  return status;
+}
+
+/* ---- the rank's own tables ---- */
+
+static enum weft_status check_end(const struct weft_endpoint *endpoint,
+                                  const struct weft_channel_end *end, struct weft_error *error) {
+  const struct weft_transport *base = &endpoint->base;
+  if (end->peer >= base->rank_count || end->peer == base->rank) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a channel connects two ranks of the world",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
+                     "; there are %" PRIu32 " ranks",
+                     base->rank, end->channel, end->peer, base->rank_count);
+  }
+  if (end->depth == 0 || end->depth > DEPTH_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "the depth is how many messages are under way at once",
+                     "rank %" PRIu32 " opens channel %" PRIu32 " with depth %" PRIu32
+                     "; from 1 to %d are possible",
+                     base->rank, end->channel, end->depth, DEPTH_MAX);
+  }
+  return WEFT_OK;
+}
+
+/* Fills one of the ends, and makes it known by its number. */
+static enum weft_status add_end(struct weft_endpoint *endpoint, uint32_t index,
+                                const struct weft_channel_end *from, struct weft_error *error) {
+  struct weft_end *end = &endpoint->ends[index];
+  const uint32_t room = round_up(from->depth);
+  uint32_t k = weft_channel_hash(from->channel, endpoint->slot_mask);
+  for (; endpoint->slots[k].end != 0; k = (k + 1) & endpoint->slot_mask) {
+    if (endpoint->slots[k].channel == from->channel) {
+      return weft_fail(error, WEFT_ERR_USAGE, "a rank has one end of a channel",
+                       "rank %" PRIu32 " opens channel %" PRIu32 " twice", endpoint->base.rank,
+                       from->channel);
+    }
+  }
+  end->messages =
+      weft_array_allocate_zero(endpoint->threads->allocator, room, sizeof(struct weft_message *));
+  if (end->messages == NULL) {
+    return weft_fail_memory(error, room * sizeof(struct weft_message *));
+  }
+  end->peer = &endpoint->threads->endpoints[from->peer];
+  end->sends = from->sends;
+  end->depth = from->depth;
+  end->mask = room - 1;
+  endpoint->slots[k] = (struct weft_end_slot){.channel = from->channel, .end = index + 1};
+  return WEFT_OK;
+}
+
+/* Those that receive come first, so that progress() walks over them alone. */
+static enum weft_status add_ends(struct weft_endpoint *endpoint,
+                                 const struct weft_channel_end *ends, uint32_t count,
+                                 struct weft_error *error) {
+  uint32_t senders = endpoint->receiver_count;
+  uint32_t receivers = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(check_end(endpoint, &ends[k], error));
+    WEFT_TRY(add_end(endpoint, ends[k].sends ? senders++ : receivers++, &ends[k], error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status make_tables(struct weft_endpoint *endpoint, uint32_t count,
+                                    struct weft_error *error) {
+  const struct weft_allocator *allocator = endpoint->threads->allocator;
+  const uint32_t room = round_up(2 * count + 1);
+  endpoint->ends = weft_array_allocate_zero(allocator, count, sizeof *endpoint->ends);
+  if (endpoint->ends == NULL) {
+    return weft_fail_memory(error, count * sizeof *endpoint->ends);
+  }
+  endpoint->end_count = count;
+  endpoint->slots = weft_array_allocate_zero(allocator, room, sizeof *endpoint->slots);
+  if (endpoint->slots == NULL) {
+    return weft_fail_memory(error, room * sizeof *endpoint->slots);
+  }
+  endpoint->slot_mask = room - 1;
+  return WEFT_OK;
+}
+
+static enum weft_status open_ends(struct weft_endpoint *endpoint,
+                                  const struct weft_channel_end *ends, uint32_t count,
+                                  struct weft_error *error) {
+  WEFT_TRY(make_tables(endpoint, count, error));
+  for (uint32_t k = 0; k < count; k++) {
+    endpoint->receiver_count += !ends[k].sends;
+  }
+  WEFT_TRY(add_ends(endpoint, ends, count, error));
+  return attach_all(endpoint, ends, count, error);
+}
+
+enum weft_status weft_endpoint_open(struct weft_transport *transport,
+                                    const struct weft_channel_end *ends, uint32_t count,
+                                    struct weft_error *error) {
+  struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
+  if (endpoint->opened) {
+    return weft_fail(error, WEFT_ERR_USAGE, "name all channels in one call",
+                     "rank %" PRIu32 " opens its channels a second time", transport->rank);
+  }
+  if (count > CHANNELS_MAX) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a rank has a few channels for each of its stages",
+                     "rank %" PRIu32 " opens %" PRIu32 " channels; at most %d", transport->rank,
+                     count, CHANNELS_MAX);
+  }
+  endpoint->opened = true;
+  const enum weft_status status = open_ends(endpoint, ends, count, error);
+  if (status != WEFT_OK) {
+    weft_endpoint_close(endpoint); /* no channel is open then */
+  }
+  return status;
+}
+
+void weft_endpoint_close(struct weft_endpoint *endpoint) {
+  const struct weft_allocator *allocator = endpoint->threads->allocator;
+  for (uint32_t k = 0; k < endpoint->end_count; k++) {
+    struct weft_end *end = &endpoint->ends[k];
+    if (end->messages != NULL) {
+      weft_array_free(allocator, end->messages, (size_t)end->mask + 1,
+                      sizeof(struct weft_message *));
+    }
+  }
+  weft_array_free(allocator, endpoint->ends, endpoint->end_count, sizeof *endpoint->ends);
+  if (endpoint->slots != NULL) {
+    weft_array_free(allocator, endpoint->slots, (size_t)endpoint->slot_mask + 1,
+                    sizeof *endpoint->slots);
+  }
+  endpoint->ends = NULL;
+  endpoint->slots = NULL;
+  endpoint->end_count = endpoint->receiver_count = 0;
+}

@@ -1,0 +1,266 @@
+/* Messages of the threads transport on their way: from the sender's ring into
+ * the receiver's hands, and the receiver's buffer back (threads.h has the
+ * picture). Lock-free; each end is one thread's. Nothing allocates. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "comm/threads/threads.h"
+
+_Static_assert(sizeof(struct weft_entry) % WEFT_CACHE_LINE == 0, "entries share no cache line");
+
+/* ---- hand-over ---- */
+
+static void copy_envelope(struct weft_message_header *header_out,
+                          struct weft_tensor_shape *shapes_out,
+                          const struct weft_message_header *header,
+                          const struct weft_tensor_shape *shapes) {
+  const size_t count =
+      header->tensor_count <= WEFT_TENSORS_MAX ? header->tensor_count : WEFT_TENSORS_MAX;
+  *header_out = *header;
+  for (size_t k = 0; k < count; k++) {
+    shapes_out[k] = shapes[k];
+  }
+}
+
+/* The message is the caller's again. */
+static void give_back(struct weft_end *end, struct weft_message *message) {
+  message->state[0] = 0;
+  end->messages[end->matched & end->mask] = NULL;
+  end->matched++;
+}
+
+/* The entry is TAKING: its content is ours. */
+static void take(struct weft_entry *entry, struct weft_message *message, int64_t now) {
+  void *const data = entry->data;
+  const uint64_t capacity = entry->capacity;
+  copy_envelope(&message->header, message->shapes, &entry->header, entry->shapes);
+  entry->data = message->data;
+  entry->capacity = message->capacity;
+  entry->end = now;
+  message->data = data;
+  message->capacity = capacity;
+  message->begin = entry->begin;
+  message->end = now;
+}
+
+void weft_end_match(struct weft_end *end) {
+  struct weft_channel *channel = end->channel;
+  struct weft_entry *entries;
+  bool any = false;
+  if (end->matched == end->posted || end->closed ||
+      (entries = __atomic_load_n(&channel->entries, __ATOMIC_ACQUIRE)) == NULL) {
+    return;
+  }
+  while (end->matched < end->posted) {
+    struct weft_entry *entry = &entries[end->matched & channel->entry_mask];
+    uint32_t state = WEFT_ENTRY_POSTED;
+    if (__atomic_load_n(&entry->state, __ATOMIC_RELAXED) != WEFT_ENTRY_POSTED ||
+        !__atomic_compare_exchange_n(&entry->state, &state, WEFT_ENTRY_TAKING, false,
+                                     __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {
+      break; /* not there yet, or revoked */
+    }
+    struct weft_message *message = end->messages[end->matched & end->mask];
+    take(entry, message, weft_threads_now());
+    __atomic_store_n(&entry->state, WEFT_ENTRY_DONE, __ATOMIC_RELEASE);
+    give_back(end, message);
+    any = true;
+  }
+  if (any) {
+    weft_endpoint_signal(end->peer);
+  }
+}
+
+void weft_end_reap(struct weft_end *end) {
+  const struct weft_channel *channel = end->channel;
+  while (end->matched < end->posted) {
+    struct weft_entry *entry = &channel->entries[end->matched & channel->entry_mask];
+    if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != WEFT_ENTRY_DONE) {
+      return;
+    }
+    struct weft_message *message = end->messages[end->matched & end->mask];
+    message->data = entry->data;
+    message->capacity = entry->capacity;
+    message->end = entry->end;
+    __atomic_store_n(&entry->state, WEFT_ENTRY_FREE, __ATOMIC_RELAXED);
+    give_back(end, message);
+  }
+}
+
+static void update(struct weft_end *end) {
+  if (end->sends) {
+    weft_end_reap(end);
+  } else {
+    weft_end_match(end);
+  }
+}
+
+/* ---- starting ---- */
+
+struct weft_end *weft_endpoint_end(const struct weft_endpoint *endpoint, uint32_t channel) {
+  if (endpoint->slots == NULL) {
+    return NULL;
+  }
+  for (uint32_t k = weft_channel_hash(channel, endpoint->slot_mask);;
+       k = (k + 1) & endpoint->slot_mask) {
+    const struct weft_end_slot *slot = &endpoint->slots[k];
+    if (slot->end == 0) {
+      return NULL;
+    }
+    if (slot->channel == channel) {
+      return &endpoint->ends[slot->end - 1];
+    }
+  }
+}
+
+static enum weft_status refuse(const struct weft_endpoint *endpoint, const struct weft_end *end,
+                               uint32_t channel, const char *verb, struct weft_error *error) {
+  const uint32_t rank = endpoint->base.rank;
+  if (end == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",
+                     "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", which it has not opened",
+                     rank, verb, channel);
+  }
+  if (end->closed) {
+    return weft_fail(error, WEFT_ERR_USAGE, "after a cancel, make a new world",
+                     "rank %" PRIu32 " wants to %s on channel %" PRIu32
+                     ", on which it has cancelled a message",
+                     rank, verb, channel);
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, "a channel goes one way: open another one",
+                   "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", on which it %s", rank,
+                   verb, channel, end->sends ? "sends" : "receives");
+}
+
+static enum weft_status refuse_size(const struct weft_endpoint *endpoint,
+                                    const struct weft_end *end, const struct weft_message *message,
+                                    struct weft_error *error) {
+  const struct weft_channel *channel = end->channel;
+  if (end->sends && message->header.bytes > channel->bytes_max) {
+    return weft_fail(
+        error, WEFT_ERR_USAGE, "open the channel with a larger bytes_max, at both ends",
+        "rank %" PRIu32 " sends %" PRIu64 " bytes on channel %" PRIu32
+        ", which takes at most %" PRIu64,
+        endpoint->base.rank, message->header.bytes, channel->number, channel->bytes_max);
+  }
+  return weft_fail(error, WEFT_ERR_USAGE,
+                   "buffers are handed over, so each must hold the largest payload",
+                   "rank %" PRIu32 " gives a buffer of %" PRIu64 " bytes to channel %" PRIu32
+                   ", whose payloads have up to %" PRIu64,
+                   endpoint->base.rank, message->capacity, channel->number, channel->bytes_max);
+}
+
+/* The end, when the message may go there now; else NULL, and why. */
+static struct weft_end *choose_end(const struct weft_endpoint *endpoint, uint32_t channel,
+                                   bool sends, const struct weft_message *message,
+                                   enum weft_status *status, struct weft_error *error) {
+  struct weft_end *end = weft_endpoint_end(endpoint, channel);
+  if (end == NULL || end->closed || end->sends != sends) {
+    *status = refuse(endpoint, end, channel, sends ? "send" : "receive", error);
+    return NULL;
+  }
+  if (message->capacity < end->channel->bytes_max ||
+      (sends && message->header.bytes > end->channel->bytes_max)) {
+    *status = refuse_size(endpoint, end, message, error);
+    return NULL;
+  }
+  if (end->posted - end->matched == end->depth) {
+    update(end);
+    if (end->posted - end->matched == end->depth) {
+      *status = WEFT_IN_PROGRESS;
+      return NULL;
+    }
+  }
+  return end;
+}
+
+/* The message is the transport's; returns its position on the channel. */
+static uint64_t accept(const struct weft_endpoint *endpoint, struct weft_end *end,
+                       struct weft_message *message) {
+  const uint64_t position = end->posted++;
+  message->state[0] = (uint64_t)(end - endpoint->ends) + 1;
+  message->state[1] = position;
+  end->messages[position & end->mask] = message;
+  return position;
+}
+
+enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t channel,
+                                    struct weft_message *message, struct weft_error *error) {
+  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
+  enum weft_status status;
+  struct weft_end *end = choose_end(endpoint, channel, true, message, &status, error);
+  if (end == NULL) {
+    return status;
+  }
+  const uint64_t position = accept(endpoint, end, message);
+  struct weft_entry *entry = &end->channel->entries[position & end->channel->entry_mask];
+  message->begin = weft_threads_now();
+  copy_envelope(&entry->header, entry->shapes, &message->header, message->shapes);
+  entry->data = message->data;
+  entry->capacity = message->capacity;
+  entry->begin = message->begin;
+  __atomic_store_n(&entry->state, WEFT_ENTRY_POSTED, __ATOMIC_RELEASE);
+  weft_endpoint_signal(end->peer);
+  return WEFT_OK;
+}
+
+enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_t channel,
+                                       struct weft_message *message, struct weft_error *error) {
+  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
+  enum weft_status status;
+  struct weft_end *end = choose_end(endpoint, channel, false, message, &status, error);
+  if (end == NULL) {
+    return status;
+  }
+  (void)accept(endpoint, end, message);
+  weft_end_match(end); /* it may have come already, and no event would say so again */
+  return WEFT_OK;
+}
+
+/* ---- ending ---- */
+
+/* NULL: the message is the caller's already. */
+static struct weft_end *end_of(struct weft_transport *transport,
+                               const struct weft_message *message) {
+  const struct weft_endpoint *endpoint = (const struct weft_endpoint *)transport;
+  return message->state[0] != 0 ? &endpoint->ends[message->state[0] - 1] : NULL;
+}
+
+enum weft_status weft_endpoint_test(struct weft_transport *transport, struct weft_message *message,
+                                    struct weft_error *error) {
+  (void)error;
+  struct weft_end *end = end_of(transport, message);
+  if (end != NULL) {
+    update(end);
+  }
+  return message->state[0] == 0 ? WEFT_OK : WEFT_IN_PROGRESS;
+}
+
+/* Takes a send back; false when the receiver was faster, and the entry is DONE. */
+static bool revoke(struct weft_entry *entry) {
+  uint32_t state = WEFT_ENTRY_POSTED;
+  if (__atomic_compare_exchange_n(&entry->state, &state, WEFT_ENTRY_REVOKED, false,
+                                  __ATOMIC_ACQ_REL, __ATOMIC_ACQUIRE)) {
+    return true;
+  }
+  while (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == WEFT_ENTRY_TAKING) {
+    /* for as long as the receiver copies an envelope */
+  }
+  return false;
+}
+
+void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message) {
+  struct weft_end *end = end_of(transport, message);
+  if (end == NULL) {
+    return;
+  }
+  const uint64_t position = message->state[1];
+  end->closed = true;
+  if (end->sends && !revoke(&end->channel->entries[position & end->channel->entry_mask])) {
+    weft_end_reap(end); /* in order, so it comes to this one */
+    return;
+  }
+  end->messages[position & end->mask] = NULL;
+  message->state[0] = 0;
+}

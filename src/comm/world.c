@@ -1,0 +1,97 @@
+/* What ranks of one process share; see world.h. */
+#include "comm/world.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "base/memory.h"
+
+enum weft_status weft_world_init(struct weft_world *world, const struct weft_allocator *allocator,
+                                 uint32_t rank_count, struct weft_error *error) {
+  *world = (struct weft_world){.allocator = allocator, .rank_count = rank_count};
+  if (rank_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a world has at least one rank", "0 ranks");
+  }
+  world->ranks = weft_array_allocate_zero(allocator, rank_count, sizeof *world->ranks);
+  if (world->ranks == NULL) {
+    return weft_fail_memory(error, rank_count * sizeof *world->ranks);
+  }
+  for (uint32_t r = 0; r < rank_count; r++) {
+    world->ranks[r].board.peer = UINT32_MAX;
+  }
+  if (pthread_mutex_init(&world->lock, NULL) != 0) {
+    weft_array_free(allocator, world->ranks, rank_count, sizeof *world->ranks);
+    return weft_fail_memory(error, sizeof world->lock);
+  }
+  return WEFT_OK;
+}
+
+void weft_world_finish(struct weft_world *world) {
+  weft_array_free(world->allocator, world->ranks, world->rank_count, sizeof *world->ranks);
+  pthread_mutex_destroy(&world->lock);
+}
+
+bool weft_world_fail(struct weft_world *world, const struct weft_failure *failure) {
+  assert(failure->error.status < 0);
+  pthread_mutex_lock(&world->lock);
+  const bool first = !__atomic_load_n(&world->has_failed, __ATOMIC_RELAXED);
+  if (first) {
+    world->failure = *failure;
+    __atomic_store_n(&world->has_failed, 1, __ATOMIC_SEQ_CST);
+  }
+  pthread_mutex_unlock(&world->lock);
+  return first;
+}
+
+bool weft_world_failed(struct weft_world *world, struct weft_failure *failure) {
+  if (!__atomic_load_n(&world->has_failed, __ATOMIC_ACQUIRE)) {
+    return false;
+  }
+  *failure = world->failure; /* never written again */
+  return true;
+}
+
+enum weft_status weft_world_check(struct weft_world *world, struct weft_error *error) {
+  if (!__atomic_load_n(&world->has_failed, __ATOMIC_ACQUIRE)) {
+    return WEFT_OK;
+  }
+  if (error != NULL) {
+    *error = world->failure.error;
+  }
+  return world->failure.error.status;
+}
+
+/* Under the lock. How many have come to a round; the first one begins the count. */
+static uint32_t *count_of(struct weft_world *world, uint64_t round) {
+  struct weft_world_round *present = &world->rounds[round % 2];
+  if (present->round != round) {
+    *present = (struct weft_world_round){.round = round};
+  }
+  return &present->come;
+}
+
+enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, const void *mine,
+                                     void *all, size_t size, bool *first_call) {
+  assert(size <= WEFT_EXCHANGE_MAX);
+  struct weft_world_rank *self = &world->ranks[rank];
+  const uint64_t round = self->rounds_done + 1;
+  struct weft_world_blob *blob = &self->blobs[round % 2];
+  pthread_mutex_lock(&world->lock);
+  *first_call = blob->round != round;
+  if (*first_call) {
+    blob->round = round;
+    memcpy(blob->bytes, mine, size);
+    (*count_of(world, round))++;
+  }
+  const bool complete = *count_of(world, round) == world->rank_count;
+  if (complete) {
+    for (uint32_t r = 0; r < world->rank_count; r++) {
+      memcpy((unsigned char *)all + r * size, world->ranks[r].blobs[round % 2].bytes, size);
+    }
+    self->rounds_done = round;
+  }
+  pthread_mutex_unlock(&world->lock);
+  return complete ? WEFT_OK : WEFT_IN_PROGRESS;
+}
