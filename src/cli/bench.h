@@ -6,7 +6,7 @@
 #include <weft/spec.h>
 #include <weft/support.h>
 
-#include "cli/option_parser.h"
+#include "cli/args/option_parser.h"
 
 struct weft_cli_benchmark {
   const char *name;

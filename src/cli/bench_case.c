@@ -2,7 +2,7 @@
 #include <inttypes.h>
 
 #include "cli/bench.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 static const char *const schedules[WEFT_CLI_BENCH_SCHEDULES] = {
     "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"};

@@ -9,8 +9,8 @@
 
 #include "cli/bench_clock.h"
 #include "cli/bench_run.h"
+#include "cli/io/error_message.h"
 #include "cli/job.h"
-#include "cli/message.h"
 #include "cli/rank_cores.h"
 
 enum { ROUNDS_PER_REPEAT = 5000, ROUNDS_MAX = 50000, WARM_UP = 1000, BLOCK = 250, BYTES = 64 };

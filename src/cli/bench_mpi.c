@@ -17,7 +17,7 @@
 #include "cli/bench_clock.h"
 #include "cli/child_process.h"
 #include "cli/doctor_mpi.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 #ifdef WEFT_HAS_TRAINER
 #include "cli/sample_text.h"
 #endif

@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/args/transport_choice.h"
 #include "cli/bench_clock.h"
 #include "cli/bench_mpi.h"
 #include "cli/guard.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
 #include "cli/launch.h"
-#include "cli/message.h"
-#include "cli/output_file.h"
-#include "cli/transport_choice.h"
 #ifdef WEFT_HAS_TRAINER
 #include "cli/sample_text.h"
 #endif

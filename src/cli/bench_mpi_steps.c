@@ -7,8 +7,8 @@
 #include <weft/weft.h>
 
 #include "cli/bench_mpi.h"
-#include "cli/execution.h"
-#include "cli/message.h"
+#include "cli/cmd/execution.h"
+#include "cli/io/error_message.h"
 #ifdef WEFT_HAS_TRAINER
 #include "cli/bench_train.h"
 #include "gpt/memory.h"

@@ -8,7 +8,7 @@
 
 #include "cli/bench_clock.h"
 #include "cli/bench_plan.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 /* ---- Running ---- */
 

@@ -8,7 +8,7 @@
 
 #include "cli/bench.h"
 #include "cli/bench_clock.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 /* A problem with equal stages, and what others have reached for it. */
 struct profile {

@@ -11,8 +11,8 @@
 #include <weft/weft.h>
 
 #include "cli/bench_clock.h"
-#include "cli/execution.h"
-#include "cli/message.h"
+#include "cli/cmd/execution.h"
+#include "cli/io/error_message.h"
 
 enum {
   RANKS = 8,

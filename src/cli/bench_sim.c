@@ -9,7 +9,7 @@
 
 #include "cli/bench_clock.h"
 #include "cli/bench_sim.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 enum { WIDE_RANKS = 1024, WIDE_STAGES_PER_RANK = 2, WIDE_MICROBATCHES = 4096, SVG_SCHEDULE = 1 };
 

@@ -4,7 +4,7 @@
 #include <weft/weft.h>
 
 #include "cli/bench_sim.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 /* ---- A plain evaluation ----
  *

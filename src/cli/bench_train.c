@@ -6,7 +6,7 @@
  * the bare products, one rank, two ranks, schedule after schedule, round after round. */
 #define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
 #include "cli/bench.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -20,7 +20,7 @@
 #include "cli/bench_train.h"
 #include "cli/sample_text.h"
 #include "gpt/fail.h"
-#include "gpt/kernels.h"
+#include "gpt/kernels/kernels.h"
 #include "gpt/memory.h"
 
 enum {

@@ -4,8 +4,8 @@
 #define CLI_BENCH_TRAIN_H
 
 #include "cli/bench.h"
-#include "gpt/products.h"
-#include "gpt/trainer.h"
+#include "gpt/kernels/flops.h"
+#include "gpt/train/trainer.h"
 
 enum {
   WEFT_CLI_TRAIN_SCHEDULES = 5,

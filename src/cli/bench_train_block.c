@@ -1,6 +1,6 @@
 /* A block of steps: a trainer is made, runs, and is looked at. */
 #include "cli/bench_clock.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 #ifdef WEFT_HAS_TRAINER
 

@@ -6,13 +6,13 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/did_you_mean.h"
-#include "cli/help.h"
+#include "cli/args/help.h"
+#include "cli/args/option_parser.h"
+#include "cli/args/suggest.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
 #include "cli/job.h"
 #include "cli/launch.h"
-#include "cli/message.h"
-#include "cli/option_parser.h"
-#include "cli/output_file.h"
 
 static const struct weft_cli_verb *find_verb(const char *name) {
   for (size_t i = 0; i < weft_cli_verb_count(); i++) {

@@ -5,7 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 enum { PLACES_SHOWN = 64 };
 

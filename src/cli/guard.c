@@ -19,8 +19,8 @@
 #include <sys/prctl.h>
 #endif
 
+#include "cli/io/error_message.h"
 #include "cli/launch.h"
-#include "cli/message.h"
 
 /* Holds the guard's process id. */
 #define MARK "WEFT_GUARD"

@@ -16,8 +16,8 @@
 
 #include <weft/comm.h>
 
-#include "cli/message.h"
-#include "cli/option_parser.h"
+#include "cli/args/option_parser.h"
+#include "cli/io/error_message.h"
 #include "cli/start_watch.h"
 
 struct weft_cli_job {

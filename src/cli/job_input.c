@@ -6,8 +6,8 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include "cli/io/error_message.h"
 #include "cli/job.h"
-#include "cli/message.h"
 
 struct piece {
   int32_t size; /* 0: the end; below: reading failed, with this code */

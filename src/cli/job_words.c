@@ -10,7 +10,7 @@
 
 #include <weft/ir.h>
 
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 /* ---- Held messages ---- */
 

@@ -5,7 +5,7 @@
 
 #include <weft/comm.h>
 
-#include "cli/option_parser.h"
+#include "cli/args/option_parser.h"
 
 /* The first of these variables that is a number; they are from mpirun of Open MPI, from
  * PMI (MPICH and its kin), and from Slurm. */

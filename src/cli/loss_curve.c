@@ -3,7 +3,7 @@
 
 #include <math.h>
 
-#include "cli/chart.h"
+#include "cli/io/chart.h"
 
 /* ---- Points ---- */
 

@@ -1,12 +1,12 @@
 /* Text that a model writes. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
 #include "cli/interrupt.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 #include "cli/sample_text.h"
-#include "gpt/kernels.h"
+#include "gpt/kernels/kernels.h"
 
 void weft_cli_choose_kernels(const struct weft_cli *cli) {
   const char *core = weft_gpt_blas_core_wanted();

@@ -3,7 +3,7 @@
 #define CLI_SAMPLE_TEXT_H
 
 #include "cli/cli.h"
-#include "gpt/sampler.h"
+#include "gpt/infer/sampler.h"
 
 /* Where OpenBLAS does not know the processor it takes kernels that are several times too
  * slow; then the command begins again, with the right ones. */

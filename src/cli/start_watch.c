@@ -6,9 +6,9 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include "cli/args/option_parser.h"
+#include "cli/io/error_message.h"
 #include "cli/launch.h"
-#include "cli/message.h"
-#include "cli/option_parser.h"
 
 enum { LIMIT_S = 120 };
 #define LIMIT_MAX_S UINT64_C(100000000)

@@ -1,5 +1,5 @@
 /* See train_auto.h. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -10,9 +10,9 @@
 
 #include <weft/gen.h>
 
-#include "cli/free_memory.h"
+#include "cli/io/error_message.h"
+#include "cli/io/free_memory.h"
 #include "cli/launch.h"
-#include "cli/message.h"
 #include "cli/train_auto.h"
 
 #define MEBIBYTE 1048576.0

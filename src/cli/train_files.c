@@ -1,5 +1,5 @@
 /* The files that a training leaves. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -13,10 +13,10 @@
 
 #include <weft/sim.h>
 
-#include "cli/costs_document.h"
-#include "cli/message.h"
-#include "cli/output_file.h"
-#include "cli/run_picture.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "cli/report/costs_json.h"
+#include "cli/report/run_picture.h"
 #include "cli/train_files.h"
 #include "cli/train_report.h"
 

@@ -1,6 +1,6 @@
 /* What is said while training. Called by the thread of rank 0, while the others wait or go
  * on. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -15,8 +15,8 @@
 #include <weft/support.h>
 
 #include "cli/interrupt.h"
-#include "cli/message.h"
-#include "cli/output_file.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
 #include "cli/train_auto.h"
 #include "cli/train_progress.h"
 

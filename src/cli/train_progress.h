@@ -4,7 +4,7 @@
 #ifndef CLI_TRAIN_PROGRESS_H
 #define CLI_TRAIN_PROGRESS_H
 
-#include "cli/live_line.h"
+#include "cli/io/progress_line.h"
 #include "cli/loss_curve.h"
 #include "cli/train_setup.h"
 

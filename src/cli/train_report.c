@@ -1,5 +1,5 @@
 /* What is said before and after a training. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -10,8 +10,8 @@
 
 #include <weft/support.h>
 
-#include "cli/input_file.h"
-#include "cli/text_columns.h"
+#include "cli/io/input_file.h"
+#include "cli/io/text_columns.h"
 #include "cli/train_auto.h"
 #include "cli/train_report.h"
 

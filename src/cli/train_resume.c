@@ -1,14 +1,14 @@
 /* Model, data and optimizer of a training: new ones from options and defaults, or the
  * checkpoint's. What was trained cannot change in shape, so an option that says other
  * than the checkpoint is refused, with both numbers. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 #include "cli/train_setup.h"
 
 /* What trains in a few minutes on two cores, to text that looks like its data. */

@@ -1,5 +1,5 @@
 /* The schedule of a training, by name or from a file. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -11,8 +11,8 @@
 #include <weft/source.h>
 #include <weft/verify.h>
 
-#include "cli/input_file.h"
-#include "cli/message.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
 #include "cli/train_auto.h"
 #include "cli/train_setup.h"
 

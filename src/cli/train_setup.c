@@ -1,18 +1,18 @@
 /* What `weft train` is asked to do. The order matters: the checkpoint says how long a
  * sequence is, the data must be as long, and only then is it known whether it is the
  * same data. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/message.h"
-#include "cli/run_picture.h"
+#include "cli/args/transport_choice.h"
+#include "cli/io/error_message.h"
+#include "cli/report/run_picture.h"
 #include "cli/train_auto.h"
 #include "cli/train_setup.h"
-#include "cli/transport_choice.h"
 
 enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20 };
 
@@ -98,7 +98,7 @@ static int check_timeline(const struct weft_cli *cli, const struct weft_cli_argu
 
 /* In the folder of its own sources Weft trains on them. */
 static bool is_own_folder(void) {
-  return access("include/weft/base.h", R_OK) == 0 && access("app/gpt/model.h", R_OK) == 0 &&
+  return access("include/weft/base.h", R_OK) == 0 && access("app/gpt/model/model.h", R_OK) == 0 &&
          access("README.md", R_OK) == 0;
 }
 

@@ -4,7 +4,7 @@
 #define CLI_TRAIN_SETUP_H
 
 #include "cli/job.h"
-#include "gpt/trainer.h"
+#include "gpt/train/trainer.h"
 
 /* What decided which parts are on which stage. */
 enum weft_cli_split { WEFT_CLI_SPLIT_WORK, WEFT_CLI_SPLIT_GIVEN, WEFT_CLI_SPLIT_MEASURED };

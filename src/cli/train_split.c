@@ -1,6 +1,6 @@
 /* Which blocks of the model are on which stage: as --split says, by estimated work, by
  * given numbers, or by times that another training has measured. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -9,9 +9,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/input_file.h"
-#include "cli/message.h"
-#include "cli/text_columns.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "cli/io/text_columns.h"
 #include "cli/train_setup.h"
 
 #define HINT_PROFILE \

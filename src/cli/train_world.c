@@ -1,14 +1,14 @@
 /* The world of a training: how many replicas, of how many ranks each. On mpi the launcher
  * has decided how many processes there are, and what is not said is what fits. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
 #include <inttypes.h>
 #include <stdio.h>
 
-#include "cli/message.h"
-#include "cli/text_columns.h"
+#include "cli/io/error_message.h"
+#include "cli/io/text_columns.h"
 #include "cli/train_setup.h"
 
 enum { RANKS_DEFAULT = 2 };

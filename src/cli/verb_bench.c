@@ -3,12 +3,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "cli/args/suggest.h"
 #include "cli/bench_mpi.h"
-#include "cli/did_you_mean.h"
+#include "cli/cmd/commands.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
 #include "cli/launch.h"
-#include "cli/message.h"
-#include "cli/output_file.h"
-#include "cli/verbs.h"
 
 static const struct weft_cli_benchmark benchmarks[] = {
     {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan},

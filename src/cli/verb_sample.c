@@ -1,5 +1,5 @@
 /* `weft sample`: text with a trained model. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -8,10 +8,10 @@
 #include <weft/support.h>
 
 #include "cli/interrupt.h"
-#include "cli/message.h"
-#include "cli/output_file.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
 #include "cli/sample_text.h"
-#include "gpt/checkpoint.h"
+#include "gpt/checkpoint/checkpoint.h"
 #include "gpt/memory.h"
 
 enum { TOKENS_DEFAULT = 300 };

@@ -1,5 +1,5 @@
 /* `weft train`: the reference trainer, from the command line to its report. */
-#include "cli/verbs.h"
+#include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
@@ -7,15 +7,15 @@
 #include <stdio.h>
 #include <string.h>
 
+#include "cli/args/transport_choice.h"
+#include "cli/cmd/hang_file.h"
 #include "cli/guard.h"
-#include "cli/hang_file.h"
 #include "cli/interrupt.h"
-#include "cli/message.h"
-#include "cli/output_file.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
 #include "cli/sample_text.h"
 #include "cli/train_files.h"
 #include "cli/train_report.h"
-#include "cli/transport_choice.h"
 
 enum { SAMPLE_BYTES = 400 };
 #define SAMPLE_TEMPERATURE 0.8
@@ -287,7 +287,7 @@ int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_argume
 
 #else
 
-#include "cli/message.h"
+#include "cli/io/error_message.h"
 
 static int say_missing(const struct weft_cli *cli, const char *verb) {
   weft_cli_say(cli, "install libopenblas-dev, and build again: 'make' does both",

@@ -1,6 +1,6 @@
 #!/usr/bin/env bats
 # weft train --schedule auto: schedules that change between two steps, results that do not.
-# When it changes them, from times that are made up, is test_gpt_tuning.c's.
+# When it changes them, from times that are made up, is test_gpt_autotune.c's.
 # shellcheck disable=SC2030,SC2031,SC2154
 load ../setup/cli_setup
 

@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "../app/gpt/safetensors.h"
+#include "gpt/checkpoint/safetensors.h"
 
 /* Larger inputs only make it slower, not wiser. */
 #define SIZE_MAX_FUZZED 4096u

@@ -16,7 +16,7 @@ load ../setup/cli_setup
          and .predicted_step_ms_from_costs_alone > 0 and .predicted_step_ms_from_costs_together > 0
          and .speed_up > 0))' b.json >/dev/null
   # 6 operations per weight and token, and attention: 7 products, of tiles on and below the
-  # diagonal, each group of 16 rows as far as it sees (tests/gpt/test_gpt_products.c).
+  # diagonal, each group of 16 rows as far as it sees (tests/gpt/test_gpt_flops.c).
   jq -e '.products.flop_per_step == 6 * 2048 * (8 * 12 * 65536 + 65536)
          + 8 * 16 * 8 * 7 * 2 * 32 * 4096 * (1 + 2 * 10 / 16)' b.json >/dev/null
   jq -e '.products.share_of_bare > 0 and .memory.trainer_bytes < .memory.allocated_peak_bytes' b.json >/dev/null

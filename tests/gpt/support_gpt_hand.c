@@ -9,9 +9,9 @@
 
 #include <cmocka.h>
 
-#include "gpt/kernels.h"
-#include "gpt/part.h"
-#include "gpt/schedule_rate.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/model/layer.h"
+#include "gpt/train/learning_rate.h"
 
 /* ---- What is trained ---- */
 

@@ -3,7 +3,7 @@
 #ifndef SUPPORT_GPT_HAND_H
 #define SUPPORT_GPT_HAND_H
 
-#include "gpt/trainer.h"
+#include "gpt/train/trainer.h"
 
 /* A small model and some text, with one rank, and a batch that can be divided among two and
  * three replicas. */

@@ -6,7 +6,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
-/* Letters as in app/gpt/model.h. */
+/* Letters as in app/gpt/model/model.h. */
 struct reference_shape {
   uint64_t sequences, tokens, channels, heads, vocabulary;
 };

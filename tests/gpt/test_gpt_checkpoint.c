@@ -28,8 +28,8 @@
 
 #include <cmocka.h>
 
-#include "gpt/checkpoint.h"
-#include "gpt/checkpoint_folder.h"
+#include "gpt/checkpoint/checkpoint.h"
+#include "gpt/checkpoint/checkpoint_folder.h"
 #include "gpt/memory.h"
 #include "support_memory.h"
 

@@ -17,8 +17,8 @@
 
 #include <cmocka.h>
 
-#include "gpt/checkpoint.h"
-#include "gpt/checkpoint_folder.h"
+#include "gpt/checkpoint/checkpoint.h"
+#include "gpt/checkpoint/checkpoint_folder.h"
 
 enum { PARTS = 3, FILES_MAX = 64, ENTRIES_MAX = 24, CHANGES_MAX = 16, FOLDERS_MAX = 6 };
 #define NONE UINT32_MAX

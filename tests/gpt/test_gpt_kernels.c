@@ -12,8 +12,8 @@
 
 #include <cmocka.h>
 
-#include "gpt/kernels.h"
-#include "gpt/lanes.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/kernels/simd.h"
 #include "support_gpt_reference.h"
 
 static struct reference_buffer random_buffer(uint64_t seed, double size, uint64_t count,

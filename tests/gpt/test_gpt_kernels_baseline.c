@@ -2,14 +2,14 @@
  * this machine may have better, and would never take these variants. */
 #define WEFT_GPT_WIDEST 128
 /* NOLINTBEGIN(bugprone-suspicious-include): that is the point. */
-#include "gpt/kernel_adamw.c"
-#include "gpt/kernel_attention.c"
-#include "gpt/kernel_gelu.c"
-#include "gpt/kernel_linear.c"
-#include "gpt/kernel_loss.c"
-#include "gpt/kernel_norm.c"
-#include "gpt/kernel_tile.c"
-#include "gpt/kernel_wide.c"
+#include "gpt/kernels/adamw.c"
+#include "gpt/kernels/attention.c"
+#include "gpt/kernels/cross_entropy.c"
+#include "gpt/kernels/gelu.c"
+#include "gpt/kernels/gemm_avx512.c"
+#include "gpt/kernels/gemm_tile.c"
+#include "gpt/kernels/layernorm.c"
+#include "gpt/kernels/linear.c"
 /* After those, which it needs. */
 #include "test_gpt_kernels.c"
 /* NOLINTEND(bugprone-suspicious-include) */

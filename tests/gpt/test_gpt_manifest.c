@@ -8,8 +8,8 @@
 
 #include <cmocka.h>
 
-#include "gpt/checksum.h"
-#include "gpt/manifest.h"
+#include "gpt/checkpoint/crc64.h"
+#include "gpt/checkpoint/manifest.h"
 #include "gpt/memory.h"
 
 static const struct weft_gpt_progress progress = {

@@ -11,7 +11,7 @@
 
 #include <weft/support.h>
 
-#include "gpt/model.h"
+#include "gpt/model/model.h"
 #include "support_memory.h"
 
 static struct weft_gpt_config config_of(uint32_t layers, uint32_t dim, uint32_t context) {

@@ -53,7 +53,7 @@ CONFIGS = {
 
 
 def shapes(config):
-    """Names and shapes of all tensors, as app/gpt/model.h has them."""
+    """Names and shapes of all tensors, as app/gpt/model/model.h has them."""
     c = config["dim"]
     found = {"wte.weight": (VOCABULARY, c), "wpe.weight": (config["context"], c)}
     for layer in range(config["layers"]):

@@ -8,9 +8,9 @@
 
 #include <cmocka.h>
 
-#include "gpt/checksum.h"
-#include "gpt/part_tensors.h"
-#include "gpt/safetensors.h"
+#include "gpt/checkpoint/crc64.h"
+#include "gpt/checkpoint/layer_tensors.h"
+#include "gpt/checkpoint/safetensors.h"
 
 static const struct weft_gpt_tensor pair[2] = {
     {.name = "a", .dim_count = 1, .dims = {2}, .bytes = 8},

@@ -11,9 +11,9 @@
 
 #include <weft/support.h>
 
-#include "gpt/decoder.h"
-#include "gpt/part.h"
-#include "gpt/sampler.h"
+#include "gpt/infer/kv_cache.h"
+#include "gpt/infer/sampler.h"
+#include "gpt/model/layer.h"
 #include "support_memory.h"
 
 /* ---- A model ---- */

@@ -18,9 +18,9 @@
 
 #include <weft/support.h>
 
-#include "gpt/kernels.h"
-#include "gpt/part.h"
-#include "gpt/stage.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/model/layer.h"
+#include "gpt/train/stage.h"
 
 enum { PARTS_MAX = 16 };
 

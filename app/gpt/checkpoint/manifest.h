@@ -1,0 +1,58 @@
+/* The manifest of a checkpoint, "weft-checkpoint/1": how far training was and with what,
+ * and the files of the parts with their sizes and checksums. Its last line has a
+ * checksum of all that stands before it, so that no changed byte goes unseen. */
+#ifndef GPT_MANIFEST_H
+#define GPT_MANIFEST_H
+
+#include "gpt/checkpoint/checkpoint_folder.h"
+
+#define WEFT_GPT_MANIFEST_SCHEMA "weft-checkpoint/1"
+#define WEFT_GPT_MANIFEST_BYTES_MAX ((uint64_t)2 << 20)
+
+struct weft_gpt_manifest_part {
+  struct weft_gpt_name file;
+  uint64_t size, checksum;
+};
+
+/* Adds the text. WEFT_ERR_USAGE names a field that is not a finite number, or too large
+ * for JSON. parts[part_count]. */
+enum weft_status weft_gpt_manifest_write(struct weft_text *text,
+                                         const struct weft_gpt_progress *progress,
+                                         const struct weft_gpt_manifest_part *parts,
+                                         struct weft_error *error);
+
+/* Reads a text that is called `name`; on success *parts [part_count] is the caller's, to
+ * give back with weft_gpt_free(). WEFT_ERR_FORMAT names the field. */
+enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, const char *name,
+                                        const char *text, uint64_t size,
+                                        struct weft_gpt_progress *progress,
+                                        struct weft_gpt_manifest_part **parts,
+                                        struct weft_error *error);
+
+/* ---- The fields, for both of them ---- */
+
+enum weft_gpt_field_kind {
+  WEFT_GPT_FIELD_NUMBER32,
+  WEFT_GPT_FIELD_NUMBER64, /* up to 2^63 - 1 */
+  WEFT_GPT_FIELD_HEX,      /* 64 bits, as "0123456789abcdef" */
+  WEFT_GPT_FIELD_REAL,
+  WEFT_GPT_FIELD_FLAG
+};
+
+struct weft_gpt_field {
+  const char *name;
+  enum weft_gpt_field_kind kind;
+  size_t offset; /* in struct weft_gpt_progress */
+};
+
+/* An object of fields. */
+struct weft_gpt_section {
+  const char *name; /* "": the manifest itself */
+  const struct weft_gpt_field *fields;
+  uint32_t field_count;
+};
+
+#define WEFT_GPT_SECTIONS 4
+const struct weft_gpt_section *weft_gpt_manifest_sections(void);
+
+#endif

@@ -1,0 +1,361 @@
+/* The manifest read back, strictly: every field is there, once, and no other. jansson
+ * takes memory from malloc(), after the text's size and the number of its values have
+ * been looked at. */
+#include <inttypes.h>
+#include <jansson.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "gpt/checkpoint/manifest.h"
+#include "gpt/fail.h"
+#include "gpt/memory.h"
+
+/* A part has 3. */
+#define COMMAS_MAX (4u * WEFT_GPT_LAYERS_MAX)
+
+/* What the text ends with: the checksum of all before it. */
+#define TRAILER_FRONT "  \"checksum\": \""
+#define TRAILER_BACK "\"\n}\n"
+enum {
+  HEX_DIGITS = 16,
+  FRONT_BYTES = sizeof TRAILER_FRONT - 1,
+  BACK_BYTES = sizeof TRAILER_BACK - 1,
+  TRAILER_BYTES = FRONT_BYTES + HEX_DIGITS + BACK_BYTES
+};
+
+struct reader {
+  const struct weft_allocator *allocator;
+  const char *name; /* of the file */
+  const char *text;
+  uint64_t size;
+  struct weft_gpt_progress progress;
+  struct weft_gpt_manifest_part *parts;
+  struct weft_error *error;
+};
+
+/* ---- Faults ---- */
+
+static enum weft_status fault(const struct reader *reader, const char *format, ...)
+    WEFT_PRINTF(2, 3);
+
+static enum weft_status fault(const struct reader *reader, const char *format, ...) {
+  char what[256];
+  va_list arguments;
+  va_start(arguments, format);
+  (void)vsnprintf(what, sizeof what, format, arguments);
+  va_end(arguments);
+  return weft_gpt_fail(reader->error, WEFT_ERR_FORMAT,
+                       "name the folder of another step, or move this one away", "'%s': %s",
+                       reader->name, what);
+}
+
+/* "model.layers is 0; expected ..." */
+static enum weft_status unexpected(const struct reader *reader, const char *section,
+                                   const char *field, const json_t *value, const char *expected) {
+  char buffer[48];
+  char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
+  const char *found = json_is_object(value)  ? "an object"
+                      : json_is_array(value) ? "a list"
+                      : dumped == NULL
+                          ? "something else"
+                          : weft_gpt_escape(buffer, sizeof buffer, dumped, strlen(dumped));
+  const enum weft_status status = fault(reader, "%s%s%s is %s; expected %s", section,
+                                        section[0] != '\0' ? "." : "", field, found, expected);
+  free(dumped);
+  return status;
+}
+
+/* ---- Values ---- */
+
+static bool read_hex(const char *text, size_t length, uint64_t *number) {
+  uint64_t value = 0;
+  if (length != HEX_DIGITS) {
+    return false;
+  }
+  for (size_t i = 0; i < length; i++) {
+    const char *digits = "0123456789abcdef";
+    const char *digit = text[i] != '\0' ? strchr(digits, text[i]) : NULL;
+    if (digit == NULL) {
+      return false;
+    }
+    value = value << 4 | (uint64_t)(digit - digits);
+  }
+  *number = value;
+  return true;
+}
+
+static bool read_number(const json_t *value, uint64_t number_max, uint64_t *number) {
+  if (!json_is_integer(value) || json_integer_value(value) < 0 ||
+      (uint64_t)json_integer_value(value) > number_max) {
+    return false;
+  }
+  *number = (uint64_t)json_integer_value(value);
+  return true;
+}
+
+/* Puts a value where its field is in the progress; false: it is not of that kind. */
+static bool read_value(const json_t *value, enum weft_gpt_field_kind kind, void *to) {
+  uint64_t number = 0;
+  switch (kind) {
+    case WEFT_GPT_FIELD_NUMBER32:
+      if (!read_number(value, UINT32_MAX, &number)) {
+        return false;
+      }
+      memcpy(to, &(uint32_t){(uint32_t)number}, sizeof(uint32_t));
+      return true;
+    case WEFT_GPT_FIELD_NUMBER64:
+      if (!read_number(value, INT64_MAX, &number)) {
+        return false;
+      }
+      break;
+    case WEFT_GPT_FIELD_HEX:
+      if (!json_is_string(value) ||
+          !read_hex(json_string_value(value), json_string_length(value), &number)) {
+        return false;
+      }
+      break;
+    case WEFT_GPT_FIELD_FLAG:
+      memcpy(to, &(bool){json_is_true(value)}, sizeof(bool));
+      return json_is_boolean(value);
+    case WEFT_GPT_FIELD_REAL:
+      memcpy(to, &(double){json_number_value(value)}, sizeof(double));
+      return json_is_number(value);
+  }
+  memcpy(to, &number, sizeof number);
+  return true;
+}
+
+static const char *expected_of(enum weft_gpt_field_kind kind) {
+  switch (kind) {
+    case WEFT_GPT_FIELD_NUMBER32: return "an integer from 0 to 4294967295";
+    case WEFT_GPT_FIELD_NUMBER64: return "an integer from 0 to 9223372036854775807";
+    case WEFT_GPT_FIELD_HEX: return "16 hexadecimal digits in quotes";
+    case WEFT_GPT_FIELD_FLAG: return "true or false";
+    case WEFT_GPT_FIELD_REAL: return "a number";
+  }
+  return "something else";
+}
+
+/* ---- Objects ---- */
+
+/* Every member of `object` is named in `names`, and the other way round. */
+static enum weft_status check_members(const struct reader *reader, const char *section,
+                                      json_t *object, const char *const *names, uint32_t count) {
+  const char *dot = section[0] != '\0' ? "." : "";
+  for (uint32_t k = 0; k < count; k++) {
+    if (json_object_get(object, names[k]) == NULL) {
+      return fault(reader, "%s%s%s is missing", section, dot, names[k]);
+    }
+  }
+  if (json_object_size(object) == count) {
+    return WEFT_OK;
+  }
+  const char *key;
+  json_t *value;
+  json_object_foreach(object, key, value) {
+    uint32_t k = 0;
+    while (k < count && strcmp(names[k], key) != 0) {
+      k++;
+    }
+    if (k == count) {
+      char escaped[64];
+      return fault(reader, "%s%s%s is not a field of " WEFT_GPT_MANIFEST_SCHEMA, section, dot,
+                   weft_gpt_escape(escaped, sizeof escaped, key, strlen(key)));
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_fields(struct reader *reader, const struct weft_gpt_section *section,
+                                    json_t *object) {
+  for (uint32_t k = 0; k < section->field_count; k++) {
+    const struct weft_gpt_field *field = &section->fields[k];
+    const json_t *value = json_object_get(object, field->name);
+    if (!read_value(value, field->kind, (char *)&reader->progress + field->offset)) {
+      return unexpected(reader, section->name, field->name, value, expected_of(field->kind));
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_section(struct reader *reader, const struct weft_gpt_section *section,
+                                     json_t *object) {
+  const char *names[16];
+  if (!json_is_object(object)) {
+    return unexpected(reader, "", section->name, object, "an object");
+  }
+  for (uint32_t k = 0; k < section->field_count; k++) {
+    names[k] = section->fields[k].name;
+  }
+  WEFT_GPT_TRY(check_members(reader, section->name, object, names, section->field_count));
+  return read_fields(reader, section, object);
+}
+
+/* ---- Parts ---- */
+
+/* A path into another folder is no name of a part's file. */
+static bool is_file_of(const json_t *value, uint32_t part, uint64_t checksum) {
+  const char *file = json_string_value(value);
+  return file != NULL && (strcmp(file, weft_gpt_part_name(part).text) == 0 ||
+                          strcmp(file, weft_gpt_part_name_again(part, checksum).text) == 0);
+}
+
+static enum weft_status read_part(struct reader *reader, uint32_t index, json_t *object) {
+  static const char *const names[] = {"file", "size", "checksum"};
+  struct weft_gpt_manifest_part *part = &reader->parts[index];
+  char section[32];
+  (void)snprintf(section, sizeof section, "parts[%" PRIu32 "]", index);
+  if (!json_is_object(object)) {
+    return unexpected(reader, "", section, object, "an object");
+  }
+  WEFT_GPT_TRY(check_members(reader, section, object, names, 3));
+  const json_t *file = json_object_get(object, names[0]);
+  const json_t *size = json_object_get(object, names[1]);
+  const json_t *checksum = json_object_get(object, names[2]);
+  if (!read_value(size, WEFT_GPT_FIELD_NUMBER64, &part->size)) {
+    return unexpected(reader, section, names[1], size, expected_of(WEFT_GPT_FIELD_NUMBER64));
+  }
+  if (!read_value(checksum, WEFT_GPT_FIELD_HEX, &part->checksum)) {
+    return unexpected(reader, section, names[2], checksum, expected_of(WEFT_GPT_FIELD_HEX));
+  }
+  if (!is_file_of(file, index, part->checksum)) {
+    return unexpected(reader, section, names[0], file, weft_gpt_part_name(index).text);
+  }
+  (void)snprintf(part->file.text, sizeof part->file.text, "%s", json_string_value(file));
+  return WEFT_OK;
+}
+
+static enum weft_status read_parts(struct reader *reader, json_t *list) {
+  const uint32_t count = weft_gpt_part_count(&reader->progress.config);
+  if (!json_is_array(list)) {
+    return unexpected(reader, "", "parts", list, "a list");
+  }
+  if (json_array_size(list) != count) {
+    return fault(reader, "parts has %zu entries; expected %" PRIu32 ", for %" PRIu32 " layers",
+                 json_array_size(list), count, reader->progress.config.layers);
+  }
+  reader->parts = weft_gpt_allocate(reader->allocator, count, sizeof *reader->parts);
+  if (reader->parts == NULL) {
+    return weft_gpt_fail_memory(reader->error, count * sizeof *reader->parts);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_GPT_TRY(read_part(reader, k, json_array_get(list, k)));
+  }
+  return WEFT_OK;
+}
+
+/* ---- The text ---- */
+
+static enum weft_status check_schema(const struct reader *reader, const json_t *document) {
+  const json_t *schema = json_object_get(document, "schema");
+  if (!json_is_object(document)) {
+    return fault(reader, "not an object");
+  }
+  if (schema == NULL) {
+    return fault(reader, "schema is missing");
+  }
+  if (!json_is_string(schema) || strcmp(json_string_value(schema), WEFT_GPT_MANIFEST_SCHEMA) != 0) {
+    return unexpected(reader, "", "schema", schema, WEFT_GPT_MANIFEST_SCHEMA);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check_checksum(const struct reader *reader) {
+  uint64_t found;
+  const bool fits = reader->size >= TRAILER_BYTES;
+  const char *trailer = fits ? reader->text + reader->size - TRAILER_BYTES : reader->text;
+  if (!fits || memcmp(trailer, TRAILER_FRONT, FRONT_BYTES) != 0 ||
+      !read_hex(trailer + FRONT_BYTES, HEX_DIGITS, &found) ||
+      memcmp(trailer + FRONT_BYTES + HEX_DIGITS, TRAILER_BACK, BACK_BYTES) != 0) {
+    return fault(reader, "does not end with a line that has its checksum");
+  }
+  const uint64_t expected =
+      weft_gpt_checksum_of(reader->text, (size_t)(reader->size - TRAILER_BYTES));
+  if (found != expected) {
+    return fault(reader,
+                 "checksum is %016" PRIx64 ", but that of the text is %016" PRIx64
+                 ": it was changed after it was written",
+                 found, expected);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check_config(const struct reader *reader) {
+  struct weft_error wrong;
+  if (weft_gpt_config_check(&reader->progress.config, &wrong) < 0) {
+    return fault(reader, "model: %s", wrong.message);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_document(struct reader *reader, json_t *document) {
+  const struct weft_gpt_section *sections = weft_gpt_manifest_sections();
+  const char *names[16] = {"schema", "parts", "checksum"};
+  uint32_t count = 3;
+  WEFT_GPT_TRY(check_schema(reader, document));
+  WEFT_GPT_TRY(check_checksum(reader));
+  for (uint32_t k = 0; k < sections[0].field_count; k++) {
+    names[count++] = sections[0].fields[k].name;
+  }
+  for (uint32_t k = 1; k < WEFT_GPT_SECTIONS; k++) {
+    names[count++] = sections[k].name;
+  }
+  WEFT_GPT_TRY(check_members(reader, "", document, names, count));
+  WEFT_GPT_TRY(read_fields(reader, &sections[0], document));
+  for (uint32_t k = 1; k < WEFT_GPT_SECTIONS; k++) {
+    WEFT_GPT_TRY(read_section(reader, &sections[k], json_object_get(document, sections[k].name)));
+  }
+  WEFT_GPT_TRY(check_config(reader));
+  return read_parts(reader, json_object_get(document, "parts"));
+}
+
+static enum weft_status check_text(const struct reader *reader) {
+  uint32_t commas = 0;
+  if (reader->size > WEFT_GPT_MANIFEST_BYTES_MAX) {
+    return fault(reader, "%" PRIu64 " bytes; the limit is %" PRIu64, reader->size,
+                 WEFT_GPT_MANIFEST_BYTES_MAX);
+  }
+  for (uint64_t i = 0; i < reader->size; i++) {
+    commas += reader->text[i] == ',';
+  }
+  if (commas > COMMAS_MAX) {
+    return fault(reader, "%" PRIu32 " commas; the limit is %u", commas, COMMAS_MAX);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status read_text(struct reader *reader) {
+  json_error_t wrong;
+  WEFT_GPT_TRY(check_text(reader));
+  json_t *document = json_loadb(reader->text, (size_t)reader->size, JSON_REJECT_DUPLICATES, &wrong);
+  if (document == NULL) {
+    char words[160];
+    if (json_error_code(&wrong) == json_error_out_of_memory) {
+      return weft_gpt_fail_memory(reader->error, reader->size);
+    }
+    return fault(reader, "line %d: not JSON: %s", wrong.line,
+                 weft_gpt_escape(words, sizeof words, wrong.text, strlen(wrong.text)));
+  }
+  const enum weft_status status = read_document(reader, document);
+  json_decref(document);
+  return status;
+}
+
+enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, const char *name,
+                                        const char *text, uint64_t size,
+                                        struct weft_gpt_progress *progress,
+                                        struct weft_gpt_manifest_part **parts,
+                                        struct weft_error *error) {
+  struct reader reader = {
+      .allocator = allocator, .name = name, .text = text, .size = size, .error = error};
+  const enum weft_status status = read_text(&reader);
+  if (status < 0) {
+    weft_gpt_free(allocator, reader.parts);
+    return status;
+  }
+  *progress = reader.progress;
+  *parts = reader.parts;
+  return WEFT_OK;
+}

@@ -1,0 +1,203 @@
+/* Text as training data: reads it all, and cuts batches out of it. */
+#define _POSIX_C_SOURCE 200809L
+#include "gpt/data/dataset.h"
+
+#include <assert.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "gpt/data/text_files.h"
+#include "gpt/fail.h"
+#include "gpt/splitmix.h"
+
+/* All of it is in memory. */
+static const uint64_t size_max = UINT64_C(1) << 30;
+
+/* ---- Reading ---- */
+
+static const struct weft_allocator *or_default(const struct weft_allocator *allocator) {
+  return allocator != NULL ? allocator : weft_allocator_default();
+}
+
+/* Room for at least one byte more. */
+static enum weft_status grow(struct weft_gpt_corpus *corpus, struct weft_error *error) {
+  const struct weft_allocator *allocator = or_default(corpus->allocator);
+  const uint64_t capacity = corpus->capacity == 0 ? 65536 : 2 * corpus->capacity;
+  uint8_t *bytes = allocator->reallocate(allocator->context, corpus->bytes,
+                                         (size_t)corpus->capacity, (size_t)capacity);
+  if (bytes == NULL) {
+    return weft_gpt_fail_memory(error, capacity);
+  }
+  corpus->bytes = bytes;
+  corpus->capacity = capacity;
+  return WEFT_OK;
+}
+
+static enum weft_status fail_on(const char *path, struct weft_error *error) {
+  const bool missing = errno == ENOENT || errno == ENOTDIR;
+  return weft_gpt_fail(error, missing ? WEFT_ERR_MISSING : WEFT_ERR_IO,
+                       missing ? "give a file of text, or a folder with such files" : "",
+                       "%s cannot be read: %s", path, strerror(errno));
+}
+
+static enum weft_status check_size(uint64_t size, const char *path, struct weft_error *error) {
+  if (size <= size_max) {
+    return WEFT_OK;
+  }
+  return weft_gpt_fail(error, WEFT_ERR_LIMIT, "give fewer files",
+                       "%" PRIu64 " bytes of text with %s; at most %" PRIu64 " fit", size, path,
+                       size_max);
+}
+
+static enum weft_status read_open(struct weft_gpt_corpus *corpus, const char *path, int file,
+                                  struct weft_error *error) {
+  for (;;) {
+    if (corpus->size == corpus->capacity) {
+      WEFT_GPT_TRY(grow(corpus, error));
+    }
+    const ssize_t count =
+        read(file, corpus->bytes + corpus->size, (size_t)(corpus->capacity - corpus->size));
+    if (count == 0) {
+      return WEFT_OK;
+    }
+    if (count < 0 && errno != EINTR) {
+      return fail_on(path, error);
+    }
+    corpus->size += count > 0 ? (uint64_t)count : 0;
+    WEFT_GPT_TRY(check_size(corpus->size, path, error));
+  }
+}
+
+/* Its size is looked at before, so that what is too large takes no time, and while it
+ * is read, as it may grow. */
+static enum weft_status read_file(struct weft_gpt_corpus *corpus, const char *path,
+                                  struct weft_error *error) {
+  struct stat status;
+  const int file = open(path, O_RDONLY | O_CLOEXEC);
+  if (file < 0) {
+    return fail_on(path, error);
+  }
+  enum weft_status result = fstat(file, &status) != 0
+                                ? fail_on(path, error)
+                                : check_size(corpus->size + (uint64_t)status.st_size, path, error);
+  if (result == WEFT_OK) {
+    result = read_open(corpus, path, file, error);
+  }
+  (void)close(file);
+  return result;
+}
+
+static enum weft_status read_folder(struct weft_gpt_corpus *corpus, const char *folder,
+                                    struct weft_error *error) {
+  struct weft_gpt_paths paths = {.allocator = corpus->allocator};
+  enum weft_status status = weft_gpt_paths_find(&paths, folder, error);
+  for (uint64_t k = 0; status == WEFT_OK && k < paths.count; k++) {
+    status = read_file(corpus, paths.items[k], error);
+  }
+  weft_gpt_paths_finish(&paths);
+  return status;
+}
+
+/* A pipe or a device may never end. */
+static enum weft_status read_any(struct weft_gpt_corpus *corpus, const char *path,
+                                 struct weft_error *error) {
+  struct stat status;
+  if (stat(path, &status) != 0) {
+    return fail_on(path, error);
+  }
+  if (S_ISDIR(status.st_mode)) {
+    return read_folder(corpus, path, error);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return weft_gpt_fail(error, WEFT_ERR_USAGE, "", "%s is neither a file nor a folder", path);
+  }
+  return read_file(corpus, path, error);
+}
+
+/* ---- Once it is read ---- */
+
+/* FNV-1a. */
+static uint64_t hash_of(const uint8_t *bytes, uint64_t size) {
+  uint64_t hash = UINT64_C(0xcbf29ce484222325);
+  for (uint64_t k = 0; k < size; k++) {
+    hash = (hash ^ bytes[k]) * UINT64_C(0x100000001b3);
+  }
+  return hash;
+}
+
+static enum weft_status divide(struct weft_gpt_corpus *corpus, uint64_t least,
+                               struct weft_error *error) {
+  const uint64_t validation_size = corpus->size / 10;
+  corpus->train_size = corpus->size - validation_size;
+  /* The smaller of the two; that of a corpus below 10 bytes is empty. */
+  if (validation_size < least || validation_size == 0) {
+    return weft_gpt_fail(error, WEFT_ERR_USAGE, "give more text, or a shorter context",
+                         "%" PRIu64 " bytes of text: the tenth that validates has %" PRIu64
+                         ", expected at least %" PRIu64,
+                         corpus->size, validation_size, least > 0 ? least : 1);
+  }
+  corpus->hash = hash_of(corpus->bytes, corpus->size);
+  return WEFT_OK;
+}
+
+void weft_gpt_corpus_finish(struct weft_gpt_corpus *corpus) {
+  const struct weft_allocator *allocator = or_default(corpus->allocator);
+  if (corpus->bytes != NULL) {
+    (void)allocator->reallocate(allocator->context, corpus->bytes, (size_t)corpus->capacity, 0);
+  }
+  *corpus = (struct weft_gpt_corpus){0};
+}
+
+enum weft_status weft_gpt_corpus_read(struct weft_gpt_corpus *corpus,
+                                      const struct weft_allocator *allocator,
+                                      const char *const *paths, uint32_t path_count, uint64_t least,
+                                      struct weft_error *error) {
+  struct weft_gpt_corpus read = {.allocator = allocator};
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; status == WEFT_OK && k < path_count; k++) {
+    status = read_any(&read, paths[k], error);
+  }
+  if (status == WEFT_OK) {
+    status = divide(&read, least, error);
+  }
+  if (status != WEFT_OK) {
+    weft_gpt_corpus_finish(&read);
+    return status;
+  }
+  *corpus = read;
+  return WEFT_OK;
+}
+
+/* ---- Batches ---- */
+
+void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation, uint64_t seed,
+                           uint64_t step, uint64_t rows, uint64_t tokens, uint8_t *inputs,
+                           uint8_t *targets) {
+  const uint8_t *part = corpus->bytes + (validation ? corpus->train_size : 0);
+  const uint64_t size = validation ? corpus->size - corpus->train_size : corpus->train_size;
+  assert(size > tokens); /* the last target is a byte further */
+  const uint64_t stream = weft_gpt_splitmix(weft_gpt_splitmix(seed) + step);
+  for (uint64_t row = 0; row < rows; row++) {
+    const uint8_t *begin = part + weft_gpt_splitmix(stream + row) % (size - tokens);
+    memcpy(inputs + row * tokens, begin, tokens);
+    memcpy(targets + row * tokens, begin + 1, tokens);
+  }
+}
+
+double weft_gpt_corpus_unigram(const struct weft_gpt_corpus *corpus) {
+  uint64_t counts[256] = {0};
+  double entropy = 0;
+  for (uint64_t k = 0; k < corpus->train_size; k++) {
+    counts[corpus->bytes[k]]++;
+  }
+  for (unsigned byte = 0; byte < 256; byte++) {
+    const double share = (double)counts[byte] / (double)corpus->train_size;
+    entropy -= counts[byte] > 0 ? share * log(share) : 0;
+  }
+  return entropy;
+}

@@ -1,0 +1,261 @@
+/* The model with a memory of what it has read. It computes what the parts' forward does
+ * (layer_block.c), except for attention, which takes a query at a time and all keys
+ * before it. */
+#include "gpt/infer/kv_cache.h"
+
+#include <assert.h>
+#include <cblas.h>
+#include <math.h>
+#include <string.h>
+
+#include "gpt/fail.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/memory.h"
+
+/* Rows that are computed at once: enough for products of matrices to be fast. */
+enum { ROWS_MAX = 128 };
+
+enum { WTE, WPE };
+enum { LNF_WEIGHT, LNF_BIAS, LM_HEAD_WEIGHT };
+enum {
+  LN1_WEIGHT,
+  LN1_BIAS,
+  QKV_WEIGHT,
+  QKV_BIAS,
+  ATTENTION_PROJ_WEIGHT,
+  ATTENTION_PROJ_BIAS,
+  LN2_WEIGHT,
+  LN2_BIAS,
+  FC_WEIGHT,
+  FC_BIAS,
+  MLP_PROJ_WEIGHT,
+  MLP_PROJ_BIAS,
+};
+
+struct weft_gpt_decoder {
+  const struct weft_allocator *allocator;
+  const struct weft_gpt_config *config;
+  const float **parameters; /* [parts] */
+  uint64_t position;
+  float *memory;        /* all of the following; R is ROWS_MAX, or T if that is less */
+  float *qkv;           /* [L, T, 3 C] */
+  float *x;             /* [R, C] */
+  float *normed;        /* [R, C] */
+  float *mixed;         /* [R, C], attention's output */
+  float *hidden, *gelu; /* [R, 4 C] */
+  float *mean, *rstd;   /* [R] */
+  float *scores;        /* [T] */
+  float *logits;        /* [V] */
+};
+
+/* A part's tensors. */
+struct tensors {
+  const float *at[WEFT_GPT_PARAMETERS_MAX];
+};
+
+static struct tensors tensors_of(const struct weft_gpt_decoder *decoder, uint32_t part) {
+  struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
+  struct tensors tensors = {0};
+  const uint32_t count = weft_gpt_part_parameters(decoder->config, part, table);
+  for (uint32_t k = 0; k < count; k++) {
+    tensors.at[k] = decoder->parameters[part] + table[k].offset;
+  }
+  return tensors;
+}
+
+/* ---- Memory ---- */
+
+static float *take(float *memory, uint64_t *used, uint64_t floats) {
+  float *taken = memory != NULL ? memory + *used : NULL;
+  *used += (floats + 15) / 16 * 16;
+  return taken;
+}
+
+/* Puts everything into `memory`, which may be NULL; returns how many floats that takes.
+ * The largest configuration takes 2^12 x 2^20 x 3 x 2^16, below 2^50. */
+static uint64_t lay_out(struct weft_gpt_decoder *decoder, float *memory) {
+  const struct weft_gpt_config *config = decoder->config;
+  const uint64_t c = config->dim, t = config->context;
+  const uint64_t rows = t < ROWS_MAX ? t : ROWS_MAX;
+  uint64_t used = 0;
+  decoder->memory = memory;
+  decoder->qkv = take(memory, &used, config->layers * t * 3 * c);
+  decoder->x = take(memory, &used, rows * c);
+  decoder->normed = take(memory, &used, rows * c);
+  decoder->mixed = take(memory, &used, rows * c);
+  decoder->hidden = take(memory, &used, rows * 4 * c);
+  decoder->gelu = take(memory, &used, rows * 4 * c);
+  decoder->mean = take(memory, &used, rows);
+  decoder->rstd = take(memory, &used, rows);
+  decoder->scores = take(memory, &used, t);
+  decoder->logits = take(memory, &used, config->vocabulary);
+  return used;
+}
+
+static enum weft_status allocate(struct weft_gpt_decoder *decoder, struct weft_error *error) {
+  const uint64_t floats = lay_out(decoder, NULL);
+  const uint32_t parts = weft_gpt_part_count(decoder->config);
+  decoder->parameters = weft_gpt_allocate(decoder->allocator, parts, sizeof *decoder->parameters);
+  if (decoder->parameters == NULL) {
+    return weft_gpt_fail_memory(error, parts * sizeof *decoder->parameters);
+  }
+  float *memory = weft_gpt_allocate(decoder->allocator, floats, sizeof *memory);
+  if (memory == NULL) {
+    return weft_gpt_fail_memory(error, floats * sizeof *memory);
+  }
+  (void)lay_out(decoder, memory);
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_decoder_create(const struct weft_allocator *allocator,
+                                         const struct weft_gpt_config *config,
+                                         const struct weft_gpt_part_state *parts,
+                                         struct weft_gpt_decoder **out, struct weft_error *error) {
+  struct weft_gpt_decoder *decoder = weft_gpt_allocate(allocator, 1, sizeof *decoder);
+  if (decoder == NULL) {
+    return weft_gpt_fail_memory(error, sizeof *decoder);
+  }
+  *decoder = (struct weft_gpt_decoder){.allocator = allocator, .config = config};
+  const enum weft_status status = allocate(decoder, error);
+  if (status != WEFT_OK) {
+    weft_gpt_decoder_destroy(decoder);
+    return status;
+  }
+  for (uint32_t part = 0; part < weft_gpt_part_count(config); part++) {
+    assert(parts[part].part == part);
+    decoder->parameters[part] = parts[part].parameters;
+  }
+  *out = decoder;
+  return WEFT_OK;
+}
+
+void weft_gpt_decoder_destroy(struct weft_gpt_decoder *decoder) {
+  if (decoder == NULL) {
+    return;
+  }
+  weft_gpt_free(decoder->allocator, decoder->memory);
+  weft_gpt_free(decoder->allocator, (void *)decoder->parameters);
+  weft_gpt_free(decoder->allocator, decoder);
+}
+
+/* ---- Products ---- */
+
+/* y = x w^T + b, added to y if `add`; b may be NULL. A single row is a matrix by a
+ * vector, which reads the weights once and does not pack them: twice as fast. */
+static void product(uint64_t rows, uint64_t in, uint64_t out, const float *x, const float *w,
+                    const float *b, bool add, float *y) {
+  if (rows > 1 && add) {
+    weft_gpt_linear_residual(rows, in, out, x, w, b, y, y);
+    return;
+  }
+  if (rows > 1) {
+    weft_gpt_linear(rows, in, out, x, w, b, y);
+    return;
+  }
+  if (b != NULL && add) {
+    weft_gpt_add(out, b, y);
+  } else if (b != NULL) {
+    memcpy(y, b, out * sizeof *y);
+  }
+  cblas_sgemv(CblasRowMajor, CblasNoTrans, (blasint)out, (blasint)in, 1, w, (blasint)in, x, 1,
+              add || b != NULL ? 1 : 0, y, 1);
+}
+
+/* ---- Attention ---- */
+
+/* Scores become weights: positive, of sum 1. */
+static void softmax(uint64_t count, float *x) {
+  float max = x[0];
+  float sum = 0;
+  for (uint64_t k = 1; k < count; k++) {
+    max = fmaxf(max, x[k]);
+  }
+  for (uint64_t k = 0; k < count; k++) {
+    x[k] = expf(x[k] - max);
+    sum += x[k];
+  }
+  weft_gpt_scale(count, 1 / sum, x);
+}
+
+/* One head's query at `position` against all keys up to there; qkv is [T, 3 C] from the
+ * head's first channel on. */
+static void attend_head(const struct weft_gpt_decoder *decoder, const float *qkv, uint64_t position,
+                        float *y) {
+  const uint64_t c = decoder->config->dim;
+  const uint64_t width = c / decoder->config->heads;
+  const blasint stride = (blasint)(3 * c), keys = (blasint)(position + 1);
+  const float scale = 1 / sqrtf((float)width);
+  cblas_sgemv(CblasRowMajor, CblasNoTrans, keys, (blasint)width, scale, qkv + c, stride,
+              qkv + position * 3 * c, 1, 0, decoder->scores, 1);
+  softmax(position + 1, decoder->scores);
+  cblas_sgemv(CblasRowMajor, CblasTrans, keys, (blasint)width, 1, qkv + 2 * c, stride,
+              decoder->scores, 1, 0, y, 1);
+}
+
+static void attend(const struct weft_gpt_decoder *decoder, const float *qkv, uint64_t rows) {
+  const uint64_t c = decoder->config->dim;
+  const uint64_t width = c / decoder->config->heads;
+  for (uint64_t row = 0; row < rows; row++) {
+    for (uint64_t channel = 0; channel < c; channel += width) {
+      attend_head(decoder, qkv + channel, decoder->position + row,
+                  decoder->mixed + row * c + channel);
+    }
+  }
+}
+
+/* ---- Parts ---- */
+
+/* x, [rows, C], goes through a block. */
+static void run_block(const struct weft_gpt_decoder *decoder, uint32_t part, uint64_t rows) {
+  const struct tensors w = tensors_of(decoder, part);
+  const struct weft_gpt_decoder *d = decoder;
+  const uint64_t c = d->config->dim;
+  float *qkv = d->qkv + (part - 1) * d->config->context * 3 * c; /* of this block */
+  weft_gpt_norm(rows, c, d->x, w.at[LN1_WEIGHT], w.at[LN1_BIAS], d->normed, d->mean, d->rstd);
+  product(rows, c, 3 * c, d->normed, w.at[QKV_WEIGHT], w.at[QKV_BIAS], false,
+          qkv + d->position * 3 * c);
+  attend(d, qkv, rows);
+  product(rows, c, c, d->mixed, w.at[ATTENTION_PROJ_WEIGHT], w.at[ATTENTION_PROJ_BIAS], true, d->x);
+  weft_gpt_norm(rows, c, d->x, w.at[LN2_WEIGHT], w.at[LN2_BIAS], d->normed, d->mean, d->rstd);
+  product(rows, c, 4 * c, d->normed, w.at[FC_WEIGHT], w.at[FC_BIAS], false, d->hidden);
+  weft_gpt_gelu(rows * 4 * c, d->hidden, d->gelu);
+  product(rows, 4 * c, c, d->gelu, w.at[MLP_PROJ_WEIGHT], w.at[MLP_PROJ_BIAS], true, d->x);
+}
+
+/* Of one row. */
+static void run_head(const struct weft_gpt_decoder *decoder, const float *x) {
+  const struct weft_gpt_decoder *d = decoder;
+  const struct tensors w = tensors_of(d, d->config->layers + 1);
+  weft_gpt_norm(1, d->config->dim, x, w.at[LNF_WEIGHT], w.at[LNF_BIAS], d->normed, d->mean,
+                d->rstd);
+  product(1, d->config->dim, d->config->vocabulary, d->normed, w.at[LM_HEAD_WEIGHT], NULL, false,
+          d->logits);
+}
+
+static void read_rows(struct weft_gpt_decoder *decoder, const uint8_t *bytes, uint64_t rows) {
+  const struct tensors w = tensors_of(decoder, 0);
+  const uint64_t c = decoder->config->dim;
+  weft_gpt_embed(1, rows, c, bytes, w.at[WTE], w.at[WPE] + decoder->position * c, decoder->x);
+  for (uint32_t part = 1; part <= decoder->config->layers; part++) {
+    run_block(decoder, part, rows);
+  }
+  decoder->position += rows;
+}
+
+void weft_gpt_decoder_rewind(struct weft_gpt_decoder *decoder) { decoder->position = 0; }
+
+uint64_t weft_gpt_decoder_position(const struct weft_gpt_decoder *decoder) {
+  return decoder->position;
+}
+
+const float *weft_gpt_decoder_read(struct weft_gpt_decoder *decoder, const uint8_t *bytes,
+                                   uint64_t count) {
+  uint64_t rows = 0;
+  assert(count > 0 && count <= decoder->config->context - decoder->position);
+  for (uint64_t done = 0; done < count; done += rows) {
+    rows = count - done < ROWS_MAX ? count - done : ROWS_MAX;
+    read_rows(decoder, bytes + done, rows);
+  }
+  run_head(decoder, decoder->x + (rows - 1) * decoder->config->dim);
+  return decoder->logits;
+}

@@ -1,0 +1,57 @@
+/* Text from a model: byte after byte, each drawn from what the model says of the next.
+ *
+ *   struct weft_gpt_sampler *sampler;
+ *   weft_gpt_sampler_create(NULL, &config, parts, &sampler, &error);
+ *   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
+ *   options.prompt = (const uint8_t *)"int main", options.prompt_size = 8;
+ *   weft_gpt_sample(sampler, &options, &text, &error);
+ */
+#ifndef GPT_SAMPLER_H
+#define GPT_SAMPLER_H
+
+#include "gpt/train/stage.h"
+
+struct weft_gpt_sampler;
+
+/* parts[weft_gpt_part_count()], in order; only their parameters are looked at, while
+ * sampling. config and parameters are borrowed until destroy. allocator NULL: the
+ * default. */
+enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
+                                         const struct weft_gpt_config *config,
+                                         const struct weft_gpt_part_state *parts,
+                                         struct weft_gpt_sampler **out, struct weft_error *error);
+/* NULL is fine. */
+void weft_gpt_sampler_destroy(struct weft_gpt_sampler *sampler);
+
+struct weft_gpt_sample_options {
+  const uint8_t *prompt; /* the last config->context bytes of it are read */
+  uint64_t prompt_size;  /* 0: as after an empty line */
+  uint64_t count;        /* bytes to make */
+  double temperature;    /* 1: as the model says; less: the likelier; 0: always the likeliest */
+  uint32_t top_k;        /* from the k likeliest only; 0: from all */
+  uint64_t seed;
+  /* Told each byte when it is made, if given; false ends it, which is no failure. */
+  bool (*on_byte)(void *context, uint8_t byte);
+  void *context;
+};
+/* 256 bytes, temperature 0.8, from all. */
+struct weft_gpt_sample_options weft_gpt_sample_options_default(void);
+
+/* Appends what was made to `text` (may be NULL), without the prompt. The same for the
+ * same parameters, options and machine.
+ *
+ * When the context is full, its later half becomes the beginning of a new one: a byte
+ * is drawn knowing at least half a context, if there was so much.
+ *
+ * WEFT_ERR_USAGE: an option that cannot be. WEFT_ERR_INVALID: the model answers with
+ * what is no number. */
+enum weft_status weft_gpt_sample(struct weft_gpt_sampler *sampler,
+                                 const struct weft_gpt_sample_options *options,
+                                 struct weft_text *text, struct weft_error *error);
+
+/* Draws from logits[256] as weft_gpt_sample() does for byte number `index`: for tests.
+ * Returns -1 when they are no numbers. */
+int weft_gpt_sampler_choose(const float *logits, double temperature, uint32_t top_k, uint64_t seed,
+                            uint64_t index);
+
+#endif

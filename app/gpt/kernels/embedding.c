@@ -1,0 +1,33 @@
+/* The embedding: rows of the two tables, and their gradients in the order of tokens. */
+#include "gpt/kernels/kernels.h"
+#include "gpt/kernels/simd.h"
+
+WEFT_GPT_INLINE void embed_body(bool fused, uint64_t sequences, uint64_t tokens, uint64_t channels,
+                                const uint8_t *ids, const float *wte, const float *wpe,
+                                float *restrict x) {
+  (void)fused;
+  for (uint64_t r = 0; r < sequences * tokens; r++, x += channels) {
+    const float *token = wte + ids[r] * channels;
+    const float *place = wpe + r % tokens * channels;
+    for (uint64_t i = 0; i < channels; i++) {
+      x[i] = token[i] + place[i];
+    }
+  }
+}
+WEFT_GPT_VARIANTS(embed,
+                  (uint64_t sequences, uint64_t tokens, uint64_t channels, const uint8_t *ids,
+                   const float *wte, const float *wpe, float *x),
+                  sequences, tokens, channels, ids, wte, wpe, x)
+
+void weft_gpt_embed(uint64_t sequences, uint64_t tokens, uint64_t channels, const uint8_t *ids,
+                    const float *wte, const float *wpe, float *x) {
+  embed(sequences, tokens, channels, ids, wte, wpe, x);
+}
+
+void weft_gpt_embed_weight(uint64_t sequences, uint64_t tokens, uint64_t channels,
+                           const uint8_t *ids, const float *dx, float *dwte, float *dwpe) {
+  for (uint64_t r = 0; r < sequences * tokens; r++) {
+    weft_gpt_add(channels, dx + r * channels, dwte + ids[r] * channels);
+    weft_gpt_add(channels, dx + r * channels, dwpe + r % tokens * channels);
+  }
+}

@@ -1,0 +1,38 @@
+/* The matrix products of training, as a list: to count their floating-point
+ * operations, and to do them bare, by sgemm, with nothing in between, on the same machine:
+ * what a step is measured against, whichever product it takes itself (gemm_avx512.h). */
+#ifndef GPT_PRODUCTS_H
+#define GPT_PRODUCTS_H
+
+#include "gpt/model/model.h"
+
+/* c[m, n] = a b, or added to c, with strides as cblas_sgemm takes them, row after row.
+ * A small one is attention's, and done by weft_gpt_tile_product(). */
+struct weft_gpt_product {
+  bool small, transposed_a, transposed_b, adds;
+  uint32_t m, n, k;
+  uint32_t a_stride, b_stride, c_stride;
+};
+
+/* Calls `visit` with every product of the forward and the backward of one microbatch
+ * through all parts, in the order in which one rank does them. */
+typedef void weft_gpt_product_visit(void *context, const struct weft_gpt_product *product);
+void weft_gpt_products(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
+                       weft_gpt_product_visit *visit, void *context);
+
+/* Of all of them: two for each multiplication with its addition. */
+double weft_gpt_products_operations(const struct weft_gpt_config *config, uint64_t sequences,
+                                    uint64_t tokens);
+
+/* Operands for all of them, and nothing else: every product reads the same two arrays
+ * and writes the same third, so they are in the caches as well as can be. */
+struct weft_gpt_bare;
+enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
+                                      const struct weft_gpt_config *config, uint64_t sequences,
+                                      uint64_t tokens, struct weft_gpt_bare **out,
+                                      struct weft_error *error);
+/* All products of one microbatch, on the calling thread. */
+void weft_gpt_bare_run(struct weft_gpt_bare *bare);
+void weft_gpt_bare_destroy(struct weft_gpt_bare *bare);
+
+#endif

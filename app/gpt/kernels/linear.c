@@ -1,0 +1,134 @@
+/* Products with weights. Where the machine has AVX-512 and a rank one thread, they are
+ * gemm_avx512.c's, which adds biases and residuals itself. Elsewhere they are sgemm's;
+ * what it adds to is laid into y first, so that no pass comes after. */
+#include <cblas.h>
+#include <string.h>
+
+#include "gpt/kernels/gemm_avx512.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/kernels/simd.h"
+
+static blasint size(uint64_t n) { return (blasint)n; }
+
+/* False: nothing is done. Several threads are sgemm's business. */
+static bool multiply_wide(const struct weft_gpt_wide *product) {
+  return openblas_get_num_threads() == 1 && weft_gpt_wide_product(product);
+}
+
+WEFT_GPT_INLINE void fill_body(bool fused, uint64_t rows, uint64_t out, const float *residual,
+                               const float *b, float *y) {
+  (void)fused;
+  for (uint64_t r = 0; r < rows; r++) {
+    const float *from = residual + r * out;
+    float *to = y + r * out;
+    for (uint64_t i = 0; i < out; i++) {
+      to[i] = from[i] + b[i];
+    }
+  }
+}
+WEFT_GPT_VARIANTS(fill,
+                  (uint64_t rows, uint64_t out, const float *residual, const float *b, float *y),
+                  rows, out, residual, b, y)
+
+/* y += x w^T, or y = if not `add`. */
+static void multiply(uint64_t rows, uint64_t in, uint64_t out, const float *x, const float *w,
+                     bool add, float *y) {
+  cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasTrans, size(rows), size(out), size(in), 1.0f, x,
+              size(in), w, size(in), add ? 1.0f : 0.0f, y, size(out));
+}
+
+static struct weft_gpt_wide forward_of(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+                                       const float *w, const float *b, float *y) {
+  return (struct weft_gpt_wide){.m = rows,
+                                .n = out,
+                                .k = in,
+                                .a = x,
+                                .a_stride = in,
+                                .b = w,
+                                .b_stride = in,
+                                .b_turned = true,
+                                .bias = b,
+                                .c = y};
+}
+
+void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, const float *w,
+                     const float *b, float *y) {
+  const struct weft_gpt_wide product = forward_of(rows, in, out, x, w, b, y);
+  if (multiply_wide(&product)) {
+    return;
+  }
+  for (uint64_t r = 0; b != NULL && r < rows; r++) {
+    memcpy(y + r * out, b, out * sizeof *y);
+  }
+  multiply(rows, in, out, x, w, b != NULL, y);
+}
+
+void weft_gpt_linear_residual(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+                              const float *w, const float *b, const float *residual, float *y) {
+  struct weft_gpt_wide product = forward_of(rows, in, out, x, w, b, y);
+  product.from = residual;
+  if (!multiply_wide(&product)) {
+    fill(rows, out, residual, b, y);
+    multiply(rows, in, out, x, w, true, y);
+  }
+}
+
+void weft_gpt_linear_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
+                           const float *w, float *dx, bool add) {
+  const struct weft_gpt_wide product = {.m = rows,
+                                        .n = in,
+                                        .k = out,
+                                        .a = dy,
+                                        .a_stride = out,
+                                        .b = w,
+                                        .b_stride = in,
+                                        .from = add ? dx : NULL,
+                                        .c = dx};
+  if (!multiply_wide(&product)) {
+    cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size(rows), size(in), size(out), 1.0f,
+                dy, size(out), w, size(in), add ? 1.0f : 0.0f, dx, size(in));
+  }
+}
+
+/* Four rows at a time: sums are read and written less often. */
+WEFT_GPT_INLINE void column_sums_body(bool fused, uint64_t rows, uint64_t out, const float *dy,
+                                      float *db) {
+  (void)fused;
+  uint64_t r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    const float *a = dy + r * out;
+    for (uint64_t i = 0; i < out; i++) {
+      db[i] += (a[i] + a[i + out]) + (a[i + 2 * out] + a[i + 3 * out]);
+    }
+  }
+  for (; r < rows; r++) {
+    for (uint64_t i = 0; i < out; i++) {
+      db[i] += dy[r * out + i];
+    }
+  }
+}
+WEFT_GPT_VARIANTS(column_sums, (uint64_t rows, uint64_t out, const float *dy, float *restrict db),
+                  rows, out, dy, db)
+
+void weft_gpt_linear_weight(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+                            const float *dy, float *dw, float *db) {
+  const struct weft_gpt_wide product = {.m = out,
+                                        .n = in,
+                                        .k = rows,
+                                        .a = dy,
+                                        .a_stride = out,
+                                        .a_turned = true,
+                                        .b = x,
+                                        .b_stride = in,
+                                        .from = dw,
+                                        .c = dw,
+                                        .sums = db};
+  if (multiply_wide(&product)) {
+    return;
+  }
+  cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, size(out), size(in), size(rows), 1.0f, dy,
+              size(out), x, size(in), 1.0f, dw, size(in));
+  if (db != NULL) {
+    column_sums(rows, out, dy, db);
+  }
+}

@@ -1,0 +1,198 @@
+/* The parameters of the model's parts: their names, shapes and places, and what they
+ * begin with. */
+#include "gpt/model/model.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "gpt/splitmix.h"
+
+/* ---- Tables of tensors ---- */
+
+/* What a tensor begins with. */
+enum fill {
+  FILL_ZERO,
+  FILL_ONE,
+  FILL_NORMAL,
+  FILL_RESIDUAL /* normal, smaller: 2 L of these add up on the residual stream */
+};
+
+/* A size: a multiple of C, or one of these. */
+enum { NO_SIZE = 0, VOCABULARY = -1, CONTEXT = -2 };
+
+struct form {
+  const char *name;
+  enum fill fill;
+  int rows, columns; /* columns NO_SIZE: one dimension */
+};
+
+static const struct form embedding_forms[] = {
+    {"wte.weight", FILL_NORMAL, VOCABULARY, 1},
+    {"wpe.weight", FILL_NORMAL, CONTEXT, 1},
+};
+
+static const struct form block_forms[] = {
+    {"ln1.weight", FILL_ONE, 1, NO_SIZE},      {"ln1.bias", FILL_ZERO, 1, NO_SIZE},
+    {"attn.qkv.weight", FILL_NORMAL, 3, 1},    {"attn.qkv.bias", FILL_ZERO, 3, NO_SIZE},
+    {"attn.proj.weight", FILL_RESIDUAL, 1, 1}, {"attn.proj.bias", FILL_ZERO, 1, NO_SIZE},
+    {"ln2.weight", FILL_ONE, 1, NO_SIZE},      {"ln2.bias", FILL_ZERO, 1, NO_SIZE},
+    {"mlp.fc.weight", FILL_NORMAL, 4, 1},      {"mlp.fc.bias", FILL_ZERO, 4, NO_SIZE},
+    {"mlp.proj.weight", FILL_RESIDUAL, 1, 4},  {"mlp.proj.bias", FILL_ZERO, 1, NO_SIZE},
+};
+
+static const struct form head_forms[] = {
+    {"lnf.weight", FILL_ONE, 1, NO_SIZE},
+    {"lnf.bias", FILL_ZERO, 1, NO_SIZE},
+    {"lm_head.weight", FILL_NORMAL, VOCABULARY, 1},
+};
+
+enum { WTE = 0, LM_HEAD = 2 }; /* in the embedding's table and the head's */
+
+#define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
+_Static_assert(sizeof block_forms / sizeof *block_forms == WEFT_GPT_PARAMETERS_MAX, "");
+
+static bool is_head(const struct weft_gpt_config *config, uint32_t part) {
+  return part == config->layers + 1;
+}
+
+static const struct form *forms_of(const struct weft_gpt_config *config, uint32_t part,
+                                   uint32_t *count) {
+  assert(part < weft_gpt_part_count(config));
+  if (part == 0) {
+    *count = COUNT_OF(embedding_forms);
+    return embedding_forms;
+  }
+  if (is_head(config, part)) {
+    *count = COUNT_OF(head_forms);
+    return head_forms;
+  }
+  *count = COUNT_OF(block_forms);
+  return block_forms;
+}
+
+static uint64_t size_of(const struct weft_gpt_config *config, int size) {
+  switch (size) {
+    case VOCABULARY: return config->vocabulary;
+    case CONTEXT: return config->context;
+    default: return (uint64_t)size * config->dim;
+  }
+}
+
+/* ---- Places ---- */
+
+enum { ALIGN_FLOATS = 64 / sizeof(float) };
+
+static uint64_t aligned(uint64_t floats) {
+  return (floats + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
+}
+
+static void describe(const struct weft_gpt_config *config, uint32_t part, const struct form *form,
+                     struct weft_gpt_parameter *parameter) {
+  const bool matrix = form->columns != NO_SIZE;
+  *parameter = (struct weft_gpt_parameter){
+      .dim_count = matrix ? 2 : 1,
+      .dims = {size_of(config, form->rows), matrix ? size_of(config, form->columns) : 1},
+      .decays = matrix,
+  };
+  parameter->count = parameter->dims[0] * parameter->dims[1];
+  if (part == 0 || is_head(config, part)) {
+    snprintf(parameter->name, sizeof parameter->name, "%s", form->name);
+  } else {
+    snprintf(parameter->name, sizeof parameter->name, "block.%" PRIu32 ".%s", part - 1, form->name);
+  }
+}
+
+uint32_t weft_gpt_part_parameters(const struct weft_gpt_config *config, uint32_t part,
+                                  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]) {
+  uint32_t count;
+  const struct form *forms = forms_of(config, part, &count);
+  uint64_t offset = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    describe(config, part, &forms[k], &parameters[k]);
+    parameters[k].offset = offset;
+    offset = aligned(offset + parameters[k].count);
+  }
+  return count;
+}
+
+uint64_t weft_gpt_part_floats(const struct weft_gpt_config *config, uint32_t part) {
+  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
+  const uint32_t count = weft_gpt_part_parameters(config, part, parameters);
+  return aligned(parameters[count - 1].offset + parameters[count - 1].count);
+}
+
+static uint64_t part_parameter_count(const struct weft_gpt_config *config, uint32_t part) {
+  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
+  const uint32_t count = weft_gpt_part_parameters(config, part, parameters);
+  uint64_t sum = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    sum += parameters[k].count;
+  }
+  return sum;
+}
+
+uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config) {
+  const uint64_t twice = config->tied ? (uint64_t)config->vocabulary * config->dim : 0;
+  return part_parameter_count(config, 0) + config->layers * part_parameter_count(config, 1) +
+         part_parameter_count(config, config->layers + 1) - twice;
+}
+
+/* ---- What they begin with ---- */
+
+static uint64_t stream_of(uint64_t seed, uint32_t part, uint32_t tensor) {
+  return weft_gpt_splitmix(weft_gpt_splitmix(weft_gpt_splitmix(seed) + part) + tensor);
+}
+
+/* A sum of twelve uniform numbers, less its mean, has variance 1 and is as good as
+ * normal here. In integers of 16 bits it is exact, so it is the same on every machine,
+ * which log and cos of Box and Muller are not. */
+static double normal_at(uint64_t stream, uint64_t index) {
+  enum { WORDS = 3, MEAN = 6 * 65535 };
+  int64_t sum = -MEAN;
+  for (uint64_t k = 0; k < WORDS; k++) {
+    const uint64_t word = weft_gpt_splitmix(stream + (WORDS * index + k) * WEFT_GPT_SPLITMIX_STEP);
+    sum += (int64_t)(word & 0xffff) + (int64_t)(word >> 16 & 0xffff) +
+           (int64_t)(word >> 32 & 0xffff) + (int64_t)(word >> 48);
+  }
+  return (double)sum / 65536;
+}
+
+static void fill_normal(uint64_t stream, double deviation, uint64_t count, float *values) {
+  for (uint64_t k = 0; k < count; k++) {
+    values[k] = (float)(deviation * normal_at(stream, k));
+  }
+}
+
+static void fill_tensor(const struct weft_gpt_config *config, uint64_t stream, enum fill fill,
+                        uint64_t count, float *values) {
+  switch (fill) {
+    case FILL_ZERO: break; /* is there already */
+    case FILL_ONE:
+      for (uint64_t k = 0; k < count; k++) {
+        values[k] = 1;
+      }
+      break;
+    case FILL_NORMAL: fill_normal(stream, 0.02, count, values); break;
+    case FILL_RESIDUAL:
+      fill_normal(stream, 0.02 / sqrt(2.0 * config->layers), count, values);
+      break;
+  }
+}
+
+void weft_gpt_part_initialize(const struct weft_gpt_config *config, uint32_t part,
+                              float *parameters) {
+  struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
+  uint32_t count;
+  const struct form *forms = forms_of(config, part, &count);
+  (void)weft_gpt_part_parameters(config, part, table);
+  memset(parameters, 0, weft_gpt_part_floats(config, part) * sizeof *parameters);
+  for (uint32_t k = 0; k < count; k++) {
+    /* A tied head begins with the embedding's. */
+    const bool copy = config->tied && is_head(config, part) && k == LM_HEAD;
+    const uint64_t stream = stream_of(config->seed, copy ? 0 : part, copy ? WTE : k);
+    fill_tensor(config, stream, forms[k].fill, table[k].count, parameters + table[k].offset);
+  }
+}

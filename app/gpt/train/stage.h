@@ -1,0 +1,97 @@
+/* A range of parts as a stage of the pipeline (weft/run.h). */
+#ifndef GPT_STAGE_H
+#define GPT_STAGE_H
+
+#include <weft/run.h>
+
+#include "gpt/train/stage_memory.h"
+
+/* What several stages of a rank share. */
+struct weft_gpt_stage_context {
+  const struct weft_allocator *allocator;
+  const struct weft_gpt_config *config;
+  uint64_t sequences_max; /* of a microbatch */
+  struct weft_gpt_sharding sharding;
+  struct weft_group *group; /* of the replicas of this rank; NULL: there is one */
+  struct weft_gpt_rank_memory *memory;
+  struct weft_gpt_tie *tie; /* NULL: no tied weights on this rank */
+  /* Called in every forward of training, which it may make longer; NULL: not. */
+  void (*before_forward)(void *context, uint32_t stage, uint64_t step);
+  void *before_forward_context;
+};
+
+/* What a part's calls took in training. */
+enum weft_gpt_pass { WEFT_GPT_PASS_F, WEFT_GPT_PASS_I, WEFT_GPT_PASS_W, WEFT_GPT_PASS_COUNT };
+struct weft_gpt_part_times {
+  int64_t total_ns[WEFT_GPT_PASS_COUNT];
+  uint64_t count[WEFT_GPT_PASS_COUNT];
+};
+
+struct weft_gpt_stage {
+  struct weft_stage stage;                      /* first */
+  const struct weft_gpt_stage_context *context; /* borrowed */
+  const struct weft_gpt_config *config;
+  uint32_t first_part, part_count;
+  struct weft_gpt_stage_memory memory;
+  struct weft_gpt_part_state *parts; /* [part_count], memory's */
+  struct weft_gpt_part_times *times; /* [part_count]; the trainer clears them after a warm-up */
+  /* Activations between the stage's own parts and what parts keep, by slot; scratch. */
+  struct weft_gpt_slot *slots;
+  uint32_t slot_count;
+  float *scratch;
+  uint64_t scratch_floats;
+  struct weft_collective *collectives; /* [part_count] of the one that is under way */
+  uint32_t collectives_done;
+  bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */
+};
+
+/* Weights that the first and the last stage share, as one rank sees them. Both copies get
+ * the sum of both gradients, the embedding's first. */
+struct weft_gpt_tie {
+  struct weft_gpt_stage *first, *last; /* on this rank; NULL: elsewhere */
+  struct weft_group *group;            /* of the two ranks; NULL: both are here */
+  struct weft_collective collective;
+  bool first_ready, last_ready; /* its gradients are complete, in this step */
+};
+
+/* Parameters are initialised. */
+enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *context,
+                                       uint32_t first_part, uint32_t part_count,
+                                       struct weft_gpt_stage **out, struct weft_error *error);
+void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
+
+/* Floats of what a stage keeps of a microbatch, without its input and what comes back. */
+uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
+                              uint32_t first_part, uint32_t part_count);
+
+/* Bytes of slots and of scratch. */
+uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage);
+uint64_t weft_gpt_stage_scratch_bytes(const struct weft_gpt_stage *stage);
+
+/* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD, for the stage's ops (stage_collective.c). */
+enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
+                                        struct weft_error *error);
+enum weft_status weft_gpt_stage_reshard(struct weft_stage *base, struct weft_stage_call *call,
+                                        struct weft_error *error);
+enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft_stage_call *call,
+                                            struct weft_error *error);
+enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_stage_call *call,
+                                         struct weft_error *error);
+
+/* Where the weight that is tied, wte, lies in the embedding or in the head. */
+void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
+                         uint64_t *count);
+
+/* Tests collectives in their order; *done of them are. WEFT_OK: all are. */
+enum weft_status weft_gpt_collectives_advance(struct weft_group *group,
+                                              struct weft_collective *collectives, uint32_t count,
+                                              uint32_t *done, struct weft_error *error);
+
+/* What goes between stages: x [B, T, C], f32, with a gradient. The last boundary, the
+ * outputs, is logits [B, T, V] when wanted, else nothing. */
+struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config,
+                                       uint64_t sequences_max);
+struct weft_boundary weft_gpt_output_boundary(const struct weft_gpt_config *config,
+                                              uint64_t sequences_max, bool want_logits);
+
+#endif

@@ -1,0 +1,189 @@
+/* What a stage does together with its replicas, and with the stage that shares weights:
+ * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per part, and
+ * answers "in progress" until all are done; the pipeline computes meanwhile. */
+#include <assert.h>
+#include <string.h>
+
+#include "gpt/fail.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/train/stage.h"
+
+static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
+  return (struct weft_gpt_stage *)stage;
+}
+
+enum weft_status weft_gpt_collectives_advance(struct weft_group *group,
+                                              struct weft_collective *collectives, uint32_t count,
+                                              uint32_t *done, struct weft_error *error) {
+  while (*done < count) {
+    const enum weft_status status = group->ops->test(group, &collectives[*done], error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    (*done)++;
+  }
+  return WEFT_OK;
+}
+
+/* ---- Replicas ---- */
+
+static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
+                              struct weft_collective collective, struct weft_error *error) {
+  struct weft_group *group = stage->context->group;
+  stage->collectives[k] = collective;
+  return group->ops->start(group, &stage->collectives[k], error);
+}
+
+static enum weft_status finish(struct weft_gpt_stage *stage, struct weft_error *error) {
+  return weft_gpt_collectives_advance(stage->context->group, stage->collectives, stage->part_count,
+                                      &stage->collectives_done, error);
+}
+
+enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
+                                        struct weft_error *error) {
+  struct weft_gpt_stage *stage = stage_of(base);
+  if (stage->context->sharding.mode != WEFT_GPT_SHARD_FULL) {
+    return WEFT_OK;
+  }
+  if (!call->again) {
+    WEFT_GPT_TRY(weft_gpt_stage_memory_take_parameters(&stage->memory, error));
+    stage->collectives_done = 0;
+    for (uint32_t k = 0; k < stage->part_count; k++) {
+      const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
+      const struct weft_collective gather = {.kind = WEFT_ALL_GATHER,
+                                             .from = kept->parameters,
+                                             .to = stage->parts[k].parameters,
+                                             .bytes = kept->slice_floats * sizeof(float)};
+      WEFT_GPT_TRY(start(stage, k, gather, error));
+    }
+  }
+  return finish(stage, error);
+}
+
+enum weft_status weft_gpt_stage_reshard(struct weft_stage *base, struct weft_stage_call *call,
+                                        struct weft_error *error) {
+  (void)call;
+  (void)error;
+  weft_gpt_stage_memory_drop_parameters(&stage_of(base)->memory);
+  return WEFT_OK;
+}
+
+static enum weft_status start_reducing(struct weft_gpt_stage *stage, struct weft_error *error) {
+  const bool all = stage->context->sharding.mode == WEFT_GPT_SHARD_NONE;
+  stage->collectives_done = 0;
+  for (uint32_t k = 0; k < stage->part_count; k++) {
+    const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
+    const struct weft_collective sum = {.kind = all ? WEFT_ALL_REDUCE : WEFT_REDUCE_SCATTER,
+                                        .from = stage->parts[k].gradients,
+                                        .to = kept->gradients,
+                                        .bytes = kept->floats * sizeof(float)};
+    WEFT_GPT_TRY(start(stage, k, sum, error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct weft_error *error) {
+  if (stage->context->group == NULL) {
+    return WEFT_OK;
+  }
+  if (!again) {
+    WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+    WEFT_GPT_TRY(start_reducing(stage, error));
+  }
+  const enum weft_status status = finish(stage, error);
+  if (status == WEFT_OK) {
+    weft_gpt_stage_memory_drop_gradients(&stage->memory);
+  }
+  return status;
+}
+
+/* Tied gradients are summed before. */
+static bool waits_for_tie(const struct weft_gpt_stage *stage) {
+  const struct weft_gpt_tie *tie = stage->context->tie;
+  return tie != NULL && tie->group == NULL && (stage == tie->first || stage == tie->last) &&
+         !(tie->first_ready && tie->last_ready);
+}
+
+enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft_stage_call *call,
+                                            struct weft_error *error) {
+  struct weft_gpt_stage *stage = stage_of(base);
+  if (!call->again && waits_for_tie(stage)) {
+    stage->reduces_later = true;
+    return WEFT_OK;
+  }
+  return reduce(stage, call->again, error);
+}
+
+/* ---- Tied weights ---- */
+
+void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
+                         uint64_t *count) {
+  enum { WTE = 0, LM_HEAD = 2 };
+  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
+  (void)weft_gpt_part_parameters(config, head ? config->layers + 1 : 0, parameters);
+  *offset = parameters[head ? LM_HEAD : WTE].offset;
+  *count = parameters[head ? LM_HEAD : WTE].count;
+}
+
+static float *tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count) {
+  uint64_t offset;
+  weft_gpt_tied_range(stage->config, head, &offset, count);
+  return stage->parts[head ? stage->part_count - 1 : 0].gradients + offset;
+}
+
+/* The other stage is on another rank. */
+static enum weft_status tie_with_peer(struct weft_gpt_tie *tie, bool again,
+                                      struct weft_error *error) {
+  struct weft_group *group = tie->group;
+  if (!again) {
+    uint64_t count;
+    float *gradient = tie->first != NULL ? tied_gradient(tie->first, false, &count)
+                                         : tied_gradient(tie->last, true, &count);
+    tie->collective = (struct weft_collective){.kind = WEFT_ALL_REDUCE,
+                                               .from = gradient,
+                                               .to = gradient,
+                                               .bytes = count * sizeof *gradient};
+    WEFT_GPT_TRY(group->ops->start(group, &tie->collective, error));
+  }
+  return group->ops->test(group, &tie->collective, error);
+}
+
+static void tie_here(const struct weft_gpt_tie *tie) {
+  uint64_t count;
+  float *embedding = tied_gradient(tie->first, false, &count);
+  float *head = tied_gradient(tie->last, true, &count);
+  weft_gpt_add(count, head, embedding);
+  memcpy(head, embedding, count * sizeof *head);
+}
+
+/* Both stages are here: whichever comes second adds up, and then reduces for the one that
+ * had to wait. */
+static enum weft_status tie_with_own(struct weft_gpt_tie *tie, const struct weft_gpt_stage *stage,
+                                     bool again, struct weft_error *error) {
+  struct weft_gpt_stage *other = stage == tie->first ? tie->last : tie->first;
+  if (!again) {
+    tie->first_ready = tie->first_ready || stage == tie->first;
+    tie->last_ready = tie->last_ready || stage == tie->last;
+    if (!tie->first_ready || !tie->last_ready) {
+      return WEFT_OK;
+    }
+    tie_here(tie);
+  }
+  if (!other->reduces_later) {
+    return WEFT_OK;
+  }
+  const enum weft_status status = reduce(other, again, error);
+  other->reduces_later = status == WEFT_IN_PROGRESS;
+  return status;
+}
+
+enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_stage_call *call,
+                                         struct weft_error *error) {
+  struct weft_gpt_stage *stage = stage_of(base);
+  struct weft_gpt_tie *tie = stage->context->tie;
+  if (tie == NULL || (stage != tie->first && stage != tie->last)) {
+    return WEFT_OK;
+  }
+  return tie->group != NULL ? tie_with_peer(tie, call->again, error)
+                            : tie_with_own(tie, stage, call->again, error);
+}

@@ -1,0 +1,206 @@
+/* The trainer: a GPT on a pipeline, step after step.
+ *
+ * The world has replicas x pipeline ranks; rank d * P + r runs row r of replica d. Ranks
+ * share nothing but what messages carry. All of them live in this process, as threads or
+ * in one thread on the loopback transport, or one of them does, on MPI.
+ *
+ * Each step: replicas take their rows of the batch through their pipelines, and their
+ * gradients are added up, in the order of replicas; then gradients' norms of all parts
+ * are exchanged, in the order of parts, so that clipping is the same for every split; then
+ * each rank updates its own parts. So parameters after any number of steps are the same
+ * bit for bit for every number of pipeline ranks, schedule, transport and way of sharding,
+ * for the same number of replicas and order of adding up gradients. */
+#ifndef GPT_TRAINER_H
+#define GPT_TRAINER_H
+
+#include <weft/costs.h>
+#include <weft/run.h>
+
+#include "gpt/checkpoint/checkpoint.h"
+#include "gpt/data/dataset.h"
+
+enum weft_gpt_transport {
+  WEFT_GPT_THREADS,
+  WEFT_GPT_LOOPBACK,
+  WEFT_GPT_MPI /* or any other that is given: one rank of its world */
+};
+
+/* After each step; NAN: not known. */
+struct weft_gpt_step_report {
+  uint64_t step;  /* done, from 1 */
+  uint64_t steps; /* in all */
+  double loss;    /* mean over the batch, nats per token */
+  double validation_loss;
+  double gradient_norm; /* before clipping */
+  double rate;
+  double seconds;          /* of this step */
+  double tokens_per_s;     /* of this step */
+  double seconds_so_far;   /* since run() */
+  double bubble;           /* share of ranks x time without compute, measured */
+  double predicted_bubble; /* simulated from measured costs */
+  bool checkpointed;
+  const char *schedule; /* of this step: a name, or "searched" */
+};
+
+/* What a tuning trainer has done about its schedule. Times are those of the pipeline's part
+ * of a step, medians over some steps; NAN: not known. */
+enum weft_gpt_tuning_news {
+  WEFT_GPT_TUNING_STAYED,   /* nothing was found that promises to be faster */
+  WEFT_GPT_TUNING_TRIES,    /* another schedule, from the next step on */
+  WEFT_GPT_TUNING_KEPT,     /* it is faster */
+  WEFT_GPT_TUNING_RETURNED, /* it is not: the one before is back */
+  WEFT_GPT_TUNING_DRIFTED   /* steps are not as long as expected: it measures anew */
+};
+struct weft_gpt_tuning_report {
+  enum weft_gpt_tuning_news news;
+  uint64_t step; /* done */
+  const char *before_schedule, *schedule;
+  double before_ms, promised_ms, after_ms;
+  double promised_gain, gain;        /* shares of the time of a step */
+  double memory;                     /* MiB that the schedule needs on the rank with the most */
+  double memory_limit;               /* MiB; INFINITY: none */
+  double planning_seconds;           /* that planning has taken */
+  uint32_t plans, switches, returns; /* so far */
+};
+
+struct weft_gpt_trainer_options {
+  const struct weft_allocator *allocator; /* thread-safe; NULL: the default */
+  struct weft_gpt_progress progress;      /* model, data and optimizer; `step`: where to begin */
+  const struct weft_gpt_corpus *corpus;   /* borrowed */
+
+  uint32_t ranks, stages_per_rank; /* of a pipeline; 0 stages per rank: the schedule's default */
+  const char *schedule;
+  const struct weft_program *program; /* instead of a schedule; borrowed. A program with SEND and
+                                         RECV must also have what the options below need */
+  /* Begins with `schedule`, and looks for a faster one while it trains (autotune.h). */
+  bool tunes;
+  double memory_limit; /* MiB that a rank may have for weights, gradients, moments, activations
+                          and what it computes with; where `schedule` needs more, another one is
+                          searched for the first step too. 0: none. For `tunes` alone, and the
+                          same on all ranks */
+  double memory_free;  /* MiB that a rank has if no limit is given; ranks may differ. 0: unknown */
+  double plan_effort;  /* of planning, as the search's (weft/search.h); 0: about ten
+                          steps, a third at most */
+  const uint32_t *first_parts; /* [stages + 1] the split; NULL: even */
+  enum weft_gpt_transport transport;
+  struct weft_transport *endpoint; /* of WEFT_GPT_MPI: this process's rank, of a world with
+                                      replicas x ranks; borrowed */
+  uint64_t loopback_seed;
+  uint32_t threads_per_rank; /* of BLAS; 0: 1 */
+  int64_t stall_limit;       /* ns; 0: never */
+
+  uint32_t replicas;         /* 0: 1. progress.batch is divided among them; progress.microbatches
+                                are those of each */
+  enum weft_gpt_shard shard; /* what is divided among replicas; default: nothing */
+  uint32_t unshard_window;   /* stages of a rank that are whole at once when all is sharded; 0: 3 */
+
+  const char *checkpoint_dir; /* NULL: none */
+  uint64_t checkpoint_every;  /* steps; 0: at the end only */
+  uint32_t checkpoint_keep;   /* 0: all */
+  const struct weft_gpt_files *files;
+  const struct weft_gpt_checkpoint *resume; /* weights and moments come from here */
+
+  uint64_t eval_every; /* steps; 0: never */
+  uint32_t eval_steps; /* batches of an evaluation; 0: 1 */
+
+  /* At the end of run(), to the process with rank 0; the same on all processes. */
+  bool gather_events; /* of the other ranks of its pipeline: weft_gpt_trainer_events() */
+  bool gather_model;  /* all parameters: weft_gpt_trainer_model() */
+
+  /* Called by a rank's thread. on_step and on_tuning by rank 0 of the world alone; NULL: not. interrupted by all
+   * ranks; where one is asked to stop, all finish the step, a checkpoint is written if
+   * there is a folder for it, and run() returns WEFT_OK. */
+  void (*on_step)(void *context, const struct weft_gpt_step_report *report);
+  void (*on_tuning)(void *context, const struct weft_gpt_tuning_report *report);
+  bool (*interrupted)(void *context);
+  /* In a thread that is about to make what a rank of the world owns, or to run it. Ranks in
+   * this process are all made by the thread that calls create(), one after the other, and
+   * run by a thread each, of which rank 0's is the one that calls run(). NULL: not. */
+  void (*on_rank)(void *context, uint32_t rank);
+  /* By all ranks, each before every step and once after the last: `step` are done. NULL: not. */
+  void (*between_steps)(void *context, uint32_t rank, uint64_t step);
+  /* In every forward of training, whose time it is part of: for tests. NULL: not. */
+  void (*before_forward)(void *context, uint32_t stage, uint64_t step);
+  void *context;
+};
+
+struct weft_gpt_trainer;
+
+/* Where the other ranks are other processes, a failure is told to them. */
+enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *options,
+                                         struct weft_gpt_trainer **out, struct weft_error *error);
+/* To the last step, or until interrupted. Returns what all ranks agree on. */
+enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error);
+void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer);
+
+/* ---- What came out: the same in all processes, unless it says otherwise ---- */
+
+uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer);
+double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer); /* of the last step */
+/* Of all parameters, part after part: the same for every split, transport and way of
+ * sharding. 0 before run() is over. */
+uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
+/* Stages, and where each begins: [stage_count + 1]. */
+const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
+                                       uint32_t *stage_count);
+
+/* A part's memory in the first replica that this process has; NULL when the part is not
+ * here, and arrays are NULL that are not whole here. Valid until destroy; not while it
+ * runs. */
+const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
+                                                        uint32_t part);
+/* Copies a part from the replicas that this process has: whole->part says which, arrays
+ * of weft_gpt_part_floats() or NULL where to. False when a replica of it is not here. */
+bool weft_gpt_trainer_copy_part(const struct weft_gpt_trainer *trainer,
+                                struct weft_gpt_part_state *whole);
+/* Parameters of all parts [part_count], for the sampler: in the process with rank 0 after
+ * run() with gather_model, else NULL. Valid until destroy. */
+const struct weft_gpt_part_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer);
+
+/* Whether rank 0 of the world, which reports, is in this process. */
+bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer);
+
+/* ---- Memory, in bytes ---- */
+
+struct weft_gpt_memory {
+  uint64_t parameters, gradients; /* with the buffers of what is whole for a while */
+  uint64_t moments;
+  uint64_t activations; /* slots */
+  uint64_t scratch;
+  uint64_t peak; /* of parameters and gradients that were in use at once: what is kept, and the
+                    stages that were whole */
+};
+
+/* Of a rank of the world; false when it is not in this process. */
+bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t world_rank,
+                             struct weft_gpt_memory *memory);
+/* Of all ranks in this process, all of it. */
+uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer);
+
+/* ---- What happened ---- */
+
+/* The last training step's program, and events of the first replica (all its ranks, in the
+ * simulator's order; the caller gives room, as with weft_pipeline_events): of the ranks in
+ * this process, and in the process with rank 0 of all, if they were gathered. */
+const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_trainer *trainer);
+void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft_event *events,
+                             uint64_t room, uint64_t *count);
+
+/* An endpoint of the ranks' transport, for weft_hang_dump(): after a failure too, until
+ * destroy. */
+struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
+
+/* The last that was said to on_tuning, in the process with rank 0; NULL: nothing. */
+const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
+    const struct weft_gpt_trainer *trainer);
+/* The schedule of the last step, in the process with rank 0. */
+const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer);
+
+/* Measured costs, in ms and MiB, one entry per stage and one per part: means over the steps
+ * so far but the first, or since tuning last forgot what it had measured, and over
+ * replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
+ * second step. */
+enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
+                                        struct weft_costs **out, struct weft_error *error);
+
+#endif

@@ -1,0 +1,169 @@
+/* What came of a training, for those who ask after run(). */
+#include <string.h>
+
+#include "gpt/train/trainer_rank.h"
+
+uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].step;
+}
+
+double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].loss;
+}
+
+bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
+  return trainer->first_local == 0;
+}
+
+uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_rank *rank = &trainer->ranks[0];
+  uint64_t hash = 0;
+  for (uint32_t part = 0; rank->is_hashed && part < trainer->part_count; part++) {
+    const uint64_t pair[2] = {hash, rank->hashes[part]};
+    hash = weft_checksum(pair, sizeof pair);
+  }
+  return hash;
+}
+
+const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
+                                       uint32_t *stage_count) {
+  *stage_count = trainer->stage_count;
+  return trainer->first_parts;
+}
+
+/* ---- Parts ---- */
+
+static uint32_t stage_of_part(const struct weft_gpt_trainer *trainer, uint32_t part) {
+  uint32_t stage = 0;
+  while (part >= trainer->first_parts[stage + 1]) {
+    stage++;
+  }
+  return stage;
+}
+
+/* The stage with the part in a replica, and which of its parts it is; NULL: not here. */
+static const struct weft_gpt_stage *find_part(const struct weft_gpt_trainer *trainer,
+                                              uint32_t replica, uint32_t part, uint32_t *k) {
+  const uint32_t row = trainer->rank_of[stage_of_part(trainer, part)];
+  const struct weft_gpt_rank *rank =
+      weft_gpt_trainer_local(trainer, replica * trainer->options.ranks + row);
+  return rank != NULL ? weft_gpt_rank_stage(rank, part, k) : NULL;
+}
+
+const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
+                                                        uint32_t part) {
+  uint32_t k;
+  const struct weft_gpt_stage *stage = find_part(trainer, trainer->ranks[0].replica, part, &k);
+  return stage != NULL ? &stage->parts[k] : NULL;
+}
+
+static void copy_slice(const struct weft_gpt_part_kept *kept, uint64_t floats, const float *from,
+                       float *to) {
+  const uint64_t end = kept->slice_begin + kept->slice_floats;
+  const uint64_t last = end < floats ? end : floats;
+  if (to != NULL && last > kept->slice_begin) {
+    memcpy(to + kept->slice_begin, from + (kept->slice_begin - kept->begin),
+           (last - kept->slice_begin) * sizeof *to);
+  }
+}
+
+bool weft_gpt_trainer_copy_part(const struct weft_gpt_trainer *trainer,
+                                struct weft_gpt_part_state *whole) {
+  whole->floats = weft_gpt_part_floats(&trainer->config, whole->part);
+  for (uint32_t d = 0; d < trainer->options.replicas; d++) {
+    uint32_t k;
+    const struct weft_gpt_stage *stage = find_part(trainer, d, whole->part, &k);
+    if (stage == NULL) {
+      return false;
+    }
+    const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
+    copy_slice(kept, whole->floats, kept->parameters, whole->parameters);
+    copy_slice(kept, whole->floats, kept->gradients, whole->gradients);
+    copy_slice(kept, whole->floats, kept->first_moment, whole->first_moment);
+    copy_slice(kept, whole->floats, kept->second_moment, whole->second_moment);
+  }
+  return true;
+}
+
+const struct weft_gpt_part_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].is_modelled ? trainer->ranks[0].model : NULL;
+}
+
+/* ---- Memory ---- */
+
+bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t world_rank,
+                             struct weft_gpt_memory *memory) {
+  const struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, world_rank);
+  if (rank == NULL) {
+    return false;
+  }
+  const struct weft_gpt_rank_memory *pools = &rank->memory;
+  *memory = (struct weft_gpt_memory){
+      .parameters = pools->kept_parameter_bytes +
+                    pools->parameters.made * pools->parameters.floats * sizeof(float),
+      .gradients = pools->kept_gradient_bytes +
+                   pools->gradients.made * pools->gradients.floats * sizeof(float),
+      .peak = pools->peak_bytes};
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    const struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
+    memory->moments += weft_gpt_stage_memory_moment_bytes(&stage->memory);
+    memory->activations += weft_gpt_stage_slot_bytes(stage);
+    memory->scratch += weft_gpt_stage_scratch_bytes(stage);
+  }
+  return true;
+}
+
+uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer) {
+  uint64_t bytes = 0;
+  for (uint32_t k = 0; k < trainer->local_count; k++) {
+    struct weft_gpt_memory memory = {.parameters = 0};
+    (void)weft_gpt_trainer_memory(trainer, trainer->first_local + k, &memory);
+    bytes +=
+        memory.parameters + memory.gradients + memory.moments + memory.activations + memory.scratch;
+  }
+  return bytes;
+}
+
+/* ---- What happened ---- */
+
+struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].transport;
+}
+
+const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].program;
+}
+
+static void add_events(const struct weft_event *from, uint64_t from_count,
+                       struct weft_event *events, uint64_t room, uint64_t *count) {
+  for (uint64_t k = 0; k < from_count; k++, (*count)++) {
+    if (*count < room) {
+      events[*count] = from[k];
+    }
+  }
+}
+
+void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft_event *events,
+                             uint64_t room, uint64_t *count) {
+  const struct weft_gpt_rank *first = &trainer->ranks[0];
+  *count = 0;
+  if (first->all_event_count > 0) {
+    add_events(first->all_events, first->all_event_count, events, room, count);
+    return;
+  }
+  for (uint32_t r = 0; r < trainer->options.ranks; r++) {
+    const struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, r);
+    if (rank != NULL) {
+      add_events(rank->events, rank->event_count, events, room, count);
+    }
+  }
+}
+
+const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
+    const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].has_tuned ? &trainer->ranks[0].tuning_report : NULL;
+}
+
+const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].now.schedule;
+}

@@ -1,0 +1,324 @@
+/* What follows from the trainer's options before anything is made: programs, the split of
+ * parts into stages, who has which, and a hash of all that ranks must agree on. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/source.h>
+
+#include "gpt/fail.h"
+#include "gpt/memory.h"
+#include "gpt/train/trainer_rank.h"
+
+/* ---- The schedule ---- */
+
+static struct weft_lower_options lower_options(const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  struct weft_lower_options lower = weft_lower_options_default();
+  lower.unshard = options->shard == WEFT_GPT_SHARD_FULL;
+  lower.unshard_window = options->unshard_window;
+  lower.reduce_grad = options->replicas > 1;
+  lower.tie_grad = trainer->config.tied;
+  return lower;
+}
+
+enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, bool training,
+                                       struct weft_program **out, struct weft_error *error) {
+  struct weft_gpt_trainer *trainer = context;
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  const struct weft_lower_options lower = lower_options(trainer);
+  const struct weft_program *program =
+      trainer->first.table != NULL ? trainer->first.table : options->program;
+  if (program != NULL) {
+    struct weft_fixed_source fixed = {
+        .allocator = trainer->allocator, .program = program, .lower = &lower};
+    return weft_source_fixed(&fixed, microbatches, training, out, error);
+  }
+  struct weft_named_source named = {.allocator = trainer->allocator,
+                                    .schedule = options->schedule,
+                                    .ranks = options->ranks,
+                                    .stages_per_rank = options->stages_per_rank,
+                                    .lower = &lower};
+  return weft_source_named(&named, microbatches, training, out, error);
+}
+
+/* Events are of the longest row, here as in all programs before. */
+static void note_rows(const struct weft_program *program, uint64_t *longest) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    const uint64_t row = program->row_begin[r + 1] - program->row_begin[r];
+    *longest = row > *longest ? row : *longest;
+  }
+}
+
+enum weft_status weft_gpt_rank_plan(void *context, uint32_t microbatches, bool training,
+                                    struct weft_program **out, struct weft_error *error) {
+  struct weft_gpt_rank *rank = context;
+  const struct weft_lower_options lower = lower_options(rank->trainer);
+  struct weft_fixed_source fixed = {
+      .allocator = rank->trainer->allocator, .program = rank->now.table, .lower = &lower};
+  WEFT_GPT_TRY(rank->now.table != NULL
+                   ? weft_source_fixed(&fixed, microbatches, training, out, error)
+                   : weft_gpt_trainer_plan(rank->trainer, microbatches, training, out, error));
+  if (training) {
+    note_rows(*out, &rank->event_room);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
+                                        const struct weft_program *table, struct weft_program **out,
+                                        struct weft_error *error) {
+  const struct weft_lower_options lower = lower_options(trainer);
+  struct weft_fixed_source fixed = {
+      .allocator = trainer->allocator, .program = table, .lower = &lower};
+  return weft_source_fixed(&fixed, table->microbatch_count, true, out, error);
+}
+
+/* ---- A program that was lowered elsewhere ---- */
+
+static enum weft_status fail_lacking(const char *what, uint32_t stage, const char *why,
+                                     struct weft_error *error) {
+  return weft_gpt_fail(error, WEFT_ERR_USAGE,
+                       "give the table without SEND and RECV: the trainer lowers it as it needs it",
+                       "the program has no %s of stage %" PRIu32 ", and %s", what, stage, why);
+}
+
+/* `has[stage]`: a bit for each op that the stage has. */
+static enum weft_status check_ops(const struct weft_gpt_trainer *trainer, const uint32_t *has,
+                                  uint32_t stage_count, struct weft_error *error) {
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  for (uint32_t s = 0; s < stage_count; s++) {
+    if (options->replicas > 1 && (has[s] & UINT32_C(1) << WEFT_OP_REDUCE_GRAD) == 0) {
+      return fail_lacking("REDUCE_GRAD", s, "there are several replicas", error);
+    }
+    if (options->shard == WEFT_GPT_SHARD_FULL && (has[s] & UINT32_C(1) << WEFT_OP_UNSHARD) == 0) {
+      return fail_lacking("UNSHARD", s, "the parameters are sharded", error);
+    }
+    if (trainer->config.tied && (s == 0 || s + 1 == stage_count) &&
+        (has[s] & UINT32_C(1) << WEFT_OP_TIE_GRAD) == 0) {
+      return fail_lacking("TIE_GRAD", s, "the model's embedding and head share weights", error);
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check_program(const struct weft_gpt_trainer *trainer,
+                                      const struct weft_program *program,
+                                      struct weft_error *error) {
+  if (trainer->options.program == NULL) {
+    return WEFT_OK; /* lowered here */
+  }
+  uint32_t *has = weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *has);
+  if (has == NULL) {
+    return weft_gpt_fail_memory(error, program->stage_count * sizeof *has);
+  }
+  for (uint64_t k = 0; k < program->action_count; k++) {
+    const struct weft_action *action = &program->actions[k];
+    if (action->stage < program->stage_count) {
+      has[action->stage] |= UINT32_C(1) << action->op;
+    }
+  }
+  const enum weft_status status = check_ops(trainer, has, program->stage_count, error);
+  weft_gpt_free(trainer->allocator, has);
+  return status;
+}
+
+/* ---- Options ---- */
+
+static enum weft_status check_batch(const struct weft_gpt_trainer_options *options,
+                                    struct weft_error *error) {
+  const struct weft_gpt_progress *progress = &options->progress;
+  if (progress->batch % options->replicas != 0) {
+    return weft_gpt_fail(error, WEFT_ERR_USAGE, "every replica has as many sequences",
+                         "a batch of %" PRIu64 " sequences cannot be divided among %" PRIu32
+                         " replicas",
+                         progress->batch, options->replicas);
+  }
+  const uint64_t rows = progress->batch / options->replicas;
+  if (progress->microbatches == 0 || rows < progress->microbatches ||
+      rows % progress->microbatches != 0) {
+    return weft_gpt_fail(
+        error, WEFT_ERR_USAGE,
+        "every microbatch has as many sequences, so that their losses weigh the "
+        "same",
+        "a batch of %" PRIu64 " sequences%s cannot be cut into %" PRIu32 " equal microbatches",
+        rows, options->replicas > 1 ? " of each replica" : "", progress->microbatches);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  enum { WINDOW_DEFAULT = 3 };
+  struct weft_gpt_trainer_options *options = &trainer->options;
+  options->replicas = options->replicas > 0 ? options->replicas : 1;
+  options->shard = options->replicas > 1 ? options->shard : WEFT_GPT_SHARD_NONE;
+  options->unshard_window = options->unshard_window > 0 ? options->unshard_window : WINDOW_DEFAULT;
+  if (options->transport != WEFT_GPT_THREADS && options->transport != WEFT_GPT_LOOPBACK &&
+      options->endpoint == NULL) {
+    return weft_gpt_fail(error, WEFT_ERR_USAGE, "make a world, and give its endpoint",
+                         "ranks in many processes need an endpoint");
+  }
+  WEFT_GPT_TRY(weft_gpt_config_check(&options->progress.config, error));
+  WEFT_GPT_TRY(check_batch(options, error));
+  trainer->config = options->progress.config;
+  trainer->part_count = weft_gpt_part_count(&trainer->config);
+  trainer->sequences_max =
+      options->progress.batch / options->replicas / options->progress.microbatches;
+  return WEFT_OK;
+}
+
+/* ---- Who has what ---- */
+
+static enum weft_status read_program(struct weft_gpt_trainer *trainer,
+                                     const struct weft_program *program, struct weft_error *error) {
+  WEFT_GPT_TRY(check_program(trainer, program, error));
+  trainer->stage_count = program->stage_count;
+  trainer->options.ranks = program->rank_count;
+  if (__builtin_mul_overflow(trainer->options.replicas, program->rank_count,
+                             &trainer->world_size)) {
+    return weft_gpt_fail(error, WEFT_ERR_USAGE, "", "there are too many replicas: %" PRIu32,
+                         trainer->options.replicas);
+  }
+  trainer->rank_of =
+      weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *trainer->rank_of);
+  if (trainer->rank_of == NULL) {
+    return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->rank_of);
+  }
+  trainer->placement = weft_placement_infer(program, trainer->rank_of);
+  return WEFT_OK;
+}
+
+static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  struct weft_program *program;
+  WEFT_GPT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true,
+                                     &program, error));
+  const enum weft_status status = read_program(trainer, program, error);
+  weft_program_destroy(program);
+  return status;
+}
+
+static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  const uint32_t *given = trainer->options.first_parts;
+  trainer->first_parts = weft_gpt_allocate(trainer->allocator, trainer->stage_count + 1u,
+                                           sizeof *trainer->first_parts);
+  if (trainer->first_parts == NULL) {
+    return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->first_parts);
+  }
+  if (given != NULL) {
+    memcpy(trainer->first_parts, given, (trainer->stage_count + 1u) * sizeof *trainer->first_parts);
+    return WEFT_OK;
+  }
+  return weft_gpt_split(trainer->allocator, &trainer->config, NULL, trainer->stage_count,
+                        trainer->first_parts, error);
+}
+
+/* Lists `count` things by the row that has them: a counting sort. */
+static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32_t *row_of,
+                            uint32_t count, struct weft_gpt_ownership *ownership,
+                            struct weft_error *error) {
+  const uint32_t rows = trainer->options.ranks;
+  ownership->list = weft_gpt_allocate(trainer->allocator, count, sizeof *ownership->list);
+  ownership->begin = weft_gpt_allocate(trainer->allocator, rows + 2u, sizeof *ownership->begin);
+  if (ownership->list == NULL || ownership->begin == NULL) {
+    return weft_gpt_fail_memory(error, count * sizeof *ownership->list);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    ownership->begin[row_of[k] + 2]++;
+  }
+  for (uint32_t r = 0; r < rows; r++) {
+    const uint32_t has = ownership->begin[r + 2];
+    ownership->most = has > ownership->most ? has : ownership->most;
+    ownership->begin[r + 2] += ownership->begin[r + 1];
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    ownership->list[ownership->begin[row_of[k] + 1]++] = k;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status own_parts(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  uint32_t *row_of = weft_gpt_allocate(trainer->allocator, trainer->part_count, sizeof *row_of);
+  if (row_of == NULL) {
+    return weft_gpt_fail_memory(error, trainer->part_count * sizeof *row_of);
+  }
+  for (uint32_t s = 0; s < trainer->stage_count; s++) {
+    for (uint32_t part = trainer->first_parts[s]; part < trainer->first_parts[s + 1]; part++) {
+      row_of[part] = trainer->rank_of[s];
+    }
+  }
+  const enum weft_status status = own(trainer, row_of, trainer->part_count, &trainer->parts, error);
+  weft_gpt_free(trainer->allocator, row_of);
+  return status;
+}
+
+/* ---- What ranks must agree on ---- */
+
+static uint64_t mix(uint64_t sum, const void *data, size_t size) {
+  const uint64_t pair[2] = {sum, weft_checksum(data, size)};
+  return weft_checksum(pair, sizeof pair);
+}
+
+static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  const struct weft_gpt_progress *progress = &options->progress;
+  const struct weft_gpt_config *config = &progress->config;
+  const uint64_t numbers[] = {config->layers,
+                              config->dim,
+                              config->heads,
+                              config->context,
+                              config->vocabulary,
+                              config->tied,
+                              config->seed,
+                              progress->step,
+                              progress->data_hash,
+                              progress->data_seed,
+                              progress->batch,
+                              progress->microbatches,
+                              progress->warmup_steps,
+                              progress->total_steps,
+                              options->replicas,
+                              options->shard,
+                              options->checkpoint_dir != NULL,
+                              options->checkpoint_every,
+                              options->eval_every,
+                              options->eval_steps,
+                              options->resume != NULL,
+                              options->tunes,
+                              options->gather_events,
+                              options->gather_model};
+  const double reals[] = {progress->rate,  progress->rate_min,   progress->beta1,
+                          progress->beta2, progress->epsilon,    progress->decay,
+                          progress->clip,  options->memory_limit};
+  uint64_t sum = mix(0, numbers, sizeof numbers);
+  sum = mix(sum, reals, sizeof reals);
+  return mix(sum, trainer->first_parts, (trainer->stage_count + 1u) * sizeof(uint32_t));
+}
+
+/* ---- The whole ---- */
+
+enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
+                                          struct weft_error *error) {
+  WEFT_GPT_TRY(fill_options(trainer, error));
+  WEFT_GPT_TRY(read_shape(trainer, error));
+  WEFT_GPT_TRY(split(trainer, error));
+  WEFT_GPT_TRY(own(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
+  WEFT_GPT_TRY(own_parts(trainer, error));
+  for (uint32_t part = 0; part < trainer->part_count; part++) {
+    const uint32_t replicas = trainer->options.replicas;
+    const uint64_t floats = replicas * weft_gpt_slice_floats(&trainer->config, part, replicas);
+    trainer->floats_largest = floats > trainer->floats_largest ? floats : trainer->floats_largest;
+  }
+  WEFT_GPT_TRY(weft_gpt_trainer_fit(trainer, error));
+  trainer->configuration = hash_configuration(trainer);
+  return WEFT_OK;
+}
+
+void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer) {
+  const struct weft_allocator *allocator = trainer->allocator;
+  weft_program_destroy(trainer->first.table);
+  weft_gpt_free(allocator, trainer->first_parts);
+  weft_gpt_free(allocator, trainer->rank_of);
+  weft_gpt_free(allocator, trainer->parts.list);
+  weft_gpt_free(allocator, trainer->parts.begin);
+  weft_gpt_free(allocator, trainer->stages.list);
+  weft_gpt_free(allocator, trainer->stages.begin);
+}

@@ -1,0 +1,239 @@
+/* What is asked of the planner: the stages stay where they are, with what they cost and
+ * keep; memory is what the trainer really allocates. */
+#include <inttypes.h>
+#include <math.h>
+
+#include <weft/search.h>
+
+#include "gpt/fail.h"
+#include "gpt/memory.h"
+#include "gpt/train/trainer_rank.h"
+
+/* Of the first schedule; and of those that are planned from measured times, which may take
+ * as long as some steps. */
+#define EFFORT_FIRST 0.1
+#define EFFORT_MOST (1.0 / 3)
+#define EFFORT_STEPS 10
+
+/* Attempts to get below the limit; each asks for less. */
+enum { ATTEMPTS = 4 };
+
+/* ---- Memory ---- */
+
+/* Slots of a stage are there for good: as many as microbatches are under way at most, even
+ * where two stages of a rank do not have theirs at the same time. */
+static double row_need(const struct weft_program *program, uint32_t row,
+                       const struct weft_costs *costs, uint32_t *open, uint32_t *most) {
+  double need = 0;
+  for (uint64_t k = program->row_begin[row]; k < program->row_begin[row + 1]; k++) {
+    const struct weft_action *action = &program->actions[k];
+    const uint32_t s = action->stage;
+    if (action->op == WEFT_OP_F) {
+      open[s]++;
+      most[s] = open[s] > most[s] ? open[s] : most[s];
+    } else if (action->op == WEFT_OP_B || action->op == WEFT_OP_W) {
+      open[s]--;
+    }
+  }
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    const struct weft_stage_costs *stage = weft_costs_of(costs, s);
+    if (most[s] > 0) {
+      need += most[s] * fmax(stage->activation, stage->activation_after_i) + stage->parameters +
+              stage->gradients;
+      most[s] = 0; /* it is on no other rank */
+    }
+  }
+  return need;
+}
+
+double weft_gpt_trainer_need(const struct weft_gpt_trainer *trainer,
+                             const struct weft_program *program, const struct weft_costs *costs) {
+  uint32_t *counts =
+      weft_gpt_allocate(trainer->allocator, 2 * (uint64_t)program->stage_count, sizeof *counts);
+  double need = counts != NULL ? 0 : NAN;
+  for (uint32_t r = 0; counts != NULL && r < program->rank_count; r++) {
+    need = fmax(need, row_need(program, r, costs, counts, counts + program->stage_count));
+  }
+  weft_gpt_free(trainer->allocator, counts);
+  return need;
+}
+
+/* ---- The search ---- */
+
+/* Messages move on meanwhile, and a failure elsewhere ends the search. */
+static bool stop(void *context) {
+  struct weft_gpt_rank *rank = context;
+  struct weft_error error;
+  return rank->transport->ops->progress(rank->transport, &error) < 0;
+}
+
+static double choose_effort(const struct weft_gpt_trainer *trainer,
+                            const struct weft_gpt_rank *rank) {
+  const double given = trainer->options.plan_effort;
+  const double steps =
+      rank != NULL ? EFFORT_STEPS * 1e-9 * (double)rank->pipeline_ns : EFFORT_FIRST;
+  return given > 0 ? given : fmin(steps, EFFORT_MOST);
+}
+
+/* A plan for one rank alone must be the same on all: one thread, and no clock. */
+static struct weft_search_request make_request(const struct weft_gpt_trainer *trainer,
+                                               struct weft_gpt_rank *rank,
+                                               const struct weft_costs *costs) {
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  struct weft_search_request request = weft_search_request_default();
+  request.ranks = options->ranks;
+  request.microbatches = options->progress.microbatches;
+  request.stages_per_rank = trainer->stage_count / options->ranks;
+  request.any_placement = false;
+  request.placement = request.stages_per_rank > 1 ? trainer->placement : WEFT_PLACEMENT_LOOP;
+  request.costs = costs;
+  request.keep_cut = true;
+  request.effort = choose_effort(trainer, rank);
+  request.threads = rank != NULL ? 0 : 1;
+  request.time_limit = rank != NULL && options->stall_limit > 0
+                           ? (double)options->stall_limit * 1e-9 / ATTEMPTS / 2
+                           : 0; /* the other ranks wait */
+  request.stop = rank != NULL ? stop : NULL;
+  request.context = rank;
+  return request;
+}
+
+static void take(struct weft_search_answer *answer, double need, struct weft_gpt_planned *out) {
+  *out = (struct weft_gpt_planned){
+      .table = answer->table, .schedule = answer->schedule, .memory = need};
+  answer->table = NULL;
+  weft_search_answer_destroy(answer);
+}
+
+static enum weft_status fail_limit(double limit, double need, struct weft_error *error) {
+  return weft_gpt_fail(error, WEFT_ERR_INVALID,
+                       "give more memory, more ranks, or smaller microbatches",
+                       "no schedule was found for %.9g MiB of memory on a rank: the best needs "
+                       "%.9g MiB",
+                       limit, need);
+}
+
+enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
+                                         struct weft_gpt_rank *rank, const struct weft_costs *costs,
+                                         double limit, struct weft_gpt_planned *out,
+                                         struct weft_error *error) {
+  struct weft_search_request request = make_request(trainer, rank, costs);
+  double need = 0;
+  request.memory_limit = limit;
+  for (uint32_t n = 0; n < ATTEMPTS; n++) {
+    struct weft_search_answer *answer;
+    const enum weft_status status = weft_search(trainer->allocator, &request, &answer, error);
+    if (status < 0) { /* a lower limit was tried in vain, or there is none */
+      return n > 0 && status == WEFT_ERR_INVALID ? fail_limit(limit, need, error) : status;
+    }
+    need = weft_gpt_trainer_need(trainer, answer->table, costs);
+    if (need <= limit) {
+      take(answer, need, out);
+      return WEFT_OK;
+    }
+    weft_search_answer_destroy(answer);
+    request.memory_limit -= need - limit;
+  }
+  return fail_limit(limit, need, error);
+}
+
+/* ---- The first schedule ---- */
+
+/* One microbatch after the other is a schedule, and every stage has to have room for one. */
+static double least_need(const struct weft_gpt_trainer *trainer, const struct weft_costs *costs,
+                         uint32_t *row) {
+  const struct weft_gpt_ownership *stages = &trainer->stages;
+  double least = 0;
+  for (uint32_t r = 0; r < trainer->options.ranks; r++) {
+    double need = 0;
+    for (uint32_t k = stages->begin[r]; k < stages->begin[r + 1]; k++) {
+      const struct weft_stage_costs *stage = weft_costs_of(costs, stages->list[k]);
+      need +=
+          fmax(stage->activation, stage->activation_after_i) + stage->parameters + stage->gradients;
+    }
+    *row = need > least ? r : *row;
+    least = fmax(least, need);
+  }
+  return least;
+}
+
+static enum weft_status check_limit(const struct weft_gpt_trainer *trainer, double least,
+                                    uint32_t row, struct weft_error *error) {
+  return trainer->options.memory_limit < least
+             ? weft_gpt_fail(error, WEFT_ERR_INVALID,
+                             "give more memory, more ranks, or smaller microbatches",
+                             "no schedule fits into %.9g MiB of memory on a rank: rank %" PRIu32
+                             " needs %.9g MiB for one microbatch at a time, with weights, "
+                             "gradients and moments",
+                             trainer->options.memory_limit, row, least)
+             : WEFT_OK;
+}
+
+/* A rank's actions for a microbatch: its stages forward, and back again. */
+static struct weft_action *add_round(const struct weft_gpt_ownership *stages, uint32_t row,
+                                     uint32_t microbatch, struct weft_action *at) {
+  for (uint32_t k = stages->begin[row]; k < stages->begin[row + 1]; k++) {
+    *at++ = (struct weft_action){
+        .op = WEFT_OP_F, .stage = (uint16_t)stages->list[k], .microbatch = microbatch};
+  }
+  for (uint32_t k = stages->begin[row + 1]; k > stages->begin[row]; k--) {
+    *at++ = (struct weft_action){
+        .op = WEFT_OP_B, .stage = (uint16_t)stages->list[k - 1], .microbatch = microbatch};
+  }
+  return at;
+}
+
+static enum weft_status make_serial(struct weft_gpt_trainer *trainer, double need,
+                                    struct weft_error *error) {
+  const struct weft_gpt_ownership *stages = &trainer->stages;
+  const uint32_t rows = trainer->options.ranks, m = trainer->options.progress.microbatches;
+  const uint64_t count = 2 * (uint64_t)trainer->stage_count * m;
+  uint64_t *sizes = weft_gpt_allocate(trainer->allocator, rows, sizeof *sizes);
+  struct weft_action *actions = weft_gpt_allocate(trainer->allocator, count, sizeof *actions);
+  struct weft_action *at = actions;
+  for (uint32_t r = 0; sizes != NULL && actions != NULL && r < rows; r++) {
+    for (uint32_t mb = 0; mb < m; mb++) {
+      at = add_round(stages, r, mb, at);
+    }
+    sizes[r] = 2 * (uint64_t)(stages->begin[r + 1] - stages->begin[r]) * m;
+  }
+  trainer->first.schedule = "serial";
+  trainer->first.memory = need;
+  const enum weft_status status = sizes != NULL && actions != NULL
+                                      ? weft_program_create(trainer->allocator, rows, sizes,
+                                                            actions, &trainer->first.table, error)
+                                      : weft_gpt_fail_memory(error, count * sizeof *actions);
+  weft_gpt_free(trainer->allocator, sizes);
+  weft_gpt_free(trainer->allocator, actions);
+  return status;
+}
+
+static enum weft_status fit(struct weft_gpt_trainer *trainer, const struct weft_costs *costs,
+                            struct weft_error *error) {
+  const double limit = trainer->options.memory_limit;
+  struct weft_program *program;
+  uint32_t row = 0;
+  const double least = least_need(trainer, costs, &row);
+  WEFT_GPT_TRY(check_limit(trainer, least, row, error));
+  WEFT_GPT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true,
+                                     &program, error));
+  const double need = weft_gpt_trainer_need(trainer, program, costs);
+  weft_program_destroy(program);
+  if (need <= limit) {
+    return WEFT_OK;
+  }
+  const enum weft_status status =
+      weft_gpt_trainer_search(trainer, NULL, costs, limit, &trainer->first, error);
+  return status == WEFT_ERR_INVALID ? make_serial(trainer, least, error) : status;
+}
+
+enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  struct weft_costs *costs;
+  if (!trainer->options.tunes || trainer->options.memory_limit <= 0) {
+    return WEFT_OK;
+  }
+  WEFT_GPT_TRY(weft_gpt_trainer_estimate(trainer, &costs, error));
+  const enum weft_status status = fit(trainer, costs, error);
+  weft_costs_destroy(costs);
+  return status;
+}

@@ -1,0 +1,286 @@
+/* `weft help --completion SHELL`: completion scripts for bash, zsh and fish. */
+#include <string.h>
+
+#include <weft/gen.h>
+
+#include "cli/args/help.h"
+#include "cli/bench.h"
+
+typedef void option_writer(struct weft_text *text, const struct weft_cli_verb *verb,
+                           const struct weft_cli_option *option);
+
+static void for_each_option(struct weft_text *text, const struct weft_cli_verb *verb,
+                            option_writer *add) {
+  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
+    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id)) {
+      add(text, verb, weft_cli_option_at((enum weft_cli_option_id)id));
+    }
+  }
+}
+
+/* "a b c" of "a|b|c". */
+static void add_choices(struct weft_text *text, const char *choices) {
+  const char *item;
+  size_t size;
+  bool first = true;
+  while ((size = weft_cli_choice_next(&choices, &item)) > 0) {
+    weft_text_add(text, first ? "" : " ");
+    weft_text_append(text, item, size);
+    first = false;
+  }
+}
+
+static void add_verb_names(struct weft_text *text) {
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    weft_text_addf(text, i > 0 ? " %s" : "%s", weft_cli_verb_at(i)->name);
+  }
+}
+
+/* What may stand as the verb's operand; nothing where it is a file. */
+static void add_operands(struct weft_text *text, const struct weft_cli_verb *verb) {
+  if (strcmp(verb->operand_kind, "schedule") == 0) {
+    for (size_t i = 0; i < weft_schedule_count(); i++) {
+      weft_text_addf(text, i > 0 ? " %s" : "%s", weft_schedule_at(i)->name);
+    }
+  } else if (strcmp(verb->operand_kind, "verb") == 0) {
+    add_verb_names(text);
+  } else if (strcmp(verb->operand_kind, "benchmark") == 0) {
+    for (size_t i = 0; i < weft_cli_benchmark_count(); i++) {
+      weft_text_addf(text, i > 0 ? " %s" : "%s", weft_cli_benchmark_at(i)->name);
+    }
+  }
+}
+
+static bool takes_files(const struct weft_cli_verb *verb) {
+  return strcmp(verb->operand_kind, "file") == 0;
+}
+
+static bool names_file(const struct weft_cli_option *option) {
+  return option->kind == WEFT_CLI_KIND_FILE ||
+         (option->kind == WEFT_CLI_KIND_LIST && option->value != NULL &&
+          strcmp(option->value, "FILE") == 0);
+}
+
+/* Single quotes inside a single-quoted word of a shell. */
+static void add_quoted(struct weft_text *text, const char *words) {
+  for (; *words != '\0'; words++) {
+    if (*words == '\'') {
+      weft_text_add(text, "'\\''");
+    } else {
+      weft_text_append(text, words, 1);
+    }
+  }
+}
+
+/* ---- bash ---- */
+
+static void add_bash_word(struct weft_text *text, const struct weft_cli_verb *verb,
+                          const struct weft_cli_option *option) {
+  (void)verb;
+  weft_text_addf(text, " --%s", option->name);
+  if (option->letter != '\0') {
+    weft_text_addf(text, " -%c", option->letter);
+  }
+}
+
+static void add_bash_values(struct weft_text *text) {
+  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
+    const struct weft_cli_option *option = weft_cli_option_at((enum weft_cli_option_id)id);
+    if (option->kind == WEFT_CLI_KIND_FLAG) {
+      continue;
+    }
+    weft_text_addf(text, "    --%s", option->name);
+    if (option->letter != '\0') {
+      weft_text_addf(text, "|-%c", option->letter);
+    }
+    weft_text_add(text, ") ");
+    if (option->choices != NULL) {
+      weft_text_add(text, "COMPREPLY=($(compgen -W '");
+      add_choices(text, option->choices);
+      weft_text_add(text, "' -- \"$cur\"))");
+    } else if (names_file(option)) {
+      weft_text_add(text, "COMPREPLY=($(compgen -f -- \"$cur\"))");
+    } else {
+      weft_text_add(text, ":");
+    }
+    weft_text_add(text, "; return ;;\n");
+  }
+}
+
+void weft_cli_completion_bash_add(struct weft_text *text) {
+  weft_text_add(text,
+                "# bash completion for weft; made by 'weft help --completion bash'\n"
+                "_weft() {\n"
+                "  local cur=${COMP_WORDS[COMP_CWORD]} prev=${COMP_WORDS[COMP_CWORD-1]}\n"
+                "  local options='' operands='' files=''\n"
+                "  COMPREPLY=()\n"
+                "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
+                "    COMPREPLY=($(compgen -W '");
+  add_verb_names(text);
+  weft_text_add(text,
+                " --help --version' -- \"$cur\"))\n"
+                "    return\n"
+                "  fi\n"
+                "  case $prev in\n");
+  add_bash_values(text);
+  weft_text_add(text,
+                "  esac\n"
+                "  case ${COMP_WORDS[1]} in\n");
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    const struct weft_cli_verb *verb = weft_cli_verb_at(i);
+    weft_text_addf(text, "    %s) options='", verb->name);
+    for_each_option(text, verb, add_bash_word);
+    weft_text_add(text, "' operands='");
+    add_operands(text, verb);
+    weft_text_addf(text, "' files=%s ;;\n", takes_files(verb) ? "yes" : "");
+  }
+  weft_text_add(text,
+                "  esac\n"
+                "  case $cur in\n"
+                "    -*) COMPREPLY=($(compgen -W \"$options\" -- \"$cur\")) ;;\n"
+                "    *) COMPREPLY=($(compgen -W \"$operands\" -- \"$cur\"))\n"
+                "       [ -z \"$files\" ] || COMPREPLY+=($(compgen -f -- \"$cur\")) ;;\n"
+                "  esac\n"
+                "}\n"
+                "complete -o filenames -F _weft weft\n");
+}
+
+/* ---- zsh ---- */
+
+/* Inside a '...[summary]' of _arguments, brackets and colons are special. */
+static void add_zsh_summary(struct weft_text *text, const char *words) {
+  for (; *words != '\0'; words++) {
+    if (strchr("[]:", *words) != NULL) {
+      weft_text_add(text, "\\");
+    }
+    const char one[2] = {*words, '\0'};
+    add_quoted(text, one);
+  }
+}
+
+static void add_zsh_spec(struct weft_text *text, const char *spelled,
+                         const struct weft_cli_option *option) {
+  weft_text_addf(text, " \\\n        '%s[", spelled);
+  add_zsh_summary(text, option->summary);
+  weft_text_add(text, "]");
+  if (names_file(option)) {
+    weft_text_addf(text, ":%s:_files", option->value);
+  } else if (option->choices != NULL) {
+    weft_text_addf(text, ":%s:(", option->value);
+    for (const char *at = option->choices; *at != '\0'; at++) {
+      if (*at == '|') {
+        weft_text_add(text, " ");
+      } else {
+        weft_text_add(text, *at == ':' ? "\\" : "");
+        weft_text_append(text, at, 1);
+      }
+    }
+    weft_text_add(text, ")");
+  } else if (option->value != NULL) {
+    weft_text_addf(text, ":%s: ", option->value);
+  }
+  weft_text_add(text, "'");
+}
+
+static void add_zsh_option(struct weft_text *text, const struct weft_cli_verb *verb,
+                           const struct weft_cli_option *option) {
+  struct weft_text spelled = {.allocator = text->allocator};
+  (void)verb;
+  weft_text_addf(&spelled, "--%s%s", option->name, option->value != NULL ? "=" : "");
+  text->failed = text->failed || spelled.failed;
+  if (!text->failed) {
+    add_zsh_spec(text, spelled.data, option);
+  }
+  weft_text_finish(&spelled);
+  if (option->letter != '\0') {
+    const char letter[4] = {'-', option->letter, option->value != NULL ? '+' : '\0', '\0'};
+    add_zsh_spec(text, letter, option);
+  }
+}
+
+static void add_zsh_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
+  weft_text_addf(text, "    %s)\n      _arguments", verb->name);
+  for_each_option(text, verb, add_zsh_option);
+  if (takes_files(verb)) {
+    weft_text_add(text, " \\\n        '*:file:_files'");
+  } else if (verb->operands_max > 0) {
+    weft_text_addf(text, " \\\n        '1:%s:(", verb->operand_kind);
+    add_operands(text, verb);
+    weft_text_add(text, ")'");
+  }
+  weft_text_add(text, " ;;\n");
+}
+
+void weft_cli_completion_zsh_add(struct weft_text *text) {
+  weft_text_add(text,
+                "#compdef weft\n"
+                "# zsh completion for weft; made by 'weft help --completion zsh'\n"
+                "_weft() {\n"
+                "  if (( CURRENT == 2 )); then\n"
+                "    local -a verbs=(\n");
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    weft_text_addf(text, "      '%s:", weft_cli_verb_at(i)->name);
+    add_quoted(text, weft_cli_verb_at(i)->summary);
+    weft_text_add(text, "'\n");
+  }
+  weft_text_add(text,
+                "    )\n"
+                "    _describe verb verbs\n"
+                "    return\n"
+                "  fi\n"
+                "  local verb=${words[2]}\n"
+                "  shift words; (( CURRENT-- ))\n"
+                "  case $verb in\n");
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    add_zsh_verb(text, weft_cli_verb_at(i));
+  }
+  weft_text_add(
+      text,
+      "  esac\n"
+      "}\n"
+      "if [ \"$funcstack[1]\" = _weft ]; then _weft \"$@\"; else compdef _weft weft; fi\n");
+}
+
+/* ---- fish ---- */
+
+static void add_fish_option(struct weft_text *text, const struct weft_cli_verb *verb,
+                            const struct weft_cli_option *option) {
+  weft_text_addf(text, "complete -c weft -n '__fish_seen_subcommand_from %s' -l %s", verb->name,
+                 option->name);
+  if (option->letter != '\0') {
+    weft_text_addf(text, " -s %c", option->letter);
+  }
+  if (names_file(option)) {
+    weft_text_add(text, " -r -F");
+  } else if (option->value != NULL) {
+    weft_text_add(text, " -x");
+  }
+  if (option->choices != NULL) {
+    weft_text_add(text, " -a '");
+    add_choices(text, option->choices);
+    weft_text_add(text, "'");
+  }
+  weft_text_add(text, " -d '");
+  add_quoted(text, option->summary);
+  weft_text_add(text, "'\n");
+}
+
+static void add_fish_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
+  weft_text_addf(text, "complete -c weft -n __fish_use_subcommand -f -a %s -d '", verb->name);
+  add_quoted(text, verb->summary);
+  weft_text_add(text, "'\n");
+  for_each_option(text, verb, add_fish_option);
+  if (!takes_files(verb) && verb->operands_max > 0) {
+    weft_text_addf(text, "complete -c weft -n '__fish_seen_subcommand_from %s' -f -a '",
+                   verb->name);
+    add_operands(text, verb);
+    weft_text_add(text, "'\n");
+  }
+}
+
+void weft_cli_completion_fish_add(struct weft_text *text) {
+  weft_text_add(text, "# fish completion for weft; made by 'weft help --completion fish'\n");
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    add_fish_verb(text, weft_cli_verb_at(i));
+  }
+}

@@ -1,0 +1,214 @@
+/* Times and memory from the command line: numbers for all stages, or a file. */
+#include "cli/args/cost_options.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/lower.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+
+#define FACTOR_MAX 1e6
+
+/* ---- Costs ---- */
+
+static int check_given(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id numbers[] = {WEFT_CLI_OPTION_F, WEFT_CLI_OPTION_B,
+                                                    WEFT_CLI_OPTION_I, WEFT_CLI_OPTION_W,
+                                                    WEFT_CLI_OPTION_HOP};
+  if (!arguments->given[WEFT_CLI_OPTION_COSTS]) {
+    return WEFT_CLI_OK;
+  }
+  for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) {
+    if (arguments->given[numbers[k]]) {
+      return weft_cli_usage(cli, "leave one of them out, or change the file",
+                            "--%s and --costs both say how long things take",
+                            weft_cli_option_at(numbers[k])->name);
+    }
+  }
+  bool taken = arguments->verb->operands_max > 0 && arguments->operand_count == 0;
+  for (unsigned k = 0; k < arguments->operand_count; k++) {
+    taken = taken || strcmp(arguments->operands[k], "-") == 0;
+  }
+  if (taken && strcmp(arguments->texts[WEFT_CLI_OPTION_COSTS], "-") == 0) {
+    return weft_cli_usage(cli, "give one of them as a file",
+                          "standard input can be read only once: as the table or as the costs");
+  }
+  return WEFT_CLI_OK;
+}
+
+static int make_costs(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      struct weft_costs **out) {
+  struct weft_costs *costs;
+  struct weft_error error;
+  if (weft_costs_create(cli->allocator, 1, &costs, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  struct weft_stage_costs *stage = &costs->stages[0];
+  stage->f = weft_cli_real(arguments, WEFT_CLI_OPTION_F, stage->f);
+  stage->i = weft_cli_real(arguments, WEFT_CLI_OPTION_I, stage->i);
+  stage->w = weft_cli_real(arguments, WEFT_CLI_OPTION_W, stage->w);
+  stage->b = weft_cli_real(arguments, WEFT_CLI_OPTION_B, stage->i + stage->w);
+  costs->hop.latency = weft_cli_real(arguments, WEFT_CLI_OPTION_HOP, 0);
+  if (weft_costs_check(costs, 1, &error) < 0) { /* i + w may be over the limit */
+    weft_costs_destroy(costs);
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  *out = costs;
+  return WEFT_CLI_OK;
+}
+
+/* ---- Stragglers ---- */
+
+static int bad_straggler(const struct weft_cli *cli, const char *text) {
+  char quoted[80];
+  return weft_cli_usage(cli, "for example: --slow 3=1.25",
+                        "--slow '%s' is not RANK=FACTOR: expected the number of a rank and how "
+                        "many times as long it takes",
+                        weft_cli_quote(quoted, sizeof quoted, text));
+}
+
+static int read_straggler(const struct weft_cli *cli, const char *text,
+                          struct weft_cli_straggler *straggler) {
+  char rank[24];
+  uint64_t number;
+  const char *equals = strchr(text, '=');
+  if (equals == NULL || (size_t)(equals - text) >= sizeof rank) {
+    return bad_straggler(cli, text);
+  }
+  memcpy(rank, text, (size_t)(equals - text));
+  rank[equals - text] = '\0';
+  if (weft_cli_read_number(rank, &number) != WEFT_CLI_DIGITS_OK || number >= WEFT_RANKS_MAX) {
+    return bad_straggler(cli, text);
+  }
+  straggler->rank = (uint32_t)number;
+  /* A rank that takes no time at all would be faster than any machine. */
+  return weft_cli_read_real(cli, "--slow RANK=", equals + 1, 1 / FACTOR_MAX, FACTOR_MAX,
+                            &straggler->factor);
+}
+
+static int read_stragglers(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                           struct weft_cli_costs *costs) {
+  for (unsigned k = 0; k < arguments->list_count; k++) {
+    const int status = read_straggler(cli, arguments->list[k], &costs->stragglers[k]);
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+  }
+  costs->straggler_count = arguments->list_count;
+  return WEFT_CLI_OK;
+}
+
+/* ---- Reading ---- */
+
+static void read_sim_options(const struct weft_cli_arguments *arguments,
+                             struct weft_sim_options *options) {
+  /* In the order of the option's choices. */
+  static const enum weft_channel channels[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
+                                               WEFT_CHANNEL_RANK};
+  *options = weft_sim_options_default();
+  options->channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
+  options->jitter = weft_cli_real(arguments, WEFT_CLI_OPTION_JITTER, 0);
+  options->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, options->seed);
+}
+
+int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_cli_costs *costs) {
+  *costs = (struct weft_cli_costs){.allocator = cli->allocator,
+                                   .file = arguments->texts[WEFT_CLI_OPTION_COSTS]};
+  int status = check_given(cli, arguments);
+  if (status == WEFT_CLI_OK) {
+    status = read_stragglers(cli, arguments, costs);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = costs->file != NULL ? weft_cli_read_costs(cli, costs->file, &costs->costs)
+                                 : make_costs(cli, arguments, &costs->costs);
+  }
+  if (status == WEFT_CLI_OK) {
+    read_sim_options(arguments, &costs->options);
+  }
+  return status;
+}
+
+/* ---- Fitting to a program ---- */
+
+static void *allocate(const struct weft_cli_costs *costs, size_t size) {
+  return costs->allocator->reallocate(costs->allocator->context, NULL, 0, size);
+}
+
+static void release_fit(struct weft_cli_costs *costs) {
+  if (costs->factors != NULL) {
+    (void)costs->allocator->reallocate(costs->allocator->context, costs->factors,
+                                       costs->factor_count * sizeof costs->factors[0], 0);
+  }
+  weft_program_destroy(costs->lowered);
+  costs->factors = NULL;
+  costs->options.rank_factors = NULL;
+  costs->lowered = NULL;
+  costs->program = NULL;
+}
+
+static int fit_factors(const struct weft_cli *cli, struct weft_cli_costs *costs,
+                       uint32_t rank_count) {
+  for (unsigned k = 0; k < costs->straggler_count; k++) {
+    if (costs->stragglers[k].rank >= rank_count) {
+      return weft_cli_usage(cli, "ranks are counted from 0",
+                            "--slow names rank %" PRIu32 ", but there are %" PRIu32 " ranks",
+                            costs->stragglers[k].rank, rank_count);
+    }
+  }
+  if (costs->straggler_count == 0) {
+    return WEFT_CLI_OK;
+  }
+  costs->factors = allocate(costs, rank_count * sizeof costs->factors[0]);
+  if (costs->factors == NULL) {
+    return weft_cli_fail_memory(cli);
+  }
+  costs->factor_count = rank_count;
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    costs->factors[rank] = 1;
+  }
+  for (unsigned k = 0; k < costs->straggler_count; k++) {
+    costs->factors[costs->stragglers[k].rank] = costs->stragglers[k].factor;
+  }
+  costs->options.rank_factors = costs->factors;
+  return WEFT_CLI_OK;
+}
+
+/* Shared channels are about the order of SEND and RECV, and nothing else is added. */
+static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
+                       const struct weft_program *program, const char *name) {
+  static const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
+  struct weft_error error;
+  costs->program = program;
+  if (costs->options.channel == WEFT_CHANNEL_EDGE || program->level != WEFT_LEVEL_COMPUTE) {
+    return WEFT_CLI_OK;
+  }
+  if (weft_lower(cli->allocator, program, &options, &costs->lowered, &error) < 0) {
+    return weft_cli_fail(cli, name, &error);
+  }
+  costs->program = costs->lowered;
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
+                       const struct weft_program *program, const char *name) {
+  struct weft_error error;
+  release_fit(costs);
+  if (weft_costs_check(costs->costs, program->stage_count, &error) < 0) {
+    return weft_cli_fail(cli, costs->file, &error);
+  }
+  int status = fit_factors(cli, costs, program->rank_count);
+  if (status == WEFT_CLI_OK) {
+    status = fit_program(cli, costs, program, name);
+  }
+  return status;
+}
+
+void weft_cli_costs_finish(struct weft_cli_costs *costs) {
+  release_fit(costs);
+  weft_costs_destroy(costs->costs);
+  costs->costs = NULL;
+}

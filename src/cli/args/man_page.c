@@ -1,0 +1,93 @@
+/* `weft help --man`: the manual page, in roff. */
+#include <string.h>
+
+#include "cli/args/help.h"
+
+/* Roff reads a dash as a hyphen, a backslash as a command, and a dot or a quote
+ * at the start of a line as a request. */
+static void add_roff(struct weft_text *text, const char *words) {
+  bool line_start = true;
+  for (; *words != '\0'; words++) {
+    weft_text_add(text, line_start && (*words == '.' || *words == '\'') ? "\\&" : "");
+    line_start = *words == '\n';
+    switch (*words) {
+      case '-': weft_text_add(text, "\\-"); break;
+      case '\\': weft_text_add(text, "\\e"); break;
+      case '\n': weft_text_add(text, "\n.PP\n"); break;
+      default: weft_text_append(text, words, 1);
+    }
+  }
+}
+
+static void add_option(struct weft_text *text, const struct weft_cli_option *option) {
+  weft_text_add(text, ".TP\n");
+  if (option->letter != '\0') {
+    weft_text_addf(text, "\\fB\\-%c\\fR, ", option->letter);
+  }
+  weft_text_add(text, "\\fB\\-\\-");
+  add_roff(text, option->name);
+  weft_text_add(text, "\\fR");
+  if (option->value != NULL) {
+    weft_text_addf(text, " \\fI%s\\fR", option->value);
+  }
+  weft_text_add(text, "\n");
+  add_roff(text, option->summary);
+  if (option->choices != NULL) {
+    weft_text_add(text, "; one of ");
+    add_roff(text, option->choices);
+  }
+  weft_text_add(text, "\n");
+}
+
+static void add_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
+  weft_text_addf(text, ".SS \"weft %s", verb->name);
+  weft_text_addf(text, verb->operands[0] != '\0' ? " [options] %s\"\n" : " [options]\"\n",
+                 verb->operands);
+  add_roff(text, verb->description);
+  weft_text_add(text, "\n");
+  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
+    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id)) {
+      add_option(text, weft_cli_option_at((enum weft_cli_option_id)id));
+    }
+  }
+  weft_text_add(text, ".PP\nExample:\n.PP\n.nf\n.RS\n");
+  add_roff(text, verb->example);
+  weft_text_add(text, "\n.RE\n.fi\n");
+}
+
+static void add_exit_status(struct weft_text *text) {
+  weft_text_add(text, ".SH EXIT STATUS\n");
+  for (const struct weft_cli_exit_text *exit = weft_cli_exit_texts(); exit->text != NULL; exit++) {
+    weft_text_addf(text, ".TP\n\\fB%d\\fR\n", exit->status);
+    add_roff(text, exit->text);
+    weft_text_add(text, "\n");
+  }
+}
+
+void weft_cli_man_add(struct weft_text *text) {
+  weft_text_addf(text, ".TH WEFT 1 \"\" \"weft %s\" \"User Commands\"\n", weft_version());
+  weft_text_add(
+      text,
+      ".SH NAME\n"
+      "weft \\- pipeline\\-parallel schedules: write them, prove them safe, look at them\n"
+      ".SH SYNOPSIS\n"
+      ".B weft\n.I VERB\n[options] [\\fIFILE\\fR]\n.br\n"
+      ".B weft \\-\\-version\n"
+      ".SH DESCRIPTION\n"
+      "A pipeline schedule is a table in CSV: a row per rank, a cell per step; 0F1 is the "
+      "forward of microbatch 1 through stage 0. The language is that of PyTorch's "
+      "torch.distributed.pipelining.\n.PP\n"
+      "A file named \\- or none at all is standard input. Data goes to standard output, "
+      "messages to standard error.\n"
+      ".SH VERBS\n");
+  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
+    add_verb(text, weft_cli_verb_at(i));
+  }
+  add_exit_status(text);
+  weft_text_add(text,
+                ".SH ENVIRONMENT\n"
+                ".TP\n\\fBNO_COLOR\\fR, \\fBTERM\\fR=dumb\nno colour, even on a terminal\n"
+                ".SH EXAMPLES\n.nf\n.RS\n"
+                "weft gen 1F1B \\-p 4 \\-m 8 | weft lower | weft verify\n"
+                ".RE\n.fi\n");
+}

@@ -1,0 +1,172 @@
+/* Numbers on the command line: strict, and clear about what is wrong. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+#include "cli/args/option_parser.h"
+#include "cli/io/error_message.h"
+
+static bool is_digit(char byte) { return byte >= '0' && byte <= '9'; }
+
+enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number) {
+  if (text[0] == '\0') {
+    return WEFT_CLI_DIGITS_EMPTY;
+  }
+  if (text[0] == '-' && is_digit(text[1])) {
+    return WEFT_CLI_DIGITS_NEGATIVE;
+  }
+  if (!is_digit(text[0])) {
+    return WEFT_CLI_DIGITS_NONE;
+  }
+  uint64_t value = 0;
+  bool overflow = false;
+  for (; is_digit(*text); text++) {
+    const uint64_t digit = (uint64_t)(*text - '0');
+    overflow = overflow || value > (UINT64_MAX - digit) / 10;
+    value = value * 10 + digit;
+  }
+  if (*text != '\0') {
+    return WEFT_CLI_DIGITS_TRAILING;
+  }
+  if (overflow) {
+    return WEFT_CLI_DIGITS_TOO_LARGE;
+  }
+  *number = value;
+  return WEFT_CLI_DIGITS_OK;
+}
+
+static const char *fault_of(enum weft_cli_digits digits, uint64_t value, uint64_t minimum,
+                            uint64_t maximum) {
+  switch (digits) {
+    case WEFT_CLI_DIGITS_EMPTY: return "is empty";
+    case WEFT_CLI_DIGITS_NEGATIVE: return "is negative";
+    case WEFT_CLI_DIGITS_NONE: return "is not a whole number";
+    case WEFT_CLI_DIGITS_TRAILING: return "has something after its digits";
+    case WEFT_CLI_DIGITS_TOO_LARGE: return "is over the limit";
+    case WEFT_CLI_DIGITS_OK: break;
+  }
+  if (value < minimum) {
+    return "is too small";
+  }
+  return value > maximum ? "is over the limit" : NULL;
+}
+
+int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
+                          uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number) {
+  uint64_t value = 0;
+  const enum weft_cli_digits digits = weft_cli_read_number(text, &value);
+  const char *fault = fault_of(digits, value, minimum, maximum);
+  if (fault == NULL) {
+    *number = value;
+    return WEFT_CLI_OK;
+  }
+  char quoted[80];
+  weft_cli_quote(quoted, sizeof quoted, text);
+  return weft_cli_usage(cli,
+                        "numbers are written in decimal digits, without sign, unit or exponent",
+                        "%s '%s' %s: expected a whole number from %" PRIu64 " to %" PRIu64, name,
+                        quoted, fault, minimum, limit);
+}
+
+/* ---- Decimals and fractions ---- */
+
+/* Behind an exponent, if one stands here and is allowed. */
+static const char *skip_exponent(const char *at, bool exponents) {
+  if (!exponents || (*at != 'e' && *at != 'E')) {
+    return at;
+  }
+  const char *digits = at + 1 + (at[1] == '+' || at[1] == '-');
+  if (!is_digit(*digits)) {
+    return at;
+  }
+  while (is_digit(*digits)) {
+    digits++;
+  }
+  return digits;
+}
+
+/* "12", "0.5" or ".5", or "5e-1" where there may be exponents, and *text moved behind
+ * it. strtod() alone would take hexadecimal numbers and infinities too. */
+static bool read_decimal(const char **text, bool exponents, double *number) {
+  const char *at = *text;
+  size_t digits = 0;
+  for (; is_digit(*at); at++) {
+    digits++;
+  }
+  if (*at == '.') {
+    for (at++; is_digit(*at); at++) {
+      digits++;
+    }
+  }
+  if (digits == 0) {
+    return false;
+  }
+  char *end;
+  *number = strtod(*text, &end);
+  *text = skip_exponent(at, exponents);
+  /* An exponent is where strtod() would go on. */
+  return end == *text;
+}
+
+static const char *real_fault(const char *text, bool exponents, double minimum, double maximum,
+                              double *number) {
+  double value, divisor = 1;
+  if (text[0] == '\0') {
+    return "is empty";
+  }
+  if (text[0] == '-') {
+    return "is negative";
+  }
+  if (!read_decimal(&text, exponents, &value)) {
+    return "is not a number";
+  }
+  if (*text == '/') {
+    text++;
+    if (!read_decimal(&text, exponents, &divisor)) {
+      return "has no number below the line";
+    }
+  }
+  if (*text != '\0') {
+    return "has something after its digits";
+  }
+  if (divisor <= 0) {
+    return "divides by zero";
+  }
+  *number = value / divisor;
+  if (*number < minimum) {
+    return "is too small";
+  }
+  /* So that infinity is refused too. */
+  return *number <= maximum ? NULL : "is over the limit";
+}
+
+static int fail_real(const struct weft_cli *cli, const char *hint, const char *name,
+                     const char *text, const char *fault, double minimum, double maximum) {
+  char quoted[80];
+  weft_cli_quote(quoted, sizeof quoted, text);
+  return weft_cli_usage(cli, hint, "%s '%s' %s: expected a number from %.15g to %.15g", name,
+                        quoted, fault, minimum, maximum);
+}
+
+int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number) {
+  double value = 0;
+  const char *fault = real_fault(text, false, minimum, maximum, &value);
+  if (fault != NULL) {
+    return fail_real(cli, "numbers are written like 2, 0.25 or 1/3, without unit or exponent", name,
+                     text, fault, minimum, maximum);
+  }
+  *number = value;
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number) {
+  double value = 0;
+  const char *fault = real_fault(text, true, minimum, maximum, &value);
+  if (fault != NULL) {
+    return fail_real(cli, "numbers are written like 2, 0.25, 3e-4 or 1/3", name, text, fault,
+                     minimum, maximum);
+  }
+  *number = value;
+  return WEFT_CLI_OK;
+}

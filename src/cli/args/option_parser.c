@@ -1,0 +1,270 @@
+/* The option parser: --name=value, --name value, -x value, -xvalue, --, and
+ * options after operands. getopt_long() is not used: it keeps global state,
+ * prints by itself, and cannot say "did you mean". */
+#include "cli/args/option_parser.h"
+
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/args/suggest.h"
+#include "cli/io/error_message.h"
+
+struct parser {
+  const struct weft_cli *cli;
+  struct weft_cli_arguments *arguments;
+  char **words;
+  int count;
+  int at; /* the word being read */
+};
+
+uint64_t weft_cli_number(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
+                         uint64_t otherwise) {
+  return arguments->given[id] ? arguments->numbers[id] : otherwise;
+}
+
+double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
+                     double otherwise) {
+  return arguments->given[id] ? arguments->reals[id] : otherwise;
+}
+
+/* "weft help gen": where to look for what the verb takes. */
+static const char *help_hint(const struct parser *parser, char *buffer, size_t size) {
+  (void)snprintf(buffer, size, "'weft help %s' lists its options", parser->arguments->verb->name);
+  return buffer;
+}
+
+/* ---- Values ---- */
+
+static bool find_choice(const char *choices, const char *text, unsigned *index) {
+  const char *item;
+  size_t size;
+  for (*index = 0; (size = weft_cli_choice_next(&choices, &item)) > 0; (*index)++) {
+    if (strlen(text) == size && memcmp(text, item, size) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int bad_choice(const struct parser *parser, const struct weft_cli_option *option,
+                      const char *text) {
+  struct weft_cli_guess guess;
+  const char *choices = option->choices, *item;
+  size_t size;
+  weft_cli_guess_init(&guess, text, strlen(text));
+  while ((size = weft_cli_choice_next(&choices, &item)) > 0) {
+    weft_cli_guess_offer(&guess, item, size);
+  }
+  char quoted[80], hint[128];
+  (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?", (int)guess.best_size,
+                 guess.best != NULL ? guess.best : "");
+  char help[80];
+  return weft_cli_usage(parser->cli,
+                        guess.best != NULL ? hint : help_hint(parser, help, sizeof help),
+                        "--%s '%s' is not known: expected one of %s", option->name,
+                        weft_cli_quote(quoted, sizeof quoted, text), option->choices);
+}
+
+static int add_to_list(const struct parser *parser, const char *name, const char *text) {
+  struct weft_cli_arguments *arguments = parser->arguments;
+  if (arguments->list_count == WEFT_CLI_LIST_MAX) {
+    return weft_cli_usage(parser->cli, "leave some out", "%s is given more than %d times", name,
+                          WEFT_CLI_LIST_MAX);
+  }
+  arguments->list[arguments->list_count++] = text;
+  return WEFT_CLI_OK;
+}
+
+static int read_value(const struct parser *parser, enum weft_cli_option_id id, const char *text) {
+  const struct weft_cli_option *option = weft_cli_option_at(id);
+  struct weft_cli_arguments *arguments = parser->arguments;
+  char name[48], help[80];
+  arguments->given[id] = true;
+  arguments->texts[id] = text;
+  if (option->letter != '\0') {
+    (void)snprintf(name, sizeof name, "-%c", option->letter);
+  } else {
+    (void)snprintf(name, sizeof name, "--%s", option->name);
+  }
+  switch (option->kind) {
+    case WEFT_CLI_KIND_NUMBER:
+      return weft_cli_read_bounded(parser->cli, name, text, option->minimum, option->maximum,
+                                   option->limit, &arguments->numbers[id]);
+    case WEFT_CLI_KIND_REAL:
+      return weft_cli_read_real(parser->cli, name, text, (double)option->minimum,
+                                (double)option->maximum, &arguments->reals[id]);
+    case WEFT_CLI_KIND_RATE:
+      return weft_cli_read_rate(parser->cli, name, text, (double)option->minimum,
+                                (double)option->maximum, &arguments->reals[id]);
+    case WEFT_CLI_KIND_LIST: return add_to_list(parser, name, text);
+    case WEFT_CLI_KIND_CHOICE:
+      return find_choice(option->choices, text, &arguments->choices[id])
+                 ? WEFT_CLI_OK
+                 : bad_choice(parser, option, text);
+    case WEFT_CLI_KIND_FLAG:
+    case WEFT_CLI_KIND_MODEL:
+    case WEFT_CLI_KIND_FILE:
+    case WEFT_CLI_KIND_TEXT: break;
+  }
+  if (text[0] == '\0') {
+    return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
+                          "%s has an empty value: expected %s", name, option->value);
+  }
+  return WEFT_CLI_OK;
+}
+
+/* The value of an option that needs one: `attached`, or the next word. */
+static int take_value(struct parser *parser, enum weft_cli_option_id id, const char *spelled,
+                      const char *attached) {
+  if (attached == NULL) {
+    if (parser->at + 1 >= parser->count) {
+      char help[80];
+      return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
+                            "%s has no value: expected %s after it", spelled,
+                            weft_cli_option_at(id)->value);
+    }
+    attached = parser->words[++parser->at];
+  }
+  return read_value(parser, id, attached);
+}
+
+/* ---- Names ---- */
+
+static bool is_later(const struct weft_cli_verb *verb, const char *name, size_t size) {
+  const char *at = verb->later, *item;
+  size_t item_size;
+  while ((item_size = weft_cli_choice_next(&at, &item)) > 0) {
+    if (item_size == size && memcmp(item, name, size) == 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int unknown_option(const struct parser *parser, const char *word, const char *name,
+                          size_t size) {
+  const struct weft_cli_verb *verb = parser->arguments->verb;
+  char quoted[80], hint[128], help[80];
+  weft_cli_quote(quoted, sizeof quoted, word);
+  if (is_later(verb, name, size)) {
+    weft_cli_say(parser->cli, help_hint(parser, help, sizeof help),
+                 "option '%s' of 'weft %s' comes with a later release; this is %s", quoted,
+                 verb->name, weft_version());
+    return WEFT_CLI_UNAVAILABLE;
+  }
+  struct weft_cli_guess guess;
+  weft_cli_guess_init(&guess, name, size);
+  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT && size > 1; id++) {
+    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id)) {
+      const char *known = weft_cli_option_at((enum weft_cli_option_id)id)->name;
+      weft_cli_guess_offer(&guess, known, strlen(known));
+    }
+  }
+  (void)snprintf(hint, sizeof hint, "did you mean '--%s'?", guess.best != NULL ? guess.best : "");
+  return weft_cli_usage(parser->cli,
+                        guess.best != NULL ? hint : help_hint(parser, help, sizeof help),
+                        "unknown option '%s' of 'weft %s'", quoted, verb->name);
+}
+
+static bool find_long(const struct weft_cli_verb *verb, const char *name, size_t size,
+                      enum weft_cli_option_id *found) {
+  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
+    const char *known = weft_cli_option_at((enum weft_cli_option_id)id)->name;
+    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id) && strlen(known) == size &&
+        memcmp(known, name, size) == 0) {
+      *found = (enum weft_cli_option_id)id;
+      return true;
+    }
+  }
+  return false;
+}
+
+static int read_long(struct parser *parser, const char *word) {
+  const char *name = word + 2;
+  const char *equals = strchr(name, '=');
+  const size_t size = equals != NULL ? (size_t)(equals - name) : strlen(name);
+  enum weft_cli_option_id id;
+  if (!find_long(parser->arguments->verb, name, size, &id)) {
+    return unknown_option(parser, word, name, size);
+  }
+  const struct weft_cli_option *option = weft_cli_option_at(id);
+  char spelled[48];
+  (void)snprintf(spelled, sizeof spelled, "--%s", option->name);
+  if (option->kind != WEFT_CLI_KIND_FLAG) {
+    return take_value(parser, id, spelled, equals != NULL ? equals + 1 : NULL);
+  }
+  if (equals != NULL) {
+    char quoted[80], help[80];
+    return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
+                          "%s takes no value, found '%s'", spelled,
+                          weft_cli_quote(quoted, sizeof quoted, equals + 1));
+  }
+  parser->arguments->given[id] = true;
+  return WEFT_CLI_OK;
+}
+
+static bool find_letter(const struct weft_cli_verb *verb, char letter,
+                        enum weft_cli_option_id *found) {
+  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
+    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id) &&
+        weft_cli_option_at((enum weft_cli_option_id)id)->letter == letter) {
+      *found = (enum weft_cli_option_id)id;
+      return true;
+    }
+  }
+  return false;
+}
+
+static int read_letters(struct parser *parser, const char *word) {
+  for (const char *at = word + 1; *at != '\0'; at++) {
+    enum weft_cli_option_id id;
+    if (!find_letter(parser->arguments->verb, *at, &id)) {
+      /* "-json" is a --json with a dash missing, "-x" is a letter. */
+      return unknown_option(parser, word, word + 1, strlen(word + 1));
+    }
+    if (weft_cli_option_at(id)->kind != WEFT_CLI_KIND_FLAG) {
+      const char spelled[3] = {'-', *at, '\0'};
+      return take_value(parser, id, spelled, at[1] != '\0' ? at + 1 : NULL);
+    }
+    parser->arguments->given[id] = true;
+  }
+  return WEFT_CLI_OK;
+}
+
+static int read_operand(const struct parser *parser, const char *word) {
+  struct weft_cli_arguments *arguments = parser->arguments;
+  const struct weft_cli_verb *verb = arguments->verb;
+  if (verb->operands_max == WEFT_CLI_OPERANDS_LIST) {
+    return add_to_list(parser, verb->operands, word);
+  }
+  if (arguments->operand_count == verb->operands_max) {
+    char quoted[80], help[80];
+    return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
+                          "one argument too many for 'weft %s': '%s'; expected %s", verb->name,
+                          weft_cli_quote(quoted, sizeof quoted, word),
+                          verb->operands_max > 0 ? verb->operands : "options only");
+  }
+  arguments->operands[arguments->operand_count++] = word;
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_verb *verb, int count,
+                   char **words, struct weft_cli_arguments *arguments) {
+  *arguments = (struct weft_cli_arguments){.verb = verb};
+  struct parser parser = {.cli = cli, .arguments = arguments, .words = words, .count = count};
+  bool operands_only = false;
+  int status = WEFT_CLI_OK;
+  for (; parser.at < count && status == WEFT_CLI_OK; parser.at++) {
+    const char *word = words[parser.at];
+    if (operands_only || word[0] != '-' || word[1] == '\0') {
+      status = read_operand(&parser, word);
+    } else if (word[1] != '-') {
+      status = read_letters(&parser, word);
+    } else if (word[2] != '\0') {
+      status = read_long(&parser, word);
+    } else {
+      operands_only = true;
+    }
+  }
+  return status;
+}

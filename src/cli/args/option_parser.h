@@ -1,0 +1,61 @@
+/* Reading the words of the command line by the option table. */
+#ifndef CLI_OPTION_PARSER_H
+#define CLI_OPTION_PARSER_H
+
+#include "cli/args/option_table.h"
+
+#define WEFT_CLI_OPERANDS_MAX 2
+#define WEFT_CLI_LIST_MAX 1024
+
+struct weft_cli_arguments {
+  const struct weft_cli_verb *verb;
+  bool given[WEFT_CLI_OPTION_COUNT];
+  const char *texts[WEFT_CLI_OPTION_COUNT]; /* the value as written */
+  uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options */
+  double reals[WEFT_CLI_OPTION_COUNT];      /* of REAL and RATE options */
+  unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE options: index into their list */
+  const char *list[WEFT_CLI_LIST_MAX];      /* values of the LIST option; a verb has at most one */
+  unsigned list_count;
+  const char *operands[WEFT_CLI_OPERANDS_MAX];
+  unsigned operand_count;
+};
+
+/* Reads `count` words after the verb. Returns WEFT_CLI_OK, or another exit
+ * status after having said what is wrong. Borrows the words. */
+int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_verb *verb, int count,
+                   char **words, struct weft_cli_arguments *arguments);
+
+/* The option's number, or `otherwise` when it was not given. */
+uint64_t weft_cli_number(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
+                         uint64_t otherwise);
+
+/* A whole decimal number, digits only. */
+enum weft_cli_digits {
+  WEFT_CLI_DIGITS_OK,
+  WEFT_CLI_DIGITS_EMPTY,
+  WEFT_CLI_DIGITS_NEGATIVE,
+  WEFT_CLI_DIGITS_NONE,     /* does not begin with a digit */
+  WEFT_CLI_DIGITS_TRAILING, /* something after the digits */
+  WEFT_CLI_DIGITS_TOO_LARGE /* more than 64 bits */
+};
+enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number);
+
+/* Reads `text` as the number of an option called `name`; says what is wrong with
+ * it and returns WEFT_CLI_USAGE when it is not in minimum ... maximum. `limit` is the
+ * upper end that the message names. */
+int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
+                          uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number);
+
+/* The option's number, or `otherwise` when it was not given. */
+double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
+                     double otherwise);
+
+/* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction
+ * ("1/3"). Says what is wrong and returns WEFT_CLI_USAGE otherwise. */
+int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number);
+/* The same, where an exponent is usual: "3e-4" too. */
+int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
+                       double minimum, double maximum, double *number);
+
+#endif

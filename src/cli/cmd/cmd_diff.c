@@ -1,0 +1,161 @@
+/* `weft diff`: where two tables or programs differ, per rank. */
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/inspect.h>
+
+#include "cli/cmd/commands.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "cli/io/output_file.h"
+#include "cli/io/text_columns.h"
+#include "cli/report/program_json.h"
+
+#define DIFFERENCES_MAX 1000
+
+struct comparison {
+  const struct weft_program *a;
+  const struct weft_program *b;
+  const struct weft_diff *diff;
+};
+
+static void add_cell(struct weft_text *text, const struct weft_action *action) {
+  if (action->op == WEFT_OP_IDLE) {
+    weft_text_add(text, "(bubble)");
+  } else {
+    weft_action_print(action, text);
+  }
+}
+
+static void add_difference(struct weft_text *text, const struct weft_difference *difference) {
+  weft_text_addf(text, "rank %" PRIu32, difference->rank);
+  if (difference->a == NULL && difference->b == NULL) {
+    weft_text_add(text, ": an empty row that only one of them has\n");
+    return;
+  }
+  const uint64_t step = difference->a != NULL ? difference->step_a : difference->step_b;
+  weft_text_addf(text, " step %" PRIu64, step);
+  if (difference->a != NULL && difference->b != NULL) {
+    if (difference->step_b != step) {
+      weft_text_addf(text, " -> %" PRIu64, difference->step_b);
+    }
+    weft_text_add(text, ": ");
+    add_cell(text, difference->a);
+    weft_text_add(text, " -> ");
+    add_cell(text, difference->b);
+  } else {
+    weft_text_add(text, difference->a != NULL ? ": - " : ": + ");
+    add_cell(text, difference->a != NULL ? difference->a : difference->b);
+  }
+  weft_text_add(text, "\n");
+}
+
+static void add_listing(struct weft_text *text, const struct comparison *comparison) {
+  const struct weft_diff *diff = comparison->diff;
+  const uint64_t count = diff->difference_count + diff->left_out;
+  for (size_t i = 0; i < diff->difference_count; i++) {
+    add_difference(text, &diff->differences[i]);
+  }
+  if (comparison->a->rank_count != comparison->b->rank_count) {
+    weft_text_addf(text, "%" PRIu32 " ranks -> %" PRIu32 " ranks\n", comparison->a->rank_count,
+                   comparison->b->rank_count);
+  }
+  if (diff->left_out > 0) {
+    weft_text_addf(text, "and %" PRIu64 " more; --max-differences shows them\n", diff->left_out);
+  }
+  if (count > 0) {
+    weft_text_addf(text, "%" PRIu64 " difference%s\n", count, weft_cli_plural(count));
+  }
+}
+
+static void add_step(struct weft_json *json, const char *key, const struct weft_action *action,
+                     uint64_t step) {
+  if (action == NULL) {
+    weft_json_null(json, key);
+  } else {
+    weft_json_number(json, key, step);
+  }
+}
+
+static const char *kind_of(const struct weft_difference *difference) {
+  if (difference->a != NULL && difference->b != NULL) {
+    return "changed";
+  }
+  if (difference->a == NULL && difference->b == NULL) {
+    return "empty_row";
+  }
+  return difference->a != NULL ? "removed" : "added";
+}
+
+static void add_document(struct weft_text *text, const struct comparison *comparison) {
+  struct weft_json json = {.text = text};
+  const struct weft_diff *diff = comparison->diff;
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-diff/1");
+  weft_json_boolean(&json, "equal", diff->difference_count + diff->left_out == 0);
+  weft_json_number(&json, "ranks_a", comparison->a->rank_count);
+  weft_json_number(&json, "ranks_b", comparison->b->rank_count);
+  weft_json_open(&json, "differences", '[');
+  for (size_t i = 0; i < diff->difference_count; i++) {
+    const struct weft_difference *difference = &diff->differences[i];
+    weft_json_open(&json, NULL, '{');
+    weft_json_number(&json, "rank", difference->rank);
+    weft_json_string(&json, "kind", kind_of(difference));
+    add_step(&json, "step_a", difference->a, difference->step_a);
+    add_step(&json, "step_b", difference->b, difference->step_b);
+    weft_json_action(&json, "a", difference->a);
+    weft_json_action(&json, "b", difference->b);
+    weft_json_close(&json, '}');
+  }
+  weft_json_close(&json, ']');
+  weft_json_number(&json, "differences_left_out", diff->left_out);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}
+
+static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_program *a, const struct weft_program *b) {
+  struct weft_diff *diff;
+  struct weft_error error;
+  const size_t most =
+      (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_DIFFERENCES, DIFFERENCES_MAX);
+  if (weft_diff_create(cli->allocator, a, b, most, &diff, &error) < 0) {
+    return weft_cli_fail(cli, weft_cli_input_name(arguments->operands[1]), &error);
+  }
+  const struct comparison comparison = {.a = a, .b = b, .diff = diff};
+  struct weft_text text = {.allocator = cli->allocator};
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    add_document(&text, &comparison);
+  } else {
+    add_listing(&text, &comparison);
+  }
+  const bool equal = diff->difference_count + diff->left_out == 0;
+  const int status =
+      weft_cli_deliver(cli, arguments, &text, equal ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+  weft_text_finish(&text);
+  weft_diff_destroy(diff);
+  return status;
+}
+
+int weft_cli_verb_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  if (arguments->operand_count < 2) {
+    return weft_cli_usage(cli, "for example: weft diff a.csv b.csv",
+                          "%s: expected two files to compare",
+                          arguments->operand_count == 0 ? "no file given" : "only one file given");
+  }
+  if (strcmp(arguments->operands[0], "-") == 0 && strcmp(arguments->operands[1], "-") == 0) {
+    return weft_cli_usage(cli, "give at least one of them a name",
+                          "standard input can be read only once");
+  }
+  struct weft_program *a = NULL, *b = NULL;
+  int status = weft_cli_read_program(cli, arguments->operands[0], &a);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_read_program(cli, arguments->operands[1], &b);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = compare(cli, arguments, a, b);
+  }
+  weft_program_destroy(b);
+  weft_program_destroy(a);
+  return status;
+}

@@ -1,0 +1,295 @@
+/* `weft doctor`: what this build and machine have, and whether it works. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <weft/support.h>
+#include <weft/weft.h>
+
+#include "cli/cmd/commands.h"
+#include "cli/doctor_job.h"
+#include "cli/guard.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "cli/launch.h"
+
+struct machine {
+  uint64_t processors;
+  uint64_t memory_bytes;
+};
+
+/* What a check of one schedule came to; message empty when it works. */
+struct check {
+  const struct weft_schedule_info *info;
+  uint64_t actions;
+  enum weft_status status;
+  char message[512];
+};
+
+enum { CHECKS_MAX = 64 };
+
+/* What there is beside the schedules. */
+struct findings {
+  struct check checks[CHECKS_MAX];
+  size_t check_count;
+  bool ok;
+  struct weft_cli_doctor_job *job; /* under a launcher; or NULL */
+  struct weft_cli_mpi mpis[WEFT_CLI_MPI_COUNT];
+  char no_copy[64];
+};
+
+static const char *const parts[][2] = {
+#ifdef WEFT_HAS_TRAINER
+    {"BLAS", "OpenBLAS, for 'weft train'"},
+#else
+    {"BLAS", "none; 'weft train' needs libopenblas-dev when it is built"},
+#endif
+    {"CUDA", "not used by this release"},
+};
+
+static uint64_t positive(long value) { return value > 0 ? (uint64_t)value : 0; }
+
+static struct machine look_at_machine(void) {
+  return (struct machine){
+      .processors = positive(sysconf(_SC_NPROCESSORS_ONLN)),
+      .memory_bytes = positive(sysconf(_SC_PHYS_PAGES)) * positive(sysconf(_SC_PAGESIZE))};
+}
+
+/* ---- The self-check: generate, lower, verify ---- */
+
+static enum weft_status verify(const struct weft_cli *cli, const struct weft_program *program,
+                               struct check *check, struct weft_error *error) {
+  struct weft_report *report;
+  const enum weft_status status = weft_verify(cli->allocator, program, NULL, &report, error);
+  if (status < 0) {
+    return status;
+  }
+  check->actions = program->action_count;
+  if (!report->ok) {
+    (void)snprintf(check->message, sizeof check->message, "%s", report->findings[0].message);
+  }
+  weft_report_destroy(report);
+  return WEFT_OK;
+}
+
+static enum weft_status lower_and_verify(const struct weft_cli *cli,
+                                         const struct weft_program *table, struct check *check,
+                                         struct weft_error *error) {
+  if (table->level == WEFT_LEVEL_COMMS) {
+    return verify(cli, table, check, error); /* a fixed table that has its communication */
+  }
+  struct weft_program *program;
+  enum weft_status status = weft_lower(cli->allocator, table, NULL, &program, error);
+  if (status == WEFT_OK) {
+    status = verify(cli, program, check, error);
+    weft_program_destroy(program);
+  }
+  return status;
+}
+
+static void run_check(const struct weft_cli *cli, struct check *check) {
+  const struct weft_shape shape = {.ranks = check->info->fixed ? 0 : 4,
+                                   .microbatches = check->info->fixed ? 0 : 8};
+  struct weft_program *table;
+  struct weft_error error;
+  check->status = weft_generate(cli->allocator, check->info->name, &shape, &table, &error);
+  if (check->status == WEFT_OK) {
+    check->status = lower_and_verify(cli, table, check, &error);
+    weft_program_destroy(table);
+  }
+  if (check->status < 0) {
+    (void)snprintf(check->message, sizeof check->message, "%s", error.message);
+  }
+}
+
+/* ---- Output ---- */
+
+static const char *compiler_name(void) {
+#if defined(__clang__)
+  return "clang " __clang_version__;
+#elif defined(__GNUC__)
+  return "gcc " __VERSION__;
+#else
+  return "unknown";
+#endif
+}
+
+static void add_checks(struct weft_text *text, const struct findings *findings) {
+  weft_text_add(text, "\nSelf-check: generate, lower, verify\n");
+  for (size_t i = 0; i < findings->check_count; i++) {
+    const struct check *check = &findings->checks[i];
+    weft_text_addf(text, "  %-22s ", check->info->name);
+    if (check->message[0] == '\0') {
+      weft_text_addf(text, "ok, %" PRIu64 " actions\n", check->actions);
+    } else {
+      weft_text_addf(text, "FAILED: %s\n", check->message);
+    }
+  }
+}
+
+static void add_text(struct weft_text *text, const struct findings *findings) {
+  const struct machine machine = look_at_machine();
+  weft_text_addf(text, "weft %s (headers %s), %s\n\nMachine\n", weft_version(), WEFT_VERSION,
+                 compiler_name());
+  weft_text_addf(text, "  processors    %" PRIu64 "\n", machine.processors);
+  weft_text_addf(text, "  memory        %.1f GiB\n",
+                 (double)machine.memory_bytes / (1024.0 * 1024.0 * 1024.0));
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    weft_text_addf(text, "  %-13s %s\n", parts[i][0], parts[i][1]);
+  }
+  weft_text_addf(text, "\nLimits\n  ranks         %" PRIu32 "\n  stages        %" PRIu32 "\n",
+                 WEFT_RANKS_MAX, WEFT_STAGES_MAX);
+  weft_text_addf(text, "  microbatches  %" PRIu32 "\n  actions       %" PRIu64 " in a program\n",
+                 WEFT_MICROBATCHES_MAX, WEFT_ACTIONS_MAX);
+  weft_text_add(text, "\nMPI\n");
+  if (findings->job != NULL) {
+    weft_cli_doctor_job_add(text, findings->job);
+  } else {
+    weft_cli_mpi_add(text, findings->mpis, findings->no_copy);
+  }
+  add_checks(text, findings);
+  weft_text_add(text,
+                findings->ok ? "\nAll works.\n" : "\nSomething does not work; see FAILED above.\n");
+}
+
+static void add_json_limits(struct weft_json *json) {
+  weft_json_open(json, "limits", '{');
+  weft_json_number(json, "ranks", WEFT_RANKS_MAX);
+  weft_json_number(json, "stages", WEFT_STAGES_MAX);
+  weft_json_number(json, "microbatches", WEFT_MICROBATCHES_MAX);
+  weft_json_number(json, "actions", WEFT_ACTIONS_MAX);
+  weft_json_close(json, '}');
+}
+
+static void add_json_checks(struct weft_json *json, const struct findings *findings) {
+  weft_json_open(json, "checks", '[');
+  for (size_t i = 0; i < findings->check_count; i++) {
+    const struct check *check = &findings->checks[i];
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "schedule", check->info->name);
+    weft_json_boolean(json, "ok", check->message[0] == '\0');
+    weft_json_number(json, "actions", check->actions);
+    weft_json_string(json, "message", check->message);
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+}
+
+static void add_document(struct weft_text *text, const struct findings *findings) {
+  const struct machine machine = look_at_machine();
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-doctor/1");
+  weft_json_boolean(&json, "ok", findings->ok);
+  weft_json_string(&json, "version", weft_version());
+  weft_json_string(&json, "compiler", compiler_name());
+  weft_json_number(&json, "processors", machine.processors);
+  weft_json_number(&json, "memory_bytes", machine.memory_bytes);
+  weft_json_open(&json, "parts", '{');
+  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
+    weft_json_string(&json, parts[i][0], parts[i][1]);
+  }
+  weft_json_close(&json, '}');
+  weft_json_open(&json, "mpi", '{');
+  if (findings->job != NULL) {
+    weft_cli_doctor_job_add_document(&json, findings->job);
+  } else {
+    weft_cli_mpi_add_document(&json, findings->mpis, findings->no_copy);
+  }
+  weft_json_close(&json, '}');
+  add_json_limits(&json);
+  add_json_checks(&json, findings);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}
+
+/* ---- The verb ---- */
+
+static bool check_schedules(const struct weft_cli *cli, struct findings *findings) {
+  findings->check_count =
+      weft_schedule_count() < CHECKS_MAX ? weft_schedule_count() : (size_t)CHECKS_MAX;
+  for (size_t i = 0; i < findings->check_count; i++) {
+    struct check *check = &findings->checks[i];
+    *check = (struct check){.info = weft_schedule_at(i)};
+    run_check(cli, check);
+    if (check->status == WEFT_ERR_MEMORY) {
+      return false;
+    }
+    findings->ok = findings->ok && check->message[0] == '\0';
+  }
+  return true;
+}
+
+static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct findings *findings) {
+  struct weft_text text = {.allocator = cli->allocator};
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    add_document(&text, findings);
+  } else {
+    add_text(&text, findings);
+  }
+  const int status =
+      weft_cli_deliver(cli, arguments, &text, findings->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   struct weft_cli_doctor_job *job) {
+  struct findings findings = {.ok = true, .job = job};
+  if (job == NULL && cli->words != NULL) {
+    weft_cli_single_copy_check(findings.no_copy, sizeof findings.no_copy);
+  }
+  if (job == NULL) {
+    weft_cli_mpi_look(cli, arguments->given[WEFT_CLI_OPTION_QUICK], findings.mpis);
+  }
+  for (size_t k = 0; k < WEFT_CLI_MPI_COUNT && job == NULL; k++) {
+    findings.ok = findings.ok && weft_cli_mpi_works(&findings.mpis[k]);
+  }
+  return check_schedules(cli, &findings) ? deliver(cli, arguments, &findings)
+                                         : weft_cli_fail_memory(cli);
+}
+
+/* The report is rank 0's; for who has asked for a ping-pong alone it is a few lines. */
+static int report_job(const struct weft_cli_job *job, const struct weft_cli_arguments *arguments,
+                      struct weft_cli_doctor_job *found) {
+  if (job->transport->rank != 0) {
+    return WEFT_CLI_OK;
+  }
+  if (getenv(WEFT_CLI_PING_MARK) == NULL) {
+    return examine(&job->cli, arguments, found);
+  }
+  struct weft_text text = {.allocator = job->cli.allocator};
+  weft_cli_doctor_job_add_lines(&text, found);
+  const int status = weft_cli_deliver(&job->cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int examine_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
+  struct weft_cli_doctor_job found;
+  struct weft_cli_job job;
+  int status = weft_cli_guard(cli);
+  if (status != WEFT_CLI_GO_ON) {
+    return status;
+  }
+  status = weft_cli_job_begin(&job, cli, &options);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_job_agree(&job, WEFT_CLI_OK);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_doctor_job_look(&job, &found);
+    if (status == WEFT_CLI_OK) {
+      status = report_job(&job, arguments, &found);
+    }
+    weft_cli_doctor_job_finish(&job, &found);
+  }
+  return weft_cli_job_end(&job, status);
+}
+
+int weft_cli_verb_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  return cli->words != NULL && weft_cli_launch().launcher != NULL ? examine_job(cli, arguments)
+                                                                  : examine(cli, arguments, NULL);
+}

@@ -1,0 +1,16 @@
+/* `weft explain-hang`: the dump of a run that hangs, in words. */
+#include "cli/cmd/commands.h"
+#include "cli/io/input_file.h"
+#include "cli/io/output_file.h"
+
+int weft_cli_verb_explain_hang(const struct weft_cli *cli,
+                               const struct weft_cli_arguments *arguments) {
+  struct weft_text text = {.allocator = cli->allocator};
+  int status = weft_cli_read_hang(cli, arguments->operands[0],
+                                  arguments->given[WEFT_CLI_OPTION_JSON], &text);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  }
+  weft_text_finish(&text);
+  return status;
+}

@@ -1,0 +1,202 @@
+/* `weft gen`: the table of a named schedule, and the list of them. */
+#include <string.h>
+
+#include <weft/gen.h>
+
+#include "cli/cmd/commands.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "cli/io/text_columns.h"
+#include "cli/report/program_json.h"
+
+/* ---- The list ---- */
+
+enum { COLUMN_COUNT = 7 };
+
+static const char *const headings[COLUMN_COUNT] = {"NAME",   "STAGES/RANK", "BACKWARD", "PLACEMENT",
+                                                   "BUBBLE", "PEAK",        "PAPER"};
+
+static const char *or_dash(const char *words) {
+  return words != NULL && words[0] != '\0' ? words : "-";
+}
+
+static void add_stages_per_rank(struct weft_text *text, const struct weft_schedule_info *info) {
+  weft_text_add_number(text, info->stages_per_rank_min);
+  if (info->stages_per_rank_max == UINT32_MAX) {
+    weft_text_add(text, " or more");
+  } else if (info->stages_per_rank_max != info->stages_per_rank_min) {
+    weft_text_addf(text, " to %u", (unsigned)info->stages_per_rank_max);
+  }
+}
+
+static const char *backward_name(const struct weft_schedule_info *info) {
+  if (!info->trains) {
+    return "none";
+  }
+  return info->splits_backward ? "split" : "full";
+}
+
+static void add_cell(struct weft_text *text, const struct weft_schedule_info *info,
+                     unsigned column) {
+  switch (column) {
+    case 0: weft_text_add(text, info->name); break;
+    case 1: add_stages_per_rank(text, info); break;
+    case 2: weft_text_add(text, backward_name(info)); break;
+    case 3:
+      /* The placement of ForwardOnly is the caller's. */
+      weft_text_add(text, info->trains ? weft_placement_name(info->placement) : "any");
+      break;
+    case 4: weft_text_add(text, or_dash(info->bubble)); break;
+    case 5: weft_text_add(text, or_dash(info->peak_activation)); break;
+    default: weft_text_add(text, or_dash(info->paper));
+  }
+}
+
+/* The widest cell of a column, measured by writing it after the text's end. */
+static size_t column_width(struct weft_text *text, unsigned column) {
+  size_t width = strlen(headings[column]);
+  for (size_t i = 0; i < weft_schedule_count() && !text->failed; i++) {
+    const size_t begin = text->size;
+    add_cell(text, weft_schedule_at(i), column);
+    const size_t cell = text->failed ? 0 : weft_cli_width(text->data + begin, text->size - begin);
+    width = cell > width ? cell : width;
+    text->size = begin;
+  }
+  return width + 2;
+}
+
+static void add_list(struct weft_text *text) {
+  size_t widths[COLUMN_COUNT];
+  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+    widths[column] = column_width(text, column);
+  }
+  for (size_t row = 0; row <= weft_schedule_count(); row++) {
+    for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+      const size_t begin = text->size;
+      if (row == 0) {
+        weft_text_add(text, headings[column]);
+      } else {
+        add_cell(text, weft_schedule_at(row - 1), column);
+      }
+      weft_cli_pad(text, begin, widths[column]);
+    }
+    weft_cli_trim(text);
+    weft_text_add(text, "\n");
+  }
+}
+
+static void add_schedule(struct weft_json *json, const struct weft_schedule_info *info) {
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "name", info->name);
+  weft_json_string(json, "summary", info->summary);
+  weft_json_string(json, "placement", weft_placement_name(info->placement));
+  weft_json_number(json, "stages_per_rank_min", info->stages_per_rank_min);
+  if (info->stages_per_rank_max == UINT32_MAX) {
+    weft_json_null(json, "stages_per_rank_max");
+  } else {
+    weft_json_number(json, "stages_per_rank_max", info->stages_per_rank_max);
+  }
+  weft_json_number(json, "stages_per_rank_default", info->stages_per_rank_default);
+  weft_json_boolean(json, "splits_backward", info->splits_backward);
+  weft_json_boolean(json, "trains", info->trains);
+  weft_json_boolean(json, "in_pytorch", info->in_pytorch);
+  weft_json_boolean(json, "fixed", info->fixed);
+  weft_json_string(json, "bubble", info->bubble);
+  weft_json_string(json, "peak_activation", info->peak_activation);
+  weft_json_string(json, "limits", info->limits);
+  weft_json_string(json, "paper", info->paper);
+  weft_json_close(json, '}');
+}
+
+static void add_list_document(struct weft_text *text) {
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-schedules/1");
+  weft_json_open(&json, "schedules", '[');
+  for (size_t i = 0; i < weft_schedule_count(); i++) {
+    add_schedule(&json, weft_schedule_at(i));
+  }
+  weft_json_close(&json, ']');
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}
+
+static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_text text = {.allocator = cli->allocator};
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    add_list_document(&text);
+  } else {
+    add_list(&text);
+  }
+  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+/* ---- A table ---- */
+
+static int check_given(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       const struct weft_schedule_info *info) {
+  const char *missing = NULL;
+  if (!arguments->given[WEFT_CLI_OPTION_RANKS]) {
+    missing = "-p, the number of ranks";
+  } else if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES]) {
+    missing = "-m, the number of microbatches";
+  }
+  if (missing != NULL && !info->fixed) {
+    return weft_cli_usage(cli, "for example: weft gen 1F1B -p 4 -m 8", "%s needs %s", info->name,
+                          missing);
+  }
+  if (arguments->given[WEFT_CLI_OPTION_PLACEMENT] && (info->trains || info->fixed)) {
+    return weft_cli_usage(cli, "leave --placement out; only ForwardOnly lets you choose",
+                          "the placement of %s is always '%s'", info->name,
+                          weft_placement_name(info->placement));
+  }
+  if (arguments->given[WEFT_CLI_OPTION_STAGES_PER_RANK] && info->fixed) {
+    return weft_cli_usage(cli, "leave -v out", "%s is a fixed table (%s)", info->name,
+                          info->limits);
+  }
+  return WEFT_CLI_OK;
+}
+
+static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                    struct weft_program **out) {
+  struct weft_error error;
+  const char *name = arguments->operands[0];
+  const struct weft_schedule_info *info = weft_schedule_find(name, &error);
+  if (info == NULL) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  const int status = check_given(cli, arguments, info);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  /* The parser keeps numbers within 32 bits. */
+  const struct weft_shape shape = {
+      .ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0),
+      .stages_per_rank = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0),
+      .microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0),
+      .placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 1 ? WEFT_PLACEMENT_V
+                                                                      : WEFT_PLACEMENT_LOOP};
+  if (weft_generate(cli->allocator, name, &shape, out, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_verb_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  if (arguments->given[WEFT_CLI_OPTION_LIST]) {
+    return list(cli, arguments);
+  }
+  if (arguments->operand_count == 0) {
+    return weft_cli_usage(cli, "'weft gen --list' lists the schedules",
+                          "no schedule named: expected weft gen NAME -p P -m M");
+  }
+  struct weft_program *table = NULL;
+  int status = generate(cli, arguments, &table);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_deliver_program(cli, arguments, table);
+  }
+  weft_program_destroy(table);
+  return status;
+}

@@ -1,0 +1,107 @@
+/* `weft lower`: a compute-only table in, a program with communication out. */
+#include <inttypes.h>
+
+#include <weft/lower.h>
+#include <weft/verify.h>
+
+#include "cli/cmd/commands.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "cli/io/text_columns.h"
+#include "cli/report/program_json.h"
+
+static int read_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_lower_options *options) {
+  const bool *given = arguments->given;
+  *options = weft_lower_options_default();
+  if (given[WEFT_CLI_OPTION_NO_COMM] && given[WEFT_CLI_OPTION_SLOTS]) {
+    return weft_cli_usage(cli, "leave one of them out",
+                          "--slots needs the SEND and RECV that --no-comm leaves out");
+  }
+  if (given[WEFT_CLI_OPTION_NO_UNSHARD] && given[WEFT_CLI_OPTION_WINDOW]) {
+    return weft_cli_usage(cli, "leave one of them out",
+                          "--window is about the UNSHARD that --no-unshard leaves out");
+  }
+  options->merge_bw = given[WEFT_CLI_OPTION_MERGE_BW];
+  options->unshard = !given[WEFT_CLI_OPTION_NO_UNSHARD];
+  options->reduce_grad = !given[WEFT_CLI_OPTION_NO_REDUCE_GRAD];
+  options->tie_grad = given[WEFT_CLI_OPTION_TIE_GRAD];
+  options->communicate = !given[WEFT_CLI_OPTION_NO_COMM];
+  options->assign_slots = given[WEFT_CLI_OPTION_SLOTS];
+  options->unshard_window =
+      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, options->unshard_window);
+  return WEFT_CLI_OK;
+}
+
+/* An incomplete table can be lowered (it is how fragments are looked at), but
+ * nobody should run the result unaware. */
+static int warn_of_findings(const struct weft_cli *cli, const char *name,
+                            const struct weft_program *table) {
+  struct weft_report *report;
+  struct weft_error error;
+  if (weft_verify(cli->allocator, table, NULL, &report, &error) < 0) {
+    return weft_cli_fail(cli, name, &error);
+  }
+  const uint64_t count = report->finding_count + report->findings_left_out;
+  if (!report->ok) {
+    char quoted[256];
+    weft_cli_quote(quoted, sizeof quoted, name);
+    weft_cli_say(cli, NULL,
+                 "warning: %s is not a complete schedule: %" PRIu64
+                 " finding%s; 'weft verify %s' lists them",
+                 quoted, count, weft_cli_plural(count), quoted);
+  }
+  weft_report_destroy(report);
+  return WEFT_CLI_OK;
+}
+
+/* CSV has no place for buffers; their numbers go to the messages. */
+static void say_slots(const struct weft_cli *cli, const struct weft_program *program) {
+  uint64_t receive = 0, activation = 0;
+  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
+    if (program->rank_count <= 64) {
+      weft_cli_say(cli, NULL,
+                   "rank %" PRIu32 ": %" PRIu32 " receive and %" PRIu32 " activation buffers", rank,
+                   program->receive_slots[rank], program->activation_slots[rank]);
+    }
+    receive = receive > program->receive_slots[rank] ? receive : program->receive_slots[rank];
+    activation =
+        activation > program->activation_slots[rank] ? activation : program->activation_slots[rank];
+  }
+  weft_cli_say(cli, NULL,
+               "most on one rank: %" PRIu64 " receive and %" PRIu64 " activation buffers", receive,
+               activation);
+}
+
+static int lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                 const struct weft_lower_options *options, const struct weft_program *table) {
+  const char *name = weft_cli_input_name(arguments->operands[0]);
+  struct weft_program *program;
+  struct weft_error error;
+  if (weft_lower(cli->allocator, table, options, &program, &error) < 0) {
+    return weft_cli_fail(cli, name, &error);
+  }
+  int status = warn_of_findings(cli, name, table);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_deliver_program(cli, arguments, program);
+  }
+  if (status == WEFT_CLI_OK && program->slots != NULL && !arguments->given[WEFT_CLI_OPTION_JSON]) {
+    say_slots(cli, program);
+  }
+  weft_program_destroy(program);
+  return status;
+}
+
+int weft_cli_verb_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_lower_options options;
+  struct weft_program *table = NULL;
+  int status = read_options(cli, arguments, &options);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_read_program(cli, arguments->operands[0], &table);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = lower(cli, arguments, &options, table);
+  }
+  weft_program_destroy(table);
+  return status;
+}

@@ -1,0 +1,200 @@
+/* `weft plan`: the best table that a search finds, checked, with the bound it was measured
+ * against; and with --pareto what every amount of memory is good for. */
+#include <string.h>
+
+#include "cli/cmd/commands.h"
+#include "cli/cmd/pareto.h"
+#include "cli/cmd/plan_command.h"
+#include "cli/cmd/plan_progress.h"
+#include "cli/interrupt.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+
+/* What a table is called that goes to standard output. */
+#define FILE_UNKNOWN "plan.csv"
+
+/* For all limits together. */
+#define PARETO_EFFORT 2
+
+/* ---- Where things go ---- */
+
+/* The file of -o, or NULL for standard output. */
+static const char *output_path(const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_PLAN_OUTPUT];
+  return path == NULL || strcmp(path, "-") == 0 ? NULL : path;
+}
+
+static int write_output(const struct weft_cli *cli, const struct weft_text *text) {
+  return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
+}
+
+/* The table to its place; the rest to standard output, unless the table is there. Both are
+ * composed before any is written: out of memory means that there is nothing. */
+static int write_both(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      const struct weft_text *table, const struct weft_text *summary) {
+  const char *path = output_path(arguments);
+  const bool json = arguments->given[WEFT_CLI_OPTION_JSON];
+  int status = WEFT_CLI_OK;
+  if (table->failed || summary->failed) {
+    return weft_cli_fail_memory(cli);
+  }
+  if (path != NULL) {
+    status = weft_cli_write_file(cli, path, table);
+  } else if (!json) {
+    status = write_output(cli, table);
+  }
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  return json || path != NULL
+             ? write_output(cli, summary)
+             : weft_cli_write_descriptor(cli, cli->messages, "standard error", summary);
+}
+
+static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
+  struct weft_text table = {.allocator = cli->allocator}, summary = {.allocator = cli->allocator};
+  weft_program_print(plan->answer->table, &table);
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_plan_add_document(&summary, plan, target);
+  } else {
+    weft_cli_plan_add(&summary, plan, target);
+  }
+  const int status = write_both(cli, arguments, &table, &summary);
+  weft_text_finish(&table);
+  weft_text_finish(&summary);
+  return status;
+}
+
+static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_cli_plan *plan) {
+  const char *path = output_path(arguments);
+  const struct weft_cli_target target = {
+      .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
+      .file = path != NULL ? path : FILE_UNKNOWN};
+  if (!arguments->given[WEFT_CLI_OPTION_FOR]) {
+    return compose(cli, arguments, plan, NULL);
+  }
+  const int status = weft_cli_target_check(cli, &target, plan->answer);
+  return status == WEFT_CLI_OK ? compose(cli, arguments, plan, &target) : status;
+}
+
+/* ---- One plan ---- */
+
+/* A signal that has ended the search makes the status. */
+static int conclude(const struct weft_cli *cli, bool stopped) {
+  const int number = weft_cli_interrupt_signal();
+  if (number == 0 || !stopped) {
+    return WEFT_CLI_OK;
+  }
+  weft_cli_say(cli, NULL, "stopped by %s: this is the best so far", weft_cli_signal_name(number));
+  return 128 + number;
+}
+
+static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                     struct weft_search_request *request) {
+  struct weft_cli_plan_progress progress;
+  struct weft_cli_plan plan;
+  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
+  int status = weft_cli_plan_make(cli, request, &plan);
+  weft_cli_plan_progress_finish(&progress);
+  if (status == WEFT_CLI_OK) {
+    status = deliver(cli, arguments, &plan);
+    status = status == WEFT_CLI_OK ? conclude(cli, plan.answer->stopped) : status;
+    weft_cli_plan_finish(&plan);
+  }
+  return status;
+}
+
+/* ---- Many plans ---- */
+
+static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_pareto *pareto) {
+  const char *path = output_path(arguments);
+  struct weft_text picture = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
+  int status = WEFT_CLI_OK;
+  if (path != NULL) {
+    weft_cli_pareto_add_picture(&picture, pareto, path);
+  }
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_pareto_add_document(&text, pareto);
+  } else {
+    weft_cli_pareto_add(&text, pareto, cli->columns);
+  }
+  if (picture.failed || text.failed) {
+    status = weft_cli_fail_memory(cli);
+  } else if (path != NULL) {
+    status = weft_cli_write_file(cli, path, &picture);
+  }
+  status = status == WEFT_CLI_OK ? write_output(cli, &text) : status;
+  weft_text_finish(&picture);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_search_request *request) {
+  struct weft_cli_plan_progress progress;
+  struct weft_cli_pareto pareto;
+  if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && request->time_limit <= 0) {
+    request->effort = PARETO_EFFORT;
+  }
+  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
+  int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
+  weft_cli_plan_progress_finish(&progress);
+  if (status == WEFT_CLI_OK) {
+    status = deliver_pareto(cli, arguments, &pareto);
+  }
+  return status == WEFT_CLI_OK ? conclude(cli, pareto.stopped) : status;
+}
+
+/* ---- The verb ---- */
+
+static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const bool *given = arguments->given;
+  const char *path = output_path(arguments);
+  if (given[WEFT_CLI_OPTION_PARETO] && given[WEFT_CLI_OPTION_FOR]) {
+    return weft_cli_usage(cli, "choose a limit, and give it with --memory",
+                          "--for is about one table, and --pareto makes many");
+  }
+  if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_pareto_is_picture(path)) {
+    char quoted[256];
+    return weft_cli_usage(cli, "for example: -o memory.svg; the table is on standard output",
+                          "'%s' ends with neither .svg nor .html: with --pareto, -o draws",
+                          weft_cli_quote(quoted, sizeof quoted, path));
+  }
+  if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_PLAN_OUTPUT] && path == NULL) {
+    return weft_cli_usage(cli, "give -o a file, or leave it out",
+                          "with --json the document goes to standard output, and the table "
+                          "cannot go there too");
+  }
+  return WEFT_CLI_OK;
+}
+
+static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                const struct weft_costs *costs) {
+  struct weft_search_request request;
+  struct weft_cli_interrupt interrupt;
+  int status = weft_cli_plan_read_request(cli, arguments, costs, &request);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  weft_cli_interrupt_begin(&interrupt);
+  status = arguments->given[WEFT_CLI_OPTION_PARETO] ? plan_pareto(cli, arguments, &request)
+                                                    : plan_once(cli, arguments, &request);
+  weft_cli_interrupt_end(&interrupt);
+  return status;
+}
+
+int weft_cli_verb_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_cli_costs costs;
+  int status = check_options(cli, arguments);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_costs_read(cli, arguments, &costs);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = plan(cli, arguments, costs.costs);
+    weft_cli_costs_finish(&costs);
+  }
+  return status;
+}

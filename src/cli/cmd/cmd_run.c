@@ -1,0 +1,428 @@
+/* `weft run`: a table or program executed by all its ranks, and the measured time
+ * beside the simulated one. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/lower.h>
+#include <weft/verify.h>
+
+#include "cli/args/cost_options.h"
+#include "cli/args/transport_choice.h"
+#include "cli/cmd/commands.h"
+#include "cli/cmd/hang_file.h"
+#include "cli/guard.h"
+#include "cli/interrupt.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "cli/io/output_file.h"
+#include "cli/io/text_columns.h"
+#include "cli/report/run_picture.h"
+
+enum { STEPS_DEFAULT = 3, STALL_LIMIT_S = 30 };
+
+/* Everything between the command line and the report. */
+struct subject {
+  const struct weft_cli *cli;
+  const struct weft_cli_arguments *arguments;
+  const char *name;
+  enum weft_cli_transport transport;
+  enum weft_cli_stage_kind stage;
+  struct weft_cli_costs costs;
+  struct weft_program *given;
+  struct weft_program *lowered; /* of a table; or NULL */
+  const struct weft_program *program;
+  struct weft_simulation *simulation; /* NULL: unchecked, and it cannot finish */
+  struct weft_cli_stages stages;
+  bool has_costs, has_stages;
+  double per_unit;          /* the transport's time */
+  struct weft_cli_job *job; /* of mpi; or NULL */
+};
+
+/* ---- What to run ---- */
+
+static int say_findings(const struct subject *subject, const struct weft_report *report,
+                        bool of_lowered) {
+  const struct weft_finding *finding = &report->findings[0];
+  const uint64_t more = report->finding_count - 1 + report->findings_left_out;
+  char quoted[256], hint[400], rest[48] = "";
+  weft_cli_quote(quoted, sizeof quoted, subject->name);
+  if (more > 0) {
+    (void)snprintf(rest, sizeof rest, ", and %" PRIu64 " more finding%s", more,
+                   more == 1 ? "" : "s");
+  }
+  (void)snprintf(hint, sizeof hint,
+                 of_lowered ? "'weft lower %s | weft verify' shows all; --unchecked runs it anyway"
+                            : "'weft verify %s' shows all; --unchecked runs it anyway",
+                 quoted);
+  weft_cli_say(subject->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
+               finding->place.rank, finding->place.step, finding->message,
+               weft_rule_id(finding->rule), rest);
+  return WEFT_CLI_FOUND_BAD;
+}
+
+/* In the strictest model, whatever --comm is: what is safe there is so anywhere. */
+static int verify(const struct subject *subject, const struct weft_program *program) {
+  struct weft_report *report;
+  struct weft_error error;
+  if (subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
+    return WEFT_CLI_OK;
+  }
+  if (weft_verify(subject->cli->allocator, program, NULL, &report, &error) < 0) {
+    return weft_cli_fail(subject->cli, subject->name, &error);
+  }
+  const int status =
+      report->ok ? WEFT_CLI_OK : say_findings(subject, report, program == subject->lowered);
+  weft_report_destroy(report);
+  return status;
+}
+
+static int lower(struct subject *subject) {
+  struct weft_error error;
+  subject->program = subject->given;
+  if (subject->given->level != WEFT_LEVEL_COMPUTE) {
+    return WEFT_CLI_OK;
+  }
+  if (weft_lower(subject->cli->allocator, subject->given, NULL, &subject->lowered, &error) < 0) {
+    return weft_cli_fail(subject->cli, subject->name, &error);
+  }
+  subject->program = subject->lowered;
+  return verify(subject, subject->lowered);
+}
+
+static int read_program(struct subject *subject) {
+  const struct weft_cli *cli = subject->cli;
+  int status = weft_cli_read_program(cli, subject->arguments->operands[0], &subject->given);
+  if (status == WEFT_CLI_OK) {
+    status = verify(subject, subject->given);
+  }
+  if (status == WEFT_CLI_OK && subject->given->microbatch_count == 0) {
+    char quoted[256];
+    weft_cli_say(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
+                 "%s: there is nothing to run in it",
+                 weft_cli_quote(quoted, sizeof quoted, subject->name));
+    status = WEFT_CLI_FOUND_BAD;
+  }
+  return status == WEFT_CLI_OK ? lower(subject) : status;
+}
+
+static int fit_job(struct subject *subject) {
+  const uint32_t ranks = subject->program->rank_count;
+  const uint32_t processes = subject->job != NULL ? subject->job->transport->rank_count : ranks;
+  char quoted[256], hint[320];
+  if (ranks == processes) {
+    return WEFT_CLI_OK;
+  }
+  weft_cli_quote(quoted, sizeof quoted, subject->name);
+  (void)snprintf(hint, sizeof hint, "mpirun -n %" PRIu32 " weft run %s --transport mpi", ranks,
+                 quoted);
+  return weft_cli_usage(
+      subject->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
+      quoted, ranks, weft_cli_plural(ranks), processes, processes == 1 ? "" : "es");
+}
+
+/* Without --unchecked it can be simulated: that is proven. */
+static int simulate(struct subject *subject) {
+  struct weft_error error;
+  int status = weft_cli_costs_fit(subject->cli, &subject->costs, subject->program, subject->name);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const enum weft_status result =
+      weft_simulate(subject->cli->allocator, subject->program, subject->costs.costs,
+                    &subject->costs.options, &subject->simulation, &error);
+  const bool may_fail = subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED];
+  if (result < 0 && !(result == WEFT_ERR_INVALID && may_fail)) {
+    return weft_cli_fail(subject->cli, subject->name, &error);
+  }
+  return WEFT_CLI_OK;
+}
+
+/* ---- Running it ---- */
+
+/* Loopback has the simulator's ticks, so that its times are the simulated ones. */
+static int make_stages(struct subject *subject) {
+  const struct weft_costs *costs = subject->costs.costs;
+  subject->per_unit =
+      subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK && subject->simulation != NULL
+          ? subject->simulation->ticks_per_unit
+          : weft_cli_unit_ns(costs->unit);
+  const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
+                                            .factors = subject->costs.factors};
+  const int status = weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
+                                          subject->stage, &scale);
+  subject->has_stages = status == WEFT_CLI_OK;
+  return status;
+}
+
+static int64_t to_ticks(const struct subject *subject, double cost) {
+  return llrint(cost * subject->per_unit);
+}
+
+/* Longer than all actions one after the other. In virtual time that costs nothing. */
+static int64_t virtual_limit(const struct subject *subject, int64_t hop) {
+  int64_t longest = 1;
+  for (uint32_t s = 0; s < subject->stages.count; s++) {
+    for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
+      const int64_t time = subject->stages.timed[s].times[op];
+      longest = time > longest ? time : longest;
+    }
+  }
+  const double limit =
+      ((double)longest + (double)hop) * ((double)subject->program->action_count + 1);
+  return (int64_t)fmin(limit, (double)(INT64_MAX / 8));
+}
+
+static int64_t real_limit(const struct subject *subject) {
+  const double usual = subject->simulation != NULL
+                           ? fmax(STALL_LIMIT_S, 2e-9 * subject->simulation->makespan *
+                                                     weft_cli_unit_ns(subject->costs.costs->unit))
+                           : STALL_LIMIT_S;
+  return (int64_t)(1e9 * weft_cli_real(subject->arguments, WEFT_CLI_OPTION_STALL_LIMIT, usual));
+}
+
+static void set_up(const struct subject *subject, struct weft_cli_execution *execution) {
+  /* In the order of the option's choices. */
+  static const enum weft_run_comm comms[] = {WEFT_COMM_POSTED, WEFT_COMM_EAGER,
+                                             WEFT_COMM_RENDEZVOUS};
+  const struct weft_hop_costs *hop = &subject->costs.costs->hop;
+  const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const double occupied = hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
+  execution->latency_ticks = to_ticks(subject, hop->latency);
+  execution->occupied_ticks = to_ticks(subject, occupied);
+  execution->comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_RUN_COMM]];
+  execution->stall_limit =
+      is_virtual ? virtual_limit(subject, execution->latency_ticks + execution->occupied_ticks)
+                 : real_limit(subject);
+  execution->step_count =
+      (uint32_t)weft_cli_number(subject->arguments, WEFT_CLI_OPTION_RUN_STEPS, STEPS_DEFAULT);
+}
+
+/* ---- When it fails ---- */
+
+static int say_interrupted(const struct weft_cli_execution *execution, int number) {
+  weft_cli_say(execution->cli, NULL,
+               "stopped by %s in step %" PRIu32 " of %" PRIu32 "; %" PRIu32
+               " step%s done, all "
+               "ranks have ended",
+               weft_cli_signal_name(number), execution->steps_done + 1, execution->step_count,
+               execution->steps_done, execution->steps_done == 1 ? " was" : "s were");
+  return 128 + number;
+}
+
+/* The signal that ended it, 0 if none did. Another process may have got it. */
+static int ended_by(const struct weft_error *error) {
+  const int number = weft_cli_interrupt_signal();
+  if (error->status != WEFT_ERR_CANCELLED || number != 0) {
+    return error->status == WEFT_ERR_CANCELLED ? number : 0;
+  }
+  for (unsigned k = 0; k < 2; k++) {
+    const int signals[2] = {SIGINT, SIGTERM};
+    if (strstr(error->message, weft_cli_signal_name(signals[k])) != NULL) {
+      return signals[k];
+    }
+  }
+  return 0;
+}
+
+static int fail_run(const struct subject *subject, const struct weft_cli_execution *execution,
+                    const struct weft_error *error) {
+  const int number = ended_by(error);
+  if (subject->job != NULL) {
+    weft_cli_job_give_up(subject->job, error);
+  }
+  const bool speaks = subject->job == NULL || weft_cli_job_speaks(subject->job);
+  if (number != 0) {
+    return speaks ? say_interrupted(execution, number) : 128 + number;
+  }
+  if (!speaks) {
+    weft_cli_job_say_stand(subject->job);
+    return weft_cli_exit_status(subject->name, error);
+  }
+  const int status = weft_cli_fail(subject->cli, subject->name, error);
+  if (status == WEFT_CLI_PEER && execution->first != NULL) {
+    weft_cli_write_hang(subject->cli, subject->arguments, execution->first);
+  }
+  return status;
+}
+
+/* ---- What comes out ---- */
+
+static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
+                        struct weft_cli_run_report *report) {
+  static const char *const transports[] = {"loopback", "threads", "mpi"};
+  static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
+  static const char *const comms[] = {"posted", "eager", "rendezvous"};
+  const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
+  *report = (struct weft_cli_run_report){
+      .name = subject->name,
+      .unit = subject->costs.costs->unit,
+      .per_unit = subject->per_unit,
+      .execution = execution,
+      .simulation = subject->simulation,
+      .transport = transports[subject->transport],
+      .stage = kinds[subject->stage],
+      .comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_RUN_COMM]],
+      .is_virtual = is_virtual,
+      .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
+      .first_step = execution->step_count > 1 ? 1 : 0};
+  weft_cli_run_report_reckon(report);
+}
+
+static void compose(const struct subject *subject, const struct weft_cli_run_report *report,
+                    struct weft_text *text) {
+  if (subject->arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_run_report_add_document(text, report);
+  } else {
+    weft_cli_run_report_add(text, report);
+  }
+}
+
+/* Where -o is for a picture, the report goes to standard output. */
+static int draw_and_deliver(const struct subject *subject, const struct weft_cli_run_report *report,
+                            const struct weft_text *text) {
+  struct weft_cli_arguments to_stdout = *subject->arguments;
+  to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
+  if (text->failed) {
+    return weft_cli_fail_memory(subject->cli);
+  }
+  const int status =
+      weft_cli_run_draw(subject->cli, subject->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
+                        subject->costs.costs, report);
+  return status == WEFT_CLI_OK ? weft_cli_deliver(subject->cli, &to_stdout, text, status) : status;
+}
+
+/* On mpi all ranks come here, and rank 0 reports. */
+static int deliver(const struct subject *subject, struct weft_cli_execution *execution) {
+  const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
+  struct weft_text text = {.allocator = subject->cli->allocator};
+  struct weft_cli_run_report report;
+  struct weft_error error;
+  fill_report(subject, execution, &report);
+  if (subject->job != NULL && kind != WEFT_CLI_RUN_NO_PICTURE &&
+      weft_cli_execution_collect(execution, report.step, &error) < 0) {
+    return fail_run(subject, execution, &error);
+  }
+  if (subject->job != NULL && subject->job->transport->rank != 0) {
+    return WEFT_CLI_OK;
+  }
+  compose(subject, &report, &text);
+  const int status = kind == WEFT_CLI_RUN_NO_PICTURE
+                         ? weft_cli_deliver(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
+                         : draw_and_deliver(subject, &report, &text);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int execute(struct subject *subject) {
+  struct weft_cli_interrupt interrupt;
+  struct weft_error error;
+  struct weft_cli_execution execution = {
+      .cli = subject->cli,
+      .allocator = subject->cli->allocator,
+      .program = subject->program,
+      .stages = &subject->stages,
+      .transport = subject->transport,
+      .job = subject->job,
+      .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
+      .says_progress = true};
+  set_up(subject, &execution);
+  weft_cli_interrupt_begin(&interrupt);
+  const enum weft_status result = weft_cli_execute(&execution, &error);
+  weft_cli_interrupt_end(&interrupt);
+  const int status =
+      result < 0 ? fail_run(subject, &execution, &error) : deliver(subject, &execution);
+  weft_cli_execution_finish(&execution);
+  return status;
+}
+
+/* ---- The verb ---- */
+
+/* Real time has a unit, whatever the file calls it. */
+static void name_unit(struct weft_costs *costs) {
+  if (weft_cli_unit_ns(costs->unit) == 1e6) {
+    (void)snprintf(costs->unit, sizeof costs->unit, "ms");
+  }
+}
+
+static int choose_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                            struct subject *subject) {
+  subject->transport = weft_cli_chosen_transport(arguments);
+  subject->stage = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK
+                       ? WEFT_CLI_STAGE_VIRTUAL
+                       : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE];
+  return weft_cli_check_progress(cli, arguments, subject->transport);
+}
+
+static int read_costs(struct subject *subject) {
+  const int status = weft_cli_costs_read(subject->cli, subject->arguments, &subject->costs);
+  subject->has_costs = status == WEFT_CLI_OK;
+  if (subject->has_costs && subject->transport != WEFT_CLI_TRANSPORT_LOOPBACK) {
+    name_unit(subject->costs.costs);
+  }
+  return status;
+}
+
+/* All that every rank does for itself before the ranks begin. */
+static int prepare(struct subject *subject) {
+  int (*const steps[])(struct subject *) = {read_costs, read_program, fit_job, simulate,
+                                            make_stages};
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == WEFT_CLI_OK; i++) {
+    status = steps[i](subject);
+  }
+  return status;
+}
+
+static int run(struct subject *subject) {
+  int status = prepare(subject);
+  if (subject->job != NULL) {
+    status = weft_cli_job_agree(subject->job, status);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = execute(subject);
+  }
+  if (subject->has_stages) {
+    weft_cli_stages_finish(&subject->stages);
+  }
+  weft_simulation_destroy(subject->simulation);
+  weft_program_destroy(subject->lowered);
+  weft_program_destroy(subject->given);
+  if (subject->has_costs) {
+    weft_cli_costs_finish(&subject->costs);
+  }
+  return status;
+}
+
+static int run_as_rank(const struct subject *given) {
+  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(given->arguments)};
+  struct subject subject = *given;
+  struct weft_cli_job job;
+  int status = weft_cli_guard(given->cli);
+  if (status != WEFT_CLI_GO_ON) {
+    return status;
+  }
+  status = weft_cli_job_begin(&job, given->cli, &options);
+  if (status == WEFT_CLI_OK) {
+    subject.cli = &job.cli;
+    subject.job = &job;
+    status = weft_cli_is_standard_input(subject.arguments->operands[0])
+                 ? weft_cli_job_share_input(&job)
+                 : WEFT_CLI_OK;
+  }
+  if (status == WEFT_CLI_OK) {
+    status = run(&subject);
+  }
+  return weft_cli_job_end(&job, status);
+}
+
+int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct subject subject = {
+      .cli = cli, .arguments = arguments, .name = weft_cli_input_name(arguments->operands[0])};
+  const int status = choose_transport(cli, arguments, &subject);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  return subject.transport == WEFT_CLI_TRANSPORT_MPI ? run_as_rank(&subject) : run(&subject);
+}

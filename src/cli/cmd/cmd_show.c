@@ -1,0 +1,188 @@
+/* `weft show`: a timeline in the terminal or as a file, by the file's ending; and
+ * with --grid the grid of steps and ranks. */
+#include <string.h>
+#include <strings.h>
+
+#include <weft/inspect.h>
+#include <weft/render.h>
+
+#include "cli/cmd/commands.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "cli/io/output_file.h"
+#include "cli/io/timeline_input.h"
+
+enum { COLUMNS_MIN = 20, COLUMNS_MAX = 10000 };
+
+/* ---- --grid ---- */
+
+static int draw_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                     const struct weft_program *program) {
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  const int status = weft_grid_print(program, NULL, &text, &error) < 0
+                         ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
+                         : weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_program *program = NULL;
+  int status = weft_cli_read_program(cli, arguments->operands[0], &program);
+  if (status == WEFT_CLI_OK) {
+    status = draw_grid(cli, arguments, program);
+  }
+  weft_program_destroy(program);
+  return status;
+}
+
+/* ---- Kinds of pictures ---- */
+
+enum kind { KIND_GRID, KIND_TEXT, KIND_SVG, KIND_HTML, KIND_TRACE };
+
+static const struct {
+  const char *ending;
+  enum kind kind;
+} endings[] = {{".svg", KIND_SVG}, {".html", KIND_HTML}, {".json", KIND_TRACE}};
+
+/* The kind that -o asks for. */
+static int choose_kind(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       enum kind *kind) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  *kind = arguments->given[WEFT_CLI_OPTION_GRID] ? KIND_GRID : KIND_TEXT;
+  if (*kind == KIND_GRID || path == NULL || strcmp(path, "-") == 0) {
+    return WEFT_CLI_OK;
+  }
+  for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+    const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
+    if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
+      *kind = endings[i].kind;
+      return WEFT_CLI_OK;
+    }
+  }
+  char quoted[256];
+  return weft_cli_usage(cli, "without -o the timeline is drawn as text, on standard output",
+                        "-o '%s' does not say what to draw; expected a name that ends in .svg "
+                        "(picture), .html (page) or .json (Chrome trace)",
+                        weft_cli_quote(quoted, sizeof quoted, path));
+}
+
+#define KIND_BIT(kind) (1u << (kind))
+
+/* An option that would change nothing is a misunderstanding. */
+static const struct {
+  enum weft_cli_option_id option;
+  unsigned kinds; /* that it is for */
+  const char *hint;
+} restrictions[] = {
+    {WEFT_CLI_OPTION_WIDTH, KIND_BIT(KIND_TEXT) | KIND_BIT(KIND_SVG),
+     "--width is for the timeline in the terminal and for -o x.svg"},
+    {WEFT_CLI_OPTION_DARK, KIND_BIT(KIND_SVG), "--dark is for -o x.svg"},
+    {WEFT_CLI_OPTION_COLOUR_BY, KIND_BIT(KIND_SVG) | KIND_BIT(KIND_HTML),
+     "--colour-by is for -o x.svg and -o x.html"},
+};
+
+static const enum weft_cli_option_id timed[] = {
+    WEFT_CLI_OPTION_F,    WEFT_CLI_OPTION_B,       WEFT_CLI_OPTION_I,    WEFT_CLI_OPTION_W,
+    WEFT_CLI_OPTION_HOP,  WEFT_CLI_OPTION_COSTS,   WEFT_CLI_OPTION_SLOW, WEFT_CLI_OPTION_JITTER,
+    WEFT_CLI_OPTION_SEED, WEFT_CLI_OPTION_CHANNEL,
+};
+
+static int refuse(const struct weft_cli *cli, enum weft_cli_option_id option, const char *hint) {
+  return weft_cli_usage(cli, hint, "--%s would change nothing here",
+                        weft_cli_option_at(option)->name);
+}
+
+static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         enum kind kind) {
+  for (size_t i = 0; i < sizeof restrictions / sizeof restrictions[0]; i++) {
+    const bool fits = (restrictions[i].kinds & KIND_BIT(kind)) != 0;
+    if (arguments->given[restrictions[i].option] && !fits) {
+      return refuse(cli, restrictions[i].option, restrictions[i].hint);
+    }
+  }
+  for (size_t i = 0; i < sizeof timed / sizeof timed[0] && kind == KIND_GRID; i++) {
+    if (arguments->given[timed[i]]) {
+      return refuse(cli, timed[i], "the grid has steps and no times; leave out --grid");
+    }
+  }
+  if (arguments->operand_count > 1 && kind != KIND_HTML) {
+    return weft_cli_usage(cli, "for example: weft show A.csv B.csv -o both.html",
+                          "two tables are drawn side by side only in a page, -o x.html");
+  }
+  return WEFT_CLI_OK;
+}
+
+/* ---- Drawing ---- */
+
+/* Text is as wide as the terminal, if that is known and within reason. */
+static uint32_t choose_width(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                             enum kind kind) {
+  if (arguments->given[WEFT_CLI_OPTION_WIDTH]) {
+    return (uint32_t)arguments->numbers[WEFT_CLI_OPTION_WIDTH];
+  }
+  if (kind != KIND_TEXT || cli->columns == 0) {
+    return 0;
+  }
+  return cli->columns < COLUMNS_MIN   ? COLUMNS_MIN
+         : cli->columns > COLUMNS_MAX ? COLUMNS_MAX
+                                      : cli->columns;
+}
+
+static enum weft_status render(enum kind kind, const struct weft_cli_timelines *timelines,
+                               const struct weft_render_options *options, struct weft_text *text,
+                               struct weft_error *error) {
+  const struct weft_picture *picture = &timelines->pictures[0];
+  switch (kind) {
+    case KIND_SVG: return weft_render_svg(picture, options, text, error);
+    case KIND_HTML:
+      return weft_render_html(timelines->pictures, timelines->count, options, text, error);
+    case KIND_TRACE: return weft_render_trace(picture, options, text, error);
+    default: return weft_render_text(picture, options, text, error);
+  }
+}
+
+static int draw(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                enum kind kind, const struct weft_cli_timelines *timelines) {
+  struct weft_render_options options = weft_render_options_default();
+  options.width = choose_width(cli, arguments, kind);
+  options.colour = kind == KIND_TEXT && weft_cli_colours_data(cli, arguments);
+  options.dark = arguments->given[WEFT_CLI_OPTION_DARK];
+  options.colour_by =
+      arguments->choices[WEFT_CLI_OPTION_COLOUR_BY] == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  const int status = render(kind, timelines, &options, &text, &error) < 0
+                         ? weft_cli_fail(cli, NULL, &error)
+                         : weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int show_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          enum kind kind) {
+  struct weft_cli_timelines timelines = {.count = 0};
+  int status = weft_cli_timelines_read(cli, arguments, &timelines);
+  const bool nameless = arguments->operand_count == 0 || strcmp(arguments->operands[0], "-") == 0;
+  if (nameless && (kind == KIND_TEXT || kind == KIND_SVG)) {
+    timelines.pictures[0].name = NULL; /* "standard input" is no title */
+  }
+  if (status == WEFT_CLI_OK) {
+    status = draw(cli, arguments, kind, &timelines);
+  }
+  weft_cli_timelines_finish(&timelines);
+  return status;
+}
+
+int weft_cli_verb_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  enum kind kind;
+  int status = choose_kind(cli, arguments, &kind);
+  if (status == WEFT_CLI_OK) {
+    status = check_options(cli, arguments, kind);
+  }
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  return kind == KIND_GRID ? show_grid(cli, arguments) : show_timelines(cli, arguments, kind);
+}

@@ -1,0 +1,117 @@
+/* `weft verify`: the findings, as text or JSON. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/verify.h>
+
+#include "cli/args/suggest.h"
+#include "cli/cmd/commands.h"
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "cli/io/output_file.h"
+#include "cli/report/verify_report.h"
+
+/* ---- Options ---- */
+
+static int read_comm(const struct weft_cli *cli, const char *text, uint32_t *capacity) {
+  static const char slots[] = "slots:";
+  if (strcmp(text, "rendezvous") == 0) {
+    *capacity = 0;
+    return WEFT_CLI_OK;
+  }
+  if (strcmp(text, "eager") == 0) {
+    *capacity = WEFT_CAPACITY_UNLIMITED;
+    return WEFT_CLI_OK;
+  }
+  if (strncmp(text, slots, strlen(slots)) == 0) {
+    uint64_t number = 0;
+    const uint64_t most = WEFT_CAPACITY_UNLIMITED - 1;
+    const int status =
+        weft_cli_read_bounded(cli, "--comm slots:", text + strlen(slots), 0, most, most, &number);
+    *capacity = (uint32_t)number;
+    return status;
+  }
+  /* The last is compared by its word alone, and shown whole. */
+  struct weft_cli_guess guess;
+  weft_cli_guess_init(&guess, text, strlen(text));
+  weft_cli_guess_offer(&guess, "rendezvous", strlen("rendezvous"));
+  weft_cli_guess_offer(&guess, "eager", strlen("eager"));
+  weft_cli_guess_offer(&guess, "slots:K, with a number for K", strlen("slots"));
+  char quoted[80], hint[80];
+  (void)snprintf(hint, sizeof hint, "did you mean %s?", guess.best != NULL ? guess.best : "");
+  return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft help verify' explains them",
+                        "--comm '%s' is not known: expected rendezvous, eager or slots:K",
+                        weft_cli_quote(quoted, sizeof quoted, text));
+}
+
+static int read_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_verify_options *options) {
+  *options = weft_verify_options_default();
+  options->stage_count = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES, 0);
+  const uint64_t microbatches = weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0);
+  if (microbatches > WEFT_MICROBATCHES_MAX) {
+    return weft_cli_usage(cli, "leave -m out to take the number from the table",
+                          "-m %" PRIu64 " is over the limit of %" PRIu32 " microbatches",
+                          microbatches, WEFT_MICROBATCHES_MAX);
+  }
+  options->microbatch_count = (uint32_t)microbatches;
+  options->findings_max =
+      (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_FINDINGS, options->findings_max);
+  /* In the order of the option's choices. */
+  static const enum weft_channel channels[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
+                                               WEFT_CHANNEL_RANK};
+  options->model.channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
+  if (!arguments->given[WEFT_CLI_OPTION_COMM]) {
+    return WEFT_CLI_OK;
+  }
+  return read_comm(cli, arguments->texts[WEFT_CLI_OPTION_COMM], &options->model.capacity);
+}
+
+/* ---- The verb ---- */
+
+static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   const struct weft_cli_verdict *verdict) {
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  enum weft_status composed = WEFT_OK;
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_verdict_add_document(&text, verdict);
+  } else {
+    composed = weft_cli_verdict_add(&text, verdict, &error);
+  }
+  const int status = composed < 0
+                         ? weft_cli_fail(cli, verdict->name, &error)
+                         : weft_cli_deliver(cli, arguments, &text,
+                                            verdict->report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+  weft_text_finish(&text);
+  return status;
+}
+
+int weft_cli_verb_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_verify_options options;
+  int status = read_options(cli, arguments, &options);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  struct weft_program *program;
+  status = weft_cli_read_program(cli, arguments->operands[0], &program);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  struct weft_cli_verdict verdict = {.program = program,
+                                     .options = &options,
+                                     .name = weft_cli_input_name(arguments->operands[0]),
+                                     .colour = weft_cli_colours_data(cli, arguments)};
+  struct weft_report *report = NULL;
+  struct weft_error error;
+  if (weft_verify(cli->allocator, program, &options, &report, &error) < 0) {
+    status = weft_cli_fail(cli, verdict.name, &error);
+  } else {
+    verdict.report = report;
+    status = deliver(cli, arguments, &verdict);
+  }
+  weft_report_destroy(report);
+  weft_program_destroy(program);
+  return status;
+}

@@ -1,0 +1,27 @@
+/* A dump for `weft explain-hang`, beside the message that names the culprit. */
+#include "cli/cmd/hang_file.h"
+
+#include <stdio.h>
+
+#include <weft/run.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+
+void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct weft_transport *transport) {
+  const char *given = arguments->texts[WEFT_CLI_OPTION_DUMP];
+  const char *path = given != NULL ? given : "weft-hang.json";
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  char quoted[256], hint[320];
+  const int status = weft_hang_dump(transport, &text, &error) < 0
+                         ? weft_cli_fail(cli, NULL, &error)
+                         : weft_cli_write_file(cli, path, &text);
+  if (status == WEFT_CLI_OK) {
+    weft_cli_quote(quoted, sizeof quoted, path);
+    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' says it in words", quoted);
+    weft_cli_say(cli, hint, "what all ranks were doing is in '%s'", quoted);
+  }
+  weft_text_finish(&text);
+}

@@ -1,0 +1,50 @@
+/* What `weft plan --pareto` finds: the least time for every amount of memory; as a table with a
+ * plot, as "weft-pareto/1", and as a picture. */
+#ifndef CLI_PARETO_H
+#define CLI_PARETO_H
+
+#include "cli/cmd/plan_command.h"
+#include "cli/cmd/plan_progress.h"
+
+/* Searches at most; a point each. */
+enum { WEFT_CLI_PARETO_MAX = 17 };
+
+/* A plan that no other one beats in both. */
+struct weft_cli_pareto_point {
+  double memory; /* what it needs at most on a rank: the smallest limit that it is good for */
+  double limit;  /* that it was searched for; INFINITY: none */
+  double value;  /* of the objective */
+  double makespan, span;
+  double bubble_ratio; /* of the makespan, or of the span if that is the objective */
+  double bound;        /* on its placement, for `limit` */
+  double gap;
+  bool optimal;
+  const char *schedule;
+  enum weft_placement_kind placement;
+  uint32_t v;
+};
+
+struct weft_cli_pareto {
+  const struct weft_search_request *request; /* borrowed */
+  double least;                              /* memory without which there is no schedule */
+  struct weft_cli_pareto_point points[WEFT_CLI_PARETO_MAX]; /* memory rises, value falls */
+  uint32_t count;
+  uint64_t evaluated;
+  bool stopped; /* by a signal or the time limit */
+};
+
+/* Searches for the points; the request's limit is the largest that is tried, its effort and
+ * time limit are for all together. WEFT_CLI_OK, or another exit status after having said why. */
+int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_request *request,
+                         struct weft_cli_plan_progress *progress, struct weft_cli_pareto *pareto);
+
+void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *pareto,
+                         uint32_t columns);
+void weft_cli_pareto_add_document(struct weft_text *text, const struct weft_cli_pareto *pareto);
+
+/* Whether a file of this name is one that can be drawn: x.svg or x.html. */
+bool weft_cli_pareto_is_picture(const char *path);
+void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_pareto *pareto,
+                                 const char *path);
+
+#endif

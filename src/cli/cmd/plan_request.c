@@ -1,0 +1,55 @@
+/* From options to a request for the search. */
+#include "cli/cmd/plan_command.h"
+#include "cli/io/error_message.h"
+
+/* A search of this share of the time limit normally ends before the clock cuts it, and so is
+ * the same every time. */
+#define EFFORT_OF_LIMIT 0.8
+
+static int check_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const char example[] = "for example: weft plan -p 4 -m 8";
+  if (!arguments->given[WEFT_CLI_OPTION_RANKS]) {
+    return weft_cli_usage(cli, example, "plan needs -p, the number of ranks");
+  }
+  if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES]) {
+    return weft_cli_usage(cli, example, "plan needs -m, the number of microbatches");
+  }
+  return WEFT_CLI_OK;
+}
+
+static void read_effort(const struct weft_cli_arguments *arguments,
+                        struct weft_search_request *request) {
+  request->time_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_TIME_LIMIT, 0);
+  const double usual =
+      request->time_limit > 0 ? EFFORT_OF_LIMIT * request->time_limit : request->effort;
+  request->effort = weft_cli_real(arguments, WEFT_CLI_OPTION_EFFORT, usual);
+}
+
+int weft_cli_plan_read_request(const struct weft_cli *cli,
+                               const struct weft_cli_arguments *arguments,
+                               const struct weft_costs *costs,
+                               struct weft_search_request *request) {
+  const int status = check_shape(cli, arguments);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const unsigned placement = arguments->choices[WEFT_CLI_OPTION_PLAN_PLACEMENT];
+  *request = weft_search_request_default();
+  /* The parser keeps numbers within 32 bits. */
+  request->ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
+  request->microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0);
+  request->stages_per_rank =
+      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
+  request->any_placement = placement == 0;
+  request->placement = placement == 2 ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_LOOP;
+  request->keep_cut = arguments->given[WEFT_CLI_OPTION_KEEP_CUT];
+  request->whole_backward = arguments->given[WEFT_CLI_OPTION_NO_SPLIT];
+  request->costs = costs;
+  request->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, request->memory_limit);
+  request->objective = arguments->choices[WEFT_CLI_OPTION_OBJECTIVE] == 1 ? WEFT_OBJECTIVE_SPAN
+                                                                          : WEFT_OBJECTIVE_MAKESPAN;
+  read_effort(arguments, request);
+  request->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_PLAN_SEED, 0);
+  request->threads = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS, 0);
+  return WEFT_CLI_OK;
+}

@@ -1,0 +1,177 @@
+/* Stages that take the time the costs say. */
+#include "cli/cmd/timed_stages.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/io/error_message.h"
+
+/* Eleven days; a time that nobody wants to wait for, and no sum of some overflows. */
+#define TIME_NS_MAX 1e15
+
+double weft_cli_unit_ns(const char *unit) {
+  static const struct {
+    const char *name;
+    double ns;
+  } units[] = {{"s", 1e9}, {"us", 1e3}, {"ns", 1}};
+  for (size_t k = 0; k < sizeof units / sizeof units[0]; k++) {
+    if (strcmp(unit, units[k].name) == 0) {
+      return units[k].ns;
+    }
+  }
+  return 1e6;
+}
+
+static void *allocate(const struct weft_allocator *allocator, size_t count, size_t size) {
+  return allocator->reallocate(allocator->context, NULL, 0, count * size);
+}
+
+static void release(const struct weft_allocator *allocator, void *block, size_t count,
+                    size_t size) {
+  if (block != NULL) {
+    (void)allocator->reallocate(allocator->context, block, count * size, 0);
+  }
+}
+
+/* Rounded as the simulator does it, so that virtual times are the simulated ones. */
+static int64_t to_time(double cost, double per_unit, double factor) {
+  const int64_t time = llrint(cost * per_unit);
+  return factor == 1 ? time : llrint((double)time * factor);
+}
+
+static void set_times(struct weft_cli_stages *stages, uint32_t stage,
+                      const struct weft_stage_costs *costs, double per_unit, double factor) {
+  int64_t *times = stages->timed[stage].times;
+  times[WEFT_OP_F] = to_time(costs->f, per_unit, factor);
+  times[WEFT_OP_B] = to_time(costs->b, per_unit, factor);
+  times[WEFT_OP_I] = to_time(costs->i, per_unit, factor);
+  times[WEFT_OP_W] = to_time(costs->w, per_unit, factor);
+  times[WEFT_OP_UNSHARD] = to_time(costs->unshard, per_unit, 1);
+  times[WEFT_OP_REDUCE_GRAD] = to_time(costs->reduce_grad, per_unit, 1);
+  times[WEFT_OP_OVERLAP_F_B] =
+      costs->overlap_f_b < 0 ? -1 : to_time(costs->overlap_f_b, per_unit, factor);
+  stages->overlaps = stages->overlaps || costs->overlap_f_b >= 0;
+}
+
+static double longest(const struct weft_costs *costs, uint32_t stage_count) {
+  double most = 0;
+  for (uint32_t s = 0; s < stage_count; s++) {
+    const struct weft_stage_costs *at = weft_costs_of(costs, s);
+    const double times[] = {at->f,           at->b,       at->i,          at->w,
+                            at->overlap_f_b, at->unshard, at->reduce_grad};
+    for (size_t k = 0; k < sizeof times / sizeof times[0]; k++) {
+      most = fmax(most, times[k]);
+    }
+  }
+  return most;
+}
+
+static int check_times(const struct weft_cli *cli, const struct weft_program *program,
+                       const struct weft_costs *costs, const struct weft_cli_time_scale *scale) {
+  double factor = 1;
+  for (uint32_t r = 0; scale->factors != NULL && r < program->rank_count; r++) {
+    factor = fmax(factor, scale->factors[r]);
+  }
+  const double most = longest(costs, program->stage_count) * scale->per_unit * factor;
+  if (most > TIME_NS_MAX) {
+    return weft_cli_usage(cli, "--transport loopback takes no time; or give smaller times",
+                          "an action would take %.0f seconds, and the limit is %.0f", most / 1e9,
+                          TIME_NS_MAX / 1e9);
+  }
+  return WEFT_CLI_OK;
+}
+
+static bool make_room(struct weft_cli_stages *stages) {
+  const struct weft_allocator *allocator = stages->allocator;
+  stages->timed = allocate(allocator, stages->count, sizeof *stages->timed);
+  stages->together = allocate(allocator, stages->count, sizeof *stages->together);
+  stages->bases = allocate(allocator, stages->count, sizeof(struct weft_stage *));
+  return stages->timed != NULL && stages->together != NULL && stages->bases != NULL;
+}
+
+void weft_cli_stages_finish(struct weft_cli_stages *stages) {
+  release(stages->allocator, stages->timed, stages->count, sizeof *stages->timed);
+  release(stages->allocator, stages->together, stages->count, sizeof *stages->together);
+  release(stages->allocator, stages->bases, stages->count, sizeof(struct weft_stage *));
+}
+
+static void make_stages(struct weft_cli_stages *stages, enum weft_cli_stage_kind kind) {
+  static const enum weft_cost_mode modes[] = {[WEFT_CLI_STAGE_SLEEP] = WEFT_COST_SLEEP,
+                                              [WEFT_CLI_STAGE_SPIN] = WEFT_COST_SPIN,
+                                              [WEFT_CLI_STAGE_NULL] = WEFT_COST_SPIN,
+                                              [WEFT_CLI_STAGE_VIRTUAL] = WEFT_COST_VIRTUAL};
+  for (uint32_t s = 0; s < stages->count; s++) {
+    weft_cost_stage_init(&stages->timed[s], modes[kind]);
+    weft_cost_stage_init(&stages->together[s], modes[kind]);
+    stages->bases[s] = &stages->timed[s].stage;
+    if (kind == WEFT_CLI_STAGE_NULL) {
+      stages->bases[s]->ops = weft_null_stage_ops();
+    }
+  }
+}
+
+/* Rank by rank, because --slow is about ranks. */
+static void set_all_times(struct weft_cli_stages *stages, const struct weft_program *program,
+                          const struct weft_costs *costs, const struct weft_cli_time_scale *scale) {
+  for (uint32_t s = 0; s < stages->count; s++) {
+    set_times(stages, s, weft_costs_of(costs, s), scale->per_unit, 1);
+  }
+  for (uint32_t r = 0; scale->factors != NULL && r < program->rank_count; r++) {
+    for (uint64_t i = program->row_begin[r]; i < program->row_begin[r + 1]; i++) {
+      const struct weft_action *action = &program->actions[i];
+      if (action->op == WEFT_OP_F) {
+        set_times(stages, action->stage, weft_costs_of(costs, action->stage), scale->per_unit,
+                  scale->factors[r]);
+      }
+    }
+  }
+}
+
+int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *cli,
+                         const struct weft_program *program, const struct weft_costs *costs,
+                         enum weft_cli_stage_kind kind, const struct weft_cli_time_scale *scale) {
+  *stages = (struct weft_cli_stages){.allocator = cli->allocator, .count = program->stage_count};
+  if (kind == WEFT_CLI_STAGE_SLEEP || kind == WEFT_CLI_STAGE_SPIN) {
+    const int status = check_times(cli, program, costs, scale);
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+  }
+  if (!make_room(stages)) {
+    weft_cli_stages_finish(stages);
+    return weft_cli_fail_memory(cli);
+  }
+  make_stages(stages, kind);
+  if (kind != WEFT_CLI_STAGE_NULL) {
+    set_all_times(stages, program, costs, scale);
+  }
+  return WEFT_CLI_OK;
+}
+
+/* As in the simulator: the time is that of the F's stage, else the sum. */
+static int64_t overlap_time(const struct weft_custom_call *call, uint16_t *stage) {
+  int64_t sum = 0;
+  for (uint32_t k = 0; k < call->part_count; k++) {
+    const struct weft_cost_stage *part = (const struct weft_cost_stage *)call->stages[k];
+    const struct weft_action *action = call->actions[k];
+    if (action->op == WEFT_OP_F) {
+      *stage = action->stage;
+      if (part->times[WEFT_OP_OVERLAP_F_B] >= 0) {
+        return part->times[WEFT_OP_OVERLAP_F_B];
+      }
+    }
+    sum += part->times[action->op];
+  }
+  return sum;
+}
+
+enum weft_status weft_cli_stages_overlap(void *context, const struct weft_custom_call *call,
+                                         struct weft_error *error) {
+  const struct weft_cli_stages *stages = context;
+  uint16_t stage = call->actions[0]->stage;
+  const int64_t time = overlap_time(call, &stage);
+  struct weft_cost_stage *together = &stages->together[stage];
+  together->times[WEFT_OP_F] = time;
+  return together->stage.ops->forward(&together->stage, call->calls[0], error);
+}

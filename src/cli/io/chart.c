@@ -1,0 +1,122 @@
+/* The frame of a chart. */
+#include "cli/io/chart.h"
+
+#include <math.h>
+#include <string.h>
+
+enum {
+  LEFT = WEFT_CLI_CHART_LEFT,
+  RIGHT = WEFT_CLI_CHART_RIGHT,
+  TOP = WEFT_CLI_CHART_TOP,
+  BOTTOM = WEFT_CLI_CHART_BOTTOM,
+  TICKS = 6
+};
+
+#define INK WEFT_CLI_CHART_INK
+
+/* ---- What is drawn ---- */
+
+struct weft_cli_chart weft_cli_chart_empty(const char *title, const char *label) {
+  return (struct weft_cli_chart){title, label, INFINITY, -INFINITY, INFINITY, -INFINITY, 1, 1};
+}
+
+void weft_cli_chart_include(struct weft_cli_chart *chart, double x, double y) {
+  chart->left = fmin(chart->left, x);
+  chart->right = fmax(chart->right, x);
+  chart->low = fmin(chart->low, y);
+  chart->high = fmax(chart->high, y);
+}
+
+/* 1, 2 or 5 times a power of ten, so that there are at most TICKS of them. */
+static double tick_of(double range, double finest) {
+  const double rough = fmax(range / TICKS, finest);
+  const double power = pow(10, floor(log10(rough)));
+  const double digit = rough / power;
+  return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
+}
+
+void weft_cli_chart_fit(struct weft_cli_chart *chart, double finest_x, double finest_y) {
+  if (!(chart->right >= chart->left)) {
+    chart->left = chart->right = chart->low = chart->high = 0;
+  }
+  chart->right = fmax(chart->right, chart->left + finest_x);
+  chart->tick_x = tick_of(chart->right - chart->left, finest_x);
+  chart->tick_y = tick_of(chart->high - chart->low, finest_y);
+  chart->low = floor(chart->low / chart->tick_y) * chart->tick_y;
+  chart->high = ceil(chart->high / chart->tick_y) * chart->tick_y;
+  chart->high = fmax(chart->high, chart->low + chart->tick_y);
+}
+
+double weft_cli_chart_x(const struct weft_cli_chart *chart, double x) {
+  return LEFT + (x - chart->left) / (chart->right - chart->left) * (RIGHT - LEFT);
+}
+
+double weft_cli_chart_y(const struct weft_cli_chart *chart, double y) {
+  return TOP + (chart->high - y) / (chart->high - chart->low) * (BOTTOM - TOP);
+}
+
+/* ---- Drawing ---- */
+
+/* Lines across, each with its number. */
+static void add_lines(struct weft_text *text, const struct weft_cli_chart *chart) {
+  const int last = (int)lround((chart->high - chart->low) / chart->tick_y);
+  for (int k = 0; k <= last; k++) {
+    const double value = chart->low + k * chart->tick_y, y = weft_cli_chart_y(chart, value);
+    weft_text_addf(text,
+                   "<line x1=\"%d\" y1=\"%.2f\" x2=\"%d\" y2=\"%.2f\" stroke=\"" INK
+                   "\" stroke-width=\"0.5\" stroke-opacity=\"0.45\"/>"
+                   "<text x=\"%d\" y=\"%.2f\" text-anchor=\"end\" fill=\"" INK "\">%.6g</text>\n",
+                   LEFT, y, RIGHT, y, LEFT - 8, y + 4, value);
+  }
+}
+
+static void add_numbers(struct weft_text *text, const struct weft_cli_chart *chart) {
+  const long first = lround(ceil(chart->left / chart->tick_x));
+  const long last = lround(floor(chart->right / chart->tick_x));
+  weft_text_add(text, "<g fill=\"" INK "\" text-anchor=\"middle\">\n");
+  for (long k = first; k <= last; k++) {
+    const double value = (double)k * chart->tick_x;
+    weft_text_addf(text, "<text x=\"%.2f\" y=\"%d\">%.10g</text>\n", weft_cli_chart_x(chart, value),
+                   BOTTOM + 18, value);
+  }
+  weft_text_addf(text, "<text x=\"%d\" y=\"%d\">%s</text>\n</g>\n", (LEFT + RIGHT) / 2,
+                 WEFT_CLI_CHART_HEIGHT - 10, chart->label);
+}
+
+static void add_title(struct weft_text *text, const char *title) {
+  weft_text_addf(text, "<text x=\"%d\" y=\"22\" fill=\"" INK "\" font-size=\"15\">", LEFT);
+  for (; *title != '\0'; title++) {
+    const char *entity = *title == '<' ? "&lt;" : *title == '&' ? "&amp;" : NULL;
+    if (entity != NULL) {
+      weft_text_add(text, entity);
+    } else if ((unsigned char)*title >= ' ') {
+      weft_text_append(text, title, 1);
+    }
+  }
+  weft_text_add(text, "</text>\n");
+}
+
+void weft_cli_chart_begin(struct weft_text *text, const struct weft_cli_chart *chart) {
+  weft_text_addf(text,
+                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+                 "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n",
+                 WEFT_CLI_CHART_WIDTH, WEFT_CLI_CHART_HEIGHT, WEFT_CLI_CHART_WIDTH,
+                 WEFT_CLI_CHART_HEIGHT);
+  add_title(text, chart->title);
+  add_lines(text, chart);
+  add_numbers(text, chart);
+  weft_text_addf(text, "<path d=\"M%d %dV%dH%d\" fill=\"none\" stroke=\"" INK "\"/>\n", LEFT, TOP,
+                 BOTTOM, RIGHT);
+}
+
+void weft_cli_chart_end(struct weft_text *text) { weft_text_add(text, "</svg>\n"); }
+
+int weft_cli_chart_add_entry(struct weft_text *text, int x, const char *colour, const char *dash,
+                             const char *words) {
+  weft_text_addf(
+      text,
+      "<line x1=\"%d\" y1=\"40\" x2=\"%d\" y2=\"40\" stroke=\"%s\" stroke-width=\"2\"%s/>"
+      "<text x=\"%d\" y=\"44\" fill=\"" INK "\">%s</text>\n",
+      x, x + 22, colour, dash, x + 28, words);
+  return x + 28 + 7 * (int)strlen(words) + 20;
+}

@@ -1,0 +1,202 @@
+/* Messages on stderr: what was found, what was expected, where, and a hint. */
+#include "cli/io/error_message.h"
+
+#include <errno.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/io/source_excerpt.h"
+
+/* An allocator of exactly one block, the message's own buffer. */
+static void *fixed_reallocate(void *context, void *pointer, size_t old_size, size_t new_size) {
+  struct weft_cli_message *message = context;
+  (void)pointer;
+  (void)old_size;
+  return new_size > 0 && new_size <= sizeof message->buffer ? message->buffer : NULL;
+}
+
+void weft_cli_message_init(struct weft_cli_message *message, const char *who) {
+  message->fixed = (struct weft_allocator){.reallocate = fixed_reallocate, .context = message};
+  message->text = (struct weft_text){.allocator = &message->fixed};
+  weft_text_add(&message->text, "weft: ");
+  weft_text_add(&message->text, who != NULL ? who : "");
+}
+
+static void write_message(const struct weft_cli *cli, const char *data, size_t size) {
+  while (size > 0) {
+    const ssize_t written = write(cli->messages, data, size);
+    if (written < 0 && errno != EINTR) {
+      return;
+    }
+    if (written > 0) {
+      data += written;
+      size -= (size_t)written;
+    }
+  }
+}
+
+void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message) {
+  write_message(cli, message->text.data, message->text.size);
+  if (message->text.failed || message->text.data[message->text.size - 1] != '\n') {
+    write_message(cli, "\n", 1);
+  }
+}
+
+/* Cuts at a whole character, so that the rest is still UTF-8. */
+static size_t cut_size(const char *data, size_t size, size_t room) {
+  if (size <= room) {
+    return size;
+  }
+  size_t cut = room - 3;
+  while (cut > 0 && ((unsigned char)data[cut] & 0xc0) == 0x80) {
+    cut--;
+  }
+  return cut;
+}
+
+char *weft_cli_quote(char *buffer, size_t size, const char *text) {
+  struct weft_cli_message message;
+  weft_cli_message_init(&message, NULL);
+  message.text.size = 0;
+  /* Escaping makes a byte into at most four; more than that can never show. */
+  const size_t length = strlen(text);
+  weft_text_add_escaped(&message.text, text, length < 1024 ? length : 1024);
+  const size_t kept = cut_size(message.text.data, message.text.size, size - 1);
+  const bool cut = kept < message.text.size;
+  memcpy(buffer, message.text.data, kept);
+  memcpy(buffer + kept, cut ? "..." : "", cut ? 4 : 1);
+  return buffer;
+}
+
+static void add_hint(struct weft_cli_message *message, const char *hint) {
+  if (hint != NULL && hint[0] != '\0') {
+    weft_text_add(&message->text, "\n  hint: ");
+    weft_text_add(&message->text, hint);
+  }
+}
+
+static void say(const struct weft_cli *cli, const char *hint, const char *format,
+                va_list arguments) {
+  char sentence[2048];
+  (void)vsnprintf(sentence, sizeof sentence, format, arguments);
+  struct weft_cli_message message;
+  weft_cli_message_init(&message, cli->who);
+  weft_text_add(&message.text, sentence);
+  add_hint(&message, hint);
+  weft_cli_message_send(cli, &message);
+}
+
+/* Every message begins with the command's name; that of `who` comes after it. */
+void weft_cli_say_as(const struct weft_cli *cli, const char *who, const char *text, size_t size) {
+  static const char name[] = "weft: ";
+  const size_t name_size = sizeof name - 1;
+  struct weft_text named = {.allocator = cli->allocator};
+  for (size_t at = 0; at < size;) {
+    const char *end = memchr(text + at, '\n', size - at);
+    const size_t line = end != NULL ? (size_t)(end - (text + at)) + 1 : size - at;
+    const bool begins = line >= name_size && memcmp(text + at, name, name_size) == 0;
+    const size_t skipped = begins ? name_size : 0;
+    if (begins) {
+      weft_text_addf(&named, "%s%s", name, who);
+    }
+    weft_text_append(&named, text + at + skipped, line - skipped);
+    at += line;
+  }
+  write_message(cli, named.failed ? text : named.data, named.failed ? size : named.size);
+  weft_text_finish(&named);
+}
+
+void weft_cli_say(const struct weft_cli *cli, const char *hint, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  say(cli, hint, format, arguments);
+  va_end(arguments);
+}
+
+int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *format, ...) {
+  va_list arguments;
+  va_start(arguments, format);
+  say(cli, hint, format, arguments);
+  va_end(arguments);
+  return WEFT_CLI_USAGE;
+}
+
+int weft_cli_fail_memory(const struct weft_cli *cli) {
+  weft_cli_say(cli, "a smaller schedule needs less; 'weft doctor' shows the memory of this machine",
+               "out of memory; nothing was written");
+  return WEFT_CLI_INTERNAL;
+}
+
+static int exit_status(enum weft_status status, bool from_file) {
+  switch (status) {
+    case WEFT_OK: return WEFT_CLI_OK;
+    case WEFT_ERR_USAGE: return WEFT_CLI_USAGE;
+    case WEFT_ERR_FORMAT: return WEFT_CLI_MALFORMED;
+    case WEFT_ERR_LIMIT: return from_file ? WEFT_CLI_MALFORMED : WEFT_CLI_USAGE;
+    case WEFT_ERR_MEMORY: return WEFT_CLI_INTERNAL;
+    case WEFT_ERR_INVALID: return WEFT_CLI_FOUND_BAD;
+    case WEFT_ERR_MISSING: return WEFT_CLI_NO_INPUT;
+    case WEFT_ERR_IO: return WEFT_CLI_IO;
+    case WEFT_ERR_PEER:
+    case WEFT_ERR_STALLED:
+    case WEFT_ERR_PROTOCOL: return WEFT_CLI_PEER;
+    case WEFT_ERR_UNAVAILABLE: return WEFT_CLI_UNAVAILABLE;
+    case WEFT_IN_PROGRESS:
+    case WEFT_ERR_STAGE:
+    case WEFT_ERR_CANCELLED: return WEFT_CLI_INTERNAL;
+  }
+  return WEFT_CLI_INTERNAL;
+}
+
+int weft_cli_exit_status(const char *file, const struct weft_error *error) {
+  return exit_status(error->status, file != NULL);
+}
+
+/* For errors whose author had no better idea. */
+static const char *usual_hint(enum weft_status status) {
+  switch (status) {
+    case WEFT_ERR_USAGE:
+    case WEFT_ERR_LIMIT: return "'weft help' lists the verbs, 'weft doctor' the limits";
+    case WEFT_ERR_FORMAT: return "'weft gen 1F1B -p 4 -m 8' shows what a table looks like";
+    case WEFT_ERR_INVALID: return "'weft verify' lists everything that is wrong with it";
+    default: return NULL;
+  }
+}
+
+static void add_error(struct weft_cli_message *message, const char *file,
+                      const struct weft_error *error) {
+  if (file != NULL) {
+    char quoted[512];
+    weft_text_addf(&message->text, "%s: ", weft_cli_quote(quoted, sizeof quoted, file));
+  }
+  weft_text_add(&message->text, error->message);
+}
+
+int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error) {
+  if (error->status == WEFT_ERR_MEMORY) {
+    return weft_cli_fail_memory(cli);
+  }
+  struct weft_cli_message message;
+  weft_cli_message_init(&message, cli->who);
+  add_error(&message, file, error);
+  add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
+  weft_cli_message_send(cli, &message);
+  return exit_status(error->status, file != NULL);
+}
+
+int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char *text, size_t size,
+                       const struct weft_error *error) {
+  if (error->line == 0 && error->status != WEFT_ERR_FORMAT) {
+    return weft_cli_fail(cli, file, error);
+  }
+  /* The message opens with the file's name and the place already. */
+  struct weft_cli_message message;
+  weft_cli_message_init(&message, cli->who);
+  weft_text_add(&message.text, error->message);
+  weft_cli_excerpt_add(&message.text, text, size, error->line, error->column);
+  add_hint(&message, error->hint[0] != '\0' ? error->hint : usual_hint(error->status));
+  weft_cli_message_send(cli, &message);
+  return exit_status(error->status, true);
+}

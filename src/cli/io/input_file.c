@@ -1,0 +1,219 @@
+/* Reading a table, a program, costs or a dump from a file or from standard input. */
+#include "cli/io/input_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <weft/run.h>
+
+#include "cli/io/error_message.h"
+
+#define CHUNK_BYTES ((size_t)1 << 16)
+
+/* What is read, for the messages, and where an endless input ends. */
+struct kind {
+  const char *content;
+  const char *hint;
+  const char *size_hint;
+  uint64_t bytes_max;
+};
+
+/* More text than WEFT_ACTIONS_MAX actions take. */
+static const struct kind program_kind = {
+    .content = "a table or program",
+    .hint = "give the name of a CSV file, or - for standard input",
+    .size_hint = "a table has one row per rank; is this the right file?",
+    .bytes_max = UINT64_C(1) << 32};
+
+/* As weft_costs_parse() has it. */
+static const struct kind costs_kind = {.content = "costs in JSON",
+                                       .hint = "give the name of a JSON file",
+                                       .size_hint = "one entry in stages serves all stages",
+                                       .bytes_max = UINT64_C(64) << 20};
+
+/* As weft_hang_explain() has it. */
+static const struct kind hang_kind = {.content = "the dump of a run that hangs",
+                                      .hint =
+                                          "give the name of a JSON file, or - for standard "
+                                          "input",
+                                      .size_hint =
+                                          "a dump has one line per rank; is this the "
+                                          "right file?",
+                                      .bytes_max = UINT64_C(256) << 20};
+
+struct buffer {
+  const struct kind *kind;
+  const struct weft_allocator *allocator;
+  char *data;
+  size_t size;
+  size_t capacity;
+};
+
+bool weft_cli_is_standard_input(const char *path) { return path == NULL || strcmp(path, "-") == 0; }
+
+const char *weft_cli_input_name(const char *path) {
+  return weft_cli_is_standard_input(path) ? "standard input" : path;
+}
+
+static void release(struct buffer *buffer) {
+  if (buffer->data != NULL) {
+    buffer->allocator->reallocate(buffer->allocator->context, buffer->data, buffer->capacity, 0);
+  }
+}
+
+static bool grow(struct buffer *buffer, size_t capacity) {
+  char *data = buffer->allocator->reallocate(buffer->allocator->context, buffer->data,
+                                             buffer->capacity, capacity);
+  if (data == NULL) {
+    return false;
+  }
+  buffer->data = data;
+  buffer->capacity = capacity;
+  return true;
+}
+
+/* EX_NOINPUT covers a file that is not there and one that may not be read. */
+static int fail_open(const struct weft_cli *cli, const char *path, const struct kind *kind,
+                     int code) {
+  char quoted[512];
+  const bool no_file = code == ENOENT || code == ENOTDIR || code == EACCES || code == EPERM ||
+                       code == ELOOP || code == ENAMETOOLONG || code == EISDIR;
+  weft_cli_say(cli, kind->hint, "cannot open '%s': %s; expected a file with %s",
+               weft_cli_quote(quoted, sizeof quoted, path), strerror(code), kind->content);
+  return no_file ? WEFT_CLI_NO_INPUT : WEFT_CLI_IO;
+}
+
+static int fail_read(const struct weft_cli *cli, const char *path, int code) {
+  char quoted[512];
+  weft_cli_say(cli, "copy it to a file that can be read, and try again", "cannot read '%s': %s",
+               weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+static int fail_size(const struct weft_cli *cli, const char *path, const struct kind *kind) {
+  char quoted[512];
+  weft_cli_say(cli, kind->size_hint, "'%s' has more than %" PRIu64 " bytes, the limit of an input",
+               weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), kind->bytes_max);
+  return WEFT_CLI_MALFORMED;
+}
+
+/* Reads to the end. A NUL byte is no part of any text: reading stops there,
+ * so that /dev/zero is refused at once, and the parser names its place. */
+static int read_all(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
+  for (;;) {
+    if (buffer->size == buffer->capacity && !grow(buffer, buffer->capacity * 2)) {
+      return weft_cli_fail_memory(cli);
+    }
+    const ssize_t got = read(fd, buffer->data + buffer->size, buffer->capacity - buffer->size);
+    if (got < 0 && errno == EINTR) {
+      continue;
+    }
+    if (got < 0) {
+      return fail_read(cli, path, errno);
+    }
+    const bool nul = got > 0 && memchr(buffer->data + buffer->size, '\0', (size_t)got) != NULL;
+    buffer->size += (size_t)got;
+    if (got == 0 || nul) {
+      return WEFT_CLI_OK;
+    }
+    if (buffer->size > buffer->kind->bytes_max) {
+      return fail_size(cli, path, buffer->kind);
+    }
+  }
+}
+
+/* A regular file is read into a buffer of its size and one byte, which the
+ * last read() needs to see the end. */
+static int prepare(const struct weft_cli *cli, const char *path, int fd, struct buffer *buffer) {
+  struct stat status;
+  size_t capacity = CHUNK_BYTES;
+  if (fstat(fd, &status) == 0) {
+    if (S_ISDIR(status.st_mode)) {
+      return fail_open(cli, weft_cli_input_name(path), buffer->kind, EISDIR);
+    }
+    if (S_ISREG(status.st_mode) && (uint64_t)status.st_size > buffer->kind->bytes_max) {
+      return fail_size(cli, path, buffer->kind);
+    }
+    if (S_ISREG(status.st_mode) && status.st_size > 0) {
+      capacity = (size_t)status.st_size + 1;
+    }
+  }
+  return grow(buffer, capacity) ? WEFT_CLI_OK : weft_cli_fail_memory(cli);
+}
+
+static int open_input(const struct weft_cli *cli, const char *path, const struct kind *kind,
+                      int *fd) {
+  if (weft_cli_is_standard_input(path)) {
+    *fd = cli->input;
+    if (cli->input_terminal) {
+      weft_cli_say(cli, NULL, "reading %s from the terminal; end it with Ctrl-D", kind->content);
+    }
+    return WEFT_CLI_OK;
+  }
+  do {
+    *fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY);
+  } while (*fd < 0 && errno == EINTR);
+  return *fd >= 0 ? WEFT_CLI_OK : fail_open(cli, path, kind, errno);
+}
+
+/* The whole text; to be released in any case. */
+static int read_text(const struct weft_cli *cli, const char *path, struct buffer *buffer) {
+  int fd;
+  int status = open_input(cli, path, buffer->kind, &fd);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  status = prepare(cli, path, fd, buffer);
+  if (status == WEFT_CLI_OK) {
+    status = read_all(cli, path, fd, buffer);
+  }
+  if (!weft_cli_is_standard_input(path)) {
+    (void)close(fd);
+  }
+  return status;
+}
+
+int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out) {
+  struct buffer buffer = {.allocator = cli->allocator, .kind = &program_kind};
+  const char *name = weft_cli_input_name(path);
+  struct weft_error error;
+  int status = read_text(cli, path, &buffer);
+  if (status == WEFT_CLI_OK &&
+      weft_program_parse(cli->allocator, buffer.data, buffer.size, name, out, &error) < 0) {
+    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
+  }
+  release(&buffer);
+  return status;
+}
+
+int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out) {
+  struct buffer buffer = {.allocator = cli->allocator, .kind = &costs_kind};
+  const char *name = weft_cli_input_name(path);
+  struct weft_error error;
+  int status = read_text(cli, path, &buffer);
+  if (status == WEFT_CLI_OK &&
+      weft_costs_parse(cli->allocator, buffer.data, buffer.size, name, out, &error) < 0) {
+    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
+  }
+  release(&buffer);
+  return status;
+}
+
+int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
+                       struct weft_text *text) {
+  struct buffer buffer = {.allocator = cli->allocator, .kind = &hang_kind};
+  const char *name = weft_cli_input_name(path);
+  struct weft_error error;
+  int status = read_text(cli, path, &buffer);
+  if (status == WEFT_CLI_OK &&
+      (json ? weft_hang_explain_json : weft_hang_explain)(cli->allocator, buffer.data, buffer.size,
+                                                          name, text, &error) < 0) {
+    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
+  }
+  release(&buffer);
+  return status;
+}

@@ -1,0 +1,250 @@
+/* Data out. A file is written under a temporary name in the same folder, synced
+ * and renamed, so that a reader sees the old file or the new one, never a part.
+ *
+ * Signals that end the command are held back while the temporary file exists
+ * and looked for between pieces; so none is left behind, without a handler and
+ * the global state it would need. */
+#define _XOPEN_SOURCE 700 /* realpath() */
+#include "cli/io/output_file.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include "cli/io/error_message.h"
+
+#define PIECE_BYTES ((size_t)1 << 20)
+#define NAME_TRIES 100
+
+static void ending_signals(sigset_t *set) {
+  static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
+  (void)sigemptyset(set);
+  for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+    (void)sigaddset(set, signals[i]);
+  }
+}
+
+static bool ending_signal_waits(void) {
+  sigset_t pending, ending;
+  ending_signals(&ending);
+  if (sigpending(&pending) != 0) {
+    return false;
+  }
+  for (int signal = 1; signal < 32; signal++) {
+    if (sigismember(&ending, signal) == 1 && sigismember(&pending, signal) == 1) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* 0, or the errno of the failure. */
+static int write_all(int fd, const char *data, size_t size) {
+  while (size > 0) {
+    const ssize_t written = write(fd, data, size);
+    if (written < 0 && errno != EINTR) {
+      return errno;
+    }
+    if (written > 0) {
+      data += written;
+      size -= (size_t)written;
+    }
+  }
+  return 0;
+}
+
+static const char *hint_for(int code) {
+  switch (code) {
+    case ENOSPC:
+    case EDQUOT:
+    case EFBIG: return "make room on the disk, or write elsewhere with -o FILE";
+    case ENOENT:
+    case ENOTDIR: return "make the folder first";
+    case EISDIR: return "give the name of a file in it";
+    default: return "-o FILE writes elsewhere";
+  }
+}
+
+static int fail_write(const struct weft_cli *cli, const char *what, const char *name, int code) {
+  char quoted[512];
+  weft_cli_quote(quoted, sizeof quoted, name);
+  weft_cli_say(cli, hint_for(code), "cannot %s '%s': %s", what, quoted, strerror(code));
+  return WEFT_CLI_IO;
+}
+
+/* ---- Standard output, and what is not a regular file ---- */
+
+int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *name,
+                              const struct weft_text *text) {
+  if (text->failed) {
+    return weft_cli_fail_memory(cli);
+  }
+  int code = write_all(fd, text->data, text->size);
+  if (code == 0) {
+    /* Some file systems report a failed write only when it is closed. */
+    const int copy = dup(fd);
+    code = copy >= 0 && close(copy) != 0 && errno != EINTR ? errno : 0;
+  }
+  if (code == EPIPE) {
+    return WEFT_CLI_IO; /* the reader has gone, as in `weft ... | head`: nothing to explain */
+  }
+  return code == 0 ? WEFT_CLI_OK : fail_write(cli, "write to", name, code);
+}
+
+/* /dev/null, /dev/full, a named pipe: never to be replaced by a file. */
+static int write_special(const struct weft_cli *cli, const char *path,
+                         const struct weft_text *text) {
+  int fd;
+  do {
+    fd = open(path, O_WRONLY | O_CLOEXEC | O_NOCTTY);
+  } while (fd < 0 && errno == EINTR);
+  if (fd < 0) {
+    return fail_write(cli, "open", path, errno);
+  }
+  const int status = weft_cli_write_descriptor(cli, fd, path, text);
+  (void)close(fd);
+  return status;
+}
+
+/* ---- Regular files ---- */
+
+/* Creates a file of its own name beside `path`; the mode is what the umask
+ * leaves of 0666. Returns its descriptor, or -1 with errno. */
+static int create_beside(const char *path, struct weft_text *name) {
+  const char *slash = strrchr(path, '/');
+  const size_t folder_size = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+  for (int attempt = 0; attempt < NAME_TRIES; attempt++) {
+    name->size = 0;
+    weft_text_append(name, path, folder_size);
+    weft_text_addf(name, ".weft-%jd-%d.tmp", (intmax_t)getpid(), attempt);
+    if (name->failed) {
+      errno = ENOMEM;
+      return -1;
+    }
+    const int fd = open(name->data, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (fd >= 0 || (errno != EEXIST && errno != EINTR)) {
+      return fd;
+    }
+  }
+  errno = EEXIST;
+  return -1;
+}
+
+/* Piece by piece; EINTR when a signal waits. */
+static int write_pieces(int fd, const struct weft_text *text) {
+  int code = 0;
+  for (size_t at = 0; at < text->size && code == 0; at += PIECE_BYTES) {
+    const size_t left = text->size - at;
+    code = ending_signal_waits()
+               ? EINTR
+               : write_all(fd, text->data + at, left < PIECE_BYTES ? left : PIECE_BYTES);
+  }
+  return code;
+}
+
+/* Fills, syncs and closes the temporary file; 0 or an errno. */
+static int fill(int fd, const struct stat *old, const struct weft_text *text) {
+  int code = 0;
+  if (old != NULL && fchmod(fd, old->st_mode & 07777) != 0) {
+    code = errno;
+  }
+  if (code == 0) {
+    code = write_pieces(fd, text);
+  }
+  if (code == 0 && fsync(fd) != 0) {
+    code = errno;
+  }
+  if (close(fd) != 0 && code == 0 && errno != EINTR) {
+    code = errno;
+  }
+  return code;
+}
+
+/* `given` is what messages call it; `path` the same with links followed. */
+static int replace(const struct weft_cli *cli, const char *given, const char *path,
+                   const struct stat *old, const struct weft_text *text) {
+  struct weft_text name = {.allocator = cli->allocator};
+  int status = WEFT_CLI_OK;
+  const int fd = create_beside(path, &name);
+  if (fd < 0) {
+    status = name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", given, errno);
+    weft_text_finish(&name);
+    return status;
+  }
+  int code = fill(fd, old, text);
+  if (code == 0 && rename(name.data, path) != 0) {
+    code = errno;
+  }
+  if (code != 0) {
+    (void)unlink(name.data);
+    status = code == EINTR ? WEFT_CLI_IO : fail_write(cli, "write", given, code);
+  }
+  weft_text_finish(&name);
+  return status;
+}
+
+/* Replaces `path`, with the ending signals held back. One that came in the
+ * meantime ends the process when they are let go. */
+static int write_regular(const struct weft_cli *cli, const char *given, const char *path,
+                         const struct stat *old, const struct weft_text *text) {
+  sigset_t ending, before;
+  ending_signals(&ending);
+  (void)sigprocmask(SIG_BLOCK, &ending, &before);
+  const int status = replace(cli, given, path, old, text);
+  (void)sigprocmask(SIG_SETMASK, &before, NULL);
+  return status;
+}
+
+int weft_cli_write_file(const struct weft_cli *cli, const char *path,
+                        const struct weft_text *text) {
+  if (text->failed) {
+    return weft_cli_fail_memory(cli);
+  }
+  struct stat status;
+  if (stat(path, &status) != 0) {
+    return write_regular(cli, path, path, NULL, text);
+  }
+  if (S_ISDIR(status.st_mode)) {
+    return fail_write(cli, "write", path, EISDIR);
+  }
+  if (!S_ISREG(status.st_mode)) {
+    return write_special(cli, path, text);
+  }
+  if (access(path, W_OK) != 0) {
+    return fail_write(cli, "write", path, errno);
+  }
+  /* The file that a link points to is what gets replaced, not the link. */
+  char resolved[PATH_MAX];
+  return write_regular(cli, path, realpath(path, resolved) != NULL ? resolved : path, &status,
+                       text);
+}
+
+/* ---- Where it goes ---- */
+
+static bool goes_to_stdout(const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  return !arguments->given[WEFT_CLI_OPTION_OUTPUT] || strcmp(path, "-") == 0;
+}
+
+bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  return cli->colour && cli->output_terminal && goes_to_stdout(arguments);
+}
+
+int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                     const struct weft_text *text, int status) {
+  if (text->failed) {
+    return weft_cli_fail_memory(cli);
+  }
+  const int written =
+      goes_to_stdout(arguments)
+          ? weft_cli_write_descriptor(cli, cli->output, "standard output", text)
+          : weft_cli_write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
+  return written == WEFT_CLI_OK ? status : written;
+}

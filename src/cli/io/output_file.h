@@ -1,0 +1,25 @@
+/* Data out: to standard output, or to -o FILE, whole or not at all. */
+#ifndef CLI_OUTPUT_FILE_H
+#define CLI_OUTPUT_FILE_H
+
+#include "cli/args/option_parser.h"
+
+/* Writes `text`, which holds everything that the verb has to say, to where -o
+ * points. Returns `status` when all of it was written, WEFT_CLI_INTERNAL when the
+ * text could not be composed for want of memory, WEFT_CLI_IO when it could not be
+ * written (having said so). */
+int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                     const struct weft_text *text, int status);
+
+/* Writes `text` to a file, whole or not at all; WEFT_CLI_OK, or another exit status
+ * after having said why. */
+int weft_cli_write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text);
+
+/* Writes `text` to a descriptor that `name` is said for; the same statuses. */
+int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *name,
+                              const struct weft_text *text);
+
+/* Whether the data of this command goes to a terminal that may be coloured. */
+bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+
+#endif

@@ -1,0 +1,43 @@
+/* The line that renews itself. Nothing is wrong with a command whose progress cannot be
+ * shown, so failures to write are not looked at. */
+#include "cli/io/progress_line.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/bench_clock.h"
+
+#define CLEAR_LINE "\r\x1b[K"
+#define RENEW_NS UINT64_C(100000000)
+
+static void show(const struct weft_cli_live_line *line, const char *data, size_t size) {
+  (void)!write(line->cli->messages, data, size);
+}
+
+bool weft_cli_live_line_is_wanted(const struct weft_cli *cli) {
+  return cli->messages_terminal && cli->colour;
+}
+
+bool weft_cli_live_line_is_due(const struct weft_cli_live_line *line) {
+  return weft_cli_clock_ns() - line->said_ns >= RENEW_NS;
+}
+
+void weft_cli_live_line_renew(struct weft_cli_live_line *line, const struct weft_text *text) {
+  if (text->failed) {
+    return;
+  }
+  /* A line that is broken in two could not be cleared. */
+  const uint32_t columns = line->cli->columns;
+  const size_t size = columns > 0 && text->size > columns - 1 ? columns - 1 : text->size;
+  show(line, CLEAR_LINE, strlen(CLEAR_LINE));
+  show(line, text->data, size);
+  line->is_open = true;
+  line->said_ns = weft_cli_clock_ns();
+}
+
+void weft_cli_live_line_clear(struct weft_cli_live_line *line) {
+  if (line->is_open) {
+    show(line, CLEAR_LINE, strlen(CLEAR_LINE));
+    line->is_open = false;
+  }
+}

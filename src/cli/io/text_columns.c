@@ -1,0 +1,47 @@
+/* Columns in text output. */
+#include "cli/io/text_columns.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+size_t weft_cli_width(const char *data, size_t size) {
+  size_t width = 0;
+  for (size_t i = 0; i < size; i++) {
+    width += ((unsigned char)data[i] & 0xc0) != 0x80 ? 1 : 0;
+  }
+  return width;
+}
+
+void weft_cli_pad(struct weft_text *text, size_t begin, size_t width) {
+  if (text->failed) {
+    return;
+  }
+  const size_t now = weft_cli_width(text->data + begin, text->size - begin);
+  const size_t blanks = now + 2 <= width ? width - now : 2;
+  weft_text_addf(text, "%*s", (int)blanks, "");
+}
+
+void weft_cli_trim(struct weft_text *text) {
+  while (text->size > 0 && text->data[text->size - 1] == ' ') {
+    text->size--;
+  }
+}
+
+const char *weft_cli_amount(char *buffer, size_t size, double amount) {
+  const double magnitude = fabs(amount);
+  if (magnitude > 0 && (magnitude < 0.01 || magnitude >= 1e9)) {
+    (void)snprintf(buffer, size, "%.4g", amount);
+    return buffer;
+  }
+  (void)snprintf(buffer, size, "%.3f", amount);
+  size_t length = strlen(buffer);
+  while (length > 0 && buffer[length - 1] == '0') {
+    length--;
+  }
+  length -= length > 0 && buffer[length - 1] == '.' ? 1 : 0;
+  buffer[length] = '\0';
+  return buffer;
+}
+
+const char *weft_cli_plural(uint64_t count) { return count == 1 ? "" : "s"; }

@@ -1,0 +1,72 @@
+/* The ranking as JSON, "weft-compare/1". */
+#include <weft/support.h>
+
+#include "cli/report/compare_report.h"
+
+static void add_entry(struct weft_json *json, const struct weft_cli_entry *entry) {
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "name", entry->info->name);
+  weft_json_number(json, "v", entry->v);
+  weft_json_exact(json, "makespan", entry->makespan);
+  weft_json_exact(json, "span", entry->span);
+  weft_json_exact(json, "bubble_ratio", entry->bubble_ratio);
+  weft_json_exact(json, "peak_activation", entry->peak_activation);
+  weft_json_exact(json, "peak_memory", entry->peak_memory);
+  weft_json_boolean(json, "fits", entry->fits);
+  weft_json_close(json, '}');
+}
+
+static void add_omission(struct weft_json *json, const struct weft_cli_omission *omission) {
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "name", omission->info->name);
+  weft_json_number(json, "v", omission->v);
+  weft_json_string(json, "why", omission->why);
+  weft_json_close(json, '}');
+}
+
+static void add_winner(struct weft_json *json, const struct weft_cli_ranking *ranking) {
+  if (ranking->fitting == 0) {
+    weft_json_null(json, "winner");
+    return;
+  }
+  weft_json_open(json, "winner", '{');
+  weft_json_string(json, "name", ranking->entries[0].info->name);
+  weft_json_number(json, "v", ranking->entries[0].v);
+  weft_json_close(json, '}');
+}
+
+static void add_reason(struct weft_json *json, const struct weft_cli_ranking *ranking) {
+  struct weft_text reason = {.allocator = json->text->allocator};
+  weft_cli_ranking_add_reason(&reason, ranking);
+  json->text->failed = json->text->failed || reason.failed;
+  weft_json_string(json, "why", reason.failed ? "" : reason.data);
+  weft_text_finish(&reason);
+}
+
+void weft_cli_ranking_add_document(struct weft_text *text, const struct weft_cli_ranking *ranking) {
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-compare/1");
+  weft_json_string(&json, "unit", ranking->unit);
+  weft_json_number(&json, "ranks", ranking->shape.ranks);
+  weft_json_number(&json, "microbatches", ranking->shape.microbatches);
+  if (ranking->limited) {
+    weft_json_exact(&json, "memory_limit", ranking->memory_limit);
+  } else {
+    weft_json_null(&json, "memory_limit");
+  }
+  weft_json_open(&json, "schedules", '[');
+  for (size_t k = 0; k < ranking->entry_count; k++) {
+    add_entry(&json, &ranking->entries[k]);
+  }
+  weft_json_close(&json, ']');
+  weft_json_open(&json, "left_out", '[');
+  for (size_t k = 0; k < ranking->omission_count; k++) {
+    add_omission(&json, &ranking->omissions[k]);
+  }
+  weft_json_close(&json, ']');
+  add_winner(&json, ranking);
+  add_reason(&json, ranking);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}

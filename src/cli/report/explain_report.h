@@ -1,0 +1,17 @@
+/* The listing of `weft explain`, as text and as JSON. */
+#ifndef CLI_LISTING_H
+#define CLI_LISTING_H
+
+#include "cli/args/transfer_channel.h"
+
+struct weft_cli_listing {
+  const struct weft_program *program;
+  const struct weft_links *links;
+  uint32_t rank_first;
+  uint32_t rank_end;
+};
+
+void weft_cli_listing_add(struct weft_text *text, const struct weft_cli_listing *listing);
+void weft_cli_listing_add_document(struct weft_text *text, const struct weft_cli_listing *listing);
+
+#endif

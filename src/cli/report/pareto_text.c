@@ -1,0 +1,131 @@
+/* Memory against time as a table, and as a plot of letters. */
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include "cli/cmd/pareto.h"
+#include "cli/io/text_columns.h"
+
+#define AMOUNT_SIZE 40
+
+enum { PLOT_ROWS = 12, PLOT_COLUMNS_MAX = 72, LABEL_COLUMNS = 11 };
+
+/* ---- The table ---- */
+
+static void add_point(struct weft_text *text, const struct weft_cli_pareto_point *point) {
+  char memory[AMOUNT_SIZE], value[AMOUNT_SIZE], bound[AMOUNT_SIZE];
+  weft_text_addf(text, "%10s  %10s  %6.2f %%  %10s  ",
+                 weft_cli_amount(memory, sizeof memory, point->memory),
+                 weft_cli_amount(value, sizeof value, point->value), 100 * point->bubble_ratio,
+                 weft_cli_amount(bound, sizeof bound, point->bound));
+  if (point->optimal) {
+    weft_text_addf(text, "%8s", "optimal");
+  } else {
+    weft_text_addf(text, "%6.2f %%", 100 * point->gap);
+  }
+  weft_text_addf(text, "  %2" PRIu32 "  %-4s  %s\n", point->v,
+                 point->v > 1 ? weft_placement_name(point->placement) : "-", point->schedule);
+}
+
+static void add_table(struct weft_text *text, const struct weft_cli_pareto *pareto) {
+  const struct weft_search_request *request = pareto->request;
+  const char *unit = request->costs->unit;
+  weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s%s\n\n", request->ranks,
+                 weft_cli_plural(request->ranks), request->microbatches,
+                 request->microbatches == 1 ? "" : "es", unit[0] != '\0' ? "; times in " : "",
+                 unit);
+  weft_text_addf(text, "%10s  %10s  %8s  %10s  %8s  %2s  %-4s  %s\n", "memory",
+                 weft_objective_name(request->objective), "bubble", "bound", "gap", "v", "",
+                 "schedule");
+  for (uint32_t k = 0; k < pareto->count; k++) {
+    add_point(text, &pareto->points[k]);
+  }
+}
+
+/* ---- The plot ---- */
+
+/* What is drawn: memory to the right, time up. */
+struct plot {
+  const struct weft_cli_pareto *pareto;
+  int columns;
+  double left, right, low, high;
+};
+
+static int column_of(const struct plot *plot, double memory) {
+  return (int)lround((memory - plot->left) / (plot->right - plot->left) * (plot->columns - 1));
+}
+
+static int row_of(const struct plot *plot, double value) {
+  return (int)lround((plot->high - value) / (plot->high - plot->low) * (PLOT_ROWS - 1));
+}
+
+/* A star for each plan, a line to where the next one begins. */
+static void fill_row(const struct plot *plot, int row, char *cells) {
+  const struct weft_cli_pareto *pareto = plot->pareto;
+  memset(cells, ' ', (size_t)plot->columns);
+  for (uint32_t k = 0; k < pareto->count; k++) {
+    const int column = column_of(plot, pareto->points[k].memory);
+    const int end =
+        k + 1 < pareto->count ? column_of(plot, pareto->points[k + 1].memory) : plot->columns;
+    if (row_of(plot, pareto->points[k].value) == row) {
+      memset(cells + column, '-', (size_t)(end > column ? end - column : 0));
+      cells[column] = '*';
+    }
+  }
+}
+
+static void add_rows(struct weft_text *text, const struct plot *plot) {
+  char cells[PLOT_COLUMNS_MAX], label[AMOUNT_SIZE];
+  for (int row = 0; row < PLOT_ROWS; row++) {
+    const bool is_end = row == 0 || row == PLOT_ROWS - 1;
+    weft_cli_amount(label, sizeof label, row == 0 ? plot->high : plot->low);
+    fill_row(plot, row, cells);
+    weft_text_addf(text, "%*s |", LABEL_COLUMNS - 2, is_end ? label : "");
+    weft_text_append(text, cells, (size_t)plot->columns);
+    weft_cli_trim(text);
+    weft_text_add(text, "\n");
+  }
+}
+
+static void add_plot(struct weft_text *text, const struct weft_cli_pareto *pareto,
+                     uint32_t columns) {
+  const struct weft_cli_pareto_point *first = &pareto->points[0];
+  const struct weft_cli_pareto_point *last = &pareto->points[pareto->count - 1];
+  char left[AMOUNT_SIZE], right[AMOUNT_SIZE];
+  const int room =
+      columns > 0 && columns < 100000 ? (int)columns - LABEL_COLUMNS : PLOT_COLUMNS_MAX;
+  const struct plot plot = {.pareto = pareto,
+                            .columns = room > PLOT_COLUMNS_MAX ? PLOT_COLUMNS_MAX
+                                       : room < 20             ? 20
+                                                               : room,
+                            .left = first->memory,
+                            .right = last->memory,
+                            .low = last->value,
+                            .high = first->value};
+  if (pareto->count < 2 || !(plot.right > plot.left) || !(plot.high > plot.low)) {
+    return;
+  }
+  weft_text_addf(text, "\n%s\n", weft_objective_name(pareto->request->objective));
+  add_rows(text, &plot);
+  weft_text_addf(text, "%*s +", LABEL_COLUMNS - 2, "");
+  for (int k = 0; k < plot.columns; k++) {
+    weft_text_append(text, "-", 1);
+  }
+  weft_cli_amount(left, sizeof left, plot.left);
+  weft_cli_amount(right, sizeof right, plot.right);
+  weft_text_addf(text, "\n%*s%s%*s\n", LABEL_COLUMNS, "", left, plot.columns - (int)strlen(left),
+                 right);
+  weft_text_addf(text, "%*s\n", LABEL_COLUMNS + (plot.columns + 6) / 2, "memory");
+}
+
+void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *pareto,
+                         uint32_t columns) {
+  char least[AMOUNT_SIZE];
+  add_table(text, pareto);
+  if (pareto->count > 0) {
+    add_plot(text, pareto, columns);
+  }
+  weft_text_addf(text, "\nno schedule fits into less than %s; %" PRIu64 " orders looked at%s\n",
+                 weft_cli_amount(least, sizeof least, pareto->least), pareto->evaluated,
+                 pareto->stopped ? "; stopped: more time may find better ones" : "");
+}

@@ -1,0 +1,50 @@
+/* A plan as JSON, "weft-plan/1": what sim says, and the search's own. */
+#include <math.h>
+
+#include "cli/cmd/plan_command.h"
+#include "cli/report/costs_json.h"
+
+static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan) {
+  const struct weft_search_answer *answer = plan->answer;
+  weft_json_string(json, "schedule", answer->schedule);
+  weft_json_string(json, "placement", weft_placement_name(answer->placement));
+  weft_json_number(json, "v", answer->stages_per_rank);
+  weft_json_string(json, "objective", weft_objective_name(answer->objective));
+  weft_json_exact(json, "bound", answer->bound);
+  weft_json_exact(json, "gap", weft_cli_plan_gap(answer));
+  weft_json_boolean(json, "optimal", answer->optimal);
+  weft_json_exact(json, "peak_memory", weft_cli_plan_memory(plan));
+  weft_json_number(json, "evaluated", answer->evaluated);
+  weft_json_boolean(json, "stopped", answer->stopped);
+}
+
+static void add_parts(struct weft_json *json, const struct weft_search_answer *answer) {
+  if (answer->stage_parts == NULL) {
+    return;
+  }
+  weft_json_open(json, "stage_parts", '[');
+  for (uint32_t s = 0; s < answer->costs->stage_count; s++) {
+    weft_json_number(json, NULL, answer->stage_parts[s]);
+  }
+  weft_json_close(json, ']');
+}
+
+void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_plan *plan,
+                                const struct weft_cli_target *target) {
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-plan/1");
+  add_answer(&json, plan);
+  weft_json_number(&json, "seed", plan->request->seed);
+  add_parts(&json, plan->answer);
+  if (!plan->prediction.limited) {
+    weft_json_null(&json, "memory_limit");
+  }
+  weft_cli_prediction_add_members(&json, &plan->prediction);
+  weft_cli_costs_add_object(&json, "costs", plan->answer->costs);
+  if (target != NULL) {
+    weft_cli_target_add_member(&json, target, plan->answer);
+  }
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}

@@ -1,0 +1,87 @@
+/* A plan in words: what it is, how good it is, and the prediction. */
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/cmd/plan_command.h"
+#include "cli/io/text_columns.h"
+
+#define AMOUNT_SIZE 40
+
+static void add_head(struct weft_text *text, const struct weft_cli_plan *plan) {
+  const struct weft_search_answer *answer = plan->answer;
+  const struct weft_search_request *request = plan->request;
+  const uint32_t v = answer->stages_per_rank;
+  weft_text_addf(text, "%s: %" PRIu32 " rank%s, %" PRIu32 " stage%s on each", answer->schedule,
+                 request->ranks, weft_cli_plural(request->ranks), v, weft_cli_plural(v));
+  if (v > 1) {
+    weft_text_addf(text, " (placement: %s)", weft_placement_name(answer->placement));
+  }
+  weft_text_addf(text, ", %" PRIu32 " microbatch%s\n", request->microbatches,
+                 request->microbatches == 1 ? "" : "es");
+}
+
+static void add_result(struct weft_text *text, const struct weft_cli_plan *plan) {
+  const struct weft_search_answer *answer = plan->answer;
+  const char *unit = plan->prediction.costs->unit, *blank = unit[0] != '\0' ? " " : "";
+  char value[AMOUNT_SIZE], bound[AMOUNT_SIZE];
+  weft_text_addf(text, "%-17s %s %s%s%s, bound %s%s%s: ", "result",
+                 weft_objective_name(answer->objective),
+                 weft_cli_amount(value, sizeof value, weft_cli_plan_value(answer)), blank, unit,
+                 weft_cli_amount(bound, sizeof bound, answer->bound), blank, unit);
+  if (answer->optimal) {
+    weft_text_add(text, "optimal");
+  } else {
+    weft_text_addf(text, "at most %.2f %% over the best", 100 * weft_cli_plan_gap(answer));
+  }
+  weft_text_add(
+      text, answer->stage_parts != NULL ? " on this placement and cut\n" : " on this placement\n");
+}
+
+static void add_memory(struct weft_text *text, const struct weft_cli_plan *plan) {
+  const struct weft_simulation *simulation = plan->simulation;
+  char most[AMOUNT_SIZE], limit[AMOUNT_SIZE];
+  uint32_t rank = 0;
+  for (uint32_t r = 1; r < simulation->program->rank_count; r++) {
+    rank = simulation->ranks[r].peak_memory > simulation->ranks[rank].peak_memory ? r : rank;
+  }
+  weft_text_addf(text, "%-17s %s at most, on rank %" PRIu32, "memory",
+                 weft_cli_amount(most, sizeof most, simulation->ranks[rank].peak_memory), rank);
+  if (plan->prediction.limited) {
+    weft_text_addf(text, "; the limit is %s",
+                   weft_cli_amount(limit, sizeof limit, plan->prediction.memory_limit));
+  }
+  weft_text_add(text, "\n");
+}
+
+static void add_parts(struct weft_text *text, const struct weft_search_answer *answer) {
+  if (answer->stage_parts == NULL) {
+    return;
+  }
+  weft_text_addf(text, "%-17s ", "parts of stages");
+  for (uint32_t s = 0; s < answer->costs->stage_count; s++) {
+    weft_text_addf(text, "%s%" PRIu32, s > 0 ? "," : "", answer->stage_parts[s]);
+  }
+  weft_text_add(text, "\n");
+}
+
+static void add_search(struct weft_text *text, const struct weft_cli_plan *plan) {
+  weft_text_addf(text, "%-17s %" PRIu64 " order%s looked at, seed %" PRIu64 "%s\n", "search",
+                 plan->answer->evaluated, weft_cli_plural(plan->answer->evaluated),
+                 plan->request->seed,
+                 plan->answer->stopped ? "; stopped: more time may find a better one" : "");
+}
+
+void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
+                       const struct weft_cli_target *target) {
+  add_head(text, plan);
+  add_result(text, plan);
+  weft_cli_prediction_add_numbers(text, &plan->prediction);
+  add_memory(text, plan);
+  add_parts(text, plan->answer);
+  add_search(text, plan);
+  weft_cli_prediction_add_ranks(text, &plan->prediction);
+  if (target != NULL) {
+    weft_text_add(text, "\n");
+    weft_cli_target_add(text, target, plan->answer);
+  }
+}

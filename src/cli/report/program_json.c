@@ -1,0 +1,108 @@
+/* The JSON document of a program: what CSV says, and its size, hash and buffers. */
+#include "cli/report/program_json.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include <weft/lower.h>
+
+#include "cli/io/output_file.h"
+
+const char *weft_cli_level_name(enum weft_level level) {
+  return level == WEFT_LEVEL_COMPUTE ? "compute" : "comms";
+}
+
+uint64_t weft_cli_cell_size(const struct weft_action *action) {
+  return 1 + (uint64_t)(action->op == WEFT_OP_OVERLAP_F_B ? action->parts : 0);
+}
+
+/* An overlap of 255 parts is longer than any buffer worth having; it goes into
+ * the text directly. Actions hold nothing that JSON would escape. */
+void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action) {
+  if (action == NULL) {
+    weft_json_null(json, key);
+    return;
+  }
+  weft_json_string(json, key, "");
+  if (!json->text->failed) {
+    json->text->size--; /* reopen the empty string */
+    weft_action_print(action, json->text);
+    weft_text_append(json->text, "\"", 1);
+  }
+}
+
+static void add_rows(struct weft_json *json, const struct weft_program *program) {
+  weft_json_open(json, "rows", '[');
+  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
+    weft_json_open(json, NULL, '[');
+    const uint64_t end = program->row_begin[rank + 1];
+    for (uint64_t i = program->row_begin[rank]; i < end;
+         i += weft_cli_cell_size(&program->actions[i])) {
+      weft_json_action(json, NULL, &program->actions[i]);
+    }
+    weft_json_close(json, ']');
+  }
+  weft_json_close(json, ']');
+}
+
+static void add_counts(struct weft_json *json, const char *key, const uint32_t *counts,
+                       uint32_t rank_count) {
+  weft_json_open(json, key, '[');
+  for (uint32_t rank = 0; rank < rank_count; rank++) {
+    weft_json_number(json, NULL, counts[rank]);
+  }
+  weft_json_close(json, ']');
+}
+
+/* A list per rank with an entry per record: an overlap has one for its header
+ * and one for each part. */
+static void add_slots(struct weft_json *json, const struct weft_program *program) {
+  add_counts(json, "receive_slots", program->receive_slots, program->rank_count);
+  add_counts(json, "activation_slots", program->activation_slots, program->rank_count);
+  weft_json_open(json, "slots", '[');
+  for (uint32_t rank = 0; rank < program->rank_count; rank++) {
+    weft_json_open(json, NULL, '[');
+    for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
+      if (program->slots[i] == WEFT_SLOT_NONE) {
+        weft_json_null(json, NULL);
+      } else {
+        weft_json_number(json, NULL, program->slots[i]);
+      }
+    }
+    weft_json_close(json, ']');
+  }
+  weft_json_close(json, ']');
+}
+
+static void add_document(struct weft_text *text, const struct weft_program *program) {
+  struct weft_json json = {.text = text};
+  char hash[17];
+  (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_program_hash(program));
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-program/1");
+  weft_json_string(&json, "level", weft_cli_level_name(program->level));
+  weft_json_number(&json, "ranks", program->rank_count);
+  weft_json_number(&json, "stages", program->stage_count);
+  weft_json_number(&json, "microbatches", program->microbatch_count);
+  weft_json_number(&json, "actions", program->action_count);
+  weft_json_string(&json, "hash", hash);
+  if (program->slots != NULL) {
+    add_slots(&json, program);
+  }
+  add_rows(&json, program);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}
+
+int weft_cli_deliver_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                             const struct weft_program *program) {
+  struct weft_text text = {.allocator = cli->allocator};
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    add_document(&text, program);
+  } else {
+    weft_program_print(program, &text);
+  }
+  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}

@@ -1,0 +1,23 @@
+/* The JSON document of a program, "weft-program/1", and one action as text. */
+#ifndef CLI_PROGRAM_DOCUMENT_H
+#define CLI_PROGRAM_DOCUMENT_H
+
+#include <weft/ir.h>
+#include <weft/support.h>
+
+#include "cli/args/option_parser.h"
+
+/* Writes `program` as CSV or, with --json, as a document, to where -o points. */
+int weft_cli_deliver_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                             const struct weft_program *program);
+
+/* "compute" or "comms". */
+const char *weft_cli_level_name(enum weft_level level);
+
+/* Records of the cell that begins at `action`: 1, or an overlap's header and parts. */
+uint64_t weft_cli_cell_size(const struct weft_action *action);
+
+/* A text value of the document: the cell that begins at `action`; null for NULL. */
+void weft_json_action(struct weft_json *json, const char *key, const struct weft_action *action);
+
+#endif

@@ -1,0 +1,84 @@
+/* The timeline of a run as a file. */
+#include "cli/report/run_picture.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <strings.h>
+
+#include <weft/render.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+
+enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
+  static const struct {
+    const char *ending;
+    enum weft_cli_run_picture kind;
+  } endings[] = {
+      {".svg", WEFT_CLI_RUN_SVG}, {".html", WEFT_CLI_RUN_HTML}, {".json", WEFT_CLI_RUN_TRACE}};
+  for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+    const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
+    if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
+      return endings[i].kind;
+    }
+  }
+  return WEFT_CLI_RUN_NO_PICTURE;
+}
+
+enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  const enum weft_cli_run_picture kind =
+      path != NULL ? weft_cli_picture_of(path) : WEFT_CLI_RUN_NO_PICTURE;
+  const bool is_report = kind == WEFT_CLI_RUN_TRACE && arguments->given[WEFT_CLI_OPTION_JSON];
+  return is_report ? WEFT_CLI_RUN_NO_PICTURE : kind;
+}
+
+static enum weft_status render(enum weft_cli_run_picture kind, const struct weft_picture *pictures,
+                               size_t count, struct weft_text *text, struct weft_error *error) {
+  const struct weft_render_options options = weft_render_options_default();
+  switch (kind) {
+    case WEFT_CLI_RUN_SVG: return weft_render_svg(pictures, &options, text, error);
+    case WEFT_CLI_RUN_TRACE: return weft_render_trace(pictures, &options, text, error);
+    default: return weft_render_html(pictures, count, &options, text, error);
+  }
+}
+
+int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
+                            const struct weft_cli_run_timeline *timeline) {
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_error error;
+  char names[2][160];
+  (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", timeline->name,
+                 timeline->transport);
+  (void)snprintf(names[1], sizeof names[1], "%.100s, predicted", timeline->name);
+  const struct weft_picture pictures[] = {
+      {.name = names[0], .simulation = timeline->measured, .costs = timeline->costs},
+      {.name = names[1], .simulation = timeline->predicted, .costs = timeline->costs}};
+  const int status = render(weft_cli_picture_of(path), pictures,
+                            timeline->predicted != NULL ? 2 : 1, &text, &error) < 0
+                         ? weft_cli_fail(cli, NULL, &error)
+                         : weft_cli_write_file(cli, path, &text);
+  weft_text_finish(&text);
+  return status;
+}
+
+int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
+                      const struct weft_cli_run_report *report) {
+  const struct weft_cli_execution *execution = report->execution;
+  const struct weft_program *program = execution->program;
+  struct weft_simulation *measured;
+  struct weft_error error;
+  if (weft_simulation_measured(
+          cli->allocator, program, costs, weft_cli_execution_events(execution, report->step),
+          execution->event_begin[program->rank_count], report->per_unit, &measured, &error) < 0) {
+    return weft_cli_fail(cli, report->name, &error);
+  }
+  const struct weft_cli_run_timeline timeline = {.name = report->name,
+                                                 .transport = report->transport,
+                                                 .measured = measured,
+                                                 .predicted = report->simulation,
+                                                 .costs = costs};
+  const int status = weft_cli_timeline_write(cli, path, &timeline);
+  weft_simulation_destroy(measured);
+  return status;
+}

@@ -1,0 +1,37 @@
+/* The timeline of a run as a file, by the file's ending. */
+#ifndef CLI_RUN_PICTURE_H
+#define CLI_RUN_PICTURE_H
+
+#include "cli/args/option_parser.h"
+#include "cli/report/run_report.h"
+
+enum weft_cli_run_picture {
+  WEFT_CLI_RUN_NO_PICTURE, /* -o, if given, is for the report */
+  WEFT_CLI_RUN_SVG,
+  WEFT_CLI_RUN_HTML,
+  WEFT_CLI_RUN_TRACE
+};
+
+/* What a file is for, by its ending. */
+enum weft_cli_run_picture weft_cli_picture_of(const char *path);
+/* What -o asks for. With --json, x.json is the report. */
+enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
+
+/* What was measured, and beside it on a page what was predicted (NULL: nothing), as a
+ * file; `name` and `transport` go into the titles. WEFT_CLI_OK, or another exit status
+ * after having said why. */
+struct weft_cli_run_timeline {
+  const char *name, *transport;
+  const struct weft_simulation *measured, *predicted;
+  const struct weft_costs *costs;
+};
+int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
+                            const struct weft_cli_run_timeline *timeline);
+
+/* Draws the median step, a page with the prediction below it, and writes it to `path`.
+ * The execution has kept its events. WEFT_CLI_OK, or another exit status after having
+ * said why. */
+int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
+                      const struct weft_cli_run_report *report);
+
+#endif

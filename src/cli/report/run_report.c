@@ -1,0 +1,154 @@
+/* The report of `weft run` as text, and what it is reckoned from. */
+#include "cli/report/run_report.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+#include "cli/io/text_columns.h"
+
+#define RANKS_SHOWN 32u
+#define AMOUNT_SIZE 40
+
+/* ---- Reckoning ---- */
+
+/* The counted step whose makespan has as many below it as above; of an even
+ * number, the lower middle. Steps are few. */
+static uint32_t median_step(const struct weft_cli_run_report *report) {
+  const struct weft_cli_execution *execution = report->execution;
+  const uint32_t count = execution->step_count - report->first_step;
+  for (uint32_t a = report->first_step; a < execution->step_count; a++) {
+    const int64_t makespan = execution->makespans[a];
+    uint32_t before = 0;
+    for (uint32_t b = report->first_step; b < execution->step_count; b++) {
+      const int64_t other = execution->makespans[b];
+      before += other < makespan || (other == makespan && b < a) ? 1 : 0;
+    }
+    if (before == (count - 1) / 2) {
+      return a;
+    }
+  }
+  return report->first_step;
+}
+
+static uint64_t count_actions(const struct weft_cli_run_report *report) {
+  const uint64_t *begin = report->execution->event_begin;
+  const uint32_t p = report->execution->program->rank_count;
+  uint64_t most = 0;
+  for (uint32_t r = 0; r < p; r++) {
+    most = begin[r + 1] - begin[r] > most ? begin[r + 1] - begin[r] : most;
+  }
+  return report->is_virtual ? begin[p] : most;
+}
+
+void weft_cli_run_report_reckon(struct weft_cli_run_report *report) {
+  report->step = median_step(report);
+  report->makespan = (double)report->execution->makespans[report->step] / report->per_unit;
+  report->wall_ns = weft_cli_execution_wall_ns(report->execution, report->step);
+  report->actions = count_actions(report);
+}
+
+double weft_cli_run_ratio(const struct weft_cli_run_report *report) {
+  return report->simulation != NULL && report->simulation->makespan > 0 && !report->is_null
+             ? report->makespan / report->simulation->makespan
+             : -1;
+}
+
+double weft_cli_run_per_action_ns(const struct weft_cli_run_report *report) {
+  return report->actions > 0 ? (double)report->wall_ns / (double)report->actions : 0;
+}
+
+double weft_cli_run_overhead_ns(const struct weft_cli_run_report *report) {
+  return report->actions > 0 ? (report->makespan - report->simulation->makespan) *
+                                   report->per_unit / (double)report->actions
+                             : 0;
+}
+
+/* ---- Text ---- */
+
+static void add_makespan(struct weft_text *text, const char *label, double amount,
+                         const char *unit) {
+  char number[AMOUNT_SIZE];
+  weft_text_addf(text, "%-10s makespan %s%s%s", label,
+                 weft_cli_amount(number, sizeof number, amount), unit[0] != '\0' ? " " : "", unit);
+}
+
+static void add_head(struct weft_text *text, const struct weft_cli_run_report *report) {
+  const struct weft_cli_execution *execution = report->execution;
+  const struct weft_program *program = execution->program;
+  weft_text_add_escaped(text, report->name, strlen(report->name));
+  weft_text_addf(
+      text,
+      ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s, %" PRIu64 " actions\n",
+      program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
+      weft_cli_plural(program->stage_count), program->microbatch_count,
+      program->microbatch_count == 1 ? "" : "es", execution->event_begin[program->rank_count]);
+  weft_text_addf(text, "%-10s on %s, %s, %" PRIu32 " step%s%s\n", "ran", report->transport,
+                 report->is_virtual                   ? "in virtual time"
+                 : report->is_null                    ? "stages that do nothing"
+                 : strcmp(report->stage, "spin") == 0 ? "stages that compute"
+                                                      : "stages that sleep",
+                 execution->step_count, weft_cli_plural(execution->step_count),
+                 report->first_step > 0 ? "; the first is a warm-up and not counted" : "");
+}
+
+static void add_comparison(struct weft_text *text, const struct weft_cli_run_report *report) {
+  const double ratio = weft_cli_run_ratio(report);
+  add_makespan(text, "measured", report->makespan, report->unit);
+  weft_text_addf(text, ", of step %" PRIu32 ", the median\n", report->step + 1);
+  if (report->simulation == NULL) {
+    weft_text_addf(text, "%-10s nothing: it cannot finish in a simulation\n", "simulated");
+    return;
+  }
+  add_makespan(text, "simulated", report->simulation->makespan, report->unit);
+  if (ratio >= 0) {
+    weft_text_addf(text, "; measured / simulated = %.4f", ratio);
+  }
+  weft_text_add(text, "\n");
+}
+
+static void add_overhead(struct weft_text *text, const struct weft_cli_run_report *report) {
+  if (report->is_virtual) {
+    weft_text_addf(text, "%-10s %.0f ns of real time, %" PRIu64 " actions in one thread\n",
+                   "per action", weft_cli_run_per_action_ns(report), report->actions);
+  } else if (report->is_null) {
+    weft_text_addf(text,
+                   "%-10s %.0f ns: wall time of the step by the %" PRIu64
+                   " actions of the busiest rank\n",
+                   "per action", weft_cli_run_per_action_ns(report), report->actions);
+  } else if (report->simulation != NULL) {
+    weft_text_addf(
+        text, "%-10s %.0f ns more than simulated, of the %" PRIu64 " actions of the busiest rank\n",
+        "per action", weft_cli_run_overhead_ns(report), report->actions);
+  }
+}
+
+static void add_ranks(struct weft_text *text, const struct weft_cli_run_report *report) {
+  const uint32_t p = report->execution->program->rank_count;
+  const uint32_t shown = p <= RANKS_SHOWN ? p : RANKS_SHOWN;
+  const struct weft_cli_rank_step *ranks =
+      &report->execution->rank_steps[(uint64_t)report->step * p];
+  weft_text_addf(text, "\n rank %12s %12s%s\n", "busy", "idle",
+                 report->simulation != NULL ? "    simulated busy         idle" : "");
+  for (uint32_t r = 0; r < shown; r++) {
+    char busy[AMOUNT_SIZE], idle[AMOUNT_SIZE];
+    const double time = (double)ranks[r].busy / report->per_unit;
+    weft_text_addf(text, "%5" PRIu32 " %12s %12s", r, weft_cli_amount(busy, sizeof busy, time),
+                   weft_cli_amount(idle, sizeof idle, report->makespan - time));
+    if (report->simulation != NULL) {
+      const struct weft_rank_times *times = &report->simulation->ranks[r];
+      weft_text_addf(text, " %17s %12s", weft_cli_amount(busy, sizeof busy, times->busy),
+                     weft_cli_amount(idle, sizeof idle, times->idle));
+    }
+    weft_text_add(text, "\n");
+  }
+  if (shown < p) {
+    weft_text_addf(text, "  ... %" PRIu32 " more ranks; --json has them all\n", p - shown);
+  }
+}
+
+void weft_cli_run_report_add(struct weft_text *text, const struct weft_cli_run_report *report) {
+  add_head(text, report);
+  add_comparison(text, report);
+  add_overhead(text, report);
+  add_ranks(text, report);
+}

@@ -1,0 +1,50 @@
+/* What `weft sim` has to say about a program: as text, and as "weft-sim/1". */
+#ifndef CLI_PREDICTION_H
+#define CLI_PREDICTION_H
+
+#include <weft/sim.h>
+#include <weft/support.h>
+
+#include "cli/args/cost_options.h"
+
+/* Makespans of many runs with varied times. */
+struct weft_cli_jitter {
+  uint64_t runs; /* 0: none were asked for */
+  double share;
+  double mean, least, p50, p90, p99, most;
+};
+
+struct weft_cli_prediction {
+  const char *name; /* of the input */
+  const struct weft_costs *costs;
+  const struct weft_simulation *simulation;
+  double period;
+  struct weft_cli_jitter jitter;
+  bool limited;
+  double memory_limit; /* when limited */
+  bool has_path;
+  uint64_t *path; /* events of the critical path */
+  uint64_t path_count;
+};
+
+void weft_cli_prediction_add(struct weft_text *text, const struct weft_cli_prediction *prediction);
+void weft_cli_prediction_add_document(struct weft_text *text,
+                                      const struct weft_cli_prediction *prediction);
+
+/* Parts of both, for others that say more: the lines from makespan to peak; the table of
+ * ranks; the members of the document after its schema. */
+void weft_cli_prediction_add_numbers(struct weft_text *text,
+                                     const struct weft_cli_prediction *prediction);
+void weft_cli_prediction_add_ranks(struct weft_text *text,
+                                   const struct weft_cli_prediction *prediction);
+void weft_cli_prediction_add_members(struct weft_json *json,
+                                     const struct weft_cli_prediction *prediction);
+
+/* Whether so much memory is more than the limit, rounding aside. */
+bool weft_cli_is_over(double memory, double limit);
+
+/* Runs the program `runs` times, with seeds from options->seed on. */
+int weft_cli_jitter_run(const struct weft_cli *cli, const struct weft_cli_costs *costs,
+                        const char *name, uint64_t runs, struct weft_cli_jitter *jitter);
+
+#endif

@@ -1,0 +1,214 @@
+/* The prediction as text: the numbers of the whole, a table of the ranks, and
+ * the critical path. */
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/io/text_columns.h"
+#include "cli/report/sim_report.h"
+
+#define RANKS_SHOWN 32u
+#define AMOUNT_SIZE 40
+
+bool weft_cli_is_over(double memory, double limit) { return memory > limit * (1 + 1e-9); }
+
+/* ---- The whole ---- */
+
+static void add_line(struct weft_text *text, const char *label, double amount, const char *unit,
+                     const char *more) {
+  char number[AMOUNT_SIZE];
+  weft_text_addf(text, "%-17s %s%s%s%s\n", label, weft_cli_amount(number, sizeof number, amount),
+                 unit[0] != '\0' ? " " : "", unit, more);
+}
+
+static uint32_t rank_of_peak(const struct weft_simulation *simulation) {
+  uint32_t peak = 0;
+  for (uint32_t rank = 1; rank < simulation->program->rank_count; rank++) {
+    if (simulation->ranks[rank].peak_activation > simulation->ranks[peak].peak_activation) {
+      peak = rank;
+    }
+  }
+  return peak;
+}
+
+static void add_peak(struct weft_text *text, const struct weft_simulation *simulation) {
+  char more[96], at[AMOUNT_SIZE];
+  if (simulation->program->rank_count == 0) {
+    return;
+  }
+  const uint32_t rank = rank_of_peak(simulation);
+  (void)snprintf(more, sizeof more, ", on rank %" PRIu32 " at %s", rank,
+                 weft_cli_amount(at, sizeof at, simulation->ranks[rank].peak_at));
+  add_line(text, "peak activation", simulation->peak_activation, "", more);
+}
+
+void weft_cli_prediction_add_numbers(struct weft_text *text,
+                                     const struct weft_cli_prediction *prediction) {
+  const struct weft_simulation *simulation = prediction->simulation;
+  const char *unit = prediction->costs->unit;
+  add_line(text, "makespan", simulation->makespan, unit, "");
+  add_line(text, "span", simulation->span, unit,
+           ", the longest from first to last action of a rank");
+  add_line(text, "period", prediction->period, unit,
+           " per step, when steps follow each other without a barrier");
+  weft_text_addf(text, "%-17s %.2f %% of the makespan, %.2f %% of the span\n", "bubble",
+                 100 * simulation->bubble_ratio, 100 * simulation->span_bubble_ratio);
+  add_peak(text, simulation);
+}
+
+static void add_whole(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+  const struct weft_program *program = prediction->simulation->program;
+  weft_text_add_escaped(text, prediction->name, strlen(prediction->name));
+  weft_text_addf(text, ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s\n",
+                 program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
+                 weft_cli_plural(program->stage_count), program->microbatch_count,
+                 program->microbatch_count == 1 ? "" : "es");
+  weft_cli_prediction_add_numbers(text, prediction);
+}
+
+static void add_jitter(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+  const struct weft_cli_jitter *jitter = &prediction->jitter;
+  char p50[AMOUNT_SIZE], p90[AMOUNT_SIZE], p99[AMOUNT_SIZE], most[AMOUNT_SIZE];
+  if (jitter->runs == 0) {
+    return;
+  }
+  weft_text_addf(
+      text,
+      "%-17s makespan p50 %s, p90 %s, p99 %s, most %s, in %" PRIu64
+      " runs whose times vary by %g %%\n",
+      "jitter", weft_cli_amount(p50, sizeof p50, jitter->p50),
+      weft_cli_amount(p90, sizeof p90, jitter->p90), weft_cli_amount(p99, sizeof p99, jitter->p99),
+      weft_cli_amount(most, sizeof most, jitter->most), jitter->runs, 100 * jitter->share);
+}
+
+/* ---- The ranks ---- */
+
+enum {
+  COLUMN_BUSY,
+  COLUMN_IDLE,
+  COLUMN_SPAN,
+  COLUMN_PEAK,
+  COLUMN_MEMORY,
+  COLUMN_PARAMETERS,
+  COLUMN_GRADIENTS,
+  COLUMN_BUFFERS,
+  COLUMN_CAUSES, /* and one for each cause */
+  COLUMN_COUNT = COLUMN_CAUSES + WEFT_IDLE_CAUSES
+};
+
+static const char *column_name(unsigned column) {
+  static const char *const names[] = {"busy",   "idle",       "span",      "peak",
+                                      "memory", "parameters", "gradients", "buffers"};
+  return column < COLUMN_CAUSES
+             ? names[column]
+             : weft_idle_cause_name((enum weft_idle_cause)(column - COLUMN_CAUSES));
+}
+
+static double cell(const struct weft_rank_times *rank, unsigned column) {
+  switch (column) {
+    case COLUMN_BUSY: return rank->busy;
+    case COLUMN_IDLE: return rank->idle;
+    case COLUMN_SPAN: return rank->span;
+    case COLUMN_PEAK: return rank->peak_activation;
+    case COLUMN_MEMORY: return rank->peak_memory;
+    case COLUMN_PARAMETERS: return rank->peak_parameters;
+    case COLUMN_GRADIENTS: return rank->peak_gradients;
+    case COLUMN_BUFFERS: return rank->receive_buffers_peak;
+    default: return rank->idle_by_cause[column - COLUMN_CAUSES];
+  }
+}
+
+/* Memory is shown where it is more than the activations; parameters, gradients,
+ * causes and buffers where there are any. */
+static bool is_shown(const struct weft_simulation *simulation, unsigned column) {
+  if (column < COLUMN_MEMORY) {
+    return true;
+  }
+  for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
+    const struct weft_rank_times *times = &simulation->ranks[rank];
+    const double nothing = column == COLUMN_MEMORY ? times->peak_activation : 0;
+    if (cell(times, column) > nothing) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int width_of(const struct weft_simulation *simulation, unsigned column, uint32_t shown) {
+  size_t width = strlen(column_name(column));
+  for (uint32_t rank = 0; rank < shown; rank++) {
+    char number[AMOUNT_SIZE];
+    const size_t size =
+        strlen(weft_cli_amount(number, sizeof number, cell(&simulation->ranks[rank], column)));
+    width = size > width ? size : width;
+  }
+  return (int)width;
+}
+
+static void add_table_head(struct weft_text *text, const int *widths) {
+  weft_text_add(text, "\n rank");
+  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+    if (widths[column] > 0) {
+      weft_text_addf(text, "%s  %*s", column == COLUMN_CAUSES ? "  | idle:" : "", widths[column],
+                     column_name(column));
+    }
+  }
+  weft_text_add(text, "\n");
+}
+
+void weft_cli_prediction_add_ranks(struct weft_text *text,
+                                   const struct weft_cli_prediction *prediction) {
+  const struct weft_simulation *simulation = prediction->simulation;
+  const uint32_t count = simulation->program->rank_count;
+  const uint32_t shown = count <= RANKS_SHOWN ? count : RANKS_SHOWN;
+  int widths[COLUMN_COUNT];
+  for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+    widths[column] = is_shown(simulation, column) ? width_of(simulation, column, shown) : 0;
+  }
+  add_table_head(text, widths);
+  for (uint32_t rank = 0; rank < shown; rank++) {
+    weft_text_addf(text, "%5" PRIu32, rank);
+    for (unsigned column = 0; column < COLUMN_COUNT; column++) {
+      char number[AMOUNT_SIZE];
+      if (widths[column] > 0) {
+        weft_text_addf(
+            text, "%s  %*s", column == COLUMN_CAUSES ? "         " : "", widths[column],
+            weft_cli_amount(number, sizeof number, cell(&simulation->ranks[rank], column)));
+      }
+    }
+    weft_text_add(text, "\n");
+  }
+  if (shown < count) {
+    weft_text_addf(text, "  ... %" PRIu32 " more ranks; --json has them all\n", count - shown);
+  }
+}
+
+/* ---- The critical path ---- */
+
+static void add_path(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+  const struct weft_simulation *simulation = prediction->simulation;
+  const double ticks = simulation->ticks_per_unit;
+  if (!prediction->has_path) {
+    return;
+  }
+  weft_text_addf(text, "\ncritical path: %" PRIu64 " actions\n%12s  %12s   rank  action\n",
+                 prediction->path_count, "begin", "end");
+  for (uint64_t k = 0; k < prediction->path_count; k++) {
+    const struct weft_event *event = &simulation->events[prediction->path[k]];
+    char begin[AMOUNT_SIZE], end[AMOUNT_SIZE];
+    weft_text_addf(text, "%12s  %12s  %5" PRIu32 "  ",
+                   weft_cli_amount(begin, sizeof begin, (double)event->begin / ticks),
+                   weft_cli_amount(end, sizeof end, (double)event->end / ticks), event->rank);
+    weft_action_print(&simulation->program->actions[event->record], text);
+    weft_text_add(text, "\n");
+  }
+}
+
+void weft_cli_prediction_add(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+  add_whole(text, prediction);
+  add_jitter(text, prediction);
+  if (prediction->simulation->program->rank_count > 0) {
+    weft_cli_prediction_add_ranks(text, prediction);
+  }
+  add_path(text, prediction);
+}

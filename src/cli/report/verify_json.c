@@ -1,0 +1,82 @@
+/* The verdict of `weft verify` as JSON. */
+#include "cli/report/program_json.h"
+#include "cli/report/verify_report.h"
+
+static const char *channel_name(enum weft_channel channel) {
+  static const char *const names[] = {"edge", "pair", "rank"};
+  return names[channel];
+}
+
+static void add_json_place(struct weft_json *json, const struct weft_place *place) {
+  weft_json_number(json, "rank", place->rank);
+  if (place->action == NULL) {
+    weft_json_null(json, "step");
+  } else {
+    weft_json_number(json, "step", place->step);
+  }
+  weft_json_action(json, "action", place->action);
+}
+
+static void add_json_cycle(struct weft_json *json, const struct weft_finding *finding) {
+  weft_json_open(json, "cycle", '[');
+  for (size_t i = 0; i < finding->cycle_length; i++) {
+    weft_json_open(json, NULL, '{');
+    add_json_place(json, &finding->cycle[i]);
+    weft_json_string(json, "waits_for", weft_cli_wait_words(finding->cycle_waits[i]));
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+}
+
+static void add_json_findings(struct weft_json *json, const struct weft_report *report) {
+  const struct weft_finding *deadlock = NULL;
+  weft_json_open(json, "findings", '[');
+  for (size_t i = 0; i < report->finding_count; i++) {
+    const struct weft_finding *finding = &report->findings[i];
+    weft_json_open(json, NULL, '{');
+    weft_json_string(json, "rule", weft_rule_id(finding->rule));
+    weft_json_string(json, "message", finding->message);
+    add_json_place(json, &finding->place);
+    if (finding->cycle_length > 0) {
+      add_json_cycle(json, finding);
+      deadlock = deadlock == NULL ? finding : deadlock;
+    }
+    weft_json_close(json, '}');
+  }
+  weft_json_close(json, ']');
+  weft_json_number(json, "findings_left_out", report->findings_left_out);
+  if (deadlock != NULL) {
+    add_json_cycle(json, deadlock);
+  }
+}
+
+static void add_json_model(struct weft_json *json, const struct weft_comm_model *model,
+                           const struct weft_allocator *allocator) {
+  struct weft_text comm = {.allocator = allocator};
+  weft_cli_add_capacity(&comm, model->capacity);
+  json->text->failed = json->text->failed || comm.failed;
+  weft_json_open(json, "model", '{');
+  weft_json_string(json, "comm", comm.failed ? "" : comm.data);
+  weft_json_string(json, "channel", channel_name(model->channel));
+  weft_json_close(json, '}');
+  weft_text_finish(&comm);
+}
+
+void weft_cli_verdict_add_document(struct weft_text *text, const struct weft_cli_verdict *verdict) {
+  struct weft_json json = {.text = text};
+  const struct weft_report *report = verdict->report;
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-verify/1");
+  weft_json_boolean(&json, "ok", report->ok);
+  weft_json_string(&json, "level", weft_cli_level_name(verdict->program->level));
+  add_json_model(&json, &verdict->options->model, text->allocator);
+  weft_json_number(&json, "ranks", verdict->program->rank_count);
+  weft_json_number(&json, "stages", report->stage_count);
+  weft_json_number(&json, "microbatches", report->microbatch_count);
+  weft_json_number(&json, "actions", verdict->program->action_count);
+  weft_json_boolean(&json, "has_backward", report->has_backward);
+  weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
+  add_json_findings(&json, report);
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}

@@ -1,0 +1,138 @@
+/* The verdict of `weft verify` as text. */
+#include <inttypes.h>
+#include <string.h>
+
+#include "cli/io/text_columns.h"
+#include "cli/report/finding_grid.h"
+#include "cli/report/verify_report.h"
+
+void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
+  if (capacity == 0) {
+    weft_text_add(text, "rendezvous");
+  } else if (capacity == WEFT_CAPACITY_UNLIMITED) {
+    weft_text_add(text, "eager");
+  } else {
+    weft_text_addf(text, "slots:%" PRIu32, capacity);
+  }
+}
+
+static const char *channel_words(enum weft_channel channel) {
+  static const char *const words[] = {"one channel per stage boundary",
+                                      "one channel per pair of ranks",
+                                      "one channel per sending rank"};
+  return words[channel];
+}
+
+const char *weft_cli_wait_words(const char *words) {
+  static const char prefix[] = "waits for ";
+  return strncmp(words, prefix, strlen(prefix)) == 0 ? words + strlen(prefix) : words;
+}
+
+/* Bubbles and the headers of overlaps are records, but no actions. */
+static uint64_t count_actions(const struct weft_program *program) {
+  uint64_t count = 0;
+  for (uint64_t i = 0; i < program->action_count; i++) {
+    const uint8_t op = program->actions[i].op;
+    count += op != WEFT_OP_IDLE && op != WEFT_OP_OVERLAP_F_B ? 1 : 0;
+  }
+  return count;
+}
+
+static void add_coloured(struct weft_text *text, const struct weft_cli_verdict *verdict,
+                         const char *code, const char *words) {
+  if (verdict->colour) {
+    weft_text_addf(text, "\033[%sm%s\033[0m", code, words);
+  } else {
+    weft_text_add(text, words);
+  }
+}
+
+static void add_ok(struct weft_text *text, const struct weft_cli_verdict *verdict) {
+  const struct weft_program *program = verdict->program;
+  const struct weft_report *report = verdict->report;
+  const uint64_t actions = count_actions(program);
+  add_coloured(text, verdict, "32", "ok");
+  weft_text_addf(text,
+                 ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s, %" PRIu64
+                 " action%s; complete%s, in order, ",
+                 program->rank_count, weft_cli_plural(program->rank_count), report->stage_count,
+                 weft_cli_plural(report->stage_count), report->microbatch_count,
+                 report->microbatch_count == 1 ? "" : "es", actions, weft_cli_plural(actions),
+                 report->has_backward ? "" : " (forward only)");
+  if (program->level == WEFT_LEVEL_COMPUTE) {
+    weft_text_add(text,
+                  "every input is there in time on all ranks (compute-only table: 'weft lower' "
+                  "makes it a program)\n");
+    return;
+  }
+  weft_text_add(text, "cannot hang (");
+  weft_cli_add_capacity(text, verdict->options->model.capacity);
+  weft_text_addf(text, " sends, %s)\n", channel_words(verdict->options->model.channel));
+}
+
+static void add_place(struct weft_text *text, const struct weft_place *place) {
+  weft_text_addf(text, "rank %" PRIu32, place->rank);
+  if (place->action != NULL) {
+    weft_text_addf(text, " step %" PRIu64 " ", place->step);
+    weft_action_print(place->action, text);
+  }
+}
+
+static void add_finding(struct weft_text *text, const struct weft_cli_verdict *verdict,
+                        const struct weft_finding *finding) {
+  add_place(text, &finding->place);
+  weft_text_addf(text, ": %s [", finding->message);
+  add_coloured(text, verdict, "31", weft_rule_id(finding->rule));
+  weft_text_add(text, "]\n");
+  for (size_t i = 0; i < finding->cycle_length; i++) {
+    weft_text_add(text, "    ");
+    add_place(text, &finding->cycle[i]);
+    weft_text_addf(text, " waits for %s\n", weft_cli_wait_words(finding->cycle_waits[i]));
+  }
+}
+
+/* A deadlock's circle says most; without one, the first finding does. */
+static const struct weft_finding *drawn_finding(const struct weft_report *report) {
+  for (size_t i = 0; i < report->finding_count; i++) {
+    if (report->findings[i].cycle_length > 0) {
+      return &report->findings[i];
+    }
+  }
+  return &report->findings[0];
+}
+
+static enum weft_status add_findings(struct weft_text *text, const struct weft_cli_verdict *verdict,
+                                     struct weft_error *error) {
+  const struct weft_report *report = verdict->report;
+  const uint64_t count = report->finding_count + report->findings_left_out;
+  for (size_t i = 0; i < report->finding_count; i++) {
+    add_finding(text, verdict, &report->findings[i]);
+  }
+  if (report->findings_left_out > 0) {
+    weft_text_addf(text, "and %" PRIu64 " more; --max-findings shows them\n",
+                   report->findings_left_out);
+  }
+  weft_text_add(text, "\n");
+  const size_t before = text->size;
+  const enum weft_status status =
+      weft_cli_finding_grid_add(text, verdict->program, drawn_finding(report), error);
+  weft_text_add(text, text->size > before ? "\n" : "");
+  weft_text_addf(text, "%" PRIu64 " finding%s in ", count, weft_cli_plural(count));
+  weft_text_add_escaped(text, verdict->name, strlen(verdict->name));
+  if (!report->liveness_checked) {
+    weft_text_addf(text, "; whether it can hang was not checked, because of %s",
+                   count == 1 ? "it" : "them");
+  }
+  weft_text_add(text, "\n");
+  return status;
+}
+
+enum weft_status weft_cli_verdict_add(struct weft_text *text,
+                                      const struct weft_cli_verdict *verdict,
+                                      struct weft_error *error) {
+  if (verdict->report->ok) {
+    add_ok(text, verdict);
+    return WEFT_OK;
+  }
+  return add_findings(text, verdict, error);
+}
