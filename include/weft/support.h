@@ -32,7 +32,8 @@ extern "C" {
   } while (0)
 
 /* Fills *error (unless NULL) and returns `status`. The message is formatted, the hint is
- * literal; either is truncated with "..." when too long. */
+ * literal; either is truncated with "..." when too long. Control bytes in the message
+ * become "?". */
 WEFT_API enum weft_status weft_fail(struct weft_error *error, enum weft_status status,
                                     const char *hint, const char *format, ...) WEFT_PRINTF(4, 5);
 

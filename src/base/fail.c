@@ -35,6 +35,16 @@ static void mark_cut(char *buffer, size_t buffer_size, int wanted) {
   }
 }
 
+/* Outside text in a message, such as the name of a file, must not control a terminal. */
+static void replace_control_bytes(char *text) {
+  for (; *text != '\0'; text++) {
+    const unsigned char byte = (unsigned char)*text;
+    if (byte < 0x20 || byte == 0x7f) {
+      *text = '?';
+    }
+  }
+}
+
 enum weft_status weft_fail(struct weft_error *error, enum weft_status status, const char *hint,
                            const char *format, ...) {
   if (error == NULL) {
@@ -46,6 +56,7 @@ enum weft_status weft_fail(struct weft_error *error, enum weft_status status, co
   mark_cut(error->message, sizeof error->message,
            vsnprintf(error->message, sizeof error->message, format, arguments));
   va_end(arguments);
+  replace_control_bytes(error->message);
   mark_cut(error->hint, sizeof error->hint, snprintf(error->hint, sizeof error->hint, "%s", hint));
   return status;
 }

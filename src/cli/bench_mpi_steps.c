@@ -11,7 +11,7 @@
 #include "cli/io/error_message.h"
 #ifdef WEFT_HAS_TRAINER
 #include "cli/bench_train.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #endif
 
 enum { MICROBATCHES = 8, SPIN_STEPS = 13 }; /* the first is a warm-up */

@@ -14,14 +14,14 @@
 
 #include <weft/comm.h>
 #include <weft/source.h>
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include "cli/bench_clock.h"
 #include "cli/bench_train.h"
 #include "cli/sample_text.h"
-#include "gpt/fail.h"
 #include "gpt/kernels/kernels.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 enum {
   MICROBATCHES = WEFT_CLI_TRAIN_MICROBATCHES,
@@ -110,7 +110,7 @@ static enum weft_status make_contender(struct bench *bench, const char *schedule
                                        struct contender *contender, struct weft_error *error) {
   struct weft_named_source plan = {
       .allocator = bench->cli->allocator, .schedule = schedule, .ranks = WEFT_CLI_TRAIN_RANKS};
-  WEFT_GPT_TRY(weft_source_named(&plan, MICROBATCHES, true, &contender->program, error));
+  WEFT_TRY(weft_source_named(&plan, MICROBATCHES, true, &contender->program, error));
   return weft_cli_train_on_one_rank(bench->cli->allocator, contender->program, &contender->on_one,
                                     error);
 }
@@ -118,13 +118,13 @@ static enum weft_status make_contender(struct bench *bench, const char *schedule
 static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->cli->allocator;
   const struct weft_gpt_progress progress = weft_cli_train_fixed_progress(STEPS);
-  WEFT_GPT_TRY(weft_cli_train_fixed_corpus(allocator, &bench->corpus, error));
+  WEFT_TRY(weft_cli_train_fixed_corpus(allocator, &bench->corpus, error));
   for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
-    WEFT_GPT_TRY(weft_gpt_bare_create(allocator, &progress.config, progress.batch / MICROBATCHES,
-                                      progress.config.context, &bench->bares[k], error));
+    WEFT_TRY(weft_gpt_bare_create(allocator, &progress.config, progress.batch / MICROBATCHES,
+                                  progress.config.context, &bench->bares[k], error));
   }
   for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
-    WEFT_GPT_TRY(make_contender(bench, schedules[k], &bench->contenders[k], error));
+    WEFT_TRY(make_contender(bench, schedules[k], &bench->contenders[k], error));
   }
   weft_gpt_set_blas_threads(1);
   return WEFT_OK;

@@ -1,11 +1,12 @@
 /* What is trained by benchmarks: a fixed model on a text that is made here. */
 #include "cli/bench.h"
 
+#include <weft/support.h>
+
 #ifdef WEFT_HAS_TRAINER
 
 #include "cli/bench_train.h"
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 enum { LAYERS = 8, DIM = 256, HEADS = 8, CONTEXT = 128, BATCH = 16, TEXT_BYTES = 65536 };
 
@@ -24,7 +25,7 @@ enum weft_status weft_cli_train_fixed_corpus(const struct weft_allocator *alloca
                                              struct weft_error *error) {
   uint8_t *bytes = weft_gpt_allocate(allocator, TEXT_BYTES, 1);
   if (bytes == NULL) {
-    return weft_gpt_fail_memory(error, TEXT_BYTES);
+    return weft_fail_memory(error, TEXT_BYTES);
   }
   write_text(bytes);
   *corpus = (struct weft_gpt_corpus){

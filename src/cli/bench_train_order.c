@@ -6,11 +6,11 @@
 
 #include <stdlib.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include "cli/bench_train.h"
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 struct ordered {
   int64_t begin;
@@ -50,7 +50,7 @@ static enum weft_status simulate(const struct weft_allocator *allocator,
                                  const struct weft_program *program,
                                  struct weft_simulation **simulation, struct weft_error *error) {
   struct weft_costs *costs;
-  WEFT_GPT_TRY(weft_costs_create(allocator, 1, &costs, error));
+  WEFT_TRY(weft_costs_create(allocator, 1, &costs, error));
   const enum weft_status status = weft_simulate(allocator, program, costs, NULL, simulation, error);
   weft_costs_destroy(costs);
   return status;
@@ -60,14 +60,14 @@ enum weft_status weft_cli_train_on_one_rank(const struct weft_allocator *allocat
                                             const struct weft_program *program,
                                             struct weft_program **out, struct weft_error *error) {
   struct weft_simulation *simulation;
-  WEFT_GPT_TRY(simulate(allocator, program, &simulation, error));
+  WEFT_TRY(simulate(allocator, program, &simulation, error));
   const uint64_t count = simulation->event_count;
   struct ordered *order = weft_gpt_allocate(allocator, count, sizeof *order);
   struct weft_action *actions = weft_gpt_allocate(allocator, count, sizeof *actions);
   const enum weft_status status =
       order != NULL && actions != NULL
           ? put_in_order(allocator, program, simulation, order, actions, out, error)
-          : weft_gpt_fail_memory(error, count * sizeof *order);
+          : weft_fail_memory(error, count * sizeof *order);
   weft_gpt_free(allocator, order);
   weft_gpt_free(allocator, actions);
   weft_simulation_destroy(simulation);

@@ -12,7 +12,7 @@
 #include "cli/io/output_file.h"
 #include "cli/sample_text.h"
 #include "gpt/checkpoint/checkpoint.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 enum { TOKENS_DEFAULT = 300 };
 #define TEMPERATURE_DEFAULT 0.8

@@ -30,7 +30,7 @@
 
 #include "gpt/checkpoint/checkpoint.h"
 #include "gpt/checkpoint/checkpoint_folder.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "support_memory.h"
 
 #define PARTS 3

@@ -10,7 +10,7 @@
 
 #include "gpt/checkpoint/crc64.h"
 #include "gpt/checkpoint/manifest.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 static const struct weft_gpt_progress progress = {
     .config = {.layers = 1, .dim = 8, .heads = 2, .context = 16, .vocabulary = 256, .seed = 42},

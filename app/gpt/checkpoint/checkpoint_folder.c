@@ -10,8 +10,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 
 /* ---- Names ---- */
 
@@ -137,12 +138,12 @@ static enum weft_status list_add(void *context, const char *name, struct weft_er
   if (!weft_gpt_step_of_name(name, &step)) {
     return WEFT_OK;
   }
-  WEFT_GPT_TRY(weft_gpt_path_join(&folder, list->dir, name, error));
+  WEFT_TRY(weft_gpt_path_join(&folder, list->dir, name, error));
   if (lstat(folder.text, &status) != 0 || !S_ISDIR(status.st_mode)) {
     return WEFT_OK;
   }
   if (!list_reserve(list)) {
-    return weft_gpt_fail_memory(error, 2 * list->capacity * sizeof *list->steps);
+    return weft_fail_memory(error, 2 * list->capacity * sizeof *list->steps);
   }
   list->steps[list->count++] = (struct weft_gpt_step){
       .step = step, .complete = weft_gpt_file_is_there(folder.text, WEFT_GPT_MANIFEST)};
@@ -204,16 +205,15 @@ static enum weft_status sweep_entry(void *context, const char *name, struct weft
 static enum weft_status remove_incomplete(const struct weft_gpt_files *files, const char *folder,
                                           struct weft_error *error) {
   struct sweep sweep = {.files = files, .folder = folder};
-  WEFT_GPT_TRY(each_entry(folder, sweep_entry, &sweep, error));
+  WEFT_TRY(each_entry(folder, sweep_entry, &sweep, error));
   return weft_gpt_folder_remove(files, folder, error);
 }
 
 /* First it stops being complete, for good; then its files go. */
 static enum weft_status remove_complete(const struct weft_gpt_files *files, const char *folder,
                                         struct weft_error *error) {
-  WEFT_GPT_TRY(
-      weft_gpt_file_rename(files, folder, WEFT_GPT_MANIFEST, WEFT_GPT_MANIFEST_GONE, error));
-  WEFT_GPT_TRY(weft_gpt_folder_sync(files, folder, error));
+  WEFT_TRY(weft_gpt_file_rename(files, folder, WEFT_GPT_MANIFEST, WEFT_GPT_MANIFEST_GONE, error));
+  WEFT_TRY(weft_gpt_folder_sync(files, folder, error));
   return remove_incomplete(files, folder, error);
 }
 
@@ -224,7 +224,7 @@ static enum weft_status clean_step(const struct weft_gpt_files *files, const cha
   if (step->complete && stays) {
     return WEFT_OK;
   }
-  WEFT_GPT_TRY(weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step->step).text, error));
+  WEFT_TRY(weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step->step).text, error));
   return step->complete ? remove_complete(files, folder.text, error)
                         : remove_incomplete(files, folder.text, error);
 }
@@ -237,7 +237,7 @@ static enum weft_status clean_before(const struct weft_gpt_files *files, const c
   uint64_t kept = 1;
   for (size_t k = count; k > 0; k--) {
     if (steps[k - 1].step < step) {
-      WEFT_GPT_TRY(clean_step(files, dir, &steps[k - 1], keep == 0 || kept < keep, error));
+      WEFT_TRY(clean_step(files, dir, &steps[k - 1], keep == 0 || kept < keep, error));
       kept += steps[k - 1].complete;
     }
   }
@@ -251,11 +251,11 @@ enum weft_status weft_gpt_steps_clean(const struct weft_gpt_files *files, const 
   struct weft_gpt_path folder;
   struct weft_gpt_step *steps;
   size_t count;
-  WEFT_GPT_TRY(weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step).text, error));
+  WEFT_TRY(weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step).text, error));
   struct sweep sweep = {
       .files = files, .folder = folder.text, .names = names, .part_count = part_count};
-  WEFT_GPT_TRY(each_entry(folder.text, sweep_entry, &sweep, error));
-  WEFT_GPT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
+  WEFT_TRY(each_entry(folder.text, sweep_entry, &sweep, error));
+  WEFT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
   const enum weft_status status = clean_before(files, dir, step, keep, steps, count, error);
   weft_gpt_free(NULL, steps);
   return status;

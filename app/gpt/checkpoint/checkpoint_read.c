@@ -3,10 +3,11 @@
 #include <inttypes.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "gpt/checkpoint/layer_tensors.h"
 #include "gpt/checkpoint/manifest.h"
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 struct weft_gpt_checkpoint {
   const struct weft_allocator *allocator;
@@ -21,7 +22,7 @@ struct weft_gpt_checkpoint {
 static enum weft_status find_newest(const char *dir, uint64_t *step, struct weft_error *error) {
   struct weft_gpt_step *steps;
   size_t count;
-  WEFT_GPT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
+  WEFT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
   const size_t all = count;
   while (count > 0 && !steps[count - 1].complete) {
     count--;
@@ -31,8 +32,8 @@ static enum weft_status find_newest(const char *dir, uint64_t *step, struct weft
   }
   weft_gpt_free(NULL, steps);
   if (count == 0) {
-    return weft_gpt_fail(error, WEFT_ERR_MISSING, "see that it is the folder of the checkpoints",
-                         "no complete checkpoint in '%s', and %zu that are not complete", dir, all);
+    return weft_fail(error, WEFT_ERR_MISSING, "see that it is the folder of the checkpoints",
+                     "no complete checkpoint in '%s', and %zu that are not complete", dir, all);
   }
   return WEFT_OK;
 }
@@ -42,14 +43,14 @@ static enum weft_status read_manifest(struct weft_gpt_checkpoint *checkpoint,
   struct weft_gpt_path path;
   unsigned char *text;
   uint64_t size;
-  WEFT_GPT_TRY(weft_gpt_path_join(&path, checkpoint->folder.text, WEFT_GPT_MANIFEST, error));
-  WEFT_GPT_TRY(weft_gpt_file_size(path.text, &size, error));
+  WEFT_TRY(weft_gpt_path_join(&path, checkpoint->folder.text, WEFT_GPT_MANIFEST, error));
+  WEFT_TRY(weft_gpt_file_size(path.text, &size, error));
   if (size > WEFT_GPT_MANIFEST_BYTES_MAX) {
-    return weft_gpt_fail(error, WEFT_ERR_FORMAT, "name the folder of another step",
-                         "'%s' has %" PRIu64 " bytes; the limit is %" PRIu64, path.text, size,
-                         WEFT_GPT_MANIFEST_BYTES_MAX);
+    return weft_fail(error, WEFT_ERR_FORMAT, "name the folder of another step",
+                     "'%s' has %" PRIu64 " bytes; the limit is %" PRIu64, path.text, size,
+                     WEFT_GPT_MANIFEST_BYTES_MAX);
   }
-  WEFT_GPT_TRY(weft_gpt_file_read(checkpoint->allocator, path.text, size, &text, error));
+  WEFT_TRY(weft_gpt_file_read(checkpoint->allocator, path.text, size, &text, error));
   const enum weft_status status =
       weft_gpt_manifest_read(checkpoint->allocator, path.text, (const char *)text, size,
                              &checkpoint->progress, &checkpoint->parts, error);
@@ -60,13 +61,13 @@ static enum weft_status read_manifest(struct weft_gpt_checkpoint *checkpoint,
 static enum weft_status open_newest(struct weft_gpt_checkpoint *checkpoint, const char *dir,
                                     struct weft_error *error) {
   uint64_t step = 0;
-  WEFT_GPT_TRY(find_newest(dir, &step, error));
-  WEFT_GPT_TRY(weft_gpt_path_join(&checkpoint->folder, dir, weft_gpt_step_name(step).text, error));
-  WEFT_GPT_TRY(read_manifest(checkpoint, error));
+  WEFT_TRY(find_newest(dir, &step, error));
+  WEFT_TRY(weft_gpt_path_join(&checkpoint->folder, dir, weft_gpt_step_name(step).text, error));
+  WEFT_TRY(read_manifest(checkpoint, error));
   if (checkpoint->progress.step != step) {
-    return weft_gpt_fail(error, WEFT_ERR_FORMAT, "give the folder the name of its step",
-                         "'%s/" WEFT_GPT_MANIFEST "' is of step %" PRIu64 "; expected %" PRIu64,
-                         checkpoint->folder.text, checkpoint->progress.step, step);
+    return weft_fail(error, WEFT_ERR_FORMAT, "give the folder the name of its step",
+                     "'%s/" WEFT_GPT_MANIFEST "' is of step %" PRIu64 "; expected %" PRIu64,
+                     checkpoint->folder.text, checkpoint->progress.step, step);
   }
   return WEFT_OK;
 }
@@ -86,7 +87,7 @@ enum weft_status weft_gpt_checkpoint_open(const struct weft_allocator *allocator
                                           struct weft_error *error) {
   struct weft_gpt_checkpoint *checkpoint = weft_gpt_allocate(allocator, 1, sizeof *checkpoint);
   if (checkpoint == NULL) {
-    return weft_gpt_fail_memory(error, sizeof *checkpoint);
+    return weft_fail_memory(error, sizeof *checkpoint);
   }
   checkpoint->allocator = allocator;
   const enum weft_status status = open_folder(checkpoint, dir, error);
@@ -128,15 +129,15 @@ static enum weft_status check_model(const struct weft_gpt_checkpoint *checkpoint
   const struct weft_gpt_config *config = &checkpoint->progress.config;
   const char *hint = "use the model that the checkpoint was written from";
   if (part->part >= weft_gpt_part_count(config)) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, hint,
-                         "'%s' has %" PRIu32 " parts; there is no part %" PRIu32,
-                         checkpoint->folder.text, weft_gpt_part_count(config), part->part);
+    return weft_fail(error, WEFT_ERR_USAGE, hint,
+                     "'%s' has %" PRIu32 " parts; there is no part %" PRIu32,
+                     checkpoint->folder.text, weft_gpt_part_count(config), part->part);
   }
   const uint64_t floats = weft_gpt_part_floats(config, part->part);
   if (part->floats != floats) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, hint,
-                         "part %" PRIu32 " of '%s' has %" PRIu64 " floats; expected %" PRIu64,
-                         part->part, checkpoint->folder.text, floats, part->floats);
+    return weft_fail(error, WEFT_ERR_USAGE, hint,
+                     "part %" PRIu32 " of '%s' has %" PRIu64 " floats; expected %" PRIu64,
+                     part->part, checkpoint->folder.text, floats, part->floats);
   }
   return WEFT_OK;
 }
@@ -148,16 +149,16 @@ static enum weft_status check_size(const struct load *load, struct weft_error *e
     data += load->tensors[k].bytes;
   }
   if (load->entry->size < data || load->entry->size - data > 8 + WEFT_GPT_HEADER_BYTES_MAX) {
-    return weft_gpt_fail(error, WEFT_ERR_FORMAT, "name the folder of another step",
-                         "'%s': the manifest says %" PRIu64 " bytes; expected %" PRIu64
-                         " of data, and a header",
-                         load->path.text, load->entry->size, data);
+    return weft_fail(error, WEFT_ERR_FORMAT, "name the folder of another step",
+                     "'%s': the manifest says %" PRIu64 " bytes; expected %" PRIu64
+                     " of data, and a header",
+                     load->path.text, load->entry->size, data);
   }
-  WEFT_GPT_TRY(weft_gpt_file_size(load->path.text, &size, error));
+  WEFT_TRY(weft_gpt_file_size(load->path.text, &size, error));
   if (size != load->entry->size) {
-    return weft_gpt_fail(error, WEFT_ERR_FORMAT, "name the folder of another step",
-                         "'%s' has %" PRIu64 " bytes; expected %" PRIu64 ", as the manifest says",
-                         load->path.text, size, load->entry->size);
+    return weft_fail(error, WEFT_ERR_FORMAT, "name the folder of another step",
+                     "'%s' has %" PRIu64 " bytes; expected %" PRIu64 ", as the manifest says",
+                     load->path.text, size, load->entry->size);
   }
   return WEFT_OK;
 }
@@ -165,10 +166,10 @@ static enum weft_status check_size(const struct load *load, struct weft_error *e
 static enum weft_status check_bytes(struct load *load, struct weft_error *error) {
   const uint64_t checksum = weft_gpt_checksum_of(load->bytes, (size_t)load->entry->size);
   if (checksum != load->entry->checksum) {
-    return weft_gpt_fail(
-        error, WEFT_ERR_FORMAT, "the file is damaged: name the folder of another step",
-        "'%s' has the checksum %016" PRIx64 "; expected %016" PRIx64 ", as the manifest says",
-        load->path.text, checksum, load->entry->checksum);
+    return weft_fail(error, WEFT_ERR_FORMAT, "the file is damaged: name the folder of another step",
+                     "'%s' has the checksum %016" PRIx64 "; expected %016" PRIx64
+                     ", as the manifest says",
+                     load->path.text, checksum, load->entry->checksum);
   }
   return weft_gpt_safetensors_find(load->path.text, load->bytes, load->entry->size, load->tensors,
                                    load->count, error);
@@ -195,15 +196,14 @@ enum weft_status weft_gpt_checkpoint_read_part(const struct weft_gpt_checkpoint 
                                                struct weft_gpt_part_state *part,
                                                struct weft_error *error) {
   struct load load;
-  WEFT_GPT_TRY(check_model(checkpoint, part, error));
+  WEFT_TRY(check_model(checkpoint, part, error));
   load.entry = &checkpoint->parts[part->part];
   load.count =
       weft_gpt_part_tensors(&checkpoint->progress.config, part->part, load.tensors, load.places);
-  WEFT_GPT_TRY(
-      weft_gpt_path_join(&load.path, checkpoint->folder.text, load.entry->file.text, error));
-  WEFT_GPT_TRY(check_size(&load, error));
-  WEFT_GPT_TRY(weft_gpt_file_read(checkpoint->allocator, load.path.text, load.entry->size,
-                                  &load.bytes, error));
+  WEFT_TRY(weft_gpt_path_join(&load.path, checkpoint->folder.text, load.entry->file.text, error));
+  WEFT_TRY(check_size(&load, error));
+  WEFT_TRY(weft_gpt_file_read(checkpoint->allocator, load.path.text, load.entry->size, &load.bytes,
+                              error));
   const enum weft_status status = check_bytes(&load, error);
   if (status == WEFT_OK) {
     copy_floats(&load, part);

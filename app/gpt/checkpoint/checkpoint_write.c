@@ -13,10 +13,11 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include <weft/support.h>
+
 #include "gpt/checkpoint/layer_tensors.h"
 #include "gpt/checkpoint/manifest.h"
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 static enum weft_status step_folder(struct weft_gpt_path *folder, const char *dir, uint64_t step,
                                     struct weft_error *error) {
@@ -54,11 +55,11 @@ static void describe_file(struct part_file *file, const struct weft_gpt_config *
 static enum weft_status write_bytes(struct weft_gpt_output *output, const struct part_file *file,
                                     const struct weft_gpt_part_state *part,
                                     struct weft_error *error) {
-  WEFT_GPT_TRY(weft_gpt_output_write(output, file->header.data, file->header.size, error));
+  WEFT_TRY(weft_gpt_output_write(output, file->header.data, file->header.size, error));
   for (uint32_t k = 0; k < file->count; k++) {
     const float *floats = weft_gpt_part_array(part, file->places[k].array);
-    WEFT_GPT_TRY(weft_gpt_output_write(output, floats + file->places[k].offset,
-                                       file->tensors[k].bytes, error));
+    WEFT_TRY(weft_gpt_output_write(output, floats + file->places[k].offset, file->tensors[k].bytes,
+                                   error));
   }
   return WEFT_OK;
 }
@@ -68,13 +69,13 @@ static enum weft_status write_file(const struct weft_gpt_files *files, const cha
                                    const struct weft_gpt_part_state *part,
                                    struct weft_gpt_part_file *written, struct weft_error *error) {
   struct weft_gpt_output output;
-  WEFT_GPT_TRY(weft_text_status(&file->header, error));
-  WEFT_GPT_TRY(
+  WEFT_TRY(weft_text_status(&file->header, error));
+  WEFT_TRY(
       weft_gpt_output_begin(&output, files, folder, weft_gpt_part_name(part->part).text, error));
-  WEFT_GPT_TRY(write_bytes(&output, file, part, error));
+  WEFT_TRY(write_bytes(&output, file, part, error));
   const uint64_t checksum = weft_gpt_checksum_value(&output.checksum);
   const struct weft_gpt_name name = file_name(folder, part->part, checksum);
-  WEFT_GPT_TRY(weft_gpt_output_end(&output, name.text, error));
+  WEFT_TRY(weft_gpt_output_end(&output, name.text, error));
   *written = (struct weft_gpt_part_file){.size = output.size, .checksum = checksum};
   return WEFT_OK;
 }
@@ -89,9 +90,9 @@ enum weft_status weft_gpt_checkpoint_write_part(const struct weft_gpt_files *fil
   assert(part->part < weft_gpt_part_count(config));
   assert(part->floats == weft_gpt_part_floats(config, part->part));
   assert(part->first_moment != NULL && part->second_moment != NULL);
-  WEFT_GPT_TRY(step_folder(&folder, dir, step, error));
-  WEFT_GPT_TRY(weft_gpt_folder_make(files, dir, error));
-  WEFT_GPT_TRY(weft_gpt_folder_make(files, folder.text, error));
+  WEFT_TRY(step_folder(&folder, dir, step, error));
+  WEFT_TRY(weft_gpt_folder_make(files, dir, error));
+  WEFT_TRY(weft_gpt_folder_make(files, folder.text, error));
   describe_file(&file, config, step, part->part);
   const enum weft_status status = write_file(files, folder.text, &file, part, written, error);
   weft_text_finish(&file.header);
@@ -117,12 +118,12 @@ static enum weft_status check_part(const struct commit *commit, uint32_t part,
                                    struct weft_error *error) {
   struct weft_gpt_path path;
   uint64_t size;
-  WEFT_GPT_TRY(weft_gpt_path_join(&path, commit->folder.text, commit->names[part].text, error));
-  WEFT_GPT_TRY(weft_gpt_file_size(path.text, &size, error));
+  WEFT_TRY(weft_gpt_path_join(&path, commit->folder.text, commit->names[part].text, error));
+  WEFT_TRY(weft_gpt_file_size(path.text, &size, error));
   if (size != written->size) {
-    return weft_gpt_fail(error, WEFT_ERR_IO, "nothing else may write to this folder",
-                         "'%s' has %" PRIu64 " bytes; %" PRIu64 " were written", path.text, size,
-                         written->size);
+    return weft_fail(error, WEFT_ERR_IO, "nothing else may write to this folder",
+                     "'%s' has %" PRIu64 " bytes; %" PRIu64 " were written", path.text, size,
+                     written->size);
   }
   return WEFT_OK;
 }
@@ -135,29 +136,29 @@ static enum weft_status gather_parts(struct commit *commit,
     commit->names[k] = file_name(commit->folder.text, k, written[k].checksum);
     commit->parts[k] = (struct weft_gpt_manifest_part){
         .file = commit->names[k], .size = written[k].size, .checksum = written[k].checksum};
-    WEFT_GPT_TRY(check_part(commit, k, &written[k], error));
+    WEFT_TRY(check_part(commit, k, &written[k], error));
   }
   return WEFT_OK;
 }
 
 static enum weft_status write_manifest(struct commit *commit, struct weft_error *error) {
   struct weft_gpt_output output;
-  WEFT_GPT_TRY(weft_gpt_manifest_write(&commit->text, commit->progress, commit->parts, error));
-  WEFT_GPT_TRY(weft_gpt_folder_sync(commit->files, commit->folder.text, error));
-  WEFT_GPT_TRY(
+  WEFT_TRY(weft_gpt_manifest_write(&commit->text, commit->progress, commit->parts, error));
+  WEFT_TRY(weft_gpt_folder_sync(commit->files, commit->folder.text, error));
+  WEFT_TRY(
       weft_gpt_output_begin(&output, commit->files, commit->folder.text, WEFT_GPT_MANIFEST, error));
-  WEFT_GPT_TRY(weft_gpt_output_write(&output, commit->text.data, commit->text.size, error));
-  WEFT_GPT_TRY(weft_gpt_output_end(&output, WEFT_GPT_MANIFEST, error));
-  WEFT_GPT_TRY(weft_gpt_folder_sync(commit->files, commit->folder.text, error));
-  WEFT_GPT_TRY(weft_gpt_folder_sync(commit->files, commit->dir, error));
+  WEFT_TRY(weft_gpt_output_write(&output, commit->text.data, commit->text.size, error));
+  WEFT_TRY(weft_gpt_output_end(&output, WEFT_GPT_MANIFEST, error));
+  WEFT_TRY(weft_gpt_folder_sync(commit->files, commit->folder.text, error));
+  WEFT_TRY(weft_gpt_folder_sync(commit->files, commit->dir, error));
   return weft_gpt_folder_sync_entry(commit->files, commit->dir, error);
 }
 
 static enum weft_status commit_parts(struct commit *commit,
                                      const struct weft_gpt_part_file *written, uint32_t keep,
                                      struct weft_error *error) {
-  WEFT_GPT_TRY(gather_parts(commit, written, error));
-  WEFT_GPT_TRY(write_manifest(commit, error));
+  WEFT_TRY(gather_parts(commit, written, error));
+  WEFT_TRY(write_manifest(commit, error));
   return weft_gpt_steps_clean(commit->files, commit->dir, commit->progress->step, commit->names,
                               commit->part_count, keep, error);
 }
@@ -168,12 +169,12 @@ enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, 
                                             struct weft_error *error) {
   const uint32_t count = weft_gpt_part_count(&progress->config);
   struct commit commit = {.files = files, .dir = dir, .progress = progress, .part_count = count};
-  WEFT_GPT_TRY(weft_gpt_config_check(&progress->config, error));
-  WEFT_GPT_TRY(step_folder(&commit.folder, dir, progress->step, error));
+  WEFT_TRY(weft_gpt_config_check(&progress->config, error));
+  WEFT_TRY(step_folder(&commit.folder, dir, progress->step, error));
   commit.parts = weft_gpt_allocate(NULL, count, sizeof *commit.parts);
   commit.names = weft_gpt_allocate(NULL, count, sizeof *commit.names);
   const enum weft_status status = commit.parts == NULL || commit.names == NULL
-                                      ? weft_gpt_fail_memory(error, count * sizeof *commit.parts)
+                                      ? weft_fail_memory(error, count * sizeof *commit.parts)
                                       : commit_parts(&commit, parts, keep, error);
   weft_text_finish(&commit.text);
   weft_gpt_free(NULL, commit.names);

@@ -11,8 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 
 /* Of one call of write() or read(): some systems take less than 2 GiB. */
 #define CALL_BYTES_MAX ((uint64_t)64 << 20)
@@ -38,8 +39,8 @@ enum weft_status weft_gpt_fail_system(struct weft_error *error, int code, const 
   if (strerror_r(code, reason, sizeof reason) != 0) {
     (void)snprintf(reason, sizeof reason, "error %d", code);
   }
-  return weft_gpt_fail(error, code == ENOENT ? WEFT_ERR_MISSING : WEFT_ERR_IO, hint_for(code),
-                       "cannot %s '%s': %s", action, path, reason);
+  return weft_fail(error, code == ENOENT ? WEFT_ERR_MISSING : WEFT_ERR_IO, hint_for(code),
+                   "cannot %s '%s': %s", action, path, reason);
 }
 
 /* Writing fails as IO, whatever the reason. */
@@ -125,9 +126,9 @@ enum weft_status weft_gpt_path_join(struct weft_gpt_path *path, const char *fold
                                     const char *name, struct weft_error *error) {
   const int length = snprintf(path->text, sizeof path->text, "%s/%s", folder, name);
   if (length < 0 || (size_t)length >= sizeof path->text) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "use a folder with a shorter name",
-                         "the path of '%s' has %d bytes; the limit is %d", name, length,
-                         WEFT_GPT_PATH_MAX - 1);
+    return weft_fail(error, WEFT_ERR_USAGE, "use a folder with a shorter name",
+                     "the path of '%s' has %d bytes; the limit is %d", name, length,
+                     WEFT_GPT_PATH_MAX - 1);
   }
   return WEFT_OK;
 }
@@ -186,8 +187,8 @@ enum weft_status weft_gpt_folder_remove(const struct weft_gpt_files *files, cons
 enum weft_status weft_gpt_file_rename(const struct weft_gpt_files *files, const char *folder,
                                       const char *from, const char *to, struct weft_error *error) {
   struct weft_gpt_path source, target;
-  WEFT_GPT_TRY(weft_gpt_path_join(&source, folder, from, error));
-  WEFT_GPT_TRY(weft_gpt_path_join(&target, folder, to, error));
+  WEFT_TRY(weft_gpt_path_join(&source, folder, from, error));
+  WEFT_TRY(weft_gpt_path_join(&target, folder, to, error));
   int code;
   DO(files, "rename", target.text, rename(source.text, target.text), code);
   return code == 0 ? WEFT_OK : fail_writing(error, code, "rename to", target.text);
@@ -196,7 +197,7 @@ enum weft_status weft_gpt_file_rename(const struct weft_gpt_files *files, const 
 enum weft_status weft_gpt_file_remove(const struct weft_gpt_files *files, const char *folder,
                                       const char *name, struct weft_error *error) {
   struct weft_gpt_path path;
-  WEFT_GPT_TRY(weft_gpt_path_join(&path, folder, name, error));
+  WEFT_TRY(weft_gpt_path_join(&path, folder, name, error));
   int code;
   DO(files, "unlink", path.text, unlink(path.text), code);
   if (code != 0 && code != ENOENT) {
@@ -219,7 +220,7 @@ enum weft_status weft_gpt_output_begin(struct weft_gpt_output *output,
       snprintf(output->temporary, sizeof output->temporary, WEFT_GPT_TEMPORARY "%s", name);
   assert(length > 0 && (size_t)length < sizeof output->temporary);
   (void)length;
-  WEFT_GPT_TRY(weft_gpt_path_join(&output->path, folder, output->temporary, error));
+  WEFT_TRY(weft_gpt_path_join(&output->path, folder, output->temporary, error));
   const int code = do_open(files, output->path.text, &output->descriptor);
   return code == 0 ? WEFT_OK : fail_writing(error, code, "create", output->path.text);
 }
@@ -284,8 +285,8 @@ enum weft_status weft_gpt_file_size(const char *path, uint64_t *size, struct wef
     return weft_gpt_fail_system(error, errno, "read", path);
   }
   if (!S_ISREG(status.st_mode) || status.st_size < 0) {
-    return weft_gpt_fail(error, WEFT_ERR_FORMAT, "a checkpoint is a folder of plain files",
-                         "'%s' is not a plain file", path);
+    return weft_fail(error, WEFT_ERR_FORMAT, "a checkpoint is a folder of plain files",
+                     "'%s' is not a plain file", path);
   }
   *size = (uint64_t)status.st_size;
   return WEFT_OK;
@@ -321,9 +322,9 @@ static enum weft_status read_open(int descriptor, const char *path, unsigned cha
     return weft_gpt_fail_system(error, code, "read", path);
   }
   if (got != size || more != 0) {
-    return weft_gpt_fail(error, WEFT_ERR_FORMAT, "nothing may write there during a load",
-                         "'%s' has %s than the %" PRIu64 " bytes that it had just now", path,
-                         more != 0 ? "more" : "fewer", size);
+    return weft_fail(error, WEFT_ERR_FORMAT, "nothing may write there during a load",
+                     "'%s' has %s than the %" PRIu64 " bytes that it had just now", path,
+                     more != 0 ? "more" : "fewer", size);
   }
   return WEFT_OK;
 }
@@ -334,7 +335,7 @@ enum weft_status weft_gpt_file_read(const struct weft_allocator *allocator, cons
   unsigned char *all = weft_gpt_allocate(allocator, size, 1);
   int descriptor, code;
   if (all == NULL) {
-    return weft_gpt_fail_memory(error, size);
+    return weft_fail_memory(error, size);
   }
   /* Not to hang if it has become a pipe. */
   DO(NULL, "", path, descriptor = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK), code);

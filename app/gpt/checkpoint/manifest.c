@@ -1,4 +1,4 @@
-/* The manifest's fields, once, and the writer. */
+/* The manifest's fields, once, and the writer. It indents, which weft_json does not. */
 #include "gpt/checkpoint/manifest.h"
 
 #include <inttypes.h>
@@ -8,7 +8,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt/fail.h"
+#include <weft/support.h>
 
 #define AT(member) offsetof(struct weft_gpt_progress, member)
 #define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
@@ -78,9 +78,9 @@ static void add_real(struct weft_text *text, double value) {
 static enum weft_status add_number(struct weft_text *text, const char *name, uint64_t value,
                                    struct weft_error *error) {
   if (value > INT64_MAX) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "use a smaller number",
-                         "%s is %" PRIu64 "; a checkpoint holds at most %" PRId64, name, value,
-                         INT64_MAX);
+    return weft_fail(error, WEFT_ERR_USAGE, "use a smaller number",
+                     "%s is %" PRIu64 "; a checkpoint holds at most %" PRId64, name, value,
+                     INT64_MAX);
   }
   weft_text_add_number(text, value);
   return WEFT_OK;
@@ -109,8 +109,8 @@ static enum weft_status add_value(struct weft_text *text, const struct weft_gpt_
   }
   memcpy(&real, value, sizeof real);
   if (!isfinite(real)) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "use a finite number",
-                         "%s is %g, which a checkpoint cannot hold", field->name, real);
+    return weft_fail(error, WEFT_ERR_USAGE, "use a finite number",
+                     "%s is %g, which a checkpoint cannot hold", field->name, real);
   }
   add_real(text, real);
   return WEFT_OK;
@@ -127,7 +127,7 @@ static enum weft_status add_section(struct weft_text *text, const struct weft_gp
   for (uint32_t k = 0; k < section->field_count; k++) {
     const struct weft_gpt_field *field = &section->fields[k];
     weft_text_addf(text, "%s\n%s\"%s\": ", inner && k == 0 ? "" : ",", indent, field->name);
-    WEFT_GPT_TRY(add_value(text, field, (const char *)progress + field->offset, error));
+    WEFT_TRY(add_value(text, field, (const char *)progress + field->offset, error));
   }
   weft_text_add(text, inner ? "\n  }" : "");
   return WEFT_OK;
@@ -140,7 +140,7 @@ static enum weft_status add_parts(struct weft_text *text, uint32_t part_count,
   for (uint32_t k = 0; k < part_count; k++) {
     weft_text_addf(text, "%s\n    {\"file\": \"%s\", \"size\": ", k > 0 ? "," : "",
                    parts[k].file.text);
-    WEFT_GPT_TRY(add_number(text, "the size of a part", parts[k].size, error));
+    WEFT_TRY(add_number(text, "the size of a part", parts[k].size, error));
     weft_text_addf(text, ", \"checksum\": \"%016" PRIx64 "\"}", parts[k].checksum);
   }
   weft_text_add(text, "\n  ]");
@@ -154,11 +154,11 @@ enum weft_status weft_gpt_manifest_write(struct weft_text *text,
   const size_t first = text->size;
   weft_text_add(text, "{\n  \"schema\": \"" WEFT_GPT_MANIFEST_SCHEMA "\"");
   for (uint32_t k = 0; k < WEFT_GPT_SECTIONS; k++) {
-    WEFT_GPT_TRY(add_section(text, &weft_gpt_manifest_sections()[k], progress, error));
+    WEFT_TRY(add_section(text, &weft_gpt_manifest_sections()[k], progress, error));
   }
-  WEFT_GPT_TRY(add_parts(text, weft_gpt_part_count(&progress->config), parts, error));
+  WEFT_TRY(add_parts(text, weft_gpt_part_count(&progress->config), parts, error));
   weft_text_add(text, ",\n");
-  WEFT_GPT_TRY(weft_text_status(text, error));
+  WEFT_TRY(weft_text_status(text, error));
   weft_text_addf(text, "  \"checksum\": \"%016" PRIx64 "\"\n}\n",
                  weft_gpt_checksum_of(text->data + first, text->size - first));
   return weft_text_status(text, error);

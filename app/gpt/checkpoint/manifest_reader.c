@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "gpt/checkpoint/manifest.h"
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 /* A part has 3. */
 #define COMMAS_MAX (4u * WEFT_GPT_LAYERS_MAX)
@@ -46,9 +47,9 @@ static enum weft_status fault(const struct reader *reader, const char *format, .
   va_start(arguments, format);
   (void)vsnprintf(what, sizeof what, format, arguments);
   va_end(arguments);
-  return weft_gpt_fail(reader->error, WEFT_ERR_FORMAT,
-                       "name the folder of another step, or move this one away", "'%s': %s",
-                       reader->name, what);
+  return weft_fail(reader->error, WEFT_ERR_FORMAT,
+                   "name the folder of another step, or move this one away", "'%s': %s",
+                   reader->name, what);
 }
 
 /* "model.layers is 0; expected ..." */
@@ -58,9 +59,8 @@ static enum weft_status unexpected(const struct reader *reader, const char *sect
   char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
   const char *found = json_is_object(value)  ? "an object"
                       : json_is_array(value) ? "a list"
-                      : dumped == NULL
-                          ? "something else"
-                          : weft_gpt_escape(buffer, sizeof buffer, dumped, strlen(dumped));
+                      : dumped == NULL       ? "something else"
+                                       : weft_escape(buffer, sizeof buffer, dumped, strlen(dumped));
   const enum weft_status status = fault(reader, "%s%s%s is %s; expected %s", section,
                                         section[0] != '\0' ? "." : "", field, found, expected);
   free(dumped);
@@ -162,7 +162,7 @@ static enum weft_status check_members(const struct reader *reader, const char *s
     if (k == count) {
       char escaped[64];
       return fault(reader, "%s%s%s is not a field of " WEFT_GPT_MANIFEST_SCHEMA, section, dot,
-                   weft_gpt_escape(escaped, sizeof escaped, key, strlen(key)));
+                   weft_escape(escaped, sizeof escaped, key, strlen(key)));
     }
   }
   return WEFT_OK;
@@ -189,7 +189,7 @@ static enum weft_status read_section(struct reader *reader, const struct weft_gp
   for (uint32_t k = 0; k < section->field_count; k++) {
     names[k] = section->fields[k].name;
   }
-  WEFT_GPT_TRY(check_members(reader, section->name, object, names, section->field_count));
+  WEFT_TRY(check_members(reader, section->name, object, names, section->field_count));
   return read_fields(reader, section, object);
 }
 
@@ -210,7 +210,7 @@ static enum weft_status read_part(struct reader *reader, uint32_t index, json_t 
   if (!json_is_object(object)) {
     return unexpected(reader, "", section, object, "an object");
   }
-  WEFT_GPT_TRY(check_members(reader, section, object, names, 3));
+  WEFT_TRY(check_members(reader, section, object, names, 3));
   const json_t *file = json_object_get(object, names[0]);
   const json_t *size = json_object_get(object, names[1]);
   const json_t *checksum = json_object_get(object, names[2]);
@@ -238,10 +238,10 @@ static enum weft_status read_parts(struct reader *reader, json_t *list) {
   }
   reader->parts = weft_gpt_allocate(reader->allocator, count, sizeof *reader->parts);
   if (reader->parts == NULL) {
-    return weft_gpt_fail_memory(reader->error, count * sizeof *reader->parts);
+    return weft_fail_memory(reader->error, count * sizeof *reader->parts);
   }
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_GPT_TRY(read_part(reader, k, json_array_get(list, k)));
+    WEFT_TRY(read_part(reader, k, json_array_get(list, k)));
   }
   return WEFT_OK;
 }
@@ -294,20 +294,20 @@ static enum weft_status read_document(struct reader *reader, json_t *document) {
   const struct weft_gpt_section *sections = weft_gpt_manifest_sections();
   const char *names[16] = {"schema", "parts", "checksum"};
   uint32_t count = 3;
-  WEFT_GPT_TRY(check_schema(reader, document));
-  WEFT_GPT_TRY(check_checksum(reader));
+  WEFT_TRY(check_schema(reader, document));
+  WEFT_TRY(check_checksum(reader));
   for (uint32_t k = 0; k < sections[0].field_count; k++) {
     names[count++] = sections[0].fields[k].name;
   }
   for (uint32_t k = 1; k < WEFT_GPT_SECTIONS; k++) {
     names[count++] = sections[k].name;
   }
-  WEFT_GPT_TRY(check_members(reader, "", document, names, count));
-  WEFT_GPT_TRY(read_fields(reader, &sections[0], document));
+  WEFT_TRY(check_members(reader, "", document, names, count));
+  WEFT_TRY(read_fields(reader, &sections[0], document));
   for (uint32_t k = 1; k < WEFT_GPT_SECTIONS; k++) {
-    WEFT_GPT_TRY(read_section(reader, &sections[k], json_object_get(document, sections[k].name)));
+    WEFT_TRY(read_section(reader, &sections[k], json_object_get(document, sections[k].name)));
   }
-  WEFT_GPT_TRY(check_config(reader));
+  WEFT_TRY(check_config(reader));
   return read_parts(reader, json_object_get(document, "parts"));
 }
 
@@ -328,15 +328,15 @@ static enum weft_status check_text(const struct reader *reader) {
 
 static enum weft_status read_text(struct reader *reader) {
   json_error_t wrong;
-  WEFT_GPT_TRY(check_text(reader));
+  WEFT_TRY(check_text(reader));
   json_t *document = json_loadb(reader->text, (size_t)reader->size, JSON_REJECT_DUPLICATES, &wrong);
   if (document == NULL) {
     char words[160];
     if (json_error_code(&wrong) == json_error_out_of_memory) {
-      return weft_gpt_fail_memory(reader->error, reader->size);
+      return weft_fail_memory(reader->error, reader->size);
     }
     return fault(reader, "line %d: not JSON: %s", wrong.line,
-                 weft_gpt_escape(words, sizeof words, wrong.text, strlen(wrong.text)));
+                 weft_escape(words, sizeof words, wrong.text, strlen(wrong.text)));
   }
   const enum weft_status status = read_document(reader, document);
   json_decref(document);

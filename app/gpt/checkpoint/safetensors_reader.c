@@ -10,8 +10,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "gpt/checkpoint/safetensors.h"
-#include "gpt/fail.h"
 
 /* A tensor has 5; the rest is for metadata. */
 #define COMMAS_MAX 4096u
@@ -37,9 +38,9 @@ static enum weft_status fault(const struct reader *reader, const char *format, .
   va_start(arguments, format);
   (void)vsnprintf(what, sizeof what, format, arguments);
   va_end(arguments);
-  return weft_gpt_fail(reader->error, WEFT_ERR_FORMAT,
-                       "the file is damaged, or of another model: use another checkpoint",
-                       "'%s': %s", reader->name, what);
+  return weft_fail(reader->error, WEFT_ERR_FORMAT,
+                   "the file is damaged, or of another model: use another checkpoint", "'%s': %s",
+                   reader->name, what);
 }
 
 /* ---- Values ---- */
@@ -50,7 +51,7 @@ static const char *found(const json_t *value, char *buffer, size_t size) {
     case JSON_OBJECT: return "an object";
     case JSON_ARRAY: return "a list";
     case JSON_STRING:
-      return weft_gpt_escape(buffer, size, json_string_value(value), json_string_length(value));
+      return weft_escape(buffer, size, json_string_value(value), json_string_length(value));
     case JSON_INTEGER:
       (void)snprintf(buffer, size, "%" JSON_INTEGER_FORMAT, json_integer_value(value));
       return buffer;
@@ -93,7 +94,7 @@ static enum weft_status check_shape(const struct reader *reader,
   }
   for (uint32_t k = 0; k < tensor->dim_count; k++) {
     uint64_t size = 0;
-    WEFT_GPT_TRY(read_integer(reader, tensor, "shape", json_array_get(value, k), &size));
+    WEFT_TRY(read_integer(reader, tensor, "shape", json_array_get(value, k), &size));
     if (size != tensor->dims[k]) {
       return fault(reader, "%s: size %" PRIu32 " of the shape is %" PRIu64 "; expected %" PRIu64,
                    tensor->name, k, size, tensor->dims[k]);
@@ -108,8 +109,8 @@ static enum weft_status read_offsets(struct reader *reader, uint32_t index, cons
   if (!json_is_array(value) || json_array_size(value) != 2) {
     return fault(reader, "%s: data_offsets is not a list of 2 numbers", tensor->name);
   }
-  WEFT_GPT_TRY(read_integer(reader, tensor, "data_offsets", json_array_get(value, 0), &begin));
-  WEFT_GPT_TRY(read_integer(reader, tensor, "data_offsets", json_array_get(value, 1), &end));
+  WEFT_TRY(read_integer(reader, tensor, "data_offsets", json_array_get(value, 0), &begin));
+  WEFT_TRY(read_integer(reader, tensor, "data_offsets", json_array_get(value, 1), &end));
   if (begin > end || end > reader->data_bytes) {
     return fault(reader,
                  "%s: data_offsets are %" PRIu64 " and %" PRIu64 "; the file has %" PRIu64
@@ -143,8 +144,8 @@ static enum weft_status read_tensor(struct reader *reader, uint32_t index, json_
     return fault(reader, "%s has %zu members; expected dtype, shape and data_offsets", tensor->name,
                  json_object_size(value));
   }
-  WEFT_GPT_TRY(check_dtype(reader, tensor, json_object_get(value, members[0])));
-  WEFT_GPT_TRY(check_shape(reader, tensor, json_object_get(value, members[1])));
+  WEFT_TRY(check_dtype(reader, tensor, json_object_get(value, members[0])));
+  WEFT_TRY(check_shape(reader, tensor, json_object_get(value, members[1])));
   return read_offsets(reader, index, json_object_get(value, members[2]));
 }
 
@@ -171,7 +172,7 @@ static enum weft_status check_metadata(const struct reader *reader, json_t *valu
     if (!json_is_string(member)) {
       char escaped[48];
       return fault(reader, METADATA ": %s is %s; expected text",
-                   weft_gpt_escape(escaped, sizeof escaped, key, strlen(key)),
+                   weft_escape(escaped, sizeof escaped, key, strlen(key)),
                    found(member, buffer, sizeof buffer));
     }
   }
@@ -183,11 +184,11 @@ static enum weft_status check_names(const struct reader *reader, json_t *documen
   json_t *value;
   json_object_foreach(document, key, value) {
     if (strcmp(key, METADATA) == 0) {
-      WEFT_GPT_TRY(check_metadata(reader, value));
+      WEFT_TRY(check_metadata(reader, value));
     } else if (!is_expected(reader, key)) {
       char escaped[80];
       return fault(reader, "there is a tensor '%s', which this part does not have",
-                   weft_gpt_escape(escaped, sizeof escaped, key, strlen(key)));
+                   weft_escape(escaped, sizeof escaped, key, strlen(key)));
     }
   }
   return WEFT_OK;
@@ -231,13 +232,13 @@ static enum weft_status read_document(struct reader *reader, json_t *document) {
   if (!json_is_object(document)) {
     return fault(reader, "the header is not an object");
   }
-  WEFT_GPT_TRY(check_names(reader, document));
+  WEFT_TRY(check_names(reader, document));
   for (uint32_t k = 0; k < reader->tensor_count; k++) {
     json_t *value = json_object_get(document, reader->tensors[k].name);
     if (value == NULL) {
       return fault(reader, "there is no tensor %s", reader->tensors[k].name);
     }
-    WEFT_GPT_TRY(read_tensor(reader, k, value));
+    WEFT_TRY(read_tensor(reader, k, value));
   }
   return check_tiling(reader);
 }
@@ -282,10 +283,10 @@ static enum weft_status read_text(struct reader *reader) {
   if (document == NULL) {
     char words[160];
     if (json_error_code(&wrong) == json_error_out_of_memory) {
-      return weft_gpt_fail_memory(reader->error, reader->header_bytes);
+      return weft_fail_memory(reader->error, reader->header_bytes);
     }
     return fault(reader, "the header is not JSON, at its byte %d: %s", wrong.position,
-                 weft_gpt_escape(words, sizeof words, wrong.text, strlen(wrong.text)));
+                 weft_escape(words, sizeof words, wrong.text, strlen(wrong.text)));
   }
   const enum weft_status status = read_document(reader, document);
   json_decref(document);
@@ -298,9 +299,9 @@ enum weft_status weft_gpt_safetensors_find(const char *name, const unsigned char
   struct reader reader = {
       .name = name, .tensors = tensors, .tensor_count = tensor_count, .error = error};
   assert(tensor_count <= WEFT_GPT_TENSORS_MAX);
-  WEFT_GPT_TRY(check_length(&reader, bytes, size));
-  WEFT_GPT_TRY(check_text(&reader));
-  WEFT_GPT_TRY(read_text(&reader));
+  WEFT_TRY(check_length(&reader, bytes, size));
+  WEFT_TRY(check_text(&reader));
+  WEFT_TRY(read_text(&reader));
   for (uint32_t k = 0; k < tensor_count; k++) {
     tensors[k].begin = 8 + reader.header_bytes + reader.offsets[k];
   }

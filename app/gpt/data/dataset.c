@@ -11,9 +11,9 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <weft/support.h>
+
 #include "gpt/data/text_files.h"
-#include "gpt/fail.h"
-#include "gpt/splitmix.h"
 
 /* All of it is in memory. */
 static const uint64_t size_max = UINT64_C(1) << 30;
@@ -31,7 +31,7 @@ static enum weft_status grow(struct weft_gpt_corpus *corpus, struct weft_error *
   uint8_t *bytes = allocator->reallocate(allocator->context, corpus->bytes,
                                          (size_t)corpus->capacity, (size_t)capacity);
   if (bytes == NULL) {
-    return weft_gpt_fail_memory(error, capacity);
+    return weft_fail_memory(error, capacity);
   }
   corpus->bytes = bytes;
   corpus->capacity = capacity;
@@ -40,25 +40,25 @@ static enum weft_status grow(struct weft_gpt_corpus *corpus, struct weft_error *
 
 static enum weft_status fail_on(const char *path, struct weft_error *error) {
   const bool missing = errno == ENOENT || errno == ENOTDIR;
-  return weft_gpt_fail(error, missing ? WEFT_ERR_MISSING : WEFT_ERR_IO,
-                       missing ? "give a file of text, or a folder with such files" : "",
-                       "%s cannot be read: %s", path, strerror(errno));
+  return weft_fail(error, missing ? WEFT_ERR_MISSING : WEFT_ERR_IO,
+                   missing ? "give a file of text, or a folder with such files" : "",
+                   "%s cannot be read: %s", path, strerror(errno));
 }
 
 static enum weft_status check_size(uint64_t size, const char *path, struct weft_error *error) {
   if (size <= size_max) {
     return WEFT_OK;
   }
-  return weft_gpt_fail(error, WEFT_ERR_LIMIT, "give fewer files",
-                       "%" PRIu64 " bytes of text with %s; at most %" PRIu64 " fit", size, path,
-                       size_max);
+  return weft_fail(error, WEFT_ERR_LIMIT, "give fewer files",
+                   "%" PRIu64 " bytes of text with %s; at most %" PRIu64 " fit", size, path,
+                   size_max);
 }
 
 static enum weft_status read_open(struct weft_gpt_corpus *corpus, const char *path, int file,
                                   struct weft_error *error) {
   for (;;) {
     if (corpus->size == corpus->capacity) {
-      WEFT_GPT_TRY(grow(corpus, error));
+      WEFT_TRY(grow(corpus, error));
     }
     const ssize_t count =
         read(file, corpus->bytes + corpus->size, (size_t)(corpus->capacity - corpus->size));
@@ -69,7 +69,7 @@ static enum weft_status read_open(struct weft_gpt_corpus *corpus, const char *pa
       return fail_on(path, error);
     }
     corpus->size += count > 0 ? (uint64_t)count : 0;
-    WEFT_GPT_TRY(check_size(corpus->size, path, error));
+    WEFT_TRY(check_size(corpus->size, path, error));
   }
 }
 
@@ -114,7 +114,7 @@ static enum weft_status read_any(struct weft_gpt_corpus *corpus, const char *pat
     return read_folder(corpus, path, error);
   }
   if (!S_ISREG(status.st_mode)) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "", "%s is neither a file nor a folder", path);
+    return weft_fail(error, WEFT_ERR_USAGE, "", "%s is neither a file nor a folder", path);
   }
   return read_file(corpus, path, error);
 }
@@ -136,10 +136,10 @@ static enum weft_status divide(struct weft_gpt_corpus *corpus, uint64_t least,
   corpus->train_size = corpus->size - validation_size;
   /* The smaller of the two; that of a corpus below 10 bytes is empty. */
   if (validation_size < least || validation_size == 0) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "give more text, or a shorter context",
-                         "%" PRIu64 " bytes of text: the tenth that validates has %" PRIu64
-                         ", expected at least %" PRIu64,
-                         corpus->size, validation_size, least > 0 ? least : 1);
+    return weft_fail(error, WEFT_ERR_USAGE, "give more text, or a shorter context",
+                     "%" PRIu64 " bytes of text: the tenth that validates has %" PRIu64
+                     ", expected at least %" PRIu64,
+                     corpus->size, validation_size, least > 0 ? least : 1);
   }
   corpus->hash = hash_of(corpus->bytes, corpus->size);
   return WEFT_OK;
@@ -181,9 +181,9 @@ void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation
   const uint8_t *part = corpus->bytes + (validation ? corpus->train_size : 0);
   const uint64_t size = validation ? corpus->size - corpus->train_size : corpus->train_size;
   assert(size > tokens); /* the last target is a byte further */
-  const uint64_t stream = weft_gpt_splitmix(weft_gpt_splitmix(seed) + step);
+  const uint64_t stream = weft_splitmix(weft_splitmix(seed) + step);
   for (uint64_t row = 0; row < rows; row++) {
-    const uint8_t *begin = part + weft_gpt_splitmix(stream + row) % (size - tokens);
+    const uint8_t *begin = part + weft_splitmix(stream + row) % (size - tokens);
     memcpy(inputs + row * tokens, begin, tokens);
     memcpy(targets + row * tokens, begin + 1, tokens);
   }

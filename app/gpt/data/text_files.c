@@ -9,8 +9,9 @@
 #include <string.h>
 #include <sys/stat.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 
 /* ---- Lists of paths ---- */
 
@@ -49,7 +50,7 @@ static enum weft_status add(struct weft_gpt_paths *paths, const char *folder, co
   const size_t size = folder_size + slash + name_size;
   char *path = reserve(paths) ? weft_gpt_allocate(paths->allocator, size + 1, 1) : NULL;
   if (path == NULL) {
-    return weft_gpt_fail_memory(error, size + 1);
+    return weft_fail_memory(error, size + 1);
   }
   memcpy(path, folder, folder_size);
   if (slash) {
@@ -91,7 +92,7 @@ struct walk {
 };
 
 static enum weft_status fail_on(const char *path, struct weft_error *error) {
-  return weft_gpt_fail(error, WEFT_ERR_IO, "", "%s cannot be looked at: %s", path, strerror(errno));
+  return weft_fail(error, WEFT_ERR_IO, "", "%s cannot be looked at: %s", path, strerror(errno));
 }
 
 /* Keeps the path that was just added to the folders there, moves it to the files, or
@@ -123,8 +124,8 @@ static enum weft_status read_folder(struct walk *walk, const char *folder, DIR *
       return errno == 0 ? WEFT_OK : fail_on(folder, error);
     }
     if (entry->d_name[0] != '.') {
-      WEFT_GPT_TRY(add(&walk->folders, folder, entry->d_name, error));
-      WEFT_GPT_TRY(sort_out(walk, entry->d_name, error));
+      WEFT_TRY(add(&walk->folders, folder, entry->d_name, error));
+      WEFT_TRY(sort_out(walk, entry->d_name, error));
     }
   }
 }

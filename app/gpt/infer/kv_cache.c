@@ -8,9 +8,10 @@
 #include <math.h>
 #include <string.h>
 
-#include "gpt/fail.h"
+#include <weft/support.h>
+
 #include "gpt/kernels/kernels.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 /* Rows that are computed at once: enough for products of matrices to be fast. */
 enum { ROWS_MAX = 128 };
@@ -97,11 +98,11 @@ static enum weft_status allocate(struct weft_gpt_decoder *decoder, struct weft_e
   const uint32_t parts = weft_gpt_part_count(decoder->config);
   decoder->parameters = weft_gpt_allocate(decoder->allocator, parts, sizeof *decoder->parameters);
   if (decoder->parameters == NULL) {
-    return weft_gpt_fail_memory(error, parts * sizeof *decoder->parameters);
+    return weft_fail_memory(error, parts * sizeof *decoder->parameters);
   }
   float *memory = weft_gpt_allocate(decoder->allocator, floats, sizeof *memory);
   if (memory == NULL) {
-    return weft_gpt_fail_memory(error, floats * sizeof *memory);
+    return weft_fail_memory(error, floats * sizeof *memory);
   }
   (void)lay_out(decoder, memory);
   return WEFT_OK;
@@ -113,7 +114,7 @@ enum weft_status weft_gpt_decoder_create(const struct weft_allocator *allocator,
                                          struct weft_gpt_decoder **out, struct weft_error *error) {
   struct weft_gpt_decoder *decoder = weft_gpt_allocate(allocator, 1, sizeof *decoder);
   if (decoder == NULL) {
-    return weft_gpt_fail_memory(error, sizeof *decoder);
+    return weft_fail_memory(error, sizeof *decoder);
   }
   *decoder = (struct weft_gpt_decoder){.allocator = allocator, .config = config};
   const enum weft_status status = allocate(decoder, error);

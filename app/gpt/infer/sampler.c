@@ -6,10 +6,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "gpt/fail.h"
+#include <weft/support.h>
+
 #include "gpt/infer/kv_cache.h"
-#include "gpt/memory.h"
-#include "gpt/splitmix.h"
+#include "gpt/model/aligned_memory.h"
 
 struct weft_gpt_sampler {
   const struct weft_allocator *allocator;
@@ -24,13 +24,13 @@ enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
                                          struct weft_gpt_sampler **out, struct weft_error *error) {
   struct weft_gpt_sampler *sampler = weft_gpt_allocate(allocator, 1, sizeof *sampler);
   if (sampler == NULL) {
-    return weft_gpt_fail_memory(error, sizeof *sampler);
+    return weft_fail_memory(error, sizeof *sampler);
   }
   *sampler = (struct weft_gpt_sampler){.allocator = allocator, .context = config->context};
   sampler->window = weft_gpt_allocate(allocator, sampler->context, 1);
   const enum weft_status status =
       sampler->window == NULL
-          ? weft_gpt_fail_memory(error, sampler->context)
+          ? weft_fail_memory(error, sampler->context)
           : weft_gpt_decoder_create(allocator, config, parts, &sampler->decoder, error);
   if (status != WEFT_OK) {
     weft_gpt_sampler_destroy(sampler);
@@ -68,7 +68,7 @@ static int compare_candidates(const void *left, const void *right) {
 
 /* 0 <= ... < 1 */
 static double uniform_at(uint64_t seed, uint64_t index) {
-  return (double)(weft_gpt_splitmix(weft_gpt_splitmix(seed) + index) >> 11) * 0x1p-53;
+  return (double)(weft_splitmix(weft_splitmix(seed) + index) >> 11) * 0x1p-53;
 }
 
 /* Relative to the likeliest, so nothing overflows, however small the temperature. */
@@ -143,13 +143,13 @@ struct weft_gpt_sample_options weft_gpt_sample_options_default(void) {
 static enum weft_status check_options(const struct weft_gpt_sample_options *options,
                                       struct weft_error *error) {
   if (!isfinite(options->temperature) || options->temperature < 0) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "", "the temperature is %g; expected 0 or more",
-                         options->temperature);
+    return weft_fail(error, WEFT_ERR_USAGE, "", "the temperature is %g; expected 0 or more",
+                     options->temperature);
   }
   if (options->top_k > WEFT_GPT_VOCABULARY) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "",
-                         "top-k is %" PRIu32 "; expected 1 to %d, or 0 for all", options->top_k,
-                         WEFT_GPT_VOCABULARY);
+    return weft_fail(error, WEFT_ERR_USAGE, "",
+                     "top-k is %" PRIu32 "; expected 1 to %d, or 0 for all", options->top_k,
+                     WEFT_GPT_VOCABULARY);
   }
   return WEFT_OK;
 }
@@ -159,21 +159,21 @@ enum weft_status weft_gpt_sample(struct weft_gpt_sampler *sampler,
                                  struct weft_text *text, struct weft_error *error) {
   const float *logits = NULL;
   uint8_t byte = 0;
-  WEFT_GPT_TRY(check_options(options, error));
+  WEFT_TRY(check_options(options, error));
   for (uint64_t index = 0; index < options->count; index++) {
     logits =
         index == 0 ? begin(sampler, options->prompt, options->prompt_size) : go_on(sampler, byte);
     const int choice =
         weft_gpt_sampler_choose(logits, options->temperature, options->top_k, options->seed, index);
     if (choice < 0) {
-      return weft_gpt_fail(error, WEFT_ERR_INVALID,
-                           "the training went wrong: use an earlier checkpoint, a lower rate",
-                           "the model's answer for byte %" PRIu64 " is not made of numbers", index);
+      return weft_fail(error, WEFT_ERR_INVALID,
+                       "the training went wrong: use an earlier checkpoint, a lower rate",
+                       "the model's answer for byte %" PRIu64 " is not made of numbers", index);
     }
     byte = (uint8_t)choice;
     if (text != NULL) {
       weft_text_append(text, (const char *)&byte, 1);
-      WEFT_GPT_TRY(weft_text_status(text, error));
+      WEFT_TRY(weft_text_status(text, error));
     }
     if (options->on_byte != NULL && !options->on_byte(options->context, byte)) {
       break;

@@ -4,9 +4,10 @@
 
 #include <cblas.h>
 
-#include "gpt/fail.h"
+#include <weft/support.h>
+
 #include "gpt/kernels/gemm_tile.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 
 struct listing {
   uint32_t sequences, tokens, rows, channels, heads, width;
@@ -230,7 +231,7 @@ enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
                                       struct weft_error *error) {
   struct weft_gpt_bare *bare = weft_gpt_allocate(allocator, 1, sizeof *bare);
   if (bare == NULL) {
-    return weft_gpt_fail_memory(error, sizeof *bare);
+    return weft_fail_memory(error, sizeof *bare);
   }
   *bare = (struct weft_gpt_bare){
       .allocator = allocator, .config = *config, .sequences = sequences, .tokens = tokens};
@@ -240,7 +241,7 @@ enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
     if (bare->operands[k] == NULL) {
       const uint64_t floats = bare->floats[k];
       weft_gpt_bare_destroy(bare);
-      return weft_gpt_fail_memory(error, floats * sizeof(float));
+      return weft_fail_memory(error, floats * sizeof(float));
     }
     for (uint64_t i = 0; i < bare->floats[k]; i++) { /* no sum of them is ever subnormal */
       bare->operands[k][i] = 0.001f * (float)(1 + i % 13);

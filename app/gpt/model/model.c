@@ -8,7 +8,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "gpt/splitmix.h"
+#include <weft/support.h>
 
 /* ---- Tables of tensors ---- */
 
@@ -143,7 +143,7 @@ uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config) {
 /* ---- What they begin with ---- */
 
 static uint64_t stream_of(uint64_t seed, uint32_t part, uint32_t tensor) {
-  return weft_gpt_splitmix(weft_gpt_splitmix(weft_gpt_splitmix(seed) + part) + tensor);
+  return weft_splitmix(weft_splitmix(weft_splitmix(seed) + part) + tensor);
 }
 
 /* A sum of twelve uniform numbers, less its mean, has variance 1 and is as good as
@@ -153,7 +153,7 @@ static double normal_at(uint64_t stream, uint64_t index) {
   enum { WORDS = 3, MEAN = 6 * 65535 };
   int64_t sum = -MEAN;
   for (uint64_t k = 0; k < WORDS; k++) {
-    const uint64_t word = weft_gpt_splitmix(stream + (WORDS * index + k) * WEFT_GPT_SPLITMIX_STEP);
+    const uint64_t word = weft_splitmix(stream + (WORDS * index + k) * WEFT_SPLITMIX_STEP);
     sum += (int64_t)(word & 0xffff) + (int64_t)(word >> 16 & 0xffff) +
            (int64_t)(word >> 32 & 0xffff) + (int64_t)(word >> 48);
   }

@@ -2,9 +2,9 @@
 #include <inttypes.h>
 
 #include <weft/costs.h>
+#include <weft/support.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/model/model.h"
 
 /* Two operations per weight of the block's matrices (12 C^2), and attention's products
@@ -28,17 +28,17 @@ enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                                 uint32_t stage_count, uint32_t *first, struct weft_error *error) {
   const uint32_t count = weft_gpt_part_count(config);
   if (stage_count < 1 || stage_count > count) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "use more layers, or fewer stages",
-                         "%" PRIu32 " stages; %" PRIu32
-                         " layers, the embedding and the head make 1 to %" PRIu32,
-                         stage_count, config->layers, count);
+    return weft_fail(error, WEFT_ERR_USAGE, "use more layers, or fewer stages",
+                     "%" PRIu32 " stages; %" PRIu32
+                     " layers, the embedding and the head make 1 to %" PRIu32,
+                     stage_count, config->layers, count);
   }
   if (costs != NULL) {
     return weft_parts_cut(allocator, costs, count, stage_count, first, error);
   }
   double *work = weft_gpt_allocate(allocator, count, sizeof *work);
   if (work == NULL) {
-    return weft_gpt_fail_memory(error, count * sizeof *work);
+    return weft_fail_memory(error, count * sizeof *work);
   }
   for (uint32_t p = 0; p < count; p++) {
     work[p] = weft_gpt_part_work(config, p);
@@ -55,17 +55,17 @@ static enum weft_status check_counts(const struct weft_gpt_config *config, const
   uint64_t sum = 0;
   for (uint32_t s = 0; s < stage_count; s++) {
     if (blocks[s] == 0 && s > 0 && s + 1 < stage_count) {
-      return weft_gpt_fail(error, WEFT_ERR_USAGE,
-                           "only the first stage, with the embedding, and the last one, with the "
-                           "head, may have none",
-                           "stage %" PRIu32 " has no block", s);
+      return weft_fail(error, WEFT_ERR_USAGE,
+                       "only the first stage, with the embedding, and the last one, with the "
+                       "head, may have none",
+                       "stage %" PRIu32 " has no block", s);
     }
     sum += blocks[s];
   }
   if (stage_count < 1 || sum != config->layers) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "give a number of blocks for each stage",
-                         "the %" PRIu32 " stages have %" PRIu64 " blocks; the model has %" PRIu32,
-                         stage_count, sum, config->layers);
+    return weft_fail(error, WEFT_ERR_USAGE, "give a number of blocks for each stage",
+                     "the %" PRIu32 " stages have %" PRIu64 " blocks; the model has %" PRIu32,
+                     stage_count, sum, config->layers);
   }
   return WEFT_OK;
 }
@@ -73,7 +73,7 @@ static enum weft_status check_counts(const struct weft_gpt_config *config, const
 enum weft_status weft_gpt_split_counts(const struct weft_gpt_config *config, const uint32_t *blocks,
                                        uint32_t stage_count, uint32_t *first,
                                        struct weft_error *error) {
-  WEFT_GPT_TRY(check_counts(config, blocks, stage_count, error));
+  WEFT_TRY(check_counts(config, blocks, stage_count, error));
   uint32_t end = 1; /* after the embedding */
   first[0] = 0;
   for (uint32_t s = 0; s < stage_count; s++) {

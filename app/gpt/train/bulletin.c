@@ -4,8 +4,9 @@
 #include <assert.h>
 #include <string.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 
 enum weft_status weft_gpt_bulletin_init(struct weft_gpt_bulletin *bulletin,
                                         const struct weft_allocator *allocator, uint32_t rank_count,
@@ -16,7 +17,7 @@ enum weft_status weft_gpt_bulletin_init(struct weft_gpt_bulletin *bulletin,
   bulletin->piece = weft_gpt_allocate(allocator, rank_count, WEFT_EXCHANGE_MAX);
   return bulletin->mine != NULL && bulletin->all != NULL && bulletin->piece != NULL
              ? WEFT_OK
-             : weft_gpt_fail_memory(error, rank_count * capacity);
+             : weft_fail_memory(error, rank_count * capacity);
 }
 
 void weft_gpt_bulletin_finish(struct weft_gpt_bulletin *bulletin) {

@@ -6,8 +6,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 
 enum { KINDS = 4, PLACES_MAX = 256 / KINDS };
 
@@ -72,8 +73,8 @@ static bool row_is_over(const struct counts *counts, uint32_t stage_count, uint3
 }
 
 static enum weft_status fail_letters(struct weft_error *error, uint32_t rank) {
-  return weft_gpt_fail(error, WEFT_ERR_FORMAT, "is one of the processes another program?",
-                       "the table that rank 0 has told is not one: row %" PRIu32, rank);
+  return weft_fail(error, WEFT_ERR_FORMAT, "is one of the processes another program?",
+                   "the table that rank 0 has told is not one: row %" PRIu32, rank);
 }
 
 static enum weft_status read_rows(const struct weft_gpt_places *places, uint32_t microbatches,
@@ -107,7 +108,7 @@ enum weft_status weft_gpt_letters_read(const struct weft_allocator *allocator,
   struct weft_action *actions = weft_gpt_allocate(allocator, count, sizeof *actions);
   enum weft_status status =
       row_sizes == NULL || actions == NULL
-          ? weft_gpt_fail_memory(error, count * sizeof *actions)
+          ? weft_fail_memory(error, count * sizeof *actions)
           : read_rows(places, microbatches, letters, count, row_sizes, actions, error);
   if (status == WEFT_OK) {
     status = weft_program_create(allocator, places->rank_count, row_sizes, actions, out, error);

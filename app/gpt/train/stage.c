@@ -8,10 +8,10 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "gpt/clock.h"
-#include "gpt/fail.h"
+#include <weft/support.h>
+
 #include "gpt/kernels/kernels.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/model/layer.h"
 
 /* What a microbatch keeps from its forward to its last backward. */
@@ -95,11 +95,11 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
   if (call->inputs->count != 1 || shape->dtype != (tokens ? WEFT_U8 : WEFT_F32) ||
       shape->dim_count != (tokens ? 2 : 3) || shape->dims[0] > stage->context->sequences_max ||
       shape->dims[1] > stage->config->context || shape->dims[0] == 0 || shape->dims[1] == 0) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "give it tokens as u8, sequences x context",
-                         "microbatch %" PRIu32 " has %" PRIu64 " x %" PRIu64 "; at most %" PRIu64
-                         " sequences of %" PRIu32 " tokens fit",
-                         call->microbatch, shape->dims[0], shape->dims[1],
-                         stage->context->sequences_max, stage->config->context);
+    return weft_fail(error, WEFT_ERR_USAGE, "give it tokens as u8, sequences x context",
+                     "microbatch %" PRIu32 " has %" PRIu64 " x %" PRIu64 "; at most %" PRIu64
+                     " sequences of %" PRIu32 " tokens fit",
+                     call->microbatch, shape->dims[0], shape->dims[1],
+                     stage->context->sequences_max, stage->config->context);
   }
   return WEFT_OK;
 }
@@ -107,8 +107,8 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
 /* Parameters are there from UNSHARD to RESHARD; gradients from the first backward on. */
 static enum weft_status check_whole(const struct weft_gpt_stage *stage, struct weft_error *error) {
   if (stage->parts[0].parameters == NULL) {
-    return weft_gpt_fail(error, WEFT_ERR_INVALID, "lower the table again, with UNSHARD",
-                         "the parameters are sharded: there is no UNSHARD before this action");
+    return weft_fail(error, WEFT_ERR_INVALID, "lower the table again, with UNSHARD",
+                     "the parameters are sharded: there is no UNSHARD before this action");
   }
   return WEFT_OK;
 }
@@ -125,7 +125,7 @@ static const uint8_t *tokens_of(const struct weft_stage_call *call) {
 /* Part k's pass began at `begin` and ends now, which is when the next one's begins. */
 static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_gpt_pass pass,
                          int64_t begin) {
-  const int64_t now = weft_gpt_clock_ns();
+  const int64_t now = weft_clock_ns();
   stage->times[k].total_ns[pass] += now - begin;
   stage->times[k].count[pass]++;
   return now;
@@ -174,9 +174,9 @@ static void run_inner(const struct weft_gpt_stage *stage, struct weft_stage_call
 static enum weft_status forward(struct weft_stage *base, struct weft_stage_call *call,
                                 struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  WEFT_GPT_TRY(check_inputs(stage, call, error));
-  WEFT_GPT_TRY(check_whole(stage, error));
-  int64_t begin = weft_gpt_clock_ns();
+  WEFT_TRY(check_inputs(stage, call, error));
+  WEFT_TRY(check_whole(stage, error));
+  int64_t begin = weft_clock_ns();
   if (stage->context->before_forward != NULL && call->training) {
     stage->context->before_forward(stage->context->before_forward_context, call->stage, call->step);
   }
@@ -207,9 +207,9 @@ static const float *gradient_of(const struct weft_gpt_stage *stage,
 static enum weft_status backward_input(struct weft_stage *base, struct weft_stage_call *call,
                                        struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  WEFT_GPT_TRY(check_whole(stage, error));
-  WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
-  int64_t begin = weft_gpt_clock_ns();
+  WEFT_TRY(check_whole(stage, error));
+  WEFT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+  int64_t begin = weft_clock_ns();
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     if (is_embedding(part.part)) {
@@ -231,9 +231,9 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
 static enum weft_status backward_weight(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  WEFT_GPT_TRY(check_whole(stage, error));
-  WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
-  int64_t begin = weft_gpt_clock_ns();
+  WEFT_TRY(check_whole(stage, error));
+  WEFT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+  int64_t begin = weft_clock_ns();
   for (uint32_t k = stage->part_count; k-- > 0;) {
     const struct weft_gpt_part_call part = part_call(stage, call, k);
     float *gradients = stage->parts[k].gradients;
@@ -288,9 +288,9 @@ static float *allocate_floats(const struct weft_gpt_stage *stage, uint64_t count
                               struct weft_error *error) {
   float *floats = weft_gpt_allocate(stage->context->allocator, count, sizeof(float));
   if (floats == NULL) {
-    (void)weft_gpt_fail(error, WEFT_ERR_MEMORY,
-                        "a smaller model, batch or context needs less, and so do more ranks",
-                        "no memory for %" PRIu64 " bytes", count * sizeof(float));
+    (void)weft_fail(error, WEFT_ERR_MEMORY,
+                    "a smaller model, batch or context needs less, and so do more ranks",
+                    "no memory for %" PRIu64 " bytes", count * sizeof(float));
   }
   return floats;
 }
@@ -313,7 +313,7 @@ static enum weft_status prepare(struct weft_stage *base, uint32_t slot_count,
   free_slots(stage);
   stage->slots = weft_gpt_allocate(stage->context->allocator, slot_count, sizeof *stage->slots);
   if (stage->slots == NULL) {
-    return weft_gpt_fail(error, WEFT_ERR_MEMORY, "", "no memory for %" PRIu32 " slots", slot_count);
+    return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for %" PRIu32 " slots", slot_count);
   }
   stage->slot_count = slot_count;
   for (uint32_t k = 0; k < slot_count; k++) {
@@ -347,15 +347,15 @@ static const struct weft_stage_ops gpt_stage_ops = {.name = "gpt",
 
 static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_error *error) {
   const struct weft_gpt_stage_context *context = stage->context;
-  WEFT_GPT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->config,
-                                          stage->first_part, stage->part_count, &context->sharding,
-                                          context->memory, error));
+  WEFT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->config,
+                                      stage->first_part, stage->part_count, &context->sharding,
+                                      context->memory, error));
   stage->parts = stage->memory.parts;
   stage->collectives =
       weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->collectives);
   stage->times = weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->times);
   if (stage->collectives == NULL || stage->times == NULL) {
-    return weft_gpt_fail_memory(error, stage->part_count * sizeof *stage->collectives);
+    return weft_fail_memory(error, stage->part_count * sizeof *stage->collectives);
   }
   for (uint32_t k = 0; k < stage->part_count; k++) {
     const uint64_t scratch = weft_gpt_part_scratch(stage->config, stage->first_part + k,
@@ -371,7 +371,7 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
                                        struct weft_gpt_stage **out, struct weft_error *error) {
   struct weft_gpt_stage *stage = weft_gpt_allocate(context->allocator, 1, sizeof *stage);
   if (stage == NULL) {
-    return weft_gpt_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");
+    return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");
   }
   *stage = (struct weft_gpt_stage){.stage = {.ops = &gpt_stage_ops},
                                    .context = context,

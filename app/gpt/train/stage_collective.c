@@ -4,7 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
-#include "gpt/fail.h"
+#include <weft/support.h>
+
 #include "gpt/kernels/kernels.h"
 #include "gpt/train/stage.h"
 
@@ -46,7 +47,7 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
     return WEFT_OK;
   }
   if (!call->again) {
-    WEFT_GPT_TRY(weft_gpt_stage_memory_take_parameters(&stage->memory, error));
+    WEFT_TRY(weft_gpt_stage_memory_take_parameters(&stage->memory, error));
     stage->collectives_done = 0;
     for (uint32_t k = 0; k < stage->part_count; k++) {
       const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
@@ -54,7 +55,7 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
                                              .from = kept->parameters,
                                              .to = stage->parts[k].parameters,
                                              .bytes = kept->slice_floats * sizeof(float)};
-      WEFT_GPT_TRY(start(stage, k, gather, error));
+      WEFT_TRY(start(stage, k, gather, error));
     }
   }
   return finish(stage, error);
@@ -77,7 +78,7 @@ static enum weft_status start_reducing(struct weft_gpt_stage *stage, struct weft
                                         .from = stage->parts[k].gradients,
                                         .to = kept->gradients,
                                         .bytes = kept->floats * sizeof(float)};
-    WEFT_GPT_TRY(start(stage, k, sum, error));
+    WEFT_TRY(start(stage, k, sum, error));
   }
   return WEFT_OK;
 }
@@ -87,8 +88,8 @@ static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct 
     return WEFT_OK;
   }
   if (!again) {
-    WEFT_GPT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
-    WEFT_GPT_TRY(start_reducing(stage, error));
+    WEFT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+    WEFT_TRY(start_reducing(stage, error));
   }
   const enum weft_status status = finish(stage, error);
   if (status == WEFT_OK) {
@@ -143,7 +144,7 @@ static enum weft_status tie_with_peer(struct weft_gpt_tie *tie, bool again,
                                                .from = gradient,
                                                .to = gradient,
                                                .bytes = count * sizeof *gradient};
-    WEFT_GPT_TRY(group->ops->start(group, &tie->collective, error));
+    WEFT_TRY(group->ops->start(group, &tie->collective, error));
   }
   return group->ops->test(group, &tie->collective, error);
 }

@@ -6,16 +6,17 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 
 enum { ALIGN_FLOATS = WEFT_GPT_ALIGNMENT / sizeof(float) };
 enum { PARAMETERS, GRADIENTS, FIRST_MOMENT, SECOND_MOMENT, BLOCKS };
 
 static enum weft_status fail_floats(uint64_t floats, struct weft_error *error) {
-  return weft_gpt_fail(error, WEFT_ERR_MEMORY,
-                       "a smaller model needs less, and so do more ranks, or sharded replicas",
-                       "no memory for %" PRIu64 " bytes", floats * sizeof(float));
+  return weft_fail(error, WEFT_ERR_MEMORY,
+                   "a smaller model needs less, and so do more ranks, or sharded replicas",
+                   "no memory for %" PRIu64 " bytes", floats * sizeof(float));
 }
 
 /* ---- Pools ---- */
@@ -25,7 +26,7 @@ enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
                                     uint32_t capacity, struct weft_error *error) {
   *pool = (struct weft_gpt_pool){.allocator = allocator, .floats = floats, .capacity = capacity};
   pool->buffers = weft_gpt_allocate(allocator, capacity, sizeof(float *));
-  return pool->buffers != NULL ? WEFT_OK : weft_gpt_fail_memory(error, capacity * sizeof(float *));
+  return pool->buffers != NULL ? WEFT_OK : weft_fail_memory(error, capacity * sizeof(float *));
 }
 
 void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
@@ -192,7 +193,7 @@ enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory
   *memory = (struct weft_gpt_stage_memory){
       .allocator = allocator, .sharding = *sharding, .rank = rank, .part_count = part_count};
   if (!allocate_tables(memory)) {
-    return weft_gpt_fail_memory(error, part_count * sizeof *memory->kept);
+    return weft_fail_memory(error, part_count * sizeof *memory->kept);
   }
   memory->whole_floats = weft_gpt_whole_floats(config, first_part, part_count, replicas);
   for (uint32_t k = 0; k < part_count; k++) {
@@ -201,11 +202,11 @@ enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory
     memory->parts[k].part = first_part + k;
     memory->parts[k].floats = weft_gpt_part_floats(config, first_part + k);
   }
-  WEFT_GPT_TRY(allocate_blocks(memory, error));
+  WEFT_TRY(allocate_blocks(memory, error));
   for (uint32_t k = 0; k < part_count; k++) {
     place_whole(memory, k);
     place_kept(memory, k);
-    WEFT_GPT_TRY(initialize_part(memory, config, k, error));
+    WEFT_TRY(initialize_part(memory, config, k, error));
   }
   return WEFT_OK;
 }
@@ -226,8 +227,8 @@ enum weft_status weft_gpt_stage_memory_take_parameters(struct weft_gpt_stage_mem
   if (is_whole(memory, PARAMETERS) || memory->whole_parameters != NULL) {
     return WEFT_OK;
   }
-  WEFT_GPT_TRY(weft_gpt_pool_take(&memory->rank->parameters, memory->whole_floats,
-                                  &memory->whole_parameters, error));
+  WEFT_TRY(weft_gpt_pool_take(&memory->rank->parameters, memory->whole_floats,
+                              &memory->whole_parameters, error));
   weft_gpt_rank_memory_note(memory->rank);
   for (uint32_t k = 0; k < memory->part_count; k++) {
     memory->parts[k].parameters = memory->whole_parameters + memory->offsets[k];
@@ -240,8 +241,8 @@ enum weft_status weft_gpt_stage_memory_take_gradients(struct weft_gpt_stage_memo
   if (is_whole(memory, GRADIENTS) || memory->whole_gradients != NULL) {
     return WEFT_OK;
   }
-  WEFT_GPT_TRY(weft_gpt_pool_take(&memory->rank->gradients, memory->whole_floats,
-                                  &memory->whole_gradients, error));
+  WEFT_TRY(weft_gpt_pool_take(&memory->rank->gradients, memory->whole_floats,
+                              &memory->whole_gradients, error));
   weft_gpt_rank_memory_note(memory->rank);
   assert(memory->whole_gradients != NULL);
   memset(memory->whole_gradients, 0, memory->whole_floats * sizeof(float));

@@ -5,13 +5,12 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
 #include <weft/comm.h>
+#include <weft/support.h>
 
-#include "gpt/fail.h"
 #include "gpt/kernels/kernels.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/train/trainer_rank.h"
 
 struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trainer,
@@ -27,12 +26,12 @@ struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trai
 static enum weft_status join_world(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   const struct weft_transport *endpoint = trainer->options.endpoint;
   if (endpoint->rank_count != trainer->world_size) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE,
-                         "start as many processes as replicas times pipeline ranks",
-                         "the world has %" PRIu32 " ranks; %" PRIu32 " replicas of %" PRIu32
-                         " pipeline ranks are %" PRIu32,
-                         endpoint->rank_count, trainer->options.replicas, trainer->options.ranks,
-                         trainer->world_size);
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "start as many processes as replicas times pipeline ranks",
+                     "the world has %" PRIu32 " ranks; %" PRIu32 " replicas of %" PRIu32
+                     " pipeline ranks are %" PRIu32,
+                     endpoint->rank_count, trainer->options.replicas, trainer->options.ranks,
+                     trainer->world_size);
   }
   trainer->first_local = endpoint->rank;
   trainer->local_count = 1;
@@ -68,8 +67,8 @@ static enum weft_status join_group(const struct weft_gpt_rank *rank, uint32_t id
                                    struct weft_error *error) {
   struct weft_transport *transport = rank->transport;
   if (transport->ops->group == NULL) {
-    return weft_gpt_fail(error, WEFT_ERR_UNAVAILABLE, "use threads, or MPI",
-                         "the %s transport has no collectives", transport->ops->name);
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use threads, or MPI",
+                     "the %s transport has no collectives", transport->ops->name);
   }
   return transport->ops->group(transport, id, ranks, count, out, error);
 }
@@ -80,7 +79,7 @@ static enum weft_status join_row(const struct weft_gpt_rank *rank, uint32_t id, 
                                  struct weft_error *error) {
   uint32_t *ranks = weft_gpt_allocate(rank->trainer->allocator, count, sizeof *ranks);
   if (ranks == NULL) {
-    return weft_gpt_fail_memory(error, count * sizeof *ranks);
+    return weft_fail_memory(error, count * sizeof *ranks);
   }
   for (uint32_t k = 0; k < count; k++) {
     ranks[k] = first + k * stride;
@@ -105,13 +104,13 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
   const uint32_t pair[2] = {first + trainer->rank_of[0],
                             first + trainer->rank_of[trainer->stage_count - 1]};
   if (replicas > 1) {
-    WEFT_GPT_TRY(join_row(rank, rank->row, rank->row, rows, replicas, &rank->group, error));
+    WEFT_TRY(join_row(rank, rank->row, rank->row, rows, replicas, &rank->group, error));
   }
   if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last)) {
-    WEFT_GPT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
+    WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
   }
   if (needs_whole_group(rank)) {
-    WEFT_GPT_TRY(join_row(rank, rows + replicas, 0, 1, rows, &rank->whole_group, error));
+    WEFT_TRY(join_row(rank, rows + replicas, 0, 1, rows, &rank->whole_group, error));
   }
   return WEFT_OK;
 }
@@ -129,8 +128,8 @@ static enum weft_status make_pools(struct weft_gpt_rank *rank, struct weft_error
         trainer->options.replicas);
     largest = floats > largest ? floats : largest;
   }
-  WEFT_GPT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, largest,
-                                  rank->own_stage_count, error));
+  WEFT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, largest,
+                              rank->own_stage_count, error));
   return weft_gpt_pool_init(&rank->memory.gradients, trainer->allocator, largest,
                             rank->own_stage_count, error);
 }
@@ -155,11 +154,11 @@ static void make_context(struct weft_gpt_rank *rank) {
 static enum weft_status make_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = rank->trainer;
   make_context(rank);
-  WEFT_GPT_TRY(make_pools(rank, error));
+  WEFT_TRY(make_pools(rank, error));
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const uint32_t s = rank->own_stages[n], first = trainer->first_parts[s];
-    WEFT_GPT_TRY(weft_gpt_stage_create(&rank->context, first, trainer->first_parts[s + 1] - first,
-                                       &rank->stages[s], error));
+    WEFT_TRY(weft_gpt_stage_create(&rank->context, first, trainer->first_parts[s + 1] - first,
+                                   &rank->stages[s], error));
     rank->bases[s] = &rank->stages[s]->stage;
   }
   rank->tie = (struct weft_gpt_tie){.first = rank->stages[0],
@@ -190,7 +189,7 @@ static enum weft_status load_part(const struct weft_gpt_rank *rank, uint32_t par
   }
   whole->part = part;
   whole->floats = stage->parts[k].floats;
-  WEFT_GPT_TRY(weft_gpt_checkpoint_read_part(resume, whole, error));
+  WEFT_TRY(weft_gpt_checkpoint_read_part(resume, whole, error));
   weft_gpt_stage_memory_keep(&stage->memory, k, whole);
   return WEFT_OK;
 }
@@ -206,7 +205,7 @@ static enum weft_status load_parts(const struct weft_gpt_rank *rank, struct weft
   if (trainer->options.shard != WEFT_GPT_SHARD_NONE) {
     whole.parameters = weft_gpt_allocate(trainer->allocator, 3 * room, sizeof(float));
     if (whole.parameters == NULL) {
-      return weft_gpt_fail_memory(error, 3 * room * sizeof(float));
+      return weft_fail_memory(error, 3 * room * sizeof(float));
     }
     whole.first_moment = whole.parameters + room;
     whole.second_moment = whole.parameters + 2 * room;
@@ -320,19 +319,19 @@ static enum weft_status make_rank(struct weft_gpt_trainer *trainer, uint32_t num
   rank->step = trainer->options.progress.step;
   rank->transport = endpoint_of(trainer, number);
   place_rank(rank, number);
-  WEFT_GPT_TRY(join_groups(rank, error));
+  WEFT_TRY(join_groups(rank, error));
   if (!allocate_rank(rank) || !allocate_gathered(rank)) {
-    return weft_gpt_fail_memory(error, trainer->options.progress.batch * trainer->config.context);
+    return weft_fail_memory(error, trainer->options.progress.batch * trainer->config.context);
   }
-  WEFT_GPT_TRY(weft_gpt_bulletin_init(&rank->bulletin, trainer->allocator, trainer->world_size,
-                                      weft_gpt_rank_bulletin_bytes(trainer), error));
-  WEFT_GPT_TRY(make_stages(rank, error));
-  WEFT_GPT_TRY(load_parts(rank, error));
+  WEFT_TRY(weft_gpt_bulletin_init(&rank->bulletin, trainer->allocator, trainer->world_size,
+                                  weft_gpt_rank_bulletin_bytes(trainer), error));
+  WEFT_TRY(make_stages(rank, error));
+  WEFT_TRY(load_parts(rank, error));
   weft_gpt_tuning_init(&rank->tuning);
   rank->now.schedule =
       trainer->first.schedule != NULL ? trainer->first.schedule : trainer->options.schedule;
   const struct weft_pipeline_options options = pipeline_options(rank);
-  WEFT_GPT_TRY(
+  WEFT_TRY(
       weft_pipeline_create(trainer->allocator, rank->transport, &options, &rank->pipeline, error));
   return weft_gpt_rank_make_event_room(rank, error);
 }
@@ -340,20 +339,20 @@ static enum weft_status make_rank(struct weft_gpt_trainer *trainer, uint32_t num
 /* ---- Create and destroy ---- */
 
 static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  WEFT_GPT_TRY(weft_gpt_trainer_lay_out(trainer, error));
-  WEFT_GPT_TRY(make_world(trainer, error));
+  WEFT_TRY(weft_gpt_trainer_lay_out(trainer, error));
+  WEFT_TRY(make_world(trainer, error));
   trainer->boundaries =
       weft_gpt_allocate(trainer->allocator, trainer->stage_count, sizeof *trainer->boundaries);
   trainer->ranks =
       weft_gpt_allocate(trainer->allocator, trainer->local_count, sizeof *trainer->ranks);
   if (trainer->boundaries == NULL || trainer->ranks == NULL) {
-    return weft_gpt_fail_memory(error, trainer->local_count * sizeof *trainer->ranks);
+    return weft_fail_memory(error, trainer->local_count * sizeof *trainer->ranks);
   }
   make_boundaries(trainer);
   weft_gpt_set_blas_threads(
       trainer->options.threads_per_rank > 0 ? (int)trainer->options.threads_per_rank : 1);
   for (uint32_t k = 0; k < trainer->local_count; k++) {
-    WEFT_GPT_TRY(make_rank(trainer, trainer->first_local + k, error));
+    WEFT_TRY(make_rank(trainer, trainer->first_local + k, error));
   }
   return WEFT_OK;
 }
@@ -372,7 +371,7 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
                                          struct weft_gpt_trainer **out, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = weft_gpt_allocate(options->allocator, 1, sizeof *trainer);
   if (trainer == NULL) {
-    return weft_gpt_fail_memory(error, sizeof *trainer);
+    return weft_fail_memory(error, sizeof *trainer);
   }
   trainer->options = *options;
   trainer->allocator = options->allocator;
@@ -447,7 +446,7 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   enum weft_status status;
   announce(trainer, transport->rank);
   while ((status = weft_gpt_rank_advance(rank, error)) == WEFT_IN_PROGRESS) {
-    WEFT_GPT_TRY(weft_gpt_rank_wait(rank, error));
+    WEFT_TRY(weft_gpt_rank_wait(rank, error));
   }
   return status;
 }
@@ -456,28 +455,27 @@ static enum weft_status run_loopback(struct weft_gpt_trainer *trainer, struct we
   uint32_t running = trainer->world_size;
   while (running > 0) {
     uint32_t number;
-    WEFT_GPT_TRY(weft_loopback_next(trainer->loopback, &number, error));
+    WEFT_TRY(weft_loopback_next(trainer->loopback, &number, error));
     struct weft_gpt_rank *rank = &trainer->ranks[number];
     if (rank->state == WEFT_GPT_RANK_DONE) {
       continue;
     }
     const enum weft_status status = weft_gpt_rank_advance(rank, error);
     if (status == WEFT_IN_PROGRESS) {
-      WEFT_GPT_TRY(weft_gpt_rank_wait(rank, error));
+      WEFT_TRY(weft_gpt_rank_wait(rank, error));
       continue;
     }
-    WEFT_GPT_TRY(status);
+    WEFT_TRY(status);
     running--;
   }
   return WEFT_OK;
 }
 
 enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
+  const int64_t now = weft_clock_ns();
   for (uint32_t k = 0; k < trainer->local_count; k++) {
     trainer->ranks[k].state = WEFT_GPT_RANK_NEXT;
-    trainer->ranks[k].run_begin_ns = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    trainer->ranks[k].run_begin_ns = now;
     if (trainer->loopback != NULL) {
       weft_loopback_wake(trainer->loopback, k);
     }

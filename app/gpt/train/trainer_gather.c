@@ -2,8 +2,9 @@
  * of all parameters and for the sampler, one at a time; and events for the timeline. */
 #include <string.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
 #include "gpt/train/trainer_rank.h"
 
 enum { WEIGHTS_ONLY = 1, WITH_MOMENTS = 3 };
@@ -19,7 +20,7 @@ static enum weft_status buffer_of(struct weft_gpt_rank *rank, uint32_t n, float 
     *buffer = weft_gpt_allocate(rank->trainer->allocator, floats, sizeof **buffer);
   }
   *out = *buffer;
-  return *buffer != NULL ? WEFT_OK : weft_gpt_fail_memory(error, floats * sizeof **buffer);
+  return *buffer != NULL ? WEFT_OK : weft_fail_memory(error, floats * sizeof **buffer);
 }
 
 static void free_buffers(struct weft_gpt_rank *rank) {
@@ -43,12 +44,12 @@ static enum weft_status start_gathering(struct weft_gpt_rank *rank, uint32_t par
   for (uint32_t n = 0; n < arrays; n++) {
     if (*wholes[n] == NULL) {
       struct weft_collective *collective = &gathering->collectives[gathering->count];
-      WEFT_GPT_TRY(buffer_of(rank, n, wholes[n], error));
+      WEFT_TRY(buffer_of(rank, n, wholes[n], error));
       *collective = (struct weft_collective){.kind = WEFT_ALL_GATHER,
                                              .from = slices[n],
                                              .to = *wholes[n],
                                              .bytes = kept->slice_floats * sizeof(float)};
-      WEFT_GPT_TRY(rank->group->ops->start(rank->group, collective, error));
+      WEFT_TRY(rank->group->ops->start(rank->group, collective, error));
       gathering->count++;
     }
   }
@@ -61,7 +62,7 @@ static enum weft_status gather_part(struct weft_gpt_rank *rank, uint32_t part, u
                                     struct weft_error *error) {
   struct weft_gpt_gathering *gathering = &rank->gathering;
   if (!gathering->started) {
-    WEFT_GPT_TRY(start_gathering(rank, part, arrays, error));
+    WEFT_TRY(start_gathering(rank, part, arrays, error));
     gathering->started = true;
   }
   const enum weft_status status = weft_gpt_collectives_advance(
@@ -153,8 +154,8 @@ enum weft_status weft_gpt_rank_saved(struct weft_gpt_rank *rank, struct weft_err
   if (weft_gpt_rank_reports(rank)) {
     struct weft_gpt_progress progress = options->progress;
     progress.step = rank->step;
-    WEFT_GPT_TRY(weft_gpt_checkpoint_commit(options->files, options->checkpoint_dir, &progress,
-                                            rank->files, options->checkpoint_keep, error));
+    WEFT_TRY(weft_gpt_checkpoint_commit(options->files, options->checkpoint_dir, &progress,
+                                        rank->files, options->checkpoint_keep, error));
   }
   rank->state = WEFT_GPT_RANK_COMMITTED;
   return WEFT_OK;
@@ -195,7 +196,7 @@ static enum weft_status start_spreading(struct weft_gpt_rank *rank, uint32_t par
   struct weft_gpt_gathering *gathering = &rank->gathering;
   const uint64_t bytes = weft_gpt_part_floats(&rank->trainer->config, part) * sizeof(float);
   float *buffer;
-  WEFT_GPT_TRY(buffer_of(rank, WEFT_GPT_GATHERED_MAX - 1, &buffer, error));
+  WEFT_TRY(buffer_of(rank, WEFT_GPT_GATHERED_MAX - 1, &buffer, error));
   memset(buffer, 0, bytes);
   if (own) {
     memcpy(buffer, gathering->whole.parameters, bytes);
@@ -212,7 +213,7 @@ static enum weft_status spread_part(struct weft_gpt_rank *rank, uint32_t part, b
   struct weft_gpt_gathering *gathering = &rank->gathering;
   struct weft_group *group = rank->whole_group;
   if (!gathering->spreads) {
-    WEFT_GPT_TRY(start_spreading(rank, part, own, error));
+    WEFT_TRY(start_spreading(rank, part, own, error));
     gathering->spreads = true;
   }
   const enum weft_status status =
@@ -287,7 +288,7 @@ enum weft_status weft_gpt_rank_events(struct weft_gpt_rank *rank, struct weft_er
     return WEFT_OK;
   }
   if (!gathering->spreads) {
-    WEFT_GPT_TRY(start_events(rank, error));
+    WEFT_TRY(start_events(rank, error));
     gathering->spreads = true;
   }
   const enum weft_status status =

@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include <weft/source.h>
+#include <weft/support.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/train/trainer_rank.h"
 
 /* ---- The schedule ---- */
@@ -55,9 +55,9 @@ enum weft_status weft_gpt_rank_plan(void *context, uint32_t microbatches, bool t
   const struct weft_lower_options lower = lower_options(rank->trainer);
   struct weft_fixed_source fixed = {
       .allocator = rank->trainer->allocator, .program = rank->now.table, .lower = &lower};
-  WEFT_GPT_TRY(rank->now.table != NULL
-                   ? weft_source_fixed(&fixed, microbatches, training, out, error)
-                   : weft_gpt_trainer_plan(rank->trainer, microbatches, training, out, error));
+  WEFT_TRY(rank->now.table != NULL
+               ? weft_source_fixed(&fixed, microbatches, training, out, error)
+               : weft_gpt_trainer_plan(rank->trainer, microbatches, training, out, error));
   if (training) {
     note_rows(*out, &rank->event_room);
   }
@@ -77,9 +77,9 @@ enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
 
 static enum weft_status fail_lacking(const char *what, uint32_t stage, const char *why,
                                      struct weft_error *error) {
-  return weft_gpt_fail(error, WEFT_ERR_USAGE,
-                       "give the table without SEND and RECV: the trainer lowers it as it needs it",
-                       "the program has no %s of stage %" PRIu32 ", and %s", what, stage, why);
+  return weft_fail(error, WEFT_ERR_USAGE,
+                   "give the table without SEND and RECV: the trainer lowers it as it needs it",
+                   "the program has no %s of stage %" PRIu32 ", and %s", what, stage, why);
 }
 
 /* `has[stage]`: a bit for each op that the stage has. */
@@ -109,7 +109,7 @@ static enum weft_status check_program(const struct weft_gpt_trainer *trainer,
   }
   uint32_t *has = weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *has);
   if (has == NULL) {
-    return weft_gpt_fail_memory(error, program->stage_count * sizeof *has);
+    return weft_fail_memory(error, program->stage_count * sizeof *has);
   }
   for (uint64_t k = 0; k < program->action_count; k++) {
     const struct weft_action *action = &program->actions[k];
@@ -128,20 +128,20 @@ static enum weft_status check_batch(const struct weft_gpt_trainer_options *optio
                                     struct weft_error *error) {
   const struct weft_gpt_progress *progress = &options->progress;
   if (progress->batch % options->replicas != 0) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "every replica has as many sequences",
-                         "a batch of %" PRIu64 " sequences cannot be divided among %" PRIu32
-                         " replicas",
-                         progress->batch, options->replicas);
+    return weft_fail(error, WEFT_ERR_USAGE, "every replica has as many sequences",
+                     "a batch of %" PRIu64 " sequences cannot be divided among %" PRIu32
+                     " replicas",
+                     progress->batch, options->replicas);
   }
   const uint64_t rows = progress->batch / options->replicas;
   if (progress->microbatches == 0 || rows < progress->microbatches ||
       rows % progress->microbatches != 0) {
-    return weft_gpt_fail(
-        error, WEFT_ERR_USAGE,
-        "every microbatch has as many sequences, so that their losses weigh the "
-        "same",
-        "a batch of %" PRIu64 " sequences%s cannot be cut into %" PRIu32 " equal microbatches",
-        rows, options->replicas > 1 ? " of each replica" : "", progress->microbatches);
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "every microbatch has as many sequences, so that their losses weigh the "
+                     "same",
+                     "a batch of %" PRIu64 " sequences%s cannot be cut into %" PRIu32
+                     " equal microbatches",
+                     rows, options->replicas > 1 ? " of each replica" : "", progress->microbatches);
   }
   return WEFT_OK;
 }
@@ -154,11 +154,11 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
   options->unshard_window = options->unshard_window > 0 ? options->unshard_window : WINDOW_DEFAULT;
   if (options->transport != WEFT_GPT_THREADS && options->transport != WEFT_GPT_LOOPBACK &&
       options->endpoint == NULL) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "make a world, and give its endpoint",
-                         "ranks in many processes need an endpoint");
+    return weft_fail(error, WEFT_ERR_USAGE, "make a world, and give its endpoint",
+                     "ranks in many processes need an endpoint");
   }
-  WEFT_GPT_TRY(weft_gpt_config_check(&options->progress.config, error));
-  WEFT_GPT_TRY(check_batch(options, error));
+  WEFT_TRY(weft_gpt_config_check(&options->progress.config, error));
+  WEFT_TRY(check_batch(options, error));
   trainer->config = options->progress.config;
   trainer->part_count = weft_gpt_part_count(&trainer->config);
   trainer->sequences_max =
@@ -170,18 +170,18 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
 
 static enum weft_status read_program(struct weft_gpt_trainer *trainer,
                                      const struct weft_program *program, struct weft_error *error) {
-  WEFT_GPT_TRY(check_program(trainer, program, error));
+  WEFT_TRY(check_program(trainer, program, error));
   trainer->stage_count = program->stage_count;
   trainer->options.ranks = program->rank_count;
   if (__builtin_mul_overflow(trainer->options.replicas, program->rank_count,
                              &trainer->world_size)) {
-    return weft_gpt_fail(error, WEFT_ERR_USAGE, "", "there are too many replicas: %" PRIu32,
-                         trainer->options.replicas);
+    return weft_fail(error, WEFT_ERR_USAGE, "", "there are too many replicas: %" PRIu32,
+                     trainer->options.replicas);
   }
   trainer->rank_of =
       weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *trainer->rank_of);
   if (trainer->rank_of == NULL) {
-    return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->rank_of);
+    return weft_fail_memory(error, trainer->stage_count * sizeof *trainer->rank_of);
   }
   trainer->placement = weft_placement_infer(program, trainer->rank_of);
   return WEFT_OK;
@@ -189,8 +189,8 @@ static enum weft_status read_program(struct weft_gpt_trainer *trainer,
 
 static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   struct weft_program *program;
-  WEFT_GPT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true,
-                                     &program, error));
+  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true, &program,
+                                 error));
   const enum weft_status status = read_program(trainer, program, error);
   weft_program_destroy(program);
   return status;
@@ -201,7 +201,7 @@ static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_erro
   trainer->first_parts = weft_gpt_allocate(trainer->allocator, trainer->stage_count + 1u,
                                            sizeof *trainer->first_parts);
   if (trainer->first_parts == NULL) {
-    return weft_gpt_fail_memory(error, trainer->stage_count * sizeof *trainer->first_parts);
+    return weft_fail_memory(error, trainer->stage_count * sizeof *trainer->first_parts);
   }
   if (given != NULL) {
     memcpy(trainer->first_parts, given, (trainer->stage_count + 1u) * sizeof *trainer->first_parts);
@@ -219,7 +219,7 @@ static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32
   ownership->list = weft_gpt_allocate(trainer->allocator, count, sizeof *ownership->list);
   ownership->begin = weft_gpt_allocate(trainer->allocator, rows + 2u, sizeof *ownership->begin);
   if (ownership->list == NULL || ownership->begin == NULL) {
-    return weft_gpt_fail_memory(error, count * sizeof *ownership->list);
+    return weft_fail_memory(error, count * sizeof *ownership->list);
   }
   for (uint32_t k = 0; k < count; k++) {
     ownership->begin[row_of[k] + 2]++;
@@ -238,7 +238,7 @@ static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32
 static enum weft_status own_parts(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   uint32_t *row_of = weft_gpt_allocate(trainer->allocator, trainer->part_count, sizeof *row_of);
   if (row_of == NULL) {
-    return weft_gpt_fail_memory(error, trainer->part_count * sizeof *row_of);
+    return weft_fail_memory(error, trainer->part_count * sizeof *row_of);
   }
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     for (uint32_t part = trainer->first_parts[s]; part < trainer->first_parts[s + 1]; part++) {
@@ -297,17 +297,17 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
 
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error) {
-  WEFT_GPT_TRY(fill_options(trainer, error));
-  WEFT_GPT_TRY(read_shape(trainer, error));
-  WEFT_GPT_TRY(split(trainer, error));
-  WEFT_GPT_TRY(own(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
-  WEFT_GPT_TRY(own_parts(trainer, error));
+  WEFT_TRY(fill_options(trainer, error));
+  WEFT_TRY(read_shape(trainer, error));
+  WEFT_TRY(split(trainer, error));
+  WEFT_TRY(own(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
+  WEFT_TRY(own_parts(trainer, error));
   for (uint32_t part = 0; part < trainer->part_count; part++) {
     const uint32_t replicas = trainer->options.replicas;
     const uint64_t floats = replicas * weft_gpt_slice_floats(&trainer->config, part, replicas);
     trainer->floats_largest = floats > trainer->floats_largest ? floats : trainer->floats_largest;
   }
-  WEFT_GPT_TRY(weft_gpt_trainer_fit(trainer, error));
+  WEFT_TRY(weft_gpt_trainer_fit(trainer, error));
   trainer->configuration = hash_configuration(trainer);
   return WEFT_OK;
 }

@@ -5,9 +5,9 @@
 
 #include <weft/sim.h>
 #include <weft/source.h>
+#include <weft/support.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/model/layer.h"
 #include "gpt/train/trainer_rank.h"
 
@@ -29,7 +29,7 @@ enum weft_status weft_gpt_rank_make_event_room(struct weft_gpt_rank *rank,
                              : NULL;
   return rank->events != NULL && (rank->all_events != NULL || !gathers)
              ? WEFT_OK
-             : weft_gpt_fail_memory(error, room * sizeof *rank->events);
+             : weft_fail_memory(error, room * sizeof *rank->events);
 }
 
 static bool is_compute(uint32_t op) {
@@ -230,8 +230,8 @@ static void fill_hop(const struct weft_gpt_rank *rank, struct weft_costs *costs)
 
 static enum weft_status check_measured(const struct weft_gpt_rank *rank, struct weft_error *error) {
   return isnan(rank->means[0].f)
-             ? weft_gpt_fail(error, WEFT_ERR_USAGE, "train at least two steps",
-                             "nothing has been measured yet: the first step is a warm-up")
+             ? weft_fail(error, WEFT_ERR_USAGE, "train at least two steps",
+                         "nothing has been measured yet: the first step is a warm-up")
              : WEFT_OK;
 }
 
@@ -239,8 +239,8 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
                                    struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   struct weft_costs *costs;
-  WEFT_GPT_TRY(check_measured(rank, error));
-  WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
+  WEFT_TRY(check_measured(rank, error));
+  WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
   const enum weft_status status = weft_costs_add_parts(costs, trainer->part_count, error);
   if (status < 0) {
     weft_costs_destroy(costs);
@@ -309,8 +309,8 @@ enum weft_status weft_gpt_rank_costs(const struct weft_gpt_rank *rank, struct we
                                      struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const bool is_virtual = trainer->options.transport == WEFT_GPT_LOOPBACK;
-  WEFT_GPT_TRY(check_measured(rank, error));
-  WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
+  WEFT_TRY(check_measured(rank, error));
+  WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
   memcpy((*out)->unit, "ms", 3);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     struct weft_stage_costs *stage = &(*out)->stages[s];
@@ -330,7 +330,7 @@ enum weft_status weft_gpt_rank_costs(const struct weft_gpt_rank *rank, struct we
 enum weft_status weft_gpt_trainer_estimate(const struct weft_gpt_trainer *trainer,
                                            struct weft_costs **out, struct weft_error *error) {
   const double block = weft_gpt_part_work(&trainer->config, 1);
-  WEFT_GPT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
+  WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     struct weft_stage_costs *stage = &(*out)->stages[s];
     double work = 0;

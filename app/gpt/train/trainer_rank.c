@@ -4,15 +4,8 @@
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
-#include "gpt/fail.h"
-
-static int64_t clock_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
-}
+#include <weft/support.h>
 
 static const struct weft_gpt_progress *progress_of(const struct weft_gpt_rank *rank) {
   return &rank->trainer->options.progress;
@@ -46,11 +39,11 @@ static enum weft_status fail_missing(struct weft_gpt_rank *rank, int64_t waited,
       missing = r;
     }
   }
-  (void)weft_gpt_fail(error, WEFT_ERR_STALLED, "'weft explain-hang' reads the dump",
-                      "rank %" PRIu32 " has waited %.1f s after step %" PRIu64
-                      " for the other ranks, and %s has not come",
-                      transport->rank, (double)waited * 1e-9, rank->step,
-                      weft_rank_name(transport, missing, name));
+  (void)weft_fail(error, WEFT_ERR_STALLED, "'weft explain-hang' reads the dump",
+                  "rank %" PRIu32 " has waited %.1f s after step %" PRIu64
+                  " for the other ranks, and %s has not come",
+                  transport->rank, (double)waited * 1e-9, rank->step,
+                  weft_rank_name(transport, missing, name));
   const struct weft_failure failure = {.rank = missing, .error = *error};
   transport->ops->fail(transport, &failure);
   return WEFT_ERR_STALLED;
@@ -138,7 +131,7 @@ static enum weft_status next(struct weft_gpt_rank *rank, struct weft_error *erro
     rank->state = WEFT_GPT_RANK_HASH;
     return WEFT_OK;
   }
-  rank->step_begin_ns = clock_ns();
+  rank->step_begin_ns = weft_clock_ns();
   rank->state = WEFT_GPT_RANK_STEP;
   rank->report = (struct weft_gpt_step_report){.validation_loss = NAN, .predicted_bubble = NAN};
   return begin_batch(rank, false, rank->step, error);
@@ -149,7 +142,7 @@ static enum weft_status step(struct weft_gpt_rank *rank, struct weft_error *erro
   if (status != WEFT_OK) {
     return status;
   }
-  rank->pipeline_ns = clock_ns() - rank->step_begin_ns;
+  rank->pipeline_ns = weft_clock_ns() - rank->step_begin_ns;
   weft_gpt_rank_measure(rank);
   rank->loss = mean_loss(rank);
   rank->state = WEFT_GPT_RANK_NORMS;

@@ -4,9 +4,9 @@
 #include <math.h>
 
 #include <weft/search.h>
+#include <weft/support.h>
 
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/train/trainer_rank.h"
 
 /* Of the first schedule; and of those that are planned from measured times, which may take
@@ -106,11 +106,10 @@ static void take(struct weft_search_answer *answer, double need, struct weft_gpt
 }
 
 static enum weft_status fail_limit(double limit, double need, struct weft_error *error) {
-  return weft_gpt_fail(error, WEFT_ERR_INVALID,
-                       "give more memory, more ranks, or smaller microbatches",
-                       "no schedule was found for %.9g MiB of memory on a rank: the best needs "
-                       "%.9g MiB",
-                       limit, need);
+  return weft_fail(error, WEFT_ERR_INVALID, "give more memory, more ranks, or smaller microbatches",
+                   "no schedule was found for %.9g MiB of memory on a rank: the best needs "
+                   "%.9g MiB",
+                   limit, need);
 }
 
 enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
@@ -160,12 +159,12 @@ static double least_need(const struct weft_gpt_trainer *trainer, const struct we
 static enum weft_status check_limit(const struct weft_gpt_trainer *trainer, double least,
                                     uint32_t row, struct weft_error *error) {
   return trainer->options.memory_limit < least
-             ? weft_gpt_fail(error, WEFT_ERR_INVALID,
-                             "give more memory, more ranks, or smaller microbatches",
-                             "no schedule fits into %.9g MiB of memory on a rank: rank %" PRIu32
-                             " needs %.9g MiB for one microbatch at a time, with weights, "
-                             "gradients and moments",
-                             trainer->options.memory_limit, row, least)
+             ? weft_fail(error, WEFT_ERR_INVALID,
+                         "give more memory, more ranks, or smaller microbatches",
+                         "no schedule fits into %.9g MiB of memory on a rank: rank %" PRIu32
+                         " needs %.9g MiB for one microbatch at a time, with weights, "
+                         "gradients and moments",
+                         trainer->options.memory_limit, row, least)
              : WEFT_OK;
 }
 
@@ -202,7 +201,7 @@ static enum weft_status make_serial(struct weft_gpt_trainer *trainer, double nee
   const enum weft_status status = sizes != NULL && actions != NULL
                                       ? weft_program_create(trainer->allocator, rows, sizes,
                                                             actions, &trainer->first.table, error)
-                                      : weft_gpt_fail_memory(error, count * sizeof *actions);
+                                      : weft_fail_memory(error, count * sizeof *actions);
   weft_gpt_free(trainer->allocator, sizes);
   weft_gpt_free(trainer->allocator, actions);
   return status;
@@ -214,9 +213,9 @@ static enum weft_status fit(struct weft_gpt_trainer *trainer, const struct weft_
   struct weft_program *program;
   uint32_t row = 0;
   const double least = least_need(trainer, costs, &row);
-  WEFT_GPT_TRY(check_limit(trainer, least, row, error));
-  WEFT_GPT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true,
-                                     &program, error));
+  WEFT_TRY(check_limit(trainer, least, row, error));
+  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true, &program,
+                                 error));
   const double need = weft_gpt_trainer_need(trainer, program, costs);
   weft_program_destroy(program);
   if (need <= limit) {
@@ -232,7 +231,7 @@ enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct w
   if (!trainer->options.tunes || trainer->options.memory_limit <= 0) {
     return WEFT_OK;
   }
-  WEFT_GPT_TRY(weft_gpt_trainer_estimate(trainer, &costs, error));
+  WEFT_TRY(weft_gpt_trainer_estimate(trainer, &costs, error));
   const enum weft_status status = fit(trainer, costs, error);
   weft_costs_destroy(costs);
   return status;

@@ -5,10 +5,9 @@
 #include <string.h>
 
 #include <weft/sim.h>
+#include <weft/support.h>
 
-#include "gpt/clock.h"
-#include "gpt/fail.h"
-#include "gpt/memory.h"
+#include "gpt/model/aligned_memory.h"
 #include "gpt/train/trainer_rank.h"
 
 /* ---- What is said ---- */
@@ -54,7 +53,7 @@ static enum weft_status switch_to(struct weft_gpt_rank *rank, struct weft_gpt_pl
   rank->before = rank->now;
   rank->now = planned;
   rank->program = NULL; /* the pipeline destroys it */
-  WEFT_GPT_TRY(weft_pipeline_set_source(rank->pipeline, weft_gpt_rank_plan, rank, error));
+  WEFT_TRY(weft_pipeline_set_source(rank->pipeline, weft_gpt_rank_plan, rank, error));
   return weft_gpt_rank_make_event_room(rank, error);
 }
 
@@ -79,7 +78,7 @@ static enum weft_status write_letters(struct weft_gpt_rank *rank, struct weft_er
   const struct weft_gpt_places places = places_of(rank->trainer);
   retuning->letters = weft_gpt_allocate(rank->trainer->allocator, table->action_count, 1);
   if (retuning->letters == NULL) {
-    return weft_gpt_fail_memory(error, table->action_count);
+    return weft_fail_memory(error, table->action_count);
   }
   retuning->letter_count = weft_gpt_letters_write(table, &places, retuning->letters);
   if (retuning->letter_count == 0) { /* it adds up gradients in another order */
@@ -94,8 +93,8 @@ static enum weft_status predict(const struct weft_gpt_rank *rank, const struct w
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_allocator *allocator = trainer->allocator;
   struct weft_program *program;
-  WEFT_GPT_TRY(weft_makespan(allocator, rank->program, costs, NULL, now, error));
-  WEFT_GPT_TRY(weft_gpt_trainer_lower(trainer, rank->retuning.found.table, &program, error));
+  WEFT_TRY(weft_makespan(allocator, rank->program, costs, NULL, now, error));
+  WEFT_TRY(weft_gpt_trainer_lower(trainer, rank->retuning.found.table, &program, error));
   const enum weft_status status = weft_makespan(allocator, program, costs, NULL, planned, error);
   weft_program_destroy(program);
   return status;
@@ -111,19 +110,19 @@ static enum weft_status plan_from(struct weft_gpt_rank *rank, const struct weft_
   if (status == WEFT_ERR_INVALID) {
     return WEFT_OK; /* nothing fits better than what runs */
   }
-  WEFT_GPT_TRY(status);
-  WEFT_GPT_TRY(predict(rank, costs, &retuning->now, &retuning->planned, error));
+  WEFT_TRY(status);
+  WEFT_TRY(predict(rank, costs, &retuning->now, &retuning->planned, error));
   return write_letters(rank, error);
 }
 
 static enum weft_status make_plan(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_retuning *retuning = &rank->retuning;
-  const int64_t begin = weft_gpt_clock_ns();
+  const int64_t begin = weft_clock_ns();
   struct weft_costs *costs;
-  WEFT_GPT_TRY(weft_gpt_rank_costs(rank, &costs, error));
+  WEFT_TRY(weft_gpt_rank_costs(rank, &costs, error));
   const enum weft_status status = plan_from(rank, costs, error);
   weft_costs_destroy(costs);
-  retuning->seconds = (double)(weft_gpt_clock_ns() - begin) * 1e-9;
+  retuning->seconds = (double)(weft_clock_ns() - begin) * 1e-9;
   return status;
 }
 
@@ -177,7 +176,7 @@ enum weft_status weft_gpt_rank_planned(struct weft_gpt_rank *rank, struct weft_e
     retuning->letter_count = facts.letter_count;
     retuning->letters = weft_gpt_allocate(rank->trainer->allocator, facts.letter_count, 1);
   }
-  return retuning->letters != NULL ? WEFT_OK : weft_gpt_fail_memory(error, facts.letter_count);
+  return retuning->letters != NULL ? WEFT_OK : weft_fail_memory(error, facts.letter_count);
 }
 
 /* From letters on all ranks, so that all have made it in the same way. */
@@ -186,11 +185,11 @@ static enum weft_status begin_trial(struct weft_gpt_rank *rank, struct weft_erro
   const struct weft_gpt_places places = places_of(rank->trainer);
   const char *before = rank->now.schedule;
   struct weft_gpt_planned planned = retuning->found;
-  WEFT_GPT_TRY(weft_gpt_letters_read(
-      rank->trainer->allocator, &places, rank->trainer->options.progress.microbatches,
-      retuning->letters, retuning->letter_count, &planned.table, error));
+  WEFT_TRY(weft_gpt_letters_read(rank->trainer->allocator, &places,
+                                 rank->trainer->options.progress.microbatches, retuning->letters,
+                                 retuning->letter_count, &planned.table, error));
   destroy_planned(&rank->before);
-  WEFT_GPT_TRY(switch_to(rank, planned, error));
+  WEFT_TRY(switch_to(rank, planned, error));
   report(rank, WEFT_GPT_TUNING_TRIES, before);
   clear_retuning(rank);
   rank->state = WEFT_GPT_RANK_NEXT;
@@ -233,7 +232,7 @@ static double step_ms(const struct weft_gpt_rank *rank) {
 /* The one before, which may be asked for again. */
 static enum weft_status exchange(struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news,
                                  struct weft_error *error) {
-  WEFT_GPT_TRY(switch_to(rank, rank->before, error));
+  WEFT_TRY(switch_to(rank, rank->before, error));
   report(rank, news, rank->before.schedule);
   return WEFT_OK;
 }

@@ -2,9 +2,9 @@
  * and AdamW on what the rank keeps of its parts. */
 #include <math.h>
 #include <string.h>
-#include <time.h>
 
-#include "gpt/fail.h"
+#include <weft/support.h>
+
 #include "gpt/kernels/kernels.h"
 #include "gpt/train/learning_rate.h"
 #include "gpt/train/trainer_rank.h"
@@ -266,7 +266,7 @@ static enum weft_status start_gathering(struct weft_gpt_rank *rank, struct weft_
                                                        .from = kept->parameters,
                                                        .to = stage->parts[k].parameters,
                                                        .bytes = kept->slice_floats * sizeof(float)};
-      WEFT_GPT_TRY(group->ops->start(group, &stage->collectives[k], error));
+      WEFT_TRY(group->ops->start(group, &stage->collectives[k], error));
     }
   }
   return WEFT_OK;
@@ -291,7 +291,7 @@ enum weft_status weft_gpt_rank_update(struct weft_gpt_rank *rank, struct weft_er
   rank->report.rate = rate;
   rank->step++;
   if (rank->trainer->options.shard == WEFT_GPT_SHARD_GRADS) {
-    WEFT_GPT_TRY(start_gathering(rank, error));
+    WEFT_TRY(start_gathering(rank, error));
   }
   rank->state = WEFT_GPT_RANK_UPDATING;
   return WEFT_OK;
@@ -314,9 +314,7 @@ static enum weft_status gather_updates(struct weft_gpt_rank *rank, struct weft_e
 static void report_step(struct weft_gpt_rank *rank) {
   struct weft_gpt_step_report *report = &rank->report;
   const struct weft_gpt_progress *progress = progress_of(rank);
-  struct timespec clock;
-  (void)clock_gettime(CLOCK_MONOTONIC, &clock);
-  const int64_t now = (int64_t)clock.tv_sec * 1000000000 + clock.tv_nsec;
+  const int64_t now = weft_clock_ns();
   report->step = rank->step;
   report->steps = progress->total_steps;
   report->loss = rank->loss;

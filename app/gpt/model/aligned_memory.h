@@ -1,6 +1,6 @@
-/* Memory of the trainer: arrays through the allocator hook, at cache lines. */
-#ifndef GPT_MEMORY_H
-#define GPT_MEMORY_H
+/* Arrays aligned to cache lines, allocated through the allocator hook. */
+#ifndef GPT_ALIGNED_MEMORY_H
+#define GPT_ALIGNED_MEMORY_H
 
 #include <weft/base.h>
 

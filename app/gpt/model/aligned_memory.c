@@ -1,6 +1,6 @@
-/* Aligned arrays on an allocator that promises no alignment beyond malloc()'s: the
- * block is larger, and what is needed to free it stands in front of the array. */
-#include "gpt/memory.h"
+/* Aligned arrays on an allocator that guarantees no more than the alignment of malloc():
+ * the block is larger, and a record in front of the array says how to free it. */
+#include "gpt/model/aligned_memory.h"
 
 #include <string.h>
 
