@@ -38,11 +38,12 @@ function(weft_find_mpi name macro)
 endfunction()
 
 # The driver sees what module comm sees, and mpi.h, which nothing else includes. Only
-# base is linked into it: of comm it needs the headers.
+# base and device are linked into it: of comm it needs the headers.
 function(weft_mpi_driver name)
   file(GLOB sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/comm/mpi/driver/*.c)
   set(target weft_mpi_${name})
-  add_library(${target} MODULE ${sources} $<TARGET_OBJECTS:weft_base>)
+  add_library(${target} MODULE ${sources} $<TARGET_OBJECTS:weft_base>
+    $<TARGET_OBJECTS:weft_device>)
   set_target_properties(${target} PROPERTIES
     PREFIX "" OUTPUT_NAME weft-mpi-${name} POSITION_INDEPENDENT_CODE ON
     LIBRARY_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/lib)

@@ -3,7 +3,7 @@
 #ifndef WEFT_TENSOR_H
 #define WEFT_TENSOR_H
 
-#include <weft/base.h>
+#include <weft/device.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -42,8 +42,9 @@ struct weft_tensor_shape {
 /* Row-major, without gaps. A tensor without dimensions is one number; one with
  * a dimension of 0 has no data. */
 struct weft_tensor {
-  const char *name; /* borrowed; may be NULL */
-  void *data;       /* aligned to 64 bytes where the runtime allocated it */
+  const char *name;           /* borrowed; may be NULL */
+  void *data;                 /* aligned to WEFT_DEVICE_ALIGN where the runtime allocated it */
+  struct weft_device *device; /* where `data` is; NULL: host */
   struct weft_tensor_shape shape;
 };
 

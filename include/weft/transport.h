@@ -14,11 +14,12 @@
  * the transport's from send() or receive() until test() says WEFT_OK or
  * cancel() gives it back. Within one process the payload is handed over: the
  * receiver gets the sender's buffer and the sender the receiver's, so after
- * test() `data` may be another buffer, of the same capacity. So both must come
- * from allocators that can free each other's blocks.
+ * test() `data` may be another buffer, of the same capacity, and `device` is where
+ * that one is. So both must come from allocators that can free each other's blocks.
  *
- * A buffer may be memory that the host cannot read: a transport only passes it
- * on or copies it by means that know it.
+ * A payload may be memory that the host cannot read (weft/device.h). A transport with
+ * ops->device_memory hands it over or copies it by its device's functions; to any other
+ * the executor gives a copy in host memory.
  *
  * Every transport passes tests/comm/support_conformance.c. */
 #ifndef WEFT_TRANSPORT_H
@@ -61,6 +62,7 @@ struct weft_message {
   struct weft_message_header header;
   struct weft_tensor_shape shapes[WEFT_TENSORS_MAX]; /* [header.tensor_count] */
   void *data;                                        /* payload */
+  struct weft_device *device;                        /* where it is; NULL: host */
   uint64_t capacity;                                 /* bytes at `data` */
   int64_t begin;     /* when the transfer began and ended, in now()'s time; */
   int64_t end;       /* written by the transport before test() says WEFT_OK */
@@ -69,8 +71,6 @@ struct weft_message {
 
 /* Writes the checksum over header and shapes. */
 WEFT_API void weft_message_seal(struct weft_message *message);
-/* 64-bit checksum of bytes that the host can read; never 0. */
-WEFT_API uint64_t weft_checksum(const void *data, uint64_t size);
 /* WEFT_ERR_PROTOCOL when magic, protocol, checksum, counts, dtypes or sizes of
  * a received message cannot be right, naming the field; nothing else is looked
  * at. Reads nothing beyond `capacity`. */
@@ -152,8 +152,9 @@ struct weft_collective {
   enum weft_collective_kind kind;
   const void *from;
   void *to;
-  uint64_t bytes;    /* of a share; of ALL_REDUCE in all */
-  uint64_t state[4]; /* the group's own */
+  struct weft_device *device; /* where both are; NULL: host */
+  uint64_t bytes;             /* of a share; of ALL_REDUCE in all */
+  uint64_t state[4];          /* the group's own */
 };
 
 struct weft_group;
@@ -188,6 +189,8 @@ struct weft_transport_ops {
   bool
       async_progress; /* messages move on while a rank computes, without progress(): stages need not
                        poke */
+
+  bool device_memory; /* payloads and collectives may be on any device; else only on the host */
 
   /* NULL is fine. After all ranks have stopped calling. */
   void (*destroy)(struct weft_transport *transport);

@@ -37,7 +37,8 @@ struct part {
   uint64_t bytes;
   const unsigned char *from;
   unsigned char *to;
-  uint64_t padding[4];
+  struct weft_device *device; /* of both */
+  uint64_t padding[3];
 };
 
 struct weft_meeting {
@@ -144,33 +145,58 @@ static void add(float *restrict sum, const float *restrict numbers, uint64_t cou
   }
 }
 
-static void copy(void *to, const void *from, uint64_t bytes) {
-  if (bytes > 0 && to != from) {
-    memcpy(to, from, bytes);
+/* Between two members' memory; NULL: a block of ours. */
+static enum weft_status copy(void *to, const struct part *to_part, const void *from,
+                             const struct part *from_part, uint64_t bytes,
+                             struct weft_error *error) {
+  if (to == from) {
+    return WEFT_OK;
   }
+  const struct weft_copy one = {.to = to,
+                                .to_device = to_part != NULL ? to_part->device : NULL,
+                                .from = from,
+                                .from_device = from_part != NULL ? from_part->device : NULL,
+                                .row_bytes = bytes,
+                                .rows = 1};
+  return weft_copy(&one, NULL, error);
 }
 
 /* to[count] = the sum of all members' `from` at `offset` bytes, in their order. It may
- * be one of them: so it is made block by block elsewhere, in the nearest cache. */
-static void sum_parts(const struct weft_meeting *meeting, uint64_t offset, uint64_t count,
-                      unsigned char *to) {
-  float sum[BLOCK];
+ * be one of them: so it is made block by block elsewhere, in the nearest cache. What the
+ * host cannot read is copied there too. */
+static enum weft_status sum_parts(const struct weft_meeting *meeting, uint32_t member,
+                                  uint64_t offset, uint64_t count, unsigned char *to,
+                                  struct weft_error *error) {
+  const struct part *own = &meeting->parts[member];
+  float sum[BLOCK], read[BLOCK];
   for (uint64_t at = 0; at < count; at += BLOCK) {
     const uint64_t length = count - at < BLOCK ? count - at : BLOCK;
-    const uint64_t place = offset + at * sizeof(float);
-    memcpy(sum, meeting->parts[0].from + place, length * sizeof(float));
-    for (uint32_t k = 1; k < meeting->size; k++) {
-      add(sum, (const float *)(const void *)(meeting->parts[k].from + place), length);
+    const uint64_t bytes = length * sizeof(float);
+    for (uint32_t k = 0; k < meeting->size; k++) {
+      const struct part *part = &meeting->parts[k];
+      const unsigned char *from = part->from + offset + at * sizeof(float);
+      if (k == 0) {
+        WEFT_TRY(copy(sum, NULL, from, part, bytes, error));
+      } else if (weft_device_is_host(part->device)) {
+        add(sum, (const float *)(const void *)from, length);
+      } else {
+        WEFT_TRY(copy(read, NULL, from, part, bytes, error));
+        add(sum, read, length);
+      }
     }
-    memcpy(to + at * sizeof(float), sum, length * sizeof(float));
+    WEFT_TRY(copy(to + at * sizeof(float), own, sum, NULL, bytes, error));
   }
+  return WEFT_OK;
 }
 
-static void gather(const struct weft_meeting *meeting, uint32_t member) {
+static enum weft_status gather(const struct weft_meeting *meeting, uint32_t member,
+                               struct weft_error *error) {
   const struct part *own = &meeting->parts[member];
   for (uint32_t k = 0; k < meeting->size; k++) {
-    copy(own->to + k * own->bytes, meeting->parts[k].from, own->bytes);
+    const struct part *part = &meeting->parts[k];
+    WEFT_TRY(copy(own->to + k * own->bytes, own, part->from, part, own->bytes, error));
   }
+  return WEFT_OK;
 }
 
 /* Where a member's slice of an ALL_REDUCE begins, in floats. */
@@ -180,32 +206,38 @@ static uint64_t slice_begin(const struct weft_meeting *meeting, uint32_t member)
   return count / meeting->size * member + (member < longer ? member : longer);
 }
 
-static void sum_slice(const struct weft_meeting *meeting, uint32_t member) {
+static enum weft_status sum_slice(const struct weft_meeting *meeting, uint32_t member,
+                                  struct weft_error *error) {
   const uint64_t begin = slice_begin(meeting, member);
   const uint64_t offset = begin * sizeof(float);
-  sum_parts(meeting, offset, slice_begin(meeting, member + 1) - begin,
-            meeting->parts[member].to + offset);
+  return sum_parts(meeting, member, offset, slice_begin(meeting, member + 1) - begin,
+                   meeting->parts[member].to + offset, error);
 }
 
-static void copy_slices(const struct weft_meeting *meeting, uint32_t member) {
+static enum weft_status copy_slices(const struct weft_meeting *meeting, uint32_t member,
+                                    struct weft_error *error) {
+  const struct part *own = &meeting->parts[member];
   for (uint32_t k = 0; k < meeting->size; k++) {
+    const struct part *part = &meeting->parts[k];
     const uint64_t begin = slice_begin(meeting, k) * sizeof(float);
     const uint64_t end = slice_begin(meeting, k + 1) * sizeof(float);
-    copy(meeting->parts[member].to + begin, meeting->parts[k].to + begin, end - begin);
+    WEFT_TRY(copy(own->to + begin, own, part->to + begin, part, end - begin, error));
   }
+  return WEFT_OK;
 }
 
-/* All have arrived: this member's part. Returns the gate it comes to then. */
-static enum gate do_part(const struct weft_meeting *meeting, uint32_t member) {
+/* All have arrived: this member's part. */
+static enum weft_status do_part(const struct weft_meeting *meeting, uint32_t member,
+                                struct weft_error *error) {
   const struct part *own = &meeting->parts[member];
   switch (own->kind) {
-    case WEFT_ALL_GATHER: gather(meeting, member); break;
+    case WEFT_ALL_GATHER: return gather(meeting, member, error);
     case WEFT_REDUCE_SCATTER:
-      sum_parts(meeting, member * own->bytes, own->bytes / sizeof(float), own->to);
-      break;
-    case WEFT_ALL_REDUCE: sum_slice(meeting, member); return GATE_SUMMED;
+      return sum_parts(meeting, member, member * own->bytes, own->bytes / sizeof(float), own->to,
+                       error);
+    case WEFT_ALL_REDUCE: return sum_slice(meeting, member, error);
   }
-  return GATE_FINISHED;
+  return WEFT_OK;
 }
 
 /* ---- Collectives ---- */
@@ -240,6 +272,7 @@ static void arrive(struct group *group) {
   part->bytes = collective->bytes;
   part->from = collective->from;
   part->to = collective->to;
+  part->device = collective->device;
   pass(group, GATE_ARRIVED);
 }
 
@@ -250,7 +283,9 @@ static enum weft_status go_on(struct group *group, struct weft_error *error) {
     if (group->gate == GATE_FINISHED) {
       return WEFT_OK;
     }
+    const uint32_t member = group->base.member;
     enum gate next = GATE_FINISHED;
+    enum weft_status status;
     if (group->gate == GATE_ARRIVED) {
       WEFT_TRY(check_same(meeting, error));
     }
@@ -258,11 +293,13 @@ static enum weft_status go_on(struct group *group, struct weft_error *error) {
       return fail_closed(group, error);
     }
     if (group->gate == GATE_ARRIVED) {
-      next = do_part(meeting, group->base.member);
+      status = do_part(meeting, member, error);
+      next = meeting->parts[member].kind == WEFT_ALL_REDUCE ? GATE_SUMMED : GATE_FINISHED;
     } else {
-      copy_slices(meeting, group->base.member);
+      status = copy_slices(meeting, member, error);
     }
     end_reading(meeting);
+    WEFT_TRY(status);
     pass(group, next);
   }
   return WEFT_IN_PROGRESS;

@@ -9,45 +9,22 @@
 
 #include <weft/support.h>
 
+#include "device/checksum.h"
+
 _Static_assert(sizeof(struct weft_message_header) == 64, "a header is 64 bytes");
 _Static_assert(offsetof(struct weft_message_header, checksum) == 56, "its checksum comes last");
 _Static_assert(sizeof(struct weft_tensor_shape) == 56, "shapes have no padding");
 
-/* One round of a 64-bit mixer: any changed bit of the word changes the sum,
- * because each step is a bijection. */
-static inline uint64_t mix(uint64_t sum, uint64_t word) {
-  sum = (sum ^ word) * UINT64_C(0x9e3779b97f4a7c15);
-  return sum ^ (sum >> 29);
-}
-
-/* Two words at a time, in two sums that do not wait for each other. */
-static uint64_t mix_bytes(uint64_t sum, const void *data, uint64_t size) {
-  const unsigned char *bytes = data;
-  uint64_t other = ~sum, words[2];
-  for (; size >= sizeof words; size -= sizeof words, bytes += sizeof words) {
-    memcpy(words, bytes, sizeof words);
-    sum = mix(sum, words[0]);
-    other = mix(other, words[1]);
-  }
-  words[0] = words[1] = 0;
-  memcpy(words, bytes, (size_t)size);
-  return mix(mix(sum, words[0]), mix(other, words[1]));
-}
-
-uint64_t weft_checksum(const void *data, uint64_t size) {
-  const uint64_t sum = mix_bytes(mix(WEFT_MESSAGE_MAGIC, size), data, size);
-  return sum != 0 ? sum : 1;
-}
-
-static uint64_t envelope_checksum(const struct weft_message *message) {
-  const uint64_t sum = mix_bytes(WEFT_MESSAGE_MAGIC, &message->header,
-                                 offsetof(struct weft_message_header, checksum));
-  return mix_bytes(sum, message->shapes, message->header.tensor_count * sizeof message->shapes[0]);
+static uint64_t header_checksum(const struct weft_message *message) {
+  const uint64_t sum = weft_checksum_add(WEFT_MESSAGE_MAGIC, &message->header,
+                                         offsetof(struct weft_message_header, checksum));
+  return weft_checksum_add(sum, message->shapes,
+                           message->header.tensor_count * sizeof message->shapes[0]);
 }
 
 void weft_message_seal(struct weft_message *message) {
   assert(message->header.tensor_count <= WEFT_TENSORS_MAX);
-  message->header.checksum = envelope_checksum(message);
+  message->header.checksum = header_checksum(message);
 }
 
 static enum weft_status damaged(struct weft_error *error, const char *field, uint64_t found,
@@ -85,7 +62,7 @@ enum weft_status weft_message_check(const struct weft_message *message, struct w
   if (header->tensor_count > WEFT_TENSORS_MAX) {
     return damaged(error, "tensors", header->tensor_count, WEFT_TENSORS_MAX);
   }
-  const uint64_t checksum = envelope_checksum(message);
+  const uint64_t checksum = header_checksum(message);
   if (header->checksum != checksum) {
     return damaged(error, "checksum", header->checksum, checksum);
   }

@@ -333,6 +333,7 @@ enum weft_status weft_fault_injector_create(const struct weft_allocator *allocat
   chaos->ops.location = inner->ops->location != NULL ? chaos_place : NULL;
   chaos->ops.name = chaos->name;
   chaos->ops.async_progress = inner->ops->async_progress;
+  chaos->ops.device_memory = inner->ops->device_memory;
   chaos->base = (struct weft_transport){
       .ops = &chaos->ops, .rank = inner->rank, .rank_count = inner->rank_count};
   chaos->allocator = allocator;

@@ -3,7 +3,7 @@
 # call does not link. The law is written here a second time, so that a slip in
 # the build files shows.
 
-modules=(base ir spec gen lower verify inspect sim render source plan comm run)
+modules=(base ir spec gen lower verify inspect sim render source plan device comm run)
 
 may_use() { # MODULE: the modules whose headers and functions it may use
   case $1 in
@@ -18,9 +18,10 @@ may_use() { # MODULE: the modules whose headers and functions it may use
     render) echo base ir spec verify inspect sim render ;;
     source) echo base ir spec gen lower source ;;
     plan) echo base ir spec gen lower verify inspect sim plan ;;
-    comm) echo base comm ;;
-    run) echo base ir spec comm run ;;
-    mpi) echo base comm ;; # src/comm/mpi/driver: compiled against an MPI, with a test of its own
+    device) echo base device ;;
+    comm) echo base device comm ;;
+    run) echo base ir spec device comm run ;;
+    mpi) echo base device comm ;; # src/comm/mpi/driver: compiled against an MPI, with a test of its own
     cli) echo cli ;;
   esac
 }
@@ -131,7 +132,7 @@ finds_none() { # MODULE INCLUDE...
   [ "$output" = "" ]
 }
 
-@test "the MPI drivers see base and comm, and nobody else sees MPI" {
+@test "the MPI drivers see base, device and comm, and nobody else sees MPI" {
   for module in "${modules[@]}"; do
     for header in $(public_headers "$module"); do
       if allowed mpi "$module"; then

@@ -241,10 +241,11 @@ static void test_views_and_copies(void **state) {
   (void)state;
   static float data[24];
   struct weft_microbatches mb = {0};
-  const struct weft_tensor tensors[4] = {{NULL, data, SHAPE(WEFT_F32, 6, 4)},
-                                         {NULL, data, SHAPE(WEFT_F32, 4, 6)},
-                                         {"all", data, SHAPE(WEFT_F32, 24)},
-                                         {NULL, data, SHAPE(WEFT_F32, 1, 24)}};
+  const struct weft_tensor tensors[4] = {
+      {.name = NULL, .data = data, .shape = SHAPE(WEFT_F32, 6, 4)},
+      {.name = NULL, .data = data, .shape = SHAPE(WEFT_F32, 4, 6)},
+      {.name = "all", .data = data, .shape = SHAPE(WEFT_F32, 24)},
+      {.name = NULL, .data = data, .shape = SHAPE(WEFT_F32, 1, 24)}};
   const struct weft_chunk chunks[4] = {
       {.dim = 0}, {.dim = 1}, {.kind = WEFT_CHUNK_REPLICATE, .dim = 9}, {.dim = 1}};
   assert_int_equal(weft_microbatches_make(&mb, tensors, 4, chunks, 4, "input", NULL), WEFT_OK);
@@ -273,10 +274,11 @@ static void test_empty_tensors(void **state) {
   (void)state;
   static unsigned char byte;
   struct weft_microbatches mb = {0};
-  const struct weft_tensor tensors[4] = {{NULL, NULL, SHAPE(WEFT_F32, 4, 0)},
-                                         {NULL, &byte, SHAPE(WEFT_F32, 0, 4)},
-                                         {NULL, NULL, SHAPE(WEFT_F32, 3, 4, 0)},
-                                         {NULL, &byte, SHAPE(WEFT_F64, 0, 4, UINT64_C(1) << 58)}};
+  const struct weft_tensor tensors[4] = {
+      {.name = NULL, .data = NULL, .shape = SHAPE(WEFT_F32, 4, 0)},
+      {.name = NULL, .data = &byte, .shape = SHAPE(WEFT_F32, 0, 4)},
+      {.name = NULL, .data = NULL, .shape = SHAPE(WEFT_F32, 3, 4, 0)},
+      {.name = NULL, .data = &byte, .shape = SHAPE(WEFT_F64, 0, 4, UINT64_C(1) << 58)}};
   const struct weft_chunk chunks[4] = {{.dim = 0}, {.dim = 1}, {.dim = 1}, {.dim = 1}};
   assert_int_equal(weft_microbatches_make(&mb, tensors, 4, chunks, 4, "input", NULL), WEFT_OK);
   for (uint32_t k = 0; k < 4; k++) {
@@ -305,7 +307,7 @@ static void test_wrong_batches(void **state) {
   const struct weft_chunk second = {.dim = 1};
   const struct weft_chunk fourth = {.dim = 3};
   const struct weft_chunk strange = {.kind = (enum weft_chunk_kind)7};
-  struct weft_tensor tensor = {"tokens", data, SHAPE(WEFT_F32, 3, 5)};
+  struct weft_tensor tensor = {.name = "tokens", .data = data, .shape = SHAPE(WEFT_F32, 3, 5)};
   struct weft_tensors nine = {0};
   struct weft_error error = {0};
   struct weft_microbatches mb = {0};
@@ -346,8 +348,8 @@ static void test_ready_made(void **state) {
   for (int k = 0; k < 3; k++) {
     items[k] = (struct weft_tensors){
         .count = 2,
-        .items = {{NULL, data, SHAPE(WEFT_F32, (uint64_t)k + 1, 2)},
-                  {"mask", data, {.dtype = WEFT_BOOL}}},
+        .items = {{.name = NULL, .data = data, .shape = SHAPE(WEFT_F32, (uint64_t)k + 1, 2)},
+                  {.name = "mask", .data = data, .shape = {.dtype = WEFT_BOOL}}},
     };
   }
   assert_int_equal(weft_microbatches_borrow(&mb, items, 3, "input", &error), WEFT_OK);
@@ -456,7 +458,7 @@ static enum weft_status merge_two(struct weft_tensor_shape a, struct weft_tensor
   memset(data[1], 2, ROOM);
   assert_int_equal(weft_outputs_begin(outputs, &boundary, 2, error), WEFT_OK);
   for (uint32_t m = 0; m < 2; m++) {
-    const struct weft_tensors tensors = {1, {{NULL, data[m], m == 0 ? a : b}}};
+    const struct weft_tensors tensors = {1, {{.data = data[m], .shape = m == 0 ? a : b}}};
     assert_int_equal(weft_outputs_keep(outputs, m, &tensors, error), WEFT_OK);
   }
   return weft_outputs_merge(outputs, &merge, merged, error);
@@ -528,7 +530,7 @@ static void test_wrong_outputs(void **state) {
   struct weft_error error = {0};
   struct weft_boundary boundary = {
       .tensor_count = 1, .tensors = {{.name = "logits", .largest = SHAPE(WEFT_F32, 4, 4)}}};
-  struct weft_tensors tensors = {2, {{NULL, data, SHAPE(WEFT_F32, 4, 4)}}};
+  struct weft_tensors tensors = {2, {{.name = NULL, .data = data, .shape = SHAPE(WEFT_F32, 4, 4)}}};
   check_failed(weft_outputs_begin(&outputs, &boundary, 0, &error), &error, WEFT_ERR_USAGE,
                WORDS("0 microbatches"));
   assert_int_equal(weft_outputs_begin(&outputs, &boundary, 2, &error), WEFT_OK);
@@ -570,7 +572,7 @@ static void test_wrong_outputs(void **state) {
 static enum weft_status whole_step(struct weft_microbatches *mb, struct weft_outputs *outputs,
                                    uint32_t parts, struct weft_error *error) {
   static float data[32 * 32];
-  const struct weft_tensor tensor = {NULL, data, SHAPE(WEFT_F32, 32, 32)};
+  const struct weft_tensor tensor = {.name = NULL, .data = data, .shape = SHAPE(WEFT_F32, 32, 32)};
   const struct weft_chunk chunk = {.dim = 1};
   struct weft_boundary boundary;
   struct weft_tensors merged;

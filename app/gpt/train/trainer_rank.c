@@ -92,8 +92,10 @@ static enum weft_status begin_batch(struct weft_gpt_rank *rank, bool validation,
                           progress->batch, tokens, rank->inputs, rank->targets);
   }
   const struct weft_tensor_shape shape = {WEFT_U8, 2, {0}, {rows, tokens}};
-  const struct weft_tensor inputs = {"tokens", rank->inputs + first, shape};
-  const struct weft_tensor targets = {"targets", rank->targets + first, shape};
+  const struct weft_tensor inputs = {
+      .name = "tokens", .data = rank->inputs + first, .shape = shape};
+  const struct weft_tensor targets = {
+      .name = "targets", .data = rank->targets + first, .shape = shape};
   const struct weft_batch batch = {.microbatch_count = progress->microbatches,
                                    .inputs = rank->has_first ? &inputs : NULL,
                                    .input_count = rank->has_first,

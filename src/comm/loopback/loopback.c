@@ -322,10 +322,13 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
 static void hand_over(struct weft_message *sent, struct weft_message *received,
                       const struct flight *flight) {
   void *buffer = received->data;
+  struct weft_device *device = received->device;
   received->header = sent->header;
   memcpy(received->shapes, sent->shapes, sent->header.tensor_count * sizeof sent->shapes[0]);
   received->data = sent->data;
+  received->device = sent->device;
   sent->data = buffer;
+  sent->device = device;
   sent->begin = received->begin = flight->begin;
   sent->end = received->end = flight->arrival;
   sent->state[0] = received->state[0] = DONE;
@@ -461,6 +464,7 @@ static void loopback_destroy(struct weft_transport *transport) { (void)transport
 static const struct weft_transport_ops loopback_ops = {
     .name = "loopback",
     .async_progress = true,
+    .device_memory = true,
     .destroy = loopback_destroy,
     .open = loopback_open,
     .send = loopback_send,

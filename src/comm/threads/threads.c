@@ -189,6 +189,7 @@ static enum weft_status endpoint_group(struct weft_transport *transport, uint32_
 static const struct weft_transport_ops threads_ops = {
     .name = "threads",
     .async_progress = true,
+    .device_memory = true,
     .destroy = endpoint_destroy, /* endpoints belong to the world */
     .open = weft_endpoint_open,
     .send = weft_endpoint_send,

@@ -34,11 +34,12 @@ enum weft_entry_state {
 struct weft_entry {
   uint32_t state; /* atomic, enum weft_entry_state: says whose the rest is */
   uint32_t reserved;
-  void *data; /* the sender's buffer; from DONE on the receiver's */
+  void *data;                 /* the sender's buffer; from DONE on the receiver's */
+  struct weft_device *device; /* where it is */
   uint64_t capacity;
   int64_t begin;
   int64_t end;
-  uint64_t padding[3];
+  uint64_t padding[2];
   struct weft_message_header header;
   struct weft_tensor_shape shapes[WEFT_TENSORS_MAX];
 };

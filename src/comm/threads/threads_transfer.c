@@ -34,12 +34,15 @@ static void give_back(struct weft_end *end, struct weft_message *message) {
 /* The entry is TAKING: its content is ours. */
 static void take(struct weft_entry *entry, struct weft_message *message, int64_t now) {
   void *const data = entry->data;
+  struct weft_device *const device = entry->device;
   const uint64_t capacity = entry->capacity;
   copy_envelope(&message->header, message->shapes, &entry->header, entry->shapes);
   entry->data = message->data;
+  entry->device = message->device;
   entry->capacity = message->capacity;
   entry->end = now;
   message->data = data;
+  message->device = device;
   message->capacity = capacity;
   message->begin = entry->begin;
   message->end = now;
@@ -81,6 +84,7 @@ void weft_end_reap(struct weft_end *end) {
     }
     struct weft_message *message = end->messages[end->matched & end->mask];
     message->data = entry->data;
+    message->device = entry->device;
     message->capacity = entry->capacity;
     message->end = entry->end;
     __atomic_store_n(&entry->state, WEFT_ENTRY_FREE, __ATOMIC_RELAXED);
@@ -198,6 +202,7 @@ enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t c
   message->begin = weft_threads_now();
   copy_envelope(&entry->header, entry->shapes, &message->header, message->shapes);
   entry->data = message->data;
+  entry->device = message->device;
   entry->capacity = message->capacity;
   entry->begin = message->begin;
   __atomic_store_n(&entry->state, WEFT_ENTRY_POSTED, __ATOMIC_RELEASE);

@@ -270,6 +270,11 @@ void weft_mpi_groups_advance(struct weft_mpi_world *world) {
 static enum weft_status check(const struct weft_mpi_group *group,
                               const struct weft_collective *collective, struct weft_error *error) {
   const uint64_t bytes = collective->bytes;
+  if (!weft_device_is_host(collective->device)) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "copy it to host memory (weft_copy)",
+                     "a collective in the memory of a %s device, and mpi works on host memory only",
+                     weft_device_name(collective->device));
+  }
   if (collective->kind != WEFT_ALL_GATHER && bytes % sizeof(float) != 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "sums are of f32",
                      "a sum over %" PRIu64 " bytes, which are no whole floats", bytes);

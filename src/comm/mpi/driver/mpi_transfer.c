@@ -269,6 +269,14 @@ static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint3
     *status = refuse(world, end, channel, verb, error);
     return NULL;
   }
+  if (!weft_device_is_host(message->device)) {
+    *status = weft_fail(error, WEFT_ERR_UNAVAILABLE, "copy it to host memory (weft_copy)",
+                        "rank %" PRIu32
+                        " wants to %s a payload in the memory of a %s device, and "
+                        "mpi carries host memory only",
+                        world->transport.rank, verb, weft_device_name(message->device));
+    return NULL;
+  }
   const uint64_t bytes = sends ? message->header.bytes : 0;
   if (bytes > end->bytes_max || message->capacity < end->bytes_max) {
     *status =

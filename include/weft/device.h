@@ -1,0 +1,129 @@
+/* Weft device: where the data of a tensor lives, and the functions that may touch it.
+ *
+ * A tensor, message or buffer has a `device`; NULL is the host. Memory of another device
+ * need not be readable by the host: only the device's own functions access it. The
+ * runtime and the transports allocate, copy, fill and checksum payloads by the functions
+ * below and by nothing else.
+ *
+ *     float *y = weft_device_allocate(gpu, NULL, bytes);
+ *     weft_copy(&(struct weft_copy){.to = y, .to_device = gpu, .from = x,
+ *                                   .row_bytes = bytes, .rows = 1}, NULL, &error);
+ *     weft_device_free(gpu, NULL, y, bytes);
+ *
+ * To write a device: put struct weft_device first in a struct of your own, and fill a
+ * static const struct weft_device_ops. */
+#ifndef WEFT_DEVICE_H
+#define WEFT_DEVICE_H
+
+#include <weft/base.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum weft_memory_kind {
+  WEFT_MEMORY_HOST = 0, /* the host may read and write it */
+  WEFT_MEMORY_DEVICE    /* the host may only hold its address */
+};
+
+struct weft_device;
+/* A queue of work on a device, in order; the device defines it. NULL: no queue. The
+ * operation then comes after all work given to the device so far, and is complete when the
+ * function returns. */
+struct weft_stream;
+/* A point in a stream; the device defines it. */
+struct weft_device_event;
+
+/* A copy of `rows` rows of `row_bytes` each; strides are from the beginning of a row to the
+ * next and are not read for a single row. The regions do not overlap. At least one of the
+ * devices is the one whose function is called, the other is the host or of the same kind. */
+struct weft_copy {
+  void *to;
+  struct weft_device *to_device; /* NULL: host */
+  const void *from;
+  struct weft_device *from_device;
+  uint64_t row_bytes;
+  uint64_t rows;
+  uint64_t to_stride, from_stride;
+};
+
+/* Any thread may call these. Enqueued operations (stream not NULL) may report a failure of
+ * earlier ones. */
+struct weft_device_ops {
+  const char *name; /* for messages: "host", "cuda" */
+  enum weft_memory_kind memory;
+
+  /* `bytes` (maybe 0) aligned to WEFT_DEVICE_ALIGN and zero; NULL when out of memory. Not
+   * called during a step. Bookkeeping on the host comes from `allocator`. */
+  void *(*allocate)(struct weft_device *device, const struct weft_allocator *allocator,
+                    uint64_t bytes);
+  /* NULL is fine; `bytes` as allocated. Nothing enqueued may still use it. */
+  void (*free)(struct weft_device *device, const struct weft_allocator *allocator, void *data,
+               uint64_t bytes);
+
+  enum weft_status (*copy)(struct weft_device *device, const struct weft_copy *copy,
+                           struct weft_stream *stream, struct weft_error *error);
+  enum weft_status (*fill)(struct weft_device *device, void *data, unsigned char value,
+                           uint64_t bytes, struct weft_stream *stream, struct weft_error *error);
+  /* The same number as weft_checksum() of the same bytes; complete at return. */
+  enum weft_status (*checksum)(struct weft_device *device, const void *data, uint64_t bytes,
+                               uint64_t *sum, struct weft_error *error);
+
+  enum weft_status (*event_create)(struct weft_device *device,
+                                   const struct weft_allocator *allocator,
+                                   struct weft_device_event **out, struct weft_error *error);
+  /* NULL is fine. */
+  void (*event_destroy)(struct weft_device *device, const struct weft_allocator *allocator,
+                        struct weft_device_event *event);
+  /* The event happens when all that is in the stream now is done (NULL: all work given to
+   * the device so far). It may be recorded again. */
+  enum weft_status (*event_record)(struct weft_device *device, struct weft_device_event *event,
+                                   struct weft_stream *stream, struct weft_error *error);
+  /* What is enqueued later waits for the event as recorded last; NULL: the caller waits.
+   * An event that was never recorded has happened. */
+  enum weft_status (*event_wait)(struct weft_device *device, struct weft_device_event *event,
+                                 struct weft_stream *stream, struct weft_error *error);
+  /* WEFT_OK: it has happened; WEFT_IN_PROGRESS; or the failure of the work before it. */
+  enum weft_status (*event_query)(struct weft_device *device, struct weft_device_event *event,
+                                  struct weft_error *error);
+};
+
+#define WEFT_DEVICE_ALIGN 64
+
+/* Base of every device: put it first. */
+struct weft_device {
+  const struct weft_device_ops *ops;
+};
+
+/* The host as a device: what NULL stands for. Operations are complete at return, and so
+ * every event has happened. Memory comes from the allocator. */
+WEFT_API struct weft_device *weft_host_device(void);
+
+/* ---- The same functions for a device that may be NULL ---- */
+
+WEFT_API const char *weft_device_name(const struct weft_device *device);
+/* Whether the host may read and write its memory. */
+WEFT_API bool weft_device_is_host(const struct weft_device *device);
+WEFT_API void *weft_device_allocate(struct weft_device *device,
+                                    const struct weft_allocator *allocator, uint64_t bytes);
+WEFT_API void weft_device_free(struct weft_device *device, const struct weft_allocator *allocator,
+                               void *data, uint64_t bytes);
+WEFT_API enum weft_status weft_device_fill(struct weft_device *device, void *data,
+                                           unsigned char value, uint64_t bytes,
+                                           struct weft_stream *stream, struct weft_error *error);
+WEFT_API enum weft_status weft_device_checksum(struct weft_device *device, const void *data,
+                                               uint64_t bytes, uint64_t *sum,
+                                               struct weft_error *error);
+
+/* By the device of either end. WEFT_ERR_UNAVAILABLE between devices of two kinds neither of
+ * which is the host. */
+WEFT_API enum weft_status weft_copy(const struct weft_copy *copy, struct weft_stream *stream,
+                                    struct weft_error *error);
+
+/* 64-bit checksum of bytes that the host can read; never 0. */
+WEFT_API uint64_t weft_checksum(const void *data, uint64_t size);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,61 @@
+/* Devices that may be NULL, and copies between kinds of memory; see weft/device.h. */
+#include <assert.h>
+
+#include <weft/device.h>
+#include <weft/support.h>
+
+static struct weft_device *resolve(struct weft_device *device) {
+  return device != NULL ? device : weft_host_device();
+}
+
+const char *weft_device_name(const struct weft_device *device) {
+  return device != NULL ? device->ops->name : "host";
+}
+
+bool weft_device_is_host(const struct weft_device *device) {
+  return device == NULL || device->ops->memory == WEFT_MEMORY_HOST;
+}
+
+void *weft_device_allocate(struct weft_device *device, const struct weft_allocator *allocator,
+                           uint64_t bytes) {
+  device = resolve(device);
+  return device->ops->allocate(device, allocator, bytes);
+}
+
+void weft_device_free(struct weft_device *device, const struct weft_allocator *allocator,
+                      void *data, uint64_t bytes) {
+  device = resolve(device);
+  device->ops->free(device, allocator, data, bytes);
+}
+
+enum weft_status weft_device_fill(struct weft_device *device, void *data, unsigned char value,
+                                  uint64_t bytes, struct weft_stream *stream,
+                                  struct weft_error *error) {
+  assert(data != NULL || bytes == 0);
+  device = resolve(device);
+  return device->ops->fill(device, data, value, bytes, stream, error);
+}
+
+enum weft_status weft_device_checksum(struct weft_device *device, const void *data, uint64_t bytes,
+                                      uint64_t *sum, struct weft_error *error) {
+  assert(data != NULL || bytes == 0);
+  device = resolve(device);
+  return device->ops->checksum(device, data, bytes, sum, error);
+}
+
+enum weft_status weft_copy(const struct weft_copy *copy, struct weft_stream *stream,
+                           struct weft_error *error) {
+  struct weft_device *to = resolve(copy->to_device);
+  struct weft_device *from = resolve(copy->from_device);
+  if (copy->row_bytes == 0 || copy->rows == 0) {
+    return WEFT_OK;
+  }
+  assert(copy->to != NULL && copy->from != NULL);
+  if (!weft_device_is_host(to) && !weft_device_is_host(from) && to->ops != from->ops) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "copy through host memory",
+                     "nothing copies from the memory of a %s device to that of a %s device",
+                     from->ops->name, to->ops->name);
+  }
+  struct weft_device *device = weft_device_is_host(to) ? from : to;
+  return device->ops->copy(device, copy, stream, error);
+}
