@@ -116,7 +116,7 @@ static enum weft_status rank_main(void *plan, struct weft_transport *transport,
   enum weft_status status = weft_pipeline_create(NULL, transport, &options, &pipeline, error);
 
   float x[ROWS * N], y[ROWS * N];
-  const struct weft_tensor input = {"x", x, shape}, target = {"y", y, shape};
+  const struct weft_tensor input = {"x", x, NULL, shape}, target = {"y", y, NULL, shape};
   struct weft_batch batch = {.microbatch_count = MICROBATCHES, .inputs = &input, .input_count = 1};
   batch.targets = &target, batch.target_count = 1;
   batch.want_losses = transport->rank == RANKS - 1;
