@@ -43,15 +43,16 @@ enum weft_status {
   WEFT_ERR_FORMAT = -2, /* malformed input text */
   WEFT_ERR_LIMIT = -3,  /* more than a stated limit; the message gives both numbers */
   WEFT_ERR_MEMORY = -4, /* the allocator returned NULL */
-  WEFT_ERR_INVALID = -5,     /* well-formed, but not a schedule that can be executed */
-  WEFT_ERR_MISSING = -6,     /* a file is not there */
-  WEFT_ERR_IO = -7,          /* reading or writing failed */
-  WEFT_ERR_PEER = -8,        /* another rank died, or is not the one that was expected */
-  WEFT_ERR_STALLED = -9,     /* no progress within the stall limit */
-  WEFT_ERR_PROTOCOL = -10,   /* a message is not what it should be: damaged, or out of turn */
-  WEFT_ERR_STAGE = -11,      /* a stage's or custom function failed */
-  WEFT_ERR_CANCELLED = -12,  /* somebody asked to stop */
-  WEFT_ERR_UNAVAILABLE = -13 /* a library or device that is needed is not there */
+  WEFT_ERR_INVALID = -5,      /* well-formed, but not a schedule that can be executed */
+  WEFT_ERR_MISSING = -6,      /* a file is not there */
+  WEFT_ERR_IO = -7,           /* reading or writing failed */
+  WEFT_ERR_PEER = -8,         /* another rank died, or is not the one that was expected */
+  WEFT_ERR_STALLED = -9,      /* no progress within the stall limit */
+  WEFT_ERR_PROTOCOL = -10,    /* a message is not what it should be: damaged, or out of turn */
+  WEFT_ERR_STAGE = -11,       /* a stage's or custom function failed */
+  WEFT_ERR_CANCELLED = -12,   /* somebody asked to stop */
+  WEFT_ERR_UNAVAILABLE = -13, /* a library or device that is needed is not there */
+  WEFT_ERR_INTERNAL = -14     /* a bug in Weft: two of its parts disagree */
 };
 
 /* Stable short name of a status ("ok", "format", ...). */

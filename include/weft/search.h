@@ -7,12 +7,14 @@
  *     struct weft_search_answer *answer;
  *     if (weft_search(NULL, &request, &answer, &error) == WEFT_OK) ...
  *
- * The answer's table is an ordinary one: it lowers, verifies under rendezvous, and
- * simulates (weft/sim.h) to exactly the times promised here. */
+ * Before it returns, weft_search() lowers the answer's table, proves that the program cannot
+ * hang under rendezvous (weft/verify.h), and simulates it (weft/sim.h) to exactly the times
+ * that the answer states. */
 #ifndef WEFT_SEARCH_H
 #define WEFT_SEARCH_H
 
 #include <weft/costs.h>
+#include <weft/sim.h>
 #include <weft/spec.h>
 
 #ifdef __cplusplus
@@ -77,18 +79,21 @@ struct weft_search_answer {
   uint32_t *stage_parts;    /* [stage_count] parts of each stage; NULL without parts */
   double makespan;
   double span;
-  double peak_memory; /* of the rank with the most */
+  double peak_memory; /* of the rank with the most, as simulated */
   double bound;       /* no schedule on this placement and cut takes less, in the objective */
   bool optimal;       /* the bound is reached */
   bool stopped;       /* by `stop` or the time limit: more work might have found more */
   uint64_t evaluated; /* orders looked at */
   uint64_t moves;     /* of single actions that were tried */
   double move_ns;     /* processor time of one of them, in the mean */
+  double check_ns;    /* time of the check: lowering, proof and simulation */
+  struct weft_simulation *simulation; /* of the table, without events */
   const struct weft_allocator *allocator;
 };
 
 /* WEFT_ERR_USAGE for what cannot be a pipeline; WEFT_ERR_INVALID when no schedule fits into
- * the memory, with the smallest limit that has one; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+ * the memory, with the smallest limit that has one; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY;
+ * WEFT_ERR_INTERNAL when the answer does not pass its check: a bug in Weft, and no answer. */
 WEFT_API enum weft_status weft_search(const struct weft_allocator *allocator,
                                       const struct weft_search_request *request,
                                       struct weft_search_answer **out, struct weft_error *error);

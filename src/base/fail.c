@@ -24,6 +24,7 @@ const char *weft_status_name(enum weft_status status) {
     case WEFT_ERR_STAGE: return "stage";
     case WEFT_ERR_CANCELLED: return "cancelled";
     case WEFT_ERR_UNAVAILABLE: return "unavailable";
+    case WEFT_ERR_INTERNAL: return "internal";
   }
   return "unknown";
 }

@@ -1,6 +1,6 @@
 /* `weft bench plan-search`: how long the planner takes to be as good as what has been
- * published, for all memory limits of a V, and for one move of its local search. Every
- * plan is simulated and held against what is claimed before its time counts. */
+ * published, for all memory limits of a V, and for one move of its local search. The time of
+ * the check that weft_search() makes of each answer is reported apart. */
 #include <weft/weft.h>
 
 #include <inttypes.h>
@@ -44,7 +44,7 @@ enum { SINGLES = sizeof singles / sizeof singles[0] };
 enum { V_LEAST = 2, V_MOST = 24, V_LIMITS = V_MOST - V_LEAST + 1 };
 
 struct results {
-  double single_ms[SINGLES], single_bubble[SINGLES];
+  double single_ms[SINGLES], single_check_ms[SINGLES], single_bubble[SINGLES];
   double v_ms; /* all limits together */
   double v_bubble[V_LIMITS];
   double move_ns;
@@ -75,35 +75,19 @@ static enum weft_status make_costs(const struct weft_cli *cli, const struct prof
   return status;
 }
 
-/* Whether the simulator finds what the answer promises, within the memory. */
-static bool is_kept(const struct weft_cli *cli, const struct weft_search_answer *answer,
-                    double limit) {
-  struct weft_simulation *simulation;
-  if (weft_simulate(cli->allocator, answer->table, answer->costs, NULL, &simulation, NULL) !=
-      WEFT_OK) {
-    return false;
-  }
-  bool kept = simulation->span == answer->span && simulation->makespan == answer->makespan;
-  for (uint32_t r = 0; r < answer->table->rank_count; r++) {
-    kept = kept && simulation->ranks[r].peak_memory <= limit * (1 + 1e-8);
-  }
-  weft_simulation_destroy(simulation);
-  return kept;
-}
-
 struct trial {
   const struct profile *profile;
   double limit, effort;
   uint32_t threads;
-  double bubble; /* found */
-  uint64_t clock_ns;
+  double bubble;     /* found */
+  uint64_t clock_ns; /* of the search alone */
+  double check_ns;   /* of the check of its answer */
   uint64_t moves;
   double move_ns;
 };
 
 static int search(const struct weft_cli *cli, struct trial *trial) {
   const struct profile *profile = trial->profile;
-  const struct weft_cli_bench_case at = case_of(profile);
   struct weft_search_request request = weft_search_request_default();
   struct weft_search_answer *answer;
   struct weft_costs *costs;
@@ -130,18 +114,19 @@ static int search(const struct weft_cli *cli, struct trial *trial) {
   }
   const double work = (double)profile->microbatches * profile->stages_per_rank *
                       (profile->f + profile->i + profile->w);
-  const bool kept = is_kept(cli, answer, trial->limit);
+  trial->check_ns = answer->check_ns;
+  trial->clock_ns -= (uint64_t)answer->check_ns;
   trial->bubble = 1 - work / answer->span;
   trial->moves = answer->moves;
   trial->move_ns = answer->move_ns;
   weft_search_answer_destroy(answer);
-  return kept ? WEFT_CLI_OK : weft_cli_bench_fail(cli, &at, "the simulator finds another time");
+  return WEFT_CLI_OK;
 }
 
 /* ---- What is measured ---- */
 
 static int measure_single(const struct weft_cli *cli, size_t which, struct results *results) {
-  uint64_t samples[WEFT_CLI_BENCH_REPEATS_MAX];
+  uint64_t samples[WEFT_CLI_BENCH_REPEATS_MAX], checks[WEFT_CLI_BENCH_REPEATS_MAX];
   struct trial trial = {
       .profile = &singles[which], .limit = singles[which].memory, .effort = EFFORT_SINGLE};
   for (uint32_t n = 0; n < results->repeats; n++) {
@@ -154,7 +139,9 @@ static int measure_single(const struct weft_cli *cli, size_t which, struct resul
       return weft_cli_bench_fail(cli, &at, "the plan is worse than the published one");
     }
     samples[n] = trial.clock_ns;
+    checks[n] = (uint64_t)trial.check_ns;
   }
+  results->single_check_ms[which] = (double)weft_cli_median(checks, results->repeats) / 1e6;
   results->single_ms[which] = (double)weft_cli_median(samples, results->repeats) / 1e6;
   results->single_bubble[which] = trial.bubble;
   return WEFT_CLI_OK;
@@ -188,14 +175,17 @@ static int measure_moves(const struct weft_cli *cli, struct results *results) {
 /* ---- Report ---- */
 
 static void add_text(struct weft_text *text, const struct results *results) {
-  weft_text_addf(text,
-                 "weft %s, bench plan-search; checked: every plan simulates to its promise\n\n",
-                 weft_version());
-  weft_text_add(text, "                                             bubble  published        ms\n");
+  weft_text_addf(
+      text, "weft %s, bench plan-search; every plan is checked (lowered, verified, simulated)\n\n",
+      weft_version());
+  weft_text_add(
+      text,
+      "                                             bubble  published        ms   check ms\n");
   for (size_t n = 0; n < SINGLES; n++) {
-    weft_text_addf(text, "p = %" PRIu32 ", m = %" PRIu32 ", memory %-19g %8.4f %10.4f %9.2f\n",
-                   singles[n].ranks, singles[n].microbatches, singles[n].memory,
-                   results->single_bubble[n], singles[n].bubble, results->single_ms[n]);
+    weft_text_addf(
+        text, "p = %" PRIu32 ", m = %" PRIu32 ", memory %-19g %8.4f %10.4f %9.2f %10.2f\n",
+        singles[n].ranks, singles[n].microbatches, singles[n].memory, results->single_bubble[n],
+        singles[n].bubble, results->single_ms[n], results->single_check_ms[n]);
   }
   weft_text_addf(text, "V, p = %" PRIu32 ", m = %" PRIu32 ", %d memory limits %36.2f\n", v.ranks,
                  v.microbatches, V_LIMITS, results->v_ms);
@@ -219,6 +209,7 @@ static void add_document(struct weft_json *json, const struct results *results) 
     weft_json_real(json, "bubble", results->single_bubble[n]);
     weft_json_real(json, "published", singles[n].bubble);
     weft_json_real(json, "ms", results->single_ms[n]);
+    weft_json_real(json, "check_ms", results->single_check_ms[n]);
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');

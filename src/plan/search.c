@@ -11,6 +11,7 @@
 #include "plan/improve/worker_pool.h"
 #include "plan/incumbent.h"
 #include "plan/layout/layout.h"
+#include "plan/plan_check.h"
 
 const char *weft_objective_name(enum weft_objective objective) {
   return objective == WEFT_OBJECTIVE_SPAN ? "span" : "makespan";
@@ -214,15 +215,20 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .moves = best->pool.moves,
       .move_ns = best->pool.moves > 0 ? (double)best->pool.move_ns / (double)best->pool.moves : 0,
       .allocator = search->allocator};
-  const enum weft_status status = make_table(best, &answer->table, error);
+  enum weft_status status = make_table(best, &answer->table, error);
+  if (status == WEFT_OK) {
+    answer->costs = best->layout->costs;
+    answer->stage_parts = best->layout->stage_parts;
+    best->layout->costs = NULL;
+    best->layout->stage_parts = NULL;
+    const int64_t begin = weft_clock_ns();
+    status = weft_plan_check(answer, search->request->memory_limit, error);
+    answer->check_ns = (double)(weft_clock_ns() - begin);
+  }
   if (status != WEFT_OK) {
     weft_search_answer_destroy(answer);
     return status;
   }
-  answer->costs = best->layout->costs;
-  answer->stage_parts = best->layout->stage_parts;
-  best->layout->costs = NULL;
-  best->layout->stage_parts = NULL;
   *out = answer;
   return WEFT_OK;
 }
@@ -235,6 +241,7 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
   if (answer->costs != NULL) {
     weft_array_free(allocator, answer->stage_parts, answer->costs->stage_count, sizeof(uint32_t));
   }
+  weft_simulation_destroy(answer->simulation);
   weft_costs_destroy(answer->costs);
   weft_program_destroy(answer->table);
   weft_array_free(allocator, answer, 1, sizeof *answer);

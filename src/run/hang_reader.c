@@ -371,7 +371,7 @@ static enum weft_status read_ranks(struct reader *reader, json_t *value, void *t
 
 static enum weft_status read_status(struct reader *reader, json_t *value, void *target) {
   const char *text = json_string_value(value);
-  for (int status = WEFT_ERR_USAGE; text != NULL && status >= WEFT_ERR_UNAVAILABLE; status--) {
+  for (int status = WEFT_ERR_USAGE; text != NULL && status >= WEFT_ERR_INTERNAL; status--) {
     if (strcmp(text, weft_status_name((enum weft_status)status)) == 0) {
       ((struct weft_failure *)target)->error.status = (enum weft_status)status;
       return WEFT_OK;

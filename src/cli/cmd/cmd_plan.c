@@ -1,5 +1,6 @@
 /* `weft plan`: the best table that a search finds, checked, with the bound it was measured
  * against; and with --pareto what every amount of memory is good for. */
+#include <math.h>
 #include <string.h>
 
 #include "cli/cmd/commands.h"
@@ -91,18 +92,38 @@ static int conclude(const struct weft_cli *cli, bool stopped) {
   return 128 + number;
 }
 
+static int deliver_answer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_search_request *request,
+                          const struct weft_search_answer *answer) {
+  struct weft_cli_plan plan = {.request = request,
+                               .answer = answer,
+                               .prediction = {.name = answer->schedule,
+                                              .costs = answer->costs,
+                                              .simulation = answer->simulation,
+                                              .limited = isfinite(request->memory_limit),
+                                              .memory_limit = request->memory_limit}};
+  struct weft_error error;
+  if (weft_period(cli->allocator, answer->table, answer->costs, NULL, &plan.prediction.period,
+                  &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  const int status = deliver(cli, arguments, &plan);
+  return status == WEFT_CLI_OK ? conclude(cli, answer->stopped) : status;
+}
+
 static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                      struct weft_search_request *request) {
   struct weft_cli_plan_progress progress;
-  struct weft_cli_plan plan;
+  struct weft_search_answer *answer;
+  struct weft_error error;
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
-  int status = weft_cli_plan_make(cli, request, &plan);
+  const enum weft_status found = weft_search(cli->allocator, request, &answer, &error);
   weft_cli_plan_progress_finish(&progress);
-  if (status == WEFT_CLI_OK) {
-    status = deliver(cli, arguments, &plan);
-    status = status == WEFT_CLI_OK ? conclude(cli, plan.answer->stopped) : status;
-    weft_cli_plan_finish(&plan);
+  if (found < 0) {
+    return weft_cli_fail(cli, NULL, &error);
   }
+  const int status = deliver_answer(cli, arguments, request, answer);
+  weft_search_answer_destroy(answer);
   return status;
 }
 

@@ -55,11 +55,11 @@ static void keep(struct weft_cli_pareto *pareto, const struct weft_cli_pareto_po
   pareto->count = kept + 1;
 }
 
-static struct weft_cli_pareto_point point_of(const struct weft_cli_plan *plan) {
-  const struct weft_search_answer *answer = plan->answer;
-  const struct weft_simulation *simulation = plan->simulation;
-  return (struct weft_cli_pareto_point){.memory = weft_cli_plan_memory(plan),
-                                        .limit = plan->request->memory_limit,
+static struct weft_cli_pareto_point point_of(const struct weft_search_answer *answer,
+                                             double limit) {
+  const struct weft_simulation *simulation = answer->simulation;
+  return (struct weft_cli_pareto_point){.memory = answer->peak_memory,
+                                        .limit = limit,
                                         .value = weft_cli_plan_value(answer),
                                         .makespan = answer->makespan,
                                         .span = answer->span,
@@ -86,22 +86,15 @@ static void note_trial(struct hunt *hunt, double limit, double value) {
   hunt->trial_count++;
 }
 
-static int take(struct hunt *hunt, struct weft_search_answer *answer) {
-  struct weft_cli_plan plan;
-  const int status = weft_cli_plan_take(hunt->cli, &hunt->request, answer, &plan);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  const struct weft_cli_pareto_point point = point_of(&plan);
-  hunt->pareto->evaluated += plan.answer->evaluated;
-  hunt->pareto->stopped = hunt->pareto->stopped || plan.answer->stopped;
+static void take(struct hunt *hunt, const struct weft_search_answer *answer) {
+  const struct weft_cli_pareto_point point = point_of(answer, hunt->request.memory_limit);
+  hunt->pareto->evaluated += answer->evaluated;
+  hunt->pareto->stopped = hunt->pareto->stopped || answer->stopped;
   keep(hunt->pareto, &point);
   note_trial(hunt, point.memory, point.value);
   if (isfinite(point.limit) && point.limit > point.memory) {
     note_trial(hunt, point.limit, point.value);
   }
-  weft_cli_plan_finish(&plan);
-  return WEFT_CLI_OK;
 }
 
 /* What is left of the time, for the searches that are left. */
@@ -125,7 +118,12 @@ static int search(struct hunt *hunt, double limit) {
     note_trial(hunt, limit, INFINITY);
     return WEFT_CLI_OK;
   }
-  return found < 0 ? weft_cli_fail(hunt->cli, NULL, &error) : take(hunt, answer);
+  if (found < 0) {
+    return weft_cli_fail(hunt->cli, NULL, &error);
+  }
+  take(hunt, answer);
+  weft_search_answer_destroy(answer);
+  return WEFT_CLI_OK;
 }
 
 /* ---- Where to look next ---- */

@@ -1,5 +1,5 @@
-/* A plan as `weft plan` hands it out: what the search found, checked by the parts of Weft
- * that know nothing of searching; as text and as "weft-plan/1". */
+/* What `weft plan` reports: the answer of the search and its prediction, as text and as
+ * "weft-plan/1". */
 #ifndef CLI_PLAN_H
 #define CLI_PLAN_H
 
@@ -10,9 +10,8 @@
 
 struct weft_cli_plan {
   const struct weft_search_request *request; /* borrowed */
-  struct weft_search_answer *answer;         /* owned */
-  struct weft_simulation *simulation;        /* of the answer's table; owned */
-  struct weft_cli_prediction prediction;     /* of the simulation */
+  const struct weft_search_answer *answer;   /* borrowed */
+  struct weft_cli_prediction prediction;     /* of the answer's simulation */
 };
 
 /* Reads the options into a request; `costs` is borrowed by it. Returns WEFT_CLI_OK, or another
@@ -21,23 +20,9 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
                                const struct weft_costs *costs, struct weft_search_request *request);
 
-/* Holds an answer to its promise: the table lowers, the program is proved not to hang under
- * rendezvous, and the simulator gets the same times and no more memory than the limit. The
- * answer becomes the plan's. WEFT_CLI_OK, or another exit status after having said why: then
- * there is nothing to finish. */
-int weft_cli_plan_take(const struct weft_cli *cli, const struct weft_search_request *request,
-                       struct weft_search_answer *answer, struct weft_cli_plan *plan);
-/* Searches, and takes the answer. */
-int weft_cli_plan_make(const struct weft_cli *cli, const struct weft_search_request *request,
-                       struct weft_cli_plan *plan);
-void weft_cli_plan_finish(struct weft_cli_plan *plan);
-
-/* The most that a rank needs at any time, as simulated. */
-double weft_cli_plan_memory(const struct weft_cli_plan *plan);
-/* Of the objective. */
+/* Value of the objective. */
 double weft_cli_plan_value(const struct weft_search_answer *answer);
-/* How much more it is than the bound, as a share of the bound; INFINITY when that is 0 and the
- * value is not. */
+/* Relative gap to the bound; INFINITY when the bound is 0 and the value is not. */
 double weft_cli_plan_gap(const struct weft_search_answer *answer);
 
 /* `target` is NULL where none was asked for. */

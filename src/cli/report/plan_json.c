@@ -13,7 +13,7 @@ static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan)
   weft_json_exact(json, "bound", answer->bound);
   weft_json_exact(json, "gap", weft_cli_plan_gap(answer));
   weft_json_boolean(json, "optimal", answer->optimal);
-  weft_json_exact(json, "peak_memory", weft_cli_plan_memory(plan));
+  weft_json_exact(json, "peak_memory", answer->peak_memory);
   weft_json_number(json, "evaluated", answer->evaluated);
   weft_json_boolean(json, "stopped", answer->stopped);
 }

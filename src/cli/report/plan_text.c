@@ -1,11 +1,24 @@
 /* A plan in words: what it is, how good it is, and the prediction. */
 #include <inttypes.h>
+#include <math.h>
 #include <stdio.h>
 
 #include "cli/cmd/plan_command.h"
 #include "cli/io/text_columns.h"
 
 #define AMOUNT_SIZE 40
+
+double weft_cli_plan_value(const struct weft_search_answer *answer) {
+  return answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan;
+}
+
+double weft_cli_plan_gap(const struct weft_search_answer *answer) {
+  const double value = weft_cli_plan_value(answer);
+  if (answer->bound > 0) {
+    return value / answer->bound - 1;
+  }
+  return value > 0 ? INFINITY : 0;
+}
 
 static void add_head(struct weft_text *text, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
@@ -38,7 +51,7 @@ static void add_result(struct weft_text *text, const struct weft_cli_plan *plan)
 }
 
 static void add_memory(struct weft_text *text, const struct weft_cli_plan *plan) {
-  const struct weft_simulation *simulation = plan->simulation;
+  const struct weft_simulation *simulation = plan->answer->simulation;
   char most[AMOUNT_SIZE], limit[AMOUNT_SIZE];
   uint32_t rank = 0;
   for (uint32_t r = 1; r < simulation->program->rank_count; r++) {
