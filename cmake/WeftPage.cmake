@@ -2,12 +2,14 @@
 #
 # Included, it adds the step to the build. Run as a script, it is that step:
 #
-#     cmake -D OUTPUT=timeline_page.c -P cmake/WeftPage.cmake
+#     cmake -D OUTPUT=timeline_page.c -D CC=cc -P cmake/WeftPage.cmake
 #
 # The parts become one page that allows no script and no style but its own: the
-# policy in its head names them by hash. It is cut where the data goes in.
+# policy in its head names them by hash. It is cut where the data goes in. Its table
+# of ops is src/ir/ops.def, through the C preprocessor.
 
 set(page_folder ${CMAKE_CURRENT_LIST_DIR}/../src/render/html/page)
+set(op_table ${CMAKE_CURRENT_LIST_DIR}/../src/ir/ops.def)
 set(page_scripts codec.js model.js words.js view.js paint.js lanes.js margins.js draw.js panels.js
   controls.js pointer.js keyboard.js files.js start.js)
 
@@ -15,8 +17,9 @@ if(NOT CMAKE_SCRIPT_MODE_FILE)
   set(page_source ${PROJECT_BINARY_DIR}/timeline_page.c)
   list(TRANSFORM page_scripts PREPEND ${page_folder}/ OUTPUT_VARIABLE page_parts)
   add_custom_command(OUTPUT ${page_source}
-    COMMAND ${CMAKE_COMMAND} -D OUTPUT=${page_source} -P ${CMAKE_CURRENT_LIST_FILE}
-    DEPENDS ${CMAKE_CURRENT_LIST_FILE} ${page_folder}/timeline.html ${page_folder}/timeline.css ${page_parts}
+    COMMAND ${CMAKE_COMMAND} -D OUTPUT=${page_source} -D CC=${CMAKE_C_COMPILER} -P ${CMAKE_CURRENT_LIST_FILE}
+    DEPENDS ${CMAKE_CURRENT_LIST_FILE} ${page_folder}/timeline.html ${page_folder}/timeline.css
+      ${page_folder}/ops.js.in ${op_table} ${page_parts}
     COMMENT "Writing timeline_page.c" VERBATIM)
   target_sources(weft_render PRIVATE ${page_source})
   return()
@@ -47,7 +50,9 @@ function(c_array name text result)
 endfunction()
 
 file(READ ${page_folder}/timeline.css style)
-set(script "\n(function () {\n'use strict';\n")
+execute_process(COMMAND ${CC} -E -P -x c -I ${CMAKE_CURRENT_LIST_DIR}/../src ${page_folder}/ops.js.in
+  OUTPUT_VARIABLE ops COMMAND_ERROR_IS_FATAL ANY)
+set(script "\n(function () {\n'use strict';\n\n${ops}")
 foreach(part IN LISTS page_scripts)
   file(READ ${page_folder}/${part} text)
   string(APPEND script "\n${text}")

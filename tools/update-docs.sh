@@ -26,7 +26,7 @@ from_table() {
 block_ops() {
   echo '| text | microbatch | what it does | waits for |'
   echo '|---|---|---|---|'
-  from_table WEFT_OP 'name, text, kind, mb, summary, waits' 'text @ #mb @ summary @ waits' \
+  from_table WEFT_OP 'name, text, kind, mb, summary, waits, ...' 'text @ #mb @ summary @ waits' \
     src/ir/ops.def | awk -F' @ ' '{
       gsub(/"/, "")
       print "| " ($1 == "" ? "(empty)" : "`" $1 "`") " | " ($2 == "true" ? "yes" : "no") " | " $3 " | " $4 " |"

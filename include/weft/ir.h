@@ -68,6 +68,15 @@ struct weft_op_info {
   bool has_microbatch;
   const char *summary;   /* one line for listings and the docs */
   const char *waits_for; /* what must have happened before it, in words */
+
+  /* How listings and timelines show it. */
+  const char *legend;          /* what its colour means */
+  char letter;                 /* its columns in text timelines; '\0': not shown there */
+  const char *terminal_colour; /* of those: an SGR sequence, "48;5;74;38;5;16" */
+  const char *trace_category;  /* in Chrome traces */
+  const char *peer_word;       /* before its peer in listings: "to", "from", "with"; "": no peer */
+  uint32_t colour[2];          /* 0xRRGGBB in the light and in the dark theme */
+  int16_t shade[2];            /* coloured by stage, of 256: > 0 towards white, < 0 black */
 };
 
 /* Never NULL for op < WEFT_OP_COUNT; static storage. */

@@ -29,14 +29,21 @@ static inline bool weft_action_equal(struct weft_action a, struct weft_action b)
 
 /* Sets of ops as bit masks. */
 #define WEFT_OP_BIT(op) (1u << (op))
-#define WEFT_OPS_COMPUTE                                                      \
-  (WEFT_OP_BIT(WEFT_OP_F) | WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I) | \
-   WEFT_OP_BIT(WEFT_OP_W))
-#define WEFT_OPS_SEND (WEFT_OP_BIT(WEFT_OP_SEND_F) | WEFT_OP_BIT(WEFT_OP_SEND_B))
-#define WEFT_OPS_RECV (WEFT_OP_BIT(WEFT_OP_RECV_F) | WEFT_OP_BIT(WEFT_OP_RECV_B))
-#define WEFT_OPS_SHARD                                           \
-  (WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD) | \
-   WEFT_OP_BIT(WEFT_OP_REDUCE_GRAD) | WEFT_OP_BIT(WEFT_OP_TIE_GRAD))
+#define WEFT_OPS_COMPUTE weft_ops_of_kind(WEFT_KIND_COMPUTE)
+#define WEFT_OPS_SEND weft_ops_of_kind(WEFT_KIND_SEND)
+#define WEFT_OPS_RECV weft_ops_of_kind(WEFT_KIND_RECV)
+#define WEFT_OPS_SHARD weft_ops_of_kind(WEFT_KIND_SHARD)
+
+/* The ops of a kind, from the op table; a constant after inlining. */
+static inline uint32_t weft_ops_of_kind(enum weft_op_kind kind) {
+  return 0
+#define WEFT_OP(NAME, text, KIND, ...) \
+  | (kind == WEFT_KIND_##KIND ? WEFT_OP_BIT(WEFT_OP_##NAME) : 0)
+#include "ir/ops.def"
+#undef WEFT_OP
+      ;
+}
+
 /* Ops whose result crosses to the neighbour stage: F downwards, B and I upwards. */
 #define WEFT_OPS_GRADIENT (WEFT_OP_BIT(WEFT_OP_B) | WEFT_OP_BIT(WEFT_OP_I))
 

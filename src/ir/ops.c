@@ -4,12 +4,20 @@
 #include <weft/ir.h>
 
 static const struct weft_op_info op_table[WEFT_OP_COUNT] = {
-#define WEFT_OP(NAME, text_, KIND, microbatch, summary_, waits) \
-  [WEFT_OP_##NAME] = {.text = text_,                            \
-                      .kind = WEFT_KIND_##KIND,                 \
-                      .has_microbatch = microbatch,             \
-                      .summary = summary_,                      \
-                      .waits_for = waits},
+#define WEFT_OP(NAME, text_, KIND, microbatch, summary_, waits, legend_, letter_, terminal, \
+                phrase, category, peer, light, dark, light_shade, dark_shade)               \
+  [WEFT_OP_##NAME] = {.text = text_,                                                        \
+                      .kind = WEFT_KIND_##KIND,                                             \
+                      .has_microbatch = microbatch,                                         \
+                      .summary = summary_,                                                  \
+                      .waits_for = waits,                                                   \
+                      .legend = legend_,                                                    \
+                      .letter = letter_,                                                    \
+                      .terminal_colour = terminal,                                          \
+                      .trace_category = category,                                           \
+                      .peer_word = peer,                                                    \
+                      .colour = {light, dark},                                              \
+                      .shade = {light_shade, dark_shade}},
 #include "ir/ops.def"
 #undef WEFT_OP
 };

@@ -1,6 +1,6 @@
 /* A rank's memory over time in columns, for strips under a timeline. */
-#ifndef ANALYZE_MEMORY_COLUMNS_H
-#define ANALYZE_MEMORY_COLUMNS_H
+#ifndef RENDER_MEMORY_COLUMNS_H
+#define RENDER_MEMORY_COLUMNS_H
 
 #include "render/timeline.h"
 

@@ -2,14 +2,13 @@
  * everywhere. After Okabe and Ito: told apart with any kind of colour vision,
  * and F, B, I and W also by lightness alone, as a grey printer leaves them
  * (tests/render/test_palette.c measures both). */
-#ifndef ANALYZE_PALETTE_H
-#define ANALYZE_PALETTE_H
+#ifndef RENDER_PALETTE_H
+#define RENDER_PALETTE_H
 
 #include <weft/ir.h>
 
 /* Colours are 0xRRGGBB; write them as "#%06" PRIx32. */
 struct weft_palette {
-  uint32_t ops[WEFT_OP_COUNT]; /* IDLE: the empty lane of a rank */
   uint32_t background;
   uint32_t ink;       /* text */
   uint32_t ink_faint; /* axis numbers, units, legends */
@@ -20,6 +19,9 @@ struct weft_palette {
 
 /* Static storage. */
 const struct weft_palette *weft_palette_of(bool dark);
+
+/* The colour of an op; of IDLE, that of the empty lane of a rank. */
+uint32_t weft_palette_op(enum weft_op op, bool dark);
 
 /* The colour of an op of a stage when pictures are coloured by stage: the hue is
  * the stage's, the lightness the op's. */

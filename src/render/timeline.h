@@ -1,8 +1,8 @@
 /* A simulation's events as timelines need them: from when to when, what a rank
  * does in order of the row with the parts of overlaps told apart, and round
  * numbers for an axis. */
-#ifndef ANALYZE_TIMELINE_H
-#define ANALYZE_TIMELINE_H
+#ifndef RENDER_TIMELINE_H
+#define RENDER_TIMELINE_H
 
 #include <weft/render.h>
 

@@ -5,8 +5,8 @@
  * run on a stream of their own, one after the other, and may be far behind the
  * compute: what they change is kept in a queue until its time has come. What is at
  * the same time happens in the order of the row. */
-#ifndef ANALYZE_HELD_MEMORY_H
-#define ANALYZE_HELD_MEMORY_H
+#ifndef SIM_HELD_MEMORY_H
+#define SIM_HELD_MEMORY_H
 
 #include <weft/costs.h>
 #include <weft/ir.h>

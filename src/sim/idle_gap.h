@@ -1,7 +1,7 @@
 /* Why a rank stands idle before an event, read off the events: for pictures,
  * which show it gap by gap. */
-#ifndef ANALYZE_IDLE_GAP_H
-#define ANALYZE_IDLE_GAP_H
+#ifndef SIM_IDLE_GAP_H
+#define SIM_IDLE_GAP_H
 
 #include <weft/inspect.h>
 #include <weft/sim.h>

@@ -1,6 +1,6 @@
 /* For whatever is made from a simulation's events. */
-#ifndef ANALYZE_SIM_EVENTS_H
-#define ANALYZE_SIM_EVENTS_H
+#ifndef SIM_EVENTS_H
+#define SIM_EVENTS_H
 
 #include <weft/sim.h>
 

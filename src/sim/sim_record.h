@@ -1,6 +1,6 @@
 /* What a simulation says about a rank besides when it ends. */
-#ifndef ANALYZE_SIM_RECORD_H
-#define ANALYZE_SIM_RECORD_H
+#ifndef SIM_RECORD_H
+#define SIM_RECORD_H
 
 #include "sim/held_memory.h"
 #include "sim/sim_run.h"

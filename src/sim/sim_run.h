@@ -1,6 +1,6 @@
 /* The timed run that simulation, makespan and period share. */
-#ifndef ANALYZE_SIM_RUN_H
-#define ANALYZE_SIM_RUN_H
+#ifndef SIM_RUN_H
+#define SIM_RUN_H
 
 #include <weft/support.h>
 

@@ -1,6 +1,6 @@
 /* Costs as whole ticks, so that simulated times are exact and fast to add. */
-#ifndef ANALYZE_SIM_TICKS_H
-#define ANALYZE_SIM_TICKS_H
+#ifndef SIM_TICKS_H
+#define SIM_TICKS_H
 
 #include <weft/sim.h>
 

@@ -1,7 +1,7 @@
 /* Collects findings while a program is verified, bounded in number, and makes
  * the report of them. */
-#ifndef ANALYZE_FINDINGS_H
-#define ANALYZE_FINDINGS_H
+#ifndef VERIFY_FINDINGS_H
+#define VERIFY_FINDINGS_H
 
 #include <weft/verify.h>
 

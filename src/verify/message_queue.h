@@ -3,8 +3,8 @@
  * A channel of any kind has one sending rank, so the order of its messages is
  * the order of that rank's SENDs: a list per channel of SEND records, made by
  * counting, known before anything runs. */
-#ifndef ANALYZE_MESSAGE_QUEUE_H
-#define ANALYZE_MESSAGE_QUEUE_H
+#ifndef VERIFY_MESSAGE_QUEUE_H
+#define VERIFY_MESSAGE_QUEUE_H
 
 #include "verify/verify_context.h"
 

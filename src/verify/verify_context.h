@@ -1,6 +1,6 @@
 /* What the parts of the verifier share: the program as understood. */
-#ifndef ANALYZE_VERIFY_CONTEXT_H
-#define ANALYZE_VERIFY_CONTEXT_H
+#ifndef VERIFY_CONTEXT_H
+#define VERIFY_CONTEXT_H
 
 #include <weft/spec.h>
 

@@ -18,6 +18,7 @@ make_pages() {
   "$WEFT" gen DualPipeV -p 4 -v 2 -m 10 | "$WEFT" lower --no-unshard --no-reduce-grad -o overlaps.csv
   "$WEFT" gen Interleaved1F1B -p 4 -v 2 -m 8 -o table.csv
   "$WEFT" lower table.csv -o sharded.csv
+  "$WEFT" lower table.csv --tie-grad -o tied.csv
   "$WEFT" lower table.csv --no-unshard --no-reduce-grad -o queued.csv
   "$WEFT" gen Interleaved1F1B -p 64 -v 2 -m 256 | "$WEFT" lower --no-unshard --no-reduce-grad -o large.csv
   cp small.csv '<img src=x onerror=alert(1)>.csv'
@@ -27,6 +28,7 @@ make_pages() {
   show overlaps.html overlaps.csv --hop 0.25
   show table.html table.csv --costs slow.json
   show sharded.html sharded.csv --costs slow.json
+  show tied.html tied.csv --costs slow.json
   show queued.html queued.csv --costs slow.json --channel rank
   show by_stage.html small.csv --colour-by stage
   show large.html large.csv --hop 0.5

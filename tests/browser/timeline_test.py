@@ -377,6 +377,18 @@ class Timeline(unittest.TestCase):
         self.page.press("/", *"0F7", "Enter")
         self.assertEqual(self.tooltip()[0], "(0F7;7B3)OVERLAP_F_B · rank 0")
 
+    def test_every_op_is_known(self):
+        self.open("tied.html")
+        self.assertEqual(self.page.text("#message"), "")
+        legend = self.page.text("#legend")
+        for entry in ["F forward", "B backward", "activation transfer", "gradient transfer",
+                      "UNSHARD parameters gathered", "RESHARD parameters dropped",
+                      "REDUCE_GRAD gradients reduced", "TIE_GRAD gradients tied"]:
+            self.assertIn(entry, legend)
+        self.page.press("/", *"7TIE_GRAD", "Enter")
+        self.assertIn("gradients tied, stage 7", self.page.text("#selection") + "\n".join(self.tooltip()))
+        self.expect_quiet()
+
     # ---- Looks, size ----
 
     def test_dark(self):

@@ -93,14 +93,13 @@ static double height_of(const char *text) {
 
 static void test_a_cell_per_action(void **state) {
   (void)state;
-  const struct weft_palette *palette = weft_palette_of(false);
   struct drawing drawing;
   drawing_init_schedule(&drawing, "1F1B", 4, 1, 8);
   drawing_simulate(&drawing, "x");
   char *text = render_standard(&drawing);
   const double bottom = height_of(text) - 40;
-  assert_int_equal(count_of(text, palette->ops[WEFT_OP_F], bottom), 32);
-  assert_int_equal(count_of(text, palette->ops[WEFT_OP_B], bottom), 32);
+  assert_int_equal(count_of(text, weft_palette_op(WEFT_OP_F, false), bottom), 32);
+  assert_int_equal(count_of(text, weft_palette_op(WEFT_OP_B, false), bottom), 32);
   assert_non_null(strstr(text, ">7</text>")); /* microbatch 7 */
   free(text);
   drawing_finish(&drawing);
@@ -108,18 +107,17 @@ static void test_a_cell_per_action(void **state) {
 
 static void test_overlaps_are_split(void **state) {
   (void)state;
-  const struct weft_palette *palette = weft_palette_of(false);
   struct drawing drawing;
   drawing_init(&drawing, "0F0,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n");
   drawing_simulate(&drawing, "x");
   char *text = render_standard(&drawing);
   struct rect rect, upper = {0}, lower = {0}, whole = {0};
   for (const char *at = text; next_rect(&at, &rect);) {
-    if (rect.fill == palette->ops[WEFT_OP_F] && rect.height == 14) {
+    if (rect.fill == weft_palette_op(WEFT_OP_F, false) && rect.height == 14) {
       upper = rect;
-    } else if (rect.fill == palette->ops[WEFT_OP_B] && rect.height == 14) {
+    } else if (rect.fill == weft_palette_op(WEFT_OP_B, false) && rect.height == 14) {
       lower = rect;
-    } else if (rect.fill == palette->ops[WEFT_OP_F] && rect.height == 28) {
+    } else if (rect.fill == weft_palette_op(WEFT_OP_F, false) && rect.height == 28) {
       whole = rect;
     }
   }
@@ -152,7 +150,6 @@ static void test_numbers_fit_or_are_left_out(void **state) {
 /* Cells narrower than pixels are drawn together, and the areas stay. */
 static void test_dense_areas_are_true(void **state) {
   (void)state;
-  const struct weft_palette *palette = weft_palette_of(false);
   struct weft_render_options options = weft_render_options_default();
   struct drawing drawing;
   drawing_init_schedule(&drawing, "1F1B", 4, 1, 4000);
@@ -161,8 +158,8 @@ static void test_dense_areas_are_true(void **state) {
   char *text = render(&drawing, options);
   assert_true(strlen(text) < 1000000);
   const double bottom = height_of(text) - 40;
-  const double forward = area_of(text, palette->ops[WEFT_OP_F], bottom);
-  const double backward = area_of(text, palette->ops[WEFT_OP_B], bottom);
+  const double forward = area_of(text, weft_palette_op(WEFT_OP_F, false), bottom);
+  const double backward = area_of(text, weft_palette_op(WEFT_OP_B, false), bottom);
   /* Columns that touch overlap by 0.4 pixels in 2 and more. */
   const double whole =
       4 * 28 * (1200 - 53 - 84) * drawing.simulation->ranks[0].busy / drawing.simulation->makespan;

@@ -61,13 +61,13 @@ static void add_reference(struct weft_text *text, const struct weft_program *pro
 static void add_peer(struct weft_text *text, const struct weft_cli_listing *listing, uint32_t rank,
                      uint64_t index) {
   const struct weft_action action = listing->program->actions[index];
-  const enum weft_op_kind kind = weft_op_info((enum weft_op)action.op)->kind;
+  const struct weft_op_info *info = weft_op_info((enum weft_op)action.op);
   const uint32_t match = weft_links_peer(listing->links, index);
-  const bool ties = action.op == WEFT_OP_TIE_GRAD && listing->program->stage_count > 1;
-  if (kind != WEFT_KIND_SEND && kind != WEFT_KIND_RECV && !ties) {
+  const bool alone = info->kind == WEFT_KIND_SHARD && listing->program->stage_count == 1;
+  if (info->peer_word[0] == '\0' || alone) {
     return;
   }
-  weft_text_add(text, ties ? "with " : kind == WEFT_KIND_SEND ? "to " : "from ");
+  weft_text_addf(text, "%s ", info->peer_word);
   if (match == WEFT_MATCH_NONE) {
     weft_text_add(text, "nobody");
   } else {

@@ -173,6 +173,7 @@ static void pack_event(struct packer *packer, const struct page_picture *page, u
   const struct weft_action action = page->picture->simulation->program->actions[event->record];
   uint32_t links[WEFT_NEEDS_MAX + 1];
   const unsigned count = links_of(page, event->record, links);
+  _Static_assert(WEFT_OP_COUNT <= 16, "an op has four bits");
   pack_byte(packer, (uint8_t)(action.op | count << 4));
   pack_number(packer, action.op == WEFT_OP_OVERLAP_F_B ? action.parts : action.stage);
   pack_number(packer, action.microbatch);
@@ -343,19 +344,21 @@ static void add_theme(struct weft_text *text, bool dark) {
   add_colour(text, "highlight", palette->highlight);
   weft_text_add(text, "\"ops\":[");
   for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
-    weft_text_addf(text, "%s\"#%06" PRIx32 "\"", op > 0 ? "," : "", palette->ops[op]);
+    weft_text_addf(text, "%s\"#%06" PRIx32 "\"", op > 0 ? "," : "", weft_palette_op(op, dark));
   }
   weft_text_add(text, "]}");
 }
 
-/* F, B, I and W of each stage, six digits each. */
+/* The compute ops of each stage, six digits each. */
 static void add_stage_colours(struct weft_text *text, uint32_t stage_count, bool dark) {
   const uint32_t shown = stage_count < STAGE_COLOURS_MAX ? stage_count : STAGE_COLOURS_MAX;
   weft_text_add(text, dark ? ",\"stageDark\":\"" : ",\"stageLight\":\"");
   for (uint32_t i = 0; i < shown; i++) {
     const uint32_t stage = (uint32_t)((uint64_t)i * stage_count / shown);
-    for (unsigned op = WEFT_OP_F; op <= WEFT_OP_W; op++) {
-      weft_text_addf(text, "%06" PRIx32, weft_palette_stage(stage, stage_count, op, dark));
+    for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
+      if (weft_op_info(op)->kind == WEFT_KIND_COMPUTE) {
+        weft_text_addf(text, "%06" PRIx32, weft_palette_stage(stage, stage_count, op, dark));
+      }
     }
   }
   weft_text_add(text, "\"");

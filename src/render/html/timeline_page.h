@@ -1,7 +1,7 @@
 /* The page around the data: src/render/html/page, made one piece and put into an
  * array by cmake/WeftPage.cmake. The data goes between head and tail. */
-#ifndef ANALYZE_TIMELINE_PAGE_H
-#define ANALYZE_TIMELINE_PAGE_H
+#ifndef RENDER_TIMELINE_PAGE_H
+#define RENDER_TIMELINE_PAGE_H
 
 #include <stddef.h>
 

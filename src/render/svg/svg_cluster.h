@@ -1,6 +1,6 @@
 /* Cells narrower than can be seen, drawn together. */
-#ifndef ANALYZE_SVG_CLUSTER_H
-#define ANALYZE_SVG_CLUSTER_H
+#ifndef RENDER_SVG_CLUSTER_H
+#define RENDER_SVG_CLUSTER_H
 
 #include "render/svg/svg_document.h"
 

@@ -8,8 +8,8 @@
  *
  * Everything is in presentation attributes of plain elements, without style
  * sheets or scripts, so that any program that reads SVG shows the same. */
-#ifndef ANALYZE_SVG_DOCUMENT_H
-#define ANALYZE_SVG_DOCUMENT_H
+#ifndef RENDER_SVG_DOCUMENT_H
+#define RENDER_SVG_DOCUMENT_H
 
 #include "base/memory.h"
 #include "render/memory_columns.h"

@@ -124,7 +124,7 @@ void weft_svg_add_ground(struct weft_svg *svg) {
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
     weft_svg_rect(svg->text, svg->plot_left, weft_svg_row_top(svg, rank), svg->plot_width,
-                  svg->row.lane, svg->palette->ops[WEFT_OP_IDLE]);
+                  svg->row.lane, weft_palette_op(WEFT_OP_IDLE, svg->dark));
   }
   const struct axis axis = axis_of(svg);
   for (uint32_t i = 0; i * axis.step <= axis.length * (1 + 1e-9); i++) {

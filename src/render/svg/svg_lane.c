@@ -96,6 +96,6 @@ void weft_svg_add_transfers(struct weft_svg *svg, uint32_t rank) {
     }
     drawn = end > drawn ? end : drawn;
     weft_svg_rect(svg->text, begin, y, end - begin, svg->row.transfers - 1.5,
-                  svg->palette->ops[item.action.op]);
+                  weft_palette_op(item.action.op, svg->dark));
   }
 }

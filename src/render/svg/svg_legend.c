@@ -38,32 +38,30 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
   legend->x += width;
 }
 
-static const char *meaning_of(enum weft_op op) {
-  switch (op) {
-    case WEFT_OP_F: return "F forward";
-    case WEFT_OP_B: return "B backward";
-    case WEFT_OP_I: return "I input gradient";
-    case WEFT_OP_W: return "W weight gradient";
-    case WEFT_OP_RECV_F: return "activation under way";
-    case WEFT_OP_RECV_B: return "gradient under way";
-    case WEFT_OP_UNSHARD: return "unshard";
-    case WEFT_OP_RESHARD: return "reshard";
-    case WEFT_OP_REDUCE_GRAD: return "reduce gradients";
-    case WEFT_OP_TIE_GRAD: return "tie gradients";
-    default: return NULL; /* not drawn */
-  }
-}
-
 static bool is_compute(enum weft_op op) { return weft_op_info(op)->kind == WEFT_KIND_COMPUTE; }
 
-/* The first and the palest colour of an op, where ranks have several stages. */
+/* "F forward", "reduce gradients": the first and the palest colour of an op, where
+ * ranks have several stages. */
 static void add_op(struct legend *legend, enum weft_op op) {
   const struct weft_svg *svg = legend->svg;
+  const struct weft_op_info *info = weft_op_info(op);
+  const uint32_t stage_count = svg->picture->simulation->program->stage_count;
+  char meaning[64];
+  if (!is_compute(op)) {
+    const uint32_t colour = weft_palette_op(op, svg->dark);
+    add_item(legend, &colour, 1, info->legend);
+    return;
+  }
+  (void)snprintf(meaning, sizeof meaning, "%s %s", info->text, info->legend);
+  if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
+    const uint32_t colour = weft_palette_stage(0, stage_count, op, svg->dark);
+    add_item(legend, &colour, 1, meaning);
+    return;
+  }
   const uint32_t colours[] = {
-      is_compute(op) ? weft_palette_chunk(op, 0, svg->chunk_count, svg->dark)
-                     : svg->palette->ops[op],
+      weft_palette_chunk(op, 0, svg->chunk_count, svg->dark),
       weft_palette_chunk(op, svg->chunk_count - 1, svg->chunk_count, svg->dark)};
-  add_item(legend, colours, is_compute(op) && svg->chunk_count > 1 ? 2 : 1, meaning_of(op));
+  add_item(legend, colours, svg->chunk_count > 1 ? 2 : 1, meaning);
 }
 
 /* Colours are the stages': the ops differ in lightness, shown on the first. */
@@ -81,19 +79,13 @@ static void add_stages(struct legend *legend) {
 
 static void add_ops(struct legend *legend) {
   const struct weft_svg *svg = legend->svg;
-  const uint32_t stage_count = svg->picture->simulation->program->stage_count;
   for (unsigned op = 0; op < WEFT_OP_COUNT; op++) {
-    const bool hidden = weft_svg_is_transfer(op) && svg->row.transfers == 0;
-    if (!svg->seen[op] || meaning_of(op) == NULL || hidden) {
-      continue;
-    }
-    if (svg->colour_by == WEFT_COLOUR_BY_STAGE && is_compute(op)) {
-      const uint32_t colour = weft_palette_stage(0, stage_count, op, svg->dark);
-      add_item(legend, &colour, 1, meaning_of(op));
-    } else {
+    const bool drawn = is_compute(op) || (weft_svg_is_transfer(op) && svg->row.transfers > 0);
+    if (svg->seen[op] && drawn) {
       add_op(legend, op);
     }
   }
+  add_op(legend, WEFT_OP_IDLE);
 }
 
 double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw) {
@@ -104,7 +96,6 @@ double weft_svg_add_legend(struct weft_svg *svg, double top, bool draw) {
     legend.y += LINE;
   }
   add_ops(&legend);
-  add_item(&legend, &svg->palette->ops[WEFT_OP_IDLE], 1, "idle");
   if (svg->row.memory > 0) {
     add_item(&legend, &svg->palette->memory, 1, "memory");
   }

@@ -243,12 +243,13 @@ static void add_item(const struct layout *layout, struct weft_text *text, const 
 
 static void add_legend(const struct layout *layout, struct weft_text *text) {
   size_t column = 0;
-  for (unsigned mark = 0; mark < WEFT_TEXT_MARKS; mark++) {
-    if (layout->lanes.seen[mark] || mark == WEFT_TEXT_IDLE) {
-      const struct weft_text_mark_info *info = weft_text_mark_info(mark);
-      const bool both = mark == WEFT_TEXT_OVERLAP && layout->lanes.labelled[mark];
+  for (unsigned k = 0; k < layout->lanes.shown_count; k++) {
+    const enum weft_op op = layout->lanes.shown[k];
+    if (layout->lanes.seen[op] || op == WEFT_OP_IDLE) {
+      const struct weft_op_info *info = weft_op_info(op);
+      const bool both = op == WEFT_OP_OVERLAP_F_B && layout->lanes.labelled[op];
       const char letter[] = {info->letter, '\0'};
-      add_item(layout, text, both ? "FB" : letter, info->colour, info->meaning, &column);
+      add_item(layout, text, both ? "FB" : letter, info->terminal_colour, info->legend, &column);
     }
   }
   if (has_memory(layout)) {

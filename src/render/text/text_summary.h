@@ -1,6 +1,6 @@
 /* The sentences under a timeline. */
-#ifndef ANALYZE_TEXT_SUMMARY_H
-#define ANALYZE_TEXT_SUMMARY_H
+#ifndef RENDER_TEXT_SUMMARY_H
+#define RENDER_TEXT_SUMMARY_H
 
 #include <weft/render.h>
 

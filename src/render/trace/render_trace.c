@@ -116,21 +116,6 @@ static void add_process(struct trace *trace, uint32_t rank) {
 
 /* ---- Slices ---- */
 
-static const char *category_of(enum weft_op op) {
-  switch (op) {
-    case WEFT_OP_F: return "forward";
-    case WEFT_OP_B: return "backward";
-    case WEFT_OP_I: return "backward_input";
-    case WEFT_OP_W: return "backward_weight";
-    case WEFT_OP_SEND_F:
-    case WEFT_OP_SEND_B: return "send";
-    case WEFT_OP_RECV_F:
-    case WEFT_OP_RECV_B: return "receive";
-    case WEFT_OP_OVERLAP_F_B: return "overlap";
-    default: return "collective";
-  }
-}
-
 static void add_action_args(struct trace *trace, const struct weft_action *action) {
   weft_text_addf(trace->text, "\"op\":\"%s\"", weft_op_info(action->op)->text);
   if (action->op != WEFT_OP_OVERLAP_F_B) {
@@ -164,7 +149,7 @@ static void add_slice(struct trace *trace, const struct slice *slice,
   open_event(trace, 'X', slice->rank, slice->tid);
   weft_text_add(trace->text, ",\"name\":\"PP:");
   weft_action_print(action, trace->text);
-  weft_text_addf(trace->text, "\",\"cat\":\"%s\"", category_of(action->op));
+  weft_text_addf(trace->text, "\",\"cat\":\"%s\"", weft_op_info(action->op)->trace_category);
   add_time(trace, "ts", slice->begin);
   add_time(trace, "dur", slice->end - slice->begin);
   weft_text_add(trace->text, ",\"args\":{");

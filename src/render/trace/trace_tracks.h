@@ -2,8 +2,8 @@
  * not overlap, but transfers do: several channels work at a time, and on one
  * channel the latency of a message overlaps with the next. So every channel end
  * has its own track, and further lanes where it needs them. */
-#ifndef ANALYZE_TRACE_TRACKS_H
-#define ANALYZE_TRACE_TRACKS_H
+#ifndef RENDER_TRACE_TRACKS_H
+#define RENDER_TRACE_TRACKS_H
 
 #include <weft/sim.h>
 

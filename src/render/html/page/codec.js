@@ -98,7 +98,7 @@ function readRow(reader, events, rank, first, count, perUnit) {
   for (let id = first; id < first + count; id++) {
     const head = reader.byte();
     events.op[id] = head & 15;
-    if (!(events.op[id] >= OP.F && events.op[id] <= OP.OVERLAP)) throw new Error('an op is unknown');
+    if (!(events.op[id] > OP.IDLE && events.op[id] < OPS.length)) throw new Error('an op is unknown');
     events.stage[id] = reader.count(RANKS_MAX, 'stages', 0);
     events.microbatch[id] = reader.number();
     events.rank[id] = rank;
@@ -142,7 +142,7 @@ function readPath(reader, events) {
   for (let i = 0; i < path.length; i++) {
     id += reader.signed();
     if (!(id >= 0 && id < events.count)) throw new Error('the critical path leads nowhere');
-    path[i] = id + (events.op[id] === OP.OVERLAP && id + 1 < events.count ? 1 : 0); // its first part
+    path[i] = id + (events.op[id] === OP.OVERLAP_F_B && id + 1 < events.count ? 1 : 0); // its first part
   }
   return path;
 }

@@ -56,7 +56,7 @@ function drawChain(app, selected) {
   const paints = paintsOf(app, model);
   const { events } = model.picture;
   for (const id of selected.chain.all) {
-    if (events.op[id] === OP.OVERLAP) continue;
+    if (events.op[id] === OP.OVERLAP_F_B) continue;
     const row = rowOf(app, selected.modelIndex, events.rank[id]);
     const box = boxOf(row, model, id);
     const x = xOf(app, events.begin[id]);

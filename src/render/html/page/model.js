@@ -1,15 +1,18 @@
 // What the drawing and the panels ask of a schedule: lanes to search by time,
 // idle stretches with their causes, and the dependencies of an event.
 
-const OP = { F: 1, B: 2, I: 3, W: 4, SEND_F: 5, RECV_F: 6, SEND_B: 7, RECV_B: 8,
-  UNSHARD: 9, RESHARD: 10, REDUCE_GRAD: 11, OVERLAP: 12, TIE_GRAD: 13 };
+// OPS is the op table (ops.js.in); OP.F is the number of F.
+const OP = Object.fromEntries(OPS.map((op, number) => [op.name, number]));
 const CAUSE = { START: 0, FORWARD: 1, GRADIENT: 2, CHANNEL: 3, UNSHARD: 4, END: 5 };
 const NONE = -1;
 
-const isCompute = (op) => op >= OP.F && op <= OP.W;
-const isSend = (op) => op === OP.SEND_F || op === OP.SEND_B;
-const isReceive = (op) => op === OP.RECV_F || op === OP.RECV_B;
-const isShard = (op) => (op >= OP.UNSHARD && op <= OP.REDUCE_GRAD) || op === OP.TIE_GRAD;
+const KIND = OPS.map((op) => op.kind);
+const COMPUTE_OPS = OPS.map((op, number) => number).filter((number) => KIND[number] === 'COMPUTE');
+const COMPUTE_PLACE = OPS.map((op, number) => COMPUTE_OPS.indexOf(number)); // among those
+const isCompute = (op) => KIND[op] === 'COMPUTE';
+const isSend = (op) => KIND[op] === 'SEND';
+const isReceive = (op) => KIND[op] === 'RECV';
+const isShard = (op) => KIND[op] === 'SHARD';
 const isTransfer = (op) => isSend(op) || isReceive(op);
 
 // Events of one kind on one rank, by begin. `endMax` is the running maximum of
@@ -54,7 +57,7 @@ function firstAtLeast(array, value) {
 function markParts(events) {
   const part = new Uint16Array(events.count);
   for (let id = 0; id < events.count; id++) {
-    if (events.op[id] !== OP.OVERLAP) continue;
+    if (events.op[id] !== OP.OVERLAP_F_B) continue;
     const parts = Math.min(events.stage[id], 15, events.count - id - 1);
     for (let k = 0; k < parts; k++) part[id + 1 + k] = 16 * parts + k;
   }
@@ -322,9 +325,9 @@ function pathChain(model) {
 function findAction(model, text) {
   const match = /^\s*(\d+)\s*([A-Z_]+?)\s*(\d*)\s*$/i.exec(text);
   if (!match) return NONE;
-  const op = OP[match[2].toUpperCase()];
+  const op = OPS.findIndex((info) => info.text === match[2].toUpperCase());
   const { events } = model.picture;
-  for (let id = 0; op !== undefined && id < events.count; id++) {
+  for (let id = 0; op > 0 && id < events.count; id++) {
     if (events.op[id] === op && events.stage[id] === Number(match[1]) &&
         (isShard(op) || events.microbatch[id] === Number(match[3] || 0))) return id;
   }

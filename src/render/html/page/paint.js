@@ -10,18 +10,19 @@ function inkOn(colour) {
 
 function stageColour(app, model, stage, op) {
   const colours = model.picture.stageColours[app.dark ? 'dark' : 'light'];
-  const shown = colours.length / 24;
+  const size = 6 * COMPUTE_OPS.length;
+  const shown = colours.length / size;
   const place = model.picture.stages <= shown ? stage : Math.floor((stage * shown) / model.picture.stages);
-  return `#${colours.slice(24 * place + 6 * (op - OP.F)).slice(0, 6)}`;
+  return `#${colours.slice(size * place + 6 * COMPUTE_PLACE[op]).slice(0, 6)}`;
 }
 
 // The colours of a schedule as text, as numbers and with what can be read on
-// them: one for each op, or one for each of F, B, I and W of each stage and one
-// for each other op.
+// them: one for each op, or one for each compute op of each stage and one for each
+// other op.
 function makePaints(app, model) {
   const texts = themeOf(app).ops.slice();
   for (let stage = 0; app.colourBy === 'stage' && stage < model.picture.stages; stage++) {
-    for (let op = OP.F; op <= OP.W; op++) texts.push(stageColour(app, model, stage, op));
+    for (const op of COMPUTE_OPS) texts.push(stageColour(app, model, stage, op));
   }
   return { key: `${app.colourBy}${app.dark}`, byStage: app.colourBy === 'stage', texts,
     inks: texts.map(inkOn), values: Uint32Array.from(texts, (text) => parseInt(text.slice(1), 16)) };
@@ -34,7 +35,8 @@ function paintsOf(app, model) {
 
 function paintIndex(paints, events, id) {
   const op = events.op[id];
-  return paints.byStage && isCompute(op) ? OP_NAMES.length + 4 * events.stage[id] + op - OP.F : op;
+  return paints.byStage && isCompute(op)
+    ? OPS.length + COMPUTE_OPS.length * events.stage[id] + COMPUTE_PLACE[op] : op;
 }
 
 function causeColour(app, cause) {

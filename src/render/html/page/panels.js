@@ -95,12 +95,11 @@ function opsShown(app) {
 
 function opEntries(app) {
   const { ops } = themeOf(app);
-  const sameColour = { [OP.SEND_F]: 'activation transfer', [OP.SEND_B]: 'gradient transfer' };
   return app.opsShown
-    .filter((op) => op !== OP.OVERLAP && !isReceive(op) && (app.colourBy === 'op' || !isCompute(op)))
+    .filter((op) => KIND[op] !== 'GROUP' && !isReceive(op) && (app.colourBy === 'op' || !isCompute(op)))
     .filter((op) => !isSend(op) || app.showTransfers)
     .filter((op) => !isShard(op) || has(app, 'hasShards'))
-    .map((op) => legendEntry(ops[op], sameColour[op] || `${OP_NAMES[op]} ${OP_WORDS[op]}`));
+    .map((op) => legendEntry(ops[op], isSend(op) ? OPS[op].legend : `${OPS[op].text} ${OPS[op].phrase}`));
 }
 
 function stageEntries(app) {

@@ -1,10 +1,5 @@
 // Events in words: labels, times, and the lines of the tooltip and the panel.
 
-const OP_NAMES = ['', 'F', 'B', 'I', 'W', 'SEND_F', 'RECV_F', 'SEND_B', 'RECV_B',
-  'UNSHARD', 'RESHARD', 'REDUCE_GRAD', 'OVERLAP_F_B', 'TIE_GRAD'];
-const OP_WORDS = ['', 'forward', 'backward', 'input gradient', 'weight gradient',
-  'activation sent', 'activation received', 'gradient sent', 'gradient received',
-  'parameters gathered', 'parameters dropped', 'gradients reduced', 'overlap'];
 const CAUSE_WORDS = ['before its first action', 'waiting for an activation', 'waiting for a gradient',
   'waiting for the channel', 'waiting for parameters', 'after its last action'];
 
@@ -24,19 +19,19 @@ function formatShare(value) {
 function labelOf(model, id) {
   const { op, stage, microbatch } = model.picture.events;
   const tail = isShard(op[id]) ? '' : microbatch[id];
-  return `${stage[id]}${OP_NAMES[op[id]]}${tail}`;
+  return `${stage[id]}${OPS[op[id]].text}${tail}`;
 }
 
 function cellLabel(model, id) {
   const members = cellOf(model, id);
   if (members.length === 1) return labelOf(model, id);
-  return `(${members.map((member) => labelOf(model, member)).join(';')})OVERLAP_F_B`;
+  return `(${members.map((member) => labelOf(model, member)).join(';')})${OPS[OP.OVERLAP_F_B].text}`;
 }
 
 function describe(model, id) {
   const { op, stage, microbatch } = model.picture.events;
   const of = isShard(op[id]) ? '' : `, microbatch ${microbatch[id]}`;
-  return `${OP_WORDS[op[id]]}, stage ${stage[id]}${of}`;
+  return `${OPS[op[id]].phrase}, stage ${stage[id]}${of}`;
 }
 
 function whereOf(model, id) {
