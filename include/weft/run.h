@@ -195,7 +195,7 @@ struct weft_batch {
 struct weft_step_result {
   uint32_t loss_count;         /* microbatch_count, or 0 */
   const double *losses;        /* by microbatch */
-  struct weft_tensors outputs; /* merged; count 0 when not wanted */
+  struct weft_tensors outputs; /* merged, on the host; count 0 when not wanted */
 };
 
 /* ---- Pipelines ---- */
@@ -224,6 +224,9 @@ struct weft_pipeline_options {
   uint32_t stage_count;
   const struct weft_boundary *boundaries; /* of stage s to s+1; the last: the outputs. Copied. */
   uint32_t boundary_count;                /* 1: serves all; or stage_count */
+
+  struct weft_device *device; /* where this rank's boundary tensors are, inputs and outputs of its
+                                 stages; must outlive the pipeline. NULL: host */
 
   /* Several pipelines on one transport, replicas of each other: row r of the program
    * runs on the transport's rank first_rank + r, and its channels are numbered from

@@ -7,18 +7,14 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
-
-enum { ALIGNMENT = 64 };
-
 /* ---- Layout ---- */
 
-static bool place_tensor(struct weft_layout *layout, const struct weft_boundary_tensor *tensor,
-                         uint32_t source) {
+static bool place_tensor(struct weft_buffer_layout *layout,
+                         const struct weft_boundary_tensor *tensor, uint32_t source) {
   const uint32_t k = layout->tensor_count;
   uint64_t bytes, end;
   if (!weft_shape_bytes(&tensor->largest, &bytes) || !weft_add(layout->capacity, bytes, &end) ||
-      !weft_add(end, ALIGNMENT - 1, &end)) {
+      !weft_add(end, WEFT_DEVICE_ALIGN - 1, &end)) {
     return false;
   }
   layout->sources[k] = source;
@@ -26,14 +22,15 @@ static bool place_tensor(struct weft_layout *layout, const struct weft_boundary_
   layout->largest[k] = tensor->largest;
   layout->offsets[k] = layout->capacity;
   layout->largest_bytes[k] = bytes;
-  layout->capacity = end & ~(uint64_t)(ALIGNMENT - 1);
+  layout->capacity = end & ~(uint64_t)(WEFT_DEVICE_ALIGN - 1);
   layout->tensor_count++;
   return true;
 }
 
-enum weft_status weft_layout_init(struct weft_layout *layout, const struct weft_boundary *boundary,
-                                  bool gradients, uint32_t stage, struct weft_error *error) {
-  *layout = (struct weft_layout){.tensor_count = 0};
+enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
+                                         const struct weft_boundary *boundary, bool gradients,
+                                         uint32_t stage, struct weft_error *error) {
+  *layout = (struct weft_buffer_layout){.tensor_count = 0};
   if (boundary->tensor_count > WEFT_TENSORS_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "put several into one tensor",
                      "the boundary behind stage %" PRIu32 " has %" PRIu32
@@ -52,37 +49,19 @@ enum weft_status weft_layout_init(struct weft_layout *layout, const struct weft_
   return WEFT_OK;
 }
 
-/* ---- Memory: aligned, with the block's own address kept in front of it ---- */
-
-static size_t block_size(uint64_t capacity) {
-  return (size_t)capacity + ALIGNMENT + sizeof(void *);
-}
-
-static void *allocate_aligned(const struct weft_allocator *allocator, uint64_t capacity) {
-  if (capacity > SIZE_MAX / 2) {
-    return NULL;
-  }
-  unsigned char *block = weft_array_allocate_zero(allocator, 1, block_size(capacity));
-  if (block == NULL) {
-    return NULL;
-  }
-  const uintptr_t start = (uintptr_t)block + sizeof(void *);
-  unsigned char *aligned = block + sizeof(void *) + (ALIGNMENT - start % ALIGNMENT) % ALIGNMENT;
-  memcpy(aligned - sizeof(void *), &block, sizeof(void *));
-  return aligned;
-}
-
-static void free_aligned(const struct weft_allocator *allocator, void *aligned, uint64_t capacity) {
-  unsigned char *block;
-  memcpy(&block, (unsigned char *)aligned - sizeof(void *), sizeof(void *));
-  weft_array_free(allocator, block, 1, block_size(capacity));
-}
-
 /* ---- Pools ---- */
 
-void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allocator *allocator) {
-  *pool = (struct weft_buffer_pool){.allocator = allocator};
+void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allocator *allocator,
+                           struct weft_device *device) {
+  *pool = (struct weft_buffer_pool){.allocator = allocator, .device = device};
   pool->sends_end = &pool->sends;
+}
+
+static void free_buffer(const struct weft_buffer_pool *pool, struct weft_buffer *buffer) {
+  const uint64_t capacity = pool->layout.capacity;
+  weft_device_free(pool->device, pool->allocator, buffer->resident, capacity);
+  weft_device_free(buffer->message.device, pool->allocator, buffer->message.data, capacity);
+  weft_array_free(pool->allocator, buffer, 1, sizeof *buffer);
 }
 
 void weft_buffer_pool_finish(struct weft_buffer_pool *pool) {
@@ -90,23 +69,36 @@ void weft_buffer_pool_finish(struct weft_buffer_pool *pool) {
     struct weft_buffer *buffer = pool->all;
     assert(!buffer->under_way);
     pool->all = buffer->older;
-    free_aligned(pool->allocator, buffer->message.data, pool->layout.capacity);
-    weft_array_free(pool->allocator, buffer, 1, sizeof *buffer);
+    free_buffer(pool, buffer);
   }
-  weft_buffer_pool_init(pool, pool->allocator);
+  weft_buffer_pool_init(pool, pool->allocator, pool->device);
+}
+
+static struct weft_buffer *make_buffer(const struct weft_buffer_pool *pool) {
+  const uint64_t capacity = pool->layout.capacity;
+  struct weft_buffer *buffer = weft_array_allocate_zero(pool->allocator, 1, sizeof *buffer);
+  if (buffer == NULL) {
+    return NULL;
+  }
+  buffer->message.device = pool->staged ? NULL : pool->device;
+  buffer->message.capacity = capacity;
+  buffer->message.data = weft_device_allocate(buffer->message.device, pool->allocator, capacity);
+  buffer->resident =
+      pool->staged ? weft_device_allocate(pool->device, pool->allocator, capacity) : NULL;
+  if (buffer->message.data == NULL || (pool->staged && buffer->resident == NULL)) {
+    free_buffer(pool, buffer);
+    return NULL;
+  }
+  return buffer;
 }
 
 enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t count,
                                        struct weft_error *error) {
   while (pool->count < count) {
-    struct weft_buffer *buffer = weft_array_allocate_zero(pool->allocator, 1, sizeof *buffer);
-    void *data = buffer != NULL ? allocate_aligned(pool->allocator, pool->layout.capacity) : NULL;
-    if (data == NULL) {
-      weft_array_free(pool->allocator, buffer, 1, sizeof *buffer);
-      return weft_fail_memory(error, sizeof *buffer + block_size(pool->layout.capacity));
+    struct weft_buffer *buffer = make_buffer(pool);
+    if (buffer == NULL) {
+      return weft_fail_memory(error, sizeof *buffer + (size_t)pool->layout.capacity);
     }
-    buffer->message.data = data;
-    buffer->message.capacity = pool->layout.capacity;
     buffer->older = pool->all;
     pool->all = buffer;
     buffer->next = pool->free;
@@ -137,17 +129,22 @@ void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer
 
 /* ---- Tensors in a buffer ---- */
 
-void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_layout *layout) {
-  unsigned char *data = buffer->message.data;
+void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool) {
+  const struct weft_buffer_layout *layout = &pool->layout;
+  unsigned char *data = buffer->resident != NULL ? buffer->resident : buffer->message.data;
+  struct weft_device *device = buffer->resident != NULL ? pool->device : buffer->message.device;
   buffer->tensors.count = layout->tensor_count;
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
-    buffer->tensors.items[k] = (struct weft_tensor){
-        .name = layout->names[k], .data = data + layout->offsets[k], .shape = layout->largest[k]};
+    buffer->tensors.items[k] = (struct weft_tensor){.name = layout->names[k],
+                                                    .data = data + layout->offsets[k],
+                                                    .device = device,
+                                                    .shape = layout->largest[k]};
   }
 }
 
-void weft_buffer_match(struct weft_buffer *buffer, const struct weft_layout *layout,
+void weft_buffer_match(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                        const struct weft_tensors *of) {
+  const struct weft_buffer_layout *layout = &pool->layout;
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
     if (layout->sources[k] < of->count) {
       buffer->tensors.items[k].shape = of->items[layout->sources[k]].shape;
@@ -155,8 +152,8 @@ void weft_buffer_match(struct weft_buffer *buffer, const struct weft_layout *lay
   }
 }
 
-static bool is_allowed(const struct weft_tensor_shape *shape, const struct weft_layout *layout,
-                       uint32_t k, uint64_t *bytes) {
+static bool is_allowed(const struct weft_tensor_shape *shape,
+                       const struct weft_buffer_layout *layout, uint32_t k, uint64_t *bytes) {
   if (memcmp(shape, &layout->largest[k], sizeof *shape) == 0) { /* as it mostly is */
     *bytes = layout->largest_bytes[k];
     return true;
@@ -165,8 +162,9 @@ static bool is_allowed(const struct weft_tensor_shape *shape, const struct weft_
          *bytes <= layout->largest_bytes[k];
 }
 
-enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_layout *layout,
+enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                   struct weft_error *error) {
+  const struct weft_buffer_layout *layout = &pool->layout;
   struct weft_message *message = &buffer->message;
   uint64_t bytes = 0;
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
@@ -187,15 +185,23 @@ enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_
   return WEFT_OK;
 }
 
-enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_layout *layout,
+enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                     struct weft_error *error) {
+  const struct weft_buffer_layout *layout = &pool->layout;
   const struct weft_message *message = &buffer->message;
+  if (!pool->staged && message->device != pool->device &&
+      strcmp(weft_device_name(message->device), weft_device_name(pool->device)) != 0) {
+    return weft_fail(error, WEFT_ERR_PROTOCOL,
+                     "where buffers are handed over, all ranks need the same kind of device",
+                     "a message came in the memory of a %s device, and the stages here use %s",
+                     weft_device_name(message->device), weft_device_name(pool->device));
+  }
   if (message->header.tensor_count != layout->tensor_count) {
     return weft_fail(error, WEFT_ERR_PROTOCOL, "all ranks must describe the same boundaries",
                      "a message has %u tensors where %" PRIu32 " are expected",
                      message->header.tensor_count, layout->tensor_count);
   }
-  weft_buffer_offer(buffer, layout);
+  weft_buffer_offer(buffer, pool);
   for (uint32_t k = 0; k < layout->tensor_count; k++) {
     uint64_t bytes;
     if (!is_allowed(&message->shapes[k], layout, k, &bytes) ||
@@ -206,4 +212,31 @@ enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct wef
     buffer->tensors.items[k].shape = message->shapes[k];
   }
   return WEFT_OK;
+}
+
+static enum weft_status copy_staged(const struct weft_buffer *buffer,
+                                    const struct weft_buffer_pool *pool, bool to_host,
+                                    struct weft_error *error) {
+  struct weft_copy copy = {.row_bytes = buffer->message.header.bytes, .rows = 1};
+  if (buffer->resident == NULL) {
+    return WEFT_OK;
+  }
+  assert(pool->staged && copy.row_bytes <= pool->layout.capacity);
+  copy.to = to_host ? buffer->message.data : buffer->resident;
+  copy.to_device = to_host ? NULL : pool->device;
+  copy.from = to_host ? buffer->resident : buffer->message.data;
+  copy.from_device = to_host ? pool->device : NULL;
+  return weft_copy(&copy, NULL, error);
+}
+
+enum weft_status weft_buffer_copy_to_host(struct weft_buffer *buffer,
+                                          const struct weft_buffer_pool *pool,
+                                          struct weft_error *error) {
+  return copy_staged(buffer, pool, true, error);
+}
+
+enum weft_status weft_buffer_copy_to_device(struct weft_buffer *buffer,
+                                            const struct weft_buffer_pool *pool,
+                                            struct weft_error *error) {
+  return copy_staged(buffer, pool, false, error);
 }

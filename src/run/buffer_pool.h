@@ -9,7 +9,7 @@
 
 /* Where the tensors of a boundary lie in a buffer: each at a fixed place with
  * room for its largest shape, so their pointers never depend on sizes. */
-struct weft_layout {
+struct weft_buffer_layout {
   uint32_t tensor_count;
   const char *names[WEFT_TENSORS_MAX];
   struct weft_tensor_shape largest[WEFT_TENSORS_MAX];
@@ -21,12 +21,15 @@ struct weft_layout {
 
 /* The activations of a boundary, or the gradients: its tensors that need one.
  * `stage` is for the message. */
-enum weft_status weft_layout_init(struct weft_layout *layout, const struct weft_boundary *boundary,
-                                  bool gradients, uint32_t stage, struct weft_error *error);
+enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
+                                         const struct weft_boundary *boundary, bool gradients,
+                                         uint32_t stage, struct weft_error *error);
 
 struct weft_buffer {
-  struct weft_message message; /* message.data is the memory */
-  struct weft_tensors tensors; /* views into it */
+  struct weft_message message; /* message.data is the memory, on message.device */
+  void *resident; /* on the pool's device, with message.data a copy of it on the host for the
+                     transport; NULL: there is only message.data */
+  struct weft_tensors tensors; /* views into the one on the device */
   uint32_t record;             /* the SEND or RECV it is under way for */
   bool under_way;              /* the transport has it */
   uint64_t sequence;           /* on its channel, as a receive expects it */
@@ -36,7 +39,9 @@ struct weft_buffer {
 
 struct weft_buffer_pool {
   const struct weft_allocator *allocator;
-  struct weft_layout layout;
+  struct weft_device *device; /* where the tensors are; NULL: host */
+  bool staged;                /* the transport takes host memory only, the device is another */
+  struct weft_buffer_layout layout;
   uint32_t count;            /* buffers in all */
   uint32_t taken;            /* not in `free`, not under way as sends */
   struct weft_buffer *all;   /* every buffer, newest first */
@@ -45,7 +50,8 @@ struct weft_buffer_pool {
   struct weft_buffer **sends_end;
 };
 
-void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allocator *allocator);
+void weft_buffer_pool_init(struct weft_buffer_pool *pool, const struct weft_allocator *allocator,
+                           struct weft_device *device);
 /* Frees all buffers; none may be under way. */
 void weft_buffer_pool_finish(struct weft_buffer_pool *pool);
 /* At least `count` buffers. */
@@ -74,16 +80,26 @@ void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffe
 void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link);
 
 /* Views with the largest shapes, for a stage to fill. */
-void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_layout *layout);
+void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool);
 /* The views of a gradient buffer take the shapes of what they are gradients of. */
-void weft_buffer_match(struct weft_buffer *buffer, const struct weft_layout *layout,
+void weft_buffer_match(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                        const struct weft_tensors *of);
 /* From the views to the message: shapes and bytes. WEFT_ERR_STAGE when a stage
  * made a tensor larger than its boundary allows, or of another kind. */
-enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_layout *layout,
+enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                   struct weft_error *error);
-/* The other way. WEFT_ERR_PROTOCOL when a tensor does not fit the boundary. */
-enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_layout *layout,
+/* The other way. WEFT_ERR_PROTOCOL when a tensor does not fit the boundary, or a buffer was
+ * handed over from a device of another kind. */
+enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                     struct weft_error *error);
+
+/* The message's bytes from the device to the host copy that the transport takes, before a
+ * send, and back, after a receive; nothing to do where the pool is not staged. */
+enum weft_status weft_buffer_copy_to_host(struct weft_buffer *buffer,
+                                          const struct weft_buffer_pool *pool,
+                                          struct weft_error *error);
+enum weft_status weft_buffer_copy_to_device(struct weft_buffer *buffer,
+                                            const struct weft_buffer_pool *pool,
+                                            struct weft_error *error);
 
 #endif

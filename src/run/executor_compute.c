@@ -91,7 +91,7 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_pa
     if (status != WEFT_OK) {
       return status;
     }
-    weft_buffer_offer(part->made, &pool->layout);
+    weft_buffer_offer(part->made, pool);
   }
   if (forward && stage->is_last && stage->grad_in != NULL && stage->needs->has_backward &&
       part->loss_grad == NULL) {
@@ -100,7 +100,7 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_pa
     if (status != WEFT_OK) {
       return status;
     }
-    weft_buffer_offer(part->loss_grad, &stage->grad_in->layout);
+    weft_buffer_offer(part->loss_grad, stage->grad_in);
   }
   return WEFT_OK;
 }
@@ -162,7 +162,7 @@ static void fill_backward(const struct weft_executor *executor, struct weft_part
     call->output_grads = &held->grad_in->tensors;
   }
   if (part->made != NULL) {
-    weft_buffer_match(part->made, &part->stage->grad_out->layout, call->inputs);
+    weft_buffer_match(part->made, part->stage->grad_out, call->inputs);
     call->input_grads = &part->made->tensors;
   }
   if (part->stage->is_last && executor->targets != NULL) {
@@ -275,7 +275,7 @@ static enum weft_status call_functions(struct weft_executor *executor, struct we
   while (part->function_at < part->function_count) {
     struct weft_stage_call *call = &part->call;
     if (part->loss_grad != NULL && part->function_at == part->op_count) {
-      weft_buffer_match(part->loss_grad, &part->stage->grad_in->layout, call->outputs);
+      weft_buffer_match(part->loss_grad, part->stage->grad_in, call->outputs);
     }
     call->now = executor->now;
     call->ready_at = 0;
@@ -378,7 +378,7 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
                                        struct weft_error *error) {
   struct weft_stage_run *stage = part->stage;
   const uint32_t mb = part->action->microbatch;
-  if (weft_buffer_pack(part->made, &stage->out->layout, error) < 0) {
+  if (weft_buffer_pack(part->made, stage->out, error) < 0) {
     return weft_executor_fail_stage(executor, part->action, error);
   }
   if (stage->is_last) {
@@ -402,7 +402,7 @@ static enum weft_status finish_backward(struct weft_executor *executor, struct w
                                         struct weft_error *error) {
   struct weft_stage_run *stage = part->stage;
   if (part->made != NULL) {
-    if (weft_buffer_pack(part->made, &stage->grad_out->layout, error) < 0) {
+    if (weft_buffer_pack(part->made, stage->grad_out, error) < 0) {
       return weft_executor_fail_stage(executor, part->action, error);
     }
     if (stage->below != NULL) {

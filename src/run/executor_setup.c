@@ -56,11 +56,13 @@ static void link_stage(struct weft_executor *executor, struct weft_stage_run *st
 enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
 
 static enum weft_status open_pool(struct weft_executor *executor, struct weft_stage_run *stage,
-                                  unsigned which, uint32_t boundary, bool gradients,
+                                  unsigned which, uint32_t boundary, bool gradients, bool crosses,
                                   struct weft_buffer_pool **pool, struct weft_error *error) {
   *pool = &stage->own_pools[which];
-  return weft_layout_init(&(*pool)->layout, boundary_behind(executor->options, boundary), gradients,
-                          boundary, error);
+  (*pool)->staged = crosses && !weft_device_is_host(executor->options->device) &&
+                    !executor->transport->ops->device_memory;
+  return weft_buffer_layout_init(&(*pool)->layout, boundary_behind(executor->options, boundary),
+                                 gradients, boundary, error);
 }
 
 /* Pools of what crosses to other ranks, or to the stage above on this one. */
@@ -68,16 +70,17 @@ static enum weft_status open_pools(struct weft_executor *executor, struct weft_s
                                    struct weft_error *error) {
   const uint32_t s = stage->stage;
   const struct weft_boundary *above = boundary_behind(executor->options, s);
-  WEFT_TRY(open_pool(executor, stage, POOL_OUT, s, false, &stage->out, error));
+  const bool crosses = !stage->is_last && stage->above == NULL;
+  WEFT_TRY(open_pool(executor, stage, POOL_OUT, s, false, crosses, &stage->out, error));
   if (needs_gradients(above) && (!stage->is_last || stage->impl->ops->loss != NULL)) {
-    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_IN, s, true, &stage->grad_in, error));
+    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_IN, s, true, crosses, &stage->grad_in, error));
   }
   if (stage->is_first || stage->below != NULL) {
     return WEFT_OK;
   }
-  WEFT_TRY(open_pool(executor, stage, POOL_IN, s - 1, false, &stage->in, error));
+  WEFT_TRY(open_pool(executor, stage, POOL_IN, s - 1, false, true, &stage->in, error));
   if (needs_gradients(boundary_behind(executor->options, s - 1))) {
-    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_OUT, s - 1, true, &stage->grad_out, error));
+    WEFT_TRY(open_pool(executor, stage, POOL_GRAD_OUT, s - 1, true, true, &stage->grad_out, error));
   }
   return WEFT_OK;
 }
@@ -166,7 +169,7 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
     stage->stage = first->own_stages[k];
     executor->of_stage[stage->stage] = stage;
     for (unsigned n = 0; n < 4; n++) {
-      weft_buffer_pool_init(&stage->own_pools[n], executor->allocator);
+      weft_buffer_pool_init(&stage->own_pools[n], executor->allocator, executor->options->device);
     }
   }
   memcpy(executor->rank_of, first->rank_of, executor->stage_count * sizeof *executor->rank_of);

@@ -12,8 +12,9 @@
 
 /* ---- Messages ---- */
 
-static void write_header(struct weft_executor *executor, struct weft_buffer *buffer,
-                         const struct weft_action *action, uint64_t sequence) {
+static enum weft_status write_header(struct weft_executor *executor, struct weft_buffer *buffer,
+                                     const struct weft_action *action, uint64_t sequence,
+                                     struct weft_error *error) {
   struct weft_message_header *header = &buffer->message.header;
   header->magic = WEFT_MESSAGE_MAGIC;
   header->protocol = WEFT_PROTOCOL;
@@ -24,9 +25,13 @@ static void write_header(struct weft_executor *executor, struct weft_buffer *buf
   header->sequence = sequence;
   header->program = (uint32_t)executor->row->hash;
   header->reserved = 0;
-  header->payload_checksum =
-      executor->options->check_payloads ? weft_checksum(buffer->message.data, header->bytes) : 0;
+  header->payload_checksum = 0;
+  if (executor->options->check_payloads) {
+    WEFT_TRY(weft_device_checksum(buffer->message.device, buffer->message.data, header->bytes,
+                                  &header->payload_checksum, error));
+  }
   weft_message_seal(&buffer->message);
+  return WEFT_OK;
 }
 
 struct header_field {
@@ -62,8 +67,12 @@ static enum weft_status check_header(const struct weft_executor *executor, uint3
       return fail_field(executor, from, &fields[k], error);
     }
   }
-  if (header->payload_checksum != 0 &&
-      header->payload_checksum != weft_checksum(buffer->message.data, header->bytes)) {
+  uint64_t checksum = 0;
+  if (header->payload_checksum != 0) {
+    WEFT_TRY(weft_device_checksum(buffer->message.device, buffer->message.data, header->bytes,
+                                  &checksum, error));
+  }
+  if (header->payload_checksum != checksum) {
     return weft_fail(error, WEFT_ERR_PROTOCOL, "the network or a process's memory is damaged",
                      "the payload of a message from rank %" PRIu32 " to rank %" PRIu32
                      " has changed on its way",
@@ -176,7 +185,9 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
-  write_header(executor, buffer, action, forward ? stage->sent_forward : stage->sent_backward);
+  WEFT_TRY(weft_buffer_copy_to_host(buffer, pool, error));
+  WEFT_TRY(write_header(executor, buffer, action,
+                        forward ? stage->sent_forward : stage->sent_backward, error));
   const uint32_t channel = weft_executor_channel(
       executor, action->stage, forward ? WEFT_MESSAGE_ACTIVATION : WEFT_MESSAGE_GRADIENT);
   const enum weft_status status =
@@ -202,6 +213,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor, struct weft
                                      struct weft_buffer *buffer, uint32_t microbatch, bool forward,
                                      struct weft_error *error) {
   struct weft_transport *transport = executor->transport;
+  const struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
   const struct weft_action receive =
       weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, stage->stage, microbatch);
@@ -218,7 +230,8 @@ enum weft_status weft_executor_await(struct weft_executor *executor, struct weft
     return name_sender(executor, peer, error);
   }
   WEFT_TRY(check_header(executor, peer, buffer, sender, error));
-  WEFT_TRY(weft_buffer_unpack(buffer, &(forward ? stage->in : stage->grad_in)->layout, error));
+  WEFT_TRY(weft_buffer_unpack(buffer, pool, error));
+  WEFT_TRY(weft_buffer_copy_to_device(buffer, pool, error));
   executor->blamed_rank = transport->rank;
   end_transfer(executor, buffer);
   return WEFT_OK;

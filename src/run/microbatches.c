@@ -38,7 +38,9 @@ static bool is_copied(const struct cut *cut) {
 
 void weft_microbatches_finish(struct weft_microbatches *mb) {
   weft_array_free(mb->allocator, mb->made, mb->made_room, sizeof *mb->made);
-  weft_staging_finish(&mb->staging, mb->allocator);
+  for (uint32_t t = 0; t < WEFT_TENSORS_MAX; t++) {
+    weft_staging_finish(&mb->staging[t], mb->allocator);
+  }
   *mb = (struct weft_microbatches){.allocator = mb->allocator};
 }
 
@@ -157,16 +159,18 @@ static bool add_staging(const struct cut *cut, uint64_t *total) {
   return true;
 }
 
-static enum weft_status reserve(struct weft_microbatches *mb, const struct cut *cuts,
-                                uint32_t tensor_count, uint32_t parts, struct weft_error *error) {
-  uint64_t bytes = 0;
+static enum weft_status reserve(struct weft_microbatches *mb, const struct weft_tensor *tensors,
+                                const struct cut *cuts, uint32_t tensor_count, uint32_t parts,
+                                struct weft_error *error) {
   for (uint32_t t = 0; t < tensor_count; t++) {
+    uint64_t bytes = 0;
     if (!add_staging(&cuts[t], &bytes)) {
       return weft_fail_memory(error, SIZE_MAX);
     }
-  }
-  if (bytes > 0) {
-    WEFT_TRY(weft_staging_reserve(&mb->staging, mb->allocator, bytes, error));
+    if (bytes > 0) {
+      WEFT_TRY(
+          weft_staging_reserve(&mb->staging[t], mb->allocator, tensors[t].device, bytes, error));
+    }
   }
   if (parts <= mb->made_room) {
     return WEFT_OK;
@@ -181,29 +185,12 @@ static enum weft_status reserve(struct weft_microbatches *mb, const struct cut *
   return WEFT_OK;
 }
 
-/* A chunk's data, in the caller's memory or copied to `staging`. */
-static void *take_chunk(const struct cut *cut, uint32_t part, const struct weft_tensor *tensor,
-                        unsigned char *staging) {
-  const uint64_t skip = chunk_begin(cut, part) * cut->inner;
-  const uint64_t stride = cut->length * cut->inner;
-  const uint64_t piece = chunk_length(cut, part) * cut->inner;
+/* One tensor of all microbatches: views of the caller's memory, or copies in `staging`. */
+static enum weft_status split(struct weft_microbatches *mb, uint32_t number,
+                              const struct weft_tensor *tensor, const struct cut *cut,
+                              struct weft_error *error) {
   unsigned char *data = tensor->data;
-  if (data == NULL || cut->outer == 0) {
-    return data; /* nothing is in it, and so nothing behind it */
-  }
-  if (!is_copied(cut)) {
-    return data + skip;
-  }
-  for (uint64_t k = 0; k < cut->outer; k++) {
-    memcpy(staging + k * piece, data + k * stride + skip, (size_t)piece);
-  }
-  return staging;
-}
-
-/* One tensor of all microbatches; *used of the staging are taken before and
- * after it. */
-static void split(struct weft_microbatches *mb, uint32_t number, const struct weft_tensor *tensor,
-                  const struct cut *cut, uint64_t *used) {
+  uint64_t used = 0; /* of the staging */
   for (uint32_t part = 0; part < cut->parts; part++) {
     struct weft_tensor *item = &mb->made[part].items[number];
     *item = *tensor;
@@ -211,11 +198,28 @@ static void split(struct weft_microbatches *mb, uint32_t number, const struct we
       continue;
     }
     item->shape.dims[cut->dim] = chunk_length(cut, part);
-    item->data = take_chunk(cut, part, tensor, is_copied(cut) ? mb->staging.data + *used : NULL);
-    if (is_copied(cut)) {
-      (void)weft_staging_add(used, cut->outer * chunk_length(cut, part) * cut->inner);
+    if (data == NULL || cut->outer == 0) {
+      continue; /* nothing is in it, and so nothing behind it */
     }
+    unsigned char *first = data + chunk_begin(cut, part) * cut->inner;
+    if (!is_copied(cut)) {
+      item->data = first;
+      continue;
+    }
+    const uint64_t piece = chunk_length(cut, part) * cut->inner;
+    const struct weft_copy copy = {.to = mb->staging[number].data + used,
+                                   .to_device = tensor->device,
+                                   .from = first,
+                                   .from_device = tensor->device,
+                                   .row_bytes = piece,
+                                   .rows = cut->outer,
+                                   .to_stride = piece,
+                                   .from_stride = cut->length * cut->inner};
+    WEFT_TRY(weft_copy(&copy, NULL, error));
+    item->data = copy.to;
+    (void)weft_staging_add(&used, cut->outer * piece);
   }
+  return WEFT_OK;
 }
 
 enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
@@ -224,7 +228,6 @@ enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
                                         const char *what, struct weft_error *error) {
   struct cut cuts[WEFT_TENSORS_MAX];
   char label[WEFT_TENSOR_LABEL_MAX];
-  uint64_t used = 0;
   mb->items = NULL;
   mb->count = 0;
   WEFT_TRY(check_counts(tensor_count, microbatch_count, what, error));
@@ -232,12 +235,12 @@ enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
     WEFT_TRY(plan_cut(&tensors[t], chunks != NULL ? &chunks[t] : NULL, microbatch_count,
                       weft_tensor_label(label, what, t, tensors[t].name), &cuts[t], error));
   }
-  WEFT_TRY(reserve(mb, cuts, tensor_count, microbatch_count, error));
+  WEFT_TRY(reserve(mb, tensors, cuts, tensor_count, microbatch_count, error));
   for (uint32_t part = 0; part < microbatch_count; part++) {
     mb->made[part].count = tensor_count;
   }
   for (uint32_t t = 0; t < tensor_count; t++) {
-    split(mb, t, &tensors[t], &cuts[t], &used);
+    WEFT_TRY(split(mb, t, &tensors[t], &cuts[t], error));
   }
   mb->items = mb->made;
   mb->count = microbatch_count;

@@ -14,7 +14,7 @@ struct weft_microbatches {
   uint32_t count;                   /* 0 after a failure */
   struct weft_tensors *made;        /* [made_room] */
   uint32_t made_room;
-  struct weft_staging staging; /* chunks that had to be copied */
+  struct weft_staging staging[WEFT_TENSORS_MAX]; /* chunks that had to be copied, by tensor */
 };
 
 void weft_microbatches_finish(struct weft_microbatches *mb);
@@ -22,8 +22,8 @@ void weft_microbatches_finish(struct weft_microbatches *mb);
 /* Splits each tensor into microbatch_count chunks along its dimension (`chunks`
  * NULL: 0), of n elements the first n % m chunks n / m + 1, the others n / m; or
  * gives it to each of them. Chunks that lie in one piece, as those along
- * dimension 0 do, are views of the caller's memory; others are copied, and so
- * must be memory that the host can read. Names are kept. `what` ("input",
+ * dimension 0 do, are views of the caller's memory; others are copied, on the
+ * tensor's own device. Names are kept. `what` ("input",
  * "target") is for messages. No tensors at all: microbatches without tensors.
  * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
 enum weft_status weft_microbatches_make(struct weft_microbatches *mb,

@@ -75,7 +75,7 @@ enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
   if (!weft_multiply(slot_bytes, microbatch_count, &bytes)) {
     return weft_fail_memory(error, SIZE_MAX);
   }
-  WEFT_TRY(weft_staging_reserve(&outputs->kept, outputs->allocator, bytes, error));
+  WEFT_TRY(weft_staging_reserve(&outputs->kept, outputs->allocator, NULL, bytes, error));
   WEFT_TRY(reserve_slots(outputs, microbatch_count, error));
   for (uint32_t m = 0; m < microbatch_count; m++) {
     outputs->slots[m].kept = false;
@@ -144,9 +144,12 @@ enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microb
     slot->tensors.items[t] = (struct weft_tensor){.name = outputs->boundary->tensors[t].name,
                                                   .data = outputs->kept.data + at,
                                                   .shape = tensors->items[t].shape};
-    if (bytes > 0) {
-      memcpy(outputs->kept.data + at, tensors->items[t].data, (size_t)bytes);
-    }
+    const struct weft_copy copy = {.to = outputs->kept.data + at,
+                                   .from = tensors->items[t].data,
+                                   .from_device = tensors->items[t].device,
+                                   .row_bytes = bytes,
+                                   .rows = 1};
+    WEFT_TRY(weft_copy(&copy, NULL, error));
     (void)weft_staging_add(&at, bytes_of(&outputs->boundary->tensors[t].largest));
   }
   slot->kept = true;
@@ -341,7 +344,7 @@ enum weft_status weft_outputs_merge(struct weft_outputs *outputs, const struct w
   struct weft_tensors result = {.count = outputs->boundary->tensor_count};
   uint64_t at = 0;
   WEFT_TRY(measure_merged(outputs, merges, &result, &at, error));
-  WEFT_TRY(weft_staging_reserve(&outputs->merged, outputs->allocator, at, error));
+  WEFT_TRY(weft_staging_reserve(&outputs->merged, outputs->allocator, NULL, at, error));
   at = 0;
   for (uint32_t t = 0; t < result.count; t++) {
     const struct job job = job_of(outputs, merges, t);

@@ -21,8 +21,8 @@ struct weft_outputs {
   struct weft_output_slot *slots; /* [slot_room], by microbatch */
   uint32_t slot_room;
   uint64_t slot_bytes;        /* of one microbatch's data, at the boundary's largest */
-  struct weft_staging kept;   /* [microbatch_count][slot_bytes] */
-  struct weft_staging merged; /* valid until the next merge */
+  struct weft_staging kept;   /* [microbatch_count][slot_bytes], on the host */
+  struct weft_staging merged; /* on the host, valid until the next merge */
 };
 
 void weft_outputs_finish(struct weft_outputs *outputs);
@@ -33,8 +33,8 @@ enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
                                     const struct weft_boundary *boundary, uint32_t microbatch_count,
                                     struct weft_error *error);
 
-/* Copies a microbatch's outputs, which the host must be able to read; in any
- * order, each microbatch once. WEFT_ERR_USAGE when they do not fit the boundary:
+/* Copies a microbatch's outputs from their device to the host; in any order,
+ * each microbatch once. WEFT_ERR_USAGE when they do not fit the boundary:
  * other dtypes or numbers of dimensions, or larger. */
 enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microbatch,
                                    const struct weft_tensors *tensors, struct weft_error *error);

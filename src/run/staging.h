@@ -3,21 +3,20 @@
 #ifndef RUN_STAGING_H
 #define RUN_STAGING_H
 
-#include <weft/base.h>
-
-#define WEFT_STAGING_ALIGN UINT64_C(64)
+#include <weft/device.h>
 
 /* Zero-initialise. */
 struct weft_staging {
-  unsigned char *data; /* aligned to WEFT_STAGING_ALIGN; NULL before the first reserve */
+  unsigned char *data; /* aligned to WEFT_DEVICE_ALIGN; NULL before the first reserve */
   uint64_t capacity;   /* bytes at `data` */
-  void *block;         /* as allocated */
+  struct weft_device *device;
 };
 
-/* Room for that many bytes at `data`. The content is lost when it grows. On
- * WEFT_ERR_MEMORY it is empty. */
+/* Room for that many bytes at `data`, on a device (NULL: host). The content is lost when it
+ * grows or moves. On WEFT_ERR_MEMORY it is empty. */
 enum weft_status weft_staging_reserve(struct weft_staging *staging,
-                                      const struct weft_allocator *allocator, uint64_t bytes,
+                                      const struct weft_allocator *allocator,
+                                      struct weft_device *device, uint64_t bytes,
                                       struct weft_error *error);
 void weft_staging_finish(struct weft_staging *staging, const struct weft_allocator *allocator);
 
