@@ -11,6 +11,8 @@
 
 #include <weft/support.h>
 
+#include "support_protected_device.h"
+
 enum { RANKS_MAX = 64, GROUPS_MAX = 66, GUARD = 16, UNDER_WAY_MAX = 8 };
 
 /* ---- One collective ---- */
@@ -66,14 +68,15 @@ struct item {
 };
 
 static unsigned char *with_guards(uint64_t bytes) {
-  unsigned char *block = malloc(bytes + 2 * GUARD);
+  unsigned char *block = test_block_allocate(bytes + 2 * GUARD);
   if (block != NULL) {
-    memset(block, 0xa5, bytes + 2 * GUARD);
+    memset(test_device_view(test_device(), block), 0xa5, bytes + 2 * GUARD);
   }
   return block;
 }
 
-static bool guards_hold(const unsigned char *block, uint64_t bytes) {
+static bool guards_hold(const unsigned char *shown, uint64_t bytes) {
+  const unsigned char *block = shown != NULL ? test_device_view(test_device(), shown) : NULL;
   for (unsigned k = 0; block != NULL && k < GUARD; k++) {
     if (block[k] != 0xa5 || block[GUARD + bytes + k] != 0xa5) {
       return false;
@@ -84,13 +87,13 @@ static bool guards_hold(const unsigned char *block, uint64_t bytes) {
 
 static void drop(struct item *item) {
   if (item->from != NULL) {
-    memset(item->from, 0xff, item->from_bytes + 2 * GUARD);
+    memset(test_device_view(test_device(), item->from), 0xff, item->from_bytes + 2 * GUARD);
   }
   if (item->to != NULL) {
-    memset(item->to, 0xff, item->to_bytes + 2 * GUARD);
+    memset(test_device_view(test_device(), item->to), 0xff, item->to_bytes + 2 * GUARD);
   }
-  free(item->from);
-  free(item->to);
+  test_block_free(item->from, item->from_bytes + 2 * GUARD);
+  test_block_free(item->to, item->to_bytes + 2 * GUARD);
   item->from = item->to = NULL;
 }
 
@@ -128,9 +131,11 @@ static bool prepare(struct item *item, const struct weft_group *group, uint32_t 
   item->collective = (struct weft_collective){
       .kind = shape.kind,
       .bytes = shape.bytes,
+      .device = test_device(),
       .from = from,
       .to = item->to != NULL ? item->to + GUARD : item->from + GUARD + own};
-  fill(id, number, group->member, shape.kind, from, item->from_bytes);
+  fill(id, number, group->member, shape.kind, test_device_view(test_device(), from),
+       item->from_bytes);
   return true;
 }
 
@@ -146,7 +151,7 @@ static float sum_of(uint32_t id, uint32_t number, uint32_t size, uint64_t elemen
 static bool came_out(const struct item *item, const struct weft_group *group, uint32_t id,
                      uint32_t number) {
   const struct weft_collective *done = &item->collective;
-  const unsigned char *to = done->to;
+  const unsigned char *to = test_device_view(done->device, done->to);
   if (done->kind == WEFT_ALL_GATHER) {
     for (uint64_t k = 0; k < done->bytes * group->size; k++) {
       if (to[k] != byte_of(id, number, (uint32_t)(k / done->bytes), k % done->bytes)) {
@@ -180,7 +185,8 @@ static bool stayed(const struct item *item, const struct weft_group *group, uint
     return false;
   }
   fill(id, number, group->member, item->collective.kind, copy, item->from_bytes);
-  const bool same = memcmp(copy, item->from + GUARD, item->from_bytes) == 0;
+  const bool same =
+      memcmp(copy, test_device_view(test_device(), item->from + GUARD), item->from_bytes) == 0;
   free(copy);
   return same;
 }

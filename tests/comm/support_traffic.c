@@ -11,6 +11,8 @@
 
 #include <weft/support.h>
 
+#include "support_protected_device.h"
+
 struct traffic_slot {
   struct weft_message message;
   bool under_way;
@@ -89,8 +91,9 @@ static void write_message(const struct traffic *traffic, uint32_t flow, uint64_t
   expected_message(traffic, flow, k, &content);
   message->header = content.header;
   memcpy(message->shapes, content.shapes, sizeof content.shapes);
+  unsigned char *payload = test_device_view(message->device, message->data);
   for (uint64_t i = 0; i < content.header.bytes; i++) {
-    ((unsigned char *)message->data)[i] = payload_byte(flow, k, i);
+    payload[i] = payload_byte(flow, k, i);
   }
 }
 
@@ -105,8 +108,10 @@ static enum weft_status check_message(const struct traffic *traffic, uint32_t fl
   CONFORMANCE_CHECK(error, memcmp(message->shapes, content.shapes,
                                   content.header.tensor_count * sizeof content.shapes[0]) == 0);
   CONFORMANCE_CHECK(error, message->capacity >= traffic->flows[flow].bytes_max);
+  CONFORMANCE_CHECK(error, message->device == test_device());
+  const unsigned char *payload = test_device_view(message->device, message->data);
   for (uint64_t i = 0; i < content.header.bytes; i++) {
-    CONFORMANCE_CHECK(error, ((unsigned char *)message->data)[i] == payload_byte(flow, k, i));
+    CONFORMANCE_CHECK(error, payload[i] == payload_byte(flow, k, i));
   }
   return WEFT_OK;
 }
@@ -276,7 +281,7 @@ static void tear_down(struct conformance_rank *rank) {
         rank->transport->ops->cancel(rank->transport, &slot->message);
       }
       self->freed += slot->message.data != NULL;
-      free(slot->message.data);
+      test_block_free(slot->message.data, self->ends[k].flow->bytes_max + 1);
       slot->message.data = NULL;
     }
   }
@@ -295,7 +300,8 @@ static void add_end(struct traffic_rank *self, uint32_t number, bool sends) {
   end->slots = calloc(end->window, sizeof *end->slots);
   assert_non_null(end->slots);
   for (uint32_t s = 0; s < end->window; s++) {
-    end->slots[s].message.data = malloc(flow->bytes_max + 1);
+    end->slots[s].message.device = test_device();
+    end->slots[s].message.data = test_block_allocate(flow->bytes_max + 1);
     end->slots[s].message.capacity = flow->bytes_max;
     assert_non_null(end->slots[s].message.data);
   }
@@ -321,42 +327,48 @@ void traffic_begin(struct traffic *traffic, struct conformance_rank *ranks, uint
   }
 }
 
-static int compare_pointers(const void *a, const void *b) {
-  const uintptr_t x = (uintptr_t) * (void *const *)a;
-  const uintptr_t y = (uintptr_t) * (void *const *)b;
+struct block {
+  void *data;
+  uint64_t bytes;
+};
+
+static int compare_blocks(const void *a, const void *b) {
+  const uintptr_t x = (uintptr_t)((const struct block *)a)->data;
+  const uintptr_t y = (uintptr_t)((const struct block *)b)->data;
   return (x > y) - (x < y);
 }
 
 /* Puts a rank's buffers into `all`; returns how many. */
-static uint64_t collect(const struct traffic_rank *self, void **all) {
+static uint64_t collect(const struct traffic_rank *self, struct block *all) {
   uint64_t count = 0;
   for (uint32_t k = 0; k < self->end_count; k++) {
     for (uint32_t s = 0; s < self->ends[k].window; s++) {
       assert_false(self->ends[k].slots[s].under_way);
-      all[count++] = self->ends[k].slots[s].message.data;
+      all[count++] = (struct block){.data = self->ends[k].slots[s].message.data,
+                                    .bytes = self->ends[k].flow->bytes_max + 1};
     }
   }
   return count;
 }
 
-/* As many as there were, and all different: malloc() gave each of them once. */
+/* As many as there were, and all different: each was allocated once. */
 static void check_buffers(struct traffic *traffic, uint32_t rank_count) {
   uint64_t count = 0;
   uint64_t found = 0;
   for (uint32_t r = 0; r < rank_count; r++) {
     count += traffic->ranks[r]->buffers;
   }
-  void **all = calloc(count + 1, sizeof *all);
+  struct block *all = calloc(count + 1, sizeof *all);
   assert_non_null(all);
   for (uint32_t r = 0; r < rank_count; r++) {
     found += collect(traffic->ranks[r], all + found);
   }
   assert_int_equal(found, count);
-  qsort(all, count, sizeof *all, compare_pointers);
+  qsort(all, count, sizeof *all, compare_blocks);
   for (uint64_t k = 0; k < count; k++) {
-    assert_non_null(all[k]);
-    assert_true(k == 0 || all[k] != all[k - 1]);
-    free(all[k]);
+    assert_non_null(all[k].data);
+    assert_true(k == 0 || all[k].data != all[k - 1].data);
+    test_block_free(all[k].data, all[k].bytes);
   }
   free(all);
 }

@@ -14,6 +14,7 @@
 #include "base/memory.h"
 #include "support_delay_queue.h"
 #include "support_fault_injection.h"
+#include "support_protected_device.h"
 
 struct chaos {
   struct weft_transport base;    /* first */
@@ -102,8 +103,8 @@ static void damage(const struct chaos *chaos, struct weft_message *message) {
   random.state = weft_random_next(&random) ^ chaos->options.damage_receive;
   const uint64_t number = weft_random_next(&random);
   if (chaos->options.damage_payload && bytes > 0 && message->data != NULL) {
-    ((unsigned char *)message->data)[(number >> 3) % bytes] ^=
-        (unsigned char)(1u << (number & 7)); /* bytes x 8 may not fit */
+    unsigned char *data = test_device_view(message->device, message->data);
+    data[(number >> 3) % bytes] ^= (unsigned char)(1u << (number & 7)); /* bytes x 8 may not fit */
     return;
   }
   const uint64_t bit = number % (header_bits + 8 * shapes * sizeof message->shapes[0]);

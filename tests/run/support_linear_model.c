@@ -2,6 +2,7 @@
  * one, without executor, buffers or messages. */
 #include "support_linear_model.h"
 #include "support_linear_stage.h"
+#include "support_protected_device.h"
 
 #include <assert.h>
 #include <setjmp.h>
@@ -34,6 +35,9 @@ void linear_model_init(struct linear_model *model, uint32_t stage_count, uint32_
     model->inputs[k] = noise(&state);
     model->targets[k] = noise(&state);
   }
+  const uint64_t bytes = (uint64_t)rows * width * sizeof(float);
+  model->device_inputs = test_device_copy(model->inputs, bytes);
+  model->device_targets = test_device_copy(model->targets, bytes);
   model->boundary = (struct weft_boundary){
       .tensor_count = 1,
       .tensors = {{.name = "x",
@@ -47,23 +51,27 @@ void linear_model_finish(struct linear_model *model) {
   }
   free(model->stages);
   free(model->bases);
+  const uint64_t bytes = (uint64_t)model->rows * model->width * sizeof(float);
+  weft_device_free(test_device(), NULL, model->device_inputs, bytes);
+  weft_device_free(test_device(), NULL, model->device_targets, bytes);
   free(model->inputs);
   free(model->targets);
 }
 
-static struct weft_tensor whole(const struct linear_model *model, float *data, const char *name) {
+static struct weft_tensor whole(const struct linear_model *model, void *data, const char *name) {
   return (struct weft_tensor){
       .name = name,
       .data = data,
+      .device = test_device(),
       .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {model->rows, model->width}}};
 }
 
 struct weft_tensor linear_model_inputs(const struct linear_model *model) {
-  return whole(model, model->inputs, "x");
+  return whole(model, model->device_inputs, "x");
 }
 
 struct weft_tensor linear_model_targets(const struct linear_model *model) {
-  return whole(model, model->targets, "y");
+  return whole(model, model->device_targets, "y");
 }
 
 /* ---- The plain evaluation ---- */

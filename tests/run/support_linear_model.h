@@ -11,9 +11,10 @@
 
 struct linear_model {
   uint32_t stage_count, width, rows;
-  struct weft_linear_stage **stages; /* [stage_count] */
-  struct weft_stage **bases;         /* [stage_count] */
-  float *inputs, *targets;           /* [rows][width] */
+  struct weft_linear_stage **stages;    /* [stage_count] */
+  struct weft_stage **bases;            /* [stage_count] */
+  float *inputs, *targets;              /* [rows][width] */
+  void *device_inputs, *device_targets; /* the same on the test device */
   struct weft_boundary boundary;
 };
 
@@ -21,7 +22,7 @@ void linear_model_init(struct linear_model *model, uint32_t stage_count, uint32_
                        uint32_t rows, uint64_t seed);
 void linear_model_finish(struct linear_model *model);
 
-/* The whole batch as tensors. */
+/* The whole batch as tensors, on the test device (support_protected_device.h). */
 struct weft_tensor linear_model_inputs(const struct linear_model *model);
 struct weft_tensor linear_model_targets(const struct linear_model *model);
 

@@ -7,6 +7,8 @@
  *   W, dW             C x C   from column of x to column of y
  *   b, db             C
  *
+ * Tensors may be on the tests' protected device: this is a kernel of its own.
+ *
  * It keeps nothing between calls but its parameters and their gradients: x and dy
  * are still there when the backward wants them (weft/run.h). */
 #include <inttypes.h>
@@ -18,6 +20,7 @@
 
 #include "base/memory.h"
 #include "support_linear_stage.h"
+#include "support_protected_device.h"
 
 struct weft_linear_stage {
   struct weft_stage stage;
@@ -143,8 +146,8 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
   uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, call->inputs, "the input", &rows, error));
   WEFT_TRY(shape_matrix(linear, call, call->outputs, "the output", rows, error));
-  const float *x = call->inputs->items[0].data;
-  float *y = call->outputs->items[0].data;
+  const float *x = test_tensor_view(&call->inputs->items[0]);
+  float *y = test_tensor_view(&call->outputs->items[0]);
   for (uint64_t r = 0; r < rows; r++) {
     forward_row(linear, x + r * linear->width, y + r * linear->width);
   }
@@ -161,10 +164,11 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
   }
   WEFT_TRY(take_matrix(linear, call, call->outputs, "the output", &rows, error));
   WEFT_TRY(match_matrix(linear, call, call->targets, "the target", rows, error));
-  const float *y = call->outputs->items[0].data;
-  const float *t = call->targets->items[0].data;
-  float *dy =
-      call->training && call->output_grads->count > 0 ? call->output_grads->items[0].data : NULL;
+  const float *y = test_tensor_view(&call->outputs->items[0]);
+  const float *t = test_tensor_view(&call->targets->items[0]);
+  float *dy = call->training && call->output_grads->count > 0
+                  ? test_tensor_view(&call->output_grads->items[0])
+                  : NULL;
   double sum = 0;
   for (uint64_t k = 0; k < rows * linear->width; k++) {
     const double difference = (double)y[k] - (double)t[k];
@@ -186,8 +190,8 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
   }
   WEFT_TRY(take_matrix(linear, call, call->output_grads, "the output's gradient", &rows, error));
   WEFT_TRY(shape_matrix(linear, call, call->input_grads, "the input's gradient", rows, error));
-  const float *dy = call->output_grads->items[0].data;
-  float *dx = call->input_grads->items[0].data;
+  const float *dy = test_tensor_view(&call->output_grads->items[0]);
+  float *dx = test_tensor_view(&call->input_grads->items[0]);
   for (uint64_t r = 0; r < rows; r++) {
     input_grad_row(linear, dy + r * linear->width, dx + r * linear->width);
   }
@@ -202,8 +206,8 @@ static enum weft_status backward_weight(struct weft_stage *stage, struct weft_st
   uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, call->inputs, "the input", &rows, error));
   WEFT_TRY(match_matrix(linear, call, call->output_grads, "the output's gradient", rows, error));
-  const float *x = call->inputs->items[0].data;
-  const float *dy = call->output_grads->items[0].data;
+  const float *x = test_tensor_view(&call->inputs->items[0]);
+  const float *dy = test_tensor_view(&call->output_grads->items[0]);
   memset(linear->share, 0, linear->count * sizeof *linear->share);
   for (uint64_t r = 0; r < rows; r++) {
     weight_grad_row(linear, x + r * linear->width, dy + r * linear->width);

@@ -8,6 +8,8 @@
 
 #include <cmocka.h>
 
+#include "support_protected_device.h"
+
 void pipelines_open(struct pipelines *pipelines, const struct weft_allocator *allocator,
                     const struct weft_loopback_options *options) {
   struct weft_error error;
@@ -22,6 +24,7 @@ void pipelines_open(struct pipelines *pipelines, const struct weft_allocator *al
   pipelines->dead = calloc(count, sizeof *pipelines->dead);
   for (uint32_t r = 0; r < count; r++) {
     pipelines->transports[r] = weft_loopback_endpoint(pipelines->world, r);
+    test_device_restrict(pipelines->transports[r]);
   }
 }
 
@@ -29,9 +32,11 @@ enum weft_status pipelines_create(struct pipelines *pipelines,
                                   const struct weft_allocator *allocator,
                                   const struct weft_pipeline_options *options,
                                   struct weft_error *error) {
+  struct weft_pipeline_options placed = *options;
+  placed.device = test_device();
   for (uint32_t r = 0; r < pipelines->rank_count; r++) {
     const enum weft_status status = weft_pipeline_create(allocator, pipelines->transports[r],
-                                                         options, &pipelines->items[r], error);
+                                                         &placed, &pipelines->items[r], error);
     if (status < 0) {
       return status;
     }

@@ -2,6 +2,7 @@
 #include "support_thread_job.h"
 #include "support_fault_injection.h"
 #include "support_linear_stage.h"
+#include "support_protected_device.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -45,6 +46,7 @@ static struct weft_pipeline_options options_of(struct thread_job *job) {
   options.microbatch_count = plan->program->microbatch_count;
   options.stages = job->bases;
   options.stage_count = plan->program->stage_count;
+  options.device = test_device();
   options.boundaries = &plan->model.boundary;
   options.boundary_count = 1;
   options.comm = plan->comm;
@@ -169,6 +171,9 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
     job->stages[s].is_quiet = job->plan->is_quiet;
   }
   assert_int_equal(weft_threads_create(NULL, p, &world, error), WEFT_OK);
+  for (uint32_t r = 0; r < p; r++) {
+    test_device_restrict(weft_threads_endpoint(world, r));
+  }
   if (job->delay_max > 0) {
     wrap(job, world, endpoints);
   }

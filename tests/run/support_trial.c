@@ -2,6 +2,7 @@
 #include "support_trial.h"
 #include "support_fault_injection.h"
 #include "support_linear_stage.h"
+#include "support_protected_device.h"
 
 #include <inttypes.h>
 #include <stdarg.h>
@@ -133,6 +134,7 @@ static enum weft_status make_transport(struct trial_rank *rank) {
       .die_at = plan->fault == FAULT_DEATH ? plan->when : 0,
       .slow_by = is_slow ? plan->amount : 0};
   rank->transport = weft_loopback_endpoint(rank->trial->world, rank->rank);
+  test_device_restrict(rank->transport);
   return needs_chaos(plan, rank->rank)
              ? weft_fault_injector_create(&rank->trial->allocator, rank->transport, &options,
                                           &rank->transport, &rank->error)
@@ -155,6 +157,7 @@ static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t 
   options.microbatch_count = plan->program->microbatch_count;
   options.stages = trial->bases;
   options.stage_count = plan->program->stage_count;
+  options.device = test_device();
   options.boundaries = &plan->model.boundary;
   options.boundary_count = 1;
   options.comm = plan->comm;
@@ -422,11 +425,15 @@ static void run_ranks(struct trial *trial, int64_t stall_limit) {
 
 void trial_run(struct trial *trial, const struct trial_plan *plan, int64_t stall_limit) {
   struct weft_error error;
+  const uint64_t blocks = protected_device_blocks();
   prepare(trial, plan);
   if (weft_loopback_create(&trial->allocator, &plan->network, &trial->world, &error) == WEFT_OK) {
     run_ranks(trial, stall_limit);
   } else if (!trial->was_out_of_memory) {
     complain(trial, "no world: %s", error.message);
+  }
+  if (protected_device_blocks() != blocks) {
+    complain(trial, "blocks are left behind on the device");
   }
   if (trial->memory.blocks != 0 || trial->memory.bytes != 0) {
     complain(trial, "%zu blocks are left behind", trial->memory.blocks);

@@ -18,6 +18,7 @@
 #include "support_linear_model.h"
 #include "support_linear_stage.h"
 #include "support_pipelines.h"
+#include "support_protected_device.h"
 
 enum {
   REPLICAS_MAX = 3,
@@ -119,6 +120,7 @@ static struct weft_pipeline_options options_for(struct job *job, uint32_t rank) 
   options.stage_count = job->program->stage_count;
   options.boundaries = &job->models[replica].boundary;
   options.boundary_count = 1;
+  options.device = test_device();
   options.first_rank = replica * job->plan.ranks;
   options.first_channel = replica * 2 * options.stage_count;
   options.configuration = rank == job->odd_rank;
