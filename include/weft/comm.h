@@ -1,10 +1,17 @@
-/* Weft comm: the transports.
+/* Weft comm: worlds of ranks, and the transports that carry their messages.
  *
- *   loopback   all ranks in one thread, in virtual time, the same for a seed
- *   threads    a thread per rank
- *   mpi        a process per rank, on one machine or many
+ *   loopback   all ranks in this process, one at a time, in virtual time, the same for a seed
+ *   threads    all ranks in this process, a thread per rank
+ *   mpi        a process per rank, on one host or many
  *
- * A world belongs to who created it; its endpoints belong to the world. */
+ *     struct weft_comm_options options = weft_comm_options_default();
+ *     options.rank_count = 4;
+ *     weft_comm_open(NULL, "threads", &options, &comm, &error);
+ *     weft_comm_run(comm, rank_main, context, &error);   // rank_main on every rank
+ *     weft_comm_close(comm);
+ *
+ * rank_main gets this rank's endpoint, a struct weft_transport, gives it to a pipeline
+ * (weft/run.h), and may call weft_allgather() and weft_barrier() between steps. */
 #ifndef WEFT_COMM_H
 #define WEFT_COMM_H
 
@@ -14,26 +21,136 @@
 extern "C" {
 #endif
 
-/* ---- loopback ----
+/* ---- The transports: one table ---- */
+
+/* What a caller needs to know about a transport, instead of its name. */
+struct weft_comm_info {
+  const char *name;
+  const char *summary;   /* one line, for help */
+  bool virtual_time;     /* now() counts ticks, and a run depends on the seed alone */
+  bool process_per_rank; /* a launcher starts the ranks; else all are in this process */
+  bool progress_thread;  /* options.progress has an effect */
+};
+
+/* The k-th transport, from 0; NULL after the last. */
+WEFT_API const struct weft_comm_info *weft_comm_transport(uint32_t k);
+/* The transport of that name, or NULL. */
+WEFT_API const struct weft_comm_info *weft_comm_find(const char *name);
+
+/* ---- A world of ranks, as this process sees it ---- */
+
+struct weft_comm;
+
+/* What makes messages progress while a rank computes. */
+enum weft_comm_progress {
+  WEFT_COMM_PROGRESS_CALLS = 0, /* the rank: in transport calls, and when a stage calls progress */
+  WEFT_COMM_PROGRESS_THREAD     /* a thread per rank */
+};
+
+struct weft_comm_options {
+  /* Ranks of the world. Where a launcher starts them: 0, or the number it must have started. */
+  uint32_t rank_count;
+
+  /* loopback */
+  uint64_t seed;           /* order of ranks that could run at the same time, and delays */
+  int64_t latency_ticks;   /* of every message */
+  int64_t occupied_ticks;  /* a message occupies its channel this long, before the latency */
+  int64_t delay_ticks_max; /* random extra latency, 0 ... max; order on a channel is kept */
+
+  /* mpi */
+  const char *implementation; /* "openmpi", "mpich"; NULL: the one that started this process,
+                                 else the first that is installed */
+  enum weft_comm_progress progress;
+  const void *communicator; /* an MPI_Comm to duplicate, of a program that has initialised MPI
+                               with MPI_THREAD_MULTIPLE; NULL: all processes, and MPI is
+                               initialised here and finalised by weft_comm_close() */
+};
+
+WEFT_API struct weft_comm_options weft_comm_options_default(void);
+
+/* Opens a world. On mpi all processes of the communicator call it, and it waits for them;
+ * without a launcher that is a world of one rank. `options` NULL: the default.
+ * WEFT_ERR_USAGE: no such transport, implementation or number of ranks.
+ * WEFT_ERR_UNAVAILABLE: no MPI, or no driver for it; the hint names the package. */
+WEFT_API enum weft_status weft_comm_open(const struct weft_allocator *allocator, const char *name,
+                                         const struct weft_comm_options *options,
+                                         struct weft_comm **out, struct weft_error *error);
+/* NULL is fine. Pipelines and groups of its endpoints must be destroyed before. On mpi it waits
+ * for the other processes, unless the world has failed: then it returns at once, and the process
+ * should end (weft_comm_abandon). */
+WEFT_API void weft_comm_close(struct weft_comm *comm);
+
+WEFT_API const struct weft_comm_info *weft_comm_info(const struct weft_comm *comm);
+WEFT_API uint32_t weft_comm_rank_count(const struct weft_comm *comm);
+/* The endpoint of a rank; NULL when it is in another process, or does not exist. The world owns
+ * it. */
+WEFT_API struct weft_transport *weft_comm_endpoint(struct weft_comm *comm, uint32_t rank);
+/* The endpoint of the first rank of this process. */
+WEFT_API struct weft_transport *weft_comm_local(struct weft_comm *comm);
+
+/* Runs rank_main once on every rank of this process and returns when all have returned. It may
+ * block in weft_pipeline_step(), weft_allgather() or weft_transport_ops.wait():
+ *
+ *   threads    a thread per rank; rank 0 runs in the caller's
+ *   mpi        this process's rank, in the caller's thread
+ *   loopback   a thread per rank, of which one runs at a time; it runs until it waits, and then
+ *              the rank with the next event in virtual time does
+ *
+ * A rank_main that fails, or whose thread ends without returning, fails the world, so that the
+ * other ranks return too. Returns the error that all ranks agree on, else WEFT_OK. On loopback
+ * WEFT_ERR_STALLED when every rank waits and nothing is in flight. */
+WEFT_API enum weft_status weft_comm_run(
+    struct weft_comm *comm,
+    enum weft_status (*rank_main)(void *context, struct weft_transport *transport,
+                                  struct weft_error *error),
+    void *context, struct weft_error *error);
+
+/* Ends this process, and with it the whole job, with `exit_status`: for a failed world whose
+ * ranks are processes, after the diagnosis has been printed. Other ranks get a moment to print
+ * theirs. Does not return. */
+WEFT_API void weft_comm_abandon(struct weft_comm *comm, int exit_status);
+
+/* ---- Blocking collectives over all ranks, of any size ----
+ *
+ * All ranks call the same ones in the same order, from rank_main. `stall_limit` is in the
+ * transport's time, 0: none. When not all ranks have come by then, the world fails with
+ * WEFT_ERR_STALLED, and the error names a rank that is missing. */
+
+/* Every rank gives `size` bytes and gets those of all: all[rank][size]. */
+WEFT_API enum weft_status weft_allgather(struct weft_transport *transport, const void *mine,
+                                         void *all, size_t size, int64_t stall_limit,
+                                         struct weft_error *error);
+/* Returns when all ranks have called it. */
+WEFT_API enum weft_status weft_barrier(struct weft_transport *transport, int64_t stall_limit,
+                                       struct weft_error *error);
+
+/* ---- Stepping ranks in one thread, in virtual time ----
+ *
+ * Instead of weft_comm_run(), where the transport has virtual time: the caller advances one rank
+ * after the other, and wait() of an endpoint notes the deadline and returns at once.
  *
  *     while (ranks_running > 0) {
- *       weft_loopback_next(world, &rank, &error);
+ *       weft_comm_next(comm, &rank, &error);
  *       if (weft_pipeline_advance(pipelines[rank], &error) == WEFT_IN_PROGRESS) {
  *         weft_pipeline_wait(pipelines[rank], &error);
  *       } else ...
  *     }
- *
- * Time stands still while ranks run, and jumps to the next arrival or deadline
- * when none can. */
+ */
+
+/* The rank to advance next; the virtual clock has moved to its event. Every rank is named at
+ * least once in the beginning. WEFT_ERR_STALLED when no rank has a deadline and nothing is in
+ * flight. */
+WEFT_API enum weft_status weft_comm_next(struct weft_comm *comm, uint32_t *rank,
+                                         struct weft_error *error);
+/* Has a rank named once more, at the present time: after the caller gave it work. */
+WEFT_API void weft_comm_wake(struct weft_comm *comm, uint32_t rank);
+
+/* ==== Transitional: constructors of single transports. Use weft_comm_open(). ==== */
+
+/* ---- loopback ---- */
 struct weft_loopback;
 
-struct weft_loopback_options {
-  uint32_t rank_count;
-  uint64_t seed;           /* order of ranks that could run at the same time, and delays */
-  int64_t latency_ticks;   /* of every transfer */
-  int64_t occupied_ticks;  /* a transfer keeps its channel this long, before the latency */
-  int64_t delay_ticks_max; /* random extra latency, 0 ... max; order on a channel is kept */
-};
+#define weft_loopback_options weft_comm_options
 
 WEFT_API enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
                                                const struct weft_loopback_options *options,
@@ -79,20 +196,10 @@ WEFT_API enum weft_status weft_threads_run(
  * weft-mpi-mpich.so, beside the library (docs/mpi.md). */
 struct weft_mpi;
 
-/* Who sees to messages while a rank computes. */
-enum weft_mpi_progress {
-  WEFT_MPI_CALLS = 0, /* the rank: in transport calls, and when its stages poke */
-  WEFT_MPI_THREAD     /* a thread of its own */
-};
-
-struct weft_mpi_options {
-  const char *implementation; /* "openmpi", "mpich"; NULL: the one that started this process, else
-                                 the first that is there */
-  enum weft_mpi_progress progress;
-  const void *communicator; /* an MPI_Comm to be duplicated, of a program that has initialised MPI
-                               itself with MPI_THREAD_MULTIPLE; NULL: all processes, and MPI is
-                               initialised here and finalised by destroy */
-};
+#define weft_mpi_progress weft_comm_progress
+#define WEFT_MPI_CALLS WEFT_COMM_PROGRESS_CALLS
+#define WEFT_MPI_THREAD WEFT_COMM_PROGRESS_THREAD
+#define weft_mpi_options weft_comm_options
 
 /* This process's rank in a new world; all processes of the communicator call it, and
  * it waits for them. Also without a launcher: then it is a world of one rank.

@@ -186,9 +186,8 @@ struct weft_transport;
 
 struct weft_transport_ops {
   const char *name;
-  bool
-      async_progress; /* messages move on while a rank computes, without progress(): stages need not
-                       poke */
+  bool virtual_time;   /* now() counts ticks, not nanoseconds */
+  bool async_progress; /* messages progress while a rank computes, without any call */
 
   bool device_memory; /* payloads and collectives may be on any device; else only on the host */
 

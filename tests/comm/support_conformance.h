@@ -49,10 +49,12 @@ struct conformance_transport {
  * failure of its own it has failed the world. */
 bool conformance_step(struct conformance_rank *rank);
 
-void conformance_drive_threads(struct weft_threads *world, struct conformance_rank *ranks,
-                               uint32_t rank_count);
-void conformance_drive_loopback(struct weft_loopback *world, struct conformance_rank *ranks,
-                                uint32_t rank_count);
+/* By weft_comm_run(); with the ranks' transports as endpoints, which may be wrapped. */
+void conformance_drive_run(struct weft_comm *comm, struct conformance_rank *ranks,
+                           uint32_t rank_count);
+/* In this thread, by weft_comm_next(). */
+void conformance_drive_steps(struct weft_comm *comm, struct conformance_rank *ranks,
+                             uint32_t rank_count);
 
 /* Says in `error` what did not hold, and where. Returns WEFT_ERR_INVALID. */
 enum weft_status conformance_violated(struct weft_error *error, const char *file, int line,

@@ -1,5 +1,5 @@
-/* Drives the ranks of a conformance test: one round of a rank, and a thread for
- * each. */
+/* Drives the ranks of a conformance test: one round of a rank, and all of them by the
+ * transport's own run(). */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -9,6 +9,7 @@
 
 #include <weft/support.h>
 
+#include "comm/registry.h"
 #include "support_conformance.h"
 
 enum weft_status conformance_violated(struct weft_error *error, const char *file, int line,
@@ -55,13 +56,13 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   return rank->status;
 }
 
-void conformance_drive_threads(struct weft_threads *world, struct conformance_rank *ranks,
-                               uint32_t rank_count) {
+void conformance_drive_run(struct weft_comm *comm, struct conformance_rank *ranks,
+                           uint32_t rank_count) {
   struct weft_transport *endpoints[64];
   struct weft_error error;
   assert_in_range(rank_count, 1, 64);
   for (uint32_t r = 0; r < rank_count; r++) {
     endpoints[r] = ranks[r].transport;
   }
-  (void)weft_threads_run(world, endpoints, rank_main, ranks, &error); /* ranks[] say the same */
+  (void)comm->kind->run(comm, endpoints, rank_main, ranks, &error); /* ranks[] say the same */
 }

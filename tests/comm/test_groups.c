@@ -63,13 +63,13 @@ static void close_world(struct world *world) {
 
 static void drive(struct world *world) {
   if (world->threads != NULL) {
-    conformance_drive_threads(world->threads, world->ranks, world->rank_count);
+    conformance_drive_run((struct weft_comm *)world->threads, world->ranks, world->rank_count);
     return;
   }
   for (uint32_t r = 0; r < world->rank_count; r++) {
     weft_loopback_wake(world->loopback, r); /* one case may end without a wait */
   }
-  conformance_drive_loopback(world->loopback, world->ranks, world->rank_count);
+  conformance_drive_steps((struct weft_comm *)world->loopback, world->ranks, world->rank_count);
 }
 
 static struct weft_group *make_group(struct world *world, uint32_t rank, uint32_t id,

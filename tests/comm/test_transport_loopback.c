@@ -40,8 +40,12 @@ static void destroy(void *context, void *world, uint32_t rank_count,
   weft_loopback_destroy(world);
 }
 
+static void drive_run(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
+  conformance_drive_run(world, ranks, rank_count);
+}
+
 static void drive(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
-  conformance_drive_loopback(world, ranks, rank_count);
+  conformance_drive_steps(world, ranks, rank_count);
 }
 
 /* ---- its own ---- */
@@ -187,8 +191,21 @@ int main(void) {
        .create = create,
        .destroy = destroy,
        .drive = drive},
+      {.name = "loopback with a thread per rank",
+       .context = &plain,
+       .create = create,
+       .destroy = destroy,
+       .drive = drive_run},
+      {.name = "loopback with a thread per rank, and delays",
+       .context = &delayed,
+       .create = create,
+       .destroy = destroy,
+       .drive = drive_run},
   };
-  int failed = conformance_run(&transports[0]) + conformance_run(&transports[1]);
+  int failed = 0;
+  for (size_t k = 0; k < sizeof transports / sizeof transports[0]; k++) {
+    failed += conformance_run(&transports[k]);
+  }
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_times),         cmocka_unit_test(test_nothing_left),
       cmocka_unit_test(test_seeds),         cmocka_unit_test(test_refusals),

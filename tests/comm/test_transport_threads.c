@@ -46,7 +46,7 @@ static void destroy(void *context, void *world, uint32_t rank_count,
 }
 
 static void drive(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
-  conformance_drive_threads(world, ranks, rank_count);
+  conformance_drive_run(world, ranks, rank_count);
 }
 
 static const struct conformance_transport threads = {

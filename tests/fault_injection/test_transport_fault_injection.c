@@ -53,7 +53,7 @@ static void destroy_threads(void *context, void *world, uint32_t rank_count,
 }
 
 static void drive_threads(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
-  conformance_drive_threads(world, ranks, rank_count);
+  conformance_drive_run(world, ranks, rank_count);
 }
 
 static void *create_loopback(void *context, uint32_t rank_count,
@@ -82,7 +82,7 @@ static void destroy_loopback(void *context, void *world, uint32_t rank_count,
 }
 
 static void drive_loopback(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
-  conformance_drive_loopback(world, ranks, rank_count);
+  conformance_drive_steps(world, ranks, rank_count);
 }
 
 static int run_threads(struct weft_fault_options chaos, const char *name) {

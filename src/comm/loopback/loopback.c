@@ -9,11 +9,9 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <weft/comm.h>
-#include <weft/support.h>
-
 #include "base/memory.h"
 #include "comm/collectives.h"
+#include "comm/loopback/loopback.h"
 
 /* A message under way. */
 struct flight {
@@ -30,7 +28,7 @@ struct flight_queue {
   uint32_t first;
 };
 
-struct channel {
+struct weft_loopback_channel {
   uint32_t number;
   uint32_t sender, receiver; /* UINT32_MAX: that end is not open yet */
   uint64_t bytes_max;
@@ -41,7 +39,7 @@ struct channel {
   int64_t last_arrival;
 };
 
-struct endpoint {
+struct weft_loopback_endpoint {
   struct weft_transport base;
   struct weft_loopback *world;
   uint32_t *incoming; /* channel numbers that this rank receives on */
@@ -49,23 +47,10 @@ struct endpoint {
 };
 
 /* A rank's place in the heap. */
-struct wake {
+struct weft_loopback_wake {
   int64_t at;
   uint64_t order; /* random: decides among those of one time */
   uint32_t place; /* in heap */
-};
-
-struct weft_loopback {
-  struct weft_world shared;
-  const struct weft_allocator *allocator;
-  struct weft_loopback_options options;
-  struct weft_random random;
-  int64_t now;
-  struct endpoint *endpoints;
-  struct channel **channels; /* [channel_capacity], by number; NULL: never opened */
-  size_t channel_capacity;
-  struct wake *wakes; /* [rank] */
-  uint32_t *heap;     /* [rank_count] ranks, the next one first */
 };
 
 enum message_state { IDLE = 0, UNDER_WAY, DONE };
@@ -73,7 +58,7 @@ enum message_state { IDLE = 0, UNDER_WAY, DONE };
 /* ---- The heap of ranks ---- */
 
 static bool is_before(const struct weft_loopback *world, uint32_t a, uint32_t b) {
-  const struct wake *x = &world->wakes[a], *y = &world->wakes[b];
+  const struct weft_loopback_wake *x = &world->wakes[a], *y = &world->wakes[b];
   return x->at != y->at ? x->at < y->at : x->order != y->order ? x->order < y->order : a < b;
 }
 
@@ -158,8 +143,8 @@ static void queue_forget(struct flight_queue *queue, const struct weft_message *
 
 /* ---- Channels ---- */
 
-static struct endpoint *endpoint_of(struct weft_transport *transport) {
-  return (struct endpoint *)transport;
+static struct weft_loopback_endpoint *endpoint_of(struct weft_transport *transport) {
+  return (struct weft_loopback_endpoint *)transport;
 }
 
 static bool reserve_channels(struct weft_loopback *world, uint32_t number) {
@@ -167,28 +152,30 @@ static bool reserve_channels(struct weft_loopback *world, uint32_t number) {
     return true;
   }
   const size_t wanted = 2 * ((size_t)number + 1);
-  struct channel **channels =
-      weft_array_allocate_zero(world->allocator, wanted, sizeof(struct channel *));
+  struct weft_loopback_channel **channels =
+      weft_array_allocate_zero(world->allocator, wanted, sizeof(struct weft_loopback_channel *));
   if (channels == NULL) {
     return false;
   }
   if (world->channel_capacity > 0) {
-    memcpy(channels, world->channels, world->channel_capacity * sizeof(struct channel *));
+    memcpy(channels, world->channels,
+           world->channel_capacity * sizeof(struct weft_loopback_channel *));
   }
   weft_array_free(world->allocator, world->channels, world->channel_capacity,
-                  sizeof(struct channel *));
+                  sizeof(struct weft_loopback_channel *));
   world->channels = channels;
   world->channel_capacity = wanted;
   return true;
 }
 
 static enum weft_status find_channel(struct weft_loopback *world,
-                                     const struct weft_channel_end *end, struct channel **out,
-                                     struct weft_error *error) {
+                                     const struct weft_channel_end *end,
+                                     struct weft_loopback_channel **out, struct weft_error *error) {
   if (!reserve_channels(world, end->channel)) {
-    return weft_fail_memory(error, 2 * ((size_t)end->channel + 1) * sizeof(struct channel *));
+    return weft_fail_memory(
+        error, 2 * ((size_t)end->channel + 1) * sizeof(struct weft_loopback_channel *));
   }
-  struct channel **channel = &world->channels[end->channel];
+  struct weft_loopback_channel **channel = &world->channels[end->channel];
   if (*channel == NULL) {
     *channel = weft_array_allocate_zero(world->allocator, 1, sizeof **channel);
     if (*channel == NULL) {
@@ -204,10 +191,10 @@ static enum weft_status find_channel(struct weft_loopback *world,
   return WEFT_OK;
 }
 
-static enum weft_status open_end(struct endpoint *endpoint, const struct weft_channel_end *end,
-                                 struct weft_error *error) {
+static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
+                                 const struct weft_channel_end *end, struct weft_error *error) {
   struct weft_loopback *world = endpoint->world;
-  struct channel *channel = NULL;
+  struct weft_loopback_channel *channel = NULL;
   if (end->peer >= endpoint->base.rank_count) {
     return weft_fail(error, WEFT_ERR_USAGE, "ranks count from 0",
                      "channel %" PRIu32 " leads to rank %" PRIu32 " of %" PRIu32, end->channel,
@@ -244,7 +231,7 @@ static enum weft_status open_end(struct endpoint *endpoint, const struct weft_ch
 static enum weft_status loopback_open(struct weft_transport *transport,
                                       const struct weft_channel_end *ends, uint32_t count,
                                       struct weft_error *error) {
-  struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   const struct weft_allocator *allocator = endpoint->world->allocator;
   uint32_t incoming = 0;
   for (uint32_t k = 0; k < count; k++) {
@@ -267,15 +254,17 @@ static enum weft_status loopback_open(struct weft_transport *transport,
   return status;
 }
 
-static struct channel *channel_of(struct endpoint *endpoint, uint32_t number, bool sends) {
+static struct weft_loopback_channel *channel_of(struct weft_loopback_endpoint *endpoint,
+                                                uint32_t number, bool sends) {
   struct weft_loopback *world = endpoint->world;
-  struct channel *channel = number < world->channel_capacity ? world->channels[number] : NULL;
+  struct weft_loopback_channel *channel =
+      number < world->channel_capacity ? world->channels[number] : NULL;
   const uint32_t rank = endpoint->base.rank;
   return channel != NULL && (sends ? channel->sender : channel->receiver) == rank ? channel : NULL;
 }
 
-static enum weft_status fail_channel(const struct endpoint *endpoint, uint32_t number, bool sends,
-                                     struct weft_error *error) {
+static enum weft_status fail_channel(const struct weft_loopback_endpoint *endpoint, uint32_t number,
+                                     bool sends, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_USAGE, "open() names the channels of a rank",
                    "rank %" PRIu32 " does not %s on channel %" PRIu32, endpoint->base.rank,
                    sends ? "send" : "receive", number);
@@ -283,16 +272,17 @@ static enum weft_status fail_channel(const struct endpoint *endpoint, uint32_t n
 
 /* ---- Messages ---- */
 
-static int64_t random_delay(const struct weft_loopback *world, struct channel *channel) {
+static int64_t random_delay(const struct weft_loopback *world,
+                            struct weft_loopback_channel *channel) {
   const int64_t max = world->options.delay_ticks_max;
   return max > 0 ? (int64_t)(weft_random_next(&channel->random) % ((uint64_t)max + 1)) : 0;
 }
 
 static enum weft_status loopback_send(struct weft_transport *transport, uint32_t number,
                                       struct weft_message *message, struct weft_error *error) {
-  struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_loopback *world = endpoint->world;
-  struct channel *channel = channel_of(endpoint, number, true);
+  struct weft_loopback_channel *channel = channel_of(endpoint, number, true);
   if (channel == NULL) {
     return fail_channel(endpoint, number, true, error);
   }
@@ -334,7 +324,7 @@ static void hand_over(struct weft_message *sent, struct weft_message *received,
   sent->state[0] = received->state[0] = DONE;
 }
 
-static void match(struct weft_loopback *world, struct channel *channel) {
+static void match(struct weft_loopback *world, struct weft_loopback_channel *channel) {
   while (channel->sent.count > 0 && channel->posted.count > 0) {
     const struct flight *flight = queue_at(&channel->sent, 0);
     struct weft_message *received = queue_at(&channel->posted, 0)->message;
@@ -350,8 +340,8 @@ static void match(struct weft_loopback *world, struct channel *channel) {
 
 static enum weft_status loopback_receive(struct weft_transport *transport, uint32_t number,
                                          struct weft_message *message, struct weft_error *error) {
-  struct endpoint *endpoint = endpoint_of(transport);
-  struct channel *channel = channel_of(endpoint, number, false);
+  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback_channel *channel = channel_of(endpoint, number, false);
   if (channel == NULL) {
     return fail_channel(endpoint, number, false, error);
   }
@@ -378,7 +368,7 @@ static enum weft_status loopback_test(struct weft_transport *transport,
 static void loopback_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct weft_loopback *world = endpoint_of(transport)->world;
   if (message->state[0] == UNDER_WAY) {
-    struct channel *channel = world->channels[message->state[1]];
+    struct weft_loopback_channel *channel = world->channels[message->state[1]];
     queue_forget(&channel->sent, message);
     queue_forget(&channel->posted, message);
   }
@@ -389,7 +379,7 @@ static void loopback_cancel(struct weft_transport *transport, struct weft_messag
 
 static enum weft_status loopback_progress(struct weft_transport *transport,
                                           struct weft_error *error) {
-  const struct endpoint *endpoint = endpoint_of(transport);
+  const struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_loopback *world = endpoint->world;
   WEFT_TRY(weft_world_check(&world->shared, error));
   for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
@@ -400,22 +390,21 @@ static enum weft_status loopback_progress(struct weft_transport *transport,
 
 static enum weft_status loopback_wait(struct weft_transport *transport, int64_t until,
                                       struct weft_error *error) {
-  struct endpoint *endpoint = endpoint_of(transport);
+  struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   struct weft_loopback *world = endpoint->world;
-  (void)error;
   for (uint32_t k = 0; k < endpoint->incoming_count; k++) {
-    const struct channel *channel = world->channels[endpoint->incoming[k]];
+    const struct weft_loopback_channel *channel = world->channels[endpoint->incoming[k]];
     if (channel->sent.count > 0 && queue_at(&channel->sent, 0)->arrival > world->now &&
         queue_at(&channel->sent, 0)->arrival < until) {
       until = queue_at(&channel->sent, 0)->arrival;
     }
   }
   wake_by(world, transport->rank, until > world->now ? until : world->now);
-  return WEFT_OK;
+  return world->run != NULL ? weft_loopback_yield(world, transport->rank, error) : WEFT_OK;
 }
 
 static int64_t loopback_now(struct weft_transport *transport) {
-  return endpoint_of(transport)->world->now;
+  return __atomic_load_n(&endpoint_of(transport)->world->now, __ATOMIC_RELAXED);
 }
 
 /* ---- What all share ---- */
@@ -434,10 +423,8 @@ static enum weft_status loopback_exchange(struct weft_transport *transport, cons
 }
 
 static void loopback_fail(struct weft_transport *transport, const struct weft_failure *failure) {
-  struct weft_loopback *world = endpoint_of(transport)->world;
-  if (weft_world_fail(&world->shared, failure)) {
-    wake_all(world);
-  }
+  /* Any thread: weft_loopback_next() wakes the ranks. */
+  (void)weft_world_fail(&endpoint_of(transport)->world->shared, failure);
 }
 
 static bool loopback_failed(struct weft_transport *transport, struct weft_failure *failure) {
@@ -463,6 +450,7 @@ static void loopback_destroy(struct weft_transport *transport) { (void)transport
 
 static const struct weft_transport_ops loopback_ops = {
     .name = "loopback",
+    .virtual_time = true,
     .async_progress = true,
     .device_memory = true,
     .destroy = loopback_destroy,
@@ -493,7 +481,7 @@ static bool allocate_ranks(struct weft_loopback *world) {
 
 static void start_ranks(struct weft_loopback *world) {
   for (uint32_t r = 0; r < world->options.rank_count; r++) {
-    world->endpoints[r] = (struct endpoint){
+    world->endpoints[r] = (struct weft_loopback_endpoint){
         .base = {.ops = &loopback_ops, .rank = r, .rank_count = world->options.rank_count},
         .world = world};
     world->wakes[r].at = WEFT_TIME_NEVER;
@@ -503,12 +491,14 @@ static void start_ranks(struct weft_loopback *world) {
 }
 
 enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
-                                      const struct weft_loopback_options *options,
+                                      const struct weft_comm_options *options,
                                       struct weft_loopback **out, struct weft_error *error) {
+  assert(options != NULL && out != NULL);
   struct weft_loopback *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
   }
+  world->comm.kind = &weft_loopback_kind;
   world->allocator = allocator;
   world->options = *options;
   world->random.state = options->seed;
@@ -529,7 +519,7 @@ enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
 
 static void destroy_channels(struct weft_loopback *world) {
   for (size_t k = 0; k < world->channel_capacity; k++) {
-    struct channel *channel = world->channels[k];
+    struct weft_loopback_channel *channel = world->channels[k];
     if (channel != NULL) {
       weft_array_free(world->allocator, channel->sent.items, channel->sent.capacity,
                       sizeof *channel->sent.items);
@@ -539,7 +529,7 @@ static void destroy_channels(struct weft_loopback *world) {
     }
   }
   weft_array_free(world->allocator, world->channels, world->channel_capacity,
-                  sizeof(struct channel *));
+                  sizeof(struct weft_loopback_channel *));
 }
 
 void weft_loopback_destroy(struct weft_loopback *world) {
@@ -549,7 +539,7 @@ void weft_loopback_destroy(struct weft_loopback *world) {
   const struct weft_allocator *allocator = world->allocator;
   const uint32_t count = world->options.rank_count;
   for (uint32_t r = 0; world->endpoints != NULL && r < count; r++) {
-    const struct endpoint *endpoint = &world->endpoints[r];
+    const struct weft_loopback_endpoint *endpoint = &world->endpoints[r];
     weft_array_free(allocator, endpoint->incoming, endpoint->incoming_count + 1u,
                     sizeof *endpoint->incoming);
   }
@@ -567,14 +557,19 @@ struct weft_transport *weft_loopback_endpoint(struct weft_loopback *world, uint3
 
 enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
                                     struct weft_error *error) {
+  if (!world->failure_spread && weft_world_check(&world->shared, NULL) < 0) {
+    world->failure_spread = true;
+    wake_all(world);
+  }
   const uint32_t next = world->heap[0];
   const int64_t at = world->wakes[next].at;
   if (at == WEFT_TIME_NEVER) {
-    return weft_fail(error, WEFT_ERR_STALLED,
-                     "with a stall limit, the ranks say who waits for whom",
-                     "nothing is under way and no rank waits for a time: it would never end");
+    return weft_fail(error, WEFT_ERR_STALLED, "with a stall limit, the ranks report the wait cycle",
+                     "no rank has a deadline, and no message is in flight");
   }
-  world->now = at > world->now ? at : world->now;
+  if (at > world->now) {
+    __atomic_store_n(&world->now, at, __ATOMIC_RELAXED);
+  }
   set_wake(world, next, WEFT_TIME_NEVER);
   *rank = next;
   return WEFT_OK;
@@ -585,3 +580,49 @@ void weft_loopback_wake(struct weft_loopback *world, uint32_t rank) {
 }
 
 int64_t weft_loopback_now(const struct weft_loopback *world) { return world->now; }
+
+/* ---- The transport's entry in the registry ---- */
+
+static struct weft_loopback *loopback_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_loopback_kind);
+  return (struct weft_loopback *)comm;
+}
+
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  struct weft_loopback *world = NULL;
+  WEFT_TRY(weft_loopback_create(allocator, options, &world, error));
+  *out = &world->comm;
+  return WEFT_OK;
+}
+
+static void close_comm(struct weft_comm *comm) { weft_loopback_destroy(loopback_of(comm)); }
+
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  return weft_loopback_endpoint(loopback_of(comm), rank);
+}
+
+static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
+
+static enum weft_status next_rank(struct weft_comm *comm, uint32_t *rank,
+                                  struct weft_error *error) {
+  return weft_loopback_next(loopback_of(comm), rank, error);
+}
+
+static void wake_comm(struct weft_comm *comm, uint32_t rank) {
+  weft_loopback_wake(loopback_of(comm), rank);
+}
+
+const struct weft_comm_kind weft_loopback_kind = {
+    .info = {.name = "loopback",
+             .summary = "all ranks in this process, one at a time, in virtual time",
+             .virtual_time = true},
+    .open = open_comm,
+    .close = close_comm,
+    .local = comm_local,
+    .endpoint = comm_endpoint,
+    .run = weft_loopback_run,
+    .next = next_rank,
+    .wake = wake_comm,
+};

@@ -1,13 +1,14 @@
 /* What an MPI driver shows: one table, under one name. The library links no MPI; it
  * loads weft-mpi-openmpi.so or weft-mpi-mpich.so (src/comm/mpi/driver, compiled once against each)
  * and calls it through this table. Both sides are of one version, which is checked. */
-#ifndef NET_MPI_DRIVER_H
-#define NET_MPI_DRIVER_H
+#ifndef COMM_MPI_DRIVER_H
+#define COMM_MPI_DRIVER_H
 
-#include <weft/comm.h>
+#include "comm/registry.h"
 
 /* A world, as the library knows it; the driver's begins with it. */
 struct weft_mpi {
+  struct weft_comm comm; /* first */
   const struct weft_mpi_driver *driver;
 };
 

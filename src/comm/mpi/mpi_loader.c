@@ -4,6 +4,7 @@
 #define _GNU_SOURCE /* dladdr */
 #include <assert.h>
 #include <dlfcn.h>
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -179,16 +180,37 @@ static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_
 
 /* ---- the calls ---- */
 
+static enum weft_status check_rank_count(struct weft_mpi *world,
+                                         const struct weft_comm_options *options,
+                                         struct weft_error *error) {
+  const uint32_t count = world->driver->endpoint(world)->rank_count;
+  if (options->rank_count != 0 && options->rank_count != count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "mpirun -n starts that many processes",
+                     "a world of %" PRIu32 " ranks in a job of %" PRIu32 " process%s",
+                     options->rank_count, count, count == 1 ? "" : "es");
+  }
+  return WEFT_OK;
+}
+
 enum weft_status weft_mpi_create(const struct weft_allocator *allocator,
-                                 const struct weft_mpi_options *options, struct weft_mpi **out,
+                                 const struct weft_comm_options *options, struct weft_mpi **out,
                                  struct weft_error *error) {
-  static const struct weft_mpi_options defaults = {.progress = WEFT_MPI_CALLS};
+  const struct weft_comm_options defaults = weft_comm_options_default();
   const struct weft_mpi_driver *driver = NULL;
+  struct weft_mpi *world = NULL;
   options = options != NULL ? options : &defaults;
   WEFT_TRY(choose_driver(options->implementation, &driver, error));
   assert(driver != NULL);
-  return driver->create(allocator != NULL ? allocator : weft_allocator_default(), options, out,
-                        error);
+  WEFT_TRY(driver->create(allocator != NULL ? allocator : weft_allocator_default(), options, &world,
+                          error));
+  world->comm.kind = &weft_mpi_kind;
+  const enum weft_status status = check_rank_count(world, options, error);
+  if (status < 0) {
+    weft_mpi_destroy(world);
+    return status;
+  }
+  *out = world;
+  return WEFT_OK;
 }
 
 void weft_mpi_destroy(struct weft_mpi *world) {
@@ -213,3 +235,67 @@ enum weft_status weft_mpi_bare(struct weft_mpi *world, const struct weft_mpi_bar
                                struct weft_error *error) {
   return world->driver->bare(world, game, error);
 }
+
+/* ---- the transport's entry in the registry ---- */
+
+static struct weft_mpi *mpi_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_mpi_kind);
+  return (struct weft_mpi *)comm;
+}
+
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  struct weft_mpi *world = NULL;
+  WEFT_TRY(weft_mpi_create(allocator, options, &world, error));
+  *out = &world->comm;
+  return WEFT_OK;
+}
+
+static void close_comm(struct weft_comm *comm) { weft_mpi_destroy(mpi_of(comm)); }
+
+static struct weft_transport *comm_local(struct weft_comm *comm) {
+  return weft_mpi_endpoint(mpi_of(comm));
+}
+
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  struct weft_transport *local = comm_local(comm);
+  return local->rank == rank ? local : NULL;
+}
+
+/* This process's rank, in the caller's thread. */
+static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                                 weft_rank_main *rank_main, void *context,
+                                 struct weft_error *error) {
+  struct weft_transport *local = comm_local(comm);
+  struct weft_transport *transport = endpoints != NULL ? endpoints[local->rank] : local;
+  struct weft_error reason = {.status = WEFT_OK};
+  struct weft_failure failure;
+  const enum weft_status status = rank_main(context, transport, &reason);
+  if (status < 0 && !local->ops->get_failure(local, &failure)) {
+    failure = (struct weft_failure){.rank = local->rank, .error = reason};
+    if (reason.status != status) { /* rank_main gave no reason */
+      (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
+                      "rank %" PRIu32 " failed: %s", local->rank, weft_status_name(status));
+    }
+    local->ops->fail(local, &failure);
+  }
+  return status < 0 ? local->ops->progress(local, error) : WEFT_OK;
+}
+
+static void abandon_comm(struct weft_comm *comm, int exit_status) {
+  weft_mpi_abandon(mpi_of(comm), exit_status);
+}
+
+const struct weft_comm_kind weft_mpi_kind = {
+    .info = {.name = "mpi",
+             .summary = "a process per rank, started by mpirun or srun",
+             .process_per_rank = true,
+             .progress_thread = true},
+    .open = open_comm,
+    .close = close_comm,
+    .local = comm_local,
+    .endpoint = comm_endpoint,
+    .run = run_comm,
+    .abandon = abandon_comm,
+};

@@ -8,6 +8,7 @@
  * them sees the other. When nobody sleeps, waking costs one atomic addition. */
 #include "comm/threads/threads.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
 #include <time.h>
@@ -17,6 +18,7 @@
 
 #include "base/memory.h"
 #include "comm/collectives.h"
+#include "comm/rank_threads.h"
 
 enum {
   SPIN_NS = 20 * 1000, /* before sleeping, which costs about as much */
@@ -269,6 +271,7 @@ enum weft_status weft_threads_create(const struct weft_allocator *allocator, uin
   if (threads == NULL) {
     return weft_fail_memory(error, sizeof *threads);
   }
+  threads->comm.kind = &weft_threads_kind;
   threads->allocator = allocator;
   threads->spins = (long)rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
   enum weft_status status = weft_world_init(&threads->world, allocator, rank_count, error);
@@ -308,3 +311,59 @@ void weft_threads_destroy(struct weft_threads *world) {
 struct weft_transport *weft_threads_endpoint(struct weft_threads *world, uint32_t rank) {
   return rank < world->world.rank_count ? &world->endpoints[rank].base : NULL;
 }
+
+/* ---- the transport's entry in the registry ---- */
+
+static struct weft_threads *threads_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_threads_kind);
+  return (struct weft_threads *)comm;
+}
+
+static void fail_comm(struct weft_comm *comm, const struct weft_failure *failure) {
+  weft_threads_fail(threads_of(comm), failure);
+}
+
+static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                                 weft_rank_main *rank_main, void *context,
+                                 struct weft_error *error) {
+  const struct weft_rank_threads run = {.world = &threads_of(comm)->world,
+                                        .comm = comm,
+                                        .endpoints = endpoints,
+                                        .rank_main = rank_main,
+                                        .context = context,
+                                        .fail = fail_comm};
+  return weft_rank_threads_run(&run, error);
+}
+
+enum weft_status weft_threads_run(struct weft_threads *world,
+                                  struct weft_transport *const *endpoints,
+                                  weft_rank_main *rank_main, void *context,
+                                  struct weft_error *error) {
+  return run_comm(&world->comm, endpoints, rank_main, context, error);
+}
+
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  struct weft_threads *threads = NULL;
+  WEFT_TRY(weft_threads_create(allocator, options->rank_count, &threads, error));
+  *out = &threads->comm;
+  return WEFT_OK;
+}
+
+static void close_comm(struct weft_comm *comm) { weft_threads_destroy(threads_of(comm)); }
+
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  return weft_threads_endpoint(threads_of(comm), rank);
+}
+
+static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
+
+const struct weft_comm_kind weft_threads_kind = {
+    .info = {.name = "threads", .summary = "all ranks in this process, a thread per rank"},
+    .open = open_comm,
+    .close = close_comm,
+    .local = comm_local,
+    .endpoint = comm_endpoint,
+    .run = run_comm,
+};

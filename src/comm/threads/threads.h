@@ -11,13 +11,14 @@
  * leaves its own there; until an entry is TAKING the buffer in it is the sender's,
  * from DONE on too. Positions on a channel count from 0 and are the same at both
  * ends: the match is by order. */
-#ifndef NET_THREADS_H
-#define NET_THREADS_H
+#ifndef COMM_THREADS_H
+#define COMM_THREADS_H
 
 #include <pthread.h>
 
 #include <weft/comm.h>
 
+#include "comm/registry.h"
 #include "comm/world.h"
 
 enum { WEFT_CACHE_LINE = 64 };
@@ -45,7 +46,7 @@ struct weft_entry {
 };
 
 /* A channel, as both ends know it; made by the first end that opens it. */
-struct weft_channel {
+struct weft_threads_channel {
   uint32_t number;
   uint32_t sender; /* rank */
   uint32_t receiver;
@@ -59,7 +60,7 @@ struct weft_channel {
 
 /* One rank's end of a channel, in its thread's hands. */
 struct weft_end {
-  struct weft_channel *channel;
+  struct weft_threads_channel *channel;
   struct weft_endpoint *peer;
   bool sends;
   bool closed; /* by a cancel() */
@@ -100,6 +101,7 @@ struct weft_endpoint {
 };
 
 struct weft_threads {
+  struct weft_comm comm; /* first */
   struct weft_world world;
   const struct weft_allocator *allocator;
   struct weft_endpoint *endpoints; /* [rank_count] */
@@ -107,7 +109,8 @@ struct weft_threads {
   bool spins;                      /* every rank can have a core: waiting may spin */
 
   pthread_mutex_t lock; /* over the table of channels and what is in them, but for the rings */
-  struct weft_channel **channels; /* open addressing by number; [channel_room], a power of two */
+  struct weft_threads_channel *
+      *channels; /* open addressing by number; [channel_room], a power of two */
   uint32_t channel_room;
   uint32_t channel_count;
 };

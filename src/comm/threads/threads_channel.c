@@ -25,8 +25,8 @@ static uint32_t round_up(uint32_t number) {
 
 /* ---- the table of channels; under the world's lock ---- */
 
-static struct weft_channel **find_place(struct weft_channel **table, uint32_t room,
-                                        uint32_t number) {
+static struct weft_threads_channel **find_place(struct weft_threads_channel **table, uint32_t room,
+                                                uint32_t number) {
   uint32_t k = weft_channel_hash(number, room - 1);
   while (table[k] != NULL && table[k]->number != number) {
     k = (k + 1) & (room - 1);
@@ -40,10 +40,10 @@ static enum weft_status grow_table(struct weft_threads *threads, struct weft_err
     return WEFT_OK;
   }
   const uint32_t room = threads->channel_room == 0 ? CHANNEL_ROOM_MIN : threads->channel_room * 2;
-  struct weft_channel **table =
-      weft_array_allocate_zero(threads->allocator, room, sizeof(struct weft_channel *));
+  struct weft_threads_channel **table =
+      weft_array_allocate_zero(threads->allocator, room, sizeof(struct weft_threads_channel *));
   if (table == NULL) {
-    return weft_fail_memory(error, room * sizeof(struct weft_channel *));
+    return weft_fail_memory(error, room * sizeof(struct weft_threads_channel *));
   }
   for (uint32_t k = 0; k < threads->channel_room; k++) {
     if (threads->channels[k] != NULL) {
@@ -51,24 +51,26 @@ static enum weft_status grow_table(struct weft_threads *threads, struct weft_err
     }
   }
   weft_array_free(threads->allocator, threads->channels, threads->channel_room,
-                  sizeof(struct weft_channel *));
+                  sizeof(struct weft_threads_channel *));
   threads->channels = table;
   threads->channel_room = room;
   return WEFT_OK;
 }
 
 /* Finds the channel or makes it as this end describes it; NULL: no memory. */
-static struct weft_channel *get_channel(struct weft_threads *threads,
-                                        const struct weft_channel_end *end, uint32_t rank,
-                                        struct weft_error *error) {
+static struct weft_threads_channel *get_channel(struct weft_threads *threads,
+                                                const struct weft_channel_end *end, uint32_t rank,
+                                                struct weft_error *error) {
   if (grow_table(threads, error) != WEFT_OK) {
     return NULL;
   }
-  struct weft_channel **place = find_place(threads->channels, threads->channel_room, end->channel);
+  struct weft_threads_channel **place =
+      find_place(threads->channels, threads->channel_room, end->channel);
   if (*place != NULL) {
     return *place;
   }
-  struct weft_channel *channel = weft_array_allocate_zero(threads->allocator, 1, sizeof *channel);
+  struct weft_threads_channel *channel =
+      weft_array_allocate_zero(threads->allocator, 1, sizeof *channel);
   if (channel == NULL) {
     (void)weft_fail_memory(error, sizeof *channel);
     return NULL;
@@ -84,19 +86,19 @@ static struct weft_channel *get_channel(struct weft_threads *threads,
 
 void weft_threads_free_channels(struct weft_threads *threads) {
   for (uint32_t k = 0; k < threads->channel_room; k++) {
-    struct weft_channel *channel = threads->channels[k];
+    struct weft_threads_channel *channel = threads->channels[k];
     if (channel != NULL) {
       weft_array_free(threads->allocator, channel->block, channel->block_size, 1);
       weft_array_free(threads->allocator, channel, 1, sizeof *channel);
     }
   }
   weft_array_free(threads->allocator, threads->channels, threads->channel_room,
-                  sizeof(struct weft_channel *));
+                  sizeof(struct weft_threads_channel *));
 }
 
 /* ---- one end; under the world's lock ---- */
 
-static enum weft_status agree(const struct weft_channel *channel,
+static enum weft_status agree(const struct weft_threads_channel *channel,
                               const struct weft_channel_end *end, uint32_t rank,
                               struct weft_error *error) {
   const uint32_t sender = end->sends ? rank : end->peer;
@@ -118,8 +120,9 @@ static enum weft_status agree(const struct weft_channel *channel,
 }
 
 /* Whole cache lines, on their boundaries. */
-static enum weft_status make_ring(struct weft_threads *threads, struct weft_channel *channel,
-                                  uint32_t depth, struct weft_error *error) {
+static enum weft_status make_ring(struct weft_threads *threads,
+                                  struct weft_threads_channel *channel, uint32_t depth,
+                                  struct weft_error *error) {
   const uint32_t count = round_up(depth);
   const size_t size = (size_t)count * sizeof(struct weft_entry) + WEFT_CACHE_LINE;
   unsigned char *block = weft_array_allocate_zero(threads->allocator, size, 1);
@@ -136,9 +139,9 @@ static enum weft_status make_ring(struct weft_threads *threads, struct weft_chan
 }
 
 static enum weft_status attach(struct weft_endpoint *endpoint, const struct weft_channel_end *end,
-                               struct weft_channel **out, struct weft_error *error) {
+                               struct weft_threads_channel **out, struct weft_error *error) {
   struct weft_threads *threads = endpoint->threads;
-  struct weft_channel *channel = get_channel(threads, end, endpoint->base.rank, error);
+  struct weft_threads_channel *channel = get_channel(threads, end, endpoint->base.rank, error);
   if (channel == NULL) {
     return WEFT_ERR_MEMORY;
   }

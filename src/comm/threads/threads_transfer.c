@@ -49,7 +49,7 @@ static void take(struct weft_entry *entry, struct weft_message *message, int64_t
 }
 
 void weft_end_match(struct weft_end *end) {
-  struct weft_channel *channel = end->channel;
+  struct weft_threads_channel *channel = end->channel;
   struct weft_entry *entries;
   bool any = false;
   if (end->matched == end->posted || end->closed ||
@@ -76,7 +76,7 @@ void weft_end_match(struct weft_end *end) {
 }
 
 void weft_end_reap(struct weft_end *end) {
-  const struct weft_channel *channel = end->channel;
+  const struct weft_threads_channel *channel = end->channel;
   while (end->matched < end->posted) {
     struct weft_entry *entry = &channel->entries[end->matched & channel->entry_mask];
     if (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) != WEFT_ENTRY_DONE) {
@@ -140,7 +140,7 @@ static enum weft_status refuse(const struct weft_endpoint *endpoint, const struc
 static enum weft_status refuse_size(const struct weft_endpoint *endpoint,
                                     const struct weft_end *end, const struct weft_message *message,
                                     struct weft_error *error) {
-  const struct weft_channel *channel = end->channel;
+  const struct weft_threads_channel *channel = end->channel;
   if (end->sends && message->header.bytes > channel->bytes_max) {
     return weft_fail(
         error, WEFT_ERR_USAGE, "open the channel with a larger bytes_max, at both ends",

@@ -8,14 +8,14 @@
 
 #include "support_conformance.h"
 
-void conformance_drive_loopback(struct weft_loopback *world, struct conformance_rank *ranks,
-                                uint32_t rank_count) {
+void conformance_drive_steps(struct weft_comm *comm, struct conformance_rank *ranks,
+                             uint32_t rank_count) {
   bool ended[64] = {false};
   assert_in_range(rank_count, 1, 64);
   for (uint32_t running = rank_count; running > 0;) {
     uint32_t rank = UINT32_MAX;
     struct weft_error error;
-    if (weft_loopback_next(world, &rank, &error) != WEFT_OK) {
+    if (weft_comm_next(comm, &rank, &error) != WEFT_OK) {
       fail_msg("%u of %u ranks have not ended: %s", running, rank_count, error.message);
     }
     assert_in_range(rank, 0, rank_count - 1);

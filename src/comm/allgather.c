@@ -1,0 +1,127 @@
+/* Blocking collectives over all ranks, on top of the transport's non-blocking exchange(). */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/comm.h>
+#include <weft/support.h>
+
+enum {
+  REFRESH_NS = 500 * 1000 * 1000, /* for the statuses of other ranks */
+  STACK_RANKS = 32                /* up to that many no memory is allocated */
+};
+
+/* A rank that keeps the others waiting: its process is stopped, or it is busy with an action.
+ * UINT32_MAX: not known. */
+static uint32_t find_missing(struct weft_transport *transport) {
+  const struct weft_transport_ops *ops = transport->ops;
+  uint32_t missing = UINT32_MAX;
+  if (ops->refresh_status != NULL) {
+    ops->refresh_status(transport, ops->now(transport) + REFRESH_NS);
+  }
+  for (uint32_t r = transport->rank_count; r-- > 0;) {
+    const struct weft_rank_status *status = ops->rank_status(transport, r);
+    const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
+    if ((__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0) {
+      return r;
+    }
+    missing = phase != WEFT_PHASE_IDLE && phase != WEFT_PHASE_DONE ? r : missing;
+  }
+  return missing;
+}
+
+static enum weft_status fail_world(struct weft_transport *transport, uint32_t rank,
+                                   const struct weft_error *reason, struct weft_error *error) {
+  const struct weft_failure failure = {.rank = rank, .error = *reason};
+  transport->ops->fail(transport, &failure);
+  if (error != NULL) {
+    *error = *reason;
+  }
+  return reason->status;
+}
+
+static enum weft_status fail_stalled(struct weft_transport *transport, int64_t limit,
+                                     struct weft_error *error) {
+  const uint32_t missing = find_missing(transport);
+  char name[WEFT_RANK_NAME_SIZE] = "another rank", waited[48];
+  struct weft_error reason;
+  if (missing < transport->rank_count) {
+    (void)weft_rank_name(transport, missing, name);
+  }
+  if (transport->ops->virtual_time) {
+    (void)snprintf(waited, sizeof waited, "%" PRId64 " ticks", limit);
+  } else {
+    (void)snprintf(waited, sizeof waited, "%.1f s", (double)limit / 1e9);
+  }
+  (void)weft_fail(&reason, WEFT_ERR_STALLED, "is its process stopped, or its host gone?",
+                  "%s has not come to the end of the step; rank %" PRIu32
+                  " has waited there for %s",
+                  name, transport->rank, waited);
+  return fail_world(transport, missing, &reason, error);
+}
+
+/* Repeats exchange() until all ranks have come. */
+static enum weft_status exchange(struct weft_transport *transport, const void *mine, void *all,
+                                 size_t size, int64_t limit, struct weft_error *error) {
+  const struct weft_transport_ops *ops = transport->ops;
+  const int64_t until = limit > 0 ? ops->now(transport) + limit : WEFT_TIME_NEVER;
+  for (;;) {
+    WEFT_TRY(ops->progress(transport, error));
+    const enum weft_status status = ops->exchange(transport, mine, all, size, error);
+    if (status != WEFT_IN_PROGRESS) {
+      return status;
+    }
+    WEFT_TRY(ops->wait(transport, until, error));
+    if (until != WEFT_TIME_NEVER && ops->now(transport) >= until) {
+      return fail_stalled(transport, limit, error);
+    }
+  }
+}
+
+/* `pieces` has room for one exchange: [rank_count][WEFT_EXCHANGE_MAX]. */
+static enum weft_status gather(struct weft_transport *transport, const unsigned char *mine,
+                               unsigned char *all, size_t size, unsigned char *pieces,
+                               int64_t limit, struct weft_error *error) {
+  for (size_t at = 0; at < size; at += WEFT_EXCHANGE_MAX) {
+    const size_t piece = size - at < WEFT_EXCHANGE_MAX ? size - at : WEFT_EXCHANGE_MAX;
+    WEFT_TRY(exchange(transport, mine + at, pieces, piece, limit, error));
+    for (uint32_t r = 0; r < transport->rank_count; r++) {
+      memcpy(all + r * size + at, pieces + r * piece, piece);
+    }
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_allgather(struct weft_transport *transport, const void *mine, void *all,
+                                size_t size, int64_t stall_limit, struct weft_error *error) {
+  assert(transport != NULL && (size == 0 || (mine != NULL && all != NULL)));
+  unsigned char stack[STACK_RANKS * WEFT_EXCHANGE_MAX];
+  unsigned char *pieces = stack;
+  if (size == 0) {
+    return weft_barrier(transport, stall_limit, error);
+  }
+  if (size <= WEFT_EXCHANGE_MAX) {
+    return exchange(transport, mine, all, size, stall_limit, error);
+  }
+  if (transport->rank_count > STACK_RANKS) {
+    pieces = weft_array_allocate(NULL, transport->rank_count, WEFT_EXCHANGE_MAX);
+    if (pieces == NULL) { /* the other ranks must not wait for this one */
+      struct weft_error reason;
+      (void)weft_fail_memory(&reason, (size_t)transport->rank_count * WEFT_EXCHANGE_MAX);
+      return fail_world(transport, transport->rank, &reason, error);
+    }
+  }
+  const enum weft_status status = gather(transport, mine, all, size, pieces, stall_limit, error);
+  if (pieces != stack) {
+    weft_array_free(NULL, pieces, transport->rank_count, WEFT_EXCHANGE_MAX);
+  }
+  return status;
+}
+
+enum weft_status weft_barrier(struct weft_transport *transport, int64_t stall_limit,
+                              struct weft_error *error) {
+  assert(transport != NULL);
+  unsigned char nothing[1] = {0};
+  return exchange(transport, nothing, nothing, 0, stall_limit, error);
+}

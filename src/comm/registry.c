@@ -1,0 +1,110 @@
+/* The table of transports, and the calls that go through it. */
+#include "comm/registry.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+static const struct weft_comm_kind *const kinds[] = {
+    &weft_loopback_kind,
+    &weft_threads_kind,
+    &weft_mpi_kind,
+};
+
+static const struct weft_comm_kind *find_kind(const char *name) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
+    if (strcmp(kinds[k]->info.name, name) == 0) {
+      return kinds[k];
+    }
+  }
+  return NULL;
+}
+
+const struct weft_comm_info *weft_comm_transport(uint32_t k) {
+  return k < WEFT_ARRAY_LENGTH(kinds) ? &kinds[k]->info : NULL;
+}
+
+const struct weft_comm_info *weft_comm_find(const char *name) {
+  assert(name != NULL);
+  const struct weft_comm_kind *kind = find_kind(name);
+  return kind != NULL ? &kind->info : NULL;
+}
+
+static enum weft_status fail_unknown(const char *name, struct weft_error *error) {
+  char quoted[64], names[128] = "";
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
+    (void)strncat(names, k > 0 ? ", " : "", sizeof names - strlen(names) - 1);
+    (void)strncat(names, kinds[k]->info.name, sizeof names - strlen(names) - 1);
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, "weft_comm_transport() lists them",
+                   "no transport is called '%s'; there are %s",
+                   weft_escape(quoted, sizeof quoted, name, strlen(name)), names);
+}
+
+struct weft_comm_options weft_comm_options_default(void) {
+  return (struct weft_comm_options){.progress = WEFT_COMM_PROGRESS_CALLS};
+}
+
+enum weft_status weft_comm_open(const struct weft_allocator *allocator, const char *name,
+                                const struct weft_comm_options *options, struct weft_comm **out,
+                                struct weft_error *error) {
+  assert(name != NULL && out != NULL);
+  const struct weft_comm_options defaults = weft_comm_options_default();
+  const struct weft_comm_kind *kind = find_kind(name);
+  if (kind == NULL) {
+    return fail_unknown(name, error);
+  }
+  WEFT_TRY(kind->open(allocator != NULL ? allocator : weft_allocator_default(),
+                      options != NULL ? options : &defaults, out, error));
+  assert((*out)->kind == kind);
+  return WEFT_OK;
+}
+
+void weft_comm_close(struct weft_comm *comm) {
+  if (comm != NULL) {
+    comm->kind->close(comm);
+  }
+}
+
+const struct weft_comm_info *weft_comm_info(const struct weft_comm *comm) {
+  assert(comm != NULL);
+  return &comm->kind->info;
+}
+
+uint32_t weft_comm_rank_count(const struct weft_comm *comm) {
+  return comm->kind->local((struct weft_comm *)comm)->rank_count;
+}
+
+struct weft_transport *weft_comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  assert(comm != NULL);
+  return comm->kind->endpoint(comm, rank);
+}
+
+struct weft_transport *weft_comm_local(struct weft_comm *comm) {
+  assert(comm != NULL);
+  return comm->kind->local(comm);
+}
+
+enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main, void *context,
+                               struct weft_error *error) {
+  assert(comm != NULL && rank_main != NULL);
+  return comm->kind->run(comm, NULL, rank_main, context, error);
+}
+
+enum weft_status weft_comm_next(struct weft_comm *comm, uint32_t *rank, struct weft_error *error) {
+  assert(comm->kind->next != NULL);
+  return comm->kind->next(comm, rank, error);
+}
+
+void weft_comm_wake(struct weft_comm *comm, uint32_t rank) {
+  assert(comm->kind->wake != NULL);
+  comm->kind->wake(comm, rank);
+}
+
+void weft_comm_abandon(struct weft_comm *comm, int exit_status) {
+  assert(comm->kind->abandon != NULL);
+  comm->kind->abandon(comm, exit_status);
+  abort(); /* abandon() does not return */
+}

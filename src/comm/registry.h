@@ -1,0 +1,39 @@
+/* The table of transports, for those who implement one: a folder here, a struct weft_comm_kind
+ * in it, and a line in registry.c. */
+#ifndef COMM_REGISTRY_H
+#define COMM_REGISTRY_H
+
+#include <weft/comm.h>
+
+typedef enum weft_status weft_rank_main(void *context, struct weft_transport *transport,
+                                        struct weft_error *error);
+
+struct weft_comm_kind {
+  struct weft_comm_info info;
+  /* As the functions of weft/comm.h; `allocator` and `options` are never NULL. */
+  enum weft_status (*open)(const struct weft_allocator *allocator,
+                           const struct weft_comm_options *options, struct weft_comm **out,
+                           struct weft_error *error);
+  void (*close)(struct weft_comm *comm);
+  struct weft_transport *(*local)(struct weft_comm *comm);
+  struct weft_transport *(*endpoint)(struct weft_comm *comm, uint32_t rank);
+  /* `endpoints` (NULL: the world's own) are what the ranks are given: tests wrap them. */
+  enum weft_status (*run)(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                          weft_rank_main *rank_main, void *context, struct weft_error *error);
+  /* Virtual time only, else NULL. */
+  enum weft_status (*next)(struct weft_comm *comm, uint32_t *rank, struct weft_error *error);
+  void (*wake)(struct weft_comm *comm, uint32_t rank);
+  /* A process per rank only, else NULL. */
+  void (*abandon)(struct weft_comm *comm, int exit_status);
+};
+
+/* Base of every world: put it first. */
+struct weft_comm {
+  const struct weft_comm_kind *kind;
+};
+
+extern const struct weft_comm_kind weft_loopback_kind;
+extern const struct weft_comm_kind weft_threads_kind;
+extern const struct weft_comm_kind weft_mpi_kind;
+
+#endif
