@@ -60,7 +60,7 @@ WEFT_API unsigned weft_links_needs(const struct weft_links *links, uint64_t reco
 /* The rank that computes a stage, WEFT_RANK_NONE (weft/spec.h) when none does. */
 WEFT_API uint32_t weft_links_owner(const struct weft_links *links, uint32_t stage);
 
-/* The rank in whose row a record stands. */
+/* The rank whose row holds a record. */
 WEFT_API uint32_t weft_program_rank_at(const struct weft_program *program, uint64_t record);
 
 /* Where two programs differ. */

@@ -1,7 +1,7 @@
 /* What a generator is: facts for users, a bound on its size, its limits, and a
  * function that writes one rank's row. docs/adding-a-schedule.md walks through
  * adding one. Generators do not know each other; what several recipes need
- * stands in this header. */
+ * is in this header. */
 #ifndef GEN_GENERATOR_H
 #define GEN_GENERATOR_H
 

@@ -1,6 +1,6 @@
 /* The untimed dry run of PyTorch's _simulate_comms_compute: every action takes
  * one step, and a rank whose next action is not ready idles for a step. It
- * stands beside the timed simulation: from a program to the same program with
+ * complements the timed simulation: from a program to the same program with
  * its bubbles.
  *
  * A step is two sweeps over the ranks, ascending. The first gives every rank
@@ -177,7 +177,7 @@ static const struct weft_action *find_unready(const struct dry_run *run,
   return NULL;
 }
 
-/* PyTorch looks an action up on the rank of its stage, so one that stands on
+/* PyTorch looks an action up on the rank of its stage, so one that is on
  * another rank makes nothing ready. */
 static void mark_done(struct dry_run *run, uint32_t rank, struct weft_action action) {
   const uint8_t bits = done_bits[action.op];
@@ -374,7 +374,7 @@ static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
     (void)snprintf(more, sizeof more, "; and %" PRIu32 " more ranks wait", run->live_count - named);
   }
   return weft_fail(error, WEFT_ERR_INVALID,
-                   has_transfers(run->in) ? "weft verify shows the circle, or what is missing"
+                   has_transfers(run->in) ? "weft verify shows the cycle, or what is missing"
                                           : "it has no SEND and RECV: lower it first",
                    "the dry run is stuck after %" PRIu32 " steps: %s%s%s%s", step, waits[0] + 2,
                    waits[1], waits[2], more);

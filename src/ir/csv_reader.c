@@ -110,7 +110,7 @@ static enum weft_status read_number(struct reader *reader, const char *what, uin
   return WEFT_OK;
 }
 
-/* What may stand between a stage and a microbatch. */
+/* What may come between a stage and a microbatch. */
 static bool is_plain(unsigned op) {
   const enum weft_op_kind kind = weft_op_info((enum weft_op)op)->kind;
   return kind != WEFT_KIND_IDLE && kind != WEFT_KIND_GROUP;

@@ -23,7 +23,7 @@ void weft_program_seal_like(struct weft_program *program, const struct weft_prog
                             enum weft_level level);
 
 /* Makes room: row r gets row_sizes[r] records, at least as many as it has. The
- * records themselves still stand where they stood, at old_begin[r] (room for
+ * records themselves are still where they were, at old_begin[r] (room for
  * rank_count + 1 from the caller); moving them to their rows is the caller's,
  * from the last to the first. Fails without a change. */
 enum weft_status weft_program_widen(struct weft_program *program, const uint64_t *row_sizes,

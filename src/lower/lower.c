@@ -46,7 +46,7 @@ const struct weft_pass *weft_pass_at(size_t index) {
 
 /* ---- The whole lowering ---- */
 
-/* Where a lowering stands: `owned` is the last pass's output, `spent` the one
+/* The state of a lowering: `owned` is the last pass's output, `spent` the one
  * before it. */
 struct chain {
   const struct weft_allocator *allocator;

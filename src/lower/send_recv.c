@@ -4,7 +4,7 @@
  * again; a rank takes its next action when its input is there, at most one per
  * round; the SEND goes behind the action that made the data, and the RECV at
  * once to the end of the receiver's row so far. On every pair of ranks sends
- * and receives therefore stand in the same order on both sides, and the program
+ * and receives are therefore in the same order on both sides, and the program
  * completes even when every send blocks until its receive.
  *
  * A RECV is placed the moment its data is made, so "the input is there" is the
@@ -277,7 +277,7 @@ static enum weft_status fail_stuck(const struct transfer_pass *pass, struct weft
       }
     }
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows the circle in the grid",
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows the cycle in the grid",
                    "the table cannot be executed: %" PRIu32 " of %" PRIu32
                    " ranks never get on%s%s",
                    stuck, program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");

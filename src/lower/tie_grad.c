@@ -2,7 +2,7 @@
  * shared: each sums its gradient of them with the other's.
  *
  * It is a collective of two ranks, so that it waits for the other one. Therefore
- * it stands behind all compute of its row, not of its stage alone: then nothing
+ * it follows all compute of its row, not of its stage alone: then nothing
  * that others wait for can come after it, and it can be part of no deadlock. What
  * is reduced over replicas is the sum, so the stage's REDUCE_GRAD moves behind
  * it; those of other stages that are ready go first, and use the time in which

@@ -100,7 +100,7 @@ static uint64_t follow(const struct path *path, uint64_t *events, uint64_t room)
       events[count] = e;
     }
     if (++count > path->simulation->event_count) {
-      break; /* events that were not made by a simulation may go in circles */
+      break; /* events that were not made by a simulation may form cycles */
     }
   }
   const uint64_t kept = count < room ? count : room;

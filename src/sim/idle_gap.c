@@ -40,7 +40,7 @@ static void offer_inputs(const struct weft_simulation *simulation, const struct 
   }
 }
 
-/* The UNSHARD of the stage that stands before the action in its row. */
+/* The UNSHARD of the stage that precedes the action in its row. */
 static void offer_unshard(const struct weft_simulation *simulation, uint64_t event, uint16_t stage,
                           uint64_t *latest) {
   const uint64_t row_begin = simulation->event_begin[simulation->events[event].rank];

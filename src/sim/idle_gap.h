@@ -1,4 +1,4 @@
-/* Why a rank stands idle before an event, read off the events: for pictures,
+/* Why a rank is idle before an event, read off the events: for pictures,
  * which show it gap by gap. */
 #ifndef SIM_IDLE_GAP_H
 #define SIM_IDLE_GAP_H

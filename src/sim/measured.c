@@ -84,7 +84,7 @@ static enum weft_status fail_order(const struct measured *measured, const struct
   const struct weft_program *program = measured->program;
   const bool exists = event->record < program->action_count;
   return weft_fail(
-      error, WEFT_ERR_USAGE, "events of a rank stand in the order of its row",
+      error, WEFT_ERR_USAGE, "list the events of a rank in the order of its row",
       "rank %" PRIu32 " has an event of record %" PRIu32 " (%s); expected record %" PRIu32 " (%s)",
       event->rank, event->record,
       exists ? weft_action_format(&program->actions[event->record], found_text, sizeof found_text)
@@ -200,7 +200,7 @@ static const struct weft_event *event_at(const struct measured *measured, uint64
 
 /* The event that brings an action's input: a RECV, or the action of the neighbour
  * stage that makes it; NULL: it needs none. Its own F or I, which it also waits
- * for, stands before it in the row. */
+ * for, precedes it in the row. */
 static const struct weft_event *input_of(const struct measured *measured, uint64_t record) {
   uint64_t needs[WEFT_NEEDS_MAX];
   const struct weft_action *actions = measured->program->actions;

@@ -1,7 +1,7 @@
 /* Shared channels: all transfers of a rank (or of a rank with one other) go
  * through one queue, in program order, whether sent or received. A transfer
  * starts when both its ends are at the head of their queues and its data is
- * made: so a receive that stands early holds up the sends behind it. */
+ * made: so a receive that comes early holds up the sends behind it. */
 #include <stdlib.h>
 #include <string.h>
 

@@ -28,7 +28,7 @@ enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
 
 /* ---- Ranks that wait ---- */
 
-/* Behind the ranks stands one that never waits, for stages that nobody has. */
+/* After the ranks comes one that never waits, for stages that nobody has. */
 static inline uint32_t rank_or_nobody(const struct weft_sim_run *run, uint32_t rank) {
   return rank != WEFT_RANK_NONE ? rank : run->program->rank_count;
 }
@@ -327,7 +327,7 @@ static enum weft_status fail_stuck(const struct weft_sim_run *run, struct weft_e
     used += added > 0 ? (size_t)added : 0;
     used = used < sizeof waits ? used : sizeof waits - 1;
   }
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows what is missing, or the circle",
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' shows what is missing, or the cycle",
                    "it never finishes: %" PRIu32 " of %" PRIu32
                    " ranks wait for an input that does not come%s%s",
                    stuck, run->program->rank_count, waits, stuck > NAMED_MAX ? "; ..." : "");

@@ -61,7 +61,7 @@ static enum weft_status fault_at(const struct reader *reader, const struct weft_
   return status;
 }
 
-/* What stands at a place, as the file has it. */
+/* What is at a place, as the file has it. */
 static const char *found_at(const struct reader *reader, const struct weft_json_place *place,
                             char *buffer, size_t size) {
   if (place->begin >= reader->size) {

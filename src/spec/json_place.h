@@ -24,7 +24,7 @@ struct weft_json_place {
   bool found;      /* false: the text ended before it, all else is of the text's end */
 };
 
-/* Where the value of a path stands. */
+/* Where the value of a path is. */
 struct weft_json_place weft_json_find(const char *text, size_t size,
                                       const struct weft_json_path *path);
 

@@ -1,4 +1,4 @@
-/* Verify, liveness: can the ranks wait for each other for ever?
+/* Verify, liveness: can the ranks wait for each other forever?
  *
  * Every rank takes its actions in order, every channel has one sender and
  * carries messages in order, and what an action waits for stays true once it is
@@ -28,7 +28,7 @@
 struct rank_state {
   uint64_t at; /* record */
   uint64_t end;
-  uint32_t message; /* number on its channel of the SEND it stands at */
+  uint32_t message; /* number on its channel of the SEND it is at */
   bool offered;     /* that SEND's message is in the channel */
   bool queued;      /* in the work list */
 };
@@ -268,7 +268,7 @@ static bool is_stuck(const struct run *run, uint32_t rank) {
   return run->ranks[rank].at < run->ranks[rank].end;
 }
 
-/* Step of an action on a rank, at or after where the rank stands. */
+/* Step of an action on a rank, at or after where the rank is. */
 static uint64_t step_of(const struct run *run, uint32_t rank, struct weft_action action) {
   const struct weft_program *program = run->context->program;
   for (uint64_t i = run->ranks[rank].at; i < program->row_begin[rank + 1]; i++) {
@@ -329,9 +329,9 @@ static void report_cycle(struct run *run, uint32_t first, uint32_t length, uint3
     return;
   }
   weft_findings_add(findings, WEFT_RULE_DEADLOCK, cycle[0],
-                    "deadlock: %" PRIu32 " rank%s for ever, %s; %" PRIu32 " of %" PRIu32
+                    "deadlock: %" PRIu32 " rank%s forever, %s; %" PRIu32 " of %" PRIu32
                     " ranks never finish",
-                    length, length == 1 ? " waits for itself" : "s wait for each other in a circle",
+                    length, length == 1 ? " waits for itself" : "s wait for each other in a cycle",
                     model_text(run, model, sizeof model), stuck, context->program->rank_count);
   struct weft_finding *finding = weft_findings_last(findings);
   if (finding != NULL && !findings->failed) {
@@ -342,31 +342,31 @@ static void report_cycle(struct run *run, uint32_t first, uint32_t length, uint3
 }
 
 /* Each stuck rank waits for one other, so following the waits from anywhere
- * ends in a circle. `seen` holds, per rank, the walk that came by. Circles are
+ * ends in a cycle. `seen` holds, per rank, the walk that came by. Cycles are
  * reported from their lowest rank, the shortest first. */
-struct circle {
+struct cycle {
   uint32_t first;
   uint32_t length;
 };
 
-static int compare_circles(const void *a, const void *b) {
-  const struct circle *x = a, *y = b;
+static int compare_cycles(const void *a, const void *b) {
+  const struct cycle *x = a, *y = b;
   if (x->length != y->length) {
     return x->length < y->length ? -1 : 1;
   }
   return (x->first > y->first) - (x->first < y->first);
 }
 
-static struct circle measure_circle(const struct run *run, uint32_t member) {
-  struct circle circle = {.first = member, .length = 1};
+static struct cycle measure_cycle(const struct run *run, uint32_t member) {
+  struct cycle cycle = {.first = member, .length = 1};
   for (uint32_t r = wait_of(run, member).rank; r != member; r = wait_of(run, r).rank) {
-    circle.length++;
-    circle.first = r < circle.first ? r : circle.first;
+    cycle.length++;
+    cycle.first = r < cycle.first ? r : cycle.first;
   }
-  return circle;
+  return cycle;
 }
 
-static uint32_t find_circles(const struct run *run, uint32_t *seen, struct circle *circles) {
+static uint32_t find_cycles(const struct run *run, uint32_t *seen, struct cycle *cycles) {
   const uint32_t p = run->context->program->rank_count;
   uint32_t count = 0;
   for (uint32_t start = 0; start < p; start++) {
@@ -376,7 +376,7 @@ static uint32_t find_circles(const struct run *run, uint32_t *seen, struct circl
       rank = wait_of(run, rank).rank;
     }
     if (rank < p && is_stuck(run, rank) && seen[rank] == start + 1) {
-      circles[count++] = measure_circle(run, rank);
+      cycles[count++] = measure_cycle(run, rank);
     }
   }
   return count;
@@ -393,17 +393,17 @@ static bool report_stuck(struct run *run) {
     return true;
   }
   uint32_t *seen = weft_array_allocate_zero(allocator, p, sizeof *seen);
-  struct circle *circles = weft_array_allocate(allocator, p, sizeof *circles);
-  const bool allocated = seen != NULL && circles != NULL;
+  struct cycle *cycles = weft_array_allocate(allocator, p, sizeof *cycles);
+  const bool allocated = seen != NULL && cycles != NULL;
   if (allocated) {
-    const uint32_t count = find_circles(run, seen, circles);
-    qsort(circles, count, sizeof *circles, compare_circles);
+    const uint32_t count = find_cycles(run, seen, cycles);
+    qsort(cycles, count, sizeof *cycles, compare_cycles);
     for (uint32_t k = 0; k < count; k++) {
-      report_cycle(run, circles[k].first, circles[k].length, stuck);
+      report_cycle(run, cycles[k].first, cycles[k].length, stuck);
     }
   }
   weft_array_free(allocator, seen, p, sizeof *seen);
-  weft_array_free(allocator, circles, p, sizeof *circles);
+  weft_array_free(allocator, cycles, p, sizeof *cycles);
   return allocated;
 }
 

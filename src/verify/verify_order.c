@@ -1,5 +1,5 @@
 /* Verify, structure: the order on each rank. What an action needs from its own
- * rank (its F, its I, the neighbour stage's result, its RECV) must stand
+ * rank (its F, its I, the neighbour stage's result, its RECV) must come
  * before it. Rows are walked with the set of what has been done so far; an
  * overlap's parts run together, so none may need another. */
 #include <inttypes.h>
@@ -28,12 +28,12 @@ static void check_own_stage(const struct order_check *check, const struct weft_v
   if (weft_op_in(action.op, WEFT_OPS_BACKWARD) &&
       comes_later(check, WEFT_OP_F, action.stage, action.microbatch)) {
     weft_findings_add(findings, WEFT_RULE_ORDER_BACKWARD, at->place,
-                      "stands before %uF%" PRIu32 ", whose activations it needs", action.stage,
+                      "precedes %uF%" PRIu32 ", whose activations it needs", action.stage,
                       action.microbatch);
   }
   if (action.op == WEFT_OP_W && comes_later(check, WEFT_OP_I, action.stage, action.microbatch)) {
     weft_findings_add(findings, WEFT_RULE_ORDER_WEIGHT, at->place,
-                      "stands before %uI%" PRIu32 "; the input gradient comes first", action.stage,
+                      "precedes %uI%" PRIu32 "; the input gradient comes first", action.stage,
                       action.microbatch);
   }
 }
@@ -48,7 +48,7 @@ static void check_neighbour(const struct order_check *check, const struct weft_v
                                 : (uint8_t)(weft_pair_bit(WEFT_OP_B) | weft_pair_bit(WEFT_OP_I));
   if ((check->context->exists[pair] & makes) != 0 && (check->done[pair] & makes) == 0) {
     weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_NEIGHBOUR, at->place,
-                      "stands before the %s of stage %" PRIu32 ", microbatch %" PRIu32
+                      "precedes the %s of stage %" PRIu32 ", microbatch %" PRIu32
                       " on the same rank, which makes its input",
                       forward ? "F" : "B or I", producer, mb);
   }
@@ -64,7 +64,7 @@ static void check_receive(const struct order_check *check, const struct weft_vis
   struct weft_verify_context *context = check->context;
   if (comes_later(check, recv, action.stage, action.microbatch)) {
     weft_findings_add(&context->findings, WEFT_RULE_ORDER_RECEIVE, at->place,
-                      "stands before %u%s%" PRIu32 ", which receives its input", action.stage,
+                      "precedes %u%s%" PRIu32 ", which receives its input", action.stage,
                       weft_op_info(recv)->text, action.microbatch);
   } else if (!weft_pair_has(context, recv, action.stage, action.microbatch) &&
              !weft_pair_has(context, send, producer, action.microbatch)) {
@@ -84,7 +84,7 @@ static void check_send(const struct order_check *check, const struct weft_visit 
                             : (uint8_t)(weft_pair_bit(WEFT_OP_B) | weft_pair_bit(WEFT_OP_I));
   if ((check->done[pair] & makes) == 0) {
     weft_findings_add(&check->context->findings, WEFT_RULE_ORDER_SEND, at->place,
-                      "stands before the %s of its stage and microbatch, which makes the data",
+                      "precedes the %s of its stage and microbatch, which makes the data",
                       action.op == WEFT_OP_SEND_F ? "F" : "B or I");
   }
 }
@@ -111,7 +111,7 @@ static void check_action(const struct order_check *check, const struct weft_visi
   }
 }
 
-/* Only actions that stand on their stage's rank are judged: the others have
+/* Only actions on their stage's rank are judged: the others have
  * been reported, and say nothing about order. */
 static bool is_judged(const struct weft_verify_context *context, const struct weft_visit *at) {
   return weft_op_in(at->action.op, WEFT_OPS_PAIRED) && weft_in_range(context, at->action) &&

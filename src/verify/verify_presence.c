@@ -51,7 +51,7 @@ static void check_placement(struct weft_verify_context *context, const struct we
                       action.stage, rank, owner);
   } else {
     weft_findings_add(&context->findings, WEFT_RULE_PLACEMENT_RANK, visit->place,
-                      "stage %u lives on rank %" PRIu32 ", so its %s cannot stand on rank %" PRIu32,
+                      "stage %u lives on rank %" PRIu32 ", so its %s cannot be on rank %" PRIu32,
                       action.stage, owner, weft_op_info((enum weft_op)action.op)->text, rank);
   }
 }
@@ -61,7 +61,7 @@ static void check_once(struct weft_verify_context *context, const struct weft_vi
   uint8_t *seen = &context->exists[weft_pair_index(context, action.stage, action.microbatch)];
   if ((*seen & weft_pair_bit(action.op)) != 0) {
     weft_findings_add(&context->findings, WEFT_RULE_DUPLICATE, visit->place,
-                      "this action stands in the program already; take one of them out");
+                      "this action is in the program already; take one of them out");
   }
   *seen |= weft_pair_bit(action.op);
 }
@@ -197,7 +197,7 @@ static void check_transfer(struct weft_verify_context *context, const struct wef
                       at->place, "its %s on rank %" PRIu32 " is missing: %s",
                       weft_action_format(&partner, text, sizeof text), other,
                       is_send ? "the message is never received"
-                              : "the message is never sent, and the rank waits for ever");
+                              : "the message is never sent, and the rank waits forever");
   }
 }
 

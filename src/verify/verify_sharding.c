@@ -1,7 +1,7 @@
 /* Verify, structure: parameters. Nothing computes on a sharded stage, UNSHARD
  * and RESHARD alternate, and REDUCE_GRAD comes once, after the stage's last
  * backward. TIE_GRAD comes once for the first and for the last stage, between
- * their last backward and their REDUCE_GRAD, and nothing stands behind it that
+ * their last backward and their REDUCE_GRAD, and nothing follows it that
  * others could wait for. A program without UNSHARD and RESHARD is not sharded at
  * all, one without REDUCE_GRAD has no replicas, one without TIE_GRAD shares no
  * weights. */
@@ -24,7 +24,7 @@ struct shard_check {
   bool is_sharded;
 };
 
-/* May stand behind a TIE_GRAD. */
+/* May follow a TIE_GRAD. */
 #define OPS_BEHIND_TIE (WEFT_OPS_SHARD & ~WEFT_OP_BIT(WEFT_OP_UNSHARD))
 
 static void check_compute(const struct shard_check *check, const struct weft_visit *at,
@@ -103,7 +103,7 @@ static void check_behind_tie(const struct shard_check *check, const struct weft_
                              struct weft_action tie) {
   char text[32];
   weft_findings_add(&check->context->findings, WEFT_RULE_TIE_BLOCKS, at->place,
-                    "stands behind %s, which waits for another rank; only RESHARD, REDUCE_GRAD "
+                    "follows %s, which waits for another rank; only RESHARD, REDUCE_GRAD "
                     "and TIE_GRAD may",
                     weft_action_format(&tie, text, sizeof text));
 }

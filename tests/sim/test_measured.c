@@ -248,7 +248,7 @@ static void test_by_hand(void **state) {
   weft_program_destroy(program);
 }
 
-/* The second message stands behind the first. */
+/* The second message queues behind the first. */
 static void test_channel(void **state) {
   (void)state;
   struct weft_program *program = parse("0F0,0SEND_F0,0F1,0SEND_F1\n1RECV_F0,1RECV_F1,1F0,1F1\n");

@@ -64,7 +64,7 @@ struct draft_site mutant_put(struct mutant *mutant, uint32_t rank, size_t index,
                              struct weft_action action);
 /* A place between cells at or after `from`. */
 size_t mutant_some_gap(struct mutant *mutant, uint32_t rank, size_t from);
-/* Takes a whole cell out and puts it before what stands at `to` in its row;
+/* Takes a whole cell out and puts it before what is at `to` in its row;
  * returns where its first record is now. */
 struct draft_site mutant_move_to(struct mutant *mutant, struct draft_site site, size_t to);
 

@@ -1,4 +1,4 @@
-/* Mutants in which actions of a rank stand in a wrong order, transfers go where
+/* Mutants in which actions of a rank are in a wrong order, transfers go where
  * they cannot, or actions run together that must not. */
 #include "support_mutant_tools.h"
 

@@ -7,7 +7,7 @@
  *   on its channel (capacity K), or at once (unlimited).
  *
  * In a compute-only table an action is done when the actions that make its
- * inputs are done, wherever they stand.
+ * inputs are done, wherever they are.
  *
  * Two ways to run: oracle_explore() tries every interleaving of a small
  * program, oracle_run() does one maximal run of a program of any size. Both
@@ -72,7 +72,7 @@ void oracle_finish(struct oracle *oracle);
  * be there exactly once. */
 bool oracle_fault(const struct weft_program *program, struct oracle_place *place);
 
-/* What exploring found: where all ranks stand when nothing more can happen. */
+/* What exploring found: where all ranks are when nothing more can happen. */
 #define ORACLE_EXPLORE_RANKS 3u
 #define ORACLE_EXPLORE_MESSAGES 25u
 struct oracle_exploration {

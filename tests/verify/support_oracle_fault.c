@@ -22,7 +22,7 @@ struct walk {
   uint8_t *unsharded;  /* [stages] */
   uint8_t *finished;   /* [stages] TIE_GRAD or REDUCE_GRAD done */
   bool shards;         /* the program handles shards at all */
-  bool ties;           /* a TIE_GRAD stands before this in the row */
+  bool ties;           /* a TIE_GRAD precedes this in the row */
 };
 
 static uint8_t *facts_of(struct walk *walk, uint32_t stage, uint32_t microbatch) {

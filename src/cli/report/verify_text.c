@@ -91,7 +91,7 @@ static void add_finding(struct weft_text *text, const struct weft_cli_verdict *v
   }
 }
 
-/* A deadlock's circle says most; without one, the first finding does. */
+/* A deadlock's cycle says most; without one, the first finding does. */
 static const struct weft_finding *drawn_finding(const struct weft_report *report) {
   for (size_t i = 0; i < report->finding_count; i++) {
     if (report->findings[i].cycle_length > 0) {

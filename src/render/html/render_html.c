@@ -266,7 +266,7 @@ static enum weft_status pack_path(struct packer *packer, const struct page_pictu
   uint64_t count = 0;
   WEFT_TRY(weft_critical_path(page->allocator, simulation, NULL, 0, &count, error));
   if (count > simulation->event_count) {
-    count = 0; /* events that no simulation made, in a circle */
+    count = 0; /* events that no simulation made, in a cycle */
   }
   uint64_t *path = weft_array_allocate(page->allocator, count, sizeof *path);
   if (path == NULL) {

@@ -3,7 +3,7 @@
  * left open. So a picture of thousands of actions per rank is true in its areas,
  * and its size is bounded by the pixels, not by the actions.
  *
- * Columns stand on a grid, and a cell that reaches over a line is shared out:
+ * Columns lie on a grid, and a cell that reaches over a line is shared out:
  * columns of whole cells would differ by whole cells, and look like teeth. */
 #include "render/svg/svg_cluster.h"
 

@@ -1,4 +1,4 @@
-/* What stands round the cells: title, lanes, grid lines, names of ranks, axis. */
+/* What is drawn around the cells: title, lanes, grid lines, names of ranks, axis. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

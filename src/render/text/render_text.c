@@ -169,7 +169,7 @@ static void add_unit(const struct layout *layout, struct weft_text *text, size_t
   weft_text_finish(&unit);
 }
 
-/* Numbers begin where their time is; the unit stands behind the last. */
+/* Numbers begin where their time is; the unit follows the last. */
 static void add_axis(const struct layout *layout, struct weft_text *text) {
   const struct weft_extent *extent = &layout->lanes.extent;
   const uint32_t columns = layout->lanes.column_count;

@@ -35,7 +35,7 @@ struct trace {
   double ns_per_tick;
   bool transfers; /* the program has SEND and RECV, which carry the flows */
   char pass;      /* what is being written: 'X' slices, 's' or 'f' ends of flows */
-  bool comma;     /* an event stands before */
+  bool comma;     /* an event precedes */
 };
 
 /* What one instruction looks like on its rank's timeline. */
@@ -49,7 +49,7 @@ struct slice {
 /* ---- Pieces of JSON ---- */
 
 /* Control bytes and invalid UTF-8 are written out as \xNN, as on a terminal;
- * "<" as well, so that the document can stand inside a page. */
+ * "<" as well, so that the JSON can be put inside a page. */
 static void add_string(struct trace *trace, const char *string) {
   struct weft_text plain = {.allocator = trace->text->allocator};
   weft_text_add_escaped(&plain, string, strlen(string));
@@ -245,7 +245,7 @@ static bool is_compute(uint8_t op) {
   return weft_op_in(op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
 }
 
-/* Where the walk along a rank's row stands. */
+/* Where the walk along a rank's row is. */
 struct walk {
   int64_t idle_from;  /* ticks: when its compute before this ended, or it began */
   bool first;         /* it has done nothing yet, only transfers */

@@ -42,7 +42,7 @@ void weft_tracks_reset(struct weft_tracks *tracks);
 uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action, int64_t begin,
                            int64_t end, const struct weft_lane **lane_new);
 
-/* Where the track stands among those of its rank. */
+/* The position of the track among those of its rank. */
 uint32_t weft_lane_sort_index(const struct weft_lane *lane);
 
 /* "send activation 3 to 4", "collectives (2)": plain text without quotes. */

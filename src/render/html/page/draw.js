@@ -1,14 +1,14 @@
-// A frame: the rows in view, what stands out among them, and the layer above
+// A frame: the rows in view, what is highlighted among them, and the layer above
 // that follows the pointer.
 
-// ---- What stands out ----
+// ---- What is highlighted ----
 
 function centreOf(app, modelIndex, id) {
   const row = rowOf(app, modelIndex, app.models[modelIndex].picture.events.rank[id]);
   return row.compute.y + row.compute.height / 2;
 }
 
-// What stands out: the selection, else the critical paths, else nothing.
+// What is highlighted: the selection, else the critical paths, else nothing.
 function litChains(app) {
   if (app.selected) return [app.selected];
   if (!app.showPath) return [];

@@ -1,4 +1,4 @@
-// The memory strips, and what stands around the lanes: axis, names, idle shares.
+// The memory strips, and what is drawn around the lanes: axis, names, idle shares.
 
 // ---- Memory ----
 
@@ -19,7 +19,7 @@ function memoryColumns(app, curve, plot) {
   return columns;
 }
 
-// The mark of the peak stands above the curve, where there is room for that.
+// The mark of the peak goes above the curve, where there is room for that.
 const markSize = (height) => (height >= 12 ? 5 : 0);
 
 function drawPeak(app, row, scale) {

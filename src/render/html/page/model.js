@@ -93,7 +93,7 @@ function successorsOf(events) {
   return { begin, ids };
 }
 
-// Which events of an overlap stand together with this one, itself included.
+// The events of the overlap that this one is part of, itself included.
 function cellOf(model, id) {
   const part = model.part[id];
   if (part === 0) return [id];

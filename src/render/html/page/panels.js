@@ -1,4 +1,4 @@
-// What stands around the timeline. Text from files goes in as text only, never
+// The panels around the timeline. Text from files goes in as text only, never
 // as markup.
 
 const CHAIN_SHOWN_MAX = 400;
