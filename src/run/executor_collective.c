@@ -68,11 +68,24 @@ enum weft_status weft_executor_await_collective(struct weft_executor *executor,
                              error);
 }
 
+typedef enum weft_status stage_function(struct weft_stage *stage, struct weft_stage_call *call,
+                                        struct weft_error *error);
+
+/* The stage's function for a collective; NULL: it has none, and nothing is to be done. */
+static stage_function *function_of(const struct weft_stage_ops *ops, enum weft_op op) {
+  switch (op) {
+    case WEFT_OP_UNSHARD: return ops->unshard;
+    case WEFT_OP_RESHARD: return ops->reshard;
+    case WEFT_OP_REDUCE_GRAD: return ops->reduce_grad;
+    case WEFT_OP_TIE_GRAD: return ops->tie_grad;
+    default: return NULL;
+  }
+}
+
 static enum weft_status call_collective(struct weft_executor *executor,
                                         const struct weft_action *action,
                                         struct weft_error *error) {
   const struct weft_stage_run *stage = executor->of_stage[action->stage];
-  const struct weft_stage_ops *ops = stage->impl->ops;
   struct weft_stage_call *call = &executor->collective_call;
   const struct weft_custom *custom = &executor->custom[action->op];
   call->now = executor->now;
@@ -84,11 +97,7 @@ static enum weft_status call_collective(struct weft_executor *executor,
         .cell = action, .part_count = 1, .actions = &action, .stages = &impl, .calls = &call};
     return custom->function(custom->context, &custom_call, error);
   }
-  enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *, struct weft_error *) =
-      action->op == WEFT_OP_UNSHARD    ? ops->unshard
-      : action->op == WEFT_OP_RESHARD  ? ops->reshard
-      : action->op == WEFT_OP_TIE_GRAD ? ops->tie_grad
-                                       : ops->reduce_grad;
+  stage_function *function = function_of(stage->impl->ops, action->op);
   return function != NULL ? function(stage->impl, call, error) : WEFT_OK;
 }
 

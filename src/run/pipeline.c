@@ -576,8 +576,8 @@ enum weft_status weft_pipeline_set_function(
   const bool known = (uint32_t)op < WEFT_OP_COUNT;
   if (!known || !weft_op_in((uint32_t)op, replaceable)) {
     return weft_fail(error, WEFT_ERR_USAGE,
-                     "F, B, I, W, OVERLAP_F_B, UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD can be "
-                     "replaced",
+                     "compute, OVERLAP_F_B and collectives can be replaced; SEND and RECV are the "
+                     "transport's",
                      "%s cannot be replaced by a function of one's own",
                      !known               ? "an op that does not exist"
                      : op == WEFT_OP_IDLE ? "an empty cell"
