@@ -1,7 +1,7 @@
-/* Flags of torchtitan, and lines for PyTorch itself. As torchtitan is: a CSV file is always
- * run by PyTorch's _PipelineScheduleRuntime, and the name of the schedule decides only how many
- * stages a rank has and where they are (V for ZBVZeroBubble, with two stages per rank; one stage
- * for PipelineScheduleSingle; else a loop). */
+/* Flags for torchtitan, and lines of code for PyTorch itself. torchtitan (as of its pull request
+ * 4121, August 2026) runs a CSV file by PyTorch's _PipelineScheduleRuntime whatever the name of
+ * the schedule; the name decides how many stages a rank has and where they are: V for
+ * ZBVZeroBubble, with two stages per rank; one stage for PipelineScheduleSingle; else a loop. */
 #include "cli/cmd/plan_target.h"
 
 #include <inttypes.h>
@@ -10,22 +10,22 @@
 
 #include "cli/io/error_message.h"
 
-enum { FLAGS_MAX = 8, NOTES_MAX = 8, NOTE_SIZE = 256 };
+enum { FLAGS_MAX = 8, NOTES_MAX = 8, NOTE_SIZE = 256, NUMBER_SIZE = 12 };
 
-/* What a target needs, however it is written down. */
+/* What a target needs, before it is formatted. */
 struct needs {
   struct flag {
     const char *name;
-    const char *text; /* NULL: the number is the value */
-    uint64_t number;
+    const char *value; /* NULL: none */
   } flags[FLAGS_MAX];
+  char degree[NUMBER_SIZE], microbatches[NUMBER_SIZE];
   unsigned flag_count;
   char notes[NOTES_MAX][NOTE_SIZE];
   unsigned note_count;
 };
 
-static void add_flag(struct needs *needs, const char *name, const char *text, uint64_t number) {
-  needs->flags[needs->flag_count++] = (struct flag){name, text, number};
+static void add_flag(struct needs *needs, const char *name, const char *value) {
+  needs->flags[needs->flag_count++] = (struct flag){name, value};
 }
 
 /* Room for the next note. */
@@ -74,27 +74,32 @@ static void note_compile(struct needs *needs, const struct weft_search_answer *a
 
 /* ---- Targets ---- */
 
+/* The flags point into *needs. */
 static void need_torchtitan(struct needs *needs, const struct weft_cli_target *target,
                             const struct weft_search_answer *answer) {
   const uint32_t m = answer->table->microbatch_count, v = answer->stages_per_rank;
-  add_flag(needs, "--parallelism.pipeline_parallel_degree", NULL, answer->table->rank_count);
-  add_flag(needs, "--parallelism.pipeline_parallel_schedule", schedule_of(answer), 0);
-  add_flag(needs, "--parallelism.pipeline_parallel_schedule_csv", target->file, 0);
-  add_flag(needs, "--parallelism.pipeline_parallel_microbatch_size", NULL, 1);
-  add_flag(needs, "--training.local_batch_size", NULL, m);
+  (void)snprintf(needs->degree, NUMBER_SIZE, "%" PRIu32, answer->table->rank_count);
+  (void)snprintf(needs->microbatches, NUMBER_SIZE, "%" PRIu32, m);
+  add_flag(needs, "--parallelism.pipeline_parallel_degree", needs->degree);
+  add_flag(needs, "--parallelism.pipeline_parallel_schedule", schedule_of(answer));
+  add_flag(needs, "--parallelism.pipeline_parallel_schedule_csv", target->file);
+  add_flag(needs, "--parallelism.num_pp_microbatches", needs->microbatches);
+  add_flag(needs, "--training.disable_cuda_graphs", NULL);
   (void)snprintf(next_note(needs), NOTE_SIZE,
                  "with a CSV file the name %s decides only where stages are; the order is the "
                  "file's",
                  schedule_of(answer));
   note_stages(needs, answer);
   (void)snprintf(next_note(needs), NOTE_SIZE,
-                 "local_batch_size must stay %" PRIu32
-                 " times pipeline_parallel_microbatch_size: the "
-                 "table has %" PRIu32 " microbatches",
+                 "num_pp_microbatches must stay %" PRIu32 ": the table has %" PRIu32
+                 " microbatches; --training.num_tokens_per_microbatch_per_dp_rank sets the size "
+                 "of one",
                  m, m);
+  (void)snprintf(next_note(needs), NOTE_SIZE,
+                 "torchtitan captures CUDA graphs by default, which do not support pipelines");
   if (v > 2) {
     (void)snprintf(next_note(needs), NOTE_SIZE,
-                   "torchtitan makes 2 stages per rank unless told otherwise: set "
+                   "torchtitan makes 2 stages per rank by default: set "
                    "--parallelism.pipeline_parallel_layers_per_stage so that %" PRIu32
                    " stages come out, or module_fqns_per_model_part with as many lists",
                    answer->table->stage_count);
@@ -107,15 +112,14 @@ static void need_pytorch(struct needs *needs, const struct weft_search_answer *a
   note_compile(needs, answer);
 }
 
-static struct needs needs_of(const struct weft_cli_target *target,
-                             const struct weft_search_answer *answer) {
-  struct needs needs = {.flag_count = 0};
+static void find_needs(struct needs *needs, const struct weft_cli_target *target,
+                       const struct weft_search_answer *answer) {
+  *needs = (struct needs){.flag_count = 0};
   if (target->kind == WEFT_CLI_TARGET_TORCHTITAN) {
-    need_torchtitan(&needs, target, answer);
+    need_torchtitan(needs, target, answer);
   } else {
-    need_pytorch(&needs, answer);
+    need_pytorch(needs, answer);
   }
-  return needs;
 }
 
 int weft_cli_target_check(const struct weft_cli *cli, const struct weft_cli_target *target,
@@ -145,11 +149,10 @@ static void add_word(struct weft_text *text, const char *word) {
 static void add_flags(struct weft_text *text, const struct needs *needs) {
   for (unsigned k = 0; k < needs->flag_count; k++) {
     const struct flag *flag = &needs->flags[k];
-    weft_text_addf(text, "  %s ", flag->name);
-    if (flag->text != NULL) {
-      add_word(text, flag->text);
-    } else {
-      weft_text_add_number(text, flag->number);
+    weft_text_addf(text, "  %s", flag->name);
+    if (flag->value != NULL) {
+      weft_text_add(text, " ");
+      add_word(text, flag->value);
     }
     weft_text_add(text, k + 1 < needs->flag_count ? " \\\n" : "\n");
   }
@@ -161,9 +164,10 @@ static void add_modules(struct weft_text *text, const struct weft_search_answer 
   for (uint32_t s = 0; s < answer->table->stage_count; s++) {
     parts += answer->stage_parts[s];
   }
-  weft_text_add(text,
-                "In its configuration, if the first part is the embedding, the last one norm and "
-                "output, and\nthose between are layers:\n\n  module_fqns_per_model_part = [");
+  weft_text_add(
+      text,
+      "In its configuration (parallelism), if the first part is the embedding, the last one "
+      "norm and\nlm_head, and those between are layers:\n\n  module_fqns_per_model_part = [");
   for (uint32_t s = 0; s < answer->table->stage_count; s++) {
     weft_text_add(text, s > 0 ? ",\n    [" : "\n    [");
     for (uint32_t k = 0; k < answer->stage_parts[s]; k++, part++) {
@@ -171,7 +175,7 @@ static void add_modules(struct weft_text *text, const struct weft_search_answer 
       if (part == 0) {
         weft_text_add(text, "\"tok_embeddings\"");
       } else if (part + 1 == parts) {
-        weft_text_add(text, "\"norm\", \"output\"");
+        weft_text_add(text, "\"norm\", \"lm_head\"");
       } else {
         weft_text_addf(text, "\"layers.%" PRIu32 "\"", part - 1);
       }
@@ -194,7 +198,8 @@ static void add_code(struct weft_text *text, const struct weft_cli_target *targe
 
 void weft_cli_target_add(struct weft_text *text, const struct weft_cli_target *target,
                          const struct weft_search_answer *answer) {
-  const struct needs needs = needs_of(target, answer);
+  struct needs needs;
+  find_needs(&needs, target, answer);
   if (target->kind == WEFT_CLI_TARGET_TORCHTITAN) {
     weft_text_add(text, "For torchtitan:\n\n");
     add_flags(text, &needs);
@@ -213,22 +218,19 @@ void weft_cli_target_add(struct weft_text *text, const struct weft_cli_target *t
 
 /* ---- JSON ---- */
 
-static void add_flag_words(struct weft_json *json, const struct flag *flag) {
-  char number[24];
-  (void)snprintf(number, sizeof number, "%" PRIu64, flag->number);
-  weft_json_string(json, NULL, flag->name);
-  weft_json_string(json, NULL, flag->text != NULL ? flag->text : number);
-}
-
 void weft_cli_target_add_member(struct weft_json *json, const struct weft_cli_target *target,
                                 const struct weft_search_answer *answer) {
-  const struct needs needs = needs_of(target, answer);
+  struct needs needs;
+  find_needs(&needs, target, answer);
   weft_json_open(json, "run_with", '{');
   weft_json_string(json, "target",
                    target->kind == WEFT_CLI_TARGET_TORCHTITAN ? "torchtitan" : "pytorch");
   weft_json_open(json, "flags", '[');
   for (unsigned k = 0; k < needs.flag_count; k++) {
-    add_flag_words(json, &needs.flags[k]);
+    weft_json_string(json, NULL, needs.flags[k].name);
+    if (needs.flags[k].value != NULL) {
+      weft_json_string(json, NULL, needs.flags[k].value);
+    }
   }
   weft_json_close(json, ']');
   weft_json_open(json, "notes", '[');
