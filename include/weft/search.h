@@ -50,7 +50,7 @@ struct weft_search_request {
    * parts: the parts are cut into stages as is best, and entries only give what parts do not
    * have. Borrowed. */
   const struct weft_costs *costs;
-  bool keep_cut;       /* stages are as the entries are, and parts do not matter */
+  bool keep_partition; /* stages are as the entries are, and parts do not matter */
   bool whole_backward; /* the backward cannot be split: B, and no I and W */
   double memory_limit; /* per rank, in the unit of the costs' sizes; INFINITY: none */
   enum weft_objective objective;

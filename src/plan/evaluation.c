@@ -1,6 +1,6 @@
 /* How long an order takes: the longest path through it, rank by rank as far as each
  * can go. A rank stops where its input is not known yet, and goes on when the rank
- * that makes it has; every letter is looked at once. */
+ * that makes it has; every op is looked at once. */
 #include <string.h>
 
 #include <weft/support.h>
@@ -10,7 +10,7 @@
 
 /* ---- Room ---- */
 
-static size_t letter_rows(const struct weft_problem *problem) {
+static size_t op_rows(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS;
 }
 
@@ -24,8 +24,8 @@ static bool allocate(struct weft_evaluation *evaluation) {
   const size_t ranks = problem->rank_count;
 #define ROOM(field, count) \
   ((evaluation->field = weft_array_allocate_zero(allocator, count, sizeof *evaluation->field)))
-  return ROOM(steps, letter_rows(problem)) && ROOM(arrivals, arrival_count(problem)) &&
-         ROOM(arrived, 2 * (size_t)problem->stage_count) && ROOM(taken, letter_rows(problem)) &&
+  return ROOM(links, op_rows(problem)) && ROOM(arrivals, arrival_count(problem)) &&
+         ROOM(arrived, 2 * (size_t)problem->stage_count) && ROOM(taken, op_rows(problem)) &&
          ROOM(position, ranks) && ROOM(ready, ranks) && ROOM(is_ready, ranks) &&
          ROOM(clock, ranks) && ROOM(first, ranks);
 #undef ROOM
@@ -37,10 +37,10 @@ void weft_evaluation_finish(struct weft_evaluation *evaluation) {
   const size_t ranks = problem->rank_count;
 #define FREE(field, count) \
   weft_array_free(allocator, evaluation->field, count, sizeof *evaluation->field)
-  FREE(steps, letter_rows(problem));
+  FREE(links, op_rows(problem));
   FREE(arrivals, arrival_count(problem));
   FREE(arrived, 2 * (size_t)problem->stage_count);
-  FREE(taken, letter_rows(problem));
+  FREE(taken, op_rows(problem));
   FREE(position, ranks);
   FREE(ready, ranks);
   FREE(is_ready, ranks);
@@ -50,11 +50,10 @@ void weft_evaluation_finish(struct weft_evaluation *evaluation) {
   *evaluation = (struct weft_evaluation){.problem = problem};
 }
 
-/* ---- What letters wait for ---- */
+/* ---- What ops wait for ---- */
 
-static void connect(struct weft_evaluation *evaluation, struct weft_letter_step *from,
-                    struct weft_letter_step *to, uint32_t from_stage, uint32_t to_stage,
-                    uint32_t row) {
+static void connect(struct weft_evaluation *evaluation, struct weft_op_link *from,
+                    struct weft_op_link *to, uint32_t from_stage, uint32_t to_stage, uint32_t row) {
   const struct weft_problem *problem = evaluation->problem;
   int64_t *arrivals = evaluation->arrivals + (size_t)row * problem->microbatch_count;
   uint32_t *arrived = evaluation->arrived + row;
@@ -68,25 +67,26 @@ static void connect(struct weft_evaluation *evaluation, struct weft_letter_step 
   from->occupancy = from->crosses ? problem->occupancy : 0;
 }
 
-static struct weft_letter_step *step_of(struct weft_evaluation *evaluation, uint32_t stage,
-                                        enum weft_letter kind) {
+static struct weft_op_link *link_of(struct weft_evaluation *evaluation, uint32_t stage,
+                                    enum weft_plan_op_kind kind) {
   const struct weft_problem *problem = evaluation->problem;
   const struct weft_problem_stage *at = &problem->stages[stage];
-  return &evaluation->steps[((size_t)at->rank * problem->stages_per_rank + at->place) * WEFT_KINDS +
-                            kind];
+  return &evaluation
+              ->links[((size_t)at->rank * problem->stages_per_rank + at->local_stage) * WEFT_KINDS +
+                      kind];
 }
 
 static void connect_all(struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluation->problem;
-  const enum weft_letter back = problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I;
+  const enum weft_plan_op_kind back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
-      step_of(evaluation, s, kind)->time = problem->stages[s].time[kind];
+      link_of(evaluation, s, kind)->time = problem->stages[s].time[kind];
     }
     if (s + 1 < problem->stage_count) {
-      connect(evaluation, step_of(evaluation, s, WEFT_LETTER_F),
-              step_of(evaluation, s + 1, WEFT_LETTER_F), s, s + 1, s);
-      connect(evaluation, step_of(evaluation, s + 1, back), step_of(evaluation, s, back), s + 1, s,
+      connect(evaluation, link_of(evaluation, s, WEFT_KIND_F),
+              link_of(evaluation, s + 1, WEFT_KIND_F), s, s + 1, s);
+      connect(evaluation, link_of(evaluation, s + 1, back), link_of(evaluation, s, back), s + 1, s,
               problem->stage_count + s);
     }
   }
@@ -116,7 +116,7 @@ static void wake(struct weft_evaluation *evaluation, uint32_t *ready_count, uint
 static void start(struct weft_evaluation *evaluation, uint32_t *ready_count) {
   const struct weft_problem *problem = evaluation->problem;
   memset(evaluation->arrived, 0, 2 * (size_t)problem->stage_count * sizeof *evaluation->arrived);
-  memset(evaluation->taken, 0, letter_rows(problem) * sizeof *evaluation->taken);
+  memset(evaluation->taken, 0, op_rows(problem) * sizeof *evaluation->taken);
   for (uint32_t r = problem->rank_count; r-- > 0;) {
     evaluation->position[r] = 0;
     evaluation->clock[r] = 0;
@@ -127,12 +127,12 @@ static void start(struct weft_evaluation *evaluation, uint32_t *ready_count) {
 
 /* The time at which an output that is ready at `end` arrives: its channel takes one
  * after the other. */
-static int64_t arrival(const struct weft_letter_step *step, uint32_t microbatch, int64_t end) {
-  if (step->occupancy > 0 && microbatch > 0) {
-    const int64_t free_at = step->makes[microbatch - 1] - step->latency;
+static int64_t arrival(const struct weft_op_link *link, uint32_t microbatch, int64_t end) {
+  if (link->occupancy > 0 && microbatch > 0) {
+    const int64_t free_at = link->makes[microbatch - 1] - link->latency;
     end = free_at > end ? free_at : end;
   }
-  return end + step->occupancy + step->latency;
+  return end + link->occupancy + link->latency;
 }
 
 /* Goes on with a rank as far as inputs are known. */
@@ -140,30 +140,30 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
                     uint32_t rank, uint32_t *ready_count) {
   const struct weft_problem *problem = evaluation->problem;
   const size_t row = (size_t)rank * problem->stages_per_rank * WEFT_KINDS;
-  const struct weft_letter_step *steps = evaluation->steps + row;
+  const struct weft_op_link *links = evaluation->links + row;
   uint32_t *taken = evaluation->taken + row;
-  const uint8_t *word = weft_order_word(problem, order, rank);
+  const uint8_t *sequence = weft_order_sequence(problem, order, rank);
   uint32_t n = evaluation->position[rank];
   int64_t now = evaluation->clock[rank];
-  for (; n < problem->word_size; n++) {
-    const struct weft_letter_step *step = &steps[word[n]];
-    const uint32_t microbatch = taken[word[n]];
-    if (step->waits_for != NULL) {
-      if (microbatch >= *step->arrived) {
+  for (; n < problem->length; n++) {
+    const struct weft_op_link *link = &links[sequence[n]];
+    const uint32_t microbatch = taken[sequence[n]];
+    if (link->waits_for != NULL) {
+      if (microbatch >= *link->arrived) {
         break;
       }
-      now = step->waits_for[microbatch] > now ? step->waits_for[microbatch] : now;
+      now = link->waits_for[microbatch] > now ? link->waits_for[microbatch] : now;
     }
     if (n == 0) {
       evaluation->first[rank] = now;
     }
-    now += step->time;
-    taken[word[n]] = microbatch + 1;
-    if (step->makes != NULL) {
-      step->makes[microbatch] = arrival(step, microbatch, now);
-      *step->made = microbatch + 1;
-      if (step->crosses) {
-        wake(evaluation, ready_count, step->wakes);
+    now += link->time;
+    taken[sequence[n]] = microbatch + 1;
+    if (link->makes != NULL) {
+      link->makes[microbatch] = arrival(link, microbatch, now);
+      *link->made = microbatch + 1;
+      if (link->crosses) {
+        wake(evaluation, ready_count, link->wakes);
       }
     }
   }
@@ -175,7 +175,7 @@ static int64_t summarise(struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluation->problem;
   int64_t from = INT64_MAX, to = 0, span = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    if (evaluation->position[r] < problem->word_size) {
+    if (evaluation->position[r] < problem->length) {
       return WEFT_NEVER;
     }
     const int64_t own = evaluation->clock[r] - evaluation->first[r];

@@ -21,11 +21,11 @@ static double least_of(const struct weft_problem *problem, const struct weft_cos
   return least;
 }
 
-static enum weft_status find(const struct weft_layouts *layouts,
+static enum weft_status find(const struct weft_plan_layouts *layouts,
                              const struct weft_search_request *request, double *least,
                              struct weft_error *error) {
   for (uint32_t n = 0; n < layouts->count; n++) {
-    const struct weft_layout *layout = &layouts->list[n];
+    const struct weft_plan_layout *layout = &layouts->list[n];
     struct weft_search_request own = *request;
     struct weft_problem problem;
     own.whole_backward = layout->whole_backward;
@@ -42,12 +42,12 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
                                           struct weft_error *error) {
   /* Without any memory, cuts are made for little of it. */
   struct weft_search_request starved = *request;
-  struct weft_layouts layouts;
+  struct weft_plan_layouts layouts;
   double found = INFINITY;
   starved.memory_limit = 0;
-  WEFT_TRY(weft_layouts_init(&layouts, allocator, &starved, error));
+  WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, error));
   const enum weft_status status = find(&layouts, &starved, &found, error);
-  weft_layouts_finish(&layouts);
+  weft_plan_layouts_finish(&layouts);
   if (status == WEFT_OK) {
     *least = found;
   }

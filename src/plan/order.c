@@ -8,58 +8,59 @@
 #include "base/memory.h"
 
 static const enum weft_op op_of[WEFT_KINDS] = {
-    [WEFT_LETTER_F] = WEFT_OP_F,
-    [WEFT_LETTER_I] = WEFT_OP_I,
-    [WEFT_LETTER_W] = WEFT_OP_W,
-    [WEFT_LETTER_B] = WEFT_OP_B,
+    [WEFT_KIND_F] = WEFT_OP_F,
+    [WEFT_KIND_I] = WEFT_OP_I,
+    [WEFT_KIND_W] = WEFT_OP_W,
+    [WEFT_KIND_B] = WEFT_OP_B,
 };
 
-/* What has to come before a letter of this kind, at the same stage. */
-static enum weft_letter needed_by(enum weft_letter kind) {
-  return kind == WEFT_LETTER_W ? WEFT_LETTER_I : WEFT_LETTER_F;
+/* What has to come before a op of this kind, at the same stage. */
+static enum weft_plan_op_kind needed_by(enum weft_plan_op_kind kind) {
+  return kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
 }
 
-/* How many of each letter a word has so far. */
+/* How many of each op a sequence has so far. */
 struct counts {
-  uint32_t of[WEFT_PLACES_MAX * WEFT_KINDS];
+  uint32_t of[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS];
 };
 
 /* ---- Memory ---- */
 
 static bool may_follow(const struct weft_problem *problem, const struct counts *counts,
-                       uint8_t letter) {
-  const enum weft_letter kind = letter % WEFT_KINDS;
-  const uint32_t first = letter - kind;
-  if (letter >= problem->stages_per_rank * WEFT_KINDS ||
-      (kind == WEFT_LETTER_B) != (problem->whole_backward && kind != WEFT_LETTER_F)) {
+                       uint8_t op) {
+  const enum weft_plan_op_kind kind = op % WEFT_KINDS;
+  const uint32_t first = op - kind;
+  if (op >= problem->stages_per_rank * WEFT_KINDS ||
+      (kind == WEFT_KIND_B) != (problem->whole_backward && kind != WEFT_KIND_F)) {
     return false;
   }
   const uint32_t before =
-      kind == WEFT_LETTER_F ? problem->microbatch_count : counts->of[first + needed_by(kind)];
-  return counts->of[letter] < before;
+      kind == WEFT_KIND_F ? problem->microbatch_count : counts->of[first + needed_by(kind)];
+  return counts->of[op] < before;
 }
 
-/* How memory changes when a letter begins (F) or ends (others). */
-static int64_t change(const struct weft_problem_stage *stage, enum weft_letter kind) {
+/* How memory changes when a op begins (F) or ends (others). */
+static int64_t change(const struct weft_problem_stage *stage, enum weft_plan_op_kind kind) {
   switch (kind) {
-    case WEFT_LETTER_F: return stage->held;
-    case WEFT_LETTER_I: return stage->held_after - stage->held;
-    case WEFT_LETTER_W: return -stage->held_after;
+    case WEFT_KIND_F: return stage->held;
+    case WEFT_KIND_I: return stage->held_after - stage->held;
+    case WEFT_KIND_W: return -stage->held_after;
     default: return -stage->held;
   }
 }
 
-int64_t weft_word_peak(const struct weft_problem *problem, uint32_t rank, const uint8_t *word) {
+int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
+                           const uint8_t *sequence) {
   struct counts counts = {0};
   int64_t held = 0, peak = 0;
-  for (uint32_t n = 0; n < problem->word_size; n++) {
-    if (!may_follow(problem, &counts, word[n])) {
+  for (uint32_t n = 0; n < problem->length; n++) {
+    if (!may_follow(problem, &counts, sequence[n])) {
       return -1;
     }
-    counts.of[word[n]]++;
+    counts.of[sequence[n]]++;
     const uint32_t stage =
-        problem->stage_of[rank * problem->stages_per_rank + word[n] / WEFT_KINDS];
-    held += change(&problem->stages[stage], word[n] % WEFT_KINDS);
+        problem->stage_of[rank * problem->stages_per_rank + sequence[n] / WEFT_KINDS];
+    held += change(&problem->stages[stage], sequence[n] % WEFT_KINDS);
     peak = held > peak ? held : peak;
   }
   return peak;
@@ -67,22 +68,22 @@ int64_t weft_word_peak(const struct weft_problem *problem, uint32_t rank, const 
 
 /* ---- Tables ---- */
 
-static void write_row(const struct weft_problem *problem, uint32_t rank, const uint8_t *word,
+static void write_row(const struct weft_problem *problem, uint32_t rank, const uint8_t *sequence,
                       struct weft_action *row) {
   struct counts counts = {0};
-  for (uint32_t n = 0; n < problem->word_size; n++) {
+  for (uint32_t n = 0; n < problem->length; n++) {
     const uint32_t stage =
-        problem->stage_of[rank * problem->stages_per_rank + word[n] / WEFT_KINDS];
-    row[n] = (struct weft_action){.op = (uint8_t)op_of[word[n] % WEFT_KINDS],
+        problem->stage_of[rank * problem->stages_per_rank + sequence[n] / WEFT_KINDS];
+    row[n] = (struct weft_action){.op = (uint8_t)op_of[sequence[n] % WEFT_KINDS],
                                   .stage = (uint16_t)stage,
-                                  .microbatch = counts.of[word[n]]++};
+                                  .microbatch = counts.of[sequence[n]]++};
   }
 }
 
 enum weft_status weft_order_table(const struct weft_problem *problem,
                                   const struct weft_order *order, struct weft_program **out,
                                   struct weft_error *error) {
-  const size_t count = (size_t)problem->rank_count * problem->word_size;
+  const size_t count = (size_t)problem->rank_count * problem->length;
   struct weft_action *actions = weft_array_allocate(problem->allocator, count, sizeof *actions);
   uint64_t *sizes = weft_array_allocate(problem->allocator, problem->rank_count, sizeof *sizes);
   enum weft_status status;
@@ -90,9 +91,9 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
     status = weft_fail_memory(error, count * sizeof *actions);
   } else {
     for (uint32_t r = 0; r < problem->rank_count; r++) {
-      sizes[r] = problem->word_size;
-      write_row(problem, r, weft_order_word(problem, order, r),
-                actions + (size_t)r * problem->word_size);
+      sizes[r] = problem->length;
+      write_row(problem, r, weft_order_sequence(problem, order, r),
+                actions + (size_t)r * problem->length);
     }
     status =
         weft_program_create(problem->allocator, problem->rank_count, sizes, actions, out, error);
@@ -104,34 +105,34 @@ enum weft_status weft_order_table(const struct weft_problem *problem,
 
 /* ---- From tables ---- */
 
-static enum weft_letter kind_of(enum weft_op op) {
+static enum weft_plan_op_kind kind_of(enum weft_op op) {
   for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
     if (op_of[kind] == op) {
-      return (enum weft_letter)kind;
+      return (enum weft_plan_op_kind)kind;
     }
   }
   return WEFT_KINDS;
 }
 
-/* Adds the letters of an action to a word; false when it has none. */
+/* Adds the ops of an action to a sequence; false when it has none. */
 static bool read_action(const struct weft_problem *problem, uint32_t rank,
-                        const struct weft_action *action, struct counts *counts, uint8_t *word,
+                        const struct weft_action *action, struct counts *counts, uint8_t *sequence,
                         uint32_t *size) {
-  const enum weft_letter kind = kind_of(action->op);
+  const enum weft_plan_op_kind kind = kind_of(action->op);
   if (kind == WEFT_KINDS || action->stage >= problem->stage_count ||
       problem->stages[action->stage].rank != rank) {
     return false;
   }
-  const bool split = kind == WEFT_LETTER_B && !problem->whole_backward;
-  const uint32_t first = problem->stages[action->stage].place * WEFT_KINDS;
-  const uint32_t letters[2] = {first + (split ? WEFT_LETTER_I : kind), first + WEFT_LETTER_W};
+  const bool split = kind == WEFT_KIND_B && !problem->whole_backward;
+  const uint32_t first = problem->stages[action->stage].local_stage * WEFT_KINDS;
+  const uint32_t ops[2] = {first + (split ? WEFT_KIND_I : kind), first + WEFT_KIND_W};
   for (uint32_t k = 0; k < (split ? 2U : 1U); k++) {
-    if (*size == problem->word_size || action->microbatch != counts->of[letters[k]] ||
-        !may_follow(problem, counts, (uint8_t)letters[k])) {
+    if (*size == problem->length || action->microbatch != counts->of[ops[k]] ||
+        !may_follow(problem, counts, (uint8_t)ops[k])) {
       return false;
     }
-    counts->of[letters[k]]++;
-    word[(*size)++] = (uint8_t)letters[k];
+    counts->of[ops[k]]++;
+    sequence[(*size)++] = (uint8_t)ops[k];
   }
   return true;
 }
@@ -141,24 +142,25 @@ static bool is_passed_over(enum weft_op op) {
 }
 
 static enum weft_status read_row(const struct weft_problem *problem,
-                                 const struct weft_program *table, uint32_t rank, uint8_t *word,
+                                 const struct weft_program *table, uint32_t rank, uint8_t *sequence,
                                  struct weft_error *error) {
   struct counts counts = {0};
   uint32_t size = 0;
   for (uint64_t n = table->row_begin[rank]; n < table->row_begin[rank + 1]; n++) {
     const struct weft_action *action = &table->actions[n];
     char text[64];
-    if (!is_passed_over(action->op) && !read_action(problem, rank, action, &counts, word, &size)) {
+    if (!is_passed_over(action->op) &&
+        !read_action(problem, rank, action, &counts, sequence, &size)) {
       return weft_fail(error, WEFT_ERR_INVALID, "",
                        "rank %" PRIu32 ": %s is not what a plan has here", rank,
                        weft_action_format(action, text, sizeof text));
     }
   }
-  return size == problem->word_size
+  return size == problem->length
              ? WEFT_OK
              : weft_fail(error, WEFT_ERR_INVALID, "",
                          "rank %" PRIu32 " has %" PRIu32 " actions, a plan %" PRIu32, rank, size,
-                         problem->word_size);
+                         problem->length);
 }
 
 enum weft_status weft_order_read(const struct weft_problem *problem,
@@ -170,7 +172,7 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
   }
   enum weft_status status = WEFT_OK;
   for (uint32_t r = 0; status == WEFT_OK && r < problem->rank_count; r++) {
-    status = read_row(problem, table, r, weft_order_word(problem, order, r), error);
+    status = read_row(problem, table, r, weft_order_sequence(problem, order, r), error);
   }
   return status;
 }

@@ -13,30 +13,30 @@
 /* Sizes are whole numbers of this many to the unit, unless sums would overflow. */
 #define SIZES_PER_UNIT 1e9
 
-static uint64_t letter_count(const struct weft_shape *shape, bool whole_backward) {
+static uint64_t op_count(const struct weft_shape *shape, bool whole_backward) {
   return (uint64_t)shape->stages_per_rank * shape->microbatches * (whole_backward ? 2 : 3);
 }
 
 static enum weft_status check_shape(const struct weft_shape *shape, bool whole_backward,
                                     struct weft_error *error) {
   const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
-  const uint64_t word = letter_count(shape, whole_backward);
+  const uint64_t sequence = op_count(shape, whole_backward);
   if (stages == 0 || shape->microbatches == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
                      "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
                      " microbatches make no pipeline",
                      shape->ranks, shape->stages_per_rank, shape->microbatches);
   }
-  if (shape->stages_per_rank > WEFT_PLACES_MAX) {
+  if (shape->stages_per_rank > WEFT_LOCAL_STAGES_MAX) {
     return weft_fail(error, WEFT_ERR_LIMIT, "plan with fewer stages per rank",
                      "%" PRIu32 " stages per rank are more than %d", shape->stages_per_rank,
-                     WEFT_PLACES_MAX);
+                     WEFT_LOCAL_STAGES_MAX);
   }
   if (stages > WEFT_STAGES_MAX || shape->microbatches > WEFT_MICROBATCHES_MAX ||
-      word > WEFT_ACTIONS_MAX / shape->ranks) {
+      sequence > WEFT_ACTIONS_MAX / shape->ranks) {
     return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer microbatches",
                      "%" PRIu32 " ranks x %" PRIu64 " actions are more than %" PRIu64, shape->ranks,
-                     word, WEFT_ACTIONS_MAX);
+                     sequence, WEFT_ACTIONS_MAX);
   }
   return WEFT_OK;
 }
@@ -96,17 +96,17 @@ static enum weft_status set_times(struct weft_problem *problem, const struct wef
   const struct weft_program like = {
       .rank_count = problem->rank_count,
       .stage_count = problem->stage_count,
-      .action_count = (uint64_t)problem->rank_count * problem->word_size};
+      .action_count = (uint64_t)problem->rank_count * problem->length};
   const struct weft_sim_options options = weft_sim_options_default();
   struct weft_ticks ticks;
   WEFT_TRY(weft_ticks_init(&ticks, problem->allocator, &like, costs, &options, error));
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_stage_ticks *from = weft_ticks_of(&ticks, s);
     int64_t *time = problem->stages[s].time;
-    time[WEFT_LETTER_F] = from->compute[0];
-    time[WEFT_LETTER_B] = from->compute[WEFT_OP_B - WEFT_OP_F];
-    time[WEFT_LETTER_I] = from->compute[WEFT_OP_I - WEFT_OP_F];
-    time[WEFT_LETTER_W] = from->compute[WEFT_OP_W - WEFT_OP_F];
+    time[WEFT_KIND_F] = from->compute[0];
+    time[WEFT_KIND_B] = from->compute[WEFT_OP_B - WEFT_OP_F];
+    time[WEFT_KIND_I] = from->compute[WEFT_OP_I - WEFT_OP_F];
+    time[WEFT_KIND_W] = from->compute[WEFT_OP_W - WEFT_OP_F];
   }
   problem->ticks_per_unit = ticks.per_unit;
   problem->latency = ticks.latency;
@@ -136,7 +136,7 @@ static void place_stages(struct weft_problem *problem, const struct weft_shape *
       const uint32_t stage = weft_shape_stage_of(shape, r, k);
       problem->stage_of[r * shape->stages_per_rank + k] = stage;
       problem->stages[stage].rank = r;
-      problem->stages[stage].place = k;
+      problem->stages[stage].local_stage = k;
     }
   }
 }
@@ -158,16 +158,15 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
   WEFT_TRY(check_shape(shape, request->whole_backward, error));
-  *problem =
-      (struct weft_problem){.allocator = allocator,
-                            .rank_count = shape->ranks,
-                            .stage_count = shape->ranks * shape->stages_per_rank,
-                            .stages_per_rank = shape->stages_per_rank,
-                            .microbatch_count = shape->microbatches,
-                            .word_size = (uint32_t)letter_count(shape, request->whole_backward),
-                            .whole_backward = request->whole_backward,
-                            .objective = request->objective,
-                            .placement = shape->placement};
+  *problem = (struct weft_problem){.allocator = allocator,
+                                   .rank_count = shape->ranks,
+                                   .stage_count = shape->ranks * shape->stages_per_rank,
+                                   .stages_per_rank = shape->stages_per_rank,
+                                   .microbatch_count = shape->microbatches,
+                                   .length = (uint32_t)op_count(shape, request->whole_backward),
+                                   .whole_backward = request->whole_backward,
+                                   .objective = request->objective,
+                                   .placement = shape->placement};
   const enum weft_status status = fill(problem, shape, costs, request->memory_limit, error);
   if (status != WEFT_OK) {
     weft_problem_finish(problem);

@@ -4,25 +4,25 @@
  * Microbatches are alike, so some best schedule takes them in order at every stage
  * and op: of any schedule, the k-th start of an op at a stage may be given to
  * microbatch k, since the k-th end of what it waits for is not later. What is left
- * to decide is, for every rank, the order of its letters: a letter is an op of one
+ * to decide is, for every rank, the order of its ops: a op is an op of one
  * of the rank's stages, and its k-th occurrence is that of microbatch k. */
 #ifndef PLAN_PROBLEM_H
 #define PLAN_PROBLEM_H
 
 #include <weft/search.h>
 
-/* A letter is kind + WEFT_KINDS * (which of the rank's stages). */
-enum weft_letter { WEFT_LETTER_F, WEFT_LETTER_I, WEFT_LETTER_W, WEFT_LETTER_B, WEFT_KINDS };
+/* A op is kind + WEFT_KINDS * (which of the rank's stages). */
+enum weft_plan_op_kind { WEFT_KIND_F, WEFT_KIND_I, WEFT_KIND_W, WEFT_KIND_B, WEFT_KINDS };
 
-/* Stages per rank: letters are bytes. */
-enum { WEFT_PLACES_MAX = 63 };
+/* Stages per rank: ops are bytes. */
+enum { WEFT_LOCAL_STAGES_MAX = 63 };
 
 struct weft_problem_stage {
   int64_t time[WEFT_KINDS];
   int64_t held;       /* memory from the start of F to the end of I or B */
   int64_t held_after; /* from then to the end of W */
   uint32_t rank;
-  uint32_t place; /* which of the rank's stages, ascending */
+  uint32_t local_stage; /* which of the rank's stages, ascending */
 };
 
 struct weft_problem {
@@ -31,7 +31,7 @@ struct weft_problem {
   uint32_t stage_count;
   uint32_t stages_per_rank;
   uint32_t microbatch_count;
-  uint32_t word_size;  /* letters of a rank: v * m * (3 or 2) */
+  uint32_t length;     /* ops of a rank: v * m * (3 or 2) */
   bool whole_backward; /* F B instead of F I W */
   enum weft_objective objective;
   enum weft_placement_kind placement;
@@ -60,19 +60,20 @@ int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uin
 
 /* ---- Orders ---- */
 
-/* words[rank * word_size + n]: one word after the other. */
+/* sequences[rank * length + n]: one sequence after the other. */
 struct weft_order {
-  uint8_t *letters; /* [rank_count * word_size] */
+  uint8_t *ops; /* [rank_count * length] */
 };
 
-static inline uint8_t *weft_order_word(const struct weft_problem *problem,
-                                       const struct weft_order *order, uint32_t rank) {
-  return order->letters + (size_t)rank * problem->word_size;
+static inline uint8_t *weft_order_sequence(const struct weft_problem *problem,
+                                           const struct weft_order *order, uint32_t rank) {
+  return order->ops + (size_t)rank * problem->length;
 }
 
-/* The largest memory that rank's word holds at any time; -1 when the word is not one:
- * a backward before its forward, or another number of letters. */
-int64_t weft_word_peak(const struct weft_problem *problem, uint32_t rank, const uint8_t *word);
+/* The largest memory that rank's sequence holds at any time; -1 when the sequence is not one:
+ * a backward before its forward, or another number of ops. */
+int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
+                           const uint8_t *sequence);
 
 /* The order as a table, and back. A table with other actions than the problem's, another
  * placement, overlaps or microbatches out of order is WEFT_ERR_INVALID. A full backward
@@ -86,8 +87,8 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
 
 /* ---- Evaluation: evaluation.c ---- */
 
-/* What a letter of a rank waits for and makes. Arrivals are in order of microbatches. */
-struct weft_letter_step {
+/* What a op of a rank waits for and makes. Arrivals are in order of microbatches. */
+struct weft_op_link {
   int64_t time;
   const int64_t *waits_for; /* [microbatch] when its input arrives; NULL: it has it */
   const uint32_t *arrived;  /* how many have, as far as is known */
@@ -103,11 +104,11 @@ struct weft_letter_step {
  * thread. */
 struct weft_evaluation {
   const struct weft_problem *problem;
-  struct weft_letter_step *steps;   /* [rank * v * WEFT_KINDS + letter] */
+  struct weft_op_link *links;       /* [rank * v * WEFT_KINDS + op] */
   int64_t *arrivals;                /* [2 * stage_count * m]: activations, then gradients */
   uint32_t *arrived;                /* [2 * stage_count] of them */
-  uint32_t *taken;                  /* [stage_count * WEFT_KINDS] letters so far, as steps */
-  uint32_t *position;               /* [rank] letters done */
+  uint32_t *taken;                  /* [stage_count * WEFT_KINDS] ops so far, as links */
+  uint32_t *position;               /* [rank] ops done */
   uint32_t *ready;                  /* stack of ranks that may go on */
   bool *is_ready;                   /* [rank] it is on the stack */
   int64_t *clock, *first;           /* [rank] last end, first start */

@@ -24,7 +24,7 @@ struct weft_search_request weft_search_request_default(void) {
                                       .effort = 0.5};
 }
 
-typedef enum weft_status constructor(struct weft_pool *pool, struct weft_error *error);
+typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
 
 static constructor *const constructors[] = {
     weft_construct_named,
@@ -33,10 +33,10 @@ static constructor *const constructors[] = {
     weft_construct_chain_greedy,
 };
 
-static enum weft_status construct(struct weft_pool *pool, struct weft_error *error) {
+static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_error *error) {
   for (size_t n = 0; n < sizeof constructors / sizeof constructors[0]; n++) {
-    if (!weft_pool_is_optimal(pool)) {
-      WEFT_TRY(constructors[n](pool, error));
+    if (!weft_incumbent_is_optimal(incumbent)) {
+      WEFT_TRY(constructors[n](incumbent, error));
     }
   }
   return WEFT_OK;
@@ -45,12 +45,12 @@ static enum weft_status construct(struct weft_pool *pool, struct weft_error *err
 /* ---- One layout ---- */
 
 struct attempt {
-  struct weft_layout *layout;
+  struct weft_plan_layout *layout;
   struct weft_problem problem;
-  struct weft_pool pool;
+  struct weft_incumbent incumbent;
 };
 
-static enum weft_status attempt_init(struct attempt *attempt, struct weft_layout *layout,
+static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_layout *layout,
                                      const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
                                      struct weft_error *error) {
@@ -59,7 +59,8 @@ static enum weft_status attempt_init(struct attempt *attempt, struct weft_layout
   attempt->layout = layout;
   WEFT_TRY(
       weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
-  const enum weft_status status = weft_pool_init(&attempt->pool, &attempt->problem, error);
+  const enum weft_status status =
+      weft_incumbent_init(&attempt->incumbent, &attempt->problem, error);
   if (status != WEFT_OK) {
     weft_problem_finish(&attempt->problem);
   }
@@ -67,7 +68,7 @@ static enum weft_status attempt_init(struct attempt *attempt, struct weft_layout
 }
 
 static void attempt_finish(struct attempt *attempt) {
-  weft_pool_finish(&attempt->pool);
+  weft_incumbent_finish(&attempt->incumbent);
   weft_problem_finish(&attempt->problem);
 }
 
@@ -76,21 +77,21 @@ static void attempt_finish(struct attempt *attempt) {
 struct search {
   const struct weft_allocator *allocator;
   const struct weft_search_request *request;
-  struct weft_layouts layouts;
+  struct weft_plan_layouts layouts;
   struct attempt *attempts; /* [layouts.count] */
   uint32_t attempt_count;
   struct attempt *best;
-  struct weft_watch watch;
+  struct weft_search_control control;
 };
 
 static double value_of(const struct attempt *attempt) {
-  return attempt->pool.value == WEFT_NEVER
+  return attempt->incumbent.value == WEFT_NEVER
              ? INFINITY
-             : (double)attempt->pool.value / attempt->problem.ticks_per_unit;
+             : (double)attempt->incumbent.value / attempt->problem.ticks_per_unit;
 }
 
 static double bound_of(const struct attempt *attempt) {
-  return (double)attempt->pool.bound / attempt->problem.ticks_per_unit;
+  return (double)attempt->incumbent.bound / attempt->problem.ticks_per_unit;
 }
 
 static void choose(struct search *search) {
@@ -107,7 +108,7 @@ static enum weft_status look(struct search *search, struct weft_error *error) {
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
                           search->request, error));
     search->attempt_count++;
-    WEFT_TRY(construct(&search->attempts[n].pool, error));
+    WEFT_TRY(construct(&search->attempts[n].incumbent, error));
   }
   choose(search);
   return WEFT_OK;
@@ -121,15 +122,15 @@ static enum weft_status look(struct search *search, struct weft_error *error) {
 static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
                                 struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  const struct weft_crew_task task = {.threads = weft_crew_size(request->threads),
-                                      .seed = request->seed,
-                                      .work = (uint64_t)(request->effort * share * 1e9)};
-  search->watch.share = share;
-  if (attempt->pool.value != WEFT_NEVER && !weft_pool_is_optimal(&attempt->pool) &&
-      !weft_watch_halted(&search->watch)) {
-    WEFT_TRY(weft_crew_improve(&attempt->pool, &task, &search->watch, error));
+  const struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
+                                        .seed = request->seed,
+                                        .work = (uint64_t)(request->effort * share * 1e9)};
+  search->control.share = share;
+  if (attempt->incumbent.value != WEFT_NEVER && !weft_incumbent_is_optimal(&attempt->incumbent) &&
+      !weft_search_control_is_cancelled(&search->control)) {
+    WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
   }
-  search->watch.done += share;
+  search->control.done += share;
   choose(search);
   return WEFT_OK;
 }
@@ -169,9 +170,9 @@ static double peak_of(const struct attempt *attempt) {
   const struct weft_problem *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double own =
-        (double)weft_word_peak(problem, r, weft_order_word(problem, &attempt->pool.best, r)) /
-        problem->sizes_per_unit;
+    double own = (double)weft_sequence_peak(
+                     problem, r, weft_order_sequence(problem, &attempt->incumbent.best, r)) /
+                 problem->sizes_per_unit;
     for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
       const struct weft_stage_costs *stage = weft_costs_of(
           attempt->layout->costs, problem->stage_of[r * problem->stages_per_rank + k]);
@@ -185,9 +186,10 @@ static double peak_of(const struct attempt *attempt) {
 static enum weft_status make_table(const struct attempt *attempt, struct weft_program **out,
                                    struct weft_error *error) {
   const struct weft_problem *problem = &attempt->problem;
-  return attempt->pool.name != NULL ? weft_generate(problem->allocator, attempt->pool.name,
-                                                    &attempt->layout->shape, out, error)
-                                    : weft_order_table(problem, &attempt->pool.best, out, error);
+  return attempt->incumbent.name != NULL
+             ? weft_generate(problem->allocator, attempt->incumbent.name, &attempt->layout->shape,
+                             out, error)
+             : weft_order_table(problem, &attempt->incumbent.best, out, error);
 }
 
 static enum weft_status make_answer(struct search *search, struct weft_search_answer **out,
@@ -199,21 +201,23 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
     return weft_fail_memory(error, sizeof *answer);
   }
   const double ticks = best->problem.ticks_per_unit;
-  (void)weft_evaluate(&best->pool.evaluation, &best->pool.best, WEFT_NEVER);
+  (void)weft_evaluate(&best->incumbent.evaluation, &best->incumbent.best, WEFT_NEVER);
   *answer = (struct weft_search_answer){
-      .schedule = best->pool.name != NULL ? best->pool.name : "searched",
+      .schedule = best->incumbent.name != NULL ? best->incumbent.name : "searched",
       .objective = search->request->objective,
       .placement = best->layout->shape.placement,
       .stages_per_rank = best->layout->shape.stages_per_rank,
-      .makespan = (double)best->pool.evaluation.makespan / ticks,
-      .span = (double)best->pool.evaluation.span / ticks,
+      .makespan = (double)best->incumbent.evaluation.makespan / ticks,
+      .span = (double)best->incumbent.evaluation.span / ticks,
       .peak_memory = peak_of(best),
-      .bound = (double)best->pool.bound / ticks,
-      .optimal = weft_pool_is_optimal(&best->pool),
-      .stopped = weft_watch_halted(&search->watch),
-      .evaluated = best->pool.evaluated,
-      .moves = best->pool.moves,
-      .move_ns = best->pool.moves > 0 ? (double)best->pool.move_ns / (double)best->pool.moves : 0,
+      .bound = (double)best->incumbent.bound / ticks,
+      .optimal = weft_incumbent_is_optimal(&best->incumbent),
+      .stopped = weft_search_control_is_cancelled(&search->control),
+      .evaluated = best->incumbent.evaluated,
+      .moves = best->incumbent.moves,
+      .move_ns = best->incumbent.moves > 0
+                     ? (double)best->incumbent.move_ns / (double)best->incumbent.moves
+                     : 0,
       .allocator = search->allocator};
   enum weft_status status = make_table(best, &answer->table, error);
   if (status == WEFT_OK) {
@@ -249,7 +253,7 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
 
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
-  weft_watch_start(&search->watch, search->request);
+  weft_search_control_start(&search->control, search->request);
   WEFT_TRY(look(search, error));
   if (value_of(search->best) == INFINITY) {
     return explain_memory(search, error);
@@ -262,7 +266,7 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
                              const struct weft_search_request *request,
                              struct weft_search_answer **out, struct weft_error *error) {
   struct search search = {.allocator = allocator, .request = request};
-  WEFT_TRY(weft_layouts_init(&search.layouts, allocator, request, error));
+  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, error));
   const uint32_t count = search.layouts.count;
   search.attempts = weft_array_allocate_zero(allocator, count, sizeof *search.attempts);
   const enum weft_status status = search.attempts == NULL
@@ -272,6 +276,6 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
     attempt_finish(&search.attempts[n]);
   }
   weft_array_free(allocator, search.attempts, count, sizeof *search.attempts);
-  weft_layouts_finish(&search.layouts);
+  weft_plan_layouts_finish(&search.layouts);
   return status;
 }

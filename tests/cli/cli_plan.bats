@@ -139,7 +139,7 @@ holds() {
   weft plan -p 11 -m 8 --costs parts.json
   fails 2 "10 parts"
   hints
-  "$WEFT" plan -p 4 -m 8 -v 1 --costs parts.json --keep-cut "${quick[@]}" --json >p.json
+  "$WEFT" plan -p 4 -m 8 -v 1 --costs parts.json --keep-partition "${quick[@]}" --json >p.json
   jq -e 'has("stage_parts") | not' p.json >/dev/null
 }
 

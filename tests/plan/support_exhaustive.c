@@ -1,11 +1,11 @@
-/* Beginnings of orders, letter by letter, in order of starts; of those with the same
- * letters only such are kept that no other is as early as in everything.
+/* Beginnings of orders, op by op, in order of starts; of those with the same
+ * ops only such are kept that no other is as early as in everything.
  *
- * A letter starts when its rank is free, its input is there, and no earlier than the letter
+ * A op starts when its rank is free, its input is there, and no earlier than the op
  * added before it. So every order is met at least once with the times it has, the one in
- * which its letters start; elsewhere it is met later than it could be, never earlier.
+ * which its ops start; elsewhere it is met later than it could be, never earlier.
  * Times only depend on others through sums and maxima: what is as early as another in
- * everything, and has the same letters, ends no later whatever follows. */
+ * everything, and has the same ops, ends no later whatever follows. */
 #include "support_exhaustive.h"
 
 #include <setjmp.h>
@@ -21,8 +21,8 @@ enum { ACT_F, ACT_BACK, ACT_W };
 
 struct beginning {
   uint8_t done[STAGES][LETTERS];
-  int64_t now;                              /* start of the last letter */
-  int64_t clock[STAGES];                    /* [rank] end of its last letter */
+  int64_t now;                              /* start of the last op */
+  int64_t clock[STAGES];                    /* [rank] end of its last op */
   int64_t arrival[STAGES][2][MICROBATCHES]; /* at a stage: activations, gradients */
   int64_t channel[STAGES][2];               /* from a stage: free from then */
 };
@@ -39,7 +39,7 @@ enum { BUCKETS = 1 << 14 };
 struct exhaustion {
   const struct weft_problem *problem;
   uint32_t stages, ranks, count;
-  unsigned letters; /* 3, or 2 with a whole backward */
+  unsigned ops; /* 3, or 2 with a whole backward */
   int64_t time[STAGES][LETTERS];
   int64_t late[STAGES]; /* [rank] what its end counts less */
   int64_t best;         /* so far, INT64_MAX for none */
@@ -49,7 +49,7 @@ struct exhaustion {
 
 static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
-/* ---- The next letter ---- */
+/* ---- The next op ---- */
 
 static int64_t memory_of(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
   int64_t sum = 0;
@@ -58,13 +58,13 @@ static int64_t memory_of(const struct exhaustion *all, const struct beginning *a
     if (stage->rank == rank) {
       const uint8_t *done = at->done[s];
       sum += (done[ACT_F] - done[ACT_BACK]) * stage->held;
-      sum += all->letters == 3 ? (done[ACT_BACK] - done[ACT_W]) * stage->held_after : 0;
+      sum += all->ops == 3 ? (done[ACT_BACK] - done[ACT_W]) * stage->held_after : 0;
     }
   }
   return sum;
 }
 
-/* When the inputs of a letter are there; -1 when that is not known yet. */
+/* When the inputs of a op are there; -1 when that is not known yet. */
 static int64_t input_of(const struct exhaustion *all, const struct beginning *at, uint32_t s,
                         unsigned act) {
   const uint8_t n = at->done[s][act];
@@ -115,7 +115,7 @@ static bool add_letter(const struct exhaustion *all, struct beginning *at, uint3
 
 static bool is_done(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->letters; act++) {
+    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->ops; act++) {
       if (at->done[s][act] < all->count) {
         return false;
       }
@@ -147,7 +147,7 @@ static void forget(const struct exhaustion *all, struct beginning *at) {
 static int64_t left_of(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
   int64_t sum = 0;
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->letters; act++) {
+    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->ops; act++) {
       sum += (all->count - at->done[s][act]) * all->time[s][act];
     }
   }
@@ -179,7 +179,7 @@ static int64_t promise(const struct exhaustion *all, const struct beginning *at)
     const uint32_t rank = all->problem->stages[s].rank;
     if (at->done[s][ACT_BACK] < all->count) {
       way = later(way, at->clock[rank]) + all->time[s][ACT_BACK];
-      const int64_t w = all->letters == 3 ? all->time[s][ACT_W] : 0;
+      const int64_t w = all->ops == 3 ? all->time[s][ACT_W] : 0;
       worst = later(worst, way + w - all->late[rank]);
       way += s > 0 ? hop_of(all, s - 1) : 0;
     }
@@ -272,7 +272,7 @@ static void keep(const struct exhaustion *all, struct layer *layer, const struct
 static void follow(const struct exhaustion *all, const struct beginning *from,
                    struct layer *layer) {
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned act = 0; act < all->letters; act++) {
+    for (unsigned act = 0; act < all->ops; act++) {
       struct beginning at = *from;
       if (add_letter(all, &at, s, act)) {
         forget(all, &at);
@@ -322,7 +322,7 @@ static int64_t pass(struct exhaustion *all, size_t width) {
   layer_init(&next);
   const struct beginning empty = {0};
   keep(all, &now, &empty);
-  for (uint32_t n = 0; n < all->stages * all->letters * all->count && !all->full; n++) {
+  for (uint32_t n = 0; n < all->stages * all->ops * all->count && !all->full; n++) {
     layer_clear(&next);
     for (size_t k = 0; k < now.count; k++) {
       follow(all, &now.list[k], &next);
@@ -347,13 +347,13 @@ static int64_t pass(struct exhaustion *all, size_t width) {
 
 static void set_times(struct exhaustion *all, enum weft_objective objective) {
   const struct weft_problem *problem = all->problem;
-  int64_t first = 0; /* a rank's first letter is F of its first stage, and nothing delays it */
+  int64_t first = 0; /* a rank's first op is F of its first stage, and nothing delays it */
   for (uint32_t s = 0; s < all->stages; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
-    all->time[s][ACT_F] = stage->time[WEFT_LETTER_F];
-    all->time[s][ACT_BACK] = stage->time[problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I];
-    all->time[s][ACT_W] = stage->time[WEFT_LETTER_W];
-    if (stage->place == 0 && objective == WEFT_OBJECTIVE_SPAN) {
+    all->time[s][ACT_F] = stage->time[WEFT_KIND_F];
+    all->time[s][ACT_BACK] = stage->time[problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I];
+    all->time[s][ACT_W] = stage->time[WEFT_KIND_W];
+    if (stage->local_stage == 0 && objective == WEFT_OBJECTIVE_SPAN) {
       all->late[stage->rank] = first;
     }
     first += all->time[s][ACT_F] + (s + 1 < all->stages ? hop_of(all, s) : 0);
@@ -367,7 +367,7 @@ int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective 
                            .stages = problem->stage_count,
                            .ranks = problem->rank_count,
                            .count = problem->microbatch_count,
-                           .letters = problem->whole_backward ? 2 : 3,
+                           .ops = problem->whole_backward ? 2 : 3,
                            .best = INT64_MAX,
                            .most = most};
   set_times(&all, objective);

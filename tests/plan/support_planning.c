@@ -89,7 +89,7 @@ struct draft {
   const struct weft_problem *problem;
   uint32_t *done; /* [stage * WEFT_KINDS + kind] */
   int64_t *held;  /* [rank] */
-  uint32_t *size; /* [rank] letters so far */
+  uint32_t *size; /* [rank] ops so far */
 };
 
 static int64_t change_of(const struct weft_problem_stage *stage, unsigned kind) {
@@ -100,25 +100,25 @@ static int64_t change_of(const struct weft_problem_stage *stage, unsigned kind) 
 
 static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool eager) {
   const struct weft_problem *problem = draft->problem;
-  const unsigned back = problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I;
+  const unsigned back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
   const uint32_t *done = draft->done + (size_t)s * WEFT_KINDS;
   const uint32_t n = done[kind];
   const struct weft_problem_stage *stage = &problem->stages[s];
   if (n == problem->microbatch_count) {
     return false;
   }
-  if (kind == WEFT_LETTER_F) {
+  if (kind == WEFT_KIND_F) {
     /* Only microbatch by microbatch is certain to find room to the end. */
     const uint32_t last = problem->stage_count - 1;
     const bool alone =
-        draft->done[back] == n && (problem->whole_backward || draft->done[WEFT_LETTER_W] == n);
+        draft->done[back] == n && (problem->whole_backward || draft->done[WEFT_KIND_W] == n);
     return (s == 0 ? alone || eager : draft->done[(size_t)(s - 1) * WEFT_KINDS] > n) &&
            draft->held[stage->rank] + stage->held <= problem->limit[stage->rank] && last >= s;
   }
-  if (kind == WEFT_LETTER_W) {
-    return !problem->whole_backward && done[WEFT_LETTER_I] > n;
+  if (kind == WEFT_KIND_W) {
+    return !problem->whole_backward && done[WEFT_KIND_I] > n;
   }
-  return kind == back && done[WEFT_LETTER_F] > n &&
+  return kind == back && done[WEFT_KIND_F] > n &&
          (s + 1 == problem->stage_count || draft->done[(size_t)(s + 1) * WEFT_KINDS + back] > n);
 }
 
@@ -132,8 +132,8 @@ static bool go_on(struct draft *draft, struct weft_random *random, struct weft_o
     const uint32_t s = at / WEFT_KINDS, kind = at % WEFT_KINDS;
     if (may_go(draft, s, kind, eager)) {
       const struct weft_problem_stage *stage = &problem->stages[s];
-      weft_order_word(problem, order, stage->rank)[draft->size[stage->rank]++] =
-          (uint8_t)(stage->place * WEFT_KINDS + kind);
+      weft_order_sequence(problem, order, stage->rank)[draft->size[stage->rank]++] =
+          (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
       draft->held[stage->rank] += change_of(stage, kind);
       draft->done[at]++;
       return true;
@@ -151,7 +151,7 @@ void planning_random_order(const struct planning *planning, struct weft_random *
   draft.done = calloc((size_t)problem->stage_count * WEFT_KINDS, sizeof *draft.done);
   draft.held = calloc(problem->rank_count, sizeof *draft.held);
   draft.size = calloc(problem->rank_count, sizeof *draft.size);
-  size_t left = (size_t)problem->rank_count * problem->word_size;
+  size_t left = (size_t)problem->rank_count * problem->length;
   for (; left > 0 && go_on(&draft, random, order, eager); left--) {
   }
   assert_int_equal(left, 0);

@@ -57,13 +57,13 @@ static struct found find(const struct v_row *row, double limit, double effort) {
 /* PyTorch's order is the named one. */
 static double named_bubble(const struct v_row *row) {
   struct v_case planned;
-  struct weft_pool pool;
+  struct weft_incumbent incumbent;
   v_case_init(&planned, row, row->limit);
-  assert_int_equal(weft_pool_init(&pool, &planned.problem, NULL), WEFT_OK);
-  assert_int_equal(weft_construct_named(&pool, NULL), WEFT_OK);
-  assert_string_equal(pool.name, "ZBVZeroBubble");
-  const double bubble = v_case_bubble(&planned, pool.value);
-  weft_pool_finish(&pool);
+  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_construct_named(&incumbent, NULL), WEFT_OK);
+  assert_string_equal(incumbent.name, "ZBVZeroBubble");
+  const double bubble = v_case_bubble(&planned, incumbent.value);
+  weft_incumbent_finish(&incumbent);
   v_case_finish(&planned);
   return bubble;
 }

@@ -23,53 +23,53 @@ enum { ROUNDS = 500 };
 #endif
 enum { MOST = 300000, WORK = 4000000, SHARPENED = 2 /* a seed */ };
 
-/* ---- All words ---- */
+/* ---- All sequences ---- */
 
-struct words {
+struct sequences {
   const struct weft_problem *problem;
   struct weft_evaluation evaluation;
   struct weft_order order;
   int64_t best[2]; /* by objective */
 };
 
-static void try_rank(struct words *words, uint32_t rank);
+static void try_rank(struct sequences *sequences, uint32_t rank);
 
-static void try_letter(struct words *words, uint32_t rank, uint32_t n) {
-  const struct weft_problem *problem = words->problem;
-  uint8_t *word = weft_order_word(problem, &words->order, rank);
-  if (n == problem->word_size) {
-    const int64_t peak = weft_word_peak(problem, rank, word);
+static void try_letter(struct sequences *sequences, uint32_t rank, uint32_t n) {
+  const struct weft_problem *problem = sequences->problem;
+  uint8_t *sequence = weft_order_sequence(problem, &sequences->order, rank);
+  if (n == problem->length) {
+    const int64_t peak = weft_sequence_peak(problem, rank, sequence);
     if (peak >= 0 && peak <= problem->limit[rank]) {
-      try_rank(words, rank + 1);
+      try_rank(sequences, rank + 1);
     }
     return;
   }
   uint32_t counts[2 * WEFT_KINDS] = {0};
   for (uint32_t k = 0; k < n; k++) {
-    counts[word[k]]++;
+    counts[sequence[k]]++;
   }
-  for (uint32_t letter = 0; letter < problem->stages_per_rank * WEFT_KINDS; letter++) {
-    const uint32_t kind = letter % WEFT_KINDS;
-    const bool is_used = problem->whole_backward ? kind == WEFT_LETTER_F || kind == WEFT_LETTER_B
-                                                 : kind != WEFT_LETTER_B;
-    const uint32_t needs = kind == WEFT_LETTER_W ? WEFT_LETTER_I : WEFT_LETTER_F;
+  for (uint32_t op = 0; op < problem->stages_per_rank * WEFT_KINDS; op++) {
+    const uint32_t kind = op % WEFT_KINDS;
+    const bool is_used =
+        problem->whole_backward ? kind == WEFT_KIND_F || kind == WEFT_KIND_B : kind != WEFT_KIND_B;
+    const uint32_t needs = kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
     const uint32_t most =
-        kind == WEFT_LETTER_F ? problem->microbatch_count : counts[letter - kind + needs];
-    if (is_used && counts[letter] < most) {
-      word[n] = (uint8_t)letter;
-      try_letter(words, rank, n + 1);
+        kind == WEFT_KIND_F ? problem->microbatch_count : counts[op - kind + needs];
+    if (is_used && counts[op] < most) {
+      sequence[n] = (uint8_t)op;
+      try_letter(sequences, rank, n + 1);
     }
   }
 }
 
-static void try_rank(struct words *words, uint32_t rank) {
-  if (rank < words->problem->rank_count) {
-    try_letter(words, rank, 0);
+static void try_rank(struct sequences *sequences, uint32_t rank) {
+  if (rank < sequences->problem->rank_count) {
+    try_letter(sequences, rank, 0);
     return;
   }
-  if (weft_evaluate(&words->evaluation, &words->order, WEFT_NEVER - 1) < WEFT_NEVER) {
-    const struct weft_evaluation *now = &words->evaluation;
-    int64_t *best = words->best;
+  if (weft_evaluate(&sequences->evaluation, &sequences->order, WEFT_NEVER - 1) < WEFT_NEVER) {
+    const struct weft_evaluation *now = &sequences->evaluation;
+    int64_t *best = sequences->best;
     best[WEFT_OBJECTIVE_SPAN] =
         now->span < best[WEFT_OBJECTIVE_SPAN] ? now->span : best[WEFT_OBJECTIVE_SPAN];
     best[WEFT_OBJECTIVE_MAKESPAN] = now->makespan < best[WEFT_OBJECTIVE_MAKESPAN]
@@ -79,15 +79,15 @@ static void try_rank(struct words *words, uint32_t rank) {
 }
 
 static void expect_best_of_all_words(const struct weft_problem *problem) {
-  struct words words = {.problem = problem, .best = {INT64_MAX, INT64_MAX}};
-  words.order.letters = calloc(problem->rank_count, problem->word_size);
-  assert_int_equal(weft_evaluation_init(&words.evaluation, problem, NULL), WEFT_OK);
-  try_rank(&words, 0);
+  struct sequences sequences = {.problem = problem, .best = {INT64_MAX, INT64_MAX}};
+  sequences.order.ops = calloc(problem->rank_count, problem->length);
+  assert_int_equal(weft_evaluation_init(&sequences.evaluation, problem, NULL), WEFT_OK);
+  try_rank(&sequences, 0);
   for (unsigned objective = 0; objective < 2; objective++) {
-    assert_int_equal(exhaustive_best(problem, objective, MOST), words.best[objective]);
+    assert_int_equal(exhaustive_best(problem, objective, MOST), sequences.best[objective]);
   }
-  weft_evaluation_finish(&words.evaluation);
-  free(words.order.letters);
+  weft_evaluation_finish(&sequences.evaluation);
+  free(sequences.order.ops);
 }
 
 /* ---- Random problems ---- */

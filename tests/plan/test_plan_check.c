@@ -47,11 +47,11 @@ static int finish(void **state) {
   return 0;
 }
 
-static void expect_caught(struct weft_search_answer *answer, double limit, const char *words) {
+static void expect_caught(struct weft_search_answer *answer, double limit, const char *sequences) {
   struct weft_error error;
   assert_int_equal(weft_plan_check(answer, limit, &error), WEFT_ERR_INTERNAL);
-  if (strstr(error.message, words) == NULL) {
-    fail_msg("'%s' is not in: %s", words, error.message);
+  if (strstr(error.message, sequences) == NULL) {
+    fail_msg("'%s' is not in: %s", sequences, error.message);
   }
   assert_non_null(strstr(error.hint, "bug in Weft"));
   assert_null(answer->simulation);

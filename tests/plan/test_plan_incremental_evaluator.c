@@ -26,7 +26,7 @@ static struct weft_shape draw_shape(struct weft_random *random) {
 
 static bool draw_move(const struct weft_problem *problem, struct weft_random *random,
                       struct weft_move *move) {
-  const uint32_t last = problem->word_size - 1;
+  const uint32_t last = problem->length - 1;
   move->rank = weft_random_below(random, problem->rank_count);
   move->from = 1 + weft_random_below(random, last);
   move->to = 1 + weft_random_below(random, last);
@@ -34,90 +34,90 @@ static bool draw_move(const struct weft_problem *problem, struct weft_random *ra
   return far > 0 && far < WEFT_MOVE_MAX;
 }
 
-static size_t letters_of(const struct weft_problem *problem) {
-  return (size_t)problem->rank_count * problem->word_size;
+static size_t op_count(const struct weft_problem *problem) {
+  return (size_t)problem->rank_count * problem->length;
 }
 
-static void shift(uint8_t *word, const struct weft_move *move) {
-  const uint8_t letter = word[move->from];
+static void shift(uint8_t *sequence, const struct weft_move *move) {
+  const uint8_t op = sequence[move->from];
   if (move->from < move->to) {
-    memmove(word + move->from, word + move->from + 1, move->to - move->from);
+    memmove(sequence + move->from, sequence + move->from + 1, move->to - move->from);
   } else {
-    memmove(word + move->to + 1, word + move->to, move->from - move->to);
+    memmove(sequence + move->to + 1, sequence + move->to, move->from - move->to);
   }
-  word[move->to] = letter;
+  sequence[move->to] = op;
 }
 
 /* Times, numbers and memory are what they are from scratch. */
-static void expect_consistent(const struct weft_tableau *tableau,
+static void expect_consistent(const struct weft_evaluator *evaluator,
                               struct weft_evaluation *evaluation) {
-  const struct weft_problem *problem = tableau->problem;
-  struct weft_tableau fresh;
-  assert_true(weft_evaluate(evaluation, &tableau->order, WEFT_NEVER) == tableau->value);
-  assert_int_equal(weft_tableau_init(&fresh, problem, NULL), WEFT_OK);
-  weft_tableau_set(&fresh, &tableau->order, evaluation);
-  const size_t letters = letters_of(problem);
-  assert_memory_equal(fresh.end, tableau->end, letters * sizeof *fresh.end);
-  assert_memory_equal(fresh.index, tableau->index, letters * sizeof *fresh.index);
-  assert_memory_equal(fresh.held, tableau->held, letters * sizeof *fresh.held);
-  assert_true(fresh.span_sum == tableau->span_sum);
-  weft_tableau_finish(&fresh);
+  const struct weft_problem *problem = evaluator->problem;
+  struct weft_evaluator fresh;
+  assert_true(weft_evaluate(evaluation, &evaluator->order, WEFT_NEVER) == evaluator->value);
+  assert_int_equal(weft_evaluator_init(&fresh, problem, NULL), WEFT_OK);
+  weft_evaluator_set(&fresh, &evaluator->order, evaluation);
+  const size_t ops = op_count(problem);
+  assert_memory_equal(fresh.end, evaluator->end, ops * sizeof *fresh.end);
+  assert_memory_equal(fresh.index, evaluator->index, ops * sizeof *fresh.index);
+  assert_memory_equal(fresh.held, evaluator->held, ops * sizeof *fresh.held);
+  assert_true(fresh.span_sum == evaluator->span_sum);
+  weft_evaluator_finish(&fresh);
 }
 
 /* Whether a move gives an order at all. */
-static bool is_possible(const struct weft_tableau *tableau, const struct weft_move *move,
+static bool is_possible(const struct weft_evaluator *evaluator, const struct weft_move *move,
                         struct weft_evaluation *evaluation, struct weft_order *room) {
-  const struct weft_problem *problem = tableau->problem;
-  memcpy(room->letters, tableau->order.letters, letters_of(problem));
-  uint8_t *word = weft_order_word(problem, room, move->rank);
-  shift(word, move);
-  const int64_t peak = weft_word_peak(problem, move->rank, word);
+  const struct weft_problem *problem = evaluator->problem;
+  memcpy(room->ops, evaluator->order.ops, op_count(problem));
+  uint8_t *sequence = weft_order_sequence(problem, room, move->rank);
+  shift(sequence, move);
+  const int64_t peak = weft_sequence_peak(problem, move->rank, sequence);
   return peak >= 0 && peak <= problem->limit[move->rank] &&
          weft_evaluate(evaluation, room, WEFT_NEVER) < WEFT_NEVER;
 }
 
-static void try_moves(struct weft_tableau *tableau, struct weft_evaluation *evaluation,
+static void try_moves(struct weft_evaluator *evaluator, struct weft_evaluation *evaluation,
                       struct weft_random *random, struct weft_order *room) {
   for (int n = 0; n < MOVES; n++) {
     struct weft_move move;
-    if (!draw_move(tableau->problem, random, &move)) {
+    if (!draw_move(evaluator->problem, random, &move)) {
       continue;
     }
-    const bool possible = is_possible(tableau, &move, evaluation, room);
+    const bool possible = is_possible(evaluator, &move, evaluation, room);
     const int64_t value = possible ? weft_evaluate(evaluation, room, WEFT_NEVER) : WEFT_NEVER;
-    assert_int_equal(weft_tableau_try(tableau, &move, far_away), possible);
+    assert_int_equal(weft_evaluator_try(evaluator, &move, far_away), possible);
     if (possible) {
-      assert_true(tableau->value == value);
+      assert_true(evaluator->value == value);
       if (weft_random_below(random, 3) == 0) {
-        weft_tableau_undo(tableau, &move);
+        weft_evaluator_undo(evaluator, &move);
       }
     }
-    expect_consistent(tableau, evaluation);
+    expect_consistent(evaluator, evaluation);
   }
 }
 
-/* A random order on a tableau. */
+/* A random order on a evaluator. */
 struct trial {
   struct weft_order order;
   struct weft_evaluation evaluation;
-  struct weft_tableau tableau;
+  struct weft_evaluator evaluator;
 };
 
 static void trial_begin(struct trial *trial, const struct planning *planning,
                         struct weft_random *random) {
   const struct weft_problem *problem = &planning->problem;
-  trial->order = (struct weft_order){.letters = malloc(letters_of(problem))};
+  trial->order = (struct weft_order){.ops = malloc(op_count(problem))};
   assert_int_equal(weft_evaluation_init(&trial->evaluation, problem, NULL), WEFT_OK);
-  assert_int_equal(weft_tableau_init(&trial->tableau, problem, NULL), WEFT_OK);
+  assert_int_equal(weft_evaluator_init(&trial->evaluator, problem, NULL), WEFT_OK);
   planning_random_order(planning, random, &trial->order);
   assert_true(weft_evaluate(&trial->evaluation, &trial->order, WEFT_NEVER) < WEFT_NEVER);
-  weft_tableau_set(&trial->tableau, &trial->order, &trial->evaluation);
+  weft_evaluator_set(&trial->evaluator, &trial->order, &trial->evaluation);
 }
 
 static void trial_end(struct trial *trial) {
-  weft_tableau_finish(&trial->tableau);
+  weft_evaluator_finish(&trial->evaluator);
   weft_evaluation_finish(&trial->evaluation);
-  free(trial->order.letters);
+  free(trial->order.ops);
 }
 
 static void times_follow_every_move(void **state) {
@@ -132,23 +132,23 @@ static void times_follow_every_move(void **state) {
     }
     struct trial trial;
     trial_begin(&trial, &planning, &random);
-    try_moves(&trial.tableau, &trial.evaluation, &random, &trial.order);
+    try_moves(&trial.evaluator, &trial.evaluation, &random, &trial.order);
     trial_end(&trial);
     planning_finish(&planning);
   }
 }
 
-/* Tails: of a letter on the critical way, end and tail add up to the value; of no letter
+/* Tails: of a op on the critical way, end and tail add up to the value; of no op
  * to more. Not with channels that are occupied, which tails do not know. */
-static void expect_tails(const struct weft_tableau *tableau) {
+static void expect_tails(const struct weft_evaluator *evaluator) {
   uint32_t places[1024];
-  const uint32_t count = weft_tableau_critical(tableau, places, 1024);
+  const uint32_t count = weft_evaluator_critical(evaluator, places, 1024);
   assert_true(count > 0);
   for (uint32_t n = 0; n < count; n++) {
-    assert_true(tableau->end[places[n]] + tableau->tail[places[n]] == tableau->value);
+    assert_true(evaluator->end[places[n]] + evaluator->tail[places[n]] == evaluator->value);
   }
-  for (size_t n = 0; n < letters_of(tableau->problem); n++) {
-    assert_true(tableau->end[n] + tableau->tail[n] <= tableau->value);
+  for (size_t n = 0; n < op_count(evaluator->problem); n++) {
+    assert_true(evaluator->end[n] + evaluator->tail[n] <= evaluator->value);
   }
 }
 
@@ -165,7 +165,7 @@ static void tails_end_at_the_value(void **state) {
     planning_limit(&planning, INFINITY);
     struct trial trial;
     trial_begin(&trial, &planning, &random);
-    expect_tails(&trial.tableau);
+    expect_tails(&trial.evaluator);
     trial_end(&trial);
     planning_finish(&planning);
   }
@@ -174,42 +174,42 @@ static void tails_end_at_the_value(void **state) {
 /* ---- Lists ---- */
 
 static void draw_policies(const struct weft_problem *problem, struct weft_random *random,
-                          struct weft_policy *policies) {
+                          struct weft_priority_rule *rules) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    policies[r] = (struct weft_policy){
+    rules[r] = (struct weft_priority_rule){
         .warmup = 1 + weft_random_below(random, problem->microbatch_count),
         .cap = 1 + weft_random_below(random, problem->microbatch_count),
         .eager = weft_random_below(random, 3),
-        .f_delay = problem->stages[r].time[WEFT_LETTER_F] * weft_random_below(random, 3) / 2,
-        .w_overrun = problem->stages[r].time[WEFT_LETTER_F] * weft_random_below(random, 3) / 2};
+        .f_delay = problem->stages[r].time[WEFT_KIND_F] * weft_random_below(random, 3) / 2,
+        .w_overrun = problem->stages[r].time[WEFT_KIND_F] * weft_random_below(random, 3) / 2};
   }
 }
 
-/* Whatever the policy: a list is an order within the memory, takes as long as it says, and
+/* Whatever the rule: a list is an order within the memory, takes as long as it says, and
  * is given up for no cutoff that it keeps. */
 static void expect_list(const struct weft_problem *problem, struct weft_random *random) {
-  struct weft_policy policies[4];
-  struct weft_order order = {.letters = malloc(letters_of(problem))};
+  struct weft_priority_rule rules[4];
+  struct weft_order order = {.ops = malloc(op_count(problem))};
   struct weft_evaluation evaluation;
-  struct weft_lister lister;
+  struct weft_priority_scheduler scheduler;
   int64_t value, again;
   assert_int_equal(weft_evaluation_init(&evaluation, problem, NULL), WEFT_OK);
-  assert_int_equal(weft_lister_init(&lister, problem, NULL), WEFT_OK);
-  draw_policies(problem, random, policies);
-  assert_int_equal(weft_list_order(&lister, policies, far_away, &order, &value),
-                   letters_of(problem));
+  assert_int_equal(weft_priority_scheduler_init(&scheduler, problem, NULL), WEFT_OK);
+  draw_policies(problem, random, rules);
+  assert_int_equal(weft_priority_schedule(&scheduler, rules, far_away, &order, &value),
+                   op_count(problem));
   assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) == value);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t peak = weft_word_peak(problem, r, weft_order_word(problem, &order, r));
+    const int64_t peak = weft_sequence_peak(problem, r, weft_order_sequence(problem, &order, r));
     assert_true(peak >= 0 && peak <= problem->limit[r]);
   }
-  (void)weft_list_order(&lister, policies, value, &order, &again);
+  (void)weft_priority_schedule(&scheduler, rules, value, &order, &again);
   assert_true(again == value);
-  (void)weft_list_order(&lister, policies, value - 1, &order, &again);
+  (void)weft_priority_schedule(&scheduler, rules, value - 1, &order, &again);
   assert_true(again == WEFT_NEVER);
-  weft_lister_finish(&lister);
+  weft_priority_scheduler_finish(&scheduler);
   weft_evaluation_finish(&evaluation);
-  free(order.letters);
+  free(order.ops);
 }
 
 static void lists_take_as_long_as_they_say(void **state) {

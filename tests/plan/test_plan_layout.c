@@ -232,27 +232,27 @@ static void layouts_are_all_different(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 20; seed++) {
     struct model model;
-    struct weft_layouts layouts;
+    struct weft_plan_layouts layouts;
     model_draw(&model, seed, 1, WEFT_PLACEMENT_LOOP);
     model.request.memory_limit = 20;
-    assert_int_equal(weft_layouts_init(&layouts, NULL, &model.request, NULL), WEFT_OK);
+    assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL), WEFT_OK);
     assert_true(layouts.count >= 1 && layouts.count <= layouts.capacity);
     for (uint32_t n = 0; n < layouts.count; n++) {
-      const struct weft_layout *one = &layouts.list[n];
+      const struct weft_plan_layout *one = &layouts.list[n];
       uint32_t parts = 0;
       for (uint32_t s = 0; s < one->costs->stage_count; s++) {
         parts += one->stage_parts[s];
       }
       assert_int_equal(parts, model.costs->part_count);
       for (uint32_t k = 0; k < n; k++) {
-        const struct weft_layout *other = &layouts.list[k];
+        const struct weft_plan_layout *other = &layouts.list[k];
         assert_true(one->shape.stages_per_rank != other->shape.stages_per_rank ||
                     one->shape.placement != other->shape.placement ||
                     memcmp(one->stage_parts, other->stage_parts,
                            one->costs->stage_count * sizeof(uint32_t)) != 0);
       }
     }
-    weft_layouts_finish(&layouts);
+    weft_plan_layouts_finish(&layouts);
     model_finish(&model);
   }
 }
@@ -260,23 +260,23 @@ static void layouts_are_all_different(void **state) {
 static void stages_need_a_part_each(void **state) {
   const struct weft_shape shape = {.ranks = 3, .stages_per_rank = 1, .microbatches = 4};
   struct model model;
-  struct weft_layouts layouts;
+  struct weft_plan_layouts layouts;
   struct weft_error error;
   (void)state;
   model_init(&model, 5, &shape);
-  assert_int_equal(weft_layouts_init(&layouts, NULL, &model.request, &error), WEFT_OK);
+  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, &error), WEFT_OK);
   for (uint32_t n = 0; n < layouts.count; n++) {
     assert_int_equal(layouts.list[n].shape.stages_per_rank, 1);
   }
-  weft_layouts_finish(&layouts);
+  weft_plan_layouts_finish(&layouts);
   model.request.stages_per_rank = 2;
-  assert_int_equal(weft_layouts_init(&layouts, NULL, &model.request, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "5 parts"));
   model.request.stages_per_rank = 0;
   model.request.ranks = 6;
-  assert_int_equal(weft_layouts_init(&layouts, NULL, &model.request, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, &error), WEFT_ERR_USAGE);
   model.request.ranks = UINT32_MAX;
-  assert_int_equal(weft_layouts_init(&layouts, NULL, &model.request, &error), WEFT_ERR_LIMIT);
+  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, &error), WEFT_ERR_LIMIT);
   model_finish(&model);
 }
 
@@ -295,7 +295,7 @@ static void a_plan_cuts_the_model(void **state) {
   assert_int_equal(answer->stage_parts[1], 5);
   assert_true(answer->costs->stages[0].f == 5 && answer->costs->stages[1].f == 5);
   weft_search_answer_destroy(answer);
-  model.request.keep_cut = true; /* then all stages are as the one entry */
+  model.request.keep_partition = true; /* then all stages are as the one entry */
   assert_int_equal(weft_search(NULL, &model.request, &answer, NULL), WEFT_OK);
   assert_null(answer->stage_parts);
   assert_true(answer->costs->stages[0].f == 1 && answer->costs->stages[1].f == 1);

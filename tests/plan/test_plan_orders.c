@@ -17,7 +17,7 @@
 enum { ROUNDS = 400 };
 
 static struct weft_order make_room(const struct weft_problem *problem) {
-  return (struct weft_order){.letters = malloc((size_t)problem->rank_count * problem->word_size)};
+  return (struct weft_order){.ops = malloc((size_t)problem->rank_count * problem->length)};
 }
 
 static void expect_simulated(const struct planning *planning, struct weft_evaluation *evaluation,
@@ -31,7 +31,8 @@ static void expect_simulated(const struct planning *planning, struct weft_evalua
   assert_true((double)evaluation->makespan / problem->ticks_per_unit == simulation->makespan);
   assert_true((double)evaluation->span / problem->ticks_per_unit == simulation->span);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const double peak = (double)weft_word_peak(problem, r, weft_order_word(problem, order, r));
+    const double peak =
+        (double)weft_sequence_peak(problem, r, weft_order_sequence(problem, order, r));
     assert_true(peak >= 0);
     assert_true(fabs(peak / problem->sizes_per_unit - simulation->ranks[r].peak_activation) < 1e-6);
   }
@@ -46,10 +47,9 @@ static void expect_read_back(const struct planning *planning, const struct weft_
   struct weft_program *table = NULL;
   assert_int_equal(weft_order_table(problem, order, &table, NULL), WEFT_OK);
   assert_int_equal(weft_order_read(problem, table, &again, NULL), WEFT_OK);
-  assert_memory_equal(again.letters, order->letters,
-                      (size_t)problem->rank_count * problem->word_size);
+  assert_memory_equal(again.ops, order->ops, (size_t)problem->rank_count * problem->length);
   weft_program_destroy(table);
-  free(again.letters);
+  free(again.ops);
 }
 
 static struct weft_shape draw_shape(struct weft_random *random) {
@@ -74,7 +74,7 @@ static void random_orders_take_as_long_as_simulated(void **state) {
       expect_read_back(&planning, &order);
     }
     weft_evaluation_finish(&evaluation);
-    free(order.letters);
+    free(order.ops);
     planning_finish(&planning);
   }
 }
@@ -86,15 +86,15 @@ static void ranks_that_wait_for_each_other_never_end(void **state) {
   struct planning planning;
   planning_init(&planning, &random, &shape, true);
   /* rank 0: 0F0 2F0 2B0 0B0, rank 1: 1F0 3F0 3B0 1B0; and with 2F0 before 0F0 */
-  uint8_t letters[] = {0, 4, 7, 3, 0, 4, 7, 3};
-  const struct weft_order order = {.letters = letters};
+  uint8_t ops[] = {0, 4, 7, 3, 0, 4, 7, 3};
+  const struct weft_order order = {.ops = ops};
   struct weft_evaluation evaluation;
   assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
   const int64_t value = weft_evaluate(&evaluation, &order, WEFT_NEVER);
   assert_true(value < WEFT_NEVER);
   assert_true(weft_evaluate(&evaluation, &order, value) == value);
   assert_true(weft_evaluate(&evaluation, &order, value - 1) == WEFT_NEVER);
-  letters[0] = 4, letters[1] = 0;
+  ops[0] = 4, ops[1] = 0;
   assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) == WEFT_NEVER);
   weft_evaluation_finish(&evaluation);
   planning_finish(&planning);
@@ -106,10 +106,11 @@ static void words_that_are_none_have_no_peak(void **state) {
   const struct weft_shape shape = {.ranks = 1, .stages_per_rank = 1, .microbatches = 2};
   struct planning planning;
   planning_init(&planning, &random, &shape, false);
-  static const uint8_t words[][6] = {{0, 1, 2, 0, 1, 2}, {1, 0, 2, 0, 1, 2}, {0, 2, 1, 0, 1, 2},
-                                     {0, 0, 0, 1, 1, 2}, {0, 1, 2, 0, 1, 3}, {0, 1, 2, 0, 1, 9}};
-  for (size_t n = 0; n < sizeof words / sizeof words[0]; n++) {
-    assert_int_equal(weft_word_peak(&planning.problem, 0, words[n]) >= 0, n == 0);
+  static const uint8_t sequences[][6] = {{0, 1, 2, 0, 1, 2}, {1, 0, 2, 0, 1, 2},
+                                         {0, 2, 1, 0, 1, 2}, {0, 0, 0, 1, 1, 2},
+                                         {0, 1, 2, 0, 1, 3}, {0, 1, 2, 0, 1, 9}};
+  for (size_t n = 0; n < sizeof sequences / sizeof sequences[0]; n++) {
+    assert_int_equal(weft_sequence_peak(&planning.problem, 0, sequences[n]) >= 0, n == 0);
   }
   planning_finish(&planning);
 }

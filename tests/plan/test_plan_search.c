@@ -1,6 +1,6 @@
 /* The search: against the best of all orders of small problems, against the named
  * schedules, and what it promises: the same seed the same table, the best so far when it
- * is stopped, words for limits that nothing fits into. */
+ * is stopped, sequences for limits that nothing fits into. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -51,26 +51,26 @@ static void draw_limit(struct planning *planning, struct weft_random *random) {
 static void expect_within_memory(const struct weft_problem *problem,
                                  const struct weft_order *order) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t peak = weft_word_peak(problem, r, weft_order_word(problem, order, r));
+    const int64_t peak = weft_sequence_peak(problem, r, weft_order_sequence(problem, order, r));
     assert_true(peak >= 0 && peak <= problem->limit[r]);
   }
 }
 
 /* ---- Every limit has an order ---- */
 
-typedef enum weft_status constructor(struct weft_pool *pool, struct weft_error *error);
+typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
 
 static int64_t construct(const struct weft_problem *problem, constructor *make) {
-  struct weft_pool pool;
-  assert_int_equal(weft_pool_init(&pool, problem, NULL), WEFT_OK);
-  assert_int_equal(make(&pool, NULL), WEFT_OK);
-  const int64_t value = pool.value;
+  struct weft_incumbent incumbent;
+  assert_int_equal(weft_incumbent_init(&incumbent, problem, NULL), WEFT_OK);
+  assert_int_equal(make(&incumbent, NULL), WEFT_OK);
+  const int64_t value = incumbent.value;
   if (value < WEFT_NEVER) {
-    assert_true(value >= pool.bound);
-    assert_true(weft_evaluate(&pool.evaluation, &pool.best, WEFT_NEVER) == value);
-    expect_within_memory(problem, &pool.best);
+    assert_true(value >= incumbent.bound);
+    assert_true(weft_evaluate(&incumbent.evaluation, &incumbent.best, WEFT_NEVER) == value);
+    expect_within_memory(problem, &incumbent.best);
   }
-  weft_pool_finish(&pool);
+  weft_incumbent_finish(&incumbent);
   return value;
 }
 
@@ -109,7 +109,7 @@ static void whatever_fits_has_an_order(void **state) {
 
 /* Targets without any sense; a run may overtake as it likes, so that nothing but memory and
  * inputs holds it up. */
-static void draw_targets(struct weft_target_list *list, struct weft_random *random) {
+static void draw_targets(struct weft_list_scheduler *list, struct weft_random *random) {
   const struct weft_problem *problem = list->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
@@ -121,20 +121,20 @@ static void draw_targets(struct weft_target_list *list, struct weft_random *rand
   }
 }
 
-static void expect_list(struct weft_target_list *list, struct weft_random *random,
+static void expect_list(struct weft_list_scheduler *list, struct weft_random *random,
                         struct weft_order *order, bool must_end) {
-  const struct weft_target_policy policy = {
+  const struct weft_target_rule rule = {
       .lead = must_end ? INT64_MAX : (int64_t)weft_random_below(random, 30),
       .fill = weft_random_below(random, 5) / 4.0};
-  const int64_t value = weft_target_list_run(list, &policy, WEFT_NEVER, order);
+  const int64_t value = weft_list_scheduler_run(list, &rule, WEFT_NEVER, order);
   if (value == WEFT_NEVER) {
     assert_false(must_end);
     return;
   }
   expect_within_memory(list->problem, order);
   assert_true(weft_evaluate(list->times, order, WEFT_NEVER) <= value);
-  assert_true(weft_target_list_run(list, &policy, value, order) == value);
-  assert_true(weft_target_list_run(list, &policy, value - 1, order) == WEFT_NEVER);
+  assert_true(weft_list_scheduler_run(list, &rule, value, order) == value);
+  assert_true(weft_list_scheduler_run(list, &rule, value - 1, order) == WEFT_NEVER);
 }
 
 static void lists_come_to_an_end_within_the_memory(void **state) {
@@ -146,16 +146,17 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
     planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
     draw_limit(&planning, &random);
     struct weft_evaluation evaluation;
-    struct weft_target_list list;
+    struct weft_list_scheduler list;
     assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
-    assert_int_equal(weft_target_list_init(&list, &planning.problem, &evaluation, NULL), WEFT_OK);
-    struct weft_order order = {.letters = malloc((size_t)shape.ranks * planning.problem.word_size)};
+    assert_int_equal(weft_list_scheduler_init(&list, &planning.problem, &evaluation, NULL),
+                     WEFT_OK);
+    struct weft_order order = {.ops = malloc((size_t)shape.ranks * planning.problem.length)};
     for (int k = 0; k < 4; k++) {
       draw_targets(&list, &random);
       expect_list(&list, &random, &order, k % 2 == 0);
     }
-    free(order.letters);
-    weft_target_list_finish(&list);
+    free(order.ops);
+    weft_list_scheduler_finish(&list);
     weft_evaluation_finish(&evaluation);
     planning_finish(&planning);
   }
@@ -166,12 +167,12 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
 /* Constructors alone; what improvement makes of it is in test_long_plan_v.c. */
 static double constructed_bubble(const struct v_row *row, double limit) {
   struct v_case planned;
-  struct weft_pool pool;
+  struct weft_incumbent incumbent;
   v_case_init(&planned, row, limit);
-  assert_int_equal(weft_pool_init(&pool, &planned.problem, NULL), WEFT_OK);
-  assert_int_equal(weft_construct_v_blocks(&pool, NULL), WEFT_OK);
-  const double bubble = v_case_bubble(&planned, pool.value);
-  weft_pool_finish(&pool);
+  assert_int_equal(weft_incumbent_init(&incumbent, &planned.problem, NULL), WEFT_OK);
+  assert_int_equal(weft_construct_v_blocks(&incumbent, NULL), WEFT_OK);
+  const double bubble = v_case_bubble(&planned, incumbent.value);
+  weft_incumbent_finish(&incumbent);
   v_case_finish(&planned);
   return bubble;
 }

@@ -43,14 +43,14 @@ static void small_problems_are_mostly_solved(void **state) {
       const double more = 1 + weft_random_below(&random, 24) / 8.0;
       problem->limit[r] = (int64_t)((double)weft_problem_least_of(problem, r) * more);
     }
-    struct weft_pool pool;
-    assert_int_equal(weft_pool_init(&pool, problem, NULL), WEFT_OK);
-    assert_int_equal(weft_construct_windows(&pool, 12000000, NULL), WEFT_OK);
+    struct weft_incumbent incumbent;
+    assert_int_equal(weft_incumbent_init(&incumbent, problem, NULL), WEFT_OK);
+    assert_int_equal(weft_construct_windows(&incumbent, 12000000, NULL), WEFT_OK);
     const int64_t best = exhaustive_best(problem, problem->objective, 300000);
-    assert_true(best > 0 && pool.bound <= best && pool.value >= best);
-    solved += pool.value == best;
-    proved += pool.value == pool.bound;
-    weft_pool_finish(&pool);
+    assert_true(best > 0 && incumbent.bound <= best && incumbent.value >= best);
+    solved += incumbent.value == best;
+    proved += incumbent.value == incumbent.bound;
+    weft_incumbent_finish(&incumbent);
     planning_finish(&planning);
   }
   assert_true(solved > ROUNDS * 7 / 10);
@@ -64,12 +64,12 @@ static void cases_are_mostly_as_good_as_the_peer(void **state) {
   for (size_t n = 0; n < CASES; n++) {
     const struct planner_case *one = &cases.list[n];
     struct weft_problem problem;
-    struct weft_pool pool;
+    struct weft_incumbent incumbent;
     planner_case_problem(one, &problem);
-    assert_int_equal(weft_pool_init(&pool, &problem, NULL), WEFT_OK);
-    assert_int_equal(weft_construct_windows(&pool, 12000000, NULL), WEFT_OK);
-    as_good += (double)pool.value / problem.ticks_per_unit < one->peer_span * (1 + 1e-8);
-    weft_pool_finish(&pool);
+    assert_int_equal(weft_incumbent_init(&incumbent, &problem, NULL), WEFT_OK);
+    assert_int_equal(weft_construct_windows(&incumbent, 12000000, NULL), WEFT_OK);
+    as_good += (double)incumbent.value / problem.ticks_per_unit < one->peer_span * (1 + 1e-8);
+    weft_incumbent_finish(&incumbent);
     weft_problem_finish(&problem);
   }
   assert_true(as_good >= CASES * 8 / 10);

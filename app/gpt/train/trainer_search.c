@@ -87,7 +87,7 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   request.any_placement = false;
   request.placement = request.stages_per_rank > 1 ? trainer->placement : WEFT_PLACEMENT_LOOP;
   request.costs = costs;
-  request.keep_cut = true;
+  request.keep_partition = true;
   request.effort = choose_effort(trainer, rank);
   request.threads = rank != NULL ? 0 : 1;
   request.time_limit = rank != NULL && options->stall_limit > 0

@@ -89,9 +89,10 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                         "best (any, default)"},
     [WEFT_CLI_OPTION_NO_SPLIT] = {'\0', "no-split", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                                   "backwards are not split: B, and no I and W"},
-    [WEFT_CLI_OPTION_KEEP_CUT] = {'\0', "keep-cut", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
-                                  "the stages of the costs file are as they are; its parts do "
-                                  "not matter"},
+    [WEFT_CLI_OPTION_KEEP_PARTITION] =
+        {'\0', "keep-partition", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+         "the stages of the costs file are as they are; its parts do "
+         "not matter"},
     [WEFT_CLI_OPTION_OBJECTIVE] = {'\0', "objective", WEFT_CLI_KIND_CHOICE, "WHAT", "makespan|span",
                                    0, 0, 0,
                                    "what is made small: the time from the first start to the last "
@@ -389,7 +390,7 @@ static const struct weft_cli_verb verbs[] = {
       TAKES(MICROBATCHES),
       TAKES(PLAN_PLACEMENT),
       TAKES(NO_SPLIT),
-      TAKES(KEEP_CUT),
+      TAKES(KEEP_PARTITION),
       TAKES(F),
       TAKES(B),
       TAKES(I),

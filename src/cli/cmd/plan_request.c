@@ -42,7 +42,7 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
   request->any_placement = placement == 0;
   request->placement = placement == 2 ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_LOOP;
-  request->keep_cut = arguments->given[WEFT_CLI_OPTION_KEEP_CUT];
+  request->keep_partition = arguments->given[WEFT_CLI_OPTION_KEEP_PARTITION];
   request->whole_backward = arguments->given[WEFT_CLI_OPTION_NO_SPLIT];
   request->costs = costs;
   request->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, request->memory_limit);

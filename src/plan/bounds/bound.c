@@ -1,11 +1,11 @@
 /* What no order can beat.
  *
- * Every term looks at one rank: its first letter is F of its first stage, its last F
+ * Every term looks at one rank: its first op is F of its first stage, its last F
  * that of its last stage and the last microbatch, its last I that of its first stage
  * and the last microbatch. Written here for a split backward; a whole one is an I
  * that takes the time of B, and a W of no time and no memory.
  *
- * opening  before the rank's first letter: in a makespan, F of the stages before it.
+ * opening  before the rank's first op: in a makespan, F of the stages before it.
  * closing  after its last I: I of the stages before it, and the W of one of them. A span
  *          of a rank before it has both, as far as they lie between the two ranks.
  * trip     from the start of F at a stage to the end of I at the same or another one,
@@ -24,18 +24,18 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- Paths ---- */
 
 int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage) {
-  return problem->stages[stage].time[problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I];
+  return problem->stages[stage].time[problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I];
 }
 
 int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage) {
-  return problem->whole_backward ? 0 : problem->stages[stage].time[WEFT_LETTER_W];
+  return problem->whole_backward ? 0 : problem->stages[stage].time[WEFT_KIND_W];
 }
 
 static int64_t slowest_at(const struct weft_problem *problem, uint32_t stage) {
   const bool crosses = stage + 1 < problem->stage_count &&
                        problem->stages[stage].rank != problem->stages[stage + 1].rank;
-  return larger(crosses ? problem->occupancy : 0, larger(problem->stages[stage].time[WEFT_LETTER_F],
-                                                         weft_paths_back(problem, stage)));
+  return larger(crosses ? problem->occupancy : 0,
+                larger(problem->stages[stage].time[WEFT_KIND_F], weft_paths_back(problem, stage)));
 }
 
 bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem) {
@@ -50,7 +50,7 @@ bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *proble
   }
   for (uint32_t s = 0; s + 1 < count; s++) {
     const int64_t hop = weft_problem_hop(problem, s, s + 1);
-    paths->forward[s + 1] = paths->forward[s] + problem->stages[s].time[WEFT_LETTER_F] + hop;
+    paths->forward[s + 1] = paths->forward[s] + problem->stages[s].time[WEFT_KIND_F] + hop;
     paths->backward[s + 1] = paths->backward[s] + weft_paths_back(problem, s) + hop;
   }
   for (uint32_t s = count; s-- > 0;) {
@@ -70,7 +70,7 @@ void weft_paths_finish(struct weft_paths *paths) {
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to) {
   const struct weft_problem *problem = paths->problem;
   const uint32_t last = problem->stage_count - 1;
-  return paths->forward[last] - paths->forward[from] + problem->stages[last].time[WEFT_LETTER_F] +
+  return paths->forward[last] - paths->forward[from] + problem->stages[last].time[WEFT_KIND_F] +
          weft_paths_back(problem, last) + paths->backward[last] - paths->backward[to];
 }
 
@@ -88,8 +88,8 @@ struct view {
   int64_t around;
 };
 
-static uint32_t stage_at(const struct weft_problem *problem, uint32_t rank, uint32_t place) {
-  return problem->stage_of[rank * problem->stages_per_rank + place];
+static uint32_t stage_at(const struct weft_problem *problem, uint32_t rank, uint32_t local_stage) {
+  return problem->stage_of[rank * problem->stages_per_rank + local_stage];
 }
 
 static int64_t work_of(const struct view *view) {
@@ -111,7 +111,7 @@ static void look_at(struct view *view, const struct weft_paths *paths, uint32_t 
                         .count = problem->microbatch_count};
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t stage = stage_at(problem, rank, k);
-    view->f += problem->stages[stage].time[WEFT_LETTER_F];
+    view->f += problem->stages[stage].time[WEFT_KIND_F];
     view->i += weft_paths_back(problem, stage);
     view->w += weft_paths_weight(problem, stage);
   }
@@ -126,8 +126,8 @@ static int64_t head_of(const struct view *view, int64_t count) {
                 weft_paths_trip(view->paths, view->first, view->last) - view->i - count * view->f);
 }
 
-/* The time from the first letter to `closing` after the last I, and to the end of the rank's own
- * letters if they count, given that x microbatches await I when the last F starts (it is one of
+/* The time from the first op to `closing` after the last I, and to the end of the rank's own
+ * ops if they count, given that x microbatches await I when the last F starts (it is one of
  * them), and y only W.
  * Before the last F starts m-1 F, m-x I, m-x-y W are done. From then the last I ends after a
  * trip, and not before x more I; and all x + y W are left.
@@ -169,28 +169,28 @@ static int64_t through_one(const struct view *view, int64_t closing, bool own) {
 
 /* ---- Several stages a rank ---- */
 
-struct ware {
+struct item {
   int64_t size, value, count;
 };
 
-/* No choice of wares within the room is worth more: the fractional knapsack. */
-static int64_t most_worth(struct ware *wares, uint32_t count, int64_t room) {
+/* No choice of items within the room is worth more: the fractional knapsack. */
+static int64_t knapsack_bound(struct item *items, uint32_t count, int64_t room) {
   int64_t sum = 0;
   for (uint32_t n = 0; n < count && room >= 0; n++) {
     uint32_t best = n;
     for (uint32_t k = n + 1; k < count; k++) {
-      const double gain = (double)wares[k].value * (double)wares[best].size;
-      best = gain > (double)wares[best].value * (double)wares[k].size ? k : best;
+      const double gain = (double)items[k].value * (double)items[best].size;
+      best = gain > (double)items[best].value * (double)items[k].size ? k : best;
     }
-    const struct ware ware = wares[best];
-    wares[best] = wares[n];
-    if (ware.size == 0 || ware.count <= room / ware.size) {
-      sum += ware.count * ware.value;
-      room -= ware.count * ware.size;
+    const struct item item = items[best];
+    items[best] = items[n];
+    if (item.size == 0 || item.count <= room / item.size) {
+      sum += item.count * item.value;
+      room -= item.count * item.size;
     } else {
-      sum += room / ware.size * ware.value;
-      room %= ware.size;
-      return sum + (int64_t)ceil((double)ware.value * ((double)room / (double)ware.size)) + 1;
+      sum += room / item.size * item.value;
+      room %= item.size;
+      return sum + (int64_t)ceil((double)item.value * ((double)room / (double)item.size)) + 1;
     }
   }
   return sum;
@@ -199,12 +199,12 @@ static int64_t most_worth(struct ware *wares, uint32_t count, int64_t room) {
 /* The most F of the first `places` of the rank's stages that the memory holds together. */
 static int64_t most_forward(const struct view *view, uint32_t places) {
   const struct weft_problem *problem = view->paths->problem;
-  struct ware wares[WEFT_PLACES_MAX];
+  struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < places; k++) {
     const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
-    wares[k] = (struct ware){stage->held, stage->time[WEFT_LETTER_F], view->count};
+    items[k] = (struct item){stage->held, stage->time[WEFT_KIND_F], view->count};
   }
-  return most_worth(wares, places, view->limit);
+  return knapsack_bound(items, places, view->limit);
 }
 
 /* Idle time before the first I ends, which is of the last stage: a trip passes, and what is done
@@ -227,30 +227,30 @@ static int64_t head_of_many(const struct view *view) {
 /* The most I and W that can be left when the last F starts: those it holds the memory of. */
 static int64_t most_left(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
-  struct ware wares[2 * WEFT_PLACES_MAX];
+  struct item items[2 * WEFT_LOCAL_STAGES_MAX];
   uint32_t count = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t w = weft_paths_weight(problem, s);
-    wares[count++] = (struct ware){stage->held, weft_paths_back(problem, s) + w, view->count};
-    wares[count++] = (struct ware){problem->whole_backward ? 0 : stage->held_after, w, view->count};
+    items[count++] = (struct item){stage->held, weft_paths_back(problem, s) + w, view->count};
+    items[count++] = (struct item){problem->whole_backward ? 0 : stage->held_after, w, view->count};
   }
-  return smaller(most_worth(wares, count, view->limit), view->count * (view->i + view->w));
+  return smaller(knapsack_bound(items, count, view->limit), view->count * (view->i + view->w));
 }
 
 /* The most W that can be left when the last I ends: what is in memory before, and its own. */
 static int64_t most_weights(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
-  struct ware wares[WEFT_PLACES_MAX];
+  struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
-    wares[k] = (struct ware){problem->whole_backward ? 0 : problem->stages[s].held_after,
+    items[k] = (struct item){problem->whole_backward ? 0 : problem->stages[s].held_after,
                              weft_paths_weight(problem, s), view->count};
   }
   const int64_t room = view->limit - problem->stages[view->first].held;
   return smaller(view->count * view->w,
-                 most_worth(wares, problem->stages_per_rank, larger(0, room)) +
+                 knapsack_bound(items, problem->stages_per_rank, larger(0, room)) +
                      weft_paths_weight(problem, view->first));
 }
 
@@ -260,7 +260,7 @@ static int64_t through_many(const struct view *view, int64_t closing, bool own) 
   const struct weft_problem *problem = view->paths->problem;
   const int64_t head = head_of_many(view);
   const int64_t work = work_of(view);
-  const int64_t last = problem->stages[view->last].time[WEFT_LETTER_F];
+  const int64_t last = problem->stages[view->last].time[WEFT_KIND_F];
   const int64_t tail = work - last - most_left(view) +
                        weft_paths_trip(view->paths, view->last, view->first) + closing;
   const int64_t chain = head + work - most_weights(view) + closing;
@@ -304,7 +304,7 @@ static int64_t trips(const struct view *view) {
   const int64_t rest = view->count - 1 - (rounds - 1) * room;
   return rounds * weft_paths_trip(view->paths, view->first, view->first) +
          rest *
-             larger(stage->time[WEFT_LETTER_F], weft_paths_back(view->paths->problem, view->first));
+             larger(stage->time[WEFT_KIND_F], weft_paths_back(view->paths->problem, view->first));
 }
 
 /* ---- All together ---- */
@@ -316,7 +316,7 @@ static int64_t in_single_file(const struct view *view) {
          (view->count - 1) * view->paths->slowest[view->first];
 }
 
-/* From the rank's first letter to `closing` after its last I. */
+/* From the rank's first op to `closing` after its last I. */
 static int64_t through(const struct view *view, int64_t closing, bool own) {
   const struct weft_problem *problem = view->paths->problem;
   const int64_t inner = larger(trips(view), in_single_file(view)) + closing;

@@ -22,7 +22,7 @@ static int64_t most_forwards(const struct weft_problem *problem, uint32_t stage)
 
 static int64_t work_of(const struct weft_problem *problem, uint32_t stage) {
   return problem->microbatch_count *
-         (problem->stages[stage].time[WEFT_LETTER_F] + weft_paths_back(problem, stage) +
+         (problem->stages[stage].time[WEFT_KIND_F] + weft_paths_back(problem, stage) +
           weft_paths_weight(problem, stage));
 }
 
@@ -32,7 +32,7 @@ static bool is_refuted(const struct weft_paths *paths, enum weft_objective objec
   const struct weft_problem *problem = paths->problem;
   int64_t arrives = 0; /* the first gradient, after the start of the rank's first F */
   for (uint32_t s = problem->stage_count; s-- > 0;) {
-    const int64_t f = problem->stages[s].time[WEFT_LETTER_F];
+    const int64_t f = problem->stages[s].time[WEFT_KIND_F];
     const int64_t opening = objective == WEFT_OBJECTIVE_MAKESPAN ? paths->forward[s] : 0;
     const int64_t idle = target - opening - work_of(problem, s);
     const int64_t short_of = arrives - f - idle; /* after the first F */
@@ -42,8 +42,7 @@ static bool is_refuted(const struct weft_paths *paths, enum weft_objective objec
     }
     if (s > 0) {
       arrives = larger(arrives, count * f) + weft_paths_back(problem, s) +
-                2 * weft_problem_hop(problem, s - 1, s) +
-                problem->stages[s - 1].time[WEFT_LETTER_F];
+                2 * weft_problem_hop(problem, s - 1, s) + problem->stages[s - 1].time[WEFT_KIND_F];
     }
   }
   return false;

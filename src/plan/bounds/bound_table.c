@@ -1,7 +1,7 @@
 /* Shortest ways through what a rank has done.
  *
- * An entry stands for numbers of letters done: of the first of the line, of the others by
- * the shape, and of W by how many await it. What fits into memory and what may follow
+ * An entry stands for numbers of ops done: of the first of the line, of the others by
+ * the profile, and of W by how many await it. What fits into memory and what may follow
  * depends on nothing else. Only the earliest time of an entry matters: whatever follows in
  * time after a later one does so after that. */
 #include "plan/bounds/bound_table.h"
@@ -21,20 +21,19 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- Room ---- */
 
 /* W that are only counted. */
-static uint32_t weight_count(const struct weft_table *table) {
+static uint32_t weight_count(const struct weft_state_table *table) {
   return table->counted * table->problem->microbatch_count;
 }
 
-static size_t list_count(const struct weft_table *table) {
+static size_t list_count(const struct weft_state_table *table) {
   return 5 * (size_t)table->line * (table->count + 1) + weight_count(table) + 1;
 }
 
-static void hand_out(struct weft_table *table) {
+static void hand_out(struct weft_state_table *table) {
   int64_t *at = table->lists;
   for (uint32_t n = 0; n < table->line; n++) {
-    struct weft_table_letter *letter = &table->letters[n];
-    int64_t **const lists[] = {&letter->sums, &letter->head, &letter->tail, &letter->start,
-                               &letter->stop};
+    struct weft_state_table_op *op = &table->ops[n];
+    int64_t **const lists[] = {&op->sums, &op->head, &op->tail, &op->start, &op->stop};
     for (unsigned k = 0; k < sizeof lists / sizeof lists[0]; k++, at += table->count + 1) {
       *lists[k] = at;
     }
@@ -42,41 +41,41 @@ static void hand_out(struct weft_table *table) {
   table->weight_sums = at;
 }
 
-uint64_t weft_table_size(const struct weft_table *table, uint32_t rank) {
-  const struct weft_line_shapes *shapes = &table->shapes[rank];
-  return ((uint64_t)table->count + 1) * shapes->offset[shapes->count];
+uint64_t weft_state_table_size(const struct weft_state_table *table, uint32_t rank) {
+  const struct weft_line_profiles *profiles = &table->profiles[rank];
+  return ((uint64_t)table->count + 1) * profiles->offset[profiles->count];
 }
 
-static bool make_shapes(struct weft_table *table, uint64_t most) {
+static bool make_profiles(struct weft_state_table *table, uint64_t most) {
   const struct weft_problem *problem = table->problem;
-  table->shapes =
-      weft_array_allocate_zero(problem->allocator, problem->rank_count, sizeof *table->shapes);
-  if (table->shapes == NULL) {
+  table->profiles =
+      weft_array_allocate_zero(problem->allocator, problem->rank_count, sizeof *table->profiles);
+  if (table->profiles == NULL) {
     return false;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    struct weft_line_shapes *shapes = &table->shapes[r];
-    if (!weft_line_shapes_init(shapes, problem, r, table->detail, most / (table->count + 1))) {
+    struct weft_line_profiles *profiles = &table->profiles[r];
+    if (!weft_line_profiles_init(profiles, problem, r, table->detail, most / (table->count + 1))) {
       return false;
     }
-    const size_t size = (size_t)weft_table_size(table, r);
-    const size_t cells = ((size_t)table->count + 1) * shapes->count;
+    const size_t size = (size_t)weft_state_table_size(table, r);
+    const size_t cells = ((size_t)table->count + 1) * profiles->count;
     table->size = size > table->size ? size : table->size;
     table->cells = cells > table->cells ? cells : table->cells;
   }
   return true;
 }
 
-bool weft_table_init(struct weft_table *table, const struct weft_problem *problem,
-                     enum weft_line_detail detail, uint64_t most) {
+bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
+                           enum weft_line_detail detail, uint64_t most) {
   const uint32_t v = problem->stages_per_rank;
   const bool merged = detail == WEFT_LINE_RANK;
-  *table = (struct weft_table){.problem = problem,
-                               .detail = detail,
-                               .count = problem->microbatch_count * (merged ? v : 1),
-                               .line = merged ? 2 : 2 * v,
-                               .counted = detail == WEFT_LINE_WEIGHTS ? 1 : v};
-  if (!make_shapes(table, most)) {
+  *table = (struct weft_state_table){.problem = problem,
+                                     .detail = detail,
+                                     .count = problem->microbatch_count * (merged ? v : 1),
+                                     .line = merged ? 2 : 2 * v,
+                                     .counted = detail == WEFT_LINE_WEIGHTS ? 1 : v};
+  if (!make_profiles(table, most)) {
     return false;
   }
   const struct weft_allocator *allocator = problem->allocator;
@@ -93,12 +92,12 @@ bool weft_table_init(struct weft_table *table, const struct weft_problem *proble
   return true;
 }
 
-void weft_table_finish(struct weft_table *table) {
+void weft_state_table_finish(struct weft_state_table *table) {
   const struct weft_allocator *allocator = table->problem->allocator;
-  for (uint32_t r = 0; table->shapes != NULL && r < table->problem->rank_count; r++) {
-    weft_line_shapes_finish(&table->shapes[r], allocator);
+  for (uint32_t r = 0; table->profiles != NULL && r < table->problem->rank_count; r++) {
+    weft_line_profiles_finish(&table->profiles[r], allocator);
   }
-  weft_array_free(allocator, table->shapes, table->problem->rank_count, sizeof *table->shapes);
+  weft_array_free(allocator, table->profiles, table->problem->rank_count, sizeof *table->profiles);
   weft_array_free(allocator, table->lists, list_count(table), sizeof(int64_t));
   weft_array_free(allocator, table->earliest, table->size, sizeof(int64_t));
   weft_array_free(allocator, table->latest, table->size, sizeof(int64_t));
@@ -125,23 +124,23 @@ static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
   }
 }
 
-static void set_times(struct weft_table *table, uint32_t rank) {
+static void set_times(struct weft_state_table *table, uint32_t rank) {
   const struct weft_problem *problem = table->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
-  int64_t forward[WEFT_PLACES_MAX] = {0}, back[WEFT_PLACES_MAX] = {0},
-          weight[WEFT_PLACES_MAX] = {0};
+  int64_t forward[WEFT_LOCAL_STAGES_MAX] = {0}, back[WEFT_LOCAL_STAGES_MAX] = {0},
+          weight[WEFT_LOCAL_STAGES_MAX] = {0};
   for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = problem->stage_of[rank * v + k];
-    forward[k] = problem->stages[s].time[WEFT_LETTER_F];
+    forward[k] = problem->stages[s].time[WEFT_KIND_F];
     back[k] = weft_paths_back(problem, s);
     weight[k] = weft_paths_weight(problem, s);
     table->extra_time[k] = weight[k];
   }
-  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of a letter */
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of a op */
   for (uint32_t n = 0; n < table->line / 2; n++) {
-    add_up(forward + n, own, m, table->letters[n].sums);
-    table->letters[n].time = forward[n];
-    struct weft_table_letter *mirror = &table->letters[table->line - 1 - n];
+    add_up(forward + n, own, m, table->ops[n].sums);
+    table->ops[n].time = forward[n];
+    struct weft_state_table_op *mirror = &table->ops[table->line - 1 - n];
     add_up(back + n, own, m, mirror->sums);
     mirror->time = back[n];
   }
@@ -151,19 +150,19 @@ static void set_times(struct weft_table *table, uint32_t rank) {
 
 /* ---- Moves ---- */
 
-/* Entries with the same first letter and shape, whatever awaits W. */
-static size_t cell(const struct weft_table *table, uint32_t first, uint32_t shape) {
-  return (size_t)first * table->now->count + shape;
+/* Entries with the same first op and profile, whatever awaits W. */
+static size_t cell(const struct weft_state_table *table, uint32_t first, uint32_t profile) {
+  return (size_t)first * table->now->count + profile;
 }
 
-static size_t row(const struct weft_table *table, uint32_t first, uint32_t shape) {
-  const struct weft_line_shapes *shapes = table->now;
-  return (size_t)first * shapes->offset[shapes->count] + shapes->offset[shape];
+static size_t row(const struct weft_state_table *table, uint32_t first, uint32_t profile) {
+  const struct weft_line_profiles *profiles = table->now;
+  return (size_t)first * profiles->offset[profiles->count] + profiles->offset[profile];
 }
 
-/* A letter that may follow in all entries of a cell. */
+/* A op that may follow in all entries of a cell. */
 struct move {
-  uint32_t n, k; /* letter of the line, and which of them; other n for W */
+  uint32_t n, k; /* op of the line, and which of them; other n for W */
   int64_t head, tail, time;
   uint32_t most;      /* W that may be counted after it */
   int shift;          /* of those */
@@ -174,26 +173,26 @@ struct move {
 
 enum { MOVES_MAX = WEFT_LINE_MAX + 1 };
 
-static void weigh(const struct weft_table *table, uint32_t first, uint32_t shape,
+static void weigh(const struct weft_state_table *table, uint32_t first, uint32_t profile,
                   struct move *move) {
-  const struct weft_line_shapes *shapes = table->now;
-  const uint32_t *behind = shapes->behind + (size_t)shape * table->line;
+  const struct weft_line_profiles *profiles = table->now;
+  const uint32_t *behind = profiles->behind + (size_t)profile * table->line;
   for (uint32_t n = 0; n < table->line; n++) {
     const uint32_t count = first - behind[n];
-    move->done += table->letters[n].sums[count];
-    move->left += table->letters[n].sums[table->count - count];
+    move->done += table->ops[n].sums[count];
+    move->left += table->ops[n].sums[table->count - count];
     move->backs += n >= table->line - (table->line == 2 ? 1 : table->counted) ? count : 0;
   }
-  for (uint32_t k = 0; k < shapes->extra; k++) {
+  for (uint32_t k = 0; k < profiles->extra; k++) {
     const uint32_t back = first - behind[table->line - 2 - k];
-    const int64_t done = back - shapes->waiting[(size_t)shape * shapes->extra + k];
+    const int64_t done = back - profiles->waiting[(size_t)profile * profiles->extra + k];
     move->done += done * table->extra_time[k + 1];
     move->left += (table->count - done) * table->extra_time[k + 1];
   }
 }
 
-/* What the k-th letter n of the line has, or a W. */
-static struct move describe_move(const struct weft_table *table, uint32_t n, uint32_t k) {
+/* What the k-th op n of the line has, or a W. */
+static struct move describe_move(const struct weft_state_table *table, uint32_t n, uint32_t k) {
   const uint32_t known = table->line + table->now->extra;
   if (n >= table->line) {
     return (struct move){
@@ -203,32 +202,32 @@ static struct move describe_move(const struct weft_table *table, uint32_t n, uin
         .time = n == known ? table->weight_time : table->extra_time[n - table->line + 1],
         .shift = n == known ? -1 : 0};
   }
-  const struct weft_table_letter *letter = &table->letters[n];
+  const struct weft_state_table_op *op = &table->ops[n];
   const bool adds = table->now->extra > 0 ? n == table->line - 1 : n >= table->line / 2;
   return (struct move){.n = n,
                        .k = k,
-                       .head = letter->head[k],
-                       .tail = letter->tail[k],
-                       .time = letter->time,
+                       .head = op->head[k],
+                       .tail = op->tail[k],
+                       .time = op->time,
                        .shift = adds && !table->problem->whole_backward};
 }
 
-static uint32_t list_moves(const struct weft_table *table, uint32_t first, uint32_t shape,
+static uint32_t list_moves(const struct weft_state_table *table, uint32_t first, uint32_t profile,
                            struct move *moves) {
-  const struct weft_line_shapes *shapes = table->now;
-  const uint32_t known = table->line + shapes->extra;
+  const struct weft_line_profiles *profiles = table->now;
+  const uint32_t known = table->line + profiles->extra;
   uint32_t count = 0;
   for (uint32_t n = 0; n <= known; n++) {
-    const uint32_t next = n == known ? shape : shapes->next[(size_t)shape * known + n];
+    const uint32_t next = n == known ? profile : profiles->next[(size_t)profile * known + n];
     const uint32_t k =
-        n >= table->line ? 0 : first - shapes->behind[(size_t)shape * table->line + n];
-    if (next == WEFT_SHAPE_NONE || k == table->count) {
+        n >= table->line ? 0 : first - profiles->behind[(size_t)profile * table->line + n];
+    if (next == WEFT_PROFILE_NONE || k == table->count) {
       continue;
     }
     const uint32_t then = first + (n == 0);
     struct move *move = &moves[count++];
     *move = describe_move(table, n, k);
-    move->most = shapes->most[next];
+    move->most = profiles->most[next];
     move->cell = cell(table, then, next);
     move->row = row(table, then, next);
     weigh(table, then, next, move);
@@ -244,7 +243,7 @@ static bool weights_after(const struct move *move, uint32_t weights, uint32_t *a
 
 /* ---- There ---- */
 
-static void note(const struct weft_table *table, const struct move *move, uint32_t weights,
+static void note(const struct weft_state_table *table, const struct move *move, uint32_t weights,
                  int64_t time) {
   int64_t *earliest = table->earliest + move->row;
   uint32_t *low = &table->low[move->cell], *high = &table->high[move->cell];
@@ -259,7 +258,7 @@ static void note(const struct weft_table *table, const struct move *move, uint32
   earliest[weights] = smaller(earliest[weights], time);
 }
 
-static void reach(const struct weft_table *table, const struct move *move, uint32_t weights,
+static void reach(const struct weft_state_table *table, const struct move *move, uint32_t weights,
                   int64_t clock) {
   uint32_t after;
   if (!weights_after(move, weights, &after)) {
@@ -274,11 +273,11 @@ static void reach(const struct weft_table *table, const struct move *move, uint3
   }
 }
 
-static void go_on(struct weft_table *table, uint32_t first, uint32_t shape) {
+static void go_on(struct weft_state_table *table, uint32_t first, uint32_t profile) {
   struct move moves[MOVES_MAX];
-  const uint32_t count = list_moves(table, first, shape, moves);
-  const size_t where = cell(table, first, shape);
-  const int64_t *earliest = table->earliest + row(table, first, shape);
+  const uint32_t count = list_moves(table, first, profile, moves);
+  const size_t where = cell(table, first, profile);
+  const int64_t *earliest = table->earliest + row(table, first, profile);
   /* W may go below what was the lowest. */
   for (uint32_t y = table->high[where] + 1; y-- > table->low[where];) {
     if (earliest[y] != UNREACHED) {
@@ -290,9 +289,9 @@ static void go_on(struct weft_table *table, uint32_t first, uint32_t shape) {
   }
 }
 
-/* From nothing done on. Letters other than the first lead to shapes that come later, and W to
+/* From nothing done on. Ops other than the first lead to profiles that come later, and W to
  * fewer that await it. */
-static void go_forward(struct weft_table *table) {
+static void go_forward(struct weft_state_table *table) {
   const size_t cells = cell(table, table->count + 1, 0);
   for (size_t n = 0; n < cells; n++) {
     table->low[n] = 1;
@@ -303,10 +302,10 @@ static void go_forward(struct weft_table *table) {
       .most = table->now->most[start], .cell = cell(table, 0, start), .row = row(table, 0, start)};
   note(table, &begin, 0, table->from);
   for (uint32_t first = 0; first <= table->count; first++) {
-    for (uint32_t shape = 0; shape < table->now->count; shape++) {
-      const size_t where = cell(table, first, shape);
+    for (uint32_t profile = 0; profile < table->now->count; profile++) {
+      const size_t where = cell(table, first, profile);
       if (table->low[where] <= table->high[where]) {
-        go_on(table, first, shape);
+        go_on(table, first, profile);
       }
     }
   }
@@ -314,10 +313,10 @@ static void go_forward(struct weft_table *table) {
 
 /* ---- And back ---- */
 
-/* The latest time from which the rest can be done by a move, and what that says of its letter;
+/* The latest time from which the rest can be done by a move, and what that says of its op;
  * HOPELESS when it cannot. */
-static int64_t look_back(const struct weft_table *table, const struct move *move, uint32_t weights,
-                         int64_t clock) {
+static int64_t look_back(const struct weft_state_table *table, const struct move *move,
+                         uint32_t weights, int64_t clock) {
   uint32_t after;
   if (!weights_after(move, weights, &after) || after < table->low[move->cell] ||
       after > table->high[move->cell]) {
@@ -330,22 +329,22 @@ static int64_t look_back(const struct weft_table *table, const struct move *move
     return HOPELESS;
   }
   if (move->n < table->line) {
-    const struct weft_table_letter *letter = &table->letters[move->n];
-    letter->start[move->k] = smaller(letter->start[move->k], start);
-    letter->stop[move->k] = larger(letter->stop[move->k], stop);
+    const struct weft_state_table_op *op = &table->ops[move->n];
+    op->start[move->k] = smaller(op->start[move->k], start);
+    op->stop[move->k] = larger(op->stop[move->k], stop);
   }
   return stop - move->time;
 }
 
 /* All entries of a cell. What is left takes at least the sums. */
-static void go_back(const struct weft_table *table, uint32_t first, uint32_t shape) {
+static void go_back(const struct weft_state_table *table, uint32_t first, uint32_t profile) {
   struct move moves[MOVES_MAX];
-  const uint32_t count = list_moves(table, first, shape, moves);
-  const size_t where = cell(table, first, shape), at = row(table, first, shape);
+  const uint32_t count = list_moves(table, first, profile, moves);
+  const size_t where = cell(table, first, profile), at = row(table, first, profile);
   struct move here = {0};
-  weigh(table, first, shape, &here);
+  weigh(table, first, profile, &here);
   const uint32_t weights_left = weight_count(table) - here.backs;
-  const bool is_last = first == table->count && shape == table->now->start;
+  const bool is_last = first == table->count && profile == table->now->start;
   for (uint32_t y = table->low[where]; y <= table->high[where]; y++) {
     const int64_t clock = table->earliest[at + y];
     int64_t latest = is_last && y == 0 ? table->end : HOPELESS;
@@ -357,29 +356,30 @@ static void go_back(const struct weft_table *table, uint32_t first, uint32_t sha
   }
 }
 
-static void forget(const struct weft_table *table) {
+static void forget(const struct weft_state_table *table) {
   for (uint32_t n = 0; n < table->line; n++) {
     for (uint32_t k = 0; k < table->count; k++) {
-      table->letters[n].start[k] = INT64_MAX;
-      table->letters[n].stop[k] = INT64_MIN;
+      table->ops[n].start[k] = INT64_MAX;
+      table->ops[n].stop[k] = INT64_MIN;
     }
   }
 }
 
-static void go_backward(const struct weft_table *table) {
+static void go_backward(const struct weft_state_table *table) {
   forget(table);
   for (uint32_t first = table->count + 1; first-- > 0;) {
-    for (uint32_t shape = table->now->count; shape-- > 0;) {
-      const size_t where = cell(table, first, shape);
+    for (uint32_t profile = table->now->count; profile-- > 0;) {
+      const size_t where = cell(table, first, profile);
       if (table->low[where] <= table->high[where]) {
-        go_back(table, first, shape);
+        go_back(table, first, profile);
       }
     }
   }
 }
 
-bool weft_table_fill(struct weft_table *table, uint32_t rank, int64_t from, int64_t end) {
-  table->now = &table->shapes[rank];
+bool weft_state_table_fill(struct weft_state_table *table, uint32_t rank, int64_t from,
+                           int64_t end) {
+  table->now = &table->profiles[rank];
   table->from = from;
   table->end = end;
   table->visited = 0;
@@ -397,69 +397,74 @@ bool weft_table_fill(struct weft_table *table, uint32_t rank, int64_t from, int6
 
 /* ---- For whoever makes an order ---- */
 
-struct weft_table_at weft_table_begin(const struct weft_table *table, uint32_t rank) {
-  return (struct weft_table_at){.shape = table->shapes[rank].start};
+struct weft_state_table_at weft_state_table_begin(const struct weft_state_table *table,
+                                                  uint32_t rank) {
+  return (struct weft_state_table_at){.profile = table->profiles[rank].start};
 }
 
-bool weft_table_follow(const struct weft_table *table, uint32_t rank, uint32_t place,
-                       enum weft_letter kind, struct weft_table_at *at) {
-  const struct weft_line_shapes *shapes = &table->shapes[rank];
-  const uint32_t known = table->line + shapes->extra;
-  const uint32_t own = table->detail == WEFT_LINE_RANK ? 0 : place;
-  const bool is_weight = kind == WEFT_LETTER_W;
-  const uint32_t n = kind == WEFT_LETTER_F          ? own
-                     : !is_weight                   ? table->line - 1 - own
-                     : shapes->extra > 0 && own > 0 ? table->line + own - 1
-                                                    : known;
+bool weft_state_table_follow(const struct weft_state_table *table, uint32_t rank,
+                             uint32_t local_stage, enum weft_plan_op_kind kind,
+                             struct weft_state_table_at *at) {
+  const struct weft_line_profiles *profiles = &table->profiles[rank];
+  const uint32_t known = table->line + profiles->extra;
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? 0 : local_stage;
+  const bool is_weight = kind == WEFT_KIND_W;
+  const uint32_t n = kind == WEFT_KIND_F              ? own
+                     : !is_weight                     ? table->line - 1 - own
+                     : profiles->extra > 0 && own > 0 ? table->line + own - 1
+                                                      : known;
   if (n == known) {
     at->weights -= at->weights > 0;
     return true;
   }
-  const uint32_t shape = shapes->next[(size_t)at->shape * known + n];
-  const bool adds = kind == WEFT_LETTER_I && (shapes->extra == 0 || own == 0);
-  if (shape == WEFT_SHAPE_NONE || at->weights + adds > shapes->most[shape]) {
+  const uint32_t profile = profiles->next[(size_t)at->profile * known + n];
+  const bool adds = kind == WEFT_KIND_I && (profiles->extra == 0 || own == 0);
+  if (profile == WEFT_PROFILE_NONE || at->weights + adds > profiles->most[profile]) {
     return false;
   }
-  *at = (struct weft_table_at){at->first + (n == 0), shape, at->weights + adds};
+  *at = (struct weft_state_table_at){at->first + (n == 0), profile, at->weights + adds};
   return true;
 }
 
-static size_t cells_of(const struct weft_table *table, uint32_t rank) {
-  return ((size_t)table->count + 1) * table->shapes[rank].count;
+static size_t cells_of(const struct weft_state_table *table, uint32_t rank) {
+  return ((size_t)table->count + 1) * table->profiles[rank].count;
 }
 
-bool weft_table_keep_init(struct weft_table_kept *kept, const struct weft_table *table,
-                          uint32_t rank) {
+bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
+                                const struct weft_state_table *table, uint32_t rank) {
   const struct weft_allocator *allocator = table->problem->allocator;
-  const size_t size = (size_t)weft_table_size(table, rank), cells = cells_of(table, rank);
+  const size_t size = (size_t)weft_state_table_size(table, rank), cells = cells_of(table, rank);
   kept->latest = weft_array_allocate(allocator, size, sizeof *kept->latest);
   kept->low = weft_array_allocate(allocator, cells, sizeof *kept->low);
   kept->high = weft_array_allocate(allocator, cells, sizeof *kept->high);
   return kept->latest != NULL && kept->low != NULL && kept->high != NULL;
 }
 
-void weft_table_keep(struct weft_table_kept *kept, const struct weft_table *table, uint32_t rank) {
+void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft_state_table *table,
+                           uint32_t rank) {
   const size_t cells = cells_of(table, rank);
-  memcpy(kept->latest, table->latest, (size_t)weft_table_size(table, rank) * sizeof *kept->latest);
+  memcpy(kept->latest, table->latest,
+         (size_t)weft_state_table_size(table, rank) * sizeof *kept->latest);
   memcpy(kept->low, table->low, cells * sizeof *kept->low);
   memcpy(kept->high, table->high, cells * sizeof *kept->high);
 }
 
-void weft_table_keep_finish(struct weft_table_kept *kept, const struct weft_table *table,
-                            uint32_t rank) {
+void weft_state_table_keep_finish(struct weft_state_table_kept *kept,
+                                  const struct weft_state_table *table, uint32_t rank) {
   const struct weft_allocator *allocator = table->problem->allocator;
-  const size_t size = (size_t)weft_table_size(table, rank), cells = cells_of(table, rank);
+  const size_t size = (size_t)weft_state_table_size(table, rank), cells = cells_of(table, rank);
   weft_array_free(allocator, kept->latest, size, sizeof *kept->latest);
   weft_array_free(allocator, kept->low, cells, sizeof *kept->low);
   weft_array_free(allocator, kept->high, cells, sizeof *kept->high);
 }
 
-int64_t weft_table_latest(const struct weft_table *table, const struct weft_table_kept *kept,
-                          uint32_t rank, struct weft_table_at at) {
-  const struct weft_line_shapes *shapes = &table->shapes[rank];
-  const size_t where = (size_t)at.first * shapes->count + at.shape;
+int64_t weft_state_table_latest(const struct weft_state_table *table,
+                                const struct weft_state_table_kept *kept, uint32_t rank,
+                                struct weft_state_table_at at) {
+  const struct weft_line_profiles *profiles = &table->profiles[rank];
+  const size_t where = (size_t)at.first * profiles->count + at.profile;
   return at.weights < kept->low[where] || at.weights > kept->high[where]
              ? HOPELESS
-             : kept->latest[(size_t)at.first * shapes->offset[shapes->count] +
-                            shapes->offset[at.shape] + at.weights];
+             : kept->latest[(size_t)at.first * profiles->offset[profiles->count] +
+                            profiles->offset[at.profile] + at.weights];
 }

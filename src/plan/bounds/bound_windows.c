@@ -1,21 +1,21 @@
-/* Whether an objective can be reached at all: the windows of all letters, given that
+/* Whether an objective can be reached at all: the windows of all ops, given that
  * everything ends in time, made smaller until one of them closes.
  *
  * Every rank starts with its first F, which arrives at a time that no order can change; so a
- * target for a span or a makespan gives each rank the time at which it ends. A letter
+ * target for a span or a makespan gives each rank the time at which it ends. A op
  * cannot start before its input arrives (its head), nor end so late that what waits for
  * it could not end in time (its tail). For one rank by itself, a table over the numbers
  * of F, I and W done (bound_table.c) has the earliest time at which they can be done, and the
- * latest from which the rest still can. A letter that cannot follow anywhere in the
+ * latest from which the rest still can. A op that cannot follow anywhere in the
  * table, in time, does not follow in any order that reaches the target; the earliest and
  * latest of those that can are the new windows, and the heads and tails of the stages
- * beside. A rank whose table has no way through proves that no order reaches the target.
+ * beside. A rank whose table has no direction through proves that no order reaches the target.
  *
  * Where that table would be too large, it does not tell the stages of a rank apart: the
  * n-th F of the rank starts no earlier than the n-th smallest head of all its F, since n of
  * them have started by then; and ends no later than the n-th smallest tail, since all
  * but n-1 have not ended before. Times and sizes are then the smallest of the stages';
- * and any number of letters takes at least the sum of as many smallest times. */
+ * and any number of ops takes at least the sum of as many smallest times. */
 #include <string.h>
 
 #include "base/memory.h"
@@ -28,13 +28,13 @@ static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 /* ---- Room ---- */
 
 static size_t time_count(const struct weft_problem *problem) {
-  return (size_t)problem->stage_count * 2 * WEFT_WAYS * problem->microbatch_count;
+  return (size_t)problem->stage_count * 2 * WEFT_DIRECTIONS * problem->microbatch_count;
 }
 
 void weft_windows_finish(struct weft_windows *windows) {
   const struct weft_problem *problem = windows->problem;
   const struct weft_allocator *allocator = problem->allocator;
-  weft_table_finish(&windows->table);
+  weft_state_table_finish(&windows->table);
   weft_array_free(allocator, windows->stages, problem->stage_count, sizeof *windows->stages);
   weft_array_free(allocator, windows->times, time_count(problem), sizeof(int64_t));
   weft_array_free(allocator, windows->changed, problem->rank_count, sizeof *windows->changed);
@@ -46,11 +46,11 @@ static void describe_stages(struct weft_windows *windows) {
   const size_t m = problem->microbatch_count;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     struct weft_stage_windows *stage = &windows->stages[s];
-    stage->time[WEFT_WAY_OUT] = problem->stages[s].time[WEFT_LETTER_F];
-    stage->time[WEFT_WAY_BACK] = weft_paths_back(problem, s);
-    for (unsigned way = 0; way < WEFT_WAYS; way++) {
-      stage->head[way] = windows->times + ((size_t)s * 2 * WEFT_WAYS + way) * m;
-      stage->tail[way] = stage->head[way] + WEFT_WAYS * m;
+    stage->time[WEFT_DIRECTION_FORWARD] = problem->stages[s].time[WEFT_KIND_F];
+    stage->time[WEFT_DIRECTION_BACKWARD] = weft_paths_back(problem, s);
+    for (unsigned direction = 0; direction < WEFT_DIRECTIONS; direction++) {
+      stage->head[direction] = windows->times + ((size_t)s * 2 * WEFT_DIRECTIONS + direction) * m;
+      stage->tail[direction] = stage->head[direction] + WEFT_DIRECTIONS * m;
     }
   }
 }
@@ -74,11 +74,11 @@ static bool make_table(struct weft_windows *windows, uint64_t most) {
   enum weft_line_detail detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
                                  : weights_are_alike(problem)  ? WEFT_LINE_STAGES
                                                                : WEFT_LINE_WEIGHTS;
-  while (!weft_table_init(&windows->table, problem, detail, most)) {
+  while (!weft_state_table_init(&windows->table, problem, detail, most)) {
     if (detail == WEFT_LINE_RANK) {
       return false;
     }
-    weft_table_finish(&windows->table);
+    weft_state_table_finish(&windows->table);
     detail--;
   }
   return true;
@@ -110,17 +110,17 @@ static bool is_merged(const struct weft_windows *windows) {
 }
 
 /* The n-th smallest of the heads or tails of a rank's stages, each of which ascends. */
-static void merge(const struct weft_windows *windows, uint32_t rank, unsigned way, bool heads,
+static void merge(const struct weft_windows *windows, uint32_t rank, unsigned direction, bool heads,
                   int64_t *out) {
   const struct weft_problem *problem = windows->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
-  uint32_t taken[WEFT_PLACES_MAX] = {0};
+  uint32_t taken[WEFT_LOCAL_STAGES_MAX] = {0};
   for (uint32_t n = 0; n < v * m; n++) {
     uint32_t from = v;
     int64_t least = INT64_MAX;
     for (uint32_t k = 0; k < v; k++) {
       const struct weft_stage_windows *stage = &windows->stages[problem->stage_of[rank * v + k]];
-      const int64_t *list = heads ? stage->head[way] : stage->tail[way];
+      const int64_t *list = heads ? stage->head[direction] : stage->tail[direction];
       if (taken[k] < m && (from == v || list[taken[k]] < least)) {
         least = list[taken[k]];
         from = k;
@@ -131,55 +131,56 @@ static void merge(const struct weft_windows *windows, uint32_t rank, unsigned wa
   }
 }
 
-/* The letter of a place on the line. */
-static uint32_t letter_of(const struct weft_table *table, uint32_t place, unsigned way) {
-  const uint32_t n = table->detail == WEFT_LINE_RANK ? 0 : place;
-  return way == WEFT_WAY_OUT ? n : table->line - 1 - n;
+/* The op of a place on the line. */
+static uint32_t op_of(const struct weft_state_table *table, uint32_t local_stage,
+                      unsigned direction) {
+  const uint32_t n = table->detail == WEFT_LINE_RANK ? 0 : local_stage;
+  return direction == WEFT_DIRECTION_FORWARD ? n : table->line - 1 - n;
 }
 
 bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
   const struct weft_problem *problem = windows->problem;
-  struct weft_table *table = &windows->table;
+  struct weft_state_table *table = &windows->table;
   for (uint32_t k = 0; k < table->line / 2; k++) {
     const struct weft_stage_windows *stage =
         &windows->stages[problem->stage_of[rank * problem->stages_per_rank + k]];
-    for (unsigned way = 0; way < WEFT_WAYS; way++) {
-      struct weft_table_letter *letter = &table->letters[letter_of(table, k, way)];
+    for (unsigned direction = 0; direction < WEFT_DIRECTIONS; direction++) {
+      struct weft_state_table_op *op = &table->ops[op_of(table, k, direction)];
       if (is_merged(windows)) {
-        merge(windows, rank, way, true, letter->head);
-        merge(windows, rank, way, false, letter->tail);
+        merge(windows, rank, direction, true, op->head);
+        merge(windows, rank, direction, false, op->tail);
       } else {
-        memcpy(letter->head, stage->head[way], table->count * sizeof *letter->head);
-        memcpy(letter->tail, stage->tail[way], table->count * sizeof *letter->tail);
+        memcpy(op->head, stage->head[direction], table->count * sizeof *op->head);
+        memcpy(op->tail, stage->tail[direction], table->count * sizeof *op->tail);
       }
     }
   }
-  return weft_table_fill(table, rank, windows->paths->forward[rank], windows->end[rank]);
+  return weft_state_table_fill(table, rank, windows->paths->forward[rank], windows->end[rank]);
 }
 
-/* Letters of the table's that come before microbatch k of a place: those of the place; and if
+/* Ops of the table's that come before microbatch k of a place: those of the place; and if
  * stages are merged, its own too at the places that it comes from. */
-static uint32_t come_before(const struct weft_windows *windows, uint32_t place, unsigned way,
-                            uint32_t k) {
+static uint32_t come_before(const struct weft_windows *windows, uint32_t local_stage,
+                            unsigned direction, uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
-  const uint32_t from = way == WEFT_WAY_OUT ? place : last - place;
+  const uint32_t from = direction == WEFT_DIRECTION_FORWARD ? local_stage : last - local_stage;
   return is_merged(windows) ? k + from * (k + 1) : k;
 }
 
 /* The same, of those that come after. */
-static uint32_t come_after(const struct weft_windows *windows, uint32_t place, unsigned way,
-                           uint32_t k) {
+static uint32_t come_after(const struct weft_windows *windows, uint32_t local_stage,
+                           unsigned direction, uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
   const uint32_t left = windows->problem->microbatch_count - 1 - k;
-  const uint32_t to = way == WEFT_WAY_OUT ? last - place : place;
+  const uint32_t to = direction == WEFT_DIRECTION_FORWARD ? last - local_stage : local_stage;
   return is_merged(windows) ? left + to * (left + 1) : left;
 }
 
 /* ---- From stage to stage ---- */
 
-static void pass_head(struct weft_windows *windows, uint32_t s, unsigned way) {
+static void pass_head(struct weft_windows *windows, uint32_t s, unsigned direction) {
   const struct weft_problem *problem = windows->problem;
-  const uint32_t next = way == WEFT_WAY_OUT ? s + 1 : s - 1;
+  const uint32_t next = direction == WEFT_DIRECTION_FORWARD ? s + 1 : s - 1;
   if (next >= problem->stage_count) {
     return;
   }
@@ -187,22 +188,22 @@ static void pass_head(struct weft_windows *windows, uint32_t s, unsigned way) {
   const struct weft_stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
   int64_t before = INT64_MIN / 2;
   for (uint32_t k = 0; k < problem->microbatch_count; k++) {
-    int64_t arrival = from->head[way][k] + from->time[way];
+    int64_t arrival = from->head[direction][k] + from->time[direction];
     if (crosses) {
       arrival = larger(arrival + problem->latency, before) + problem->occupancy;
       before = arrival;
     }
-    if (arrival > to->head[way][k]) {
-      to->head[way][k] = arrival;
+    if (arrival > to->head[direction][k]) {
+      to->head[direction][k] = arrival;
       windows->changed[problem->stages[next].rank] = true;
     }
   }
 }
 
 /* When it must have ended at the stage before, for what ends here in time. */
-static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned way) {
+static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned direction) {
   const struct weft_problem *problem = windows->problem;
-  const uint32_t next = way == WEFT_WAY_OUT ? s - 1 : s + 1;
+  const uint32_t next = direction == WEFT_DIRECTION_FORWARD ? s - 1 : s + 1;
   if (next >= problem->stage_count) {
     return;
   }
@@ -210,56 +211,56 @@ static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned way) {
   const struct weft_stage_windows *from = &windows->stages[s], *to = &windows->stages[next];
   int64_t after = INT64_MAX;
   for (uint32_t k = problem->microbatch_count; k-- > 0;) {
-    int64_t left = from->tail[way][k] - from->time[way];
+    int64_t left = from->tail[direction][k] - from->time[direction];
     if (crosses) {
       left = smaller(left - problem->latency, after) - problem->occupancy;
       after = left;
     }
-    if (left < to->tail[way][k]) {
-      to->tail[way][k] = left;
+    if (left < to->tail[direction][k]) {
+      to->tail[direction][k] = left;
       windows->changed[problem->stages[next].rank] = true;
     }
   }
 }
 
 /* The windows of a stage as the table of its rank has them. */
-static void read_table(struct weft_windows *windows, uint32_t s, unsigned way) {
+static void read_table(struct weft_windows *windows, uint32_t s, unsigned direction) {
   const struct weft_problem *problem = windows->problem;
-  const struct weft_table *table = &windows->table;
+  const struct weft_state_table *table = &windows->table;
   struct weft_stage_windows *stage = &windows->stages[s];
-  const uint32_t place = problem->stages[s].place, m = problem->microbatch_count;
-  const struct weft_table_letter *letter = &table->letters[letter_of(table, place, way)];
+  const uint32_t local_stage = problem->stages[s].local_stage, m = problem->microbatch_count;
+  const struct weft_state_table_op *op = &table->ops[op_of(table, local_stage, direction)];
   int64_t before = INT64_MIN / 2, after = INT64_MAX;
   for (uint32_t k = 0; k < m; k++) {
-    const int64_t start = letter->start[come_before(windows, place, way, k)];
-    int64_t *head = &stage->head[way][k];
+    const int64_t start = op->start[come_before(windows, local_stage, direction, k)];
+    int64_t *head = &stage->head[direction][k];
     *head = larger(*head, larger(start, before));
-    before = *head + stage->time[way];
+    before = *head + stage->time[direction];
   }
   for (uint32_t k = m; k-- > 0;) {
-    const int64_t end = letter->stop[table->count - 1 - come_after(windows, place, way, k)];
-    int64_t *tail = &stage->tail[way][k];
+    const int64_t end = op->stop[table->count - 1 - come_after(windows, local_stage, direction, k)];
+    int64_t *tail = &stage->tail[direction][k];
     *tail = smaller(*tail, smaller(end, after));
-    after = *tail - stage->time[way];
+    after = *tail - stage->time[direction];
   }
 }
 
-/* False when the rank has no way through. */
+/* False when the rank has no direction through. */
 static bool narrow(struct weft_windows *windows, uint32_t rank) {
   const struct weft_problem *problem = windows->problem;
   windows->changed[rank] = false;
   const bool done = weft_windows_fill(windows, rank);
-  const uint64_t work = windows->table.visited + weft_table_size(&windows->table, rank) / 16;
+  const uint64_t work = windows->table.visited + weft_state_table_size(&windows->table, rank) / 16;
   windows->work_left -= work < windows->work_left ? work : windows->work_left;
   if (!done) {
     return false;
   }
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = problem->stage_of[rank * problem->stages_per_rank + k];
-    for (unsigned way = 0; way < WEFT_WAYS; way++) {
-      read_table(windows, s, way);
-      pass_head(windows, s, way);
-      pass_tail(windows, s, way);
+    for (unsigned direction = 0; direction < WEFT_DIRECTIONS; direction++) {
+      read_table(windows, s, direction);
+      pass_head(windows, s, direction);
+      pass_tail(windows, s, direction);
     }
   }
   return true;
@@ -276,12 +277,13 @@ static void open_windows(struct weft_windows *windows, enum weft_objective objec
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     struct weft_stage_windows *stage = &windows->stages[s];
     const int64_t start = windows->paths->forward[s];
-    const int64_t back = start + weft_paths_trip(windows->paths, s, s) - stage->time[WEFT_WAY_BACK];
+    const int64_t back =
+        start + weft_paths_trip(windows->paths, s, s) - stage->time[WEFT_DIRECTION_BACKWARD];
     for (uint32_t k = 0; k < problem->microbatch_count; k++) {
-      stage->head[WEFT_WAY_OUT][k] = start;
-      stage->head[WEFT_WAY_BACK][k] = back;
-      stage->tail[WEFT_WAY_OUT][k] = windows->end[problem->stages[s].rank];
-      stage->tail[WEFT_WAY_BACK][k] = windows->end[problem->stages[s].rank];
+      stage->head[WEFT_DIRECTION_FORWARD][k] = start;
+      stage->head[WEFT_DIRECTION_BACKWARD][k] = back;
+      stage->tail[WEFT_DIRECTION_FORWARD][k] = windows->end[problem->stages[s].rank];
+      stage->tail[WEFT_DIRECTION_BACKWARD][k] = windows->end[problem->stages[s].rank];
     }
   }
 }

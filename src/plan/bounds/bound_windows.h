@@ -1,4 +1,4 @@
-/* Windows of the letters of a problem, given a target: bound_windows.c says what they are.
+/* Windows of the ops of a problem, given a target: bound_windows.c says what they are.
  * Inside the module. */
 #ifndef PLAN_BOUND_WINDOWS_H
 #define PLAN_BOUND_WINDOWS_H
@@ -6,21 +6,21 @@
 #include "plan/bounds/bound.h"
 #include "plan/bounds/bound_table.h"
 
-enum { WEFT_WAY_OUT, WEFT_WAY_BACK, WEFT_WAYS }; /* F, and I or B */
+enum { WEFT_DIRECTION_FORWARD, WEFT_DIRECTION_BACKWARD, WEFT_DIRECTIONS }; /* F, and I or B */
 
-/* Windows of the letters of a stage, by microbatch. */
+/* Windows of the ops of a stage, by microbatch. */
 struct weft_stage_windows {
-  int64_t *head[WEFT_WAYS]; /* [m] it starts no earlier */
-  int64_t *tail[WEFT_WAYS]; /* [m] it ends no later */
-  int64_t time[WEFT_WAYS];
+  int64_t *head[WEFT_DIRECTIONS]; /* [m] it starts no earlier */
+  int64_t *tail[WEFT_DIRECTIONS]; /* [m] it ends no later */
+  int64_t time[WEFT_DIRECTIONS];
 };
 
 struct weft_windows {
   const struct weft_problem *problem;
   const struct weft_paths *paths;
-  struct weft_table table;
+  struct weft_state_table table;
   struct weft_stage_windows *stages;
-  int64_t *times;     /* [stage_count * 2 * WEFT_WAYS * m]: heads and tails */
+  int64_t *times;     /* [stage_count * 2 * WEFT_DIRECTIONS * m]: heads and tails */
   bool *changed;      /* [rank_count] since its table was made */
   int64_t *end;       /* [rank_count] */
   uint64_t work_left; /* entries of tables that may still be looked at */
@@ -35,7 +35,7 @@ void weft_windows_finish(struct weft_windows *windows);
 bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
                          int64_t target);
 
-/* Fills the table of a rank, as its windows are. False when there is no way through. */
+/* Fills the table of a rank, as its windows are. False when there is no direction through. */
 bool weft_windows_fill(struct weft_windows *windows, uint32_t rank);
 
 #endif

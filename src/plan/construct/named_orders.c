@@ -7,34 +7,36 @@
 #include "ir/program.h"
 #include "plan/incumbent.h"
 
-static enum weft_status offer_named(struct weft_pool *pool, const struct weft_schedule_info *info,
+static enum weft_status offer_named(struct weft_incumbent *incumbent,
+                                    const struct weft_schedule_info *info,
                                     struct weft_error *error) {
-  const struct weft_problem *problem = pool->problem;
+  const struct weft_problem *problem = incumbent->problem;
   const struct weft_shape shape = {.ranks = problem->rank_count,
                                    .stages_per_rank = problem->stages_per_rank,
                                    .microbatches = problem->microbatch_count};
   struct weft_program *table = NULL;
   enum weft_status status = weft_generate(problem->allocator, info->name, &shape, &table, error);
   if (status == WEFT_OK) {
-    status = weft_order_read(problem, table, &pool->draft, error);
+    status = weft_order_read(problem, table, &incumbent->draft, error);
   }
   if (status == WEFT_OK) {
     /* With its backwards split it is better than what the name promises, and not that. */
     const bool whole = weft_program_has(table, WEFT_OP_BIT(WEFT_OP_B));
-    (void)weft_pool_offer(pool, &pool->draft, whole == problem->whole_backward ? info->name : NULL);
+    (void)weft_incumbent_offer(incumbent, &incumbent->draft,
+                               whole == problem->whole_backward ? info->name : NULL);
   }
   weft_program_destroy(table);
   return status == WEFT_ERR_MEMORY ? status : WEFT_OK;
 }
 
-enum weft_status weft_construct_named(struct weft_pool *pool, struct weft_error *error) {
-  const struct weft_problem *problem = pool->problem;
+enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error) {
+  const struct weft_problem *problem = incumbent->problem;
   const uint32_t v = problem->stages_per_rank;
   for (size_t n = 0; n < weft_schedule_count(); n++) {
     const struct weft_schedule_info *info = weft_schedule_at(n);
     if (info->trains && !info->fixed && v >= info->stages_per_rank_min &&
         v <= info->stages_per_rank_max && (v == 1 || info->placement == problem->placement)) {
-      WEFT_TRY(offer_named(pool, info, error));
+      WEFT_TRY(offer_named(incumbent, info, error));
     }
   }
   return WEFT_OK;

@@ -32,12 +32,12 @@ struct block {
   int64_t value; /* of the best order so far */
 };
 
-/* Letters that may be listed: about 7 ms of a usual core. */
+/* Ops that may be listed: about 7 ms of a usual core. */
 #define WORK 100000
 
 struct blocks {
-  struct weft_pool *pool;
-  struct weft_target_list list;
+  struct weft_incumbent *incumbent;
+  struct weft_list_scheduler scheduler;
   struct block *all; /* [BLOCKS_MAX] */
   uint32_t count;
   uint32_t runs; /* that are left */
@@ -118,7 +118,7 @@ static void keep(struct blocks *blocks, const struct block *block) {
 }
 
 static void try_gaps(struct blocks *blocks, struct block *block, uint32_t units) {
-  const uint32_t ranks = blocks->pool->problem->rank_count;
+  const uint32_t ranks = blocks->incumbent->problem->rank_count;
   for (uint32_t n = 0; n < GAP_MAX * GAP_MAX * GAP_MAX; n++) {
     block->gap[F1] = (uint8_t)(1 + n % GAP_MAX);
     block->gap[I1] = (uint8_t)(1 + n / GAP_MAX % GAP_MAX);
@@ -132,7 +132,7 @@ static void try_gaps(struct blocks *blocks, struct block *block, uint32_t units)
 
 /* Whether any gaps can bring the peak to where it should be. */
 static bool may_fit(const struct blocks *blocks, struct block *block, uint32_t units) {
-  const uint32_t ranks = blocks->pool->problem->rank_count;
+  const uint32_t ranks = blocks->incumbent->problem->rank_count;
   block->gap[F1] = block->gap[I1] = block->gap[I0] = 1;
   if (peak_of(block, ranks) > units + 1) {
     return false;
@@ -160,7 +160,7 @@ static void collect_dense(struct blocks *blocks, uint32_t units) {
 /* The steepest way, in periods that leave ticks free. */
 static void collect_sparse(struct blocks *blocks, uint32_t units) {
   struct block block = {.slope = {1, 1, 1, 1}, .gap = {0, 1, 1, 1}, .period = PERIOD};
-  const uint32_t ranks = blocks->pool->problem->rank_count;
+  const uint32_t ranks = blocks->incumbent->problem->rank_count;
   for (uint32_t kept = 0; kept < CHOSEN_MAX && block.period <= 4 * ranks;
        block.period += 1 + block.period / 16) {
     const uint32_t peak = peak_of(&block, ranks);
@@ -173,39 +173,40 @@ static void collect_sparse(struct blocks *blocks, uint32_t units) {
 
 /* ---- Orders of them ---- */
 
-static void set_row(struct blocks *blocks, uint32_t stage, enum weft_letter kind, int64_t at,
+static void set_row(struct blocks *blocks, uint32_t stage, enum weft_plan_op_kind kind, int64_t at,
                     uint32_t period) {
-  int64_t *row = weft_target_row(&blocks->list, stage, kind);
-  for (uint32_t k = 0; k < blocks->pool->problem->microbatch_count; k++) {
+  int64_t *row = weft_target_row(&blocks->scheduler, stage, kind);
+  for (uint32_t k = 0; k < blocks->incumbent->problem->microbatch_count; k++) {
     row[k] = at + (int64_t)k * period;
   }
 }
 
 static void set_targets(struct blocks *blocks, const struct block *block) {
-  const struct weft_problem *problem = blocks->pool->problem;
-  const enum weft_letter back = problem->whole_backward ? WEFT_LETTER_B : WEFT_LETTER_I;
+  const struct weft_problem *problem = blocks->incumbent->problem;
+  const enum weft_plan_op_kind back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const uint32_t down = problem->stage_of[2 * r], up = problem->stage_of[2 * r + 1];
     int64_t ticks[PASSES];
     set_ticks(block, problem->rank_count, r, ticks);
-    set_row(blocks, down, WEFT_LETTER_F, ticks[F0], block->period);
-    set_row(blocks, up, WEFT_LETTER_F, ticks[F1], block->period);
+    set_row(blocks, down, WEFT_KIND_F, ticks[F0], block->period);
+    set_row(blocks, up, WEFT_KIND_F, ticks[F1], block->period);
     set_row(blocks, up, back, ticks[I1], block->period);
     set_row(blocks, down, back, ticks[I0], block->period);
-    set_row(blocks, down, WEFT_LETTER_W, WEFT_TARGET_LAST, 0);
-    set_row(blocks, up, WEFT_LETTER_W, WEFT_TARGET_LAST - 1, 0);
+    set_row(blocks, down, WEFT_KIND_W, WEFT_TARGET_LAST, 0);
+    set_row(blocks, up, WEFT_KIND_W, WEFT_TARGET_LAST - 1, 0);
   }
 }
 
 static void run(struct blocks *blocks, struct block *block, int64_t lead, double fill,
                 int64_t cutoff) {
-  struct weft_pool *pool = blocks->pool;
-  const struct weft_target_policy policy = {.lead = lead, .fill = fill};
-  const int64_t value = weft_target_list_run(&blocks->list, &policy, cutoff, &pool->draft);
+  struct weft_incumbent *incumbent = blocks->incumbent;
+  const struct weft_target_rule rule = {.lead = lead, .fill = fill};
+  const int64_t value =
+      weft_list_scheduler_run(&blocks->scheduler, &rule, cutoff, &incumbent->draft);
   block->value = value < block->value ? value : block->value;
   blocks->runs--;
-  if (value < pool->value) {
-    (void)weft_pool_offer(pool, &pool->draft, NULL);
+  if (value < incumbent->value) {
+    (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
   }
 }
 
@@ -214,8 +215,8 @@ static const int64_t first_lead = 4;
 static const double first_fill = 0.5;
 
 /* What is much worse at first does not become the best. */
-static int64_t worst_of_interest(const struct weft_pool *pool) {
-  return pool->value == WEFT_NEVER ? WEFT_NEVER : pool->value + pool->value / 8;
+static int64_t worst_of_interest(const struct weft_incumbent *incumbent) {
+  return incumbent->value == WEFT_NEVER ? WEFT_NEVER : incumbent->value + incumbent->value / 8;
 }
 
 static void try_all(struct blocks *blocks) {
@@ -223,9 +224,9 @@ static void try_all(struct blocks *blocks) {
   const uint32_t stride = blocks->count / (most + 1) + 1;
   for (uint32_t n = 0; n < blocks->count && blocks->runs > 0; n++) {
     blocks->all[n].value = WEFT_NEVER;
-    if (n % stride == 0 && !weft_pool_is_optimal(blocks->pool)) {
+    if (n % stride == 0 && !weft_incumbent_is_optimal(blocks->incumbent)) {
       set_targets(blocks, &blocks->all[n]);
-      run(blocks, &blocks->all[n], first_lead, first_fill, worst_of_interest(blocks->pool));
+      run(blocks, &blocks->all[n], first_lead, first_fill, worst_of_interest(blocks->incumbent));
     }
   }
 }
@@ -237,8 +238,8 @@ static void try_other_ways(struct blocks *blocks, struct block *block) {
   for (size_t f = 0; f < sizeof fills / sizeof fills[0]; f++) {
     for (size_t n = 0; n < sizeof leads / sizeof leads[0]; n++) {
       const bool done = leads[n] == first_lead && fills[f] == first_fill;
-      if (!done && blocks->runs > 0 && !weft_pool_is_optimal(blocks->pool)) {
-        run(blocks, block, leads[n], fills[f], blocks->pool->value);
+      if (!done && blocks->runs > 0 && !weft_incumbent_is_optimal(blocks->incumbent)) {
+        run(blocks, block, leads[n], fills[f], blocks->incumbent->value);
       }
     }
   }
@@ -250,9 +251,9 @@ static int by_value(const void *a, const void *b) {
 }
 
 static void try_blocks(struct blocks *blocks) {
-  const struct weft_problem *problem = blocks->pool->problem;
+  const struct weft_problem *problem = blocks->incumbent->problem;
   const uint32_t most = 4 * problem->rank_count, units = units_of(problem);
-  const uint64_t runs = WORK / ((uint64_t)problem->rank_count * problem->word_size);
+  const uint64_t runs = WORK / ((uint64_t)problem->rank_count * problem->length);
   blocks->runs = (uint32_t)(runs < CHOSEN_MAX ? CHOSEN_MAX : runs);
   collect_sparse(blocks, units);
   collect_dense(blocks, units < most ? units : most);
@@ -263,21 +264,22 @@ static void try_blocks(struct blocks *blocks) {
   }
 }
 
-enum weft_status weft_construct_v_blocks(struct weft_pool *pool, struct weft_error *error) {
-  const struct weft_problem *problem = pool->problem;
+enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
+                                         struct weft_error *error) {
+  const struct weft_problem *problem = incumbent->problem;
   if (problem->placement != WEFT_PLACEMENT_V || problem->stages_per_rank != 2) {
     return WEFT_OK;
   }
-  struct blocks blocks = {.pool = pool};
+  struct blocks blocks = {.incumbent = incumbent};
   blocks.all = weft_array_allocate(problem->allocator, BLOCKS_MAX, sizeof *blocks.all);
   if (blocks.all == NULL) {
     return weft_fail_memory(error, BLOCKS_MAX * sizeof *blocks.all);
   }
   const enum weft_status status =
-      weft_target_list_init(&blocks.list, problem, &pool->evaluation, error);
+      weft_list_scheduler_init(&blocks.scheduler, problem, &incumbent->evaluation, error);
   if (status == WEFT_OK) {
     try_blocks(&blocks);
-    weft_target_list_finish(&blocks.list);
+    weft_list_scheduler_finish(&blocks.scheduler);
   }
   weft_array_free(problem->allocator, blocks.all, BLOCKS_MAX, sizeof *blocks.all);
   return status;

@@ -1,14 +1,14 @@
-/* List scheduling with a policy, for one stage per rank: every rank decides by a few
+/* List scheduling with a rule, for one stage per rank: every rank decides by a few
  * numbers what it does next, knowing what has arrived and what is certain to arrive.
  * Inside the module. */
-#ifndef PLAN_POLICY_H
-#define PLAN_POLICY_H
+#ifndef PLAN_PRIORITY_RULE_H
+#define PLAN_PRIORITY_RULE_H
 
 #include "plan/problem.h"
 
 /* How a rank decides. A backward that is there goes first, unless fewer than `eager`
  * microbatches are in flight and a forward is there as well. */
-struct weft_policy {
+struct weft_priority_rule {
   uint32_t warmup;   /* forwards before the first backward, at most; at least 1 */
   uint32_t cap;      /* microbatches in flight (F done, I not) from then on; at least 1 */
   uint32_t eager;    /* as many forwards come before a backward that is there */
@@ -17,24 +17,26 @@ struct weft_policy {
 };
 
 /* Room for list scheduling; one per thread. */
-struct weft_lister {
+struct weft_priority_scheduler {
   const struct weft_problem *problem;
-  struct weft_lister_rank *ranks; /* [rank_count] */
-  int64_t *when;                  /* [leaves] start of what each would do next */
-  uint32_t *winner;               /* [leaves] tree: of two ranks the one that begins sooner */
-  uint32_t leaves;                /* a power of two, at least rank_count */
-  int64_t *forward, *gradient;    /* [rank * m + microbatch] arrivals */
-  uint8_t back;                   /* the letter of backwards: I, or B where they are whole */
+  struct weft_priority_scheduler_rank *ranks; /* [rank_count] */
+  int64_t *when;                              /* [leaves] start of what each would do next */
+  uint32_t *winner;            /* [leaves] tree: of two ranks the one that begins sooner */
+  uint32_t leaves;             /* a power of two, at least rank_count */
+  int64_t *forward, *gradient; /* [rank * m + microbatch] arrivals */
+  uint8_t back;                /* the op of backwards: I, or B where they are whole */
 };
 
-enum weft_status weft_lister_init(struct weft_lister *lister, const struct weft_problem *problem,
-                                  struct weft_error *error);
-void weft_lister_finish(struct weft_lister *lister);
+enum weft_status weft_priority_scheduler_init(struct weft_priority_scheduler *scheduler,
+                                              const struct weft_problem *problem,
+                                              struct weft_error *error);
+void weft_priority_scheduler_finish(struct weft_priority_scheduler *scheduler);
 
-/* The order that policies[rank_count] lead to; within the memory. *value is its objective,
- * WEFT_NEVER as soon as that is certain to be above `cutoff`, or when policies lead nowhere,
- * which only limits below one microbatch can do. Returns how many letters were listed. */
-uint64_t weft_list_order(struct weft_lister *lister, const struct weft_policy *policies,
-                         int64_t cutoff, struct weft_order *order, int64_t *value);
+/* The order that rules[rank_count] lead to; within the memory. *value is its objective,
+ * WEFT_NEVER as soon as that is certain to be above `cutoff`, or when rules lead nowhere,
+ * which only limits below one microbatch can do. Returns how many ops were listed. */
+uint64_t weft_priority_schedule(struct weft_priority_scheduler *scheduler,
+                                const struct weft_priority_rule *rules, int64_t cutoff,
+                                struct weft_order *order, int64_t *value);
 
 #endif

@@ -18,7 +18,7 @@ enum { LAYOUTS_MAX = 64 };
 
 /* To be cut into stages; 0: there are stages. */
 static uint32_t part_count(const struct weft_search_request *request) {
-  return request->keep_cut ? 0 : request->costs->part_count;
+  return request->keep_partition ? 0 : request->costs->part_count;
 }
 
 /* ---- Costs of the stages of a layout ---- */
@@ -73,8 +73,9 @@ static enum weft_status make_costs(const struct weft_allocator *allocator,
 
 /* ---- The list ---- */
 
-static enum weft_status set_parts(struct weft_layouts *layouts, struct weft_layout *layout,
-                                  const uint32_t *first, struct weft_error *error) {
+static enum weft_status set_parts(struct weft_plan_layouts *layouts,
+                                  struct weft_plan_layout *layout, const uint32_t *first,
+                                  struct weft_error *error) {
   const uint32_t stage_count = layout->costs->stage_count;
   layout->stage_parts =
       weft_array_allocate(layouts->allocator, stage_count, sizeof *layout->stage_parts);
@@ -87,11 +88,12 @@ static enum weft_status set_parts(struct weft_layouts *layouts, struct weft_layo
   return WEFT_OK;
 }
 
-static enum weft_status add(struct weft_layouts *layouts, const struct weft_search_request *request,
+static enum weft_status add(struct weft_plan_layouts *layouts,
+                            const struct weft_search_request *request,
                             const struct weft_shape *shape, const uint32_t *first,
                             bool whole_backward, struct weft_error *error) {
-  struct weft_layout *layout = &layouts->list[layouts->count];
-  *layout = (struct weft_layout){.shape = *shape, .whole_backward = whole_backward};
+  struct weft_plan_layout *layout = &layouts->list[layouts->count];
+  *layout = (struct weft_plan_layout){.shape = *shape, .whole_backward = whole_backward};
   WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
   layouts->count++;
   return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
@@ -106,7 +108,7 @@ static bool whole_is_cheaper(const struct weft_costs *costs) {
   return false;
 }
 
-static enum weft_status add_backwards(struct weft_layouts *layouts,
+static enum weft_status add_backwards(struct weft_plan_layouts *layouts,
                                       const struct weft_search_request *request,
                                       const struct weft_shape *shape, const uint32_t *first,
                                       struct weft_error *error) {
@@ -122,10 +124,10 @@ static enum weft_status add_backwards(struct weft_layouts *layouts,
 /* ---- Partitions ---- */
 
 /* Whether a layout of this shape has the same parts. */
-static bool is_there(const struct weft_layouts *layouts, const struct weft_shape *shape,
+static bool is_there(const struct weft_plan_layouts *layouts, const struct weft_shape *shape,
                      const uint32_t *first) {
   for (uint32_t n = 0; n < layouts->count; n++) {
-    const struct weft_layout *layout = &layouts->list[n];
+    const struct weft_plan_layout *layout = &layouts->list[n];
     bool same = layout->shape.stages_per_rank == shape->stages_per_rank &&
                 layout->shape.placement == shape->placement;
     for (uint32_t s = 0; same && s < layout->costs->stage_count; s++) {
@@ -138,7 +140,7 @@ static bool is_there(const struct weft_layouts *layouts, const struct weft_shape
   return false;
 }
 
-static enum weft_status add_partitions_into(struct weft_layouts *layouts,
+static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
                                             const struct weft_search_request *request,
                                             const struct weft_shape *shape, uint32_t *first,
                                             struct weft_error *error) {
@@ -154,7 +156,7 @@ static enum weft_status add_partitions_into(struct weft_layouts *layouts,
   return WEFT_OK;
 }
 
-static enum weft_status add_partitions(struct weft_layouts *layouts,
+static enum weft_status add_partitions(struct weft_plan_layouts *layouts,
                                        const struct weft_search_request *request,
                                        const struct weft_shape *shape, struct weft_error *error) {
   const size_t room = (size_t)shape->ranks * shape->stages_per_rank + 1;
@@ -168,7 +170,7 @@ static enum weft_status add_partitions(struct weft_layouts *layouts,
 
 /* ---- Placements ---- */
 
-static enum weft_status add_placement(struct weft_layouts *layouts,
+static enum weft_status add_placement(struct weft_plan_layouts *layouts,
                                       const struct weft_search_request *request, uint32_t v,
                                       enum weft_placement_kind placement,
                                       struct weft_error *error) {
@@ -180,7 +182,7 @@ static enum weft_status add_placement(struct weft_layouts *layouts,
                                  : add_backwards(layouts, request, &shape, NULL, error);
 }
 
-static enum weft_status add_placements(struct weft_layouts *layouts,
+static enum weft_status add_placements(struct weft_plan_layouts *layouts,
                                        const struct weft_search_request *request, uint32_t v,
                                        struct weft_error *error) {
   if (v == 1 || request->any_placement || request->placement == WEFT_PLACEMENT_LOOP) {
@@ -236,7 +238,7 @@ static enum weft_status check_parts(const struct weft_search_request *request, u
       "the costs have %" PRIu32 " parts, which cannot make %" PRIu64 " stages", parts, stages);
 }
 
-static enum weft_status list_usual(struct weft_layouts *layouts,
+static enum weft_status list_usual(struct weft_plan_layouts *layouts,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
   const uint32_t parts = part_count(request);
@@ -250,7 +252,7 @@ static enum weft_status list_usual(struct weft_layouts *layouts,
   return WEFT_OK;
 }
 
-static enum weft_status list_all(struct weft_layouts *layouts,
+static enum weft_status list_all(struct weft_plan_layouts *layouts,
                                  const struct weft_search_request *request,
                                  struct weft_error *error) {
   uint32_t v;
@@ -265,23 +267,23 @@ static enum weft_status list_all(struct weft_layouts *layouts,
   return WEFT_OK;
 }
 
-enum weft_status weft_layouts_init(struct weft_layouts *layouts,
-                                   const struct weft_allocator *allocator,
-                                   const struct weft_search_request *request,
-                                   struct weft_error *error) {
-  *layouts = (struct weft_layouts){.allocator = allocator, .capacity = LAYOUTS_MAX};
+enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
+                                        const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        struct weft_error *error) {
+  *layouts = (struct weft_plan_layouts){.allocator = allocator, .capacity = LAYOUTS_MAX};
   layouts->list = weft_array_allocate(allocator, LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
     return weft_fail_memory(error, LAYOUTS_MAX * sizeof *layouts->list);
   }
   const enum weft_status status = list_all(layouts, request, error);
   if (status != WEFT_OK) {
-    weft_layouts_finish(layouts);
+    weft_plan_layouts_finish(layouts);
   }
   return status;
 }
 
-void weft_layouts_finish(struct weft_layouts *layouts) {
+void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
   for (uint32_t n = 0; n < layouts->count; n++) {
     weft_costs_destroy(layouts->list[n].costs);
     weft_array_free(layouts->allocator, layouts->list[n].stage_parts,
@@ -289,5 +291,5 @@ void weft_layouts_finish(struct weft_layouts *layouts) {
                     sizeof(uint32_t));
   }
   weft_array_free(layouts->allocator, layouts->list, layouts->capacity, sizeof *layouts->list);
-  *layouts = (struct weft_layouts){.allocator = layouts->allocator};
+  *layouts = (struct weft_plan_layouts){.allocator = layouts->allocator};
 }

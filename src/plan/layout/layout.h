@@ -6,26 +6,26 @@
 
 #include <weft/search.h>
 
-struct weft_layout {
+struct weft_plan_layout {
   struct weft_shape shape;
   bool whole_backward;
   struct weft_costs *costs; /* one entry per stage; owned */
   uint32_t *stage_parts;    /* [stages] how many parts each has; owned; NULL without parts */
 };
 
-struct weft_layouts {
+struct weft_plan_layouts {
   const struct weft_allocator *allocator;
   uint32_t count;
   uint32_t capacity;
-  struct weft_layout *list;
+  struct weft_plan_layout *list;
 };
 
 /* All layouts that a request leaves open, at least one. WEFT_ERR_USAGE when costs fit
  * no pipeline of this shape. */
-enum weft_status weft_layouts_init(struct weft_layouts *layouts,
-                                   const struct weft_allocator *allocator,
-                                   const struct weft_search_request *request,
-                                   struct weft_error *error);
-void weft_layouts_finish(struct weft_layouts *layouts);
+enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
+                                        const struct weft_allocator *allocator,
+                                        const struct weft_search_request *request,
+                                        struct weft_error *error);
+void weft_plan_layouts_finish(struct weft_plan_layouts *layouts);
 
 #endif

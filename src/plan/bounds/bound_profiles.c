@@ -1,0 +1,277 @@
+/* Profiles, enumerated op by op, as long as they fit. */
+#include "plan/bounds/bound_profiles.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "base/memory.h"
+
+struct enumeration {
+  struct weft_line_profiles *profiles;
+  const struct weft_allocator *allocator;
+  uint32_t width;              /* ops that profiles know */
+  uint32_t longest;            /* microbatches a op can be behind */
+  uint32_t microbatches;       /* that can await W of a stage */
+  int64_t size[WEFT_LINE_MAX]; /* [n] memory of a microbatch that is behind at op n */
+  int64_t after, limit;        /* memory of one that awaits a W that is only counted */
+  uint32_t most_weights;       /* of those at once, whatever the memory */
+  uint32_t gap[WEFT_LINE_MAX]; /* [n] between op n - 1 and n, 0 for the first; or at W */
+  uint32_t *rows;              /* [count * (width + 1)]: order, then gaps */
+  uint64_t most;
+};
+
+/* ---- Memory ---- */
+
+static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Those between two ops hold the places whose F they have had, and whose I not. */
+static void weigh(struct enumeration *enumeration, const struct weft_problem *problem,
+                  uint32_t rank, enum weft_line_detail detail) {
+  const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
+  const uint32_t counted = detail == WEFT_LINE_WEIGHTS ? 1 : v; /* stages whose W is */
+  int64_t least = INT64_MAX;
+  enumeration->after = INT64_MAX;
+  for (uint32_t k = 0; k < v; k++) {
+    const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[rank * v + k]];
+    const int64_t after = problem->whole_backward ? 0 : stage->held_after;
+    least = smaller(least, stage->held);
+    enumeration->after = k < counted ? smaller(enumeration->after, after) : enumeration->after;
+    if (k >= counted) {
+      enumeration->size[2 * v + k - 1] = after;
+    }
+    for (uint32_t n = k + 1; detail != WEFT_LINE_RANK && n < 2 * v - k; n++) {
+      enumeration->size[n] += stage->held;
+    }
+  }
+  if (detail == WEFT_LINE_RANK) {
+    enumeration->size[1] = least;
+  }
+  enumeration->limit = problem->limit[rank];
+  enumeration->longest = m * (detail == WEFT_LINE_RANK ? v : 1);
+  enumeration->microbatches = problem->whole_backward ? 0 : m;
+  enumeration->most_weights = problem->whole_backward ? 0 : m * counted;
+}
+
+static uint32_t weights_within(const struct enumeration *enumeration, int64_t room) {
+  const uint32_t most = enumeration->most_weights;
+  return enumeration->after == 0 || room / enumeration->after > most
+             ? most
+             : (uint32_t)(room / enumeration->after);
+}
+
+/* ---- Enumeration ---- */
+
+/* What ops other than the first still have to do until all are level: each of the line
+ * takes 2 of it, and gives 1 to a W at most, which takes 1. */
+static uint32_t order_of(const struct enumeration *enumeration) {
+  const uint32_t line = enumeration->profiles->line;
+  uint32_t sum = 0;
+  for (uint32_t n = 1; n < enumeration->width; n++) {
+    sum += enumeration->gap[n] * (n < line ? 2 * (line - n) : 1);
+  }
+  return sum;
+}
+
+static void write_row(const struct enumeration *enumeration, uint32_t *row) {
+  row[0] = order_of(enumeration);
+  memcpy(row + 1, enumeration->gap, enumeration->width * sizeof *row);
+}
+
+/* Goes through all gaps from op n on; counts them, and writes them if there are rows. False
+ * when there are too many. */
+static bool enumerate(struct enumeration *enumeration, uint32_t n, uint32_t left, int64_t room,
+                      uint64_t *entries) {
+  struct weft_line_profiles *profiles = enumeration->profiles;
+  if (n == enumeration->width) {
+    *entries += 1 + (uint64_t)weights_within(enumeration, room);
+    if (*entries > enumeration->most) {
+      return false;
+    }
+    if (enumeration->rows != NULL) {
+      write_row(enumeration,
+                enumeration->rows + (size_t)profiles->count * (enumeration->width + 1));
+    }
+    profiles->count++;
+    return true;
+  }
+  const bool on_line = n < profiles->line;
+  const uint32_t most = on_line ? left : enumeration->microbatches;
+  for (uint32_t gap = 0; gap <= most && room >= 0; gap++, room -= enumeration->size[n]) {
+    enumeration->gap[n] = gap;
+    if (!enumerate(enumeration, n + 1, on_line ? left - gap : left, room, entries)) {
+      return false;
+    }
+  }
+  enumeration->gap[n] = 0;
+  return true;
+}
+
+static int compare_gaps(const uint32_t *a, const uint32_t *b, uint32_t ops) {
+  for (uint32_t n = 0; n < ops; n++) {
+    if (a[n] != b[n]) {
+      return a[n] < b[n] ? -1 : 1;
+    }
+  }
+  return 0;
+}
+
+/* Rows are sorted by order, the largest first, then by gaps. */
+static int compare_rows(const uint32_t *a, const uint32_t *b, uint32_t ops) {
+  return a[0] != b[0] ? (a[0] > b[0] ? -1 : 1) : compare_gaps(a + 1, b + 1, ops);
+}
+
+/* A heap sort, since the rows' length is not known to a comparison of the C library. */
+static void sift(uint32_t *rows, uint32_t from, uint32_t count, uint32_t ops) {
+  const size_t length = ops + 1;
+  for (uint32_t child; (child = 2 * from + 1) < count; from = child) {
+    if (child + 1 < count &&
+        compare_rows(rows + child * length, rows + (child + 1) * length, ops) < 0) {
+      child++;
+    }
+    uint32_t *a = rows + from * length, *b = rows + child * length;
+    if (compare_rows(a, b, ops) >= 0) {
+      return;
+    }
+    for (size_t n = 0; n < length; n++) {
+      const uint32_t swap = a[n];
+      a[n] = b[n];
+      b[n] = swap;
+    }
+  }
+}
+
+static void sort_rows(uint32_t *rows, uint32_t count, uint32_t ops) {
+  const size_t length = ops + 1;
+  for (uint32_t n = count / 2; n-- > 0;) {
+    sift(rows, n, count, ops);
+  }
+  for (uint32_t last = count; last-- > 1;) {
+    for (size_t n = 0; n < length; n++) {
+      const uint32_t swap = rows[n];
+      rows[n] = rows[last * length + n];
+      rows[last * length + n] = swap;
+    }
+    sift(rows, 0, last, ops);
+  }
+}
+
+/* ---- What follows what ---- */
+
+static uint32_t find(const struct enumeration *enumeration, const uint32_t *row) {
+  const size_t length = enumeration->width + 1;
+  uint32_t from = 0, to = enumeration->profiles->count;
+  while (from < to) {
+    const uint32_t middle = from + (to - from) / 2;
+    const int order = compare_rows(enumeration->rows + middle * length, row, enumeration->width);
+    if (order == 0) {
+      return middle;
+    }
+    *(order < 0 ? &from : &to) = order < 0 ? middle + 1 : middle;
+  }
+  return WEFT_PROFILE_NONE;
+}
+
+/* The profile after op n: one fewer before it, one more after, and at its W. */
+static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, uint32_t n) {
+  const uint32_t line = enumeration->profiles->line;
+  uint32_t row[WEFT_LINE_MAX + 1];
+  if (n > 0 && gaps[n] == 0) {
+    return WEFT_PROFILE_NONE;
+  }
+  memcpy(enumeration->gap, gaps, enumeration->width * sizeof *gaps);
+  enumeration->gap[n] -= n > 0;
+  if (n + 1 < line) {
+    enumeration->gap[n + 1]++;
+  }
+  const uint32_t weight = 2 * line - 2 - n; /* of the I of the second stage: line, and so on */
+  if (n >= line / 2 && n < line && weight >= line && weight < enumeration->width &&
+      enumeration->microbatches > 0) {
+    enumeration->gap[weight]++;
+  }
+  write_row(enumeration, row);
+  return find(enumeration, row);
+}
+
+static void describe(struct enumeration *enumeration, uint32_t index) {
+  struct weft_line_profiles *profiles = enumeration->profiles;
+  const uint32_t *gaps = enumeration->rows + (size_t)index * (enumeration->width + 1) + 1;
+  int64_t room = enumeration->limit;
+  uint32_t behind = 0, sum = 0;
+  for (uint32_t n = 0; n < enumeration->width; n++) {
+    room -= gaps[n] * enumeration->size[n];
+    sum += gaps[n];
+    if (n < profiles->line) {
+      behind += gaps[n];
+      profiles->behind[(size_t)index * profiles->line + n] = behind;
+    } else {
+      profiles->waiting[(size_t)index * profiles->extra + n - profiles->line] = gaps[n];
+    }
+    profiles->next[(size_t)index * enumeration->width + n] = follow(enumeration, gaps, n);
+  }
+  profiles->most[index] = weights_within(enumeration, room);
+  profiles->offset[index + 1] = profiles->offset[index] + profiles->most[index] + 1;
+  profiles->start = sum == 0 ? index : profiles->start;
+}
+
+static bool allocate(struct weft_line_profiles *profiles, const struct weft_allocator *allocator) {
+  const size_t count = profiles->count;
+#define ROOM(field, cells) \
+  ((profiles->field = weft_array_allocate_zero(allocator, cells, sizeof *profiles->field)))
+  return ROOM(behind, count * profiles->line) && ROOM(waiting, count * profiles->extra) &&
+         ROOM(next, count * (profiles->line + profiles->extra)) && ROOM(most, count) &&
+         ROOM(offset, count + 1);
+#undef ROOM
+}
+
+static bool fill(struct enumeration *enumeration) {
+  struct weft_line_profiles *profiles = enumeration->profiles;
+  const uint32_t count = profiles->count;
+  if (!allocate(profiles, enumeration->allocator)) {
+    return false;
+  }
+  uint64_t entries = 0;
+  profiles->count = 0;
+  (void)enumerate(enumeration, 1, enumeration->longest, enumeration->limit, &entries);
+  sort_rows(enumeration->rows, count, enumeration->width);
+  for (uint32_t n = 0; n < count; n++) {
+    describe(enumeration, n);
+  }
+  return true;
+}
+
+bool weft_line_profiles_init(struct weft_line_profiles *profiles,
+                             const struct weft_problem *problem, uint32_t rank,
+                             enum weft_line_detail detail, uint64_t most) {
+  const uint32_t v = problem->stages_per_rank;
+  struct enumeration enumeration = {
+      .profiles = profiles, .allocator = problem->allocator, .most = most};
+  *profiles = (struct weft_line_profiles){.line = detail == WEFT_LINE_RANK ? 2 : 2 * v,
+                                          .extra = detail == WEFT_LINE_WEIGHTS ? v - 1 : 0};
+  enumeration.width = profiles->line + profiles->extra;
+  weigh(&enumeration, problem, rank, detail);
+  uint64_t entries = 0;
+  if (enumeration.limit < 0 ||
+      !enumerate(&enumeration, 1, enumeration.longest, enumeration.limit, &entries)) {
+    profiles->count = 0;
+    return false;
+  }
+  const size_t cells = (size_t)profiles->count * (enumeration.width + 1);
+  enumeration.rows = weft_array_allocate(problem->allocator, cells, sizeof *enumeration.rows);
+  const bool done = enumeration.rows != NULL && fill(&enumeration);
+  weft_array_free(problem->allocator, enumeration.rows, cells, sizeof *enumeration.rows);
+  return done;
+}
+
+void weft_line_profiles_finish(struct weft_line_profiles *profiles,
+                               const struct weft_allocator *allocator) {
+  const size_t count = profiles->count;
+#define FREE(field, cells) \
+  weft_array_free(allocator, profiles->field, cells, sizeof *profiles->field)
+  FREE(behind, count * profiles->line);
+  FREE(waiting, count * profiles->extra);
+  FREE(next, count * (profiles->line + profiles->extra));
+  FREE(most, count);
+  FREE(offset, count + 1);
+#undef FREE
+  *profiles = (struct weft_line_profiles){0};
+}
