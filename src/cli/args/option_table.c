@@ -85,35 +85,34 @@ static const struct weft_cli_option options[WEFT_CLI_OPTION_COUNT] = {
                                        0, "list the chain of actions that decides the makespan"},
     [WEFT_CLI_OPTION_PLAN_PLACEMENT] = {'\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND",
                                         "any|loop|v", 0, 0, 0,
-                                        "which rank owns which stage: loop, v, or whichever is "
-                                        "best (any, default)"},
+                                        "placement of stages on ranks: loop, v, or the better one "
+                                        "(any, default)"},
     [WEFT_CLI_OPTION_NO_SPLIT] = {'\0', "no-split", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
-                                  "backwards are not split: B, and no I and W"},
-    [WEFT_CLI_OPTION_KEEP_PARTITION] =
-        {'\0', "keep-partition", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
-         "the stages of the costs file are as they are; its parts do "
-         "not matter"},
+                                  "do not split backwards: B instead of I and W"},
+    [WEFT_CLI_OPTION_KEEP_PARTITION] = {'\0', "keep-partition", WEFT_CLI_KIND_FLAG, NULL, NULL, 0,
+                                        0, 0,
+                                        "use the stages of the costs file, and ignore its parts"},
     [WEFT_CLI_OPTION_OBJECTIVE] = {'\0', "objective", WEFT_CLI_KIND_CHOICE, "WHAT", "makespan|span",
                                    0, 0, 0,
-                                   "what is made small: the time from the first start to the last "
-                                   "end (makespan, default), or the longest of a rank (span)"},
+                                   "what to minimise: the time from the first start to the last "
+                                   "end (makespan, default), or the largest of a rank (span)"},
     [WEFT_CLI_OPTION_EFFORT] = {'\0', "effort", WEFT_CLI_KIND_REAL, "X", NULL, 0, 1000000, 1000000,
-                                "how long to search, in about seconds; default 0.5, or 0.8 of the "
-                                "time limit"},
+                                "how much to search, in seconds of a typical core; default 0.5, or "
+                                "0.8 of the time limit"},
     [WEFT_CLI_OPTION_TIME_LIMIT] = {'\0', "time-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0, 31536000,
                                     31536000,
-                                    "seconds after which the best so far is the plan; 0, and "
-                                    "without it: none"},
+                                    "stop the search after this many seconds with the best plan so "
+                                    "far; default 0: no limit"},
     [WEFT_CLI_OPTION_PLAN_SEED] = {'\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX,
                                    UINT64_MAX,
                                    "the same seed, effort and threads give the same plan; default "
                                    "0"},
     [WEFT_CLI_OPTION_THREADS] = {'\0', "threads", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, 1024, 1024,
-                                 "threads that search; 0, and without it: one for each core"},
+                                 "threads of the search; default 0: one for each core"},
     [WEFT_CLI_OPTION_PARETO] = {'\0', "pareto", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
                                 "plan for every memory limit that makes a difference"},
     [WEFT_CLI_OPTION_FOR] = {'\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch", 0,
-                             0, 0, "also show what this program needs to run the table"},
+                             0, 0, "also print what this program needs to run the table"},
     [WEFT_CLI_OPTION_PLAN_OUTPUT] = {'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
                                      "write the table to FILE, whole or not at all; with --pareto "
                                      "a picture: x.svg or x.html"},
@@ -410,19 +409,19 @@ static const struct weft_cli_verb verbs[] = {
       TAKES(HELP)},
      "",
      "search for the best schedule for given costs and memory",
-     "Searches for the order of actions that takes the least time within --memory, and says how "
-     "far it is at most from the best there is: no schedule on this placement takes less than the "
-     "bound. The table is an ordinary one; before it is handed out it is lowered, verified under "
-     "rendezvous, and simulated to exactly the promised time. Without -v and --placement these "
-     "are chosen too; and with a costs file that has parts, so is which parts make a stage.\n"
-     "The table (CSV) goes to -o FILE, and what there is to say about it to standard output; "
-     "without -o the table goes to standard output, the rest to standard error. With --json the "
-     "document goes to standard output, and the table to -o alone.\n"
+     "Searches for the order of actions that takes the least time within --memory, and reports a "
+     "lower bound for its placement, so that you know how far from optimal it is at most. Every "
+     "plan is lowered, verified under rendezvous and simulated to exactly the reported time "
+     "before it is written. Without -v and --placement these are chosen too; with a costs file "
+     "that has parts, so is the partition of the parts into stages.\n"
+     "The table (CSV) goes to -o FILE and the report to standard output; without -o the table "
+     "goes to standard output and the report to standard error. With --json the report is a JSON "
+     "document, and the table is written to -o FILE only.\n"
      "With -v costs are of a stage, as for sim. Without it, costs given by options or by a file "
-     "with one entry are those of a rank's whole share, and with v stages per rank each stage "
-     "takes 1/v of them. A file with one entry per stage says what v is.\n"
+     "with one entry are those of all stages of a rank, and with v stages per rank each stage "
+     "takes 1/v of them. A file with one entry per stage determines v.\n"
      "Exit status 1: no schedule fits into the memory. SIGINT and SIGTERM end the search with the "
-     "best so far (status 130, 143); a second one ends the command at once.\n"
+     "best plan so far (status 130, 143); a second one ends the command at once.\n"
      "With --pareto: the best plan for each memory limit, from the least that is possible to "
      "where more does not help.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv",
