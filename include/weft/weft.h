@@ -25,7 +25,8 @@
  * verify.h (the proof), inspect.h (dry run, grid, listing, difference), costs.h
  * and sim.h (prediction), render.h (pictures), source.h (programs when needed),
  * search.h (the best schedule for given costs).
- * Running is a library of its own, libweft-run: run.h, device.h, comm.h. */
+ * Running is a library of its own, libweft-run: run.h, device.h, comm.h,
+ * launch.h. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 

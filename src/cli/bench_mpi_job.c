@@ -6,13 +6,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/launch.h>
+
 #include "cli/args/transport_choice.h"
 #include "cli/bench_clock.h"
 #include "cli/bench_mpi.h"
-#include "cli/guard.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
-#include "cli/launch.h"
 #ifdef WEFT_HAS_TRAINER
 #include "cli/sample_text.h"
 #endif
@@ -142,8 +142,9 @@ bool weft_cli_mpi_block_read(const char *lines, struct weft_cli_mpi_block *block
 /* ---- Measuring ---- */
 
 static int fail(struct weft_cli_job *job, const struct weft_error *error) {
-  weft_cli_job_give_up(job, error);
-  return weft_cli_job_speaks(job) ? weft_cli_fail(&job->cli, NULL, error) : WEFT_CLI_PEER;
+  weft_cli_job_fail(job, error);
+  return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, error)
+                                                 : WEFT_CLI_PEER;
 }
 
 static int measure_way(struct weft_cli_job *job, uint64_t repeats, struct weft_cli_mpi_way *way) {
@@ -245,12 +246,8 @@ int weft_cli_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arg
   const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(arguments)};
   const size_t size = sizeof(struct weft_cli_mpi_results);
   const char *task = getenv(WEFT_CLI_MPI_TASK);
-  const bool is_launched = weft_cli_launch().launcher != NULL;
+  const bool is_launched = weft_launch_info().launcher != NULL;
   struct weft_cli_job job;
-  int status = is_launched ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
-  if (status != WEFT_CLI_GO_ON) {
-    return status;
-  }
 #ifdef WEFT_HAS_TRAINER
   weft_cli_choose_kernels(cli);
 #endif
@@ -262,7 +259,7 @@ int weft_cli_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arg
     return weft_cli_fail_memory(cli);
   }
   memset(results, 0, size);
-  status = weft_cli_job_begin(&job, cli, &options);
+  int status = weft_cli_job_begin(&job, cli, &options);
   if (status == WEFT_CLI_OK) {
     status = be_rank(&job, arguments, results);
   }

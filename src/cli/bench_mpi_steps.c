@@ -50,7 +50,8 @@ static int make_costs(const struct weft_cli *cli, struct weft_costs **out) {
 /* Says what went wrong; as a rank, if it is this one that speaks. */
 static int fail_execution(const struct weft_cli *cli, const struct weft_cli_job *job,
                           const struct weft_error *error) {
-  return job == NULL || weft_cli_job_speaks(job) ? weft_cli_fail(cli, NULL, error) : WEFT_CLI_PEER;
+  return job == NULL || weft_launch_is_reporter(job->transport) ? weft_cli_fail(cli, NULL, error)
+                                                                : WEFT_CLI_PEER;
 }
 
 /* A rank, on its thread; in a process that is one, it is bound already. */

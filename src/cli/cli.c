@@ -1,4 +1,6 @@
 /* From the command line to a verb. */
+#include <weft/launch.h>
+
 #include "cli/cli.h"
 
 #include <fcntl.h>
@@ -12,7 +14,6 @@
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/job.h"
-#include "cli/launch.h"
 
 static const struct weft_cli_verb *find_verb(const char *name) {
   for (size_t i = 0; i < weft_cli_verb_count(); i++) {
@@ -87,19 +88,19 @@ static int dispatch(const struct weft_cli *cli, const struct weft_cli *speaker, 
   return run_verb(cli, speaker, first, argc - 2, argv + 2);
 }
 
-/* Whether a process with that verb, started by a launcher, is one rank of a job. A name that
- * is no verb may stand for one that is. */
+/* Whether a process with that verb, started by a launcher, is one rank of a job. A wrong name
+ * may stand for one that is. */
 static bool is_of_job(int argc, char **argv) {
   const struct weft_cli_verb *verb = argc > 1 ? find_verb(argv[1]) : NULL;
   return verb == NULL || weft_cli_verb_takes(verb, WEFT_CLI_OPTION_PROGRESS) ||
-         strcmp(verb->name, "doctor") == 0;
+         strcmp(verb->name, "doctor") == 0 || strcmp(verb->name, "bench") == 0;
 }
 
-/* Processes of one launcher mostly have the same command line, and find the same wrong with
- * it. What they find is held back until they have agreed on who says it. */
+/* Processes of one launcher mostly have the same command line, and find the same mistakes in
+ * it. Their messages are held back until the ranks have compared them. */
 static int run_as_rank(const struct weft_cli *cli, int argc, char **argv) {
   struct weft_cli speaker = *cli;
-  char words[4096];
+  char text[4096];
   int ends[2];
   if (pipe(ends) != 0) {
     return dispatch(cli, cli, argc, argv);
@@ -110,25 +111,28 @@ static int run_as_rank(const struct weft_cli *cli, int argc, char **argv) {
   }
   speaker.messages = ends[1];
   const int status = dispatch(cli, &speaker, argc, argv);
-  const ssize_t size = read(ends[0], words, sizeof words);
+  const ssize_t size = read(ends[0], text, sizeof text);
   (void)close(ends[0]);
   (void)close(ends[1]);
   if (size <= 0) {
     return status;
   }
-  const struct weft_cli_refusal refusal = {.status = status, .words = words, .size = (size_t)size};
+  const struct weft_cli_refusal refusal = {.status = status, .text = text, .size = (size_t)size};
   if (is_of_job(argc, argv)) {
     return weft_cli_job_refuse(cli, &refusal);
   }
-  weft_cli_say_as(cli, "", words, (size_t)size);
+  weft_cli_say_as(cli, "", text, (size_t)size);
   return status;
 }
 
 int weft_cli_run(const struct weft_cli *cli, int argc, char **argv) {
-  const struct weft_cli_launch launch = weft_cli_launch();
+  const struct weft_launch_info launch = weft_launch_info();
   struct weft_cli complete = *cli;
   if (complete.allocator == NULL) {
     complete.allocator = weft_allocator_default();
+  }
+  if (launch.launcher != NULL && cli->words != NULL && is_of_job(argc, argv)) {
+    weft_launch_begin("weft");
   }
   return launch.rank > 0 || launch.rank_count > 1 ? run_as_rank(&complete, argc, argv)
                                                   : dispatch(&complete, &complete, argc, argv);

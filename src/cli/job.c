@@ -1,6 +1,8 @@
-/* One rank of a job: its world, its meetings with the others, and its end. */
+/* One rank of a job: its world, its messages, and its end. */
+#define _GNU_SOURCE /* memfd_create */
 #include "cli/job.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -10,13 +12,11 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/guard.h"
-#include "cli/job_words.h"
-#include "cli/launch.h"
+#include <weft/support.h>
 
-enum { BOARDS_NS = 500 * 1000 * 1000, ALONE_S = 10 };
+enum { REFRESH_NS = 500 * 1000 * 1000, ALONE_S = 10, HELD_MAX = 16384 };
 
-/* ---- Meetings ---- */
+/* ---- All-gather ---- */
 
 enum weft_status weft_cli_job_await(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error) {
@@ -31,16 +31,16 @@ enum weft_status weft_cli_job_await(struct weft_transport *transport, struct wef
   return status;
 }
 
-/* A rank of which it is known that its process is stopped, or that is still at an action. */
+/* A rank whose process is stopped, or that is still at an action. */
 static uint32_t find_late(struct weft_transport *transport) {
   uint32_t late = UINT32_MAX;
   if (transport->ops->refresh_status != NULL) {
-    transport->ops->refresh_status(transport, transport->ops->now(transport) + BOARDS_NS);
+    transport->ops->refresh_status(transport, transport->ops->now(transport) + REFRESH_NS);
   }
   for (uint32_t r = transport->rank_count; r-- > 0;) {
-    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
-    const uint32_t phase = __atomic_load_n(&board->phase, __ATOMIC_RELAXED);
-    if ((__atomic_load_n(&board->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0) {
+    const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
+    const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
+    if ((__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0) {
       return r;
     }
     late = phase != WEFT_PHASE_IDLE && phase != WEFT_PHASE_DONE ? r : late;
@@ -67,8 +67,9 @@ static enum weft_status fail_late(struct weft_transport *transport, int64_t limi
   return WEFT_ERR_STALLED;
 }
 
-enum weft_status weft_cli_job_meet(struct weft_transport *transport, const void *mine, void *all,
-                                   size_t size, int64_t limit, struct weft_error *error) {
+enum weft_status weft_cli_job_synchronize(struct weft_transport *transport, const void *mine,
+                                          void *all, size_t size, int64_t limit,
+                                          struct weft_error *error) {
   const struct weft_transport_ops *ops = transport->ops;
   const int64_t until = limit > 0 ? ops->now(transport) + limit : WEFT_TIME_NEVER;
   enum weft_status status;
@@ -90,10 +91,10 @@ enum weft_status weft_cli_job_meet(struct weft_transport *transport, const void 
 
 enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
                                        void *all, size_t size, struct weft_error *error) {
-  return weft_cli_job_meet(transport, mine, all, size, 0, error);
+  return weft_cli_job_synchronize(transport, mine, all, size, 0, error);
 }
 
-/* In pieces that an exchange can carry: it is for what is said once. */
+/* In pieces that an exchange can carry. */
 static enum weft_status gather(struct weft_transport *transport, const unsigned char *mine,
                                uint64_t bytes, unsigned char *all, unsigned char *pieces,
                                struct weft_error *error) {
@@ -109,58 +110,75 @@ static enum weft_status gather(struct weft_transport *transport, const unsigned 
   return status;
 }
 
-static void *take(const struct weft_cli_job *job, size_t size) {
-  const struct weft_allocator *allocator = job->cli.allocator;
-  return allocator->reallocate(allocator->context, NULL, 0, size);
-}
-
-static void give_back(const struct weft_cli_job *job, void *block, size_t size) {
-  const struct weft_allocator *allocator = job->cli.allocator;
-  if (block != NULL) {
-    (void)allocator->reallocate(allocator->context, block, size, 0);
-  }
-}
-
 enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
                                      uint64_t bytes, void *all, struct weft_error *error) {
-  const size_t room = (size_t)job->transport->rank_count * WEFT_EXCHANGE_MAX;
-  unsigned char *pieces = take(job, room);
+  const struct weft_allocator *allocator = job->cli.allocator;
+  const uint32_t p = job->transport->rank_count;
+  unsigned char *pieces = weft_array_allocate(allocator, p, WEFT_EXCHANGE_MAX);
   if (pieces == NULL) {
-    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
-    return WEFT_ERR_MEMORY;
+    return weft_fail_memory(error, (size_t)p * WEFT_EXCHANGE_MAX);
   }
   const enum weft_status status = gather(job->transport, mine, bytes, all, pieces, error);
-  give_back(job, pieces, room);
+  weft_array_free(allocator, pieces, p, WEFT_EXCHANGE_MAX);
   return status;
+}
+
+/* ---- Messages that are held back ---- */
+
+/* From here on messages wait. They do not name the rank, so that ranks can compare them. */
+static void hold_messages(struct weft_cli_job *job) {
+  assert(job->held < 0);
+  job->held = job->transport->rank_count > 1 ? memfd_create("weft-messages", MFD_CLOEXEC) : -1;
+  job->cli.messages = job->held >= 0 ? job->held : job->messages;
+  job->cli.who = job->held >= 0 ? NULL : job->who;
+}
+
+static size_t read_held(const struct weft_cli_job *job, char text[HELD_MAX]) {
+  const ssize_t size = job->held >= 0 ? pread(job->held, text, HELD_MAX, 0) : 0;
+  return size > 0 ? (size_t)size : 0;
+}
+
+/* Later messages do not wait. */
+static void stop_holding(struct weft_cli_job *job) {
+  if (job->held >= 0) {
+    (void)close(job->held);
+  }
+  job->held = -1;
+  job->cli.messages = job->messages;
+  job->cli.who = job->who;
+}
+
+/* Writes what waits in the name of this rank. */
+static void release_messages(struct weft_cli_job *job) {
+  char text[HELD_MAX];
+  const size_t size = read_held(job, text);
+  stop_holding(job);
+  if (size > 0) {
+    weft_cli_say_as(&job->cli, job->who, text, size);
+  }
 }
 
 /* ---- Agreement ---- */
 
-/* What a rank tells the others of itself. */
-struct verdict {
+/* What a rank tells the others about itself. */
+struct outcome {
   int64_t status;
-  uint64_t words; /* checksum of what was held back; 0: nothing */
-  uint64_t build; /* checksum of this command's file; 0: not known */
+  uint64_t text;  /* checksum of what was held back; 0: nothing */
+  uint64_t build; /* checksum of this program's file; 0: not known */
 };
 
-static uint64_t checksum_of_file(int fd) {
+static uint64_t checksum_of_file(const char *path) {
   struct stat status;
-  if (fstat(fd, &status) != 0 || status.st_size <= 0) {
-    return 0;
+  uint64_t checksum = 0;
+  const int fd = path != NULL ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+  if (fd >= 0 && fstat(fd, &status) == 0 && status.st_size > 0) {
+    const size_t size = (size_t)status.st_size;
+    void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
+    if (bytes != MAP_FAILED) {
+      checksum = weft_checksum(bytes, size);
+      (void)munmap(bytes, size);
+    }
   }
-  const size_t size = (size_t)status.st_size;
-  void *bytes = mmap(NULL, size, PROT_READ, MAP_PRIVATE, fd, 0);
-  if (bytes == MAP_FAILED) {
-    return 0;
-  }
-  const uint64_t checksum = weft_checksum(bytes, size);
-  (void)munmap(bytes, size);
-  return checksum;
-}
-
-static uint64_t own_build(const struct weft_cli_job *job) {
-  const int fd = open(job->cli.program_path, O_RDONLY | O_CLOEXEC);
-  const uint64_t checksum = fd >= 0 ? checksum_of_file(fd) : 0;
   if (fd >= 0) {
     (void)close(fd);
   }
@@ -168,12 +186,12 @@ static uint64_t own_build(const struct weft_cli_job *job) {
 }
 
 /* Another file of the same version is what a half-finished installation looks like; it
- * would go wrong later, and worse. The odd rank is one that differs from most. */
-static int check_builds(const struct weft_cli_job *job, const struct verdict *verdicts) {
+ * would fail later, and worse. The odd rank is one that differs from most. */
+static int check_builds(const struct weft_cli_job *job, const struct outcome *all) {
   const uint32_t p = job->transport->rank_count;
   uint32_t others = 0, first_other = 0;
   for (uint32_t r = p; r-- > 1;) {
-    if (verdicts[r].build != verdicts[0].build) {
+    if (all[r].build != all[0].build) {
       others++;
       first_other = r;
     }
@@ -186,71 +204,74 @@ static int check_builds(const struct weft_cli_job *job, const struct verdict *ve
     weft_cli_say(&job->cli, "install the same build of Weft on all hosts",
                  "rank %" PRIu32 " runs another build of weft than %s: file %016" PRIx64
                  " instead of %016" PRIx64,
-                 odd, p > 2 ? "the others" : "rank 0", verdicts[odd].build,
-                 verdicts[odd == 0 ? first_other : 0].build);
+                 odd, p > 2 ? "the others" : "rank 0", all[odd].build,
+                 all[odd == 0 ? first_other : 0].build);
   }
   return WEFT_CLI_PEER;
 }
 
-static int first_bad(const struct verdict *verdicts, uint32_t count) {
-  for (uint32_t r = 0; r < count; r++) {
-    if (verdicts[r].status != WEFT_CLI_OK) {
-      return (int)verdicts[r].status;
-    }
-  }
-  return WEFT_CLI_OK;
-}
-
-/* The first of those who would say the same. */
-static enum weft_cli_job_saying who_speaks(struct weft_cli_job *job,
-                                           const struct verdict *verdicts) {
+/* The lowest of the ranks with the same text writes it, for all of them. */
+static void write_held(const struct weft_cli_job *job, const struct outcome *all, const char *text,
+                       size_t size) {
   const uint32_t p = job->transport->rank_count, rank = job->transport->rank;
-  uint32_t same = 0, first = rank;
+  char who[WEFT_CLI_WHO_SIZE];
+  uint32_t same = 0, lowest = rank;
   for (uint32_t r = p; r-- > 0;) {
-    if (verdicts[r].words == verdicts[rank].words) {
-      first = r;
+    if (all[r].text == all[rank].text) {
+      lowest = r;
       same++;
     }
   }
-  job->others = same - 1;
-  if (first != rank) {
-    return WEFT_CLI_JOB_DROP;
+  if (lowest != rank || size == 0) {
+    return;
   }
-  return same == p ? WEFT_CLI_JOB_SAY_FOR_ALL : WEFT_CLI_JOB_SAY;
+  (void)snprintf(who, sizeof who, "rank %" PRIu32 " and %" PRIu32 " other%s: ", rank, same - 1,
+                 same == 2 ? "" : "s");
+  weft_cli_say_as(&job->cli, same == p ? "" : same > 1 ? who : job->who, text, size);
 }
 
-static int fail_meeting(struct weft_cli_job *job, const struct weft_error *error) {
-  weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
-  return weft_cli_job_speaks(job) ? weft_cli_fail(&job->cli, NULL, error) : WEFT_CLI_PEER;
-}
-
-static int compare(struct weft_cli_job *job, const struct verdict *mine, struct verdict *verdicts) {
-  struct weft_error error;
-  if (weft_cli_job_exchange(job->transport, mine, verdicts, sizeof *mine, &error) < 0) {
-    return fail_meeting(job, &error);
+static int compare(struct weft_cli_job *job, const struct outcome *all) {
+  char text[HELD_MAX];
+  const size_t size = read_held(job, text);
+  stop_holding(job);
+  write_held(job, all, text, size);
+  for (uint32_t r = 0; r < job->transport->rank_count; r++) {
+    if (all[r].status != WEFT_CLI_OK) {
+      return (int)all[r].status;
+    }
   }
-  weft_cli_job_release(job, who_speaks(job, verdicts));
-  const int status = check_builds(job, verdicts);
-  return status != WEFT_CLI_OK ? status : first_bad(verdicts, job->transport->rank_count);
+  return check_builds(job, all);
 }
 
 int weft_cli_job_agree(struct weft_cli_job *job, int status) {
-  const struct verdict mine = {
-      .status = status, .words = weft_cli_job_held(job), .build = own_build(job)};
-  const size_t size = job->transport->rank_count * sizeof(struct verdict);
-  struct verdict *verdicts = take(job, size);
-  if (verdicts == NULL) {
-    weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
+  assert(job->transport != NULL);
+  char text[HELD_MAX];
+  const uint32_t p = job->transport->rank_count;
+  const size_t size = read_held(job, text);
+  const struct outcome mine = {.status = status,
+                               .text = size > 0 ? weft_checksum(text, size) : 0,
+                               .build = checksum_of_file(job->cli.program_path)};
+  struct weft_error error;
+  struct outcome *all = weft_array_allocate(job->cli.allocator, p, sizeof *all);
+  int agreed;
+  if (all == NULL) {
+    release_messages(job);
     return weft_cli_fail_memory(&job->cli);
   }
-  const int agreed = compare(job, &mine, verdicts);
-  give_back(job, verdicts, size);
+  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) == WEFT_OK) {
+    agreed = compare(job, all);
+  } else {
+    release_messages(job);
+    agreed = weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
+                                                     : WEFT_CLI_PEER;
+  }
+  weft_array_free(job->cli.allocator, all, p, sizeof *all);
   return agreed;
 }
 
-/* ---- Beginning and end ---- */
+/* ---- Failures ---- */
 
-void weft_cli_job_give_up(struct weft_cli_job *job, const struct weft_error *error) {
+void weft_cli_job_fail(struct weft_cli_job *job, const struct weft_error *error) {
   struct weft_failure failure;
   if (!job->transport->ops->get_failure(job->transport, &failure)) {
     failure = (struct weft_failure){.rank = job->transport->rank, .error = *error};
@@ -259,22 +280,28 @@ void weft_cli_job_give_up(struct weft_cli_job *job, const struct weft_error *err
 }
 
 void weft_cli_job_leave(struct weft_cli_job *job, int status) {
-  struct weft_error error = {.status = WEFT_ERR_PEER};
-  (void)snprintf(error.message, sizeof error.message, "rank %" PRIu32 " has ended with status %d",
-                 job->transport->rank, status);
-  (void)snprintf(error.hint, sizeof error.hint, "it has said why");
-  weft_cli_job_give_up(job, &error);
+  struct weft_error error;
+  (void)weft_fail(&error, WEFT_ERR_PEER, "its own message says why",
+                  "rank %" PRIu32 " has ended with status %d", job->transport->rank, status);
+  weft_cli_job_fail(job, &error);
 }
 
+void weft_cli_job_report_activity(const struct weft_cli_job *job) {
+  char activity[256];
+  if (weft_launch_rank_activity(job->transport, activity, sizeof activity)[0] != '\0') {
+    weft_cli_say(&job->cli, NULL, "%s", activity);
+  }
+}
+
+/* ---- Beginning and end ---- */
+
 static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cli,
-                             const struct weft_mpi_options *options,
-                             const struct weft_cli_refusal *refusal, struct weft_error *error) {
-  struct weft_cli_start_watch watch;
-  *job =
-      (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = {-1, -1}, .input = -1};
-  weft_cli_start_watch_begin(&watch, cli, refusal);
+                             const struct weft_mpi_options *options, const char *refusal,
+                             int exit_status, struct weft_error *error) {
+  *job = (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = -1, .input = -1};
+  weft_launch_startup_begin(refusal, exit_status);
   const enum weft_status status = weft_mpi_create(cli->allocator, options, &job->world, error);
-  weft_cli_start_watch_end(&watch);
+  weft_launch_startup_end();
   if (status < 0) {
     return status;
   }
@@ -282,53 +309,46 @@ static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cl
   weft_mpi_facts(job->world, &job->facts);
   if (job->transport->rank_count > 1) {
     (void)snprintf(job->who, sizeof job->who, "rank %" PRIu32 ": ", job->transport->rank);
-    weft_cli_job_hold(job);
   }
+  hold_messages(job);
   return WEFT_OK;
-}
-
-/* One that refuses takes part in nothing but the verdict, so all must know before they do
- * anything else. */
-static int call_roll(struct weft_cli_job *job, int status) {
-  const int64_t mine = status;
-  const size_t size = job->transport->rank_count * sizeof mine;
-  struct weft_error error;
-  bool all_come = true;
-  int64_t *all = take(job, size);
-  if (all == NULL) {
-    weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
-    return weft_cli_fail_memory(&job->cli);
-  }
-  const enum weft_status met =
-      weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error);
-  for (uint32_t r = 0; r < job->transport->rank_count && met == WEFT_OK; r++) {
-    all_come = all_come && all[r] == WEFT_CLI_OK;
-  }
-  give_back(job, all, size);
-  if (met < 0) {
-    return fail_meeting(job, &error);
-  }
-  return all_come ? WEFT_CLI_OK : weft_cli_job_agree(job, status);
 }
 
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
                        const struct weft_mpi_options *options) {
   struct weft_error error;
-  return join(job, cli, options, NULL, &error) < 0 ? weft_cli_fail(cli, NULL, &error)
-                                                   : call_roll(job, WEFT_CLI_OK);
+  if (join(job, cli, options, NULL, WEFT_CLI_PEER, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  /* A rank with a wrong command line takes part in this and in nothing else. */
+  const int status = weft_cli_job_agree(job, WEFT_CLI_OK);
+  if (status == WEFT_CLI_OK) {
+    hold_messages(job);
+  }
+  return status;
 }
 
-/* Where there can be no world, the first process speaks, and the launcher ends all when it
- * has ended so. The others wait for that, and speak when it does not come. */
-static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
+/* The refusal in the name of this rank, for the supervisor to write. */
+static void name_refusal(const struct weft_cli_refusal *refusal, char *out, size_t size) {
+  static const char name[] = "weft: ";
+  const bool has_name =
+      refusal->size >= sizeof name - 1 && memcmp(refusal->text, name, sizeof name - 1) == 0;
+  const size_t skipped = has_name ? sizeof name - 1 : 0;
+  (void)snprintf(out, size, "%srank %" PRIu32 ": %.*s", name, weft_launch_info().rank,
+                 (int)(refusal->size - skipped), refusal->text + skipped);
+}
+
+/* Without a world rank 0 reports at once, and its exit makes the launcher end all. The others
+ * report when that does not happen. */
+static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusal *refusal,
+                        const char *named) {
   const struct timespec grace = {.tv_sec = ALONE_S};
-  const uint32_t rank = weft_cli_launch().rank;
-  char who[WEFT_CLI_WHO_SIZE] = "";
-  if (rank > 0) {
+  if (weft_launch_info().rank == 0) {
+    weft_cli_say_as(cli, "", refusal->text, refusal->size);
+  } else {
     (void)nanosleep(&grace, NULL);
-    (void)snprintf(who, sizeof who, "rank %" PRIu32 ": ", rank);
+    (void)!write(cli->messages, named, strlen(named));
   }
-  weft_cli_say_as(cli, who, refusal->words, refusal->size);
   return refusal->status;
 }
 
@@ -336,25 +356,38 @@ int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusa
   const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
   struct weft_error error;
   struct weft_cli_job job;
-  int status = weft_cli_guard(cli);
-  if (status != WEFT_CLI_GO_ON) {
-    return status;
+  char named[4096];
+  name_refusal(refusal, named, sizeof named);
+  if (join(&job, cli, &options, named, refusal->status, &error) < 0) {
+    return refuse_alone(cli, refusal, named);
   }
-  if (join(&job, cli, &options, refusal, &error) < 0) {
-    return refuse_alone(cli, refusal);
+  weft_cli_say_as(&job.cli, "", refusal->text, refusal->size);
+  return weft_cli_job_end(&job, weft_cli_job_agree(&job, refusal->status));
+}
+
+int weft_cli_job_share_input(struct weft_cli_job *job) {
+  struct weft_error error;
+  if (job->transport->rank_count == 1) {
+    return WEFT_CLI_OK;
   }
-  weft_cli_say_as(&job.cli, "", refusal->words, refusal->size);
-  status = call_roll(&job, refusal->status);
-  return weft_cli_job_end(&job, status);
+  if (weft_launch_share_input(job->transport, job->cli.input, &job->input, &error) < 0) {
+    return weft_cli_fail(&job->cli, NULL, &error);
+  }
+  job->cli.input = job->input;
+  job->cli.input_terminal = false;
+  return WEFT_CLI_OK;
 }
 
 int weft_cli_job_end(struct weft_cli_job *job, int status) {
   struct weft_failure failure;
-  weft_cli_job_release(job, WEFT_CLI_JOB_SAY);
+  if (job->world == NULL) {
+    return status;
+  }
+  release_messages(job);
   if (job->input >= 0) {
     (void)close(job->input);
   }
-  if (job->world != NULL && job->transport->ops->get_failure(job->transport, &failure)) {
+  if (job->transport->ops->get_failure(job->transport, &failure)) {
     weft_mpi_abandon(job->world, status);
   }
   weft_mpi_destroy(job->world);

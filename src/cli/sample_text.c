@@ -1,9 +1,10 @@
 /* Text that a model writes. */
+#include <weft/launch.h>
+
 #include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 #include "cli/sample_text.h"
 #include "gpt/kernels/kernels.h"
@@ -19,7 +20,7 @@ void weft_cli_choose_kernels(const struct weft_cli *cli) {
 static bool goes_on(void *context, uint8_t byte) {
   (void)context;
   (void)byte;
-  return weft_cli_interrupt_signal() == 0;
+  return weft_launch_signal() == 0;
 }
 
 int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,

@@ -9,10 +9,10 @@
 #include <string.h>
 
 #include <weft/gen.h>
+#include <weft/launch.h>
 
 #include "cli/io/error_message.h"
 #include "cli/io/free_memory.h"
-#include "cli/launch.h"
 #include "cli/train_auto.h"
 
 #define MEBIBYTE 1048576.0
@@ -73,7 +73,7 @@ int weft_cli_training_read_auto(struct weft_cli_training *training) {
 void weft_cli_training_read_memory(struct weft_cli_training *training) {
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
-  const struct weft_cli_launch launch = weft_cli_launch();
+  const struct weft_launch_info launch = weft_launch_info();
   if (!options->tunes) {
     return;
   }
@@ -82,7 +82,7 @@ void weft_cli_training_read_memory(struct weft_cli_training *training) {
         fmax(weft_cli_real(arguments, WEFT_CLI_OPTION_TRAIN_MEMORY, 0), DBL_MIN);
     return;
   }
-  const double ranks = training->job != NULL ? launch.host_count
+  const double ranks = training->job != NULL ? launch.ranks_on_host
                                              : (double)options->ranks * (double)options->replicas;
   options->memory_free = FREE_SHARE * (double)weft_cli_free_memory() / MEBIBYTE / fmax(ranks, 1);
 }

@@ -12,9 +12,9 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/launch.h>
 #include <weft/support.h>
 
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/train_auto.h"
@@ -259,7 +259,7 @@ void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_
 
 bool weft_cli_train_progress_interrupted(void *context) {
   const struct weft_cli_train_progress *progress = context;
-  return weft_cli_interrupt_signal() != 0 ||
+  return weft_launch_signal() != 0 ||
          __atomic_load_n(&progress->failed, __ATOMIC_RELAXED) != WEFT_CLI_OK;
 }
 
@@ -269,8 +269,8 @@ static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_j
                      uint64_t mine, uint64_t *all) {
   struct weft_error error;
   if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) < 0) {
-    return weft_cli_job_speaks(job) ? weft_cli_fail(&job->cli, NULL, &error)
-                                    : weft_cli_exit_status(NULL, &error);
+    return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
+                                                   : weft_cli_exit_status(NULL, &error);
   }
   for (uint32_t r = 0; r < job->transport->rank_count; r++) {
     progress->bytes += all[r];

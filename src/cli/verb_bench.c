@@ -3,12 +3,13 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/launch.h>
+
 #include "cli/args/suggest.h"
 #include "cli/bench_mpi.h"
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
-#include "cli/launch.h"
 
 static const struct weft_cli_benchmark benchmarks[] = {
     {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan},
@@ -112,7 +113,7 @@ int weft_cli_verb_bench(const struct weft_cli *cli, const struct weft_cli_argume
     return fail_name(cli, arguments->operands[0]);
   }
   if (benchmark != NULL && benchmark->run == weft_cli_bench_mpi &&
-      (weft_cli_launch().launcher != NULL || getenv(WEFT_CLI_MPI_TASK) != NULL)) {
+      (weft_launch_info().launcher != NULL || getenv(WEFT_CLI_MPI_TASK) != NULL)) {
     return weft_cli_bench_mpi_job(cli, arguments);
   }
   struct weft_text text = {.allocator = cli->allocator};

@@ -5,9 +5,9 @@
 
 #include <string.h>
 
+#include <weft/launch.h>
 #include <weft/support.h>
 
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/sample_text.h"
@@ -129,19 +129,18 @@ static int write_sample(const struct weft_cli *cli, const struct weft_cli_argume
 int weft_cli_verb_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const char *dir = arguments->texts[WEFT_CLI_OPTION_TRAINED];
   struct model model = {.allocator = cli->allocator};
-  struct weft_cli_interrupt interrupt;
   struct weft_error error;
   if (dir == NULL) {
     return weft_cli_usage(cli, "'weft train --checkpoint DIR' trains a model into a folder",
                           "there is no model: expected --checkpoint DIR");
   }
   weft_cli_choose_kernels(cli);
-  weft_cli_interrupt_begin(&interrupt);
+  weft_launch_signals_begin();
   int status = load(&model, dir, &error) < 0 ? weft_cli_fail(cli, NULL, &error)
                                              : write_sample(cli, arguments, &model);
-  weft_cli_interrupt_end(&interrupt);
+  weft_launch_signals_end();
   unload(&model);
-  const int number = weft_cli_interrupt_signal();
+  const int number = weft_launch_signal();
   return status == WEFT_CLI_OK && number != 0 ? 128 + number : status;
 }
 

@@ -1,16 +1,17 @@
 /* `weft train`: the reference trainer, from the command line to its report. */
+#include <weft/launch.h>
+
 #include "cli/cmd/commands.h"
 
 #ifdef WEFT_HAS_TRAINER
 
 #include <inttypes.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "cli/args/transport_choice.h"
 #include "cli/cmd/hang_file.h"
-#include "cli/guard.h"
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/sample_text.h"
@@ -113,7 +114,7 @@ static int say_stopped(const struct weft_cli_training *training,
     (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
   }
   weft_cli_say(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
-               weft_cli_signal_name(number), done, training->options.progress.total_steps,
+               weft_launch_signal_name(number), done, training->options.progress.total_steps,
                dir != NULL ? "a checkpoint is written" : "nothing was saved");
   return 128 + number;
 }
@@ -122,10 +123,10 @@ static int say_stopped(const struct weft_cli_training *training,
 static int fail_training(const struct weft_cli_training *training,
                          const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
   if (training->job != NULL) {
-    weft_cli_job_give_up(training->job, error);
+    weft_cli_job_fail(training->job, error);
   }
-  if (training->job != NULL && !weft_cli_job_speaks(training->job)) {
-    weft_cli_job_say_stand(training->job);
+  if (training->job != NULL && !weft_launch_is_reporter(training->job->transport)) {
+    weft_cli_job_report_activity(training->job);
     return weft_cli_exit_status(NULL, error);
   }
   const int status = weft_cli_fail(training->cli, NULL, error);
@@ -141,7 +142,7 @@ static int fail_training(const struct weft_cli_training *training,
  * another process than this one. */
 static int ended_by(const struct weft_cli_training *training,
                     const struct weft_gpt_trainer *trainer) {
-  const int number = weft_cli_interrupt_signal();
+  const int number = weft_launch_signal();
   const bool is_over =
       weft_gpt_trainer_steps_done(trainer) >= training->options.progress.total_steps;
   return is_over ? 0 : (number != 0 ? number : SIGTERM);
@@ -152,12 +153,12 @@ static int conclude(const struct weft_cli_training *training,
                     const struct weft_gpt_trainer *trainer) {
   const int number = ended_by(training, trainer);
   if (!weft_cli_training_reports(training)) {
-    return number != 0 && weft_cli_interrupt_signal() != 0 ? 128 + number : WEFT_CLI_OK;
+    return number != 0 && weft_launch_signal() != 0 ? 128 + number : WEFT_CLI_OK;
   }
   int status = weft_cli_train_write_files(training, progress, trainer);
   if (status == WEFT_CLI_OK) {
-    status =
-        say_outcome(training, progress, trainer, number != 0 ? weft_cli_signal_name(number) : NULL);
+    status = say_outcome(training, progress, trainer,
+                         number != 0 ? weft_launch_signal_name(number) : NULL);
   }
   if (number != 0) {
     const int ended = say_stopped(training, trainer, number);
@@ -271,17 +272,12 @@ static void merge_names(struct weft_cli_arguments *arguments) {
 
 int weft_cli_verb_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_cli_arguments merged = *arguments;
-  struct weft_cli_interrupt interrupt;
   merge_names(&merged);
   const bool is_rank = weft_cli_chosen_transport(&merged) == WEFT_CLI_TRANSPORT_MPI;
-  int status = is_rank ? weft_cli_guard(cli) : WEFT_CLI_GO_ON;
-  if (status != WEFT_CLI_GO_ON) {
-    return status;
-  }
   weft_cli_choose_kernels(cli);
-  weft_cli_interrupt_begin(&interrupt);
-  status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
-  weft_cli_interrupt_end(&interrupt);
+  weft_launch_signals_begin();
+  const int status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
+  weft_launch_signals_end();
   return status;
 }
 

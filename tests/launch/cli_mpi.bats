@@ -215,6 +215,18 @@ are_running() {
   done
 }
 
+# The processes of the job whose parent, their supervisor, is one too.
+find_ranks() {
+  local pids pid parent
+  pids=$(pgrep -f -- "^$WEFT run.*$marker")
+  for pid in $pids; do
+    parent=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
+    if [ -n "$parent" ] && grep -qx "$parent" <<<"$pids"; then
+      echo "$pid"
+    fi
+  done
+}
+
 # ends COMMAND: $status of a job of $ranks under $launcher that would take minutes, when the
 # command has put an end to it. Nothing of it is left then.
 ends() {
@@ -224,11 +236,7 @@ ends() {
     --steps 150 "$marker" >out 2>err 3>&- &
   launcher=$!
   for _ in $(seq 200); do
-    ranks=$(pgrep -f -- "^$WEFT run.*$marker" | while read -r pid; do
-      if grep -qsz '^WEFT_GUARD=' "/proc/$pid/environ"; then
-        echo "$pid"
-      fi
-    done)
+    ranks=$(find_ranks)
     [ "$(wc -w <<<"$ranks")" -lt 2 ] || ! are_running || break
     sleep 0.1
   done
@@ -254,7 +262,7 @@ kill_launcher() {
   kill -s "$signal" "$launcher"
 }
 
-@test "a rank that is killed is named by its guard and by the others; signals end all; nothing stays" {
+@test "a rank that is killed is named by its supervisor and by the others; signals end all; nothing stays" {
   needs_mpi
   "$WEFT" gen 1F1B -p 2 -m 64 >t.csv
   marker=--dump=$BATS_TEST_TMPDIR/hang.json

@@ -3,7 +3,7 @@
 # call does not link. The law is written here a second time, so that a slip in
 # the build files shows.
 
-modules=(base ir spec gen lower verify inspect sim render source plan device comm run)
+modules=(base ir spec gen lower verify inspect sim render source plan device comm run launch)
 
 may_use() { # MODULE: the modules whose headers and functions it may use
   case $1 in
@@ -21,6 +21,7 @@ may_use() { # MODULE: the modules whose headers and functions it may use
     device) echo base device ;;
     comm) echo base device comm ;;
     run) echo base ir spec device comm run ;;
+    launch) echo base ir device comm launch ;;
     mpi) echo base device comm ;; # src/comm/mpi/driver: compiled against an MPI, with a test of its own
     cli) echo cli ;;
   esac

@@ -1,14 +1,15 @@
 /* Which transport is meant. */
+#include <weft/launch.h>
+
 #include "cli/args/transport_choice.h"
 
 #include "cli/io/error_message.h"
-#include "cli/launch.h"
 
 enum weft_cli_transport weft_cli_chosen_transport(const struct weft_cli_arguments *arguments) {
   if (arguments->given[WEFT_CLI_OPTION_TRANSPORT]) {
     return (enum weft_cli_transport)arguments->choices[WEFT_CLI_OPTION_TRANSPORT];
   }
-  return weft_cli_launch().rank_count > 1 ? WEFT_CLI_TRANSPORT_MPI : WEFT_CLI_TRANSPORT_THREADS;
+  return weft_launch_info().rank_count > 1 ? WEFT_CLI_TRANSPORT_MPI : WEFT_CLI_TRANSPORT_THREADS;
 }
 
 /* In the order of the option's choices, of which the first is the default. */

@@ -4,15 +4,14 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <weft/launch.h>
 #include <weft/support.h>
 #include <weft/weft.h>
 
 #include "cli/cmd/commands.h"
 #include "cli/doctor_job.h"
-#include "cli/guard.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
-#include "cli/launch.h"
 
 struct machine {
   uint64_t processors;
@@ -271,11 +270,7 @@ static int examine_job(const struct weft_cli *cli, const struct weft_cli_argumen
   const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
   struct weft_cli_doctor_job found;
   struct weft_cli_job job;
-  int status = weft_cli_guard(cli);
-  if (status != WEFT_CLI_GO_ON) {
-    return status;
-  }
-  status = weft_cli_job_begin(&job, cli, &options);
+  int status = weft_cli_job_begin(&job, cli, &options);
   if (status == WEFT_CLI_OK) {
     status = weft_cli_job_agree(&job, WEFT_CLI_OK);
   }
@@ -290,6 +285,6 @@ static int examine_job(const struct weft_cli *cli, const struct weft_cli_argumen
 }
 
 int weft_cli_verb_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  return cli->words != NULL && weft_cli_launch().launcher != NULL ? examine_job(cli, arguments)
-                                                                  : examine(cli, arguments, NULL);
+  return cli->words != NULL && weft_launch_info().launcher != NULL ? examine_job(cli, arguments)
+                                                                   : examine(cli, arguments, NULL);
 }

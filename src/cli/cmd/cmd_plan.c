@@ -3,11 +3,12 @@
 #include <math.h>
 #include <string.h>
 
+#include <weft/launch.h>
+
 #include "cli/cmd/commands.h"
 #include "cli/cmd/pareto.h"
 #include "cli/cmd/plan_command.h"
 #include "cli/cmd/plan_progress.h"
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
@@ -84,11 +85,12 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 /* A signal that has ended the search makes the status. */
 static int conclude(const struct weft_cli *cli, bool stopped) {
-  const int number = weft_cli_interrupt_signal();
+  const int number = weft_launch_signal();
   if (number == 0 || !stopped) {
     return WEFT_CLI_OK;
   }
-  weft_cli_say(cli, NULL, "stopped by %s: this is the best so far", weft_cli_signal_name(number));
+  weft_cli_say(cli, NULL, "stopped by %s: this is the best so far",
+               weft_launch_signal_name(number));
   return 128 + number;
 }
 
@@ -195,15 +197,14 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                 const struct weft_costs *costs) {
   struct weft_search_request request;
-  struct weft_cli_interrupt interrupt;
   int status = weft_cli_plan_read_request(cli, arguments, costs, &request);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  weft_cli_interrupt_begin(&interrupt);
+  weft_launch_signals_begin();
   status = arguments->given[WEFT_CLI_OPTION_PARETO] ? plan_pareto(cli, arguments, &request)
                                                     : plan_once(cli, arguments, &request);
-  weft_cli_interrupt_end(&interrupt);
+  weft_launch_signals_end();
   return status;
 }
 

@@ -2,9 +2,11 @@
  * beside the simulated one. */
 #include <inttypes.h>
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/launch.h>
 #include <weft/lower.h>
 #include <weft/verify.h>
 
@@ -12,8 +14,6 @@
 #include "cli/args/transport_choice.h"
 #include "cli/cmd/commands.h"
 #include "cli/cmd/hang_file.h"
-#include "cli/guard.h"
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
@@ -206,20 +206,20 @@ static int say_interrupted(const struct weft_cli_execution *execution, int numbe
                "stopped by %s in step %" PRIu32 " of %" PRIu32 "; %" PRIu32
                " step%s done, all "
                "ranks have ended",
-               weft_cli_signal_name(number), execution->steps_done + 1, execution->step_count,
+               weft_launch_signal_name(number), execution->steps_done + 1, execution->step_count,
                execution->steps_done, execution->steps_done == 1 ? " was" : "s were");
   return 128 + number;
 }
 
 /* The signal that ended it, 0 if none did. Another process may have got it. */
 static int ended_by(const struct weft_error *error) {
-  const int number = weft_cli_interrupt_signal();
+  const int number = weft_launch_signal();
   if (error->status != WEFT_ERR_CANCELLED || number != 0) {
     return error->status == WEFT_ERR_CANCELLED ? number : 0;
   }
   for (unsigned k = 0; k < 2; k++) {
     const int signals[2] = {SIGINT, SIGTERM};
-    if (strstr(error->message, weft_cli_signal_name(signals[k])) != NULL) {
+    if (strstr(error->message, weft_launch_signal_name(signals[k])) != NULL) {
       return signals[k];
     }
   }
@@ -230,14 +230,14 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
                     const struct weft_error *error) {
   const int number = ended_by(error);
   if (subject->job != NULL) {
-    weft_cli_job_give_up(subject->job, error);
+    weft_cli_job_fail(subject->job, error);
   }
-  const bool speaks = subject->job == NULL || weft_cli_job_speaks(subject->job);
+  const bool speaks = subject->job == NULL || weft_launch_is_reporter(subject->job->transport);
   if (number != 0) {
     return speaks ? say_interrupted(execution, number) : 128 + number;
   }
   if (!speaks) {
-    weft_cli_job_say_stand(subject->job);
+    weft_cli_job_report_activity(subject->job);
     return weft_cli_exit_status(subject->name, error);
   }
   const int status = weft_cli_fail(subject->cli, subject->name, error);
@@ -316,7 +316,6 @@ static int deliver(const struct subject *subject, struct weft_cli_execution *exe
 }
 
 static int execute(struct subject *subject) {
-  struct weft_cli_interrupt interrupt;
   struct weft_error error;
   struct weft_cli_execution execution = {
       .cli = subject->cli,
@@ -328,9 +327,9 @@ static int execute(struct subject *subject) {
       .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
       .says_progress = true};
   set_up(subject, &execution);
-  weft_cli_interrupt_begin(&interrupt);
+  weft_launch_signals_begin();
   const enum weft_status result = weft_cli_execute(&execution, &error);
-  weft_cli_interrupt_end(&interrupt);
+  weft_launch_signals_end();
   const int status =
       result < 0 ? fail_run(subject, &execution, &error) : deliver(subject, &execution);
   weft_cli_execution_finish(&execution);
@@ -399,11 +398,7 @@ static int run_as_rank(const struct subject *given) {
   const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(given->arguments)};
   struct subject subject = *given;
   struct weft_cli_job job;
-  int status = weft_cli_guard(given->cli);
-  if (status != WEFT_CLI_GO_ON) {
-    return status;
-  }
-  status = weft_cli_job_begin(&job, given->cli, &options);
+  int status = weft_cli_job_begin(&job, given->cli, &options);
   if (status == WEFT_CLI_OK) {
     subject.cli = &job.cli;
     subject.job = &job;

@@ -1,4 +1,6 @@
 /* A program executed by all its ranks: what all transports share. */
+#include <weft/launch.h>
+
 #include "cli/cmd/execution.h"
 
 #include <inttypes.h>
@@ -6,7 +8,6 @@
 #include <string.h>
 
 #include "cli/bench_clock.h"
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 
 #define SAY_AFTER_NS UINT64_C(1000000000)
@@ -184,7 +185,7 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
   options.stall_limit = execution->stall_limit;
   options.forward_ahead = 0;
   options.no_events = execution->no_events;
-  options.interrupted = weft_cli_is_interrupted;
+  options.interrupted = weft_launch_is_interrupted;
   options.configuration =
       execution->transport == WEFT_CLI_TRANSPORT_MPI ? configuration_of(execution) : 0;
   struct weft_pipeline **pipeline = &execution->pipelines[transport->rank];

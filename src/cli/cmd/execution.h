@@ -73,7 +73,7 @@ struct weft_cli_execution {
 /* Runs all steps; on mpi all ranks call it, and what came of it is the same on all but
  * for the events, of which each has its own. An error is the one that all ranks agree on; the transport is
  * still there to be asked then. Ends early when a signal has come
- * (cli/interrupt.h): WEFT_ERR_CANCELLED. */
+ * (weft_launch_signal): WEFT_ERR_CANCELLED. */
 enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct weft_error *error);
 void weft_cli_execution_finish(struct weft_cli_execution *execution);
 

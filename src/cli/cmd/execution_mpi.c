@@ -5,7 +5,6 @@
 
 #include "cli/cmd/execution.h"
 #include "cli/job.h"
-#include "cli/signal_watch.h"
 
 /* ---- Steps ---- */
 
@@ -38,7 +37,7 @@ static enum weft_status meet(struct weft_cli_execution *execution, struct weft_t
   const int64_t limit =
       execution->stall_limit < INT64_MAX / 2 ? 2 * execution->stall_limit : execution->stall_limit;
   const enum weft_status status =
-      weft_cli_job_meet(transport, &mine, all, sizeof mine, limit, error);
+      weft_cli_job_synchronize(transport, &mine, all, sizeof mine, limit, error);
   if (status == WEFT_OK) {
     execution->steps_done = step;
     if (transport->rank == 0) {
@@ -66,11 +65,10 @@ static enum weft_status run_rank(struct weft_cli_execution *execution,
 enum weft_status weft_cli_execute_mpi(struct weft_cli_execution *execution,
                                       struct weft_error *error) {
   struct weft_transport *transport = execution->job->transport;
-  struct weft_cli_signal_watch watch;
   execution->first = transport;
-  weft_cli_signal_watch_begin(&watch, transport);
+  struct weft_launch_watch *watch = weft_launch_watch_begin(transport);
   const enum weft_status status = run_rank(execution, transport, error);
-  weft_cli_signal_watch_end(&watch);
+  weft_launch_watch_end(watch);
   return status;
 }
 

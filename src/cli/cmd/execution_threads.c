@@ -3,7 +3,6 @@
 #include "cli/bench_clock.h"
 #include "cli/cmd/execution.h"
 #include "cli/job.h"
-#include "cli/signal_watch.h"
 
 /* Waits until all ranks are here. */
 static enum weft_status meet(const struct weft_cli_execution *execution,
@@ -68,11 +67,10 @@ enum weft_status weft_cli_execute_threads(struct weft_cli_execution *execution,
   if (status < 0) {
     return status;
   }
-  struct weft_cli_signal_watch watch;
   execution->first = weft_threads_endpoint(execution->threads, 0);
-  weft_cli_signal_watch_begin(&watch, execution->first);
+  struct weft_launch_watch *watch = weft_launch_watch_begin(execution->first);
   const enum weft_status ended =
       weft_threads_run(execution->threads, NULL, run_rank, execution, error);
-  weft_cli_signal_watch_end(&watch);
+  weft_launch_watch_end(watch);
   return ended;
 }

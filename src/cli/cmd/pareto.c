@@ -2,13 +2,14 @@
  * is; then in the middle of where time and memory still differ most, again and again. A plan is
  * good for every limit from its own memory on, so the points that are kept fall by
  * construction, whatever a search missed. */
+#include <weft/launch.h>
+
 #include "cli/cmd/pareto.h"
 
 #include <math.h>
 #include <string.h>
 
 #include "cli/bench_clock.h"
-#include "cli/interrupt.h"
 #include "cli/io/error_message.h"
 
 /* Limits closer together than this share of all of them are not told apart. */
@@ -155,7 +156,7 @@ static bool choose_limit(const struct hunt *hunt, double *limit) {
 }
 
 static bool goes_on(const struct hunt *hunt) {
-  return hunt->progress->round < WEFT_CLI_PARETO_MAX && weft_cli_interrupt_signal() == 0 &&
+  return hunt->progress->round < WEFT_CLI_PARETO_MAX && weft_launch_signal() == 0 &&
          (hunt->pareto->request->time_limit <= 0 ||
           (double)(weft_cli_clock_ns() - hunt->begin_ns) * 1e-9 <
               hunt->pareto->request->time_limit);
@@ -171,7 +172,7 @@ static int look(struct hunt *hunt) {
   while (status == WEFT_CLI_OK && goes_on(hunt) && choose_limit(hunt, &limit)) {
     status = search(hunt, limit);
   }
-  hunt->pareto->stopped = hunt->pareto->stopped || weft_cli_interrupt_signal() != 0;
+  hunt->pareto->stopped = hunt->pareto->stopped || weft_launch_signal() != 0;
   return status;
 }
 

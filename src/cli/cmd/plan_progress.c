@@ -1,10 +1,11 @@
 /* The progress of a search: best so far, bound, gap, and how much is done. */
+#include <weft/launch.h>
+
 #include "cli/cmd/plan_progress.h"
 
 #include <inttypes.h>
 #include <math.h>
 
-#include "cli/interrupt.h"
 #include "cli/io/text_columns.h"
 
 static void add_value(struct weft_text *text, const char *unit,
@@ -45,7 +46,7 @@ void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
                                       .unit = request->costs->unit,
                                       .rounds = 1,
                                       .text = {.allocator = cli->allocator}};
-  request->stop = weft_cli_is_interrupted;
+  request->stop = weft_launch_is_interrupted;
   request->report = report;
   request->context = progress;
 }

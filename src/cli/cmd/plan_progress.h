@@ -15,7 +15,7 @@ struct weft_cli_plan_progress {
 };
 
 /* Also for the request's `stop` and `report`, and their context. A signal that came since
- * weft_cli_interrupt_begin() stops the search. */
+ * weft_launch_signals_begin() stops the search. */
 void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
                                   const struct weft_cli *cli, bool is_wanted,
                                   struct weft_search_request *request);

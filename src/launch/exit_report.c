@@ -1,0 +1,102 @@
+/* The end of a rank: one report for the whole job, and its exit status. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/ir.h>
+
+#include "launch/supervisor.h"
+
+/* In larger jobs only ranks that have to do with the failure say what they were doing. */
+enum { ACTIVITIES_MAX = 32 };
+
+bool weft_launch_is_reporter(struct weft_transport *transport) {
+  struct weft_failure failure;
+  assert(transport != NULL);
+  if (!transport->ops->get_failure(transport, &failure)) {
+    return transport->rank == 0;
+  }
+  if (failure.error.status == WEFT_ERR_CANCELLED && failure.rank < transport->rank_count) {
+    return transport->rank == failure.rank;
+  }
+  return transport->rank == (failure.rank == 0 && transport->rank_count > 1 ? 1 : 0);
+}
+
+static const char *phase_name(uint32_t phase) {
+  static const char *const names[WEFT_PHASE_COUNT] = {
+      [WEFT_PHASE_IDLE] = "between two steps",
+      [WEFT_PHASE_HANDSHAKE] = "in the handshake",
+      [WEFT_PHASE_COMPUTE] = "computing",
+      [WEFT_PHASE_RECEIVE] = "waiting for a message",
+      [WEFT_PHASE_SEND] = "sending",
+      [WEFT_PHASE_DONE] = "done with its row",
+      [WEFT_PHASE_FAILED] = "ended"};
+  return phase < WEFT_PHASE_COUNT ? names[phase] : "ended";
+}
+
+const char *weft_launch_rank_activity(struct weft_transport *transport, char *buffer, size_t size) {
+  assert(transport != NULL && buffer != NULL && size > 0);
+  const struct weft_rank_status *own = transport->ops->rank_status(transport, transport->rank);
+  struct weft_failure failure = {.rank = UINT32_MAX};
+  struct weft_action action;
+  char cell[64] = "", place[96] = "", peer[48] = "";
+  (void)transport->ops->get_failure(transport, &failure);
+  const bool is_near = failure.rank == transport->rank || failure.rank == own->peer;
+  if (transport->rank_count > ACTIVITIES_MAX && !is_near) {
+    buffer[0] = '\0';
+    return buffer;
+  }
+  memcpy(&action, &own->action, sizeof action);
+  if (action.op != WEFT_OP_IDLE && action.op < WEFT_OP_COUNT && action.parts == 0) {
+    (void)snprintf(place, sizeof place, " at %s", weft_action_format(&action, cell, sizeof cell));
+  }
+  if (own->peer < transport->rank_count) {
+    (void)snprintf(peer, sizeof peer, ", for rank %" PRIu32, own->peer);
+  }
+  (void)snprintf(buffer, size, "%s%s in step %" PRIu64 "%s; ends with the others",
+                 phase_name(own->phase), place, own->step + 1, peer);
+  return buffer;
+}
+
+static int exit_status_of(const struct weft_error *error) {
+  return error->status == WEFT_ERR_CANCELLED && weft_launch_signal() != 0
+             ? 128 + weft_launch_signal()
+             : WEFT_LAUNCH_FAILED;
+}
+
+static void report(struct weft_transport *transport, const struct weft_error *error) {
+  char activity[256];
+  if (weft_launch_is_reporter(transport)) {
+    weft_launch_report(error->hint, "rank %" PRIu32 ": %s", transport->rank, error->message);
+  } else if (weft_launch_rank_activity(transport, activity, sizeof activity)[0] != '\0') {
+    weft_launch_report(NULL, "rank %" PRIu32 ": %s", transport->rank, activity);
+  }
+}
+
+int weft_launch_end(struct weft_mpi *world, const struct weft_error *error) {
+  const bool is_well = error == NULL || error->status == WEFT_OK;
+  struct weft_failure failure;
+  assert(is_well || error->status < 0);
+  if (world == NULL) {
+    if (!is_well) {
+      weft_launch_report(error->hint, "rank %" PRIu32 ": %s", weft_launch_info().rank,
+                         error->message);
+    }
+    return is_well ? 0 : WEFT_LAUNCH_FAILED;
+  }
+  struct weft_transport *transport = weft_mpi_endpoint(world);
+  bool has_failed = transport->ops->get_failure(transport, &failure);
+  if (!has_failed && !is_well) {
+    failure = (struct weft_failure){.rank = transport->rank, .error = *error};
+    transport->ops->fail(transport, &failure);
+    has_failed = transport->ops->get_failure(transport, &failure);
+    assert(has_failed);
+  }
+  if (has_failed) {
+    report(transport, &failure.error);
+    weft_mpi_abandon(world, exit_status_of(&failure.error));
+  }
+  weft_mpi_destroy(world);
+  return 0;
+}
