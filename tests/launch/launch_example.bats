@@ -1,0 +1,124 @@
+#!/usr/bin/env bats
+# examples/mpi_trainer.c, built against the installed library, as a user's trainer: a rank
+# that is killed is reported once, and the job ends with status 75.
+bats_require_minimum_version 1.5.0
+
+setup_file() {
+  export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
+  local name pc cflags libs
+  mpis=
+  for name in openmpi mpich; do
+    [ ! -e "$WEFT_BUILD_DIR/lib/weft-mpi-$name.so" ] || mpis+=" $name"
+  done
+  export mpis PREFIX=$BATS_FILE_TMPDIR/prefix
+  [ -n "$mpis" ] || return 0
+  DESTDIR='' cmake --install "$WEFT_BUILD_DIR" --prefix "$PREFIX" >/dev/null
+  pc=$(dirname "$(find "$PREFIX" -name weft.pc)")
+  read -ra cflags < <(PKG_CONFIG_PATH=$pc pkg-config --cflags weft-run)
+  read -ra libs < <(PKG_CONFIG_PATH=$pc pkg-config --libs weft-run)
+  export LD_LIBRARY_PATH=${pc%/pkgconfig}
+  cc -std=c11 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" -o "$BATS_FILE_TMPDIR/mpi_trainer" \
+    "$WEFT_SOURCE_DIR/examples/mpi_trainer.c" "${libs[@]}"
+}
+
+setup() {
+  [ -n "$mpis" ] || skip "built without MPI: libopenmpi-dev openmpi-bin"
+  cd "$BATS_TEST_TMPDIR" || return 1
+  trainer=$BATS_FILE_TMPDIR/mpi_trainer
+}
+
+# launch MPI COMMAND...: three ranks.
+launch() {
+  local more=()
+  [ "$1" = mpich ] || more=(--oversubscribe)
+  timeout --kill-after=5 60 "mpirun.$1" "${more[@]}" -n 3 "${@:2}" 3>&-
+}
+
+# The ranks: processes of the trainer whose parent, a supervisor, is one too.
+ranks() {
+  local pids pid parent
+  pids=$(pgrep -f -- "^$trainer $1")
+  for pid in $pids; do
+    parent=$(sed -n 's/^PPid:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
+    if [ -n "$parent" ] && grep -qx "$parent" <<<"$pids"; then
+      echo "$pid"
+    fi
+  done
+}
+
+# fails_once STATUS TEXT: the job ended so, and TEXT was reported once.
+fails_once() {
+  if [ "$status" -ne "$1" ] || [ "$(grep -cE "$2" err)" -ne 1 ]; then
+    printf 'status %s, expected %s and once: %s\n' "$status" "$1" "$2" >&2
+    cat err >&2
+    return 1
+  fi
+}
+
+# during COMMAND: $status and err of a long job in which it runs after some steps.
+during() {
+  local job k
+  launch "$mpi" "$trainer" 100000000 >out 2>err &
+  job=$!
+  for ((k = 0; k < 200; k++)); do
+    [ ! -s out ] || break
+    sleep 0.1
+  done
+  [ -s out ] || { echo "no step after 20 s" >&2; kill "$job"; return 1; }
+  "$@"
+  status=0
+  wait "$job" || status=$?
+  for ((k = 0; k < 100; k++)); do
+    pgrep -f -- "^$trainer 1" >/dev/null || return 0
+    sleep 0.1
+  done
+  echo "still there after 10 s: $(pgrep -fa -- "^$trainer")" >&2
+  return 1
+}
+
+kill_a_rank() { kill -KILL "$(ranks 1 | sed -n 2p)"; }
+terminate_a_rank() { kill -TERM "$(ranks 1 | sed -n 2p)"; }
+
+@test "the example trains under each MPI, and without a launcher" {
+  for mpi in $mpis; do
+    run --separate-stderr launch "$mpi" "$trainer" 200
+    [ "$status" -eq 0 ]
+    [ "$stderr" = "" ]
+    [ "$(grep -c '^step' <<<"$output")" -eq 3 ]
+    awk '{ loss[NR] = $4 } END { exit !(loss[3] < loss[1] / 5) }' <<<"$output"
+  done
+  run --separate-stderr "$trainer" 100
+  [ "$status" -eq 0 ]
+  [ "$stderr" = "" ]
+}
+
+@test "a rank that is killed: its supervisor and one rank report it, and the status is 75" {
+  for mpi in $mpis; do
+    during kill_a_rank
+    fails_once 75 '^mpi_trainer: rank [012] \(pid [0-9]+ on .*\) was killed by signal 9 \(SIGKILL\)$'
+    fails_once 75 '^mpi_trainer: rank [01]: .*rank [012] \(.*, process [0-9]+\) died'
+  done
+}
+
+@test "SIGTERM to one rank ends all, and is reported once" {
+  for mpi in $mpis; do
+    during terminate_a_rank
+    [ "$status" -ne 0 ]
+    fails_once "$status" '^mpi_trainer: rank [012]: .*was asked to stop'
+  done
+}
+
+@test "a job in which a process does not come ends" {
+  cat >odd <<'END'
+#!/bin/bash
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || exec sleep 30
+exec "$@"
+END
+  chmod +x odd
+  for mpi in $mpis; do
+    status=0
+    WEFT_START_LIMIT=2 launch "$mpi" ./odd "$trainer" 10 >out 2>err || status=$?
+    [ "$status" -ne 0 ]
+    grep -q '^mpi_trainer: rank [02]: MPI has not started after 2 s: not all of the 3 processes' err
+  done
+}
