@@ -61,10 +61,15 @@ during() {
   launch "$mpi" "$trainer" 100000000 >out 2>err &
   job=$!
   for ((k = 0; k < 200; k++)); do
-    [ ! -s out ] || break
+    victim=$(ranks 1 | sed -n 2p)
+    [ ! -s out ] || [ -z "$victim" ] || break
     sleep 0.1
   done
-  [ -s out ] || { echo "no step after 20 s" >&2; kill "$job"; return 1; }
+  if [ ! -s out ] || [ -z "$victim" ]; then
+    printf 'no step of two ranks after 20 s; output: %s, errors: %s\n' "$(<out)" "$(<err)" >&2
+    kill "$job"
+    return 1
+  fi
   "$@"
   status=0
   wait "$job" || status=$?
@@ -76,8 +81,8 @@ during() {
   return 1
 }
 
-kill_a_rank() { kill -KILL "$(ranks 1 | sed -n 2p)"; }
-terminate_a_rank() { kill -TERM "$(ranks 1 | sed -n 2p)"; }
+kill_a_rank() { kill -KILL "$victim"; }
+terminate_a_rank() { kill -TERM "$victim"; }
 
 @test "the example trains under each MPI, and without a launcher" {
   for mpi in $mpis; do

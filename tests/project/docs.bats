@@ -14,6 +14,8 @@ not_run=(
   'ctest --preset release -R verify'
   "make install PREFIX=\$HOME/weft"
   "cc example.c \$(pkg-config --cflags --libs weft)"
+  "cc examples/mpi_trainer.c \$(pkg-config --cflags --libs weft-run) -o mpi_trainer"
+  "mpirun -n 4 ./mpi_trainer"
   "cc examples/trainer.c \$(pkg-config --cflags --libs weft-run) -lm -o trainer"
   './trainer 1F1B'
   'build/weft bench plan'
