@@ -64,6 +64,10 @@ struct weft_costs {
   struct weft_part_costs *parts;
 };
 
+/* Every time and size divided: one of `by` equal stages that have these together. */
+WEFT_API struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs,
+                                                         double by);
+
 /* One entry of defaults: F = I = W = 1, free transfers, activation 1. */
 WEFT_API enum weft_status weft_costs_create(const struct weft_allocator *allocator,
                                             uint32_t stage_count, struct weft_costs **out,
@@ -82,6 +86,12 @@ WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocato
                                            size_t size, const char *name, struct weft_costs **out,
                                            struct weft_error *error);
 WEFT_API void weft_costs_destroy(struct weft_costs *costs);
+
+/* Writes the object that weft_costs_parse() reads (weft/support.h has the writer), as a member
+ * `key` of another or with NULL by itself. Reading it back gives the same numbers. */
+struct weft_json;
+WEFT_API void weft_costs_print(const struct weft_costs *costs, struct weft_json *json,
+                               const char *key);
 
 /* Cuts a row of `count` weights into `stage_count` ranges, none empty: stage s has weights
  * first[s] ... first[s + 1] - 1. Of all cuts whose heaviest range is as light as can be it is

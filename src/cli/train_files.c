@@ -12,10 +12,10 @@
 #include <unistd.h>
 
 #include <weft/sim.h>
+#include <weft/support.h>
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
-#include "cli/report/costs_json.h"
 #include "cli/report/run_picture.h"
 #include "cli/train_files.h"
 #include "cli/train_report.h"
@@ -89,7 +89,9 @@ static void name_it(const struct weft_cli_training *training, char *name, size_t
 static int write_profile(const struct weft_cli_training *training, const struct weft_costs *costs) {
   const char *path = training->arguments->texts[WEFT_CLI_OPTION_PROFILE];
   struct weft_text text = {.allocator = training->cli->allocator};
-  weft_cli_costs_add(&text, costs);
+  struct weft_json json = {.text = &text};
+  weft_costs_print(costs, &json, NULL);
+  weft_json_finish(&json);
   const int status = weft_cli_write_file(training->cli, path, &text);
   weft_text_finish(&text);
   return status;

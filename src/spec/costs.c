@@ -3,6 +3,7 @@
 #include <weft/costs.h>
 #include <weft/support.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -59,6 +60,17 @@ const struct weft_cost_field *weft_part_cost_fields(void) {
 struct weft_stage_costs weft_stage_costs_default(void) {
   return (struct weft_stage_costs){
       .f = 1, .i = 1, .w = 1, .b = 2, .overlap_f_b = -1, .activation = 1, .activation_after_i = 1};
+}
+
+struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *costs, double by) {
+  struct weft_stage_costs divided = *costs;
+  assert(by > 0);
+  for (const struct weft_cost_field *field = weft_stage_cost_fields(); field->name != NULL;
+       field++) {
+    double *number = weft_cost_at(&divided, field);
+    *number = *number > 0 ? *number / by : *number;
+  }
+  return divided;
 }
 
 /* NaN compares false with everything. */
@@ -136,10 +148,6 @@ const struct weft_stage_costs *weft_costs_of(const struct weft_costs *costs, uin
 
 /* ---- Checks ---- */
 
-static double value_of(const void *numbers, const struct weft_cost_field *field) {
-  return *(const double *)(const void *)((const char *)numbers + field->offset);
-}
-
 static bool is_good(const struct weft_cost_field *field, double number) {
   return weft_cost_is_sane(number) || (field->may_be_absent && number < 0 && isfinite(number));
 }
@@ -148,7 +156,7 @@ static bool is_good(const struct weft_cost_field *field, double number) {
 static const struct weft_cost_field *find_bad(const struct weft_cost_field *fields,
                                               const void *numbers) {
   for (; fields->name != NULL; fields++) {
-    if (!is_good(fields, value_of(numbers, fields))) {
+    if (!is_good(fields, weft_cost_of(numbers, fields))) {
       return fields;
     }
   }
@@ -159,8 +167,8 @@ static enum weft_status check_hop(const struct weft_hop_costs *hop, struct weft_
   const struct weft_cost_field *bad = find_bad(weft_hop_cost_fields(), hop);
   if (bad != NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
-                     "hop.%s is %g: expected a number from 0 to %g", bad->name, value_of(hop, bad),
-                     WEFT_COST_MAX);
+                     "hop.%s is %g: expected a number from 0 to %g", bad->name,
+                     weft_cost_of(hop, bad), WEFT_COST_MAX);
   }
   if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
     return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
@@ -178,7 +186,7 @@ static enum weft_status check_entry(const char *list, uint32_t index,
   return bad == NULL ? WEFT_OK
                      : weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
                                  "%s[%" PRIu32 "].%s is %g: expected a number from 0 to %g", list,
-                                 index, bad->name, value_of(numbers, bad), WEFT_COST_MAX);
+                                 index, bad->name, weft_cost_of(numbers, bad), WEFT_COST_MAX);
 }
 
 enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,

@@ -1,5 +1,5 @@
-/* The numbers of a stage, of a hop and of a part by name: reading and checking go by these
- * tables, so that a field is added in one place. */
+/* The numbers of a stage, of a hop and of a part by name: reading, writing, checking and
+ * dividing go by these tables, so that a field is added in one place. */
 #ifndef SPEC_COSTS_FIELDS_H
 #define SPEC_COSTS_FIELDS_H
 
@@ -10,6 +10,14 @@ struct weft_cost_field {
   size_t offset;      /* of the double in its struct */
   bool may_be_absent; /* a negative number stands for "the default" */
 };
+
+static inline double *weft_cost_at(void *costs, const struct weft_cost_field *field) {
+  return (double *)(void *)((char *)costs + field->offset);
+}
+
+static inline double weft_cost_of(const void *costs, const struct weft_cost_field *field) {
+  return *(const double *)(const void *)((const char *)costs + field->offset);
+}
 
 /* Ended by a field without a name. */
 const struct weft_cost_field *weft_stage_cost_fields(void);

@@ -140,8 +140,7 @@ static enum weft_status read_numbers(struct reader *reader, json_t *object,
     if (field == NULL) {
       return unknown_field(reader, fields);
     }
-    enum weft_status status =
-        read_number(reader, value, (double *)(void *)((char *)numbers + field->offset));
+    enum weft_status status = read_number(reader, value, weft_cost_at(numbers, field));
     if (status < 0) {
       return status;
     }

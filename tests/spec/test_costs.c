@@ -12,6 +12,7 @@
 
 #include <cmocka.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include "spec/costs_fields.h"
@@ -142,6 +143,51 @@ static void test_every_field_is_in_the_tables(void **state) {
     expect_error(text, words);
   }
   assert_int_equal(count * sizeof(double), sizeof(struct weft_stage_costs));
+}
+
+/* Every field, alone and at its default, is read back as it was written. */
+static void test_printed_costs_are_read_back(void **state) {
+  (void)state;
+  size_t count = 0;
+  for (; weft_stage_cost_fields()[count].name != NULL; count++) {
+  }
+  for (size_t k = 0; k <= count; k++) {
+    struct weft_text text = {.allocator = NULL};
+    struct weft_json json = {.text = &text};
+    struct weft_costs *costs = parsed(HEAD
+                                      "\"unit\": \"ms\", \"hop\": {\"bytes\": 3}, \"stages\": [{}, "
+                                      "{}], \"parts\": [{\"f\": 0.1}]}");
+    for (size_t field = 0; field < count; field++) {
+      ((double *)&costs->stages[1])[field] = field == k ? 1.0 / 3 : 0;
+    }
+    weft_costs_print(costs, &json, NULL);
+    weft_json_finish(&json);
+    assert_false(text.failed);
+    struct weft_costs *read = parsed(text.data);
+    assert_string_equal(read->unit, "ms");
+    assert_int_equal(read->stage_count, 2);
+    assert_memory_equal(read->stages, costs->stages, 2 * sizeof *costs->stages);
+    assert_memory_equal(&read->hop, &costs->hop, sizeof costs->hop);
+    assert_int_equal(read->part_count, 1);
+    assert_memory_equal(read->parts, costs->parts, sizeof *costs->parts);
+    weft_costs_destroy(read);
+    weft_costs_destroy(costs);
+    weft_text_finish(&text);
+  }
+}
+
+static void test_divided_costs(void **state) {
+  (void)state;
+  struct weft_stage_costs costs = weft_stage_costs_default();
+  for (size_t k = 0; weft_stage_cost_fields()[k].name != NULL; k++) {
+    ((double *)&costs)[k] = 4;
+  }
+  struct weft_stage_costs divided = weft_stage_costs_divide(&costs, 2);
+  for (size_t k = 0; weft_stage_cost_fields()[k].name != NULL; k++) {
+    assert_true(((double *)&divided)[k] == 2);
+  }
+  costs.overlap_f_b = -1; /* not known: it stays so */
+  assert_true(weft_stage_costs_divide(&costs, 2).overlap_f_b == -1);
 }
 
 static void test_numbers_at_the_edge(void **state) {
@@ -408,6 +454,8 @@ int main(void) {
       cmocka_unit_test(test_parts),
       cmocka_unit_test(test_wrong_parts),
       cmocka_unit_test(test_every_field_is_in_the_tables),
+      cmocka_unit_test(test_printed_costs_are_read_back),
+      cmocka_unit_test(test_divided_costs),
       cmocka_unit_test(test_numbers_at_the_edge),
       cmocka_unit_test(test_one_entry_serves_all),
       cmocka_unit_test(test_absurd_numbers_name_the_field),

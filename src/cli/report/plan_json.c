@@ -2,7 +2,6 @@
 #include <math.h>
 
 #include "cli/cmd/plan_command.h"
-#include "cli/report/costs_json.h"
 
 static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
@@ -41,7 +40,7 @@ void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_pl
     weft_json_null(&json, "memory_limit");
   }
   weft_cli_prediction_add_members(&json, &plan->prediction);
-  weft_cli_costs_add_object(&json, "costs", plan->answer->costs);
+  weft_costs_print(plan->answer->costs, &json, "costs");
   if (target != NULL) {
     weft_cli_target_add_member(&json, target, plan->answer);
   }

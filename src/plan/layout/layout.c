@@ -23,30 +23,7 @@ static uint32_t part_count(const struct weft_search_request *request) {
 
 /* ---- Costs of the stages of a layout ---- */
 
-/* One entry, not for a stage but for a rank's share: a stage is 1/v of it. */
-static struct weft_stage_costs share(const struct weft_stage_costs *whole, uint32_t v) {
-  struct weft_stage_costs stage = *whole;
-  double *const fields[] = {&stage.f,
-                            &stage.i,
-                            &stage.w,
-                            &stage.b,
-                            &stage.activation,
-                            &stage.activation_after_i,
-                            &stage.unshard,
-                            &stage.reduce_grad,
-                            &stage.parameters,
-                            &stage.gradients,
-                            &stage.parameters_sharded,
-                            &stage.gradients_sharded};
-  for (size_t n = 0; n < sizeof fields / sizeof fields[0]; n++) {
-    *fields[n] /= v;
-  }
-  if (stage.overlap_f_b > 0) {
-    stage.overlap_f_b /= v;
-  }
-  return stage;
-}
-
+/* One entry that is not for a stage but for a rank's share: a stage is 1/v of it. */
 static enum weft_status share_costs(const struct weft_allocator *allocator,
                                     const struct weft_search_request *request, uint32_t v,
                                     struct weft_costs **out, struct weft_error *error) {
@@ -54,7 +31,7 @@ static enum weft_status share_costs(const struct weft_allocator *allocator,
   const uint32_t parts = request->stages_per_rank == 0 && from->stage_count == 1 ? v : 1;
   WEFT_TRY(weft_costs_create(allocator, request->ranks * v, out, error));
   for (uint32_t s = 0; s < (*out)->stage_count; s++) {
-    (*out)->stages[s] = share(weft_costs_of(from, s), parts);
+    (*out)->stages[s] = weft_stage_costs_divide(weft_costs_of(from, s), parts);
   }
   return WEFT_OK;
 }

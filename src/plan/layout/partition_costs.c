@@ -13,10 +13,8 @@ static struct weft_stage_costs whole_of(const struct weft_search_request *reques
   const struct weft_cost_field *fields = weft_stage_cost_fields();
   struct weft_stage_costs whole = {.f = 0};
   for (; fields->name != NULL; fields++) {
-    double *sum = (double *)(void *)((char *)&whole + fields->offset);
     for (uint32_t s = 0; s < costs->stage_count; s++) {
-      *sum +=
-          times * *(const double *)(const void *)((const char *)&costs->stages[s] + fields->offset);
+      *weft_cost_at(&whole, fields) += times * weft_cost_of(&costs->stages[s], fields);
     }
   }
   return whole;
