@@ -11,11 +11,13 @@ extern "C" {
 
 enum weft_colour_by { WEFT_COLOUR_BY_OP, WEFT_COLOUR_BY_STAGE };
 
-/* One timeline to draw. `name` (a file's or schedule's) is escaped wherever it is shown. */
+/* One timeline to draw. `name` (a file's or schedule's) and `note` (a sentence for the
+ * page, about its costs) are escaped wherever they are shown; either may be NULL. */
 struct weft_picture {
   const char *name;
   const struct weft_simulation *simulation;
   const struct weft_costs *costs;
+  const char *note;
 };
 
 struct weft_render_options {

@@ -25,6 +25,9 @@ make_pages() {
   show small.html small.csv --costs ms.json
   show hostile.html '<img src=x onerror=alert(1)>.csv'
   show pair.html small.csv gpipe.csv --costs ms.json
+  "$WEFT" gen 1F1B -p 4 -m 8 -o whole.csv
+  show cuts.html whole.csv table.csv
+  show whole.html whole.csv
   show overlaps.html overlaps.csv --hop 0.25
   show table.html table.csv --costs slow.json
   show sharded.html sharded.csv --costs slow.json

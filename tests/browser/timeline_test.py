@@ -261,6 +261,16 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.tooltip()[0], "0F0 · rank 0")
         self.shot("pair")
 
+    def test_schedules_that_cut_the_model_differently(self):
+        self.open("cuts.html")
+        cards = self.page.text("#cards")
+        self.assertIn("costs are of a rank's share of the model: a stage takes 1/2 of it", cards)
+        self.assertIn("13.6 % shorter than the first", cards)
+        self.assertNotIn("if a stage takes the same time", cards)
+        self.open("whole.html")
+        self.load("table.html")
+        self.assertIn("than the first, if a stage takes the same time in both", self.page.text("#cards"))
+
     def test_load_another(self):
         self.open(SMALL)
         self.assertEqual(self.load("overlaps.html"),

@@ -122,6 +122,43 @@ is_xml() {
   [ ! -e x.html ]
 }
 
+# The pictures of a page: "makespan note", one per line.
+pictures_of() {
+  python3 - "$1" <<'END'
+import base64, json, re, struct, sys
+data = json.loads(re.search(r'id="weft-data">(.*?)</script>', open(sys.argv[1]).read(), re.S).group(1))
+for picture in data["pictures"]:
+    packed = base64.b64decode(picture["data"])
+    at = 0
+    for _ in range(3):  # ranks, stages, microbatches
+        while packed[at] & 0x80:
+            at += 1
+        at += 1
+    print("%g" % struct.unpack_from("<d", packed, at + 8)[0], picture.get("note", "-"))
+END
+}
+
+@test "two tables that cut one model into different numbers of stages have the same work" {
+  "$WEFT" gen 1F1B -p 4 -m 8 -o one.csv
+  "$WEFT" gen Interleaved1F1B -p 4 -v 2 -m 8 -o two.csv
+  "$WEFT" gen GPipe -p 4 -m 8 -o other.csv
+  weft show one.csv two.csv --f 2 --hop 0.25 -o both.html
+  succeeds
+  share="costs are of a rank's share of the model"
+  # As compare has them.
+  compared() { "$WEFT" compare -p 4 -m 8 --f 2 --hop 0.25 --json | jq ".schedules[] | select(.name == \"$1\" and .v == $2).makespan"; }
+  [ "$(pictures_of both.html)" = "$(compared 1F1B 1) $share, one stage
+$(compared Interleaved1F1B 2) $share: a stage takes 1/2 of it" ]
+  # Each by itself, or with one of its kind: costs are of a stage.
+  weft show two.csv --f 2 --hop 0.25 -o alone.html
+  succeeds
+  simulated=$("$WEFT" sim two.csv --f 2 --hop 0.25 --json | jq .makespan)
+  [ "$(pictures_of alone.html)" = "$simulated -" ]
+  weft show one.csv other.csv -o same.html
+  succeeds
+  [ "$(pictures_of same.html)" = $'33 -\n33 -' ]
+}
+
 @test "show takes costs" {
   tables
   weft show a.csv --f 2 --b 3 --hop 0.5

@@ -105,7 +105,7 @@ static void test_one_page_and_no_network(void **state) {
   struct weft_program *program = lowered("1F1B", 2, 1, 3);
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
-  struct weft_text page = page_of(&(struct weft_picture){"x.csv", simulation, costs}, 1);
+  struct weft_text page = page_of(&(struct weft_picture){"x.csv", simulation, costs, NULL}, 1);
   assert_int_equal(page.size, strlen(page.data));
   assert_memory_equal(page.data, "<!doctype html>\n", 16);
   assert_string_equal(page.data + page.size - 8, "</html>\n");
@@ -355,8 +355,8 @@ static void test_data_is_the_simulation(void **state) {
   for (size_t i = 0; i < sizeof shapes / sizeof shapes[0]; i++) {
     struct weft_program *program = lowered(shapes[i].name, shapes[i].p, shapes[i].v, shapes[i].m);
     struct weft_simulation *simulation = simulation_of(program, costs);
-    const struct weft_picture pictures[] = {{shapes[i].name, simulation, costs},
-                                            {"without costs", simulation, NULL}};
+    const struct weft_picture pictures[] = {{shapes[i].name, simulation, costs, NULL},
+                                            {"without costs", simulation, NULL, NULL}};
     struct weft_text page = page_of(pictures, 2);
     json_t *data = data_of(page.data);
     assert_string_equal(json_string_value(json_object_get(data, "schema")), "weft-timeline/1");
@@ -386,7 +386,7 @@ static void test_times_from_anywhere(void **state) {
                                              .events = events,
                                              .event_count = 4,
                                              .event_begin = (const uint64_t[]){0, 2, 4}};
-  const struct weft_picture picture = {"measured", &simulation, NULL};
+  const struct weft_picture picture = {"measured", &simulation, NULL, NULL};
   struct weft_text page = page_of(&picture, 1);
   json_t *data = data_of(page.data);
   expect_picture(data, 0, &picture, 0);
@@ -402,7 +402,7 @@ static void expect_name(const char *name, const char *shown) {
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
   (void)snprintf(costs->unit, sizeof costs->unit, "</script>");
-  struct weft_text page = page_of(&(struct weft_picture){name, simulation, costs}, 1);
+  struct weft_text page = page_of(&(struct weft_picture){name, simulation, costs, NULL}, 1);
   char *text = data_text(page.data);
   assert_null(strpbrk(text, "<>&'")); /* nothing that HTML would take for its own */
   assert_null(strstr(text, "\xe2\x80\xa8"));
@@ -437,7 +437,7 @@ static void test_options(void **state) {
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
   struct weft_render_options options = weft_render_options_default();
-  const struct weft_picture picture = {"x", simulation, costs};
+  const struct weft_picture picture = {"x", simulation, costs, NULL};
   for (int by = WEFT_COLOUR_BY_OP; by <= WEFT_COLOUR_BY_STAGE; by++) {
     struct weft_text text = {0};
     struct weft_error error;
@@ -462,7 +462,7 @@ static void test_refusals(void **state) {
   struct weft_error error;
   assert_int_equal(weft_render_html(NULL, 0, NULL, &text, &error), WEFT_ERR_USAGE);
   const struct weft_simulation huge = {.event_count = UINT64_C(5000000)};
-  const struct weft_picture pictures[] = {{"a", &huge, NULL}, {"b", &huge, NULL}};
+  const struct weft_picture pictures[] = {{"a", &huge, NULL, NULL}, {"b", &huge, NULL, NULL}};
   assert_int_equal(weft_render_html(pictures, 2, NULL, &text, &error), WEFT_ERR_LIMIT);
   assert_string_equal(error.message,
                       "a page of 10000000 events would not open; the most is 8000000");
@@ -475,7 +475,7 @@ static void test_empty_program(void **state) {
   struct weft_program *program = csv_program("\n\n");
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
-  const struct weft_picture picture = {"empty", simulation, costs};
+  const struct weft_picture picture = {"empty", simulation, costs, NULL};
   struct weft_text page = page_of(&picture, 1);
   json_t *data = data_of(page.data);
   expect_picture(data, 0, &picture, 1.75);
@@ -491,7 +491,8 @@ static void test_failing_memory(void **state) {
   struct weft_program *program = lowered("ZBVZeroBubble", 2, 2, 4);
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
-  const struct weft_picture pictures[] = {{"a", simulation, costs}, {"b", simulation, costs}};
+  const struct weft_picture pictures[] = {{"a", simulation, costs, NULL},
+                                          {"b", simulation, costs, NULL}};
   struct weft_text whole = page_of(pictures, 2);
   enum weft_status status = WEFT_ERR_MEMORY;
   for (uint64_t n = 1; status != WEFT_OK; n++) {
@@ -523,7 +524,7 @@ static void test_size_of_large_page(void **state) {
   struct weft_program *program = lowered("Interleaved1F1B", 64, 2, 256);
   struct weft_costs *costs = slow_transfers();
   struct weft_simulation *simulation = simulation_of(program, costs);
-  struct weft_text page = page_of(&(struct weft_picture){"large", simulation, costs}, 1);
+  struct weft_text page = page_of(&(struct weft_picture){"large", simulation, costs, NULL}, 1);
   assert_in_range(simulation->event_count, 190000, 300000);
   assert_in_range(page.size, 1, 15 * 1000 * 1000);
   weft_text_finish(&page);

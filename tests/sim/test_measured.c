@@ -303,8 +303,8 @@ static void check_delayed(const struct weft_program *program, const struct weft_
     assert_true(idle - times->idle < 1e-6 && times->idle - idle < 1e-6);
     assert_true(times->first_start >= 0 && times->last_end <= found->makespan);
   }
-  const struct weft_picture pictures[2] = {{"measured", found, costs},
-                                           {"predicted", predicted, costs}};
+  const struct weft_picture pictures[2] = {{"measured", found, costs, NULL},
+                                           {"predicted", predicted, costs, NULL}};
   struct weft_text text = {.allocator = NULL};
   struct weft_error error;
   assert_int_equal(weft_render_html(pictures, 2, NULL, &text, &error), WEFT_OK);

@@ -678,7 +678,7 @@ static void what_needs_events_says_so(void **state) {
   uint64_t path[8], count = 77;
   options.no_events = true;
   assert_int_equal(weft_simulate(NULL, table, costs, &options, &sim, &error), WEFT_OK);
-  const struct weft_picture picture = {"1F1B", sim, costs};
+  const struct weft_picture picture = {"1F1B", sim, costs, NULL};
   assert_int_equal(weft_critical_path(NULL, sim, path, 8, &count, &error), WEFT_ERR_USAGE);
   assert_int_equal(count, 77);
   assert_non_null(strstr(error.message, "no events"));

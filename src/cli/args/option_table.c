@@ -435,8 +435,9 @@ static const struct weft_cli_verb verbs[] = {
      "draw the timeline of a table or program",
      "Simulates it, and draws a line per rank with its memory below, on the terminal. With -o the "
      "ending says what to draw: x.svg a picture to print, x.html a page to look around in, x.json "
-     "a Chrome trace. A page can show two FILEs on one time axis. A compute-only table gets its "
-     "SEND and RECV first.\n"
+     "a Chrome trace. A page can show two FILEs on one time axis; if they have different "
+     "numbers of stages per rank, costs are of a rank's share of the model, as for compare. A "
+     "compute-only table gets its SEND and RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
      "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg",
      weft_cli_verb_show},

@@ -1,6 +1,7 @@
 /* What `weft show` draws. */
 #include "cli/io/timeline_input.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/lower.h>
@@ -25,22 +26,27 @@ static int add_transfers(const struct weft_cli *cli, struct weft_cli_timeline *t
   return WEFT_CLI_OK;
 }
 
+static const struct weft_program *drawn(const struct weft_cli_timeline *timeline) {
+  return timeline->lowered != NULL ? timeline->lowered : timeline->given;
+}
+
 /* The costs are fitted to one program after the other; a simulation stays valid,
  * because the program that it borrows is the timeline's own. */
 static int simulate(const struct weft_cli *cli, struct weft_cli_costs *costs,
                     struct weft_cli_timeline *timeline, const char *name) {
-  const struct weft_program *program =
-      timeline->lowered != NULL ? timeline->lowered : timeline->given;
+  struct weft_costs *common = costs->costs;
   struct weft_error error;
-  const int status = weft_cli_costs_fit(cli, costs, program, name);
-  if (status == WEFT_CLI_OK && weft_simulate(cli->allocator, program, costs->costs, &costs->options,
-                                             &timeline->simulation, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
+  costs->costs = timeline->scaled != NULL ? timeline->scaled : common;
+  int status = weft_cli_costs_fit(cli, costs, drawn(timeline), name);
+  if (status == WEFT_CLI_OK && weft_simulate(cli->allocator, drawn(timeline), costs->costs,
+                                             &costs->options, &timeline->simulation, &error) < 0) {
+    status = weft_cli_fail(cli, name, &error);
   }
+  costs->costs = common;
   return status;
 }
 
-static int read_timeline(const struct weft_cli *cli, const char *path, struct weft_cli_costs *costs,
+static int read_timeline(const struct weft_cli *cli, const char *path,
                          struct weft_cli_timeline *timeline) {
   const char *name = weft_cli_input_name(path);
   int status = weft_cli_read_program(cli, path, &timeline->given);
@@ -50,10 +56,35 @@ static int read_timeline(const struct weft_cli *cli, const char *path, struct we
   if (status == WEFT_CLI_OK) {
     status = add_transfers(cli, timeline, name);
   }
-  if (status == WEFT_CLI_OK) {
-    status = simulate(cli, costs, timeline, name);
-  }
   return status;
+}
+
+/* ---- Costs of two tables that cut one model differently ---- */
+
+static bool cuts_differ(const struct weft_cli_timelines *timelines,
+                        const struct weft_costs *costs) {
+  const struct weft_program *first = timelines->list[0].given, *second = timelines->list[1].given;
+  return timelines->count == 2 && costs->stage_count == 1 &&
+         first->rank_count == second->rank_count && first->stage_count != second->stage_count;
+}
+
+/* One of v stages per rank has 1/v of the times and sizes of the rank's share. A
+ * transfer takes as long as before. */
+static int scale_costs(const struct weft_cli *cli, const struct weft_costs *share,
+                       struct weft_cli_timeline *timeline) {
+  const double v = (double)timeline->given->stage_count / timeline->given->rank_count;
+  struct weft_error error;
+  if (weft_costs_create(cli->allocator, 1, &timeline->scaled, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  timeline->scaled->stages[0] = weft_stage_costs_divide(&share->stages[0], v);
+  timeline->scaled->hop = share->hop;
+  memcpy(timeline->scaled->unit, share->unit, sizeof share->unit);
+  (void)snprintf(timeline->note, sizeof timeline->note,
+                 v == 1 ? "costs are of a rank's share of the model, one stage"
+                        : "costs are of a rank's share of the model: a stage takes 1/%.3g of it",
+                 v);
+  return WEFT_CLI_OK;
 }
 
 static int check_operands(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
@@ -63,6 +94,28 @@ static int check_operands(const struct weft_cli *cli, const struct weft_cli_argu
                           "standard input can be read only once");
   }
   return WEFT_CLI_OK;
+}
+
+static int simulate_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        struct weft_cli_costs *costs, struct weft_cli_timelines *timelines) {
+  int status = WEFT_CLI_OK;
+  const bool scale = cuts_differ(timelines, costs->costs);
+  for (size_t i = 0; i < timelines->count && status == WEFT_CLI_OK; i++) {
+    struct weft_cli_timeline *timeline = &timelines->list[i];
+    const char *name = weft_cli_input_name(arguments->operands[i]);
+    if (scale) {
+      status = scale_costs(cli, costs->costs, timeline);
+    }
+    if (status == WEFT_CLI_OK) {
+      status = simulate(cli, costs, timeline, name);
+    }
+    timelines->pictures[i] =
+        (struct weft_picture){.name = name,
+                              .note = timeline->note,
+                              .simulation = timeline->simulation,
+                              .costs = timeline->scaled != NULL ? timeline->scaled : costs->costs};
+  }
+  return status;
 }
 
 int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -77,17 +130,14 @@ int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_ar
   }
   const size_t count = arguments->operand_count > 0 ? arguments->operand_count : 1;
   for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
-    struct weft_cli_timeline *timeline = &timelines->list[i];
-    status = read_timeline(cli, arguments->operands[i], &costs, timeline);
-    timelines->pictures[i] = (struct weft_picture){
-        .name = weft_cli_input_name(arguments->operands[i]), .simulation = timeline->simulation};
     timelines->count = i + 1;
+    status = read_timeline(cli, arguments->operands[i], &timelines->list[i]);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = simulate_all(cli, arguments, &costs, timelines);
   }
   timelines->costs = costs.costs; /* kept beyond the rest of it */
   costs.costs = NULL;
-  for (size_t i = 0; i < timelines->count; i++) {
-    timelines->pictures[i].costs = timelines->costs;
-  }
   weft_cli_costs_finish(&costs);
   return status;
 }
@@ -95,6 +145,7 @@ int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_ar
 void weft_cli_timelines_finish(struct weft_cli_timelines *timelines) {
   for (size_t i = 0; i < timelines->count; i++) {
     weft_simulation_destroy(timelines->list[i].simulation);
+    weft_costs_destroy(timelines->list[i].scaled);
     weft_program_destroy(timelines->list[i].lowered);
     weft_program_destroy(timelines->list[i].given);
   }

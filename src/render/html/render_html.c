@@ -388,6 +388,10 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
   WEFT_TRY(number_events(page, error));
   weft_text_add(text, "{\"name\":");
   add_string(text, picture->name != NULL ? picture->name : "");
+  if (picture->note != NULL && picture->note[0] != '\0') {
+    weft_text_add(text, ",\"note\":");
+    add_string(text, picture->note);
+  }
   weft_text_add(text, ",\"unit\":");
   add_string(text, picture->costs != NULL ? picture->costs->unit : "");
   add_stage_colours(text, program->stage_count, false);

@@ -153,7 +153,8 @@ function textField(source, field) {
 }
 
 function decodePicture(source) {
-  const picture = { name: textField(source, 'name'), unit: textField(source, 'unit') };
+  const picture = { name: textField(source, 'name'), unit: textField(source, 'unit'),
+    note: source.note === undefined ? '' : textField(source, 'note') };
   const reader = new Reader(bytesOf(textField(source, 'data')));
   picture.ranks = reader.count(RANKS_MAX, 'ranks', 113);
   picture.stages = reader.count(RANKS_MAX, 'stages', 0);

@@ -42,11 +42,15 @@ function fact(name, value) {
   return entry;
 }
 
+// Costs are of a stage, unless a note says that they are of a rank's share.
 function comparison(app, picture) {
-  const first = app.models[0].picture.makespan;
-  const change = first > 0 ? picture.makespan / first - 1 : 0;
-  if (Math.abs(change) < 5e-5) return 'as long as the first';
-  return `${(100 * Math.abs(change)).toFixed(1)} % ${change < 0 ? 'shorter' : 'longer'} than the first`;
+  const first = app.models[0].picture;
+  const change = first.makespan > 0 ? picture.makespan / first.makespan - 1 : 0;
+  const sameModel = picture.stages === first.stages || (picture.note !== '' && first.note !== '');
+  const condition = sameModel ? '' : ', if a stage takes the same time in both';
+  if (Math.abs(change) < 5e-5) return `as long as the first${condition}`;
+  const share = (100 * Math.abs(change)).toFixed(1);
+  return `${share} % ${change < 0 ? 'shorter' : 'longer'} than the first${condition}`;
 }
 
 function cardOf(app, model, index) {
@@ -58,6 +62,7 @@ function cardOf(app, model, index) {
     fact('peak activation', formatNumber(picture.peakActivation)),
     element('span', { text: `${picture.ranks} ranks, ${picture.stages} stages, ${picture.microbatches} microbatches` }),
   ]);
+  if (picture.note !== '') card.appendChild(element('span', { text: picture.note }));
   if (index > 0) card.appendChild(element('span', { class: 'compare', text: comparison(app, picture) }));
   if (app.models.length > 1) {
     card.appendChild(element('button', { type: 'button', text: '×', title: 'Take it off the page',
