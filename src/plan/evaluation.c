@@ -1,56 +1,17 @@
-/* How long an order takes: the longest path through it, rank by rank as far as each
- * can go. A rank stops where its input is not known yet, and goes on when the rank
- * that makes it has; every op is looked at once. */
+/* Evaluates an order: the longest path through it. Each rank advances as far as its inputs are
+ * known, and continues when another rank has produced the next one; every op is visited once. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "plan/problem.h"
-
-/* ---- Room ---- */
 
 static size_t op_rows(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS;
 }
 
-static size_t arrival_count(const struct weft_problem *problem) {
-  return 2 * (size_t)problem->stage_count * problem->microbatch_count;
-}
-
-static bool allocate(struct weft_evaluation *evaluation) {
-  const struct weft_problem *problem = evaluation->problem;
-  const struct weft_allocator *allocator = problem->allocator;
-  const size_t ranks = problem->rank_count;
-#define ROOM(field, count) \
-  ((evaluation->field = weft_array_allocate_zero(allocator, count, sizeof *evaluation->field)))
-  return ROOM(links, op_rows(problem)) && ROOM(arrivals, arrival_count(problem)) &&
-         ROOM(arrived, 2 * (size_t)problem->stage_count) && ROOM(taken, op_rows(problem)) &&
-         ROOM(position, ranks) && ROOM(ready, ranks) && ROOM(is_ready, ranks) &&
-         ROOM(clock, ranks) && ROOM(first, ranks);
-#undef ROOM
-}
-
-void weft_evaluation_finish(struct weft_evaluation *evaluation) {
-  const struct weft_problem *problem = evaluation->problem;
-  const struct weft_allocator *allocator = problem->allocator;
-  const size_t ranks = problem->rank_count;
-#define FREE(field, count) \
-  weft_array_free(allocator, evaluation->field, count, sizeof *evaluation->field)
-  FREE(links, op_rows(problem));
-  FREE(arrivals, arrival_count(problem));
-  FREE(arrived, 2 * (size_t)problem->stage_count);
-  FREE(taken, op_rows(problem));
-  FREE(position, ranks);
-  FREE(ready, ranks);
-  FREE(is_ready, ranks);
-  FREE(clock, ranks);
-  FREE(first, ranks);
-#undef FREE
-  *evaluation = (struct weft_evaluation){.problem = problem};
-}
-
-/* ---- What ops wait for ---- */
+/* ---- Links: what ops wait for ---- */
 
 static void connect(struct weft_evaluation *evaluation, struct weft_op_link *from,
                     struct weft_op_link *to, uint32_t from_stage, uint32_t to_stage, uint32_t row) {
@@ -78,7 +39,7 @@ static struct weft_op_link *link_of(struct weft_evaluation *evaluation, uint32_t
 
 static void connect_all(struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluation->problem;
-  const enum weft_plan_op_kind back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const enum weft_plan_op_kind back = weft_problem_backward(problem);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
       link_of(evaluation, s, kind)->time = problem->stages[s].time[kind];
@@ -95,16 +56,33 @@ static void connect_all(struct weft_evaluation *evaluation) {
 enum weft_status weft_evaluation_init(struct weft_evaluation *evaluation,
                                       const struct weft_problem *problem,
                                       struct weft_error *error) {
-  *evaluation = (struct weft_evaluation){.problem = problem};
-  if (!allocate(evaluation)) {
+  assert(evaluation != NULL && problem != NULL && problem->stages != NULL);
+  const size_t ranks = problem->rank_count;
+  const size_t arrivals = 2 * (size_t)problem->stage_count * problem->microbatch_count;
+  *evaluation =
+      (struct weft_evaluation){.problem = problem, .arena = {.allocator = problem->allocator}};
+  struct weft_arena *arena = &evaluation->arena;
+  if (!WEFT_ALLOCATE(arena, evaluation->links, op_rows(problem)) ||
+      !WEFT_ALLOCATE(arena, evaluation->arrivals, arrivals) ||
+      !WEFT_ALLOCATE(arena, evaluation->arrived, 2 * (size_t)problem->stage_count) ||
+      !WEFT_ALLOCATE(arena, evaluation->taken, op_rows(problem)) ||
+      !WEFT_ALLOCATE(arena, evaluation->position, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluation->ready, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluation->is_ready, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluation->clock, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluation->first, ranks)) {
     weft_evaluation_finish(evaluation);
-    return weft_fail_memory(error, arrival_count(problem) * sizeof(int64_t));
+    return weft_fail_memory(error, arrivals * sizeof(int64_t));
   }
   connect_all(evaluation);
   return WEFT_OK;
 }
 
-/* ---- The path ---- */
+void weft_evaluation_finish(struct weft_evaluation *evaluation) {
+  weft_arena_finish(&evaluation->arena);
+}
+
+/* ---- The longest path ---- */
 
 static void wake(struct weft_evaluation *evaluation, uint32_t *ready_count, uint32_t rank) {
   if (!evaluation->is_ready[rank]) {
@@ -125,17 +103,7 @@ static void start(struct weft_evaluation *evaluation, uint32_t *ready_count) {
   }
 }
 
-/* The time at which an output that is ready at `end` arrives: its channel takes one
- * after the other. */
-static int64_t arrival(const struct weft_op_link *link, uint32_t microbatch, int64_t end) {
-  if (link->occupancy > 0 && microbatch > 0) {
-    const int64_t free_at = link->makes[microbatch - 1] - link->latency;
-    end = free_at > end ? free_at : end;
-  }
-  return end + link->occupancy + link->latency;
-}
-
-/* Goes on with a rank as far as inputs are known. */
+/* Advances a rank as far as its inputs are known. */
 static void advance(struct weft_evaluation *evaluation, const struct weft_order *order,
                     uint32_t rank, uint32_t *ready_count) {
   const struct weft_problem *problem = evaluation->problem;
@@ -160,7 +128,7 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
     now += link->time;
     taken[sequence[n]] = microbatch + 1;
     if (link->makes != NULL) {
-      link->makes[microbatch] = arrival(link, microbatch, now);
+      link->makes[microbatch] = weft_op_link_arrival(link, microbatch, now);
       *link->made = microbatch + 1;
       if (link->crosses) {
         wake(evaluation, ready_count, link->wakes);
@@ -171,7 +139,7 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
   evaluation->clock[rank] = now;
 }
 
-static int64_t summarise(struct weft_evaluation *evaluation) {
+int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluation->problem;
   int64_t from = INT64_MAX, to = 0, span = 0, sum = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -205,5 +173,5 @@ int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_orde
       return WEFT_NEVER;
     }
   }
-  return summarise(evaluation);
+  return weft_evaluation_summarise(evaluation);
 }

@@ -1,29 +1,24 @@
-/* Keeping the best order. */
+/* Keeps the best order. */
 #include "plan/incumbent.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
-
-static size_t op_count(const struct weft_problem *problem) {
-  return (size_t)problem->rank_count * problem->length;
-}
-
 enum weft_status weft_incumbent_init_bound(struct weft_incumbent *incumbent,
                                            const struct weft_problem *problem, int64_t bound,
                                            struct weft_error *error) {
-  *incumbent =
-      (struct weft_incumbent){.problem = problem, .value = WEFT_NEVER, .span_sum = WEFT_NEVER};
+  assert(incumbent != NULL && problem != NULL);
+  *incumbent = (struct weft_incumbent){
+      .problem = problem, .value = WEFT_NEVER, .span_sum = WEFT_NEVER, .bound = bound};
   WEFT_TRY(weft_evaluation_init(&incumbent->evaluation, problem, error));
-  incumbent->best.ops = weft_array_allocate(problem->allocator, op_count(problem), 1);
-  incumbent->draft.ops = weft_array_allocate(problem->allocator, op_count(problem), 1);
-  if (incumbent->best.ops == NULL || incumbent->draft.ops == NULL) {
+  struct weft_arena *arena = &incumbent->evaluation.arena; /* orders live as long */
+  if (!WEFT_ALLOCATE(arena, incumbent->best.ops, weft_problem_op_count(problem)) ||
+      !WEFT_ALLOCATE(arena, incumbent->draft.ops, weft_problem_op_count(problem))) {
     weft_incumbent_finish(incumbent);
-    return weft_fail_memory(error, op_count(problem));
+    return weft_fail_memory(error, weft_problem_op_count(problem));
   }
-  incumbent->bound = bound;
   return WEFT_OK;
 }
 
@@ -34,12 +29,7 @@ enum weft_status weft_incumbent_init(struct weft_incumbent *incumbent,
 }
 
 void weft_incumbent_finish(struct weft_incumbent *incumbent) {
-  const struct weft_problem *problem = incumbent->problem;
   weft_evaluation_finish(&incumbent->evaluation);
-  weft_array_free(problem->allocator, incumbent->best.ops, op_count(problem), 1);
-  weft_array_free(problem->allocator, incumbent->draft.ops, op_count(problem), 1);
-  incumbent->best.ops = NULL;
-  incumbent->draft.ops = NULL;
 }
 
 static bool fits(const struct weft_problem *problem, const struct weft_order *order) {
@@ -52,29 +42,31 @@ static bool fits(const struct weft_problem *problem, const struct weft_order *or
   return true;
 }
 
+void weft_incumbent_replace(struct weft_incumbent *incumbent, const struct weft_order *order,
+                            int64_t value, int64_t span_sum, const char *name) {
+  assert(value >= incumbent->bound && value <= incumbent->value);
+  memcpy(incumbent->best.ops, order->ops, weft_problem_op_count(incumbent->problem));
+  incumbent->value = value;
+  incumbent->span_sum = span_sum;
+  incumbent->name = name;
+}
+
 int64_t weft_incumbent_offer(struct weft_incumbent *incumbent, const struct weft_order *order,
                              const char *name) {
   incumbent->evaluated++;
   const int64_t value = weft_evaluate(&incumbent->evaluation, order, incumbent->value);
-  const bool better =
-      value < incumbent->value ||
-      (value == incumbent->value && incumbent->evaluation.span_sum < incumbent->span_sum);
-  if (value == WEFT_NEVER || !better || !fits(incumbent->problem, order)) {
+  const int64_t span_sum = incumbent->evaluation.span_sum;
+  if (value == WEFT_NEVER || !weft_incumbent_is_beaten(incumbent, value, span_sum) ||
+      !fits(incumbent->problem, order)) {
     return WEFT_NEVER;
   }
-  memcpy(incumbent->best.ops, order->ops, op_count(incumbent->problem));
-  incumbent->value = value;
-  incumbent->span_sum = incumbent->evaluation.span_sum;
-  incumbent->name = name;
+  weft_incumbent_replace(incumbent, order, value, span_sum, name);
   return value;
 }
 
 void weft_incumbent_take(struct weft_incumbent *incumbent, const struct weft_incumbent *from) {
-  if (from->value < incumbent->value ||
-      (from->value == incumbent->value && from->span_sum < incumbent->span_sum)) {
-    memcpy(incumbent->best.ops, from->best.ops, op_count(incumbent->problem));
-    incumbent->value = from->value;
-    incumbent->span_sum = from->span_sum;
-    incumbent->name = from->name;
+  assert(incumbent->problem == from->problem);
+  if (weft_incumbent_is_beaten(incumbent, from->value, from->span_sum)) {
+    weft_incumbent_replace(incumbent, &from->best, from->value, from->span_sum, from->name);
   }
 }

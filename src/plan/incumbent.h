@@ -1,42 +1,51 @@
-/* The best order so far of a problem, and whoever offers a better one. Inside the
- * module.
+/* The incumbent: the best order of a problem so far, and the lower bound. Internal to the module.
  *
- * Constructors make orders from a problem and offer them; each is a function of a incumbent
- * in a file of its own, none knows another, and constructors[] in search.c lists them. */
-#ifndef PLAN_POOL_H
-#define PLAN_POOL_H
+ * Constructors build orders for a problem and offer them to its incumbent. Each is one function
+ * in a file of its own; constructors[] in search.c lists them. */
+#ifndef PLAN_INCUMBENT_H
+#define PLAN_INCUMBENT_H
 
 #include "plan/problem.h"
 
 struct weft_incumbent {
   const struct weft_problem *problem;
-  struct weft_evaluation evaluation; /* of whatever was offered last */
+  struct weft_evaluation evaluation; /* of the last order offered */
   struct weft_order best;
-  struct weft_order draft; /* room for constructors */
-  int64_t value;           /* of the best; WEFT_NEVER while there is none */
-  int64_t span_sum;        /* of the best: among equals the smaller one is kept */
+  struct weft_order draft; /* scratch for constructors */
+  int64_t value;           /* objective of the best order; WEFT_NEVER: there is none */
+  int64_t span_sum;        /* of the best order: the tie-breaker */
   int64_t bound;
-  const char *name;   /* of the best: a schedule's, or NULL when it has none */
-  uint64_t evaluated; /* orders that were offered */
-  uint64_t moves;     /* of ops that were tried */
-  uint64_t move_ns;   /* processor time for them */
+  const char *name;   /* of the best order's schedule; NULL: it has no name */
+  uint64_t evaluated; /* orders offered */
+  uint64_t moves;     /* local moves tried */
+  uint64_t move_ns;   /* processor time they took */
 };
 
-/* Computes the bound. */
+/* Computes the lower bound. WEFT_ERR_MEMORY. */
 enum weft_status weft_incumbent_init(struct weft_incumbent *incumbent,
                                      const struct weft_problem *problem, struct weft_error *error);
-/* With a bound that is known. */
+/* With a lower bound that is known already. */
 enum weft_status weft_incumbent_init_bound(struct weft_incumbent *incumbent,
                                            const struct weft_problem *problem, int64_t bound,
                                            struct weft_error *error);
 void weft_incumbent_finish(struct weft_incumbent *incumbent);
 
-/* Copies the order if it fits into the memory and is better than the best; returns its
- * value, WEFT_NEVER when it does not fit, cannot finish or is worse. */
+/* Whether an order with these numbers would replace the best one. */
+static inline bool weft_incumbent_is_beaten(const struct weft_incumbent *incumbent, int64_t value,
+                                            int64_t span_sum) {
+  return value < incumbent->value || (value == incumbent->value && span_sum < incumbent->span_sum);
+}
+
+/* Replaces the best order by a copy of this one. */
+void weft_incumbent_replace(struct weft_incumbent *incumbent, const struct weft_order *order,
+                            int64_t value, int64_t span_sum, const char *name);
+
+/* Evaluates an order, and keeps a copy if it is better than the best one and fits into the
+ * memory. Returns its objective if it was kept, else WEFT_NEVER. */
 int64_t weft_incumbent_offer(struct weft_incumbent *incumbent, const struct weft_order *order,
                              const char *name);
 
-/* Takes over the best of another incumbent of the same problem, if it is better. */
+/* Copies the best order of another incumbent of the same problem, if it is better. */
 void weft_incumbent_take(struct weft_incumbent *incumbent, const struct weft_incumbent *from);
 
 static inline bool weft_incumbent_is_optimal(const struct weft_incumbent *incumbent) {
@@ -48,15 +57,14 @@ static inline bool weft_incumbent_is_optimal(const struct weft_incumbent *incumb
 /* The named schedules on the problem's placement. */
 enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error);
 
-/* One microbatch after the other: fits whenever anything does. */
-enum weft_status weft_construct_one_at_a_time(struct weft_incumbent *incumbent,
-                                              struct weft_error *error);
+/* One microbatch after the other: fits whenever any order does. */
+enum weft_status weft_construct_serial(struct weft_incumbent *incumbent, struct weft_error *error);
 
 /* V placement from building blocks, for any memory; nothing on other placements. */
 enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
                                          struct weft_error *error);
 
-/* Several stages per rank, any placement and costs; nothing with one stage. */
+/* Several stages per rank, any placement and costs; nothing with one stage per rank. */
 enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
                                              struct weft_error *error);
 

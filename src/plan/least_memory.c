@@ -1,5 +1,6 @@
-/* How little memory is enough: a rank's activations when it does one microbatch at a time, and
- * what its stages keep all the time. */
+/* The smallest memory limit with a schedule: the activations of a rank that runs one microbatch
+ * at a time, and the parameters and gradients of its stages. */
+#include <assert.h>
 #include <math.h>
 
 #include <weft/support.h>
@@ -10,13 +11,8 @@
 static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
   double least = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double own = (double)weft_problem_least_of(problem, r) / problem->sizes_per_unit;
-    for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-      const struct weft_stage_costs *stage =
-          weft_costs_of(costs, problem->stage_of[r * problem->stages_per_rank + k]);
-      own += stage->parameters + stage->gradients;
-    }
-    least = fmax(least, own);
+    const double activations = (double)weft_problem_least_of(problem, r) / problem->sizes_per_unit;
+    least = fmax(least, weft_problem_add_kept(problem, costs, r, activations));
   }
   return least;
 }
@@ -40,7 +36,8 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
 enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
                                           const struct weft_search_request *request, double *least,
                                           struct weft_error *error) {
-  /* Without any memory, cuts are made for little of it. */
+  assert(request != NULL && request->costs != NULL && least != NULL);
+  /* With a limit of 0, partitions are made for the least memory. */
   struct weft_search_request starved = *request;
   struct weft_plan_layouts layouts;
   double found = INFINITY;

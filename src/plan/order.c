@@ -1,11 +1,10 @@
-/* Orders: their memory, and their form as tables. */
+/* Orders: their memory, and conversion to and from tables. */
 #include "plan/problem.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
-
-#include "base/memory.h"
 
 static const enum weft_op op_of[WEFT_KINDS] = {
     [WEFT_KIND_F] = WEFT_OP_F,
@@ -14,12 +13,7 @@ static const enum weft_op op_of[WEFT_KINDS] = {
     [WEFT_KIND_B] = WEFT_OP_B,
 };
 
-/* What has to come before a op of this kind, at the same stage. */
-static enum weft_plan_op_kind needed_by(enum weft_plan_op_kind kind) {
-  return kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
-}
-
-/* How many of each op a sequence has so far. */
+/* Occurrences of each op in a sequence so far. */
 struct counts {
   uint32_t of[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS];
 };
@@ -34,19 +28,9 @@ static bool may_follow(const struct weft_problem *problem, const struct counts *
       (kind == WEFT_KIND_B) != (problem->whole_backward && kind != WEFT_KIND_F)) {
     return false;
   }
-  const uint32_t before =
-      kind == WEFT_KIND_F ? problem->microbatch_count : counts->of[first + needed_by(kind)];
+  const uint32_t before = kind == WEFT_KIND_F ? problem->microbatch_count
+                                              : counts->of[first + weft_problem_needed_by(kind)];
   return counts->of[op] < before;
-}
-
-/* How memory changes when a op begins (F) or ends (others). */
-static int64_t change(const struct weft_problem_stage *stage, enum weft_plan_op_kind kind) {
-  switch (kind) {
-    case WEFT_KIND_F: return stage->held;
-    case WEFT_KIND_I: return stage->held_after - stage->held;
-    case WEFT_KIND_W: return -stage->held_after;
-    default: return -stage->held;
-  }
 }
 
 int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
@@ -60,7 +44,7 @@ int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
     counts.of[sequence[n]]++;
     const uint32_t stage =
         problem->stage_of[rank * problem->stages_per_rank + sequence[n] / WEFT_KINDS];
-    held += change(&problem->stages[stage], sequence[n] % WEFT_KINDS);
+    held += weft_problem_change(&problem->stages[stage], sequence[n] % WEFT_KINDS);
     peak = held > peak ? held : peak;
   }
   return peak;
@@ -83,7 +67,7 @@ static void write_row(const struct weft_problem *problem, uint32_t rank, const u
 enum weft_status weft_order_table(const struct weft_problem *problem,
                                   const struct weft_order *order, struct weft_program **out,
                                   struct weft_error *error) {
-  const size_t count = (size_t)problem->rank_count * problem->length;
+  const size_t count = weft_problem_op_count(problem);
   struct weft_action *actions = weft_array_allocate(problem->allocator, count, sizeof *actions);
   uint64_t *sizes = weft_array_allocate(problem->allocator, problem->rank_count, sizeof *sizes);
   enum weft_status status;
@@ -114,7 +98,7 @@ static enum weft_plan_op_kind kind_of(enum weft_op op) {
   return WEFT_KINDS;
 }
 
-/* Adds the ops of an action to a sequence; false when it has none. */
+/* Appends the ops of an action to a sequence; false when it has none. */
 static bool read_action(const struct weft_problem *problem, uint32_t rank,
                         const struct weft_action *action, struct counts *counts, uint8_t *sequence,
                         uint32_t *size) {
@@ -137,9 +121,7 @@ static bool read_action(const struct weft_problem *problem, uint32_t rank,
   return true;
 }
 
-static bool is_passed_over(enum weft_op op) {
-  return op == WEFT_OP_IDLE || op == WEFT_OP_REDUCE_GRAD;
-}
+static bool is_ignored(enum weft_op op) { return op == WEFT_OP_IDLE || op == WEFT_OP_REDUCE_GRAD; }
 
 static enum weft_status read_row(const struct weft_problem *problem,
                                  const struct weft_program *table, uint32_t rank, uint8_t *sequence,
@@ -149,11 +131,9 @@ static enum weft_status read_row(const struct weft_problem *problem,
   for (uint64_t n = table->row_begin[rank]; n < table->row_begin[rank + 1]; n++) {
     const struct weft_action *action = &table->actions[n];
     char text[64];
-    if (!is_passed_over(action->op) &&
-        !read_action(problem, rank, action, &counts, sequence, &size)) {
-      return weft_fail(error, WEFT_ERR_INVALID, "",
-                       "rank %" PRIu32 ": %s is not what a plan has here", rank,
-                       weft_action_format(action, text, sizeof text));
+    if (!is_ignored(action->op) && !read_action(problem, rank, action, &counts, sequence, &size)) {
+      return weft_fail(error, WEFT_ERR_INVALID, "", "rank %" PRIu32 ": a plan cannot have %s here",
+                       rank, weft_action_format(action, text, sizeof text));
     }
   }
   return size == problem->length
@@ -166,6 +146,7 @@ static enum weft_status read_row(const struct weft_problem *problem,
 enum weft_status weft_order_read(const struct weft_problem *problem,
                                  const struct weft_program *table, struct weft_order *order,
                                  struct weft_error *error) {
+  assert(problem != NULL && table != NULL && order != NULL && order->ops != NULL);
   if (table->rank_count != problem->rank_count || table->stage_count != problem->stage_count ||
       table->microbatch_count != problem->microbatch_count) {
     return weft_fail(error, WEFT_ERR_INVALID, "", "the table has another shape than the plan");

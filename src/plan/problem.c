@@ -1,16 +1,16 @@
-/* From a placement and its costs to the planner's whole numbers. */
+/* Converts a placement and its costs into the planner's integers. */
 #include "plan/problem.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/program.h"
 #include "sim/sim_ticks.h"
 
-/* Sizes are whole numbers of this many to the unit, unless sums would overflow. */
+/* Sizes are integers, this many to the unit unless sums would overflow. */
 #define SIZES_PER_UNIT 1e9
 
 static uint64_t op_count(const struct weft_shape *shape, bool whole_backward) {
@@ -20,7 +20,7 @@ static uint64_t op_count(const struct weft_shape *shape, bool whole_backward) {
 static enum weft_status check_shape(const struct weft_shape *shape, bool whole_backward,
                                     struct weft_error *error) {
   const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
-  const uint64_t sequence = op_count(shape, whole_backward);
+  const uint64_t length = op_count(shape, whole_backward);
   if (stages == 0 || shape->microbatches == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
                      "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
@@ -33,10 +33,10 @@ static enum weft_status check_shape(const struct weft_shape *shape, bool whole_b
                      WEFT_LOCAL_STAGES_MAX);
   }
   if (stages > WEFT_STAGES_MAX || shape->microbatches > WEFT_MICROBATCHES_MAX ||
-      sequence > WEFT_ACTIONS_MAX / shape->ranks) {
+      length > WEFT_ACTIONS_MAX / shape->ranks) {
     return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer microbatches",
                      "%" PRIu32 " ranks x %" PRIu64 " actions are more than %" PRIu64, shape->ranks,
-                     sequence, WEFT_ACTIONS_MAX);
+                     length, WEFT_ACTIONS_MAX);
   }
   return WEFT_OK;
 }
@@ -53,23 +53,22 @@ static double size_sum(const struct weft_problem *problem, const struct weft_cos
   return sum;
 }
 
-/* What a rank's stages keep all the time, as a table without UNSHARD does. */
-static double kept(const struct weft_problem *problem, const struct weft_costs *costs,
-                   uint32_t rank) {
-  double sum = 0;
+double weft_problem_add_kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                             uint32_t rank, double size) {
+  assert(rank < problem->rank_count);
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const struct weft_stage_costs *stage =
         weft_costs_of(costs, problem->stage_of[rank * problem->stages_per_rank + k]);
-    sum += stage->parameters + stage->gradients;
+    size += stage->parameters + stage->gradients;
   }
-  return sum;
+  return size;
 }
 
 static void set_limits(struct weft_problem *problem, const struct weft_costs *costs,
                        double memory_limit) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    /* As much over as the command forgives when it checks. */
-    const double left = memory_limit * (1 + 1e-9) - kept(problem, costs, r);
+    /* plan_check.c has the same tolerance. */
+    const double left = memory_limit * (1 + 1e-9) - weft_problem_add_kept(problem, costs, r, 0);
     const double size = left * problem->sizes_per_unit;
     problem->limit[r] = size < 0                             ? -1
                         : size >= (double)problem->limit_max ? problem->limit_max
@@ -90,7 +89,7 @@ static void set_sizes(struct weft_problem *problem, const struct weft_costs *cos
 
 /* ---- Times ---- */
 
-/* The simulator's own ticks: so both compute with the same numbers. */
+/* Takes the simulator's ticks, so that both compute with the same numbers. */
 static enum weft_status set_times(struct weft_problem *problem, const struct weft_costs *costs,
                                   struct weft_error *error) {
   const struct weft_program like = {
@@ -115,20 +114,7 @@ static enum weft_status set_times(struct weft_problem *problem, const struct wef
   return WEFT_OK;
 }
 
-/* ---- The whole ---- */
-
-static enum weft_status allocate(struct weft_problem *problem, struct weft_error *error) {
-  problem->limit =
-      weft_array_allocate(problem->allocator, problem->rank_count, sizeof *problem->limit);
-  problem->stages =
-      weft_array_allocate(problem->allocator, problem->stage_count, sizeof *problem->stages);
-  problem->stage_of =
-      weft_array_allocate(problem->allocator, problem->stage_count, sizeof *problem->stage_of);
-  if (problem->limit == NULL || problem->stages == NULL || problem->stage_of == NULL) {
-    return weft_fail_memory(error, problem->stage_count * sizeof *problem->stages);
-  }
-  return WEFT_OK;
-}
+/* ---- The problem ---- */
 
 static void place_stages(struct weft_problem *problem, const struct weft_shape *shape) {
   for (uint32_t r = 0; r < shape->ranks; r++) {
@@ -144,7 +130,12 @@ static void place_stages(struct weft_problem *problem, const struct weft_shape *
 static enum weft_status fill(struct weft_problem *problem, const struct weft_shape *shape,
                              const struct weft_costs *costs, double memory_limit,
                              struct weft_error *error) {
-  WEFT_TRY(allocate(problem, error));
+  struct weft_arena *arena = &problem->arena;
+  if (!WEFT_ALLOCATE(arena, problem->limit, problem->rank_count) ||
+      !WEFT_ALLOCATE(arena, problem->stages, problem->stage_count) ||
+      !WEFT_ALLOCATE(arena, problem->stage_of, problem->stage_count)) {
+    return weft_fail_memory(error, problem->stage_count * sizeof *problem->stages);
+  }
   place_stages(problem, shape);
   WEFT_TRY(set_times(problem, costs, error));
   set_sizes(problem, costs);
@@ -157,8 +148,10 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_shape *shape, const struct weft_costs *costs,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
+  assert(shape != NULL && costs != NULL && request != NULL);
   WEFT_TRY(check_shape(shape, request->whole_backward, error));
   *problem = (struct weft_problem){.allocator = allocator,
+                                   .arena = {.allocator = allocator},
                                    .rank_count = shape->ranks,
                                    .stage_count = shape->ranks * shape->stages_per_rank,
                                    .stages_per_rank = shape->stages_per_rank,
@@ -174,18 +167,10 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
   return status;
 }
 
-void weft_problem_finish(struct weft_problem *problem) {
-  weft_array_free(problem->allocator, problem->limit, problem->rank_count, sizeof *problem->limit);
-  weft_array_free(problem->allocator, problem->stages, problem->stage_count,
-                  sizeof *problem->stages);
-  weft_array_free(problem->allocator, problem->stage_of, problem->stage_count,
-                  sizeof *problem->stage_of);
-  problem->limit = NULL;
-  problem->stages = NULL;
-  problem->stage_of = NULL;
-}
+void weft_problem_finish(struct weft_problem *problem) { weft_arena_finish(&problem->arena); }
 
 int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next) {
+  assert(stage < problem->stage_count && next < problem->stage_count);
   return problem->stages[stage].rank == problem->stages[next].rank
              ? 0
              : problem->latency + problem->occupancy;

@@ -1,53 +1,56 @@
-/* A planning problem as the planner works on it: stages on ranks, whole ticks, and
- * the memory of each rank. Inside the module.
+/* A planning problem in the planner's own numbers: stages on ranks, integer ticks, and a memory
+ * limit per rank; and the orders that solve it. Internal to the module.
  *
- * Microbatches are alike, so some best schedule takes them in order at every stage
- * and op: of any schedule, the k-th start of an op at a stage may be given to
- * microbatch k, since the k-th end of what it waits for is not later. What is left
- * to decide is, for every rank, the order of its ops: a op is an op of one
- * of the rank's stages, and its k-th occurrence is that of microbatch k. */
+ * Microbatches are identical, so some optimal schedule runs them in ascending order at every
+ * (stage, op): in any schedule, the k-th start of an op at a stage can be given to microbatch k,
+ * because the k-th end of what it waits for is not later. What remains to be decided is the
+ * sequence of ops on each rank, where the k-th occurrence of an op belongs to microbatch k. */
 #ifndef PLAN_PROBLEM_H
 #define PLAN_PROBLEM_H
 
 #include <weft/search.h>
 
-/* A op is kind + WEFT_KINDS * (which of the rank's stages). */
+#include "base/memory.h"
+
+/* An op of a rank is a byte: kind + WEFT_KINDS * local stage. */
 enum weft_plan_op_kind { WEFT_KIND_F, WEFT_KIND_I, WEFT_KIND_W, WEFT_KIND_B, WEFT_KINDS };
 
-/* Stages per rank: ops are bytes. */
+/* Stages per rank, so that ops fit into bytes. */
 enum { WEFT_LOCAL_STAGES_MAX = 63 };
 
 struct weft_problem_stage {
   int64_t time[WEFT_KINDS];
   int64_t held;       /* memory from the start of F to the end of I or B */
-  int64_t held_after; /* from then to the end of W */
+  int64_t held_after; /* memory from the end of I to the end of W */
   uint32_t rank;
-  uint32_t local_stage; /* which of the rank's stages, ascending */
+  uint32_t local_stage; /* index among the rank's stages, ascending */
 };
 
 struct weft_problem {
   const struct weft_allocator *allocator;
+  struct weft_arena arena; /* of the arrays */
   uint32_t rank_count;
   uint32_t stage_count;
   uint32_t stages_per_rank;
   uint32_t microbatch_count;
-  uint32_t length;     /* ops of a rank: v * m * (3 or 2) */
+  uint32_t length;     /* ops in the sequence of a rank: v * m * (3 or 2) */
   bool whole_backward; /* F B instead of F I W */
   enum weft_objective objective;
   enum weft_placement_kind placement;
-  int64_t latency;   /* of a transfer between ranks; within a rank it is free */
-  int64_t occupancy; /* of its channel, one per directed boundary, by a transfer, before that */
-  double ticks_per_unit;
-  double sizes_per_unit; /* memory: whole numbers too */
-  int64_t limit_max;     /* larger than whatever can be held: no limit */
-  int64_t *limit;        /* [rank_count] for activations: what parameters and gradients leave */
+  int64_t latency;       /* of a transfer between ranks; 0 within a rank */
+  int64_t occupancy;     /* time that a transfer occupies its channel, before the latency; there is
+                            one channel per directed stage boundary */
+  double ticks_per_unit; /* of time */
+  double sizes_per_unit; /* of memory */
+  int64_t limit_max;     /* more than can ever be held: no limit */
+  int64_t *limit;        /* [rank_count] for activations, after parameters and gradients */
   struct weft_problem_stage *stages; /* [stage_count] */
-  uint32_t *stage_of;                /* [rank * v + place] */
+  uint32_t *stage_of;                /* [rank * v + local stage] */
 };
 
-/* The problem of a placement with costs for every stage (one entry serves all).
- * WEFT_ERR_USAGE, WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. A limit that even one microbatch
- * exceeds is not an error here. */
+/* The problem of one shape with costs for every stage (one entry serves all). A limit that not
+ * even one microbatch fits into is not an error. WEFT_ERR_USAGE, WEFT_ERR_LIMIT,
+ * WEFT_ERR_MEMORY. */
 enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_allocator *allocator,
                                    const struct weft_shape *shape, const struct weft_costs *costs,
@@ -55,14 +58,52 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    struct weft_error *error);
 void weft_problem_finish(struct weft_problem *problem);
 
-/* A transfer between the stages on both sides of a boundary, as if alone. */
+/* Time of a transfer between two neighbouring stages on a free channel. */
 int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next);
+
+/* Adds to a size, in the unit of the costs, the parameters and gradients of the rank's stages. */
+double weft_problem_add_kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                             uint32_t rank, double size);
+
+/* How the memory of a rank changes when an op starts (F) or ends (the others). */
+static inline int64_t weft_problem_change(const struct weft_problem_stage *stage,
+                                          enum weft_plan_op_kind kind) {
+  switch (kind) {
+    case WEFT_KIND_F: return stage->held;
+    case WEFT_KIND_I: return stage->held_after - stage->held;
+    case WEFT_KIND_W: return -stage->held_after;
+    default: return -stage->held;
+  }
+}
+
+/* The op of the same stage and microbatch that must come before a backward. */
+static inline enum weft_plan_op_kind weft_problem_needed_by(enum weft_plan_op_kind kind) {
+  return kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
+}
+
+/* The op that sends gradients: B or I. */
+static inline enum weft_plan_op_kind weft_problem_backward(const struct weft_problem *problem) {
+  return problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+}
+
+static inline size_t weft_problem_op_count(const struct weft_problem *problem) {
+  return (size_t)problem->rank_count * problem->length;
+}
+
+/* ---- Helpers of all files of the module ---- */
+
+static inline int64_t weft_max(int64_t a, int64_t b) { return a > b ? a : b; }
+
+static inline int64_t weft_min(int64_t a, int64_t b) { return a < b ? a : b; }
+
+/* Sets a pointer to a cleared array in an arena; false when out of memory. */
+#define WEFT_ALLOCATE(arena, pointer, count) \
+  (((pointer) = weft_arena_allocate(arena, count, sizeof *(pointer))) != NULL)
 
 /* ---- Orders ---- */
 
-/* sequences[rank * length + n]: one sequence after the other. */
 struct weft_order {
-  uint8_t *ops; /* [rank_count * length] */
+  uint8_t *ops; /* [rank * length + n] */
 };
 
 static inline uint8_t *weft_order_sequence(const struct weft_problem *problem,
@@ -70,14 +111,14 @@ static inline uint8_t *weft_order_sequence(const struct weft_problem *problem,
   return order->ops + (size_t)rank * problem->length;
 }
 
-/* The largest memory that rank's sequence holds at any time; -1 when the sequence is not one:
- * a backward before its forward, or another number of ops. */
+/* The peak memory of a rank's sequence; -1 for an invalid sequence: a backward before its
+ * forward, or a wrong number of ops. */
 int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
                            const uint8_t *sequence);
 
-/* The order as a table, and back. A table with other actions than the problem's, another
- * placement, overlaps or microbatches out of order is WEFT_ERR_INVALID. A full backward
- * in a problem with split ones becomes I, then W. */
+/* The order as a table, and back. WEFT_ERR_INVALID for a table with other actions than the
+ * problem's, another placement, overlaps, or microbatches out of order. Where the problem splits
+ * backwards, B becomes I, W. */
 enum weft_status weft_order_table(const struct weft_problem *problem,
                                   const struct weft_order *order, struct weft_program **out,
                                   struct weft_error *error);
@@ -87,60 +128,74 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
 
 /* ---- Evaluation: evaluation.c ---- */
 
-/* What a op of a rank waits for and makes. Arrivals are in order of microbatches. */
+/* The input and output of an op of a rank. Arrivals are by microbatch. */
 struct weft_op_link {
-  int64_t time;
-  const int64_t *waits_for; /* [microbatch] when its input arrives; NULL: it has it */
-  const uint32_t *arrived;  /* how many have, as far as is known */
-  int64_t *makes;           /* [microbatch] when its output arrives at the other side; NULL: none */
-  uint32_t *made;
-  int64_t latency; /* of that transfer */
+  int64_t time;             /* of the op */
+  const int64_t *waits_for; /* [microbatch] arrival of its input; NULL: it needs none */
+  const uint32_t *arrived;  /* number of arrivals known so far */
+  int64_t *makes;           /* [microbatch] arrival of its output at the receiver; NULL: none */
+  uint32_t *made;           /* number of outputs so far */
+  int64_t latency;          /* of the output's transfer */
   int64_t occupancy;
-  uint32_t wakes; /* rank that takes the output */
-  bool crosses;   /* that is another rank */
+  uint32_t wakes; /* rank that receives the output */
+  bool crosses;   /* it is another rank */
 };
 
-/* Times of an order, every action as early as it can; and room to compute them. One per
- * thread. */
+/* Arrival of an output that is ready at `end`: a channel carries one transfer at a time. */
+static inline int64_t weft_op_link_arrival(const struct weft_op_link *link, uint32_t microbatch,
+                                           int64_t end) {
+  if (link->occupancy > 0 && microbatch > 0) {
+    end = weft_max(end, link->makes[microbatch - 1] - link->latency);
+  }
+  return end + link->occupancy + link->latency;
+}
+
+/* The times of an order in which every op starts as early as possible, and scratch arrays. One
+ * per thread. */
 struct weft_evaluation {
   const struct weft_problem *problem;
+  struct weft_arena arena;
   struct weft_op_link *links;       /* [rank * v * WEFT_KINDS + op] */
   int64_t *arrivals;                /* [2 * stage_count * m]: activations, then gradients */
-  uint32_t *arrived;                /* [2 * stage_count] of them */
-  uint32_t *taken;                  /* [stage_count * WEFT_KINDS] ops so far, as links */
+  uint32_t *arrived;                /* [2 * stage_count] number of known arrivals */
+  uint32_t *taken;                  /* [rank * v * WEFT_KINDS + op] done so far */
   uint32_t *position;               /* [rank] ops done */
-  uint32_t *ready;                  /* stack of ranks that may go on */
+  uint32_t *ready;                  /* stack of ranks that may continue */
   bool *is_ready;                   /* [rank] it is on the stack */
   int64_t *clock, *first;           /* [rank] last end, first start */
-  int64_t makespan, span, span_sum; /* results; the last is over all ranks */
+  int64_t makespan, span, span_sum; /* results; the last is the sum of all ranks' spans */
 };
 
 enum weft_status weft_evaluation_init(struct weft_evaluation *evaluation,
                                       const struct weft_problem *problem, struct weft_error *error);
 void weft_evaluation_finish(struct weft_evaluation *evaluation);
 
-#define WEFT_NEVER INT64_MAX /* the order cannot finish, or was given up at the cutoff */
+#define WEFT_NEVER INT64_MAX /* the order deadlocks, or was abandoned at the cutoff */
 
-/* The objective of an order, or WEFT_NEVER when ranks wait for each other, or when
- * it is certain to be above `cutoff`. Memory is not looked at. */
+/* The objective of an order; WEFT_NEVER when it deadlocks or is certain to exceed `cutoff`.
+ * Memory is not checked. */
 int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_order *order,
                       int64_t cutoff);
 
-/* ---- Bounds: bound.c ---- */
+/* Sets the results from the clocks of all ranks and returns the objective; WEFT_NEVER when a rank
+ * has ops left. */
+int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation);
 
-/* No order within the memory has a smaller objective than this. */
+/* ---- Lower bounds: bounds/ ---- */
+
+/* No order within the memory limit has a smaller objective. */
 int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objective objective);
 
-/* A larger bound where one can be proved: at least `bound`, at most `value`, which an order has.
- * Looks at no more than about `work` partial states; 10^7 take about half a second. It proves
- * `value` first. */
+/* A larger bound where one can be proved: at least `bound`, at most `value`, the objective of a
+ * known order; tries to prove `value` first. Visits about `work` states at most; 10^7 take about
+ * half a second. */
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work);
 
-/* The smallest limit of activations of a rank: an order exists if and only if every rank's
- * limit is at least this. */
+/* The smallest activation limit of a rank: an order exists if and only if every rank's limit is
+ * at least this. */
 int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank);
-/* The largest of them, with *rank the one that needs it. */
+/* The largest of them, and the rank that needs it. */
 int64_t weft_problem_least_memory(const struct weft_problem *problem, uint32_t *rank);
 
 #endif

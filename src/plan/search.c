@@ -1,5 +1,7 @@
-/* The search: constructors, then improvement, over the layouts that the request leaves
- * open. */
+/* The search. For every layout that the request leaves open: constructors, then improvement;
+ * the best order becomes the answer, which is checked before it is returned. */
+#include <assert.h>
+
 #include <weft/gen.h>
 #include <weft/search.h>
 #include <weft/support.h>
@@ -7,7 +9,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-#include "base/memory.h"
 #include "plan/improve/worker_pool.h"
 #include "plan/incumbent.h"
 #include "plan/layout/layout.h"
@@ -28,13 +29,13 @@ typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct we
 
 static constructor *const constructors[] = {
     weft_construct_named,
-    weft_construct_one_at_a_time,
+    weft_construct_serial,
     weft_construct_v_blocks,
     weft_construct_chain_greedy,
 };
 
 static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_error *error) {
-  for (size_t n = 0; n < sizeof constructors / sizeof constructors[0]; n++) {
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {
     if (!weft_incumbent_is_optimal(incumbent)) {
       WEFT_TRY(constructors[n](incumbent, error));
     }
@@ -72,7 +73,7 @@ static void attempt_finish(struct attempt *attempt) {
   weft_problem_finish(&attempt->problem);
 }
 
-/* ---- All of them ---- */
+/* ---- All layouts ---- */
 
 struct search {
   const struct weft_allocator *allocator;
@@ -103,7 +104,8 @@ static void choose(struct search *search) {
   }
 }
 
-static enum weft_status look(struct search *search, struct weft_error *error) {
+/* Starts every layout with its bound and the orders of the constructors. */
+static enum weft_status construct_all(struct search *search, struct weft_error *error) {
   for (uint32_t n = 0; n < search->layouts.count; n++) {
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
                           search->request, error));
@@ -116,7 +118,7 @@ static enum weft_status look(struct search *search, struct weft_error *error) {
 
 /* ---- Improvement ---- */
 
-/* Of the work, what goes into finding out which layout is best, if there are several. */
+/* Share of the work that goes into choosing the layout, if several are open. */
 #define CHOOSING 0.4
 
 static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
@@ -135,7 +137,7 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
   return WEFT_OK;
 }
 
-/* Whether a layout may still win. */
+/* Whether a layout may still have the best order. */
 static bool is_open(const struct search *search, const struct attempt *attempt) {
   return value_of(attempt) < INFINITY && bound_of(attempt) < value_of(search->best);
 }
@@ -160,9 +162,9 @@ static enum weft_status explain_memory(const struct search *search, struct weft_
   const struct weft_problem *problem = &search->attempts[0].problem;
   uint32_t rank = 0;
   const double least = (double)weft_problem_least_memory(problem, &rank) / problem->sizes_per_unit;
-  return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or cut the model into more ranks",
+  return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
                    "no schedule fits into a memory of %.9g per rank: rank %" PRIu32
-                   " holds %.9g when a single microbatch has gone forward",
+                   " holds %.9g after the forward of a single microbatch",
                    search->request->memory_limit, rank, least);
 }
 
@@ -170,15 +172,10 @@ static double peak_of(const struct attempt *attempt) {
   const struct weft_problem *problem = &attempt->problem;
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    double own = (double)weft_sequence_peak(
-                     problem, r, weft_order_sequence(problem, &attempt->incumbent.best, r)) /
-                 problem->sizes_per_unit;
-    for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-      const struct weft_stage_costs *stage = weft_costs_of(
-          attempt->layout->costs, problem->stage_of[r * problem->stages_per_rank + k]);
-      own += stage->parameters + stage->gradients;
-    }
-    peak = fmax(peak, own);
+    const uint8_t *sequence = weft_order_sequence(problem, &attempt->incumbent.best, r);
+    const double activations =
+        (double)weft_sequence_peak(problem, r, sequence) / problem->sizes_per_unit;
+    peak = fmax(peak, weft_problem_add_kept(problem, attempt->layout->costs, r, activations));
   }
   return peak;
 }
@@ -254,7 +251,7 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
   weft_search_control_start(&search->control, search->request);
-  WEFT_TRY(look(search, error));
+  WEFT_TRY(construct_all(search, error));
   if (value_of(search->best) == INFINITY) {
     return explain_memory(search, error);
   }
@@ -265,6 +262,7 @@ static enum weft_status run(struct search *search, struct weft_search_answer **o
 enum weft_status weft_search(const struct weft_allocator *allocator,
                              const struct weft_search_request *request,
                              struct weft_search_answer **out, struct weft_error *error) {
+  assert(request != NULL && request->costs != NULL && out != NULL);
   struct search search = {.allocator = allocator, .request = request};
   WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, error));
   const uint32_t count = search.layouts.count;

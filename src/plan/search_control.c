@@ -1,16 +1,15 @@
-/* The clock, the request's callbacks, and the flag that ends a search. */
+/* The clock, the request's callbacks, and the flag that cancels a search. */
 #include "plan/search_control.h"
 
-#include <time.h>
+#include <assert.h>
 
-static double seconds(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (double)now.tv_sec + (double)now.tv_nsec * 1e-9;
-}
+#include <weft/support.h>
+
+static double seconds(void) { return (double)weft_clock_ns() * 1e-9; }
 
 void weft_search_control_start(struct weft_search_control *control,
                                const struct weft_search_request *request) {
+  assert(control != NULL && request != NULL);
   control->request = request;
   control->started = seconds();
   atomic_init(&control->cancelled, false);
@@ -18,7 +17,7 @@ void weft_search_control_start(struct weft_search_control *control,
   control->share = 0;
 }
 
-bool weft_search_control_report(struct weft_search_control *control, double value, double bound,
+void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated) {
   const struct weft_search_request *request = control->request;
   if (request->report != NULL) {
@@ -32,5 +31,4 @@ bool weft_search_control_report(struct weft_search_control *control, double valu
       (request->time_limit > 0 && seconds() - control->started >= request->time_limit)) {
     atomic_store_explicit(&control->cancelled, true, memory_order_relaxed);
   }
-  return !weft_search_control_is_cancelled(control);
 }

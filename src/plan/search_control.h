@@ -1,5 +1,5 @@
-/* Who looks after a search while it runs: asks whether to stop, looks at the clock,
- * reports. Called from the thread that called weft_search(). Inside the module. */
+/* Progress and cancellation of a running search: calls the request's callbacks and checks its
+ * time limit, from the thread that called weft_search(). Internal to the module. */
 #ifndef PLAN_SEARCH_CONTROL_H
 #define PLAN_SEARCH_CONTROL_H
 
@@ -10,17 +10,17 @@
 struct weft_search_control {
   const struct weft_search_request *request;
   double started;        /* seconds */
-  atomic_bool cancelled; /* workers look at it often */
-  double done;           /* share of the whole search before what runs now */
-  double share;          /* of what runs now */
+  atomic_bool cancelled; /* polled by the workers */
+  double done;           /* share of the search that is complete */
+  double share;          /* share of the search that is running */
 };
 
 void weft_search_control_start(struct weft_search_control *control,
                                const struct weft_search_request *request);
 
-/* Value and bound are those of the best so far, in the costs' unit; `done` is the share of
- * what runs now. False when the search is to end. */
-bool weft_search_control_report(struct weft_search_control *control, double value, double bound,
+/* Reports the best value and its bound, in the unit of the costs, and cancels the search if the
+ * caller asks for it or time is up. `done` is a share of what is running. */
+void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated);
 
 static inline bool weft_search_control_is_cancelled(struct weft_search_control *control) {

@@ -93,7 +93,7 @@ static void whatever_fits_has_an_order(void **state) {
     let_some_grow(&planning, &random);
     draw_limit(&planning, &random);
     const struct weft_problem *problem = &planning.problem;
-    const int64_t plain = construct(problem, weft_construct_one_at_a_time);
+    const int64_t plain = construct(problem, weft_construct_serial);
     const int64_t blocks = construct(problem, weft_construct_v_blocks);
     const int64_t greedy = construct(problem, weft_construct_chain_greedy);
     assert_true(plain < WEFT_NEVER);

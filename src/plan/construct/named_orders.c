@@ -1,5 +1,5 @@
-/* Named schedules as orders. What does not fit the shape, or has actions that orders
- * do not have, is left out. */
+/* Named schedules as orders. Schedules that do not support the shape, or have actions that
+ * orders do not have, are left out. */
 #include <weft/gen.h>
 #include <weft/support.h>
 
@@ -20,7 +20,7 @@ static enum weft_status offer_named(struct weft_incumbent *incumbent,
     status = weft_order_read(problem, table, &incumbent->draft, error);
   }
   if (status == WEFT_OK) {
-    /* With its backwards split it is better than what the name promises, and not that. */
+    /* With its backwards split it is no longer the named schedule. */
     const bool whole = weft_program_has(table, WEFT_OP_BIT(WEFT_OP_B));
     (void)weft_incumbent_offer(incumbent, &incumbent->draft,
                                whole == problem->whole_backward ? info->name : NULL);

@@ -1,49 +1,38 @@
-/* What an search needs, and annealing over orders: single ops move, mostly those
- * on the path that decides the value. */
+/* Simulated annealing over orders: single ops move within the sequence of their rank, mostly ops
+ * on the critical path. */
 #include "plan/improve/annealing.h"
 
+#include <assert.h>
 #include <math.h>
-#include <string.h>
 #include <time.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
+enum { CRITICAL_MAX = 4096 };
 
-enum { CRITICAL_ROOM = 4096 };
-
-/* Ops of a problem that annealing can still do something for; a evaluator takes two
- * hundred bytes for each. */
+/* Problems with more ops are not annealed; an evaluator takes two hundred bytes for each. */
 enum { EVALUATOR_OPS_MAX = 1 << 22 };
 
 enum weft_status weft_local_search_init(struct weft_local_search *search,
                                         const struct weft_problem *problem, uint64_t seed,
                                         struct weft_search_control *control, int64_t bound,
                                         struct weft_error *error) {
-  *search = (struct weft_local_search){
-      .random = {.state = seed}, .critical_room = CRITICAL_ROOM, .control = control};
-  search->incumbent.problem = problem;
-  search->incumbent.evaluation.problem = problem;
-  search->scheduler.problem = problem;
-  search->evaluator.problem = problem;
-  search->rules = weft_array_allocate_zero(problem->allocator, 3 * (size_t)problem->rank_count,
-                                           sizeof *search->rules);
-  search->critical =
-      weft_array_allocate(problem->allocator, CRITICAL_ROOM, sizeof *search->critical);
-  enum weft_status status =
-      search->rules == NULL || search->critical == NULL
-          ? weft_fail_memory(error, CRITICAL_ROOM)
-          : weft_incumbent_init_bound(&search->incumbent, problem, bound, error);
-  if (status == WEFT_OK) {
-    status = weft_priority_scheduler_init(&search->scheduler, problem, error);
-  }
+  assert(search != NULL && problem != NULL && control != NULL);
+  *search = (struct weft_local_search){.random = {.state = seed}, .control = control};
+  WEFT_TRY(weft_incumbent_init_bound(&search->incumbent, problem, bound, error));
+  struct weft_arena *arena = &search->incumbent.evaluation.arena; /* they live as long */
+  const enum weft_status status =
+      WEFT_ALLOCATE(arena, search->rules, 2 * (size_t)problem->rank_count) &&
+              WEFT_ALLOCATE(arena, search->critical, CRITICAL_MAX)
+          ? weft_priority_scheduler_init(&search->scheduler, problem, error)
+          : weft_fail_memory(error, CRITICAL_MAX);
   if (status != WEFT_OK) {
     weft_local_search_finish(search);
   }
   return status;
 }
 
-/* A evaluator notices that ranks wait for each other by times that grow without end. */
+/* The evaluator detects a deadlock by times that grow without end. */
 static bool takes_time(const struct weft_problem *problem) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const int64_t *time = problem->stages[s].time;
@@ -59,8 +48,8 @@ static bool takes_time(const struct weft_problem *problem) {
 enum weft_status weft_local_search_prepare(struct weft_local_search *search,
                                            struct weft_error *error) {
   const struct weft_problem *problem = search->incumbent.problem;
-  if (search->has_evaluator ||
-      (uint64_t)problem->rank_count * problem->length > EVALUATOR_OPS_MAX || !takes_time(problem)) {
+  if (search->has_evaluator || weft_problem_op_count(problem) > EVALUATOR_OPS_MAX ||
+      !takes_time(problem)) {
     return WEFT_OK;
   }
   WEFT_TRY(weft_evaluator_init(&search->evaluator, problem, error));
@@ -69,14 +58,8 @@ enum weft_status weft_local_search_prepare(struct weft_local_search *search,
 }
 
 void weft_local_search_finish(struct weft_local_search *search) {
-  const struct weft_problem *problem = search->incumbent.problem;
-  if (search->has_evaluator) {
-    weft_evaluator_finish(&search->evaluator);
-  }
+  weft_evaluator_finish(&search->evaluator);
   weft_priority_scheduler_finish(&search->scheduler);
-  weft_array_free(problem->allocator, search->rules, 3 * (size_t)problem->rank_count,
-                  sizeof *search->rules);
-  weft_array_free(problem->allocator, search->critical, CRITICAL_ROOM, sizeof *search->critical);
   weft_incumbent_finish(&search->incumbent);
 }
 
@@ -85,7 +68,7 @@ void weft_local_search_finish(struct weft_local_search *search) {
 static bool make_move(const struct weft_problem *problem, uint32_t rank, uint32_t n, uint32_t far,
                       uint32_t how, struct weft_move *move) {
   const uint32_t other = how & 1 ? n + far : n - far;
-  if (other >= problem->length || other == 0 || n == 0) { /* the first op is what it is */
+  if (other >= problem->length || other == 0 || n == 0) { /* the first op never moves */
     return false;
   }
   *move = how & 2 ? (struct weft_move){.rank = rank, .from = n, .to = other}
@@ -113,24 +96,20 @@ static bool draw_move(struct weft_local_search *search, bool hill_climbing,
   }
   const uint32_t far = draw_distance(random);
   const uint32_t how =
-      weft_random_below(random, 4) | (hill_climbing ? 2 : 0); /* the op itself goes */
+      weft_random_below(random, 4) | (hill_climbing ? 2 : 0); /* the critical op itself moves */
   return make_move(problem, rank, n, far, how, move);
 }
 
 /* ---- Annealing ---- */
 
-/* The value counts this many times as much as the mean span of the ranks, which shows the
- * way where the value is flat. */
+/* Weight of the objective relative to the ranks' mean span, which guides the search on plateaus
+ * of the objective. */
 enum { VALUE_WEIGHT = 64 };
 
-/* Moves kept between two looks at the critical path, and at tails, which cost more. */
-#ifndef REFRESH_INTERVAL
+/* Accepted moves between two updates of the critical path, and of the tails, which cost more. */
 enum { CRITICAL_INTERVAL = 4, REFRESH_INTERVAL = 64 };
-#else
-enum { CRITICAL_INTERVAL = 4 };
-#endif
 
-/* Nanoseconds of a usual core: for one op of a evaluator, and for drawing a move. */
+/* Nanoseconds of a typical core: to compute one op, and to draw a move. */
 enum { OP_WORK = 15, MOVE_WORK = 200 };
 
 static double cost_of(const struct weft_evaluator *evaluator, bool hill_climbing) {
@@ -138,38 +117,32 @@ static double cost_of(const struct weft_evaluator *evaluator, bool hill_climbing
   return (double)evaluator->value + (hill_climbing ? 0 : mean / VALUE_WEIGHT);
 }
 
-static void look_again(struct weft_local_search *search, bool refresh) {
+static void update_critical(struct weft_local_search *search, bool refresh) {
   if (refresh) {
     weft_evaluator_refresh(&search->evaluator);
   }
   search->critical_count =
-      weft_evaluator_critical(&search->evaluator, search->critical, search->critical_room);
+      weft_evaluator_critical(&search->evaluator, search->critical, CRITICAL_MAX);
 }
 
 static void keep_best(struct weft_local_search *search) {
-  struct weft_incumbent *incumbent = &search->incumbent;
   const struct weft_evaluator *evaluator = &search->evaluator;
-  if (evaluator->value < incumbent->value ||
-      (evaluator->value == incumbent->value && evaluator->span_sum < incumbent->span_sum)) {
-    memcpy(incumbent->best.ops, evaluator->order.ops,
-           (size_t)incumbent->problem->rank_count * incumbent->problem->length);
-    incumbent->value = evaluator->value;
-    incumbent->span_sum = evaluator->span_sum;
-    incumbent->name = NULL;
+  if (weft_incumbent_is_beaten(&search->incumbent, evaluator->value, evaluator->span_sum)) {
+    weft_incumbent_replace(&search->incumbent, &evaluator->order, evaluator->value,
+                           evaluator->span_sum, NULL);
   }
 }
 
-/* What annealing has done and where it stands. */
+/* The state of one call. */
 struct anneal {
-  uint64_t from;  /* steps of the evaluator before */
+  uint64_t from;  /* evaluator->computed at the start */
   uint64_t moves; /* drawn */
-  uint32_t kept;
+  uint32_t kept;  /* accepted */
   double cost;
-  double start_temperature, temperature; /* at the start, and now */
-  bool hill_climbing; /* without any: only the critical path, and what is no worse */
+  double start_temperature, temperature; /* shares of the bound; ticks */
+  bool hill_climbing;                    /* at temperature 0 */
 };
 
-/* About nanoseconds. */
 static uint64_t work_done(const struct weft_local_search *search, const struct anneal *anneal) {
   return (search->evaluator.computed - anneal->from) * OP_WORK + anneal->moves * MOVE_WORK;
 }
@@ -199,7 +172,7 @@ static void try_move(struct weft_local_search *search, struct anneal *anneal) {
   anneal->cost = cost;
   keep_best(search);
   if (++anneal->kept % (anneal->hill_climbing ? 1 : CRITICAL_INTERVAL) == 0) {
-    look_again(search, anneal->kept % REFRESH_INTERVAL == 0);
+    update_critical(search, anneal->kept % REFRESH_INTERVAL == 0);
   }
 }
 
@@ -217,7 +190,7 @@ void weft_anneal(struct weft_local_search *search, uint64_t work, double tempera
   }
   (void)weft_evaluate(&incumbent->evaluation, &incumbent->best, WEFT_NEVER);
   weft_evaluator_set(evaluator, &incumbent->best, &incumbent->evaluation);
-  look_again(search, false);
+  update_critical(search, false);
   const bool hill_climbing = temperature == 0;
   const uint64_t begin = thread_ns();
   struct anneal anneal = {.from = evaluator->computed,
@@ -231,6 +204,6 @@ void weft_anneal(struct weft_local_search *search, uint64_t work, double tempera
     }
   }
   search->work += work_done(search, &anneal);
-  search->moves += anneal.moves;
-  search->move_ns += thread_ns() - begin;
+  incumbent->moves += anneal.moves;
+  incumbent->move_ns += thread_ns() - begin;
 }

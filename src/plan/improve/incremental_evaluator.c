@@ -1,22 +1,15 @@
-/* Times that follow a change of the order. */
+/* Incremental evaluation of an order. */
 #include "plan/improve/incremental_evaluator.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
-
-#include "base/memory.h"
 
 #define NONE UINT32_MAX
 
 /* Times that one move may change. */
 enum { LOG_MAX = 1 << 20 };
-
-/* ---- Room ---- */
-
-static size_t op_count(const struct weft_problem *problem) {
-  return (size_t)problem->rank_count * problem->length;
-}
 
 static size_t row_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS;
@@ -24,44 +17,6 @@ static size_t row_count(const struct weft_problem *problem) {
 
 static size_t arrival_count(const struct weft_problem *problem) {
   return 2 * (size_t)problem->stage_count * problem->microbatch_count;
-}
-
-static bool allocate(struct weft_evaluator *evaluator) {
-  const struct weft_problem *problem = evaluator->problem;
-  const size_t ops = op_count(problem), ranks = problem->rank_count;
-  evaluator->log_room = 4 * (ops + arrival_count(problem));
-  evaluator->log_room = evaluator->log_room < LOG_MAX ? evaluator->log_room : LOG_MAX;
-#define ROOM(field, count) \
-  ((evaluator->field =     \
-        weft_array_allocate_zero(problem->allocator, count, sizeof *evaluator->field)) != NULL)
-  return ROOM(facts, row_count(problem)) && ROOM(order.ops, ops) && ROOM(index, ops) &&
-         ROOM(position, row_count(problem) * problem->microbatch_count) && ROOM(end, ops) &&
-         ROOM(tail, ops) && ROOM(held, ops) && ROOM(arrival, arrival_count(problem)) &&
-         ROOM(first, ranks) && ROOM(pending, ranks) && ROOM(last, ranks) && ROOM(waiting, ranks) &&
-         ROOM(log, evaluator->log_room);
-#undef ROOM
-}
-
-void weft_evaluator_finish(struct weft_evaluator *evaluator) {
-  const struct weft_problem *problem = evaluator->problem;
-  const size_t ops = op_count(problem), ranks = problem->rank_count;
-#define FREE(field, count) \
-  weft_array_free(problem->allocator, evaluator->field, count, sizeof *evaluator->field)
-  FREE(facts, row_count(problem));
-  FREE(order.ops, ops);
-  FREE(index, ops);
-  FREE(position, row_count(problem) * problem->microbatch_count);
-  FREE(end, ops);
-  FREE(tail, ops);
-  FREE(held, ops);
-  FREE(arrival, arrival_count(problem));
-  FREE(first, ranks);
-  FREE(pending, ranks);
-  FREE(last, ranks);
-  FREE(waiting, ranks);
-  FREE(log, evaluator->log_room);
-#undef FREE
-  *evaluator = (struct weft_evaluator){.problem = problem};
 }
 
 /* ---- Facts ---- */
@@ -77,37 +32,36 @@ static struct weft_op_facts *facts_of(struct weft_evaluator *evaluator, uint32_t
 
 static void describe(struct weft_evaluator *evaluator, uint32_t stage) {
   const struct weft_problem_stage *at = &evaluator->problem->stages[stage];
-  const int64_t changes[WEFT_KINDS] = {at->held, at->held_after - at->held, -at->held_after,
-                                       -at->held};
   for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
-    *facts_of(evaluator, stage, kind) = (struct weft_op_facts){.time = at->time[kind],
-                                                               .change = changes[kind],
-                                                               .input = NONE,
-                                                               .output = NONE,
-                                                               .own = stage * WEFT_KINDS + kind};
+    *facts_of(evaluator, stage, kind) =
+        (struct weft_op_facts){.time = at->time[kind],
+                               .change = weft_problem_change(at, kind),
+                               .input = NONE,
+                               .output = NONE,
+                               .own = stage * WEFT_KINDS + kind};
   }
 }
 
 static void connect(struct weft_evaluator *evaluator, uint32_t from, uint32_t to, unsigned kind,
                     uint32_t row) {
   const struct weft_problem *problem = evaluator->problem;
-  struct weft_op_facts *giver = facts_of(evaluator, from, kind);
+  struct weft_op_facts *sender = facts_of(evaluator, from, kind);
   const bool crosses = problem->stages[from].rank != problem->stages[to].rank;
-  giver->output = row;
-  giver->latency = crosses ? problem->latency : 0;
-  giver->occupancy = crosses ? problem->occupancy : 0;
-  giver->taker = to * WEFT_KINDS + kind;
-  giver->taker_rank = problem->stages[to].rank;
-  giver->taker_op = problem->stages[to].local_stage * WEFT_KINDS + kind;
-  struct weft_op_facts *taker = facts_of(evaluator, to, kind);
-  taker->input = row;
-  taker->giver = from * WEFT_KINDS + kind;
-  taker->giver_rank = problem->stages[from].rank;
+  sender->output = row;
+  sender->latency = crosses ? problem->latency : 0;
+  sender->occupancy = crosses ? problem->occupancy : 0;
+  sender->receiver = to * WEFT_KINDS + kind;
+  sender->receiver_rank = problem->stages[to].rank;
+  sender->receiver_op = problem->stages[to].local_stage * WEFT_KINDS + kind;
+  struct weft_op_facts *receiver = facts_of(evaluator, to, kind);
+  receiver->input = row;
+  receiver->sender = from * WEFT_KINDS + kind;
+  receiver->sender_rank = problem->stages[from].rank;
 }
 
 static void describe_all(struct weft_evaluator *evaluator) {
   const struct weft_problem *problem = evaluator->problem;
-  const unsigned back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const unsigned back = weft_problem_backward(problem);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     describe(evaluator, s);
   }
@@ -119,14 +73,35 @@ static void describe_all(struct weft_evaluator *evaluator) {
 
 enum weft_status weft_evaluator_init(struct weft_evaluator *evaluator,
                                      const struct weft_problem *problem, struct weft_error *error) {
-  *evaluator = (struct weft_evaluator){.problem = problem};
-  if (!allocate(evaluator)) {
+  assert(evaluator != NULL && problem != NULL);
+  const size_t ops = weft_problem_op_count(problem), ranks = problem->rank_count;
+  *evaluator =
+      (struct weft_evaluator){.problem = problem, .arena = {.allocator = problem->allocator}};
+  struct weft_arena *arena = &evaluator->arena;
+  evaluator->log_room = 4 * (ops + arrival_count(problem));
+  evaluator->log_room = evaluator->log_room < LOG_MAX ? evaluator->log_room : LOG_MAX;
+  if (!WEFT_ALLOCATE(arena, evaluator->facts, row_count(problem)) ||
+      !WEFT_ALLOCATE(arena, evaluator->order.ops, ops) ||
+      !WEFT_ALLOCATE(arena, evaluator->index, ops) ||
+      !WEFT_ALLOCATE(arena, evaluator->position, row_count(problem) * problem->microbatch_count) ||
+      !WEFT_ALLOCATE(arena, evaluator->end, ops) || !WEFT_ALLOCATE(arena, evaluator->tail, ops) ||
+      !WEFT_ALLOCATE(arena, evaluator->held, ops) ||
+      !WEFT_ALLOCATE(arena, evaluator->arrival, arrival_count(problem)) ||
+      !WEFT_ALLOCATE(arena, evaluator->first, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluator->pending, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluator->last, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluator->waiting, ranks) ||
+      !WEFT_ALLOCATE(arena, evaluator->log, evaluator->log_room)) {
     weft_evaluator_finish(evaluator);
-    return weft_fail_memory(error, op_count(problem) * sizeof(int64_t));
+    return weft_fail_memory(error, ops * sizeof(int64_t));
   }
   describe_all(evaluator);
   memset(evaluator->pending, 0xff, problem->rank_count * sizeof *evaluator->pending);
   return WEFT_OK;
+}
+
+void weft_evaluator_finish(struct weft_evaluator *evaluator) {
+  weft_arena_finish(&evaluator->arena);
 }
 
 static const struct weft_op_facts *rank_facts(const struct weft_evaluator *evaluator,
@@ -134,7 +109,7 @@ static const struct weft_op_facts *rank_facts(const struct weft_evaluator *evalu
   return evaluator->facts + (size_t)rank * evaluator->problem->stages_per_rank * WEFT_KINDS;
 }
 
-/* ---- Pending work ---- */
+/* ---- Pending updates ---- */
 
 static void mark(struct weft_evaluator *evaluator, uint32_t rank, uint32_t from) {
   if (evaluator->pending[rank] == NONE) {
@@ -148,7 +123,7 @@ static void mark(struct weft_evaluator *evaluator, uint32_t rank, uint32_t from)
   }
 }
 
-/* The rank whose pending op is earliest: then hardly anything is computed twice. */
+/* Takes the rank whose pending op is earliest: then hardly anything is computed twice. */
 static uint32_t take_earliest(struct weft_evaluator *evaluator, uint32_t *from) {
   const uint32_t size = evaluator->problem->length;
   uint32_t best = 0;
@@ -176,7 +151,7 @@ static void drop_pending(struct weft_evaluator *evaluator) {
 
 /* ---- Times ---- */
 
-/* False when the log is full, which only ranks that wait for each other bring about. */
+/* False when the log is full, which only a deadlock can cause. */
 static bool set(struct weft_evaluator *evaluator, int64_t *at, int64_t value) {
   if (evaluator->log_size == evaluator->log_room) {
     return false;
@@ -186,13 +161,13 @@ static bool set(struct weft_evaluator *evaluator, int64_t *at, int64_t value) {
   return true;
 }
 
-/* The output of a op arrives at another time; so may those behind it on the channel. */
+/* The output of an op arrives at another time, and so may later ones on the channel. */
 static bool deliver(struct weft_evaluator *evaluator, const struct weft_op_facts *facts,
                     uint32_t microbatch, int64_t end) {
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t m = problem->microbatch_count;
   int64_t *row = evaluator->arrival + (size_t)facts->output * m;
-  const uint32_t *taken_at = evaluator->position + (size_t)facts->taker * m;
+  const uint32_t *taken_at = evaluator->position + (size_t)facts->receiver * m;
   for (;;) {
     int64_t leaves = end;
     if (facts->occupancy > 0 && microbatch > 0 && row[microbatch - 1] - facts->latency > leaves) {
@@ -205,7 +180,7 @@ static bool deliver(struct weft_evaluator *evaluator, const struct weft_op_facts
     if (!set(evaluator, &row[microbatch], arrives)) {
       return false;
     }
-    mark(evaluator, facts->taker_rank, taken_at[microbatch]);
+    mark(evaluator, facts->receiver_rank, taken_at[microbatch]);
     if (facts->occupancy == 0 || ++microbatch == m) {
       return true;
     }
@@ -215,8 +190,8 @@ static bool deliver(struct weft_evaluator *evaluator, const struct weft_op_facts
   }
 }
 
-/* Computes a rank's ops again from one on, until they are as they were. False when
- * the value is certain, or by its tails very likely, to be above the cutoff. */
+/* Recomputes a rank's ops from one on, until they do not change. False when the objective is
+ * certain, or by the tails very likely, to exceed the cutoff. */
 static bool advance(struct weft_evaluator *evaluator, uint32_t rank, uint32_t from,
                     int64_t cutoff) {
   const struct weft_problem *problem = evaluator->problem;
@@ -278,7 +253,7 @@ static void summarise(struct weft_evaluator *evaluator) {
   evaluator->value = problem->objective == WEFT_OBJECTIVE_SPAN ? span : to - from;
 }
 
-/* ---- From scratch ---- */
+/* ---- A new order ---- */
 
 static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
   const struct weft_problem *problem = evaluator->problem;
@@ -296,7 +271,7 @@ static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
   }
 }
 
-/* Arrivals as an evaluation has found them, and what follows for each rank. */
+/* Copies the arrivals of an evaluation, and computes the ends of all ops. */
 static void copy_times(struct weft_evaluator *evaluator, const struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluator->problem;
   memcpy(evaluator->arrival, evaluation->arrivals,
@@ -323,7 +298,7 @@ static void copy_times(struct weft_evaluator *evaluator, const struct weft_evalu
 void weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_order *order,
                         const struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluator->problem;
-  memcpy(evaluator->order.ops, order->ops, op_count(problem));
+  memcpy(evaluator->order.ops, order->ops, weft_problem_op_count(problem));
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     number_ops(evaluator, r);
   }
@@ -334,18 +309,19 @@ void weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_orde
 
 /* ---- Tails ---- */
 
-/* What is left after a op, through whoever takes its output. */
+/* The longest path after an op, through the receiver of its output. */
 static int64_t tail_through(const struct weft_evaluator *evaluator,
                             const struct weft_op_facts *facts, uint32_t microbatch) {
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t at =
-      evaluator->position[(size_t)facts->taker * problem->microbatch_count + microbatch];
+      evaluator->position[(size_t)facts->receiver * problem->microbatch_count + microbatch];
   return facts->occupancy + facts->latency +
-         rank_facts(evaluator, facts->taker_rank)[facts->taker_op].time +
-         evaluator->tail[(size_t)facts->taker_rank * problem->length + at];
+         rank_facts(evaluator, facts->receiver_rank)[facts->receiver_op].time +
+         evaluator->tail[(size_t)facts->receiver_rank * problem->length + at];
 }
 
-/* Goes back on a rank as far as tails are known: pending is the op after the next. */
+/* Computes tails of a rank backwards, as far as its receivers' are known; pending[rank] ops are
+ * left. */
 static void retreat(struct weft_evaluator *evaluator, uint32_t rank) {
   const struct weft_problem *problem = evaluator->problem;
   const struct weft_op_facts *all = rank_facts(evaluator, rank);
@@ -361,8 +337,8 @@ static void retreat(struct weft_evaluator *evaluator, uint32_t rank) {
     }
     if (facts->output != NONE) {
       const uint32_t at =
-          evaluator->position[(size_t)facts->taker * problem->microbatch_count + microbatch];
-      if (facts->taker_rank != rank && at < evaluator->pending[facts->taker_rank]) {
+          evaluator->position[(size_t)facts->receiver * problem->microbatch_count + microbatch];
+      if (facts->receiver_rank != rank && at < evaluator->pending[facts->receiver_rank]) {
         break;
       }
       const int64_t through = tail_through(evaluator, facts, microbatch);
@@ -373,8 +349,8 @@ static void retreat(struct weft_evaluator *evaluator, uint32_t rank) {
   evaluator->pending[rank] = n;
 }
 
-/* Up and down the ranks: what is left of forwards becomes known from the last rank to the
- * first, of backwards the other way. */
+/* Sweeps the ranks in both directions: tails of forwards become known from the last rank to the
+ * first, tails of backwards from the first to the last. */
 void weft_evaluator_refresh(struct weft_evaluator *evaluator) {
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t ranks = problem->rank_count;
@@ -390,12 +366,12 @@ void weft_evaluator_refresh(struct weft_evaluator *evaluator) {
     }
   }
   memset(evaluator->pending, 0xff, ranks * sizeof *evaluator->pending);
-  evaluator->computed += op_count(problem);
+  evaluator->computed += weft_problem_op_count(problem);
 }
 
 /* ---- Moves ---- */
 
-/* The ops between both ends of a move, as they would be. */
+/* The ops between both ends of a move, as they would be after it. */
 struct segment {
   uint32_t rank;
   uint32_t from, size;
@@ -424,11 +400,9 @@ static void shift(struct weft_evaluator *evaluator, const struct weft_move *move
   }
 }
 
-static unsigned needed_by(unsigned kind) { return kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F; }
-
-/* Numbers the ops of the moved one's stage again; false when one would come before
- * what it needs. Only ops within the segment can be passed: the first of each kind says
- * how many came before it. */
+/* Renumbers the ops of the moved op's stage; false when one would come before the op that it
+ * needs. Only ops within the segment can be passed, so the first of each kind in it says how many
+ * came before. */
 static bool renumber(const struct weft_evaluator *evaluator, struct segment *segment,
                      uint8_t moved) {
   const size_t row = (size_t)segment->rank * evaluator->problem->length + segment->from;
@@ -445,7 +419,7 @@ static bool renumber(const struct weft_evaluator *evaluator, struct segment *seg
     if (kind >= WEFT_KINDS) {
       continue;
     }
-    const uint32_t needed = kind == WEFT_KIND_F ? NONE : counts[needed_by(kind)];
+    const uint32_t needed = kind == WEFT_KIND_F ? NONE : counts[weft_problem_needed_by(kind)];
     if (needed != NONE && counts[kind] >= needed) {
       return false;
     }
@@ -469,7 +443,7 @@ static bool fits(const struct weft_evaluator *evaluator, struct segment *segment
   return true;
 }
 
-/* Whether the ops of the segment can be followed by what follows them now, as tails say. */
+/* Whether the tails allow the segment to stay within the cutoff. */
 static bool is_promising(struct weft_evaluator *evaluator, const struct segment *segment,
                          int64_t cutoff) {
   const struct weft_problem *problem = evaluator->problem;
@@ -486,7 +460,7 @@ static bool is_promising(struct weft_evaluator *evaluator, const struct segment 
       now = arrives > now ? arrives : now;
     }
     now += facts->time;
-    if (facts->output != NONE && facts->taker_rank != segment->rank &&
+    if (facts->output != NONE && facts->receiver_rank != segment->rank &&
         now + tail_through(evaluator, facts, segment->index[k]) > cutoff) {
       return false;
     }
@@ -512,7 +486,7 @@ static void write_segment(struct weft_evaluator *evaluator, const struct segment
   }
 }
 
-/* Computes the segment in full: its old times are of other ops. */
+/* Computes all ops of the segment: the old times there belong to other ops. */
 static bool advance_segment(struct weft_evaluator *evaluator, const struct segment *segment) {
   const struct weft_problem *problem = evaluator->problem;
   const struct weft_op_facts *all = rank_facts(evaluator, segment->rank);
@@ -544,15 +518,15 @@ static void roll_back(struct weft_evaluator *evaluator) {
   }
 }
 
-/* Puts ops and memory back as they were. */
+/* Restores ops and memory. */
 static void put_back(struct weft_evaluator *evaluator, const struct weft_move *move) {
   const struct weft_move back = {.rank = move->rank, .from = move->to, .to = move->from};
   struct segment segment;
   const uint8_t moved =
       evaluator->order.ops[(size_t)move->rank * evaluator->problem->length + move->to];
   shift(evaluator, &back, &segment);
-  /* Both hold, as they did before the move. (Without a use of its result, gcc 12.2 takes
-   * renumber() for a function without effects.) */
+  /* Both hold, as before the move. (If its result were unused, gcc 12.2 would drop the call of
+   * renumber().) */
   if (renumber(evaluator, &segment, moved) && fits(evaluator, &segment)) {
     write_segment(evaluator, &segment);
   }
@@ -560,6 +534,8 @@ static void put_back(struct weft_evaluator *evaluator, const struct weft_move *m
 
 bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move *move,
                         int64_t cutoff) {
+  assert(move->rank < evaluator->problem->rank_count && move->from > 0 && move->to > 0);
+  assert(move->from < evaluator->problem->length && move->to < evaluator->problem->length);
   const uint8_t moved =
       evaluator->order.ops[(size_t)move->rank * evaluator->problem->length + move->from];
   struct segment segment;
@@ -586,7 +562,7 @@ void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_mov
   summarise(evaluator);
 }
 
-/* ---- What is critical ---- */
+/* ---- The critical path ---- */
 
 static uint32_t worst_rank(const struct weft_evaluator *evaluator) {
   const struct weft_problem *problem = evaluator->problem;
@@ -603,7 +579,7 @@ static uint32_t worst_rank(const struct weft_evaluator *evaluator) {
   return worst;
 }
 
-uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *places,
+uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *positions,
                                  uint32_t room) {
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t size = problem->length;
@@ -611,14 +587,14 @@ uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_
   for (; count < room; count++) {
     const size_t row = (size_t)rank * size;
     const struct weft_op_facts *facts = &rank_facts(evaluator, rank)[evaluator->order.ops[row + n]];
-    places[count] = (uint32_t)(row + n);
+    positions[count] = (uint32_t)(row + n);
     const int64_t start = evaluator->end[row + n] - facts->time;
     if (n > 0 && (facts->input == NONE || evaluator->end[row + n - 1] == start)) {
       n--;
     } else if (facts->input != NONE) {
-      n = evaluator->position[(size_t)facts->giver * problem->microbatch_count +
+      n = evaluator->position[(size_t)facts->sender * problem->microbatch_count +
                               evaluator->index[row + n]];
-      rank = facts->giver_rank;
+      rank = facts->sender_rank;
     } else {
       return count + 1;
     }

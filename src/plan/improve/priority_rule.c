@@ -1,18 +1,18 @@
-/* List scheduling: the rank that can begin soonest begins. What a rank would do next
- * changes only when it has done something, or when something new is certain to arrive;
- * so after every action at most two ranks are asked again. */
+/* List scheduling: the rank that can start soonest starts. A rank's next op changes only when it
+ * has done one, or when a new arrival becomes certain; so after every op at most two ranks decide
+ * again. */
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "plan/improve/priority_rule.h"
-
-#include "base/memory.h"
 
 #define NEVER INT64_MAX
 
 struct weft_priority_scheduler_rank {
   int64_t now;   /* end of its last action */
   int64_t first; /* start of its first; -1 before */
-  int64_t idle;  /* so far; before the first action only where the makespan counts */
+  int64_t idle; /* so far; includes the time before its first op if the objective is the makespan */
   int64_t idle_max;
   int64_t held; /* memory */
   int64_t limit;
@@ -23,32 +23,29 @@ struct weft_priority_scheduler_rank {
   uint32_t forwards_known, gradients_known;
   uint32_t count[WEFT_KINDS]; /* done */
   uint32_t left;              /* ops */
-  uint8_t next;               /* op it would do next */
-  uint8_t *sequence;          /* where it goes */
+  uint8_t next;               /* its next op */
+  uint8_t *sequence;          /* where that is appended */
 };
-
-static size_t arrival_count(const struct weft_problem *problem) {
-  return (size_t)problem->rank_count * problem->microbatch_count;
-}
 
 enum weft_status weft_priority_scheduler_init(struct weft_priority_scheduler *scheduler,
                                               const struct weft_problem *problem,
                                               struct weft_error *error) {
-  const struct weft_allocator *allocator = problem->allocator;
-  const size_t ranks = problem->rank_count, arrivals = arrival_count(problem);
-  *scheduler = (struct weft_priority_scheduler){.problem = problem};
-  scheduler->ranks = weft_array_allocate(allocator, ranks, sizeof *scheduler->ranks);
-  for (scheduler->leaves = 2; scheduler->leaves < ranks;) {
+  assert(scheduler != NULL && problem != NULL);
+  const size_t ranks = problem->rank_count, arrivals = ranks * problem->microbatch_count;
+  *scheduler = (struct weft_priority_scheduler){.problem = problem,
+                                                .arena = {.allocator = problem->allocator},
+                                                .leaves = 2,
+                                                .back = (uint8_t)weft_problem_backward(problem)};
+  while (scheduler->leaves < ranks) {
     scheduler->leaves *= 2;
   }
-  scheduler->when = weft_array_allocate(allocator, scheduler->leaves, sizeof *scheduler->when);
-  scheduler->winner = weft_array_allocate(allocator, scheduler->leaves, sizeof *scheduler->winner);
-  /* Zeros: what the first rank's forwards and the last one's backwards wait for. */
-  scheduler->forward = weft_array_allocate_zero(allocator, arrivals, sizeof *scheduler->forward);
-  scheduler->gradient = weft_array_allocate_zero(allocator, arrivals, sizeof *scheduler->gradient);
-  scheduler->back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
-  if (scheduler->ranks == NULL || scheduler->when == NULL || scheduler->winner == NULL ||
-      scheduler->forward == NULL || scheduler->gradient == NULL) {
+  /* Arrivals are zero for the first rank's forwards and the last rank's backwards. */
+  struct weft_arena *arena = &scheduler->arena;
+  if (!WEFT_ALLOCATE(arena, scheduler->ranks, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->when, scheduler->leaves) ||
+      !WEFT_ALLOCATE(arena, scheduler->winner, scheduler->leaves) ||
+      !WEFT_ALLOCATE(arena, scheduler->forward, arrivals) ||
+      !WEFT_ALLOCATE(arena, scheduler->gradient, arrivals)) {
     weft_priority_scheduler_finish(scheduler);
     return weft_fail_memory(error, arrivals * sizeof *scheduler->forward);
   }
@@ -56,27 +53,17 @@ enum weft_status weft_priority_scheduler_init(struct weft_priority_scheduler *sc
 }
 
 void weft_priority_scheduler_finish(struct weft_priority_scheduler *scheduler) {
-  const struct weft_problem *problem = scheduler->problem;
-  const size_t ranks = problem->rank_count, arrivals = arrival_count(problem);
-  weft_array_free(problem->allocator, scheduler->ranks, ranks, sizeof *scheduler->ranks);
-  weft_array_free(problem->allocator, scheduler->when, scheduler->leaves, sizeof *scheduler->when);
-  weft_array_free(problem->allocator, scheduler->winner, scheduler->leaves,
-                  sizeof *scheduler->winner);
-  weft_array_free(problem->allocator, scheduler->forward, arrivals, sizeof *scheduler->forward);
-  weft_array_free(problem->allocator, scheduler->gradient, arrivals, sizeof *scheduler->gradient);
-  *scheduler = (struct weft_priority_scheduler){.problem = problem};
+  weft_arena_finish(&scheduler->arena);
 }
 
 /* ---- One rank's decision ---- */
 
-/* What a rank sees: when its next forward and backward can be had. */
+/* When the inputs of a rank's next forward and backward arrive. */
 struct view {
-  int64_t forward;   /* NEVER: not known, or not allowed now */
-  int64_t gradient;  /* NEVER: not known */
-  bool memory_short; /* a forward is there, but no room for it */
+  int64_t forward;   /* NEVER: unknown, or not allowed now */
+  int64_t gradient;  /* NEVER: unknown */
+  bool memory_short; /* a forward is ready, but does not fit into the memory */
 };
-
-static inline int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
 static inline struct view look(const struct weft_priority_scheduler_rank *rank,
                                const struct weft_priority_rule *rule, uint8_t back) {
@@ -94,13 +81,12 @@ static inline struct view look(const struct weft_priority_scheduler_rank *rank,
   return view;
 }
 
-/* Whether a op that begins now keeps one that arrives at `arrives` waiting for no longer
- * than `delay`. */
+/* Whether an op that ends at `end` delays one that arrives at `arrives` by at most `delay`. */
 static inline bool is_in_time(int64_t end, int64_t arrives, int64_t delay) {
   return arrives == NEVER || end <= arrives + delay;
 }
 
-/* Sets what the rank would do next, and returns when; NEVER when it can do nothing yet. */
+/* Sets the next op of a rank and returns its start; NEVER when it cannot start any yet. */
 static inline int64_t decide(struct weft_priority_scheduler_rank *rank, const struct view *view,
                              const struct weft_priority_rule *rule, uint8_t back) {
   const int64_t now = rank->now;
@@ -114,7 +100,7 @@ static inline int64_t decide(struct weft_priority_scheduler_rank *rank, const st
     rank->next = WEFT_KIND_F;
     return now;
   }
-  const int64_t forward = view->forward == NEVER ? NEVER : later(view->forward, now);
+  const int64_t forward = view->forward == NEVER ? NEVER : weft_max(view->forward, now);
   const int64_t next = view->gradient < forward ? view->gradient : forward;
   if (back == WEFT_KIND_I && rank->count[WEFT_KIND_W] < rank->count[WEFT_KIND_I]) {
     const int64_t end = now + rank->time[WEFT_KIND_W];
@@ -130,8 +116,8 @@ static inline int64_t decide(struct weft_priority_scheduler_rank *rank, const st
 
 /* ---- All ranks ---- */
 
-/* Ranks in a tree of pairs, so that who is next costs as many steps as the tree is high. */
-static void rank_moves_to(struct weft_priority_scheduler *scheduler, uint32_t r, int64_t when) {
+/* Updates the start of a rank's next op in the tournament tree. */
+static void set_start(struct weft_priority_scheduler *scheduler, uint32_t r, int64_t when) {
   const uint32_t half = scheduler->leaves / 2;
   scheduler->when[r] = when;
   uint32_t node = half + r / 2, left = r & ~1U, right = r | 1U;
@@ -150,13 +136,13 @@ static uint32_t soonest(const struct weft_priority_scheduler *scheduler) {
   return scheduler->winner[1];
 }
 
-static inline void ask(struct weft_priority_scheduler *scheduler, uint32_t r,
-                       const struct weft_priority_rule *rules) {
+static inline void decide_again(struct weft_priority_scheduler *scheduler, uint32_t r,
+                                const struct weft_priority_rule *rules) {
   struct weft_priority_scheduler_rank *rank = &scheduler->ranks[r];
   const struct view view = look(rank, &rules[r], scheduler->back);
   const int64_t when = rank->left == 0 ? NEVER : decide(rank, &view, &rules[r], scheduler->back);
   if (when != scheduler->when[r]) {
-    rank_moves_to(scheduler, r, when);
+    set_start(scheduler, r, when);
   }
 }
 
@@ -184,8 +170,8 @@ static void start_rank(struct weft_priority_scheduler *scheduler, uint32_t r, in
   const struct weft_problem *problem = scheduler->problem;
   const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[r]];
   const uint32_t m = problem->microbatch_count;
-  /* So that its I has room, should that hold more. */
-  const int64_t held = later(stage->held, problem->whole_backward ? 0 : stage->held_after);
+  /* Reserves memory for its I, in case that holds more. */
+  const int64_t held = weft_max(stage->held, problem->whole_backward ? 0 : stage->held_after);
   scheduler->ranks[r] = (struct weft_priority_scheduler_rank){
       .first = -1,
       .idle_max = cutoff - work_of(scheduler, stage),
@@ -210,27 +196,27 @@ static int64_t arrival(const struct weft_problem *problem, const int64_t *row, u
   return end + problem->occupancy + problem->latency;
 }
 
-/* Something is certain to arrive at the rank after (F) or before this one. */
-static inline void hand_on(struct weft_priority_scheduler *scheduler, uint32_t r, uint8_t kind,
-                           uint32_t microbatch, const struct weft_priority_rule *rules) {
+/* The arrival of an output at the next (F) or previous rank becomes certain. */
+static inline void send(struct weft_priority_scheduler *scheduler, uint32_t r, uint8_t kind,
+                        uint32_t microbatch, const struct weft_priority_rule *rules) {
   const struct weft_problem *problem = scheduler->problem;
   const bool forward = kind == WEFT_KIND_F;
   const uint32_t to = forward ? r + 1 : r - 1;
   if (to >= problem->rank_count) {
     return;
   }
-  struct weft_priority_scheduler_rank *taker = &scheduler->ranks[to];
+  struct weft_priority_scheduler_rank *receiver = &scheduler->ranks[to];
   int64_t *row =
       (forward ? scheduler->forward : scheduler->gradient) + (size_t)to * problem->microbatch_count;
   row[microbatch] = arrival(problem, row, microbatch, scheduler->ranks[r].now);
-  *(forward ? &taker->forwards_known : &taker->gradients_known) = microbatch + 1;
-  if (taker->count[kind] == microbatch) { /* else it waits for something else */
-    ask(scheduler, to, rules);
+  *(forward ? &receiver->forwards_known : &receiver->gradients_known) = microbatch + 1;
+  if (receiver->count[kind] == microbatch) { /* else it waits for an earlier one */
+    decide_again(scheduler, to, rules);
   }
 }
 
-/* Does what the rank would do next, and asks whom it concerns; false when it has idled too
- * long. */
+/* Runs the next op of a rank, and lets the affected ranks decide again; false when the rank has
+ * idled too long for the cutoff. */
 static inline bool act(struct weft_priority_scheduler *scheduler, uint32_t r,
                        const struct weft_priority_rule *rules) {
   struct weft_priority_scheduler_rank *rank = &scheduler->ranks[r];
@@ -251,9 +237,9 @@ static inline bool act(struct weft_priority_scheduler *scheduler, uint32_t r,
   rank->left--;
   rank->held += rank->change[kind];
   if (kind != WEFT_KIND_W) {
-    hand_on(scheduler, r, kind, microbatch, rules);
+    send(scheduler, r, kind, microbatch, rules);
   }
-  ask(scheduler, r, rules);
+  decide_again(scheduler, r, rules);
   return true;
 }
 
@@ -278,7 +264,7 @@ uint64_t weft_priority_schedule(struct weft_priority_scheduler *scheduler,
     start_rank(scheduler, r, cutoff, order);
   }
   clear_tree(scheduler);
-  ask(scheduler, 0, rules);
+  decide_again(scheduler, 0, rules);
   for (uint64_t n = 0; n < ops; n++) {
     const uint32_t r = soonest(scheduler);
     if (scheduler->when[r] == NEVER || !act(scheduler, r, rules)) {

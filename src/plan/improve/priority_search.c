@@ -1,24 +1,25 @@
-/* Priority rules: a grid of them, then the neighbourhood of the best. One stage per rank. */
+/* Search over the parameters of priority rules: a grid, then the neighbourhood of its best point.
+ * For one stage per rank. */
 #include <math.h>
 #include <string.h>
 
 #include "plan/improve/annealing.h"
 
-/* Nanoseconds of a usual core for one op of a list. */
+/* Nanoseconds of a typical core to schedule one op. */
 enum { OP_WORK = 60 };
 
 static struct weft_priority_rule *rules_at(struct weft_local_search *search, unsigned which) {
   return search->rules + (size_t)which * search->incumbent.problem->rank_count;
 }
 
-enum { BEST, CURRENT, TRIED };
+enum { CURRENT, TRIED };
 
 static void copy(struct weft_local_search *search, unsigned to, unsigned from) {
   memcpy(rules_at(search, to), rules_at(search, from),
          search->incumbent.problem->rank_count * sizeof(struct weft_priority_rule));
 }
 
-/* ---- What can be ---- */
+/* ---- Limits of the parameters ---- */
 
 static const struct weft_problem_stage *stage_of(const struct weft_problem *problem,
                                                  uint32_t rank) {
@@ -31,9 +32,9 @@ static uint32_t most_in_flight(const struct weft_problem *problem, uint32_t rank
   return fit < 1 ? 1 : fit < problem->microbatch_count ? (uint32_t)fit : problem->microbatch_count;
 }
 
-/* How long after its first forward a rank's first gradient can be there. */
+/* The earliest arrival of a rank's first gradient after the end of its first forward. */
 static int64_t echo_of(const struct weft_problem *problem, uint32_t rank) {
-  const unsigned back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const unsigned back = weft_problem_backward(problem);
   int64_t echo = 0;
   for (uint32_t r = rank + 1; r < problem->rank_count; r++) {
     echo += stage_of(problem, r)->time[WEFT_KIND_F] + stage_of(problem, r)->time[back];
@@ -54,37 +55,32 @@ static void clamp(const struct weft_problem *problem, struct weft_priority_rule 
   }
 }
 
-/* ---- Trying ---- */
+/* ---- Trying rules ---- */
 
-/* Lists what is in TRIED; its value, WEFT_NEVER above the cutoff. */
-static int64_t list(struct weft_local_search *search, int64_t cutoff) {
+/* Schedules by the rules in TRIED; the value, WEFT_NEVER above the cutoff. */
+static int64_t schedule(struct weft_local_search *search, int64_t cutoff) {
   struct weft_incumbent *incumbent = &search->incumbent;
   int64_t value;
-  const size_t ops = (size_t)incumbent->problem->rank_count * incumbent->problem->length;
   incumbent->evaluated++;
   search->work += OP_WORK * weft_priority_schedule(&search->scheduler, rules_at(search, TRIED),
                                                    cutoff, &incumbent->draft, &value);
-  if (value < incumbent->value) {
-    memcpy(incumbent->best.ops, incumbent->draft.ops, ops);
-    incumbent->value = value;
-    incumbent->span_sum = WEFT_NEVER;
-    incumbent->name = NULL;
-    copy(search, BEST, TRIED);
+  if (value < incumbent->value) { /* without the sum of spans: any tie replaces it */
+    weft_incumbent_replace(incumbent, &incumbent->draft, value, WEFT_NEVER, NULL);
   }
   return value;
 }
 
 /* ---- Warm-ups ---- */
 
-/* How many forwards each rank does before its first backward, when none may idle in that
- * time for longer than `idle`: a rank that may not waits with a forward more, and its
- * gradient leaves later, for all ranks before it. Writes warmups from the last rank to the
- * first; false when a rank's memory does not do for it. */
+/* Sets the forwards of each rank before its first backward such that no rank idles for longer
+ * than `idle` until then: a rank that would idle longer runs one forward more, which delays its
+ * gradient for all ranks before it. Goes from the last rank to the first; false when a rank's
+ * memory does not suffice. */
 static bool cascade(const struct weft_problem *problem, int64_t idle,
                     struct weft_priority_rule *rules) {
-  const unsigned back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const unsigned back = weft_problem_backward(problem);
   const int64_t hop = problem->latency + problem->occupancy;
-  int64_t arrives = 0; /* the first gradient, after the rank's first start */
+  int64_t arrives = 0; /* of the first gradient, after the rank's first start */
   bool fits = true;
   for (uint32_t r = problem->rank_count; r-- > 0;) {
     const int64_t *time = stage_of(problem, r)->time;
@@ -102,7 +98,7 @@ static bool cascade(const struct weft_problem *problem, int64_t idle,
   return fits;
 }
 
-/* With the least idle time that memory allows. */
+/* Warm-ups with the least idle time that the memory allows. */
 static void set_warmups(const struct weft_problem *problem, struct weft_priority_rule *rules) {
   int64_t low = 0, high = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -124,6 +120,8 @@ static void set_warmups(const struct weft_problem *problem, struct weft_priority
 
 /* ---- The grid ---- */
 
+/* Ways to choose the cap: as the warm-up, from the round trip of a gradient (echo), linearly from
+ * the first rank to the last, by memory, or as 1F1B. */
 enum {
   CAP_CASCADE,
   CAP_ECHO,
@@ -138,8 +136,8 @@ enum {
 
 enum { GRID = CAPS * 9 };
 
-/* How long W and F may keep others waiting, in halves of their own time. What is best most
- * often comes first: large problems do not get to the end of the grid. */
+/* How long W and F may delay other ops, in halves of their own time. The best choices come first,
+ * as large problems do not reach the end of the grid. */
 static const uint8_t delays[9][2] = {{2, 2}, {0, 0}, {1, 1}, {1, 2}, {0, 1},
                                      {0, 2}, {1, 0}, {2, 1}, {2, 0}};
 
@@ -188,7 +186,7 @@ static void try_grid(struct weft_local_search *search, uint64_t work, uint32_t n
       return;
     }
     set_grid(search->incumbent.problem, n, rules_at(search, TRIED));
-    const int64_t value = list(search, best);
+    const int64_t value = schedule(search, best);
     if (value < best) {
       best = value;
       copy(search, CURRENT, TRIED);
@@ -259,7 +257,7 @@ void weft_priority_search(struct weft_local_search *search, uint64_t work, uint6
   const uint64_t from = search->work;
   try_grid(search, grid_work, number % GRID, stride);
   copy(search, TRIED, CURRENT);
-  int64_t value = weft_local_search_is_done(search) ? WEFT_NEVER : list(search, WEFT_NEVER);
+  int64_t value = weft_local_search_is_done(search) ? WEFT_NEVER : schedule(search, WEFT_NEVER);
   while (search->work - from < work && !weft_local_search_is_done(search)) {
     const double left = 1 - (double)(search->work - from) / (double)work;
     const double u = weft_random_share(&search->random);
@@ -267,7 +265,7 @@ void weft_priority_search(struct weft_local_search *search, uint64_t work, uint6
         value + (int64_t)(0.004 * (double)incumbent->bound * left * left * u * u);
     copy(search, TRIED, CURRENT);
     change(search);
-    const int64_t tried = list(search, cutoff);
+    const int64_t tried = schedule(search, cutoff);
     if (tried <= cutoff) {
       value = tried;
       copy(search, CURRENT, TRIED);

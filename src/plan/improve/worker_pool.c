@@ -1,21 +1,20 @@
-/* Rounds of improvement on several threads. */
+/* Rounds of local search on several threads. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include "plan/improve/worker_pool.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <math.h>
 #include <pthread.h>
 #include <sched.h>
-#include <string.h>
 #include <time.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "plan/construct/window_orders.h"
 #include "plan/improve/annealing.h"
 
-/* How often the calling thread looks after the others. */
+/* How often the calling thread reports progress. */
 #define TICK_NANOSECONDS 20000000L
 
 enum { WORKERS_MAX = 256 };
@@ -28,42 +27,42 @@ uint32_t weft_worker_count(uint32_t asked) {
   return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
 }
 
-/* Of the work, what goes into a better bound, and orders from its windows, after the first round;
- * and into a better bound once more after the last. */
+/* Shares of the work: a better bound, and orders from its time windows, after the first round; and
+ * once more a better bound after the last. */
 #define WINDOWS 0.25
 #define SHARPENING 0.1
 
-/* Nanoseconds for a state that a bound looks at. */
+/* Nanoseconds of a typical core per state that a bound visits. */
 enum { STATE_WORK = 50 };
 
 /* ---- Rounds ---- */
 
 struct round {
-  bool rules;         /* over rules, else over orders */
-  double share;       /* of the work */
-  double temperature; /* temperature at the start, as a share of the bound */
+  bool priority_search; /* else annealing */
+  double share;         /* of the work */
+  double temperature;   /* at the start, as a share of the bound */
 };
 
-/* One stage per rank: rules lead to good orders, which annealing makes better. */
+/* One stage per rank: priority rules find good orders, which annealing improves. */
 static const struct round rounds_single[] = {
-    {.rules = true, .share = 0.35},
+    {.priority_search = true, .share = 0.35},
     {.share = 0.25, .temperature = 1e-3},
     {.share = 0.2, .temperature = 6e-4},
     {.share = 0.2, .temperature = 3e-4},
 };
-/* Several: what the constructors make is close to the best. */
+/* Several stages per rank: the orders of the constructors are close to the best. */
 static const struct round rounds_several[] = {
     {.share = 0.1, .temperature = 0},     {.share = 0.3, .temperature = 1e-3},
     {.share = 0.25, .temperature = 6e-4}, {.share = 0.25, .temperature = 3e-4},
     {.share = 0.1, .temperature = 0},
 };
-/* Little work for many ops: temperature would destroy more than there is time to repair. */
+/* Little work for many ops: a high temperature would do damage that there is no time to repair. */
 static const struct round rounds_large[] = {
     {.share = 0.7, .temperature = 0},
     {.share = 0.2, .temperature = 1e-4},
     {.share = 0.1, .temperature = 0},
 };
-enum { LITTLE_WORK = 100000 }; /* for each of them, in nanoseconds */
+enum { LITTLE_WORK = 100000 }; /* for each op, in nanoseconds */
 
 struct round_list {
   const struct round *rounds;
@@ -71,13 +70,12 @@ struct round_list {
 };
 
 static struct round_list rounds_of(const struct weft_problem *problem, uint64_t work) {
-#define ROUNDS(list) \
-  ((struct round_list){.rounds = (list), .count = sizeof(list) / sizeof(list)[0]})
+#define ROUNDS(list) ((struct round_list){.rounds = (list), .count = WEFT_ARRAY_LENGTH(list)})
   if (problem->stages_per_rank == 1) {
     return ROUNDS(rounds_single);
   }
-  const uint64_t ops = (uint64_t)problem->rank_count * problem->length;
-  return work / LITTLE_WORK < ops ? ROUNDS(rounds_large) : ROUNDS(rounds_several);
+  return work / LITTLE_WORK < weft_problem_op_count(problem) ? ROUNDS(rounds_large)
+                                                             : ROUNDS(rounds_several);
 #undef ROUNDS
 }
 
@@ -103,8 +101,8 @@ struct worker_pool {
   uint32_t working; /* under lock */
 };
 
-/* Large problems want less, as their critical paths are longer; and it is never known what is
- * best, so workers differ. */
+/* Large problems need a lower temperature, as their critical paths are longer. The best one is
+ * not known, so workers differ. */
 static double temperature_of(const struct worker *worker) {
   const struct weft_problem *problem = worker->search.incumbent.problem;
   const double ops = (double)problem->rank_count * problem->length;
@@ -116,7 +114,7 @@ static double temperature_of(const struct worker *worker) {
 static void *work(void *argument) {
   struct worker *worker = argument;
   struct worker_pool *pool = worker->pool;
-  if (pool->round->rules) { /* the grid first, even if nothing is left after it */
+  if (pool->round->priority_search) { /* the whole grid, even if no work is left after it */
     weft_priority_search(&worker->search, pool->amount, pool->task->work, worker->number,
                          pool->size);
   } else {
@@ -129,14 +127,14 @@ static void *work(void *argument) {
   return NULL;
 }
 
-static void tick(struct worker_pool *pool, double done) {
+static void report(struct worker_pool *pool, double done) {
   const struct weft_problem *problem = pool->incumbent->problem;
-  (void)weft_search_control_report(
+  weft_search_control_report(
       pool->control, (double)pool->incumbent->value / problem->ticks_per_unit,
       (double)pool->incumbent->bound / problem->ticks_per_unit, done, pool->incumbent->evaluated);
 }
 
-/* Looks after the pool until all have ended. */
+/* Waits until all workers have ended, and reports progress. */
 static void wait_for_all(struct worker_pool *pool, double done) {
   (void)pthread_mutex_lock(&pool->lock);
   while (pool->working > 0) {
@@ -147,15 +145,14 @@ static void wait_for_all(struct worker_pool *pool, double done) {
     until.tv_nsec %= 1000000000L;
     if (pthread_cond_timedwait(&pool->ended, &pool->lock, &until) == ETIMEDOUT) {
       (void)pthread_mutex_unlock(&pool->lock);
-      tick(pool, done);
+      report(pool, done);
       (void)pthread_mutex_lock(&pool->lock);
     }
   }
   (void)pthread_mutex_unlock(&pool->lock);
 }
 
-/* Whoever cannot have a thread works on the calling one, after the others were started: the
- * result is the same. */
+/* A worker whose thread cannot be started runs on the calling thread; the result is the same. */
 static void run_round(struct worker_pool *pool, double done) {
   bool started[WORKERS_MAX] = {false};
   pool->working = pool->size;
@@ -176,18 +173,16 @@ static void run_round(struct worker_pool *pool, double done) {
   }
 }
 
-/* ---- Sharing ---- */
+/* ---- Between rounds ---- */
 
-/* The best of all becomes the incumbent's, and everybody's. */
+/* All workers continue from the best order of all. */
 static void share_best(struct worker_pool *pool) {
   for (uint32_t n = 0; n < pool->size; n++) {
     struct weft_incumbent *own = &pool->workers[n].search.incumbent;
     pool->incumbent->evaluated += own->evaluated;
-    pool->incumbent->moves += pool->workers[n].search.moves;
-    pool->incumbent->move_ns += pool->workers[n].search.move_ns;
-    own->evaluated = 0;
-    pool->workers[n].search.moves = 0;
-    pool->workers[n].search.move_ns = 0;
+    pool->incumbent->moves += own->moves;
+    pool->incumbent->move_ns += own->move_ns;
+    own->evaluated = own->moves = own->move_ns = 0;
     weft_incumbent_take(pool->incumbent, own);
   }
   for (uint32_t n = 0; n < pool->size; n++) {
@@ -199,9 +194,9 @@ static uint64_t states_for(const struct worker_pool *pool, double share) {
   return (uint64_t)(share * (double)pool->task->work) / STATE_WORK;
 }
 
-/* A better bound may prove that the best so far is the best there is; and what it leaves
- * open leads to orders. */
-static enum weft_status look_through_windows(struct worker_pool *pool, struct weft_error *error) {
+/* A better bound may prove that the incumbent is optimal; the time windows that it leaves open
+ * lead to new orders. */
+static enum weft_status use_windows(struct worker_pool *pool, struct weft_error *error) {
   if (!weft_incumbent_is_optimal(pool->incumbent) &&
       !weft_search_control_is_cancelled(pool->control)) {
     WEFT_TRY(weft_construct_windows(pool->incumbent, states_for(pool, WINDOWS), error));
@@ -222,7 +217,7 @@ static void sharpen(struct worker_pool *pool) {
   }
 }
 
-/* What the worker that has worked most has left. */
+/* Work left to the worker that has done most. */
 static uint64_t work_left(const struct worker_pool *pool) {
   uint64_t most = 0;
   for (uint32_t n = 0; n < pool->size; n++) {
@@ -234,7 +229,7 @@ static uint64_t work_left(const struct worker_pool *pool) {
 }
 
 static enum weft_status prepare(struct worker_pool *pool, struct weft_error *error) {
-  for (uint32_t n = 0; n < pool->size && !pool->round->rules; n++) {
+  for (uint32_t n = 0; n < pool->size && !pool->round->priority_search; n++) {
     WEFT_TRY(weft_local_search_prepare(&pool->workers[n].search, error));
   }
   return WEFT_OK;
@@ -256,15 +251,15 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
     share_best(pool);
     done += pool->round->share;
     if (n == 0) {
-      WEFT_TRY(look_through_windows(pool, error));
+      WEFT_TRY(use_windows(pool, error));
     }
-    tick(pool, done);
+    report(pool, done);
   }
   sharpen(pool);
   return WEFT_OK;
 }
 
-/* ---- The whole ---- */
+/* ---- The pool ---- */
 
 static enum weft_status create_workers(struct worker_pool *pool, struct weft_error *error) {
   const struct weft_problem *problem = pool->incumbent->problem;
@@ -295,6 +290,7 @@ enum weft_status weft_workers_improve(struct weft_incumbent *incumbent,
                                       const struct weft_worker_task *task,
                                       struct weft_search_control *control,
                                       struct weft_error *error) {
+  assert(incumbent->value != WEFT_NEVER && task->threads > 0);
   struct worker_pool pool = {.incumbent = incumbent, .control = control, .task = task};
   pthread_condattr_t clock;
   (void)pthread_condattr_init(&clock);

@@ -1,8 +1,7 @@
-/* Threads that improve the best order of a incumbent together. Inside the module.
+/* A pool of threads that improve an incumbent together. Internal to the module.
  *
- * They work in rounds of a fixed amount of work; after each the best of all is everybody's
- * start. So the result depends on the seed, the work and the number of threads, and on
- * nothing else. */
+ * They work in rounds of a fixed amount of work; after each round all continue from the best order
+ * of all. So the result depends only on the seed, the work and the number of threads. */
 #ifndef PLAN_WORKER_POOL_H
 #define PLAN_WORKER_POOL_H
 
@@ -12,18 +11,18 @@
 struct weft_worker_task {
   uint32_t threads;
   uint64_t seed;
-  uint64_t work; /* for each thread; about nanoseconds */
+  uint64_t work; /* of each thread, in nanoseconds of a typical core */
 };
 
-/* Improves incumbent->best, for which there is one already. Ends early when it is optimal or the
- * control says so. Memory comes from the calling thread alone; so does the work of members
- * that no thread can be started for. WEFT_ERR_MEMORY. */
+/* Improves the best order of the incumbent, which must have one. Ends early when it is optimal or
+ * the search is cancelled. Only the calling thread allocates memory, and it does the work of
+ * workers whose thread cannot be started. WEFT_ERR_MEMORY. */
 enum weft_status weft_workers_improve(struct weft_incumbent *incumbent,
                                       const struct weft_worker_task *task,
                                       struct weft_search_control *control,
                                       struct weft_error *error);
 
-/* As many as the process may use. */
+/* The number of threads for a request: 0 asks for as many as the process has cores. */
 uint32_t weft_worker_count(uint32_t asked);
 
 #endif
