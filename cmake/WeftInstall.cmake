@@ -1,4 +1,4 @@
-# What `make install` lays down: headers, both libraries, the command with its
+# What `make install` lays down: headers, both libraries, the programs with their
 # man page and completions, and the files through which pkg-config and
 # find_package(Weft) find them. All of it can be moved to another prefix.
 
@@ -7,21 +7,22 @@ if(NOT PROJECT_IS_TOP_LEVEL OR WEFT_FUZZ)
 endif()
 
 # `make` builds what is installed, and the layer checks, but no tests.
-add_custom_target(product DEPENDS weft_static weft_shared weft_run_static weft_run_shared weft_command weft_manual)
+add_custom_target(product DEPENDS weft_static weft_shared weft_run_static weft_run_shared ${WEFT_PROGRAMS} weft_manual)
 foreach(name IN LISTS WEFT_MPIS)
   add_dependencies(product weft_mpi_${name})
   install(TARGETS weft_mpi_${name} LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR}/weft)
 endforeach()
 if(WEFT_CHECK_LAYERS)
   list(TRANSFORM WEFT_MODULES PREPEND weft_layer_ OUTPUT_VARIABLE layers)
-  add_dependencies(product ${layers} weft_layer_cli)
+  list(TRANSFORM WEFT_PROGRAMS PREPEND weft_layer_ OUTPUT_VARIABLE programs)
+  add_dependencies(product ${layers} ${programs})
 endif()
 
 include(CMakePackageConfigHelpers)
 set(package_dir ${CMAKE_INSTALL_LIBDIR}/cmake/Weft)
 
 install(TARGETS weft_static weft_shared weft_run_static weft_run_shared EXPORT WeftTargets)
-install(TARGETS weft_command)
+install(TARGETS ${WEFT_PROGRAMS})
 install(DIRECTORY include/weft DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 
 install(EXPORT WeftTargets NAMESPACE weft:: DESTINATION ${package_dir})

@@ -14,10 +14,10 @@ set(WEFT_MODULES "")
 set(WEFT_OBJECTS "")     # of libweft
 set(WEFT_RUN_OBJECTS "") # of libweft-run
 
-function(weft_stage name)
+function(weft_stage name folder)
   set(stage ${PROJECT_BINARY_DIR}/inc/${name})
   file(MAKE_DIRECTORY ${stage}/weft)
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${name} ${stage}/${name} SYMBOLIC)
+  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/${folder} ${stage}/${name} SYMBOLIC)
   foreach(header IN LISTS ARGN)
     file(CREATE_LINK ${PROJECT_SOURCE_DIR}/include/weft/${header} ${stage}/weft/${header} SYMBOLIC)
   endforeach()
@@ -41,7 +41,7 @@ endif()
 # RUNS: it belongs to libweft-run.
 macro(weft_module name)
   cmake_parse_arguments(MODULE "RUNS" "" "HEADERS;USES" ${ARGN})
-  weft_stage(${name} ${MODULE_HEADERS})
+  weft_stage(${name} src/${name} ${MODULE_HEADERS})
   set(WEFT_INCLUDES_${name} ${PROJECT_BINARY_DIR}/inc/${name})
   set(WEFT_LAYER_${name} $<TARGET_OBJECTS:weft_${name}>)
   foreach(used IN LISTS MODULE_USES)
@@ -130,40 +130,4 @@ function(weft_libraries)
   set_target_properties(weft_run_shared PROPERTIES LINK_DEPENDS ${map})
   target_link_libraries(weft_run_static PUBLIC weft_static Threads::Threads ${CMAKE_DL_LIBS})
   target_link_libraries(weft_run_shared PUBLIC weft_shared Threads::Threads ${CMAKE_DL_LIBS})
-endfunction()
-
-# The command: src/cli, which sees the public headers only. Everything but
-# main.c is an object library, so that tests can link it.
-function(weft_command)
-  weft_stage(cli)
-  set(main ${PROJECT_SOURCE_DIR}/src/cli/main.c)
-  file(GLOB_RECURSE sources CONFIGURE_DEPENDS ${PROJECT_SOURCE_DIR}/src/cli/*.c)
-  list(REMOVE_ITEM sources ${main})
-  add_library(weft_cli_objects OBJECT ${sources})
-  target_include_directories(weft_cli_objects PUBLIC
-    ${PROJECT_SOURCE_DIR}/include ${PROJECT_BINARY_DIR}/inc/cli)
-  target_link_libraries(weft_cli_objects PRIVATE weft_flags)
-
-  set(trainer "")
-  if(WEFT_HAS_TRAINER)
-    set(trainer weft_gpt)
-    target_include_directories(weft_cli_objects PRIVATE ${PROJECT_SOURCE_DIR}/app)
-    target_compile_definitions(weft_cli_objects PRIVATE WEFT_HAS_TRAINER=1)
-  endif()
-
-  if(WEFT_HAS_TRAINER)
-    set_source_files_properties(${main} PROPERTIES COMPILE_DEFINITIONS WEFT_HAS_TRAINER=1)
-  endif()
-  add_executable(weft_command ${main})
-  set_target_properties(weft_command PROPERTIES
-    OUTPUT_NAME weft RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR})
-  target_link_libraries(weft_command PRIVATE weft_flags weft_cli_objects ${trainer} weft_run_static weft_static m)
-
-  if(WEFT_CHECK_LAYERS)
-    # Linked with the shared library, which hides what is not public.
-    add_executable(weft_layer_cli ${main})
-    set_target_properties(weft_layer_cli PROPERTIES
-      RUNTIME_OUTPUT_DIRECTORY ${PROJECT_BINARY_DIR}/layers)
-    target_link_libraries(weft_layer_cli PRIVATE weft_flags weft_cli_objects ${trainer} weft_run_shared weft_shared m)
-  endif()
 endfunction()

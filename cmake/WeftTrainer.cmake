@@ -1,5 +1,5 @@
-# The reference trainer: app/gpt, on the public headers and CBLAS. Without CBLAS
-# all else is built, and `weft train` says what is missing.
+# The library of the reference trainer: app/gpt, on the public headers and CBLAS. Without
+# CBLAS all else is built, and `weft train` says what is missing.
 option(WEFT_TRAINER "Build the reference trainer, where there is a CBLAS" ON)
 
 if(WEFT_TRAINER)
@@ -14,6 +14,7 @@ set(WEFT_HAS_TRAINER OFF)
 if(WEFT_TRAINER AND OPENBLAS_FOUND)
   set(WEFT_HAS_TRAINER ON)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS app/gpt/*.c)
+  list(FILTER sources EXCLUDE REGEX "/gpt/(command|bench)/") # cmake/WeftPrograms.cmake
   add_library(weft_gpt_objects OBJECT ${sources})
   target_include_directories(weft_gpt_objects PUBLIC
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/app)

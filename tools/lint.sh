@@ -18,7 +18,7 @@ build_with() {
 # With asserts on: they tell the analyzer what cannot be. The folders are for what the clang
 # build leaves out, the fuzzers.
 tidy() {
-  find src app tests -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
+  find src app bench tests -name '*.c' ! -path 'tests/consumer/*' -print0 | sort -z |
     xargs -0 -r -n 1 -P "$(nproc)" \
       clang-tidy -p build-clang --quiet --extra-arg=-UNDEBUG --extra-arg="-I$PWD/include" \
       --extra-arg="-I$PWD/src" --extra-arg="-I$PWD/app" 2> >(grep -v 'warnings\? generated' >&2)

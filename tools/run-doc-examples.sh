@@ -29,7 +29,7 @@ blocks() {
 
 build_changed() {
   mkdir "$scratch/tree"
-  cp -R "$sources"/{src,include,cmake,CMakeLists.txt} "$scratch/tree"
+  cp -R "$sources"/{src,include,bench,cmake,CMakeLists.txt} "$scratch/tree"
   cd "$scratch/tree" || return
   sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
     blocks "c $file" >"$file"

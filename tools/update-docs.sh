@@ -67,7 +67,9 @@ block_modules() {
       split($2, part, / *USES */)
       print "| `src/" $1 "` | " (part[2] == "" ? "libc" : part[2]) " | " part[1] " |"
     }'
-  echo "| \`src/cli\` | the public headers | – |"
+  echo "| \`src/cli\` (weft) | the public headers | – |"
+  echo "| \`bench\` (weft-bench) | the public headers, src/cli | – |"
+  echo "| \`app/gpt\` (weft-train) | the public headers, src/cli, bench | – |"
 }
 
 fill_blocks() { # FILE

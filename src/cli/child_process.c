@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/bench_clock.h"
+#include "cli/io/clock.h"
 
 enum { NOT_FOUND = 127, GRACE_MS = 2000, NS_PER_MS = 1000 * 1000 };
 

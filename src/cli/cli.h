@@ -42,6 +42,14 @@ void weft_cli_process_init(struct weft_cli *cli, char **argv);
 /* Where this command's file is; NULL where that cannot be told. */
 const char *weft_cli_process_file(char *buffer, size_t size);
 
+/* Where a program of this name is, in the folder of this one; NULL where that cannot be
+ * told, or it is not there. */
+const char *weft_cli_process_sibling(const char *name, char *buffer, size_t size);
+
+/* Becomes the program of that name, with the words of this process. Returns only when that
+ * cannot be done: the exit status, after having said why. */
+int weft_cli_process_become(const struct weft_cli *cli, const char *name);
+
 /* Begins the process again, from the first line of main(). Returns only when that cannot
  * be done. */
 void weft_cli_process_again(const struct weft_cli *cli);
@@ -50,8 +58,5 @@ void weft_cli_process_again(const struct weft_cli *cli);
  * at it when it is loaded. Does nothing when the variable is there already. Returns only
  * when that is so, or cannot be done. */
 void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value);
-
-/* Runs `weft argv[1] ...`; returns the exit status. Never exits. */
-int weft_cli_run(const struct weft_cli *cli, int argc, char **argv);
 
 #endif

@@ -2,8 +2,8 @@
  * whether it is the last, so that a slow machine plays less, not longer. */
 #include <string.h>
 
-#include "cli/bench_clock.h"
 #include "cli/doctor_mpi.h"
+#include "cli/io/clock.h"
 
 enum { ROUNDS_MAX = 2000, WARM_UP = 20, LARGE_ROUNDS_MAX = 40, LARGE_WARM_UP = 2 };
 #define GAME_NS UINT64_C(1000000000)

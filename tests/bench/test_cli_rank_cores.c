@@ -11,7 +11,7 @@
 
 #include <cmocka.h>
 
-#include "cli/rank_cores.h"
+#include "bench/rank_cores.h"
 
 static char folder[64];
 

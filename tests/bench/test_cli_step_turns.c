@@ -10,9 +10,9 @@
 
 #include <cmocka.h>
 
-#include "cli/bench_clock.h"
+#include "bench/bench_clock.h"
+#include "bench/step_turns.h"
 #include "cli/cli.h"
-#include "cli/step_turns.h"
 
 enum { STEPS = 3, LIMIT_MS = 60 * 1000 };
 

@@ -15,9 +15,10 @@ load ../setup/cli_setup
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds
-  [[ $output == "plan "*$'\n'"sim "*$'\n'"run "*$'\n'"train "* ]]
+  [ "$(awk '{ print $1 }' <<<"$output" | tr '\n' ' ')" = "plan plan-search sim run train mpi " ]
+  "$WEFT" help --completion bash | grep -q "bench) .* operands='plan plan-search sim run train mpi'"
   weft bench plam
-  fails 2 "unknown benchmark 'plam'" "did you mean 'plan'"
+  fails 2 "unknown benchmark 'plam'" "plan-search" "did you mean 'plan'"
 }
 
 @test "bench plan measures five schedules, small and large" {

@@ -30,9 +30,9 @@ load ../setup/cli_setup
   grep -qx '    0F0,,1X2,0B0' <<<"$stderr"
   grep -qx '          ^' <<<"$stderr"
   hints
-  for verb in lower 'sim --steps' 'show --grid' explain 'diff bad.csv'; do
+  for command in lower 'sim --steps' 'show --grid' explain 'diff bad.csv'; do
     # shellcheck disable=SC2086
-    weft $verb bad.csv
+    weft $command bad.csv
     fails 65 "bad.csv:2:7:"
   done
   run -65 --separate-stderr bash -c '"$WEFT" lower <bad.csv'
@@ -160,8 +160,8 @@ load ../setup/cli_setup
 }
 
 @test "a full, closed or broken standard output is status 74" {
-  for verb in 'gen VShaped' help --version 'gen --list' 'doctor --quick'; do
-    run -74 bash -c "\"\$WEFT\" $verb >/dev/full"
+  for command in 'gen VShaped' help --version 'gen --list' 'doctor --quick'; do
+    run -74 bash -c "\"\$WEFT\" $command >/dev/full"
     [[ $output == *"No space left"* ]]
   done
   run -74 bash -c '"$WEFT" gen VShaped >&-'

@@ -3,11 +3,11 @@
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 
-verbs() {
-  "$WEFT" help | sed -n '/^Verbs:/,/^$/s/^  \([a-z-]*\) .*/\1/p'
+commands() {
+  "$WEFT" help | sed -n '/^Commands:/,/^$/s/^  \([a-z-]*\) .*/\1/p'
 }
 
-# Long options of a verb, as its help lists them.
+# Long options of a command, as its help lists them.
 options_of() {
   "$WEFT" help "$1" | sed -n '/^Options:/,/^$/s/^  .*--\([a-z-]*\).*/\1/p'
 }
@@ -19,16 +19,16 @@ options_of() {
   [ "$output" = "weft $version" ]
 }
 
-@test "help lists the verbs of this release" {
+@test "help lists the commands of this release" {
   weft help
   succeeds
-  [ "$(verbs | tr '\n' ' ')" = "gen lower verify sim compare plan show run train sample explain explain-hang diff bench doctor help " ]
+  [ "$(commands | tr '\n' ' ')" = "gen lower verify sim compare plan show run train sample explain explain-hang diff bench doctor help " ]
   [ "$output" = "$("$WEFT" --help)" ]
   [ "$output" = "$("$WEFT" -h)" ]
   [ "$(wc -L <<<"$output")" -le 80 ]
 }
 
-@test "help VERB and VERB --help are the same, with an example that works" {
+@test "help COMMAND and COMMAND --help are the same, with an example that works" {
   "$WEFT" gen 1F1B -p 4 -m 8 | "$WEFT" lower >program.csv
   cp program.csv a.csv
   cp program.csv b.csv
@@ -36,51 +36,51 @@ options_of() {
   seq 1 2000 >notes.txt
   mkdir bin
   ln -s "$WEFT" bin/weft
-  for verb in $(verbs); do
-    "$WEFT" help "$verb" >a
-    "$WEFT" "$verb" --help >b
+  for command in $(commands); do
+    "$WEFT" help "$command" >a
+    "$WEFT" "$command" --help >b
     cmp a b
     [ "$(wc -L <a)" -le 80 ]
     example=$(sed -n '/^Example:/,$s/^  //p' a)
     [[ $example == *weft* ]]
-    if [[ $verb =~ ^(train|sample)$ ]] && ! "$WEFT" doctor --quick | grep -q 'BLAS  *OpenBLAS'; then
+    if [[ $command =~ ^(train|sample)$ ]] && ! "$WEFT" doctor --quick | grep -q 'BLAS  *OpenBLAS'; then
       continue
     fi
-    if [[ $verb != bench && $verb != help ]]; then
+    if [[ $command != bench && $command != help ]]; then
       PATH=$PWD/bin:$PATH bash -o pipefail -c "$example" >/dev/null
     fi
   done
 }
 
-@test "every verb takes -o and --help" {
-  for verb in $(verbs); do
-    options_of "$verb" | grep -qx output
-    options_of "$verb" | grep -qx help
+@test "every command takes -o and --help" {
+  for command in $(commands); do
+    options_of "$command" | grep -qx output
+    options_of "$command" | grep -qx help
   done
 }
 
 @test "every option of the help is accepted by the parser" {
-  for verb in $(verbs); do
-    for option in $(options_of "$verb"); do
+  for command in $(commands); do
+    for option in $(options_of "$command"); do
       # With --help at the end nothing is done; a bad option would be an error first.
-      weft "$verb" "--$option" --help
+      weft "$command" "--$option" --help
       [[ $stderr != *"unknown option"* ]]
     done
   done
 }
 
-@test "every verb and option is in the manual page and in each completion" {
+@test "every command and option is in the manual page and in each completion" {
   "$WEFT" help --man >weft.1
   for shell in bash zsh fish; do
     "$WEFT" help --completion $shell >weft.$shell
   done
-  for verb in $(verbs); do
-    grep -q "^\.SS \"weft $verb" weft.1
-    for option in $(options_of "$verb"); do
-      sed -n "/^\.SS \"weft $verb /,/^\.SS/p" weft.1 | grep -qF -- "\\-\\-${option//-/\\-}"
-      sed -n "/^    $verb) options=/p" weft.bash | grep -q -- " --${option}[ ']"
-      sed -n "/^    $verb)/,/;;/p" weft.zsh | grep -q -- "'--${option}[=[]"
-      grep -q "seen_subcommand_from $verb' -l $option " weft.fish
+  for command in $(commands); do
+    grep -q "^\.SS \"weft $command" weft.1
+    for option in $(options_of "$command"); do
+      sed -n "/^\.SS \"weft $command /,/^\.SS/p" weft.1 | grep -qF -- "\\-\\-${option//-/\\-}"
+      sed -n "/^    $command) options=/p" weft.bash | grep -q -- " --${option}[ ']"
+      sed -n "/^    $command)/,/;;/p" weft.zsh | grep -q -- "'--${option}[=[]"
+      grep -q "seen_subcommand_from $command' -l $option " weft.fish
     done
   done
   for name in $("$WEFT" gen --list --json | jq -r '.schedules[].name'); do

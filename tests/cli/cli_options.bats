@@ -1,20 +1,20 @@
 #!/usr/bin/env bats
-# The command line: verbs, options, numbers, exit status 2 and 69.
+# The command line: commands, options, numbers, exit status 2 and 69.
 # shellcheck disable=SC2154,SC2016
 load ../setup/cli_setup
 
-@test "no verb, an unknown verb, an option for a verb" {
+@test "no command, an unknown command, an option for a command" {
   weft
-  fails 2 "no verb"
+  fails 2 "no command"
   hints
   weft verfy x.csv
-  fails 2 "unknown verb 'verfy'" "did you mean 'weft verify'"
+  fails 2 "unknown command 'verfy'" "did you mean 'weft verify'"
   weft qqqqqqq
-  fails 2 "unknown verb" "'weft help' lists the verbs"
+  fails 2 "unknown command" "'weft --help' lists the commands"
   weft --json gen
-  fails 2 "'--json' stands where a verb was expected"
+  fails 2 "found '--json', expected a command first"
   weft ''
-  fails 2 "unknown verb ''"
+  fails 2 "unknown command ''"
 }
 
 @test "unknown options get a suggestion" {

@@ -186,8 +186,8 @@ one_stage() { # FIELDS: a costs file with one entry
   run --separate-stderr -1 "$WEFT" sim p.csv --costs c.json --memory 15 --json
   [ "$(jq -c '.over_limit, (.ranks[] | [.peak_activation, .peak_parameters, .peak_gradients, .peak_memory])' <<<"$output" | tr '\n' ' ')" = \
     '[0] [2,10,4,16] [1,10,4,15] ' ]
-  for verb in sim compare; do
-    "$WEFT" "$verb" --help | tr -s ' \n' ' ' >help
+  for command in sim compare; do
+    "$WEFT" "$command" --help | tr -s ' \n' ' ' >help
     grep -q 'activations, and parameters and gradients where the costs have their sizes' help
     grep -q 'memory that a rank may need, in the unit of the activations' help
   done

@@ -1,4 +1,4 @@
-/* Every verb, in this process, with the n-th allocation failing, for every n:
+/* Every command, in this process, with the n-th allocation failing, for every n:
  * exit status 70, no leak, no word on standard output, no file left behind. */
 #include <dirent.h>
 #include <fcntl.h>
@@ -12,7 +12,8 @@
 
 #include <cmocka.h>
 
-#include "cli/cli.h"
+#include "bench/bench.h"
+#include "cli/program.h"
 #include "support_memory.h"
 
 enum { WORDS_MAX = 16, CALLS_MAX = 100000 };
@@ -123,7 +124,8 @@ static int run(const struct fixture *fixture, const struct weft_allocator *alloc
                                .input = fixture->input,
                                .output = fixture->output,
                                .messages = fixture->messages};
-  return weft_cli_run(&cli, argc, argv);
+  return strncmp(command, "weft bench", 10) == 0 ? weft_bench_run(&cli, argc, argv)
+                                                 : weft_cli_run(&cli, &weft_program, argc, argv);
 }
 
 /* A failing allocation may not be noticed only where the outcome is already

@@ -159,6 +159,16 @@ exported_by() { nm -D --defined-only "$LIBDIR/$1" | awk '{ print $3 }' | sort; }
   [ "$output" = "" ]
 }
 
+@test "all programs are installed, and find each other" {
+  [ -x "$PREFIX/bin/weft-bench" ]
+  "$PREFIX/bin/weft" bench --list | grep -q '^plan '
+  if [ -x "$WEFT_BUILD_DIR/weft-train" ]; then
+    run "$PREFIX/bin/weft" sample
+    [ "$status" -eq 2 ]
+    [[ $output == *"there is no model"* ]]
+  fi
+}
+
 @test "the man page and the completions are installed" {
   grep -q '^\.TH' "$PREFIX/share/man/man1/weft.1"
   for script in bash-completion/completions/weft zsh/site-functions/_weft \

@@ -123,7 +123,7 @@ said() {
     said "unknown option '--stpes'"
     on "$mpi" 3 trian
     [ "$status" -eq 2 ]
-    said "unknown verb 'trian'"
+    said "unknown command 'trian'"
     on "$mpi" 3 run t.csv --steps many
     [ "$status" -eq 2 ]
     said "--steps"
@@ -141,10 +141,10 @@ said() {
     on "$mpi" 1 run t.csv : -n 2 "$WEFT" run t.csv --stpes 2
     [ "$status" -eq 2 ]
     said "weft: rank 1 and 1 other: unknown option '--stpes'" "did you mean '--steps'"
-    # One that reads standard input for all, and one that has no verb.
+    # One that reads standard input for all, and one that has no command.
     on "$mpi" 2 run - : -n 1 "$WEFT" ru <t.csv
     [ "$status" -eq 2 ]
-    said "weft: rank 2: unknown verb 'ru'"
+    said "weft: rank 2: unknown command 'ru'"
     # Others who never come are not waited for without end.
     WEFT_START_LIMIT=1 on "$mpi" 1 run --stpes t.csv : -n 1 sleep 30
     [ "$status" -eq 2 ]

@@ -123,8 +123,23 @@ finds_none() { # MODULE INCLUDE...
   finds_none cli "${foreign[@]}"
 }
 
-@test "the command sees all public headers" {
+@test "the command sees all public headers, and nothing of the benchmarks and the trainer" {
   compiles cli '<weft/weft.h>'
+  is_refused cli '"bench/bench.h"'
+  is_refused cli '"gpt/train/trainer.h"'
+}
+
+@test "benchmarks and the trainer see public headers and the command's, and nothing below" {
+  compiles bench '<weft/weft.h>' '"cli/cli.h"' '"bench/bench.h"'
+  is_refused bench '"gpt/train/trainer.h"'
+  if [ -n "${INCLUDES_trainer+set}" ]; then
+    compiles trainer '<weft/weft.h>' '"cli/cli.h"' '"bench/bench.h"' '"gpt/train/trainer.h"'
+  fi
+  while read -r path; do
+    [[ $path == cli/* ]] && continue
+    is_refused bench "\"$path\""
+    [ -z "${INCLUDES_trainer+set}" ] || is_refused trainer "\"$path\""
+  done < <(internal_headers)
 }
 
 @test "no include goes around the law through a path" {
@@ -231,5 +246,6 @@ calls() { # FUNCTION...: compiles call.o, which calls them
   for module in "${modules[@]}"; do
     [ -e "$WEFT_BUILD_DIR/layers/libweft_layer_$module.so" ]
   done
-  [ -x "$WEFT_BUILD_DIR/layers/weft_layer_cli" ]
+  [ -x "$WEFT_BUILD_DIR/layers/weft_layer_weft_command" ]
+  [ -x "$WEFT_BUILD_DIR/layers/weft_layer_weft_bench" ]
 }

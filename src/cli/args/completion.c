@@ -4,17 +4,14 @@
 #include <weft/gen.h>
 
 #include "cli/args/help.h"
-#include "cli/bench.h"
 
-typedef void option_writer(struct weft_text *text, const struct weft_cli_verb *verb,
+typedef void option_writer(struct weft_text *text, const struct weft_cli_command *command,
                            const struct weft_cli_option *option);
 
-static void for_each_option(struct weft_text *text, const struct weft_cli_verb *verb,
+static void for_each_option(struct weft_text *text, const struct weft_cli_command *command,
                             option_writer *add) {
-  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
-    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id)) {
-      add(text, verb, weft_cli_option_at((enum weft_cli_option_id)id));
-    }
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    add(text, command, *at);
   }
 }
 
@@ -30,29 +27,27 @@ static void add_choices(struct weft_text *text, const char *choices) {
   }
 }
 
-static void add_verb_names(struct weft_text *text) {
-  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
-    weft_text_addf(text, i > 0 ? " %s" : "%s", weft_cli_verb_at(i)->name);
+static void add_command_names(struct weft_text *text) {
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    weft_text_addf(text, i > 0 ? " %s" : "%s", weft_cli_command_at(i)->name);
   }
 }
 
-/* What may stand as the verb's operand; nothing where it is a file. */
-static void add_operands(struct weft_text *text, const struct weft_cli_verb *verb) {
-  if (strcmp(verb->operand_kind, "schedule") == 0) {
+static bool takes_files(const struct weft_cli_command *command) {
+  return strcmp(command->operand_kind, "file") == 0;
+}
+
+/* What may stand as the command's operand; nothing where it is a file. */
+static void add_operands(struct weft_text *text, const struct weft_cli_command *command) {
+  if (strcmp(command->operand_kind, "schedule") == 0) {
     for (size_t i = 0; i < weft_schedule_count(); i++) {
       weft_text_addf(text, i > 0 ? " %s" : "%s", weft_schedule_at(i)->name);
     }
-  } else if (strcmp(verb->operand_kind, "verb") == 0) {
-    add_verb_names(text);
-  } else if (strcmp(verb->operand_kind, "benchmark") == 0) {
-    for (size_t i = 0; i < weft_cli_benchmark_count(); i++) {
-      weft_text_addf(text, i > 0 ? " %s" : "%s", weft_cli_benchmark_at(i)->name);
-    }
+  } else if (strcmp(command->operand_kind, "command") == 0) {
+    add_command_names(text);
+  } else if (!takes_files(command)) {
+    add_choices(text, command->operand_kind);
   }
-}
-
-static bool takes_files(const struct weft_cli_verb *verb) {
-  return strcmp(verb->operand_kind, "file") == 0;
 }
 
 static bool names_file(const struct weft_cli_option *option) {
@@ -74,36 +69,52 @@ static void add_quoted(struct weft_text *text, const char *words) {
 
 /* ---- bash ---- */
 
-static void add_bash_word(struct weft_text *text, const struct weft_cli_verb *verb,
+static void add_bash_word(struct weft_text *text, const struct weft_cli_command *command,
                           const struct weft_cli_option *option) {
-  (void)verb;
+  (void)command;
   weft_text_addf(text, " --%s", option->name);
   if (option->letter != '\0') {
     weft_text_addf(text, " -%c", option->letter);
   }
 }
 
+/* What may follow an option of one command, or of any ("*"). */
+static void add_bash_value(struct weft_text *text, const char *command,
+                           const struct weft_cli_option *option) {
+  weft_text_addf(text, "    %s:--%s", command, option->name);
+  if (option->letter != '\0') {
+    weft_text_addf(text, "|%s:-%c", command, option->letter);
+  }
+  weft_text_add(text, ") ");
+  if (option->choices != NULL) {
+    weft_text_add(text, "COMPREPLY=($(compgen -W '");
+    add_choices(text, option->choices);
+    weft_text_add(text, "' -- \"$cur\")); return");
+  } else if (names_file(option)) {
+    weft_text_add(text, "COMPREPLY=($(compgen -f -- \"$cur\")); return");
+  } else {
+    weft_text_add(text, option->kind == WEFT_CLI_KIND_FLAG ? ":" : "return");
+  }
+  weft_text_add(text, " ;;\n");
+}
+
+/* Where a command has a row of its own for an option, that comes before the general one. */
 static void add_bash_values(struct weft_text *text) {
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    const struct weft_cli_command *command = weft_cli_command_at(i);
+    for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+      const struct weft_cli_option *general = weft_cli_option_at((*at)->id);
+      const bool takes_value = (*at)->value != NULL || general->value != NULL;
+      if (*at != general && takes_value) {
+        add_bash_value(text, command->name, *at);
+      }
+    }
+  }
   for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
     const struct weft_cli_option *option = weft_cli_option_at((enum weft_cli_option_id)id);
-    if (option->kind == WEFT_CLI_KIND_FLAG) {
-      continue;
+    if (option->kind != WEFT_CLI_KIND_FLAG) {
+      add_bash_value(text, "*", option);
     }
-    weft_text_addf(text, "    --%s", option->name);
-    if (option->letter != '\0') {
-      weft_text_addf(text, "|-%c", option->letter);
-    }
-    weft_text_add(text, ") ");
-    if (option->choices != NULL) {
-      weft_text_add(text, "COMPREPLY=($(compgen -W '");
-      add_choices(text, option->choices);
-      weft_text_add(text, "' -- \"$cur\"))");
-    } else if (names_file(option)) {
-      weft_text_add(text, "COMPREPLY=($(compgen -f -- \"$cur\"))");
-    } else {
-      weft_text_add(text, ":");
-    }
-    weft_text_add(text, "; return ;;\n");
   }
 }
 
@@ -116,23 +127,23 @@ void weft_cli_completion_bash_add(struct weft_text *text) {
                 "  COMPREPLY=()\n"
                 "  if [ \"$COMP_CWORD\" -eq 1 ]; then\n"
                 "    COMPREPLY=($(compgen -W '");
-  add_verb_names(text);
+  add_command_names(text);
   weft_text_add(text,
                 " --help --version' -- \"$cur\"))\n"
                 "    return\n"
                 "  fi\n"
-                "  case $prev in\n");
+                "  case ${COMP_WORDS[1]}:$prev in\n");
   add_bash_values(text);
   weft_text_add(text,
                 "  esac\n"
                 "  case ${COMP_WORDS[1]} in\n");
-  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
-    const struct weft_cli_verb *verb = weft_cli_verb_at(i);
-    weft_text_addf(text, "    %s) options='", verb->name);
-    for_each_option(text, verb, add_bash_word);
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    const struct weft_cli_command *command = weft_cli_command_at(i);
+    weft_text_addf(text, "    %s) options='", command->name);
+    for_each_option(text, command, add_bash_word);
     weft_text_add(text, "' operands='");
-    add_operands(text, verb);
-    weft_text_addf(text, "' files=%s ;;\n", takes_files(verb) ? "yes" : "");
+    add_operands(text, command);
+    weft_text_addf(text, "' files=%s ;;\n", takes_files(command) ? "yes" : "");
   }
   weft_text_add(text,
                 "  esac\n"
@@ -182,10 +193,10 @@ static void add_zsh_spec(struct weft_text *text, const char *spelled,
   weft_text_add(text, "'");
 }
 
-static void add_zsh_option(struct weft_text *text, const struct weft_cli_verb *verb,
+static void add_zsh_option(struct weft_text *text, const struct weft_cli_command *command,
                            const struct weft_cli_option *option) {
   struct weft_text spelled = {.allocator = text->allocator};
-  (void)verb;
+  (void)command;
   weft_text_addf(&spelled, "--%s%s", option->name, option->value != NULL ? "=" : "");
   text->failed = text->failed || spelled.failed;
   if (!text->failed) {
@@ -198,14 +209,14 @@ static void add_zsh_option(struct weft_text *text, const struct weft_cli_verb *v
   }
 }
 
-static void add_zsh_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
-  weft_text_addf(text, "    %s)\n      _arguments", verb->name);
-  for_each_option(text, verb, add_zsh_option);
-  if (takes_files(verb)) {
+static void add_zsh_command(struct weft_text *text, const struct weft_cli_command *command) {
+  weft_text_addf(text, "    %s)\n      _arguments", command->name);
+  for_each_option(text, command, add_zsh_option);
+  if (takes_files(command)) {
     weft_text_add(text, " \\\n        '*:file:_files'");
-  } else if (verb->operands_max > 0) {
-    weft_text_addf(text, " \\\n        '1:%s:(", verb->operand_kind);
-    add_operands(text, verb);
+  } else if (command->operands_max > 0) {
+    weft_text_addf(text, " \\\n        '1:%s:(", command->operand_kind);
+    add_operands(text, command);
     weft_text_add(text, ")'");
   }
   weft_text_add(text, " ;;\n");
@@ -217,22 +228,22 @@ void weft_cli_completion_zsh_add(struct weft_text *text) {
                 "# zsh completion for weft; made by 'weft help --completion zsh'\n"
                 "_weft() {\n"
                 "  if (( CURRENT == 2 )); then\n"
-                "    local -a verbs=(\n");
-  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
-    weft_text_addf(text, "      '%s:", weft_cli_verb_at(i)->name);
-    add_quoted(text, weft_cli_verb_at(i)->summary);
+                "    local -a commands=(\n");
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    weft_text_addf(text, "      '%s:", weft_cli_command_at(i)->name);
+    add_quoted(text, weft_cli_command_at(i)->summary);
     weft_text_add(text, "'\n");
   }
   weft_text_add(text,
                 "    )\n"
-                "    _describe verb verbs\n"
+                "    _describe command commands\n"
                 "    return\n"
                 "  fi\n"
-                "  local verb=${words[2]}\n"
+                "  local command=${words[2]}\n"
                 "  shift words; (( CURRENT-- ))\n"
-                "  case $verb in\n");
-  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
-    add_zsh_verb(text, weft_cli_verb_at(i));
+                "  case $command in\n");
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    add_zsh_command(text, weft_cli_command_at(i));
   }
   weft_text_add(
       text,
@@ -243,9 +254,9 @@ void weft_cli_completion_zsh_add(struct weft_text *text) {
 
 /* ---- fish ---- */
 
-static void add_fish_option(struct weft_text *text, const struct weft_cli_verb *verb,
+static void add_fish_option(struct weft_text *text, const struct weft_cli_command *command,
                             const struct weft_cli_option *option) {
-  weft_text_addf(text, "complete -c weft -n '__fish_seen_subcommand_from %s' -l %s", verb->name,
+  weft_text_addf(text, "complete -c weft -n '__fish_seen_subcommand_from %s' -l %s", command->name,
                  option->name);
   if (option->letter != '\0') {
     weft_text_addf(text, " -s %c", option->letter);
@@ -265,22 +276,22 @@ static void add_fish_option(struct weft_text *text, const struct weft_cli_verb *
   weft_text_add(text, "'\n");
 }
 
-static void add_fish_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
-  weft_text_addf(text, "complete -c weft -n __fish_use_subcommand -f -a %s -d '", verb->name);
-  add_quoted(text, verb->summary);
+static void add_fish_command(struct weft_text *text, const struct weft_cli_command *command) {
+  weft_text_addf(text, "complete -c weft -n __fish_use_subcommand -f -a %s -d '", command->name);
+  add_quoted(text, command->summary);
   weft_text_add(text, "'\n");
-  for_each_option(text, verb, add_fish_option);
-  if (!takes_files(verb) && verb->operands_max > 0) {
+  for_each_option(text, command, add_fish_option);
+  if (!takes_files(command) && command->operands_max > 0) {
     weft_text_addf(text, "complete -c weft -n '__fish_seen_subcommand_from %s' -f -a '",
-                   verb->name);
-    add_operands(text, verb);
+                   command->name);
+    add_operands(text, command);
     weft_text_add(text, "'\n");
   }
 }
 
 void weft_cli_completion_fish_add(struct weft_text *text) {
   weft_text_add(text, "# fish completion for weft; made by 'weft help --completion fish'\n");
-  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
-    add_fish_verb(text, weft_cli_verb_at(i));
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    add_fish_command(text, weft_cli_command_at(i));
   }
 }

@@ -28,7 +28,7 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
                             weft_cli_option_at(numbers[k])->name);
     }
   }
-  bool taken = arguments->verb->operands_max > 0 && arguments->operand_count == 0;
+  bool taken = arguments->command->operands_max > 0 && arguments->operand_count == 0;
   for (unsigned k = 0; k < arguments->operand_count; k++) {
     taken = taken || strcmp(arguments->operands[k], "-") == 0;
   }

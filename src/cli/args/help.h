@@ -1,23 +1,21 @@
-/* Help in its four shapes, all made from the option table. */
+/* Help in its four shapes, all made from the tables. */
 #ifndef CLI_HELP_H
 #define CLI_HELP_H
 
 #include "cli/args/option_parser.h"
+#include "cli/program.h"
 
-/* `weft VERB --help`. */
-int weft_cli_help_verb(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       const struct weft_cli_verb *verb);
+/* `weft COMMAND --help`, `weft help COMMAND`. */
+int weft_cli_help_command(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_command *command);
 
-/* Says that there is no such verb, or that it comes later; returns the exit status (cli.c). */
-int weft_cli_unknown_verb(const struct weft_cli *cli, const char *name);
+/* `weft --help`: the commands of a program. */
+int weft_cli_help_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_program *program);
 
 void weft_cli_man_add(struct weft_text *text);
 void weft_cli_completion_bash_add(struct weft_text *text);
 void weft_cli_completion_zsh_add(struct weft_text *text);
 void weft_cli_completion_fish_add(struct weft_text *text);
-
-/* Appends `words` broken into lines of at most 80 columns, each after `indent`
- * blanks; the first line continues where the text is, at column `column`. */
-void weft_cli_wrap(struct weft_text *text, const char *words, size_t indent, size_t column);
 
 #endif

@@ -39,19 +39,17 @@ static void add_option(struct weft_text *text, const struct weft_cli_option *opt
   weft_text_add(text, "\n");
 }
 
-static void add_verb(struct weft_text *text, const struct weft_cli_verb *verb) {
-  weft_text_addf(text, ".SS \"weft %s", verb->name);
-  weft_text_addf(text, verb->operands[0] != '\0' ? " [options] %s\"\n" : " [options]\"\n",
-                 verb->operands);
-  add_roff(text, verb->description);
+static void add_command(struct weft_text *text, const struct weft_cli_command *command) {
+  weft_text_addf(text, ".SS \"weft %s", command->name);
+  weft_text_addf(text, command->operands[0] != '\0' ? " [options] %s\"\n" : " [options]\"\n",
+                 command->operands);
+  add_roff(text, command->description);
   weft_text_add(text, "\n");
-  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
-    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id)) {
-      add_option(text, weft_cli_option_at((enum weft_cli_option_id)id));
-    }
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    add_option(text, *at);
   }
   weft_text_add(text, ".PP\nExample:\n.PP\n.nf\n.RS\n");
-  add_roff(text, verb->example);
+  add_roff(text, command->example);
   weft_text_add(text, "\n.RE\n.fi\n");
 }
 
@@ -71,7 +69,7 @@ void weft_cli_man_add(struct weft_text *text) {
       ".SH NAME\n"
       "weft \\- pipeline\\-parallel schedules: write them, prove them safe, look at them\n"
       ".SH SYNOPSIS\n"
-      ".B weft\n.I VERB\n[options] [\\fIFILE\\fR]\n.br\n"
+      ".B weft\n.I COMMAND\n[options] [\\fIFILE\\fR]\n.br\n"
       ".B weft \\-\\-version\n"
       ".SH DESCRIPTION\n"
       "A pipeline schedule is a table in CSV: a row per rank, a cell per step; 0F1 is the "
@@ -79,9 +77,9 @@ void weft_cli_man_add(struct weft_text *text) {
       "torch.distributed.pipelining.\n.PP\n"
       "A file named \\- or none at all is standard input. Data goes to standard output, "
       "messages to standard error.\n"
-      ".SH VERBS\n");
-  for (size_t i = 0; i < weft_cli_verb_count(); i++) {
-    add_verb(text, weft_cli_verb_at(i));
+      ".SH COMMANDS\n");
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    add_command(text, weft_cli_command_at(i));
   }
   add_exit_status(text);
   weft_text_add(text,

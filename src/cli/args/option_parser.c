@@ -27,9 +27,10 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
   return arguments->given[id] ? arguments->reals[id] : otherwise;
 }
 
-/* "weft help gen": where to look for what the verb takes. */
+/* "weft help gen": where to look for what the command takes. */
 static const char *help_hint(const struct parser *parser, char *buffer, size_t size) {
-  (void)snprintf(buffer, size, "'weft help %s' lists its options", parser->arguments->verb->name);
+  (void)snprintf(buffer, size, "'weft help %s' lists its options",
+                 parser->arguments->command->name);
   return buffer;
 }
 
@@ -75,9 +76,10 @@ static int add_to_list(const struct parser *parser, const char *name, const char
   return WEFT_CLI_OK;
 }
 
-static int read_value(const struct parser *parser, enum weft_cli_option_id id, const char *text) {
-  const struct weft_cli_option *option = weft_cli_option_at(id);
+static int read_value(const struct parser *parser, const struct weft_cli_option *option,
+                      const char *text) {
   struct weft_cli_arguments *arguments = parser->arguments;
+  const enum weft_cli_option_id id = option->id;
   char name[48], help[80];
   arguments->given[id] = true;
   arguments->texts[id] = text;
@@ -114,84 +116,59 @@ static int read_value(const struct parser *parser, enum weft_cli_option_id id, c
 }
 
 /* The value of an option that needs one: `attached`, or the next word. */
-static int take_value(struct parser *parser, enum weft_cli_option_id id, const char *spelled,
-                      const char *attached) {
+static int take_value(struct parser *parser, const struct weft_cli_option *option,
+                      const char *spelled, const char *attached) {
   if (attached == NULL) {
     if (parser->at + 1 >= parser->count) {
       char help[80];
       return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
-                            "%s has no value: expected %s after it", spelled,
-                            weft_cli_option_at(id)->value);
+                            "%s has no value: expected %s after it", spelled, option->value);
     }
     attached = parser->words[++parser->at];
   }
-  return read_value(parser, id, attached);
+  return read_value(parser, option, attached);
 }
 
 /* ---- Names ---- */
 
-static bool is_later(const struct weft_cli_verb *verb, const char *name, size_t size) {
-  const char *at = verb->later, *item;
-  size_t item_size;
-  while ((item_size = weft_cli_choice_next(&at, &item)) > 0) {
-    if (item_size == size && memcmp(item, name, size) == 0) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static int unknown_option(const struct parser *parser, const char *word, const char *name,
                           size_t size) {
-  const struct weft_cli_verb *verb = parser->arguments->verb;
+  const struct weft_cli_command *command = parser->arguments->command;
   char quoted[80], hint[128], help[80];
   weft_cli_quote(quoted, sizeof quoted, word);
-  if (is_later(verb, name, size)) {
-    weft_cli_say(parser->cli, help_hint(parser, help, sizeof help),
-                 "option '%s' of 'weft %s' comes with a later release; this is %s", quoted,
-                 verb->name, weft_version());
-    return WEFT_CLI_UNAVAILABLE;
-  }
   struct weft_cli_guess guess;
   weft_cli_guess_init(&guess, name, size);
-  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT && size > 1; id++) {
-    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id)) {
-      const char *known = weft_cli_option_at((enum weft_cli_option_id)id)->name;
-      weft_cli_guess_offer(&guess, known, strlen(known));
-    }
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL && size > 1; at++) {
+    weft_cli_guess_offer(&guess, (*at)->name, strlen((*at)->name));
   }
   (void)snprintf(hint, sizeof hint, "did you mean '--%s'?", guess.best != NULL ? guess.best : "");
   return weft_cli_usage(parser->cli,
                         guess.best != NULL ? hint : help_hint(parser, help, sizeof help),
-                        "unknown option '%s' of 'weft %s'", quoted, verb->name);
+                        "unknown option '%s' of 'weft %s'", quoted, command->name);
 }
 
-static bool find_long(const struct weft_cli_verb *verb, const char *name, size_t size,
-                      enum weft_cli_option_id *found) {
-  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
-    const char *known = weft_cli_option_at((enum weft_cli_option_id)id)->name;
-    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id) && strlen(known) == size &&
-        memcmp(known, name, size) == 0) {
-      *found = (enum weft_cli_option_id)id;
-      return true;
+static const struct weft_cli_option *find_long(const struct weft_cli_command *command,
+                                               const char *name, size_t size) {
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    if (strlen((*at)->name) == size && memcmp((*at)->name, name, size) == 0) {
+      return *at;
     }
   }
-  return false;
+  return NULL;
 }
 
 static int read_long(struct parser *parser, const char *word) {
   const char *name = word + 2;
   const char *equals = strchr(name, '=');
   const size_t size = equals != NULL ? (size_t)(equals - name) : strlen(name);
-  enum weft_cli_option_id id;
-  if (!find_long(parser->arguments->verb, name, size, &id)) {
+  const struct weft_cli_option *option = find_long(parser->arguments->command, name, size);
+  if (option == NULL) {
     return unknown_option(parser, word, name, size);
   }
-  const struct weft_cli_option *option = weft_cli_option_at(id);
   char spelled[48];
   (void)snprintf(spelled, sizeof spelled, "--%s", option->name);
   if (option->kind != WEFT_CLI_KIND_FLAG) {
-    return take_value(parser, id, spelled, equals != NULL ? equals + 1 : NULL);
+    return take_value(parser, option, spelled, equals != NULL ? equals + 1 : NULL);
   }
   if (equals != NULL) {
     char quoted[80], help[80];
@@ -199,58 +176,56 @@ static int read_long(struct parser *parser, const char *word) {
                           "%s takes no value, found '%s'", spelled,
                           weft_cli_quote(quoted, sizeof quoted, equals + 1));
   }
-  parser->arguments->given[id] = true;
+  parser->arguments->given[option->id] = true;
   return WEFT_CLI_OK;
 }
 
-static bool find_letter(const struct weft_cli_verb *verb, char letter,
-                        enum weft_cli_option_id *found) {
-  for (unsigned id = 0; id < WEFT_CLI_OPTION_COUNT; id++) {
-    if (weft_cli_verb_takes(verb, (enum weft_cli_option_id)id) &&
-        weft_cli_option_at((enum weft_cli_option_id)id)->letter == letter) {
-      *found = (enum weft_cli_option_id)id;
-      return true;
+static const struct weft_cli_option *find_letter(const struct weft_cli_command *command,
+                                                 char letter) {
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    if ((*at)->letter == letter) {
+      return *at;
     }
   }
-  return false;
+  return NULL;
 }
 
 static int read_letters(struct parser *parser, const char *word) {
   for (const char *at = word + 1; *at != '\0'; at++) {
-    enum weft_cli_option_id id;
-    if (!find_letter(parser->arguments->verb, *at, &id)) {
+    const struct weft_cli_option *option = find_letter(parser->arguments->command, *at);
+    if (option == NULL) {
       /* "-json" is a --json with a dash missing, "-x" is a letter. */
       return unknown_option(parser, word, word + 1, strlen(word + 1));
     }
-    if (weft_cli_option_at(id)->kind != WEFT_CLI_KIND_FLAG) {
+    if (option->kind != WEFT_CLI_KIND_FLAG) {
       const char spelled[3] = {'-', *at, '\0'};
-      return take_value(parser, id, spelled, at[1] != '\0' ? at + 1 : NULL);
+      return take_value(parser, option, spelled, at[1] != '\0' ? at + 1 : NULL);
     }
-    parser->arguments->given[id] = true;
+    parser->arguments->given[option->id] = true;
   }
   return WEFT_CLI_OK;
 }
 
 static int read_operand(const struct parser *parser, const char *word) {
   struct weft_cli_arguments *arguments = parser->arguments;
-  const struct weft_cli_verb *verb = arguments->verb;
-  if (verb->operands_max == WEFT_CLI_OPERANDS_LIST) {
-    return add_to_list(parser, verb->operands, word);
+  const struct weft_cli_command *command = arguments->command;
+  if (command->operands_max == WEFT_CLI_OPERANDS_LIST) {
+    return add_to_list(parser, command->operands, word);
   }
-  if (arguments->operand_count == verb->operands_max) {
+  if (arguments->operand_count == command->operands_max) {
     char quoted[80], help[80];
     return weft_cli_usage(parser->cli, help_hint(parser, help, sizeof help),
-                          "one argument too many for 'weft %s': '%s'; expected %s", verb->name,
+                          "one argument too many for 'weft %s': '%s'; expected %s", command->name,
                           weft_cli_quote(quoted, sizeof quoted, word),
-                          verb->operands_max > 0 ? verb->operands : "options only");
+                          command->operands_max > 0 ? command->operands : "options only");
   }
   arguments->operands[arguments->operand_count++] = word;
   return WEFT_CLI_OK;
 }
 
-int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_verb *verb, int count,
+int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *command, int count,
                    char **words, struct weft_cli_arguments *arguments) {
-  *arguments = (struct weft_cli_arguments){.verb = verb};
+  *arguments = (struct weft_cli_arguments){.command = command};
   struct parser parser = {.cli = cli, .arguments = arguments, .words = words, .count = count};
   bool operands_only = false;
   int status = WEFT_CLI_OK;

@@ -8,21 +8,21 @@
 #define WEFT_CLI_LIST_MAX 1024
 
 struct weft_cli_arguments {
-  const struct weft_cli_verb *verb;
+  const struct weft_cli_command *command;
   bool given[WEFT_CLI_OPTION_COUNT];
   const char *texts[WEFT_CLI_OPTION_COUNT]; /* the value as written */
   uint64_t numbers[WEFT_CLI_OPTION_COUNT];  /* of NUMBER options */
   double reals[WEFT_CLI_OPTION_COUNT];      /* of REAL and RATE options */
   unsigned choices[WEFT_CLI_OPTION_COUNT];  /* of CHOICE options: index into their list */
-  const char *list[WEFT_CLI_LIST_MAX];      /* values of the LIST option; a verb has at most one */
+  const char *list[WEFT_CLI_LIST_MAX]; /* values of the LIST option; a command has at most one */
   unsigned list_count;
   const char *operands[WEFT_CLI_OPERANDS_MAX];
   unsigned operand_count;
 };
 
-/* Reads `count` words after the verb. Returns WEFT_CLI_OK, or another exit
+/* Reads `count` words after the command. Returns WEFT_CLI_OK, or another exit
  * status after having said what is wrong. Borrows the words. */
-int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_verb *verb, int count,
+int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *command, int count,
                    char **words, struct weft_cli_arguments *arguments);
 
 /* The option's number, or `otherwise` when it was not given. */

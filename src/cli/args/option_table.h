@@ -1,8 +1,9 @@
-/* The option table: the one place that knows verbs and options. The parser,
- * `weft help`, the man page and the completions are made from it.
+/* The tables of options and commands, for all three programs. The parser, `weft help`,
+ * the man page and the completions are made from them.
  *
- * Adding an option: an id here, a line in option_table.c, and TAKES() in the
- * verbs that take it. */
+ * Adding an option: an id here, a row in option_table.c, and OPTION() in the commands
+ * that take it (command_table.c). Where an option means something else in one command,
+ * that command has a row of its own with the same id. */
 #ifndef CLI_OPTION_TABLE_H
 #define CLI_OPTION_TABLE_H
 
@@ -40,22 +41,17 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_SEED,
   WEFT_CLI_OPTION_MEMORY,
   WEFT_CLI_OPTION_CRITICAL_PATH,
-  WEFT_CLI_OPTION_PLAN_PLACEMENT,
   WEFT_CLI_OPTION_NO_SPLIT,
   WEFT_CLI_OPTION_KEEP_PARTITION,
   WEFT_CLI_OPTION_OBJECTIVE,
   WEFT_CLI_OPTION_EFFORT,
   WEFT_CLI_OPTION_TIME_LIMIT,
-  WEFT_CLI_OPTION_PLAN_SEED,
   WEFT_CLI_OPTION_THREADS,
   WEFT_CLI_OPTION_PARETO,
   WEFT_CLI_OPTION_FOR,
-  WEFT_CLI_OPTION_PLAN_OUTPUT,
   WEFT_CLI_OPTION_TRANSPORT,
   WEFT_CLI_OPTION_PROGRESS,
   WEFT_CLI_OPTION_STAGE,
-  WEFT_CLI_OPTION_RUN_STEPS,
-  WEFT_CLI_OPTION_RUN_COMM,
   WEFT_CLI_OPTION_STALL_LIMIT,
   WEFT_CLI_OPTION_DUMP,
   WEFT_CLI_OPTION_UNCHECKED,
@@ -66,38 +62,30 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_CONTEXT,
   WEFT_CLI_OPTION_TIED,
   WEFT_CLI_OPTION_BATCH,
-  WEFT_CLI_OPTION_TRAIN_STEPS,
   WEFT_CLI_OPTION_LR,
   WEFT_CLI_OPTION_LR_MIN,
   WEFT_CLI_OPTION_WARMUP,
   WEFT_CLI_OPTION_WEIGHT_DECAY,
   WEFT_CLI_OPTION_CLIP,
-  WEFT_CLI_OPTION_TRAIN_SEED,
   WEFT_CLI_OPTION_SCHEDULE,
   WEFT_CLI_OPTION_SPLIT,
   WEFT_CLI_OPTION_THREADS_PER_RANK,
   WEFT_CLI_OPTION_PP,
   WEFT_CLI_OPTION_DP,
   WEFT_CLI_OPTION_SHARD,
-  WEFT_CLI_OPTION_SHARD_WINDOW,
   WEFT_CLI_OPTION_CHECKPOINT,
   WEFT_CLI_OPTION_EVERY,
   WEFT_CLI_OPTION_KEEP,
   WEFT_CLI_OPTION_RESUME,
   WEFT_CLI_OPTION_EVAL_EVERY,
-  WEFT_CLI_OPTION_TRAIN_STALL_LIMIT,
-  WEFT_CLI_OPTION_TRAIN_MEMORY,
-  WEFT_CLI_OPTION_TRAIN_PLACEMENT,
   WEFT_CLI_OPTION_PROFILE,
   WEFT_CLI_OPTION_LOG,
   WEFT_CLI_OPTION_CURVE,
   WEFT_CLI_OPTION_NO_SAMPLE,
-  WEFT_CLI_OPTION_TRAINED,
   WEFT_CLI_OPTION_PROMPT,
   WEFT_CLI_OPTION_TOKENS,
   WEFT_CLI_OPTION_TEMPERATURE,
   WEFT_CLI_OPTION_TOP_K,
-  WEFT_CLI_OPTION_SAMPLE_SEED,
   WEFT_CLI_OPTION_GRID,
   WEFT_CLI_OPTION_WIDTH,
   WEFT_CLI_OPTION_COLOUR_BY,
@@ -111,9 +99,7 @@ enum weft_cli_option_id {
   WEFT_CLI_OPTION_MAN,
   WEFT_CLI_OPTION_COMPLETION,
   WEFT_CLI_OPTION_OUTPUT,
-  WEFT_CLI_OPTION_TIMELINE,
   WEFT_CLI_OPTION_JSON,
-  WEFT_CLI_OPTION_JSON_LINES,
   WEFT_CLI_OPTION_HELP,
   WEFT_CLI_OPTION_COUNT
 };
@@ -123,17 +109,18 @@ enum weft_cli_option_kind {
   WEFT_CLI_KIND_NUMBER, /* whole, minimum ... maximum */
   WEFT_CLI_KIND_REAL,   /* decimal or a fraction, minimum ... maximum */
   WEFT_CLI_KIND_RATE,   /* the same, or with an exponent: 3e-4 */
-  WEFT_CLI_KIND_LIST,   /* may be given again, each time adds; checked by the verb */
+  WEFT_CLI_KIND_LIST,   /* may be given again, each time adds; checked by the command */
   WEFT_CLI_KIND_CHOICE, /* one of `choices` */
-  WEFT_CLI_KIND_MODEL,  /* one of `choices`, checked by the verb (slots:K) */
+  WEFT_CLI_KIND_MODEL,  /* one of `choices`, checked by the command (slots:K) */
   WEFT_CLI_KIND_FILE,
   WEFT_CLI_KIND_TEXT /* any, but empty */
 };
 
-/* operands_max of a verb whose operands are further values of its LIST option. */
+/* operands_max of a command whose operands are further values of its LIST option. */
 #define WEFT_CLI_OPERANDS_LIST UINT_MAX
 
 struct weft_cli_option {
+  enum weft_cli_option_id id;
   char letter;      /* '\0': none */
   const char *name; /* without the dashes */
   enum weft_cli_option_kind kind;
@@ -145,27 +132,36 @@ struct weft_cli_option {
   const char *summary;
 };
 
-struct weft_cli_arguments;
+enum { WEFT_CLI_COMMAND_OPTIONS_MAX = 48 };
 
-struct weft_cli_verb {
+struct weft_cli_command {
   const char *name;
   const char *operands; /* as help shows them; "" for none */
   unsigned operands_max;
-  const char
-      *operand_kind; /* what completion offers: "file", "schedule", "verb", "benchmark", "" */
-  bool options[WEFT_CLI_OPTION_COUNT]; /* that it takes */
-  const char *later;                   /* options that a later release brings: "f|b|i", or "" */
+  /* What completion offers: "file", "schedule", "command", the choices "a|b|c", or "". */
+  const char *operand_kind;
+  /* That it takes, in the order of help; NULL ends it. */
+  const struct weft_cli_option *options[WEFT_CLI_COMMAND_OPTIONS_MAX];
   const char *summary;
   const char *description; /* paragraphs separated by \n */
   const char *example;
-  int (*run)(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 };
 
+/* As most commands take them, by id. */
+extern const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT];
 const struct weft_cli_option *weft_cli_option_at(enum weft_cli_option_id id);
 
-size_t weft_cli_verb_count(void);
-const struct weft_cli_verb *weft_cli_verb_at(size_t index);
-bool weft_cli_verb_takes(const struct weft_cli_verb *verb, enum weft_cli_option_id id);
+/* WEFT_COST_MAX as a whole number. */
+#define WEFT_CLI_COST_MAX UINT64_C(1000000000000)
+#define WEFT_CLI_STEPS_MAX UINT64_C(1000000000) /* of a training */
+
+size_t weft_cli_command_count(void);
+const struct weft_cli_command *weft_cli_command_at(size_t index);
+/* NULL: there is none of that name. */
+const struct weft_cli_command *weft_cli_command_find(const char *name);
+/* As this command takes it; NULL: it does not. */
+const struct weft_cli_option *weft_cli_command_option(const struct weft_cli_command *command,
+                                                      enum weft_cli_option_id id);
 
 /* Steps through "a|b|c": the next item's size, and *at moved behind it; 0 at the end. */
 size_t weft_cli_choice_next(const char **at, const char **item);

@@ -164,7 +164,7 @@ static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs
   return WEFT_CLI_OK;
 }
 
-/* ---- The verb ---- */
+/* ---- The command ---- */
 
 static int read_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       struct weft_shape *shape) {
@@ -220,7 +220,7 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
   return status;
 }
 
-int weft_cli_verb_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_cli_ranking ranking = {.entry_count = 0};
   const int status = read_shape(cli, arguments, &ranking.shape);
   return status != WEFT_CLI_OK ? status : compare(cli, arguments, &ranking);

@@ -137,7 +137,7 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
   return status;
 }
 
-int weft_cli_verb_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   if (arguments->operand_count < 2) {
     return weft_cli_usage(cli, "for example: weft diff a.csv b.csv",
                           "%s: expected two files to compare",

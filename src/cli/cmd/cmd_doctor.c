@@ -1,5 +1,6 @@
 /* `weft doctor`: what this build and machine have, and whether it works. */
 #include <inttypes.h>
+#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -38,14 +39,14 @@ struct findings {
   char no_copy[64];
 };
 
-static const char *const parts[][2] = {
-#ifdef WEFT_HAS_TRAINER
-    {"BLAS", "OpenBLAS, for 'weft train'"},
-#else
-    {"BLAS", "none; 'weft train' needs libopenblas-dev when it is built"},
-#endif
-    {"CUDA", "not used by this release"},
-};
+static const char *blas(void) {
+  char path[PATH_MAX];
+  return weft_cli_process_sibling("weft-train", path, sizeof path) != NULL
+             ? "OpenBLAS, for 'weft train'"
+             : "none; 'weft train' needs libopenblas-dev when it is built";
+}
+
+#define NO_CUDA "not used by this release"
 
 static uint64_t positive(long value) { return value > 0 ? (uint64_t)value : 0; }
 
@@ -134,9 +135,7 @@ static void add_text(struct weft_text *text, const struct findings *findings) {
   weft_text_addf(text, "  processors    %" PRIu64 "\n", machine.processors);
   weft_text_addf(text, "  memory        %.1f GiB\n",
                  (double)machine.memory_bytes / (1024.0 * 1024.0 * 1024.0));
-  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    weft_text_addf(text, "  %-13s %s\n", parts[i][0], parts[i][1]);
-  }
+  weft_text_addf(text, "  BLAS          %s\n  CUDA          " NO_CUDA "\n", blas());
   weft_text_addf(text, "\nLimits\n  ranks         %" PRIu32 "\n  stages        %" PRIu32 "\n",
                  WEFT_RANKS_MAX, WEFT_STAGES_MAX);
   weft_text_addf(text, "  microbatches  %" PRIu32 "\n  actions       %" PRIu64 " in a program\n",
@@ -186,9 +185,8 @@ static void add_document(struct weft_text *text, const struct findings *findings
   weft_json_number(&json, "processors", machine.processors);
   weft_json_number(&json, "memory_bytes", machine.memory_bytes);
   weft_json_open(&json, "parts", '{');
-  for (size_t i = 0; i < sizeof parts / sizeof parts[0]; i++) {
-    weft_json_string(&json, parts[i][0], parts[i][1]);
-  }
+  weft_json_string(&json, "BLAS", blas());
+  weft_json_string(&json, "CUDA", NO_CUDA);
   weft_json_close(&json, '}');
   weft_json_open(&json, "mpi", '{');
   if (findings->job != NULL) {
@@ -203,7 +201,7 @@ static void add_document(struct weft_text *text, const struct findings *findings
   weft_json_finish(&json);
 }
 
-/* ---- The verb ---- */
+/* ---- The command ---- */
 
 static bool check_schedules(const struct weft_cli *cli, struct findings *findings) {
   findings->check_count =
@@ -284,7 +282,7 @@ static int examine_job(const struct weft_cli *cli, const struct weft_cli_argumen
   return weft_cli_job_end(&job, status);
 }
 
-int weft_cli_verb_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   return cli->words != NULL && weft_launch_info().launcher != NULL ? examine_job(cli, arguments)
                                                                    : examine(cli, arguments, NULL);
 }

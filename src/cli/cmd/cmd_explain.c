@@ -55,7 +55,7 @@ static int explain(const struct weft_cli *cli, const struct weft_cli_arguments *
   return status;
 }
 
-int weft_cli_verb_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_program *program = NULL;
   int status = weft_cli_read_program(cli, arguments->operands[0], &program);
   const uint64_t rank = weft_cli_number(arguments, WEFT_CLI_OPTION_RANK, 0);

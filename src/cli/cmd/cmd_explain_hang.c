@@ -3,8 +3,8 @@
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 
-int weft_cli_verb_explain_hang(const struct weft_cli *cli,
-                               const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
+                              const struct weft_cli_arguments *arguments) {
   struct weft_text text = {.allocator = cli->allocator};
   int status = weft_cli_read_hang(cli, arguments->operands[0],
                                   arguments->given[WEFT_CLI_OPTION_JSON], &text);

@@ -184,7 +184,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
   return WEFT_CLI_OK;
 }
 
-int weft_cli_verb_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
     return list(cli, arguments);
   }

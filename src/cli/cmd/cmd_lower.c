@@ -92,7 +92,7 @@ static int lower(const struct weft_cli *cli, const struct weft_cli_arguments *ar
   return status;
 }
 
-int weft_cli_verb_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_lower_options options;
   struct weft_program *table = NULL;
   int status = read_options(cli, arguments, &options);

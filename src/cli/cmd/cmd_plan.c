@@ -22,7 +22,7 @@
 
 /* The file of -o, or NULL for standard output. */
 static const char *output_path(const struct weft_cli_arguments *arguments) {
-  const char *path = arguments->texts[WEFT_CLI_OPTION_PLAN_OUTPUT];
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
   return path == NULL || strcmp(path, "-") == 0 ? NULL : path;
 }
 
@@ -171,7 +171,7 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
   return status == WEFT_CLI_OK ? conclude(cli, pareto.stopped) : status;
 }
 
-/* ---- The verb ---- */
+/* ---- The command ---- */
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   const bool *given = arguments->given;
@@ -186,7 +186,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
                           "'%s' ends with neither .svg nor .html: with --pareto, -o draws",
                           weft_cli_quote(quoted, sizeof quoted, path));
   }
-  if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_PLAN_OUTPUT] && path == NULL) {
+  if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_OUTPUT] && path == NULL) {
     return weft_cli_usage(cli, "give -o a file, or leave it out",
                           "with --json the document goes to standard output, and the table "
                           "cannot go there too");
@@ -208,7 +208,7 @@ static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arg
   return status;
 }
 
-int weft_cli_verb_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_cli_costs costs;
   int status = check_options(cli, arguments);
   if (status == WEFT_CLI_OK) {

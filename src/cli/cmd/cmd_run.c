@@ -191,12 +191,12 @@ static void set_up(const struct subject *subject, struct weft_cli_execution *exe
   const double occupied = hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
   execution->latency_ticks = to_ticks(subject, hop->latency);
   execution->occupied_ticks = to_ticks(subject, occupied);
-  execution->comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_RUN_COMM]];
+  execution->comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_COMM]];
   execution->stall_limit =
       is_virtual ? virtual_limit(subject, execution->latency_ticks + execution->occupied_ticks)
                  : real_limit(subject);
   execution->step_count =
-      (uint32_t)weft_cli_number(subject->arguments, WEFT_CLI_OPTION_RUN_STEPS, STEPS_DEFAULT);
+      (uint32_t)weft_cli_number(subject->arguments, WEFT_CLI_OPTION_STEPS, STEPS_DEFAULT);
 }
 
 /* ---- When it fails ---- */
@@ -255,18 +255,18 @@ static void fill_report(const struct subject *subject, const struct weft_cli_exe
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
   static const char *const comms[] = {"posted", "eager", "rendezvous"};
   const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
-  *report = (struct weft_cli_run_report){
-      .name = subject->name,
-      .unit = subject->costs.costs->unit,
-      .per_unit = subject->per_unit,
-      .execution = execution,
-      .simulation = subject->simulation,
-      .transport = transports[subject->transport],
-      .stage = kinds[subject->stage],
-      .comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_RUN_COMM]],
-      .is_virtual = is_virtual,
-      .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
-      .first_step = execution->step_count > 1 ? 1 : 0};
+  *report =
+      (struct weft_cli_run_report){.name = subject->name,
+                                   .unit = subject->costs.costs->unit,
+                                   .per_unit = subject->per_unit,
+                                   .execution = execution,
+                                   .simulation = subject->simulation,
+                                   .transport = transports[subject->transport],
+                                   .stage = kinds[subject->stage],
+                                   .comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_COMM]],
+                                   .is_virtual = is_virtual,
+                                   .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
+                                   .first_step = execution->step_count > 1 ? 1 : 0};
   weft_cli_run_report_reckon(report);
 }
 
@@ -336,7 +336,7 @@ static int execute(struct subject *subject) {
   return status;
 }
 
-/* ---- The verb ---- */
+/* ---- The command ---- */
 
 /* Real time has a unit, whatever the file calls it. */
 static void name_unit(struct weft_costs *costs) {
@@ -412,7 +412,7 @@ static int run_as_rank(const struct subject *given) {
   return weft_cli_job_end(&job, status);
 }
 
-int weft_cli_verb_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct subject subject = {
       .cli = cli, .arguments = arguments, .name = weft_cli_input_name(arguments->operands[0])};
   const int status = choose_transport(cli, arguments, &subject);

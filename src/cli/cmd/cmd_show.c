@@ -175,7 +175,7 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
   return status;
 }
 
-int weft_cli_verb_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   enum kind kind;
   int status = choose_kind(cli, arguments, &kind);
   if (status == WEFT_CLI_OK) {

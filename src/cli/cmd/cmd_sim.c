@@ -219,7 +219,7 @@ static int simulate(const struct weft_cli *cli, const struct weft_cli_arguments 
   return status;
 }
 
-/* ---- The verb ---- */
+/* ---- The command ---- */
 
 static int run_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_program *input = NULL;
@@ -234,7 +234,7 @@ static int run_steps(const struct weft_cli *cli, const struct weft_cli_arguments
   return status;
 }
 
-int weft_cli_verb_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   if (arguments->given[WEFT_CLI_OPTION_STEPS]) {
     return run_steps(cli, arguments);
   }

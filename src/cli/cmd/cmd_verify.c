@@ -68,7 +68,7 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   return read_comm(cli, arguments->texts[WEFT_CLI_OPTION_COMM], &options->model.capacity);
 }
 
-/* ---- The verb ---- */
+/* ---- The command ---- */
 
 static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    const struct weft_cli_verdict *verdict) {
@@ -88,7 +88,7 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
   return status;
 }
 
-int weft_cli_verb_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_verify_options options;
   int status = read_options(cli, arguments, &options);
   if (status != WEFT_CLI_OK) {

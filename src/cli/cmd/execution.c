@@ -7,7 +7,7 @@
 #include <stdio.h>
 #include <string.h>
 
-#include "cli/bench_clock.h"
+#include "cli/io/clock.h"
 #include "cli/io/error_message.h"
 
 #define SAY_AFTER_NS UINT64_C(1000000000)

@@ -1,6 +1,6 @@
 /* All ranks in one thread, in virtual time. */
-#include "cli/bench_clock.h"
 #include "cli/cmd/execution.h"
+#include "cli/io/clock.h"
 
 static enum weft_status begin_all(struct weft_cli_execution *execution, uint32_t step,
                                   struct weft_error *error) {

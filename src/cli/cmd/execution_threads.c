@@ -1,7 +1,7 @@
 /* A thread per rank. Between steps the ranks meet, so that a step begins on all
  * of them at the same time, as in a simulation. */
-#include "cli/bench_clock.h"
 #include "cli/cmd/execution.h"
+#include "cli/io/clock.h"
 #include "cli/job.h"
 
 /* Waits until all ranks are here. */

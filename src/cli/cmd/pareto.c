@@ -9,7 +9,7 @@
 #include <math.h>
 #include <string.h>
 
-#include "cli/bench_clock.h"
+#include "cli/io/clock.h"
 #include "cli/io/error_message.h"
 
 /* Limits closer together than this share of all of them are not told apart. */

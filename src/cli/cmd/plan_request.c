@@ -33,7 +33,7 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  const unsigned placement = arguments->choices[WEFT_CLI_OPTION_PLAN_PLACEMENT];
+  const unsigned placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT];
   *request = weft_search_request_default();
   /* The parser keeps numbers within 32 bits. */
   request->ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
@@ -49,7 +49,7 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
   request->objective = arguments->choices[WEFT_CLI_OPTION_OBJECTIVE] == 1 ? WEFT_OBJECTIVE_SPAN
                                                                           : WEFT_OBJECTIVE_MAKESPAN;
   read_effort(arguments, request);
-  request->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_PLAN_SEED, 0);
+  request->seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, 0);
   request->threads = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS, 0);
   return WEFT_CLI_OK;
 }

@@ -159,7 +159,7 @@ int weft_cli_exit_status(const char *file, const struct weft_error *error) {
 static const char *usual_hint(enum weft_status status) {
   switch (status) {
     case WEFT_ERR_USAGE:
-    case WEFT_ERR_LIMIT: return "'weft help' lists the verbs, 'weft doctor' the limits";
+    case WEFT_ERR_LIMIT: return "'weft help' lists the commands, 'weft doctor' the limits";
     case WEFT_ERR_FORMAT: return "'weft gen 1F1B -p 4 -m 8' shows what a table looks like";
     case WEFT_ERR_INVALID: return "'weft verify' lists everything that is wrong with it";
     default: return NULL;

@@ -4,7 +4,7 @@
 
 #include "cli/args/option_parser.h"
 
-/* Writes `text`, which holds everything that the verb has to say, to where -o
+/* Writes `text`, which holds everything that the command has to say, to where -o
  * points. Returns `status` when all of it was written, WEFT_CLI_INTERNAL when the
  * text could not be composed for want of memory, WEFT_CLI_IO when it could not be
  * written (having said so). */

@@ -1,4 +1,6 @@
 /* The real process behind struct weft_cli. */
+#include <assert.h>
+#include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
 #include <signal.h>
@@ -7,7 +9,7 @@
 #include <sys/ioctl.h>
 #include <unistd.h>
 
-#include "cli/cli.h"
+#include "cli/io/error_message.h"
 
 #define OWN_FILE "/proc/self/exe"
 
@@ -69,6 +71,34 @@ const char *weft_cli_process_file(char *buffer, size_t size) {
   }
   buffer[length] = '\0';
   return buffer;
+}
+
+const char *weft_cli_process_sibling(const char *name, char *buffer, size_t size) {
+  assert(name != NULL);
+  const char *own = weft_cli_process_file(buffer, size);
+  char *slash = own != NULL ? strrchr(buffer, '/') : NULL;
+  if (slash == NULL || (size_t)(slash + 1 - buffer) + strlen(name) >= size) {
+    return NULL;
+  }
+  memcpy(slash + 1, name, strlen(name) + 1);
+  return access(buffer, X_OK) == 0 ? buffer : NULL;
+}
+
+int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
+  char path[PATH_MAX];
+  const bool is_trainer = strcmp(name, "weft-train") == 0;
+  if (cli->words != NULL && weft_cli_process_sibling(name, path, sizeof path) != NULL) {
+    cli->words[0] = path;
+    (void)execv(path, cli->words);
+    weft_cli_say(cli, "run it yourself to see more", "%s cannot be started: %s", path,
+                 strerror(errno));
+    return WEFT_CLI_UNAVAILABLE;
+  }
+  weft_cli_say(cli,
+               is_trainer ? "install libopenblas-dev, and build again: 'make' does both"
+                          : "build and install all of Weft: 'make', 'make install'",
+               "the program %s, which runs this command, is not in the folder of this one", name);
+  return WEFT_CLI_UNAVAILABLE;
 }
 
 /* By its real name if there still is a file of that name: it is what 'ps' shows. */

@@ -1,0 +1,316 @@
+/* `weft bench train`: the reference trainer on one rank and on two, a thread each,
+ * beside bare products and beside its simulation.
+ *
+ * Before anything is timed, one rank and two must come to the same parameters, bit for
+ * bit; so must every block of steps that is timed. What is compared is measured in turns:
+ * the bare products, one rank, two ranks, schedule after schedule, round after round. */
+#define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
+#include "bench/bench.h"
+#include "cli/io/error_message.h"
+
+#include <unistd.h>
+
+#include <weft/comm.h>
+#include <weft/source.h>
+#include <weft/support.h>
+#include <weft/weft.h>
+
+#include "bench/bench_clock.h"
+#include "gpt/bench/bench_train.h"
+#include "gpt/command/sample_text.h"
+#include "gpt/kernels/kernels.h"
+#include "gpt/model/aligned_memory.h"
+
+enum {
+  MICROBATCHES = WEFT_CLI_TRAIN_MICROBATCHES,
+  ROUNDS = 2,
+  STEPS = 3, /* of a block; the first is a warm-up */
+  CHECK_STEPS = 2,
+  SAMPLES_MAX = WEFT_CLI_BENCH_REPEATS_MAX * WEFT_CLI_TRAIN_SCHEDULES * STEPS
+};
+
+static const char *const schedules[WEFT_CLI_TRAIN_SCHEDULES] = {"1F1B", "Interleaved1F1B", "ZBH1",
+                                                                "ZBVZeroBubble", "GPipe"};
+
+/* ---- The bare products ---- */
+
+static struct weft_gpt_bare *bare_of(struct weft_transport *transport, void *context) {
+  struct weft_gpt_bare **bares = context;
+  return bares[transport->rank];
+}
+
+static enum weft_status run_bare(void *context, struct weft_transport *transport,
+                                 struct weft_error *error) {
+  struct weft_gpt_bare *bare = bare_of(transport, context);
+  (void)error;
+  for (uint32_t k = 0; k < MICROBATCHES; k++) {
+    weft_gpt_bare_run(bare);
+  }
+  return WEFT_OK;
+}
+
+/* Each of `count` threads does the products of a whole step. */
+static enum weft_status time_bare(const struct weft_cli *cli, struct weft_gpt_bare **bares,
+                                  uint32_t count, uint64_t *time_ns, struct weft_error *error) {
+  struct weft_threads *world;
+  enum weft_status status = weft_threads_create(cli->allocator, count, &world, error);
+  if (status == WEFT_OK) {
+    const uint64_t begin = weft_cli_clock_ns();
+    status = weft_threads_run(world, NULL, run_bare, bares, error);
+    *time_ns = weft_cli_clock_ns() - begin;
+    weft_threads_destroy(world);
+  }
+  return status;
+}
+
+/* ---- A schedule: its program, the same on one rank, and the samples ---- */
+
+struct series {
+  uint32_t count;
+  uint64_t samples[SAMPLES_MAX];
+};
+
+static void add_sample(struct series *series, uint64_t sample) {
+  if (series->count < SAMPLES_MAX) {
+    series->samples[series->count++] = sample;
+  }
+}
+
+static double median_ms(struct series *series) {
+  return (double)weft_cli_median(series->samples, series->count) / 1e6;
+}
+
+#define BILLION 1e9
+
+struct prediction {
+  struct series step_ns;
+  struct series reached; /* the measured speed-up by the predicted one, in billionths */
+};
+
+struct contender {
+  struct weft_program *program, *on_one;
+  struct series one, all;
+  struct prediction alone, together;
+};
+
+/* All that is under way. */
+struct bench {
+  const struct weft_cli *cli;
+  struct weft_gpt_corpus corpus;
+  struct weft_gpt_bare *bares[WEFT_CLI_TRAIN_RANKS];
+  struct contender contenders[WEFT_CLI_TRAIN_SCHEDULES];
+  struct series bare, bare_all;
+  struct series steps; /* on one rank, in whatever order */
+  uint64_t hash;       /* of the parameters after a block */
+};
+
+static enum weft_status make_contender(struct bench *bench, const char *schedule,
+                                       struct contender *contender, struct weft_error *error) {
+  struct weft_named_source plan = {
+      .allocator = bench->cli->allocator, .schedule = schedule, .ranks = WEFT_CLI_TRAIN_RANKS};
+  WEFT_TRY(weft_source_named(&plan, MICROBATCHES, true, &contender->program, error));
+  return weft_cli_train_on_one_rank(bench->cli->allocator, contender->program, &contender->on_one,
+                                    error);
+}
+
+static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
+  const struct weft_allocator *allocator = bench->cli->allocator;
+  const struct weft_gpt_progress progress = weft_cli_train_fixed_progress(STEPS);
+  WEFT_TRY(weft_cli_train_fixed_corpus(allocator, &bench->corpus, error));
+  for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
+    WEFT_TRY(weft_gpt_bare_create(allocator, &progress.config, progress.batch / MICROBATCHES,
+                                  progress.config.context, &bench->bares[k], error));
+  }
+  for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+    WEFT_TRY(make_contender(bench, schedules[k], &bench->contenders[k], error));
+  }
+  weft_gpt_set_blas_threads(1);
+  return WEFT_OK;
+}
+
+static void release(struct bench *bench) {
+  weft_gpt_free(bench->cli->allocator, bench->corpus.bytes);
+  for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
+    weft_gpt_bare_destroy(bench->bares[k]);
+  }
+  for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+    weft_program_destroy(bench->contenders[k].program);
+    weft_program_destroy(bench->contenders[k].on_one);
+  }
+}
+
+/* ---- The answer ---- */
+
+static int fail_hash(const struct weft_cli *cli, const char *schedule, uint32_t ranks) {
+  const struct weft_cli_bench_case at = {.schedule = schedule,
+                                         .shape = {.ranks = ranks, .microbatches = MICROBATCHES}};
+  return weft_cli_bench_fail(cli, &at, "the parameters differ from those of one rank");
+}
+
+/* A few steps of 1F1B: first on all ranks, which is where memory is looked at, since
+ * nothing has been given back to malloc() yet; then on one. */
+static int check(struct bench *bench, struct weft_cli_train_results *results) {
+  const struct contender *contender = &bench->contenders[0];
+  struct weft_gpt_trainer_options options =
+      weft_cli_train_fixed_options(&bench->corpus, contender->program, CHECK_STEPS);
+  struct weft_cli_train_block on_one;
+  int status = weft_cli_train_block_run(bench->cli, &options, contender->program, &results->memory);
+  options.program = contender->on_one;
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_train_block_run(bench->cli, &options, contender->program, &on_one);
+  }
+  return status == WEFT_CLI_OK && on_one.hash != results->memory.hash
+             ? fail_hash(bench->cli, schedules[0], WEFT_CLI_TRAIN_RANKS)
+             : status;
+}
+
+/* The hash of every block is that of the first. */
+static int run_block(struct bench *bench, size_t schedule, const struct weft_program *program,
+                     struct weft_cli_train_block *block) {
+  const struct weft_gpt_trainer_options options =
+      weft_cli_train_fixed_options(&bench->corpus, program, STEPS);
+  const int status =
+      weft_cli_train_block_run(bench->cli, &options, bench->contenders[schedule].program, block);
+  bench->hash = bench->hash == 0 ? block->hash : bench->hash;
+  return status == WEFT_CLI_OK && block->hash != bench->hash
+             ? fail_hash(bench->cli, schedules[schedule], program->rank_count)
+             : status;
+}
+
+/* ---- Rounds ---- */
+
+static void note_samples(struct series *series, const struct weft_cli_train_block *block) {
+  for (uint32_t k = 0; k < block->sample_count; k++) {
+    add_sample(series, block->samples_ns[k]);
+  }
+}
+
+/* What is not the pipeline's, norms and updates, is one rank's shared by all. Costs are
+ * means, so it is the mean step that a prediction is compared with. */
+static void note_prediction(struct prediction *prediction, double pipeline_ms,
+                            const struct weft_cli_train_block *one,
+                            const struct weft_cli_train_block *all) {
+  const double rest_ms = (one->mean_ms - one->busy_ms) / WEFT_CLI_TRAIN_RANKS;
+  const double step_ms = pipeline_ms + rest_ms;
+  add_sample(&prediction->step_ns, (uint64_t)(step_ms * 1e6));
+  add_sample(&prediction->reached, (uint64_t)(step_ms / all->mean_ms * BILLION));
+}
+
+static int measure_schedule(struct bench *bench, size_t schedule,
+                            struct weft_cli_train_results *results) {
+  struct contender *contender = &bench->contenders[schedule];
+  struct weft_cli_train_block one, all;
+  int status = run_block(bench, schedule, contender->on_one, &one);
+  if (status == WEFT_CLI_OK) {
+    status = run_block(bench, schedule, contender->program, &all);
+  }
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  note_samples(&contender->one, &one);
+  note_samples(&bench->steps, &one);
+  note_samples(&contender->all, &all);
+  note_prediction(&contender->alone, one.simulated_ms, &one, &all);
+  note_prediction(&contender->together, all.simulated_ms, &one, &all);
+  results->first_loss = one.first_loss;
+  results->last_loss = one.last_loss;
+  return WEFT_CLI_OK;
+}
+
+static int measure_bare(struct bench *bench) {
+  struct weft_error error;
+  uint64_t alone_ns = 0, together_ns = 0;
+  if (time_bare(bench->cli, bench->bares, 1, &alone_ns, &error) < 0 ||
+      time_bare(bench->cli, bench->bares, WEFT_CLI_TRAIN_RANKS, &together_ns, &error) < 0) {
+    return weft_cli_fail(bench->cli, NULL, &error);
+  }
+  add_sample(&bench->bare, alone_ns);
+  add_sample(&bench->bare_all, together_ns);
+  return WEFT_CLI_OK;
+}
+
+static int measure_rounds(struct bench *bench, uint64_t rounds,
+                          struct weft_cli_train_results *results) {
+  int status = WEFT_CLI_OK;
+  for (uint64_t k = 0; k < rounds * WEFT_CLI_TRAIN_SCHEDULES && status == WEFT_CLI_OK; k++) {
+    const size_t schedule = (size_t)(k % WEFT_CLI_TRAIN_SCHEDULES);
+    const struct weft_cli_bench_case at = {
+        .schedule = schedules[schedule],
+        .shape = {.ranks = WEFT_CLI_TRAIN_RANKS, .microbatches = MICROBATCHES}};
+    weft_cli_bench_say(bench->cli, &at);
+    status = measure_bare(bench);
+    if (status == WEFT_CLI_OK) {
+      status = measure_schedule(bench, schedule, results);
+    }
+  }
+  return status;
+}
+
+static struct weft_cli_train_prediction sum_up_prediction(struct prediction *prediction) {
+  return (struct weft_cli_train_prediction){
+      .step_ms = median_ms(&prediction->step_ns),
+      .reached = (double)weft_cli_median(prediction->reached.samples, prediction->reached.count) /
+                 BILLION};
+}
+
+static void sum_up(struct bench *bench, struct weft_cli_train_results *results) {
+  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  results->progress = weft_cli_train_fixed_progress(STEPS);
+  const struct weft_gpt_config *config = &results->progress.config;
+  results->parameters = weft_gpt_parameter_count(config);
+  results->processors = processors > 0 ? (uint64_t)processors : 0;
+  results->operations =
+      MICROBATCHES *
+      weft_gpt_products_operations(config, results->progress.batch / MICROBATCHES, config->context);
+  results->core_wanted = weft_gpt_blas_core_wanted();
+  results->bare_ms = median_ms(&bench->bare);
+  results->bare_all_ms = median_ms(&bench->bare_all);
+  results->steps = bench->contenders[0].one.count;
+  for (size_t k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+    struct contender *contender = &bench->contenders[k];
+    results->schedules[k] =
+        (struct weft_cli_train_measurement){.schedule = schedules[k],
+                                            .stage_count = contender->program->stage_count,
+                                            .one_ms = median_ms(&contender->one),
+                                            .all_ms = median_ms(&contender->all),
+                                            .alone = sum_up_prediction(&contender->alone),
+                                            .together = sum_up_prediction(&contender->together)};
+  }
+  results->step_ms = median_ms(&bench->steps);
+}
+
+static int measure(struct bench *bench, uint64_t rounds, struct weft_cli_train_results *results) {
+  struct weft_error error;
+  if (prepare(bench, &error) < 0) {
+    return weft_cli_fail(bench->cli, NULL, &error);
+  }
+  int status = check(bench, results);
+  if (status == WEFT_CLI_OK) {
+    status = measure_rounds(bench, rounds, results);
+  }
+  if (status == WEFT_CLI_OK) {
+    sum_up(bench, results);
+  }
+  return status;
+}
+
+int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct weft_text *text, struct weft_json *json) {
+  struct weft_cli_train_results results = {.steps = 0};
+  weft_cli_choose_kernels(cli);
+  struct bench *bench = weft_gpt_allocate(cli->allocator, 1, sizeof *bench);
+  if (bench == NULL) {
+    return weft_cli_fail_memory(cli);
+  }
+  bench->cli = cli;
+  const int status =
+      measure(bench, weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, ROUNDS), &results);
+  release(bench);
+  weft_gpt_free(cli->allocator, bench);
+  if (status == WEFT_CLI_OK && json != NULL) {
+    weft_cli_bench_add_train_document(json, &results);
+  } else if (status == WEFT_CLI_OK) {
+    weft_cli_bench_add_train_text(text, &results);
+  }
+  return status;
+}

@@ -1,0 +1,64 @@
+/* What is trained by benchmarks: a fixed model on a text that is made here. */
+#include "bench/bench.h"
+
+#include <weft/support.h>
+
+#include "gpt/bench/bench_train.h"
+#include "gpt/model/aligned_memory.h"
+
+enum { LAYERS = 8, DIM = 256, HEADS = 8, CONTEXT = 128, BATCH = 16, TEXT_BYTES = 65536 };
+
+/* Letters, some of them more often than others: a model that learns has something to. */
+static void write_text(uint8_t *bytes) {
+  uint32_t state = 1;
+  for (uint32_t k = 0; k < TEXT_BYTES; k++) {
+    state = state * UINT32_C(1664525) + UINT32_C(1013904223);
+    const uint32_t a = (state >> 24) % 26, b = (state >> 16) % 26;
+    bytes[k] = (uint8_t)('a' + (a < b ? a : b));
+  }
+}
+
+enum weft_status weft_cli_train_fixed_corpus(const struct weft_allocator *allocator,
+                                             struct weft_gpt_corpus *corpus,
+                                             struct weft_error *error) {
+  uint8_t *bytes = weft_gpt_allocate(allocator, TEXT_BYTES, 1);
+  if (bytes == NULL) {
+    return weft_fail_memory(error, TEXT_BYTES);
+  }
+  write_text(bytes);
+  *corpus = (struct weft_gpt_corpus){
+      .bytes = bytes, .size = TEXT_BYTES, .train_size = TEXT_BYTES / 10 * 9, .hash = 1};
+  return WEFT_OK;
+}
+
+struct weft_gpt_progress weft_cli_train_fixed_progress(uint64_t steps) {
+  return (struct weft_gpt_progress){.config = {.layers = LAYERS,
+                                               .dim = DIM,
+                                               .heads = HEADS,
+                                               .context = CONTEXT,
+                                               .vocabulary = WEFT_GPT_VOCABULARY,
+                                               .seed = 1},
+                                    .data_hash = 1,
+                                    .data_seed = 1,
+                                    .batch = BATCH,
+                                    .microbatches = WEFT_CLI_TRAIN_MICROBATCHES,
+                                    .rate = 1e-3,
+                                    .rate_min = 1e-4,
+                                    .beta1 = 0.9,
+                                    .beta2 = 0.95,
+                                    .epsilon = 1e-8,
+                                    .decay = 0.1,
+                                    .clip = 1,
+                                    .total_steps = steps};
+}
+
+struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_corpus *corpus,
+                                                             const struct weft_program *program,
+                                                             uint64_t steps) {
+  return (struct weft_gpt_trainer_options){.progress = weft_cli_train_fixed_progress(steps),
+                                           .corpus = corpus,
+                                           .program = program,
+                                           .transport = WEFT_GPT_THREADS,
+                                           .threads_per_rank = 1,
+                                           .stall_limit = INT64_C(60000000000)};
+}

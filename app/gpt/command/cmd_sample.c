@@ -1,0 +1,143 @@
+/* `weft sample`: text with a trained model. */
+#include "gpt/command/train_commands.h"
+
+#include <string.h>
+
+#include <weft/launch.h>
+#include <weft/support.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "gpt/checkpoint/checkpoint.h"
+#include "gpt/command/sample_text.h"
+#include "gpt/model/aligned_memory.h"
+
+enum { TOKENS_DEFAULT = 300 };
+#define TEMPERATURE_DEFAULT 0.8
+
+/* A checkpoint's weights, in memory. */
+struct model {
+  const struct weft_allocator *allocator;
+  struct weft_gpt_checkpoint *checkpoint;
+  const struct weft_gpt_progress *progress;
+  struct weft_gpt_part_state *parts; /* [part_count], weights alone */
+  uint32_t part_count;
+};
+
+static enum weft_status load_part(struct model *model, uint32_t part, struct weft_error *error) {
+  struct weft_gpt_part_state *state = &model->parts[part];
+  state->part = part;
+  state->floats = weft_gpt_part_floats(&model->progress->config, part);
+  state->parameters = weft_gpt_allocate(model->allocator, state->floats, sizeof(float));
+  if (state->parameters == NULL) {
+    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
+    return WEFT_ERR_MEMORY;
+  }
+  return weft_gpt_checkpoint_read_part(model->checkpoint, state, error);
+}
+
+static enum weft_status load(struct model *model, const char *dir, struct weft_error *error) {
+  enum weft_status status =
+      weft_gpt_checkpoint_open(model->allocator, dir, &model->checkpoint, error);
+  if (status < 0) {
+    return status;
+  }
+  model->progress = weft_gpt_checkpoint_progress(model->checkpoint);
+  model->part_count = weft_gpt_part_count(&model->progress->config);
+  model->parts = weft_gpt_allocate(model->allocator, model->part_count, sizeof *model->parts);
+  if (model->parts == NULL) {
+    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
+    return WEFT_ERR_MEMORY;
+  }
+  for (uint32_t part = 0; part < model->part_count && status == WEFT_OK; part++) {
+    status = load_part(model, part, error);
+  }
+  return status;
+}
+
+static void unload(struct model *model) {
+  for (uint32_t part = 0; model->parts != NULL && part < model->part_count; part++) {
+    weft_gpt_free(model->allocator, model->parts[part].parameters);
+  }
+  weft_gpt_free(model->allocator, model->parts);
+  weft_gpt_checkpoint_close(model->checkpoint);
+}
+
+/* ---- What comes out ---- */
+
+static void add_document(struct weft_text *text, const struct model *model, const char *prompt,
+                         const struct weft_text *sample) {
+  struct weft_json json = {.text = text};
+  struct weft_text printable = {.allocator = text->allocator};
+  weft_cli_add_printable(&printable, sample->data, sample->size);
+  weft_json_open(&json, NULL, '{');
+  weft_json_string(&json, "schema", "weft-sample/1");
+  weft_json_number(&json, "step", model->progress->step);
+  weft_json_string(&json, "prompt", prompt);
+  weft_json_string(&json, "text", printable.data != NULL ? printable.data : "");
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+  text->failed = text->failed || printable.failed;
+  weft_text_finish(&printable);
+}
+
+/* The prompt and what comes after it: as bytes, or on a terminal so that it cannot
+ * take the terminal over. */
+static void add_words(struct weft_text *text, const char *prompt, const struct weft_text *sample,
+                      bool printable) {
+  if (printable) {
+    weft_cli_add_printable(text, prompt, strlen(prompt));
+    weft_cli_add_printable(text, sample->data, sample->size);
+  } else {
+    weft_text_add(text, prompt);
+    weft_text_append(text, sample->data, sample->size);
+  }
+  weft_text_add(text, "\n");
+}
+
+static int write_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct model *model) {
+  const char *given = arguments->texts[WEFT_CLI_OPTION_PROMPT];
+  const char *prompt = given != NULL ? given : "";
+  struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
+  options.prompt = (const uint8_t *)prompt;
+  options.prompt_size = strlen(prompt);
+  options.count = weft_cli_number(arguments, WEFT_CLI_OPTION_TOKENS, TOKENS_DEFAULT);
+  options.temperature = weft_cli_real(arguments, WEFT_CLI_OPTION_TEMPERATURE, TEMPERATURE_DEFAULT);
+  options.top_k = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_TOP_K, 0);
+  options.seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, 1);
+  struct weft_text sample = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
+  weft_text_add(&sample, "");
+  int status = weft_cli_sample(cli, &model->progress->config, model->parts, options, &sample);
+  if (status == WEFT_CLI_OK) {
+    if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+      add_document(&text, model, prompt, &sample);
+    } else {
+      add_words(&text, prompt, &sample,
+                cli->output_terminal && !arguments->given[WEFT_CLI_OPTION_OUTPUT]);
+    }
+    text.failed = text.failed || sample.failed;
+    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  }
+  weft_text_finish(&sample);
+  weft_text_finish(&text);
+  return status;
+}
+
+int weft_train_cmd_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const char *dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
+  struct model model = {.allocator = cli->allocator};
+  struct weft_error error;
+  if (dir == NULL) {
+    return weft_cli_usage(cli, "'weft train --checkpoint DIR' trains a model into a folder",
+                          "there is no model: expected --checkpoint DIR");
+  }
+  weft_cli_choose_kernels(cli);
+  weft_launch_signals_begin();
+  int status = load(&model, dir, &error) < 0 ? weft_cli_fail(cli, NULL, &error)
+                                             : write_sample(cli, arguments, &model);
+  weft_launch_signals_end();
+  unload(&model);
+  const int number = weft_launch_signal();
+  return status == WEFT_CLI_OK && number != 0 ? 128 + number : status;
+}

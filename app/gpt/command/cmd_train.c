@@ -1,0 +1,279 @@
+/* `weft train`: the reference trainer, from the command line to its report. */
+#include "gpt/command/train_commands.h"
+
+#include <inttypes.h>
+#include <signal.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/launch.h>
+
+#include "cli/args/transport_choice.h"
+#include "cli/cmd/hang_file.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "gpt/command/sample_text.h"
+#include "gpt/command/train_files.h"
+#include "gpt/command/train_report.h"
+
+enum { SAMPLE_BYTES = 400 };
+#define SAMPLE_TEMPERATURE 0.8
+
+/* ---- What is said ---- */
+
+static int write_text(const struct weft_cli *cli, struct weft_text *text) {
+  const int status = weft_cli_write_descriptor(cli, cli->output, "standard output", text);
+  weft_text_finish(text);
+  return status;
+}
+
+static int say_plan(const struct weft_cli_training *training,
+                    const struct weft_gpt_trainer *trainer) {
+  struct weft_text text = {.allocator = training->cli->allocator};
+  if (training->arguments->given[WEFT_CLI_OPTION_JSON] || !weft_cli_training_reports(training)) {
+    return WEFT_CLI_OK;
+  }
+  weft_cli_train_add_plan(&text, training, trainer);
+  return write_text(training->cli, &text);
+}
+
+static int say_outcome(const struct weft_cli_training *training,
+                       struct weft_cli_train_progress *progress,
+                       const struct weft_gpt_trainer *trainer, const char *signal) {
+  struct weft_text text = {.allocator = training->cli->allocator};
+  weft_cli_train_add_document(&text, training, progress, trainer, signal);
+  int status = weft_cli_train_progress_write_json(progress, &text);
+  text.size = 0;
+  if (status == WEFT_CLI_OK && !progress->json) {
+    weft_cli_train_add_summary(&text, training, progress, trainer);
+    status =
+        weft_cli_write_descriptor(training->cli, training->cli->output, "standard output", &text);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+/* ---- A sample ---- */
+
+static int draw_sample(const struct weft_cli_training *training,
+                       const struct weft_gpt_part_state *parts, struct weft_text *text) {
+  const char *given = training->arguments->texts[WEFT_CLI_OPTION_PROMPT];
+  const char *prompt = given != NULL ? given : "";
+  struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
+  struct weft_text sample = {.allocator = training->cli->allocator};
+  options.prompt = (const uint8_t *)prompt;
+  options.prompt_size = strlen(prompt);
+  options.count = SAMPLE_BYTES;
+  options.temperature = SAMPLE_TEMPERATURE;
+  options.seed = training->options.progress.data_seed;
+  const int status =
+      weft_cli_sample(training->cli, &training->options.progress.config, parts, options, &sample);
+  if (status == WEFT_CLI_OK) {
+    weft_text_add(text, "\nWhat it writes now:\n\n");
+    weft_cli_add_printable(text, prompt, strlen(prompt));
+    weft_cli_add_printable(text, sample.data, sample.size);
+    weft_text_add(text, "\n");
+  }
+  text->failed = text->failed || sample.failed;
+  weft_text_finish(&sample);
+  return status;
+}
+
+static int say_sample(const struct weft_cli_training *training,
+                      const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_part_state *parts = weft_gpt_trainer_model(trainer);
+  if (parts == NULL) { /* nobody has asked for it */
+    return WEFT_CLI_OK;
+  }
+  struct weft_text text = {.allocator = training->cli->allocator};
+  const int status = draw_sample(training, parts, &text);
+  if (status == WEFT_CLI_OK) {
+    return write_text(training->cli, &text);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+/* ---- When it ends early ---- */
+
+static int say_stopped(const struct weft_cli_training *training,
+                       const struct weft_gpt_trainer *trainer, int number) {
+  const char *dir = training->options.checkpoint_dir;
+  const uint64_t done = weft_gpt_trainer_steps_done(trainer);
+  char quoted[256], hint[640];
+  if (dir != NULL) {
+    weft_cli_quote(quoted, sizeof quoted, dir);
+    (void)snprintf(hint, sizeof hint,
+                   "'weft train --resume %s --checkpoint %s', with the same --data, goes on from "
+                   "there",
+                   quoted, quoted);
+  } else {
+    (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
+  }
+  weft_cli_say(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
+               weft_launch_signal_name(number), done, training->options.progress.total_steps,
+               dir != NULL ? "a checkpoint is written" : "nothing was saved");
+  return 128 + number;
+}
+
+/* On mpi all ranks come here, and one says what all agree on. */
+static int fail_training(const struct weft_cli_training *training,
+                         const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
+  if (training->job != NULL) {
+    weft_cli_job_fail(training->job, error);
+  }
+  if (training->job != NULL && !weft_launch_is_reporter(training->job->transport)) {
+    weft_cli_job_report_activity(training->job);
+    return weft_cli_exit_status(NULL, error);
+  }
+  const int status = weft_cli_fail(training->cli, NULL, error);
+  if (status == WEFT_CLI_PEER) {
+    weft_cli_write_hang(training->cli, training->arguments, weft_gpt_trainer_transport(trainer));
+  }
+  return status;
+}
+
+/* ---- The whole ---- */
+
+/* A signal that has ended the training before its last step; 0: none. It may have reached
+ * another process than this one. */
+static int ended_by(const struct weft_cli_training *training,
+                    const struct weft_gpt_trainer *trainer) {
+  const int number = weft_launch_signal();
+  const bool is_over =
+      weft_gpt_trainer_steps_done(trainer) >= training->options.progress.total_steps;
+  return is_over ? 0 : (number != 0 ? number : SIGTERM);
+}
+
+static int conclude(const struct weft_cli_training *training,
+                    struct weft_cli_train_progress *progress,
+                    const struct weft_gpt_trainer *trainer) {
+  const int number = ended_by(training, trainer);
+  if (!weft_cli_training_reports(training)) {
+    return number != 0 && weft_launch_signal() != 0 ? 128 + number : WEFT_CLI_OK;
+  }
+  int status = weft_cli_train_write_files(training, progress, trainer);
+  if (status == WEFT_CLI_OK) {
+    status = say_outcome(training, progress, trainer,
+                         number != 0 ? weft_launch_signal_name(number) : NULL);
+  }
+  if (number != 0) {
+    const int ended = say_stopped(training, trainer, number);
+    return status == WEFT_CLI_OK ? ended : status;
+  }
+  return status == WEFT_CLI_OK ? say_sample(training, trainer) : status;
+}
+
+static void leave(const struct weft_cli_training *training, int status) {
+  if (training->job != NULL) {
+    weft_cli_job_leave(training->job, status);
+  }
+}
+
+static int run(const struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+               struct weft_gpt_trainer *trainer) {
+  struct weft_error error;
+  int status = say_plan(training, trainer);
+  if (status != WEFT_CLI_OK) {
+    leave(training, status);
+    return status;
+  }
+  const enum weft_status result = weft_gpt_trainer_run(trainer, &error);
+  weft_cli_train_progress_clear(progress);
+  if (result < 0) {
+    return fail_training(training, trainer, &error);
+  }
+  status = weft_cli_train_progress_weigh(progress, training, trainer);
+  if (status != WEFT_CLI_OK) {
+    leave(training, status);
+    return status;
+  }
+  status = progress->failed;
+  return status == WEFT_CLI_OK ? conclude(training, progress, trainer) : status;
+}
+
+/* All that can go wrong before the ranks begin. */
+static int prepare(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+                   struct weft_gpt_trainer **trainer) {
+  struct weft_error error;
+  int status = weft_cli_train_check_files(training);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_train_progress_begin(progress, training);
+  }
+  training->options.on_step = weft_cli_train_progress_step;
+  training->options.on_tuning = weft_cli_train_progress_tuning;
+  training->options.interrupted = weft_cli_train_progress_interrupted;
+  training->options.context = progress;
+  if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&training->options, trainer, &error) < 0) {
+    status = weft_cli_fail(training->cli, NULL, &error);
+  }
+  return status;
+}
+
+static int train(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+                 int status) {
+  struct weft_gpt_trainer *trainer = NULL;
+  if (status == WEFT_CLI_OK) {
+    status = prepare(training, progress, &trainer);
+  }
+  if (training->job != NULL) {
+    status = weft_cli_job_agree(training->job, status);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = run(training, progress, trainer);
+  }
+  if (trainer != NULL) {
+    weft_gpt_trainer_destroy(trainer);
+  }
+  return weft_cli_train_progress_finish(progress, status);
+}
+
+/* As one of several processes, or as all ranks. */
+static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                    struct weft_cli_job *job) {
+  const struct weft_allocator *allocator = cli->allocator;
+  struct weft_cli_training training;
+  const size_t size = sizeof(struct weft_cli_train_progress);
+  struct weft_cli_train_progress *progress =
+      allocator->reallocate(allocator->context, NULL, 0, size);
+  if (progress == NULL) {
+    return weft_cli_fail_memory(cli);
+  }
+  weft_cli_train_progress_init(progress, cli);
+  const int read = weft_cli_training_read(cli, arguments, job, &training);
+  const int status = train(&training, progress, read);
+  weft_cli_training_finish(&training);
+  (void)allocator->reallocate(allocator->context, progress, size, 0);
+  return status;
+}
+
+static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(arguments)};
+  struct weft_cli_job job;
+  int status = weft_cli_job_begin(&job, cli, &options);
+  if (status == WEFT_CLI_OK) {
+    status = train_as(&job.cli, arguments, &job);
+  }
+  return weft_cli_job_end(&job, status);
+}
+
+/* --pp is another name of --ranks. Where both are given, training_read() compares them. */
+static void merge_names(struct weft_cli_arguments *arguments) {
+  const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
+  if (arguments->given[pp] && !arguments->given[ranks]) {
+    arguments->given[ranks] = true;
+    arguments->numbers[ranks] = arguments->numbers[pp];
+    arguments->texts[ranks] = arguments->texts[pp];
+  }
+}
+
+int weft_train_cmd_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_cli_arguments merged = *arguments;
+  merge_names(&merged);
+  const bool is_rank = weft_cli_chosen_transport(&merged) == WEFT_CLI_TRANSPORT_MPI;
+  weft_cli_choose_kernels(cli);
+  weft_launch_signals_begin();
+  const int status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
+  weft_launch_signals_end();
+  return status;
+}

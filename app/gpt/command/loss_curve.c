@@ -1,0 +1,125 @@
+/* The loss over the steps, as a picture. */
+#include "gpt/command/loss_curve.h"
+
+#include <math.h>
+
+#include "cli/io/chart.h"
+
+/* ---- Points ---- */
+
+static void thin_out(struct weft_cli_series *series) {
+  uint32_t kept = 0;
+  for (uint32_t k = 0; k < series->count; k += 2) {
+    series->points[kept++] = series->points[k];
+  }
+  series->count = kept;
+  series->every *= 2;
+}
+
+void weft_cli_series_add(struct weft_cli_series *series, double step, double loss) {
+  if (!isfinite(loss)) {
+    return;
+  }
+  series->every = series->every > 0 ? series->every : 1;
+  if (series->seen++ % series->every != 0) {
+    return;
+  }
+  if (series->count == WEFT_CLI_SERIES_MAX) {
+    thin_out(series);
+    if ((series->seen - 1) % series->every != 0) {
+      return;
+    }
+  }
+  series->points[series->count++] = (struct weft_cli_series_point){step, loss};
+}
+
+/* ---- Drawing ---- */
+
+#define TRAINING "#3b82d6"
+#define VALIDATION "#e2762b"
+#define UNIGRAM "#2f9e6a"
+
+static void stretch(const struct weft_cli_series *series, struct weft_cli_chart *chart) {
+  for (uint32_t k = 0; k < series->count; k++) {
+    const struct weft_cli_series_point *point = &series->points[k];
+    weft_cli_chart_include(chart, point->step, point->loss);
+  }
+}
+
+static struct weft_cli_chart chart_of(const struct weft_cli_loss_curve *curve) {
+  struct weft_cli_chart chart = weft_cli_chart_empty(curve->title, "step");
+  stretch(curve->training, &chart);
+  stretch(curve->validation, &chart);
+  if (isfinite(curve->unigram)) {
+    const double step = isfinite(chart.left) ? chart.left : 0;
+    weft_cli_chart_include(&chart, step, curve->unigram);
+  }
+  weft_cli_chart_fit(&chart, 1, 1e-6);
+  return chart;
+}
+
+/* `smooth` 0: the points as they are; towards 1: a running mean over more of them. */
+static void add_line(struct weft_text *text, const struct weft_cli_chart *chart,
+                     const struct weft_cli_series *series, double smooth, const char *style) {
+  double mean = 0, weight = 0;
+  if (series->count == 0) {
+    return;
+  }
+  weft_text_addf(text, "<path fill=\"none\" stroke-linejoin=\"round\" %s d=\"", style);
+  for (uint32_t k = 0; k < series->count; k++) {
+    mean = smooth * mean + (1 - smooth) * series->points[k].loss;
+    weight = smooth * weight + (1 - smooth);
+    weft_text_addf(text, "%s%.2f %.2f", k == 0 ? "M" : "L",
+                   weft_cli_chart_x(chart, series->points[k].step),
+                   weft_cli_chart_y(chart, mean / weight));
+  }
+  weft_text_add(text, "\"/>\n");
+}
+
+static void add_dots(struct weft_text *text, const struct weft_cli_chart *chart,
+                     const struct weft_cli_series *series) {
+  weft_text_add(text, "<g fill=\"" VALIDATION "\">\n");
+  for (uint32_t k = 0; k < series->count && series->count <= 64; k++) {
+    weft_text_addf(text, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"2.6\"/>\n",
+                   weft_cli_chart_x(chart, series->points[k].step),
+                   weft_cli_chart_y(chart, series->points[k].loss));
+  }
+  weft_text_add(text, "</g>\n");
+}
+
+static void add_unigram(struct weft_text *text, const struct weft_cli_chart *chart,
+                        double unigram) {
+  if (!isfinite(unigram)) {
+    return;
+  }
+  const double y = weft_cli_chart_y(chart, unigram);
+  weft_text_addf(text,
+                 "<line x1=\"%d\" y1=\"%.2f\" x2=\"%d\" y2=\"%.2f\" stroke=\"" UNIGRAM
+                 "\" stroke-dasharray=\"6 4\"/>\n",
+                 WEFT_CLI_CHART_LEFT, y, WEFT_CLI_CHART_RIGHT, y);
+}
+
+static void add_legend(struct weft_text *text, const struct weft_cli_loss_curve *curve) {
+  int x = weft_cli_chart_add_entry(text, WEFT_CLI_CHART_LEFT, TRAINING, "", "training");
+  if (curve->validation->count > 0) {
+    x = weft_cli_chart_add_entry(text, x, VALIDATION, "", "validation");
+  }
+  if (isfinite(curve->unigram)) {
+    (void)weft_cli_chart_add_entry(text, x, UNIGRAM, " stroke-dasharray=\"6 4\"",
+                                   "frequencies of bytes alone");
+  }
+}
+
+void weft_cli_loss_curve_add(struct weft_text *text, const struct weft_cli_loss_curve *curve) {
+  const struct weft_cli_chart chart = chart_of(curve);
+  weft_cli_chart_begin(text, &chart);
+  add_unigram(text, &chart, curve->unigram);
+  add_line(text, &chart, curve->training, 0,
+           "stroke=\"" TRAINING "\" stroke-width=\"1\" stroke-opacity=\"0.4\"");
+  add_line(text, &chart, curve->training, curve->training->count > 40 ? 0.9 : 0,
+           "stroke=\"" TRAINING "\" stroke-width=\"1.8\"");
+  add_line(text, &chart, curve->validation, 0, "stroke=\"" VALIDATION "\" stroke-width=\"1.8\"");
+  add_dots(text, &chart, curve->validation);
+  add_legend(text, curve);
+  weft_cli_chart_end(text);
+}

@@ -1,0 +1,32 @@
+/* The loss over the steps of a training, as points and as a picture (SVG). */
+#ifndef GPT_LOSS_CURVE_H
+#define GPT_LOSS_CURVE_H
+
+#include <weft/base.h>
+
+/* A few thousand points at most, however long the training: when there is no more room,
+ * every second point goes, and from then on fewer are taken. Zero-initialise. */
+enum { WEFT_CLI_SERIES_MAX = 2048 };
+struct weft_cli_series {
+  struct weft_cli_series_point {
+    double step, loss;
+  } points[WEFT_CLI_SERIES_MAX];
+  uint32_t count;
+  uint64_t every; /* n-th point is taken */
+  uint64_t seen;
+};
+
+/* Points come in the order of steps; one that is not finite is left out. */
+void weft_cli_series_add(struct weft_cli_series *series, double step, double loss);
+
+struct weft_cli_loss_curve {
+  const char *title;
+  const struct weft_cli_series *training, *validation;
+  double unigram; /* a line to compare with; NAN: none */
+};
+
+/* Appends the document. It has no background of its own, and colours that are seen on
+ * white and on black. */
+void weft_cli_loss_curve_add(struct weft_text *text, const struct weft_cli_loss_curve *curve);
+
+#endif

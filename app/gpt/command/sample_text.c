@@ -1,0 +1,52 @@
+/* Text that a model writes. */
+#include <weft/launch.h>
+
+#include "cli/args/option_parser.h"
+
+#include "cli/io/error_message.h"
+#include "gpt/command/sample_text.h"
+#include "gpt/kernels/kernels.h"
+
+void weft_cli_choose_kernels(const struct weft_cli *cli) {
+  const char *core = weft_gpt_blas_core_wanted();
+  if (core != NULL) {
+    weft_cli_process_restart(cli, "OPENBLAS_CORETYPE", core);
+  }
+}
+
+/* Whoever asks for a million bytes may change their mind. */
+static bool goes_on(void *context, uint8_t byte) {
+  (void)context;
+  (void)byte;
+  return weft_launch_signal() == 0;
+}
+
+int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,
+                    const struct weft_gpt_part_state *parts, struct weft_gpt_sample_options options,
+                    struct weft_text *text) {
+  struct weft_gpt_sampler *sampler;
+  struct weft_error error;
+  options.on_byte = goes_on;
+  if (weft_gpt_sampler_create(cli->allocator, config, parts, &sampler, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  const int status = weft_gpt_sample(sampler, &options, text, &error) < 0
+                         ? weft_cli_fail(cli, NULL, &error)
+                         : WEFT_CLI_OK;
+  weft_gpt_sampler_destroy(sampler);
+  return status;
+}
+
+void weft_cli_add_printable(struct weft_text *text, const char *data, size_t size) {
+  size_t begin = 0;
+  for (size_t k = 0; k <= size; k++) {
+    const bool stays = k < size && (data[k] == '\n' || data[k] == '\t');
+    if (k == size || stays) {
+      weft_text_add_escaped(text, data + begin, k - begin);
+      begin = k + 1;
+    }
+    if (stays) {
+      weft_text_append(text, data + k, 1);
+    }
+  }
+}

@@ -1,0 +1,169 @@
+/* See train_auto.h. */
+#include "cli/args/option_parser.h"
+
+#include <float.h>
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+#include <weft/gen.h>
+#include <weft/launch.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/free_memory.h"
+#include "gpt/command/train_auto.h"
+
+#define MEBIBYTE 1048576.0
+
+/* Of what is free: others need some, and so does what is not counted. */
+#define FREE_SHARE 0.9
+
+/* ---- The beginning ---- */
+
+bool weft_cli_training_is_auto(const struct weft_cli_arguments *arguments) {
+  const char *schedule = arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
+  return schedule != NULL && strcmp(schedule, "auto") == 0;
+}
+
+/* In the order of the choices of --placement. */
+static const char *first_schedule(const struct weft_cli_arguments *arguments, uint64_t v) {
+  const bool loops = arguments->given[WEFT_CLI_OPTION_PLACEMENT] &&
+                     arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 0;
+  return v == 1 ? "1F1B" : v == 2 && !loops ? "ZBVZeroBubble" : "Interleaved1F1B";
+}
+
+static int check_placement(const struct weft_cli_training *training, uint64_t v) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  const bool wants_v = arguments->given[WEFT_CLI_OPTION_PLACEMENT] &&
+                       arguments->choices[WEFT_CLI_OPTION_PLACEMENT] != 0;
+  return wants_v && v != 2 ? weft_cli_usage(training->cli, "-v 2 --placement v",
+                                            "--placement v needs two stages on each rank; there "
+                                            "%s %" PRIu64,
+                                            v == 1 ? "is" : "are", v)
+                           : WEFT_CLI_OK;
+}
+
+int weft_cli_training_read_auto(struct weft_cli_training *training) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  struct weft_gpt_trainer_options *options = &training->options;
+  const uint64_t v = weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 1);
+  struct weft_program *program;
+  struct weft_error error;
+  const int status = check_placement(training, v);
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  options->tunes = true;
+  options->schedule = first_schedule(arguments, v);
+  options->ranks = weft_cli_training_ranks(training);
+  options->stages_per_rank = (uint32_t)v;
+  const struct weft_shape shape = {.ranks = options->ranks,
+                                   .stages_per_rank = options->stages_per_rank,
+                                   .microbatches = options->progress.microbatches};
+  if (weft_generate(training->cli->allocator, options->schedule, &shape, &program, &error) < 0) {
+    return weft_cli_fail(training->cli, NULL, &error);
+  }
+  training->stage_count = program->stage_count;
+  weft_program_destroy(program);
+  return WEFT_CLI_OK;
+}
+
+void weft_cli_training_read_memory(struct weft_cli_training *training) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  struct weft_gpt_trainer_options *options = &training->options;
+  const struct weft_launch_info launch = weft_launch_info();
+  if (!options->tunes) {
+    return;
+  }
+  if (arguments->given[WEFT_CLI_OPTION_MEMORY]) { /* 0 is a limit too */
+    options->memory_limit = fmax(weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0), DBL_MIN);
+    return;
+  }
+  const double ranks = training->job != NULL ? launch.ranks_on_host
+                                             : (double)options->ranks * (double)options->replicas;
+  options->memory_free = FREE_SHARE * (double)weft_cli_free_memory() / MEBIBYTE / fmax(ranks, 1);
+}
+
+/* ---- What is said ---- */
+
+static void add_times(struct weft_text *text, const char *format, double ms) {
+  if (isfinite(ms)) {
+    weft_text_addf(text, format, ms);
+  }
+}
+
+static void add_trial(struct weft_text *text, const struct weft_gpt_tuning_report *report) {
+  weft_text_addf(text, "%s promises %.1f %% less than %s", report->schedule,
+                 100 * report->promised_gain, report->before_schedule);
+  add_times(text, ": %.2f ms", report->promised_ms);
+  add_times(text, " instead of %.2f ms", report->before_ms);
+  weft_text_addf(text, "; planned in %.2f s, needs %.1f", report->planning_seconds, report->memory);
+  add_times(text, " of %.1f", report->memory_limit);
+  weft_text_add(text, " MiB on a rank\n");
+}
+
+void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_report *report) {
+  weft_text_addf(text, "schedule after step %" PRIu64 ": ", report->step);
+  switch (report->news) {
+    case WEFT_GPT_TUNING_TRIES: add_trial(text, report); return;
+    case WEFT_GPT_TUNING_STAYED:
+      weft_text_addf(text, "nothing found that promises to be faster than %s", report->schedule);
+      add_times(text, ", which takes %.2f ms", report->before_ms);
+      break;
+    case WEFT_GPT_TUNING_KEPT:
+      weft_text_addf(text, "%s stays", report->schedule);
+      add_times(text, ": %.2f ms", report->after_ms);
+      add_times(text, " instead of %.2f ms", report->before_ms);
+      add_times(text, ", %.1f %% less", 100 * report->gain);
+      break;
+    case WEFT_GPT_TUNING_RETURNED:
+      weft_text_addf(text, "%s is back: %s took %.2f ms instead of %.2f ms", report->schedule,
+                     report->before_schedule, report->after_ms, report->before_ms);
+      break;
+    case WEFT_GPT_TUNING_DRIFTED:
+      weft_text_addf(text, "steps of %s take another time than expected: it is measured anew",
+                     report->schedule);
+      break;
+  }
+  weft_text_add(text, "\n");
+}
+
+void weft_cli_tuning_add_summary(struct weft_text *text,
+                                 const struct weft_gpt_tuning_report *report) {
+  weft_text_addf(text, "schedule         %s, after %" PRIu32 " plan%s", report->schedule,
+                 report->plans, report->plans == 1 ? "" : "s");
+  add_times(text, ": %.1f %% less time in the pipeline", 100 * report->gain);
+  add_times(text, " (promised %.1f %%)", 100 * report->promised_gain);
+  weft_text_add(text, "\n");
+}
+
+static void add_numbers(struct weft_json *json, const struct weft_gpt_tuning_report *report) {
+  const double nothing = NAN;
+  weft_json_real(json, "before_ms", report != NULL ? report->before_ms : nothing);
+  weft_json_real(json, "promised_ms", report != NULL ? report->promised_ms : nothing);
+  weft_json_real(json, "after_ms", report != NULL ? report->after_ms : nothing);
+  weft_json_real(json, "promised_gain", report != NULL ? report->promised_gain : nothing);
+  weft_json_real(json, "gain", report != NULL ? report->gain : nothing);
+}
+
+void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuning_report *report) {
+  static const char *const names[] = {"stayed", "tries", "kept", "returned", "drifted"};
+  weft_json_open(json, "tuning", '{');
+  weft_json_string(json, "news", names[report->news]);
+  weft_json_number(json, "step", report->step);
+  weft_json_string(json, "before", report->before_schedule);
+  weft_json_string(json, "schedule", report->schedule);
+  add_numbers(json, report);
+  weft_json_real(json, "memory", report->memory);
+  weft_json_real(json, "memory_limit", report->memory_limit);
+  weft_json_real(json, "planning_s", report->planning_seconds);
+  weft_json_close(json, '}');
+}
+
+void weft_cli_tuning_add_document(struct weft_json *json,
+                                  const struct weft_gpt_tuning_report *report) {
+  weft_json_number(json, "replanned", report != NULL ? report->plans : 0);
+  weft_json_number(json, "switched", report != NULL ? report->switches : 0);
+  weft_json_number(json, "returned", report != NULL ? report->returns : 0);
+  add_numbers(json, report);
+}

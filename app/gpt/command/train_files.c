@@ -1,0 +1,209 @@
+/* The files that a training leaves. */
+#include "cli/args/option_parser.h"
+
+#include <errno.h>
+#include <inttypes.h>
+#include <limits.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <weft/sim.h>
+#include <weft/support.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "cli/report/run_picture.h"
+#include "gpt/command/train_files.h"
+#include "gpt/command/train_report.h"
+
+#define NS_PER_MS 1e6
+
+/* ---- Before ---- */
+
+static int fail_path(const struct weft_cli *cli, enum weft_cli_option_id option, const char *path,
+                     int code) {
+  char quoted[256];
+  weft_cli_say(cli, "nothing has been trained yet; give another place, or make the folder first",
+               "--%s '%s' cannot be written: %s", weft_cli_option_at(option)->name,
+               weft_cli_quote(quoted, sizeof quoted, path), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+/* The folder that a file is in; "" when its name is too long, which no system opens. */
+static void folder_of(const char *path, char folder[PATH_MAX]) {
+  const char *slash = strrchr(path, '/');
+  const size_t size = slash != NULL ? (size_t)(slash - path) + 1 : 0;
+  const int written = size == 0 ? snprintf(folder, PATH_MAX, ".")
+                                : snprintf(folder, PATH_MAX, "%.*s", (int)size, path);
+  if (written >= PATH_MAX) {
+    folder[0] = '\0';
+  }
+}
+
+int weft_cli_train_check_files(const struct weft_cli_training *training) {
+  const struct weft_cli *cli = training->cli;
+  const struct weft_cli_arguments *arguments = training->arguments;
+  static const enum weft_cli_option_id files[] = {WEFT_CLI_OPTION_PROFILE, WEFT_CLI_OPTION_OUTPUT,
+                                                  WEFT_CLI_OPTION_CURVE};
+  const char *dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
+  char folder[PATH_MAX];
+  if (dir != NULL) {
+    (void)snprintf(folder, sizeof folder, "%s/.", dir); /* an error when it is a file */
+    if ((mkdir(dir, 0777) != 0 && errno != EEXIST) || access(folder, W_OK) != 0) {
+      return fail_path(cli, WEFT_CLI_OPTION_CHECKPOINT, dir, errno);
+    }
+  }
+  for (size_t i = 0; i < sizeof files / sizeof files[0] && weft_cli_training_reports(training);
+       i++) {
+    const char *path = arguments->texts[files[i]];
+    if (path != NULL) {
+      folder_of(path, folder);
+      if (access(folder, X_OK) != 0) {
+        return fail_path(cli, files[i], path, errno);
+      }
+    }
+  }
+  return WEFT_CLI_OK;
+}
+
+/* "GPT, 6 blocks, 1F1B on 2 ranks" */
+static void name_it(const struct weft_cli_training *training, char *name, size_t size) {
+  const struct weft_gpt_trainer_options *options = &training->options;
+  char quoted[64];
+  char times[24] = "";
+  if (options->replicas > 1) {
+    (void)snprintf(times, sizeof times, "%" PRIu32 " x ", options->replicas);
+  }
+  (void)snprintf(name, size, "GPT of %" PRIu32 " blocks, %s on %s%" PRIu32 " rank%s",
+                 options->progress.config.layers,
+                 weft_cli_quote(quoted, sizeof quoted, options->tunes ? "auto" : options->schedule),
+                 times, options->ranks, options->ranks == 1 ? "" : "s");
+}
+
+/* ---- Measured costs ---- */
+
+static int write_profile(const struct weft_cli_training *training, const struct weft_costs *costs) {
+  const char *path = training->arguments->texts[WEFT_CLI_OPTION_PROFILE];
+  struct weft_text text = {.allocator = training->cli->allocator};
+  struct weft_json json = {.text = &text};
+  weft_costs_print(costs, &json, NULL);
+  weft_json_finish(&json);
+  const int status = weft_cli_write_file(training->cli, path, &text);
+  weft_text_finish(&text);
+  return status;
+}
+
+/* ---- The last step ---- */
+
+static int draw(const struct weft_cli_training *training, const struct weft_costs *costs,
+                const struct weft_simulation *measured, const struct weft_program *program) {
+  const struct weft_cli *cli = training->cli;
+  struct weft_simulation *predicted;
+  struct weft_error error;
+  char name[128];
+  if (weft_simulate(cli->allocator, program, costs, NULL, &predicted, &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  name_it(training, name, sizeof name);
+  const struct weft_cli_run_timeline timeline = {.name = name,
+                                                 .transport = weft_cli_train_transport(training),
+                                                 .measured = measured,
+                                                 .predicted = predicted,
+                                                 .costs = costs};
+  const int status =
+      weft_cli_timeline_write(cli, training->arguments->texts[WEFT_CLI_OPTION_OUTPUT], &timeline);
+  weft_simulation_destroy(predicted);
+  return status;
+}
+
+static int measure_and_draw(const struct weft_cli_training *training,
+                            const struct weft_costs *costs, const struct weft_gpt_trainer *trainer,
+                            struct weft_event *events, uint64_t count) {
+  const struct weft_cli *cli = training->cli;
+  const struct weft_program *program = weft_gpt_trainer_program(trainer);
+  struct weft_simulation *measured;
+  struct weft_error error;
+  weft_gpt_trainer_events(trainer, events, count, &count);
+  if (weft_simulation_measured(cli->allocator, program, costs, events, count, NS_PER_MS, &measured,
+                               &error) < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  const int status = draw(training, costs, measured, program);
+  weft_simulation_destroy(measured);
+  return status;
+}
+
+static int write_timeline(const struct weft_cli_training *training, const struct weft_costs *costs,
+                          const struct weft_gpt_trainer *trainer) {
+  const struct weft_allocator *allocator = training->cli->allocator;
+  uint64_t count;
+  weft_gpt_trainer_events(trainer, NULL, 0, &count);
+  const size_t size = (size_t)count * sizeof(struct weft_event);
+  struct weft_event *events = allocator->reallocate(allocator->context, NULL, 0, size);
+  if (events == NULL) {
+    return weft_cli_fail_memory(training->cli);
+  }
+  const int status = measure_and_draw(training, costs, trainer, events, count);
+  (void)allocator->reallocate(allocator->context, events, size, 0);
+  return status;
+}
+
+static int write_measured(const struct weft_cli_training *training,
+                          const struct weft_cli_train_progress *progress,
+                          const struct weft_gpt_trainer *trainer) {
+  const bool *given = training->arguments->given;
+  struct weft_costs *costs;
+  struct weft_error error;
+  if (!given[WEFT_CLI_OPTION_PROFILE] && !given[WEFT_CLI_OPTION_OUTPUT]) {
+    return WEFT_CLI_OK;
+  }
+  if (progress->timed == 0) { /* stopped early, or nothing was left to train */
+    weft_cli_say(training->cli, NULL,
+                 "no timeline and no costs are written: the first step is a warm-up, and there "
+                 "was no second");
+    return WEFT_CLI_OK;
+  }
+  if (weft_gpt_trainer_costs(trainer, &costs, &error) < 0) {
+    return weft_cli_fail(training->cli, NULL, &error);
+  }
+  int status = WEFT_CLI_OK;
+  if (given[WEFT_CLI_OPTION_PROFILE]) {
+    status = write_profile(training, costs);
+  }
+  if (status == WEFT_CLI_OK && given[WEFT_CLI_OPTION_OUTPUT]) {
+    status = write_timeline(training, costs, trainer);
+  }
+  weft_costs_destroy(costs);
+  return status;
+}
+
+/* ---- The loss ---- */
+
+static int write_curve(const struct weft_cli_training *training,
+                       const struct weft_cli_train_progress *progress) {
+  const char *path = training->arguments->texts[WEFT_CLI_OPTION_CURVE];
+  struct weft_text text = {.allocator = training->cli->allocator};
+  char name[128], title[192];
+  if (path == NULL) {
+    return WEFT_CLI_OK;
+  }
+  name_it(training, name, sizeof name);
+  (void)snprintf(title, sizeof title, "%s: loss in nats per byte", name);
+  const struct weft_cli_loss_curve curve = {.title = title,
+                                            .training = &progress->training,
+                                            .validation = &progress->validation,
+                                            .unigram = weft_gpt_corpus_unigram(&training->corpus)};
+  weft_cli_loss_curve_add(&text, &curve);
+  const int status = weft_cli_write_file(training->cli, path, &text);
+  weft_text_finish(&text);
+  return status;
+}
+
+int weft_cli_train_write_files(const struct weft_cli_training *training,
+                               const struct weft_cli_train_progress *progress,
+                               const struct weft_gpt_trainer *trainer) {
+  const int status = write_measured(training, progress, trainer);
+  return status == WEFT_CLI_OK ? write_curve(training, progress) : status;
+}

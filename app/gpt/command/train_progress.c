@@ -1,0 +1,307 @@
+/* What is said while training. Called by the thread of rank 0, while the others wait or go
+ * on. */
+#include "cli/args/option_parser.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/launch.h>
+#include <weft/support.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "gpt/command/train_auto.h"
+#include "gpt/command/train_progress.h"
+
+enum { LINES_DEFAULT = 20 };
+
+/* ---- Beginning and end ---- */
+
+static int open_log(struct weft_cli_train_progress *progress, bool appends) {
+  char quoted[256];
+  if (progress->log_path == NULL) {
+    return WEFT_CLI_OK;
+  }
+  do {
+    progress->log = open(progress->log_path,
+                         O_WRONLY | O_CREAT | O_CLOEXEC | (appends ? O_APPEND : O_TRUNC), 0666);
+  } while (progress->log < 0 && errno == EINTR);
+  if (progress->log >= 0) {
+    return WEFT_CLI_OK;
+  }
+  const int code = errno;
+  weft_cli_say(progress->cli, "--log FILE must be in a folder that is there and can be written to",
+               "cannot open the log '%s': %s",
+               weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli *cli) {
+  memset(progress, 0, sizeof *progress);
+  progress->cli = cli;
+  progress->line.cli = cli;
+  progress->log = -1;
+  progress->text.allocator = cli->allocator;
+}
+
+int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training) {
+  const struct weft_cli *cli = training->cli;
+  const uint64_t steps = training->options.progress.total_steps;
+  const bool json = training->arguments->given[WEFT_CLI_OPTION_JSON];
+  if (!weft_cli_training_reports(training)) {
+    return WEFT_CLI_OK;
+  }
+  progress->json = json;
+  progress->tunes = training->options.tunes;
+  progress->live = !json && weft_cli_live_line_is_wanted(cli);
+  progress->is_virtual = training->options.transport == WEFT_GPT_LOOPBACK;
+  progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
+  progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
+  progress->last = (struct weft_gpt_step_report){
+      .loss = NAN, .validation_loss = NAN, .bubble = NAN, .predicted_bubble = NAN};
+  return open_log(progress, training->resume != NULL);
+}
+
+int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status) {
+  weft_text_finish(&progress->text);
+  if (progress->log < 0 || close(progress->log) == 0 || errno == EINTR) {
+    return status;
+  }
+  char quoted[256];
+  const int code = errno;
+  weft_cli_say(progress->cli, "make room on the disk", "cannot write the log '%s': %s",
+               weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  return WEFT_CLI_IO;
+}
+
+/* ---- Lines ---- */
+
+/* "1:23 h", "4:05 min" or "12 s". */
+static void add_duration(struct weft_text *text, double seconds) {
+  const uint64_t whole = seconds > 0 ? (uint64_t)fmin(seconds, 1e9) : 0;
+  if (whole >= 3600) {
+    weft_text_addf(text, "%" PRIu64 ":%02" PRIu64 " h", whole / 3600, whole / 60 % 60);
+  } else if (whole >= 60) {
+    weft_text_addf(text, "%" PRIu64 ":%02" PRIu64 " min", whole / 60, whole % 60);
+  } else {
+    weft_text_addf(text, "%" PRIu64 " s", whole);
+  }
+}
+
+static void add_bubble(struct weft_text *text, const struct weft_gpt_step_report *report) {
+  if (isfinite(report->bubble)) {
+    weft_text_addf(text, "  bubble %4.1f %%", 100 * report->bubble);
+  }
+  if (isfinite(report->predicted_bubble)) {
+    weft_text_addf(text, " (predicted %.1f %%)", 100 * report->predicted_bubble);
+  }
+}
+
+static void add_plain(struct weft_text *text, const struct weft_gpt_step_report *report) {
+  char steps[24];
+  const int digits = snprintf(steps, sizeof steps, "%" PRIu64, report->steps);
+  weft_text_addf(text, "step %*" PRIu64 "/%s  loss %.4f", digits, report->step, steps,
+                 report->loss);
+  if (isfinite(report->validation_loss)) {
+    weft_text_addf(text, "  validation %.4f", report->validation_loss);
+  }
+  weft_text_addf(text, "  %6.0f tokens/s", report->tokens_per_s);
+  add_bubble(text, report);
+  weft_text_add(text, report->checkpointed ? "  checkpoint\n" : "\n");
+}
+
+static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report,
+                     const struct weft_cli_train_progress *progress) {
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  weft_json_number(&json, "step", report->step);
+  weft_json_exact(&json, "loss", report->loss);
+  weft_json_real(&json, "tokens_per_s", report->tokens_per_s);
+  weft_json_exact(&json, "rate", report->rate);
+  weft_json_exact(&json, "gradient_norm", report->gradient_norm);
+  weft_json_real(&json, "bubble", report->bubble);
+  weft_json_real(&json, "predicted_bubble", report->predicted_bubble);
+  if (isfinite(report->validation_loss)) {
+    weft_json_exact(&json, "validation_loss", report->validation_loss);
+  }
+  if (report->checkpointed) {
+    weft_json_boolean(&json, "checkpoint", true);
+  }
+  if (progress->tunes) {
+    weft_json_string(&json, "schedule", report->schedule);
+  }
+  if (progress->has_news) {
+    weft_cli_tuning_add_json(&json, &progress->tuning);
+  }
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}
+
+int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
+                                       const struct weft_text *line) {
+  int status = WEFT_CLI_OK;
+  if (progress->log >= 0) {
+    status = weft_cli_write_descriptor(progress->cli, progress->log, progress->log_path, line);
+  }
+  if (status == WEFT_CLI_OK && progress->json) {
+    status =
+        weft_cli_write_descriptor(progress->cli, progress->cli->output, "standard output", line);
+  }
+  return status;
+}
+
+static int write_plain(struct weft_cli_train_progress *progress,
+                       const struct weft_gpt_step_report *report) {
+  weft_cli_train_progress_clear(progress);
+  progress->text.size = 0;
+  add_plain(&progress->text, report);
+  return weft_cli_write_descriptor(progress->cli, progress->cli->output, "standard output",
+                                   &progress->text);
+}
+
+/* ---- The line that renews itself ---- */
+
+void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress) {
+  weft_cli_live_line_clear(&progress->line);
+}
+
+static void renew(struct weft_cli_train_progress *progress,
+                  const struct weft_gpt_step_report *report) {
+  if (!weft_cli_live_line_is_due(&progress->line)) {
+    return;
+  }
+  struct weft_text *text = &progress->text;
+  const uint64_t left = report->steps - report->step;
+  text->size = 0;
+  weft_text_addf(text, "step %" PRIu64 "/%" PRIu64 "  loss %.4f  %.0f tokens/s  ", report->step,
+                 report->steps, report->loss, report->tokens_per_s);
+  add_duration(text, (double)left * report->seconds_so_far / (double)progress->steps);
+  weft_text_add(text, " left");
+  add_bubble(text, report);
+  weft_cli_live_line_renew(&progress->line, text);
+}
+
+/* ---- A step ---- */
+
+static void remember(struct weft_cli_train_progress *progress,
+                     const struct weft_gpt_step_report *report) {
+  const double validation =
+      isfinite(report->validation_loss) ? report->validation_loss : progress->last.validation_loss;
+  weft_cli_series_add(&progress->training, (double)report->step, report->loss);
+  weft_cli_series_add(&progress->validation, (double)report->step, report->validation_loss);
+  if (progress->steps++ > 0) { /* the first one also touches all memory for the first time */
+    progress->timed++;
+    progress->seconds += report->seconds;
+    progress->tokens += report->tokens_per_s * report->seconds;
+    progress->bubble += isfinite(report->bubble) ? report->bubble : 0;
+    progress->bubbles += isfinite(report->bubble) ? 1 : 0;
+  }
+  progress->last = *report;
+  progress->last.validation_loss = validation;
+}
+
+static int say(struct weft_cli_train_progress *progress,
+               const struct weft_gpt_step_report *report) {
+  int status = WEFT_CLI_OK;
+  if (progress->json || progress->log >= 0) {
+    progress->text.size = 0;
+    add_json(&progress->text, report, progress);
+    progress->has_news = false;
+    status = weft_cli_train_progress_write_json(progress, &progress->text);
+  }
+  const bool is_due = report->step % progress->say_every == 0 || progress->steps == 1 ||
+                      report->step == report->steps || isfinite(report->validation_loss);
+  if (status == WEFT_CLI_OK && !progress->json && is_due) {
+    status = write_plain(progress, report);
+  }
+  if (progress->live && report->step < report->steps) {
+    renew(progress, report);
+  }
+  return status;
+}
+
+void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report) {
+  struct weft_cli_train_progress *progress = context;
+  struct weft_gpt_step_report known = *report;
+  if (progress->is_virtual) {
+    known.bubble = known.predicted_bubble = NAN;
+  }
+  remember(progress, &known);
+  if (progress->failed == WEFT_CLI_OK) {
+    const int status = say(progress, &known);
+    __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);
+  }
+}
+
+void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report) {
+  struct weft_cli_train_progress *progress = context;
+  progress->tuning = *report;
+  progress->has_tuned = progress->has_news = true;
+  if (progress->json || progress->failed != WEFT_CLI_OK) {
+    return;
+  }
+  weft_cli_train_progress_clear(progress);
+  progress->text.size = 0;
+  weft_cli_tuning_add(&progress->text, report);
+  const int status = weft_cli_write_descriptor(progress->cli, progress->cli->output,
+                                               "standard output", &progress->text);
+  __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);
+}
+
+bool weft_cli_train_progress_interrupted(void *context) {
+  const struct weft_cli_train_progress *progress = context;
+  return weft_launch_signal() != 0 ||
+         __atomic_load_n(&progress->failed, __ATOMIC_RELAXED) != WEFT_CLI_OK;
+}
+
+/* ---- Memory ---- */
+
+static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_job *job,
+                     uint64_t mine, uint64_t *all) {
+  struct weft_error error;
+  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) < 0) {
+    return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
+                                                   : weft_cli_exit_status(NULL, &error);
+  }
+  for (uint32_t r = 0; r < job->transport->rank_count; r++) {
+    progress->bytes += all[r];
+    progress->bytes_max = all[r] > progress->bytes_max ? all[r] : progress->bytes_max;
+  }
+  return WEFT_CLI_OK;
+}
+
+int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training,
+                                  const struct weft_gpt_trainer *trainer) {
+  const struct weft_allocator *allocator = training->cli->allocator;
+  const uint64_t mine = weft_gpt_trainer_bytes(trainer);
+  if (training->job == NULL) {
+    progress->bytes = progress->bytes_max = mine;
+    return WEFT_CLI_OK;
+  }
+  const size_t size = training->job->transport->rank_count * sizeof(uint64_t);
+  uint64_t *all = allocator->reallocate(allocator->context, NULL, 0, size);
+  if (all == NULL) {
+    return weft_cli_fail_memory(training->cli);
+  }
+  const int status = weigh_all(progress, training->job, mine, all);
+  (void)allocator->reallocate(allocator->context, all, size, 0);
+  return status;
+}
+
+/* ---- Means ---- */
+
+double weft_cli_train_progress_rate(const struct weft_cli_train_progress *progress) {
+  return progress->seconds > 0 ? progress->tokens / progress->seconds : NAN;
+}
+
+double weft_cli_train_progress_bubble(const struct weft_cli_train_progress *progress) {
+  return progress->bubbles > 0 ? progress->bubble / (double)progress->bubbles : NAN;
+}

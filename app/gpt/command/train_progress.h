@@ -1,0 +1,70 @@
+/* What `weft train` says while it trains: a line on a terminal that renews itself, plain
+ * lines now and then, or a line of JSON per step, also into a log; and what is
+ * remembered of all steps for the end. */
+#ifndef GPT_TRAIN_PROGRESS_H
+#define GPT_TRAIN_PROGRESS_H
+
+#include "cli/io/progress_line.h"
+#include "gpt/command/loss_curve.h"
+#include "gpt/command/train_setup.h"
+
+struct weft_cli_train_progress {
+  const struct weft_cli *cli;
+  bool json, live;
+  bool tunes;           /* --schedule auto */
+  bool is_virtual;      /* its times say nothing */
+  int log;              /* descriptor, or -1 */
+  const char *log_path; /* for messages */
+  uint64_t say_every;   /* steps from one plain line to the next */
+  int failed;           /* exit status when saying it failed; read by all ranks' threads */
+  struct weft_cli_live_line line;
+  struct weft_text text; /* of the line being written */
+
+  uint64_t steps; /* of this run */
+  uint64_t timed; /* of them all but the first */
+  double seconds; /* of the timed ones */
+  double tokens;  /* likewise */
+  double bubble;  /* sum over the timed ones that have one */
+  uint64_t bubbles;
+  uint64_t bytes;                   /* of memory, of all ranks together */
+  uint64_t bytes_max;               /* of the rank, or the process with all ranks, that has most */
+  struct weft_gpt_step_report last; /* with the last validation loss that there was */
+  struct weft_cli_series training, validation;
+  struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
+  bool has_tuned;                       /* there is one */
+  bool has_news;                        /* which no line of JSON has told yet */
+};
+
+/* Before anything that may fail. */
+void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli *cli);
+/* Opens --log and begins; WEFT_CLI_OK or another exit status after having said why.
+ * Finish in either case. */
+int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training);
+/* Closes the log; the status, or WEFT_CLI_IO when that fails. */
+int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status);
+
+/* For the trainer's options; `context` is the progress. Interrupted: a signal has come,
+ * or what was to be said could not be. */
+void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report);
+bool weft_cli_train_progress_interrupted(void *context);
+void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report);
+
+/* After the last step: memory of all ranks. All processes call it. WEFT_CLI_OK or another
+ * exit status after having said why. */
+int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
+                                  const struct weft_cli_training *training,
+                                  const struct weft_gpt_trainer *trainer);
+
+/* Ends the renewed line, if there is one. */
+void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress);
+/* A line of JSON to where they go: standard output with --json, and the log. */
+int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
+                                       const struct weft_text *line);
+
+/* Means over this run, NAN when there is nothing to say. */
+double weft_cli_train_progress_rate(const struct weft_cli_train_progress *progress);
+double weft_cli_train_progress_bubble(const struct weft_cli_train_progress *progress);
+
+#endif

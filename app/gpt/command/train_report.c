@@ -1,0 +1,229 @@
+/* What is said before and after a training. */
+#include "cli/args/option_parser.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "cli/io/input_file.h"
+#include "cli/io/text_columns.h"
+#include "gpt/command/train_auto.h"
+#include "gpt/command/train_report.h"
+
+const char *weft_cli_train_transport(const struct weft_cli_training *training) {
+  switch (training->options.transport) {
+    case WEFT_GPT_LOOPBACK: return "loopback";
+    case WEFT_GPT_MPI: return "mpi";
+    case WEFT_GPT_THREADS: break;
+  }
+  return "threads";
+}
+
+static const char *shard_name(const struct weft_cli_training *training) {
+  static const char *const names[] = {"none", "grads", "full"};
+  return names[training->options.shard];
+}
+
+static double to_mebibytes(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
+
+/* ---- Before ---- */
+
+/* "embedding, blocks 0-2": the parts of a stage. */
+static void add_parts(struct weft_text *text, uint32_t first, uint32_t end, uint32_t layers) {
+  const uint32_t begin = first > 1 ? first - 1 : 0; /* of blocks */
+  const uint32_t after = end > layers + 1 ? layers : (end > 0 ? end - 1 : 0);
+  const char *comma = "";
+  if (first == 0) {
+    weft_text_add(text, "embedding");
+    comma = ", ";
+  }
+  if (after > begin) {
+    weft_text_addf(text, after - begin == 1 ? "%sblock %" PRIu32 : "%sblocks %" PRIu32, comma,
+                   begin);
+    if (after - begin > 1) {
+      weft_text_addf(text, "-%" PRIu32, after - 1);
+    }
+    comma = ", ";
+  }
+  if (end == layers + 2) {
+    weft_text_addf(text, "%shead", comma);
+  }
+}
+
+/* What decided it, unless it is the usual. */
+static void add_reason(struct weft_text *text, const struct weft_cli_training *training) {
+  const char *split = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
+  if (training->split_by == WEFT_CLI_SPLIT_GIVEN) {
+    weft_text_add(text, "; as given");
+  } else if (training->split_by == WEFT_CLI_SPLIT_MEASURED) {
+    const char *name = weft_cli_input_name(split);
+    weft_text_add(text, "; by the times in ");
+    weft_text_add_escaped(text, name, strlen(name));
+  }
+}
+
+static void add_split(struct weft_text *text, const struct weft_cli_training *training,
+                      const struct weft_gpt_trainer *trainer) {
+  enum { SHOWN_MAX = 16 };
+  const uint32_t layers = training->options.progress.config.layers;
+  uint32_t count;
+  const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
+  weft_text_add(text, "stages    ");
+  for (uint32_t s = 0; s < count && s < SHOWN_MAX; s++) {
+    weft_text_add(text, s > 0 ? " | " : "");
+    add_parts(text, first[s], first[s + 1], layers);
+  }
+  weft_text_add(text, count > SHOWN_MAX ? " | ..." : "");
+  add_reason(text, training);
+  weft_text_add(text, "\n");
+}
+
+void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
+                             const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_trainer_options *options = &training->options;
+  const struct weft_gpt_progress *progress = &options->progress;
+  const struct weft_gpt_config *config = &progress->config;
+  const uint64_t rows = progress->batch / options->replicas / progress->microbatches;
+  weft_text_addf(text,
+                 "model     %" PRIu32 " block%s, %" PRIu32 " wide, %" PRIu32
+                 " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
+                 config->layers, weft_cli_plural(config->layers), config->dim, config->heads,
+                 weft_cli_plural(config->heads), config->context, weft_gpt_parameter_count(config));
+  weft_text_addf(text, "data      %" PRIu64 " bytes, of which %" PRIu64 " validate\n",
+                 training->corpus.size, training->corpus.size - training->corpus.train_size);
+  weft_text_addf(text,
+                 "pipeline  %" PRIu32 " rank%s, %" PRIu32 " stage%s, %s%s, %" PRIu32
+                 " microbatch%s of %" PRIu64 " sequence%s, %s\n",
+                 options->ranks, weft_cli_plural(options->ranks), training->stage_count,
+                 weft_cli_plural(training->stage_count), options->tunes ? "auto from " : "",
+                 weft_gpt_trainer_schedule(trainer), progress->microbatches,
+                 progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
+                 weft_cli_train_transport(training));
+  if (options->replicas > 1) {
+    static const char *const shared[] = {"all of it in each", "gradients and moments shared out",
+                                         "weights, gradients and moments shared out"};
+    weft_text_addf(text, "replicas  %" PRIu32 ", %s\n", options->replicas, shared[options->shard]);
+  }
+  add_split(text, training, trainer);
+  if (training->resume != NULL) {
+    weft_text_addf(text, "resumes   after step %" PRIu64 " of %" PRIu64 "\n", progress->step,
+                   progress->total_steps);
+  }
+  weft_text_add(text, "\n");
+}
+
+/* ---- After ---- */
+
+static void add_path(struct weft_text *text, const struct weft_cli_training *training,
+                     enum weft_cli_option_id option, const char *label) {
+  const char *path = training->arguments->texts[option];
+  if (path != NULL) {
+    weft_text_addf(text, "%-17s", label);
+    weft_text_add_escaped(text, path, strlen(path));
+    weft_text_add(text, "\n");
+  }
+}
+
+static void add_losses(struct weft_text *text, const struct weft_gpt_step_report *last,
+                       double unigram) {
+  weft_text_addf(text, "loss             %.4f nats per byte after step %" PRIu64 "\n", last->loss,
+                 last->step);
+  if (isfinite(last->validation_loss)) {
+    weft_text_addf(text, "validation       %.4f on text that it has not seen\n",
+                   last->validation_loss);
+  }
+  weft_text_addf(text, "bytes alone      %.4f is what their frequencies give\n", unigram);
+}
+
+void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
+                                const struct weft_cli_train_progress *progress,
+                                const struct weft_gpt_trainer *trainer) {
+  const double bubble = weft_cli_train_progress_bubble(progress);
+  const double rate = weft_cli_train_progress_rate(progress);
+  weft_text_add(text, "\n");
+  if (progress->steps > 0) {
+    add_losses(text, &progress->last, weft_gpt_corpus_unigram(&training->corpus));
+  }
+  if (isfinite(rate)) {
+    weft_text_addf(text, "speed            %.0f tokens/s; %.1f s for %" PRIu64 " step%s\n", rate,
+                   progress->last.seconds_so_far, progress->steps,
+                   weft_cli_plural(progress->steps));
+  }
+  if (isfinite(bubble)) {
+    weft_text_addf(text, "bubble           %.1f %% measured", 100 * bubble);
+    if (isfinite(progress->last.predicted_bubble)) {
+      weft_text_addf(text, ", %.1f %% predicted from measured times",
+                     100 * progress->last.predicted_bubble);
+    }
+    weft_text_add(text, "\n");
+  }
+  weft_text_addf(text, "memory           %.1f MiB: weights, gradients, moments, activations",
+                 to_mebibytes(progress->bytes));
+  if (training->job != NULL) {
+    weft_text_addf(text, "; at most %.1f MiB on a rank", to_mebibytes(progress->bytes_max));
+  }
+  weft_text_add(text, "\n");
+  if (progress->has_tuned) {
+    weft_cli_tuning_add_summary(text, &progress->tuning);
+  }
+  weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
+  add_path(text, training, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
+  add_path(text, training, WEFT_CLI_OPTION_LOG, "log");
+  add_path(text, training, WEFT_CLI_OPTION_CURVE, "loss curve");
+  add_path(text, training, WEFT_CLI_OPTION_OUTPUT, "timeline");
+  add_path(text, training, WEFT_CLI_OPTION_PROFILE, "measured costs");
+}
+
+/* Blocks of each stage, as --split takes them. */
+static void add_blocks(struct weft_json *json, const struct weft_gpt_trainer *trainer,
+                       uint32_t layers) {
+  uint32_t count;
+  const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
+  weft_json_open(json, "split", '[');
+  for (uint32_t s = 0; s < count; s++) {
+    const uint32_t begin = first[s] > 1 ? first[s] : 1;
+    const uint32_t end = first[s + 1] < layers + 1 ? first[s + 1] : layers + 1;
+    weft_json_number(json, NULL, end > begin ? end - begin : 0);
+  }
+  weft_json_close(json, ']');
+}
+
+void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
+                                 const struct weft_cli_train_progress *progress,
+                                 const struct weft_gpt_trainer *trainer, const char *signal) {
+  const struct weft_gpt_trainer_options *options = &training->options;
+  struct weft_json json = {.text = text};
+  char hash[24];
+  (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
+  weft_json_open(&json, NULL, '{');
+  weft_json_exact(&json, "final_loss", progress->last.loss);
+  weft_json_exact(&json, "validation_loss", progress->last.validation_loss);
+  weft_json_exact(&json, "unigram_entropy", weft_gpt_corpus_unigram(&training->corpus));
+  weft_json_string(&json, "parameters_hash", hash);
+  weft_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
+  weft_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
+  weft_json_real(&json, "seconds", progress->last.seconds_so_far);
+  weft_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
+  weft_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
+  weft_json_number(&json, "memory_bytes", progress->bytes);
+  weft_json_number(&json, "memory_bytes_max", progress->bytes_max);
+  weft_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
+  weft_json_number(&json, "ranks", options->ranks);
+  weft_json_number(&json, "replicas", options->replicas);
+  weft_json_string(&json, "shard", shard_name(training));
+  weft_json_number(&json, "stages", training->stage_count);
+  add_blocks(&json, trainer, options->progress.config.layers);
+  weft_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
+  if (options->tunes) {
+    weft_cli_tuning_add_document(&json, progress->has_tuned ? &progress->tuning : NULL);
+  }
+  weft_json_string(&json, "transport", weft_cli_train_transport(training));
+  if (signal != NULL) {
+    weft_json_string(&json, "stopped_by", signal);
+  }
+  weft_json_close(&json, '}');
+  weft_json_finish(&json);
+}

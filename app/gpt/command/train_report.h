@@ -1,0 +1,22 @@
+/* What `weft train` says before the first step and after the last one. */
+#ifndef GPT_TRAIN_REPORT_H
+#define GPT_TRAIN_REPORT_H
+
+#include "gpt/command/train_progress.h"
+
+/* The model, the data and the pipeline. */
+void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
+                             const struct weft_gpt_trainer *trainer);
+
+/* The outcome, as text and as the last line of JSON. `signal` is its name, or NULL. */
+void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
+                                const struct weft_cli_train_progress *progress,
+                                const struct weft_gpt_trainer *trainer);
+void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
+                                 const struct weft_cli_train_progress *progress,
+                                 const struct weft_gpt_trainer *trainer, const char *signal);
+
+/* "threads" or "loopback". */
+const char *weft_cli_train_transport(const struct weft_cli_training *training);
+
+#endif

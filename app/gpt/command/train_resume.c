@@ -1,0 +1,217 @@
+/* Model, data and optimizer of a training: new ones from options and defaults, or the
+ * checkpoint's. What was trained cannot change in shape, so an option that says other
+ * than the checkpoint is refused, with both numbers. */
+#include "cli/args/option_parser.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/io/error_message.h"
+#include "gpt/command/train_setup.h"
+
+/* What trains in a few minutes on two cores, to text that looks like its data. */
+enum {
+  LAYERS_DEFAULT = 6,
+  DIM_DEFAULT = 128,
+  HEADS_DEFAULT = 4,
+  CONTEXT_DEFAULT = 128,
+  BATCH_DEFAULT = 16,
+  MICROBATCHES_DEFAULT = 8,
+  STEPS_DEFAULT = 800,
+  SEED_DEFAULT = 1,
+  WARMUP_MAX = 100
+};
+
+#define RATE_DEFAULT 0.002
+#define DECAY_DEFAULT 0.1
+#define CLIP_DEFAULT 1.0
+
+int weft_cli_training_open(struct weft_cli_training *training) {
+  struct weft_error error;
+  const char *dir = training->arguments->texts[WEFT_CLI_OPTION_RESUME];
+  if (dir == NULL) {
+    return WEFT_CLI_OK;
+  }
+  return weft_gpt_checkpoint_open(training->cli->allocator, dir, &training->resume, &error) < 0
+             ? weft_cli_fail(training->cli, NULL, &error)
+             : WEFT_CLI_OK;
+}
+
+/* ---- A checkpoint's ---- */
+
+static int contradict(const struct weft_cli_training *training, enum weft_cli_option_id option,
+                      uint64_t has) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  const char *name = weft_cli_option_at(option)->name;
+  char quoted[256], hint[128];
+  if (!arguments->given[option] || arguments->numbers[option] == has) {
+    return WEFT_CLI_OK;
+  }
+  (void)snprintf(hint, sizeof hint, "leave out --%s, or train anew without --resume", name);
+  return weft_cli_usage(
+      training->cli, hint,
+      "--%s %" PRIu64
+      " is not what the checkpoint in '%s' was trained with: "
+      "that is %" PRIu64,
+      name, arguments->numbers[option],
+      weft_cli_quote(quoted, sizeof quoted, arguments->texts[WEFT_CLI_OPTION_RESUME]), has);
+}
+
+static int check_shape(const struct weft_cli_training *training,
+                       const struct weft_gpt_progress *progress) {
+  const struct weft_gpt_config *config = &progress->config;
+  const struct {
+    enum weft_cli_option_id option;
+    uint64_t has;
+  } pairs[] = {{WEFT_CLI_OPTION_LAYERS, config->layers},
+               {WEFT_CLI_OPTION_DIM, config->dim},
+               {WEFT_CLI_OPTION_HEADS, config->heads},
+               {WEFT_CLI_OPTION_CONTEXT, config->context},
+               {WEFT_CLI_OPTION_BATCH, progress->batch},
+               {WEFT_CLI_OPTION_SEED, progress->data_seed},
+               {WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches}};
+  /* Who changes the number of replicas may have to cut each one's part otherwise. */
+  const size_t count =
+      sizeof pairs / sizeof pairs[0] - (training->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
+    status = contradict(training, pairs[i].option, pairs[i].has);
+  }
+  if (status == WEFT_CLI_OK && training->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
+    status = weft_cli_usage(training->cli, "leave out --tied, or train anew without --resume",
+                            "--tied is not what the checkpoint was trained with: its head has "
+                            "weights of its own");
+  }
+  return status;
+}
+
+static int check_steps(const struct weft_cli_training *training,
+                       const struct weft_gpt_progress *progress) {
+  const uint64_t steps =
+      weft_cli_number(training->arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
+  if (steps >= progress->step) {
+    return WEFT_CLI_OK;
+  }
+  return weft_cli_usage(training->cli, "--steps counts all steps, also those before the checkpoint",
+                        "--steps %" PRIu64 " is over already: the checkpoint has %" PRIu64, steps,
+                        progress->step);
+}
+
+/* ---- New ones ---- */
+
+static struct weft_gpt_progress new_progress(const struct weft_cli_arguments *arguments) {
+  const uint64_t seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, SEED_DEFAULT);
+  return (struct weft_gpt_progress){
+      .config = {.layers =
+                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_LAYERS, LAYERS_DEFAULT),
+                 .dim = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_DIM, DIM_DEFAULT),
+                 .heads =
+                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_HEADS, HEADS_DEFAULT),
+                 .context =
+                     (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_CONTEXT, CONTEXT_DEFAULT),
+                 .vocabulary = WEFT_GPT_VOCABULARY,
+                 .tied = arguments->given[WEFT_CLI_OPTION_TIED],
+                 .seed = seed},
+      .data_seed = seed,
+      .batch = weft_cli_number(arguments, WEFT_CLI_OPTION_BATCH, BATCH_DEFAULT),
+      .microbatches =
+          (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, MICROBATCHES_DEFAULT),
+      .rate = RATE_DEFAULT,
+      .rate_min = RATE_DEFAULT / 10,
+      .beta1 = 0.9,
+      .beta2 = 0.95,
+      .epsilon = 1e-8,
+      .decay = DECAY_DEFAULT,
+      .clip = CLIP_DEFAULT,
+      .total_steps = STEPS_DEFAULT};
+}
+
+/* What may be other than before. */
+static void read_optimizer(const struct weft_cli_arguments *arguments, bool is_new,
+                           struct weft_gpt_progress *progress) {
+  progress->total_steps = weft_cli_number(arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
+  progress->rate = weft_cli_real(arguments, WEFT_CLI_OPTION_LR, progress->rate);
+  const bool follows = is_new || arguments->given[WEFT_CLI_OPTION_LR];
+  progress->rate_min = weft_cli_real(arguments, WEFT_CLI_OPTION_LR_MIN,
+                                     follows ? progress->rate / 10 : progress->rate_min);
+  const uint64_t tenth = progress->total_steps / 10;
+  progress->warmup_steps =
+      weft_cli_number(arguments, WEFT_CLI_OPTION_WARMUP,
+                      !is_new ? progress->warmup_steps : (tenth < WARMUP_MAX ? tenth : WARMUP_MAX));
+  progress->decay = weft_cli_real(arguments, WEFT_CLI_OPTION_WEIGHT_DECAY, progress->decay);
+  progress->clip = weft_cli_real(arguments, WEFT_CLI_OPTION_CLIP, progress->clip);
+}
+
+int weft_cli_training_read_progress(struct weft_cli_training *training) {
+  struct weft_gpt_progress *progress = &training->options.progress;
+  const bool is_new = training->resume == NULL;
+  *progress =
+      is_new ? new_progress(training->arguments) : *weft_gpt_checkpoint_progress(training->resume);
+  if (!is_new) {
+    int status = check_shape(training, progress);
+    status = status == WEFT_CLI_OK ? check_steps(training, progress) : status;
+    if (status != WEFT_CLI_OK) {
+      return status;
+    }
+  }
+  progress->microbatches = (uint32_t)weft_cli_number(
+      training->arguments, WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches);
+  read_optimizer(training->arguments, is_new, progress);
+  struct weft_error error;
+  return weft_gpt_config_check(&progress->config, &error) < 0
+             ? weft_cli_fail(training->cli, NULL, &error)
+             : WEFT_CLI_OK;
+}
+
+/* ---- The folder of checkpoints ---- */
+
+/* Whether two trainings go the same way, step by step; then one may write over the
+ * other's checkpoints. */
+static bool is_same(const struct weft_gpt_progress *a, const struct weft_gpt_progress *b) {
+  const struct weft_gpt_config *x = &a->config, *y = &b->config;
+  return x->layers == y->layers && x->dim == y->dim && x->heads == y->heads &&
+         x->context == y->context && x->tied == y->tied && x->seed == y->seed &&
+         a->data_hash == b->data_hash && a->data_seed == b->data_seed && a->batch == b->batch &&
+         a->microbatches == b->microbatches && a->rate == b->rate && a->rate_min == b->rate_min &&
+         a->decay == b->decay && a->clip == b->clip && a->warmup_steps == b->warmup_steps &&
+         a->total_steps == b->total_steps;
+}
+
+/* Checkpoints of two trainings in one folder would be taken for one. */
+static int check_folder(const struct weft_cli_training *training) {
+  const char *dir = training->arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
+  struct weft_gpt_checkpoint *there;
+  struct weft_error error;
+  if (dir == NULL || training->resume != NULL ||
+      weft_gpt_checkpoint_open(training->cli->allocator, dir, &there, &error) < 0) {
+    return WEFT_CLI_OK;
+  }
+  const struct weft_gpt_progress *progress = weft_gpt_checkpoint_progress(there);
+  int status = WEFT_CLI_OK;
+  if (!is_same(progress, &training->options.progress)) {
+    char quoted[256], hint[400];
+    weft_cli_quote(quoted, sizeof quoted, dir);
+    (void)snprintf(hint, sizeof hint, "--resume %s goes on with that one; else give another folder",
+                   quoted);
+    status = weft_cli_usage(training->cli, hint,
+                            "in '%s' there is a checkpoint of another training, after step %" PRIu64
+                            " of %" PRIu64,
+                            quoted, progress->step, progress->total_steps);
+  }
+  weft_gpt_checkpoint_close(there);
+  return status;
+}
+
+int weft_cli_training_check_data(struct weft_cli_training *training) {
+  struct weft_gpt_progress *progress = &training->options.progress;
+  const uint64_t hash = training->corpus.hash;
+  if (training->resume != NULL && progress->data_hash != hash) {
+    return weft_cli_usage(
+        training->cli, "give --data as at the beginning",
+        "the data is not what the checkpoint was trained on: its hash is %016" PRIx64
+        ", and the checkpoint has %016" PRIx64,
+        hash, progress->data_hash);
+  }
+  progress->data_hash = hash;
+  return check_folder(training);
+}

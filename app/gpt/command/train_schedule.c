@@ -1,0 +1,156 @@
+/* The schedule of a training, by name or from a file. */
+#include "cli/args/option_parser.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/source.h>
+#include <weft/verify.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
+#include "gpt/command/train_auto.h"
+#include "gpt/command/train_setup.h"
+
+#define SCHEDULE_DEFAULT "1F1B"
+
+/* ---- A table or program ---- */
+
+static int verify(const struct weft_cli *cli, const char *name,
+                  const struct weft_program *program) {
+  struct weft_report *report;
+  struct weft_error error;
+  if (weft_verify(cli->allocator, program, NULL, &report, &error) < 0) {
+    return weft_cli_fail(cli, name, &error);
+  }
+  int status = WEFT_CLI_OK;
+  if (!report->ok) {
+    const struct weft_finding *finding = &report->findings[0];
+    char quoted[256], hint[320];
+    weft_cli_quote(quoted, sizeof quoted, name);
+    (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it", quoted);
+    weft_cli_say(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", quoted,
+                 finding->place.rank, finding->place.step, finding->message,
+                 weft_rule_id(finding->rule));
+    status = WEFT_CLI_FOUND_BAD;
+  }
+  weft_report_destroy(report);
+  return status;
+}
+
+static bool trains(const struct weft_program *program) {
+  for (uint64_t k = 0; k < program->action_count; k++) {
+    if (program->actions[k].op == WEFT_OP_B || program->actions[k].op == WEFT_OP_I) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int check_given(const struct weft_cli_training *training, enum weft_cli_option_id option,
+                       const char *name, uint64_t has) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  char quoted[256];
+  if (!arguments->given[option] || arguments->numbers[option] == has) {
+    return WEFT_CLI_OK;
+  }
+  return weft_cli_usage(training->cli, "a table has its own ranks, stages and microbatches",
+                        "--%s %" PRIu64 " does not fit '%s': that has %" PRIu64,
+                        weft_cli_option_at(option)->name, arguments->numbers[option],
+                        weft_cli_quote(quoted, sizeof quoted, name), has);
+}
+
+/* The program's own numbers count; what was given must not be other. */
+static int take_program(struct weft_cli_training *training, const char *name) {
+  const struct weft_program *program = training->program;
+  struct weft_gpt_progress *progress = &training->options.progress;
+  char quoted[256];
+  if (!trains(program)) {
+    weft_cli_say(training->cli, "a schedule to train with has a backward for every forward",
+                 "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
+    return WEFT_CLI_FOUND_BAD;
+  }
+  int status = check_given(training, WEFT_CLI_OPTION_RANKS, name, program->rank_count);
+  if (status == WEFT_CLI_OK) {
+    status = check_given(training, WEFT_CLI_OPTION_STAGES_PER_RANK, name,
+                         program->stage_count / program->rank_count);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = check_given(training, WEFT_CLI_OPTION_MICROBATCHES, name, program->microbatch_count);
+  }
+  if (training->resume == NULL) {
+    progress->microbatches = program->microbatch_count;
+  }
+  training->options.program = program;
+  training->options.ranks = program->rank_count;
+  training->stage_count = program->stage_count;
+  return status;
+}
+
+static int read_file(struct weft_cli_training *training, const char *path) {
+  int status = weft_cli_read_program(training->cli, path, &training->program);
+  if (status == WEFT_CLI_OK) {
+    status = verify(training->cli, path, training->program);
+  }
+  return status == WEFT_CLI_OK ? take_program(training, path) : status;
+}
+
+/* ---- A name ---- */
+
+static int read_named(struct weft_cli_training *training, const struct weft_schedule_info *info) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  struct weft_gpt_trainer_options *options = &training->options;
+  struct weft_program *program;
+  struct weft_error error;
+  options->schedule = info->name;
+  options->ranks = weft_cli_training_ranks(training);
+  options->stages_per_rank =
+      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
+  const struct weft_shape shape = {.ranks = options->ranks,
+                                   .stages_per_rank = options->stages_per_rank,
+                                   .microbatches = options->progress.microbatches};
+  if (weft_generate(training->cli->allocator, info->name, &shape, &program, &error) < 0) {
+    return weft_cli_fail(training->cli, NULL, &error);
+  }
+  training->stage_count = program->stage_count;
+  weft_program_destroy(program);
+  return WEFT_CLI_OK;
+}
+
+/* One table for one shape, which need not be said again. */
+static int read_fixed(struct weft_cli_training *training, const struct weft_schedule_info *info) {
+  const struct weft_shape shape = {.ranks = 0};
+  struct weft_error error;
+  if (weft_generate(training->cli->allocator, info->name, &shape, &training->program, &error) < 0) {
+    return weft_cli_fail(training->cli, NULL, &error);
+  }
+  training->options.schedule = info->name;
+  return take_program(training, info->name);
+}
+
+static bool is_path(const char *text) {
+  const size_t size = strlen(text);
+  return strchr(text, '/') != NULL || strcmp(text, "-") == 0 ||
+         (size > 4 && strcmp(text + size - 4, ".csv") == 0) || access(text, F_OK) == 0;
+}
+
+int weft_cli_training_read_schedule(struct weft_cli_training *training) {
+  const char *wanted = training->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
+  const char *name = wanted != NULL ? wanted : SCHEDULE_DEFAULT;
+  struct weft_error error;
+  if (weft_cli_training_is_auto(training->arguments)) {
+    return weft_cli_training_read_auto(training);
+  }
+  const struct weft_schedule_info *info = weft_schedule_find(name, &error);
+  if (info == NULL) {
+    training->options.schedule = name;
+    return is_path(name) ? read_file(training, name) : weft_cli_fail(training->cli, NULL, &error);
+  }
+  if (!info->trains) {
+    return weft_cli_usage(training->cli, "'weft gen --list' lists the schedules",
+                          "%s has no backward: it is for evaluation", info->name);
+  }
+  return info->fixed ? read_fixed(training, info) : read_named(training, info);
+}

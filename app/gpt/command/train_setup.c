@@ -1,0 +1,210 @@
+/* What `weft train` is asked to do. The order matters: the checkpoint says how long a
+ * sequence is, the data must be as long, and only then is it known whether it is the
+ * same data. */
+#include "cli/args/option_parser.h"
+
+#include <string.h>
+#include <unistd.h>
+
+#include "cli/args/transport_choice.h"
+#include "cli/io/error_message.h"
+#include "cli/report/run_picture.h"
+#include "gpt/command/train_auto.h"
+#include "gpt/command/train_setup.h"
+
+enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20 };
+
+/* ---- Options that would change nothing ---- */
+
+static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const struct {
+    enum weft_cli_option_id option, needs;
+  } pairs[] = {{WEFT_CLI_OPTION_EVERY, WEFT_CLI_OPTION_CHECKPOINT},
+               {WEFT_CLI_OPTION_KEEP, WEFT_CLI_OPTION_CHECKPOINT}};
+  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+    if (arguments->given[pairs[i].option] && !arguments->given[pairs[i].needs]) {
+      return weft_cli_usage(cli, "--checkpoint DIR says where checkpoints go",
+                            "--%s would change nothing: there is no --checkpoint",
+                            weft_cli_option_at(pairs[i].option)->name);
+    }
+  }
+  if (arguments->given[WEFT_CLI_OPTION_WINDOW] &&
+      arguments->choices[WEFT_CLI_OPTION_SHARD] != WEFT_GPT_SHARD_FULL) {
+    return weft_cli_usage(cli, "--shard full shares out weights",
+                          "--window would change nothing: weights are whole without --shard full");
+  }
+  if (arguments->given[WEFT_CLI_OPTION_PROMPT] && arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
+    return weft_cli_usage(cli, "leave out one of them",
+                          "--prompt would change nothing: there is --no-sample");
+  }
+  return WEFT_CLI_OK;
+}
+
+static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_MEMORY,
+                                                    WEFT_CLI_OPTION_PLACEMENT};
+  for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+    if (arguments->given[options[i]] && !weft_cli_training_is_auto(arguments)) {
+      return weft_cli_usage(cli, "--schedule auto plans within it",
+                            "--%s would change nothing: there is no --schedule auto",
+                            weft_cli_option_at(options[i])->name);
+    }
+  }
+  return WEFT_CLI_OK;
+}
+
+/* The first step is a warm-up. */
+static int refuse_single(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const bool measures =
+      arguments->given[WEFT_CLI_OPTION_PROFILE] || arguments->given[WEFT_CLI_OPTION_OUTPUT];
+  return measures && weft_cli_number(arguments, WEFT_CLI_OPTION_STEPS, 2) < 2
+             ? weft_cli_usage(cli, "train at least two steps",
+                              "there is nothing to measure in one step: the first is a warm-up")
+             : WEFT_CLI_OK;
+}
+
+/* What has virtual time has nothing to measure. */
+static int refuse_measuring(const struct weft_cli *cli,
+                            const struct weft_cli_arguments *arguments) {
+  static const enum weft_cli_option_id measured[] = {WEFT_CLI_OPTION_PROFILE,
+                                                     WEFT_CLI_OPTION_OUTPUT};
+  const bool is_virtual = weft_cli_chosen_transport(arguments) == WEFT_CLI_TRANSPORT_LOOPBACK;
+  for (size_t i = 0; i < sizeof measured / sizeof measured[0] && is_virtual; i++) {
+    if (arguments->given[measured[i]]) {
+      return weft_cli_usage(cli, "--transport threads has times",
+                            "--%s cannot be had on loopback: its time is virtual, and stands "
+                            "still while a rank computes",
+                            weft_cli_option_at(measured[i])->name);
+    }
+  }
+  return WEFT_CLI_OK;
+}
+
+static int check_timeline(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
+  if (path == NULL || weft_cli_picture_of(path) != WEFT_CLI_RUN_NO_PICTURE) {
+    return WEFT_CLI_OK;
+  }
+  char quoted[256];
+  return weft_cli_usage(cli, "what is said goes to standard output, and --log FILE keeps it",
+                        "-o '%s' does not say what to draw; expected a name that ends in .html "
+                        "(page), .svg (picture) or .json (Chrome trace)",
+                        weft_cli_quote(quoted, sizeof quoted, path));
+}
+
+/* ---- Data ---- */
+
+/* In the folder of its own sources Weft trains on them. */
+static bool is_own_folder(void) {
+  return access("include/weft/base.h", R_OK) == 0 && access("app/gpt/model/model.h", R_OK) == 0 &&
+         access("README.md", R_OK) == 0;
+}
+
+static int read_data(struct weft_cli_training *training) {
+  static const char *const own[] = {"README.md", "docs", "include", "app", "src"};
+  const struct weft_cli_arguments *arguments = training->arguments;
+  const char *const *paths = arguments->list;
+  uint32_t count = arguments->list_count;
+  struct weft_error error;
+  if (count == 0 && !is_own_folder()) {
+    return weft_cli_usage(training->cli,
+                          "for example: weft train --data notes.txt; a folder will do",
+                          "there is nothing to train on: this is not the folder of Weft's own "
+                          "sources, so --data FILE is needed");
+  }
+  if (count == 0) {
+    paths = own;
+    count = sizeof own / sizeof own[0];
+  }
+  const uint64_t context = training->options.progress.config.context;
+  const enum weft_status status = weft_gpt_corpus_read(&training->corpus, training->cli->allocator,
+                                                       paths, count, context + 1, &error);
+  return status < 0 ? weft_cli_fail(training->cli, NULL, &error) : WEFT_CLI_OK;
+}
+
+/* ---- The rest ---- */
+
+static void read_run(struct weft_cli_training *training) {
+  /* In the order of enum weft_cli_transport. */
+  static const enum weft_gpt_transport transports[] = {WEFT_GPT_LOOPBACK, WEFT_GPT_THREADS,
+                                                       WEFT_GPT_MPI};
+  const struct weft_cli_arguments *arguments = training->arguments;
+  struct weft_gpt_trainer_options *options = &training->options;
+  const uint64_t steps = options->progress.total_steps;
+  options->allocator = training->cli->allocator;
+  options->corpus = &training->corpus;
+  options->transport = transports[weft_cli_chosen_transport(arguments)];
+  options->endpoint = training->job != NULL ? training->job->transport : NULL;
+  options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
+  options->unshard_window = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, 0);
+  options->loopback_seed = options->progress.data_seed;
+  options->threads_per_rank =
+      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS_PER_RANK, 1);
+  options->stall_limit =
+      (int64_t)(1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, STALL_LIMIT_S));
+  options->checkpoint_dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
+  options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVERY, 0);
+  options->checkpoint_keep =
+      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_KEEP, KEEP_DEFAULT);
+  options->resume = training->resume;
+  options->eval_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVAL_EVERY,
+                                        steps > EVALS_DEFAULT ? steps / EVALS_DEFAULT : 1);
+  options->eval_steps = EVAL_STEPS;
+  options->gather_events = arguments->given[WEFT_CLI_OPTION_OUTPUT];
+  options->gather_model =
+      !arguments->given[WEFT_CLI_OPTION_JSON] && !arguments->given[WEFT_CLI_OPTION_NO_SAMPLE];
+}
+
+static int compare_names(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const enum weft_cli_option_id pp = WEFT_CLI_OPTION_PP, ranks = WEFT_CLI_OPTION_RANKS;
+  return arguments->given[pp] && arguments->numbers[ranks] != arguments->numbers[pp]
+             ? weft_cli_usage(cli, "they are two names of one option: give one of them",
+                              "--pp %s and --ranks %s contradict each other", arguments->texts[pp],
+                              arguments->texts[ranks])
+             : WEFT_CLI_OK;
+}
+
+static int check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  return weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments));
+}
+
+static int check(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  int (*const checks[])(const struct weft_cli *, const struct weft_cli_arguments *) = {
+      compare_names,    refuse_idle,    refuse_untuned, refuse_single,
+      refuse_measuring, check_timeline, check_transport};
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < sizeof checks / sizeof checks[0] && status == WEFT_CLI_OK; i++) {
+    status = checks[i](cli, arguments);
+  }
+  return status;
+}
+
+int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                           struct weft_cli_job *job, struct weft_cli_training *training) {
+  int (*const steps[])(struct weft_cli_training *) = {
+      weft_cli_training_open,          weft_cli_training_read_progress,
+      weft_cli_training_read_schedule, weft_cli_training_read_world,
+      weft_cli_training_read_split,    read_data};
+  *training = (struct weft_cli_training){.cli = cli, .arguments = arguments, .job = job};
+  int status = check(cli, arguments);
+  for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == WEFT_CLI_OK; i++) {
+    status = steps[i](training);
+  }
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_training_check_data(training);
+  }
+  read_run(training);
+  weft_cli_training_read_memory(training);
+  return status;
+}
+
+void weft_cli_training_finish(struct weft_cli_training *training) {
+  const struct weft_allocator *allocator = training->cli->allocator;
+  weft_gpt_corpus_finish(&training->corpus);
+  weft_gpt_checkpoint_close(training->resume);
+  weft_program_destroy(training->program);
+  if (training->first_parts != NULL) {
+    (void)allocator->reallocate(allocator->context, training->first_parts,
+                                (training->stage_count + 1) * sizeof *training->first_parts, 0);
+  }
+}

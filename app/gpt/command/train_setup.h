@@ -1,0 +1,50 @@
+/* What `weft train` is asked to do: from the command line, the data, and the
+ * checkpoint that it goes on from, to the options of the trainer (gpt/trainer.h). */
+#ifndef GPT_TRAIN_SETUP_H
+#define GPT_TRAIN_SETUP_H
+
+#include "cli/job.h"
+#include "gpt/train/trainer.h"
+
+/* What decided which parts are on which stage. */
+enum weft_cli_split { WEFT_CLI_SPLIT_WORK, WEFT_CLI_SPLIT_GIVEN, WEFT_CLI_SPLIT_MEASURED };
+
+struct weft_cli_training {
+  const struct weft_cli *cli;
+  const struct weft_cli_arguments *arguments;
+  struct weft_cli_job *job;                /* on mpi; or NULL */
+  struct weft_gpt_trainer_options options; /* all but the callbacks */
+  struct weft_gpt_corpus corpus;
+  struct weft_gpt_checkpoint *resume; /* or NULL */
+  struct weft_program *program;       /* of --schedule FILE or of a fixed table; or NULL */
+  uint32_t *first_parts;              /* of --split; or NULL */
+  enum weft_cli_split split_by;
+  uint32_t stage_count;
+};
+
+/* Fills it from scratch; `job` on mpi, else NULL. Returns WEFT_CLI_OK, or another exit status after having said
+ * what is wrong. Finish in either case. */
+int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                           struct weft_cli_job *job, struct weft_cli_training *training);
+void weft_cli_training_finish(struct weft_cli_training *training);
+
+/* Whether this process says what is said: it has rank 0. */
+bool weft_cli_training_reports(const struct weft_cli_training *training);
+
+/* ---- Between train_*.c ---- */
+
+/* Opens --resume, if given; then model, data and optimizer from it, or from options and
+ * defaults; then, when the data has been read, whether it is the checkpoint's,
+ * and whether --checkpoint is free for this training (train_resume.c). */
+int weft_cli_training_open(struct weft_cli_training *training);
+int weft_cli_training_read_progress(struct weft_cli_training *training);
+int weft_cli_training_check_data(struct weft_cli_training *training);
+/* The schedule (train_schedule.c), which needs the progress, and the split into stages
+ * (train_split.c), which needs both. */
+int weft_cli_training_read_schedule(struct weft_cli_training *training);
+int weft_cli_training_read_split(struct weft_cli_training *training);
+/* How many replicas, and ranks of a pipeline when nothing else says it (train_world.c). */
+uint32_t weft_cli_training_ranks(const struct weft_cli_training *training);
+int weft_cli_training_read_world(struct weft_cli_training *training);
+
+#endif

@@ -1,0 +1,57 @@
+/* The world of a training: how many replicas, of how many ranks each. On mpi the launcher
+ * has decided how many processes there are, and what is not said is what fits. */
+#include "cli/args/option_parser.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+
+#include "cli/io/error_message.h"
+#include "cli/io/text_columns.h"
+#include "gpt/command/train_setup.h"
+
+enum { RANKS_DEFAULT = 2 };
+
+static uint32_t processes_of(const struct weft_cli_training *training) {
+  return training->job != NULL ? training->job->transport->rank_count : 0;
+}
+
+bool weft_cli_training_reports(const struct weft_cli_training *training) {
+  return training->job == NULL || training->job->transport->rank == 0;
+}
+
+/* Where it does not come out even, read_world() will say so. */
+uint32_t weft_cli_training_ranks(const struct weft_cli_training *training) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  const uint32_t processes = processes_of(training);
+  const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1);
+  const uint64_t usual = processes == 0         ? RANKS_DEFAULT
+                         : processes < replicas ? 1
+                                                : processes / replicas;
+  return (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, usual);
+}
+
+static int say_misfit(const struct weft_cli_training *training, uint64_t replicas) {
+  const uint32_t ranks = training->options.ranks, processes = processes_of(training);
+  char hint[160];
+  (void)snprintf(hint, sizeof hint,
+                 "mpirun -n %" PRIu64 " weft train ... --dp %" PRIu64 " --pp %" PRIu32
+                 " --transport mpi",
+                 replicas * ranks, replicas, ranks);
+  return weft_cli_usage(training->cli, hint,
+                        "the job has %" PRIu32 " process%s: %" PRIu64 " replica%s of %" PRIu32
+                        " rank%s need %" PRIu64,
+                        processes, processes == 1 ? "" : "es", replicas, weft_cli_plural(replicas),
+                        ranks, weft_cli_plural(ranks), replicas * ranks);
+}
+
+int weft_cli_training_read_world(struct weft_cli_training *training) {
+  const struct weft_cli_arguments *arguments = training->arguments;
+  const uint32_t processes = processes_of(training), ranks = training->options.ranks;
+  const uint64_t usual = ranks > 0 && processes >= ranks ? processes / ranks : 1;
+  const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, usual);
+  if (processes > 0 && replicas * ranks != processes) {
+    return say_misfit(training, replicas);
+  }
+  training->options.replicas = (uint32_t)replicas;
+  return WEFT_CLI_OK;
+}

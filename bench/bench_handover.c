@@ -1,0 +1,138 @@
+/* How long a message takes from one thread to another on the threads transport:
+ * half of the way there and back. Each thread gets a core of its own, where the system has
+ * a call for that. */
+#define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
+#include <string.h>
+#include <unistd.h>
+
+#include <weft/comm.h>
+
+#include "bench/bench_clock.h"
+#include "bench/bench_run.h"
+#include "bench/rank_cores.h"
+#include "cli/io/error_message.h"
+#include "cli/job.h"
+
+enum { ROUNDS_PER_REPEAT = 5000, ROUNDS_MAX = 50000, WARM_UP = 1000, BLOCK = 250, BYTES = 64 };
+
+struct table_tennis {
+  struct weft_cli_cores cores;
+  uint32_t rounds;
+  uint32_t sample_count;
+  uint32_t *samples; /* [rounds - WARM_UP], of rank 0 */
+  bool wrong;
+  char buffers[2][BYTES]; /* the other rank's, once they are swapped */
+};
+
+/* ---- The game ---- */
+
+/* The buffers go to and fro, too: a message has whichever the other end gave. */
+static enum weft_status play(struct weft_transport *transport, struct table_tennis *game,
+                             struct weft_message *ball, struct weft_message *net,
+                             struct weft_error *error) {
+  const struct weft_transport_ops *ops = transport->ops;
+  const uint32_t mine = transport->rank, other = 1 - mine;
+  enum weft_status status = WEFT_OK;
+  for (uint32_t k = 0; k < game->rounds && status == WEFT_OK; k++) {
+    const uint64_t begin = mine == 0 && k >= WARM_UP ? weft_cli_clock_ns() : 0;
+    status = ops->receive(transport, other, net, error);
+    if (mine == 1 && status == WEFT_OK) {
+      status = weft_cli_job_await(transport, net, error);
+    }
+    if (status == WEFT_OK) {
+      memcpy(ball->data, &k, sizeof k);
+      status = ops->send(transport, mine, ball, error);
+    }
+    if (mine == 0 && status == WEFT_OK) {
+      status = weft_cli_job_await(transport, net, error);
+    }
+    if (status == WEFT_OK) {
+      status = weft_cli_job_await(transport, ball, error);
+    }
+    game->wrong = game->wrong || (status == WEFT_OK && memcmp(net->data, &k, sizeof k) != 0);
+    if (begin > 0) {
+      const uint64_t took = weft_cli_clock_ns() - begin;
+      game->samples[game->sample_count++] = (uint32_t)(took < UINT32_MAX ? took : UINT32_MAX);
+    }
+  }
+  return status;
+}
+
+static enum weft_status run_rank(void *context, struct weft_transport *transport,
+                                 struct weft_error *error) {
+  struct table_tennis *games = context;
+  const uint32_t mine = transport->rank, other = 1 - mine;
+  const struct weft_channel_end ends[] = {
+      {.channel = mine, .peer = other, .sends = true, .depth = 1, .bytes_max = BYTES},
+      {.channel = other, .peer = other, .sends = false, .depth = 1, .bytes_max = BYTES}};
+  struct weft_message ball = {.header = {.magic = WEFT_MESSAGE_MAGIC, .bytes = BYTES},
+                              .data = games[mine].buffers[0],
+                              .capacity = BYTES};
+  struct weft_message net = {.data = games[mine].buffers[1], .capacity = BYTES};
+  struct weft_cli_affinity before;
+  weft_cli_affinity_keep(&before);
+  (void)weft_cli_cores_bind(&games[mine].cores, mine);
+  enum weft_status status = transport->ops->open(transport, ends, 2, error);
+  if (status == WEFT_OK) {
+    status = play(transport, &games[mine], &ball, &net, error);
+  }
+  weft_cli_affinity_restore(&before);
+  return status;
+}
+
+/* ---- What it takes ---- */
+
+/* Other work on the machine takes one of the two off its processor, and then some
+ * round trips take ten thousand times as long: the calmest block counts. */
+static uint64_t calmest_median(const uint32_t *samples, uint32_t count) {
+  uint64_t block[BLOCK], calmest = UINT64_MAX;
+  for (uint32_t begin = 0; begin + BLOCK <= count; begin += BLOCK) {
+    for (uint32_t k = 0; k < BLOCK; k++) {
+      block[k] = samples[begin + k];
+    }
+    const uint64_t median = weft_cli_median(block, BLOCK);
+    calmest = median < calmest ? median : calmest;
+  }
+  return calmest;
+}
+
+static enum weft_status run_game(const struct weft_cli *cli, struct table_tennis *games,
+                                 struct weft_error *error) {
+  struct weft_threads *world;
+  enum weft_status status = weft_threads_create(cli->allocator, 2, &world, error);
+  if (status == WEFT_OK) {
+    status = weft_threads_run(world, NULL, run_rank, games, error);
+    weft_threads_destroy(world);
+  }
+  return status;
+}
+
+int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
+                            struct weft_cli_handover *handover) {
+  const uint64_t wanted = WARM_UP + repeats * ROUNDS_PER_REPEAT;
+  const uint32_t rounds = (uint32_t)(wanted < ROUNDS_MAX ? wanted : ROUNDS_MAX);
+  const size_t size = rounds * sizeof(uint32_t);
+  const struct weft_cli_cores cores = weft_cli_cores_choose(2);
+  struct table_tennis games[2] = {{.cores = cores, .rounds = rounds},
+                                  {.cores = cores, .rounds = rounds}};
+  struct weft_error error;
+  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  games[0].samples = cli->allocator->reallocate(cli->allocator->context, NULL, 0, size);
+  if (games[0].samples == NULL) {
+    return weft_cli_fail_memory(cli);
+  }
+  int status = WEFT_CLI_OK;
+  if (run_game(cli, games, &error) < 0) {
+    status = weft_cli_fail(cli, NULL, &error);
+  } else if (games[0].wrong || games[1].wrong) {
+    weft_cli_say(cli, "this is a bug", "bench: a message arrives with another content");
+    status = WEFT_CLI_FOUND_BAD;
+  }
+  *handover = (struct weft_cli_handover){
+      .one_way_ns = calmest_median(games[0].samples, games[0].sample_count) / 2,
+      .block = BLOCK,
+      .round_trips = games[0].sample_count,
+      .processors = processors > 0 ? (uint64_t)processors : 0};
+  (void)cli->allocator->reallocate(cli->allocator->context, games[0].samples, size, 0);
+  return status;
+}

@@ -1,0 +1,138 @@
+/* The program weft-bench: the list of benchmarks, and running them. */
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/launch.h>
+
+#include "bench/bench_mpi.h"
+#include "cli/args/suggest.h"
+#include "cli/io/error_message.h"
+#include "cli/io/output_file.h"
+#include "cli/program.h"
+
+/* Of the trainer: the program weft-train, which has BLAS. */
+static int measure_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct weft_text *text, struct weft_json *json) {
+  (void)arguments, (void)text, (void)json;
+  return weft_cli_process_become(cli, "weft-train");
+}
+
+static const struct benchmark {
+  const char *name;
+  const char *summary;
+  weft_bench_measurement *measure;
+  bool on_request; /* takes longer, and is not part of `weft bench` without a name */
+} benchmarks[] = {
+    {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan, false},
+    {"plan-search", "how long the planner takes to be as good as what has been published",
+     weft_cli_bench_plan_search, true},
+    {"sim", "time and memory of the simulation per action", weft_cli_bench_sim, false},
+    {"run", "what the runtime adds to an action, and how near a run comes to its prediction",
+     weft_cli_bench_run, false},
+    {"train", "the trainer on one rank and on two, beside bare products and its prediction",
+     measure_train, true},
+    {"mpi", "two processes beside two threads, messages beside bare MPI, and overlap",
+     weft_cli_bench_mpi, true},
+};
+
+static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  struct weft_text text = {.allocator = cli->allocator};
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks); i++) {
+    weft_text_addf(&text, "%-11s %s\n", benchmarks[i].name, benchmarks[i].summary);
+  }
+  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  weft_text_finish(&text);
+  return status;
+}
+
+static int run_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                   struct weft_text *text, struct weft_json *json) {
+  int status = WEFT_CLI_OK;
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks) && status == WEFT_CLI_OK; i++) {
+    if (benchmarks[i].on_request) {
+      continue;
+    }
+    if (json == NULL && i > 0) {
+      weft_text_add(text, "\n");
+    }
+    status = benchmarks[i].measure(cli, arguments, text, json);
+  }
+  return status;
+}
+
+static int measure_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       struct weft_text *text, struct weft_json *json) {
+  if (json == NULL) {
+    return run_all(cli, arguments, text, NULL);
+  }
+  weft_json_open(json, NULL, '{');
+  weft_json_string(json, "schema", "weft-bench/1");
+  weft_json_open(json, "benchmarks", '[');
+  const int status = run_all(cli, arguments, text, json);
+  weft_json_close(json, ']');
+  weft_json_close(json, '}');
+  return status;
+}
+
+int weft_bench_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      weft_bench_measurement *measure) {
+  struct weft_text text = {.allocator = cli->allocator};
+  struct weft_json json = {.text = &text};
+  const bool as_json = arguments->given[WEFT_CLI_OPTION_JSON];
+  int status = measure(cli, arguments, &text, as_json ? &json : NULL);
+  if (status == WEFT_CLI_OK) {
+    if (as_json) {
+      weft_json_finish(&json);
+    }
+    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  }
+  weft_text_finish(&text);
+  return status;
+}
+
+static int fail_name(const struct weft_cli *cli, const char *name) {
+  char quoted[80], hint[80];
+  struct weft_cli_guess guess;
+  weft_cli_guess_init(&guess, name, strlen(name));
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks); i++) {
+    weft_cli_guess_offer(&guess, benchmarks[i].name, strlen(benchmarks[i].name));
+  }
+  (void)snprintf(hint, sizeof hint, "did you mean '%s'?", guess.best != NULL ? guess.best : "");
+  return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
+                        "unknown benchmark '%s': expected plan, plan-search, sim, run, "
+                        "train or mpi",
+                        weft_cli_quote(quoted, sizeof quoted, name));
+}
+
+static int bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  const struct benchmark *benchmark = NULL;
+  if (arguments->given[WEFT_CLI_OPTION_LIST]) {
+    return list(cli, arguments);
+  }
+  if (arguments->given[WEFT_CLI_OPTION_ACTIONS] && !arguments->given[WEFT_CLI_OPTION_LARGE]) {
+    return weft_cli_usage(cli, "add --large", "--actions is the size of the large programs");
+  }
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks) && arguments->operand_count > 0; i++) {
+    if (strcmp(arguments->operands[0], benchmarks[i].name) == 0) {
+      benchmark = &benchmarks[i];
+    }
+  }
+  if (arguments->operand_count > 0 && benchmark == NULL) {
+    return fail_name(cli, arguments->operands[0]);
+  }
+  if (benchmark != NULL && benchmark->measure == weft_cli_bench_mpi &&
+      (weft_launch_info().launcher != NULL || getenv(WEFT_CLI_MPI_TASK) != NULL)) {
+    return weft_cli_bench_mpi_job(cli, arguments, NULL);
+  }
+  return weft_bench_report(cli, arguments, benchmark != NULL ? benchmark->measure : measure_all);
+}
+
+int weft_bench_run(const struct weft_cli *cli, int argc, char **argv) {
+  static const struct weft_cli_handler handlers[] = {{"bench", bench}};
+  static const struct weft_cli_program program = {.name = "weft-bench",
+                                                  .summary = "The benchmarks of Weft.",
+                                                  .handlers = handlers,
+                                                  .handler_count = WEFT_ARRAY_LENGTH(handlers)};
+  return weft_cli_run(cli, &program, argc, argv);
+}

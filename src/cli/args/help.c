@@ -1,0 +1,124 @@
+/* Help on the terminal: of a program, and of a command. */
+#include "cli/args/help.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include "cli/io/output_file.h"
+
+/* Appends `words` broken into lines of at most 80 columns, each after `indent` blanks; the
+ * first line continues where the text is, at column `column`. */
+#define LINE_COLUMNS 80
+
+static void wrap(struct weft_text *text, const char *words, size_t indent, size_t column) {
+  bool first = true;
+  while (*words != '\0') {
+    if (*words == '\n') {
+      weft_text_addf(text, "\n\n%*s", (int)indent, "");
+      column = indent;
+      first = true;
+      words++;
+    }
+    const size_t size = strcspn(words, " \n");
+    if (!first && column + 1 + size > LINE_COLUMNS) {
+      weft_text_addf(text, "\n%*s", (int)indent, "");
+      column = indent;
+    } else if (!first) {
+      weft_text_add(text, " ");
+      column++;
+    }
+    weft_text_append(text, words, size);
+    column += size;
+    words += size;
+    words += *words == ' ' ? 1 : 0;
+    first = false;
+  }
+  weft_text_add(text, "\n");
+}
+
+#define SUMMARY_COLUMN 28
+
+/* "  -p, --ranks P" and its summary in a second column. */
+static void add_option(struct weft_text *text, const struct weft_cli_option *option) {
+  const size_t begin = text->size;
+  if (option->letter != '\0') {
+    weft_text_addf(text, "  -%c, --%s", option->letter, option->name);
+  } else {
+    weft_text_addf(text, "      --%s", option->name);
+  }
+  if (option->value != NULL) {
+    weft_text_addf(text, " %s", option->value);
+  }
+  const size_t width = text->size - begin;
+  const size_t blanks = width + 2 <= SUMMARY_COLUMN ? SUMMARY_COLUMN - width : 2;
+  weft_text_addf(text, "%*s", (int)blanks, "");
+  wrap(text, option->summary, SUMMARY_COLUMN, width + blanks);
+  if (option->choices != NULL) {
+    weft_text_addf(text, "%*sone of %s\n", SUMMARY_COLUMN, "", option->choices);
+  }
+}
+
+static void add_command(struct weft_text *text, const struct weft_cli_command *command) {
+  weft_text_addf(text, "Usage: weft %s [options]%s%s\n\n", command->name,
+                 command->operands[0] != '\0' ? " " : "", command->operands);
+  wrap(text, command->description, 0, 0);
+  weft_text_add(text, "\nOptions:\n");
+  for (const struct weft_cli_option *const *at = command->options; *at != NULL; at++) {
+    add_option(text, *at);
+  }
+  if (strcmp(command->operand_kind, "file") == 0 &&
+      command->operands_max <= WEFT_CLI_OPERANDS_MAX) {
+    weft_text_add(text, command->operands_max == 1
+                            ? "\nFILE - or none is standard input.\n"
+                            : "\nOne of the files may be -, standard input.\n");
+  }
+  weft_text_addf(text, "\nExample:\n  %s\n", command->example);
+}
+
+static void add_overview(struct weft_text *text, const struct weft_cli_program *program) {
+  weft_text_addf(text,
+                 "Usage: %s COMMAND [options] [FILE]\n\n"
+                 "%s\n\n"
+                 "Commands:\n",
+                 program->name, program->summary);
+  for (size_t i = 0; i < weft_cli_command_count(); i++) {
+    const struct weft_cli_command *command = weft_cli_command_at(i);
+    if (weft_cli_program_runs(program, command->name)) {
+      weft_text_addf(text, "  %-13s%s\n", command->name, command->summary);
+    }
+  }
+  weft_text_add(text, "\nExit status:\n");
+  for (const struct weft_cli_exit_text *exit = weft_cli_exit_texts(); exit->text != NULL; exit++) {
+    weft_text_addf(text, "  %-10d%s\n", exit->status, exit->text);
+  }
+  weft_text_addf(text,
+                 "\nData goes to standard output, messages to standard error.\n"
+                 "'weft help COMMAND' explains a command; '%s --version' prints the version.\n",
+                 program->name);
+  if (program->example != NULL) {
+    weft_text_addf(text, "\nExample:\n  %s\n", program->example);
+  }
+}
+
+static int write_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      struct weft_text *text) {
+  const int status = weft_cli_deliver(cli, arguments, text, WEFT_CLI_OK);
+  weft_text_finish(text);
+  return status;
+}
+
+int weft_cli_help_command(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_command *command) {
+  struct weft_text text = {.allocator = cli->allocator};
+  assert(command != NULL);
+  add_command(&text, command);
+  return write_help(cli, arguments, &text);
+}
+
+int weft_cli_help_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_program *program) {
+  struct weft_text text = {.allocator = cli->allocator};
+  assert(program != NULL);
+  add_overview(&text, program);
+  return write_help(cli, arguments, &text);
+}
