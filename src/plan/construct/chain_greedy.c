@@ -1,29 +1,27 @@
-/* Several stages per rank, any placement and costs: the way of a single microbatch, in
- * real times, is stretched here and there and taken as the target of all; the list
- * scheduler makes orders of it. Few numbers say how it is stretched, and they are
- * changed one at a time as long as that helps. */
+/* Orders for several stages per rank, any placement and costs. The path of a single microbatch in
+ * real time, stretched by a few parameters, gives the target times of all microbatches, and the
+ * list scheduler turns them into an order. Coordinate descent: one parameter at a time changes as
+ * long as that helps. */
 #include <stdlib.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "plan/construct/list_scheduler.h"
 #include "plan/incumbent.h"
 
-/* Ops that may be listed: about 7 ms of a usual core. */
+/* Ops to schedule in all: about 7 ms of a typical core. */
 #define WORK 100000
 enum { RUNS_MIN = 12 };
 
-/* What is chosen; each from a row of the table below. */
 enum parameter {
-  EVEN_PACE,     /* how much slower than alone a forward goes through a first, third, ... place */
-  ODD_PACE,      /* through a second, fourth, ... place */
-  BACKWARD_PACE, /* how much slower than forwards backwards go */
+  EVEN_PACE,     /* slowdown of a forward at a rank's first, third, ... stage */
+  ODD_PACE,      /* at its second, fourth, ... stage */
+  BACKWARD_PACE, /* slowdown of backwards relative to forwards */
   TURNAROUND,    /* periods between the last forward and the first backward */
-  GROUP,         /* microbatches that go through a place together; 0: as many as ranks */
+  GROUP,         /* microbatches that pass a stage together: 1, or 0 for as many as ranks */
   LEAD,          /* of the list scheduler, in periods */
-  FILL,          /* likewise */
-  WEIGHTS,       /* periods from a backward to its W; the last one: whenever there is time */
+  FILL,          /* of the list scheduler */
+  WEIGHTS,       /* periods from a backward to its W; 1e6: whenever there is time */
   PARAMETER_COUNT
 };
 
@@ -48,7 +46,7 @@ struct chain {
   struct weft_incumbent *incumbent;
   struct weft_list_scheduler scheduler;
   double period; /* the work of a microbatch on the busiest rank */
-  uint32_t runs; /* that are left */
+  uint32_t runs; /* left */
 };
 
 static double value_of(const struct setting *setting, enum parameter which) {
@@ -57,7 +55,7 @@ static double value_of(const struct setting *setting, enum parameter which) {
 
 /* ---- Targets ---- */
 
-/* When a microbatch sets out. Of a group, all go through a place before any goes on. */
+/* Start of a microbatch. All of a group pass a stage before any of them continues. */
 static double departure(const struct chain *chain, const struct setting *setting,
                         uint32_t microbatch) {
   const struct weft_problem *problem = chain->incumbent->problem;
@@ -95,7 +93,7 @@ static double pace(const struct chain *chain, const struct setting *setting, uin
 
 static void set_targets(struct chain *chain, const struct setting *setting) {
   const struct weft_problem *problem = chain->incumbent->problem;
-  const enum weft_plan_op_kind back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const enum weft_plan_op_kind back = weft_problem_backward(problem);
   double at = 0;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     set_row(chain, setting, s, WEFT_KIND_F, at);
@@ -166,9 +164,9 @@ static void try_chains(struct chain *chain) {
       {.choice = {[EVEN_PACE] = 2, [ODD_PACE] = 2, [BACKWARD_PACE] = 2, [WEIGHTS] = 2}},
   };
   const struct weft_problem *problem = chain->incumbent->problem;
-  const uint64_t runs = WORK / ((uint64_t)problem->rank_count * problem->length);
+  const uint64_t runs = WORK / weft_problem_op_count(problem);
   const uint32_t each = (uint32_t)(runs < RUNS_MIN ? RUNS_MIN : runs) / 3;
-  for (uint32_t n = 0; n < sizeof starts / sizeof starts[0]; n++) {
+  for (uint32_t n = 0; n < WEFT_ARRAY_LENGTH(starts); n++) {
     chain->runs = each;
     climb(chain, starts[n]);
   }

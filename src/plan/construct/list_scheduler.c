@@ -1,15 +1,12 @@
-/* List scheduling by targets. Ranks decide in order of time, from a heap. When an action
- * begins, the arrival of its output is known, and the rank that takes it is woken then;
- * so a decision costs the ops of one rank, and nobody is asked twice. */
+/* List scheduling by targets. Ranks decide in order of time, from a heap. When an action starts,
+ * the arrival of its output is known, and its receiver is woken then; so a decision looks at the
+ * ops of one rank only, and no rank decides without cause. */
 #include "plan/construct/list_scheduler.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
-
-#include "base/memory.h"
-
-/* ---- Room ---- */
 
 static size_t target_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * WEFT_KINDS * problem->microbatch_count;
@@ -39,42 +36,33 @@ static size_t op_row(const struct weft_problem *problem, uint32_t stage,
 enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
                                           const struct weft_problem *problem,
                                           struct weft_evaluation *times, struct weft_error *error) {
-  const struct weft_allocator *allocator = problem->allocator;
+  assert(scheduler != NULL && times != NULL && times->problem == problem);
   const size_t ranks = problem->rank_count;
-  *scheduler = (struct weft_list_scheduler){.problem = problem, .times = times};
-#define ROOM(field, count) \
-  ((scheduler->field = weft_array_allocate_zero(allocator, count, sizeof *scheduler->field)))
-  if (!ROOM(targets, target_count(problem)) || !ROOM(held, ranks) || !ROOM(held_for_w, ranks) ||
-      !ROOM(work, ranks) || !ROOM(rest, ranks) || !ROOM(growth, ranks) || !ROOM(when, ranks) ||
-      !ROOM(heap, ranks) || !ROOM(heap_at, ranks)) {
+  *scheduler = (struct weft_list_scheduler){
+      .problem = problem, .times = times, .arena = {.allocator = problem->allocator}};
+  struct weft_arena *arena = &scheduler->arena;
+  if (!WEFT_ALLOCATE(arena, scheduler->targets, target_count(problem)) ||
+      !WEFT_ALLOCATE(arena, scheduler->held, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->held_for_w, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->work, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->rest, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->growth, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->when, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->heap, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->heap_at, ranks)) {
     weft_list_scheduler_finish(scheduler);
     return weft_fail_memory(error, target_count(problem) * sizeof *scheduler->targets);
   }
-#undef ROOM
   set_facts(scheduler);
-  scheduler->turns = times->taken + op_row(problem, problem->stage_count - 1, WEFT_KIND_F);
+  scheduler->turned = times->taken + op_row(problem, problem->stage_count - 1, WEFT_KIND_F);
   return WEFT_OK;
 }
 
 void weft_list_scheduler_finish(struct weft_list_scheduler *scheduler) {
-  const struct weft_allocator *allocator = scheduler->problem->allocator;
-  const size_t ranks = scheduler->problem->rank_count;
-#define FREE(field, count) \
-  weft_array_free(allocator, scheduler->field, count, sizeof *scheduler->field)
-  FREE(targets, target_count(scheduler->problem));
-  FREE(held, ranks);
-  FREE(held_for_w, ranks);
-  FREE(work, ranks);
-  FREE(rest, ranks);
-  FREE(growth, ranks);
-  FREE(when, ranks);
-  FREE(heap, ranks);
-  FREE(heap_at, ranks);
-#undef FREE
-  *scheduler = (struct weft_list_scheduler){.problem = scheduler->problem};
+  weft_arena_finish(&scheduler->arena);
 }
 
-/* ---- Ranks by time ---- */
+/* ---- The heap of ranks ---- */
 
 static bool is_earlier(const struct weft_list_scheduler *scheduler, uint32_t rank, uint32_t other) {
   return scheduler->when[rank] < scheduler->when[other] ||
@@ -110,7 +98,7 @@ static void sift_down(struct weft_list_scheduler *scheduler, uint32_t rank, uint
   put_at(scheduler, rank, at);
 }
 
-/* A rank decides at this time, or when it is free, unless it does so earlier. */
+/* Lets a rank decide at this time or when it is free, unless it decides earlier anyway. */
 static void wake(struct weft_list_scheduler *scheduler, uint32_t rank, int64_t time) {
   const int64_t free_at = scheduler->times->clock[rank];
   time = time > free_at ? time : free_at;
@@ -152,28 +140,28 @@ static void start(struct weft_list_scheduler *scheduler) {
   wake(scheduler, problem->stages[0].rank, 0);
 }
 
-/* ---- What a rank could do ---- */
+/* ---- A decision ---- */
 
 enum { NO_OP = UINT32_MAX };
 
-/* A rank that decides, and what it has seen. */
+/* The decision of a rank: what it knows, and the candidates found so far. */
 struct decision {
   const struct weft_problem *problem;
   const struct weft_op_link *links; /* of its ops */
   const uint32_t *taken;
   const int64_t *targets;
   const uint32_t *stages; /* by local_stage */
-  uint32_t turned;        /* microbatches whose forward is complete */
+  uint32_t turned;        /* microbatches that have reached the last stage */
   int64_t now;
   int64_t held, held_for_w, limit;
-  int64_t returning; /* of what is held, the part of microbatches that have turned; -1: unknown */
-  uint32_t ready;    /* the forward or backward with the smallest target */
+  int64_t returning; /* part of `held` that belongs to those; -1: not computed yet */
+  uint32_t ready;    /* the ready forward or backward with the smallest target */
   int64_t ready_target;
-  bool ready_needs_w; /* memory for it */
+  bool ready_needs_w; /* to free memory for it */
   uint32_t w;         /* the W with the smallest target */
   int64_t w_target;
-  int64_t first_target; /* the smallest one that is left, whether it has arrived or not */
-  int64_t next;         /* when something is known to arrive */
+  int64_t first_target; /* the smallest of all that are left, arrived or not */
+  int64_t next;         /* next known arrival */
 };
 
 static struct decision begin_decision(const struct weft_list_scheduler *scheduler, uint32_t rank,
@@ -185,7 +173,7 @@ static struct decision begin_decision(const struct weft_list_scheduler *schedule
                            .taken = scheduler->times->taken + row,
                            .targets = scheduler->targets + row * problem->microbatch_count,
                            .stages = problem->stage_of + (size_t)rank * problem->stages_per_rank,
-                           .turned = *scheduler->turns,
+                           .turned = *scheduler->turned,
                            .now = now,
                            .held = scheduler->held[rank],
                            .held_for_w = scheduler->held_for_w[rank],
@@ -199,10 +187,6 @@ static struct decision begin_decision(const struct weft_list_scheduler *schedule
                            .next = INT64_MAX};
 }
 
-static enum weft_plan_op_kind back_of(const struct weft_problem *problem) {
-  return problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
-}
-
 static const struct weft_problem_stage *stage_at(const struct decision *decision,
                                                  uint32_t local_stage) {
   return &decision->problem->stages[decision->stages[local_stage]];
@@ -212,14 +196,14 @@ static int64_t target_of(const struct decision *decision, uint32_t op) {
   return decision->targets[(size_t)op * decision->problem->microbatch_count + decision->taken[op]];
 }
 
-/* When the next input of a forward or backward is there; INT64_MAX: not known. */
+/* Arrival of the next input of a forward or backward; INT64_MAX: unknown. */
 static int64_t input_time(const struct decision *decision, uint32_t op) {
   const struct weft_op_link *link = &decision->links[op];
   const uint32_t microbatch = decision->taken[op];
   if (link->waits_for != NULL) {
     return microbatch < *link->arrived ? link->waits_for[microbatch] : INT64_MAX;
   }
-  /* The first forward waits for nothing, the last stage's backward for its forward. */
+  /* The first forward waits for nothing, the last stage's backward for its own forward. */
   const uint32_t forward = op - op % WEFT_KINDS + WEFT_KIND_F;
   return op == forward || microbatch < decision->taken[forward] ? 0 : INT64_MAX;
 }
@@ -228,7 +212,7 @@ static int64_t input_time(const struct decision *decision, uint32_t op) {
 
 static int64_t returning(struct decision *decision) {
   if (decision->returning < 0) {
-    const enum weft_plan_op_kind back = back_of(decision->problem);
+    const enum weft_plan_op_kind back = weft_problem_backward(decision->problem);
     decision->returning = 0;
     for (uint32_t k = 0; k < decision->problem->stages_per_rank; k++) {
       decision->returning += (int64_t)(decision->turned - decision->taken[k * WEFT_KINDS + back]) *
@@ -238,8 +222,8 @@ static int64_t returning(struct decision *decision) {
   return decision->returning;
 }
 
-/* What takes a microbatch through the stages after this place, where none is that could
- * leave its room to the next. */
+/* Memory to take a microbatch through the rank's later stages, except for those where one is in
+ * flight, whose memory it can inherit. */
 static int64_t reserve_after(const struct decision *decision, uint32_t local_stage) {
   int64_t sum = 0;
   for (uint32_t k = local_stage + 1; k < decision->problem->stages_per_rank; k++) {
@@ -250,15 +234,13 @@ static int64_t reserve_after(const struct decision *decision, uint32_t local_sta
   return sum;
 }
 
-/* Whether a forward has room, if only after all W that wait. */
+/* Whether a forward fits into the memory, if necessary after all pending W. */
 static bool has_room(struct decision *decision, uint32_t local_stage) {
   const int64_t held =
       decision->held - decision->held_for_w + stage_at(decision, local_stage)->held;
   return held <= decision->limit &&
          held - returning(decision) + reserve_after(decision, local_stage) <= decision->limit;
 }
-
-/* ---- The decision ---- */
 
 static void consider_w(struct decision *decision, uint32_t local_stage) {
   const uint32_t w = local_stage * WEFT_KINDS + WEFT_KIND_W;
@@ -292,7 +274,7 @@ static void consider(struct decision *decision, uint32_t op) {
 }
 
 static void look(struct decision *decision) {
-  const enum weft_plan_op_kind back = back_of(decision->problem);
+  const enum weft_plan_op_kind back = weft_problem_backward(decision->problem);
   for (uint32_t k = 0; k < decision->problem->stages_per_rank; k++) {
     consider(decision, k * WEFT_KINDS + WEFT_KIND_F);
     consider(decision, k * WEFT_KINDS + back);
@@ -310,7 +292,7 @@ static bool w_fits(const struct decision *decision, const struct weft_target_rul
 /* The op to run now, or NO_OP. */
 static uint32_t decide(struct decision *decision, const struct weft_target_rule *rule) {
   look(decision);
-  /* Above the limit only growth by I can be: the next I may need that room. */
+  /* Only growth by I can exceed the limit: the next I may need that memory. */
   if (decision->w != NO_OP &&
       (decision->w_target < decision->first_target || decision->held > decision->limit)) {
     return decision->w;
@@ -327,27 +309,13 @@ static void change_memory(struct weft_list_scheduler *scheduler, uint32_t rank, 
   const struct weft_problem *problem = scheduler->problem;
   const struct weft_problem_stage *stage =
       &problem->stages[problem->stage_of[rank * problem->stages_per_rank + op / WEFT_KINDS]];
-  switch (op % WEFT_KINDS) {
-    case WEFT_KIND_F: scheduler->held[rank] += stage->held; break;
-    case WEFT_KIND_I:
-      scheduler->held[rank] += stage->held_after - stage->held;
-      scheduler->held_for_w[rank] += stage->held_after;
-      break;
-    case WEFT_KIND_W:
-      scheduler->held[rank] -= stage->held_after;
-      scheduler->held_for_w[rank] -= stage->held_after;
-      break;
-    default: scheduler->held[rank] -= stage->held;
+  const enum weft_plan_op_kind kind = op % WEFT_KINDS;
+  scheduler->held[rank] += weft_problem_change(stage, kind);
+  if (kind == WEFT_KIND_I) {
+    scheduler->held_for_w[rank] += stage->held_after;
+  } else if (kind == WEFT_KIND_W) {
+    scheduler->held_for_w[rank] -= stage->held_after;
   }
-}
-
-/* When an output that is ready at `end` arrives: its channel takes one after the other. */
-static int64_t arrival(const struct weft_op_link *link, uint32_t microbatch, int64_t end) {
-  if (link->occupancy > 0 && microbatch > 0) {
-    const int64_t free_at = link->makes[microbatch - 1] - link->latency;
-    end = free_at > end ? free_at : end;
-  }
-  return end + link->occupancy + link->latency;
 }
 
 static void run_op(struct weft_list_scheduler *scheduler, uint32_t rank, uint32_t op, int64_t now,
@@ -363,7 +331,7 @@ static void run_op(struct weft_list_scheduler *scheduler, uint32_t rank, uint32_
   times->clock[rank] = now + link->time;
   scheduler->rest[rank] -= link->time;
   if (link->makes != NULL) {
-    link->makes[microbatch] = arrival(link, microbatch, now + link->time);
+    link->makes[microbatch] = weft_op_link_arrival(link, microbatch, now + link->time);
     *link->made = microbatch + 1;
     if (link->crosses) {
       wake(scheduler, link->wakes, link->makes[microbatch]);
@@ -371,23 +339,7 @@ static void run_op(struct weft_list_scheduler *scheduler, uint32_t rank, uint32_
   }
 }
 
-static int64_t objective(const struct weft_list_scheduler *scheduler) {
-  const struct weft_problem *problem = scheduler->problem;
-  const struct weft_evaluation *times = scheduler->times;
-  int64_t from = INT64_MAX, to = 0, span = 0;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    if (times->position[r] < problem->length) {
-      return WEFT_NEVER;
-    }
-    const int64_t own = times->clock[r] - times->first[r];
-    span = own > span ? own : span;
-    from = times->first[r] < from ? times->first[r] : from;
-    to = times->clock[r] > to ? times->clock[r] : to;
-  }
-  return problem->objective == WEFT_OBJECTIVE_SPAN ? span : to - from;
-}
-
-/* What the rank makes of the objective if it never waits again. */
+/* A lower bound on the objective: the rank never waits again. */
 static int64_t least_objective(const struct weft_list_scheduler *scheduler, uint32_t rank) {
   const bool spans = scheduler->problem->objective == WEFT_OBJECTIVE_SPAN;
   return scheduler->times->clock[rank] + scheduler->rest[rank] -
@@ -414,5 +366,5 @@ int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
       wake(scheduler, rank, next);
     }
   }
-  return objective(scheduler);
+  return weft_evaluation_summarise(scheduler->times);
 }

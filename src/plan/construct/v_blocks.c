@@ -1,20 +1,19 @@
-/* V placement from building blocks (arXiv 2405.15362): every microbatch takes the same
- * way through the ranks, one period after the one before, and what a rank does in a
- * period is a pattern of ticks in which nothing collides. How steep the way is decides
- * how much it holds: V-Min, V-Half and ZB-V are three such blocks, and there are some for
- * every memory between. Less than V-Min needs is a longer period.
+/* Orders for the V placement from building blocks (arXiv 2405.15362): all microbatches take the
+ * same path through the ranks, each one period after the previous one, and in a period a rank runs
+ * a pattern of ticks without collisions. The slope of the path decides how much memory it takes:
+ * V-Min, V-Half and ZB-V are three such blocks, and there are some for every memory in between.
+ * Less memory than V-Min's needs a longer period.
  *
- * A block only gives targets. The list scheduler makes an order of them with the real
- * costs, which also takes care of the begin, the end and the memory. */
+ * A block only gives targets. The list scheduler turns them into an order with the real costs, and
+ * takes care of the start, the end and the memory limit. */
 #include <stdlib.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "plan/construct/list_scheduler.h"
 #include "plan/incumbent.h"
 
-/* In the order of a microbatch's way, which is that of gaps and slopes too. */
+/* In the order of a microbatch's path, also the order of gaps and slopes. */
 enum { F0, F1, I1, I0, PASSES };
 
 enum {
@@ -27,12 +26,12 @@ enum {
 
 struct block {
   uint8_t slope[PASSES]; /* ticks from rank to rank */
-  uint8_t gap[PASSES];   /* ticks before each pass, after the one before; [F0] is 0 */
+  uint8_t gap[PASSES];   /* ticks between each pass and the previous one; [F0] is 0 */
   uint32_t period;
   int64_t value; /* of the best order so far */
 };
 
-/* Ops that may be listed: about 7 ms of a usual core. */
+/* Ops to schedule in all: about 7 ms of a typical core. */
 #define WORK 100000
 
 struct blocks {
@@ -40,12 +39,12 @@ struct blocks {
   struct weft_list_scheduler scheduler;
   struct block *all; /* [BLOCKS_MAX] */
   uint32_t count;
-  uint32_t runs; /* that are left */
+  uint32_t runs; /* left */
 };
 
 /* ---- Patterns ---- */
 
-/* When each pass of microbatch 0 comes to the rank. */
+/* The tick of each pass of microbatch 0 on the rank. */
 static void set_ticks(const struct block *block, uint32_t ranks, uint32_t rank,
                       int64_t ticks[PASSES]) {
   int64_t at = 0;
@@ -73,7 +72,7 @@ static bool collides(const struct block *block, uint32_t ranks) {
   return false;
 }
 
-/* Activations that live at a tick, of one stage: from F to the end of I. */
+/* Activations of one stage that are alive at a tick: from F to the end of I. */
 static int64_t alive(const struct block *block, int64_t from, int64_t to, int64_t tick) {
   const int64_t period = block->period;
   const int64_t since = ((tick - from) % period + period) % period;
@@ -91,15 +90,15 @@ static uint32_t peak_at(const struct block *block, uint32_t ranks, uint32_t rank
   return (uint32_t)peak;
 }
 
-/* The most activations that a rank holds: ways are straight, so one at the ends does. */
+/* The most activations on any rank: paths are straight, so the first or the last rank has them. */
 static uint32_t peak_of(const struct block *block, uint32_t ranks) {
   const uint32_t first = peak_at(block, ranks, 0), last = peak_at(block, ranks, ranks - 1);
   return first > last ? first : last;
 }
 
-/* ---- Which blocks ---- */
+/* ---- Choosing blocks ---- */
 
-/* How many activations fit into the rank that has the least room. */
+/* Activations that fit into the memory of every rank. */
 static uint32_t units_of(const struct weft_problem *problem) {
   int64_t least = 2 * (int64_t)problem->microbatch_count;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -130,7 +129,7 @@ static void try_gaps(struct blocks *blocks, struct block *block, uint32_t units)
   }
 }
 
-/* Whether any gaps can bring the peak to where it should be. */
+/* Whether any gaps can bring the peak to `units`. */
 static bool may_fit(const struct blocks *blocks, struct block *block, uint32_t units) {
   const uint32_t ranks = blocks->incumbent->problem->rank_count;
   block->gap[F1] = block->gap[I1] = block->gap[I0] = 1;
@@ -141,8 +140,8 @@ static bool may_fit(const struct blocks *blocks, struct block *block, uint32_t u
   return peak_of(block, ranks) + 1 >= units;
 }
 
-/* A rank's ticks may be moved as a whole, so that its way down is steeper by as much as
- * its way up is flatter: of such blocks one is enough, which has a 1 in F0 or I1. */
+/* Shifting all ticks of a rank makes its path down steeper by as much as its path up gets flatter.
+ * One of such equivalent blocks is enough: the one with a slope of 1 in F0 or I1. */
 static void collect_dense(struct blocks *blocks, uint32_t units) {
   for (uint32_t n = 0; n < SLOPE_MAX * SLOPE_MAX * (2 * SLOPE_MAX - 1); n++) {
     const uint32_t down = n / SLOPE_MAX / SLOPE_MAX;
@@ -157,7 +156,7 @@ static void collect_dense(struct blocks *blocks, uint32_t units) {
   }
 }
 
-/* The steepest way, in periods that leave ticks free. */
+/* The steepest path, with periods that leave ticks idle. */
 static void collect_sparse(struct blocks *blocks, uint32_t units) {
   struct block block = {.slope = {1, 1, 1, 1}, .gap = {0, 1, 1, 1}, .period = PERIOD};
   const uint32_t ranks = blocks->incumbent->problem->rank_count;
@@ -171,7 +170,7 @@ static void collect_sparse(struct blocks *blocks, uint32_t units) {
   }
 }
 
-/* ---- Orders of them ---- */
+/* ---- Orders from blocks ---- */
 
 static void set_row(struct blocks *blocks, uint32_t stage, enum weft_plan_op_kind kind, int64_t at,
                     uint32_t period) {
@@ -183,7 +182,7 @@ static void set_row(struct blocks *blocks, uint32_t stage, enum weft_plan_op_kin
 
 static void set_targets(struct blocks *blocks, const struct block *block) {
   const struct weft_problem *problem = blocks->incumbent->problem;
-  const enum weft_plan_op_kind back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const enum weft_plan_op_kind back = weft_problem_backward(problem);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const uint32_t down = problem->stage_of[2 * r], up = problem->stage_of[2 * r + 1];
     int64_t ticks[PASSES];
@@ -210,12 +209,13 @@ static void run(struct blocks *blocks, struct block *block, int64_t lead, double
   }
 }
 
-/* Every block once, or as many as there is time for; then the best ones in other ways. */
+/* Every block is scheduled once, or as many as there is work for; then the best ones with other
+ * rules. */
 static const int64_t first_lead = 4;
 static const double first_fill = 0.5;
 
-/* What is much worse at first does not become the best. */
-static int64_t worst_of_interest(const struct weft_incumbent *incumbent) {
+/* A block that is much worse at first does not become the best. */
+static int64_t cutoff_of(const struct weft_incumbent *incumbent) {
   return incumbent->value == WEFT_NEVER ? WEFT_NEVER : incumbent->value + incumbent->value / 8;
 }
 
@@ -226,17 +226,17 @@ static void try_all(struct blocks *blocks) {
     blocks->all[n].value = WEFT_NEVER;
     if (n % stride == 0 && !weft_incumbent_is_optimal(blocks->incumbent)) {
       set_targets(blocks, &blocks->all[n]);
-      run(blocks, &blocks->all[n], first_lead, first_fill, worst_of_interest(blocks->incumbent));
+      run(blocks, &blocks->all[n], first_lead, first_fill, cutoff_of(blocks->incumbent));
     }
   }
 }
 
-static void try_other_ways(struct blocks *blocks, struct block *block) {
+static void try_other_rules(struct blocks *blocks, struct block *block) {
   static const int64_t leads[] = {1, 6, 9, 4, 0, 24, INT64_MAX};
   static const double fills[] = {first_fill, 0, 1};
   set_targets(blocks, block);
-  for (size_t f = 0; f < sizeof fills / sizeof fills[0]; f++) {
-    for (size_t n = 0; n < sizeof leads / sizeof leads[0]; n++) {
+  for (size_t f = 0; f < WEFT_ARRAY_LENGTH(fills); f++) {
+    for (size_t n = 0; n < WEFT_ARRAY_LENGTH(leads); n++) {
       const bool done = leads[n] == first_lead && fills[f] == first_fill;
       if (!done && blocks->runs > 0 && !weft_incumbent_is_optimal(blocks->incumbent)) {
         run(blocks, block, leads[n], fills[f], blocks->incumbent->value);
@@ -253,14 +253,14 @@ static int by_value(const void *a, const void *b) {
 static void try_blocks(struct blocks *blocks) {
   const struct weft_problem *problem = blocks->incumbent->problem;
   const uint32_t most = 4 * problem->rank_count, units = units_of(problem);
-  const uint64_t runs = WORK / ((uint64_t)problem->rank_count * problem->length);
+  const uint64_t runs = WORK / weft_problem_op_count(problem);
   blocks->runs = (uint32_t)(runs < CHOSEN_MAX ? CHOSEN_MAX : runs);
   collect_sparse(blocks, units);
   collect_dense(blocks, units < most ? units : most);
   try_all(blocks);
   qsort(blocks->all, blocks->count, sizeof *blocks->all, by_value);
   for (uint32_t n = 0; n < blocks->count && n < CHOSEN_MAX; n++) {
-    try_other_ways(blocks, &blocks->all[n]);
+    try_other_rules(blocks, &blocks->all[n]);
   }
 }
 

@@ -1,19 +1,19 @@
-/* Orders from the windows that a bound leaves: ops are put one after the other, in order of
- * their starts, and a rank takes only ops after which it can still end in time, as far
- * as it knows by itself. The target is a little above the bound, then more and more; rules
- * differ in which of the ops that are left to a rank goes first, and how long one
- * waits for F or I rather than start W. */
+/* Orders from the time windows that a bound leaves open. Ops are appended one after the other, in
+ * order of their starts, and a rank only takes ops after which it can still end in time, as far as
+ * its own table tells. Targets start a little above the bound and grow. Rules differ in which
+ * candidate of a rank goes first, and how long a rank waits for F or I rather than start a W. */
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "plan/construct/window_orders.h"
 
-#include "base/memory.h"
 #include "plan/bounds/bound_windows.h"
 
 struct rule {
   uint8_t priority[WEFT_KINDS]; /* smaller goes first */
-  bool by_slack;                /* the op that can wait least instead; W waits */
-  uint8_t patience;             /* quarters of W */
+  bool by_slack;                /* the op with the least slack instead; W has more */
+  uint8_t patience;             /* wait for F or I, in quarters of the time of W */
 };
 
 static const struct rule rules[] = {
@@ -23,110 +23,86 @@ static const struct rule rules[] = {
     {{1, 0, 2, 0}, true, 2},  {{1, 0, 2, 0}, true, 3},  {{1, 0, 2, 0}, true, 4},
 };
 
-/* Targets above the bound, in 1/10,000 of it. */
+/* Targets: the bound plus so many 1/10,000 of it. */
 static const int64_t excesses[] = {0, 5, 10, 20, 40, 60, 100, 150, 200, 300, 500};
 
-/* A op that may go next on a rank. */
+/* An op that may be the next of a rank. */
 struct candidate {
-  bool is_there;
-  bool in_time; /* the rank can still end in time */
+  bool is_valid;
+  bool in_time; /* the rank can still end in time after it */
   uint32_t stage;
   enum weft_plan_op_kind kind;
   int64_t start, slack;
   struct weft_state_table_at to;
 };
 
-struct drafting {
+struct builder {
   const struct weft_problem *problem;
+  struct weft_arena arena;
   struct weft_windows windows;
   struct weft_state_table_kept *kept; /* [rank] */
   struct weft_state_table_at *at;     /* [rank] */
   int64_t *clock, *held;              /* [rank] */
-  uint32_t *size;                     /* [rank] ops put */
+  uint32_t *length;                   /* [rank] ops so far */
   uint32_t *done;                     /* [stage * WEFT_KINDS + kind] */
   int64_t *arrivals;                  /* [direction * stage_count * m + stage * m + k] */
-  struct candidate *next;             /* [rank] what it would put */
+  struct candidate *next;             /* [rank] its next op */
   const struct rule *rule;
-  uint32_t kept_count;
 };
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* ---- Room ---- */
-
-static size_t arrival_count(const struct weft_problem *problem) {
-  return (size_t)WEFT_DIRECTIONS * problem->stage_count * problem->microbatch_count;
-}
-
-static bool allocate(struct drafting *drafting) {
-  const struct weft_problem *problem = drafting->problem;
-  const struct weft_allocator *allocator = problem->allocator;
-  const size_t ranks = problem->rank_count;
-#define ROOM(field, count) \
-  ((drafting->field = weft_array_allocate_zero(allocator, count, sizeof *drafting->field)))
-  if (!(ROOM(kept, ranks) && ROOM(at, ranks) && ROOM(clock, ranks) && ROOM(held, ranks) &&
-        ROOM(size, ranks) && ROOM(done, (size_t)problem->stage_count * WEFT_KINDS) &&
-        ROOM(arrivals, arrival_count(problem)) && ROOM(next, ranks))) {
+static bool allocate(struct builder *builder) {
+  const struct weft_problem *problem = builder->problem;
+  const size_t ranks = problem->rank_count, stages = problem->stage_count;
+  struct weft_arena *arena = &builder->arena;
+  if (!WEFT_ALLOCATE(arena, builder->kept, ranks) || !WEFT_ALLOCATE(arena, builder->at, ranks) ||
+      !WEFT_ALLOCATE(arena, builder->clock, ranks) || !WEFT_ALLOCATE(arena, builder->held, ranks) ||
+      !WEFT_ALLOCATE(arena, builder->length, ranks) ||
+      !WEFT_ALLOCATE(arena, builder->done, stages * WEFT_KINDS) ||
+      !WEFT_ALLOCATE(arena, builder->arrivals,
+                     WEFT_DIRECTIONS * stages * problem->microbatch_count) ||
+      !WEFT_ALLOCATE(arena, builder->next, ranks)) {
     return false;
   }
-#undef ROOM
-  for (; drafting->kept_count < ranks; drafting->kept_count++) {
-    struct weft_state_table_kept *kept = &drafting->kept[drafting->kept_count];
-    if (!weft_state_table_keep_init(kept, &drafting->windows.table, drafting->kept_count)) {
-      weft_state_table_keep_finish(kept, &drafting->windows.table, drafting->kept_count);
+  for (uint32_t r = 0; r < ranks; r++) {
+    if (!weft_state_table_keep_init(&builder->kept[r], &builder->windows.table, r)) {
       return false;
     }
   }
   return true;
 }
 
-static void release(struct drafting *drafting) {
-  const struct weft_problem *problem = drafting->problem;
-  const struct weft_allocator *allocator = problem->allocator;
-  const size_t ranks = problem->rank_count;
-  for (uint32_t r = 0; r < drafting->kept_count; r++) {
-    weft_state_table_keep_finish(&drafting->kept[r], &drafting->windows.table, r);
+static void release(struct builder *builder) {
+  for (uint32_t r = 0; builder->kept != NULL && r < builder->problem->rank_count; r++) {
+    weft_state_table_keep_finish(&builder->kept[r], &builder->windows.table, r);
   }
-#define FREE(field, count) \
-  weft_array_free(allocator, drafting->field, count, sizeof *drafting->field)
-  FREE(kept, ranks);
-  FREE(at, ranks);
-  FREE(clock, ranks);
-  FREE(held, ranks);
-  FREE(size, ranks);
-  FREE(done, (size_t)problem->stage_count * WEFT_KINDS);
-  FREE(arrivals, arrival_count(problem));
-  FREE(next, ranks);
-#undef FREE
+  weft_arena_finish(&builder->arena);
 }
 
-/* ---- What may go next ---- */
+/* ---- Candidates ---- */
 
 static unsigned direction_of(enum weft_plan_op_kind kind) {
   return kind == WEFT_KIND_F ? WEFT_DIRECTION_FORWARD : WEFT_DIRECTION_BACKWARD;
 }
 
-static int64_t *arrival_at(const struct drafting *drafting, uint32_t stage, unsigned direction,
+static int64_t *arrival_at(const struct builder *builder, uint32_t stage, unsigned direction,
                            uint32_t k) {
-  const struct weft_problem *problem = drafting->problem;
-  return &drafting->arrivals[((size_t)direction * problem->stage_count + stage) *
-                                 problem->microbatch_count +
-                             k];
+  const struct weft_problem *problem = builder->problem;
+  return &builder->arrivals[((size_t)direction * problem->stage_count + stage) *
+                                problem->microbatch_count +
+                            k];
 }
 
-/* When the input of the next op is there; -1 when that is not known, or it has no next. */
-static int64_t input_of(const struct drafting *drafting, uint32_t stage,
+/* Arrival of the input of the next op of a kind; -1 when it is unknown, or there is none left. */
+static int64_t input_of(const struct builder *builder, uint32_t stage,
                         enum weft_plan_op_kind kind) {
-  const struct weft_problem *problem = drafting->problem;
-  const uint32_t *done = drafting->done + (size_t)stage * WEFT_KINDS;
+  const struct weft_problem *problem = builder->problem;
+  const uint32_t *done = builder->done + (size_t)stage * WEFT_KINDS;
   const uint32_t k = done[kind];
   if (kind == WEFT_KIND_F) {
     return k == problem->microbatch_count ? -1
            : stage == 0                   ? 0
            : k < done[(int)kind - WEFT_KINDS]
-               ? *arrival_at(drafting, stage, WEFT_DIRECTION_FORWARD, k)
+               ? *arrival_at(builder, stage, WEFT_DIRECTION_FORWARD, k)
                : -1;
   }
   if (kind == WEFT_KIND_W) {
@@ -136,48 +112,37 @@ static int64_t input_of(const struct drafting *drafting, uint32_t stage,
     return -1;
   }
   return stage + 1 == problem->stage_count ? 0
-         : k < done[kind + WEFT_KINDS] ? *arrival_at(drafting, stage, WEFT_DIRECTION_BACKWARD, k)
-                                       : -1;
+         : k < done[kind + WEFT_KINDS]     ? *arrival_at(builder, stage, WEFT_DIRECTION_BACKWARD, k)
+                                           : -1;
 }
 
-static int64_t change_of(const struct weft_problem_stage *stage, enum weft_plan_op_kind kind) {
-  switch (kind) {
-    case WEFT_KIND_F: return stage->held;
-    case WEFT_KIND_I: return stage->held_after - stage->held;
-    case WEFT_KIND_W: return -stage->held_after;
-    default: return -stage->held;
-  }
-}
-
-static struct candidate look_at(const struct drafting *drafting, uint32_t s,
+static struct candidate look_at(const struct builder *builder, uint32_t s,
                                 enum weft_plan_op_kind kind) {
-  const struct weft_problem *problem = drafting->problem;
+  const struct weft_problem *problem = builder->problem;
   const struct weft_problem_stage *stage = &problem->stages[s];
   const uint32_t rank = stage->rank;
-  const struct weft_state_table *table = &drafting->windows.table;
-  struct candidate one = {.stage = s, .kind = kind, .to = drafting->at[rank]};
-  const int64_t input = input_of(drafting, s, kind);
-  if (input < 0 || drafting->held[rank] + change_of(stage, kind) > problem->limit[rank] ||
+  const struct weft_state_table *table = &builder->windows.table;
+  struct candidate one = {.stage = s, .kind = kind, .to = builder->at[rank]};
+  const int64_t input = input_of(builder, s, kind);
+  if (input < 0 || builder->held[rank] + weft_problem_change(stage, kind) > problem->limit[rank] ||
       !weft_state_table_follow(table, rank, stage->local_stage, kind, &one.to)) {
     return one;
   }
-  const uint32_t k = drafting->done[(size_t)s * WEFT_KINDS + kind];
-  const int64_t tail = kind == WEFT_KIND_W
-                           ? drafting->windows.end[rank]
-                           : drafting->windows.stages[s].tail[direction_of(kind)][k];
-  const int64_t latest = weft_state_table_latest(table, &drafting->kept[rank], rank, one.to);
-  one.is_there = true;
-  one.start = larger(input, drafting->clock[rank]);
-  one.slack = larger(smaller(latest, tail), INT64_MIN / 4) - one.start - stage->time[kind];
+  const uint32_t k = builder->done[(size_t)s * WEFT_KINDS + kind];
+  const int64_t tail = kind == WEFT_KIND_W ? builder->windows.end[rank]
+                                           : builder->windows.stages[s].tail[direction_of(kind)][k];
+  const int64_t latest = weft_state_table_latest(table, &builder->kept[rank], rank, one.to);
+  one.is_valid = true;
+  one.start = weft_max(input, builder->clock[rank]);
+  one.slack = weft_max(weft_min(latest, tail), INT64_MIN / 4) - one.start - stage->time[kind];
   one.in_time = one.slack >= 0;
   return one;
 }
 
-/* Whether one goes before another. */
-static bool goes_before(const struct drafting *drafting, const struct candidate *a,
+static bool goes_before(const struct builder *builder, const struct candidate *a,
                         const struct candidate *b) {
-  const struct rule *rule = drafting->rule;
-  const int64_t wait = drafting->windows.end[drafting->problem->stages[a->stage].rank] / 50;
+  const struct rule *rule = builder->rule;
+  const int64_t wait = builder->windows.end[builder->problem->stages[a->stage].rank] / 50;
   if (rule->by_slack) {
     return a->slack + (a->kind == WEFT_KIND_W ? wait : 0) <
            b->slack + (b->kind == WEFT_KIND_W ? wait : 0);
@@ -187,64 +152,64 @@ static bool goes_before(const struct drafting *drafting, const struct candidate 
              : a->slack < b->slack;
 }
 
-/* What a rank would put next; of ops in time if there are, else of all. */
-static void choose(const struct drafting *drafting, uint32_t rank) {
-  const struct weft_problem *problem = drafting->problem;
+/* Chooses the next op of a rank: of those in time if there are any, else of all. */
+static void choose(const struct builder *builder, uint32_t rank) {
+  const struct weft_problem *problem = builder->problem;
   const uint32_t v = problem->stages_per_rank;
   struct candidate list[WEFT_LOCAL_STAGES_MAX * WEFT_KINDS];
   uint32_t count = 0;
   bool in_time = false;
   for (uint32_t n = 0; n < v * WEFT_KINDS; n++) {
-    list[count] = look_at(drafting, problem->stage_of[rank * v + n / WEFT_KINDS], n % WEFT_KINDS);
+    list[count] = look_at(builder, problem->stage_of[rank * v + n / WEFT_KINDS], n % WEFT_KINDS);
     const bool is_used = problem->whole_backward
                              ? n % WEFT_KINDS == WEFT_KIND_B || n % WEFT_KINDS == WEFT_KIND_F
                              : n % WEFT_KINDS != WEFT_KIND_B;
-    if (is_used && list[count].is_there) {
+    if (is_used && list[count].is_valid) {
       in_time = in_time || list[count].in_time;
       count++;
     }
   }
   int64_t first = INT64_MAX;
   for (uint32_t n = 0; n < count; n++) {
-    first = list[n].in_time == in_time ? smaller(first, list[n].start) : first;
+    first = list[n].in_time == in_time ? weft_min(first, list[n].start) : first;
   }
-  struct candidate *best = &drafting->next[rank];
+  struct candidate *best = &builder->next[rank];
   *best = (struct candidate){.start = INT64_MAX};
   for (uint32_t n = 0; n < count; n++) {
     const int64_t w = problem->stages[list[n].stage].time[WEFT_KIND_W];
-    const int64_t patience = list[n].kind == WEFT_KIND_W ? 0 : w * drafting->rule->patience / 4;
+    const int64_t patience = list[n].kind == WEFT_KIND_W ? 0 : w * builder->rule->patience / 4;
     if (list[n].in_time == in_time && list[n].start <= first + patience &&
-        (!best->is_there || goes_before(drafting, &list[n], best))) {
+        (!best->is_valid || goes_before(builder, &list[n], best))) {
       *best = list[n];
     }
   }
 }
 
-/* ---- Putting ops ---- */
+/* ---- Building an order ---- */
 
-static void send(const struct drafting *drafting, uint32_t from, uint32_t to, unsigned direction,
+static void send(const struct builder *builder, uint32_t from, uint32_t to, unsigned direction,
                  uint32_t k, int64_t end) {
-  const struct weft_problem *problem = drafting->problem;
-  int64_t *arrival = arrival_at(drafting, to, direction, k);
+  const struct weft_problem *problem = builder->problem;
+  int64_t *arrival = arrival_at(builder, to, direction, k);
   if (problem->stages[from].rank != problem->stages[to].rank) {
     const int64_t free_at = k > 0 ? arrival[-1] - problem->latency : 0;
-    end = larger(end, free_at) + problem->occupancy + problem->latency;
+    end = weft_max(end, free_at) + problem->occupancy + problem->latency;
   }
   *arrival = end;
 }
 
-/* Puts what a rank would; others may now know more. */
-static void put(struct drafting *drafting, uint32_t rank, struct weft_order *order) {
-  const struct weft_problem *problem = drafting->problem;
-  const struct candidate one = drafting->next[rank];
+/* Appends the next op of a rank; the receiver of its output decides again. */
+static void append(struct builder *builder, uint32_t rank, struct weft_order *order) {
+  const struct weft_problem *problem = builder->problem;
+  const struct candidate one = builder->next[rank];
   const struct weft_problem_stage *stage = &problem->stages[one.stage];
-  const uint32_t k = drafting->done[(size_t)one.stage * WEFT_KINDS + one.kind]++;
+  const uint32_t k = builder->done[(size_t)one.stage * WEFT_KINDS + one.kind]++;
   const int64_t end = one.start + stage->time[one.kind];
-  weft_order_sequence(problem, order, rank)[drafting->size[rank]++] =
+  weft_order_sequence(problem, order, rank)[builder->length[rank]++] =
       (uint8_t)(stage->local_stage * WEFT_KINDS + one.kind);
-  drafting->clock[rank] = end;
-  drafting->held[rank] += change_of(stage, one.kind);
-  drafting->at[rank] = one.to;
+  builder->clock[rank] = end;
+  builder->held[rank] += weft_problem_change(stage, one.kind);
+  builder->at[rank] = one.to;
   uint32_t to = one.stage;
   if (one.kind == WEFT_KIND_F && one.stage + 1 < problem->stage_count) {
     to = one.stage + 1;
@@ -252,75 +217,74 @@ static void put(struct drafting *drafting, uint32_t rank, struct weft_order *ord
     to = one.stage - 1;
   }
   if (to != one.stage) {
-    send(drafting, one.stage, to, direction_of(one.kind), k, end);
+    send(builder, one.stage, to, direction_of(one.kind), k, end);
     if (problem->stages[to].rank != rank) {
-      choose(drafting, problem->stages[to].rank);
+      choose(builder, problem->stages[to].rank);
     }
   }
-  choose(drafting, rank);
+  choose(builder, rank);
 }
 
-static void start(struct drafting *drafting) {
-  const struct weft_problem *problem = drafting->problem;
+static void start(struct builder *builder) {
+  const struct weft_problem *problem = builder->problem;
   for (uint32_t n = 0; n < problem->stage_count * WEFT_KINDS; n++) {
-    drafting->done[n] = 0;
+    builder->done[n] = 0;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    drafting->at[r] = weft_state_table_begin(&drafting->windows.table, r);
-    drafting->clock[r] = drafting->held[r] = 0;
-    drafting->size[r] = 0;
+    builder->at[r] = weft_state_table_begin(&builder->windows.table, r);
+    builder->clock[r] = builder->held[r] = 0;
+    builder->length[r] = 0;
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    choose(drafting, r);
+    choose(builder, r);
   }
 }
 
-/* False when ranks come to wait for each other. */
-static bool draft(struct drafting *drafting, struct weft_order *order) {
-  const struct weft_problem *problem = drafting->problem;
-  start(drafting);
-  for (uint64_t left = (uint64_t)problem->rank_count * problem->length; left > 0; left--) {
+/* False on a deadlock. */
+static bool build(struct builder *builder, struct weft_order *order) {
+  const struct weft_problem *problem = builder->problem;
+  start(builder);
+  for (size_t left = weft_problem_op_count(problem); left > 0; left--) {
     uint32_t rank = 0;
     for (uint32_t r = 1; r < problem->rank_count; r++) {
-      rank = drafting->next[r].start < drafting->next[rank].start ? r : rank;
+      rank = builder->next[r].start < builder->next[rank].start ? r : rank;
     }
-    if (!drafting->next[rank].is_there) {
+    if (!builder->next[rank].is_valid) {
       return false;
     }
-    put(drafting, rank, order);
+    append(builder, rank, order);
   }
   return true;
 }
 
 /* ---- Targets ---- */
 
-static void draft_all(struct drafting *drafting, struct weft_incumbent *incumbent) {
+static void build_all(struct builder *builder, struct weft_incumbent *incumbent) {
   for (uint32_t r = 0; r < incumbent->problem->rank_count; r++) {
-    (void)weft_windows_fill(&drafting->windows, r);
-    weft_state_table_keep(&drafting->kept[r], &drafting->windows.table, r);
+    (void)weft_windows_fill(&builder->windows, r);
+    weft_state_table_keep(&builder->kept[r], &builder->windows.table, r);
   }
-  for (size_t n = 0; n < sizeof rules / sizeof rules[0] && !weft_incumbent_is_optimal(incumbent);
-       n++) {
-    drafting->rule = &rules[n];
-    if (draft(drafting, &incumbent->draft)) {
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_incumbent_is_optimal(incumbent); n++) {
+    builder->rule = &rules[n];
+    if (build(builder, &incumbent->draft)) {
       (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
     }
   }
 }
 
-static void try_targets(struct drafting *drafting, struct weft_incumbent *incumbent) {
+static void try_targets(struct builder *builder, struct weft_incumbent *incumbent) {
   const int64_t bound = incumbent->bound;
-  for (size_t n = 0; n < sizeof excesses / sizeof excesses[0]; n++) {
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(excesses); n++) {
     const int64_t target = bound + (int64_t)((double)bound * (double)excesses[n] * 1e-4);
     if (target >= incumbent->value) {
       return;
     }
-    if (weft_windows_refute(&drafting->windows, incumbent->problem->objective, target)) {
-      incumbent->bound = larger(incumbent->bound, target + 1);
-    } else if (drafting->windows.work_left == 0) {
+    if (weft_windows_refute(&builder->windows, incumbent->problem->objective, target)) {
+      incumbent->bound = weft_max(incumbent->bound, target + 1);
+    } else if (builder->windows.work_left == 0) {
       return;
     } else {
-      draft_all(drafting, incumbent);
+      build_all(builder, incumbent);
     }
   }
 }
@@ -337,17 +301,19 @@ static void sharpen(struct weft_incumbent *incumbent, uint64_t work) {
 enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t work,
                                         struct weft_error *error) {
   struct weft_paths paths;
+  assert(incumbent != NULL);
   if (!weft_paths_init(&paths, incumbent->problem)) {
     return weft_fail_memory(error, incumbent->problem->stage_count * sizeof(int64_t));
   }
   sharpen(incumbent, work / 4);
-  struct drafting drafting = {.problem = incumbent->problem};
-  if (weft_windows_init(&drafting.windows, &paths, work / 2) && allocate(&drafting)) {
-    try_targets(&drafting, incumbent);
-    sharpen(incumbent, work / 4); /* what was found is perhaps the best */
+  struct builder builder = {.problem = incumbent->problem,
+                            .arena = {.allocator = incumbent->problem->allocator}};
+  if (weft_windows_init(&builder.windows, &paths, work / 2) && allocate(&builder)) {
+    try_targets(&builder, incumbent);
+    sharpen(incumbent, work / 4); /* the new incumbent may be optimal */
   }
-  release(&drafting);
-  weft_windows_finish(&drafting.windows);
+  release(&builder);
+  weft_windows_finish(&builder.windows);
   weft_paths_finish(&paths);
   return WEFT_OK;
 }

@@ -1,12 +1,12 @@
-/* Orders from the windows that a bound leaves. Inside the module. */
+/* Orders from the time windows that a bound leaves open. Internal to the module. */
 #ifndef PLAN_WINDOW_ORDERS_H
 #define PLAN_WINDOW_ORDERS_H
 
 #include "plan/incumbent.h"
 
-/* Orders for any placement, offered to the incumbent; and a larger bound. Looks at no more than about
- * `work` states of tables, as weft_problem_sharpen() does; nothing when the tables would be too
- * large for that. */
+/* Offers orders for any placement to the incumbent, and raises its bound. Visits about `work`
+ * states of tables at most, as weft_problem_sharpen() does; does nothing when the tables would be
+ * too large for that. WEFT_ERR_MEMORY. */
 enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t work,
                                         struct weft_error *error);
 
