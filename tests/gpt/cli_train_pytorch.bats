@@ -8,7 +8,7 @@ setup_file() {
   export PYTHON=${PYTHON:-python3}
   export ANSWERS=$BATS_FILE_TMPDIR/answers
   STATUS=0
-  "$PYTHON" "$BATS_TEST_DIRNAME/test_gpt_pytorch.py" "$WEFT_BUILD_DIR/tests/test_gpt_whole" \
+  "$PYTHON" "$BATS_TEST_DIRNAME/test_gpt_pytorch.py" "$WEFT_BUILD_DIR/tests/test_gpt_model_gradients" \
     >"$ANSWERS" 2>&1 || STATUS=$?
   export STATUS
 }

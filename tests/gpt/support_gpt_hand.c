@@ -18,24 +18,24 @@
 enum { CORPUS = 3000 };
 static uint8_t text[CORPUS];
 
-struct weft_gpt_corpus hand_corpus(void) {
+struct weft_gpt_dataset hand_corpus(void) {
   static const char words[] = "a stitch in time saves nine; the weft runs under the warp, ";
   for (uint32_t k = 0; k < CORPUS; k++) {
     text[k] = (uint8_t)words[(k + k / 83) % (sizeof words - 1)];
   }
-  return (struct weft_gpt_corpus){
+  return (struct weft_gpt_dataset){
       .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 7};
 }
 
-struct weft_gpt_trainer_options hand_options(const struct weft_gpt_corpus *corpus) {
+struct weft_gpt_trainer_options hand_options(const struct weft_gpt_dataset *dataset) {
   return (struct weft_gpt_trainer_options){
-      .progress = {.config = {.layers = 6,
+      .training = {.config = {.blocks = 6,
                               .dim = 8,
                               .heads = 2,
                               .context = 6,
                               .vocabulary = WEFT_GPT_VOCABULARY,
                               .seed = 3},
-                   .data_hash = corpus->hash,
+                   .data_hash = dataset->hash,
                    .data_seed = 11,
                    .batch = 24,
                    .microbatches = HAND_MICROBATCHES,
@@ -48,7 +48,7 @@ struct weft_gpt_trainer_options hand_options(const struct weft_gpt_corpus *corpu
                    .clip = 0.5,
                    .warmup_steps = 2,
                    .total_steps = HAND_STEPS},
-      .corpus = corpus,
+      .dataset = dataset,
       .ranks = 1,
       .schedule = "GPipe",
       .stall_limit = INT64_C(60000000000)};
@@ -62,49 +62,49 @@ static float *floats(uint64_t count) {
   return array;
 }
 
-void hand_init(struct hand *hand, const struct weft_gpt_progress *progress,
-               const struct weft_gpt_corpus *corpus) {
-  const struct weft_gpt_config *config = &progress->config;
-  const uint64_t sequences = progress->batch, tokens = sequences * config->context;
+void hand_init(struct hand *hand, const struct weft_gpt_training *training,
+               const struct weft_gpt_dataset *dataset) {
+  const struct weft_gpt_config *config = &training->config;
+  const uint64_t sequences = training->batch, tokens = sequences * config->context;
   weft_gpt_set_blas_threads(1); /* as a trainer does: products depend on it */
   *hand = (struct hand){
-      .progress = *progress, .corpus = corpus, .part_count = weft_gpt_part_count(config)};
-  hand->parts = calloc(hand->part_count, sizeof *hand->parts);
-  hand->work = calloc(hand->part_count, sizeof *hand->work);
+      .training = *training, .dataset = dataset, .layer_count = weft_gpt_layer_count(config)};
+  hand->layers = calloc(hand->layer_count, sizeof *hand->layers);
+  hand->work = calloc(hand->layer_count, sizeof *hand->work);
   hand->inputs = malloc(tokens);
   hand->targets = malloc(tokens);
-  assert_true(hand->parts != NULL && hand->work != NULL && hand->inputs != NULL &&
+  assert_true(hand->layers != NULL && hand->work != NULL && hand->inputs != NULL &&
               hand->targets != NULL);
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    struct weft_gpt_part_state *part = &hand->parts[k];
-    part->floats = weft_gpt_part_floats(config, k);
-    part->parameters = floats(part->floats);
-    part->gradients = floats(part->floats);
-    part->first_moment = floats(part->floats);
-    part->second_moment = floats(part->floats);
-    weft_gpt_part_initialize(config, k, part->parameters);
-    hand->work[k] = (struct hand_part){
-        .kept = floats(weft_gpt_part_kept(config, k, sequences, config->context)),
-        .scratch = floats(weft_gpt_part_scratch(config, k, sequences, config->context)),
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    struct weft_gpt_layer_state *layer = &hand->layers[k];
+    layer->floats = weft_gpt_layer_floats(config, k);
+    layer->parameters = floats(layer->floats);
+    layer->gradients = floats(layer->floats);
+    layer->first_moment = floats(layer->floats);
+    layer->second_moment = floats(layer->floats);
+    weft_gpt_layer_initialize(config, k, layer->parameters);
+    hand->work[k] = (struct hand_layer){
+        .saved = floats(weft_gpt_layer_saved(config, k, sequences, config->context)),
+        .scratch = floats(weft_gpt_layer_scratch(config, k, sequences, config->context)),
         .x = floats(tokens * config->dim),
         .dx = floats(tokens * config->dim),
-        .partial = floats(part->floats)};
+        .partial = floats(layer->floats)};
   }
 }
 
 void hand_finish(struct hand *hand) {
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    free(hand->parts[k].parameters);
-    free(hand->parts[k].gradients);
-    free(hand->parts[k].first_moment);
-    free(hand->parts[k].second_moment);
-    free(hand->work[k].kept);
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    free(hand->layers[k].parameters);
+    free(hand->layers[k].gradients);
+    free(hand->layers[k].first_moment);
+    free(hand->layers[k].second_moment);
+    free(hand->work[k].saved);
     free(hand->work[k].scratch);
     free(hand->work[k].x);
     free(hand->work[k].dx);
     free(hand->work[k].partial);
   }
-  free(hand->parts);
+  free(hand->layers);
   free(hand->work);
   free(hand->inputs);
   free(hand->targets);
@@ -112,36 +112,36 @@ void hand_finish(struct hand *hand) {
 
 /* ---- A microbatch ---- */
 
-static struct weft_gpt_part_call call_of(const struct hand *hand, uint32_t k, uint64_t sequences) {
-  return (struct weft_gpt_part_call){.config = &hand->progress.config,
-                                     .part = k,
-                                     .sequences = sequences,
-                                     .tokens = hand->progress.config.context,
-                                     .parameters = hand->parts[k].parameters,
-                                     .kept = hand->work[k].kept,
-                                     .scratch = hand->work[k].scratch};
+static struct weft_gpt_layer_call call_of(const struct hand *hand, uint32_t k, uint64_t sequences) {
+  return (struct weft_gpt_layer_call){.config = &hand->training.config,
+                                      .layer = k,
+                                      .sequences = sequences,
+                                      .tokens = hand->training.config.context,
+                                      .parameters = hand->layers[k].parameters,
+                                      .saved = hand->work[k].saved,
+                                      .scratch = hand->work[k].scratch};
 }
 
 static double microbatch(const struct hand *hand, uint64_t sequences, const uint8_t *inputs,
                          const uint8_t *targets) {
-  const struct hand_part *work = hand->work;
-  const uint32_t last = hand->part_count - 1;
-  const struct weft_gpt_part_call first = call_of(hand, 0, sequences);
-  const struct weft_gpt_part_call head = call_of(hand, last, sequences);
+  const struct hand_layer *work = hand->work;
+  const uint32_t last = hand->layer_count - 1;
+  const struct weft_gpt_layer_call first = call_of(hand, 0, sequences);
+  const struct weft_gpt_layer_call head = call_of(hand, last, sequences);
   weft_gpt_embedding_forward(&first, inputs, work[1].x);
   for (uint32_t k = 1; k < last; k++) {
-    const struct weft_gpt_part_call block = call_of(hand, k, sequences);
+    const struct weft_gpt_layer_call block = call_of(hand, k, sequences);
     weft_gpt_block_forward(&block, work[k].x, work[k + 1].x);
   }
   const double loss = weft_gpt_head_forward(&head, work[last].x, targets, true, NULL);
-  weft_gpt_head_input(&head, work[last].x, work[last].dx);
-  weft_gpt_head_weight(&head, work[last].x, work[last].partial);
+  weft_gpt_head_backward_input(&head, work[last].x, work[last].dx);
+  weft_gpt_head_backward_weight(&head, work[last].x, work[last].partial);
   for (uint32_t k = last; k-- > 1;) {
-    const struct weft_gpt_part_call block = call_of(hand, k, sequences);
-    weft_gpt_block_input(&block, work[k].x, work[k + 1].dx, work[k].dx);
-    weft_gpt_block_weight(&block, work[k].x, work[k + 1].dx, work[k].partial);
+    const struct weft_gpt_layer_call block = call_of(hand, k, sequences);
+    weft_gpt_block_backward_input(&block, work[k].x, work[k + 1].dx, work[k].dx);
+    weft_gpt_block_backward_weight(&block, work[k].x, work[k + 1].dx, work[k].partial);
   }
-  weft_gpt_embedding_weight(&first, inputs, work[1].dx, work[0].partial);
+  weft_gpt_embedding_backward_weight(&first, inputs, work[1].dx, work[0].partial);
   return loss;
 }
 
@@ -150,7 +150,7 @@ static double microbatch(const struct hand *hand, uint64_t sequences, const uint
 /* Where the tied weight is, in the embedding and in the head. */
 static const struct weft_gpt_parameter *tied(const struct hand *hand, bool head,
                                              struct weft_gpt_parameter *parameters) {
-  weft_gpt_part_parameters(&hand->progress.config, head ? hand->part_count - 1 : 0, parameters);
+  weft_gpt_layer_parameters(&hand->training.config, head ? hand->layer_count - 1 : 0, parameters);
   return &parameters[head ? 2 : 0];
 }
 
@@ -158,7 +158,7 @@ static void tie(const struct hand *hand) {
   struct weft_gpt_parameter first[WEFT_GPT_PARAMETERS_MAX], last[WEFT_GPT_PARAMETERS_MAX];
   const struct weft_gpt_parameter *wte = tied(hand, false, first), *head = tied(hand, true, last);
   float *a = hand->work[0].partial + wte->offset;
-  float *b = hand->work[hand->part_count - 1].partial + head->offset;
+  float *b = hand->work[hand->layer_count - 1].partial + head->offset;
   for (uint64_t i = 0; i < wte->count; i++) {
     a[i] = b[i] = a[i] + b[i];
   }
@@ -166,22 +166,22 @@ static void tie(const struct hand *hand) {
 
 /* Scaled partial sums of one replica; returns its loss. */
 static double replica(const struct hand *hand, uint32_t d, uint32_t replicas) {
-  const struct weft_gpt_progress *progress = &hand->progress;
-  const uint32_t m = progress->microbatches;
-  const uint64_t sequences = progress->batch / replicas / m;
-  const uint64_t share = sequences * progress->config.context;
+  const struct weft_gpt_training *training = &hand->training;
+  const uint32_t m = training->microbatches;
+  const uint64_t sequences = training->batch / replicas / m;
+  const uint64_t share = sequences * training->config.context;
   double sum = 0;
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    memset(hand->work[k].partial, 0, hand->parts[k].floats * sizeof(float));
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    memset(hand->work[k].partial, 0, hand->layers[k].floats * sizeof(float));
   }
   for (uint32_t n = 0; n < m; n++) {
     const uint64_t at = ((uint64_t)d * m + n) * share;
     sum += microbatch(hand, sequences, hand->inputs + at, hand->targets + at);
   }
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    weft_gpt_scale(hand->parts[k].floats, (float)(1.0 / m / replicas), hand->work[k].partial);
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    weft_gpt_scale(hand->layers[k].floats, (float)(1.0 / m / replicas), hand->work[k].partial);
   }
-  if (progress->config.tied) {
+  if (training->config.tied) {
     tie(hand);
   }
   return sum / m;
@@ -191,65 +191,65 @@ static double replica(const struct hand *hand, uint32_t d, uint32_t replicas) {
 
 /* The norm's sum of squares is taken slice by slice: ceil(floats / (16 D)) x 16 each. */
 static double square_of(const struct hand *hand, uint32_t k, uint32_t replicas) {
-  const struct weft_gpt_part_state *part = &hand->parts[k];
+  const struct weft_gpt_layer_state *layer = &hand->layers[k];
   const uint64_t unit = 16 * (uint64_t)(replicas > 0 ? replicas : 1),
-                 slice = (part->floats + unit - 1) / unit * 16;
-  uint64_t end = part->floats;
+                 slice = (layer->floats + unit - 1) / unit * 16;
+  uint64_t end = layer->floats;
   double sum = 0;
-  if (hand->progress.config.tied && k + 1 == hand->part_count) {
+  if (hand->training.config.tied && k + 1 == hand->layer_count) {
     struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
     end = tied(hand, true, parameters)->offset;
   }
   for (uint64_t at = 0; at < end; at += slice) {
-    sum += weft_gpt_square_sum(end - at < slice ? end - at : slice, part->gradients + at);
+    sum += weft_gpt_square_sum(end - at < slice ? end - at : slice, layer->gradients + at);
   }
   return sum;
 }
 
 static void update(const struct hand *hand, uint64_t step, double norm) {
-  const struct weft_gpt_progress *progress = &hand->progress;
+  const struct weft_gpt_training *training = &hand->training;
   const double steps = (double)step + 1;
   struct weft_gpt_adamw adamw = {
-      .rate = (float)weft_gpt_rate_at(step, progress->rate, progress->rate_min,
-                                      progress->warmup_steps, progress->total_steps),
-      .beta1 = (float)progress->beta1,
-      .beta2 = (float)progress->beta2,
-      .epsilon = (float)progress->epsilon,
-      .correction1 = (float)(1 - pow(progress->beta1, steps)),
-      .correction2 = (float)(1 - pow(progress->beta2, steps)),
-      .grad_scale = norm > progress->clip ? (float)(progress->clip / (norm + 1e-6)) : 1};
-  for (uint32_t k = 0; k < hand->part_count; k++) {
+      .rate = (float)weft_gpt_learning_rate(step, training->rate, training->rate_min,
+                                            training->warmup_steps, training->total_steps),
+      .beta1 = (float)training->beta1,
+      .beta2 = (float)training->beta2,
+      .epsilon = (float)training->epsilon,
+      .correction1 = (float)(1 - pow(training->beta1, steps)),
+      .correction2 = (float)(1 - pow(training->beta2, steps)),
+      .grad_scale = norm > training->clip ? (float)(training->clip / (norm + 1e-6)) : 1};
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
     struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_part_parameters(&progress->config, k, parameters);
+    const uint32_t count = weft_gpt_layer_parameters(&training->config, k, parameters);
     for (uint32_t n = 0; n < count; n++) {
       const uint64_t at = parameters[n].offset;
-      const struct weft_gpt_part_state *part = &hand->parts[k];
-      adamw.decay = parameters[n].decays ? (float)progress->decay : 0;
-      weft_gpt_adamw_update(&adamw, parameters[n].count, part->gradients + at,
-                            part->parameters + at, part->first_moment + at,
-                            part->second_moment + at);
+      const struct weft_gpt_layer_state *layer = &hand->layers[k];
+      adamw.decay = parameters[n].decays ? (float)training->decay : 0;
+      weft_gpt_adamw_update(&adamw, parameters[n].count, layer->gradients + at,
+                            layer->parameters + at, layer->first_moment + at,
+                            layer->second_moment + at);
     }
   }
 }
 
 double hand_step(struct hand *hand, uint64_t step, uint32_t replicas) {
-  const struct weft_gpt_progress *progress = &hand->progress;
+  const struct weft_gpt_training *training = &hand->training;
   double loss = 0, square = 0;
   assert_true(replicas > 0);
-  weft_gpt_corpus_batch(hand->corpus, false, progress->data_seed, step, progress->batch,
-                        progress->config.context, hand->inputs, hand->targets);
+  weft_gpt_dataset_batch(hand->dataset, false, training->data_seed, step, training->batch,
+                         training->config.context, hand->inputs, hand->targets);
   for (uint32_t d = 0; d < replicas; d++) {
     loss += replica(hand, d, replicas);
-    for (uint32_t k = 0; k < hand->part_count; k++) {
-      const uint64_t size = hand->parts[k].floats * sizeof(float);
+    for (uint32_t k = 0; k < hand->layer_count; k++) {
+      const uint64_t size = hand->layers[k].floats * sizeof(float);
       if (d == 0) {
-        memcpy(hand->parts[k].gradients, hand->work[k].partial, size);
+        memcpy(hand->layers[k].gradients, hand->work[k].partial, size);
       } else {
-        weft_gpt_add(hand->parts[k].floats, hand->work[k].partial, hand->parts[k].gradients);
+        weft_gpt_add(hand->layers[k].floats, hand->work[k].partial, hand->layers[k].gradients);
       }
     }
   }
-  for (uint32_t k = 0; k < hand->part_count; k++) {
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
     square += square_of(hand, k, replicas);
   }
   update(hand, step, sqrt(square));
@@ -265,22 +265,22 @@ static void mix(uint64_t *hash, const float *array, uint64_t count) {
 
 uint64_t hand_hash(const struct hand *hand) {
   uint64_t hash = 0;
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    mix(&hash, hand->parts[k].parameters, hand->parts[k].floats);
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    mix(&hash, hand->layers[k].parameters, hand->layers[k].floats);
   }
   return hash;
 }
 
-static void mix_state(uint64_t *hash, const struct weft_gpt_part_state *part) {
-  mix(hash, part->gradients, part->floats);
-  mix(hash, part->first_moment, part->floats);
-  mix(hash, part->second_moment, part->floats);
+static void mix_state(uint64_t *hash, const struct weft_gpt_layer_state *layer) {
+  mix(hash, layer->gradients, layer->floats);
+  mix(hash, layer->first_moment, layer->floats);
+  mix(hash, layer->second_moment, layer->floats);
 }
 
 uint64_t hand_hash_state(const struct hand *hand) {
   uint64_t hash = 0;
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    mix_state(&hash, &hand->parts[k]);
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    mix_state(&hash, &hand->layers[k]);
   }
   return hash;
 }
@@ -288,17 +288,17 @@ uint64_t hand_hash_state(const struct hand *hand) {
 uint64_t hand_hash_state_of(const struct weft_gpt_trainer *trainer,
                             const struct weft_gpt_config *config) {
   uint64_t hash = 0;
-  for (uint32_t k = 0; k < weft_gpt_part_count(config); k++) {
-    const uint64_t count = weft_gpt_part_floats(config, k);
-    struct weft_gpt_part_state part = {.part = k,
-                                       .gradients = floats(count),
-                                       .first_moment = floats(count),
-                                       .second_moment = floats(count)};
-    assert_true(weft_gpt_trainer_copy_part(trainer, &part));
-    mix_state(&hash, &part);
-    free(part.gradients);
-    free(part.first_moment);
-    free(part.second_moment);
+  for (uint32_t k = 0; k < weft_gpt_layer_count(config); k++) {
+    const uint64_t count = weft_gpt_layer_floats(config, k);
+    struct weft_gpt_layer_state layer = {.layer = k,
+                                         .gradients = floats(count),
+                                         .first_moment = floats(count),
+                                         .second_moment = floats(count)};
+    assert_true(weft_gpt_trainer_copy_layer(trainer, &layer));
+    mix_state(&hash, &layer);
+    free(layer.gradients);
+    free(layer.first_moment);
+    free(layer.second_moment);
   }
   return hash;
 }

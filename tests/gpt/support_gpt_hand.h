@@ -1,4 +1,4 @@
-/* Training by hand: the model's parts called one after the other, without stage, pipeline
+/* Training by hand: the model's layers called one after the other, without stage, pipeline
  * or rank, and replicas one after the other. What trainers are compared with. */
 #ifndef SUPPORT_GPT_HAND_H
 #define SUPPORT_GPT_HAND_H
@@ -8,27 +8,27 @@
 /* A small model and some text, with one rank, and a batch that can be divided among two and
  * three replicas. */
 enum { HAND_STEPS = 4, HAND_MICROBATCHES = 4 };
-struct weft_gpt_corpus hand_corpus(void);
-struct weft_gpt_trainer_options hand_options(const struct weft_gpt_corpus *corpus);
+struct weft_gpt_dataset hand_corpus(void);
+struct weft_gpt_trainer_options hand_options(const struct weft_gpt_dataset *dataset);
 
-struct hand_part {
-  float *kept, *scratch;
-  float *x, *dx;  /* what the part reads, and its gradient */
+struct hand_layer {
+  float *saved, *scratch;
+  float *x, *dx;  /* what the layer reads, and its gradient */
   float *partial; /* gradients of one replica */
 };
 
 struct hand {
-  struct weft_gpt_progress progress;
-  const struct weft_gpt_corpus *corpus;
-  uint32_t part_count;
-  struct weft_gpt_part_state *parts; /* [part_count] */
-  struct hand_part *work;
+  struct weft_gpt_training training;
+  const struct weft_gpt_dataset *dataset;
+  uint32_t layer_count;
+  struct weft_gpt_layer_state *layers; /* [layer_count] */
+  struct hand_layer *work;
   uint8_t *inputs, *targets;
 };
 
 /* Room for microbatches of a whole batch; progress->microbatches may be changed later. */
-void hand_init(struct hand *hand, const struct weft_gpt_progress *progress,
-               const struct weft_gpt_corpus *corpus);
+void hand_init(struct hand *hand, const struct weft_gpt_training *training,
+               const struct weft_gpt_dataset *dataset);
 void hand_finish(struct hand *hand);
 
 /* One step with the batch divided among `replicas`; returns its loss. Gradients are sums

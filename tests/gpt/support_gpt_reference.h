@@ -1,5 +1,5 @@
 /* The model's kernels in double, as plainly as they can be written, and gradients by
- * central differences: what the trainer's kernels and parts are compared with. */
+ * central differences: what the trainer's kernels and layers are compared with. */
 #ifndef TESTS_SUPPORT_GPT_REFERENCE_H
 #define TESTS_SUPPORT_GPT_REFERENCE_H
 

@@ -198,24 +198,24 @@ static void test_letters_are_read_back(void **state) {
       {"ZBVZeroBubble", 2, {0, 5, 1, 4, 2, 3}, {0, 2, 4, 6}},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-    const struct weft_gpt_places places = {
+    const struct weft_gpt_stage_map places = {
         .rank_count = 3, .list = cases[k].list, .begin = cases[k].begin};
     struct weft_program *table = generate(cases[k].schedule, 3, cases[k].v, 6), *again;
     uint8_t *letters = malloc(table->action_count);
     struct weft_error error;
-    const uint64_t count = weft_gpt_letters_write(table, &places, letters);
+    const uint64_t count = weft_gpt_schedule_encode(table, &places, letters);
     assert_true(count > 0 && count <= table->action_count);
-    assert_int_equal(weft_gpt_letters_read(NULL, &places, 6, letters, count, &again, &error),
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 6, letters, count, &again, &error),
                      WEFT_OK);
     expect_same_rows(table, again);
     weft_program_destroy(again);
     /* One letter more or less, one twice, and one that does not exist. */
-    assert_int_equal(weft_gpt_letters_read(NULL, &places, 6, letters, count - 1, &again, &error),
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 6, letters, count - 1, &again, &error),
                      WEFT_ERR_FORMAT);
-    assert_int_equal(weft_gpt_letters_read(NULL, &places, 5, letters, count, &again, &error),
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 5, letters, count, &again, &error),
                      WEFT_ERR_FORMAT);
     letters[1] = 0xfe;
-    assert_int_equal(weft_gpt_letters_read(NULL, &places, 6, letters, count, &again, &error),
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 6, letters, count, &again, &error),
                      WEFT_ERR_FORMAT);
     free(letters);
     weft_program_destroy(table);
@@ -226,17 +226,17 @@ static void test_letters_are_read_back(void **state) {
 static void test_tables_without_letters(void **state) {
   (void)state;
   static const uint32_t loop[] = {0, 2, 1, 3}, v[] = {0, 3, 1, 2}, begin[] = {0, 2, 4};
-  const struct weft_gpt_places loops = {.rank_count = 2, .list = loop, .begin = begin};
-  const struct weft_gpt_places vs = {.rank_count = 2, .list = v, .begin = begin};
+  const struct weft_gpt_stage_map loops = {.rank_count = 2, .list = loop, .begin = begin};
+  const struct weft_gpt_stage_map vs = {.rank_count = 2, .list = v, .begin = begin};
   uint8_t letters[256];
   struct weft_program *table = generate("LoopedBFS", 2, 2, 6);
-  assert_int_equal(weft_gpt_letters_write(table, &loops, letters), 0);
+  assert_int_equal(weft_gpt_schedule_encode(table, &loops, letters), 0);
   weft_program_destroy(table);
   table = generate("DualPipeV", 2, 2, 6);
-  assert_int_equal(weft_gpt_letters_write(table, &vs, letters), 0);
+  assert_int_equal(weft_gpt_schedule_encode(table, &vs, letters), 0);
   weft_program_destroy(table);
   table = generate("ZBVZeroBubble", 2, 2, 6); /* these stages are elsewhere */
-  assert_int_equal(weft_gpt_letters_write(table, &loops, letters), 0);
+  assert_int_equal(weft_gpt_schedule_encode(table, &loops, letters), 0);
   weft_program_destroy(table);
 }
 
@@ -250,7 +250,7 @@ enum { STRIDE = 1 };
 enum { CORPUS = 4000, STEPS = 9 };
 
 static uint8_t text[CORPUS];
-static struct weft_gpt_corpus corpus = {
+static struct weft_gpt_dataset dataset = {
     .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 42};
 
 struct run {
@@ -267,14 +267,14 @@ static struct weft_gpt_trainer_options base_options(void) {
   for (uint32_t k = 0; k < CORPUS; k++) {
     text[k] = (uint8_t)("the quick brown fox; "[(k + k / 97) % 21]);
   }
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
-  options.progress.config.dim = 16;
-  options.progress.config.context = 16;
-  options.progress.config.seed = 5;
-  options.progress.data_seed = 9;
-  options.progress.batch = 16;
-  options.progress.microbatches = 8;
-  options.progress.total_steps = STEPS;
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
+  options.training.config.dim = 16;
+  options.training.config.context = 16;
+  options.training.config.seed = 5;
+  options.training.data_seed = 9;
+  options.training.batch = 16;
+  options.training.microbatches = 8;
+  options.training.total_steps = STEPS;
   options.ranks = 3;
   options.schedule = "1F1B";
   options.tunes = true;
@@ -349,7 +349,7 @@ static void test_the_same_bits(void **state) {
     options.stages_per_rank = cases[k].v;
     options.replicas = cases[k].replicas;
     options.shard = cases[k].shard;
-    options.progress.config.tied = cases[k].tied;
+    options.training.config.tied = cases[k].tied;
     options.transport = WEFT_GPT_LOOPBACK;
     options.eval_every = 4; /* other programs in between */
     train_well(options, cases[k].schedule, &tuned);
@@ -374,7 +374,7 @@ static void test_few_steps(void **state) {
   for (uint64_t steps = 2; steps <= 8; steps += STRIDE) {
     struct weft_gpt_trainer_options options = base_options();
     struct run run;
-    options.progress.total_steps = steps;
+    options.training.total_steps = steps;
     options.transport = WEFT_GPT_LOOPBACK;
     for (uint32_t k = 0; k < 2; k++) {
       options.tunes = k > 0;
@@ -439,7 +439,7 @@ static void test_it_plans_again(void **state) {
   struct weft_error error;
   options.before_forward = be_slow;
   options.interrupted = has_planned_again;
-  options.progress.total_steps = 1000;
+  options.training.total_steps = 1000;
   assert_int_equal(train(options, &run, &error), WEFT_OK);
   assert_true(run.drifted >= 1 && run.last.plans >= 2);
   assert_true(run.steps > 12 && run.steps < 1000);

@@ -38,8 +38,8 @@
 /* ---- A model's state ---- */
 
 struct model {
-  struct weft_gpt_progress progress;
-  struct weft_gpt_part_state parts[PARTS];
+  struct weft_gpt_training training;
+  struct weft_gpt_layer_state layers[PARTS];
 };
 
 static uint64_t next_random(uint64_t *state) {
@@ -50,10 +50,10 @@ static uint64_t next_random(uint64_t *state) {
 }
 
 /* Any bits: infinities and what is not a number come back as well. */
-static void fill(const struct weft_gpt_config *config, uint32_t part, float *floats,
+static void fill(const struct weft_gpt_config *config, uint32_t layer, float *floats,
                  uint64_t seed) {
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t count = weft_gpt_part_parameters(config, part, parameters);
+  const uint32_t count = weft_gpt_layer_parameters(config, layer, parameters);
   for (uint32_t k = 0; k < count; k++) {
     for (uint64_t i = 0; i < parameters[k].count; i++) {
       const uint32_t bits = (uint32_t)next_random(&seed);
@@ -69,9 +69,9 @@ static float *floats_of(uint64_t count) {
 }
 
 /* Different in everything for each seed, but for the shape. */
-static struct weft_gpt_progress progress_of(uint64_t step, uint64_t seed) {
-  return (struct weft_gpt_progress){
-      .config = {.layers = PARTS - 2,
+static struct weft_gpt_training progress_of(uint64_t step, uint64_t seed) {
+  return (struct weft_gpt_training){
+      .config = {.blocks = PARTS - 2,
                  .dim = 2,
                  .heads = 1,
                  .context = 2,
@@ -96,14 +96,14 @@ static struct weft_gpt_progress progress_of(uint64_t step, uint64_t seed) {
 }
 
 static struct model model_blank(uint64_t step, uint64_t seed) {
-  struct model model = {.progress = progress_of(step, seed)};
+  struct model model = {.training = progress_of(step, seed)};
   for (uint32_t k = 0; k < PARTS; k++) {
-    const uint64_t floats = weft_gpt_part_floats(&model.progress.config, k);
-    model.parts[k] = (struct weft_gpt_part_state){.part = k,
-                                                  .floats = floats,
-                                                  .parameters = floats_of(floats),
-                                                  .first_moment = floats_of(floats),
-                                                  .second_moment = floats_of(floats)};
+    const uint64_t floats = weft_gpt_layer_floats(&model.training.config, k);
+    model.layers[k] = (struct weft_gpt_layer_state){.layer = k,
+                                                    .floats = floats,
+                                                    .parameters = floats_of(floats),
+                                                    .first_moment = floats_of(floats),
+                                                    .second_moment = floats_of(floats)};
   }
   return model;
 }
@@ -111,23 +111,23 @@ static struct model model_blank(uint64_t step, uint64_t seed) {
 static struct model model_of(uint64_t step, uint64_t seed) {
   struct model model = model_blank(step, seed);
   for (uint32_t k = 0; k < PARTS; k++) {
-    fill(&model.progress.config, k, model.parts[k].parameters, 100 * seed + k);
-    fill(&model.progress.config, k, model.parts[k].first_moment, 100 * seed + 10 + k);
-    fill(&model.progress.config, k, model.parts[k].second_moment, 100 * seed + 20 + k);
+    fill(&model.training.config, k, model.layers[k].parameters, 100 * seed + k);
+    fill(&model.training.config, k, model.layers[k].first_moment, 100 * seed + 10 + k);
+    fill(&model.training.config, k, model.layers[k].second_moment, 100 * seed + 20 + k);
   }
   return model;
 }
 
 static void model_free(struct model *model) {
   for (uint32_t k = 0; k < PARTS; k++) {
-    weft_gpt_free(NULL, model->parts[k].parameters);
-    weft_gpt_free(NULL, model->parts[k].first_moment);
-    weft_gpt_free(NULL, model->parts[k].second_moment);
+    weft_gpt_free(NULL, model->layers[k].parameters);
+    weft_gpt_free(NULL, model->layers[k].first_moment);
+    weft_gpt_free(NULL, model->layers[k].second_moment);
   }
 }
 
-static bool same_progress(const struct weft_gpt_progress *a, const struct weft_gpt_progress *b) {
-  return a->config.layers == b->config.layers && a->config.dim == b->config.dim &&
+static bool same_progress(const struct weft_gpt_training *a, const struct weft_gpt_training *b) {
+  return a->config.blocks == b->config.blocks && a->config.dim == b->config.dim &&
          a->config.heads == b->config.heads && a->config.context == b->config.context &&
          a->config.vocabulary == b->config.vocabulary && a->config.tied == b->config.tied &&
          a->config.seed == b->config.seed && a->step == b->step && a->data_hash == b->data_hash &&
@@ -138,7 +138,7 @@ static bool same_progress(const struct weft_gpt_progress *a, const struct weft_g
          a->total_steps == b->total_steps;
 }
 
-static bool same_part(const struct weft_gpt_part_state *a, const struct weft_gpt_part_state *b) {
+static bool same_layer(const struct weft_gpt_layer_state *a, const struct weft_gpt_layer_state *b) {
   const size_t size = a->floats * sizeof(float);
   return a->floats == b->floats && memcmp(a->parameters, b->parameters, size) == 0 &&
          memcmp(a->first_moment, b->first_moment, size) == 0 &&
@@ -146,9 +146,9 @@ static bool same_part(const struct weft_gpt_part_state *a, const struct weft_gpt
 }
 
 static bool same_model(const struct model *a, const struct model *b) {
-  bool same = same_progress(&a->progress, &b->progress);
+  bool same = same_progress(&a->training, &b->training);
   for (uint32_t k = 0; k < PARTS; k++) {
-    same = same && same_part(&a->parts[k], &b->parts[k]);
+    same = same && same_layer(&a->layers[k], &b->layers[k]);
   }
   return same;
 }
@@ -157,15 +157,15 @@ static bool same_model(const struct model *a, const struct model *b) {
 
 static enum weft_status save(const struct weft_gpt_files *files, const char *dir,
                              const struct model *model, uint32_t keep, struct weft_error *error) {
-  struct weft_gpt_part_file written[PARTS];
+  struct weft_gpt_layer_file written[PARTS];
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < PARTS && status == WEFT_OK; k++) {
     status =
-        weft_gpt_checkpoint_write_part(files, dir, &model->progress.config, model->progress.step,
-                                       &model->parts[k], &written[k], error);
+        weft_gpt_checkpoint_write_layer(files, dir, &model->training.config, model->training.step,
+                                        &model->layers[k], &written[k], error);
   }
   if (status == WEFT_OK) {
-    status = weft_gpt_checkpoint_commit(files, dir, &model->progress, written, keep, error);
+    status = weft_gpt_checkpoint_commit(files, dir, &model->training, written, keep, error);
   }
   return status;
 }
@@ -184,9 +184,9 @@ static enum weft_status load_with(const struct weft_allocator *allocator, const 
   if (status != WEFT_OK) {
     return status;
   }
-  model->progress = *weft_gpt_checkpoint_progress(checkpoint);
+  model->training = *weft_gpt_checkpoint_training(checkpoint);
   for (uint32_t k = 0; k < PARTS && status == WEFT_OK; k++) {
-    status = weft_gpt_checkpoint_read_part(checkpoint, &model->parts[k], error);
+    status = weft_gpt_checkpoint_read_layer(checkpoint, &model->layers[k], error);
   }
   weft_gpt_checkpoint_close(checkpoint);
   return status;
@@ -329,18 +329,18 @@ static void test_numbers_come_back_exactly(void **state) {
   struct model model = model_of(3, 1);
   uint64_t seed = 5;
   for (int trial = 0; trial < 200; trial++) {
-    double *const reals[] = {&model.progress.rate,  &model.progress.rate_min, &model.progress.beta1,
-                             &model.progress.beta2, &model.progress.epsilon,  &model.progress.decay,
-                             &model.progress.clip};
+    double *const reals[] = {&model.training.rate,  &model.training.rate_min, &model.training.beta1,
+                             &model.training.beta2, &model.training.epsilon,  &model.training.decay,
+                             &model.training.clip};
     for (size_t k = 0; k < 7; k++) {
       do {
         const uint64_t bits = next_random(&seed);
         memcpy(reals[k], &bits, sizeof bits);
       } while (!isfinite(*reals[k]));
     }
-    model.progress.data_hash = next_random(&seed);
-    model.progress.config.seed = next_random(&seed);
-    model.progress.warmup_steps = next_random(&seed) >> 1;
+    model.training.data_hash = next_random(&seed);
+    model.training.config.seed = next_random(&seed);
+    model.training.warmup_steps = next_random(&seed) >> 1;
     saved(dir.text, &model, 1);
     assert_true(holds(dir.text, &model));
   }
@@ -352,11 +352,11 @@ static void test_numbers_that_json_cannot_hold(void **state) {
   struct model old = model_of(1, 1), model = model_of(2, 2);
   struct weft_error error;
   saved(dir.text, &old, 0);
-  model.progress.clip = (double)INFINITY;
+  model.training.clip = (double)INFINITY;
   assert_int_equal(save(NULL, dir.text, &model, 0, &error), WEFT_ERR_USAGE);
   assert_string_equal(error.message, "clip is inf, which a checkpoint cannot hold");
-  model.progress.clip = 1;
-  model.progress.total_steps = UINT64_MAX;
+  model.training.clip = 1;
+  model.training.total_steps = UINT64_MAX;
   assert_int_equal(save(NULL, dir.text, &model, 0, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "total_steps is 18446744073709551615"));
   assert_true(holds(dir.text, &old));
@@ -370,10 +370,10 @@ static void test_weights_alone(void **state) {
   struct weft_gpt_checkpoint *checkpoint;
   saved(dir.text, &model, 0);
   assert_int_equal(weft_gpt_checkpoint_open(NULL, dir.text, &checkpoint, NULL), WEFT_OK);
-  struct weft_gpt_part_state part = other.parts[1];
-  part.first_moment = part.second_moment = NULL;
-  assert_int_equal(weft_gpt_checkpoint_read_part(checkpoint, &part, NULL), WEFT_OK);
-  assert_memory_equal(part.parameters, model.parts[1].parameters, part.floats * sizeof(float));
+  struct weft_gpt_layer_state layer = other.layers[1];
+  layer.first_moment = layer.second_moment = NULL;
+  assert_int_equal(weft_gpt_checkpoint_read_layer(checkpoint, &layer, NULL), WEFT_OK);
+  assert_memory_equal(layer.parameters, model.layers[1].parameters, layer.floats * sizeof(float));
   weft_gpt_checkpoint_close(checkpoint);
   weft_gpt_checkpoint_close(NULL);
   model_free(&model);
@@ -387,13 +387,13 @@ static void test_another_model_is_refused(void **state) {
   struct weft_error error;
   saved(dir.text, &model, 0);
   assert_int_equal(weft_gpt_checkpoint_open(NULL, dir.text, &checkpoint, &error), WEFT_OK);
-  struct weft_gpt_part_state part = model.parts[2];
-  part.part = 3;
-  assert_int_equal(weft_gpt_checkpoint_read_part(checkpoint, &part, &error), WEFT_ERR_USAGE);
+  struct weft_gpt_layer_state layer = model.layers[2];
+  layer.layer = 3;
+  assert_int_equal(weft_gpt_checkpoint_read_layer(checkpoint, &layer, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "has 3 parts; there is no part 3"));
-  part = model.parts[2];
-  part.floats += 16;
-  assert_int_equal(weft_gpt_checkpoint_read_part(checkpoint, &part, &error), WEFT_ERR_USAGE);
+  layer = model.layers[2];
+  layer.floats += 16;
+  assert_int_equal(weft_gpt_checkpoint_read_layer(checkpoint, &layer, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "floats; expected"));
   weft_gpt_checkpoint_close(checkpoint);
   model_free(&model);
@@ -425,35 +425,35 @@ struct writer {
   pthread_t thread;
   const char *dir;
   const struct model *model;
-  uint32_t part;
-  struct weft_gpt_part_file written;
+  uint32_t layer;
+  struct weft_gpt_layer_file written;
   enum weft_status status;
 };
 
-static void *write_part(void *context) {
+static void *write_layer(void *context) {
   struct writer *writer = context;
-  writer->status = weft_gpt_checkpoint_write_part(
-      NULL, writer->dir, &writer->model->progress.config, writer->model->progress.step,
-      &writer->model->parts[writer->part], &writer->written, NULL);
+  writer->status = weft_gpt_checkpoint_write_layer(
+      NULL, writer->dir, &writer->model->training.config, writer->model->training.step,
+      &writer->model->layers[writer->layer], &writer->written, NULL);
   return NULL;
 }
 
-static void test_parts_are_written_at_once(void **state) {
+static void test_layers_are_written_at_once(void **state) {
   for (uint64_t trial = 0; trial < 20; trial++) {
     const struct weft_gpt_path dir = fresh(state);
     struct model model = model_of(trial, trial);
     struct writer writers[PARTS];
-    struct weft_gpt_part_file written[PARTS];
+    struct weft_gpt_layer_file written[PARTS];
     for (uint32_t k = 0; k < PARTS; k++) {
-      writers[k] = (struct writer){.dir = dir.text, .model = &model, .part = k};
-      assert_int_equal(pthread_create(&writers[k].thread, NULL, write_part, &writers[k]), 0);
+      writers[k] = (struct writer){.dir = dir.text, .model = &model, .layer = k};
+      assert_int_equal(pthread_create(&writers[k].thread, NULL, write_layer, &writers[k]), 0);
     }
     for (uint32_t k = 0; k < PARTS; k++) {
       pthread_join(writers[k].thread, NULL);
       assert_int_equal(writers[k].status, WEFT_OK);
       written[k] = writers[k].written;
     }
-    assert_int_equal(weft_gpt_checkpoint_commit(NULL, dir.text, &model.progress, written, 0, NULL),
+    assert_int_equal(weft_gpt_checkpoint_commit(NULL, dir.text, &model.training, written, 0, NULL),
                      WEFT_OK);
     assert_true(holds(dir.text, &model));
     model_free(&model);
@@ -562,26 +562,26 @@ static void test_nothing_there(void **state) {
   model_free(&model);
 }
 
-static void test_parts_must_be_there_to_commit(void **state) {
+static void test_layers_must_be_there_to_commit(void **state) {
   const struct weft_gpt_path dir = fresh(state);
   struct model first = model_of(1, 1), second = model_of(2, 2);
-  struct weft_gpt_part_file written[PARTS];
+  struct weft_gpt_layer_file written[PARTS];
   struct weft_error error;
   saved(dir.text, &first, 0);
   for (uint32_t k = 0; k < PARTS; k++) {
-    assert_int_equal(weft_gpt_checkpoint_write_part(NULL, dir.text, &second.progress.config, 2,
-                                                    &second.parts[k], &written[k], &error),
+    assert_int_equal(weft_gpt_checkpoint_write_layer(NULL, dir.text, &second.training.config, 2,
+                                                     &second.layers[k], &written[k], &error),
                      WEFT_OK);
   }
-  const struct weft_gpt_path part = inside(dir.text, "step-00000002/part-0001.safetensors");
-  assert_int_equal(truncate(part.text, (off_t)written[1].size - 1), 0);
-  assert_int_equal(weft_gpt_checkpoint_commit(NULL, dir.text, &second.progress, written, 1, &error),
+  const struct weft_gpt_path layer = inside(dir.text, "step-00000002/part-0001.safetensors");
+  assert_int_equal(truncate(layer.text, (off_t)written[1].size - 1), 0);
+  assert_int_equal(weft_gpt_checkpoint_commit(NULL, dir.text, &second.training, written, 1, &error),
                    WEFT_ERR_IO);
-  assert_non_null(strstr(error.message, part.text));
-  assert_int_equal(unlink(part.text), 0);
-  assert_int_equal(weft_gpt_checkpoint_commit(NULL, dir.text, &second.progress, written, 1, &error),
+  assert_non_null(strstr(error.message, layer.text));
+  assert_int_equal(unlink(layer.text), 0);
+  assert_int_equal(weft_gpt_checkpoint_commit(NULL, dir.text, &second.training, written, 1, &error),
                    WEFT_ERR_MISSING);
-  assert_non_null(strstr(error.message, part.text));
+  assert_non_null(strstr(error.message, layer.text));
   assert_true(holds(dir.text, &first));
   model_free(&first);
   model_free(&second);
@@ -612,13 +612,13 @@ static void write_all(const char *path, const void *data, size_t size) {
   assert_int_equal(fclose(file), 0);
 }
 
-/* The load fails, names the file, and leaves the part as it was: as in model_of(0, 77). */
+/* The load fails, names the file, and leaves the layer as it was: as in model_of(0, 77). */
 static void refuses(const char *dir, struct model *model, const char *file) {
   struct weft_gpt_checkpoint *checkpoint;
   struct weft_error error = {.status = WEFT_OK};
   enum weft_status status = weft_gpt_checkpoint_open(NULL, dir, &checkpoint, &error);
   if (status == WEFT_OK) {
-    status = weft_gpt_checkpoint_read_part(checkpoint, &model->parts[1], &error);
+    status = weft_gpt_checkpoint_read_layer(checkpoint, &model->layers[1], &error);
     weft_gpt_checkpoint_close(checkpoint);
   }
   assert_int_equal(status, WEFT_ERR_FORMAT);
@@ -691,21 +691,21 @@ static void test_files_of_others(void **state) {
   struct model first = model_of(7, 1), second = model_of(8, 2), other = model_of(0, 77);
   saved(dir.text, &first, 0);
   saved(dir.text, &second, 0);
-  const struct weft_gpt_path part = inside(dir.text, "step-00000008/part-0001.safetensors");
-  struct bytes good = read_all(part.text);
+  const struct weft_gpt_path layer = inside(dir.text, "step-00000008/part-0001.safetensors");
+  struct bytes good = read_all(layer.text);
   struct bytes wrong = read_all(inside(dir.text, "step-00000007/part-0001.safetensors").text);
   assert_int_equal(good.size, wrong.size);
-  write_all(part.text, wrong.data, wrong.size);
+  write_all(layer.text, wrong.data, wrong.size);
   refuses(dir.text, &other, "step-00000008/part-0001.safetensors");
-  assert_int_equal(unlink(part.text), 0);
-  assert_int_equal(mkfifo(part.text, 0666), 0);
+  assert_int_equal(unlink(layer.text), 0);
+  assert_int_equal(mkfifo(layer.text, 0666), 0);
   refuses(dir.text, &other, "is not a plain file");
-  assert_int_equal(unlink(part.text), 0);
+  assert_int_equal(unlink(layer.text), 0);
   struct model model = model_blank(0, 0);
   struct weft_error error;
   assert_int_equal(load_with(NULL, dir.text, &model, &error), WEFT_ERR_MISSING);
-  assert_non_null(strstr(error.message, part.text));
-  write_all(part.text, good.data, good.size);
+  assert_non_null(strstr(error.message, layer.text));
+  write_all(layer.text, good.data, good.size);
   assert_int_equal(
       rename(inside(dir.text, "step-00000008").text, inside(dir.text, "step-00000009").text), 0);
   refuses(dir.text, &other, "is of step 8; expected 9");
@@ -1072,12 +1072,12 @@ int main(int argc, char **argv) {
       cmocka_unit_test(test_weights_alone),
       cmocka_unit_test(test_another_model_is_refused),
       cmocka_unit_test(test_no_memory_is_said_and_none_is_lost),
-      cmocka_unit_test(test_parts_are_written_at_once),
+      cmocka_unit_test(test_layers_are_written_at_once),
       cmocka_unit_test(test_keep),
       cmocka_unit_test(test_a_step_is_written_again),
       cmocka_unit_test(test_leftovers),
       cmocka_unit_test(test_nothing_there),
-      cmocka_unit_test(test_parts_must_be_there_to_commit),
+      cmocka_unit_test(test_layers_must_be_there_to_commit),
       cmocka_unit_test(test_every_flipped_bit_is_seen),
       cmocka_unit_test(test_every_other_length_is_seen),
       cmocka_unit_test(test_files_of_others),

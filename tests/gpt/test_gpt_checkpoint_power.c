@@ -1,6 +1,6 @@
 /* A loss of power at every operation of a save, in a model of the worst file system that
  * POSIX allows: a file's bytes are there only after its fsync, and of what was done to a
- * folder since its own fsync any part may be lost, the rest not. In every such world a
+ * folder since its own fsync any layer may be lost, the rest not. In every such world a
  * load must find the state before or the one after, whole.
  *
  * The save itself is real; the hook tells the model what is done. */
@@ -28,7 +28,7 @@ enum { PARTS = 3, FILES_MAX = 64, ENTRIES_MAX = 24, CHANGES_MAX = 16, FOLDERS_MA
 /* What a file holds, which is known from who wrote it and where it was going. */
 struct content {
   uint32_t generation; /* of the save that wrote it */
-  uint32_t part;       /* PARTS: a manifest */
+  uint32_t layer;      /* PARTS: a manifest */
   bool synced;
 };
 
@@ -160,10 +160,10 @@ static int found_in(const struct disk *disk, struct entry *entries, uint32_t cou
   const struct content *speaks = &disk->files[manifest->file];
   for (uint32_t k = 0; k < count; k++) {
     const struct content *file = &disk->files[entries[k].file];
-    uint32_t part;
-    if (weft_gpt_part_of_name(entries[k].name, &part) && file->synced &&
-        file->generation == speaks->generation && file->part == part) {
-      found[part] = true;
+    uint32_t layer;
+    if (weft_gpt_layer_of_name(entries[k].name, &layer) && file->synced &&
+        file->generation == speaks->generation && file->layer == layer) {
+      found[layer] = true;
     }
   }
   return speaks->synced && found[0] && found[1] && found[2] ? (int)speaks->generation : BROKEN;
@@ -224,9 +224,9 @@ static void lose_power(struct disk *disk) {
 
 /* The name that is renamed to `name`. */
 static void source_of(const char *name, char *source, size_t size) {
-  uint32_t part;
-  if (weft_gpt_part_of_name(name, &part)) {
-    (void)snprintf(source, size, WEFT_GPT_TEMPORARY "%s", weft_gpt_part_name(part).text);
+  uint32_t layer;
+  if (weft_gpt_layer_of_name(name, &layer)) {
+    (void)snprintf(source, size, WEFT_GPT_TEMPORARY "%s", weft_gpt_layer_name(layer).text);
   } else if (strcmp(name, WEFT_GPT_MANIFEST) == 0) {
     (void)snprintf(source, size, "%s", WEFT_GPT_MANIFEST_GONE);
   } else {
@@ -236,12 +236,12 @@ static void source_of(const char *name, char *source, size_t size) {
 }
 
 static void create(struct disk *disk, struct folder *folder, const char *name) {
-  uint32_t part = PARTS;
+  uint32_t layer = PARTS;
   assert_true(disk->file_count < FILES_MAX);
   if (strcmp(name, WEFT_GPT_MANIFEST_GONE) != 0) {
-    assert_true(weft_gpt_part_of_name(name + strlen(WEFT_GPT_TEMPORARY), &part));
+    assert_true(weft_gpt_layer_of_name(name + strlen(WEFT_GPT_TEMPORARY), &layer));
   }
-  disk->files[disk->file_count] = (struct content){.generation = disk->generation, .part = part};
+  disk->files[disk->file_count] = (struct content){.generation = disk->generation, .layer = layer};
   change(folder, "", name, disk->file_count++);
 }
 
@@ -294,33 +294,33 @@ static int note(void *context, const char *operation, const char *path) {
 /* ---- Saves ---- */
 
 static const struct weft_gpt_config config = {
-    .layers = PARTS - 2, .dim = 2, .heads = 1, .context = 2, .vocabulary = 256};
+    .blocks = PARTS - 2, .dim = 2, .heads = 1, .context = 2, .vocabulary = 256};
 
 /* All floats are the generation's number, so that no two files are the same. */
 static void save(struct disk *disk, uint64_t step, uint32_t keep) {
   const struct weft_gpt_files files = {.context = disk, .before = note};
-  const struct weft_gpt_progress progress = {.config = config, .step = step};
-  struct weft_gpt_part_file written[PARTS];
+  const struct weft_gpt_training training = {.config = config, .step = step};
+  struct weft_gpt_layer_file written[PARTS];
   struct weft_error error;
   disk->generation++;
   for (uint32_t k = 0; k < PARTS; k++) {
-    const uint64_t count = weft_gpt_part_floats(&config, k);
+    const uint64_t count = weft_gpt_layer_floats(&config, k);
     float *floats = calloc(count, sizeof *floats);
     assert_non_null(floats);
     for (uint64_t i = 0; i < count; i++) {
       floats[i] = (float)disk->generation;
     }
-    const struct weft_gpt_part_state part = {.part = k,
-                                             .floats = count,
-                                             .parameters = floats,
-                                             .first_moment = floats,
-                                             .second_moment = floats};
-    assert_int_equal(weft_gpt_checkpoint_write_part(&files, disk->dir, &config, step, &part,
-                                                    &written[k], &error),
+    const struct weft_gpt_layer_state layer = {.layer = k,
+                                               .floats = count,
+                                               .parameters = floats,
+                                               .first_moment = floats,
+                                               .second_moment = floats};
+    assert_int_equal(weft_gpt_checkpoint_write_layer(&files, disk->dir, &config, step, &layer,
+                                                     &written[k], &error),
                      WEFT_OK);
     free(floats);
   }
-  assert_int_equal(weft_gpt_checkpoint_commit(&files, disk->dir, &progress, written, keep, &error),
+  assert_int_equal(weft_gpt_checkpoint_commit(&files, disk->dir, &training, written, keep, &error),
                    WEFT_OK);
   disk->committed = disk->generation;
   lose_power(disk);

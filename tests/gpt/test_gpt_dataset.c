@@ -68,18 +68,18 @@ static void put_folder(const struct folder *folder, const char *name) {
   assert_int_equal(mkdir(place_of(folder, name), 0777), 0);
 }
 
-static struct weft_gpt_corpus read_one(const char *path) {
-  struct weft_gpt_corpus corpus;
+static struct weft_gpt_dataset read_one(const char *path) {
+  struct weft_gpt_dataset dataset;
   struct weft_error error;
-  if (weft_gpt_corpus_read(&corpus, NULL, &path, 1, 1, &error) != WEFT_OK) {
+  if (weft_gpt_dataset_read(&dataset, NULL, &path, 1, 1, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
-  return corpus;
+  return dataset;
 }
 
-static void assert_text(const struct weft_gpt_corpus *corpus, const char *text) {
-  assert_int_equal(corpus->size, strlen(text));
-  assert_memory_equal(corpus->bytes, text, corpus->size);
+static void assert_text(const struct weft_gpt_dataset *dataset, const char *text) {
+  assert_int_equal(dataset->size, strlen(text));
+  assert_memory_equal(dataset->bytes, text, dataset->size);
 }
 
 /* ---- What is read ---- */
@@ -109,13 +109,13 @@ static void test_files_of_a_folder(void **state) {
   put_text(folder, "old.c.orig", "<orig>");
   assert_int_equal(symlink("z.c", place_of(folder, "link.c")), 0);
   assert_int_equal(symlink(".", place_of(folder, "circle")), 0);
-  struct weft_gpt_corpus corpus = read_one(folder->path);
-  assert_text(&corpus,
+  struct weft_gpt_dataset dataset = read_one(folder->path);
+  assert_text(&dataset,
               "<CMakeLists.txt><Makefile><b.txt><b/deep/y.md><b/x.h><builder.py><z.c><e.sh>");
-  weft_gpt_corpus_finish(&corpus);
-  corpus = read_one(place_of(folder, "b/")); /* a slash at the end is fine */
-  assert_text(&corpus, "<b/deep/y.md><b/x.h>");
-  weft_gpt_corpus_finish(&corpus);
+  weft_gpt_dataset_finish(&dataset);
+  dataset = read_one(place_of(folder, "b/")); /* a slash at the end is fine */
+  assert_text(&dataset, "<b/deep/y.md><b/x.h>");
+  weft_gpt_dataset_finish(&dataset);
 }
 
 static void test_endings(void **state) {
@@ -127,9 +127,9 @@ static void test_endings(void **state) {
     (void)snprintf(name, sizeof name, "f.%s", endings[k]);
     put_text(folder, name, "x");
   }
-  struct weft_gpt_corpus corpus = read_one(folder->path);
-  assert_text(&corpus, "xxxxxxxxxxx");
-  weft_gpt_corpus_finish(&corpus);
+  struct weft_gpt_dataset dataset = read_one(folder->path);
+  assert_text(&dataset, "xxxxxxxxxxx");
+  weft_gpt_dataset_finish(&dataset);
 }
 
 /* Files that are named are read whatever they are, in the order given. */
@@ -142,12 +142,12 @@ static void test_named_files(void **state) {
   (void)snprintf(one, sizeof one, "%s", place_of(folder, "data.bin"));
   (void)snprintf(two, sizeof two, "%s", place_of(folder, ".a"));
   const char *const paths[] = {one, two, one};
-  struct weft_gpt_corpus corpus;
-  assert_int_equal(weft_gpt_corpus_read(&corpus, NULL, paths, 3, 1, NULL), WEFT_OK);
-  assert_int_equal(corpus.size, 16);
-  assert_memory_equal(corpus.bytes, "\0\xff\0\xfe\0hidden\0\xff\0\xfe\0", 16);
-  assert_int_equal(corpus.train_size, 15);
-  weft_gpt_corpus_finish(&corpus);
+  struct weft_gpt_dataset dataset;
+  assert_int_equal(weft_gpt_dataset_read(&dataset, NULL, paths, 3, 1, NULL), WEFT_OK);
+  assert_int_equal(dataset.size, 16);
+  assert_memory_equal(dataset.bytes, "\0\xff\0\xfe\0hidden\0\xff\0\xfe\0", 16);
+  assert_int_equal(dataset.train_size, 15);
+  weft_gpt_dataset_finish(&dataset);
 }
 
 static void make_sparse(const struct folder *folder, const char *name, off_t size) {
@@ -159,40 +159,40 @@ static void test_large_files(void **state) {
   const struct folder *folder = *state;
   put_text(folder, "a.c", "0123456789");
   make_sparse(folder, "b.txt", (16 << 20) + 1); /* not text, in a folder */
-  struct weft_gpt_corpus corpus = read_one(folder->path);
-  assert_text(&corpus, "0123456789");
-  weft_gpt_corpus_finish(&corpus);
-  corpus = read_one(place_of(folder, "b.txt"));
-  assert_int_equal(corpus.size, (16 << 20) + 1);
-  assert_int_equal(corpus.train_size, (16 << 20) + 1 - (16 << 20) / 10);
-  weft_gpt_corpus_finish(&corpus);
+  struct weft_gpt_dataset dataset = read_one(folder->path);
+  assert_text(&dataset, "0123456789");
+  weft_gpt_dataset_finish(&dataset);
+  dataset = read_one(place_of(folder, "b.txt"));
+  assert_int_equal(dataset.size, (16 << 20) + 1);
+  assert_int_equal(dataset.train_size, (16 << 20) + 1 - (16 << 20) / 10);
+  weft_gpt_dataset_finish(&dataset);
 }
 
 static void test_hash(void **state) {
   const struct folder *folder = *state;
   put_text(folder, "a.c", "0123456789");
   put_text(folder, "b.c", "0123456798");
-  struct weft_gpt_corpus one = read_one(place_of(folder, "a.c"));
-  struct weft_gpt_corpus again = read_one(place_of(folder, "a.c"));
-  struct weft_gpt_corpus two = read_one(place_of(folder, "b.c"));
+  struct weft_gpt_dataset one = read_one(place_of(folder, "a.c"));
+  struct weft_gpt_dataset again = read_one(place_of(folder, "a.c"));
+  struct weft_gpt_dataset two = read_one(place_of(folder, "b.c"));
   assert_true(one.hash == again.hash && one.hash != two.hash);
-  weft_gpt_corpus_finish(&one);
-  weft_gpt_corpus_finish(&again);
-  weft_gpt_corpus_finish(&two);
+  weft_gpt_dataset_finish(&one);
+  weft_gpt_dataset_finish(&again);
+  weft_gpt_dataset_finish(&two);
 }
 
 /* ---- What is refused ---- */
 
 static void refuse(const char *path, uint64_t least, enum weft_status status, const char *words) {
-  struct weft_gpt_corpus corpus = {.size = 99};
+  struct weft_gpt_dataset dataset = {.size = 99};
   struct weft_error error = {0};
-  assert_int_equal(weft_gpt_corpus_read(&corpus, NULL, &path, 1, least, &error), status);
+  assert_int_equal(weft_gpt_dataset_read(&dataset, NULL, &path, 1, least, &error), status);
   assert_int_equal(error.status, status);
   if (strstr(error.message, words) == NULL) {
     fail_msg("\"%s\" does not say \"%s\"", error.message, words);
   }
-  assert_int_equal(corpus.size, 99); /* written on success only */
-  assert_int_equal(weft_gpt_corpus_read(&corpus, NULL, &path, 1, least, NULL), status);
+  assert_int_equal(dataset.size, 99); /* written on success only */
+  assert_int_equal(weft_gpt_dataset_read(&dataset, NULL, &path, 1, least, NULL), status);
 }
 
 static void test_refused(void **state) {
@@ -233,9 +233,9 @@ static void test_unreadable(void **state) {
 
 static void test_no_paths(void **state) {
   (void)state;
-  struct weft_gpt_corpus corpus;
+  struct weft_gpt_dataset dataset;
   struct weft_error error;
-  assert_int_equal(weft_gpt_corpus_read(&corpus, NULL, NULL, 0, 1, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_gpt_dataset_read(&dataset, NULL, NULL, 0, 1, &error), WEFT_ERR_USAGE);
 }
 
 /* The k-th allocation fails, for every k; nothing is left behind. */
@@ -251,16 +251,16 @@ static void test_memory_failures(void **state) {
   }
   for (uint64_t k = 1;; k++) {
     struct test_memory memory;
-    struct weft_gpt_corpus corpus;
+    struct weft_gpt_dataset dataset;
     struct weft_error error;
     const char *path = folder->path;
     test_memory_init(&memory);
     memory.fail_at = k;
     const enum weft_status status =
-        weft_gpt_corpus_read(&corpus, &memory.allocator, &path, 1, 1, &error);
+        weft_gpt_dataset_read(&dataset, &memory.allocator, &path, 1, 1, &error);
     if (status == WEFT_OK) {
-      assert_int_equal(corpus.size, 70 * sizeof text);
-      weft_gpt_corpus_finish(&corpus);
+      assert_int_equal(dataset.size, 70 * sizeof text);
+      weft_gpt_dataset_finish(&dataset);
       assert_int_equal(memory.blocks, 0);
       assert_true(k > 100);
       break;
@@ -278,16 +278,16 @@ enum { SIZE = 4000, ROWS = 8, TOKENS = 37 };
 /* Bytes of the training part are below 128, those that validate are above. */
 struct marked {
   uint8_t bytes[SIZE];
-  struct weft_gpt_corpus corpus;
+  struct weft_gpt_dataset dataset;
 };
 
 static void make_marked(struct marked *marked) {
   uint64_t number = 1;
-  marked->corpus = (struct weft_gpt_corpus){
+  marked->dataset = (struct weft_gpt_dataset){
       .bytes = marked->bytes, .size = SIZE, .train_size = SIZE - SIZE / 10};
   for (uint32_t k = 0; k < SIZE; k++) {
     number = number * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
-    marked->bytes[k] = (uint8_t)((number >> 57) | (k >= marked->corpus.train_size ? 128U : 0U));
+    marked->bytes[k] = (uint8_t)((number >> 57) | (k >= marked->dataset.train_size ? 128U : 0U));
   }
 }
 
@@ -299,8 +299,8 @@ static void test_batch_rows(void **state) {
     for (uint64_t step = 0; step < 200; step++) {
       uint8_t inputs[ROWS][TOKENS];
       uint8_t targets[ROWS][TOKENS];
-      weft_gpt_corpus_batch(&marked.corpus, validation != 0, 5, step, ROWS, TOKENS, &inputs[0][0],
-                            &targets[0][0]);
+      weft_gpt_dataset_batch(&marked.dataset, validation != 0, 5, step, ROWS, TOKENS, &inputs[0][0],
+                             &targets[0][0]);
       for (unsigned row = 0; row < ROWS; row++) {
         assert_memory_equal(inputs[row] + 1, targets[row], TOKENS - 1);
         for (unsigned t = 0; t < TOKENS; t++) {
@@ -321,12 +321,12 @@ static void test_batch_places(void **state) {
   uint8_t input[LENGTH];
   uint8_t target[LENGTH];
   for (unsigned k = 0; k < sizeof bytes; k++) {
-    bytes[k] = (uint8_t)k; /* the last part's are 104 on */
+    bytes[k] = (uint8_t)k; /* the last layer's are 104 on */
   }
-  const struct weft_gpt_corpus corpus = {
+  const struct weft_gpt_dataset dataset = {
       .bytes = bytes, .size = sizeof bytes, .train_size = 9 * PART};
   for (uint64_t step = 0; step < 1000; step++) {
-    weft_gpt_corpus_batch(&corpus, true, 1, step, 1, LENGTH, input, target);
+    weft_gpt_dataset_batch(&dataset, true, 1, step, 1, LENGTH, input, target);
     assert_true(input[0] >= 104 && input[0] < 104 + PART - LENGTH);
     assert_int_equal(target[LENGTH - 1], input[0] + LENGTH);
     seen[input[0] - 104]++;
@@ -345,17 +345,17 @@ static void test_batch_depends(void **state) {
   uint8_t other[ROWS][TOKENS];
   uint8_t targets[ROWS][TOKENS];
   make_marked(&marked);
-  weft_gpt_corpus_batch(&marked.corpus, false, 5, 9, 3, TOKENS, &few[0][0], &targets[0][0]);
-  weft_gpt_corpus_batch(&marked.corpus, false, 5, 9, ROWS, TOKENS, &many[0][0], &targets[0][0]);
+  weft_gpt_dataset_batch(&marked.dataset, false, 5, 9, 3, TOKENS, &few[0][0], &targets[0][0]);
+  weft_gpt_dataset_batch(&marked.dataset, false, 5, 9, ROWS, TOKENS, &many[0][0], &targets[0][0]);
   assert_memory_equal(few, many, sizeof few);
   for (unsigned row = 1; row < ROWS; row++) {
     assert_memory_not_equal(many[row - 1], many[row], TOKENS);
   }
-  weft_gpt_corpus_batch(&marked.corpus, false, 5, 10, ROWS, TOKENS, &other[0][0], &targets[0][0]);
+  weft_gpt_dataset_batch(&marked.dataset, false, 5, 10, ROWS, TOKENS, &other[0][0], &targets[0][0]);
   assert_memory_not_equal(other, many, sizeof many);
-  weft_gpt_corpus_batch(&marked.corpus, false, 6, 9, ROWS, TOKENS, &other[0][0], &targets[0][0]);
+  weft_gpt_dataset_batch(&marked.dataset, false, 6, 9, ROWS, TOKENS, &other[0][0], &targets[0][0]);
   assert_memory_not_equal(other, many, sizeof many);
-  weft_gpt_corpus_batch(&marked.corpus, false, 6, 8, ROWS, TOKENS, &other[0][0], &targets[0][0]);
+  weft_gpt_dataset_batch(&marked.dataset, false, 6, 8, ROWS, TOKENS, &other[0][0], &targets[0][0]);
   assert_memory_not_equal(other, many, sizeof many);
 }
 
@@ -365,10 +365,10 @@ static void test_batch_depends(void **state) {
 static void test_unigram(void **state) {
   (void)state;
   uint8_t bytes[] = "aabcaacbzzzz";
-  const struct weft_gpt_corpus corpus = {.bytes = bytes, .size = 12, .train_size = 8};
-  assert_true(fabs(weft_gpt_corpus_unigram(&corpus) - 1.5 * log(2)) < 1e-14);
-  const struct weft_gpt_corpus same = {.bytes = bytes, .size = 12, .train_size = 2};
-  assert_true(weft_gpt_corpus_unigram(&same) == 0);
+  const struct weft_gpt_dataset dataset = {.bytes = bytes, .size = 12, .train_size = 8};
+  assert_true(fabs(weft_gpt_dataset_unigram_loss(&dataset) - 1.5 * log(2)) < 1e-14);
+  const struct weft_gpt_dataset same = {.bytes = bytes, .size = 12, .train_size = 2};
+  assert_true(weft_gpt_dataset_unigram_loss(&same) == 0);
 }
 
 #define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)

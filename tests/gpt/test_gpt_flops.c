@@ -1,5 +1,5 @@
 /* The list of products against the calls that a training step really makes: this
- * program has a cblas_sgemm(), a weft_gpt_wide_product() and a weft_gpt_tile_product() of
+ * program has a cblas_sgemm(), a weft_gpt_gemm_avx512() and a weft_gpt_gemm_tile_run() of
  * its own, which write them down. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -21,7 +21,7 @@
 enum { CALLS_MAX = 100000 };
 
 struct calls {
-  struct weft_gpt_product list[CALLS_MAX];
+  struct weft_gpt_gemm_shape list[CALLS_MAX];
   size_t count;
 };
 
@@ -35,7 +35,7 @@ void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER Order, OPENBLAS_CONST enum CBLA
                  OPENBLAS_CONST blasint ldb, OPENBLAS_CONST float beta, float *C,
                  OPENBLAS_CONST blasint ldc) {
   (void)Order, (void)alpha, (void)A, (void)B;
-  struct weft_gpt_product product;
+  struct weft_gpt_gemm_shape product;
   memset(&product, 0, sizeof product); /* the gaps are compared too */
   product.transposed_a = TransA == CblasTrans;
   product.transposed_b = TransB == CblasTrans;
@@ -51,11 +51,11 @@ void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER Order, OPENBLAS_CONST enum CBLA
 }
 
 /* As the sgemm that it replaces. */
-bool weft_gpt_wide_product(const struct weft_gpt_wide *wide) {
-  struct weft_gpt_product product;
+bool weft_gpt_gemm_avx512(const struct weft_gpt_gemm *wide) {
+  struct weft_gpt_gemm_shape product;
   memset(&product, 0, sizeof product);
-  product.transposed_a = wide->a_turned;
-  product.transposed_b = wide->b_turned;
+  product.transposed_a = wide->a_transposed;
+  product.transposed_b = wide->b_transposed;
   product.adds = wide->from != NULL || wide->bias != NULL;
   product.m = (uint32_t)wide->m, product.n = (uint32_t)wide->n, product.k = (uint32_t)wide->k;
   product.a_stride = (uint32_t)wide->a_stride, product.b_stride = (uint32_t)wide->b_stride;
@@ -66,9 +66,9 @@ bool weft_gpt_wide_product(const struct weft_gpt_wide *wide) {
   return true;
 }
 
-void weft_gpt_tile_product(const struct weft_gpt_tile *tile, uint64_t rows, uint64_t columns,
-                           uint64_t depth, bool add) {
-  struct weft_gpt_product product;
+void weft_gpt_gemm_tile_run(const struct weft_gpt_gemm_tile *tile, uint64_t rows, uint64_t columns,
+                            uint64_t depth, bool add) {
+  struct weft_gpt_gemm_shape product;
   memset(&product, 0, sizeof product);
   product.small = true;
   product.transposed_a = tile->a_step != 1;
@@ -83,9 +83,9 @@ void weft_gpt_tile_product(const struct weft_gpt_tile *tile, uint64_t rows, uint
   made.list[made.count++] = product;
 }
 
-static void write_down(void *context, const struct weft_gpt_product *product) {
+static void write_down(void *context, const struct weft_gpt_gemm_shape *product) {
   struct calls *calls = context;
-  struct weft_gpt_product *to = &calls->list[calls->count++];
+  struct weft_gpt_gemm_shape *to = &calls->list[calls->count++];
   assert_true(calls->count < CALLS_MAX);
   memset(to, 0, sizeof *to);
   to->small = product->small;
@@ -98,14 +98,14 @@ static void write_down(void *context, const struct weft_gpt_product *product) {
 }
 
 static int compare(const void *a, const void *b) {
-  return memcmp(a, b, sizeof(struct weft_gpt_product));
+  return memcmp(a, b, sizeof(struct weft_gpt_gemm_shape));
 }
 
 static void train_step(const struct weft_gpt_config *config, uint32_t microbatches,
                        uint64_t sequences) {
   static uint8_t text[4096];
-  const struct weft_gpt_corpus corpus = {.bytes = text, .size = sizeof text, .train_size = 3600};
-  struct weft_gpt_trainer_options options = {.progress = {.config = *config,
+  const struct weft_gpt_dataset dataset = {.bytes = text, .size = sizeof text, .train_size = 3600};
+  struct weft_gpt_trainer_options options = {.training = {.config = *config,
                                                           .batch = sequences * microbatches,
                                                           .microbatches = microbatches,
                                                           .rate = 1e-3,
@@ -113,7 +113,7 @@ static void train_step(const struct weft_gpt_config *config, uint32_t microbatch
                                                           .beta2 = 0.95,
                                                           .epsilon = 1e-8,
                                                           .total_steps = 1},
-                                             .corpus = &corpus,
+                                             .dataset = &dataset,
                                              .ranks = 1,
                                              .schedule = "1F1B",
                                              .transport = WEFT_GPT_LOOPBACK};
@@ -130,7 +130,7 @@ static void check(struct weft_gpt_config config, uint64_t sequences) {
   made.count = listed.count = 0;
   train_step(&config, MICROBATCHES, sequences);
   for (int k = 0; k < MICROBATCHES; k++) {
-    weft_gpt_products(&config, sequences, config.context, write_down, &listed);
+    weft_gpt_list_gemms(&config, sequences, config.context, write_down, &listed);
   }
   assert_int_equal(made.count, listed.count);
   qsort(made.list, made.count, sizeof made.list[0], compare);
@@ -142,9 +142,9 @@ static void check(struct weft_gpt_config config, uint64_t sequences) {
 
 static void test_every_call_is_listed(void **state) {
   (void)state;
-  check((struct weft_gpt_config){.layers = 3, .dim = 32, .heads = 4, .context = 16}, 1);
-  check((struct weft_gpt_config){.layers = 2, .dim = 24, .heads = 3, .context = 64}, 2);
-  check((struct weft_gpt_config){.layers = 1, .dim = 16, .heads = 2, .context = 200}, 3);
+  check((struct weft_gpt_config){.blocks = 3, .dim = 32, .heads = 4, .context = 16}, 1);
+  check((struct weft_gpt_config){.blocks = 2, .dim = 24, .heads = 3, .context = 64}, 2);
+  check((struct weft_gpt_config){.blocks = 1, .dim = 16, .heads = 2, .context = 200}, 3);
 }
 
 /* By hand, for one tile: 6 operations per weight and token, and seven products of the
@@ -152,23 +152,23 @@ static void test_every_call_is_listed(void **state) {
 static void test_operations(void **state) {
   (void)state;
   const struct weft_gpt_config config = {
-      .layers = 2, .dim = 32, .heads = 4, .context = 64, .vocabulary = WEFT_GPT_VOCABULARY};
+      .blocks = 2, .dim = 32, .heads = 4, .context = 64, .vocabulary = WEFT_GPT_VOCABULARY};
   const double weights = 2.0 * 12 * 32 * 32 + 256 * 32;
   const double tokens = 3 * 64, attention = 2.0 * 3 * 4 * 7 * 2 * 64 * 64 * 8 * 10 / 16;
-  assert_true(weft_gpt_products_operations(&config, 3, 64) == 6 * weights * tokens + attention);
+  assert_true(weft_gpt_flops(&config, 3, 64) == 6 * weights * tokens + attention);
 }
 
 /* Under AddressSanitizer: no operand is too small. (Here with the counting product.) */
 static void test_bare(void **state) {
   (void)state;
   const struct weft_gpt_config config = {
-      .layers = 2, .dim = 32, .heads = 4, .context = 100, .vocabulary = WEFT_GPT_VOCABULARY};
+      .blocks = 2, .dim = 32, .heads = 4, .context = 100, .vocabulary = WEFT_GPT_VOCABULARY};
   struct weft_gpt_bare *bare;
   struct weft_error error;
   assert_int_equal(weft_gpt_bare_create(NULL, &config, 2, 100, &bare, &error), WEFT_OK);
   made.count = listed.count = 0;
   weft_gpt_bare_run(bare);
-  weft_gpt_products(&config, 2, 100, write_down, &listed);
+  weft_gpt_list_gemms(&config, 2, 100, write_down, &listed);
   assert_int_equal(made.count, listed.count);
   assert_memory_equal(made.list, listed.list, made.count * sizeof made.list[0]);
   weft_gpt_bare_destroy(bare);

@@ -18,9 +18,9 @@
 static bool has_product(void) {
   const float one = 1.0f;
   float c = 7.0f;
-  const struct weft_gpt_wide product = {
+  const struct weft_gpt_gemm product = {
       .m = 1, .n = 1, .k = 1, .a = &one, .a_stride = 1, .b = &one, .b_stride = 1, .c = &c};
-  const bool has = weft_gpt_wide_product(&product);
+  const bool has = weft_gpt_gemm_avx512(&product);
   assert_true(c == (has ? 1.0f : 7.0f));
   return has;
 }
@@ -72,41 +72,41 @@ static void free_operands(const struct operands *o) {
   unfence(&o->sums);
 }
 
-static struct weft_gpt_wide product_of(const struct operands *o, uint64_t m, uint64_t n, uint64_t k,
-                                       bool a_turned, bool b_turned) {
-  return (struct weft_gpt_wide){.m = m,
+static struct weft_gpt_gemm product_of(const struct operands *o, uint64_t m, uint64_t n, uint64_t k,
+                                       bool a_transposed, bool b_transposed) {
+  return (struct weft_gpt_gemm){.m = m,
                                 .n = n,
                                 .k = k,
                                 .a = o->a.at,
                                 .b = o->b.at,
-                                .a_stride = a_turned ? m : k,
-                                .b_stride = b_turned ? k : n,
-                                .a_turned = a_turned,
-                                .b_turned = b_turned,
+                                .a_stride = a_transposed ? m : k,
+                                .b_stride = b_transposed ? k : n,
+                                .a_transposed = a_transposed,
+                                .b_transposed = b_transposed,
                                 .from = o->c.at,
                                 .bias = o->bias.at,
                                 .c = o->c.at,
-                                .sums = a_turned ? o->sums.at : NULL};
+                                .sums = a_transposed ? o->sums.at : NULL};
 }
 
 /* ---- The whole, and each of its elements alone ---- */
 
-static float element(const struct weft_gpt_wide *whole, const float *start, uint64_t i,
+static float element(const struct weft_gpt_gemm *whole, const float *start, uint64_t i,
                      uint64_t j) {
   float c = start[i * whole->n + j];
-  struct weft_gpt_wide one = *whole;
+  struct weft_gpt_gemm one = *whole;
   one.m = one.n = 1;
-  one.a += whole->a_turned ? i : i * whole->a_stride;
-  one.b += whole->b_turned ? j * whole->b_stride : j;
+  one.a += whole->a_transposed ? i : i * whole->a_stride;
+  one.b += whole->b_transposed ? j * whole->b_stride : j;
   one.from = one.c = &c;
   one.bias += j;
   one.sums = NULL;
-  assert_true(weft_gpt_wide_product(&one));
+  assert_true(weft_gpt_gemm_avx512(&one));
   return c;
 }
 
 /* Some of them, when there are many. */
-static void check_elements(const struct weft_gpt_wide *whole, const float *start) {
+static void check_elements(const struct weft_gpt_gemm *whole, const float *start) {
   const uint64_t count = whole->m * whole->n, step = count < 600 ? 1 : count / 599;
   for (uint64_t at = 0; at < count; at += step) {
     const float alone = element(whole, start, at / whole->n, at % whole->n);
@@ -114,14 +114,15 @@ static void check_elements(const struct weft_gpt_wide *whole, const float *start
   }
 }
 
-static void check_product(uint64_t m, uint64_t n, uint64_t k, bool a_turned, bool b_turned) {
+static void check_product(uint64_t m, uint64_t n, uint64_t k, bool a_transposed,
+                          bool b_transposed) {
   float *start = malloc(m * n * sizeof *start);
   assert_non_null(start);
   reference_random(3, 1.0, m * n, start);
   struct operands low = make_operands(m, n, k, false), high = make_operands(m, n, k, true);
-  const struct weft_gpt_wide first = product_of(&low, m, n, k, a_turned, b_turned);
-  const struct weft_gpt_wide second = product_of(&high, m, n, k, a_turned, b_turned);
-  assert_true(weft_gpt_wide_product(&first) && weft_gpt_wide_product(&second));
+  const struct weft_gpt_gemm first = product_of(&low, m, n, k, a_transposed, b_transposed);
+  const struct weft_gpt_gemm second = product_of(&high, m, n, k, a_transposed, b_transposed);
+  assert_true(weft_gpt_gemm_avx512(&first) && weft_gpt_gemm_avx512(&second));
   assert_memory_equal(low.c.at, high.c.at, m * n * sizeof *start);
   assert_memory_equal(low.sums.at, high.sums.at, m * sizeof *start);
   check_elements(&first, start);
@@ -147,17 +148,17 @@ static void sums_are_of_their_column(void **state) {
   enum { ROWS = 271, COLUMNS = 37, N = 3 };
   static float dy[ROWS * COLUMNS], x[ROWS * N], dw[COLUMNS * N], all[COLUMNS];
   reference_random(1, 1.0, ROWS * COLUMNS, dy);
-  struct weft_gpt_wide product = {.m = COLUMNS,
+  struct weft_gpt_gemm product = {.m = COLUMNS,
                                   .n = N,
                                   .k = ROWS,
                                   .a = dy,
                                   .a_stride = COLUMNS,
-                                  .a_turned = true,
+                                  .a_transposed = true,
                                   .b = x,
                                   .b_stride = N,
                                   .c = dw,
                                   .sums = all};
-  if (!weft_gpt_wide_product(&product)) {
+  if (!weft_gpt_gemm_avx512(&product)) {
     return; /* has_product() checks that nothing was done */
   }
   for (uint64_t i = 0; i < COLUMNS; i++) {
@@ -165,7 +166,7 @@ static void sums_are_of_their_column(void **state) {
     product.m = 1;
     product.a = dy + i;
     product.sums = &one;
-    assert_true(weft_gpt_wide_product(&product));
+    assert_true(weft_gpt_gemm_avx512(&product));
     assert_memory_equal(&one, &all[i], sizeof one);
   }
 }

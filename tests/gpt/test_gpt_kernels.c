@@ -77,7 +77,7 @@ static void gelu_is_accurate(void **state) {
     dy[i] = 1.0f;
   }
   weft_gpt_gelu(COUNT, x, y);
-  weft_gpt_gelu_input(COUNT, x, dy, dx);
+  weft_gpt_gelu_backward(COUNT, x, dy, dx);
   for (int i = 0; i < COUNT; i++) {
     const double in = (double)x[i], value = reference_gelu(in), slope = reference_gelu_slope(in);
     assert_true(ulps(y[i], value) < 4.0 || fabs((double)y[i] - value) < 1e-7);
@@ -86,7 +86,7 @@ static void gelu_is_accurate(void **state) {
   const float far[] = {-1e30f, -1e4f, -30.0f, 0.0f, 30.0f, 1e4f, 1e30f};
   float value[7], slope[7];
   weft_gpt_gelu(7, far, value);
-  weft_gpt_gelu_input(7, far, dy, slope);
+  weft_gpt_gelu_backward(7, far, dy, slope);
   for (int i = 0; i < 7; i++) {
     assert_true(fabsf(value[i] - (far[i] > 0 ? far[i] : 0.0f)) <= 1e-6f * fabsf(far[i]));
     const float expected = far[i] > 0 ? 1.0f : far[i] < 0 ? 0.0f : 0.5f;
@@ -105,15 +105,15 @@ static void gelu_works_in_place(void **state) {
     struct reference_buffer x = random_buffer(1, 3.0, count, count % 5);
     struct reference_buffer dy = random_buffer(2, 1.0, count, 0);
     struct reference_buffer dx = reference_buffer_make(count, 1);
-    weft_gpt_gelu_input(count, x.at, dy.at, dx.at);
+    weft_gpt_gelu_backward(count, x.at, dy.at, dx.at);
     for (uint64_t i = 0; i < count; i++) {
       const double expected = (double)dy.at[i] * reference_gelu_slope((double)x.at[i]);
       assert_true(fabs((double)dx.at[i] - expected) < 1e-6);
     }
     struct reference_buffer over_dy = random_buffer(2, 1.0, count, 0);
-    weft_gpt_gelu_input(count, x.at, over_dy.at, over_dy.at);
+    weft_gpt_gelu_backward(count, x.at, over_dy.at, over_dy.at);
     assert_memory_equal(over_dy.at, dx.at, count * sizeof(float));
-    weft_gpt_gelu_input(count, x.at, dy.at, x.at);
+    weft_gpt_gelu_backward(count, x.at, dy.at, x.at);
     assert_memory_equal(x.at, dx.at, count * sizeof(float));
     reference_buffer_free(&x);
     reference_buffer_free(&dy);
@@ -188,14 +188,14 @@ static void check_linear(uint64_t rows, uint64_t in, uint64_t out, bool bias) {
   weft_gpt_linear(rows, in, out, x.at, w.at, bias ? b.at : NULL, y.at);
   linear_loss(&t);
   assert_near(rows * out, y.at, t.y, 1e-5);
-  weft_gpt_linear_input(rows, in, out, dy.at, w.at, dx.at, false);
+  weft_gpt_linear_backward_input(rows, in, out, dy.at, w.at, dx.at, false);
   check_gradient(linear_loss, &t, rows * in, t.x, NULL, dx.at, 1e-5);
-  weft_gpt_linear_input(rows, in, out, dy.at, w.at, x.at, true);
+  weft_gpt_linear_backward_input(rows, in, out, dy.at, w.at, x.at, true);
   for (uint64_t i = 0; i < rows * in; i++) {
     assert_true(fabs((double)x.at[i] - (t.x[i] + (double)dx.at[i])) < 1e-5);
   }
   reference_random(1, 1.0, rows * in, x.at);
-  weft_gpt_linear_weight(rows, in, out, x.at, dy.at, dw.at, bias ? db.at : NULL);
+  weft_gpt_linear_backward_weight(rows, in, out, x.at, dy.at, dw.at, bias ? db.at : NULL);
   check_gradient(linear_loss, &t, out * in, t.w, dw0.at, dw.at, 1e-5);
   if (bias) {
     check_gradient(linear_loss, &t, out, t.b, db0.at, db.at, 1e-5);
@@ -275,11 +275,11 @@ static void check_backward_shape(uint64_t rows, uint64_t in, uint64_t out) {
   struct reference_buffer db = random_buffer(6, 1.0, out, 1), db0 = random_buffer(6, 1.0, out, 0);
   const float one = 1.0f;
   const struct view dys = {dy.at, out, 1}, turned = {dy.at, 1, out}, ws = {w.at, in, 1};
-  weft_gpt_linear_input(rows, in, out, dy.at, w.at, dx.at, true);
+  weft_gpt_linear_backward_input(rows, in, out, dy.at, w.at, dx.at, true);
   check_product(rows, in, out, (struct view){dx0.at, in, 1}, dys, ws, dx.at);
-  weft_gpt_linear_input(rows, in, out, dy.at, w.at, dx.at, false);
+  weft_gpt_linear_backward_input(rows, in, out, dy.at, w.at, dx.at, false);
   check_product(rows, in, out, (struct view){NULL, 0, 0}, dys, ws, dx.at);
-  weft_gpt_linear_weight(rows, in, out, x.at, dy.at, dw.at, db.at);
+  weft_gpt_linear_backward_weight(rows, in, out, x.at, dy.at, dw.at, db.at);
   check_product(out, in, rows, (struct view){dw0.at, in, 1}, turned, (struct view){x.at, in, 1},
                 dw.at);
   check_product(out, 1, rows, (struct view){db0.at, 1, 0}, turned, (struct view){&one, 0, 0},
@@ -327,10 +327,11 @@ static void check_norm(uint64_t rows, uint64_t channels, double offset) {
   t.y = malloc(rows * channels * sizeof *t.y);
   t.dy = widened(rows * channels, dy.at);
   const double tolerance = 1e-5 * (1.0 + fabs(offset));
-  weft_gpt_norm(rows, channels, x.at, w.at, b.at, y.at, mean.at, rstd.at);
+  weft_gpt_layernorm(rows, channels, x.at, w.at, b.at, y.at, mean.at, rstd.at);
   norm_loss(&t);
   assert_near(rows * channels, y.at, t.y, tolerance);
-  weft_gpt_norm_input(rows, channels, x.at, w.at, mean.at, rstd.at, dy.at, dx.at, share.at);
+  weft_gpt_layernorm_backward_input(rows, channels, x.at, w.at, mean.at, rstd.at, dy.at, dx.at,
+                                    share.at);
   check_gradient(norm_loss, &t, rows * channels, t.x, dx0.at, dx.at, tolerance);
   check_gradient(norm_loss, &t, channels, t.w, NULL, share.at, tolerance);
   check_gradient(norm_loss, &t, channels, t.b, NULL, share.at + channels, tolerance);
@@ -419,9 +420,9 @@ static void run_attention(struct attention *a, bool in_place) {
   const struct reference_shape *s = &a->shape;
   weft_gpt_attention(s->sequences, s->tokens, s->channels, s->heads, a->qkv.at, a->y.at,
                      a->log_sums.at, a->scratch.at);
-  weft_gpt_attention_input(s->sequences, s->tokens, s->channels, s->heads, a->qkv.at, a->y.at,
-                           a->log_sums.at, a->dy.at, in_place ? a->qkv.at : a->dqkv.at,
-                           a->scratch.at);
+  weft_gpt_attention_backward(s->sequences, s->tokens, s->channels, s->heads, a->qkv.at, a->y.at,
+                              a->log_sums.at, a->dy.at, in_place ? a->qkv.at : a->dqkv.at,
+                              a->scratch.at);
 }
 
 static void check_attention(uint64_t sequences, uint64_t tokens, uint64_t heads, uint64_t width,

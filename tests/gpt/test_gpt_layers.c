@@ -12,38 +12,38 @@
 #include "gpt/model/layer.h"
 #include "support_gpt_reference.h"
 
-/* A part with everything around it. */
-struct part {
+/* A layer with everything around it. */
+struct layer {
   struct weft_gpt_config config;
   struct reference_shape shape;
   uint64_t values, floats; /* of x, of the parameters */
   uint64_t at[WEFT_GPT_PARAMETERS_MAX];
-  struct reference_buffer parameters, gradients, kept, scratch, x, y, dy, dx;
+  struct reference_buffer parameters, gradients, saved, scratch, x, y, dy, dx;
   uint8_t *ids, *targets;
-  struct weft_gpt_part_call call;
+  struct weft_gpt_layer_call call;
 };
 
-static struct part make_part(uint32_t index, uint64_t sequences, uint64_t tokens, uint32_t channels,
-                             uint32_t heads, uint64_t shift) {
-  struct part p = {.config = {.layers = 1,
-                              .dim = channels,
-                              .heads = heads,
-                              .context = (uint32_t)tokens + 3,
-                              .vocabulary = WEFT_GPT_VOCABULARY,
-                              .seed = 7}};
+static struct layer make_layer(uint32_t index, uint64_t sequences, uint64_t tokens,
+                               uint32_t channels, uint32_t heads, uint64_t shift) {
+  struct layer p = {.config = {.blocks = 1,
+                               .dim = channels,
+                               .heads = heads,
+                               .context = (uint32_t)tokens + 3,
+                               .vocabulary = WEFT_GPT_VOCABULARY,
+                               .seed = 7}};
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t count = weft_gpt_part_parameters(&p.config, index, tensors);
+  const uint32_t count = weft_gpt_layer_parameters(&p.config, index, tensors);
   for (uint32_t i = 0; i < count; i++) {
     p.at[i] = tensors[i].offset;
   }
   p.shape = (struct reference_shape){sequences, tokens, channels, heads, WEFT_GPT_VOCABULARY};
   p.values = sequences * tokens * channels;
-  p.floats = weft_gpt_part_floats(&p.config, index);
+  p.floats = weft_gpt_layer_floats(&p.config, index);
   p.parameters = reference_buffer_make(p.floats, shift);
   p.gradients = reference_buffer_make(p.floats, shift);
-  p.kept = reference_buffer_make(weft_gpt_part_kept(&p.config, index, sequences, tokens), shift);
+  p.saved = reference_buffer_make(weft_gpt_layer_saved(&p.config, index, sequences, tokens), shift);
   p.scratch =
-      reference_buffer_make(weft_gpt_part_scratch(&p.config, index, sequences, tokens), shift);
+      reference_buffer_make(weft_gpt_layer_scratch(&p.config, index, sequences, tokens), shift);
   p.x = reference_buffer_make(p.values, shift);
   p.y = reference_buffer_make(p.values, shift);
   p.dy = reference_buffer_make(p.values, shift);
@@ -58,35 +58,35 @@ static struct part make_part(uint32_t index, uint64_t sequences, uint64_t tokens
     p.ids[i] = (uint8_t)(i * i * 31 % 5);
     p.targets[i] = (uint8_t)(255 - i * 7 % 250);
   }
-  p.call = (struct weft_gpt_part_call){NULL,      index,       sequences, tokens, p.parameters.at,
-                                       p.kept.at, p.scratch.at};
+  p.call = (struct weft_gpt_layer_call){NULL,       index,       sequences, tokens, p.parameters.at,
+                                        p.saved.at, p.scratch.at};
   return p;
 }
 
-static void free_part(struct part *p) {
-  struct reference_buffer *buffers[] = {&p->parameters, &p->gradients, &p->kept, &p->scratch, &p->x,
-                                        &p->y,          &p->dy,        &p->dx,   NULL};
+static void free_layer(struct layer *p) {
+  struct reference_buffer *buffers[] = {
+      &p->parameters, &p->gradients, &p->saved, &p->scratch, &p->x, &p->y, &p->dy, &p->dx, NULL};
   reference_buffers_free(buffers);
   free(p->ids);
   free(p->targets);
 }
 
-/* The call of a part whose struct does not move any more. */
-static const struct weft_gpt_part_call *call_of(struct part *p) {
+/* The call of a layer whose struct does not move any more. */
+static const struct weft_gpt_layer_call *call_of(struct layer *p) {
   p->call.config = &p->config;
   return &p->call;
 }
 
 /* ---- Against central differences ---- */
 
-/* The reference of a part: a loss as a function of parameters and x. */
+/* The reference of a layer: a loss as a function of parameters and x. */
 struct model {
-  const struct part *part;
+  const struct layer *layer;
   double *parameters, *x, *y, *dy;
 };
 
-static struct model widen(const struct part *p) {
-  struct model m = {.part = p,
+static struct model widen(const struct layer *p) {
+  struct model m = {.layer = p,
                     .parameters = malloc(p->floats * sizeof(double)),
                     .x = malloc(p->values * sizeof(double)),
                     .y = malloc(p->values * sizeof(double)),
@@ -106,13 +106,13 @@ static void free_model(struct model *m) {
 
 static double block_loss(void *context) {
   const struct model *m = context;
-  reference_block(&m->part->shape, m->parameters, m->part->at, m->x, m->y);
-  return reference_dot(m->part->values, m->y, m->dy);
+  reference_block(&m->layer->shape, m->parameters, m->layer->at, m->x, m->y);
+  return reference_dot(m->layer->values, m->y, m->dy);
 }
 
 static double head_loss(void *context) {
   const struct model *m = context;
-  return reference_head(&m->part->shape, m->parameters, m->part->at, m->x, m->part->targets);
+  return reference_head(&m->layer->shape, m->parameters, m->layer->at, m->x, m->layer->targets);
 }
 
 static void assert_near(uint64_t count, const float *found, const double *expected,
@@ -127,7 +127,7 @@ static void assert_near(uint64_t count, const float *found, const double *expect
 }
 
 /* dx, and what W added to gradients that were `before`. */
-static void check_gradients(struct part *p, double (*loss)(void *), double tolerance) {
+static void check_gradients(struct layer *p, double (*loss)(void *), double tolerance) {
   struct model m = widen(p);
   double *expected = malloc((p->floats + p->values) * sizeof *expected);
   reference_gradient(loss, &m, p->values, m.x, expected);
@@ -146,16 +146,16 @@ static void check_gradients(struct part *p, double (*loss)(void *), double toler
 
 static void check_block(uint64_t sequences, uint64_t tokens, uint32_t channels, uint32_t heads,
                         uint64_t shift) {
-  struct part p = make_part(1, sequences, tokens, channels, heads, shift);
+  struct layer p = make_layer(1, sequences, tokens, channels, heads, shift);
   weft_gpt_block_forward(call_of(&p), p.x.at, p.y.at);
-  weft_gpt_block_input(call_of(&p), p.x.at, p.dy.at, p.dx.at);
-  weft_gpt_block_weight(call_of(&p), p.x.at, p.dy.at, p.gradients.at);
+  weft_gpt_block_backward_input(call_of(&p), p.x.at, p.dy.at, p.dx.at);
+  weft_gpt_block_backward_weight(call_of(&p), p.x.at, p.dy.at, p.gradients.at);
   struct model m = widen(&p);
   block_loss(&m);
   assert_near(p.values, p.y.at, m.y, 1e-5);
   free_model(&m);
   check_gradients(&p, block_loss, 2e-5);
-  free_part(&p);
+  free_layer(&p);
 }
 
 static void a_block_is_the_reference(void **state) {
@@ -167,18 +167,18 @@ static void a_block_is_the_reference(void **state) {
 }
 
 static void check_head(uint64_t sequences, uint64_t tokens, uint32_t channels, bool logits) {
-  struct part p = make_part(2, sequences, tokens, channels, 1, 0);
+  struct layer p = make_layer(2, sequences, tokens, channels, 1, 0);
   struct reference_buffer seen = reference_buffer_make(sequences * tokens * WEFT_GPT_VOCABULARY, 0);
   const double loss =
       weft_gpt_head_forward(call_of(&p), p.x.at, p.targets, true, logits ? seen.at : NULL);
   struct model m = widen(&p);
   assert_true(fabs(loss - head_loss(&m)) < 1e-5);
   free_model(&m);
-  weft_gpt_head_input(call_of(&p), p.x.at, p.dx.at);
-  weft_gpt_head_weight(call_of(&p), p.x.at, p.gradients.at);
+  weft_gpt_head_backward_input(call_of(&p), p.x.at, p.dx.at);
+  weft_gpt_head_backward_weight(call_of(&p), p.x.at, p.gradients.at);
   check_gradients(&p, head_loss, 1e-5);
   reference_buffer_free(&seen);
-  free_part(&p);
+  free_layer(&p);
 }
 
 static void a_head_is_the_reference(void **state) {
@@ -190,22 +190,22 @@ static void a_head_is_the_reference(void **state) {
 /* Without targets there are logits and no loss; without training no gradient is kept. */
 static void a_head_evaluates(void **state) {
   (void)state;
-  struct part p = make_part(2, 2, 3, 6, 1, 0);
+  struct layer p = make_layer(2, 2, 3, 6, 1, 0);
   float first[6 * WEFT_GPT_VOCABULARY], second[6 * WEFT_GPT_VOCABULARY];
   assert_true(weft_gpt_head_forward(call_of(&p), p.x.at, NULL, false, first) == 0.0);
   const double loss = weft_gpt_head_forward(call_of(&p), p.x.at, p.targets, false, second);
   assert_memory_equal(first, second, sizeof first);
   assert_true(loss == weft_gpt_head_forward(call_of(&p), p.x.at, p.targets, true, NULL));
-  free_part(&p);
+  free_layer(&p);
 }
 
 static void an_embedding_adds_two_rows(void **state) {
   (void)state;
-  struct part p = make_part(0, 3, 5, 6, 1, 2);
+  struct layer p = make_layer(0, 3, 5, 6, 1, 2);
   float *expected = malloc(p.floats * sizeof *expected);
   reference_random(2, 1.0, p.floats, expected);
   weft_gpt_embedding_forward(call_of(&p), p.ids, p.y.at);
-  weft_gpt_embedding_weight(call_of(&p), p.ids, p.dy.at, p.gradients.at);
+  weft_gpt_embedding_backward_weight(call_of(&p), p.ids, p.dy.at, p.gradients.at);
   for (uint64_t r = 0; r < 15; r++) {
     for (uint64_t i = 0; i < 6; i++) {
       const uint64_t token = p.at[0] + p.ids[r] * 6 + i, place = p.at[1] + r % 5 * 6 + i;
@@ -216,34 +216,34 @@ static void an_embedding_adds_two_rows(void **state) {
   }
   assert_memory_equal(p.gradients.at, expected, p.floats * sizeof *expected);
   free(expected);
-  free_part(&p);
+  free_layer(&p);
 }
 
 /* ---- The split of the backward ---- */
 
 /* Two microbatches; W right after each I, or both W at the end, as a schedule that
  * defers them has it. */
-static void run_two(struct part *a, struct part *b, bool deferred, float *gradients) {
+static void run_two(struct layer *a, struct layer *b, bool deferred, float *gradients) {
   memset(gradients, 0, a->floats * sizeof *gradients);
   reference_random(5, 1.0, b->values, b->x.at);
   reference_random(6, 1.0, b->values, b->dy.at);
   weft_gpt_block_forward(call_of(a), a->x.at, a->y.at);
   weft_gpt_block_forward(call_of(b), b->x.at, b->y.at);
-  weft_gpt_block_input(call_of(a), a->x.at, a->dy.at, a->dx.at);
+  weft_gpt_block_backward_input(call_of(a), a->x.at, a->dy.at, a->dx.at);
   if (!deferred) {
-    weft_gpt_block_weight(call_of(a), a->x.at, a->dy.at, gradients);
+    weft_gpt_block_backward_weight(call_of(a), a->x.at, a->dy.at, gradients);
   }
   b->call.scratch = a->call.scratch; /* free between calls */
-  weft_gpt_block_input(call_of(b), b->x.at, b->dy.at, b->dx.at);
+  weft_gpt_block_backward_input(call_of(b), b->x.at, b->dy.at, b->dx.at);
   if (deferred) {
-    weft_gpt_block_weight(call_of(a), a->x.at, a->dy.at, gradients);
+    weft_gpt_block_backward_weight(call_of(a), a->x.at, a->dy.at, gradients);
   }
-  weft_gpt_block_weight(call_of(b), b->x.at, b->dy.at, gradients);
+  weft_gpt_block_backward_weight(call_of(b), b->x.at, b->dy.at, gradients);
 }
 
 static void deferred_weights_give_the_same_bits(void **state) {
   (void)state;
-  struct part a = make_part(1, 2, 70, 24, 3, 0), b = make_part(1, 2, 70, 24, 3, 0);
+  struct layer a = make_layer(1, 2, 70, 24, 3, 0), b = make_layer(1, 2, 70, 24, 3, 0);
   const size_t size = a.floats * sizeof(float);
   float *now = malloc(size), *later = malloc(size);
   run_two(&a, &b, false, now);
@@ -251,27 +251,27 @@ static void deferred_weights_give_the_same_bits(void **state) {
   assert_memory_equal(now, later, size);
   free(now);
   free(later);
-  free_part(&a);
-  free_part(&b);
+  free_layer(&a);
+  free_layer(&b);
 }
 
 /* A block gives the same bits wherever its buffers lie. */
 static void alignment_changes_nothing(void **state) {
   (void)state;
   for (uint64_t shift = 1; shift < 16; shift += 7) {
-    struct part a = make_part(1, 2, 67, 40, 2, 0), b = make_part(1, 2, 67, 40, 2, shift);
-    struct part *both[] = {&a, &b};
+    struct layer a = make_layer(1, 2, 67, 40, 2, 0), b = make_layer(1, 2, 67, 40, 2, shift);
+    struct layer *both[] = {&a, &b};
     for (int i = 0; i < 2; i++) {
-      struct part *p = both[i];
+      struct layer *p = both[i];
       weft_gpt_block_forward(call_of(p), p->x.at, p->y.at);
-      weft_gpt_block_input(call_of(p), p->x.at, p->dy.at, p->dx.at);
-      weft_gpt_block_weight(call_of(p), p->x.at, p->dy.at, p->gradients.at);
+      weft_gpt_block_backward_input(call_of(p), p->x.at, p->dy.at, p->dx.at);
+      weft_gpt_block_backward_weight(call_of(p), p->x.at, p->dy.at, p->gradients.at);
     }
     assert_memory_equal(a.y.at, b.y.at, a.values * sizeof(float));
     assert_memory_equal(a.dx.at, b.dx.at, a.values * sizeof(float));
     assert_memory_equal(a.gradients.at, b.gradients.at, a.floats * sizeof(float));
-    free_part(&a);
-    free_part(&b);
+    free_layer(&a);
+    free_layer(&b);
   }
 }
 
@@ -281,12 +281,12 @@ static void a_smaller_microbatch_fits(void **state) {
   for (uint64_t sequences = 1; sequences <= 4; sequences++) {
     for (uint64_t tokens = 1; tokens <= 130; tokens += 43) {
       const struct weft_gpt_config config = {
-          .layers = 1, .dim = 32, .heads = 4, .context = 200, .vocabulary = WEFT_GPT_VOCABULARY};
-      for (uint32_t part = 0; part < 3; part++) {
-        assert_true(weft_gpt_part_kept(&config, part, sequences, tokens) <=
-                    weft_gpt_part_kept(&config, part, 4, 200));
-        assert_true(weft_gpt_part_scratch(&config, part, sequences, tokens) <=
-                    weft_gpt_part_scratch(&config, part, 4, 200));
+          .blocks = 1, .dim = 32, .heads = 4, .context = 200, .vocabulary = WEFT_GPT_VOCABULARY};
+      for (uint32_t layer = 0; layer < 3; layer++) {
+        assert_true(weft_gpt_layer_saved(&config, layer, sequences, tokens) <=
+                    weft_gpt_layer_saved(&config, layer, 4, 200));
+        assert_true(weft_gpt_layer_scratch(&config, layer, sequences, tokens) <=
+                    weft_gpt_layer_scratch(&config, layer, 4, 200));
       }
     }
   }

@@ -12,8 +12,8 @@
 #include "gpt/checkpoint/manifest.h"
 #include "gpt/model/aligned_memory.h"
 
-static const struct weft_gpt_progress progress = {
-    .config = {.layers = 1, .dim = 8, .heads = 2, .context = 16, .vocabulary = 256, .seed = 42},
+static const struct weft_gpt_training training = {
+    .config = {.blocks = 1, .dim = 8, .heads = 2, .context = 16, .vocabulary = 256, .seed = 42},
     .step = 200,
     .data_hash = 0xdeadbeef,
     .data_seed = UINT64_MAX,
@@ -30,12 +30,12 @@ static const struct weft_gpt_progress progress = {
     .total_steps = 1000,
 };
 
-static void parts_of(struct weft_gpt_manifest_part parts[3]) {
+static void layers_of(struct weft_gpt_manifest_layer layers[3]) {
   for (uint32_t k = 0; k < 3; k++) {
-    parts[k] = (struct weft_gpt_manifest_part){
-        .file = weft_gpt_part_name(k), .size = 1000 + k, .checksum = 0xabc0 + k};
+    layers[k] = (struct weft_gpt_manifest_layer){
+        .file = weft_gpt_layer_name(k), .size = 1000 + k, .checksum = 0xabc0 + k};
   }
-  parts[1].file = weft_gpt_part_name_again(1, parts[1].checksum);
+  layers[1].file = weft_gpt_layer_name_again(1, layers[1].checksum);
 }
 
 static const char body[] =
@@ -89,15 +89,15 @@ static void altered(struct weft_text *text, const char *from, const char *to) {
 }
 
 static enum weft_status read(const struct weft_text *text, struct weft_error *error) {
-  struct weft_gpt_progress found = {.step = 77};
-  struct weft_gpt_manifest_part *parts = NULL;
+  struct weft_gpt_training found = {.step = 77};
+  struct weft_gpt_manifest_layer *layers = NULL;
   const enum weft_status status = weft_gpt_manifest_read(NULL, "dir/manifest.json", text->data,
-                                                         text->size, &found, &parts, error);
+                                                         text->size, &found, &layers, error);
   if (status != WEFT_OK) {
     assert_int_equal(found.step, 77);
-    assert_null(parts);
+    assert_null(layers);
   }
-  weft_gpt_free(NULL, parts);
+  weft_gpt_free(NULL, layers);
   return status;
 }
 
@@ -130,22 +130,22 @@ static void accepts(const char *from, const char *to) {
 
 static void test_the_text(void **state) {
   (void)state;
-  struct weft_gpt_manifest_part parts[3], *found;
-  struct weft_gpt_progress read_back;
+  struct weft_gpt_manifest_layer layers[3], *found;
+  struct weft_gpt_training read_back;
   struct weft_text text = {.allocator = NULL}, expected = {.allocator = NULL};
-  parts_of(parts);
-  assert_int_equal(weft_gpt_manifest_write(&text, &progress, parts, NULL), WEFT_OK);
+  layers_of(layers);
+  assert_int_equal(weft_gpt_manifest_write(&text, &training, layers, NULL), WEFT_OK);
   altered(&expected, "{", "{");
   assert_string_equal(text.data, expected.data);
   assert_int_equal(
       weft_gpt_manifest_read(NULL, "x", text.data, text.size, &read_back, &found, NULL), WEFT_OK);
   for (uint32_t k = 0; k < 3; k++) {
-    assert_string_equal(found[k].file.text, parts[k].file.text);
-    assert_int_equal(found[k].size, parts[k].size);
-    assert_int_equal(found[k].checksum, parts[k].checksum);
+    assert_string_equal(found[k].file.text, layers[k].file.text);
+    assert_int_equal(found[k].size, layers[k].size);
+    assert_int_equal(found[k].checksum, layers[k].checksum);
   }
   assert_int_equal(read_back.data_seed, UINT64_MAX);
-  assert_true(read_back.rate == progress.rate && read_back.clip == progress.clip);
+  assert_true(read_back.rate == training.rate && read_back.clip == training.clip);
   weft_gpt_free(NULL, found);
   weft_text_finish(&text);
   weft_text_finish(&expected);
@@ -206,7 +206,7 @@ static void test_wrong_members(void **state) {
       "  \"data\": 3", "data is 3; expected an object");
 }
 
-static void test_wrong_parts(void **state) {
+static void test_wrong_layers(void **state) {
   (void)state;
   refuses("part-0000.safetensors", "part-0002.safetensors",
           "parts[0].file is \"part-0002.safetensors\"; expected part-0000.safetensors");
@@ -268,24 +268,25 @@ static void test_limits(void **state) {
 /* The largest model's manifest is below the limits. */
 static void test_the_largest(void **state) {
   (void)state;
-  struct weft_gpt_progress large = progress, found;
-  large.config.layers = WEFT_GPT_LAYERS_MAX;
-  const uint32_t count = weft_gpt_part_count(&large.config);
-  struct weft_gpt_manifest_part *parts = calloc(count, sizeof *parts), *back;
+  struct weft_gpt_training large = training, found;
+  large.config.blocks = WEFT_GPT_BLOCKS_MAX;
+  const uint32_t count = weft_gpt_layer_count(&large.config);
+  struct weft_gpt_manifest_layer *layers = calloc(count, sizeof *layers), *back;
   struct weft_text text = {.allocator = NULL};
   struct weft_error error;
-  assert_non_null(parts);
+  assert_non_null(layers);
   for (uint32_t k = 0; k < count; k++) {
-    parts[k] = (struct weft_gpt_manifest_part){
-        .file = weft_gpt_part_name_again(k, UINT64_MAX), .size = INT64_MAX, .checksum = UINT64_MAX};
+    layers[k] = (struct weft_gpt_manifest_layer){.file = weft_gpt_layer_name_again(k, UINT64_MAX),
+                                                 .size = INT64_MAX,
+                                                 .checksum = UINT64_MAX};
   }
-  assert_int_equal(weft_gpt_manifest_write(&text, &large, parts, &error), WEFT_OK);
+  assert_int_equal(weft_gpt_manifest_write(&text, &large, layers, &error), WEFT_OK);
   if (weft_gpt_manifest_read(NULL, "x", text.data, text.size, &found, &back, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
-  assert_string_equal(back[count - 1].file.text, parts[count - 1].file.text);
+  assert_string_equal(back[count - 1].file.text, layers[count - 1].file.text);
   weft_gpt_free(NULL, back);
-  free(parts);
+  free(layers);
   weft_text_finish(&text);
 }
 
@@ -293,7 +294,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_the_text),      cmocka_unit_test(test_other_spellings_are_read),
       cmocka_unit_test(test_wrong_values),  cmocka_unit_test(test_wrong_models),
-      cmocka_unit_test(test_wrong_members), cmocka_unit_test(test_wrong_parts),
+      cmocka_unit_test(test_wrong_members), cmocka_unit_test(test_wrong_layers),
       cmocka_unit_test(test_wrong_ends),    cmocka_unit_test(test_limits),
       cmocka_unit_test(test_the_largest),
   };

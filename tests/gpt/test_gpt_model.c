@@ -15,7 +15,7 @@
 #include "support_memory.h"
 
 static struct weft_gpt_config config_of(uint32_t layers, uint32_t dim, uint32_t context) {
-  return (struct weft_gpt_config){.layers = layers,
+  return (struct weft_gpt_config){.blocks = layers,
                                   .dim = dim,
                                   .heads = 1,
                                   .context = context,
@@ -23,12 +23,12 @@ static struct weft_gpt_config config_of(uint32_t layers, uint32_t dim, uint32_t 
                                   .seed = 7};
 }
 
-static float *initialized(const struct weft_gpt_config *config, uint32_t part) {
-  const uint64_t floats = weft_gpt_part_floats(config, part);
+static float *initialized(const struct weft_gpt_config *config, uint32_t layer) {
+  const uint64_t floats = weft_gpt_layer_floats(config, layer);
   float *parameters = malloc(floats * sizeof *parameters);
   assert_non_null(parameters);
   memset(parameters, 0xa5, floats * sizeof *parameters); /* nothing of this may stay */
-  weft_gpt_part_initialize(config, part, parameters);
+  weft_gpt_layer_initialize(config, layer, parameters);
   return parameters;
 }
 
@@ -40,10 +40,10 @@ struct expected {
   uint64_t dims[2];
 };
 
-static void check_table(const struct weft_gpt_config *config, uint32_t part,
+static void check_table(const struct weft_gpt_config *config, uint32_t layer,
                         const struct expected *expected, uint32_t expected_count) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-  assert_int_equal(weft_gpt_part_parameters(config, part, table), expected_count);
+  assert_int_equal(weft_gpt_layer_parameters(config, layer, table), expected_count);
   uint64_t end = 0;
   for (uint32_t k = 0; k < expected_count; k++) {
     assert_string_equal(table[k].name, expected[k].name);
@@ -56,7 +56,7 @@ static void check_table(const struct weft_gpt_config *config, uint32_t part,
     assert_true(table[k].offset >= end && table[k].offset < end + 16);
     end = table[k].offset + table[k].count;
   }
-  const uint64_t floats = weft_gpt_part_floats(config, part);
+  const uint64_t floats = weft_gpt_layer_floats(config, layer);
   assert_true(floats >= end && floats < end + 16 && floats % 16 == 0);
 }
 
@@ -83,8 +83,8 @@ static void test_largest_names(void **state) {
   (void)state;
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
   const struct weft_gpt_config config =
-      config_of(WEFT_GPT_LAYERS_MAX, WEFT_GPT_DIM_MAX, WEFT_GPT_CONTEXT_MAX);
-  (void)weft_gpt_part_parameters(&config, WEFT_GPT_LAYERS_MAX, table);
+      config_of(WEFT_GPT_BLOCKS_MAX, WEFT_GPT_DIM_MAX, WEFT_GPT_CONTEXT_MAX);
+  (void)weft_gpt_layer_parameters(&config, WEFT_GPT_BLOCKS_MAX, table);
   assert_string_equal(table[4].name, "block.4095.attn.proj.weight");
   assert_int_equal(table[10].count, UINT64_C(4) * 65536 * 65536);
 }
@@ -143,15 +143,16 @@ static void check_fill(const struct weft_gpt_config *config,
     check_constant(parameter, values, scale ? 1 : 0);
   } else {
     const bool residual = strstr(parameter->name, ".proj.") != NULL;
-    check_normal(parameter, values, residual ? 0.02 / sqrt(2.0 * config->layers) : 0.02);
+    check_normal(parameter, values, residual ? 0.02 / sqrt(2.0 * config->blocks) : 0.02);
   }
 }
 
-static void check_gaps(const struct weft_gpt_config *config, uint32_t part,
+static void check_gaps(const struct weft_gpt_config *config, uint32_t layer,
                        const struct weft_gpt_parameter *table, uint32_t count,
                        const float *values) {
   for (uint32_t k = 0; k < count; k++) {
-    const uint64_t next = k + 1 < count ? table[k + 1].offset : weft_gpt_part_floats(config, part);
+    const uint64_t next =
+        k + 1 < count ? table[k + 1].offset : weft_gpt_layer_floats(config, layer);
     for (uint64_t f = table[k].offset + table[k].count; f < next; f++) {
       assert_true(values[f] == 0);
     }
@@ -161,14 +162,14 @@ static void check_gaps(const struct weft_gpt_config *config, uint32_t part,
 static void test_initial_values(void **state) {
   (void)state;
   const struct weft_gpt_config config = config_of(3, 90, 33);
-  for (uint32_t part = 0; part < weft_gpt_part_count(&config); part++) {
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(&config); layer++) {
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_part_parameters(&config, part, table);
-    float *values = initialized(&config, part);
+    const uint32_t count = weft_gpt_layer_parameters(&config, layer, table);
+    float *values = initialized(&config, layer);
     for (uint32_t k = 0; k < count; k++) {
       check_fill(&config, &table[k], values + table[k].offset);
     }
-    check_gaps(&config, part, table, count, values);
+    check_gaps(&config, layer, table, count, values);
     free(values);
   }
 }
@@ -182,12 +183,12 @@ static uint64_t equal_count(const float *a, const float *b, uint64_t count) {
   return equal;
 }
 
-/* Of other parts, tensors and seeds nothing is seen, also not further along. */
+/* Of other layers, tensors and seeds nothing is seen, also not further along. */
 static void test_streams_differ(void **state) {
   (void)state;
   struct weft_gpt_config config = config_of(3, 32, 256);
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-  (void)weft_gpt_part_parameters(&config, 1, table);
+  (void)weft_gpt_layer_parameters(&config, 1, table);
   float *one = initialized(&config, 1);
   float *two = initialized(&config, 2);
   float *ends = initialized(&config, 0);
@@ -214,7 +215,7 @@ static void test_tied_head(void **state) {
     config.tied = tied != 0;
     float *embedding = initialized(&config, 0);
     float *head = initialized(&config, 3);
-    assert_int_equal(weft_gpt_part_parameters(&config, 3, table), 3);
+    assert_int_equal(weft_gpt_layer_parameters(&config, 3, table), 3);
     const uint64_t equal = equal_count(embedding, head + table[2].offset, 256 * 20);
     assert_true(tied ? equal == 256 * 20 : equal < 10);
     free(embedding);
@@ -240,11 +241,11 @@ static void test_pinned(void **state) {
                                UINT64_C(0x85bef425a7c4db04), UINT64_C(0xc61de1a9df6d6fcd)};
   const struct weft_gpt_config config = config_of(2, 24, 10);
   for (uint32_t turn = 0; turn < 8; turn++) { /* in any order */
-    const uint32_t part = turn * 3 % 4;
-    float *values = initialized(&config, part);
-    const uint64_t hash = hash_bits(values, weft_gpt_part_floats(&config, part));
-    if (hash != expected[part]) {
-      fail_msg("part %u: %#llx", (unsigned)part, (unsigned long long)hash);
+    const uint32_t layer = turn * 3 % 4;
+    float *values = initialized(&config, layer);
+    const uint64_t hash = hash_bits(values, weft_gpt_layer_floats(&config, layer));
+    if (hash != expected[layer]) {
+      fail_msg("part %u: %#llx", (unsigned)layer, (unsigned long long)hash);
     }
     free(values);
   }
@@ -295,9 +296,9 @@ static struct loads loads_of(const double *costs, const uint32_t *first, uint32_
   return loads;
 }
 
-static void check_cut(const uint32_t *first, uint32_t stage_count, uint32_t part_count) {
+static void check_cut(const uint32_t *first, uint32_t stage_count, uint32_t layer_count) {
   assert_int_equal(first[0], 0);
-  assert_int_equal(first[stage_count], part_count);
+  assert_int_equal(first[stage_count], layer_count);
   for (uint32_t s = 0; s < stage_count; s++) {
     assert_true(first[s] < first[s + 1]);
   }
@@ -307,7 +308,7 @@ static bool is_better(struct loads a, struct loads b) {
   return a.heaviest < b.heaviest || (a.heaviest == b.heaviest && a.squares < b.squares);
 }
 
-/* The best over all cuts of parts begin ... end - 1, after stages with `so_far`. */
+/* The best over all cuts of layers begin ... end - 1, after stages with `so_far`. */
 static struct loads best_of(const double *costs, uint32_t begin, uint32_t end, uint32_t stage_count,
                             struct loads so_far) {
   struct loads best = {INFINITY, INFINITY};
@@ -325,15 +326,15 @@ static struct loads best_of(const double *costs, uint32_t begin, uint32_t end, u
   return best;
 }
 
-static void check_best(const double *costs, uint32_t part_count, uint32_t stage_count) {
-  const struct weft_gpt_config config = config_of(part_count - 2, 2, 1);
+static void check_best(const double *costs, uint32_t layer_count, uint32_t stage_count) {
+  const struct weft_gpt_config config = config_of(layer_count - 2, 2, 1);
   uint32_t first[16];
   struct weft_error error;
   assert_int_equal(weft_gpt_split(NULL, &config, costs, stage_count, first, &error), WEFT_OK);
-  check_cut(first, stage_count, part_count);
+  check_cut(first, stage_count, layer_count);
   /* Costs are whole numbers or halves: sums are exact, and squares of up to 2^24 too. */
   const struct loads loads = loads_of(costs, first, stage_count);
-  const struct loads best = best_of(costs, 0, part_count, stage_count, (struct loads){0, 0});
+  const struct loads best = best_of(costs, 0, layer_count, stage_count, (struct loads){0, 0});
   assert_true(loads.heaviest == best.heaviest);
   assert_true(loads.squares == best.squares);
 }
@@ -342,17 +343,17 @@ static void test_split_brute_force(void **state) {
   (void)state;
   struct weft_random random = {1};
   for (unsigned trial = 0; trial < 4000; trial++) {
-    const uint32_t part_count = 3 + weft_random_below(&random, 8);
+    const uint32_t layer_count = 3 + weft_random_below(&random, 8);
     const uint32_t range = (uint32_t[]){2, 4, 100, 1000000}[trial % 4];
     double costs[10];
-    for (uint32_t p = 0; p < part_count; p++) {
+    for (uint32_t p = 0; p < layer_count; p++) {
       costs[p] = 0.5 * weft_random_below(&random, range);
     }
     if (trial % 3 == 0) { /* alone the bound: the others may be cut in many ways */
-      costs[weft_random_below(&random, part_count)] = 2 * range;
+      costs[weft_random_below(&random, layer_count)] = 2 * range;
     }
-    for (uint32_t s = 1; s <= part_count; s++) {
-      check_best(costs, part_count, s);
+    for (uint32_t s = 1; s <= layer_count; s++) {
+      check_best(costs, layer_count, s);
     }
   }
 }
@@ -362,7 +363,7 @@ static void check_sizes(const struct weft_gpt_config *config, uint32_t stage_cou
                         const uint32_t *sizes) {
   uint32_t first[16];
   assert_int_equal(weft_gpt_split(NULL, config, NULL, stage_count, first, NULL), WEFT_OK);
-  check_cut(first, stage_count, weft_gpt_part_count(config));
+  check_cut(first, stage_count, weft_gpt_layer_count(config));
   for (uint32_t s = 0; s < stage_count; s++) {
     assert_int_equal(first[s + 1] - first[s], sizes[s]);
   }
@@ -371,10 +372,10 @@ static void check_sizes(const struct weft_gpt_config *config, uint32_t stage_cou
 static void test_split_by_work(void **state) {
   (void)state;
   const struct weft_gpt_config twelve = config_of(12, 768, 1024);
-  assert_true(weft_gpt_part_work(&twelve, 0) > 0);
-  assert_true(weft_gpt_part_work(&twelve, 1) == 24.0 * 768 * 768 + 2.0 * 768 * 1024);
-  assert_true(weft_gpt_part_work(&twelve, 12) == weft_gpt_part_work(&twelve, 1));
-  assert_true(weft_gpt_part_work(&twelve, 13) == 2.0 * 768 * 256);
+  assert_true(weft_gpt_layer_work(&twelve, 0) > 0);
+  assert_true(weft_gpt_layer_work(&twelve, 1) == 24.0 * 768 * 768 + 2.0 * 768 * 1024);
+  assert_true(weft_gpt_layer_work(&twelve, 12) == weft_gpt_layer_work(&twelve, 1));
+  assert_true(weft_gpt_layer_work(&twelve, 13) == 2.0 * 768 * 256);
   check_sizes(&twelve, 1, (uint32_t[]){14});
   check_sizes(&twelve, 2, (uint32_t[]){7, 7});
   check_sizes(&twelve, 4, (uint32_t[]){4, 3, 3, 4});
@@ -389,12 +390,12 @@ static void test_split_is_balanced(void **state) {
   double costs[16];
   uint32_t first[17];
   for (uint32_t p = 0; p < 16; p++) {
-    costs[p] = p == 15 ? 8 : 1; /* the last part alone is the bound */
+    costs[p] = p == 15 ? 8 : 1; /* the last layer alone is the bound */
   }
   assert_int_equal(weft_gpt_split(NULL, &config, costs, 4, first, NULL), WEFT_OK);
   const uint32_t expected[] = {0, 5, 10, 15, 16};
   assert_memory_equal(first, expected, sizeof expected);
-  memset(costs, 0, sizeof costs); /* parts count alike */
+  memset(costs, 0, sizeof costs); /* layers count alike */
   assert_int_equal(weft_gpt_split(NULL, &config, costs, 4, first, NULL), WEFT_OK);
   const uint32_t even[] = {0, 4, 8, 12, 16};
   assert_memory_equal(first, even, sizeof even);
@@ -423,38 +424,38 @@ static void test_split_scales(void **state) {
 
 static void test_split_large(void **state) {
   (void)state;
-  const struct weft_gpt_config config = config_of(WEFT_GPT_LAYERS_MAX, 1024, 2048);
-  const uint32_t parts = weft_gpt_part_count(&config);
-  uint32_t *first = malloc((parts + 1) * sizeof *first);
+  const struct weft_gpt_config config = config_of(WEFT_GPT_BLOCKS_MAX, 1024, 2048);
+  const uint32_t layers = weft_gpt_layer_count(&config);
+  uint32_t *first = malloc((layers + 1) * sizeof *first);
   assert_non_null(first);
-  for (uint32_t s = 1; s <= parts; s = s < 1024 ? 2 * s : s + 1537) {
+  for (uint32_t s = 1; s <= layers; s = s < 1024 ? 2 * s : s + 1537) {
     assert_int_equal(weft_gpt_split(NULL, &config, NULL, s, first, NULL), WEFT_OK);
-    check_cut(first, s, parts);
+    check_cut(first, s, layers);
     for (uint32_t k = 0; k < s; k++) {
-      assert_true(first[k + 1] - first[k] <= (WEFT_GPT_LAYERS_MAX + s) / s + 1);
+      assert_true(first[k + 1] - first[k] <= (WEFT_GPT_BLOCKS_MAX + s) / s + 1);
     }
   }
   free(first);
 }
 
-/* Where one part alone is the bound, every begin is possible for every stage. */
+/* Where one layer alone is the bound, every begin is possible for every stage. */
 static void test_split_large_and_free(void **state) {
   (void)state;
-  const struct weft_gpt_config config = config_of(WEFT_GPT_LAYERS_MAX, 1024, 2048);
-  const uint32_t parts = weft_gpt_part_count(&config);
-  double *costs = malloc(parts * sizeof *costs);
-  uint32_t *first = malloc((parts + 1) * sizeof *first);
+  const struct weft_gpt_config config = config_of(WEFT_GPT_BLOCKS_MAX, 1024, 2048);
+  const uint32_t layers = weft_gpt_layer_count(&config);
+  double *costs = malloc(layers * sizeof *costs);
+  uint32_t *first = malloc((layers + 1) * sizeof *first);
   assert_true(costs != NULL && first != NULL);
-  for (uint32_t p = 0; p < parts; p++) {
+  for (uint32_t p = 0; p < layers; p++) {
     costs[p] = p == 0 ? 1e4 : 1;
   }
   assert_int_equal(weft_gpt_split(NULL, &config, costs, 242, first, NULL), WEFT_OK);
-  check_cut(first, 242, parts);
+  check_cut(first, 242, layers);
   for (uint32_t s = 1; s < 242; s++) {
     assert_int_equal(first[s + 1] - first[s], 17); /* 4097 = 241 * 17 */
   }
   assert_int_equal(weft_gpt_split(NULL, &config, costs, 2050, first, NULL), WEFT_OK);
-  check_cut(first, 2050, parts);
+  check_cut(first, 2050, layers);
   free(costs);
   free(first);
 }

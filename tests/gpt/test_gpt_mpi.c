@@ -84,7 +84,7 @@ static void check(struct weft_gpt_trainer_options options, uint32_t *runs) {
     return;
   }
   snprintf(what, sizeof what, "%u x %s on %u, shard %d%s", options.replicas, options.schedule,
-           options.ranks, (int)options.shard, options.progress.config.tied ? ", tied" : "");
+           options.ranks, (int)options.shard, options.training.config.tied ? ", tied" : "");
   options.transport = WEFT_GPT_LOOPBACK;
   if (train(options, &expected, &error) < 0) {
     fail_msg("%s in one process: %s", what, error.message);
@@ -108,8 +108,8 @@ static void check(struct weft_gpt_trainer_options options, uint32_t *runs) {
 
 static void test_matrix(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   uint32_t runs = 0;
   options.eval_every = 2;
   for (size_t k = 0; k < weft_schedule_count(); k += EVERY) {
@@ -118,13 +118,13 @@ static void test_matrix(void **state) {
       continue;
     }
     options.schedule = info->name;
-    options.progress.config.tied = k % 2 == 0;
+    options.training.config.tied = k % 2 == 0;
     options.replicas = 1;
     options.shard = WEFT_GPT_SHARD_NONE;
-    options.progress.microbatches = 8; /* DualPipeV needs that many */
+    options.training.microbatches = 8; /* DualPipeV needs that many */
     options.ranks = 4;
     check(options, &runs);
-    options.progress.microbatches = 4;
+    options.training.microbatches = 4;
     options.ranks = 2;
     check(options, &runs);
     options.replicas = 2;
@@ -141,8 +141,8 @@ static void test_matrix(void **state) {
 
 static void test_checkpoint(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   struct outcome outcome, after;
   struct weft_gpt_checkpoint *checkpoint;
   struct weft_error error;
@@ -164,9 +164,9 @@ static void test_checkpoint(void **state) {
   if (weft_gpt_checkpoint_open(NULL, dir, &checkpoint, &error) < 0) {
     fail_msg("%s", error.message);
   }
-  struct weft_gpt_trainer_options one = hand_options(&corpus);
+  struct weft_gpt_trainer_options one = hand_options(&dataset);
   one.resume = checkpoint; /* nothing is left to train: the hash is of what was read */
-  one.progress = *weft_gpt_checkpoint_progress(checkpoint);
+  one.training = *weft_gpt_checkpoint_training(checkpoint);
   if (train(one, &after, &error) < 0) {
     fail_msg("%s", error.message);
   }
@@ -183,8 +183,8 @@ static void test_checkpoint(void **state) {
 
 static void test_odd_rank(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   struct outcome outcome;
   struct weft_error error;
   if (communicators[RANKS_MAX] == MPI_COMM_NULL) {
@@ -192,7 +192,7 @@ static void test_odd_rank(void **state) {
   }
   options.ranks = options.replicas = 2;
   options.schedule = "1F1B";
-  options.progress.data_hash += rank_of_job() == 2;
+  options.training.data_hash += rank_of_job() == 2;
   assert_int_equal(train_on_mpi(options, RANKS_MAX, &outcome, &error), WEFT_ERR_PEER);
   assert_non_null(strstr(error.message, "rank 2 has another configuration"));
 }
@@ -200,8 +200,8 @@ static void test_odd_rank(void **state) {
 /* One rank cannot even begin: the others are told. */
 static void test_failed_rank(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   struct outcome outcome;
   struct weft_error error;
   if (communicators[RANKS_MAX] == MPI_COMM_NULL) {
@@ -209,7 +209,7 @@ static void test_failed_rank(void **state) {
   }
   options.ranks = 4;
   options.schedule = "1F1B";
-  options.progress.microbatches = rank_of_job() == 1 ? 5 : 4;
+  options.training.microbatches = rank_of_job() == 1 ? 5 : 4;
   assert_int_equal(train_on_mpi(options, RANKS_MAX, &outcome, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "5 equal microbatches"));
 }

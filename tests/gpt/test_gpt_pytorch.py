@@ -4,7 +4,7 @@ all parameters after ten steps of AdamW with clipping.
 
     tests/gpt/test_gpt_pytorch.py PROGRAM [--verbose]
 
-PROGRAM is the test program test_gpt_whole, which computes ours in float32, from files.
+PROGRAM is the test program test_gpt_model_gradients, which computes ours in float32, from files.
 PyTorch computes the same in double. The error of a tensor is the largest absolute
 difference over the largest absolute value in it; it must be at most 1e-5, for every
 tensor, with an epsilon of 1e-4 in AdamW.
@@ -225,7 +225,7 @@ def compare(program, name, config, epsilon, verbose):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("program", help="the test program test_gpt_whole")
+    parser.add_argument("program", help="the test program test_gpt_model_gradients")
     parser.add_argument("--verbose", action="store_true", help="a line for every tensor")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -50,14 +50,14 @@ static struct weft_gpt_trainer *train(struct weft_gpt_trainer_options options, c
     fail_msg("%s: %s", what, error.message);
   }
   outcome->hash = weft_gpt_trainer_hash(trainer);
-  outcome->state = hand_hash_state_of(trainer, &options.progress.config);
+  outcome->state = hand_hash_state_of(trainer, &options.training.config);
   return trainer;
 }
 
 static void train_by_hand(const struct weft_gpt_trainer_options *options, uint32_t replicas,
                           struct outcome *outcome) {
   struct hand hand;
-  hand_init(&hand, &options->progress, options->corpus);
+  hand_init(&hand, &options->training, options->dataset);
   *outcome = (struct outcome){.count = STEPS};
   for (uint64_t step = 0; step < STEPS; step++) {
     outcome->losses[step] = hand_step(&hand, step, replicas);
@@ -115,7 +115,7 @@ static void check_replicas(struct weft_gpt_trainer_options options, uint32_t rep
       snprintf(what, sizeof what, "%u x %s on %u, %s, window %u, %s%s", replicas,
                shapes[k].schedule, shapes[k].ranks,
                shapes[k].transport == WEFT_GPT_THREADS ? "threads" : "loopback", shapes[k].window,
-               shard_names[shard], options.progress.config.tied ? ", tied" : "");
+               shard_names[shard], options.training.config.tied ? ", tied" : "");
       weft_gpt_trainer_destroy(train(options, what, &outcome));
       expect_same(&outcome, &expected, what);
       (*runs)++;
@@ -125,13 +125,13 @@ static void check_replicas(struct weft_gpt_trainer_options options, uint32_t rep
 
 static void test_matrix(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   uint32_t runs = 0;
   for (uint32_t replicas = 1; replicas <= 3; replicas++) {
-    options.progress.config.tied = false;
+    options.training.config.tied = false;
     check_replicas(options, replicas, &runs);
-    options.progress.config.tied = true;
+    options.training.config.tied = true;
     check_replicas(options, replicas, &runs);
   }
   print_message("%u runs of %d steps, bit for bit\n", runs, STEPS);
@@ -140,8 +140,8 @@ static void test_matrix(void **state) {
 /* An evaluation is the same wherever it is computed. */
 static void test_evaluation(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   struct outcome first = {.hash = 0}, outcome;
   options.eval_every = 2;
   options.eval_steps = 2;
@@ -180,17 +180,17 @@ static void take_segment(struct weft_gpt_trainer_options *options, const struct 
   options->transport = segment->shape.transport;
 }
 
-static void check_resume(const struct weft_gpt_corpus *corpus, const struct segment *first,
+static void check_resume(const struct weft_gpt_dataset *dataset, const struct segment *first,
                          const struct segment *second, bool tied) {
   char dir[] = "/tmp/weft-replicas-XXXXXX", what[128], command[64];
   assert_non_null(mkdtemp(dir));
   struct weft_error error;
-  struct weft_gpt_trainer_options options = hand_options(corpus);
+  struct weft_gpt_trainer_options options = hand_options(dataset);
   struct outcome before, after, expected = {.count = STEPS};
   struct weft_gpt_checkpoint *checkpoint;
   struct hand hand;
-  options.progress.config.tied = tied;
-  hand_init(&hand, &options.progress, corpus);
+  options.training.config.tied = tied;
+  hand_init(&hand, &options.training, dataset);
   snprintf(what, sizeof what, "%u x %u, %s, then %u x %u, %s", first->replicas, first->shape.ranks,
            shard_names[first->shard], second->replicas, second->shape.ranks,
            shard_names[second->shard]);
@@ -202,8 +202,8 @@ static void check_resume(const struct weft_gpt_corpus *corpus, const struct segm
   if (weft_gpt_checkpoint_open(NULL, dir, &checkpoint, &error) < 0) {
     fail_msg("%s: %s", what, error.message);
   }
-  options.progress = *weft_gpt_checkpoint_progress(checkpoint);
-  assert_int_equal(options.progress.step, before.count);
+  options.training = *weft_gpt_checkpoint_training(checkpoint);
+  assert_int_equal(options.training.step, before.count);
   options.checkpoint_dir = NULL;
   options.interrupted = NULL;
   options.resume = checkpoint;
@@ -234,9 +234,9 @@ static void test_resume(void **state) {
   const struct segment *pairs[][2] = {{&one, &full},   {&full, &one},  {&full, &three},
                                       {&three, &none}, {&none, &wide}, {&wide, &grads},
                                       {&grads, &full}};
-  const struct weft_gpt_corpus corpus = hand_corpus();
+  const struct weft_gpt_dataset dataset = hand_corpus();
   for (size_t k = 0; k < sizeof pairs / sizeof pairs[0]; k++) {
-    check_resume(&corpus, pairs[k][0], pairs[k][1], k % 2 == 1);
+    check_resume(&dataset, pairs[k][0], pairs[k][1], k % 2 == 1);
   }
 }
 
@@ -254,7 +254,7 @@ static uint64_t whole_bytes(const struct weft_gpt_trainer *trainer,
   *largest = 0;
   for (uint32_t s = 0; s < stage_count; s++) {
     const uint64_t bytes =
-        4 * weft_gpt_whole_floats(config, first[s], first[s + 1] - first[s], replicas);
+        4 * weft_gpt_unsharded_floats(config, first[s], first[s + 1] - first[s], replicas);
     sum += rank_of[s] == rank ? bytes : 0;
     *largest = rank_of[s] == rank && bytes > *largest ? bytes : *largest;
   }
@@ -290,7 +290,7 @@ static void check_memory(const struct weft_gpt_trainer *trainer,
     struct weft_gpt_memory memory;
     uint64_t largest;
     const uint32_t row = r % options->ranks;
-    const uint64_t whole = whole_bytes(trainer, &options->progress.config, replicas,
+    const uint64_t whole = whole_bytes(trainer, &options->training.config, replicas,
                                        weft_gpt_trainer_program(trainer), row, &largest);
     const bool cut = options->shard != WEFT_GPT_SHARD_NONE;
     const uint64_t slices = cut ? whole / replicas : whole;
@@ -309,8 +309,8 @@ static void check_memory(const struct weft_gpt_trainer *trainer,
 
 static void test_memory(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   struct outcome outcome;
   for (uint32_t replicas = 2; replicas <= 3; replicas++) {
     for (uint32_t window = 1; window <= 2; window++) {
@@ -355,11 +355,11 @@ static void destroy_trainers(const struct processes *processes) {
 }
 
 static void check_model(const struct weft_gpt_trainer *trainer, const struct hand *hand) {
-  const struct weft_gpt_part_state *model = weft_gpt_trainer_model(trainer);
+  const struct weft_gpt_layer_state *model = weft_gpt_trainer_model(trainer);
   assert_non_null(model);
-  for (uint32_t k = 0; k < hand->part_count; k++) {
-    assert_memory_equal(model[k].parameters, hand->parts[k].parameters,
-                        hand->parts[k].floats * sizeof(float));
+  for (uint32_t k = 0; k < hand->layer_count; k++) {
+    assert_memory_equal(model[k].parameters, hand->layers[k].parameters,
+                        hand->layers[k].floats * sizeof(float));
   }
 }
 
@@ -378,15 +378,15 @@ static void check_events(const struct weft_gpt_trainer *trainer) {
 
 static void test_processes(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
+  const struct weft_gpt_dataset dataset = hand_corpus();
   struct processes processes = {.trainers = {NULL}};
   struct outcome outcome = {.hash = 0};
   struct weft_threads *world;
   struct weft_error error;
   struct hand hand;
   for (uint32_t r = 0; r < PROCESSES; r++) {
-    processes.options[r] = hand_options(&corpus);
-    processes.options[r].progress.config.tied = true;
+    processes.options[r] = hand_options(&dataset);
+    processes.options[r].training.config.tied = true;
     processes.options[r].replicas = 2;
     processes.options[r].ranks = 2;
     processes.options[r].schedule = "1F1B";
@@ -395,7 +395,7 @@ static void test_processes(void **state) {
   }
   processes.options[0].on_step = note; /* nobody else calls it: see the count */
   processes.options[0].context = &outcome;
-  hand_init(&hand, &processes.options[0].progress, &corpus);
+  hand_init(&hand, &processes.options[0].training, &dataset);
   for (uint64_t step = 0; step < STEPS; step++) {
     (void)hand_step(&hand, step, 2);
   }
@@ -409,7 +409,7 @@ static void test_processes(void **state) {
     assert_true(weft_gpt_trainer_hash(processes.trainers[r]) == hand_hash(&hand));
     assert_int_equal(weft_gpt_trainer_reports(processes.trainers[r]), r == 0);
     assert_int_equal(weft_gpt_trainer_memory(processes.trainers[r], 1, &memory), r == 1);
-    assert_true((weft_gpt_trainer_part(processes.trainers[r], 0) != NULL) == (r % 2 == 0));
+    assert_true((weft_gpt_trainer_layer(processes.trainers[r], 0) != NULL) == (r % 2 == 0));
     assert_true((weft_gpt_trainer_model(processes.trainers[r]) != NULL) == (r == 0));
   }
   check_model(processes.trainers[0], &hand);
@@ -422,13 +422,13 @@ static void test_processes(void **state) {
 /* ---- What is refused ---- */
 
 static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_options *options),
-                       const struct weft_gpt_corpus *corpus) {
+                       const struct weft_gpt_dataset *dataset) {
   struct processes processes = {.trainers = {NULL}};
   struct weft_threads *world;
   struct weft_error error;
   char named[16];
   for (uint32_t r = 0; r < PROCESSES; r++) {
-    processes.options[r] = hand_options(corpus);
+    processes.options[r] = hand_options(dataset);
     processes.options[r].replicas = 2;
     processes.options[r].ranks = 2;
     processes.options[r].schedule = "1F1B";
@@ -447,19 +447,19 @@ static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_opti
 }
 
 static void change_data(struct weft_gpt_trainer_options *options) {
-  options->progress.data_hash ^= 1;
+  options->training.data_hash ^= 1;
 }
-static void change_rate(struct weft_gpt_trainer_options *options) { options->progress.rate *= 2; }
+static void change_rate(struct weft_gpt_trainer_options *options) { options->training.rate *= 2; }
 static void change_shard(struct weft_gpt_trainer_options *options) {
   options->shard = WEFT_GPT_SHARD_GRADS;
 }
 
 static void test_odd_ranks(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  expect_odd(1, change_data, &corpus);
-  expect_odd(3, change_rate, &corpus);
-  expect_odd(2, change_shard, &corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  expect_odd(1, change_data, &dataset);
+  expect_odd(3, change_rate, &dataset);
+  expect_odd(2, change_shard, &dataset);
 }
 
 static void expect_refused(const struct weft_gpt_trainer_options *options, const char *words) {
@@ -473,8 +473,8 @@ static void expect_refused(const struct weft_gpt_trainer_options *options, const
 
 static void test_refused(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = hand_corpus();
-  struct weft_gpt_trainer_options options = hand_options(&corpus);
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
   struct weft_loopback *world;
   struct weft_program *program;
   struct weft_error error;
@@ -491,7 +491,7 @@ static void test_refused(void **state) {
   expect_refused(&options, "3 ranks; 2 replicas of 1 pipeline ranks are 2");
   weft_loopback_destroy(world);
 
-  options = hand_options(&corpus);
+  options = hand_options(&dataset);
   struct weft_lower_options lower = weft_lower_options_default();
   lower.reduce_grad = lower.unshard = false;
   struct weft_named_source plan = {.schedule = "1F1B", .ranks = 2, .lower = &lower};
@@ -500,13 +500,13 @@ static void test_refused(void **state) {
   options.replicas = 2;
   expect_refused(&options, "no REDUCE_GRAD of stage 0");
   options.replicas = 1;
-  options.progress.config.tied = true;
+  options.training.config.tied = true;
   expect_refused(&options, "no TIE_GRAD of stage 0");
   weft_program_destroy(program);
   lower.reduce_grad = true;
   assert_int_equal(weft_source_named(&plan, MICROBATCHES, true, &program, &error), WEFT_OK);
   options.program = program;
-  options.progress.config.tied = false;
+  options.training.config.tied = false;
   options.replicas = 2;
   options.shard = WEFT_GPT_SHARD_FULL;
   expect_refused(&options, "no UNSHARD of stage 0");

@@ -106,15 +106,15 @@ static void test_header_is_as_the_format_says(void **state) {
   weft_text_finish(&text);
 }
 
-static void test_a_part_has_its_weights_and_moments(void **state) {
+static void test_a_layer_has_its_weights_and_moments(void **state) {
   (void)state;
   const struct weft_gpt_config config = {
-      .layers = 2, .dim = 4, .heads = 2, .context = 3, .vocabulary = 256};
+      .blocks = 2, .dim = 4, .heads = 2, .context = 3, .vocabulary = 256};
   struct weft_gpt_tensor tensors[WEFT_GPT_TENSORS_MAX];
-  struct weft_gpt_part_tensor places[WEFT_GPT_TENSORS_MAX];
+  struct weft_gpt_layer_tensor places[WEFT_GPT_TENSORS_MAX];
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  assert_int_equal(weft_gpt_part_tensors(&config, 2, tensors, places), 36);
-  assert_int_equal(weft_gpt_part_parameters(&config, 2, parameters), 12);
+  assert_int_equal(weft_gpt_layer_tensors(&config, 2, tensors, places), 36);
+  assert_int_equal(weft_gpt_layer_parameters(&config, 2, parameters), 12);
   assert_string_equal(tensors[6].name, "block.1.attn.qkv.weight");
   assert_string_equal(tensors[7].name, "block.1.attn.qkv.weight.exp_avg");
   assert_string_equal(tensors[8].name, "block.1.attn.qkv.weight.exp_avg_sq");
@@ -307,7 +307,7 @@ static void test_cut_anywhere_it_is_refused(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_header_is_as_the_format_says),
-      cmocka_unit_test(test_a_part_has_its_weights_and_moments),
+      cmocka_unit_test(test_a_layer_has_its_weights_and_moments),
       cmocka_unit_test(test_checksum_is_crc_64_xz),
       cmocka_unit_test(test_any_order_is_read),
       cmocka_unit_test(test_wrong_lengths),

@@ -1,4 +1,4 @@
-/* Text from a model: the decoder's logits against the parts' own forward, the text
+/* Text from a model: the decoder's logits against the layers' own forward, the text
  * against a slow sampler that keeps nothing, and the choice of bytes. */
 #include <math.h>
 #include <setjmp.h>
@@ -18,11 +18,11 @@
 
 /* ---- A model ---- */
 
-enum { PARTS_MAX = 8 };
+enum { LAYERS_MAX = 8 };
 
 struct model {
   struct weft_gpt_config config;
-  struct weft_gpt_part_state parts[PARTS_MAX];
+  struct weft_gpt_layer_state layers[LAYERS_MAX];
 };
 
 static float *floats_of(uint64_t count) {
@@ -36,62 +36,62 @@ static float *floats_of(uint64_t count) {
 static void make_model(struct model *model, uint32_t layers, uint32_t heads, uint32_t dim,
                        uint32_t context) {
   struct weft_random random = {3};
-  *model = (struct model){.config = {.layers = layers,
+  *model = (struct model){.config = {.blocks = layers,
                                      .dim = dim,
                                      .heads = heads,
                                      .context = context,
                                      .vocabulary = WEFT_GPT_VOCABULARY,
                                      .seed = 11}};
-  for (uint32_t part = 0; part < weft_gpt_part_count(&model->config); part++) {
-    const uint64_t floats = weft_gpt_part_floats(&model->config, part);
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(&model->config); layer++) {
+    const uint64_t floats = weft_gpt_layer_floats(&model->config, layer);
     float *parameters = floats_of(floats);
-    weft_gpt_part_initialize(&model->config, part, parameters);
+    weft_gpt_layer_initialize(&model->config, layer, parameters);
     for (uint64_t k = 0; k < floats; k++) {
       const float noise = (float)weft_random_below(&random, 2001) / 1000 - 1;
       const bool norm = parameters[k] == 1;
       parameters[k] = parameters[k] * (norm ? 1.0F : 10.0F) + noise * 0.1F;
     }
-    model->parts[part] =
-        (struct weft_gpt_part_state){.part = part, .floats = floats, .parameters = parameters};
+    model->layers[layer] =
+        (struct weft_gpt_layer_state){.layer = layer, .floats = floats, .parameters = parameters};
   }
 }
 
 static void free_model(struct model *model) {
-  for (uint32_t part = 0; part < weft_gpt_part_count(&model->config); part++) {
-    free(model->parts[part].parameters);
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(&model->config); layer++) {
+    free(model->layers[layer].parameters);
   }
 }
 
-static void run_part(const struct model *model, uint32_t part, const uint8_t *ids, uint64_t tokens,
-                     const float *x, float *y) {
+static void run_layer(const struct model *model, uint32_t layer, const uint8_t *ids,
+                      uint64_t tokens, const float *x, float *y) {
   const struct weft_gpt_config *config = &model->config;
-  const struct weft_gpt_part_call call = {
+  const struct weft_gpt_layer_call call = {
       .config = config,
-      .part = part,
+      .layer = layer,
       .sequences = 1,
       .tokens = tokens,
-      .parameters = model->parts[part].parameters,
-      .kept = floats_of(weft_gpt_part_kept(config, part, 1, tokens)),
-      .scratch = floats_of(weft_gpt_part_scratch(config, part, 1, tokens))};
-  if (part == 0) {
+      .parameters = model->layers[layer].parameters,
+      .saved = floats_of(weft_gpt_layer_saved(config, layer, 1, tokens)),
+      .scratch = floats_of(weft_gpt_layer_scratch(config, layer, 1, tokens))};
+  if (layer == 0) {
     weft_gpt_embedding_forward(&call, ids, y);
-  } else if (part <= config->layers) {
+  } else if (layer <= config->blocks) {
     weft_gpt_block_forward(&call, x, y);
   } else {
     (void)weft_gpt_head_forward(&call, x, NULL, false, y);
   }
-  free(call.kept);
+  free(call.saved);
   free(call.scratch);
 }
 
 /* Logits [tokens, V] of the whole model; free them. */
 static float *forward(const struct model *model, const uint8_t *ids, uint64_t tokens) {
-  const uint32_t parts = weft_gpt_part_count(&model->config);
+  const uint32_t layers = weft_gpt_layer_count(&model->config);
   const uint64_t width = model->config.dim > 256 ? model->config.dim : 256;
   float *x = floats_of(tokens * width);
-  for (uint32_t part = 0; part < parts; part++) {
+  for (uint32_t layer = 0; layer < layers; layer++) {
     float *y = floats_of(tokens * width);
-    run_part(model, part, ids, tokens, x, y);
+    run_layer(model, layer, ids, tokens, x, y);
     free(x);
     x = y;
   }
@@ -126,21 +126,21 @@ static void assert_row(const float *found, const float *expected) {
 /* Reads the text in pieces of given sizes, and again. */
 static void check_pieces(const struct model *model, const float *expected, const uint8_t *text,
                          uint64_t size, uint64_t piece) {
-  struct weft_gpt_decoder *decoder = NULL;
+  struct weft_gpt_inference *inference = NULL;
   struct weft_error error;
-  assert_int_equal(weft_gpt_decoder_create(NULL, &model->config, model->parts, &decoder, &error),
-                   WEFT_OK);
+  assert_int_equal(
+      weft_gpt_inference_create(NULL, &model->config, model->layers, &inference, &error), WEFT_OK);
   for (unsigned round = 0; round < 2; round++) {
-    weft_gpt_decoder_rewind(decoder);
+    weft_gpt_inference_rewind(inference);
     for (uint64_t done = 0; done < size;) {
       const uint64_t now = size - done < piece ? size - done : piece;
-      const float *logits = weft_gpt_decoder_read(decoder, text + done, now);
+      const float *logits = weft_gpt_inference_read(inference, text + done, now);
       done += now;
-      assert_int_equal(weft_gpt_decoder_position(decoder), done);
+      assert_int_equal(weft_gpt_inference_position(inference), done);
       assert_row(logits, expected + (done - 1) * 256);
     }
   }
-  weft_gpt_decoder_destroy(decoder);
+  weft_gpt_inference_destroy(inference);
 }
 
 static void test_decoder(void **state) {
@@ -175,7 +175,7 @@ static void test_decoder_of_one_head(void **state) {
 static struct weft_gpt_sampler *sampler_of(const struct model *model) {
   struct weft_gpt_sampler *sampler = NULL;
   struct weft_error error;
-  if (weft_gpt_sampler_create(NULL, &model->config, model->parts, &sampler, &error) != WEFT_OK) {
+  if (weft_gpt_sampler_create(NULL, &model->config, model->layers, &sampler, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   return sampler;
@@ -424,7 +424,7 @@ static void test_refused(void **state) {
   options.top_k = 257;
   refuse(sampler, options, WEFT_ERR_USAGE, "top-k is 257; expected 1 to 256, or 0 for all");
   options.top_k = 256;
-  model.parts[1].parameters[0] = NAN;
+  model.layers[1].parameters[0] = NAN;
   refuse(sampler, options, WEFT_ERR_INVALID,
          "the model's answer for byte 0 is not made of numbers");
   weft_gpt_sampler_destroy(sampler);
@@ -443,7 +443,7 @@ static void test_memory_failures(void **state) {
     test_memory_init(&memory);
     memory.fail_at = k;
     const enum weft_status status =
-        weft_gpt_sampler_create(&memory.allocator, &model.config, model.parts, &sampler, &error);
+        weft_gpt_sampler_create(&memory.allocator, &model.config, model.layers, &sampler, &error);
     if (status == WEFT_OK) {
       struct weft_text text = {.allocator = &memory.allocator};
       const struct weft_gpt_sample_options options = options_of("x", 5, 1);

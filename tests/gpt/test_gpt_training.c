@@ -1,7 +1,7 @@
 /* Training, bit for bit: losses of every step, all gradients and all parameters after
  * fifty steps are those of one rank, for every schedule, number of ranks and transport;
  * and a resumed run goes on as if it had never stopped, on other ranks too. And what is
- * measured meanwhile, of stages and of parts. */
+ * measured meanwhile, of stages and of layers. */
 #include <math.h>
 #include <pthread.h>
 #include <setjmp.h>
@@ -22,30 +22,30 @@ enum { STEPS = 8 };
 #else
 enum { STEPS = 50 };
 #endif
-enum { LAYERS = 14, PARTS = LAYERS + 2, MICROBATCHES = 16, CORPUS = 4000 };
+enum { BLOCKS = 14, PARTS = BLOCKS + 2, MICROBATCHES = 16, CORPUS = 4000 };
 
 /* ---- A small model and some text ---- */
 
 static uint8_t text[CORPUS];
 
-static struct weft_gpt_corpus make_corpus(void) {
+static struct weft_gpt_dataset make_corpus(void) {
   static const char words[] = "the quick brown fox jumps over the lazy dog, and then again; ";
   for (uint32_t k = 0; k < CORPUS; k++) {
     text[k] = (uint8_t)words[(k + k / 97) % (sizeof words - 1)];
   }
-  return (struct weft_gpt_corpus){
+  return (struct weft_gpt_dataset){
       .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 42};
 }
 
-static struct weft_gpt_trainer_options base_options(const struct weft_gpt_corpus *corpus) {
-  struct weft_gpt_trainer_options options = hand_options(corpus);
-  options.progress.config.layers = LAYERS;
-  options.progress.config.seed = 5;
-  options.progress.data_seed = 9;
-  options.progress.batch = 2 * MICROBATCHES;
-  options.progress.microbatches = MICROBATCHES;
-  options.progress.warmup_steps = 5;
-  options.progress.total_steps = STEPS;
+static struct weft_gpt_trainer_options base_options(const struct weft_gpt_dataset *dataset) {
+  struct weft_gpt_trainer_options options = hand_options(dataset);
+  options.training.config.blocks = BLOCKS;
+  options.training.config.seed = 5;
+  options.training.data_seed = 9;
+  options.training.batch = 2 * MICROBATCHES;
+  options.training.microbatches = MICROBATCHES;
+  options.training.warmup_steps = 5;
+  options.training.total_steps = STEPS;
   return options;
 }
 
@@ -65,10 +65,10 @@ static void note_loss(void *context, const struct weft_gpt_step_report *report) 
   run->count++;
 }
 
-static uint64_t hash_gradients(const struct weft_gpt_trainer *trainer, uint32_t part_count) {
+static uint64_t hash_gradients(const struct weft_gpt_trainer *trainer, uint32_t layer_count) {
   uint64_t hash = 0;
-  for (uint32_t part = 0; part < part_count; part++) {
-    const struct weft_gpt_part_state *state = weft_gpt_trainer_part(trainer, part);
+  for (uint32_t layer = 0; layer < layer_count; layer++) {
+    const struct weft_gpt_layer_state *state = weft_gpt_trainer_layer(trainer, layer);
     const uint64_t pair[2] = {hash, weft_checksum(state->gradients, state->floats * sizeof(float))};
     hash = weft_checksum(pair, sizeof pair);
   }
@@ -88,7 +88,7 @@ static void train(struct weft_gpt_trainer_options options, const char *what, str
     fail_msg("%s: %s", what, error.message);
   }
   run->hash = weft_gpt_trainer_hash(trainer);
-  run->gradients = hash_gradients(trainer, weft_gpt_part_count(&options.progress.config));
+  run->gradients = hash_gradients(trainer, weft_gpt_layer_count(&options.training.config));
   weft_gpt_trainer_destroy(trainer);
 }
 
@@ -107,17 +107,17 @@ static void expect_same(const struct run *run, const struct run *expected, const
 
 /* ---- By hand ---- */
 
-/* The trainer computes what its parts do, whose mathematics is compared with PyTorch
+/* The trainer computes what its layers do, whose mathematics is compared with PyTorch
  * (cli_train_pytorch.bats). */
 static void test_by_hand(void **state) {
   (void)state;
   enum { THREE = 3 };
-  const struct weft_gpt_corpus corpus = make_corpus();
-  struct weft_gpt_trainer_options options = base_options(&corpus);
-  options.progress.total_steps = THREE;
+  const struct weft_gpt_dataset dataset = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&dataset);
+  options.training.total_steps = THREE;
   struct hand hand;
   struct run run;
-  hand_init(&hand, &options.progress, &corpus);
+  hand_init(&hand, &options.training, &dataset);
   train(options, "by hand", &run);
   for (uint64_t step = 0; step < THREE; step++) {
     const double loss = hand_step(&hand, step, 1);
@@ -197,7 +197,7 @@ static bool orders_equal(const struct weft_program *a, const struct weft_program
 
 /* ---- The matrix ---- */
 
-static void check_schedule(const struct weft_gpt_corpus *corpus, const char *schedule, uint32_t p,
+static void check_schedule(const struct weft_gpt_dataset *dataset, const char *schedule, uint32_t p,
                            bool tied, uint32_t *runs) {
   struct weft_error error;
   struct weft_named_source plan = {.schedule = schedule, .ranks = p};
@@ -207,8 +207,8 @@ static void check_schedule(const struct weft_gpt_corpus *corpus, const char *sch
   }
   struct weft_program *one = linearize(program);
   assert_true(orders_equal(program, one));
-  struct weft_gpt_trainer_options options = base_options(corpus);
-  options.progress.config.tied = tied;
+  struct weft_gpt_trainer_options options = base_options(dataset);
+  options.training.config.tied = tied;
   struct run expected, run;
   char what[96];
   options.program = one;
@@ -235,7 +235,7 @@ static void check_schedule(const struct weft_gpt_corpus *corpus, const char *sch
 
 static void test_every_schedule(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
+  const struct weft_gpt_dataset dataset = make_corpus();
   uint32_t runs = 0;
   for (size_t k = 0; k < weft_schedule_count(); k++) {
     const struct weft_schedule_info *info = weft_schedule_at(k);
@@ -243,7 +243,7 @@ static void test_every_schedule(void **state) {
       continue;
     }
     for (uint32_t p = 2; p <= 8; p *= 2) {
-      check_schedule(&corpus, info->name, p, p == 4, &runs);
+      check_schedule(&dataset, info->name, p, p == 4, &runs);
     }
   }
   print_message("%u runs of %d steps, bit for bit\n", runs, STEPS);
@@ -269,12 +269,12 @@ static bool stop_in_the_middle(void *context) {
   return run->count + 1 >= STEPS / 2;
 }
 
-static void train_in_two(const struct weft_gpt_corpus *corpus, const struct segment *first,
+static void train_in_two(const struct weft_gpt_dataset *dataset, const struct segment *first,
                          const struct segment *second, const struct run *expected) {
   char dir[] = "/tmp/weft-resume-XXXXXX";
   assert_non_null(mkdtemp(dir));
   struct weft_error error;
-  struct weft_gpt_trainer_options options = base_options(corpus);
+  struct weft_gpt_trainer_options options = base_options(dataset);
   struct run before, after;
   char what[128];
   snprintf(what, sizeof what, "%s on %u, then %s on %u", first->schedule, first->ranks,
@@ -293,8 +293,8 @@ static void train_in_two(const struct weft_gpt_corpus *corpus, const struct segm
   options.interrupted = NULL;
   options.checkpoint_dir = NULL;
   options.resume = checkpoint;
-  options.progress = *weft_gpt_checkpoint_progress(checkpoint);
-  assert_int_equal(options.progress.step, before.count);
+  options.training = *weft_gpt_checkpoint_training(checkpoint);
+  assert_int_equal(options.training.step, before.count);
   options.schedule = second->schedule;
   options.ranks = second->ranks;
   options.transport = second->transport;
@@ -320,43 +320,43 @@ static void test_resume(void **state) {
       {{"ZBH1", 8, WEFT_GPT_THREADS}, {"1F1B", 2, WEFT_GPT_LOOPBACK}},
       {{"DualPipeV", 2, WEFT_GPT_THREADS}, {"ZBVZeroBubble", 8, WEFT_GPT_THREADS}},
   };
-  const struct weft_gpt_corpus corpus = make_corpus();
+  const struct weft_gpt_dataset dataset = make_corpus();
   struct run expected;
-  train(base_options(&corpus), "uninterrupted", &expected);
+  train(base_options(&dataset), "uninterrupted", &expected);
   for (size_t k = 0; k < sizeof segments / sizeof segments[0]; k++) {
-    train_in_two(&corpus, &segments[k][0], &segments[k][1], &expected);
+    train_in_two(&dataset, &segments[k][0], &segments[k][1], &expected);
   }
 }
 
 /* ---- Measured costs ---- */
 
-/* A stage's action takes what its parts take, and a little more. */
+/* A stage's action takes what its layers take, and a little more. */
 static void check_stage_costs(const struct weft_costs *costs, uint32_t stage, uint32_t first,
                               uint32_t end) {
   const struct weft_stage_costs *all = &costs->stages[stage];
   const double most = 1 + 1e-5; /* means are rounded to floats */
   double f = 0, i = 0, w = 0;
-  for (uint32_t part = first; part < end; part++) {
-    assert_true(costs->parts[part].f > 0 && costs->parts[part].w > 0);
-    assert_true(part == 0 ? costs->parts[part].i == 0 : costs->parts[part].i > 0);
-    f += costs->parts[part].f;
-    i += costs->parts[part].i;
-    w += costs->parts[part].w;
+  for (uint32_t layer = first; layer < end; layer++) {
+    assert_true(costs->parts[layer].f > 0 && costs->parts[layer].w > 0);
+    assert_true(layer == 0 ? costs->parts[layer].i == 0 : costs->parts[layer].i > 0);
+    f += costs->parts[layer].f;
+    i += costs->parts[layer].i;
+    w += costs->parts[layer].w;
   }
   assert_true(f <= all->f * most);
   assert_true(i <= all->i * most && w <= all->w * most);
   assert_true(i + w <= all->b * most && fabs(all->i + all->w - all->b) <= 1e-5 * all->b);
 }
 
-static void check_costs(const struct weft_gpt_corpus *corpus, const char *schedule) {
-  struct weft_gpt_trainer_options options = base_options(corpus);
+static void check_costs(const struct weft_gpt_dataset *dataset, const char *schedule) {
+  struct weft_gpt_trainer_options options = base_options(dataset);
   struct weft_gpt_trainer *trainer;
   struct weft_costs *costs = NULL;
   struct weft_error error;
   uint32_t stage_count;
   options.schedule = schedule;
   options.ranks = 2;
-  options.progress.total_steps = 4;
+  options.training.total_steps = 4;
   options.eval_every = 1; /* does not count */
   assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);
   assert_int_equal(weft_gpt_trainer_costs(trainer, &costs, &error), WEFT_ERR_USAGE);
@@ -375,10 +375,10 @@ static void check_costs(const struct weft_gpt_corpus *corpus, const char *schedu
 
 static void test_costs(void **state) {
   (void)state;
-  const struct weft_gpt_corpus corpus = make_corpus();
-  check_costs(&corpus, "1F1B");
-  check_costs(&corpus, "Interleaved1F1B");
-  check_costs(&corpus, "ZBH1");
+  const struct weft_gpt_dataset dataset = make_corpus();
+  check_costs(&dataset, "1F1B");
+  check_costs(&dataset, "Interleaved1F1B");
+  check_costs(&dataset, "ZBH1");
 }
 
 /* ---- What ranks tell ---- */
@@ -403,12 +403,12 @@ static void note_between(void *context, uint32_t rank, uint64_t step) {
 static void test_told(void **state) {
   (void)state;
   enum { THREE = 3 };
-  const struct weft_gpt_corpus corpus = make_corpus();
-  struct weft_gpt_trainer_options options = base_options(&corpus);
+  const struct weft_gpt_dataset dataset = make_corpus();
+  struct weft_gpt_trainer_options options = base_options(&dataset);
   struct weft_gpt_trainer *trainer;
   struct weft_error error;
   struct told told = {.announced = {0}};
-  options.progress.total_steps = THREE;
+  options.training.total_steps = THREE;
   options.ranks = 2;
   options.on_rank = note_rank;
   options.between_steps = note_between;

@@ -96,7 +96,7 @@ struct contender {
 /* All that is under way. */
 struct bench {
   const struct weft_cli *cli;
-  struct weft_gpt_corpus corpus;
+  struct weft_gpt_dataset corpus;
   struct weft_gpt_bare *bares[WEFT_CLI_TRAIN_RANKS];
   struct contender contenders[WEFT_CLI_TRAIN_SCHEDULES];
   struct series bare, bare_all;
@@ -115,8 +115,8 @@ static enum weft_status make_contender(struct bench *bench, const char *schedule
 
 static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->cli->allocator;
-  const struct weft_gpt_progress progress = weft_cli_train_fixed_progress(STEPS);
-  WEFT_TRY(weft_cli_train_fixed_corpus(allocator, &bench->corpus, error));
+  const struct weft_gpt_training progress = weft_cli_train_fixed_training(STEPS);
+  WEFT_TRY(weft_cli_train_fixed_dataset(allocator, &bench->corpus, error));
   for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
     WEFT_TRY(weft_gpt_bare_create(allocator, &progress.config, progress.batch / MICROBATCHES,
                                   progress.config.context, &bench->bares[k], error));
@@ -255,13 +255,13 @@ static struct weft_cli_train_prediction sum_up_prediction(struct prediction *pre
 
 static void sum_up(struct bench *bench, struct weft_cli_train_results *results) {
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  results->progress = weft_cli_train_fixed_progress(STEPS);
+  results->progress = weft_cli_train_fixed_training(STEPS);
   const struct weft_gpt_config *config = &results->progress.config;
   results->parameters = weft_gpt_parameter_count(config);
   results->processors = processors > 0 ? (uint64_t)processors : 0;
   results->operations =
       MICROBATCHES *
-      weft_gpt_products_operations(config, results->progress.batch / MICROBATCHES, config->context);
+      weft_gpt_flops(config, results->progress.batch / MICROBATCHES, config->context);
   results->core_wanted = weft_gpt_blas_core_wanted();
   results->bare_ms = median_ms(&bench->bare);
   results->bare_all_ms = median_ms(&bench->bare_all);

@@ -22,15 +22,15 @@ int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_argum
 
 /* ---- The fixed model, and its text ---- */
 
-struct weft_gpt_progress weft_cli_train_fixed_progress(uint64_t steps);
+struct weft_gpt_training weft_cli_train_fixed_training(uint64_t steps);
 /* On threads; all but callbacks and allocator. */
-struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_corpus *corpus,
+struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_dataset *corpus,
                                                              const struct weft_program *program,
                                                              uint64_t steps);
 /* Its bytes are to be given back with weft_gpt_free(). */
-enum weft_status weft_cli_train_fixed_corpus(const struct weft_allocator *allocator,
-                                             struct weft_gpt_corpus *corpus,
-                                             struct weft_error *error);
+enum weft_status weft_cli_train_fixed_dataset(const struct weft_allocator *allocator,
+                                              struct weft_gpt_dataset *corpus,
+                                              struct weft_error *error);
 
 /* ---- A block: a trainer made, a few steps, and what they took ---- */
 
@@ -79,7 +79,7 @@ struct weft_cli_train_measurement {
 };
 
 struct weft_cli_train_results {
-  struct weft_gpt_progress progress;
+  struct weft_gpt_training progress;
   uint64_t parameters;
   uint64_t processors;
   const char *core_wanted; /* by OpenBLAS, in its environment; NULL: all is well */

@@ -18,21 +18,21 @@ static void write_text(uint8_t *bytes) {
   }
 }
 
-enum weft_status weft_cli_train_fixed_corpus(const struct weft_allocator *allocator,
-                                             struct weft_gpt_corpus *corpus,
-                                             struct weft_error *error) {
+enum weft_status weft_cli_train_fixed_dataset(const struct weft_allocator *allocator,
+                                              struct weft_gpt_dataset *corpus,
+                                              struct weft_error *error) {
   uint8_t *bytes = weft_gpt_allocate(allocator, TEXT_BYTES, 1);
   if (bytes == NULL) {
     return weft_fail_memory(error, TEXT_BYTES);
   }
   write_text(bytes);
-  *corpus = (struct weft_gpt_corpus){
+  *corpus = (struct weft_gpt_dataset){
       .bytes = bytes, .size = TEXT_BYTES, .train_size = TEXT_BYTES / 10 * 9, .hash = 1};
   return WEFT_OK;
 }
 
-struct weft_gpt_progress weft_cli_train_fixed_progress(uint64_t steps) {
-  return (struct weft_gpt_progress){.config = {.layers = LAYERS,
+struct weft_gpt_training weft_cli_train_fixed_training(uint64_t steps) {
+  return (struct weft_gpt_training){.config = {.blocks = LAYERS,
                                                .dim = DIM,
                                                .heads = HEADS,
                                                .context = CONTEXT,
@@ -52,11 +52,11 @@ struct weft_gpt_progress weft_cli_train_fixed_progress(uint64_t steps) {
                                     .total_steps = steps};
 }
 
-struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_corpus *corpus,
+struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_dataset *corpus,
                                                              const struct weft_program *program,
                                                              uint64_t steps) {
-  return (struct weft_gpt_trainer_options){.progress = weft_cli_train_fixed_progress(steps),
-                                           .corpus = corpus,
+  return (struct weft_gpt_trainer_options){.training = weft_cli_train_fixed_training(steps),
+                                           .dataset = corpus,
                                            .program = program,
                                            .transport = WEFT_GPT_THREADS,
                                            .threads_per_rank = 1,

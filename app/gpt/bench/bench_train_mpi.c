@@ -18,10 +18,10 @@ static void take_turn(void *context, uint32_t rank, uint64_t step) {
 
 static int train_steps(const struct weft_cli *cli, struct weft_cli_job *job,
                        const struct weft_program *program, struct weft_cli_mpi_block *block) {
-  struct weft_gpt_corpus corpus;
+  struct weft_gpt_dataset corpus;
   struct weft_cli_train_block trained;
   struct weft_error error;
-  if (weft_cli_train_fixed_corpus(cli->allocator, &corpus, &error) < 0) {
+  if (weft_cli_train_fixed_dataset(cli->allocator, &corpus, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   struct weft_gpt_trainer_options options =

@@ -8,7 +8,7 @@
 #define MIB 1048576.0
 
 static double tokens_per_s(const struct weft_cli_train_results *results, double step_ms) {
-  const struct weft_gpt_progress *progress = &results->progress;
+  const struct weft_gpt_training *progress = &results->progress;
   return (double)(progress->batch * progress->config.context) / step_ms * 1e3;
 }
 
@@ -23,7 +23,7 @@ static double speed_up(const struct weft_cli_train_measurement *at) {
 /* ---- Text ---- */
 
 static void add_model(struct weft_text *text, const struct weft_cli_train_results *results) {
-  const struct weft_gpt_progress *progress = &results->progress;
+  const struct weft_gpt_training *progress = &results->progress;
   const struct weft_gpt_config *config = &progress->config;
   weft_text_addf(text,
                  "weft %s, bench train: checked: %d ranks and one come to the same parameters, "
@@ -35,7 +35,7 @@ static void add_model(struct weft_text *text, const struct weft_cli_train_result
                  "step:  %" PRIu64 " sequences in %" PRIu32 " microbatches, %" PRIu64
                  " tokens, AdamW; loss %.4f, then %.4f\n"
                  "on:    %" PRIu64 " processors, a thread per rank, each with one BLAS thread\n",
-                 config->layers, config->dim, config->heads, config->context,
+                 config->blocks, config->dim, config->heads, config->context,
                  (double)results->parameters / 1e6, progress->batch, progress->microbatches,
                  progress->batch * config->context, results->first_loss, results->last_loss,
                  results->processors);
@@ -106,9 +106,9 @@ void weft_cli_bench_add_train_text(struct weft_text *text,
 /* ---- JSON ---- */
 
 static void add_model_object(struct weft_json *json, const struct weft_cli_train_results *results) {
-  const struct weft_gpt_progress *progress = &results->progress;
+  const struct weft_gpt_training *progress = &results->progress;
   weft_json_open(json, "model", '{');
-  weft_json_number(json, "layers", progress->config.layers);
+  weft_json_number(json, "layers", progress->config.blocks);
   weft_json_number(json, "dim", progress->config.dim);
   weft_json_number(json, "heads", progress->config.heads);
   weft_json_number(json, "context", progress->config.context);

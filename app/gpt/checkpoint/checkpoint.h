@@ -1,10 +1,10 @@
-/* Checkpoints: a folder per step under DIR, with a safetensors file per part and a
+/* Checkpoints: a folder per step under DIR, with a safetensors file per layer and a
  * manifest, written so that a load gives exactly the old or the new state.
  *
  *   DIR/step-00000200/part-0003.safetensors   weights and AdamW's moments
  *   DIR/step-00000200/manifest.json           written last
  *
- * A checkpoint is there when its manifest is. Where a step is written again, its parts
+ * A checkpoint is there when its manifest is. Where a step is written again, its layers
  * are part-0003.CHECKSUM.safetensors, so that the old ones stay until then; the manifest
  * has their names. */
 #ifndef GPT_CHECKPOINT_H
@@ -13,10 +13,10 @@
 #include "gpt/train/stage.h"
 
 /* What the manifest says beside the list of files and their checksums. */
-struct weft_gpt_progress {
+struct weft_gpt_training {
   struct weft_gpt_config config;
   uint64_t step;      /* steps done */
-  uint64_t data_hash; /* of the corpus */
+  uint64_t data_hash; /* of the dataset */
   uint64_t data_seed;
   uint64_t batch; /* rows of a step */
   uint32_t microbatches;
@@ -33,26 +33,25 @@ struct weft_gpt_files {
   int (*before)(void *context, const char *operation, const char *path);
 };
 
-/* One part's file: temporary name, fsync, rename. Any thread; parts may be written at
+/* One layer's file: temporary name, fsync, rename. Any thread; layers may be written at
  * once by different ranks. Writes the file's size and checksum (of all its bytes). */
-struct weft_gpt_part_file {
+struct weft_gpt_layer_file {
   uint64_t size;
   uint64_t checksum;
 };
-enum weft_status weft_gpt_checkpoint_write_part(const struct weft_gpt_files *files, const char *dir,
-                                                const struct weft_gpt_config *config, uint64_t step,
-                                                const struct weft_gpt_part_state *part,
-                                                struct weft_gpt_part_file *written,
-                                                struct weft_error *error);
-/* The manifest, after all parts [part_count]; then the folders are synced. After that
+enum weft_status weft_gpt_checkpoint_write_layer(
+    const struct weft_gpt_files *files, const char *dir, const struct weft_gpt_config *config,
+    uint64_t step, const struct weft_gpt_layer_state *layer, struct weft_gpt_layer_file *written,
+    struct weft_error *error);
+/* The manifest, after all layers [layer_count]; then the folders are synced. After that
  * the checkpoint is there. Then older ones beyond `keep` (0: keep all, else this one
  * counts) are removed, and incomplete ones of earlier steps; what is of later steps is
  * left alone. An error in that is returned too: the checkpoint is there nevertheless.
- * WEFT_ERR_IO; WEFT_ERR_MISSING for a part that is not there; WEFT_ERR_USAGE for a number
+ * WEFT_ERR_IO; WEFT_ERR_MISSING for a layer that is not there; WEFT_ERR_USAGE for a number
  * that the manifest cannot hold. */
 enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, const char *dir,
-                                            const struct weft_gpt_progress *progress,
-                                            const struct weft_gpt_part_file *parts, uint32_t keep,
+                                            const struct weft_gpt_training *training,
+                                            const struct weft_gpt_layer_file *layers, uint32_t keep,
                                             struct weft_error *error);
 
 /* A checkpoint to read: `dir` is DIR (its complete one of the highest step) or one step's
@@ -62,14 +61,14 @@ struct weft_gpt_checkpoint;
 enum weft_status weft_gpt_checkpoint_open(const struct weft_allocator *allocator, const char *dir,
                                           struct weft_gpt_checkpoint **out,
                                           struct weft_error *error);
-const struct weft_gpt_progress *weft_gpt_checkpoint_progress(
+const struct weft_gpt_training *weft_gpt_checkpoint_training(
     const struct weft_gpt_checkpoint *checkpoint);
 /* Checks size, checksum, header, names, dtypes and shapes before a float is used; the
- * moments may be NULL in `part` where only weights are wanted. WEFT_ERR_FORMAT names
+ * moments may be NULL in `layer` where only weights are wanted. WEFT_ERR_FORMAT names
  * the file and what is wrong in it. */
-enum weft_status weft_gpt_checkpoint_read_part(const struct weft_gpt_checkpoint *checkpoint,
-                                               struct weft_gpt_part_state *part,
-                                               struct weft_error *error);
+enum weft_status weft_gpt_checkpoint_read_layer(const struct weft_gpt_checkpoint *checkpoint,
+                                                struct weft_gpt_layer_state *layer,
+                                                struct weft_error *error);
 void weft_gpt_checkpoint_close(struct weft_gpt_checkpoint *checkpoint);
 
 #endif

@@ -22,16 +22,16 @@ struct weft_gpt_name weft_gpt_step_name(uint64_t step) {
   return name;
 }
 
-struct weft_gpt_name weft_gpt_part_name(uint32_t part) {
+struct weft_gpt_name weft_gpt_layer_name(uint32_t layer) {
   struct weft_gpt_name name;
-  (void)snprintf(name.text, sizeof name.text, "part-%04" PRIu32 ".safetensors", part);
+  (void)snprintf(name.text, sizeof name.text, "part-%04" PRIu32 ".safetensors", layer);
   return name;
 }
 
-struct weft_gpt_name weft_gpt_part_name_again(uint32_t part, uint64_t checksum) {
+struct weft_gpt_name weft_gpt_layer_name_again(uint32_t layer, uint64_t checksum) {
   struct weft_gpt_name name;
-  (void)snprintf(name.text, sizeof name.text, "part-%04" PRIu32 ".%016" PRIx64 ".safetensors", part,
-                 checksum);
+  (void)snprintf(name.text, sizeof name.text, "part-%04" PRIu32 ".%016" PRIx64 ".safetensors",
+                 layer, checksum);
   return name;
 }
 
@@ -62,18 +62,18 @@ bool weft_gpt_step_of_name(const char *name, uint64_t *step) {
   return true;
 }
 
-bool weft_gpt_part_of_name(const char *name, uint32_t *part) {
+bool weft_gpt_layer_of_name(const char *name, uint32_t *layer) {
   const char *rest;
   uint64_t number, checksum;
   if (!read_number(name, "part-", 10, &number, &rest) || number > UINT32_MAX) {
     return false;
   }
-  const bool plain = strcmp(weft_gpt_part_name((uint32_t)number).text, name) == 0;
+  const bool plain = strcmp(weft_gpt_layer_name((uint32_t)number).text, name) == 0;
   if (!plain && (!read_number(rest, ".", 16, &checksum, &rest) ||
-                 strcmp(weft_gpt_part_name_again((uint32_t)number, checksum).text, name) != 0)) {
+                 strcmp(weft_gpt_layer_name_again((uint32_t)number, checksum).text, name) != 0)) {
     return false;
   }
-  *part = (uint32_t)number;
+  *layer = (uint32_t)number;
   return true;
 }
 
@@ -178,24 +178,24 @@ struct sweep {
   const struct weft_gpt_files *files;
   const char *folder;
   const struct weft_gpt_name *names; /* that stay */
-  uint32_t part_count;
+  uint32_t layer_count;
 };
 
 static bool is_temporary(const char *name) {
   const size_t length = strlen(WEFT_GPT_TEMPORARY);
-  uint32_t part;
+  uint32_t layer;
   return strncmp(name, WEFT_GPT_TEMPORARY, length) == 0 &&
          (strcmp(name + length, WEFT_GPT_MANIFEST) == 0 ||
-          weft_gpt_part_of_name(name + length, &part));
+          weft_gpt_layer_of_name(name + length, &layer));
 }
 
 static enum weft_status sweep_entry(void *context, const char *name, struct weft_error *error) {
   const struct sweep *sweep = context;
-  uint32_t part;
-  const bool is_part = weft_gpt_part_of_name(name, &part);
+  uint32_t layer;
+  const bool is_layer = weft_gpt_layer_of_name(name, &layer);
   const bool stays =
-      is_part && part < sweep->part_count && strcmp(name, sweep->names[part].text) == 0;
-  if (stays || (!is_part && !is_temporary(name))) {
+      is_layer && layer < sweep->layer_count && strcmp(name, sweep->names[layer].text) == 0;
+  if (stays || (!is_layer && !is_temporary(name))) {
     return WEFT_OK;
   }
   return weft_gpt_file_remove(sweep->files, sweep->folder, name, error);
@@ -246,14 +246,14 @@ static enum weft_status clean_before(const struct weft_gpt_files *files, const c
 
 enum weft_status weft_gpt_steps_clean(const struct weft_gpt_files *files, const char *dir,
                                       uint64_t step, const struct weft_gpt_name *names,
-                                      uint32_t part_count, uint32_t keep,
+                                      uint32_t layer_count, uint32_t keep,
                                       struct weft_error *error) {
   struct weft_gpt_path folder;
   struct weft_gpt_step *steps;
   size_t count;
   WEFT_TRY(weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step).text, error));
   struct sweep sweep = {
-      .files = files, .folder = folder.text, .names = names, .part_count = part_count};
+      .files = files, .folder = folder.text, .names = names, .layer_count = layer_count};
   WEFT_TRY(each_entry(folder.text, sweep_entry, &sweep, error));
   WEFT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
   const enum weft_status status = clean_before(files, dir, step, keep, steps, count, error);

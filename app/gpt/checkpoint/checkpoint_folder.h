@@ -1,6 +1,6 @@
 /* Names in a folder of checkpoints, and what is there.
  *
- * A part's file is part-0003.safetensors. Where its step has a manifest already, and a
+ * A layer's file is part-0003.safetensors. Where its step has a manifest already, and a
  * checkpoint is about to be replaced, it is part-0003.CHECKSUM.safetensors: what the
  * manifest speaks of stays until there is another manifest. */
 #ifndef GPT_CHECKPOINT_FOLDER_H
@@ -19,10 +19,10 @@ struct weft_gpt_name {
 struct weft_gpt_name weft_gpt_step_name(uint64_t step);
 /* Whether it is what weft_gpt_step_name() writes. */
 bool weft_gpt_step_of_name(const char *name, uint64_t *step);
-struct weft_gpt_name weft_gpt_part_name(uint32_t part);
-struct weft_gpt_name weft_gpt_part_name_again(uint32_t part, uint64_t checksum);
+struct weft_gpt_name weft_gpt_layer_name(uint32_t layer);
+struct weft_gpt_name weft_gpt_layer_name_again(uint32_t layer, uint64_t checksum);
 /* Whether it is what one of these two writes. */
-bool weft_gpt_part_of_name(const char *name, uint32_t *part);
+bool weft_gpt_layer_of_name(const char *name, uint32_t *layer);
 
 /* A step's folder. */
 struct weft_gpt_step {
@@ -40,6 +40,7 @@ enum weft_status weft_gpt_steps_list(const char *dir, struct weft_gpt_step **ste
  * that no checkpoint has are left alone, and so are the folders they are in. */
 enum weft_status weft_gpt_steps_clean(const struct weft_gpt_files *files, const char *dir,
                                       uint64_t step, const struct weft_gpt_name *names,
-                                      uint32_t part_count, uint32_t keep, struct weft_error *error);
+                                      uint32_t layer_count, uint32_t keep,
+                                      struct weft_error *error);
 
 #endif

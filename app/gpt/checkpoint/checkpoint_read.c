@@ -12,8 +12,8 @@
 struct weft_gpt_checkpoint {
   const struct weft_allocator *allocator;
   struct weft_gpt_path folder;
-  struct weft_gpt_progress progress;
-  struct weft_gpt_manifest_part *parts; /* [part_count] */
+  struct weft_gpt_training training;
+  struct weft_gpt_manifest_layer *layers; /* [layer_count] */
 };
 
 /* ---- Which one ---- */
@@ -53,7 +53,7 @@ static enum weft_status read_manifest(struct weft_gpt_checkpoint *checkpoint,
   WEFT_TRY(weft_gpt_file_read(checkpoint->allocator, path.text, size, &text, error));
   const enum weft_status status =
       weft_gpt_manifest_read(checkpoint->allocator, path.text, (const char *)text, size,
-                             &checkpoint->progress, &checkpoint->parts, error);
+                             &checkpoint->training, &checkpoint->layers, error);
   weft_gpt_free(checkpoint->allocator, text);
   return status;
 }
@@ -64,10 +64,10 @@ static enum weft_status open_newest(struct weft_gpt_checkpoint *checkpoint, cons
   WEFT_TRY(find_newest(dir, &step, error));
   WEFT_TRY(weft_gpt_path_join(&checkpoint->folder, dir, weft_gpt_step_name(step).text, error));
   WEFT_TRY(read_manifest(checkpoint, error));
-  if (checkpoint->progress.step != step) {
+  if (checkpoint->training.step != step) {
     return weft_fail(error, WEFT_ERR_FORMAT, "give the folder the name of its step",
                      "'%s/" WEFT_GPT_MANIFEST "' is of step %" PRIu64 "; expected %" PRIu64,
-                     checkpoint->folder.text, checkpoint->progress.step, step);
+                     checkpoint->folder.text, checkpoint->training.step, step);
   }
   return WEFT_OK;
 }
@@ -101,43 +101,43 @@ enum weft_status weft_gpt_checkpoint_open(const struct weft_allocator *allocator
 
 void weft_gpt_checkpoint_close(struct weft_gpt_checkpoint *checkpoint) {
   if (checkpoint != NULL) {
-    weft_gpt_free(checkpoint->allocator, checkpoint->parts);
+    weft_gpt_free(checkpoint->allocator, checkpoint->layers);
     weft_gpt_free(checkpoint->allocator, checkpoint);
   }
 }
 
-const struct weft_gpt_progress *weft_gpt_checkpoint_progress(
+const struct weft_gpt_training *weft_gpt_checkpoint_training(
     const struct weft_gpt_checkpoint *checkpoint) {
-  return &checkpoint->progress;
+  return &checkpoint->training;
 }
 
-/* ---- A part ---- */
+/* ---- A layer ---- */
 
-/* One part's file on its way from disk to the part's arrays. */
+/* One layer's file on its way from disk to the layer's arrays. */
 struct load {
-  const struct weft_gpt_manifest_part *entry;
+  const struct weft_gpt_manifest_layer *entry;
   struct weft_gpt_path path;
   struct weft_gpt_tensor tensors[WEFT_GPT_TENSORS_MAX];
-  struct weft_gpt_part_tensor places[WEFT_GPT_TENSORS_MAX];
+  struct weft_gpt_layer_tensor places[WEFT_GPT_TENSORS_MAX];
   uint32_t count;
   unsigned char *bytes;
 };
 
 static enum weft_status check_model(const struct weft_gpt_checkpoint *checkpoint,
-                                    const struct weft_gpt_part_state *part,
+                                    const struct weft_gpt_layer_state *layer,
                                     struct weft_error *error) {
-  const struct weft_gpt_config *config = &checkpoint->progress.config;
+  const struct weft_gpt_config *config = &checkpoint->training.config;
   const char *hint = "use the model that the checkpoint was written from";
-  if (part->part >= weft_gpt_part_count(config)) {
+  if (layer->layer >= weft_gpt_layer_count(config)) {
     return weft_fail(error, WEFT_ERR_USAGE, hint,
                      "'%s' has %" PRIu32 " parts; there is no part %" PRIu32,
-                     checkpoint->folder.text, weft_gpt_part_count(config), part->part);
+                     checkpoint->folder.text, weft_gpt_layer_count(config), layer->layer);
   }
-  const uint64_t floats = weft_gpt_part_floats(config, part->part);
-  if (part->floats != floats) {
+  const uint64_t floats = weft_gpt_layer_floats(config, layer->layer);
+  if (layer->floats != floats) {
     return weft_fail(error, WEFT_ERR_USAGE, hint,
                      "part %" PRIu32 " of '%s' has %" PRIu64 " floats; expected %" PRIu64,
-                     part->part, checkpoint->folder.text, floats, part->floats);
+                     layer->layer, checkpoint->folder.text, floats, layer->floats);
   }
   return WEFT_OK;
 }
@@ -176,15 +176,15 @@ static enum weft_status check_bytes(struct load *load, struct weft_error *error)
 }
 
 /* Between tensors there are zeros. */
-static void copy_floats(const struct load *load, struct weft_gpt_part_state *part) {
+static void copy_floats(const struct load *load, struct weft_gpt_layer_state *layer) {
   for (uint32_t array = 0; array < WEFT_GPT_ARRAYS; array++) {
-    float *floats = weft_gpt_part_array(part, (enum weft_gpt_array)array);
+    float *floats = weft_gpt_layer_array(layer, (enum weft_gpt_array)array);
     if (floats != NULL) {
-      memset(floats, 0, (size_t)part->floats * sizeof *floats);
+      memset(floats, 0, (size_t)layer->floats * sizeof *floats);
     }
   }
   for (uint32_t k = 0; k < load->count; k++) {
-    float *floats = weft_gpt_part_array(part, load->places[k].array);
+    float *floats = weft_gpt_layer_array(layer, load->places[k].array);
     if (floats != NULL) {
       memcpy(floats + load->places[k].offset, load->bytes + load->tensors[k].begin,
              (size_t)load->tensors[k].bytes);
@@ -192,21 +192,21 @@ static void copy_floats(const struct load *load, struct weft_gpt_part_state *par
   }
 }
 
-enum weft_status weft_gpt_checkpoint_read_part(const struct weft_gpt_checkpoint *checkpoint,
-                                               struct weft_gpt_part_state *part,
-                                               struct weft_error *error) {
+enum weft_status weft_gpt_checkpoint_read_layer(const struct weft_gpt_checkpoint *checkpoint,
+                                                struct weft_gpt_layer_state *layer,
+                                                struct weft_error *error) {
   struct load load;
-  WEFT_TRY(check_model(checkpoint, part, error));
-  load.entry = &checkpoint->parts[part->part];
+  WEFT_TRY(check_model(checkpoint, layer, error));
+  load.entry = &checkpoint->layers[layer->layer];
   load.count =
-      weft_gpt_part_tensors(&checkpoint->progress.config, part->part, load.tensors, load.places);
+      weft_gpt_layer_tensors(&checkpoint->training.config, layer->layer, load.tensors, load.places);
   WEFT_TRY(weft_gpt_path_join(&load.path, checkpoint->folder.text, load.entry->file.text, error));
   WEFT_TRY(check_size(&load, error));
   WEFT_TRY(weft_gpt_file_read(checkpoint->allocator, load.path.text, load.entry->size, &load.bytes,
                               error));
   const enum weft_status status = check_bytes(&load, error);
   if (status == WEFT_OK) {
-    copy_floats(&load, part);
+    copy_floats(&load, layer);
   }
   weft_gpt_free(checkpoint->allocator, load.bytes);
   return status;

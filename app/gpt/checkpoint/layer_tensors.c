@@ -1,4 +1,4 @@
-/* From a part's parameters to the tensors of its file. */
+/* From a layer's parameters to the tensors of its file. */
 #include "gpt/checkpoint/layer_tensors.h"
 
 #include <stdio.h>
@@ -14,19 +14,19 @@ static struct weft_gpt_tensor describe(const struct weft_gpt_parameter *paramete
   return tensor;
 }
 
-uint32_t weft_gpt_part_tensors(const struct weft_gpt_config *config, uint32_t part,
-                               struct weft_gpt_tensor tensors[WEFT_GPT_TENSORS_MAX],
-                               struct weft_gpt_part_tensor places[WEFT_GPT_TENSORS_MAX]) {
+uint32_t weft_gpt_layer_tensors(const struct weft_gpt_config *config, uint32_t layer,
+                                struct weft_gpt_tensor tensors[WEFT_GPT_TENSORS_MAX],
+                                struct weft_gpt_layer_tensor places[WEFT_GPT_TENSORS_MAX]) {
   static const char *const suffixes[WEFT_GPT_ARRAYS] = {"", ".exp_avg", ".exp_avg_sq"};
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t count = weft_gpt_part_parameters(config, part, parameters);
+  const uint32_t count = weft_gpt_layer_parameters(config, layer, parameters);
   uint32_t filled = 0;
   for (uint32_t k = 0; k < count; k++) {
     for (uint32_t array = 0; array < WEFT_GPT_ARRAYS; array++) {
       tensors[filled] = describe(&parameters[k], suffixes[array]);
       if (places != NULL) {
-        places[filled] = (struct weft_gpt_part_tensor){.array = (enum weft_gpt_array)array,
-                                                       .offset = parameters[k].offset};
+        places[filled] = (struct weft_gpt_layer_tensor){.array = (enum weft_gpt_array)array,
+                                                        .offset = parameters[k].offset};
       }
       filled++;
     }
@@ -34,11 +34,11 @@ uint32_t weft_gpt_part_tensors(const struct weft_gpt_config *config, uint32_t pa
   return filled;
 }
 
-float *weft_gpt_part_array(const struct weft_gpt_part_state *part, enum weft_gpt_array array) {
+float *weft_gpt_layer_array(const struct weft_gpt_layer_state *layer, enum weft_gpt_array array) {
   switch (array) {
-    case WEFT_GPT_WEIGHTS: return part->parameters;
-    case WEFT_GPT_FIRST_MOMENT: return part->first_moment;
-    case WEFT_GPT_SECOND_MOMENT: return part->second_moment;
+    case WEFT_GPT_WEIGHTS: return layer->parameters;
+    case WEFT_GPT_FIRST_MOMENT: return layer->first_moment;
+    case WEFT_GPT_SECOND_MOMENT: return layer->second_moment;
   }
   return NULL;
 }

@@ -10,7 +10,7 @@
 
 #include <weft/support.h>
 
-#define AT(member) offsetof(struct weft_gpt_progress, member)
+#define AT(member) offsetof(struct weft_gpt_training, member)
 #define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 
 static const struct weft_gpt_field progress_fields[] = {
@@ -20,7 +20,7 @@ static const struct weft_gpt_field progress_fields[] = {
 };
 
 static const struct weft_gpt_field model_fields[] = {
-    {"layers", WEFT_GPT_FIELD_NUMBER32, AT(config.layers)},
+    {"layers", WEFT_GPT_FIELD_NUMBER32, AT(config.blocks)},
     {"dim", WEFT_GPT_FIELD_NUMBER32, AT(config.dim)},
     {"heads", WEFT_GPT_FIELD_NUMBER32, AT(config.heads)},
     {"context", WEFT_GPT_FIELD_NUMBER32, AT(config.context)},
@@ -117,7 +117,7 @@ static enum weft_status add_value(struct weft_text *text, const struct weft_gpt_
 }
 
 static enum weft_status add_section(struct weft_text *text, const struct weft_gpt_section *section,
-                                    const struct weft_gpt_progress *progress,
+                                    const struct weft_gpt_training *training,
                                     struct weft_error *error) {
   const bool inner = section->name[0] != '\0';
   const char *indent = inner ? "    " : "  ";
@@ -127,36 +127,36 @@ static enum weft_status add_section(struct weft_text *text, const struct weft_gp
   for (uint32_t k = 0; k < section->field_count; k++) {
     const struct weft_gpt_field *field = &section->fields[k];
     weft_text_addf(text, "%s\n%s\"%s\": ", inner && k == 0 ? "" : ",", indent, field->name);
-    WEFT_TRY(add_value(text, field, (const char *)progress + field->offset, error));
+    WEFT_TRY(add_value(text, field, (const char *)training + field->offset, error));
   }
   weft_text_add(text, inner ? "\n  }" : "");
   return WEFT_OK;
 }
 
-static enum weft_status add_parts(struct weft_text *text, uint32_t part_count,
-                                  const struct weft_gpt_manifest_part *parts,
-                                  struct weft_error *error) {
+static enum weft_status add_layers(struct weft_text *text, uint32_t layer_count,
+                                   const struct weft_gpt_manifest_layer *layers,
+                                   struct weft_error *error) {
   weft_text_add(text, ",\n  \"parts\": [");
-  for (uint32_t k = 0; k < part_count; k++) {
+  for (uint32_t k = 0; k < layer_count; k++) {
     weft_text_addf(text, "%s\n    {\"file\": \"%s\", \"size\": ", k > 0 ? "," : "",
-                   parts[k].file.text);
-    WEFT_TRY(add_number(text, "the size of a part", parts[k].size, error));
-    weft_text_addf(text, ", \"checksum\": \"%016" PRIx64 "\"}", parts[k].checksum);
+                   layers[k].file.text);
+    WEFT_TRY(add_number(text, "the size of a part", layers[k].size, error));
+    weft_text_addf(text, ", \"checksum\": \"%016" PRIx64 "\"}", layers[k].checksum);
   }
   weft_text_add(text, "\n  ]");
   return WEFT_OK;
 }
 
 enum weft_status weft_gpt_manifest_write(struct weft_text *text,
-                                         const struct weft_gpt_progress *progress,
-                                         const struct weft_gpt_manifest_part *parts,
+                                         const struct weft_gpt_training *training,
+                                         const struct weft_gpt_manifest_layer *layers,
                                          struct weft_error *error) {
   const size_t first = text->size;
   weft_text_add(text, "{\n  \"schema\": \"" WEFT_GPT_MANIFEST_SCHEMA "\"");
   for (uint32_t k = 0; k < WEFT_GPT_SECTIONS; k++) {
-    WEFT_TRY(add_section(text, &weft_gpt_manifest_sections()[k], progress, error));
+    WEFT_TRY(add_section(text, &weft_gpt_manifest_sections()[k], training, error));
   }
-  WEFT_TRY(add_parts(text, weft_gpt_part_count(&progress->config), parts, error));
+  WEFT_TRY(add_layers(text, weft_gpt_layer_count(&training->config), layers, error));
   weft_text_add(text, ",\n");
   WEFT_TRY(weft_text_status(text, error));
   weft_text_addf(text, "  \"checksum\": \"%016" PRIx64 "\"\n}\n",

@@ -1,5 +1,5 @@
 /* The manifest of a checkpoint, "weft-checkpoint/1": how far training was and with what,
- * and the files of the parts with their sizes and checksums. Its last line has a
+ * and the files of the layers with their sizes and checksums. Its last line has a
  * checksum of all that stands before it, so that no changed byte goes unseen. */
 #ifndef GPT_MANIFEST_H
 #define GPT_MANIFEST_H
@@ -9,24 +9,24 @@
 #define WEFT_GPT_MANIFEST_SCHEMA "weft-checkpoint/1"
 #define WEFT_GPT_MANIFEST_BYTES_MAX ((uint64_t)2 << 20)
 
-struct weft_gpt_manifest_part {
+struct weft_gpt_manifest_layer {
   struct weft_gpt_name file;
   uint64_t size, checksum;
 };
 
 /* Adds the text. WEFT_ERR_USAGE names a field that is not a finite number, or too large
- * for JSON. parts[part_count]. */
+ * for JSON. layers[layer_count]. */
 enum weft_status weft_gpt_manifest_write(struct weft_text *text,
-                                         const struct weft_gpt_progress *progress,
-                                         const struct weft_gpt_manifest_part *parts,
+                                         const struct weft_gpt_training *training,
+                                         const struct weft_gpt_manifest_layer *layers,
                                          struct weft_error *error);
 
-/* Reads a text that is called `name`; on success *parts [part_count] is the caller's, to
+/* Reads a text that is called `name`; on success *layers [layer_count] is the caller's, to
  * give back with weft_gpt_free(). WEFT_ERR_FORMAT names the field. */
 enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, const char *name,
                                         const char *text, uint64_t size,
-                                        struct weft_gpt_progress *progress,
-                                        struct weft_gpt_manifest_part **parts,
+                                        struct weft_gpt_training *training,
+                                        struct weft_gpt_manifest_layer **layers,
                                         struct weft_error *error);
 
 /* ---- The fields, for both of them ---- */
@@ -42,7 +42,7 @@ enum weft_gpt_field_kind {
 struct weft_gpt_field {
   const char *name;
   enum weft_gpt_field_kind kind;
-  size_t offset; /* in struct weft_gpt_progress */
+  size_t offset; /* in struct weft_gpt_training */
 };
 
 /* An object of fields. */

@@ -13,8 +13,8 @@
 #include "gpt/checkpoint/manifest.h"
 #include "gpt/model/aligned_memory.h"
 
-/* A part has 3. */
-#define COMMAS_MAX (4u * WEFT_GPT_LAYERS_MAX)
+/* A layer has 3. */
+#define COMMAS_MAX (4u * WEFT_GPT_BLOCKS_MAX)
 
 /* What the text ends with: the checksum of all before it. */
 #define TRAILER_FRONT "  \"checksum\": \""
@@ -31,8 +31,8 @@ struct reader {
   const char *name; /* of the file */
   const char *text;
   uint64_t size;
-  struct weft_gpt_progress progress;
-  struct weft_gpt_manifest_part *parts;
+  struct weft_gpt_training training;
+  struct weft_gpt_manifest_layer *layers;
   struct weft_error *error;
 };
 
@@ -173,7 +173,7 @@ static enum weft_status read_fields(struct reader *reader, const struct weft_gpt
   for (uint32_t k = 0; k < section->field_count; k++) {
     const struct weft_gpt_field *field = &section->fields[k];
     const json_t *value = json_object_get(object, field->name);
-    if (!read_value(value, field->kind, (char *)&reader->progress + field->offset)) {
+    if (!read_value(value, field->kind, (char *)&reader->training + field->offset)) {
       return unexpected(reader, section->name, field->name, value, expected_of(field->kind));
     }
   }
@@ -193,18 +193,18 @@ static enum weft_status read_section(struct reader *reader, const struct weft_gp
   return read_fields(reader, section, object);
 }
 
-/* ---- Parts ---- */
+/* ---- Layers ---- */
 
-/* A path into another folder is no name of a part's file. */
-static bool is_file_of(const json_t *value, uint32_t part, uint64_t checksum) {
+/* A path into another folder is no name of a layer's file. */
+static bool is_file_of(const json_t *value, uint32_t layer, uint64_t checksum) {
   const char *file = json_string_value(value);
-  return file != NULL && (strcmp(file, weft_gpt_part_name(part).text) == 0 ||
-                          strcmp(file, weft_gpt_part_name_again(part, checksum).text) == 0);
+  return file != NULL && (strcmp(file, weft_gpt_layer_name(layer).text) == 0 ||
+                          strcmp(file, weft_gpt_layer_name_again(layer, checksum).text) == 0);
 }
 
-static enum weft_status read_part(struct reader *reader, uint32_t index, json_t *object) {
+static enum weft_status read_layer(struct reader *reader, uint32_t index, json_t *object) {
   static const char *const names[] = {"file", "size", "checksum"};
-  struct weft_gpt_manifest_part *part = &reader->parts[index];
+  struct weft_gpt_manifest_layer *layer = &reader->layers[index];
   char section[32];
   (void)snprintf(section, sizeof section, "parts[%" PRIu32 "]", index);
   if (!json_is_object(object)) {
@@ -214,34 +214,34 @@ static enum weft_status read_part(struct reader *reader, uint32_t index, json_t 
   const json_t *file = json_object_get(object, names[0]);
   const json_t *size = json_object_get(object, names[1]);
   const json_t *checksum = json_object_get(object, names[2]);
-  if (!read_value(size, WEFT_GPT_FIELD_NUMBER64, &part->size)) {
+  if (!read_value(size, WEFT_GPT_FIELD_NUMBER64, &layer->size)) {
     return unexpected(reader, section, names[1], size, expected_of(WEFT_GPT_FIELD_NUMBER64));
   }
-  if (!read_value(checksum, WEFT_GPT_FIELD_HEX, &part->checksum)) {
+  if (!read_value(checksum, WEFT_GPT_FIELD_HEX, &layer->checksum)) {
     return unexpected(reader, section, names[2], checksum, expected_of(WEFT_GPT_FIELD_HEX));
   }
-  if (!is_file_of(file, index, part->checksum)) {
-    return unexpected(reader, section, names[0], file, weft_gpt_part_name(index).text);
+  if (!is_file_of(file, index, layer->checksum)) {
+    return unexpected(reader, section, names[0], file, weft_gpt_layer_name(index).text);
   }
-  (void)snprintf(part->file.text, sizeof part->file.text, "%s", json_string_value(file));
+  (void)snprintf(layer->file.text, sizeof layer->file.text, "%s", json_string_value(file));
   return WEFT_OK;
 }
 
-static enum weft_status read_parts(struct reader *reader, json_t *list) {
-  const uint32_t count = weft_gpt_part_count(&reader->progress.config);
+static enum weft_status read_layers(struct reader *reader, json_t *list) {
+  const uint32_t count = weft_gpt_layer_count(&reader->training.config);
   if (!json_is_array(list)) {
     return unexpected(reader, "", "parts", list, "a list");
   }
   if (json_array_size(list) != count) {
     return fault(reader, "parts has %zu entries; expected %" PRIu32 ", for %" PRIu32 " layers",
-                 json_array_size(list), count, reader->progress.config.layers);
+                 json_array_size(list), count, reader->training.config.blocks);
   }
-  reader->parts = weft_gpt_allocate(reader->allocator, count, sizeof *reader->parts);
-  if (reader->parts == NULL) {
-    return weft_fail_memory(reader->error, count * sizeof *reader->parts);
+  reader->layers = weft_gpt_allocate(reader->allocator, count, sizeof *reader->layers);
+  if (reader->layers == NULL) {
+    return weft_fail_memory(reader->error, count * sizeof *reader->layers);
   }
   for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(read_part(reader, k, json_array_get(list, k)));
+    WEFT_TRY(read_layer(reader, k, json_array_get(list, k)));
   }
   return WEFT_OK;
 }
@@ -284,7 +284,7 @@ static enum weft_status check_checksum(const struct reader *reader) {
 
 static enum weft_status check_config(const struct reader *reader) {
   struct weft_error wrong;
-  if (weft_gpt_config_check(&reader->progress.config, &wrong) < 0) {
+  if (weft_gpt_config_check(&reader->training.config, &wrong) < 0) {
     return fault(reader, "model: %s", wrong.message);
   }
   return WEFT_OK;
@@ -308,7 +308,7 @@ static enum weft_status read_document(struct reader *reader, json_t *document) {
     WEFT_TRY(read_section(reader, &sections[k], json_object_get(document, sections[k].name)));
   }
   WEFT_TRY(check_config(reader));
-  return read_parts(reader, json_object_get(document, "parts"));
+  return read_layers(reader, json_object_get(document, "parts"));
 }
 
 static enum weft_status check_text(const struct reader *reader) {
@@ -345,17 +345,17 @@ static enum weft_status read_text(struct reader *reader) {
 
 enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, const char *name,
                                         const char *text, uint64_t size,
-                                        struct weft_gpt_progress *progress,
-                                        struct weft_gpt_manifest_part **parts,
+                                        struct weft_gpt_training *training,
+                                        struct weft_gpt_manifest_layer **layers,
                                         struct weft_error *error) {
   struct reader reader = {
       .allocator = allocator, .name = name, .text = text, .size = size, .error = error};
   const enum weft_status status = read_text(&reader);
   if (status < 0) {
-    weft_gpt_free(allocator, reader.parts);
+    weft_gpt_free(allocator, reader.layers);
     return status;
   }
-  *progress = reader.progress;
-  *parts = reader.parts;
+  *training = reader.training;
+  *layers = reader.layers;
   return WEFT_OK;
 }

@@ -19,21 +19,21 @@ enum { TOKENS_DEFAULT = 300 };
 struct model {
   const struct weft_allocator *allocator;
   struct weft_gpt_checkpoint *checkpoint;
-  const struct weft_gpt_progress *progress;
-  struct weft_gpt_part_state *parts; /* [part_count], weights alone */
+  const struct weft_gpt_training *progress;
+  struct weft_gpt_layer_state *parts; /* [part_count], weights alone */
   uint32_t part_count;
 };
 
 static enum weft_status load_part(struct model *model, uint32_t part, struct weft_error *error) {
-  struct weft_gpt_part_state *state = &model->parts[part];
-  state->part = part;
-  state->floats = weft_gpt_part_floats(&model->progress->config, part);
+  struct weft_gpt_layer_state *state = &model->parts[part];
+  state->layer = part;
+  state->floats = weft_gpt_layer_floats(&model->progress->config, part);
   state->parameters = weft_gpt_allocate(model->allocator, state->floats, sizeof(float));
   if (state->parameters == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
     return WEFT_ERR_MEMORY;
   }
-  return weft_gpt_checkpoint_read_part(model->checkpoint, state, error);
+  return weft_gpt_checkpoint_read_layer(model->checkpoint, state, error);
 }
 
 static enum weft_status load(struct model *model, const char *dir, struct weft_error *error) {
@@ -42,8 +42,8 @@ static enum weft_status load(struct model *model, const char *dir, struct weft_e
   if (status < 0) {
     return status;
   }
-  model->progress = weft_gpt_checkpoint_progress(model->checkpoint);
-  model->part_count = weft_gpt_part_count(&model->progress->config);
+  model->progress = weft_gpt_checkpoint_training(model->checkpoint);
+  model->part_count = weft_gpt_layer_count(&model->progress->config);
   model->parts = weft_gpt_allocate(model->allocator, model->part_count, sizeof *model->parts);
   if (model->parts == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};

@@ -56,7 +56,7 @@ static int say_outcome(const struct weft_cli_training *training,
 /* ---- A sample ---- */
 
 static int draw_sample(const struct weft_cli_training *training,
-                       const struct weft_gpt_part_state *parts, struct weft_text *text) {
+                       const struct weft_gpt_layer_state *parts, struct weft_text *text) {
   const char *given = training->arguments->texts[WEFT_CLI_OPTION_PROMPT];
   const char *prompt = given != NULL ? given : "";
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
@@ -65,9 +65,9 @@ static int draw_sample(const struct weft_cli_training *training,
   options.prompt_size = strlen(prompt);
   options.count = SAMPLE_BYTES;
   options.temperature = SAMPLE_TEMPERATURE;
-  options.seed = training->options.progress.data_seed;
+  options.seed = training->options.training.data_seed;
   const int status =
-      weft_cli_sample(training->cli, &training->options.progress.config, parts, options, &sample);
+      weft_cli_sample(training->cli, &training->options.training.config, parts, options, &sample);
   if (status == WEFT_CLI_OK) {
     weft_text_add(text, "\nWhat it writes now:\n\n");
     weft_cli_add_printable(text, prompt, strlen(prompt));
@@ -81,7 +81,7 @@ static int draw_sample(const struct weft_cli_training *training,
 
 static int say_sample(const struct weft_cli_training *training,
                       const struct weft_gpt_trainer *trainer) {
-  const struct weft_gpt_part_state *parts = weft_gpt_trainer_model(trainer);
+  const struct weft_gpt_layer_state *parts = weft_gpt_trainer_model(trainer);
   if (parts == NULL) { /* nobody has asked for it */
     return WEFT_CLI_OK;
   }
@@ -111,7 +111,7 @@ static int say_stopped(const struct weft_cli_training *training,
     (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
   }
   weft_cli_say(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
-               weft_launch_signal_name(number), done, training->options.progress.total_steps,
+               weft_launch_signal_name(number), done, training->options.training.total_steps,
                dir != NULL ? "a checkpoint is written" : "nothing was saved");
   return 128 + number;
 }
@@ -141,7 +141,7 @@ static int ended_by(const struct weft_cli_training *training,
                     const struct weft_gpt_trainer *trainer) {
   const int number = weft_launch_signal();
   const bool is_over =
-      weft_gpt_trainer_steps_done(trainer) >= training->options.progress.total_steps;
+      weft_gpt_trainer_steps_done(trainer) >= training->options.training.total_steps;
   return is_over ? 0 : (number != 0 ? number : SIGTERM);
 }
 

@@ -22,8 +22,8 @@ static bool goes_on(void *context, uint8_t byte) {
 }
 
 int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,
-                    const struct weft_gpt_part_state *parts, struct weft_gpt_sample_options options,
-                    struct weft_text *text) {
+                    const struct weft_gpt_layer_state *parts,
+                    struct weft_gpt_sample_options options, struct weft_text *text) {
   struct weft_gpt_sampler *sampler;
   struct weft_error error;
   options.on_byte = goes_on;

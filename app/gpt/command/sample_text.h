@@ -13,8 +13,8 @@ void weft_cli_choose_kernels(const struct weft_cli *cli);
  * the model. WEFT_CLI_OK, or another exit status after having said why. A signal ends
  * it early, without failure. */
 int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,
-                    const struct weft_gpt_part_state *parts, struct weft_gpt_sample_options options,
-                    struct weft_text *text);
+                    const struct weft_gpt_layer_state *parts,
+                    struct weft_gpt_sample_options options, struct weft_text *text);
 
 /* Appends it for people: line breaks and tabs stay, other control bytes and what is no
  * UTF-8 become \xNN. */

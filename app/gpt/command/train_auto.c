@@ -59,7 +59,7 @@ int weft_cli_training_read_auto(struct weft_cli_training *training) {
   options->stages_per_rank = (uint32_t)v;
   const struct weft_shape shape = {.ranks = options->ranks,
                                    .stages_per_rank = options->stages_per_rank,
-                                   .microbatches = options->progress.microbatches};
+                                   .microbatches = options->training.microbatches};
   if (weft_generate(training->cli->allocator, options->schedule, &shape, &program, &error) < 0) {
     return weft_cli_fail(training->cli, NULL, &error);
   }

@@ -77,7 +77,7 @@ static void name_it(const struct weft_cli_training *training, char *name, size_t
     (void)snprintf(times, sizeof times, "%" PRIu32 " x ", options->replicas);
   }
   (void)snprintf(name, size, "GPT of %" PRIu32 " blocks, %s on %s%" PRIu32 " rank%s",
-                 options->progress.config.layers,
+                 options->training.config.blocks,
                  weft_cli_quote(quoted, sizeof quoted, options->tunes ? "auto" : options->schedule),
                  times, options->ranks, options->ranks == 1 ? "" : "s");
 }
@@ -191,10 +191,11 @@ static int write_curve(const struct weft_cli_training *training,
   }
   name_it(training, name, sizeof name);
   (void)snprintf(title, sizeof title, "%s: loss in nats per byte", name);
-  const struct weft_cli_loss_curve curve = {.title = title,
-                                            .training = &progress->training,
-                                            .validation = &progress->validation,
-                                            .unigram = weft_gpt_corpus_unigram(&training->corpus)};
+  const struct weft_cli_loss_curve curve = {
+      .title = title,
+      .training = &progress->training,
+      .validation = &progress->validation,
+      .unigram = weft_gpt_dataset_unigram_loss(&training->corpus)};
   weft_cli_loss_curve_add(&text, &curve);
   const int status = weft_cli_write_file(training->cli, path, &text);
   weft_text_finish(&text);

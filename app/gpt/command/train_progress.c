@@ -53,7 +53,7 @@ void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
 int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
                                   const struct weft_cli_training *training) {
   const struct weft_cli *cli = training->cli;
-  const uint64_t steps = training->options.progress.total_steps;
+  const uint64_t steps = training->options.training.total_steps;
   const bool json = training->arguments->given[WEFT_CLI_OPTION_JSON];
   if (!weft_cli_training_reports(training)) {
     return WEFT_CLI_OK;

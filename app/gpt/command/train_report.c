@@ -68,7 +68,7 @@ static void add_reason(struct weft_text *text, const struct weft_cli_training *t
 static void add_split(struct weft_text *text, const struct weft_cli_training *training,
                       const struct weft_gpt_trainer *trainer) {
   enum { SHOWN_MAX = 16 };
-  const uint32_t layers = training->options.progress.config.layers;
+  const uint32_t layers = training->options.training.config.blocks;
   uint32_t count;
   const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
   weft_text_add(text, "stages    ");
@@ -84,13 +84,13 @@ static void add_split(struct weft_text *text, const struct weft_cli_training *tr
 void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_gpt_trainer *trainer) {
   const struct weft_gpt_trainer_options *options = &training->options;
-  const struct weft_gpt_progress *progress = &options->progress;
+  const struct weft_gpt_training *progress = &options->training;
   const struct weft_gpt_config *config = &progress->config;
   const uint64_t rows = progress->batch / options->replicas / progress->microbatches;
   weft_text_addf(text,
                  "model     %" PRIu32 " block%s, %" PRIu32 " wide, %" PRIu32
                  " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
-                 config->layers, weft_cli_plural(config->layers), config->dim, config->heads,
+                 config->blocks, weft_cli_plural(config->blocks), config->dim, config->heads,
                  weft_cli_plural(config->heads), config->context, weft_gpt_parameter_count(config));
   weft_text_addf(text, "data      %" PRIu64 " bytes, of which %" PRIu64 " validate\n",
                  training->corpus.size, training->corpus.size - training->corpus.train_size);
@@ -145,7 +145,7 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
   const double rate = weft_cli_train_progress_rate(progress);
   weft_text_add(text, "\n");
   if (progress->steps > 0) {
-    add_losses(text, &progress->last, weft_gpt_corpus_unigram(&training->corpus));
+    add_losses(text, &progress->last, weft_gpt_dataset_unigram_loss(&training->corpus));
   }
   if (isfinite(rate)) {
     weft_text_addf(text, "speed            %.0f tokens/s; %.1f s for %" PRIu64 " step%s\n", rate,
@@ -201,7 +201,7 @@ void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_t
   weft_json_open(&json, NULL, '{');
   weft_json_exact(&json, "final_loss", progress->last.loss);
   weft_json_exact(&json, "validation_loss", progress->last.validation_loss);
-  weft_json_exact(&json, "unigram_entropy", weft_gpt_corpus_unigram(&training->corpus));
+  weft_json_exact(&json, "unigram_entropy", weft_gpt_dataset_unigram_loss(&training->corpus));
   weft_json_string(&json, "parameters_hash", hash);
   weft_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
   weft_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
@@ -210,12 +210,12 @@ void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_t
   weft_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
   weft_json_number(&json, "memory_bytes", progress->bytes);
   weft_json_number(&json, "memory_bytes_max", progress->bytes_max);
-  weft_json_number(&json, "parameters", weft_gpt_parameter_count(&options->progress.config));
+  weft_json_number(&json, "parameters", weft_gpt_parameter_count(&options->training.config));
   weft_json_number(&json, "ranks", options->ranks);
   weft_json_number(&json, "replicas", options->replicas);
   weft_json_string(&json, "shard", shard_name(training));
   weft_json_number(&json, "stages", training->stage_count);
-  add_blocks(&json, trainer, options->progress.config.layers);
+  add_blocks(&json, trainer, options->training.config.blocks);
   weft_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
   if (options->tunes) {
     weft_cli_tuning_add_document(&json, progress->has_tuned ? &progress->tuning : NULL);

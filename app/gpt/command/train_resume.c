@@ -58,12 +58,12 @@ static int contradict(const struct weft_cli_training *training, enum weft_cli_op
 }
 
 static int check_shape(const struct weft_cli_training *training,
-                       const struct weft_gpt_progress *progress) {
+                       const struct weft_gpt_training *progress) {
   const struct weft_gpt_config *config = &progress->config;
   const struct {
     enum weft_cli_option_id option;
     uint64_t has;
-  } pairs[] = {{WEFT_CLI_OPTION_LAYERS, config->layers},
+  } pairs[] = {{WEFT_CLI_OPTION_LAYERS, config->blocks},
                {WEFT_CLI_OPTION_DIM, config->dim},
                {WEFT_CLI_OPTION_HEADS, config->heads},
                {WEFT_CLI_OPTION_CONTEXT, config->context},
@@ -86,7 +86,7 @@ static int check_shape(const struct weft_cli_training *training,
 }
 
 static int check_steps(const struct weft_cli_training *training,
-                       const struct weft_gpt_progress *progress) {
+                       const struct weft_gpt_training *progress) {
   const uint64_t steps =
       weft_cli_number(training->arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
   if (steps >= progress->step) {
@@ -99,10 +99,10 @@ static int check_steps(const struct weft_cli_training *training,
 
 /* ---- New ones ---- */
 
-static struct weft_gpt_progress new_progress(const struct weft_cli_arguments *arguments) {
+static struct weft_gpt_training new_progress(const struct weft_cli_arguments *arguments) {
   const uint64_t seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, SEED_DEFAULT);
-  return (struct weft_gpt_progress){
-      .config = {.layers =
+  return (struct weft_gpt_training){
+      .config = {.blocks =
                      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_LAYERS, LAYERS_DEFAULT),
                  .dim = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_DIM, DIM_DEFAULT),
                  .heads =
@@ -128,7 +128,7 @@ static struct weft_gpt_progress new_progress(const struct weft_cli_arguments *ar
 
 /* What may be other than before. */
 static void read_optimizer(const struct weft_cli_arguments *arguments, bool is_new,
-                           struct weft_gpt_progress *progress) {
+                           struct weft_gpt_training *progress) {
   progress->total_steps = weft_cli_number(arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
   progress->rate = weft_cli_real(arguments, WEFT_CLI_OPTION_LR, progress->rate);
   const bool follows = is_new || arguments->given[WEFT_CLI_OPTION_LR];
@@ -143,10 +143,10 @@ static void read_optimizer(const struct weft_cli_arguments *arguments, bool is_n
 }
 
 int weft_cli_training_read_progress(struct weft_cli_training *training) {
-  struct weft_gpt_progress *progress = &training->options.progress;
+  struct weft_gpt_training *progress = &training->options.training;
   const bool is_new = training->resume == NULL;
   *progress =
-      is_new ? new_progress(training->arguments) : *weft_gpt_checkpoint_progress(training->resume);
+      is_new ? new_progress(training->arguments) : *weft_gpt_checkpoint_training(training->resume);
   if (!is_new) {
     int status = check_shape(training, progress);
     status = status == WEFT_CLI_OK ? check_steps(training, progress) : status;
@@ -167,9 +167,9 @@ int weft_cli_training_read_progress(struct weft_cli_training *training) {
 
 /* Whether two trainings go the same way, step by step; then one may write over the
  * other's checkpoints. */
-static bool is_same(const struct weft_gpt_progress *a, const struct weft_gpt_progress *b) {
+static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_training *b) {
   const struct weft_gpt_config *x = &a->config, *y = &b->config;
-  return x->layers == y->layers && x->dim == y->dim && x->heads == y->heads &&
+  return x->blocks == y->blocks && x->dim == y->dim && x->heads == y->heads &&
          x->context == y->context && x->tied == y->tied && x->seed == y->seed &&
          a->data_hash == b->data_hash && a->data_seed == b->data_seed && a->batch == b->batch &&
          a->microbatches == b->microbatches && a->rate == b->rate && a->rate_min == b->rate_min &&
@@ -186,9 +186,9 @@ static int check_folder(const struct weft_cli_training *training) {
       weft_gpt_checkpoint_open(training->cli->allocator, dir, &there, &error) < 0) {
     return WEFT_CLI_OK;
   }
-  const struct weft_gpt_progress *progress = weft_gpt_checkpoint_progress(there);
+  const struct weft_gpt_training *progress = weft_gpt_checkpoint_training(there);
   int status = WEFT_CLI_OK;
-  if (!is_same(progress, &training->options.progress)) {
+  if (!is_same(progress, &training->options.training)) {
     char quoted[256], hint[400];
     weft_cli_quote(quoted, sizeof quoted, dir);
     (void)snprintf(hint, sizeof hint, "--resume %s goes on with that one; else give another folder",
@@ -203,7 +203,7 @@ static int check_folder(const struct weft_cli_training *training) {
 }
 
 int weft_cli_training_check_data(struct weft_cli_training *training) {
-  struct weft_gpt_progress *progress = &training->options.progress;
+  struct weft_gpt_training *progress = &training->options.training;
   const uint64_t hash = training->corpus.hash;
   if (training->resume != NULL && progress->data_hash != hash) {
     return weft_cli_usage(

@@ -65,7 +65,7 @@ static int check_given(const struct weft_cli_training *training, enum weft_cli_o
 /* The program's own numbers count; what was given must not be other. */
 static int take_program(struct weft_cli_training *training, const char *name) {
   const struct weft_program *program = training->program;
-  struct weft_gpt_progress *progress = &training->options.progress;
+  struct weft_gpt_training *progress = &training->options.training;
   char quoted[256];
   if (!trains(program)) {
     weft_cli_say(training->cli, "a schedule to train with has a backward for every forward",
@@ -110,7 +110,7 @@ static int read_named(struct weft_cli_training *training, const struct weft_sche
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
   const struct weft_shape shape = {.ranks = options->ranks,
                                    .stages_per_rank = options->stages_per_rank,
-                                   .microbatches = options->progress.microbatches};
+                                   .microbatches = options->training.microbatches};
   if (weft_generate(training->cli->allocator, info->name, &shape, &program, &error) < 0) {
     return weft_cli_fail(training->cli, NULL, &error);
   }

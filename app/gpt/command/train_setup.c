@@ -116,9 +116,9 @@ static int read_data(struct weft_cli_training *training) {
     paths = own;
     count = sizeof own / sizeof own[0];
   }
-  const uint64_t context = training->options.progress.config.context;
-  const enum weft_status status = weft_gpt_corpus_read(&training->corpus, training->cli->allocator,
-                                                       paths, count, context + 1, &error);
+  const uint64_t context = training->options.training.config.context;
+  const enum weft_status status = weft_gpt_dataset_read(&training->corpus, training->cli->allocator,
+                                                        paths, count, context + 1, &error);
   return status < 0 ? weft_cli_fail(training->cli, NULL, &error) : WEFT_CLI_OK;
 }
 
@@ -130,14 +130,14 @@ static void read_run(struct weft_cli_training *training) {
                                                        WEFT_GPT_MPI};
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
-  const uint64_t steps = options->progress.total_steps;
+  const uint64_t steps = options->training.total_steps;
   options->allocator = training->cli->allocator;
-  options->corpus = &training->corpus;
+  options->dataset = &training->corpus;
   options->transport = transports[weft_cli_chosen_transport(arguments)];
   options->endpoint = training->job != NULL ? training->job->transport : NULL;
   options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
   options->unshard_window = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, 0);
-  options->loopback_seed = options->progress.data_seed;
+  options->loopback_seed = options->training.data_seed;
   options->threads_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS_PER_RANK, 1);
   options->stall_limit =
@@ -200,11 +200,11 @@ int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arg
 
 void weft_cli_training_finish(struct weft_cli_training *training) {
   const struct weft_allocator *allocator = training->cli->allocator;
-  weft_gpt_corpus_finish(&training->corpus);
+  weft_gpt_dataset_finish(&training->corpus);
   weft_gpt_checkpoint_close(training->resume);
   weft_program_destroy(training->program);
-  if (training->first_parts != NULL) {
-    (void)allocator->reallocate(allocator->context, training->first_parts,
-                                (training->stage_count + 1) * sizeof *training->first_parts, 0);
+  if (training->first_layers != NULL) {
+    (void)allocator->reallocate(allocator->context, training->first_layers,
+                                (training->stage_count + 1) * sizeof *training->first_layers, 0);
   }
 }

@@ -14,10 +14,10 @@ struct weft_cli_training {
   const struct weft_cli_arguments *arguments;
   struct weft_cli_job *job;                /* on mpi; or NULL */
   struct weft_gpt_trainer_options options; /* all but the callbacks */
-  struct weft_gpt_corpus corpus;
+  struct weft_gpt_dataset corpus;
   struct weft_gpt_checkpoint *resume; /* or NULL */
   struct weft_program *program;       /* of --schedule FILE or of a fixed table; or NULL */
-  uint32_t *first_parts;              /* of --split; or NULL */
+  uint32_t *first_layers;             /* of --split; or NULL */
   enum weft_cli_split split_by;
   uint32_t stage_count;
 };

@@ -56,7 +56,7 @@ static bool read_counts(const char *text, uint32_t *blocks, uint32_t room, uint3
 }
 
 static int fill_by_counts(struct weft_cli_training *training, const char *text, uint32_t *blocks) {
-  const struct weft_gpt_config *config = &training->options.progress.config;
+  const struct weft_gpt_config *config = &training->options.training.config;
   uint32_t count;
   char quoted[80];
   struct weft_error error;
@@ -76,7 +76,7 @@ static int fill_by_counts(struct weft_cli_training *training, const char *text, 
                           training->stage_count == 1 ? "is" : "are", training->stage_count,
                           weft_cli_plural(training->stage_count));
   }
-  return weft_gpt_split_counts(config, blocks, count, training->first_parts, &error) < 0
+  return weft_gpt_split_counts(config, blocks, count, training->first_layers, &error) < 0
              ? weft_cli_fail(training->cli, NULL, &error)
              : WEFT_CLI_OK;
 }
@@ -96,20 +96,20 @@ static int split_by_counts(struct weft_cli_training *training, const char *text)
 /* One microbatch's forward and backward. */
 static int fill_by_times(struct weft_cli_training *training, const struct weft_costs *costs,
                          double *times) {
-  const struct weft_gpt_config *config = &training->options.progress.config;
+  const struct weft_gpt_config *config = &training->options.training.config;
   struct weft_error error;
   for (uint32_t p = 0; p < costs->part_count; p++) {
     times[p] = costs->parts[p].f + costs->parts[p].i + costs->parts[p].w;
   }
   return weft_gpt_split(training->cli->allocator, config, times, training->stage_count,
-                        training->first_parts, &error) < 0
+                        training->first_layers, &error) < 0
              ? weft_cli_fail(training->cli, NULL, &error)
              : WEFT_CLI_OK;
 }
 
 static int check_parts(const struct weft_cli_training *training, const char *path,
                        const struct weft_costs *costs) {
-  const uint32_t layers = training->options.progress.config.layers;
+  const uint32_t layers = training->options.training.config.blocks;
   const uint32_t expected = layers + 2;
   char quoted[256];
   weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path));
@@ -169,10 +169,10 @@ int weft_cli_training_read_split(struct weft_cli_training *training) {
   if (text == NULL || strcmp(text, "even") == 0) {
     return WEFT_CLI_OK; /* the trainer's own */
   }
-  training->first_parts = allocate(training, (training->stage_count + 1) * sizeof(uint32_t));
-  if (training->first_parts == NULL) {
+  training->first_layers = allocate(training, (training->stage_count + 1) * sizeof(uint32_t));
+  if (training->first_layers == NULL) {
     return weft_cli_fail_memory(training->cli);
   }
-  training->options.first_parts = training->first_parts;
+  training->options.first_layers = training->first_layers;
   return is_path(text) ? split_by_costs(training, text) : split_by_counts(training, text);
 }

@@ -25,16 +25,16 @@ static const struct weft_allocator *or_default(const struct weft_allocator *allo
 }
 
 /* Room for at least one byte more. */
-static enum weft_status grow(struct weft_gpt_corpus *corpus, struct weft_error *error) {
-  const struct weft_allocator *allocator = or_default(corpus->allocator);
-  const uint64_t capacity = corpus->capacity == 0 ? 65536 : 2 * corpus->capacity;
-  uint8_t *bytes = allocator->reallocate(allocator->context, corpus->bytes,
-                                         (size_t)corpus->capacity, (size_t)capacity);
+static enum weft_status grow(struct weft_gpt_dataset *dataset, struct weft_error *error) {
+  const struct weft_allocator *allocator = or_default(dataset->allocator);
+  const uint64_t capacity = dataset->capacity == 0 ? 65536 : 2 * dataset->capacity;
+  uint8_t *bytes = allocator->reallocate(allocator->context, dataset->bytes,
+                                         (size_t)dataset->capacity, (size_t)capacity);
   if (bytes == NULL) {
     return weft_fail_memory(error, capacity);
   }
-  corpus->bytes = bytes;
-  corpus->capacity = capacity;
+  dataset->bytes = bytes;
+  dataset->capacity = capacity;
   return WEFT_OK;
 }
 
@@ -54,28 +54,28 @@ static enum weft_status check_size(uint64_t size, const char *path, struct weft_
                    size_max);
 }
 
-static enum weft_status read_open(struct weft_gpt_corpus *corpus, const char *path, int file,
+static enum weft_status read_open(struct weft_gpt_dataset *dataset, const char *path, int file,
                                   struct weft_error *error) {
   for (;;) {
-    if (corpus->size == corpus->capacity) {
-      WEFT_TRY(grow(corpus, error));
+    if (dataset->size == dataset->capacity) {
+      WEFT_TRY(grow(dataset, error));
     }
     const ssize_t count =
-        read(file, corpus->bytes + corpus->size, (size_t)(corpus->capacity - corpus->size));
+        read(file, dataset->bytes + dataset->size, (size_t)(dataset->capacity - dataset->size));
     if (count == 0) {
       return WEFT_OK;
     }
     if (count < 0 && errno != EINTR) {
       return fail_on(path, error);
     }
-    corpus->size += count > 0 ? (uint64_t)count : 0;
-    WEFT_TRY(check_size(corpus->size, path, error));
+    dataset->size += count > 0 ? (uint64_t)count : 0;
+    WEFT_TRY(check_size(dataset->size, path, error));
   }
 }
 
 /* Its size is looked at before, so that what is too large takes no time, and while it
  * is read, as it may grow. */
-static enum weft_status read_file(struct weft_gpt_corpus *corpus, const char *path,
+static enum weft_status read_file(struct weft_gpt_dataset *dataset, const char *path,
                                   struct weft_error *error) {
   struct stat status;
   const int file = open(path, O_RDONLY | O_CLOEXEC);
@@ -84,39 +84,39 @@ static enum weft_status read_file(struct weft_gpt_corpus *corpus, const char *pa
   }
   enum weft_status result = fstat(file, &status) != 0
                                 ? fail_on(path, error)
-                                : check_size(corpus->size + (uint64_t)status.st_size, path, error);
+                                : check_size(dataset->size + (uint64_t)status.st_size, path, error);
   if (result == WEFT_OK) {
-    result = read_open(corpus, path, file, error);
+    result = read_open(dataset, path, file, error);
   }
   (void)close(file);
   return result;
 }
 
-static enum weft_status read_folder(struct weft_gpt_corpus *corpus, const char *folder,
+static enum weft_status read_folder(struct weft_gpt_dataset *dataset, const char *folder,
                                     struct weft_error *error) {
-  struct weft_gpt_paths paths = {.allocator = corpus->allocator};
+  struct weft_gpt_paths paths = {.allocator = dataset->allocator};
   enum weft_status status = weft_gpt_paths_find(&paths, folder, error);
   for (uint64_t k = 0; status == WEFT_OK && k < paths.count; k++) {
-    status = read_file(corpus, paths.items[k], error);
+    status = read_file(dataset, paths.items[k], error);
   }
   weft_gpt_paths_finish(&paths);
   return status;
 }
 
 /* A pipe or a device may never end. */
-static enum weft_status read_any(struct weft_gpt_corpus *corpus, const char *path,
+static enum weft_status read_any(struct weft_gpt_dataset *dataset, const char *path,
                                  struct weft_error *error) {
   struct stat status;
   if (stat(path, &status) != 0) {
     return fail_on(path, error);
   }
   if (S_ISDIR(status.st_mode)) {
-    return read_folder(corpus, path, error);
+    return read_folder(dataset, path, error);
   }
   if (!S_ISREG(status.st_mode)) {
     return weft_fail(error, WEFT_ERR_USAGE, "", "%s is neither a file nor a folder", path);
   }
-  return read_file(corpus, path, error);
+  return read_file(dataset, path, error);
 }
 
 /* ---- Once it is read ---- */
@@ -130,34 +130,34 @@ static uint64_t hash_of(const uint8_t *bytes, uint64_t size) {
   return hash;
 }
 
-static enum weft_status divide(struct weft_gpt_corpus *corpus, uint64_t least,
+static enum weft_status divide(struct weft_gpt_dataset *dataset, uint64_t least,
                                struct weft_error *error) {
-  const uint64_t validation_size = corpus->size / 10;
-  corpus->train_size = corpus->size - validation_size;
-  /* The smaller of the two; that of a corpus below 10 bytes is empty. */
+  const uint64_t validation_size = dataset->size / 10;
+  dataset->train_size = dataset->size - validation_size;
+  /* The smaller of the two; that of a dataset below 10 bytes is empty. */
   if (validation_size < least || validation_size == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give more text, or a shorter context",
                      "%" PRIu64 " bytes of text: the tenth that validates has %" PRIu64
                      ", expected at least %" PRIu64,
-                     corpus->size, validation_size, least > 0 ? least : 1);
+                     dataset->size, validation_size, least > 0 ? least : 1);
   }
-  corpus->hash = hash_of(corpus->bytes, corpus->size);
+  dataset->hash = hash_of(dataset->bytes, dataset->size);
   return WEFT_OK;
 }
 
-void weft_gpt_corpus_finish(struct weft_gpt_corpus *corpus) {
-  const struct weft_allocator *allocator = or_default(corpus->allocator);
-  if (corpus->bytes != NULL) {
-    (void)allocator->reallocate(allocator->context, corpus->bytes, (size_t)corpus->capacity, 0);
+void weft_gpt_dataset_finish(struct weft_gpt_dataset *dataset) {
+  const struct weft_allocator *allocator = or_default(dataset->allocator);
+  if (dataset->bytes != NULL) {
+    (void)allocator->reallocate(allocator->context, dataset->bytes, (size_t)dataset->capacity, 0);
   }
-  *corpus = (struct weft_gpt_corpus){0};
+  *dataset = (struct weft_gpt_dataset){0};
 }
 
-enum weft_status weft_gpt_corpus_read(struct weft_gpt_corpus *corpus,
-                                      const struct weft_allocator *allocator,
-                                      const char *const *paths, uint32_t path_count, uint64_t least,
-                                      struct weft_error *error) {
-  struct weft_gpt_corpus read = {.allocator = allocator};
+enum weft_status weft_gpt_dataset_read(struct weft_gpt_dataset *dataset,
+                                       const struct weft_allocator *allocator,
+                                       const char *const *paths, uint32_t path_count,
+                                       uint64_t least, struct weft_error *error) {
+  struct weft_gpt_dataset read = {.allocator = allocator};
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; status == WEFT_OK && k < path_count; k++) {
     status = read_any(&read, paths[k], error);
@@ -166,20 +166,20 @@ enum weft_status weft_gpt_corpus_read(struct weft_gpt_corpus *corpus,
     status = divide(&read, least, error);
   }
   if (status != WEFT_OK) {
-    weft_gpt_corpus_finish(&read);
+    weft_gpt_dataset_finish(&read);
     return status;
   }
-  *corpus = read;
+  *dataset = read;
   return WEFT_OK;
 }
 
 /* ---- Batches ---- */
 
-void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation, uint64_t seed,
-                           uint64_t step, uint64_t rows, uint64_t tokens, uint8_t *inputs,
-                           uint8_t *targets) {
-  const uint8_t *part = corpus->bytes + (validation ? corpus->train_size : 0);
-  const uint64_t size = validation ? corpus->size - corpus->train_size : corpus->train_size;
+void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
+                            uint64_t step, uint64_t rows, uint64_t tokens, uint8_t *inputs,
+                            uint8_t *targets) {
+  const uint8_t *part = dataset->bytes + (validation ? dataset->train_size : 0);
+  const uint64_t size = validation ? dataset->size - dataset->train_size : dataset->train_size;
   assert(size > tokens); /* the last target is a byte further */
   const uint64_t stream = weft_splitmix(weft_splitmix(seed) + step);
   for (uint64_t row = 0; row < rows; row++) {
@@ -189,14 +189,14 @@ void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation
   }
 }
 
-double weft_gpt_corpus_unigram(const struct weft_gpt_corpus *corpus) {
+double weft_gpt_dataset_unigram_loss(const struct weft_gpt_dataset *dataset) {
   uint64_t counts[256] = {0};
   double entropy = 0;
-  for (uint64_t k = 0; k < corpus->train_size; k++) {
-    counts[corpus->bytes[k]]++;
+  for (uint64_t k = 0; k < dataset->train_size; k++) {
+    counts[dataset->bytes[k]]++;
   }
   for (unsigned byte = 0; byte < 256; byte++) {
-    const double share = (double)counts[byte] / (double)corpus->train_size;
+    const double share = (double)counts[byte] / (double)dataset->train_size;
     entropy -= counts[byte] > 0 ? share * log(share) : 0;
   }
   return entropy;

@@ -4,7 +4,7 @@
 
 #include <weft/base.h>
 
-struct weft_gpt_corpus {
+struct weft_gpt_dataset {
   const struct weft_allocator *allocator;
   uint8_t *bytes;
   uint64_t size;
@@ -16,20 +16,20 @@ struct weft_gpt_corpus {
 /* Reads files and, for a folder, the text files under it in order of name (C sources,
  * headers, Markdown, text; hidden ones and build folders left out). WEFT_ERR_MISSING, WEFT_ERR_IO;
  * WEFT_ERR_USAGE when there is less than `least` bytes for either part. */
-enum weft_status weft_gpt_corpus_read(struct weft_gpt_corpus *corpus,
-                                      const struct weft_allocator *allocator,
-                                      const char *const *paths, uint32_t path_count, uint64_t least,
-                                      struct weft_error *error);
-void weft_gpt_corpus_finish(struct weft_gpt_corpus *corpus);
+enum weft_status weft_gpt_dataset_read(struct weft_gpt_dataset *dataset,
+                                       const struct weft_allocator *allocator,
+                                       const char *const *paths, uint32_t path_count,
+                                       uint64_t least, struct weft_error *error);
+void weft_gpt_dataset_finish(struct weft_gpt_dataset *dataset);
 
 /* `rows` sequences of `tokens` bytes and, one further, their targets: row k of step n
  * begins at a place that depends on (seed, n, k) alone. */
-void weft_gpt_corpus_batch(const struct weft_gpt_corpus *corpus, bool validation, uint64_t seed,
-                           uint64_t step, uint64_t rows, uint64_t tokens,
-                           uint8_t *inputs /* [rows][tokens] */, uint8_t *targets);
+void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
+                            uint64_t step, uint64_t rows, uint64_t tokens,
+                            uint8_t *inputs /* [rows][tokens] */, uint8_t *targets);
 
 /* Entropy of single bytes over the training part, in nats: what a model that knows
  * nothing but frequencies reaches. */
-double weft_gpt_corpus_unigram(const struct weft_gpt_corpus *corpus);
+double weft_gpt_dataset_unigram_loss(const struct weft_gpt_dataset *dataset);
 
 #endif

@@ -1,4 +1,4 @@
-/* The model with a memory of what it has read. It computes what the parts' forward does
+/* The model with a memory of what it has read. It computes what the layers' forward does
  * (layer_block.c), except for attention, which takes a query at a time and all keys
  * before it. */
 #include "gpt/infer/kv_cache.h"
@@ -33,10 +33,10 @@ enum {
   MLP_PROJ_BIAS,
 };
 
-struct weft_gpt_decoder {
+struct weft_gpt_inference {
   const struct weft_allocator *allocator;
   const struct weft_gpt_config *config;
-  const float **parameters; /* [parts] */
+  const float **parameters; /* [layers] */
   uint64_t position;
   float *memory;        /* all of the following; R is ROWS_MAX, or T if that is less */
   float *qkv;           /* [L, T, 3 C] */
@@ -49,17 +49,17 @@ struct weft_gpt_decoder {
   float *logits;        /* [V] */
 };
 
-/* A part's tensors. */
+/* A layer's tensors. */
 struct tensors {
   const float *at[WEFT_GPT_PARAMETERS_MAX];
 };
 
-static struct tensors tensors_of(const struct weft_gpt_decoder *decoder, uint32_t part) {
+static struct tensors tensors_of(const struct weft_gpt_inference *inference, uint32_t layer) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
   struct tensors tensors = {0};
-  const uint32_t count = weft_gpt_part_parameters(decoder->config, part, table);
+  const uint32_t count = weft_gpt_layer_parameters(inference->config, layer, table);
   for (uint32_t k = 0; k < count; k++) {
-    tensors.at[k] = decoder->parameters[part] + table[k].offset;
+    tensors.at[k] = inference->parameters[layer] + table[k].offset;
   }
   return tensors;
 }
@@ -74,69 +74,71 @@ static float *take(float *memory, uint64_t *used, uint64_t floats) {
 
 /* Puts everything into `memory`, which may be NULL; returns how many floats that takes.
  * The largest configuration takes 2^12 x 2^20 x 3 x 2^16, below 2^50. */
-static uint64_t lay_out(struct weft_gpt_decoder *decoder, float *memory) {
-  const struct weft_gpt_config *config = decoder->config;
+static uint64_t lay_out(struct weft_gpt_inference *inference, float *memory) {
+  const struct weft_gpt_config *config = inference->config;
   const uint64_t c = config->dim, t = config->context;
   const uint64_t rows = t < ROWS_MAX ? t : ROWS_MAX;
   uint64_t used = 0;
-  decoder->memory = memory;
-  decoder->qkv = take(memory, &used, config->layers * t * 3 * c);
-  decoder->x = take(memory, &used, rows * c);
-  decoder->normed = take(memory, &used, rows * c);
-  decoder->mixed = take(memory, &used, rows * c);
-  decoder->hidden = take(memory, &used, rows * 4 * c);
-  decoder->gelu = take(memory, &used, rows * 4 * c);
-  decoder->mean = take(memory, &used, rows);
-  decoder->rstd = take(memory, &used, rows);
-  decoder->scores = take(memory, &used, t);
-  decoder->logits = take(memory, &used, config->vocabulary);
+  inference->memory = memory;
+  inference->qkv = take(memory, &used, config->blocks * t * 3 * c);
+  inference->x = take(memory, &used, rows * c);
+  inference->normed = take(memory, &used, rows * c);
+  inference->mixed = take(memory, &used, rows * c);
+  inference->hidden = take(memory, &used, rows * 4 * c);
+  inference->gelu = take(memory, &used, rows * 4 * c);
+  inference->mean = take(memory, &used, rows);
+  inference->rstd = take(memory, &used, rows);
+  inference->scores = take(memory, &used, t);
+  inference->logits = take(memory, &used, config->vocabulary);
   return used;
 }
 
-static enum weft_status allocate(struct weft_gpt_decoder *decoder, struct weft_error *error) {
-  const uint64_t floats = lay_out(decoder, NULL);
-  const uint32_t parts = weft_gpt_part_count(decoder->config);
-  decoder->parameters = weft_gpt_allocate(decoder->allocator, parts, sizeof *decoder->parameters);
-  if (decoder->parameters == NULL) {
-    return weft_fail_memory(error, parts * sizeof *decoder->parameters);
+static enum weft_status allocate(struct weft_gpt_inference *inference, struct weft_error *error) {
+  const uint64_t floats = lay_out(inference, NULL);
+  const uint32_t layers = weft_gpt_layer_count(inference->config);
+  inference->parameters =
+      weft_gpt_allocate(inference->allocator, layers, sizeof *inference->parameters);
+  if (inference->parameters == NULL) {
+    return weft_fail_memory(error, layers * sizeof *inference->parameters);
   }
-  float *memory = weft_gpt_allocate(decoder->allocator, floats, sizeof *memory);
+  float *memory = weft_gpt_allocate(inference->allocator, floats, sizeof *memory);
   if (memory == NULL) {
     return weft_fail_memory(error, floats * sizeof *memory);
   }
-  (void)lay_out(decoder, memory);
+  (void)lay_out(inference, memory);
   return WEFT_OK;
 }
 
-enum weft_status weft_gpt_decoder_create(const struct weft_allocator *allocator,
-                                         const struct weft_gpt_config *config,
-                                         const struct weft_gpt_part_state *parts,
-                                         struct weft_gpt_decoder **out, struct weft_error *error) {
-  struct weft_gpt_decoder *decoder = weft_gpt_allocate(allocator, 1, sizeof *decoder);
-  if (decoder == NULL) {
-    return weft_fail_memory(error, sizeof *decoder);
+enum weft_status weft_gpt_inference_create(const struct weft_allocator *allocator,
+                                           const struct weft_gpt_config *config,
+                                           const struct weft_gpt_layer_state *layers,
+                                           struct weft_gpt_inference **out,
+                                           struct weft_error *error) {
+  struct weft_gpt_inference *inference = weft_gpt_allocate(allocator, 1, sizeof *inference);
+  if (inference == NULL) {
+    return weft_fail_memory(error, sizeof *inference);
   }
-  *decoder = (struct weft_gpt_decoder){.allocator = allocator, .config = config};
-  const enum weft_status status = allocate(decoder, error);
+  *inference = (struct weft_gpt_inference){.allocator = allocator, .config = config};
+  const enum weft_status status = allocate(inference, error);
   if (status != WEFT_OK) {
-    weft_gpt_decoder_destroy(decoder);
+    weft_gpt_inference_destroy(inference);
     return status;
   }
-  for (uint32_t part = 0; part < weft_gpt_part_count(config); part++) {
-    assert(parts[part].part == part);
-    decoder->parameters[part] = parts[part].parameters;
+  for (uint32_t layer = 0; layer < weft_gpt_layer_count(config); layer++) {
+    assert(layers[layer].layer == layer);
+    inference->parameters[layer] = layers[layer].parameters;
   }
-  *out = decoder;
+  *out = inference;
   return WEFT_OK;
 }
 
-void weft_gpt_decoder_destroy(struct weft_gpt_decoder *decoder) {
-  if (decoder == NULL) {
+void weft_gpt_inference_destroy(struct weft_gpt_inference *inference) {
+  if (inference == NULL) {
     return;
   }
-  weft_gpt_free(decoder->allocator, decoder->memory);
-  weft_gpt_free(decoder->allocator, (void *)decoder->parameters);
-  weft_gpt_free(decoder->allocator, decoder);
+  weft_gpt_free(inference->allocator, inference->memory);
+  weft_gpt_free(inference->allocator, (void *)inference->parameters);
+  weft_gpt_free(inference->allocator, inference);
 }
 
 /* ---- Products ---- */
@@ -180,83 +182,83 @@ static void softmax(uint64_t count, float *x) {
 
 /* One head's query at `position` against all keys up to there; qkv is [T, 3 C] from the
  * head's first channel on. */
-static void attend_head(const struct weft_gpt_decoder *decoder, const float *qkv, uint64_t position,
-                        float *y) {
-  const uint64_t c = decoder->config->dim;
-  const uint64_t width = c / decoder->config->heads;
+static void attend_head(const struct weft_gpt_inference *inference, const float *qkv,
+                        uint64_t position, float *y) {
+  const uint64_t c = inference->config->dim;
+  const uint64_t width = c / inference->config->heads;
   const blasint stride = (blasint)(3 * c), keys = (blasint)(position + 1);
   const float scale = 1 / sqrtf((float)width);
   cblas_sgemv(CblasRowMajor, CblasNoTrans, keys, (blasint)width, scale, qkv + c, stride,
-              qkv + position * 3 * c, 1, 0, decoder->scores, 1);
-  softmax(position + 1, decoder->scores);
+              qkv + position * 3 * c, 1, 0, inference->scores, 1);
+  softmax(position + 1, inference->scores);
   cblas_sgemv(CblasRowMajor, CblasTrans, keys, (blasint)width, 1, qkv + 2 * c, stride,
-              decoder->scores, 1, 0, y, 1);
+              inference->scores, 1, 0, y, 1);
 }
 
-static void attend(const struct weft_gpt_decoder *decoder, const float *qkv, uint64_t rows) {
-  const uint64_t c = decoder->config->dim;
-  const uint64_t width = c / decoder->config->heads;
+static void attend(const struct weft_gpt_inference *inference, const float *qkv, uint64_t rows) {
+  const uint64_t c = inference->config->dim;
+  const uint64_t width = c / inference->config->heads;
   for (uint64_t row = 0; row < rows; row++) {
     for (uint64_t channel = 0; channel < c; channel += width) {
-      attend_head(decoder, qkv + channel, decoder->position + row,
-                  decoder->mixed + row * c + channel);
+      attend_head(inference, qkv + channel, inference->position + row,
+                  inference->mixed + row * c + channel);
     }
   }
 }
 
-/* ---- Parts ---- */
+/* ---- Layers ---- */
 
 /* x, [rows, C], goes through a block. */
-static void run_block(const struct weft_gpt_decoder *decoder, uint32_t part, uint64_t rows) {
-  const struct tensors w = tensors_of(decoder, part);
-  const struct weft_gpt_decoder *d = decoder;
+static void run_block(const struct weft_gpt_inference *inference, uint32_t layer, uint64_t rows) {
+  const struct tensors w = tensors_of(inference, layer);
+  const struct weft_gpt_inference *d = inference;
   const uint64_t c = d->config->dim;
-  float *qkv = d->qkv + (part - 1) * d->config->context * 3 * c; /* of this block */
-  weft_gpt_norm(rows, c, d->x, w.at[LN1_WEIGHT], w.at[LN1_BIAS], d->normed, d->mean, d->rstd);
+  float *qkv = d->qkv + (layer - 1) * d->config->context * 3 * c; /* of this block */
+  weft_gpt_layernorm(rows, c, d->x, w.at[LN1_WEIGHT], w.at[LN1_BIAS], d->normed, d->mean, d->rstd);
   product(rows, c, 3 * c, d->normed, w.at[QKV_WEIGHT], w.at[QKV_BIAS], false,
           qkv + d->position * 3 * c);
   attend(d, qkv, rows);
   product(rows, c, c, d->mixed, w.at[ATTENTION_PROJ_WEIGHT], w.at[ATTENTION_PROJ_BIAS], true, d->x);
-  weft_gpt_norm(rows, c, d->x, w.at[LN2_WEIGHT], w.at[LN2_BIAS], d->normed, d->mean, d->rstd);
+  weft_gpt_layernorm(rows, c, d->x, w.at[LN2_WEIGHT], w.at[LN2_BIAS], d->normed, d->mean, d->rstd);
   product(rows, c, 4 * c, d->normed, w.at[FC_WEIGHT], w.at[FC_BIAS], false, d->hidden);
   weft_gpt_gelu(rows * 4 * c, d->hidden, d->gelu);
   product(rows, 4 * c, c, d->gelu, w.at[MLP_PROJ_WEIGHT], w.at[MLP_PROJ_BIAS], true, d->x);
 }
 
 /* Of one row. */
-static void run_head(const struct weft_gpt_decoder *decoder, const float *x) {
-  const struct weft_gpt_decoder *d = decoder;
-  const struct tensors w = tensors_of(d, d->config->layers + 1);
-  weft_gpt_norm(1, d->config->dim, x, w.at[LNF_WEIGHT], w.at[LNF_BIAS], d->normed, d->mean,
-                d->rstd);
+static void run_head(const struct weft_gpt_inference *inference, const float *x) {
+  const struct weft_gpt_inference *d = inference;
+  const struct tensors w = tensors_of(d, d->config->blocks + 1);
+  weft_gpt_layernorm(1, d->config->dim, x, w.at[LNF_WEIGHT], w.at[LNF_BIAS], d->normed, d->mean,
+                     d->rstd);
   product(1, d->config->dim, d->config->vocabulary, d->normed, w.at[LM_HEAD_WEIGHT], NULL, false,
           d->logits);
 }
 
-static void read_rows(struct weft_gpt_decoder *decoder, const uint8_t *bytes, uint64_t rows) {
-  const struct tensors w = tensors_of(decoder, 0);
-  const uint64_t c = decoder->config->dim;
-  weft_gpt_embed(1, rows, c, bytes, w.at[WTE], w.at[WPE] + decoder->position * c, decoder->x);
-  for (uint32_t part = 1; part <= decoder->config->layers; part++) {
-    run_block(decoder, part, rows);
+static void read_rows(struct weft_gpt_inference *inference, const uint8_t *bytes, uint64_t rows) {
+  const struct tensors w = tensors_of(inference, 0);
+  const uint64_t c = inference->config->dim;
+  weft_gpt_embed(1, rows, c, bytes, w.at[WTE], w.at[WPE] + inference->position * c, inference->x);
+  for (uint32_t layer = 1; layer <= inference->config->blocks; layer++) {
+    run_block(inference, layer, rows);
   }
-  decoder->position += rows;
+  inference->position += rows;
 }
 
-void weft_gpt_decoder_rewind(struct weft_gpt_decoder *decoder) { decoder->position = 0; }
+void weft_gpt_inference_rewind(struct weft_gpt_inference *inference) { inference->position = 0; }
 
-uint64_t weft_gpt_decoder_position(const struct weft_gpt_decoder *decoder) {
-  return decoder->position;
+uint64_t weft_gpt_inference_position(const struct weft_gpt_inference *inference) {
+  return inference->position;
 }
 
-const float *weft_gpt_decoder_read(struct weft_gpt_decoder *decoder, const uint8_t *bytes,
-                                   uint64_t count) {
+const float *weft_gpt_inference_read(struct weft_gpt_inference *inference, const uint8_t *bytes,
+                                     uint64_t count) {
   uint64_t rows = 0;
-  assert(count > 0 && count <= decoder->config->context - decoder->position);
+  assert(count > 0 && count <= inference->config->context - inference->position);
   for (uint64_t done = 0; done < count; done += rows) {
     rows = count - done < ROWS_MAX ? count - done : ROWS_MAX;
-    read_rows(decoder, bytes + done, rows);
+    read_rows(inference, bytes + done, rows);
   }
-  run_head(decoder, decoder->x + (rows - 1) * decoder->config->dim);
-  return decoder->logits;
+  run_head(inference, inference->x + (rows - 1) * inference->config->dim);
+  return inference->logits;
 }

@@ -5,25 +5,26 @@
 
 #include "gpt/train/stage.h"
 
-struct weft_gpt_decoder;
+struct weft_gpt_inference;
 
-/* parts[weft_gpt_part_count()], in order; only their parameters are looked at, at every
+/* layers[weft_gpt_layer_count()], in order; only their parameters are looked at, at every
  * call. config and parameters are borrowed until destroy. allocator NULL: the default. */
-enum weft_status weft_gpt_decoder_create(const struct weft_allocator *allocator,
-                                         const struct weft_gpt_config *config,
-                                         const struct weft_gpt_part_state *parts,
-                                         struct weft_gpt_decoder **out, struct weft_error *error);
+enum weft_status weft_gpt_inference_create(const struct weft_allocator *allocator,
+                                           const struct weft_gpt_config *config,
+                                           const struct weft_gpt_layer_state *layers,
+                                           struct weft_gpt_inference **out,
+                                           struct weft_error *error);
 /* NULL is fine. */
-void weft_gpt_decoder_destroy(struct weft_gpt_decoder *decoder);
+void weft_gpt_inference_destroy(struct weft_gpt_inference *inference);
 
 /* Forgets what was read. */
-void weft_gpt_decoder_rewind(struct weft_gpt_decoder *decoder);
+void weft_gpt_inference_rewind(struct weft_gpt_inference *inference);
 /* How many bytes it has read since. */
-uint64_t weft_gpt_decoder_position(const struct weft_gpt_decoder *decoder);
+uint64_t weft_gpt_inference_position(const struct weft_gpt_inference *inference);
 
 /* Reads `count` >= 1 bytes more; there may be config->context in all. Returns the logits
  * [V] of the byte that follows, valid until the next call. */
-const float *weft_gpt_decoder_read(struct weft_gpt_decoder *decoder, const uint8_t *bytes,
-                                   uint64_t count);
+const float *weft_gpt_inference_read(struct weft_gpt_inference *inference, const uint8_t *bytes,
+                                     uint64_t count);
 
 #endif

@@ -13,14 +13,14 @@
 
 struct weft_gpt_sampler {
   const struct weft_allocator *allocator;
-  struct weft_gpt_decoder *decoder;
+  struct weft_gpt_inference *inference;
   uint64_t context;
   uint8_t *window; /* [context]: what the decoder has read */
 };
 
 enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
                                          const struct weft_gpt_config *config,
-                                         const struct weft_gpt_part_state *parts,
+                                         const struct weft_gpt_layer_state *layers,
                                          struct weft_gpt_sampler **out, struct weft_error *error) {
   struct weft_gpt_sampler *sampler = weft_gpt_allocate(allocator, 1, sizeof *sampler);
   if (sampler == NULL) {
@@ -31,7 +31,7 @@ enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
   const enum weft_status status =
       sampler->window == NULL
           ? weft_fail_memory(error, sampler->context)
-          : weft_gpt_decoder_create(allocator, config, parts, &sampler->decoder, error);
+          : weft_gpt_inference_create(allocator, config, layers, &sampler->inference, error);
   if (status != WEFT_OK) {
     weft_gpt_sampler_destroy(sampler);
     return status;
@@ -44,7 +44,7 @@ void weft_gpt_sampler_destroy(struct weft_gpt_sampler *sampler) {
   if (sampler == NULL) {
     return;
   }
-  weft_gpt_decoder_destroy(sampler->decoder);
+  weft_gpt_inference_destroy(sampler->inference);
   weft_gpt_free(sampler->allocator, sampler->window);
   weft_gpt_free(sampler->allocator, sampler);
 }
@@ -116,22 +116,22 @@ static const float *begin(struct weft_gpt_sampler *sampler, const uint8_t *promp
   }
   const uint64_t used = size < sampler->context ? size : sampler->context;
   memcpy(sampler->window, prompt + size - used, used);
-  weft_gpt_decoder_rewind(sampler->decoder);
-  return weft_gpt_decoder_read(sampler->decoder, sampler->window, used);
+  weft_gpt_inference_rewind(sampler->inference);
+  return weft_gpt_inference_read(sampler->inference, sampler->window, used);
 }
 
 static const float *go_on(struct weft_gpt_sampler *sampler, uint8_t byte) {
-  uint64_t position = weft_gpt_decoder_position(sampler->decoder);
+  uint64_t position = weft_gpt_inference_position(sampler->inference);
   if (position < sampler->context) {
     sampler->window[position] = byte;
-    return weft_gpt_decoder_read(sampler->decoder, &byte, 1);
+    return weft_gpt_inference_read(sampler->inference, &byte, 1);
   }
   /* Positions are learnt, so keys cannot move along: half of them are made anew. */
   position = sampler->context / 2;
   memmove(sampler->window, sampler->window + sampler->context - position, position);
   sampler->window[position] = byte;
-  weft_gpt_decoder_rewind(sampler->decoder);
-  return weft_gpt_decoder_read(sampler->decoder, sampler->window, position + 1);
+  weft_gpt_inference_rewind(sampler->inference);
+  return weft_gpt_inference_read(sampler->inference, sampler->window, position + 1);
 }
 
 /* ---- Sampling ---- */

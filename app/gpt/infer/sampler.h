@@ -1,7 +1,7 @@
 /* Text from a model: byte after byte, each drawn from what the model says of the next.
  *
  *   struct weft_gpt_sampler *sampler;
- *   weft_gpt_sampler_create(NULL, &config, parts, &sampler, &error);
+ *   weft_gpt_sampler_create(NULL, &config, layers, &sampler, &error);
  *   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
  *   options.prompt = (const uint8_t *)"int main", options.prompt_size = 8;
  *   weft_gpt_sample(sampler, &options, &text, &error);
@@ -13,12 +13,12 @@
 
 struct weft_gpt_sampler;
 
-/* parts[weft_gpt_part_count()], in order; only their parameters are looked at, while
+/* layers[weft_gpt_layer_count()], in order; only their parameters are looked at, while
  * sampling. config and parameters are borrowed until destroy. allocator NULL: the
  * default. */
 enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
                                          const struct weft_gpt_config *config,
-                                         const struct weft_gpt_part_state *parts,
+                                         const struct weft_gpt_layer_state *layers,
                                          struct weft_gpt_sampler **out, struct weft_error *error);
 /* NULL is fine. */
 void weft_gpt_sampler_destroy(struct weft_gpt_sampler *sampler);

@@ -5,7 +5,7 @@
  *
  * A head's q, k and v lie with stride 3 C in qkv, its y with stride C: rows so far apart
  * share few places in the first cache, so what is read often is gathered first, or
- * turned, where a product runs over its columns. */
+ * transposed, where a product runs over its columns. */
 #include <math.h>
 
 #include "gpt/kernels/gemm_tile.h"
@@ -65,8 +65,8 @@ static uint64_t reach(const struct pair *pair, uint64_t rows) {
 
 typedef float quad __attribute__((vector_size(4 * sizeof(float))));
 
-/* turned[d, j] = factor x[j, d], for four of each. */
-static void turn_quads(const float *x, uint64_t stride, float factor, float *turned) {
+/* transposed[d, j] = factor x[j, d], for four of each. */
+static void transpose_quads(const float *x, uint64_t stride, float factor, float *transposed) {
   quad rows[4];
   for (uint64_t j = 0; j < 4; j++) {
     memcpy(&rows[j], x + j * stride, sizeof rows[j]);
@@ -81,73 +81,73 @@ static void turn_quads(const float *x, uint64_t stride, float factor, float *tur
                            __builtin_shufflevector(high01, high23, 0, 1, 4, 5),
                            __builtin_shufflevector(high01, high23, 2, 3, 6, 7)};
   for (uint64_t d = 0; d < 4; d++) {
-    memcpy(turned + d * TILE, &columns[d], sizeof columns[d]);
+    memcpy(transposed + d * TILE, &columns[d], sizeof columns[d]);
   }
 }
 
 /* The same for `rows` rows of x. */
-static void turn(uint64_t rows, uint64_t width, const float *x, uint64_t stride, float factor,
-                 float *turned) {
-  const uint64_t whole_rows = rows / 4 * 4, whole_width = width / 4 * 4;
+static void transpose(uint64_t rows, uint64_t width, const float *x, uint64_t stride, float factor,
+                      float *transposed) {
+  const uint64_t full_rows = rows / 4 * 4, full_width = width / 4 * 4;
   for (uint64_t j = 0; j < rows; j++) {
     uint64_t d = 0;
-    for (; j % 4 == 0 && j < whole_rows && d < whole_width; d += 4) {
-      turn_quads(x + j * stride + d, stride, factor, turned + d * TILE + j);
+    for (; j % 4 == 0 && j < full_rows && d < full_width; d += 4) {
+      transpose_quads(x + j * stride + d, stride, factor, transposed + d * TILE + j);
     }
-    for (d = j < whole_rows ? whole_width : 0; d < width; d++) {
-      turned[d * TILE + j] = factor * x[j * stride + d];
+    for (d = j < full_rows ? full_width : 0; d < width; d++) {
+      transposed[d * TILE + j] = factor * x[j * stride + d];
     }
   }
 }
 
-/* s[i, j] = x[i] . turned[., j], rows of x being queries' (q, or dy). */
+/* s[i, j] = x[i] . transposed[., j], rows of x being queries' (q, or dy). */
 static void scores(const struct head *head, const struct pair *pair, const float *x,
-                   uint64_t stride, const float *turned, float *s) {
+                   uint64_t stride, const float *transposed, float *s) {
   for (uint64_t r = 0, n; r < pair->rows; r += n) {
     n = group_size(pair, r);
-    struct weft_gpt_tile tile = {.a = x + (pair->row + r) * stride,
-                                 .a_row = stride,
-                                 .a_step = 1,
-                                 .b = turned,
-                                 .b_step = TILE,
-                                 .c_row = TILE};
+    struct weft_gpt_gemm_tile tile = {.a = x + (pair->row + r) * stride,
+                                      .a_row = stride,
+                                      .a_step = 1,
+                                      .b = transposed,
+                                      .b_step = TILE,
+                                      .c_row = TILE};
     tile.c = s + r * TILE;
-    weft_gpt_tile_product(&tile, n, reach(pair, r + n), head->width, false);
+    weft_gpt_gemm_tile_run(&tile, n, reach(pair, r + n), head->width, false);
   }
 }
 
 /* to[i] (+)= sum over keys j of s[i, j] x[j], x being the tile's k or v, gathered. */
-static void mix(const struct head *head, const struct pair *pair, const float *s, const float *x,
-                float *to, uint64_t to_stride, bool add) {
+static void matmul(const struct head *head, const struct pair *pair, const float *s, const float *x,
+                   float *to, uint64_t to_stride, bool add) {
   for (uint64_t r = 0, n; r < pair->rows; r += n) {
     n = group_size(pair, r);
-    struct weft_gpt_tile tile = {.a = s + r * TILE,
-                                 .a_row = TILE,
-                                 .a_step = 1,
-                                 .b = x,
-                                 .b_step = head->width,
-                                 .c_row = to_stride};
+    struct weft_gpt_gemm_tile tile = {.a = s + r * TILE,
+                                      .a_row = TILE,
+                                      .a_step = 1,
+                                      .b = x,
+                                      .b_step = head->width,
+                                      .c_row = to_stride};
     tile.c = to + r * to_stride;
-    weft_gpt_tile_product(&tile, n, head->width, reach(pair, r + n), add);
+    weft_gpt_gemm_tile_run(&tile, n, head->width, reach(pair, r + n), add);
   }
 }
 
 /* to[j] (+)= sum over queries i of s[i, j] x[i], x being the head's q or dy, gathered. A
  * group of keys on the diagonal is seen by the queries from its first on. */
-static void mix_back(const struct head *head, const struct pair *pair, const float *s,
-                     const float *x, float *to, uint64_t to_stride, bool add) {
+static void matmul_transposed(const struct head *head, const struct pair *pair, const float *s,
+                              const float *x, float *to, uint64_t to_stride, bool add) {
   const bool diagonal = pair->row == pair->column;
   for (uint64_t c = 0, n; c < pair->columns; c += n) {
     n = diagonal ? group_size(pair, c) : pair->columns;
     const uint64_t r = diagonal ? c : 0;
-    struct weft_gpt_tile tile = {.a = s + r * TILE + c,
-                                 .a_row = 1,
-                                 .a_step = TILE,
-                                 .b = x + (pair->row + r) * head->width,
-                                 .b_step = head->width,
-                                 .c_row = to_stride};
+    struct weft_gpt_gemm_tile tile = {.a = s + r * TILE + c,
+                                      .a_row = 1,
+                                      .a_step = TILE,
+                                      .b = x + (pair->row + r) * head->width,
+                                      .b_step = head->width,
+                                      .c_row = to_stride};
     tile.c = to + c * to_stride;
-    weft_gpt_tile_product(&tile, n, head->width, pair->rows - r, add);
+    weft_gpt_gemm_tile_run(&tile, n, head->width, pair->rows - r, add);
   }
 }
 
@@ -165,28 +165,28 @@ struct running {
 };
 
 /* Row r of a tile: what the query sees, and as far as its group goes. */
-struct sight {
+struct visible {
   uint64_t seen, columns;
 };
 
-WEFT_GPT_INLINE struct sight sight_of(const struct pair *pair, uint64_t r) {
+WEFT_GPT_INLINE struct visible visible_of(const struct pair *pair, uint64_t r) {
   const bool diagonal = pair->row == pair->column;
   const uint64_t group = (r / GROUP + 1) * GROUP;
-  return (struct sight){diagonal ? r + 1 : pair->columns,
-                        diagonal && group < pair->columns ? group : pair->columns};
+  return (struct visible){diagonal ? r + 1 : pair->columns,
+                          diagonal && group < pair->columns ? group : pair->columns};
 }
 
 /* Scores of what is not seen: their exponentials are 0. Loops over groups have no ends
  * that are no multiple of a vector. */
-WEFT_GPT_INLINE void hide(struct sight sight, float *s) {
-  for (uint64_t i = sight.seen; i < sight.columns; i++) {
+WEFT_GPT_INLINE void mask(struct visible visible, float *s) {
+  for (uint64_t i = visible.seen; i < visible.columns; i++) {
     s[i] = -3.0e38f;
   }
 }
 
 /* One row of scores becomes exponentials; y so far shrinks when the largest score grows. */
-WEFT_GPT_INLINE void soften_row(bool fused, uint64_t columns, uint64_t width, float *restrict s,
-                                float *restrict max, float *restrict sum, float *restrict y) {
+WEFT_GPT_INLINE void softmax_row(bool fused, uint64_t columns, uint64_t width, float *restrict s,
+                                 float *restrict max, float *restrict sum, float *restrict y) {
   const float top = weft_gpt_array_max(columns, s, *max);
   for (uint64_t i = 0; i < columns; i++) {
     s[i] = weft_gpt_exp_below(fused, s[i] - top);
@@ -201,22 +201,22 @@ WEFT_GPT_INLINE void soften_row(bool fused, uint64_t columns, uint64_t width, fl
   }
 }
 
-WEFT_GPT_INLINE void soften_body(bool fused, const struct pair *pair, uint64_t width, float *s,
-                                 struct running *running, float *y, uint64_t y_stride) {
+WEFT_GPT_INLINE void softmax_body(bool fused, const struct pair *pair, uint64_t width, float *s,
+                                  struct running *running, float *y, uint64_t y_stride) {
   for (uint64_t r = 0; r < pair->rows; r++) {
-    const struct sight sight = sight_of(pair, r);
-    hide(sight, s + r * TILE);
-    soften_row(fused, sight.columns, width, s + r * TILE, &running->max[r], &running->sum[r],
-               y + r * y_stride);
+    const struct visible visible = visible_of(pair, r);
+    mask(visible, s + r * TILE);
+    softmax_row(fused, visible.columns, width, s + r * TILE, &running->max[r], &running->sum[r],
+                y + r * y_stride);
   }
 }
-WEFT_GPT_VARIANTS(soften,
+WEFT_GPT_VARIANTS(softmax,
                   (const struct pair *pair, uint64_t width, float *s, struct running *running,
                    float *y, uint64_t y_stride),
                   pair, width, s, running, y, y_stride)
 
-static void forward_tile(const struct head *head, uint64_t row, const float *turned, const float *v,
-                         float *s, float *y, float *log_sums) {
+static void forward_tile(const struct head *head, uint64_t row, const float *transposed,
+                         const float *v, float *s, float *y, float *log_sums) {
   struct running running;
   const uint64_t rows = tile_size(head->tokens, row), width = head->width;
   for (uint64_t r = 0; r < rows; r++) {
@@ -225,9 +225,9 @@ static void forward_tile(const struct head *head, uint64_t row, const float *tur
   }
   for (uint64_t column = 0; column <= row; column += TILE) {
     const struct pair pair = pair_of(head, row, column);
-    scores(head, &pair, head->q, head->qkv_stride, turned + column * width, s);
-    soften(&pair, column == 0 ? 0 : width, s, &running, y, head->y_stride);
-    mix(head, &pair, s, v + column * width, y, head->y_stride, column != 0);
+    scores(head, &pair, head->q, head->qkv_stride, transposed + column * width, s);
+    softmax(&pair, column == 0 ? 0 : width, s, &running, y, head->y_stride);
+    matmul(head, &pair, s, v + column * width, y, head->y_stride, column != 0);
   }
   for (uint64_t r = 0; r < rows; r++) {
     weft_gpt_scale(width, 1.0f / running.sum[r], y + r * head->y_stride);
@@ -236,14 +236,14 @@ static void forward_tile(const struct head *head, uint64_t row, const float *tur
 }
 
 static void forward_head(const struct head *head, float *scratch, float *y, float *log_sums) {
-  float *s = scratch, *v = s + TILE * TILE, *turned = v + head->tokens * head->width;
+  float *s = scratch, *v = s + TILE * TILE, *transposed = v + head->tokens * head->width;
   gather(head->tokens, head->width, head->v, head->qkv_stride, v);
   for (uint64_t column = 0; column < head->tokens; column += TILE) {
-    turn(tile_size(head->tokens, column), head->width, head->k + column * head->qkv_stride,
-         head->qkv_stride, head->scale, turned + column * head->width);
+    transpose(tile_size(head->tokens, column), head->width, head->k + column * head->qkv_stride,
+              head->qkv_stride, head->scale, transposed + column * head->width);
   }
   for (uint64_t row = 0; row < head->tokens; row += TILE) {
-    forward_tile(head, row, turned, v, s, y + row * head->y_stride, log_sums + row);
+    forward_tile(head, row, transposed, v, s, y + row * head->y_stride, log_sums + row);
   }
 }
 
@@ -262,26 +262,26 @@ void weft_gpt_attention(uint64_t sequences, uint64_t tokens, uint64_t channels, 
 
 /* What one head's backward works in. */
 struct workspace {
-  float *p, *ds;                  /* [TILE, TILE] */
-  float *turned_k, *turned_v, *k; /* [D, TILE] twice, [TILE, D]: of one tile of keys */
-  float *q, *dy;                  /* [T, D] */
-  float *delta;                   /* [T] */
+  float *p, *ds;                          /* [TILE, TILE] */
+  float *k_transposed, *v_transposed, *k; /* [D, TILE] twice, [TILE, D]: of one tile of keys */
+  float *q, *dy;                          /* [T, D] */
+  float *delta;                           /* [T] */
 };
 
 static struct workspace carve(float *scratch, uint64_t tokens, uint64_t width) {
   struct workspace work;
   work.p = scratch;
   work.ds = work.p + TILE * TILE;
-  work.turned_k = work.ds + TILE * TILE;
-  work.turned_v = work.turned_k + TILE * width;
-  work.k = work.turned_v + TILE * width;
+  work.k_transposed = work.ds + TILE * TILE;
+  work.v_transposed = work.k_transposed + TILE * width;
+  work.k = work.v_transposed + TILE * width;
   work.q = work.k + TILE * width;
   work.dy = work.q + tokens * width;
   work.delta = work.dy + tokens * width;
   return work;
 }
 
-/* The backward's; the forward needs less: a tile of scores, v, and k turned, which is
+/* The backward's; the forward needs less: a tile of scores, v, and k transposed, which is
  * less than a tile longer than k. */
 uint64_t weft_gpt_attention_scratch(uint64_t tokens, uint64_t channels, uint64_t heads) {
   const uint64_t width = channels / heads;
@@ -293,14 +293,14 @@ WEFT_GPT_INLINE void deltas_body(bool fused, const struct head *head, float *del
   (void)fused;
   for (uint64_t t = 0; t < head->tokens; t++) {
     const float *a = head->y + t * head->y_stride, *b = head->dy + t * head->y_stride;
-    weft_gpt_lanes sum = {0}, u, v;
+    weft_gpt_simd sum = {0}, u, v;
     uint64_t i = 0;
-    for (; i + WEFT_GPT_LANES <= head->width; i += WEFT_GPT_LANES) {
-      weft_gpt_lanes_load(&u, a + i);
-      weft_gpt_lanes_load(&v, b + i);
+    for (; i + WEFT_GPT_SIMD_WIDTH <= head->width; i += WEFT_GPT_SIMD_WIDTH) {
+      weft_gpt_simd_load(&u, a + i);
+      weft_gpt_simd_load(&v, b + i);
       sum += u * v;
     }
-    delta[t] = weft_gpt_lanes_sum(&sum);
+    delta[t] = weft_gpt_simd_sum(&sum);
     for (; i < head->width; i++) {
       delta[t] += a[i] * b[i];
     }
@@ -310,23 +310,25 @@ WEFT_GPT_VARIANTS(deltas, (const struct head *head, float *delta), head, delta)
 
 /* A row of scores becomes probabilities p; a row of dy v^T becomes the gradient of the
  * scores, with the scale in it. */
-WEFT_GPT_INLINE void harden_row(bool fused, uint64_t columns, float log_sum, float delta,
-                                float scale, float *restrict p, float *restrict ds) {
+WEFT_GPT_INLINE void softmax_backward_row(bool fused, uint64_t columns, float log_sum, float delta,
+                                          float scale, float *restrict p, float *restrict ds) {
   for (uint64_t i = 0; i < columns; i++) {
     p[i] = weft_gpt_exp_below(fused, p[i] - log_sum);
     ds[i] = p[i] * ((ds[i] - delta) * scale);
   }
 }
 
-WEFT_GPT_INLINE void harden_body(bool fused, const struct pair *pair, const float *log_sums,
-                                 const float *delta, float scale, float *p, float *ds) {
+WEFT_GPT_INLINE void softmax_backward_body(bool fused, const struct pair *pair,
+                                           const float *log_sums, const float *delta, float scale,
+                                           float *p, float *ds) {
   for (uint64_t r = 0; r < pair->rows; r++) {
-    const struct sight sight = sight_of(pair, r);
-    hide(sight, p + r * TILE);
-    harden_row(fused, sight.columns, log_sums[r], delta[r], scale, p + r * TILE, ds + r * TILE);
+    const struct visible visible = visible_of(pair, r);
+    mask(visible, p + r * TILE);
+    softmax_backward_row(fused, visible.columns, log_sums[r], delta[r], scale, p + r * TILE,
+                         ds + r * TILE);
   }
 }
-WEFT_GPT_VARIANTS(harden,
+WEFT_GPT_VARIANTS(softmax_backward,
                   (const struct pair *pair, const float *log_sums, const float *delta, float scale,
                    float *p, float *ds),
                   pair, log_sums, delta, scale, p, ds)
@@ -340,12 +342,13 @@ static void backward_pair(const struct head *head, const struct workspace *work,
                           const struct pair *pair, const struct gradients *to) {
   const uint64_t stride = head->qkv_stride, width = head->width;
   const bool add = pair->row != pair->column; /* a tile of keys begins on the diagonal */
-  scores(head, pair, work->q, width, work->turned_k, work->p);
-  scores(head, pair, work->dy, width, work->turned_v, work->ds);
-  harden(pair, head->log_sums + pair->row, work->delta + pair->row, head->scale, work->p, work->ds);
-  mix_back(head, pair, work->p, work->dy, to->dv + pair->column * stride, stride, add);
-  mix_back(head, pair, work->ds, work->q, to->dk + pair->column * stride, stride, add);
-  mix(head, pair, work->ds, work->k, to->dq + pair->row * stride, stride, pair->column != 0);
+  scores(head, pair, work->q, width, work->k_transposed, work->p);
+  scores(head, pair, work->dy, width, work->v_transposed, work->ds);
+  softmax_backward(pair, head->log_sums + pair->row, work->delta + pair->row, head->scale, work->p,
+                   work->ds);
+  matmul_transposed(head, pair, work->p, work->dy, to->dv + pair->column * stride, stride, add);
+  matmul_transposed(head, pair, work->ds, work->q, to->dk + pair->column * stride, stride, add);
+  matmul(head, pair, work->ds, work->k, to->dq + pair->row * stride, stride, pair->column != 0);
 }
 
 /* All of q, and of each tile's k and v, is copied before a gradient is written there: so
@@ -359,8 +362,8 @@ static void backward_head(const struct head *head, const struct workspace *work,
   for (uint64_t column = 0; column < head->tokens; column += TILE) {
     const uint64_t columns = tile_size(head->tokens, column);
     gather(columns, width, head->k + column * stride, stride, work->k);
-    turn(columns, width, head->k + column * stride, stride, head->scale, work->turned_k);
-    turn(columns, width, head->v + column * stride, stride, 1.0f, work->turned_v);
+    transpose(columns, width, head->k + column * stride, stride, head->scale, work->k_transposed);
+    transpose(columns, width, head->v + column * stride, stride, 1.0f, work->v_transposed);
     for (uint64_t row = column; row < head->tokens; row += TILE) {
       const struct pair pair = pair_of(head, row, column);
       backward_pair(head, work, &pair, to);
@@ -368,9 +371,10 @@ static void backward_head(const struct head *head, const struct workspace *work,
   }
 }
 
-void weft_gpt_attention_input(uint64_t sequences, uint64_t tokens, uint64_t channels,
-                              uint64_t heads, const float *qkv, const float *y,
-                              const float *log_sums, const float *dy, float *dqkv, float *scratch) {
+void weft_gpt_attention_backward(uint64_t sequences, uint64_t tokens, uint64_t channels,
+                                 uint64_t heads, const float *qkv, const float *y,
+                                 const float *log_sums, const float *dy, float *dqkv,
+                                 float *scratch) {
   const struct workspace work = carve(scratch, tokens, channels / heads);
   for (uint64_t b = 0; b < sequences; b++) {
     for (uint64_t h = 0; h < heads; h++) {

@@ -24,8 +24,8 @@ void weft_gpt_embed(uint64_t sequences, uint64_t tokens, uint64_t channels, cons
   embed(sequences, tokens, channels, ids, wte, wpe, x);
 }
 
-void weft_gpt_embed_weight(uint64_t sequences, uint64_t tokens, uint64_t channels,
-                           const uint8_t *ids, const float *dx, float *dwte, float *dwpe) {
+void weft_gpt_embed_backward_weight(uint64_t sequences, uint64_t tokens, uint64_t channels,
+                                    const uint8_t *ids, const float *dx, float *dwte, float *dwpe) {
   for (uint64_t r = 0; r < sequences * tokens; r++) {
     weft_gpt_add(channels, dx + r * channels, dwte + ids[r] * channels);
     weft_gpt_add(channels, dx + r * channels, dwpe + r % tokens * channels);

@@ -11,38 +11,38 @@
 
 struct listing {
   uint32_t sequences, tokens, rows, channels, heads, width;
-  weft_gpt_product_visit *visit;
+  weft_gpt_gemm_visit *visit;
   void *context;
 };
 
 /* ---- Linear layers: y[R, out] = x[R, in] w[out, in]^T ---- */
 
 static void list_forward(const struct listing *to, uint32_t in, uint32_t out, bool adds) {
-  to->visit(to->context, &(struct weft_gpt_product){.transposed_b = true,
-                                                    .adds = adds,
-                                                    .m = to->rows,
-                                                    .n = out,
-                                                    .k = in,
-                                                    .a_stride = in,
-                                                    .b_stride = in,
-                                                    .c_stride = out});
+  to->visit(to->context, &(struct weft_gpt_gemm_shape){.transposed_b = true,
+                                                       .adds = adds,
+                                                       .m = to->rows,
+                                                       .n = out,
+                                                       .k = in,
+                                                       .a_stride = in,
+                                                       .b_stride = in,
+                                                       .c_stride = out});
 }
 
-static void list_input(const struct listing *to, uint32_t in, uint32_t out) {
+static void list_backward_input(const struct listing *to, uint32_t in, uint32_t out) {
   to->visit(to->context,
-            &(struct weft_gpt_product){
+            &(struct weft_gpt_gemm_shape){
                 .m = to->rows, .n = in, .k = out, .a_stride = out, .b_stride = in, .c_stride = in});
 }
 
-static void list_weight(const struct listing *to, uint32_t in, uint32_t out) {
-  to->visit(to->context, &(struct weft_gpt_product){.transposed_a = true,
-                                                    .adds = true,
-                                                    .m = out,
-                                                    .n = in,
-                                                    .k = to->rows,
-                                                    .a_stride = out,
-                                                    .b_stride = in,
-                                                    .c_stride = in});
+static void list_backward_weight(const struct listing *to, uint32_t in, uint32_t out) {
+  to->visit(to->context, &(struct weft_gpt_gemm_shape){.transposed_a = true,
+                                                       .adds = true,
+                                                       .m = out,
+                                                       .n = in,
+                                                       .k = to->rows,
+                                                       .a_stride = out,
+                                                       .b_stride = in,
+                                                       .c_stride = in});
 }
 
 /* ---- Attention: tiles on and below the diagonal ---- */
@@ -65,48 +65,49 @@ static void list_scores(const struct listing *to, uint32_t row, uint32_t column,
   for (uint32_t r = 0, n; r < rows; r += n) {
     n = group_size(row == column, rows, r);
     to->visit(to->context,
-              &(struct weft_gpt_product){.small = true,
-                                         .m = n,
-                                         .n = row == column ? r + n : tile_size(to, column),
-                                         .k = to->width,
-                                         .a_stride = a_stride,
-                                         .b_stride = TILE,
-                                         .c_stride = TILE});
+              &(struct weft_gpt_gemm_shape){.small = true,
+                                            .m = n,
+                                            .n = row == column ? r + n : tile_size(to, column),
+                                            .k = to->width,
+                                            .a_stride = a_stride,
+                                            .b_stride = TILE,
+                                            .c_stride = TILE});
   }
 }
 
 /* Scores times rows of width D. */
-static void list_mix(const struct listing *to, uint32_t row, uint32_t column, uint32_t c_stride) {
+static void list_matmul(const struct listing *to, uint32_t row, uint32_t column,
+                        uint32_t c_stride) {
   const uint32_t rows = tile_size(to, row);
   for (uint32_t r = 0, n; r < rows; r += n) {
     n = group_size(row == column, rows, r);
     to->visit(to->context,
-              &(struct weft_gpt_product){.small = true,
-                                         .adds = column > 0,
-                                         .m = n,
-                                         .n = to->width,
-                                         .k = row == column ? r + n : tile_size(to, column),
-                                         .a_stride = TILE,
-                                         .b_stride = to->width,
-                                         .c_stride = c_stride});
+              &(struct weft_gpt_gemm_shape){.small = true,
+                                            .adds = column > 0,
+                                            .m = n,
+                                            .n = to->width,
+                                            .k = row == column ? r + n : tile_size(to, column),
+                                            .a_stride = TILE,
+                                            .b_stride = to->width,
+                                            .c_stride = c_stride});
   }
 }
 
 /* The same with the scores transposed. */
-static void list_mix_back(const struct listing *to, uint32_t row, uint32_t column) {
+static void list_matmul_transposed(const struct listing *to, uint32_t row, uint32_t column) {
   const bool diagonal = row == column;
   const uint32_t rows = tile_size(to, row), columns = tile_size(to, column);
   for (uint32_t c = 0, n; c < columns; c += n) {
     n = group_size(diagonal, columns, c);
-    to->visit(to->context, &(struct weft_gpt_product){.small = true,
-                                                      .transposed_a = true,
-                                                      .adds = !diagonal,
-                                                      .m = n,
-                                                      .n = to->width,
-                                                      .k = rows - (diagonal ? c : 0),
-                                                      .a_stride = TILE,
-                                                      .b_stride = to->width,
-                                                      .c_stride = 3 * to->channels});
+    to->visit(to->context, &(struct weft_gpt_gemm_shape){.small = true,
+                                                         .transposed_a = true,
+                                                         .adds = !diagonal,
+                                                         .m = n,
+                                                         .n = to->width,
+                                                         .k = rows - (diagonal ? c : 0),
+                                                         .a_stride = TILE,
+                                                         .b_stride = to->width,
+                                                         .c_stride = 3 * to->channels});
   }
 }
 
@@ -114,7 +115,7 @@ static void list_attention(const struct listing *to) {
   for (uint32_t row = 0; row < to->tokens; row += TILE) {
     for (uint32_t column = 0; column <= row; column += TILE) {
       list_scores(to, row, column, 3 * to->channels);
-      list_mix(to, row, column, to->channels);
+      list_matmul(to, row, column, to->channels);
     }
   }
 }
@@ -124,9 +125,9 @@ static void list_attention_input(const struct listing *to) {
     for (uint32_t row = column; row < to->tokens; row += TILE) {
       list_scores(to, row, column, to->width);
       list_scores(to, row, column, to->width);
-      list_mix_back(to, row, column);
-      list_mix_back(to, row, column);
-      list_mix(to, row, column, 3 * to->channels);
+      list_matmul_transposed(to, row, column);
+      list_matmul_transposed(to, row, column);
+      list_matmul(to, row, column, 3 * to->channels);
     }
   }
 }
@@ -137,7 +138,7 @@ static void list_heads(const struct listing *to, void (*list)(const struct listi
   }
 }
 
-/* ---- Parts ---- */
+/* ---- Layers ---- */
 
 static void list_block_forward(const struct listing *to) {
   const uint32_t c = to->channels;
@@ -150,23 +151,23 @@ static void list_block_forward(const struct listing *to) {
 
 static void list_block_input(const struct listing *to) {
   const uint32_t c = to->channels;
-  list_input(to, 4 * c, c);
-  list_input(to, c, 4 * c);
-  list_input(to, c, c);
+  list_backward_input(to, 4 * c, c);
+  list_backward_input(to, c, 4 * c);
+  list_backward_input(to, c, c);
   list_heads(to, list_attention_input);
-  list_input(to, c, 3 * c);
+  list_backward_input(to, c, 3 * c);
 }
 
 static void list_block_weight(const struct listing *to) {
   const uint32_t c = to->channels;
-  list_weight(to, 4 * c, c);
-  list_weight(to, c, 4 * c);
-  list_weight(to, c, c);
-  list_weight(to, c, 3 * c);
+  list_backward_weight(to, 4 * c, c);
+  list_backward_weight(to, c, 4 * c);
+  list_backward_weight(to, c, c);
+  list_backward_weight(to, c, 3 * c);
 }
 
-void weft_gpt_products(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
-                       weft_gpt_product_visit *visit, void *context) {
+void weft_gpt_list_gemms(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
+                         weft_gpt_gemm_visit *visit, void *context) {
   const struct listing to = {.sequences = (uint32_t)sequences,
                              .tokens = (uint32_t)tokens,
                              .rows = (uint32_t)(sequences * tokens),
@@ -175,28 +176,27 @@ void weft_gpt_products(const struct weft_gpt_config *config, uint64_t sequences,
                              .width = config->dim / config->heads,
                              .visit = visit,
                              .context = context};
-  for (uint32_t k = 0; k < config->layers; k++) {
+  for (uint32_t k = 0; k < config->blocks; k++) {
     list_block_forward(&to);
   }
   list_forward(&to, config->dim, config->vocabulary, false);
-  list_input(&to, config->dim, config->vocabulary);
-  for (uint32_t k = 0; k < config->layers; k++) {
+  list_backward_input(&to, config->dim, config->vocabulary);
+  for (uint32_t k = 0; k < config->blocks; k++) {
     list_block_input(&to);
   }
-  list_weight(&to, config->dim, config->vocabulary);
-  for (uint32_t k = 0; k < config->layers; k++) {
+  list_backward_weight(&to, config->dim, config->vocabulary);
+  for (uint32_t k = 0; k < config->blocks; k++) {
     list_block_weight(&to);
   }
 }
 
-static void add_operations(void *context, const struct weft_gpt_product *product) {
+static void add_operations(void *context, const struct weft_gpt_gemm_shape *product) {
   *(double *)context += 2.0 * product->m * product->n * product->k;
 }
 
-double weft_gpt_products_operations(const struct weft_gpt_config *config, uint64_t sequences,
-                                    uint64_t tokens) {
+double weft_gpt_flops(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens) {
   double operations = 0;
-  weft_gpt_products(config, sequences, tokens, add_operations, &operations);
+  weft_gpt_list_gemms(config, sequences, tokens, add_operations, &operations);
   return operations;
 }
 
@@ -215,7 +215,7 @@ static void enlarge(uint64_t *floats, uint64_t rows, uint64_t columns, uint64_t 
   *floats = needed > *floats ? needed : *floats;
 }
 
-static void measure_operands(void *context, const struct weft_gpt_product *product) {
+static void measure_operands(void *context, const struct weft_gpt_gemm_shape *product) {
   struct weft_gpt_bare *bare = context;
   const bool ta = product->transposed_a, tb = product->transposed_b;
   enlarge(&bare->floats[0], ta ? product->k : product->m, ta ? product->m : product->k,
@@ -235,7 +235,7 @@ enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
   }
   *bare = (struct weft_gpt_bare){
       .allocator = allocator, .config = *config, .sequences = sequences, .tokens = tokens};
-  weft_gpt_products(config, sequences, tokens, measure_operands, bare);
+  weft_gpt_list_gemms(config, sequences, tokens, measure_operands, bare);
   for (int k = 0; k < 3; k++) {
     bare->operands[k] = weft_gpt_allocate(allocator, bare->floats[k], sizeof(float));
     if (bare->operands[k] == NULL) {
@@ -252,19 +252,19 @@ enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
 }
 
 static void multiply_small(const struct weft_gpt_bare *bare,
-                           const struct weft_gpt_product *product) {
+                           const struct weft_gpt_gemm_shape *product) {
   const bool turned = product->transposed_a;
-  const struct weft_gpt_tile tile = {.a = bare->operands[0],
-                                     .a_row = turned ? 1 : product->a_stride,
-                                     .a_step = turned ? product->a_stride : 1,
-                                     .b = bare->operands[1],
-                                     .b_step = product->b_stride,
-                                     .c = bare->operands[2],
-                                     .c_row = product->c_stride};
-  weft_gpt_tile_product(&tile, product->m, product->n, product->k, product->adds);
+  const struct weft_gpt_gemm_tile tile = {.a = bare->operands[0],
+                                          .a_row = turned ? 1 : product->a_stride,
+                                          .a_step = turned ? product->a_stride : 1,
+                                          .b = bare->operands[1],
+                                          .b_step = product->b_stride,
+                                          .c = bare->operands[2],
+                                          .c_row = product->c_stride};
+  weft_gpt_gemm_tile_run(&tile, product->m, product->n, product->k, product->adds);
 }
 
-static void multiply(void *context, const struct weft_gpt_product *product) {
+static void multiply(void *context, const struct weft_gpt_gemm_shape *product) {
   const struct weft_gpt_bare *bare = context;
   if (product->small) {
     multiply_small(bare, product);
@@ -278,7 +278,7 @@ static void multiply(void *context, const struct weft_gpt_product *product) {
 }
 
 void weft_gpt_bare_run(struct weft_gpt_bare *bare) {
-  weft_gpt_products(&bare->config, bare->sequences, bare->tokens, multiply, bare);
+  weft_gpt_list_gemms(&bare->config, bare->sequences, bare->tokens, multiply, bare);
 }
 
 void weft_gpt_bare_destroy(struct weft_gpt_bare *bare) {

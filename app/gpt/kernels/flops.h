@@ -7,22 +7,21 @@
 #include "gpt/model/model.h"
 
 /* c[m, n] = a b, or added to c, with strides as cblas_sgemm takes them, row after row.
- * A small one is attention's, and done by weft_gpt_tile_product(). */
-struct weft_gpt_product {
+ * A small one is attention's, and done by weft_gpt_gemm_tile_run(). */
+struct weft_gpt_gemm_shape {
   bool small, transposed_a, transposed_b, adds;
   uint32_t m, n, k;
   uint32_t a_stride, b_stride, c_stride;
 };
 
 /* Calls `visit` with every product of the forward and the backward of one microbatch
- * through all parts, in the order in which one rank does them. */
-typedef void weft_gpt_product_visit(void *context, const struct weft_gpt_product *product);
-void weft_gpt_products(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
-                       weft_gpt_product_visit *visit, void *context);
+ * through all layers, in the order in which one rank does them. */
+typedef void weft_gpt_gemm_visit(void *context, const struct weft_gpt_gemm_shape *product);
+void weft_gpt_list_gemms(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
+                         weft_gpt_gemm_visit *visit, void *context);
 
 /* Of all of them: two for each multiplication with its addition. */
-double weft_gpt_products_operations(const struct weft_gpt_config *config, uint64_t sequences,
-                                    uint64_t tokens);
+double weft_gpt_flops(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens);
 
 /* Operands for all of them, and nothing else: every product reads the same two arrays
  * and writes the same third, so they are in the caches as well as can be. */

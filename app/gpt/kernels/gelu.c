@@ -56,7 +56,7 @@ WEFT_GPT_INLINE void gelu_over_dy_body(bool fused, uint64_t count, const float *
 }
 WEFT_GPT_VARIANTS(gelu_over_dy, (uint64_t count, const float *x, float *dy), count, x, dy)
 
-void weft_gpt_gelu_input(uint64_t count, const float *x, const float *dy, float *dx) {
+void weft_gpt_gelu_backward(uint64_t count, const float *x, const float *dy, float *dx) {
   if (dx == x) {
     gelu_over_x(count, dx, dy);
     return;

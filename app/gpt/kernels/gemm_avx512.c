@@ -16,7 +16,7 @@
 #ifdef __x86_64__
 #include <immintrin.h>
 
-#define WIDE __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
+#define AVX512 __attribute__((target("avx512f,avx512vl,avx512dq,avx512bw,avx2,fma")))
 
 enum {
   LANES = 16,
@@ -37,7 +37,7 @@ struct copies {
 /* Where a strip's sums go: columns from j on, as far as the masks let them. */
 struct corner {
   float *c;
-  const float *from, *bias; /* as in weft_gpt_wide */
+  const float *from, *bias; /* as in weft_gpt_gemm */
   uint64_t stride;          /* of c and from */
   __mmask16 left, right;
   const float *next;    /* lines of b that are fetched meanwhile, one in eight steps ... */
@@ -100,8 +100,8 @@ WEFT_GPT_INLINE __mmask16 mask_of(uint64_t lanes) {
   }
 
 /* `rows` is a constant. */
-WIDE WEFT_GPT_INLINE void strip(const uint64_t rows, const float *a, const float *b, uint64_t depth,
-                                const struct corner *to) {
+AVX512 WEFT_GPT_INLINE void strip(const uint64_t rows, const float *a, const float *b,
+                                  uint64_t depth, const struct corner *to) {
   if (to->from != NULL) {
     EACH_ROW(FETCH, 0)
   }
@@ -128,10 +128,10 @@ WIDE WEFT_GPT_INLINE void strip(const uint64_t rows, const float *a, const float
 
 typedef void strip_product(const float *a, const float *b, uint64_t depth, const struct corner *to);
 
-#define DEFINE_ROWS(rows)                                                       \
-  WIDE static void strip_##rows(const float *a, const float *b, uint64_t depth, \
-                                const struct corner *to) {                      \
-    strip(rows, a, b, depth, to);                                               \
+#define DEFINE_ROWS(rows)                                                         \
+  AVX512 static void strip_##rows(const float *a, const float *b, uint64_t depth, \
+                                  const struct corner *to) {                      \
+    strip(rows, a, b, depth, to);                                                 \
   }
 DEFINE_ROWS(1)
 DEFINE_ROWS(2)
@@ -172,10 +172,11 @@ static uint64_t strip_first(const struct block *block, uint64_t s) {
   return s * block->least + (s < larger ? s : larger);
 }
 
-/* ---- Squares of 16 x 16, turned ---- */
+/* ---- Squares of 16 x 16, transposed ---- */
 
 /* Four rows of the result, from vectors whose quarter q is of line 4 q + i. */
-WIDE WEFT_GPT_INLINE void turn_quarters(const __m512 from[4], float *to, const uint64_t to_stride) {
+AVX512 WEFT_GPT_INLINE void turn_quarters(const __m512 from[4], float *to,
+                                          const uint64_t to_stride) {
   const __m512 low01 = _mm512_unpacklo_ps(from[0], from[1]);
   const __m512 high01 = _mm512_unpackhi_ps(from[0], from[1]);
   const __m512 low23 = _mm512_unpacklo_ps(from[2], from[3]);
@@ -198,8 +199,8 @@ WIDE WEFT_GPT_INLINE void turn_quarters(const __m512 from[4], float *to, const u
 
 /* to[k, i] = x[i, k]; of i beyond `last`, the last one again. What a line has is read at
  * once: lines may be so far apart that they share one place in the cache. */
-WIDE WEFT_GPT_INLINE void turn_square(const float *x, uint64_t stride, uint64_t last, float *to,
-                                      const uint64_t to_stride) {
+AVX512 WEFT_GPT_INLINE void turn_square(const float *x, uint64_t stride, uint64_t last, float *to,
+                                        const uint64_t to_stride) {
   __m512 quarters[4][4];
   for (int i = 0; i < LANES; i++) {
     quarters[i / 4][i % 4] = _mm512_setzero_ps();
@@ -215,8 +216,8 @@ WIDE WEFT_GPT_INLINE void turn_square(const float *x, uint64_t stride, uint64_t 
 }
 
 /* The same for `lines` <= 16 lines of any length. */
-WIDE WEFT_GPT_INLINE void turn_lines(const float *x, uint64_t stride, uint64_t lines,
-                                     uint64_t length, float *to, const uint64_t to_stride) {
+AVX512 WEFT_GPT_INLINE void turn_lines(const float *x, uint64_t stride, uint64_t lines,
+                                       uint64_t length, float *to, const uint64_t to_stride) {
   uint64_t k = 0;
   for (; k + LANES <= length; k += LANES) {
     turn_square(x + k, stride, lines - 1, to + k * to_stride, to_stride);
@@ -230,8 +231,8 @@ WIDE WEFT_GPT_INLINE void turn_lines(const float *x, uint64_t stride, uint64_t l
 
 /* ---- Copies of a ---- */
 
-WIDE static void copy_rows(const struct weft_gpt_wide *p, const struct block *block,
-                           float *strips) {
+AVX512 static void copy_rows(const struct weft_gpt_gemm *p, const struct block *block,
+                             float *strips) {
   for (uint64_t s = 0; s < block->strips; s++) {
     const uint64_t first = strip_first(block, s), rows = strip_first(block, s + 1) - first;
     const float *from = p->a + (block->first + first) * p->a_stride + block->depth_first;
@@ -240,8 +241,8 @@ WIDE static void copy_rows(const struct weft_gpt_wide *p, const struct block *bl
 }
 
 /* Up to four steps of one strip; the sums of a's rows on the way. */
-WIDE WEFT_GPT_INLINE void copy_steps(const uint64_t steps, const float *from, uint64_t stride,
-                                     __mmask16 mask, float *to, float *sums) {
+AVX512 WEFT_GPT_INLINE void copy_steps(const uint64_t steps, const float *from, uint64_t stride,
+                                       __mmask16 mask, float *to, float *sums) {
   __m512 values[4];
   for (uint64_t k = 0; k < 4; k++) {
     values[k] = k < steps ? _mm512_maskz_loadu_ps(mask, from + k * stride) : _mm512_setzero_ps();
@@ -257,8 +258,8 @@ WIDE WEFT_GPT_INLINE void copy_steps(const uint64_t steps, const float *from, ui
 }
 
 /* By depth, because that is how a lies. */
-WIDE static void copy_turned(const struct weft_gpt_wide *p, const struct block *block,
-                             float *strips) {
+AVX512 static void copy_turned(const struct weft_gpt_gemm *p, const struct block *block,
+                               float *strips) {
   for (uint64_t k = 0; k < block->depth; k += 4) {
     const float *from = p->a + (block->depth_first + k) * p->a_stride + block->first;
     for (uint64_t s = 0; s < block->strips; s++) {
@@ -279,8 +280,8 @@ WIDE static void copy_turned(const struct weft_gpt_wide *p, const struct block *
 
 /* ---- Copies of b ---- */
 
-WIDE static void copy_panel(const float *b, uint64_t stride, uint64_t depth, uint64_t columns,
-                            float *panel) {
+AVX512 static void copy_panel(const float *b, uint64_t stride, uint64_t depth, uint64_t columns,
+                              float *panel) {
   const __mmask16 left = mask_of(columns), right = mask_of(columns > LANES ? columns - LANES : 0);
   for (uint64_t k = 0; k < depth; k++, b += stride, panel += PANEL) {
     _mm512_store_ps(panel, _mm512_maskz_loadu_ps(left, b));
@@ -288,8 +289,8 @@ WIDE static void copy_panel(const float *b, uint64_t stride, uint64_t depth, uin
   }
 }
 
-WIDE static void turn_panel(const float *b, uint64_t stride, uint64_t depth, uint64_t columns,
-                            float *panel) {
+AVX512 static void turn_panel(const float *b, uint64_t stride, uint64_t depth, uint64_t columns,
+                              float *panel) {
   turn_lines(b, stride, columns < LANES ? columns : LANES, depth, panel, PANEL);
   if (columns > LANES) {
     turn_lines(b + LANES * stride, stride, columns - LANES, depth, panel + LANES, PANEL);
@@ -299,14 +300,14 @@ WIDE static void turn_panel(const float *b, uint64_t stride, uint64_t depth, uin
 /* ---- A block ---- */
 
 /* Where block and panel begin in b. */
-static const float *source_of(const struct weft_gpt_wide *p, uint64_t depth_first,
+static const float *source_of(const struct weft_gpt_gemm *p, uint64_t depth_first,
                               uint64_t column) {
-  return p->b_turned ? p->b + column * p->b_stride + depth_first
-                     : p->b + depth_first * p->b_stride + column;
+  return p->b_transposed ? p->b + column * p->b_stride + depth_first
+                         : p->b + depth_first * p->b_stride + column;
 }
 
 /* The panel after this one: of this block, or of the next in depth; or this one. */
-static const float *source_after(const struct weft_gpt_wide *p, const struct block *block,
+static const float *source_after(const struct weft_gpt_gemm *p, const struct block *block,
                                  uint64_t column) {
   if (column + PANEL < p->n) {
     return source_of(p, block->depth_first, column + PANEL);
@@ -316,13 +317,13 @@ static const float *source_after(const struct weft_gpt_wide *p, const struct blo
 }
 
 /* A panel has as many lines as sixteen strips fetch; the others begin again. */
-static const float *share_of(const struct weft_gpt_wide *p, const float *source, uint64_t s) {
+static const float *share_of(const struct weft_gpt_gemm *p, const float *source, uint64_t s) {
   s %= LANES;
-  return p->b_turned ? source + s * LANES
-                     : source + s / 2 * (DEPTH / 8) * p->b_stride + s % 2 * LANES;
+  return p->b_transposed ? source + s * LANES
+                         : source + s / 2 * (DEPTH / 8) * p->b_stride + s % 2 * LANES;
 }
 
-static void multiply_panel(const struct weft_gpt_wide *p, const struct block *block,
+static void multiply_panel(const struct weft_gpt_gemm *p, const struct block *block,
                            const struct copies *copies, uint64_t column) {
   const uint64_t columns = p->n - column;
   const float *next = source_after(p, block, column);
@@ -343,18 +344,18 @@ static void multiply_panel(const struct weft_gpt_wide *p, const struct block *bl
   }
 }
 
-static void multiply_block(const struct weft_gpt_wide *p, const struct block *block,
+static void multiply_block(const struct weft_gpt_gemm *p, const struct block *block,
                            struct copies *copies) {
-  (p->a_turned ? copy_turned : copy_rows)(p, block, copies->strips);
+  (p->a_transposed ? copy_turned : copy_rows)(p, block, copies->strips);
   for (uint64_t j = 0; j < p->n; j += PANEL) {
     const uint64_t columns = p->n - j < PANEL ? p->n - j : PANEL;
-    (p->b_turned ? turn_panel : copy_panel)(source_of(p, block->depth_first, j), p->b_stride,
-                                            block->depth, columns, copies->panel);
+    (p->b_transposed ? turn_panel : copy_panel)(source_of(p, block->depth_first, j), p->b_stride,
+                                                block->depth, columns, copies->panel);
     multiply_panel(p, block, copies, j);
   }
 }
 
-static void multiply_blocks(const struct weft_gpt_wide *p) {
+static void multiply_blocks(const struct weft_gpt_gemm *p) {
   struct copies copies;
   const uint64_t blocks = (p->m + STRIPS * STRIP - 1) / (STRIPS * STRIP);
   for (uint64_t i = 0; i < blocks; i++) {
@@ -368,7 +369,7 @@ static void multiply_blocks(const struct weft_gpt_wide *p) {
   }
 }
 
-bool weft_gpt_wide_product(const struct weft_gpt_wide *product) {
+bool weft_gpt_gemm_avx512(const struct weft_gpt_gemm *product) {
   if (!weft_gpt_has_avx512()) {
     return false;
   }
@@ -376,7 +377,7 @@ bool weft_gpt_wide_product(const struct weft_gpt_wide *product) {
   return true;
 }
 #else
-bool weft_gpt_wide_product(const struct weft_gpt_wide *product) {
+bool weft_gpt_gemm_avx512(const struct weft_gpt_gemm *product) {
   (void)product;
   return false;
 }

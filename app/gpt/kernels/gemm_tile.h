@@ -11,7 +11,7 @@
 #define WEFT_GPT_TILE 64
 #define WEFT_GPT_TILE_GROUP 16
 
-struct weft_gpt_tile {
+struct weft_gpt_gemm_tile {
   const float *a; /* element (i, k) at a[i a_row + k a_step]; one of the two is 1 */
   uint64_t a_row, a_step;
   const float *b; /* element (k, j) at b[k b_step + j] */
@@ -21,7 +21,7 @@ struct weft_gpt_tile {
 };
 
 /* c[rows, columns] = a[rows, depth] b[depth, columns], or that is added to c. */
-void weft_gpt_tile_product(const struct weft_gpt_tile *tile, uint64_t rows, uint64_t columns,
-                           uint64_t depth, bool add);
+void weft_gpt_gemm_tile_run(const struct weft_gpt_gemm_tile *tile, uint64_t rows, uint64_t columns,
+                            uint64_t depth, bool add);
 
 #endif

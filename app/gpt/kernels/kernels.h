@@ -18,26 +18,26 @@ void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, c
 void weft_gpt_linear_residual(uint64_t rows, uint64_t in, uint64_t out, const float *x,
                               const float *w, const float *b, const float *residual, float *y);
 /* dx = dy w, or added to dx. */
-void weft_gpt_linear_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
-                           const float *w, float *dx, bool add);
+void weft_gpt_linear_backward_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
+                                    const float *w, float *dx, bool add);
 /* dw += dy^T x, db += column sums of dy (db may be NULL). */
-void weft_gpt_linear_weight(uint64_t rows, uint64_t in, uint64_t out, const float *x,
-                            const float *dy, float *dw, float *db);
+void weft_gpt_linear_backward_weight(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+                                     const float *dy, float *dw, float *db);
 
 /* ---- Layer norm, epsilon 1e-5 ---- */
 /* mean[R], rstd[R] are kept for the backward. */
-void weft_gpt_norm(uint64_t rows, uint64_t channels, const float *x, const float *weight,
-                   const float *bias, float *y, float *mean, float *rstd);
+void weft_gpt_layernorm(uint64_t rows, uint64_t channels, const float *x, const float *weight,
+                        const float *bias, float *y, float *mean, float *rstd);
 /* dx += the gradient through the norm (the residual's is there already). share[2 C]
  * gets (=) this microbatch's part of the gradients of weight and bias, for W to add. */
-void weft_gpt_norm_input(uint64_t rows, uint64_t channels, const float *x, const float *weight,
-                         const float *mean, const float *rstd, const float *dy, float *dx,
-                         float *share);
+void weft_gpt_layernorm_backward_input(uint64_t rows, uint64_t channels, const float *x,
+                                       const float *weight, const float *mean, const float *rstd,
+                                       const float *dy, float *dx, float *share);
 
 /* ---- GELU, the tanh form (PyTorch's approximate="tanh") ---- */
 void weft_gpt_gelu(uint64_t count, const float *x, float *y);
 /* dx = dy * gelu'(x); dx may be x, or dy. */
-void weft_gpt_gelu_input(uint64_t count, const float *x, const float *dy, float *dx);
+void weft_gpt_gelu_backward(uint64_t count, const float *x, const float *dy, float *dx);
 
 /* ---- y += x, and sums ---- */
 void weft_gpt_add(uint64_t count, const float *x, float *y);
@@ -50,15 +50,16 @@ uint64_t weft_gpt_attention_scratch(uint64_t tokens, uint64_t channels, uint64_t
 void weft_gpt_attention(uint64_t sequences, uint64_t tokens, uint64_t channels, uint64_t heads,
                         const float *qkv, float *y, float *log_sums, float *scratch);
 /* dqkv (=) from dy; y is the forward's. dqkv may be qkv. */
-void weft_gpt_attention_input(uint64_t sequences, uint64_t tokens, uint64_t channels,
-                              uint64_t heads, const float *qkv, const float *y,
-                              const float *log_sums, const float *dy, float *dqkv, float *scratch);
+void weft_gpt_attention_backward(uint64_t sequences, uint64_t tokens, uint64_t channels,
+                                 uint64_t heads, const float *qkv, const float *y,
+                                 const float *log_sums, const float *dy, float *dqkv,
+                                 float *scratch);
 
 /* ---- Embedding: x[b, t] = wte[token] + wpe[t] ---- */
 void weft_gpt_embed(uint64_t sequences, uint64_t tokens, uint64_t channels, const uint8_t *ids,
                     const float *wte, const float *wpe, float *x);
-void weft_gpt_embed_weight(uint64_t sequences, uint64_t tokens, uint64_t channels,
-                           const uint8_t *ids, const float *dx, float *dwte, float *dwpe);
+void weft_gpt_embed_backward_weight(uint64_t sequences, uint64_t tokens, uint64_t channels,
+                                    const uint8_t *ids, const float *dx, float *dwte, float *dwpe);
 
 /* ---- Softmax and cross entropy ---- */
 /* Sum over rows of -log softmax(logits[r])[targets[r]], in double. If dlogits is not

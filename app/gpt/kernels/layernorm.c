@@ -10,14 +10,14 @@ static const float norm_epsilon = 1e-5f;
 
 /* Sum of (x - mean)^2. */
 WEFT_GPT_INLINE float row_squares(uint64_t count, const float *x, float mean) {
-  weft_gpt_lanes sum = {0}, part;
+  weft_gpt_simd sum = {0}, part;
   uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    weft_gpt_lanes_load(&part, x + i);
+  for (; i + WEFT_GPT_SIMD_WIDTH <= count; i += WEFT_GPT_SIMD_WIDTH) {
+    weft_gpt_simd_load(&part, x + i);
     part -= mean;
     sum += part * part;
   }
-  float total = weft_gpt_lanes_sum(&sum);
+  float total = weft_gpt_simd_sum(&sum);
   for (; i < count; i++) {
     total += (x[i] - mean) * (x[i] - mean);
   }
@@ -43,8 +43,8 @@ WEFT_GPT_VARIANTS(norm,
                    const float *bias, float *restrict y, float *mean, float *rstd),
                   rows, channels, x, weight, bias, y, mean, rstd)
 
-void weft_gpt_norm(uint64_t rows, uint64_t channels, const float *x, const float *weight,
-                   const float *bias, float *y, float *mean, float *rstd) {
+void weft_gpt_layernorm(uint64_t rows, uint64_t channels, const float *x, const float *weight,
+                        const float *bias, float *y, float *mean, float *rstd) {
   norm(rows, channels, x, weight, bias, y, mean, rstd);
 }
 
@@ -56,17 +56,17 @@ struct row_means {
 
 WEFT_GPT_INLINE struct row_means gradient_means(uint64_t count, const float *x, const float *weight,
                                                 const float *dy, float mean, float rstd) {
-  weft_gpt_lanes g_sum = {0}, g_xhat_sum = {0}, g, w, xhat;
+  weft_gpt_simd g_sum = {0}, g_xhat_sum = {0}, g, w, xhat;
   uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    weft_gpt_lanes_load(&g, dy + i);
-    weft_gpt_lanes_load(&w, weight + i);
-    weft_gpt_lanes_load(&xhat, x + i);
+  for (; i + WEFT_GPT_SIMD_WIDTH <= count; i += WEFT_GPT_SIMD_WIDTH) {
+    weft_gpt_simd_load(&g, dy + i);
+    weft_gpt_simd_load(&w, weight + i);
+    weft_gpt_simd_load(&xhat, x + i);
     g *= w;
     g_sum += g;
     g_xhat_sum += g * ((xhat - mean) * rstd);
   }
-  float sum = weft_gpt_lanes_sum(&g_sum), xhat_sum = weft_gpt_lanes_sum(&g_xhat_sum);
+  float sum = weft_gpt_simd_sum(&g_sum), xhat_sum = weft_gpt_simd_sum(&g_xhat_sum);
   for (; i < count; i++) {
     sum += dy[i] * weight[i];
     xhat_sum += dy[i] * weight[i] * ((x[i] - mean) * rstd);
@@ -97,9 +97,9 @@ WEFT_GPT_VARIANTS(norm_input,
                    float *weight_share, float *bias_share),
                   rows, channels, x, weight, mean, rstd, dy, dx, weight_share, bias_share)
 
-void weft_gpt_norm_input(uint64_t rows, uint64_t channels, const float *x, const float *weight,
-                         const float *mean, const float *rstd, const float *dy, float *dx,
-                         float *share) {
+void weft_gpt_layernorm_backward_input(uint64_t rows, uint64_t channels, const float *x,
+                                       const float *weight, const float *mean, const float *rstd,
+                                       const float *dy, float *dx, float *share) {
   memset(share, 0, 2 * channels * sizeof *share);
   norm_input(rows, channels, x, weight, mean, rstd, dy, dx, share, share + channels);
 }

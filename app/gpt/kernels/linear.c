@@ -11,8 +11,8 @@
 static blasint size(uint64_t n) { return (blasint)n; }
 
 /* False: nothing is done. Several threads are sgemm's business. */
-static bool multiply_wide(const struct weft_gpt_wide *product) {
-  return openblas_get_num_threads() == 1 && weft_gpt_wide_product(product);
+static bool multiply_avx512(const struct weft_gpt_gemm *product) {
+  return openblas_get_num_threads() == 1 && weft_gpt_gemm_avx512(product);
 }
 
 WEFT_GPT_INLINE void fill_body(bool fused, uint64_t rows, uint64_t out, const float *residual,
@@ -37,24 +37,24 @@ static void multiply(uint64_t rows, uint64_t in, uint64_t out, const float *x, c
               size(in), w, size(in), add ? 1.0f : 0.0f, y, size(out));
 }
 
-static struct weft_gpt_wide forward_of(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+static struct weft_gpt_gemm forward_of(uint64_t rows, uint64_t in, uint64_t out, const float *x,
                                        const float *w, const float *b, float *y) {
-  return (struct weft_gpt_wide){.m = rows,
+  return (struct weft_gpt_gemm){.m = rows,
                                 .n = out,
                                 .k = in,
                                 .a = x,
                                 .a_stride = in,
                                 .b = w,
                                 .b_stride = in,
-                                .b_turned = true,
+                                .b_transposed = true,
                                 .bias = b,
                                 .c = y};
 }
 
 void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, const float *w,
                      const float *b, float *y) {
-  const struct weft_gpt_wide product = forward_of(rows, in, out, x, w, b, y);
-  if (multiply_wide(&product)) {
+  const struct weft_gpt_gemm product = forward_of(rows, in, out, x, w, b, y);
+  if (multiply_avx512(&product)) {
     return;
   }
   for (uint64_t r = 0; b != NULL && r < rows; r++) {
@@ -65,17 +65,17 @@ void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, c
 
 void weft_gpt_linear_residual(uint64_t rows, uint64_t in, uint64_t out, const float *x,
                               const float *w, const float *b, const float *residual, float *y) {
-  struct weft_gpt_wide product = forward_of(rows, in, out, x, w, b, y);
+  struct weft_gpt_gemm product = forward_of(rows, in, out, x, w, b, y);
   product.from = residual;
-  if (!multiply_wide(&product)) {
+  if (!multiply_avx512(&product)) {
     fill(rows, out, residual, b, y);
     multiply(rows, in, out, x, w, true, y);
   }
 }
 
-void weft_gpt_linear_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
-                           const float *w, float *dx, bool add) {
-  const struct weft_gpt_wide product = {.m = rows,
+void weft_gpt_linear_backward_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
+                                    const float *w, float *dx, bool add) {
+  const struct weft_gpt_gemm product = {.m = rows,
                                         .n = in,
                                         .k = out,
                                         .a = dy,
@@ -84,7 +84,7 @@ void weft_gpt_linear_input(uint64_t rows, uint64_t in, uint64_t out, const float
                                         .b_stride = in,
                                         .from = add ? dx : NULL,
                                         .c = dx};
-  if (!multiply_wide(&product)) {
+  if (!multiply_avx512(&product)) {
     cblas_sgemm(CblasRowMajor, CblasNoTrans, CblasNoTrans, size(rows), size(in), size(out), 1.0f,
                 dy, size(out), w, size(in), add ? 1.0f : 0.0f, dx, size(in));
   }
@@ -110,20 +110,20 @@ WEFT_GPT_INLINE void column_sums_body(bool fused, uint64_t rows, uint64_t out, c
 WEFT_GPT_VARIANTS(column_sums, (uint64_t rows, uint64_t out, const float *dy, float *restrict db),
                   rows, out, dy, db)
 
-void weft_gpt_linear_weight(uint64_t rows, uint64_t in, uint64_t out, const float *x,
-                            const float *dy, float *dw, float *db) {
-  const struct weft_gpt_wide product = {.m = out,
+void weft_gpt_linear_backward_weight(uint64_t rows, uint64_t in, uint64_t out, const float *x,
+                                     const float *dy, float *dw, float *db) {
+  const struct weft_gpt_gemm product = {.m = out,
                                         .n = in,
                                         .k = rows,
                                         .a = dy,
                                         .a_stride = out,
-                                        .a_turned = true,
+                                        .a_transposed = true,
                                         .b = x,
                                         .b_stride = in,
                                         .from = dw,
                                         .c = dw,
                                         .sums = db};
-  if (multiply_wide(&product)) {
+  if (multiply_avx512(&product)) {
     return;
   }
   cblas_sgemm(CblasRowMajor, CblasTrans, CblasNoTrans, size(out), size(in), size(rows), 1.0f, dy,

@@ -102,18 +102,18 @@ WEFT_GPT_INLINE float weft_gpt_exp(bool fused, float x) {
 
 /* ---- Sums over 16 lanes ---- */
 
-#define WEFT_GPT_LANES 16
-typedef float weft_gpt_lanes __attribute__((vector_size(WEFT_GPT_LANES * sizeof(float))));
-typedef int32_t weft_gpt_lane_bits __attribute__((vector_size(WEFT_GPT_LANES * sizeof(float))));
+#define WEFT_GPT_SIMD_WIDTH 16
+typedef float weft_gpt_simd __attribute__((vector_size(WEFT_GPT_SIMD_WIDTH * sizeof(float))));
+typedef int32_t weft_gpt_lane_bits
+    __attribute__((vector_size(WEFT_GPT_SIMD_WIDTH * sizeof(float))));
 
 /* By address only: how such vectors are passed differs between variants. */
-WEFT_GPT_INLINE void weft_gpt_lanes_load(weft_gpt_lanes *lanes, const float *x) {
+WEFT_GPT_INLINE void weft_gpt_simd_load(weft_gpt_simd *lanes, const float *x) {
   memcpy(lanes, x, sizeof *lanes);
 }
 /* The last `count` < 16, the other lanes 0. */
-WEFT_GPT_INLINE void weft_gpt_lanes_load_some(weft_gpt_lanes *lanes, const float *x,
-                                              uint64_t count) {
-  float some[WEFT_GPT_LANES] = {0};
+WEFT_GPT_INLINE void weft_gpt_simd_load_some(weft_gpt_simd *lanes, const float *x, uint64_t count) {
+  float some[WEFT_GPT_SIMD_WIDTH] = {0};
   for (uint64_t i = 0; i < count; i++) {
     some[i] = x[i];
   }
@@ -126,8 +126,8 @@ WEFT_GPT_INLINE void weft_gpt_lanes_load_some(weft_gpt_lanes *lanes, const float
                           6 % (half) + (half), 7 % (half) + (half), 8, 9, 10, 11, 12, 13, 14, 15)
 
 /* Always (i, i + 8), then (i, i + 4), (i, i + 2), (i, i + 1). */
-WEFT_GPT_INLINE float weft_gpt_lanes_sum(const weft_gpt_lanes *lanes) {
-  weft_gpt_lanes s = *lanes;
+WEFT_GPT_INLINE float weft_gpt_simd_sum(const weft_gpt_simd *lanes) {
+  weft_gpt_simd s = *lanes;
   s += WEFT_GPT_OTHER_HALF(s, 8);
   s += WEFT_GPT_OTHER_HALF(s, 4);
   s += WEFT_GPT_OTHER_HALF(s, 2);
@@ -136,45 +136,45 @@ WEFT_GPT_INLINE float weft_gpt_lanes_sum(const weft_gpt_lanes *lanes) {
 }
 
 /* The larger of each two; of a number and none, the number. */
-WEFT_GPT_INLINE void weft_gpt_lanes_max(weft_gpt_lanes *max, const weft_gpt_lanes *x) {
+WEFT_GPT_INLINE void weft_gpt_simd_max(weft_gpt_simd *max, const weft_gpt_simd *x) {
   const weft_gpt_lane_bits larger = *x > *max;
-  *max = (weft_gpt_lanes)(((weft_gpt_lane_bits)*x & larger) | ((weft_gpt_lane_bits)*max & ~larger));
+  *max = (weft_gpt_simd)(((weft_gpt_lane_bits)*x & larger) | ((weft_gpt_lane_bits)*max & ~larger));
 }
 
-WEFT_GPT_INLINE float weft_gpt_lanes_largest(const weft_gpt_lanes *lanes) {
-  weft_gpt_lanes max = *lanes, other = WEFT_GPT_OTHER_HALF(max, 8);
-  weft_gpt_lanes_max(&max, &other);
+WEFT_GPT_INLINE float weft_gpt_simd_largest(const weft_gpt_simd *lanes) {
+  weft_gpt_simd max = *lanes, other = WEFT_GPT_OTHER_HALF(max, 8);
+  weft_gpt_simd_max(&max, &other);
   other = WEFT_GPT_OTHER_HALF(max, 4);
-  weft_gpt_lanes_max(&max, &other);
+  weft_gpt_simd_max(&max, &other);
   other = WEFT_GPT_OTHER_HALF(max, 2);
-  weft_gpt_lanes_max(&max, &other);
+  weft_gpt_simd_max(&max, &other);
   other = WEFT_GPT_OTHER_HALF(max, 1);
-  weft_gpt_lanes_max(&max, &other);
+  weft_gpt_simd_max(&max, &other);
   return max[0];
 }
 
 /* Sum, and largest of x and start, over an array. */
 WEFT_GPT_INLINE float weft_gpt_array_sum(uint64_t count, const float *x) {
-  weft_gpt_lanes sum = {0}, part;
+  weft_gpt_simd sum = {0}, part;
   uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    weft_gpt_lanes_load(&part, x + i);
+  for (; i + WEFT_GPT_SIMD_WIDTH <= count; i += WEFT_GPT_SIMD_WIDTH) {
+    weft_gpt_simd_load(&part, x + i);
     sum += part;
   }
   if (i < count) {
-    weft_gpt_lanes_load_some(&part, x + i, count - i);
+    weft_gpt_simd_load_some(&part, x + i, count - i);
     sum += part;
   }
-  return weft_gpt_lanes_sum(&sum);
+  return weft_gpt_simd_sum(&sum);
 }
 WEFT_GPT_INLINE float weft_gpt_array_max(uint64_t count, const float *x, float start) {
-  weft_gpt_lanes max = start - (weft_gpt_lanes){0}, part;
+  weft_gpt_simd max = start - (weft_gpt_simd){0}, part;
   uint64_t i = 0;
-  for (; i + WEFT_GPT_LANES <= count; i += WEFT_GPT_LANES) {
-    weft_gpt_lanes_load(&part, x + i);
-    weft_gpt_lanes_max(&max, &part);
+  for (; i + WEFT_GPT_SIMD_WIDTH <= count; i += WEFT_GPT_SIMD_WIDTH) {
+    weft_gpt_simd_load(&part, x + i);
+    weft_gpt_simd_max(&max, &part);
   }
-  float largest = weft_gpt_lanes_largest(&max);
+  float largest = weft_gpt_simd_largest(&max);
   for (; i < count; i++) {
     largest = x[i] > largest ? x[i] : largest;
   }

@@ -15,7 +15,7 @@ static enum weft_status check_range(const char *what, uint32_t found, uint32_t m
 
 enum weft_status weft_gpt_config_check(const struct weft_gpt_config *config,
                                        struct weft_error *error) {
-  WEFT_TRY(check_range("the number of layers", config->layers, WEFT_GPT_LAYERS_MAX, error));
+  WEFT_TRY(check_range("the number of layers", config->blocks, WEFT_GPT_BLOCKS_MAX, error));
   WEFT_TRY(check_range("the model's dimension", config->dim, WEFT_GPT_DIM_MAX, error));
   WEFT_TRY(check_range("the context", config->context, WEFT_GPT_CONTEXT_MAX, error));
   if (config->heads < 1 || config->dim % config->heads != 0) {

@@ -7,43 +7,45 @@
 #include "gpt/model/model.h"
 
 /* Where everything of one call is. x, dx are [B, T, C]. */
-struct weft_gpt_part_call {
+struct weft_gpt_layer_call {
   const struct weft_gpt_config *config;
-  uint32_t part;
+  uint32_t layer;
   uint64_t sequences; /* B */
   uint64_t tokens;    /* T, at most config->context */
   const float *parameters;
-  float *kept;    /* weft_gpt_part_kept() floats; the caller's from F to the last backward */
-  float *scratch; /* weft_gpt_part_scratch() floats; free between calls */
+  float *saved;   /* weft_gpt_layer_saved() floats; the caller's from F to the last backward */
+  float *scratch; /* weft_gpt_layer_scratch() floats; free between calls */
 };
 
 /* Floats, for the largest microbatch. */
-uint64_t weft_gpt_part_kept(const struct weft_gpt_config *config, uint32_t part, uint64_t sequences,
-                            uint64_t tokens);
-uint64_t weft_gpt_part_scratch(const struct weft_gpt_config *config, uint32_t part,
-                               uint64_t sequences, uint64_t tokens);
+uint64_t weft_gpt_layer_saved(const struct weft_gpt_config *config, uint32_t layer,
+                              uint64_t sequences, uint64_t tokens);
+uint64_t weft_gpt_layer_scratch(const struct weft_gpt_config *config, uint32_t layer,
+                                uint64_t sequences, uint64_t tokens);
 
 /* ids [B, T]: the embedding's input; y is its output. */
-void weft_gpt_embedding_forward(const struct weft_gpt_part_call *call, const uint8_t *ids,
+void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const uint8_t *ids,
                                 float *y);
-void weft_gpt_embedding_weight(const struct weft_gpt_part_call *call, const uint8_t *ids,
-                               const float *dy, float *gradients);
+void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const uint8_t *ids,
+                                        const float *dy, float *gradients);
 
 /* x is not kept by the block: it must still be there, unchanged, at the backward.
  * y may not be x. */
-void weft_gpt_block_forward(const struct weft_gpt_part_call *call, const float *x, float *y);
+void weft_gpt_block_forward(const struct weft_gpt_layer_call *call, const float *x, float *y);
 /* dy is still there at W. dx (=) may not be dy. */
-void weft_gpt_block_input(const struct weft_gpt_part_call *call, const float *x, const float *dy,
-                          float *dx);
-void weft_gpt_block_weight(const struct weft_gpt_part_call *call, const float *x, const float *dy,
-                           float *gradients);
+void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const float *x,
+                                   const float *dy, float *dx);
+void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
+                                    const float *dy, float *gradients);
 
 /* The loss of the microbatch is the mean over its B T tokens. Forward computes it and,
  * when `training`, keeps what the backward begins with. logits [B, T, V]: written if not
  * NULL. targets may be NULL: then there is no loss, and 0 is returned. */
-double weft_gpt_head_forward(const struct weft_gpt_part_call *call, const float *x,
+double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
                              const uint8_t *targets, bool training, float *logits);
-void weft_gpt_head_input(const struct weft_gpt_part_call *call, const float *x, float *dx);
-void weft_gpt_head_weight(const struct weft_gpt_part_call *call, const float *x, float *gradients);
+void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const float *x,
+                                  float *dx);
+void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
+                                   float *gradients);
 
 #endif

@@ -27,7 +27,7 @@ enum {
 };
 
 /* What is kept. An arrow: what I puts there, for W, once the first is used up. */
-struct block_kept {
+struct block_saved {
   float *ln1;       /* [R, C] */
   float *qkv;       /* [R, 3 C] -> its gradient */
   float *attention; /* [R, C] */
@@ -44,7 +44,7 @@ struct block {
   uint64_t sequences, tokens, rows, channels, heads;
   const float *parameters;
   uint64_t at[WEFT_GPT_PARAMETERS_MAX]; /* offsets of the tensors */
-  struct block_kept kept;
+  struct block_saved saved;
   float *scratch;
 };
 
@@ -54,27 +54,27 @@ static float *take(float **next, uint64_t floats) {
   return taken;
 }
 
-static struct block_kept lay_out(float *kept, uint64_t rows, uint64_t channels, uint64_t heads) {
-  struct block_kept at;
-  at.ln1 = take(&kept, rows * channels);
-  at.qkv = take(&kept, rows * 3 * channels);
-  at.attention = take(&kept, rows * channels);
-  at.xmid = take(&kept, rows * channels);
-  at.ln2 = take(&kept, rows * channels);
-  at.fc = take(&kept, rows * 4 * channels);
-  at.gelu = take(&kept, rows * 4 * channels);
-  at.share1 = take(&kept, 2 * channels);
-  at.share2 = take(&kept, 2 * channels);
-  at.log_sums = take(&kept, rows * heads);
-  at.mean1 = take(&kept, rows);
-  at.rstd1 = take(&kept, rows);
-  at.mean2 = take(&kept, rows);
-  at.rstd2 = take(&kept, rows);
+static struct block_saved lay_out(float *saved, uint64_t rows, uint64_t channels, uint64_t heads) {
+  struct block_saved at;
+  at.ln1 = take(&saved, rows * channels);
+  at.qkv = take(&saved, rows * 3 * channels);
+  at.attention = take(&saved, rows * channels);
+  at.xmid = take(&saved, rows * channels);
+  at.ln2 = take(&saved, rows * channels);
+  at.fc = take(&saved, rows * 4 * channels);
+  at.gelu = take(&saved, rows * 4 * channels);
+  at.share1 = take(&saved, 2 * channels);
+  at.share2 = take(&saved, 2 * channels);
+  at.log_sums = take(&saved, rows * heads);
+  at.mean1 = take(&saved, rows);
+  at.rstd1 = take(&saved, rows);
+  at.mean2 = take(&saved, rows);
+  at.rstd2 = take(&saved, rows);
   return at;
 }
 
-uint64_t weft_gpt_block_kept(const struct weft_gpt_config *config, uint64_t sequences,
-                             uint64_t tokens) {
+uint64_t weft_gpt_block_saved(const struct weft_gpt_config *config, uint64_t sequences,
+                              uint64_t tokens) {
   return sequences * tokens * (15 * (uint64_t)config->dim + config->heads + 4) +
          4 * (uint64_t)config->dim;
 }
@@ -88,7 +88,7 @@ uint64_t weft_gpt_block_scratch(const struct weft_gpt_config *config, uint64_t s
   return 4 * values > values + attention ? 4 * values : values + attention;
 }
 
-static struct block open_block(const struct weft_gpt_part_call *call) {
+static struct block open_block(const struct weft_gpt_layer_call *call) {
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
   struct block block = {.sequences = call->sequences,
                         .tokens = call->tokens,
@@ -97,11 +97,11 @@ static struct block open_block(const struct weft_gpt_part_call *call) {
                         .heads = call->config->heads,
                         .parameters = call->parameters,
                         .scratch = call->scratch};
-  const uint32_t count = weft_gpt_part_parameters(call->config, call->part, tensors);
+  const uint32_t count = weft_gpt_layer_parameters(call->config, call->layer, tensors);
   for (uint32_t i = 0; i < count; i++) {
     block.at[i] = tensors[i].offset;
   }
-  block.kept = lay_out(call->kept, block.rows, block.channels, block.heads);
+  block.saved = lay_out(call->saved, block.rows, block.channels, block.heads);
   return block;
 }
 
@@ -109,20 +109,20 @@ static const float *parameter(const struct block *block, int tensor) {
   return block->parameters + block->at[tensor];
 }
 
-void weft_gpt_block_forward(const struct weft_gpt_part_call *call, const float *x, float *y) {
+void weft_gpt_block_forward(const struct weft_gpt_layer_call *call, const float *x, float *y) {
   const struct block b = open_block(call);
-  const struct block_kept *k = &b.kept;
+  const struct block_saved *k = &b.saved;
   const uint64_t rows = b.rows, c = b.channels;
-  weft_gpt_norm(rows, c, x, parameter(&b, LN1_WEIGHT), parameter(&b, LN1_BIAS), k->ln1, k->mean1,
-                k->rstd1);
+  weft_gpt_layernorm(rows, c, x, parameter(&b, LN1_WEIGHT), parameter(&b, LN1_BIAS), k->ln1,
+                     k->mean1, k->rstd1);
   weft_gpt_linear(rows, c, 3 * c, k->ln1, parameter(&b, QKV_WEIGHT), parameter(&b, QKV_BIAS),
                   k->qkv);
   weft_gpt_attention(b.sequences, b.tokens, c, b.heads, k->qkv, k->attention, k->log_sums,
                      b.scratch);
   weft_gpt_linear_residual(rows, c, c, k->attention, parameter(&b, ATTENTION_PROJ_WEIGHT),
                            parameter(&b, ATTENTION_PROJ_BIAS), x, k->xmid);
-  weft_gpt_norm(rows, c, k->xmid, parameter(&b, LN2_WEIGHT), parameter(&b, LN2_BIAS), k->ln2,
-                k->mean2, k->rstd2);
+  weft_gpt_layernorm(rows, c, k->xmid, parameter(&b, LN2_WEIGHT), parameter(&b, LN2_BIAS), k->ln2,
+                     k->mean2, k->rstd2);
   weft_gpt_linear(rows, c, 4 * c, k->ln2, parameter(&b, FC_WEIGHT), parameter(&b, FC_BIAS), k->fc);
   weft_gpt_gelu(rows * 4 * c, k->fc, k->gelu);
   weft_gpt_linear_residual(rows, 4 * c, c, k->gelu, parameter(&b, MLP_PROJ_WEIGHT),
@@ -130,55 +130,56 @@ void weft_gpt_block_forward(const struct weft_gpt_part_call *call, const float *
 }
 
 /* dx gets the gradient of xmid, which is left for W too. */
-static void mlp_input(const struct block *b, const float *dy, float *dx) {
-  const struct block_kept *k = &b->kept;
+static void mlp_backward_input(const struct block *b, const float *dy, float *dx) {
+  const struct block_saved *k = &b->saved;
   const uint64_t rows = b->rows, c = b->channels;
   float *hidden = b->scratch; /* [R, 4 C] */
-  weft_gpt_linear_input(rows, 4 * c, c, dy, parameter(b, MLP_PROJ_WEIGHT), hidden, false);
-  weft_gpt_gelu_input(rows * 4 * c, k->fc, hidden, k->fc);
+  weft_gpt_linear_backward_input(rows, 4 * c, c, dy, parameter(b, MLP_PROJ_WEIGHT), hidden, false);
+  weft_gpt_gelu_backward(rows * 4 * c, k->fc, hidden, k->fc);
   float *normed = b->scratch; /* [R, C] */
-  weft_gpt_linear_input(rows, c, 4 * c, k->fc, parameter(b, FC_WEIGHT), normed, false);
+  weft_gpt_linear_backward_input(rows, c, 4 * c, k->fc, parameter(b, FC_WEIGHT), normed, false);
   memcpy(dx, dy, rows * c * sizeof *dx);
-  weft_gpt_norm_input(rows, c, k->xmid, parameter(b, LN2_WEIGHT), k->mean2, k->rstd2, normed, dx,
-                      k->share2);
+  weft_gpt_layernorm_backward_input(rows, c, k->xmid, parameter(b, LN2_WEIGHT), k->mean2, k->rstd2,
+                                    normed, dx, k->share2);
   memcpy(k->xmid, dx, rows * c * sizeof *dx);
 }
 
 /* dx has the gradient of xmid, and gets that of x. */
-static void attention_input(const struct block *b, const float *x, float *dx) {
-  const struct block_kept *k = &b->kept;
+static void attention_backward_input(const struct block *b, const float *x, float *dx) {
+  const struct block_saved *k = &b->saved;
   const uint64_t rows = b->rows, c = b->channels;
   float *mixed = b->scratch; /* [R, C] */
-  weft_gpt_linear_input(rows, c, c, dx, parameter(b, ATTENTION_PROJ_WEIGHT), mixed, false);
-  weft_gpt_attention_input(b->sequences, b->tokens, c, b->heads, k->qkv, k->attention, k->log_sums,
-                           mixed, k->qkv, b->scratch + rows * c);
+  weft_gpt_linear_backward_input(rows, c, c, dx, parameter(b, ATTENTION_PROJ_WEIGHT), mixed, false);
+  weft_gpt_attention_backward(b->sequences, b->tokens, c, b->heads, k->qkv, k->attention,
+                              k->log_sums, mixed, k->qkv, b->scratch + rows * c);
   float *normed = b->scratch; /* [R, C] */
-  weft_gpt_linear_input(rows, c, 3 * c, k->qkv, parameter(b, QKV_WEIGHT), normed, false);
-  weft_gpt_norm_input(rows, c, x, parameter(b, LN1_WEIGHT), k->mean1, k->rstd1, normed, dx,
-                      k->share1);
+  weft_gpt_linear_backward_input(rows, c, 3 * c, k->qkv, parameter(b, QKV_WEIGHT), normed, false);
+  weft_gpt_layernorm_backward_input(rows, c, x, parameter(b, LN1_WEIGHT), k->mean1, k->rstd1,
+                                    normed, dx, k->share1);
 }
 
-void weft_gpt_block_input(const struct weft_gpt_part_call *call, const float *x, const float *dy,
-                          float *dx) {
+void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const float *x,
+                                   const float *dy, float *dx) {
   const struct block b = open_block(call);
-  mlp_input(&b, dy, dx);
-  attention_input(&b, x, dx);
+  mlp_backward_input(&b, dy, dx);
+  attention_backward_input(&b, x, dx);
 }
 
-void weft_gpt_block_weight(const struct weft_gpt_part_call *call, const float *x, const float *dy,
-                           float *gradients) {
+void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
+                                    const float *dy, float *gradients) {
   (void)x; /* its norm was kept */
   const struct block b = open_block(call);
-  const struct block_kept *k = &b.kept;
+  const struct block_saved *k = &b.saved;
   const uint64_t rows = b.rows, c = b.channels;
-  weft_gpt_linear_weight(rows, 4 * c, c, k->gelu, dy, gradients + b.at[MLP_PROJ_WEIGHT],
-                         gradients + b.at[MLP_PROJ_BIAS]);
-  weft_gpt_linear_weight(rows, c, 4 * c, k->ln2, k->fc, gradients + b.at[FC_WEIGHT],
-                         gradients + b.at[FC_BIAS]);
-  weft_gpt_linear_weight(rows, c, c, k->attention, k->xmid, gradients + b.at[ATTENTION_PROJ_WEIGHT],
-                         gradients + b.at[ATTENTION_PROJ_BIAS]);
-  weft_gpt_linear_weight(rows, c, 3 * c, k->ln1, k->qkv, gradients + b.at[QKV_WEIGHT],
-                         gradients + b.at[QKV_BIAS]);
+  weft_gpt_linear_backward_weight(rows, 4 * c, c, k->gelu, dy, gradients + b.at[MLP_PROJ_WEIGHT],
+                                  gradients + b.at[MLP_PROJ_BIAS]);
+  weft_gpt_linear_backward_weight(rows, c, 4 * c, k->ln2, k->fc, gradients + b.at[FC_WEIGHT],
+                                  gradients + b.at[FC_BIAS]);
+  weft_gpt_linear_backward_weight(rows, c, c, k->attention, k->xmid,
+                                  gradients + b.at[ATTENTION_PROJ_WEIGHT],
+                                  gradients + b.at[ATTENTION_PROJ_BIAS]);
+  weft_gpt_linear_backward_weight(rows, c, 3 * c, k->ln1, k->qkv, gradients + b.at[QKV_WEIGHT],
+                                  gradients + b.at[QKV_BIAS]);
   weft_gpt_add(c, k->share1, gradients + b.at[LN1_WEIGHT]);
   weft_gpt_add(c, k->share1 + c, gradients + b.at[LN1_BIAS]);
   weft_gpt_add(c, k->share2, gradients + b.at[LN2_WEIGHT]);

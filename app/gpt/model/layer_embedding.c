@@ -1,40 +1,40 @@
-/* The embedding as a part, and the sizes of all kinds of parts. The embedding keeps
+/* The embedding as a layer, and the sizes of all kinds of layers. The embedding keeps
  * nothing: its input are tokens, which the caller has. */
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/layer_layout.h"
 
 enum { WTE, WPE };
 
-uint64_t weft_gpt_part_kept(const struct weft_gpt_config *config, uint32_t part, uint64_t sequences,
-                            uint64_t tokens) {
-  if (part == 0) {
+uint64_t weft_gpt_layer_saved(const struct weft_gpt_config *config, uint32_t layer,
+                              uint64_t sequences, uint64_t tokens) {
+  if (layer == 0) {
     return 0;
   }
-  return part <= config->layers ? weft_gpt_block_kept(config, sequences, tokens)
-                                : weft_gpt_head_kept(config, sequences, tokens);
+  return layer <= config->blocks ? weft_gpt_block_saved(config, sequences, tokens)
+                                 : weft_gpt_head_saved(config, sequences, tokens);
 }
 
-uint64_t weft_gpt_part_scratch(const struct weft_gpt_config *config, uint32_t part,
-                               uint64_t sequences, uint64_t tokens) {
-  if (part == 0) {
+uint64_t weft_gpt_layer_scratch(const struct weft_gpt_config *config, uint32_t layer,
+                                uint64_t sequences, uint64_t tokens) {
+  if (layer == 0) {
     return 0;
   }
-  return part <= config->layers ? weft_gpt_block_scratch(config, sequences, tokens)
-                                : weft_gpt_head_scratch(config, sequences, tokens);
+  return layer <= config->blocks ? weft_gpt_block_scratch(config, sequences, tokens)
+                                 : weft_gpt_head_scratch(config, sequences, tokens);
 }
 
-void weft_gpt_embedding_forward(const struct weft_gpt_part_call *call, const uint8_t *ids,
+void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const uint8_t *ids,
                                 float *y) {
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
-  weft_gpt_part_parameters(call->config, call->part, tensors);
+  weft_gpt_layer_parameters(call->config, call->layer, tensors);
   weft_gpt_embed(call->sequences, call->tokens, call->config->dim, ids,
                  call->parameters + tensors[WTE].offset, call->parameters + tensors[WPE].offset, y);
 }
 
-void weft_gpt_embedding_weight(const struct weft_gpt_part_call *call, const uint8_t *ids,
-                               const float *dy, float *gradients) {
+void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const uint8_t *ids,
+                                        const float *dy, float *gradients) {
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
-  weft_gpt_part_parameters(call->config, call->part, tensors);
-  weft_gpt_embed_weight(call->sequences, call->tokens, call->config->dim, ids, dy,
-                        gradients + tensors[WTE].offset, gradients + tensors[WPE].offset);
+  weft_gpt_layer_parameters(call->config, call->layer, tensors);
+  weft_gpt_embed_backward_weight(call->sequences, call->tokens, call->config->dim, ids, dy,
+                                 gradients + tensors[WTE].offset, gradients + tensors[WPE].offset);
 }

@@ -7,7 +7,7 @@
 
 enum { LNF_WEIGHT, LNF_BIAS, LM_HEAD_WEIGHT };
 
-struct head_part {
+struct head_layer {
   uint64_t rows, channels, vocabulary;
   const float *parameters;
   uint64_t at[WEFT_GPT_PARAMETERS_MAX];
@@ -17,8 +17,8 @@ struct head_part {
   float *mean, *rstd; /* [R] */
 };
 
-uint64_t weft_gpt_head_kept(const struct weft_gpt_config *config, uint64_t sequences,
-                            uint64_t tokens) {
+uint64_t weft_gpt_head_saved(const struct weft_gpt_config *config, uint64_t sequences,
+                             uint64_t tokens) {
   return sequences * tokens * ((uint64_t)config->dim + config->vocabulary + 2) +
          2 * (uint64_t)config->dim;
 }
@@ -28,17 +28,17 @@ uint64_t weft_gpt_head_scratch(const struct weft_gpt_config *config, uint64_t se
   return sequences * tokens * config->dim;
 }
 
-static struct head_part open_head(const struct weft_gpt_part_call *call) {
+static struct head_layer open_head(const struct weft_gpt_layer_call *call) {
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
-  struct head_part head = {.rows = call->sequences * call->tokens,
-                           .channels = call->config->dim,
-                           .vocabulary = call->config->vocabulary,
-                           .parameters = call->parameters};
-  const uint32_t count = weft_gpt_part_parameters(call->config, call->part, tensors);
+  struct head_layer head = {.rows = call->sequences * call->tokens,
+                            .channels = call->config->dim,
+                            .vocabulary = call->config->vocabulary,
+                            .parameters = call->parameters};
+  const uint32_t count = weft_gpt_layer_parameters(call->config, call->layer, tensors);
   for (uint32_t i = 0; i < count; i++) {
     head.at[i] = tensors[i].offset;
   }
-  head.normed = call->kept;
+  head.normed = call->saved;
   head.dlogits = head.normed + head.rows * head.channels;
   head.share = head.dlogits + head.rows * head.vocabulary;
   head.mean = head.share + 2 * head.channels;
@@ -46,12 +46,12 @@ static struct head_part open_head(const struct weft_gpt_part_call *call) {
   return head;
 }
 
-double weft_gpt_head_forward(const struct weft_gpt_part_call *call, const float *x,
+double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
                              const uint8_t *targets, bool training, float *logits) {
-  const struct head_part head = open_head(call);
+  const struct head_layer head = open_head(call);
   float *scores = logits != NULL ? logits : head.dlogits;
-  weft_gpt_norm(head.rows, head.channels, x, head.parameters + head.at[LNF_WEIGHT],
-                head.parameters + head.at[LNF_BIAS], head.normed, head.mean, head.rstd);
+  weft_gpt_layernorm(head.rows, head.channels, x, head.parameters + head.at[LNF_WEIGHT],
+                     head.parameters + head.at[LNF_BIAS], head.normed, head.mean, head.rstd);
   weft_gpt_linear(head.rows, head.channels, head.vocabulary, head.normed,
                   head.parameters + head.at[LM_HEAD_WEIGHT], NULL, scores);
   if (targets == NULL) {
@@ -63,20 +63,23 @@ double weft_gpt_head_forward(const struct weft_gpt_part_call *call, const float 
   return sum / (double)head.rows;
 }
 
-void weft_gpt_head_input(const struct weft_gpt_part_call *call, const float *x, float *dx) {
-  const struct head_part head = open_head(call);
-  weft_gpt_linear_input(head.rows, head.channels, head.vocabulary, head.dlogits,
-                        head.parameters + head.at[LM_HEAD_WEIGHT], call->scratch, false);
+void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const float *x,
+                                  float *dx) {
+  const struct head_layer head = open_head(call);
+  weft_gpt_linear_backward_input(head.rows, head.channels, head.vocabulary, head.dlogits,
+                                 head.parameters + head.at[LM_HEAD_WEIGHT], call->scratch, false);
   memset(dx, 0, head.rows * head.channels * sizeof *dx);
-  weft_gpt_norm_input(head.rows, head.channels, x, head.parameters + head.at[LNF_WEIGHT], head.mean,
-                      head.rstd, call->scratch, dx, head.share);
+  weft_gpt_layernorm_backward_input(head.rows, head.channels, x,
+                                    head.parameters + head.at[LNF_WEIGHT], head.mean, head.rstd,
+                                    call->scratch, dx, head.share);
 }
 
-void weft_gpt_head_weight(const struct weft_gpt_part_call *call, const float *x, float *gradients) {
+void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
+                                   float *gradients) {
   (void)x; /* its norm was kept */
-  const struct head_part head = open_head(call);
-  weft_gpt_linear_weight(head.rows, head.channels, head.vocabulary, head.normed, head.dlogits,
-                         gradients + head.at[LM_HEAD_WEIGHT], NULL);
+  const struct head_layer head = open_head(call);
+  weft_gpt_linear_backward_weight(head.rows, head.channels, head.vocabulary, head.normed,
+                                  head.dlogits, gradients + head.at[LM_HEAD_WEIGHT], NULL);
   weft_gpt_add(head.channels, head.share, gradients + head.at[LNF_WEIGHT]);
   weft_gpt_add(head.channels, head.share + head.channels, gradients + head.at[LNF_BIAS]);
 }

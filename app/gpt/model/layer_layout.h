@@ -1,16 +1,16 @@
-/* Sizes of a part's `kept` and `scratch`, by kind; weft_gpt_part_kept() adds nothing to
+/* Sizes of a layer's `kept` and `scratch`, by kind; weft_gpt_layer_saved() adds nothing to
  * them. Each is in floats, for B sequences of T tokens. */
 #ifndef GPT_PART_LAYOUT_H
 #define GPT_PART_LAYOUT_H
 
 #include "gpt/model/layer.h"
 
-uint64_t weft_gpt_block_kept(const struct weft_gpt_config *config, uint64_t sequences,
-                             uint64_t tokens);
+uint64_t weft_gpt_block_saved(const struct weft_gpt_config *config, uint64_t sequences,
+                              uint64_t tokens);
 uint64_t weft_gpt_block_scratch(const struct weft_gpt_config *config, uint64_t sequences,
                                 uint64_t tokens);
-uint64_t weft_gpt_head_kept(const struct weft_gpt_config *config, uint64_t sequences,
-                            uint64_t tokens);
+uint64_t weft_gpt_head_saved(const struct weft_gpt_config *config, uint64_t sequences,
+                             uint64_t tokens);
 uint64_t weft_gpt_head_scratch(const struct weft_gpt_config *config, uint64_t sequences,
                                uint64_t tokens);
 

@@ -1,4 +1,4 @@
-/* The parameters of the model's parts: their names, shapes and places, and what they
+/* The parameters of the model's layers: their names, shapes and places, and what they
  * begin with. */
 #include "gpt/model/model.h"
 
@@ -54,18 +54,18 @@ enum { WTE = 0, LM_HEAD = 2 }; /* in the embedding's table and the head's */
 #define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 _Static_assert(sizeof block_forms / sizeof *block_forms == WEFT_GPT_PARAMETERS_MAX, "");
 
-static bool is_head(const struct weft_gpt_config *config, uint32_t part) {
-  return part == config->layers + 1;
+static bool is_head(const struct weft_gpt_config *config, uint32_t layer) {
+  return layer == config->blocks + 1;
 }
 
-static const struct form *forms_of(const struct weft_gpt_config *config, uint32_t part,
+static const struct form *forms_of(const struct weft_gpt_config *config, uint32_t layer,
                                    uint32_t *count) {
-  assert(part < weft_gpt_part_count(config));
-  if (part == 0) {
+  assert(layer < weft_gpt_layer_count(config));
+  if (layer == 0) {
     *count = COUNT_OF(embedding_forms);
     return embedding_forms;
   }
-  if (is_head(config, part)) {
+  if (is_head(config, layer)) {
     *count = COUNT_OF(head_forms);
     return head_forms;
   }
@@ -89,7 +89,7 @@ static uint64_t aligned(uint64_t floats) {
   return (floats + ALIGN_FLOATS - 1) / ALIGN_FLOATS * ALIGN_FLOATS;
 }
 
-static void describe(const struct weft_gpt_config *config, uint32_t part, const struct form *form,
+static void describe(const struct weft_gpt_config *config, uint32_t layer, const struct form *form,
                      struct weft_gpt_parameter *parameter) {
   const bool matrix = form->columns != NO_SIZE;
   *parameter = (struct weft_gpt_parameter){
@@ -98,35 +98,36 @@ static void describe(const struct weft_gpt_config *config, uint32_t part, const 
       .decays = matrix,
   };
   parameter->count = parameter->dims[0] * parameter->dims[1];
-  if (part == 0 || is_head(config, part)) {
+  if (layer == 0 || is_head(config, layer)) {
     snprintf(parameter->name, sizeof parameter->name, "%s", form->name);
   } else {
-    snprintf(parameter->name, sizeof parameter->name, "block.%" PRIu32 ".%s", part - 1, form->name);
+    snprintf(parameter->name, sizeof parameter->name, "block.%" PRIu32 ".%s", layer - 1,
+             form->name);
   }
 }
 
-uint32_t weft_gpt_part_parameters(const struct weft_gpt_config *config, uint32_t part,
-                                  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]) {
+uint32_t weft_gpt_layer_parameters(const struct weft_gpt_config *config, uint32_t layer,
+                                   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]) {
   uint32_t count;
-  const struct form *forms = forms_of(config, part, &count);
+  const struct form *forms = forms_of(config, layer, &count);
   uint64_t offset = 0;
   for (uint32_t k = 0; k < count; k++) {
-    describe(config, part, &forms[k], &parameters[k]);
+    describe(config, layer, &forms[k], &parameters[k]);
     parameters[k].offset = offset;
     offset = aligned(offset + parameters[k].count);
   }
   return count;
 }
 
-uint64_t weft_gpt_part_floats(const struct weft_gpt_config *config, uint32_t part) {
+uint64_t weft_gpt_layer_floats(const struct weft_gpt_config *config, uint32_t layer) {
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t count = weft_gpt_part_parameters(config, part, parameters);
+  const uint32_t count = weft_gpt_layer_parameters(config, layer, parameters);
   return aligned(parameters[count - 1].offset + parameters[count - 1].count);
 }
 
-static uint64_t part_parameter_count(const struct weft_gpt_config *config, uint32_t part) {
+static uint64_t layer_parameter_count(const struct weft_gpt_config *config, uint32_t layer) {
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t count = weft_gpt_part_parameters(config, part, parameters);
+  const uint32_t count = weft_gpt_layer_parameters(config, layer, parameters);
   uint64_t sum = 0;
   for (uint32_t k = 0; k < count; k++) {
     sum += parameters[k].count;
@@ -136,14 +137,14 @@ static uint64_t part_parameter_count(const struct weft_gpt_config *config, uint3
 
 uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config) {
   const uint64_t twice = config->tied ? (uint64_t)config->vocabulary * config->dim : 0;
-  return part_parameter_count(config, 0) + config->layers * part_parameter_count(config, 1) +
-         part_parameter_count(config, config->layers + 1) - twice;
+  return layer_parameter_count(config, 0) + config->blocks * layer_parameter_count(config, 1) +
+         layer_parameter_count(config, config->blocks + 1) - twice;
 }
 
 /* ---- What they begin with ---- */
 
-static uint64_t stream_of(uint64_t seed, uint32_t part, uint32_t tensor) {
-  return weft_splitmix(weft_splitmix(weft_splitmix(seed) + part) + tensor);
+static uint64_t stream_of(uint64_t seed, uint32_t layer, uint32_t tensor) {
+  return weft_splitmix(weft_splitmix(weft_splitmix(seed) + layer) + tensor);
 }
 
 /* A sum of twelve uniform numbers, less its mean, has variance 1 and is as good as
@@ -177,22 +178,22 @@ static void fill_tensor(const struct weft_gpt_config *config, uint64_t stream, e
       break;
     case FILL_NORMAL: fill_normal(stream, 0.02, count, values); break;
     case FILL_RESIDUAL:
-      fill_normal(stream, 0.02 / sqrt(2.0 * config->layers), count, values);
+      fill_normal(stream, 0.02 / sqrt(2.0 * config->blocks), count, values);
       break;
   }
 }
 
-void weft_gpt_part_initialize(const struct weft_gpt_config *config, uint32_t part,
-                              float *parameters) {
+void weft_gpt_layer_initialize(const struct weft_gpt_config *config, uint32_t layer,
+                               float *parameters) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
   uint32_t count;
-  const struct form *forms = forms_of(config, part, &count);
-  (void)weft_gpt_part_parameters(config, part, table);
-  memset(parameters, 0, weft_gpt_part_floats(config, part) * sizeof *parameters);
+  const struct form *forms = forms_of(config, layer, &count);
+  (void)weft_gpt_layer_parameters(config, layer, table);
+  memset(parameters, 0, weft_gpt_layer_floats(config, layer) * sizeof *parameters);
   for (uint32_t k = 0; k < count; k++) {
     /* A tied head begins with the embedding's. */
-    const bool copy = config->tied && is_head(config, part) && k == LM_HEAD;
-    const uint64_t stream = stream_of(config->seed, copy ? 0 : part, copy ? WTE : k);
+    const bool copy = config->tied && is_head(config, layer) && k == LM_HEAD;
+    const uint64_t stream = stream_of(config->seed, copy ? 0 : layer, copy ? WTE : k);
     fill_tensor(config, stream, forms[k].fill, table[k].count, parameters + table[k].offset);
   }
 }

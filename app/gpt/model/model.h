@@ -1,11 +1,11 @@
-/* The reference model: a GPT, decoder only, as a chain of parts.
+/* The reference model: a GPT, decoder only, as a chain of layers.
  *
- *   part 0        embedding   tokens -> x
- *   part 1 ... L  blocks      x -> x
- *   part L + 1    head        x -> logits, loss
+ *   layer 0        embedding   tokens -> x
+ *   layer 1 ... L  blocks      x -> x
+ *   layer L + 1    head        x -> logits, loss
  *
- * A stage of the pipeline is a range of parts. Everything about a part depends on
- * the part, the configuration and the seed alone, never on how parts are put on
+ * A stage of the pipeline is a range of layers. Everything about a layer depends on
+ * the layer, the configuration and the seed alone, never on how layers are put on
  * stages, so results are the same for every split.
  *
  * Letters in comments: B sequences of a microbatch, T tokens of a sequence, R = B T
@@ -16,7 +16,7 @@
 #include <weft/tensor.h>
 
 struct weft_gpt_config {
-  uint32_t layers;     /* L >= 1 */
+  uint32_t blocks;     /* L >= 1 */
   uint32_t dim;        /* C, a multiple of heads */
   uint32_t heads;      /* H */
   uint32_t context;    /* T, of training; a microbatch may be shorter */
@@ -26,7 +26,7 @@ struct weft_gpt_config {
 };
 
 #define WEFT_GPT_VOCABULARY 256
-#define WEFT_GPT_LAYERS_MAX 4096
+#define WEFT_GPT_BLOCKS_MAX 4096
 #define WEFT_GPT_DIM_MAX 65536
 #define WEFT_GPT_CONTEXT_MAX 1048576
 
@@ -34,13 +34,13 @@ struct weft_gpt_config {
 enum weft_status weft_gpt_config_check(const struct weft_gpt_config *config,
                                        struct weft_error *error);
 
-static inline uint32_t weft_gpt_part_count(const struct weft_gpt_config *config) {
-  return config->layers + 2;
+static inline uint32_t weft_gpt_layer_count(const struct weft_gpt_config *config) {
+  return config->blocks + 2;
 }
 
-/* ---- Parameters: one flat array of floats per part ---- */
+/* ---- Parameters: one flat array of floats per layer ---- */
 
-/* A named tensor of a part. Linear weights are [out, in], as in PyTorch's nn.Linear. */
+/* A named tensor of a layer. Linear weights are [out, in], as in PyTorch's nn.Linear. */
 struct weft_gpt_parameter {
   char name[48];      /* "block.3.attn.qkv.weight" */
   uint32_t dim_count; /* 1 or 2 */
@@ -58,28 +58,28 @@ struct weft_gpt_parameter {
  * "block.K." in front. Of the embedding: wte.weight [V, C], wpe.weight [T, C]. Of
  * the head: lnf.weight lnf.bias lm_head.weight [V, C]; a tied head has the last one
  * too, as a copy of wte that is kept equal to it. No biases in the head. */
-uint32_t weft_gpt_part_parameters(const struct weft_gpt_config *config, uint32_t part,
-                                  struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]);
-/* Floats of a part; 64-byte aligned offsets, so there may be gaps, which are 0. */
-uint64_t weft_gpt_part_floats(const struct weft_gpt_config *config, uint32_t part);
+uint32_t weft_gpt_layer_parameters(const struct weft_gpt_config *config, uint32_t layer,
+                                   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]);
+/* Floats of a layer; 64-byte aligned offsets, so there may be gaps, which are 0. */
+uint64_t weft_gpt_layer_floats(const struct weft_gpt_config *config, uint32_t layer);
 /* Parameters of the whole model; a tied one counts once. */
 uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config);
 
 /* As GPT-2: normal(0, 0.02), the two projections onto the residual stream divided
- * by sqrt(2 L), biases 0, norms 1. From (seed, part, tensor, index) alone. */
-void weft_gpt_part_initialize(const struct weft_gpt_config *config, uint32_t part,
-                              float *parameters);
+ * by sqrt(2 L), biases 0, norms 1. From (seed, layer, tensor, index) alone. */
+void weft_gpt_layer_initialize(const struct weft_gpt_config *config, uint32_t layer,
+                               float *parameters);
 
-/* ---- How parts become stages ---- */
+/* ---- How layers become stages ---- */
 
-/* Estimated work of a part's forward for one token, in floating-point operations:
+/* Estimated work of a layer's forward for one token, in floating-point operations:
  * what the even split balances. */
-double weft_gpt_part_work(const struct weft_gpt_config *config, uint32_t part);
+double weft_gpt_layer_work(const struct weft_gpt_config *config, uint32_t layer);
 
-/* Cuts parts into `stage_count` ranges, none empty, so that the heaviest is as light
- * as can be (exactly; costs[part_count], or NULL: estimated work), and the others are as
- * equal as can be then (the least sum of squares): stage s has parts
- * first[s] ... first[s + 1] - 1. WEFT_ERR_USAGE when there are more stages than parts.
+/* Cuts layers into `stage_count` ranges, none empty, so that the heaviest is as light
+ * as can be (exactly; costs[layer_count], or NULL: estimated work), and the others are as
+ * equal as can be then (the least sum of squares): stage s has layers
+ * first[s] ... first[s + 1] - 1. WEFT_ERR_USAGE when there are more stages than layers.
  * allocator NULL: the default. */
 enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                                 const struct weft_gpt_config *config, const double *costs,

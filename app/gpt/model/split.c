@@ -1,4 +1,4 @@
-/* How parts become stages: by cost, or by given numbers of blocks. */
+/* How layers become stages: by cost, or by given numbers of blocks. */
 #include <inttypes.h>
 
 #include <weft/costs.h>
@@ -10,12 +10,12 @@
 /* Two operations per weight of the block's matrices (12 C^2), and attention's products
  * with keys and values, of which a token sees half of the context on average. The
  * embedding adds two rows; that is nearly nothing. */
-double weft_gpt_part_work(const struct weft_gpt_config *config, uint32_t part) {
+double weft_gpt_layer_work(const struct weft_gpt_config *config, uint32_t layer) {
   const double c = config->dim;
-  if (part == 0) {
+  if (layer == 0) {
     return c;
   }
-  if (part == config->layers + 1) {
+  if (layer == config->blocks + 1) {
     return 2 * c * config->vocabulary;
   }
   return 24 * c * c + 2 * c * config->context;
@@ -26,12 +26,12 @@ double weft_gpt_part_work(const struct weft_gpt_config *config, uint32_t part) {
 enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                                 const struct weft_gpt_config *config, const double *costs,
                                 uint32_t stage_count, uint32_t *first, struct weft_error *error) {
-  const uint32_t count = weft_gpt_part_count(config);
+  const uint32_t count = weft_gpt_layer_count(config);
   if (stage_count < 1 || stage_count > count) {
     return weft_fail(error, WEFT_ERR_USAGE, "use more layers, or fewer stages",
                      "%" PRIu32 " stages; %" PRIu32
                      " layers, the embedding and the head make 1 to %" PRIu32,
-                     stage_count, config->layers, count);
+                     stage_count, config->blocks, count);
   }
   if (costs != NULL) {
     return weft_parts_cut(allocator, costs, count, stage_count, first, error);
@@ -41,7 +41,7 @@ enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
     return weft_fail_memory(error, count * sizeof *work);
   }
   for (uint32_t p = 0; p < count; p++) {
-    work[p] = weft_gpt_part_work(config, p);
+    work[p] = weft_gpt_layer_work(config, p);
   }
   const enum weft_status status = weft_parts_cut(allocator, work, count, stage_count, first, error);
   weft_gpt_free(allocator, work);
@@ -62,10 +62,10 @@ static enum weft_status check_counts(const struct weft_gpt_config *config, const
     }
     sum += blocks[s];
   }
-  if (stage_count < 1 || sum != config->layers) {
+  if (stage_count < 1 || sum != config->blocks) {
     return weft_fail(error, WEFT_ERR_USAGE, "give a number of blocks for each stage",
                      "the %" PRIu32 " stages have %" PRIu64 " blocks; the model has %" PRIu32,
-                     stage_count, sum, config->layers);
+                     stage_count, sum, config->blocks);
   }
   return WEFT_OK;
 }

@@ -3,8 +3,8 @@
 
 #include <math.h>
 
-double weft_gpt_rate_at(uint64_t step, double rate, double rate_min, uint64_t warmup,
-                        uint64_t total) {
+double weft_gpt_learning_rate(uint64_t step, double rate, double rate_min, uint64_t warmup,
+                              uint64_t total) {
   static const double pi = 3.14159265358979323846;
   if (step < warmup) {
     return rate * (double)(step + 1) / (double)warmup;

@@ -6,7 +6,7 @@
 
 /* Of step `step` (from 0): rises linearly to `rate` over the first `warmup` steps, then
  * falls along half a cosine to `rate_min` at `total`, and stays there. */
-double weft_gpt_rate_at(uint64_t step, double rate, double rate_min, uint64_t warmup,
-                        uint64_t total);
+double weft_gpt_learning_rate(uint64_t step, double rate, double rate_min, uint64_t warmup,
+                              uint64_t total);
 
 #endif

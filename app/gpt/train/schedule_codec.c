@@ -21,7 +21,7 @@ struct counts {
 
 /* ---- Writing ---- */
 
-static bool letter_of(const struct weft_gpt_places *places, uint32_t rank,
+static bool letter_of(const struct weft_gpt_stage_map *places, uint32_t rank,
                       const struct weft_action *action, uint8_t *letter) {
   const uint32_t *own = places->list + places->begin[rank];
   const uint32_t count = places->begin[rank + 1] - places->begin[rank];
@@ -36,8 +36,8 @@ static bool letter_of(const struct weft_gpt_places *places, uint32_t rank,
   return false;
 }
 
-uint64_t weft_gpt_letters_write(const struct weft_program *table,
-                                const struct weft_gpt_places *places, uint8_t *letters) {
+uint64_t weft_gpt_schedule_encode(const struct weft_program *table,
+                                  const struct weft_gpt_stage_map *places, uint8_t *letters) {
   struct counts counts;
   uint64_t count = 0;
   if (table->rank_count != places->rank_count) {
@@ -77,7 +77,7 @@ static enum weft_status fail_letters(struct weft_error *error, uint32_t rank) {
                    "the table that rank 0 has told is not one: row %" PRIu32, rank);
 }
 
-static enum weft_status read_rows(const struct weft_gpt_places *places, uint32_t microbatches,
+static enum weft_status read_rows(const struct weft_gpt_stage_map *places, uint32_t microbatches,
                                   const uint8_t *letters, uint64_t count, uint64_t *row_sizes,
                                   struct weft_action *actions, struct weft_error *error) {
   struct counts counts;
@@ -100,10 +100,11 @@ static enum weft_status read_rows(const struct weft_gpt_places *places, uint32_t
   return at == count ? WEFT_OK : fail_letters(error, places->rank_count);
 }
 
-enum weft_status weft_gpt_letters_read(const struct weft_allocator *allocator,
-                                       const struct weft_gpt_places *places, uint32_t microbatches,
-                                       const uint8_t *letters, uint64_t count,
-                                       struct weft_program **out, struct weft_error *error) {
+enum weft_status weft_gpt_schedule_decode(const struct weft_allocator *allocator,
+                                          const struct weft_gpt_stage_map *places,
+                                          uint32_t microbatches, const uint8_t *letters,
+                                          uint64_t count, struct weft_program **out,
+                                          struct weft_error *error) {
   uint64_t *row_sizes = weft_gpt_allocate(allocator, places->rank_count, sizeof *row_sizes);
   struct weft_action *actions = weft_gpt_allocate(allocator, count, sizeof *actions);
   enum weft_status status =

@@ -1,7 +1,7 @@
-/* A range of parts as a stage; see stage.h.
+/* A range of layers as a stage; see stage.h.
  *
- * Part k of the stage reads x[k] and writes x[k + 1]; x[0] is the boundary's input
- * and x[part_count] its output, so a slot holds what is in between, and the gradients
+ * Layer k of the stage reads x[k] and writes x[k + 1]; x[0] is the boundary's input
+ * and x[layer_count] its output, so a slot holds what is in between, and the gradients
  * of the same, which W still needs after I. */
 #include "gpt/train/stage.h"
 
@@ -25,47 +25,47 @@ static uint64_t row_floats(const struct weft_gpt_stage *stage) {
   return stage->context->sequences_max * stage->config->context * stage->config->dim;
 }
 
-static bool is_embedding(uint32_t part) { return part == 0; }
+static bool is_embedding(uint32_t layer) { return layer == 0; }
 
-static bool is_head(const struct weft_gpt_config *config, uint32_t part) {
-  return part == config->layers + 1;
+static bool is_head(const struct weft_gpt_config *config, uint32_t layer) {
+  return layer == config->blocks + 1;
 }
 
-static uint64_t kept_floats(const struct weft_gpt_stage *stage, uint32_t k) {
-  return weft_gpt_part_kept(stage->config, stage->first_part + k, stage->context->sequences_max,
-                            stage->config->context);
+static uint64_t saved_floats(const struct weft_gpt_stage *stage, uint32_t k) {
+  return weft_gpt_layer_saved(stage->config, stage->first_layer + k, stage->context->sequences_max,
+                              stage->config->context);
 }
 
-/* Activations between parts, their gradients, then what each part keeps. */
+/* Activations between layers, their gradients, then what each layer keeps. */
 uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
-                              uint32_t first_part, uint32_t part_count) {
-  uint64_t floats = 2 * (uint64_t)(part_count - 1) * sequences_max * config->context * config->dim;
-  for (uint32_t k = 0; k < part_count; k++) {
-    const uint64_t kept =
-        weft_gpt_part_kept(config, first_part + k, sequences_max, config->context);
-    floats += (kept + 15) / 16 * 16;
+                              uint32_t first_layer, uint32_t layer_count) {
+  uint64_t floats = 2 * (uint64_t)(layer_count - 1) * sequences_max * config->context * config->dim;
+  for (uint32_t k = 0; k < layer_count; k++) {
+    const uint64_t saved =
+        weft_gpt_layer_saved(config, first_layer + k, sequences_max, config->context);
+    floats += (saved + 15) / 16 * 16;
   }
   return floats;
 }
 
 static uint64_t slot_floats(const struct weft_gpt_stage *stage) {
-  return weft_gpt_slot_floats(stage->config, stage->context->sequences_max, stage->first_part,
-                              stage->part_count);
+  return weft_gpt_slot_floats(stage->config, stage->context->sequences_max, stage->first_layer,
+                              stage->layer_count);
 }
 
-/* x[k + 1], between part k and part k + 1, and its gradient. */
+/* x[k + 1], between layer k and layer k + 1, and its gradient. */
 static float *between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
   return stage->slots[slot].memory + k * row_floats(stage);
 }
 
 static float *gradient_between(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
-  return between(stage, slot, stage->part_count - 1 + k);
+  return between(stage, slot, stage->layer_count - 1 + k);
 }
 
-static float *kept(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
-  float *at = between(stage, slot, 2 * (stage->part_count - 1));
+static float *saved(const struct weft_gpt_stage *stage, uint32_t slot, uint32_t k) {
+  float *at = between(stage, slot, 2 * (stage->layer_count - 1));
   for (uint32_t n = 0; n < k; n++) {
-    at += (kept_floats(stage, n) + 15) / 16 * 16;
+    at += (saved_floats(stage, n) + 15) / 16 * 16;
   }
   return at;
 }
@@ -76,21 +76,21 @@ static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
   return (struct weft_gpt_stage *)stage;
 }
 
-static struct weft_gpt_part_call part_call(const struct weft_gpt_stage *stage,
-                                           const struct weft_stage_call *call, uint32_t k) {
+static struct weft_gpt_layer_call layer_call(const struct weft_gpt_stage *stage,
+                                             const struct weft_stage_call *call, uint32_t k) {
   const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
-  return (struct weft_gpt_part_call){.config = stage->config,
-                                     .part = stage->first_part + k,
-                                     .sequences = shape->dims[0],
-                                     .tokens = shape->dims[1],
-                                     .parameters = stage->parts[k].parameters,
-                                     .kept = kept(stage, call->slot, k),
-                                     .scratch = stage->scratch};
+  return (struct weft_gpt_layer_call){.config = stage->config,
+                                      .layer = stage->first_layer + k,
+                                      .sequences = shape->dims[0],
+                                      .tokens = shape->dims[1],
+                                      .parameters = stage->layers[k].parameters,
+                                      .saved = saved(stage, call->slot, k),
+                                      .scratch = stage->scratch};
 }
 
 static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
                                      const struct weft_stage_call *call, struct weft_error *error) {
-  const bool tokens = is_embedding(stage->first_part);
+  const bool tokens = is_embedding(stage->first_layer);
   const struct weft_tensor_shape *shape = &call->inputs->items[0].shape;
   if (call->inputs->count != 1 || shape->dtype != (tokens ? WEFT_U8 : WEFT_F32) ||
       shape->dim_count != (tokens ? 2 : 3) || shape->dims[0] > stage->context->sequences_max ||
@@ -105,8 +105,9 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
 }
 
 /* Parameters are there from UNSHARD to RESHARD; gradients from the first backward on. */
-static enum weft_status check_whole(const struct weft_gpt_stage *stage, struct weft_error *error) {
-  if (stage->parts[0].parameters == NULL) {
+static enum weft_status check_unsharded(const struct weft_gpt_stage *stage,
+                                        struct weft_error *error) {
+  if (stage->layers[0].parameters == NULL) {
     return weft_fail(error, WEFT_ERR_INVALID, "lower the table again, with UNSHARD",
                      "the parameters are sharded: there is no UNSHARD before this action");
   }
@@ -122,7 +123,7 @@ static const uint8_t *tokens_of(const struct weft_stage_call *call) {
   return call->inputs->items[0].data;
 }
 
-/* Part k's pass began at `begin` and ends now, which is when the next one's begins. */
+/* Layer k's pass began at `begin` and ends now, which is when the next one's begins. */
 static int64_t take_time(const struct weft_gpt_stage *stage, uint32_t k, enum weft_gpt_pass pass,
                          int64_t begin) {
   const int64_t now = weft_clock_ns();
@@ -145,7 +146,7 @@ static void set_shape(const struct weft_gpt_stage *stage, const struct weft_stag
 }
 
 static void run_head(const struct weft_gpt_stage *stage, struct weft_stage_call *call, uint32_t k) {
-  const struct weft_gpt_part_call part = part_call(stage, call, k);
+  const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
   const uint8_t *targets = call->targets->count > 0 ? call->targets->items[0].data : NULL;
   float *logits = NULL;
   if (call->outputs->count > 0) {
@@ -153,18 +154,18 @@ static void run_head(const struct weft_gpt_stage *stage, struct weft_stage_call 
     logits = call->outputs->items[0].data;
   }
   *call->loss +=
-      weft_gpt_head_forward(&part, input_of(stage, call, k), targets, call->training, logits);
+      weft_gpt_head_forward(&layer, input_of(stage, call, k), targets, call->training, logits);
 }
 
 static void run_inner(const struct weft_gpt_stage *stage, struct weft_stage_call *call,
                       uint32_t k) {
-  const struct weft_gpt_part_call part = part_call(stage, call, k);
-  const bool leaves = k + 1 == stage->part_count;
+  const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
+  const bool leaves = k + 1 == stage->layer_count;
   float *y = leaves ? call->outputs->items[0].data : between(stage, call->slot, k);
-  if (is_embedding(part.part)) {
-    weft_gpt_embedding_forward(&part, tokens_of(call), y);
+  if (is_embedding(layer.layer)) {
+    weft_gpt_embedding_forward(&layer, tokens_of(call), y);
   } else {
-    weft_gpt_block_forward(&part, input_of(stage, call, k), y);
+    weft_gpt_block_forward(&layer, input_of(stage, call, k), y);
   }
   if (leaves) {
     set_shape(stage, call, stage->config->dim);
@@ -175,14 +176,14 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
                                 struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
   WEFT_TRY(check_inputs(stage, call, error));
-  WEFT_TRY(check_whole(stage, error));
+  WEFT_TRY(check_unsharded(stage, error));
   int64_t begin = weft_clock_ns();
   if (stage->context->before_forward != NULL && call->training) {
     stage->context->before_forward(stage->context->before_forward_context, call->stage, call->step);
   }
-  for (uint32_t k = 0; k < stage->part_count; k++) {
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
     call->progress(call->progress_context);
-    if (is_head(stage->config, stage->first_part + k)) {
+    if (is_head(stage->config, stage->first_layer + k)) {
       run_head(stage, call, k);
     } else {
       run_inner(stage, call, k);
@@ -196,10 +197,10 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
 
 /* ---- Backward ---- */
 
-/* The gradient of what part k makes. */
+/* The gradient of what layer k makes. */
 static const float *gradient_of(const struct weft_gpt_stage *stage,
                                 const struct weft_stage_call *call, uint32_t k) {
-  return k + 1 < stage->part_count   ? gradient_between(stage, call->slot, k)
+  return k + 1 < stage->layer_count  ? gradient_between(stage, call->slot, k)
          : call->output_grads->count ? call->output_grads->items[0].data
                                      : NULL;
 }
@@ -207,21 +208,22 @@ static const float *gradient_of(const struct weft_gpt_stage *stage,
 static enum weft_status backward_input(struct weft_stage *base, struct weft_stage_call *call,
                                        struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  WEFT_TRY(check_whole(stage, error));
-  WEFT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+  WEFT_TRY(check_unsharded(stage, error));
+  WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
   int64_t begin = weft_clock_ns();
-  for (uint32_t k = stage->part_count; k-- > 0;) {
-    const struct weft_gpt_part_call part = part_call(stage, call, k);
-    if (is_embedding(part.part)) {
+  for (uint32_t k = stage->layer_count; k-- > 0;) {
+    const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
+    if (is_embedding(layer.layer)) {
       break;
     }
     call->progress(call->progress_context);
     float *dx =
         k > 0 ? gradient_between(stage, call->slot, k - 1) : call->input_grads->items[0].data;
-    if (is_head(stage->config, part.part)) {
-      weft_gpt_head_input(&part, input_of(stage, call, k), dx);
+    if (is_head(stage->config, layer.layer)) {
+      weft_gpt_head_backward_input(&layer, input_of(stage, call, k), dx);
     } else {
-      weft_gpt_block_input(&part, input_of(stage, call, k), gradient_of(stage, call, k), dx);
+      weft_gpt_block_backward_input(&layer, input_of(stage, call, k), gradient_of(stage, call, k),
+                                    dx);
     }
     begin = take_time(stage, k, WEFT_GPT_PASS_I, begin);
   }
@@ -231,20 +233,21 @@ static enum weft_status backward_input(struct weft_stage *base, struct weft_stag
 static enum weft_status backward_weight(struct weft_stage *base, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);
-  WEFT_TRY(check_whole(stage, error));
-  WEFT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+  WEFT_TRY(check_unsharded(stage, error));
+  WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
   int64_t begin = weft_clock_ns();
-  for (uint32_t k = stage->part_count; k-- > 0;) {
-    const struct weft_gpt_part_call part = part_call(stage, call, k);
-    float *gradients = stage->parts[k].gradients;
+  for (uint32_t k = stage->layer_count; k-- > 0;) {
+    const struct weft_gpt_layer_call layer = layer_call(stage, call, k);
+    float *gradients = stage->layers[k].gradients;
     call->progress(call->progress_context);
-    if (is_embedding(part.part)) {
-      weft_gpt_embedding_weight(&part, tokens_of(call), gradient_of(stage, call, k), gradients);
-    } else if (is_head(stage->config, part.part)) {
-      weft_gpt_head_weight(&part, input_of(stage, call, k), gradients);
+    if (is_embedding(layer.layer)) {
+      weft_gpt_embedding_backward_weight(&layer, tokens_of(call), gradient_of(stage, call, k),
+                                         gradients);
+    } else if (is_head(stage->config, layer.layer)) {
+      weft_gpt_head_backward_weight(&layer, input_of(stage, call, k), gradients);
     } else {
-      weft_gpt_block_weight(&part, input_of(stage, call, k), gradient_of(stage, call, k),
-                            gradients);
+      weft_gpt_block_backward_weight(&layer, input_of(stage, call, k), gradient_of(stage, call, k),
+                                     gradients);
     }
     begin = take_time(stage, k, WEFT_GPT_PASS_W, begin);
   }
@@ -258,9 +261,9 @@ static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_cal
   struct weft_gpt_tie *tie = stage->context->tie;
   (void)call;
   (void)error;
-  for (uint32_t k = 0; k < stage->part_count; k++) {
-    if (stage->parts[k].gradients != NULL) {
-      memset(stage->parts[k].gradients, 0, stage->parts[k].floats * sizeof(float));
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    if (stage->layers[k].gradients != NULL) {
+      memset(stage->layers[k].gradients, 0, stage->layers[k].floats * sizeof(float));
     }
   }
   stage->reduces_later = false;
@@ -276,8 +279,8 @@ static enum weft_status scale_grads(struct weft_stage *base, struct weft_stage_c
   struct weft_gpt_stage *stage = stage_of(base);
   const double factor = call->grad_scale / stage->context->sharding.replicas;
   (void)error;
-  for (uint32_t k = 0; k < stage->part_count; k++) {
-    weft_gpt_scale(stage->parts[k].floats, (float)factor, stage->parts[k].gradients);
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    weft_gpt_scale(stage->layers[k].floats, (float)factor, stage->layers[k].gradients);
   }
   return WEFT_OK;
 }
@@ -348,18 +351,18 @@ static const struct weft_stage_ops gpt_stage_ops = {.name = "gpt",
 static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_error *error) {
   const struct weft_gpt_stage_context *context = stage->context;
   WEFT_TRY(weft_gpt_stage_memory_init(&stage->memory, context->allocator, context->config,
-                                      stage->first_part, stage->part_count, &context->sharding,
+                                      stage->first_layer, stage->layer_count, &context->sharding,
                                       context->memory, error));
-  stage->parts = stage->memory.parts;
+  stage->layers = stage->memory.layers;
   stage->collectives =
-      weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->collectives);
-  stage->times = weft_gpt_allocate(context->allocator, stage->part_count, sizeof *stage->times);
+      weft_gpt_allocate(context->allocator, stage->layer_count, sizeof *stage->collectives);
+  stage->times = weft_gpt_allocate(context->allocator, stage->layer_count, sizeof *stage->times);
   if (stage->collectives == NULL || stage->times == NULL) {
-    return weft_fail_memory(error, stage->part_count * sizeof *stage->collectives);
+    return weft_fail_memory(error, stage->layer_count * sizeof *stage->collectives);
   }
-  for (uint32_t k = 0; k < stage->part_count; k++) {
-    const uint64_t scratch = weft_gpt_part_scratch(stage->config, stage->first_part + k,
-                                                   context->sequences_max, stage->config->context);
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    const uint64_t scratch = weft_gpt_layer_scratch(stage->config, stage->first_layer + k,
+                                                    context->sequences_max, stage->config->context);
     stage->scratch_floats = scratch > stage->scratch_floats ? scratch : stage->scratch_floats;
   }
   stage->scratch = allocate_floats(stage, stage->scratch_floats, error);
@@ -367,7 +370,7 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
 }
 
 enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *context,
-                                       uint32_t first_part, uint32_t part_count,
+                                       uint32_t first_layer, uint32_t layer_count,
                                        struct weft_gpt_stage **out, struct weft_error *error) {
   struct weft_gpt_stage *stage = weft_gpt_allocate(context->allocator, 1, sizeof *stage);
   if (stage == NULL) {
@@ -376,8 +379,8 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
   *stage = (struct weft_gpt_stage){.stage = {.ops = &gpt_stage_ops},
                                    .context = context,
                                    .config = context->config,
-                                   .first_part = first_part,
-                                   .part_count = part_count};
+                                   .first_layer = first_layer,
+                                   .layer_count = layer_count};
   const enum weft_status status = allocate_all(stage, error);
   if (status < 0) {
     weft_gpt_stage_destroy(stage);

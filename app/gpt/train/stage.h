@@ -1,4 +1,4 @@
-/* A range of parts as a stage of the pipeline (weft/run.h). */
+/* A range of layers as a stage of the pipeline (weft/run.h). */
 #ifndef GPT_STAGE_H
 #define GPT_STAGE_H
 
@@ -20,9 +20,9 @@ struct weft_gpt_stage_context {
   void *before_forward_context;
 };
 
-/* What a part's calls took in training. */
+/* What a layer's calls took in training. */
 enum weft_gpt_pass { WEFT_GPT_PASS_F, WEFT_GPT_PASS_I, WEFT_GPT_PASS_W, WEFT_GPT_PASS_COUNT };
-struct weft_gpt_part_times {
+struct weft_gpt_layer_times {
   int64_t total_ns[WEFT_GPT_PASS_COUNT];
   uint64_t count[WEFT_GPT_PASS_COUNT];
 };
@@ -31,16 +31,16 @@ struct weft_gpt_stage {
   struct weft_stage stage;                      /* first */
   const struct weft_gpt_stage_context *context; /* borrowed */
   const struct weft_gpt_config *config;
-  uint32_t first_part, part_count;
+  uint32_t first_layer, layer_count;
   struct weft_gpt_stage_memory memory;
-  struct weft_gpt_part_state *parts; /* [part_count], memory's */
-  struct weft_gpt_part_times *times; /* [part_count]; the trainer clears them after a warm-up */
-  /* Activations between the stage's own parts and what parts keep, by slot; scratch. */
+  struct weft_gpt_layer_state *layers; /* [layer_count], memory's */
+  struct weft_gpt_layer_times *times;  /* [layer_count]; the trainer clears them after a warm-up */
+  /* Activations between the stage's own layers and what layers keep, by slot; scratch. */
   struct weft_gpt_slot *slots;
   uint32_t slot_count;
   float *scratch;
   uint64_t scratch_floats;
-  struct weft_collective *collectives; /* [part_count] of the one that is under way */
+  struct weft_collective *collectives; /* [layer_count] of the one that is under way */
   uint32_t collectives_done;
   bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */
 };
@@ -56,13 +56,13 @@ struct weft_gpt_tie {
 
 /* Parameters are initialised. */
 enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *context,
-                                       uint32_t first_part, uint32_t part_count,
+                                       uint32_t first_layer, uint32_t layer_count,
                                        struct weft_gpt_stage **out, struct weft_error *error);
 void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
 
 /* Floats of what a stage keeps of a microbatch, without its input and what comes back. */
 uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
-                              uint32_t first_part, uint32_t part_count);
+                              uint32_t first_layer, uint32_t layer_count);
 
 /* Bytes of slots and of scratch. */
 uint64_t weft_gpt_stage_slot_bytes(const struct weft_gpt_stage *stage);

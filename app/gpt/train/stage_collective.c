@@ -1,5 +1,5 @@
 /* What a stage does together with its replicas, and with the stage that shares weights:
- * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per part, and
+ * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per layer, and
  * answers "in progress" until all are done; the pipeline computes meanwhile. */
 #include <assert.h>
 #include <string.h>
@@ -36,7 +36,7 @@ static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
 }
 
 static enum weft_status finish(struct weft_gpt_stage *stage, struct weft_error *error) {
-  return weft_gpt_collectives_advance(stage->context->group, stage->collectives, stage->part_count,
+  return weft_gpt_collectives_advance(stage->context->group, stage->collectives, stage->layer_count,
                                       &stage->collectives_done, error);
 }
 
@@ -47,14 +47,14 @@ enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_sta
     return WEFT_OK;
   }
   if (!call->again) {
-    WEFT_TRY(weft_gpt_stage_memory_take_parameters(&stage->memory, error));
+    WEFT_TRY(weft_gpt_stage_memory_acquire_parameters(&stage->memory, error));
     stage->collectives_done = 0;
-    for (uint32_t k = 0; k < stage->part_count; k++) {
-      const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
+    for (uint32_t k = 0; k < stage->layer_count; k++) {
+      const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
       const struct weft_collective gather = {.kind = WEFT_ALL_GATHER,
-                                             .from = kept->parameters,
-                                             .to = stage->parts[k].parameters,
-                                             .bytes = kept->slice_floats * sizeof(float)};
+                                             .from = shard->parameters,
+                                             .to = stage->layers[k].parameters,
+                                             .bytes = shard->slice_floats * sizeof(float)};
       WEFT_TRY(start(stage, k, gather, error));
     }
   }
@@ -65,19 +65,19 @@ enum weft_status weft_gpt_stage_reshard(struct weft_stage *base, struct weft_sta
                                         struct weft_error *error) {
   (void)call;
   (void)error;
-  weft_gpt_stage_memory_drop_parameters(&stage_of(base)->memory);
+  weft_gpt_stage_memory_release_parameters(&stage_of(base)->memory);
   return WEFT_OK;
 }
 
 static enum weft_status start_reducing(struct weft_gpt_stage *stage, struct weft_error *error) {
   const bool all = stage->context->sharding.mode == WEFT_GPT_SHARD_NONE;
   stage->collectives_done = 0;
-  for (uint32_t k = 0; k < stage->part_count; k++) {
-    const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
+  for (uint32_t k = 0; k < stage->layer_count; k++) {
+    const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
     const struct weft_collective sum = {.kind = all ? WEFT_ALL_REDUCE : WEFT_REDUCE_SCATTER,
-                                        .from = stage->parts[k].gradients,
-                                        .to = kept->gradients,
-                                        .bytes = kept->floats * sizeof(float)};
+                                        .from = stage->layers[k].gradients,
+                                        .to = shard->gradients,
+                                        .bytes = shard->floats * sizeof(float)};
     WEFT_TRY(start(stage, k, sum, error));
   }
   return WEFT_OK;
@@ -88,12 +88,12 @@ static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct 
     return WEFT_OK;
   }
   if (!again) {
-    WEFT_TRY(weft_gpt_stage_memory_take_gradients(&stage->memory, error));
+    WEFT_TRY(weft_gpt_stage_memory_acquire_gradients(&stage->memory, error));
     WEFT_TRY(start_reducing(stage, error));
   }
   const enum weft_status status = finish(stage, error);
   if (status == WEFT_OK) {
-    weft_gpt_stage_memory_drop_gradients(&stage->memory);
+    weft_gpt_stage_memory_release_gradients(&stage->memory);
   }
   return status;
 }
@@ -121,7 +121,7 @@ void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64
                          uint64_t *count) {
   enum { WTE = 0, LM_HEAD = 2 };
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
-  (void)weft_gpt_part_parameters(config, head ? config->layers + 1 : 0, parameters);
+  (void)weft_gpt_layer_parameters(config, head ? config->blocks + 1 : 0, parameters);
   *offset = parameters[head ? LM_HEAD : WTE].offset;
   *count = parameters[head ? LM_HEAD : WTE].count;
 }
@@ -129,7 +129,7 @@ void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64
 static float *tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count) {
   uint64_t offset;
   weft_gpt_tied_range(stage->config, head, &offset, count);
-  return stage->parts[head ? stage->part_count - 1 : 0].gradients + offset;
+  return stage->layers[head ? stage->layer_count - 1 : 0].gradients + offset;
 }
 
 /* The other stage is on another rank. */

@@ -37,8 +37,8 @@ void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
   *pool = (struct weft_gpt_pool){.allocator = NULL};
 }
 
-enum weft_status weft_gpt_pool_take(struct weft_gpt_pool *pool, uint64_t floats, float **out,
-                                    struct weft_error *error) {
+enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floats, float **out,
+                                       struct weft_error *error) {
   assert(pool->taken < pool->capacity); /* a stage takes one at a time */
   if (pool->taken == pool->made) {
     float *buffer = weft_gpt_allocate(pool->allocator, pool->floats, sizeof(float));
@@ -53,7 +53,7 @@ enum weft_status weft_gpt_pool_take(struct weft_gpt_pool *pool, uint64_t floats,
 }
 
 /* Those in use stay in front. */
-void weft_gpt_pool_give_back(struct weft_gpt_pool *pool, float *buffer, uint64_t floats) {
+void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats) {
   uint32_t k = 0;
   while (pool->buffers[k] != buffer) {
     k++;
@@ -65,37 +65,37 @@ void weft_gpt_pool_give_back(struct weft_gpt_pool *pool, float *buffer, uint64_t
 }
 
 void weft_gpt_rank_memory_note(struct weft_gpt_rank_memory *memory) {
-  const uint64_t bytes = memory->kept_parameter_bytes + memory->kept_gradient_bytes +
+  const uint64_t bytes = memory->resident_parameter_bytes + memory->resident_gradient_bytes +
                          memory->parameters.taken_bytes + memory->gradients.taken_bytes;
   memory->peak_bytes = bytes > memory->peak_bytes ? bytes : memory->peak_bytes;
 }
 
 /* ---- Sizes ---- */
 
-uint64_t weft_gpt_slice_floats(const struct weft_gpt_config *config, uint32_t part,
+uint64_t weft_gpt_slice_floats(const struct weft_gpt_config *config, uint32_t layer,
                                uint32_t replicas) {
   const uint64_t unit = (uint64_t)replicas * ALIGN_FLOATS;
-  return (weft_gpt_part_floats(config, part) + unit - 1) / unit * ALIGN_FLOATS;
+  return (weft_gpt_layer_floats(config, layer) + unit - 1) / unit * ALIGN_FLOATS;
 }
 
-uint64_t weft_gpt_whole_floats(const struct weft_gpt_config *config, uint32_t first_part,
-                               uint32_t part_count, uint32_t replicas) {
+uint64_t weft_gpt_unsharded_floats(const struct weft_gpt_config *config, uint32_t first_layer,
+                                   uint32_t layer_count, uint32_t replicas) {
   uint64_t floats = 0;
-  for (uint32_t k = 0; k < part_count; k++) {
-    floats += replicas * weft_gpt_slice_floats(config, first_part + k, replicas);
+  for (uint32_t k = 0; k < layer_count; k++) {
+    floats += replicas * weft_gpt_slice_floats(config, first_layer + k, replicas);
   }
   return floats;
 }
 
 /* Whether a block has all slices or this replica's only. */
-static bool is_whole(const struct weft_gpt_stage_memory *memory, int block) {
+static bool is_unsharded(const struct weft_gpt_stage_memory *memory, int block) {
   return memory->sharding.mode == WEFT_GPT_SHARD_NONE ||
          (memory->sharding.mode == WEFT_GPT_SHARD_GRADS && block == PARAMETERS);
 }
 
 static uint64_t block_floats(const struct weft_gpt_stage_memory *memory, int block) {
-  return is_whole(memory, block) ? memory->whole_floats
-                                 : memory->whole_floats / memory->sharding.replicas;
+  return is_unsharded(memory, block) ? memory->unsharded_floats
+                                     : memory->unsharded_floats / memory->sharding.replicas;
 }
 
 uint64_t weft_gpt_stage_memory_moment_bytes(const struct weft_gpt_stage_memory *memory) {
@@ -104,35 +104,35 @@ uint64_t weft_gpt_stage_memory_moment_bytes(const struct weft_gpt_stage_memory *
 
 /* ---- Where everything is ---- */
 
-/* In a block: at its place, or after the slices of the parts before it. */
+/* In a block: at its place, or after the slices of the layers before it. */
 static float *array_at(const struct weft_gpt_stage_memory *memory, int block, uint32_t k) {
   const uint64_t offset = memory->offsets[k];
   return memory->blocks[block] +
-         (is_whole(memory, block) ? offset : offset / memory->sharding.replicas);
+         (is_unsharded(memory, block) ? offset : offset / memory->sharding.replicas);
 }
 
-static void place_whole(struct weft_gpt_stage_memory *memory, uint32_t k) {
-  struct weft_gpt_part_state *part = &memory->parts[k];
-  float **arrays[BLOCKS] = {&part->parameters, &part->gradients, &part->first_moment,
-                            &part->second_moment};
+static void place_unsharded(struct weft_gpt_stage_memory *memory, uint32_t k) {
+  struct weft_gpt_layer_state *layer = &memory->layers[k];
+  float **arrays[BLOCKS] = {&layer->parameters, &layer->gradients, &layer->first_moment,
+                            &layer->second_moment};
   for (int block = 0; block < BLOCKS; block++) {
-    *arrays[block] = is_whole(memory, block) ? array_at(memory, block, k) : NULL;
+    *arrays[block] = is_unsharded(memory, block) ? array_at(memory, block, k) : NULL;
   }
 }
 
-static void place_kept(struct weft_gpt_stage_memory *memory, uint32_t k) {
-  struct weft_gpt_part_kept *kept = &memory->kept[k];
-  float **arrays[BLOCKS] = {&kept->parameters, &kept->gradients, &kept->first_moment,
-                            &kept->second_moment};
+static void place_shard(struct weft_gpt_stage_memory *memory, uint32_t k) {
+  struct weft_gpt_layer_shard *shard = &memory->shards[k];
+  float **arrays[BLOCKS] = {&shard->parameters, &shard->gradients, &shard->first_moment,
+                            &shard->second_moment};
   const uint32_t replicas = memory->sharding.replicas;
   const uint64_t padded = memory->offsets[k + 1] - memory->offsets[k];
   const bool all = memory->sharding.mode == WEFT_GPT_SHARD_NONE;
-  kept->slice_floats = padded / replicas;
-  kept->slice_begin = memory->sharding.replica * kept->slice_floats;
-  kept->begin = all ? 0 : kept->slice_begin;
-  kept->floats = all ? padded : kept->slice_floats;
+  shard->slice_floats = padded / replicas;
+  shard->slice_begin = memory->sharding.replica * shard->slice_floats;
+  shard->begin = all ? 0 : shard->slice_begin;
+  shard->floats = all ? padded : shard->slice_floats;
   for (int block = 0; block < BLOCKS; block++) {
-    const uint64_t into = is_whole(memory, block) ? kept->begin : 0;
+    const uint64_t into = is_unsharded(memory, block) ? shard->begin : 0;
     *arrays[block] = array_at(memory, block, k) + into;
   }
 }
@@ -141,10 +141,10 @@ static void place_kept(struct weft_gpt_stage_memory *memory, uint32_t k) {
 
 static bool allocate_tables(struct weft_gpt_stage_memory *memory) {
   const struct weft_allocator *allocator = memory->allocator;
-  memory->offsets = weft_gpt_allocate(allocator, memory->part_count + 1u, sizeof *memory->offsets);
-  memory->parts = weft_gpt_allocate(allocator, memory->part_count, sizeof *memory->parts);
-  memory->kept = weft_gpt_allocate(allocator, memory->part_count, sizeof *memory->kept);
-  return memory->offsets != NULL && memory->parts != NULL && memory->kept != NULL;
+  memory->offsets = weft_gpt_allocate(allocator, memory->layer_count + 1u, sizeof *memory->offsets);
+  memory->layers = weft_gpt_allocate(allocator, memory->layer_count, sizeof *memory->layers);
+  memory->shards = weft_gpt_allocate(allocator, memory->layer_count, sizeof *memory->shards);
+  return memory->offsets != NULL && memory->layers != NULL && memory->shards != NULL;
 }
 
 static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
@@ -156,19 +156,19 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
       return fail_floats(floats, error);
     }
   }
-  memory->rank->kept_parameter_bytes += block_floats(memory, PARAMETERS) * sizeof(float);
-  memory->rank->kept_gradient_bytes += block_floats(memory, GRADIENTS) * sizeof(float);
+  memory->rank->resident_parameter_bytes += block_floats(memory, PARAMETERS) * sizeof(float);
+  memory->rank->resident_gradient_bytes += block_floats(memory, GRADIENTS) * sizeof(float);
   weft_gpt_rank_memory_note(memory->rank);
   return WEFT_OK;
 }
 
-/* A part that is not whole here is made whole for a moment. */
-static enum weft_status initialize_part(struct weft_gpt_stage_memory *memory,
-                                        const struct weft_gpt_config *config, uint32_t k,
-                                        struct weft_error *error) {
-  struct weft_gpt_part_state *part = &memory->parts[k];
-  if (part->parameters != NULL) {
-    weft_gpt_part_initialize(config, part->part, part->parameters);
+/* A layer that is not whole here is made whole for a moment. */
+static enum weft_status initialize_layer(struct weft_gpt_stage_memory *memory,
+                                         const struct weft_gpt_config *config, uint32_t k,
+                                         struct weft_error *error) {
+  struct weft_gpt_layer_state *layer = &memory->layers[k];
+  if (layer->parameters != NULL) {
+    weft_gpt_layer_initialize(config, layer->layer, layer->parameters);
     return WEFT_OK;
   }
   const uint64_t padded = memory->offsets[k + 1] - memory->offsets[k];
@@ -176,8 +176,8 @@ static enum weft_status initialize_part(struct weft_gpt_stage_memory *memory,
   if (floats == NULL) {
     return fail_floats(padded, error);
   }
-  weft_gpt_part_initialize(config, part->part, floats);
-  weft_gpt_stage_memory_keep(memory, k, &(struct weft_gpt_part_state){.parameters = floats});
+  weft_gpt_layer_initialize(config, layer->layer, floats);
+  weft_gpt_stage_memory_store(memory, k, &(struct weft_gpt_layer_state){.parameters = floats});
   weft_gpt_free(memory->allocator, floats);
   return WEFT_OK;
 }
@@ -185,28 +185,28 @@ static enum weft_status initialize_part(struct weft_gpt_stage_memory *memory,
 enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory,
                                             const struct weft_allocator *allocator,
                                             const struct weft_gpt_config *config,
-                                            uint32_t first_part, uint32_t part_count,
+                                            uint32_t first_layer, uint32_t layer_count,
                                             const struct weft_gpt_sharding *sharding,
                                             struct weft_gpt_rank_memory *rank,
                                             struct weft_error *error) {
   const uint32_t replicas = sharding->replicas;
   *memory = (struct weft_gpt_stage_memory){
-      .allocator = allocator, .sharding = *sharding, .rank = rank, .part_count = part_count};
+      .allocator = allocator, .sharding = *sharding, .rank = rank, .layer_count = layer_count};
   if (!allocate_tables(memory)) {
-    return weft_fail_memory(error, part_count * sizeof *memory->kept);
+    return weft_fail_memory(error, layer_count * sizeof *memory->shards);
   }
-  memory->whole_floats = weft_gpt_whole_floats(config, first_part, part_count, replicas);
-  for (uint32_t k = 0; k < part_count; k++) {
-    const uint64_t padded = replicas * weft_gpt_slice_floats(config, first_part + k, replicas);
+  memory->unsharded_floats = weft_gpt_unsharded_floats(config, first_layer, layer_count, replicas);
+  for (uint32_t k = 0; k < layer_count; k++) {
+    const uint64_t padded = replicas * weft_gpt_slice_floats(config, first_layer + k, replicas);
     memory->offsets[k + 1] = memory->offsets[k] + padded;
-    memory->parts[k].part = first_part + k;
-    memory->parts[k].floats = weft_gpt_part_floats(config, first_part + k);
+    memory->layers[k].layer = first_layer + k;
+    memory->layers[k].floats = weft_gpt_layer_floats(config, first_layer + k);
   }
   WEFT_TRY(allocate_blocks(memory, error));
-  for (uint32_t k = 0; k < part_count; k++) {
-    place_whole(memory, k);
-    place_kept(memory, k);
-    WEFT_TRY(initialize_part(memory, config, k, error));
+  for (uint32_t k = 0; k < layer_count; k++) {
+    place_unsharded(memory, k);
+    place_shard(memory, k);
+    WEFT_TRY(initialize_layer(memory, config, k, error));
   }
   return WEFT_OK;
 }
@@ -216,86 +216,88 @@ void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory) {
     weft_gpt_free(memory->allocator, memory->blocks[block]);
   }
   weft_gpt_free(memory->allocator, memory->offsets);
-  weft_gpt_free(memory->allocator, memory->parts);
-  weft_gpt_free(memory->allocator, memory->kept);
+  weft_gpt_free(memory->allocator, memory->layers);
+  weft_gpt_free(memory->allocator, memory->shards);
 }
 
 /* ---- Whole for a while ---- */
 
-enum weft_status weft_gpt_stage_memory_take_parameters(struct weft_gpt_stage_memory *memory,
-                                                       struct weft_error *error) {
-  if (is_whole(memory, PARAMETERS) || memory->whole_parameters != NULL) {
+enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_memory *memory,
+                                                          struct weft_error *error) {
+  if (is_unsharded(memory, PARAMETERS) || memory->unsharded_parameters != NULL) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_gpt_pool_take(&memory->rank->parameters, memory->whole_floats,
-                              &memory->whole_parameters, error));
+  WEFT_TRY(weft_gpt_pool_acquire(&memory->rank->parameters, memory->unsharded_floats,
+                                 &memory->unsharded_parameters, error));
   weft_gpt_rank_memory_note(memory->rank);
-  for (uint32_t k = 0; k < memory->part_count; k++) {
-    memory->parts[k].parameters = memory->whole_parameters + memory->offsets[k];
+  for (uint32_t k = 0; k < memory->layer_count; k++) {
+    memory->layers[k].parameters = memory->unsharded_parameters + memory->offsets[k];
   }
   return WEFT_OK;
 }
 
-enum weft_status weft_gpt_stage_memory_take_gradients(struct weft_gpt_stage_memory *memory,
-                                                      struct weft_error *error) {
-  if (is_whole(memory, GRADIENTS) || memory->whole_gradients != NULL) {
+enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_memory *memory,
+                                                         struct weft_error *error) {
+  if (is_unsharded(memory, GRADIENTS) || memory->unsharded_gradients != NULL) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_gpt_pool_take(&memory->rank->gradients, memory->whole_floats,
-                              &memory->whole_gradients, error));
+  WEFT_TRY(weft_gpt_pool_acquire(&memory->rank->gradients, memory->unsharded_floats,
+                                 &memory->unsharded_gradients, error));
   weft_gpt_rank_memory_note(memory->rank);
-  assert(memory->whole_gradients != NULL);
-  memset(memory->whole_gradients, 0, memory->whole_floats * sizeof(float));
-  for (uint32_t k = 0; k < memory->part_count; k++) {
-    memory->parts[k].gradients = memory->whole_gradients + memory->offsets[k];
+  assert(memory->unsharded_gradients != NULL);
+  memset(memory->unsharded_gradients, 0, memory->unsharded_floats * sizeof(float));
+  for (uint32_t k = 0; k < memory->layer_count; k++) {
+    memory->layers[k].gradients = memory->unsharded_gradients + memory->offsets[k];
   }
   return WEFT_OK;
 }
 
-void weft_gpt_stage_memory_drop_parameters(struct weft_gpt_stage_memory *memory) {
-  if (memory->whole_parameters == NULL) {
+void weft_gpt_stage_memory_release_parameters(struct weft_gpt_stage_memory *memory) {
+  if (memory->unsharded_parameters == NULL) {
     return;
   }
-  weft_gpt_pool_give_back(&memory->rank->parameters, memory->whole_parameters,
-                          memory->whole_floats);
-  memory->whole_parameters = NULL;
-  for (uint32_t k = 0; k < memory->part_count; k++) {
-    memory->parts[k].parameters = NULL;
+  weft_gpt_pool_release(&memory->rank->parameters, memory->unsharded_parameters,
+                        memory->unsharded_floats);
+  memory->unsharded_parameters = NULL;
+  for (uint32_t k = 0; k < memory->layer_count; k++) {
+    memory->layers[k].parameters = NULL;
   }
 }
 
-void weft_gpt_stage_memory_drop_gradients(struct weft_gpt_stage_memory *memory) {
-  if (memory->whole_gradients == NULL) {
+void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memory) {
+  if (memory->unsharded_gradients == NULL) {
     return;
   }
-  weft_gpt_pool_give_back(&memory->rank->gradients, memory->whole_gradients, memory->whole_floats);
-  memory->whole_gradients = NULL;
-  for (uint32_t k = 0; k < memory->part_count; k++) {
-    memory->parts[k].gradients = NULL;
+  weft_gpt_pool_release(&memory->rank->gradients, memory->unsharded_gradients,
+                        memory->unsharded_floats);
+  memory->unsharded_gradients = NULL;
+  for (uint32_t k = 0; k < memory->layer_count; k++) {
+    memory->layers[k].gradients = NULL;
   }
 }
 
 /* ---- From whole arrays ---- */
 
-/* Beyond the part's floats there is padding, which is 0. */
-static void keep_array(const struct weft_gpt_part_kept *kept, uint64_t floats, const float *whole,
-                       float *to) {
-  const uint64_t end = kept->begin + kept->floats < floats ? kept->begin + kept->floats : floats;
-  if (whole != NULL && end > kept->begin) {
-    memcpy(to, whole + kept->begin, (end - kept->begin) * sizeof *to);
+/* Beyond the layer's floats there is padding, which is 0. */
+static void keep_array(const struct weft_gpt_layer_shard *shard, uint64_t floats,
+                       const float *whole, float *to) {
+  const uint64_t end =
+      shard->begin + shard->floats < floats ? shard->begin + shard->floats : floats;
+  if (whole != NULL && end > shard->begin) {
+    memcpy(to, whole + shard->begin, (end - shard->begin) * sizeof *to);
   }
 }
 
-void weft_gpt_stage_memory_keep(struct weft_gpt_stage_memory *memory, uint32_t k,
-                                const struct weft_gpt_part_state *whole) {
-  const struct weft_gpt_part_kept *kept = &memory->kept[k];
-  const uint64_t floats = memory->parts[k].floats;
-  float *parameters = memory->parts[k].parameters;
+void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
+                                 const struct weft_gpt_layer_state *whole) {
+  const struct weft_gpt_layer_shard *shard = &memory->shards[k];
+  const uint64_t floats = memory->layers[k].floats;
+  float *parameters = memory->layers[k].parameters;
   if (parameters != NULL && whole->parameters != NULL) {
     memcpy(parameters, whole->parameters, floats * sizeof *parameters);
   } else {
-    keep_array(kept, floats, whole->parameters, kept->parameters);
+    keep_array(shard, floats, whole->parameters, shard->parameters);
   }
-  keep_array(kept, floats, whole->first_moment, kept->first_moment);
-  keep_array(kept, floats, whole->second_moment, kept->second_moment);
+  keep_array(shard, floats, whole->first_moment, shard->first_moment);
+  keep_array(shard, floats, whole->second_moment, shard->second_moment);
 }

@@ -1,8 +1,8 @@
 /* The memory of a stage's parameters: whole, or divided among replicas.
  *
- * Each part's arrays are padded to a multiple of 16 floats for each replica and cut into
- * as many equal slices; replica d has slice d. Which floats that are depends on the part
- * and the number of replicas alone, never on the stage that the part is on: so sums over
+ * Each layer's arrays are padded to a multiple of 16 floats for each replica and cut into
+ * as many equal slices; replica d has slice d. Which floats that are depends on the layer
+ * and the number of replicas alone, never on the stage that the layer is on: so sums over
  * slices are the same for every split.
  *
  *   mode    parameters              gradients                 AdamW's moments
@@ -26,16 +26,16 @@ struct weft_gpt_sharding {
   uint32_t replicas, replica;
 };
 
-/* One part's arrays, each weft_gpt_part_floats() long; NULL where it is not whole now. */
-struct weft_gpt_part_state {
-  uint32_t part;
+/* One layer's arrays, each weft_gpt_layer_floats() long; NULL where it is not whole now. */
+struct weft_gpt_layer_state {
+  uint32_t layer;
   uint64_t floats;
   float *parameters, *gradients, *first_moment, *second_moment;
 };
 
-/* What a rank keeps of a part from step to step: [begin, begin + floats) of each array.
+/* What a rank keeps of a layer from step to step: [begin, begin + floats) of each array.
  * The slice is that of this replica; both may reach into the padding. */
-struct weft_gpt_part_kept {
+struct weft_gpt_layer_shard {
   uint64_t begin, floats;
   uint64_t slice_begin, slice_floats;
   float *parameters, *gradients, *first_moment, *second_moment;
@@ -57,15 +57,15 @@ enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
                                     uint32_t capacity, struct weft_error *error);
 /* Also what is in use. */
 void weft_gpt_pool_finish(struct weft_gpt_pool *pool);
-enum weft_status weft_gpt_pool_take(struct weft_gpt_pool *pool, uint64_t floats, float **out,
-                                    struct weft_error *error);
-void weft_gpt_pool_give_back(struct weft_gpt_pool *pool, float *buffer, uint64_t floats);
+enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floats, float **out,
+                                       struct weft_error *error);
+void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats);
 
 /* The pools of a rank, and how much they were used: bytes of what is kept, and of what is
  * taken, at most at one time. */
 struct weft_gpt_rank_memory {
   struct weft_gpt_pool parameters, gradients;
-  uint64_t kept_parameter_bytes, kept_gradient_bytes;
+  uint64_t resident_parameter_bytes, resident_gradient_bytes;
   uint64_t peak_bytes; /* parameters and gradients */
 };
 void weft_gpt_rank_memory_note(struct weft_gpt_rank_memory *memory);
@@ -76,27 +76,27 @@ struct weft_gpt_stage_memory {
   const struct weft_allocator *allocator;
   struct weft_gpt_sharding sharding;
   struct weft_gpt_rank_memory *rank; /* borrowed */
-  uint32_t part_count;
-  uint64_t whole_floats;             /* of all parts, padded */
-  uint64_t *offsets;                 /* [part_count + 1] of parts in a whole buffer */
-  struct weft_gpt_part_state *parts; /* [part_count] */
-  struct weft_gpt_part_kept *kept;   /* [part_count] */
-  float *blocks[4];                  /* parameters, gradients, moments: what `kept` points into */
-  float *whole_parameters;           /* from the pool; NULL: not taken */
-  float *whole_gradients;
+  uint32_t layer_count;
+  uint64_t unsharded_floats;           /* of all layers, padded */
+  uint64_t *offsets;                   /* [layer_count + 1] of layers in a whole buffer */
+  struct weft_gpt_layer_state *layers; /* [layer_count] */
+  struct weft_gpt_layer_shard *shards; /* [layer_count] */
+  float *blocks[4];                    /* parameters, gradients, moments: what `kept` points into */
+  float *unsharded_parameters;         /* from the pool; NULL: not taken */
+  float *unsharded_gradients;
 };
 
-/* Floats of a part's slice, and of the padded parts of a stage. */
-uint64_t weft_gpt_slice_floats(const struct weft_gpt_config *config, uint32_t part,
+/* Floats of a layer's slice, and of the padded parts of a stage. */
+uint64_t weft_gpt_slice_floats(const struct weft_gpt_config *config, uint32_t layer,
                                uint32_t replicas);
-uint64_t weft_gpt_whole_floats(const struct weft_gpt_config *config, uint32_t first_part,
-                               uint32_t part_count, uint32_t replicas);
+uint64_t weft_gpt_unsharded_floats(const struct weft_gpt_config *config, uint32_t first_layer,
+                                   uint32_t layer_count, uint32_t replicas);
 
 /* Parameters are initialised; all else is 0. */
 enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory,
                                             const struct weft_allocator *allocator,
                                             const struct weft_gpt_config *config,
-                                            uint32_t first_part, uint32_t part_count,
+                                            uint32_t first_layer, uint32_t layer_count,
                                             const struct weft_gpt_sharding *sharding,
                                             struct weft_gpt_rank_memory *rank,
                                             struct weft_error *error);
@@ -104,18 +104,18 @@ void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory);
 
 /* Whole parameters or gradients in a buffer of the pool, if they are not whole anyway and
  * not there yet; gradients are 0 then. */
-enum weft_status weft_gpt_stage_memory_take_parameters(struct weft_gpt_stage_memory *memory,
-                                                       struct weft_error *error);
-enum weft_status weft_gpt_stage_memory_take_gradients(struct weft_gpt_stage_memory *memory,
-                                                      struct weft_error *error);
-void weft_gpt_stage_memory_drop_parameters(struct weft_gpt_stage_memory *memory);
-void weft_gpt_stage_memory_drop_gradients(struct weft_gpt_stage_memory *memory);
+enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_memory *memory,
+                                                          struct weft_error *error);
+enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_memory *memory,
+                                                         struct weft_error *error);
+void weft_gpt_stage_memory_release_parameters(struct weft_gpt_stage_memory *memory);
+void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memory);
 
 uint64_t weft_gpt_stage_memory_moment_bytes(const struct weft_gpt_stage_memory *memory);
 
-/* Copies whole arrays of part k (weights and moments, those that are not NULL) to what is
+/* Copies whole arrays of layer k (weights and moments, those that are not NULL) to what is
  * kept of it. */
-void weft_gpt_stage_memory_keep(struct weft_gpt_stage_memory *memory, uint32_t k,
-                                const struct weft_gpt_part_state *whole);
+void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
+                                 const struct weft_gpt_layer_state *whole);
 
 #endif

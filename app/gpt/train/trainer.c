@@ -89,7 +89,7 @@ static enum weft_status join_row(const struct weft_gpt_rank *rank, uint32_t id, 
   return status;
 }
 
-static bool needs_whole_group(const struct weft_gpt_rank *rank) {
+static bool needs_pipeline_group(const struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const bool events = trainer->options.gather_events && trainer->local_count < trainer->world_size;
   return rank->replica == 0 && trainer->options.ranks > 1 &&
@@ -109,8 +109,8 @@ static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_erro
   if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last)) {
     WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
   }
-  if (needs_whole_group(rank)) {
-    WEFT_TRY(join_row(rank, rows + replicas, 0, 1, rows, &rank->whole_group, error));
+  if (needs_pipeline_group(rank)) {
+    WEFT_TRY(join_row(rank, rows + replicas, 0, 1, rows, &rank->pipeline_group, error));
   }
   return WEFT_OK;
 }
@@ -122,9 +122,9 @@ static enum weft_status make_pools(struct weft_gpt_rank *rank, struct weft_error
   const struct weft_gpt_trainer *trainer = rank->trainer;
   uint64_t largest = 0;
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
-    const uint32_t first = trainer->first_parts[rank->own_stages[n]];
-    const uint64_t floats = weft_gpt_whole_floats(
-        &trainer->config, first, trainer->first_parts[rank->own_stages[n] + 1] - first,
+    const uint32_t first = trainer->first_layers[rank->own_stages[n]];
+    const uint64_t floats = weft_gpt_unsharded_floats(
+        &trainer->config, first, trainer->first_layers[rank->own_stages[n] + 1] - first,
         trainer->options.replicas);
     largest = floats > largest ? floats : largest;
   }
@@ -156,8 +156,8 @@ static enum weft_status make_stages(struct weft_gpt_rank *rank, struct weft_erro
   make_context(rank);
   WEFT_TRY(make_pools(rank, error));
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
-    const uint32_t s = rank->own_stages[n], first = trainer->first_parts[s];
-    WEFT_TRY(weft_gpt_stage_create(&rank->context, first, trainer->first_parts[s + 1] - first,
+    const uint32_t s = rank->own_stages[n], first = trainer->first_layers[s];
+    WEFT_TRY(weft_gpt_stage_create(&rank->context, first, trainer->first_layers[s + 1] - first,
                                    &rank->stages[s], error));
     rank->bases[s] = &rank->stages[s]->stage;
   }
@@ -178,26 +178,26 @@ static void make_boundaries(const struct weft_gpt_trainer *trainer) {
 
 /* ---- Resuming ---- */
 
-/* A part's file has it whole; `whole` has room for that where this rank keeps slices. */
-static enum weft_status load_part(const struct weft_gpt_rank *rank, uint32_t part,
-                                  struct weft_gpt_part_state *whole, struct weft_error *error) {
+/* A layer's file has it whole; `whole` has room for that where this rank keeps slices. */
+static enum weft_status load_layer(const struct weft_gpt_rank *rank, uint32_t layer,
+                                   struct weft_gpt_layer_state *whole, struct weft_error *error) {
   const struct weft_gpt_checkpoint *resume = rank->trainer->options.resume;
   uint32_t k;
-  struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
+  struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, layer, &k);
   if (whole->parameters == NULL) {
-    return weft_gpt_checkpoint_read_part(resume, &stage->parts[k], error);
+    return weft_gpt_checkpoint_read_layer(resume, &stage->layers[k], error);
   }
-  whole->part = part;
-  whole->floats = stage->parts[k].floats;
-  WEFT_TRY(weft_gpt_checkpoint_read_part(resume, whole, error));
-  weft_gpt_stage_memory_keep(&stage->memory, k, whole);
+  whole->layer = layer;
+  whole->floats = stage->layers[k].floats;
+  WEFT_TRY(weft_gpt_checkpoint_read_layer(resume, whole, error));
+  weft_gpt_stage_memory_store(&stage->memory, k, whole);
   return WEFT_OK;
 }
 
-static enum weft_status load_parts(const struct weft_gpt_rank *rank, struct weft_error *error) {
+static enum weft_status load_layers(const struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint64_t room = trainer->floats_largest;
-  struct weft_gpt_part_state whole = {.parameters = NULL};
+  struct weft_gpt_layer_state whole = {.parameters = NULL};
   enum weft_status status = WEFT_OK;
   if (trainer->options.resume == NULL) {
     return WEFT_OK;
@@ -210,8 +210,8 @@ static enum weft_status load_parts(const struct weft_gpt_rank *rank, struct weft
     whole.first_moment = whole.parameters + room;
     whole.second_moment = whole.parameters + 2 * room;
   }
-  for (uint32_t n = 0; n < rank->own_part_count && status == WEFT_OK; n++) {
-    status = load_part(rank, rank->own_parts[n], &whole, error);
+  for (uint32_t n = 0; n < rank->own_layer_count && status == WEFT_OK; n++) {
+    status = load_layer(rank, rank->own_layers[n], &whole, error);
   }
   weft_gpt_free(trainer->allocator, whole.parameters);
   return status;
@@ -230,23 +230,23 @@ static bool allocate_stage_tables(struct weft_gpt_rank *rank) {
   for (uint32_t s = 0; rank->means != NULL && s < stages; s++) {
     rank->means[s].f = NAN;
   }
-  rank->part_means = weft_gpt_allocate(allocator, trainer->part_count, sizeof *rank->part_means);
+  rank->layer_means = weft_gpt_allocate(allocator, trainer->layer_count, sizeof *rank->layer_means);
   return rank->stages != NULL && rank->bases != NULL && rank->means != NULL &&
-         rank->times != NULL && rank->part_means != NULL;
+         rank->times != NULL && rank->layer_means != NULL;
 }
 
 static bool allocate_rank(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  const struct weft_gpt_progress *progress = &trainer->options.progress;
+  const struct weft_gpt_training *training = &trainer->options.training;
   const struct weft_allocator *allocator = trainer->allocator;
-  const uint64_t tokens = progress->batch * progress->config.context;
-  const uint32_t parts = trainer->part_count;
+  const uint64_t tokens = training->batch * training->config.context;
+  const uint32_t layers = trainer->layer_count;
   const bool reads = rank->has_first || rank->has_last;
   rank->inputs = weft_gpt_allocate(allocator, reads ? tokens : 0, 1);
   rank->targets = weft_gpt_allocate(allocator, reads ? tokens : 0, 1);
-  rank->squares = weft_gpt_allocate(allocator, parts, sizeof *rank->squares);
-  rank->files = weft_gpt_allocate(allocator, parts, sizeof *rank->files);
-  rank->hashes = weft_gpt_allocate(allocator, parts, sizeof *rank->hashes);
+  rank->squares = weft_gpt_allocate(allocator, layers, sizeof *rank->squares);
+  rank->files = weft_gpt_allocate(allocator, layers, sizeof *rank->files);
+  rank->hashes = weft_gpt_allocate(allocator, layers, sizeof *rank->hashes);
   return rank->inputs != NULL && rank->targets != NULL && rank->squares != NULL &&
          rank->files != NULL && rank->hashes != NULL && allocate_stage_tables(rank);
 }
@@ -259,13 +259,13 @@ static bool allocate_gathered(struct weft_gpt_rank *rank) {
   if (!options->gather_model || !weft_gpt_rank_reports(rank)) {
     return true;
   }
-  rank->model = weft_gpt_allocate(allocator, trainer->part_count, sizeof *rank->model);
-  for (uint32_t part = 0; rank->model != NULL && part < trainer->part_count; part++) {
-    rank->model[part].part = part;
-    rank->model[part].floats = weft_gpt_part_floats(&trainer->config, part);
-    rank->model[part].parameters =
-        weft_gpt_allocate(allocator, rank->model[part].floats, sizeof(float));
-    if (rank->model[part].parameters == NULL) {
+  rank->model = weft_gpt_allocate(allocator, trainer->layer_count, sizeof *rank->model);
+  for (uint32_t layer = 0; rank->model != NULL && layer < trainer->layer_count; layer++) {
+    rank->model[layer].layer = layer;
+    rank->model[layer].floats = weft_gpt_layer_floats(&trainer->config, layer);
+    rank->model[layer].parameters =
+        weft_gpt_allocate(allocator, rank->model[layer].floats, sizeof(float));
+    if (rank->model[layer].parameters == NULL) {
       return false;
     }
   }
@@ -274,11 +274,11 @@ static bool allocate_gathered(struct weft_gpt_rank *rank) {
 
 static void place_rank(struct weft_gpt_rank *rank, uint32_t number) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  const struct weft_gpt_ownership *parts = &trainer->parts, *stages = &trainer->stages;
+  const struct weft_gpt_ownership *layers = &trainer->layers, *stages = &trainer->stages;
   rank->replica = number / trainer->options.ranks;
   rank->row = number % trainer->options.ranks;
-  rank->own_parts = parts->list + parts->begin[rank->row];
-  rank->own_part_count = parts->begin[rank->row + 1] - parts->begin[rank->row];
+  rank->own_layers = layers->list + layers->begin[rank->row];
+  rank->own_layer_count = layers->begin[rank->row + 1] - layers->begin[rank->row];
   rank->own_stages = stages->list + stages->begin[rank->row];
   rank->own_stage_count = stages->begin[rank->row + 1] - stages->begin[rank->row];
   rank->has_first = trainer->rank_of[0] == rank->row;
@@ -290,7 +290,7 @@ static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank)
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_gpt_rank_plan;
   options.source_context = rank;
-  options.microbatch_count = trainer->options.progress.microbatches;
+  options.microbatch_count = trainer->options.training.microbatches;
   options.stages = rank->bases;
   options.stage_count = trainer->stage_count;
   options.boundaries = trainer->boundaries;
@@ -316,17 +316,17 @@ static enum weft_status make_rank(struct weft_gpt_trainer *trainer, uint32_t num
   announce(trainer, number);
   rank->trainer = trainer;
   rank->loss = NAN;
-  rank->step = trainer->options.progress.step;
+  rank->step = trainer->options.training.step;
   rank->transport = endpoint_of(trainer, number);
   place_rank(rank, number);
   WEFT_TRY(join_groups(rank, error));
   if (!allocate_rank(rank) || !allocate_gathered(rank)) {
-    return weft_fail_memory(error, trainer->options.progress.batch * trainer->config.context);
+    return weft_fail_memory(error, trainer->options.training.batch * trainer->config.context);
   }
   WEFT_TRY(weft_gpt_bulletin_init(&rank->bulletin, trainer->allocator, trainer->world_size,
                                   weft_gpt_rank_bulletin_bytes(trainer), error));
   WEFT_TRY(make_stages(rank, error));
-  WEFT_TRY(load_parts(rank, error));
+  WEFT_TRY(load_layers(rank, error));
   weft_gpt_tuning_init(&rank->tuning);
   rank->now.schedule =
       trainer->first.schedule != NULL ? trainer->first.schedule : trainer->options.schedule;
@@ -395,12 +395,12 @@ static void free_tables(const struct weft_allocator *allocator, struct weft_gpt_
   for (uint32_t n = 0; n < WEFT_GPT_GATHERED_MAX; n++) {
     weft_gpt_free(allocator, rank->gathering.buffers[n]);
   }
-  for (uint32_t part = 0; rank->model != NULL && part < rank->trainer->part_count; part++) {
-    weft_gpt_free(allocator, rank->model[part].parameters);
+  for (uint32_t layer = 0; rank->model != NULL && layer < rank->trainer->layer_count; layer++) {
+    weft_gpt_free(allocator, rank->model[layer].parameters);
   }
-  void *arrays[] = {rank->part_means, rank->stages, rank->bases,     rank->inputs, rank->targets,
-                    rank->squares,    rank->means,  rank->times,     rank->files,  rank->hashes,
-                    rank->model,      rank->events, rank->all_events};
+  void *arrays[] = {rank->layer_means, rank->stages, rank->bases,     rank->inputs, rank->targets,
+                    rank->squares,     rank->means,  rank->times,     rank->files,  rank->hashes,
+                    rank->model,       rank->events, rank->all_events};
   for (size_t k = 0; k < sizeof arrays / sizeof arrays[0]; k++) {
     weft_gpt_free(allocator, arrays[k]);
   }
@@ -411,7 +411,7 @@ static void finish_rank(const struct weft_allocator *allocator, struct weft_gpt_
   weft_gpt_rank_end_tuning(allocator, rank);
   leave_group(rank->group);
   leave_group(rank->tie_group);
-  leave_group(rank->whole_group);
+  leave_group(rank->pipeline_group);
   for (uint32_t n = 0; rank->stages != NULL && n < rank->own_stage_count; n++) {
     weft_gpt_stage_destroy(rank->stages[rank->own_stages[n]]);
   }

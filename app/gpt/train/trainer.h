@@ -5,9 +5,9 @@
  * in one thread on the loopback transport, or one of them does, on MPI.
  *
  * Each step: replicas take their rows of the batch through their pipelines, and their
- * gradients are added up, in the order of replicas; then gradients' norms of all parts
- * are exchanged, in the order of parts, so that clipping is the same for every split; then
- * each rank updates its own parts. So parameters after any number of steps are the same
+ * gradients are added up, in the order of replicas; then gradients' norms of all layers
+ * are exchanged, in the order of layers, so that clipping is the same for every split; then
+ * each rank updates its own layers. So parameters after any number of steps are the same
  * bit for bit for every number of pipeline ranks, schedule, transport and way of sharding,
  * for the same number of replicas and order of adding up gradients. */
 #ifndef GPT_TRAINER_H
@@ -65,8 +65,8 @@ struct weft_gpt_tuning_report {
 
 struct weft_gpt_trainer_options {
   const struct weft_allocator *allocator; /* thread-safe; NULL: the default */
-  struct weft_gpt_progress progress;      /* model, data and optimizer; `step`: where to begin */
-  const struct weft_gpt_corpus *corpus;   /* borrowed */
+  struct weft_gpt_training training;      /* model, data and optimizer; `step`: where to begin */
+  const struct weft_gpt_dataset *dataset; /* borrowed */
 
   uint32_t ranks, stages_per_rank; /* of a pipeline; 0 stages per rank: the schedule's default */
   const char *schedule;
@@ -81,7 +81,7 @@ struct weft_gpt_trainer_options {
   double memory_free;  /* MiB that a rank has if no limit is given; ranks may differ. 0: unknown */
   double plan_effort;  /* of planning, as the search's (weft/search.h); 0: about ten
                           steps, a third at most */
-  const uint32_t *first_parts; /* [stages + 1] the split; NULL: even */
+  const uint32_t *first_layers; /* [stages + 1] the split; NULL: even */
   enum weft_gpt_transport transport;
   struct weft_transport *endpoint; /* of WEFT_GPT_MPI: this process's rank, of a world with
                                       replicas x ranks; borrowed */
@@ -137,25 +137,25 @@ void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer);
 
 uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer);
 double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer); /* of the last step */
-/* Of all parameters, part after part: the same for every split, transport and way of
+/* Of all parameters, layer after layer: the same for every split, transport and way of
  * sharding. 0 before run() is over. */
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
 /* Stages, and where each begins: [stage_count + 1]. */
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count);
 
-/* A part's memory in the first replica that this process has; NULL when the part is not
+/* A layer's memory in the first replica that this process has; NULL when the layer is not
  * here, and arrays are NULL that are not whole here. Valid until destroy; not while it
  * runs. */
-const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
-                                                        uint32_t part);
-/* Copies a part from the replicas that this process has: whole->part says which, arrays
- * of weft_gpt_part_floats() or NULL where to. False when a replica of it is not here. */
-bool weft_gpt_trainer_copy_part(const struct weft_gpt_trainer *trainer,
-                                struct weft_gpt_part_state *whole);
-/* Parameters of all parts [part_count], for the sampler: in the process with rank 0 after
+const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_trainer *trainer,
+                                                          uint32_t layer);
+/* Copies a layer from the replicas that this process has: whole->layer says which, arrays
+ * of weft_gpt_layer_floats() or NULL where to. False when a replica of it is not here. */
+bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
+                                 struct weft_gpt_layer_state *whole);
+/* Parameters of all layers [layer_count], for the sampler: in the process with rank 0 after
  * run() with gather_model, else NULL. Valid until destroy. */
-const struct weft_gpt_part_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer);
+const struct weft_gpt_layer_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer);
 
 /* Whether rank 0 of the world, which reports, is in this process. */
 bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer);
@@ -196,7 +196,7 @@ const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
 /* The schedule of the last step, in the process with rank 0. */
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer);
 
-/* Measured costs, in ms and MiB, one entry per stage and one per part: means over the steps
+/* Measured costs, in ms and MiB, one entry per stage and one per layer: means over the steps
  * so far but the first, or since tuning last forgot what it had measured, and over
  * replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
  * second step. */

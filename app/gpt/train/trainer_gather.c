@@ -1,4 +1,4 @@
-/* What is divided among replicas or ranks, made whole: parts for checkpoints, for the hash
+/* What is divided among replicas or ranks, made whole: layers for checkpoints, for the hash
  * of all parameters and for the sampler, one at a time; and events for the timeline. */
 #include <string.h>
 
@@ -9,7 +9,7 @@
 
 enum { WEIGHTS_ONLY = 1, WITH_MOMENTS = 3 };
 
-/* ---- A part ---- */
+/* ---- A layer ---- */
 
 /* The n-th buffer, made when it is first needed. */
 static enum weft_status buffer_of(struct weft_gpt_rank *rank, uint32_t n, float **out,
@@ -30,16 +30,16 @@ static void free_buffers(struct weft_gpt_rank *rank) {
   }
 }
 
-static enum weft_status start_gathering(struct weft_gpt_rank *rank, uint32_t part, uint32_t arrays,
+static enum weft_status start_gathering(struct weft_gpt_rank *rank, uint32_t layer, uint32_t arrays,
                                         struct weft_error *error) {
   struct weft_gpt_gathering *gathering = &rank->gathering;
   uint32_t k;
-  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
-  const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
-  const float *slices[] = {kept->parameters, kept->first_moment, kept->second_moment};
-  struct weft_gpt_part_state *whole = &gathering->whole;
+  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, layer, &k);
+  const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+  const float *slices[] = {shard->parameters, shard->first_moment, shard->second_moment};
+  struct weft_gpt_layer_state *whole = &gathering->whole;
   float **wholes[] = {&whole->parameters, &whole->first_moment, &whole->second_moment};
-  *whole = stage->parts[k];
+  *whole = stage->layers[k];
   gathering->count = gathering->done = 0;
   for (uint32_t n = 0; n < arrays; n++) {
     if (*wholes[n] == NULL) {
@@ -48,7 +48,7 @@ static enum weft_status start_gathering(struct weft_gpt_rank *rank, uint32_t par
       *collective = (struct weft_collective){.kind = WEFT_ALL_GATHER,
                                              .from = slices[n],
                                              .to = *wholes[n],
-                                             .bytes = kept->slice_floats * sizeof(float)};
+                                             .bytes = shard->slice_floats * sizeof(float)};
       WEFT_TRY(rank->group->ops->start(rank->group, collective, error));
       gathering->count++;
     }
@@ -56,13 +56,13 @@ static enum weft_status start_gathering(struct weft_gpt_rank *rank, uint32_t par
   return WEFT_OK;
 }
 
-/* WEFT_OK: gathering.whole has weights, and moments, of an own part. All replicas of the
+/* WEFT_OK: gathering.whole has weights, and moments, of an own layer. All replicas of the
  * rank call it. */
-static enum weft_status gather_part(struct weft_gpt_rank *rank, uint32_t part, uint32_t arrays,
-                                    struct weft_error *error) {
+static enum weft_status gather_layer(struct weft_gpt_rank *rank, uint32_t layer, uint32_t arrays,
+                                     struct weft_error *error) {
   struct weft_gpt_gathering *gathering = &rank->gathering;
   if (!gathering->started) {
-    WEFT_TRY(start_gathering(rank, part, arrays, error));
+    WEFT_TRY(start_gathering(rank, layer, arrays, error));
     gathering->started = true;
   }
   const enum weft_status status = weft_gpt_collectives_advance(
@@ -85,16 +85,16 @@ static bool saves_now(const struct weft_gpt_rank *rank) {
 }
 
 /* The first replica writes. */
-static enum weft_status save_part(struct weft_gpt_rank *rank, uint32_t part,
-                                  struct weft_error *error) {
+static enum weft_status save_layer(struct weft_gpt_rank *rank, uint32_t layer,
+                                   struct weft_error *error) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
-  const enum weft_status status = gather_part(rank, part, WITH_MOMENTS, error);
+  const enum weft_status status = gather_layer(rank, layer, WITH_MOMENTS, error);
   if (status != WEFT_OK || rank->replica != 0) {
     return status;
   }
-  return weft_gpt_checkpoint_write_part(options->files, options->checkpoint_dir,
-                                        &rank->trainer->config, rank->step, &rank->gathering.whole,
-                                        &rank->files[part], error);
+  return weft_gpt_checkpoint_write_layer(options->files, options->checkpoint_dir,
+                                         &rank->trainer->config, rank->step, &rank->gathering.whole,
+                                         &rank->files[layer], error);
 }
 
 enum weft_status weft_gpt_rank_save(struct weft_gpt_rank *rank, struct weft_error *error) {
@@ -102,8 +102,8 @@ enum weft_status weft_gpt_rank_save(struct weft_gpt_rank *rank, struct weft_erro
     weft_gpt_rank_tell(rank);
     return WEFT_OK;
   }
-  for (; rank->part_at < rank->own_part_count; rank->part_at++) {
-    const enum weft_status status = save_part(rank, rank->own_parts[rank->part_at], error);
+  for (; rank->layer_at < rank->own_layer_count; rank->layer_at++) {
+    const enum weft_status status = save_layer(rank, rank->own_layers[rank->layer_at], error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -113,48 +113,48 @@ enum weft_status weft_gpt_rank_save(struct weft_gpt_rank *rank, struct weft_erro
   return WEFT_OK;
 }
 
-/* ---- Told by the ranks of the first replica, of each of their parts ---- */
+/* ---- Told by the ranks of the first replica, of each of their layers ---- */
 
-static void tell_parts(struct weft_gpt_rank *rank, const void *items, size_t size) {
-  weft_gpt_bulletin_begin(&rank->bulletin, rank->trainer->parts.most * size);
-  for (uint32_t k = 0; rank->replica == 0 && k < rank->own_part_count; k++) {
-    memcpy(rank->bulletin.mine + k * size, (const char *)items + rank->own_parts[k] * size, size);
+static void tell_layers(struct weft_gpt_rank *rank, const void *items, size_t size) {
+  weft_gpt_bulletin_begin(&rank->bulletin, rank->trainer->layers.most * size);
+  for (uint32_t k = 0; rank->replica == 0 && k < rank->own_layer_count; k++) {
+    memcpy(rank->bulletin.mine + k * size, (const char *)items + rank->own_layers[k] * size, size);
   }
   rank->told = true;
 }
 
-static void take_parts(struct weft_gpt_rank *rank, void *items, size_t size) {
-  const struct weft_gpt_ownership *parts = &rank->trainer->parts;
+static void take_layers(struct weft_gpt_rank *rank, void *items, size_t size) {
+  const struct weft_gpt_ownership *layers = &rank->trainer->layers;
   for (uint32_t row = 0; row < rank->trainer->options.ranks; row++) {
     const unsigned char *told = weft_gpt_bulletin_of(&rank->bulletin, row);
-    for (uint32_t k = parts->begin[row]; k < parts->begin[row + 1]; k++) {
-      memcpy((char *)items + parts->list[k] * size, told + (k - parts->begin[row]) * size, size);
+    for (uint32_t k = layers->begin[row]; k < layers->begin[row + 1]; k++) {
+      memcpy((char *)items + layers->list[k] * size, told + (k - layers->begin[row]) * size, size);
     }
   }
 }
 
-static enum weft_status exchange_parts(struct weft_gpt_rank *rank, void *items, size_t size,
-                                       struct weft_error *error) {
+static enum weft_status exchange_layers(struct weft_gpt_rank *rank, void *items, size_t size,
+                                        struct weft_error *error) {
   if (!rank->told) {
-    tell_parts(rank, items, size);
+    tell_layers(rank, items, size);
   }
   const enum weft_status status = weft_gpt_rank_meet(rank, error);
   if (status == WEFT_OK) {
-    take_parts(rank, items, size);
+    take_layers(rank, items, size);
   }
   return status;
 }
 
 enum weft_status weft_gpt_rank_saved(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
-  const enum weft_status status = exchange_parts(rank, rank->files, sizeof *rank->files, error);
+  const enum weft_status status = exchange_layers(rank, rank->files, sizeof *rank->files, error);
   if (status != WEFT_OK) {
     return status;
   }
   if (weft_gpt_rank_reports(rank)) {
-    struct weft_gpt_progress progress = options->progress;
-    progress.step = rank->step;
-    WEFT_TRY(weft_gpt_checkpoint_commit(options->files, options->checkpoint_dir, &progress,
+    struct weft_gpt_training training = options->training;
+    training.step = rank->step;
+    WEFT_TRY(weft_gpt_checkpoint_commit(options->files, options->checkpoint_dir, &training,
                                         rank->files, options->checkpoint_keep, error));
   }
   rank->state = WEFT_GPT_RANK_COMMITTED;
@@ -164,24 +164,24 @@ enum weft_status weft_gpt_rank_saved(struct weft_gpt_rank *rank, struct weft_err
 /* ---- The hash ---- */
 
 enum weft_status weft_gpt_rank_hash(struct weft_gpt_rank *rank, struct weft_error *error) {
-  for (; rank->part_at < rank->own_part_count; rank->part_at++) {
-    const uint32_t part = rank->own_parts[rank->part_at];
-    const enum weft_status status = gather_part(rank, part, WEIGHTS_ONLY, error);
+  for (; rank->layer_at < rank->own_layer_count; rank->layer_at++) {
+    const uint32_t layer = rank->own_layers[rank->layer_at];
+    const enum weft_status status = gather_layer(rank, layer, WEIGHTS_ONLY, error);
     if (status != WEFT_OK) {
       return status;
     }
-    const struct weft_gpt_part_state *whole = &rank->gathering.whole;
-    rank->hashes[part] = weft_checksum(whole->parameters, whole->floats * sizeof(float));
+    const struct weft_gpt_layer_state *whole = &rank->gathering.whole;
+    rank->hashes[layer] = weft_checksum(whole->parameters, whole->floats * sizeof(float));
   }
   rank->state = WEFT_GPT_RANK_HASHED;
   return WEFT_OK;
 }
 
 enum weft_status weft_gpt_rank_hashed(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const enum weft_status status = exchange_parts(rank, rank->hashes, sizeof *rank->hashes, error);
+  const enum weft_status status = exchange_layers(rank, rank->hashes, sizeof *rank->hashes, error);
   if (status == WEFT_OK) {
     rank->is_hashed = true;
-    rank->part_at = 0;
+    rank->layer_at = 0;
     rank->state = WEFT_GPT_RANK_MODEL;
   }
   return status;
@@ -191,10 +191,10 @@ enum weft_status weft_gpt_rank_hashed(struct weft_gpt_rank *rank, struct weft_er
 
 /* The sum over the first replica's ranks, of which all but one give zeros, is what that
  * one has. */
-static enum weft_status start_spreading(struct weft_gpt_rank *rank, uint32_t part, bool own,
+static enum weft_status start_spreading(struct weft_gpt_rank *rank, uint32_t layer, bool own,
                                         struct weft_error *error) {
   struct weft_gpt_gathering *gathering = &rank->gathering;
-  const uint64_t bytes = weft_gpt_part_floats(&rank->trainer->config, part) * sizeof(float);
+  const uint64_t bytes = weft_gpt_layer_floats(&rank->trainer->config, layer) * sizeof(float);
   float *buffer;
   WEFT_TRY(buffer_of(rank, WEFT_GPT_GATHERED_MAX - 1, &buffer, error));
   memset(buffer, 0, bytes);
@@ -203,17 +203,17 @@ static enum weft_status start_spreading(struct weft_gpt_rank *rank, uint32_t par
   }
   gathering->spread = (struct weft_collective){
       .kind = WEFT_ALL_REDUCE, .from = buffer, .to = buffer, .bytes = bytes};
-  return rank->whole_group == NULL
+  return rank->pipeline_group == NULL
              ? WEFT_OK
-             : rank->whole_group->ops->start(rank->whole_group, &gathering->spread, error);
+             : rank->pipeline_group->ops->start(rank->pipeline_group, &gathering->spread, error);
 }
 
-static enum weft_status spread_part(struct weft_gpt_rank *rank, uint32_t part, bool own,
-                                    struct weft_error *error) {
+static enum weft_status spread_layer(struct weft_gpt_rank *rank, uint32_t layer, bool own,
+                                     struct weft_error *error) {
   struct weft_gpt_gathering *gathering = &rank->gathering;
-  struct weft_group *group = rank->whole_group;
+  struct weft_group *group = rank->pipeline_group;
   if (!gathering->spreads) {
-    WEFT_TRY(start_spreading(rank, part, own, error));
+    WEFT_TRY(start_spreading(rank, layer, own, error));
     gathering->spreads = true;
   }
   const enum weft_status status =
@@ -224,28 +224,28 @@ static enum weft_status spread_part(struct weft_gpt_rank *rank, uint32_t part, b
   gathering->spreads = false;
   rank->wait_since = 0;
   if (status == WEFT_OK && rank->model != NULL) {
-    memcpy(rank->model[part].parameters, gathering->spread.to, gathering->spread.bytes);
+    memcpy(rank->model[layer].parameters, gathering->spread.to, gathering->spread.bytes);
   }
   return status;
 }
 
-static enum weft_status model_part(struct weft_gpt_rank *rank, uint32_t part,
-                                   struct weft_error *error) {
+static enum weft_status model_layer(struct weft_gpt_rank *rank, uint32_t layer,
+                                    struct weft_error *error) {
   uint32_t k;
-  const bool own = weft_gpt_rank_stage(rank, part, &k) != NULL;
+  const bool own = weft_gpt_rank_stage(rank, layer, &k) != NULL;
   if (own && !rank->gathering.spreads) {
-    const enum weft_status status = gather_part(rank, part, WEIGHTS_ONLY, error);
+    const enum weft_status status = gather_layer(rank, layer, WEIGHTS_ONLY, error);
     if (status != WEFT_OK) {
       return status;
     }
   }
-  return rank->replica == 0 ? spread_part(rank, part, own, error) : WEFT_OK;
+  return rank->replica == 0 ? spread_layer(rank, layer, own, error) : WEFT_OK;
 }
 
 enum weft_status weft_gpt_rank_model(struct weft_gpt_rank *rank, struct weft_error *error) {
   const bool wanted = rank->trainer->options.gather_model;
-  for (; wanted && rank->part_at < rank->trainer->part_count; rank->part_at++) {
-    const enum weft_status status = model_part(rank, rank->part_at, error);
+  for (; wanted && rank->layer_at < rank->trainer->layer_count; rank->layer_at++) {
+    const enum weft_status status = model_layer(rank, rank->layer_at, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -268,7 +268,7 @@ static enum weft_status start_events(struct weft_gpt_rank *rank, struct weft_err
                                                .from = rank->events,
                                                .to = rank->all_events,
                                                .bytes = room * sizeof *rank->events};
-  return rank->whole_group->ops->start(rank->whole_group, &gathering->spread, error);
+  return rank->pipeline_group->ops->start(rank->pipeline_group, &gathering->spread, error);
 }
 
 static void pack_events(struct weft_gpt_rank *rank) {
@@ -292,7 +292,7 @@ enum weft_status weft_gpt_rank_events(struct weft_gpt_rank *rank, struct weft_er
     gathering->spreads = true;
   }
   const enum weft_status status =
-      rank->whole_group->ops->test(rank->whole_group, &gathering->spread, error);
+      rank->pipeline_group->ops->test(rank->pipeline_group, &gathering->spread, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_gpt_rank_await(rank, error);
   }

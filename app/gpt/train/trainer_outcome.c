@@ -18,8 +18,8 @@ bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer) {
   const struct weft_gpt_rank *rank = &trainer->ranks[0];
   uint64_t hash = 0;
-  for (uint32_t part = 0; rank->is_hashed && part < trainer->part_count; part++) {
-    const uint64_t pair[2] = {hash, rank->hashes[part]};
+  for (uint32_t layer = 0; rank->is_hashed && layer < trainer->layer_count; layer++) {
+    const uint64_t pair[2] = {hash, rank->hashes[layer]};
     hash = weft_checksum(pair, sizeof pair);
   }
   return hash;
@@ -28,64 +28,64 @@ uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer) {
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count) {
   *stage_count = trainer->stage_count;
-  return trainer->first_parts;
+  return trainer->first_layers;
 }
 
-/* ---- Parts ---- */
+/* ---- Layers ---- */
 
-static uint32_t stage_of_part(const struct weft_gpt_trainer *trainer, uint32_t part) {
+static uint32_t stage_of_layer(const struct weft_gpt_trainer *trainer, uint32_t layer) {
   uint32_t stage = 0;
-  while (part >= trainer->first_parts[stage + 1]) {
+  while (layer >= trainer->first_layers[stage + 1]) {
     stage++;
   }
   return stage;
 }
 
-/* The stage with the part in a replica, and which of its parts it is; NULL: not here. */
-static const struct weft_gpt_stage *find_part(const struct weft_gpt_trainer *trainer,
-                                              uint32_t replica, uint32_t part, uint32_t *k) {
-  const uint32_t row = trainer->rank_of[stage_of_part(trainer, part)];
+/* The stage with the layer in a replica, and which of its layers it is; NULL: not here. */
+static const struct weft_gpt_stage *find_layer(const struct weft_gpt_trainer *trainer,
+                                               uint32_t replica, uint32_t layer, uint32_t *k) {
+  const uint32_t row = trainer->rank_of[stage_of_layer(trainer, layer)];
   const struct weft_gpt_rank *rank =
       weft_gpt_trainer_local(trainer, replica * trainer->options.ranks + row);
-  return rank != NULL ? weft_gpt_rank_stage(rank, part, k) : NULL;
+  return rank != NULL ? weft_gpt_rank_stage(rank, layer, k) : NULL;
 }
 
-const struct weft_gpt_part_state *weft_gpt_trainer_part(const struct weft_gpt_trainer *trainer,
-                                                        uint32_t part) {
+const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_trainer *trainer,
+                                                          uint32_t layer) {
   uint32_t k;
-  const struct weft_gpt_stage *stage = find_part(trainer, trainer->ranks[0].replica, part, &k);
-  return stage != NULL ? &stage->parts[k] : NULL;
+  const struct weft_gpt_stage *stage = find_layer(trainer, trainer->ranks[0].replica, layer, &k);
+  return stage != NULL ? &stage->layers[k] : NULL;
 }
 
-static void copy_slice(const struct weft_gpt_part_kept *kept, uint64_t floats, const float *from,
+static void copy_slice(const struct weft_gpt_layer_shard *shard, uint64_t floats, const float *from,
                        float *to) {
-  const uint64_t end = kept->slice_begin + kept->slice_floats;
+  const uint64_t end = shard->slice_begin + shard->slice_floats;
   const uint64_t last = end < floats ? end : floats;
-  if (to != NULL && last > kept->slice_begin) {
-    memcpy(to + kept->slice_begin, from + (kept->slice_begin - kept->begin),
-           (last - kept->slice_begin) * sizeof *to);
+  if (to != NULL && last > shard->slice_begin) {
+    memcpy(to + shard->slice_begin, from + (shard->slice_begin - shard->begin),
+           (last - shard->slice_begin) * sizeof *to);
   }
 }
 
-bool weft_gpt_trainer_copy_part(const struct weft_gpt_trainer *trainer,
-                                struct weft_gpt_part_state *whole) {
-  whole->floats = weft_gpt_part_floats(&trainer->config, whole->part);
+bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
+                                 struct weft_gpt_layer_state *whole) {
+  whole->floats = weft_gpt_layer_floats(&trainer->config, whole->layer);
   for (uint32_t d = 0; d < trainer->options.replicas; d++) {
     uint32_t k;
-    const struct weft_gpt_stage *stage = find_part(trainer, d, whole->part, &k);
+    const struct weft_gpt_stage *stage = find_layer(trainer, d, whole->layer, &k);
     if (stage == NULL) {
       return false;
     }
-    const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
-    copy_slice(kept, whole->floats, kept->parameters, whole->parameters);
-    copy_slice(kept, whole->floats, kept->gradients, whole->gradients);
-    copy_slice(kept, whole->floats, kept->first_moment, whole->first_moment);
-    copy_slice(kept, whole->floats, kept->second_moment, whole->second_moment);
+    const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+    copy_slice(shard, whole->floats, shard->parameters, whole->parameters);
+    copy_slice(shard, whole->floats, shard->gradients, whole->gradients);
+    copy_slice(shard, whole->floats, shard->first_moment, whole->first_moment);
+    copy_slice(shard, whole->floats, shard->second_moment, whole->second_moment);
   }
   return true;
 }
 
-const struct weft_gpt_part_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer) {
+const struct weft_gpt_layer_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].is_modelled ? trainer->ranks[0].model : NULL;
 }
 
@@ -99,9 +99,9 @@ bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t wo
   }
   const struct weft_gpt_rank_memory *pools = &rank->memory;
   *memory = (struct weft_gpt_memory){
-      .parameters = pools->kept_parameter_bytes +
+      .parameters = pools->resident_parameter_bytes +
                     pools->parameters.made * pools->parameters.floats * sizeof(float),
-      .gradients = pools->kept_gradient_bytes +
+      .gradients = pools->resident_gradient_bytes +
                    pools->gradients.made * pools->gradients.floats * sizeof(float),
       .peak = pools->peak_bytes};
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {

@@ -1,5 +1,5 @@
 /* What follows from the trainer's options before anything is made: programs, the split of
- * parts into stages, who has which, and a hash of all that ranks must agree on. */
+ * layers into stages, who has which, and a hash of all that ranks must agree on. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -126,22 +126,22 @@ static enum weft_status check_program(const struct weft_gpt_trainer *trainer,
 
 static enum weft_status check_batch(const struct weft_gpt_trainer_options *options,
                                     struct weft_error *error) {
-  const struct weft_gpt_progress *progress = &options->progress;
-  if (progress->batch % options->replicas != 0) {
+  const struct weft_gpt_training *training = &options->training;
+  if (training->batch % options->replicas != 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "every replica has as many sequences",
                      "a batch of %" PRIu64 " sequences cannot be divided among %" PRIu32
                      " replicas",
-                     progress->batch, options->replicas);
+                     training->batch, options->replicas);
   }
-  const uint64_t rows = progress->batch / options->replicas;
-  if (progress->microbatches == 0 || rows < progress->microbatches ||
-      rows % progress->microbatches != 0) {
+  const uint64_t rows = training->batch / options->replicas;
+  if (training->microbatches == 0 || rows < training->microbatches ||
+      rows % training->microbatches != 0) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "every microbatch has as many sequences, so that their losses weigh the "
                      "same",
                      "a batch of %" PRIu64 " sequences%s cannot be cut into %" PRIu32
                      " equal microbatches",
-                     rows, options->replicas > 1 ? " of each replica" : "", progress->microbatches);
+                     rows, options->replicas > 1 ? " of each replica" : "", training->microbatches);
   }
   return WEFT_OK;
 }
@@ -157,12 +157,12 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
     return weft_fail(error, WEFT_ERR_USAGE, "make a world, and give its endpoint",
                      "ranks in many processes need an endpoint");
   }
-  WEFT_TRY(weft_gpt_config_check(&options->progress.config, error));
+  WEFT_TRY(weft_gpt_config_check(&options->training.config, error));
   WEFT_TRY(check_batch(options, error));
-  trainer->config = options->progress.config;
-  trainer->part_count = weft_gpt_part_count(&trainer->config);
+  trainer->config = options->training.config;
+  trainer->layer_count = weft_gpt_layer_count(&trainer->config);
   trainer->sequences_max =
-      options->progress.batch / options->replicas / options->progress.microbatches;
+      options->training.batch / options->replicas / options->training.microbatches;
   return WEFT_OK;
 }
 
@@ -189,7 +189,7 @@ static enum weft_status read_program(struct weft_gpt_trainer *trainer,
 
 static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   struct weft_program *program;
-  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true, &program,
+  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.training.microbatches, true, &program,
                                  error));
   const enum weft_status status = read_program(trainer, program, error);
   weft_program_destroy(program);
@@ -197,18 +197,19 @@ static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft
 }
 
 static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  const uint32_t *given = trainer->options.first_parts;
-  trainer->first_parts = weft_gpt_allocate(trainer->allocator, trainer->stage_count + 1u,
-                                           sizeof *trainer->first_parts);
-  if (trainer->first_parts == NULL) {
-    return weft_fail_memory(error, trainer->stage_count * sizeof *trainer->first_parts);
+  const uint32_t *given = trainer->options.first_layers;
+  trainer->first_layers = weft_gpt_allocate(trainer->allocator, trainer->stage_count + 1u,
+                                            sizeof *trainer->first_layers);
+  if (trainer->first_layers == NULL) {
+    return weft_fail_memory(error, trainer->stage_count * sizeof *trainer->first_layers);
   }
   if (given != NULL) {
-    memcpy(trainer->first_parts, given, (trainer->stage_count + 1u) * sizeof *trainer->first_parts);
+    memcpy(trainer->first_layers, given,
+           (trainer->stage_count + 1u) * sizeof *trainer->first_layers);
     return WEFT_OK;
   }
   return weft_gpt_split(trainer->allocator, &trainer->config, NULL, trainer->stage_count,
-                        trainer->first_parts, error);
+                        trainer->first_layers, error);
 }
 
 /* Lists `count` things by the row that has them: a counting sort. */
@@ -235,17 +236,18 @@ static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32
   return WEFT_OK;
 }
 
-static enum weft_status own_parts(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  uint32_t *row_of = weft_gpt_allocate(trainer->allocator, trainer->part_count, sizeof *row_of);
+static enum weft_status own_layers(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  uint32_t *row_of = weft_gpt_allocate(trainer->allocator, trainer->layer_count, sizeof *row_of);
   if (row_of == NULL) {
-    return weft_fail_memory(error, trainer->part_count * sizeof *row_of);
+    return weft_fail_memory(error, trainer->layer_count * sizeof *row_of);
   }
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
-    for (uint32_t part = trainer->first_parts[s]; part < trainer->first_parts[s + 1]; part++) {
-      row_of[part] = trainer->rank_of[s];
+    for (uint32_t layer = trainer->first_layers[s]; layer < trainer->first_layers[s + 1]; layer++) {
+      row_of[layer] = trainer->rank_of[s];
     }
   }
-  const enum weft_status status = own(trainer, row_of, trainer->part_count, &trainer->parts, error);
+  const enum weft_status status =
+      own(trainer, row_of, trainer->layer_count, &trainer->layers, error);
   weft_gpt_free(trainer->allocator, row_of);
   return status;
 }
@@ -259,22 +261,22 @@ static uint64_t mix(uint64_t sum, const void *data, size_t size) {
 
 static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
   const struct weft_gpt_trainer_options *options = &trainer->options;
-  const struct weft_gpt_progress *progress = &options->progress;
-  const struct weft_gpt_config *config = &progress->config;
-  const uint64_t numbers[] = {config->layers,
+  const struct weft_gpt_training *training = &options->training;
+  const struct weft_gpt_config *config = &training->config;
+  const uint64_t numbers[] = {config->blocks,
                               config->dim,
                               config->heads,
                               config->context,
                               config->vocabulary,
                               config->tied,
                               config->seed,
-                              progress->step,
-                              progress->data_hash,
-                              progress->data_seed,
-                              progress->batch,
-                              progress->microbatches,
-                              progress->warmup_steps,
-                              progress->total_steps,
+                              training->step,
+                              training->data_hash,
+                              training->data_seed,
+                              training->batch,
+                              training->microbatches,
+                              training->warmup_steps,
+                              training->total_steps,
                               options->replicas,
                               options->shard,
                               options->checkpoint_dir != NULL,
@@ -285,12 +287,12 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
                               options->tunes,
                               options->gather_events,
                               options->gather_model};
-  const double reals[] = {progress->rate,  progress->rate_min,   progress->beta1,
-                          progress->beta2, progress->epsilon,    progress->decay,
-                          progress->clip,  options->memory_limit};
+  const double reals[] = {training->rate,  training->rate_min,   training->beta1,
+                          training->beta2, training->epsilon,    training->decay,
+                          training->clip,  options->memory_limit};
   uint64_t sum = mix(0, numbers, sizeof numbers);
   sum = mix(sum, reals, sizeof reals);
-  return mix(sum, trainer->first_parts, (trainer->stage_count + 1u) * sizeof(uint32_t));
+  return mix(sum, trainer->first_layers, (trainer->stage_count + 1u) * sizeof(uint32_t));
 }
 
 /* ---- The whole ---- */
@@ -301,10 +303,10 @@ enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
   WEFT_TRY(read_shape(trainer, error));
   WEFT_TRY(split(trainer, error));
   WEFT_TRY(own(trainer, trainer->rank_of, trainer->stage_count, &trainer->stages, error));
-  WEFT_TRY(own_parts(trainer, error));
-  for (uint32_t part = 0; part < trainer->part_count; part++) {
+  WEFT_TRY(own_layers(trainer, error));
+  for (uint32_t layer = 0; layer < trainer->layer_count; layer++) {
     const uint32_t replicas = trainer->options.replicas;
-    const uint64_t floats = replicas * weft_gpt_slice_floats(&trainer->config, part, replicas);
+    const uint64_t floats = replicas * weft_gpt_slice_floats(&trainer->config, layer, replicas);
     trainer->floats_largest = floats > trainer->floats_largest ? floats : trainer->floats_largest;
   }
   WEFT_TRY(weft_gpt_trainer_fit(trainer, error));
@@ -315,10 +317,10 @@ enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
 void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer) {
   const struct weft_allocator *allocator = trainer->allocator;
   weft_program_destroy(trainer->first.table);
-  weft_gpt_free(allocator, trainer->first_parts);
+  weft_gpt_free(allocator, trainer->first_layers);
   weft_gpt_free(allocator, trainer->rank_of);
-  weft_gpt_free(allocator, trainer->parts.list);
-  weft_gpt_free(allocator, trainer->parts.begin);
+  weft_gpt_free(allocator, trainer->layers.list);
+  weft_gpt_free(allocator, trainer->layers.begin);
   weft_gpt_free(allocator, trainer->stages.list);
   weft_gpt_free(allocator, trainer->stages.begin);
 }

@@ -1,5 +1,5 @@
 /* What a step took: from the pipeline's events to times per stage and op, from the
- * stages' clocks to times per part, and to the costs that the simulator and --split read. */
+ * stages' clocks to times per layer, and to the costs that the simulator and --split read. */
 #include <math.h>
 #include <string.h>
 
@@ -18,7 +18,7 @@ enum weft_status weft_gpt_rank_make_event_room(struct weft_gpt_rank *rank,
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_allocator *allocator = trainer->allocator;
   const uint64_t room = rank->event_room;
-  const bool gathers = trainer->options.gather_events && rank->whole_group != NULL &&
+  const bool gathers = trainer->options.gather_events && rank->pipeline_group != NULL &&
                        trainer->local_count < trainer->world_size;
   weft_gpt_free(allocator, rank->events);
   weft_gpt_free(allocator, rank->all_events);
@@ -77,16 +77,16 @@ static void add_event(struct weft_gpt_rank *rank, const struct weft_action *acti
   rank->last_end = event->end > rank->last_end ? event->end : rank->last_end;
 }
 
-static void forget_part_times(const struct weft_gpt_rank *rank) {
+static void forget_layer_times(const struct weft_gpt_rank *rank) {
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
-    memset(stage->times, 0, stage->part_count * sizeof *stage->times);
+    memset(stage->times, 0, stage->layer_count * sizeof *stage->times);
   }
 }
 
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
   const struct weft_program *program = weft_pipeline_program(rank->pipeline);
-  const bool counts = rank->step > rank->trainer->options.progress.step; /* not the first one */
+  const bool counts = rank->step > rank->trainer->options.training.step; /* not the first one */
   const uint64_t room = rank->event_room;
   uint64_t count;
   weft_pipeline_events(rank->pipeline, rank->events, room, &count);
@@ -105,13 +105,13 @@ void weft_gpt_rank_measure(struct weft_gpt_rank *rank) {
     }
   }
   if (!counts) {
-    forget_part_times(rank);
+    forget_layer_times(rank);
   }
 }
 
 void weft_gpt_rank_forget(struct weft_gpt_rank *rank) {
   memset(rank->times, 0, rank->trainer->stage_count * sizeof *rank->times);
-  forget_part_times(rank);
+  forget_layer_times(rank);
 }
 
 /* ---- Means ---- */
@@ -133,31 +133,31 @@ struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank
       .reduce_grad = (float)(times->reduce_grad_ns * 1e-6)};
 }
 
-static float part_ms(const struct weft_gpt_part_times *times, enum weft_gpt_pass pass) {
+static float layer_ms(const struct weft_gpt_layer_times *times, enum weft_gpt_pass pass) {
   const uint64_t count = times->count[pass];
   return count > 0 ? (float)((double)times->total_ns[pass] / (double)count * 1e-6) : 0;
 }
 
-struct weft_gpt_part_means weft_gpt_rank_part_means(const struct weft_gpt_rank *rank,
-                                                    uint32_t part) {
+struct weft_gpt_layer_means weft_gpt_rank_layer_means(const struct weft_gpt_rank *rank,
+                                                      uint32_t layer) {
   uint32_t k;
-  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
-  const struct weft_gpt_part_times *times = &stage->times[k];
-  return (struct weft_gpt_part_means){.f = part_ms(times, WEFT_GPT_PASS_F),
-                                      .i = part_ms(times, WEFT_GPT_PASS_I),
-                                      .w = part_ms(times, WEFT_GPT_PASS_W)};
+  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, layer, &k);
+  const struct weft_gpt_layer_times *times = &stage->times[k];
+  return (struct weft_gpt_layer_means){.f = layer_ms(times, WEFT_GPT_PASS_F),
+                                       .i = layer_ms(times, WEFT_GPT_PASS_I),
+                                       .w = layer_ms(times, WEFT_GPT_PASS_W)};
 }
 
 /* ---- Costs ---- */
 
 /* The share of a stage's backward that is I: a schedule that does not split it has no
- * events of I and W, but parts are timed apart. */
+ * events of I and W, but layers are timed apart. */
 static double input_share(const struct weft_gpt_rank *rank, uint32_t s) {
-  const uint32_t *first = rank->trainer->first_parts;
+  const uint32_t *first = rank->trainer->first_layers;
   double i = 0, w = 0;
   for (uint32_t p = first[s]; p < first[s + 1]; p++) {
-    i += (double)rank->part_means[p].i;
-    w += (double)rank->part_means[p].w;
+    i += (double)rank->layer_means[p].i;
+    w += (double)rank->layer_means[p].w;
   }
   return i + w > 0 ? i / (i + w) : 0.5;
 }
@@ -175,7 +175,7 @@ static void fill_times(const struct weft_gpt_rank *rank, uint32_t s,
   costs->reduce_grad = (double)means->reduce_grad;
 }
 
-/* Of a range of parts, in MiB: of what a microbatch keeps; and of parameters and gradients. What is whole
+/* Of a range of layers, in MiB: of what a microbatch keeps; and of parameters and gradients. What is whole
  * for a while comes to what is kept. */
 static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t first, uint32_t count,
                        struct weft_stage_costs *costs) {
@@ -185,11 +185,11 @@ static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t first, u
   const double unit = sizeof(float) / 1048576.0;
   costs->activation = 0;
   for (uint32_t k = 0; k < count; k++) {
-    costs->activation += unit * (double)weft_gpt_part_kept(config, first + k,
-                                                           trainer->sequences_max, config->context);
+    costs->activation += unit * (double)weft_gpt_layer_saved(
+                                    config, first + k, trainer->sequences_max, config->context);
   }
   costs->activation_after_i = costs->activation;
-  const double whole = unit * (double)weft_gpt_whole_floats(config, first, count, replicas);
+  const double whole = unit * (double)weft_gpt_unsharded_floats(config, first, count, replicas);
   const double slices = whole / replicas;
   const bool cut = shard != WEFT_GPT_SHARD_NONE, full = shard == WEFT_GPT_SHARD_FULL;
   costs->parameters = full ? whole + slices : whole;
@@ -199,9 +199,9 @@ static void fill_sizes(const struct weft_gpt_trainer *trainer, uint32_t first, u
 }
 
 /* Sizes are those of a stage with nothing else on it. */
-static void fill_parts(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
+static void fill_layers(const struct weft_gpt_rank *rank, struct weft_costs *costs) {
   for (uint32_t p = 0; p < costs->part_count; p++) {
-    const struct weft_gpt_part_means *means = &rank->part_means[p];
+    const struct weft_gpt_layer_means *means = &rank->layer_means[p];
     struct weft_stage_costs alone;
     fill_sizes(rank->trainer, p, 1, &alone);
     costs->parts[p] = (struct weft_part_costs){.f = (double)means->f,
@@ -241,17 +241,17 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
   struct weft_costs *costs;
   WEFT_TRY(check_measured(rank, error));
   WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
-  const enum weft_status status = weft_costs_add_parts(costs, trainer->part_count, error);
+  const enum weft_status status = weft_costs_add_parts(costs, trainer->layer_count, error);
   if (status < 0) {
     weft_costs_destroy(costs);
     return status;
   }
   memcpy(costs->unit, "ms", 3);
-  fill_parts(rank, costs);
+  fill_layers(rank, costs);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     fill_times(rank, s, &costs->stages[s]);
-    fill_sizes(trainer, trainer->first_parts[s],
-               trainer->first_parts[s + 1] - trainer->first_parts[s], &costs->stages[s]);
+    fill_sizes(trainer, trainer->first_layers[s],
+               trainer->first_layers[s + 1] - trainer->first_layers[s], &costs->stages[s]);
   }
   fill_hop(rank, costs);
   *out = costs;
@@ -265,15 +265,15 @@ enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
 
 /* ---- Costs for the planner ---- */
 
-/* In virtual time actions take none; what their parts have taken is real. */
-static void add_up_parts(const struct weft_gpt_rank *rank, uint32_t s,
-                         struct weft_stage_costs *costs) {
-  const uint32_t *first = rank->trainer->first_parts;
+/* In virtual time actions take none; what their layers have taken is real. */
+static void add_up_layers(const struct weft_gpt_rank *rank, uint32_t s,
+                          struct weft_stage_costs *costs) {
+  const uint32_t *first = rank->trainer->first_layers;
   costs->f = costs->i = costs->w = 0;
   for (uint32_t p = first[s]; p < first[s + 1]; p++) {
-    costs->f += (double)rank->part_means[p].f;
-    costs->i += (double)rank->part_means[p].i;
-    costs->w += (double)rank->part_means[p].w;
+    costs->f += (double)rank->layer_means[p].f;
+    costs->i += (double)rank->layer_means[p].i;
+    costs->w += (double)rank->layer_means[p].w;
   }
 }
 
@@ -284,7 +284,7 @@ static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t 
                                struct weft_stage_costs *costs) {
   const struct weft_gpt_config *config = &trainer->config;
   const uint64_t sequences = trainer->sequences_max;
-  const uint32_t first = trainer->first_parts[s], count = trainer->first_parts[s + 1] - first;
+  const uint32_t first = trainer->first_layers[s], count = trainer->first_layers[s + 1] - first;
   const double unit = sizeof(float) / 1048576.0;
   const double row = unit * (double)(sequences * config->context * config->dim);
   uint64_t scratch = 0;
@@ -293,11 +293,11 @@ static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t 
       unit * (double)weft_gpt_slot_floats(config, sequences, first, count) + (s > 0 ? row : 0);
   costs->activation_after_i = costs->activation + (s + 1 < trainer->stage_count ? row : 0);
   for (uint32_t k = 0; k < count; k++) {
-    const uint64_t part = weft_gpt_part_scratch(config, first + k, sequences, config->context);
-    scratch = part > scratch ? part : scratch;
+    const uint64_t layer = weft_gpt_layer_scratch(config, first + k, sequences, config->context);
+    scratch = layer > scratch ? layer : scratch;
   }
   const double whole =
-      unit * (double)weft_gpt_whole_floats(config, first, count, trainer->options.replicas);
+      unit * (double)weft_gpt_unsharded_floats(config, first, count, trainer->options.replicas);
   const bool cut = trainer->options.shard != WEFT_GPT_SHARD_NONE;
   const double moments = 2 * (cut ? whole / trainer->options.replicas : whole);
   costs->parameters += moments + unit * (double)scratch;
@@ -316,7 +316,7 @@ enum weft_status weft_gpt_rank_costs(const struct weft_gpt_rank *rank, struct we
     struct weft_stage_costs *stage = &(*out)->stages[s];
     fill_times(rank, s, stage);
     if (is_virtual) {
-      add_up_parts(rank, s, stage);
+      add_up_layers(rank, s, stage);
     }
     stage->b = stage->i + stage->w;
     fill_planned_sizes(trainer, s, stage);
@@ -329,13 +329,13 @@ enum weft_status weft_gpt_rank_costs(const struct weft_gpt_rank *rank, struct we
 
 enum weft_status weft_gpt_trainer_estimate(const struct weft_gpt_trainer *trainer,
                                            struct weft_costs **out, struct weft_error *error) {
-  const double block = weft_gpt_part_work(&trainer->config, 1);
+  const double block = weft_gpt_layer_work(&trainer->config, 1);
   WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     struct weft_stage_costs *stage = &(*out)->stages[s];
     double work = 0;
-    for (uint32_t p = trainer->first_parts[s]; p < trainer->first_parts[s + 1]; p++) {
-      work += weft_gpt_part_work(&trainer->config, p) / block;
+    for (uint32_t p = trainer->first_layers[s]; p < trainer->first_layers[s + 1]; p++) {
+      work += weft_gpt_layer_work(&trainer->config, p) / block;
     }
     stage->f = stage->i = stage->w = work;
     stage->b = 2 * work;

@@ -7,16 +7,16 @@
 
 #include <weft/support.h>
 
-static const struct weft_gpt_progress *progress_of(const struct weft_gpt_rank *rank) {
-  return &rank->trainer->options.progress;
+static const struct weft_gpt_training *progress_of(const struct weft_gpt_rank *rank) {
+  return &rank->trainer->options.training;
 }
 
-struct weft_gpt_stage *weft_gpt_rank_stage(const struct weft_gpt_rank *rank, uint32_t part,
+struct weft_gpt_stage *weft_gpt_rank_stage(const struct weft_gpt_rank *rank, uint32_t layer,
                                            uint32_t *k) {
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
-    if (part >= stage->first_part && part - stage->first_part < stage->part_count) {
-      *k = part - stage->first_part;
+    if (layer >= stage->first_layer && layer - stage->first_layer < stage->layer_count) {
+      *k = layer - stage->first_layer;
       return stage;
     }
   }
@@ -83,20 +83,20 @@ enum weft_status weft_gpt_rank_meet(struct weft_gpt_rank *rank, struct weft_erro
 /* The replica's rows of the batch. */
 static enum weft_status begin_batch(struct weft_gpt_rank *rank, bool validation, uint64_t number,
                                     struct weft_error *error) {
-  const struct weft_gpt_progress *progress = progress_of(rank);
-  const uint64_t tokens = progress->config.context;
-  const uint64_t rows = progress->batch / rank->trainer->options.replicas;
+  const struct weft_gpt_training *training = progress_of(rank);
+  const uint64_t tokens = training->config.context;
+  const uint64_t rows = training->batch / rank->trainer->options.replicas;
   const uint64_t first = rank->replica * rows * tokens;
   if (rank->has_first || rank->has_last) {
-    weft_gpt_corpus_batch(rank->trainer->options.corpus, validation, progress->data_seed, number,
-                          progress->batch, tokens, rank->inputs, rank->targets);
+    weft_gpt_dataset_batch(rank->trainer->options.dataset, validation, training->data_seed, number,
+                           training->batch, tokens, rank->inputs, rank->targets);
   }
   const struct weft_tensor_shape shape = {WEFT_U8, 2, {0}, {rows, tokens}};
   const struct weft_tensor inputs = {
       .name = "tokens", .data = rank->inputs + first, .shape = shape};
   const struct weft_tensor targets = {
       .name = "targets", .data = rank->targets + first, .shape = shape};
-  const struct weft_batch batch = {.microbatch_count = progress->microbatches,
+  const struct weft_batch batch = {.microbatch_count = training->microbatches,
                                    .inputs = rank->has_first ? &inputs : NULL,
                                    .input_count = rank->has_first,
                                    .targets = rank->has_last ? &targets : NULL,
@@ -129,7 +129,7 @@ static enum weft_status next(struct weft_gpt_rank *rank, struct weft_error *erro
     options->between_steps(options->context, rank->transport->rank, rank->step);
   }
   if (weft_gpt_rank_is_over(rank)) {
-    rank->part_at = 0;
+    rank->layer_at = 0;
     rank->state = WEFT_GPT_RANK_HASH;
     return WEFT_OK;
   }
@@ -162,7 +162,7 @@ static enum weft_status evaluate(struct weft_gpt_rank *rank, struct weft_error *
     rank->state = WEFT_GPT_RANK_EVALUATING;
     return begin_batch(rank, true, rank->eval_at, error);
   }
-  rank->part_at = 0;
+  rank->layer_at = 0;
   rank->eval_sum /= batches;
   rank->state = due ? WEFT_GPT_RANK_EVALUATED : WEFT_GPT_RANK_SAVE;
   return WEFT_OK;

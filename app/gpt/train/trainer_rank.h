@@ -4,7 +4,7 @@
  *
  *   trainer.c          the world, ranks made and driven
  *   trainer_outcome.c  what came of it
- *   trainer_plan.c     programs, the split, who has which stages and parts
+ *   trainer_plan.c     programs, the split, who has which stages and layers
  *   trainer_rank.c     the loop: batches, steps, evaluation
  *   trainer_update.c   what is told after a step; norms, AdamW
  *   trainer_gather.c   shards made whole: checkpoints, the hash, the model; events
@@ -36,8 +36,8 @@ struct weft_gpt_stage_means {
   float unshard, reduce_grad; /* ms; 0: none */
 };
 
-/* The same of a part; 0: none. */
-struct weft_gpt_part_means {
+/* The same of a layer; 0: none. */
+struct weft_gpt_layer_means {
   float f, i, w; /* ms */
 };
 
@@ -69,28 +69,28 @@ enum weft_gpt_rank_state {
   WEFT_GPT_RANK_EVALUATE, /* begin an evaluation batch, or go on */
   WEFT_GPT_RANK_EVALUATING,
   WEFT_GPT_RANK_EVALUATED, /* told */
-  WEFT_GPT_RANK_SAVE,      /* write own parts */
+  WEFT_GPT_RANK_SAVE,      /* write own layers */
   WEFT_GPT_RANK_SAVED,     /* told */
   WEFT_GPT_RANK_COMMITTED, /* by rank 0 */
-  WEFT_GPT_RANK_HASH,      /* own parts, at the end */
+  WEFT_GPT_RANK_HASH,      /* own layers, at the end */
   WEFT_GPT_RANK_HASHED,    /* told */
   WEFT_GPT_RANK_MODEL,     /* gathered, if asked for */
   WEFT_GPT_RANK_EVENTS,    /* likewise */
   WEFT_GPT_RANK_DONE
 };
 
-/* What a rank has, of parts or stages; the same table on all ranks. */
+/* What a rank has, of layers or stages; the same table on all ranks. */
 struct weft_gpt_ownership {
   uint32_t *list;  /* rank after rank, ascending */
   uint32_t *begin; /* [pipeline ranks + 1] */
   uint32_t most;   /* of one rank */
 };
 
-/* A part being made whole from its replicas' slices, and told to other ranks. */
+/* A layer being made whole from its replicas' slices, and told to other ranks. */
 enum { WEFT_GPT_GATHERED_MAX = 3 };
 struct weft_gpt_gathering {
-  struct weft_gpt_part_state whole;      /* in place where it is whole, else in buffers */
-  float *buffers[WEFT_GPT_GATHERED_MAX]; /* as long as the largest part; NULL: not needed yet */
+  struct weft_gpt_layer_state whole;     /* in place where it is whole, else in buffers */
+  float *buffers[WEFT_GPT_GATHERED_MAX]; /* as long as the largest layer; NULL: not needed yet */
   struct weft_collective collectives[WEFT_GPT_GATHERED_MAX];
   uint32_t count, done;
   bool started;
@@ -105,16 +105,17 @@ struct weft_gpt_rank {
   uint32_t replica, row;
   enum weft_gpt_rank_state state;
   uint64_t step; /* done */
-  const uint32_t *own_parts, *own_stages;
-  uint32_t own_part_count, own_stage_count;
+  const uint32_t *own_layers, *own_stages;
+  uint32_t own_layer_count, own_stage_count;
   bool has_first, has_last;
 
   struct weft_gpt_stage_context context;
   struct weft_gpt_rank_memory memory;
   struct weft_gpt_tie tie;
-  struct weft_group *group;       /* of the replicas of its row; NULL: there is one */
-  struct weft_group *tie_group;   /* of the ranks with the first and the last stage */
-  struct weft_group *whole_group; /* of the first replica; NULL in the others, and if not needed */
+  struct weft_group *group;     /* of the replicas of its row; NULL: there is one */
+  struct weft_group *tie_group; /* of the ranks with the first and the last stage */
+  struct weft_group
+      *pipeline_group;            /* of the first replica; NULL in the others, and if not needed */
   struct weft_gpt_stage **stages; /* [stage_count]; NULL: another rank's */
   struct weft_stage **bases;
 
@@ -126,10 +127,10 @@ struct weft_gpt_rank {
   bool stop;
 
   /* Of the last step, over all ranks. */
-  double *squares; /* [part_count] of gradients */
+  double *squares; /* [layer_count] of gradients */
   double loss, bubble, norm;
-  struct weft_gpt_stage_means *means;     /* [stage_count] */
-  struct weft_gpt_part_means *part_means; /* [part_count] */
+  struct weft_gpt_stage_means *means;       /* [stage_count] */
+  struct weft_gpt_layer_means *layer_means; /* [layer_count] */
   /* Of this rank. */
   int64_t busy_ns, first_begin, last_end;
   struct weft_gpt_stage_times *times; /* [stage_count] */
@@ -137,11 +138,11 @@ struct weft_gpt_rank {
   double eval_sum;
 
   struct weft_gpt_gathering gathering;
-  uint32_t part_at;                 /* of own parts, or of all */
-  struct weft_gpt_part_file *files; /* [part_count] */
-  uint64_t *hashes;                 /* [part_count] */
+  uint32_t layer_at;                 /* of own layers, or of all */
+  struct weft_gpt_layer_file *files; /* [layer_count] */
+  uint64_t *hashes;                  /* [layer_count] */
   bool is_hashed, is_modelled;
-  struct weft_gpt_part_state *model; /* [part_count] of rank 0, if asked for */
+  struct weft_gpt_layer_state *model; /* [layer_count] of rank 0, if asked for */
 
   struct weft_gpt_tuning tuning;
   struct weft_gpt_planned now, before; /* what runs, and what comes back if it is slower */
@@ -164,15 +165,15 @@ struct weft_gpt_trainer {
   struct weft_gpt_trainer_options options; /* with all defaults filled in */
   const struct weft_allocator *allocator;
   struct weft_gpt_config config;
-  uint32_t world_size, part_count, stage_count;
+  uint32_t world_size, layer_count, stage_count;
   uint64_t sequences_max; /* of a microbatch */
   uint64_t configuration; /* hash of all that ranks must agree on */
   enum weft_placement_kind placement;
   struct weft_gpt_planned first; /* when the options' schedule needs too much memory */
-  uint64_t floats_largest;       /* of a part, padded */
-  uint32_t *first_parts;         /* [stage_count + 1] */
+  uint64_t floats_largest;       /* of a layer, padded */
+  uint32_t *first_layers;        /* [stage_count + 1] */
   uint32_t *rank_of;             /* [stage_count] row */
-  struct weft_gpt_ownership parts, stages;
+  struct weft_gpt_ownership layers, stages;
   struct weft_boundary *boundaries;
   struct weft_threads *threads;
   struct weft_loopback *loopback;
@@ -219,8 +220,8 @@ static inline bool weft_gpt_rank_reports(const struct weft_gpt_rank *rank) {
   return rank->transport->rank == 0;
 }
 
-/* A part that is on this rank. */
-struct weft_gpt_stage *weft_gpt_rank_stage(const struct weft_gpt_rank *rank, uint32_t part,
+/* A layer that is on this rank. */
+struct weft_gpt_stage *weft_gpt_rank_stage(const struct weft_gpt_rank *rank, uint32_t layer,
                                            uint32_t *k);
 
 /* ---- States, one function each ---- */
@@ -280,8 +281,8 @@ void weft_gpt_rank_forget(struct weft_gpt_rank *rank);
 /* Adds the last step's events to the stages' times; forgets those of the first step. */
 void weft_gpt_rank_measure(struct weft_gpt_rank *rank);
 struct weft_gpt_stage_means weft_gpt_rank_means(const struct weft_gpt_rank *rank, uint32_t stage);
-struct weft_gpt_part_means weft_gpt_rank_part_means(const struct weft_gpt_rank *rank,
-                                                    uint32_t part);
+struct weft_gpt_layer_means weft_gpt_rank_layer_means(const struct weft_gpt_rank *rank,
+                                                      uint32_t layer);
 /* Bubble ratio that the simulator predicts for the program from the means so far; NAN if
  * it cannot. */
 double weft_gpt_rank_predict(const struct weft_gpt_rank *rank);

@@ -82,7 +82,7 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   const struct weft_gpt_trainer_options *options = &trainer->options;
   struct weft_search_request request = weft_search_request_default();
   request.ranks = options->ranks;
-  request.microbatches = options->progress.microbatches;
+  request.microbatches = options->training.microbatches;
   request.stages_per_rank = trainer->stage_count / options->ranks;
   request.any_placement = false;
   request.placement = request.stages_per_rank > 1 ? trainer->placement : WEFT_PLACEMENT_LOOP;
@@ -185,7 +185,7 @@ static struct weft_action *add_round(const struct weft_gpt_ownership *stages, ui
 static enum weft_status make_serial(struct weft_gpt_trainer *trainer, double need,
                                     struct weft_error *error) {
   const struct weft_gpt_ownership *stages = &trainer->stages;
-  const uint32_t rows = trainer->options.ranks, m = trainer->options.progress.microbatches;
+  const uint32_t rows = trainer->options.ranks, m = trainer->options.training.microbatches;
   const uint64_t count = 2 * (uint64_t)trainer->stage_count * m;
   uint64_t *sizes = weft_gpt_allocate(trainer->allocator, rows, sizeof *sizes);
   struct weft_action *actions = weft_gpt_allocate(trainer->allocator, count, sizeof *actions);
@@ -214,7 +214,7 @@ static enum weft_status fit(struct weft_gpt_trainer *trainer, const struct weft_
   uint32_t row = 0;
   const double least = least_need(trainer, costs, &row);
   WEFT_TRY(check_limit(trainer, least, row, error));
-  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.progress.microbatches, true, &program,
+  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.training.microbatches, true, &program,
                                  error));
   const double need = weft_gpt_trainer_need(trainer, program, costs);
   weft_program_destroy(program);

@@ -66,21 +66,21 @@ void weft_gpt_rank_end_tuning(const struct weft_allocator *allocator, struct wef
 
 /* ---- Planning, on rank 0 ---- */
 
-static struct weft_gpt_places places_of(const struct weft_gpt_trainer *trainer) {
-  return (struct weft_gpt_places){.rank_count = trainer->options.ranks,
-                                  .list = trainer->stages.list,
-                                  .begin = trainer->stages.begin};
+static struct weft_gpt_stage_map places_of(const struct weft_gpt_trainer *trainer) {
+  return (struct weft_gpt_stage_map){.rank_count = trainer->options.ranks,
+                                     .list = trainer->stages.list,
+                                     .begin = trainer->stages.begin};
 }
 
 static enum weft_status write_letters(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_retuning *retuning = &rank->retuning;
   const struct weft_program *table = retuning->found.table;
-  const struct weft_gpt_places places = places_of(rank->trainer);
+  const struct weft_gpt_stage_map places = places_of(rank->trainer);
   retuning->letters = weft_gpt_allocate(rank->trainer->allocator, table->action_count, 1);
   if (retuning->letters == NULL) {
     return weft_fail_memory(error, table->action_count);
   }
-  retuning->letter_count = weft_gpt_letters_write(table, &places, retuning->letters);
+  retuning->letter_count = weft_gpt_schedule_encode(table, &places, retuning->letters);
   if (retuning->letter_count == 0) { /* it adds up gradients in another order */
     retuning->planned = NAN;
   }
@@ -182,12 +182,12 @@ enum weft_status weft_gpt_rank_planned(struct weft_gpt_rank *rank, struct weft_e
 /* From letters on all ranks, so that all have made it in the same way. */
 static enum weft_status begin_trial(struct weft_gpt_rank *rank, struct weft_error *error) {
   struct weft_gpt_retuning *retuning = &rank->retuning;
-  const struct weft_gpt_places places = places_of(rank->trainer);
+  const struct weft_gpt_stage_map places = places_of(rank->trainer);
   const char *before = rank->now.schedule;
   struct weft_gpt_planned planned = retuning->found;
-  WEFT_TRY(weft_gpt_letters_read(rank->trainer->allocator, &places,
-                                 rank->trainer->options.progress.microbatches, retuning->letters,
-                                 retuning->letter_count, &planned.table, error));
+  WEFT_TRY(weft_gpt_schedule_decode(rank->trainer->allocator, &places,
+                                    rank->trainer->options.training.microbatches, retuning->letters,
+                                    retuning->letter_count, &planned.table, error));
   destroy_planned(&rank->before);
   WEFT_TRY(switch_to(rank, planned, error));
   report(rank, WEFT_GPT_TUNING_TRIES, before);

@@ -1,5 +1,5 @@
 /* After the pipeline's step: what ranks tell each other of it, the norm of all gradients,
- * and AdamW on what the rank keeps of its parts. */
+ * and AdamW on what the rank keeps of its layers. */
 #include <math.h>
 #include <string.h>
 
@@ -9,14 +9,14 @@
 #include "gpt/train/learning_rate.h"
 #include "gpt/train/trainer_rank.h"
 
-static const struct weft_gpt_progress *progress_of(const struct weft_gpt_rank *rank) {
-  return &rank->trainer->options.progress;
+static const struct weft_gpt_training *progress_of(const struct weft_gpt_rank *rank) {
+  return &rank->trainer->options.training;
 }
 
 static uint64_t min64(uint64_t a, uint64_t b) { return a < b ? a : b; }
 static uint64_t max64(uint64_t a, uint64_t b) { return a > b ? a : b; }
 
-/* ---- What is told: this, then squares and means of the own parts, then means of the own
+/* ---- What is told: this, then squares and means of the own layers, then means of the own
  * stages ---- */
 
 struct facts {
@@ -29,30 +29,30 @@ struct facts {
 
 static uint64_t step_bytes(const struct weft_gpt_trainer *trainer) {
   return sizeof(struct facts) +
-         trainer->parts.most * (sizeof(double) + sizeof(struct weft_gpt_part_means)) +
+         trainer->layers.most * (sizeof(double) + sizeof(struct weft_gpt_layer_means)) +
          trainer->stages.most * sizeof(struct weft_gpt_stage_means);
 }
 
 uint64_t weft_gpt_rank_bulletin_bytes(const struct weft_gpt_trainer *trainer) {
   const uint64_t bytes =
-      max64(step_bytes(trainer), trainer->parts.most * sizeof(struct weft_gpt_part_file));
+      max64(step_bytes(trainer), trainer->layers.most * sizeof(struct weft_gpt_layer_file));
   return trainer->options.tunes ? max64(bytes, WEFT_GPT_TUNING_PIECE) : bytes;
 }
 
-/* Of this replica's slice of a part's gradients. Slices do not depend on the split, nor on
+/* Of this replica's slice of a layer's gradients. Slices do not depend on the split, nor on
  * what is sharded. A tied weight counts where the embedding is. */
-static double slice_square(const struct weft_gpt_rank *rank, uint32_t part) {
+static double slice_square(const struct weft_gpt_rank *rank, uint32_t layer) {
   uint32_t k;
-  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, part, &k);
-  const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
-  uint64_t end = stage->parts[k].floats, count;
-  if (rank->trainer->config.tied && part + 1 == rank->trainer->part_count) {
+  const struct weft_gpt_stage *stage = weft_gpt_rank_stage(rank, layer, &k);
+  const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+  uint64_t end = stage->layers[k].floats, count;
+  if (rank->trainer->config.tied && layer + 1 == rank->trainer->layer_count) {
     weft_gpt_tied_range(&rank->trainer->config, true, &end, &count); /* it is the last one */
   }
-  end = min64(end, kept->slice_begin + kept->slice_floats);
-  return end > kept->slice_begin
-             ? weft_gpt_square_sum(end - kept->slice_begin,
-                                   kept->gradients + (kept->slice_begin - kept->begin))
+  end = min64(end, shard->slice_begin + shard->slice_floats);
+  return end > shard->slice_begin
+             ? weft_gpt_square_sum(end - shard->slice_begin,
+                                   shard->gradients + (shard->slice_begin - shard->begin))
              : 0;
 }
 
@@ -69,16 +69,16 @@ static void tell_step(struct weft_gpt_rank *rank) {
       .stop = options->interrupted != NULL && options->interrupted(options->context)};
   memcpy(at, &facts, sizeof facts);
   at += sizeof facts;
-  for (uint32_t k = 0; k < rank->own_part_count; k++) {
-    const double square = slice_square(rank, rank->own_parts[k]);
+  for (uint32_t k = 0; k < rank->own_layer_count; k++) {
+    const double square = slice_square(rank, rank->own_layers[k]);
     memcpy(at + k * sizeof square, &square, sizeof square);
   }
-  at += rank->trainer->parts.most * sizeof(double);
-  for (uint32_t k = 0; k < rank->own_part_count; k++) {
-    const struct weft_gpt_part_means means = weft_gpt_rank_part_means(rank, rank->own_parts[k]);
+  at += rank->trainer->layers.most * sizeof(double);
+  for (uint32_t k = 0; k < rank->own_layer_count; k++) {
+    const struct weft_gpt_layer_means means = weft_gpt_rank_layer_means(rank, rank->own_layers[k]);
     memcpy(at + k * sizeof means, &means, sizeof means);
   }
-  at += rank->trainer->parts.most * sizeof(struct weft_gpt_part_means);
+  at += rank->trainer->layers.most * sizeof(struct weft_gpt_layer_means);
   for (uint32_t k = 0; k < rank->own_stage_count; k++) {
     const struct weft_gpt_stage_means means = weft_gpt_rank_means(rank, rank->own_stages[k]);
     memcpy(at + k * sizeof means, &means, sizeof means);
@@ -98,28 +98,29 @@ static void add_means(struct weft_gpt_stage_means *sum, const struct weft_gpt_st
   sum->reduce_grad += means->reduce_grad;
 }
 
-static void add_part_means(struct weft_gpt_part_means *sum,
-                           const struct weft_gpt_part_means *means) {
+static void add_layer_means(struct weft_gpt_layer_means *sum,
+                            const struct weft_gpt_layer_means *means) {
   sum->f += means->f;
   sum->i += means->i;
   sum->w += means->w;
 }
 
-/* Adds what a rank has told of its parts and stages. */
+/* Adds what a rank has told of its layers and stages. */
 static void take_lists(struct weft_gpt_rank *rank, uint32_t row, const unsigned char *at) {
-  const struct weft_gpt_ownership *parts = &rank->trainer->parts, *stages = &rank->trainer->stages;
-  for (uint32_t k = parts->begin[row]; k < parts->begin[row + 1]; k++) {
+  const struct weft_gpt_ownership *layers = &rank->trainer->layers,
+                                  *stages = &rank->trainer->stages;
+  for (uint32_t k = layers->begin[row]; k < layers->begin[row + 1]; k++) {
     double square;
-    memcpy(&square, at + (k - parts->begin[row]) * sizeof square, sizeof square);
-    rank->squares[parts->list[k]] += square;
+    memcpy(&square, at + (k - layers->begin[row]) * sizeof square, sizeof square);
+    rank->squares[layers->list[k]] += square;
   }
-  at += parts->most * sizeof(double);
-  for (uint32_t k = parts->begin[row]; k < parts->begin[row + 1]; k++) {
-    struct weft_gpt_part_means means;
-    memcpy(&means, at + (k - parts->begin[row]) * sizeof means, sizeof means);
-    add_part_means(&rank->part_means[parts->list[k]], &means);
+  at += layers->most * sizeof(double);
+  for (uint32_t k = layers->begin[row]; k < layers->begin[row + 1]; k++) {
+    struct weft_gpt_layer_means means;
+    memcpy(&means, at + (k - layers->begin[row]) * sizeof means, sizeof means);
+    add_layer_means(&rank->layer_means[layers->list[k]], &means);
   }
-  at += parts->most * sizeof(struct weft_gpt_part_means);
+  at += layers->most * sizeof(struct weft_gpt_layer_means);
   for (uint32_t k = stages->begin[row]; k < stages->begin[row + 1]; k++) {
     struct weft_gpt_stage_means means;
     memcpy(&means, at + (k - stages->begin[row]) * sizeof means, sizeof means);
@@ -156,9 +157,9 @@ static double find_bubble(const struct weft_gpt_rank *rank, const struct totals 
 
 static void clear_step(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  memset(rank->squares, 0, trainer->part_count * sizeof *rank->squares);
+  memset(rank->squares, 0, trainer->layer_count * sizeof *rank->squares);
   memset(rank->means, 0, trainer->stage_count * sizeof *rank->means);
-  memset(rank->part_means, 0, trainer->part_count * sizeof *rank->part_means);
+  memset(rank->layer_means, 0, trainer->layer_count * sizeof *rank->layer_means);
 }
 
 static void divide_means(struct weft_gpt_rank *rank) {
@@ -174,15 +175,15 @@ static void divide_means(struct weft_gpt_rank *rank) {
     means->unshard /= replicas;
     means->reduce_grad /= replicas;
   }
-  for (uint32_t p = 0; p < rank->trainer->part_count; p++) {
-    struct weft_gpt_part_means *means = &rank->part_means[p];
+  for (uint32_t p = 0; p < rank->trainer->layer_count; p++) {
+    struct weft_gpt_layer_means *means = &rank->layer_means[p];
     means->f /= replicas;
     means->i /= replicas;
     means->w /= replicas;
   }
 }
 
-/* In the order of replicas, and then of parts: so sums are the same everywhere. */
+/* In the order of replicas, and then of layers: so sums are the same everywhere. */
 static void take_step(struct weft_gpt_rank *rank) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint32_t rows = trainer->options.ranks;
@@ -199,8 +200,8 @@ static void take_step(struct weft_gpt_rank *rank) {
     take_lists(rank, r % rows, told + sizeof facts);
   }
   divide_means(rank);
-  for (uint32_t part = 0; part < trainer->part_count; part++) {
-    square += rank->squares[part];
+  for (uint32_t layer = 0; layer < trainer->layer_count; layer++) {
+    square += rank->squares[layer];
   }
   rank->norm = sqrt(square);
   rank->loss = totals.loss / trainer->options.replicas;
@@ -227,31 +228,31 @@ enum weft_status weft_gpt_rank_norms(struct weft_gpt_rank *rank, struct weft_err
 /* ---- Update ---- */
 
 /* Of each parameter, what is kept here. */
-static void update_part(const struct weft_gpt_rank *rank, uint32_t part,
-                        struct weft_gpt_adamw adamw) {
+static void update_layer(const struct weft_gpt_rank *rank, uint32_t layer,
+                         struct weft_gpt_adamw adamw) {
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
   uint32_t k;
-  const struct weft_gpt_part_kept *kept = weft_gpt_rank_stage(rank, part, &k)->memory.kept;
-  const uint32_t count = weft_gpt_part_parameters(&rank->trainer->config, part, parameters);
+  const struct weft_gpt_layer_shard *shard = weft_gpt_rank_stage(rank, layer, &k)->memory.shards;
+  const uint32_t count = weft_gpt_layer_parameters(&rank->trainer->config, layer, parameters);
   const float decay = adamw.decay;
-  kept += k;
+  shard += k;
   for (uint32_t n = 0; n < count; n++) {
-    const uint64_t begin = max64(parameters[n].offset, kept->begin);
+    const uint64_t begin = max64(parameters[n].offset, shard->begin);
     const uint64_t end =
-        min64(parameters[n].offset + parameters[n].count, kept->begin + kept->floats);
+        min64(parameters[n].offset + parameters[n].count, shard->begin + shard->floats);
     if (begin < end) {
-      const uint64_t at = begin - kept->begin;
+      const uint64_t at = begin - shard->begin;
       adamw.decay = parameters[n].decays ? decay : 0;
-      weft_gpt_adamw_update(&adamw, end - begin, kept->gradients + at, kept->parameters + at,
-                            kept->first_moment + at, kept->second_moment + at);
+      weft_gpt_adamw_update(&adamw, end - begin, shard->gradients + at, shard->parameters + at,
+                            shard->first_moment + at, shard->second_moment + at);
     }
   }
 }
 
 static double rate_now(const struct weft_gpt_rank *rank) {
-  const struct weft_gpt_progress *progress = progress_of(rank);
-  return weft_gpt_rate_at(rank->step, progress->rate, progress->rate_min, progress->warmup_steps,
-                          progress->total_steps);
+  const struct weft_gpt_training *training = progress_of(rank);
+  return weft_gpt_learning_rate(rank->step, training->rate, training->rate_min,
+                                training->warmup_steps, training->total_steps);
 }
 
 /* When sharded, every replica has updated its slices of parameters that all need whole. */
@@ -260,12 +261,13 @@ static enum weft_status start_gathering(struct weft_gpt_rank *rank, struct weft_
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
     stage->collectives_done = 0;
-    for (uint32_t k = 0; k < stage->part_count; k++) {
-      const struct weft_gpt_part_kept *kept = &stage->memory.kept[k];
-      stage->collectives[k] = (struct weft_collective){.kind = WEFT_ALL_GATHER,
-                                                       .from = kept->parameters,
-                                                       .to = stage->parts[k].parameters,
-                                                       .bytes = kept->slice_floats * sizeof(float)};
+    for (uint32_t k = 0; k < stage->layer_count; k++) {
+      const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+      stage->collectives[k] =
+          (struct weft_collective){.kind = WEFT_ALL_GATHER,
+                                   .from = shard->parameters,
+                                   .to = stage->layers[k].parameters,
+                                   .bytes = shard->slice_floats * sizeof(float)};
       WEFT_TRY(group->ops->start(group, &stage->collectives[k], error));
     }
   }
@@ -273,20 +275,20 @@ static enum weft_status start_gathering(struct weft_gpt_rank *rank, struct weft_
 }
 
 enum weft_status weft_gpt_rank_update(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const struct weft_gpt_progress *progress = progress_of(rank);
+  const struct weft_gpt_training *training = progress_of(rank);
   const double rate = rate_now(rank), steps = (double)rank->step + 1;
-  const bool clips = progress->clip > 0 && rank->norm > progress->clip;
+  const bool clips = training->clip > 0 && rank->norm > training->clip;
   const struct weft_gpt_adamw adamw = {
       .rate = (float)rate,
-      .beta1 = (float)progress->beta1,
-      .beta2 = (float)progress->beta2,
-      .epsilon = (float)progress->epsilon,
-      .decay = (float)progress->decay,
-      .correction1 = (float)(1 - pow(progress->beta1, steps)),
-      .correction2 = (float)(1 - pow(progress->beta2, steps)),
-      .grad_scale = clips ? (float)(progress->clip / (rank->norm + 1e-6)) : 1};
-  for (uint32_t k = 0; k < rank->own_part_count; k++) {
-    update_part(rank, rank->own_parts[k], adamw);
+      .beta1 = (float)training->beta1,
+      .beta2 = (float)training->beta2,
+      .epsilon = (float)training->epsilon,
+      .decay = (float)training->decay,
+      .correction1 = (float)(1 - pow(training->beta1, steps)),
+      .correction2 = (float)(1 - pow(training->beta2, steps)),
+      .grad_scale = clips ? (float)(training->clip / (rank->norm + 1e-6)) : 1};
+  for (uint32_t k = 0; k < rank->own_layer_count; k++) {
+    update_layer(rank, rank->own_layers[k], adamw);
   }
   rank->report.rate = rate;
   rank->step++;
@@ -301,7 +303,7 @@ static enum weft_status gather_updates(struct weft_gpt_rank *rank, struct weft_e
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
     const enum weft_status status = weft_gpt_collectives_advance(
-        rank->group, stage->collectives, stage->part_count, &stage->collectives_done, error);
+        rank->group, stage->collectives, stage->layer_count, &stage->collectives_done, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -313,15 +315,15 @@ static enum weft_status gather_updates(struct weft_gpt_rank *rank, struct weft_e
 
 static void report_step(struct weft_gpt_rank *rank) {
   struct weft_gpt_step_report *report = &rank->report;
-  const struct weft_gpt_progress *progress = progress_of(rank);
+  const struct weft_gpt_training *training = progress_of(rank);
   const int64_t now = weft_clock_ns();
   report->step = rank->step;
-  report->steps = progress->total_steps;
+  report->steps = training->total_steps;
   report->loss = rank->loss;
   report->gradient_norm = rank->norm;
   report->seconds = (double)(now - rank->step_begin_ns) * 1e-9;
   report->tokens_per_s =
-      (double)(progress->batch * progress->config.context) / fmax(report->seconds, 1e-9);
+      (double)(training->batch * training->config.context) / fmax(report->seconds, 1e-9);
   report->seconds_so_far = (double)(now - rank->run_begin_ns) * 1e-9;
   report->bubble = rank->bubble;
   report->predicted_bubble = weft_gpt_rank_predict(rank);

@@ -1,7 +1,7 @@
-/* The whole model, part after part in one thread, trained with AdamW: its gradients
+/* The whole model, layer after layer in one thread, trained with AdamW: its gradients
  * against differences of its loss, and its first steps.
  *
- *   test_gpt_whole FOLDER
+ *   test_gpt_model_gradients FOLDER
  *
  * is for tests/gpt/test_gpt_pytorch.py. It reads from FOLDER `settings`, `inputs`, `targets`
  * and a file of floats `initial.NAME` for each tensor, and writes what became of them:
@@ -22,19 +22,19 @@
 #include "gpt/model/layer.h"
 #include "gpt/train/stage.h"
 
-enum { PARTS_MAX = 16 };
+enum { LAYERS_MAX = 16 };
 
 /* ---- The model ---- */
 
 struct whole {
   struct weft_gpt_config config;
   uint64_t sequences, tokens;
-  uint32_t part_count;
-  struct weft_gpt_part_state parts[PARTS_MAX];
-  float *y[PARTS_MAX];    /* what a part makes [B, T, C]; the head's are logits [B, T, V] */
-  float *dy[PARTS_MAX];   /* its gradient */
-  float *kept[PARTS_MAX]; /* from forward to backward */
-  float *scratch[PARTS_MAX];
+  uint32_t layer_count;
+  struct weft_gpt_layer_state layers[LAYERS_MAX];
+  float *y[LAYERS_MAX];     /* what a layer makes [B, T, C]; the head's are logits [B, T, V] */
+  float *dy[LAYERS_MAX];    /* its gradient */
+  float *saved[LAYERS_MAX]; /* from forward to backward */
+  float *scratch[LAYERS_MAX];
 };
 
 static float *floats_of(uint64_t count) {
@@ -44,23 +44,24 @@ static float *floats_of(uint64_t count) {
   return floats;
 }
 
-static void make_part(struct whole *whole, uint32_t part) {
+static void make_layer(struct whole *whole, uint32_t layer) {
   const struct weft_gpt_config *config = &whole->config;
   const uint64_t rows = whole->sequences * whole->tokens;
-  const uint64_t floats = weft_gpt_part_floats(config, part);
-  const uint64_t width = part + 1 == whole->part_count ? config->vocabulary : config->dim;
-  whole->parts[part] = (struct weft_gpt_part_state){.part = part,
-                                                    .floats = floats,
-                                                    .parameters = floats_of(floats),
-                                                    .gradients = floats_of(floats),
-                                                    .first_moment = floats_of(floats),
-                                                    .second_moment = floats_of(floats)};
-  weft_gpt_part_initialize(config, part, whole->parts[part].parameters);
-  whole->y[part] = floats_of(rows * width);
-  whole->dy[part] = floats_of(rows * width);
-  whole->kept[part] = floats_of(weft_gpt_part_kept(config, part, whole->sequences, whole->tokens));
-  whole->scratch[part] =
-      floats_of(weft_gpt_part_scratch(config, part, whole->sequences, whole->tokens));
+  const uint64_t floats = weft_gpt_layer_floats(config, layer);
+  const uint64_t width = layer + 1 == whole->layer_count ? config->vocabulary : config->dim;
+  whole->layers[layer] = (struct weft_gpt_layer_state){.layer = layer,
+                                                       .floats = floats,
+                                                       .parameters = floats_of(floats),
+                                                       .gradients = floats_of(floats),
+                                                       .first_moment = floats_of(floats),
+                                                       .second_moment = floats_of(floats)};
+  weft_gpt_layer_initialize(config, layer, whole->layers[layer].parameters);
+  whole->y[layer] = floats_of(rows * width);
+  whole->dy[layer] = floats_of(rows * width);
+  whole->saved[layer] =
+      floats_of(weft_gpt_layer_saved(config, layer, whole->sequences, whole->tokens));
+  whole->scratch[layer] =
+      floats_of(weft_gpt_layer_scratch(config, layer, whole->sequences, whole->tokens));
 }
 
 static void make_whole(struct whole *whole, const struct weft_gpt_config *config,
@@ -68,82 +69,84 @@ static void make_whole(struct whole *whole, const struct weft_gpt_config *config
   *whole = (struct whole){.config = *config,
                           .sequences = sequences,
                           .tokens = tokens,
-                          .part_count = weft_gpt_part_count(config)};
-  assert_true(whole->part_count <= PARTS_MAX);
-  for (uint32_t part = 0; part < whole->part_count; part++) {
-    make_part(whole, part);
+                          .layer_count = weft_gpt_layer_count(config)};
+  assert_true(whole->layer_count <= LAYERS_MAX);
+  for (uint32_t layer = 0; layer < whole->layer_count; layer++) {
+    make_layer(whole, layer);
   }
 }
 
 static void free_whole(struct whole *whole) {
-  for (uint32_t part = 0; part < whole->part_count; part++) {
-    const struct weft_gpt_part_state *state = &whole->parts[part];
+  for (uint32_t layer = 0; layer < whole->layer_count; layer++) {
+    const struct weft_gpt_layer_state *state = &whole->layers[layer];
     free(state->parameters);
     free(state->gradients);
     free(state->first_moment);
     free(state->second_moment);
-    free(whole->y[part]);
-    free(whole->dy[part]);
-    free(whole->kept[part]);
-    free(whole->scratch[part]);
+    free(whole->y[layer]);
+    free(whole->dy[layer]);
+    free(whole->saved[layer]);
+    free(whole->scratch[layer]);
   }
 }
 
-static struct weft_gpt_part_call call_of(const struct whole *whole, uint32_t part) {
-  return (struct weft_gpt_part_call){.config = &whole->config,
-                                     .part = part,
-                                     .sequences = whole->sequences,
-                                     .tokens = whole->tokens,
-                                     .parameters = whole->parts[part].parameters,
-                                     .kept = whole->kept[part],
-                                     .scratch = whole->scratch[part]};
+static struct weft_gpt_layer_call call_of(const struct whole *whole, uint32_t layer) {
+  return (struct weft_gpt_layer_call){.config = &whole->config,
+                                      .layer = layer,
+                                      .sequences = whole->sequences,
+                                      .tokens = whole->tokens,
+                                      .parameters = whole->layers[layer].parameters,
+                                      .saved = whole->saved[layer],
+                                      .scratch = whole->scratch[layer]};
 }
 
 static double forward(struct whole *whole, const uint8_t *inputs, const uint8_t *targets) {
-  const uint32_t head = whole->part_count - 1;
-  struct weft_gpt_part_call call = call_of(whole, 0);
+  const uint32_t head = whole->layer_count - 1;
+  struct weft_gpt_layer_call call = call_of(whole, 0);
   weft_gpt_embedding_forward(&call, inputs, whole->y[0]);
-  for (uint32_t part = 1; part < head; part++) {
-    call = call_of(whole, part);
-    weft_gpt_block_forward(&call, whole->y[part - 1], whole->y[part]);
+  for (uint32_t layer = 1; layer < head; layer++) {
+    call = call_of(whole, layer);
+    weft_gpt_block_forward(&call, whole->y[layer - 1], whole->y[layer]);
   }
   call = call_of(whole, head);
   return weft_gpt_head_forward(&call, whole->y[head - 1], targets, true, whole->y[head]);
 }
 
-static float *tied_gradient(const struct whole *whole, uint32_t part, uint32_t tensor,
+static float *tied_gradient(const struct whole *whole, uint32_t layer, uint32_t tensor,
                             uint64_t *count) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-  (void)weft_gpt_part_parameters(&whole->config, part, table);
+  (void)weft_gpt_layer_parameters(&whole->config, layer, table);
   *count = table[tensor].count;
-  return whole->parts[part].gradients + table[tensor].offset;
+  return whole->layers[layer].gradients + table[tensor].offset;
 }
 
 /* Both copies get the sum. */
 static void tie(const struct whole *whole) {
   uint64_t count;
   float *embedding = tied_gradient(whole, 0, 0, &count);
-  float *head = tied_gradient(whole, whole->part_count - 1, 2, &count);
+  float *head = tied_gradient(whole, whole->layer_count - 1, 2, &count);
   weft_gpt_add(count, head, embedding);
   memcpy(head, embedding, count * sizeof *head);
 }
 
 static void backward(struct whole *whole, const uint8_t *inputs) {
-  const uint32_t head = whole->part_count - 1;
-  for (uint32_t part = 0; part <= head; part++) {
-    const struct weft_gpt_part_state *state = &whole->parts[part];
+  const uint32_t head = whole->layer_count - 1;
+  for (uint32_t layer = 0; layer <= head; layer++) {
+    const struct weft_gpt_layer_state *state = &whole->layers[layer];
     memset(state->gradients, 0, state->floats * sizeof *state->gradients);
   }
-  struct weft_gpt_part_call call = call_of(whole, head);
-  weft_gpt_head_input(&call, whole->y[head - 1], whole->dy[head - 1]);
-  weft_gpt_head_weight(&call, whole->y[head - 1], whole->parts[head].gradients);
-  for (uint32_t part = head - 1; part > 0; part--) {
-    call = call_of(whole, part);
-    weft_gpt_block_input(&call, whole->y[part - 1], whole->dy[part], whole->dy[part - 1]);
-    weft_gpt_block_weight(&call, whole->y[part - 1], whole->dy[part], whole->parts[part].gradients);
+  struct weft_gpt_layer_call call = call_of(whole, head);
+  weft_gpt_head_backward_input(&call, whole->y[head - 1], whole->dy[head - 1]);
+  weft_gpt_head_backward_weight(&call, whole->y[head - 1], whole->layers[head].gradients);
+  for (uint32_t layer = head - 1; layer > 0; layer--) {
+    call = call_of(whole, layer);
+    weft_gpt_block_backward_input(&call, whole->y[layer - 1], whole->dy[layer],
+                                  whole->dy[layer - 1]);
+    weft_gpt_block_backward_weight(&call, whole->y[layer - 1], whole->dy[layer],
+                                   whole->layers[layer].gradients);
   }
   call = call_of(whole, 0);
-  weft_gpt_embedding_weight(&call, inputs, whole->dy[0], whole->parts[0].gradients);
+  weft_gpt_embedding_backward_weight(&call, inputs, whole->dy[0], whole->layers[0].gradients);
   if (whole->config.tied) {
     tie(whole);
   }
@@ -158,21 +161,22 @@ struct settings {
 /* Of all gradients; a tied one counts once. */
 static double norm_of(const struct whole *whole) {
   double square = 0;
-  for (uint32_t part = 0; part < whole->part_count; part++) {
-    const bool head = part + 1 == whole->part_count;
+  for (uint32_t layer = 0; layer < whole->layer_count; layer++) {
+    const bool head = layer + 1 == whole->layer_count;
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_part_parameters(&whole->config, part, table);
+    const uint32_t count = weft_gpt_layer_parameters(&whole->config, layer, table);
     for (uint32_t k = 0; k < count - (head && whole->config.tied); k++) {
-      square += weft_gpt_square_sum(table[k].count, whole->parts[part].gradients + table[k].offset);
+      square +=
+          weft_gpt_square_sum(table[k].count, whole->layers[layer].gradients + table[k].offset);
     }
   }
   return sqrt(square);
 }
 
-static void update_part(const struct whole *whole, uint32_t part, struct weft_gpt_adamw adamw) {
+static void update_layer(const struct whole *whole, uint32_t layer, struct weft_gpt_adamw adamw) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-  const struct weft_gpt_part_state *state = &whole->parts[part];
-  const uint32_t count = weft_gpt_part_parameters(&whole->config, part, table);
+  const struct weft_gpt_layer_state *state = &whole->layers[layer];
+  const uint32_t count = weft_gpt_layer_parameters(&whole->config, layer, table);
   const float decay = adamw.decay;
   for (uint32_t k = 0; k < count; k++) {
     const uint64_t at = table[k].offset;
@@ -195,8 +199,8 @@ static double update(const struct whole *whole, const struct settings *settings,
       .correction1 = (float)(1 - pow(settings->beta1, (double)step + 1)),
       .correction2 = (float)(1 - pow(settings->beta2, (double)step + 1)),
       .grad_scale = clips ? (float)(settings->clip / (norm + 1e-6)) : 1};
-  for (uint32_t part = 0; part < whole->part_count; part++) {
-    update_part(whole, part, adamw);
+  for (uint32_t layer = 0; layer < whole->layer_count; layer++) {
+    update_layer(whole, layer, adamw);
   }
   return norm;
 }
@@ -204,7 +208,7 @@ static double update(const struct whole *whole, const struct settings *settings,
 /* ---- Tests ---- */
 
 static struct weft_gpt_config small_config(bool tied) {
-  return (struct weft_gpt_config){.layers = 2,
+  return (struct weft_gpt_config){.blocks = 2,
                                   .dim = 16,
                                   .heads = 2,
                                   .context = 12,
@@ -237,33 +241,34 @@ static void test_loss_at_the_beginning(void **state) {
 }
 
 /* Moves a tensor along a direction; both copies of a tied one. */
-static void move(const struct whole *whole, uint32_t part, const struct weft_gpt_parameter *tensor,
+static void move(const struct whole *whole, uint32_t layer, const struct weft_gpt_parameter *tensor,
                  const float *direction, float length) {
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-  const uint32_t head = whole->part_count - 1;
-  float *values = whole->parts[part].parameters + tensor->offset;
+  const uint32_t head = whole->layer_count - 1;
+  float *values = whole->layers[layer].parameters + tensor->offset;
   for (uint64_t k = 0; k < tensor->count; k++) {
     values[k] += length * direction[k];
   }
-  (void)weft_gpt_part_parameters(&whole->config, head, table);
-  if (whole->config.tied && part == 0 && tensor->offset == 0) {
-    memcpy(whole->parts[head].parameters + table[2].offset, values, tensor->count * sizeof *values);
+  (void)weft_gpt_layer_parameters(&whole->config, head, table);
+  if (whole->config.tied && layer == 0 && tensor->offset == 0) {
+    memcpy(whole->layers[head].parameters + table[2].offset, values,
+           tensor->count * sizeof *values);
   }
 }
 
 /* The loss changes along a tensor's gradient as its norm says. */
-static void check_direction(struct whole *whole, uint32_t part,
+static void check_direction(struct whole *whole, uint32_t layer,
                             const struct weft_gpt_parameter *tensor, const uint8_t *inputs,
                             const uint8_t *targets) {
-  const float *gradient = whole->parts[part].gradients + tensor->offset;
+  const float *gradient = whole->layers[layer].gradients + tensor->offset;
   const double norm = sqrt(weft_gpt_square_sum(tensor->count, gradient));
   const float length = (float)(2e-3 / norm);
   assert_true(norm > 1e-6);
-  move(whole, part, tensor, gradient, length);
+  move(whole, layer, tensor, gradient, length);
   const double above = forward(whole, inputs, targets);
-  move(whole, part, tensor, gradient, -2 * length);
+  move(whole, layer, tensor, gradient, -2 * length);
   const double below = forward(whole, inputs, targets);
-  move(whole, part, tensor, gradient, length);
+  move(whole, layer, tensor, gradient, length);
   const double found = (above - below) / 4e-3;
   if (fabs(found - norm) > 1e-3 * (1 + norm)) {
     fail_msg("%s: the loss grows by %g, the gradient is %g", tensor->name, found, norm);
@@ -272,12 +277,12 @@ static void check_direction(struct whole *whole, uint32_t part,
 
 /* Makes the weights large, so that blocks matter, and norms are nearly straight. */
 static void enlarge(const struct whole *whole) {
-  for (uint32_t part = 0; part < whole->part_count; part++) {
+  for (uint32_t layer = 0; layer < whole->layer_count; layer++) {
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_part_parameters(&whole->config, part, table);
+    const uint32_t count = weft_gpt_layer_parameters(&whole->config, layer, table);
     for (uint32_t k = 0; k < count; k++) {
       if (table[k].dim_count == 2) {
-        weft_gpt_scale(table[k].count, 10, whole->parts[part].parameters + table[k].offset);
+        weft_gpt_scale(table[k].count, 10, whole->layers[layer].parameters + table[k].offset);
       }
     }
   }
@@ -293,11 +298,11 @@ static void check_gradients(bool tied) {
   enlarge(&whole);
   (void)forward(&whole, inputs, targets);
   backward(&whole, inputs);
-  for (uint32_t part = 0; part < whole.part_count; part++) {
+  for (uint32_t layer = 0; layer < whole.layer_count; layer++) {
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    const uint32_t count = weft_gpt_part_parameters(&config, part, table);
-    for (uint32_t k = 0; k < count - (tied && part + 1 == whole.part_count); k++) {
-      check_direction(&whole, part, &table[k], inputs, targets);
+    const uint32_t count = weft_gpt_layer_parameters(&config, layer, table);
+    for (uint32_t k = 0; k < count - (tied && layer + 1 == whole.layer_count); k++) {
+      check_direction(&whole, layer, &table[k], inputs, targets);
     }
   }
   free_whole(&whole);
@@ -328,9 +333,10 @@ static void test_learns(void **state) {
       (void)update(&whole, &settings, step);
     }
     assert_true(loss < 1);
-    (void)weft_gpt_part_parameters(&config, 3, table);
-    const int order = memcmp(whole.parts[0].parameters, whole.parts[3].parameters + table[2].offset,
-                             table[2].count * sizeof(float));
+    (void)weft_gpt_layer_parameters(&config, 3, table);
+    const int order =
+        memcmp(whole.layers[0].parameters, whole.layers[3].parameters + table[2].offset,
+               table[2].count * sizeof(float));
     assert_true((order == 0) == (tied != 0));
     free_whole(&whole);
   }
@@ -390,7 +396,7 @@ static double read_setting(FILE *file) {
 static void read_settings(struct dump *dump) {
   struct weft_gpt_config config = {.vocabulary = WEFT_GPT_VOCABULARY};
   FILE *file = open_file(dump->folder, "settings", "", "r");
-  config.layers = (uint32_t)read_setting(file);
+  config.blocks = (uint32_t)read_setting(file);
   config.dim = (uint32_t)read_setting(file);
   config.heads = (uint32_t)read_setting(file);
   config.context = (uint32_t)read_setting(file);
@@ -423,10 +429,10 @@ static void write_tensor(const char *folder, const char *kind, const char *name,
 
 static void visit_tensors(const struct dump *dump, const char *kind, bool gradients,
                           visit_function *visit) {
-  for (uint32_t part = 0; part < dump->whole.part_count; part++) {
+  for (uint32_t layer = 0; layer < dump->whole.layer_count; layer++) {
     struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
-    const struct weft_gpt_part_state *state = &dump->whole.parts[part];
-    const uint32_t count = weft_gpt_part_parameters(&dump->whole.config, part, table);
+    const struct weft_gpt_layer_state *state = &dump->whole.layers[layer];
+    const uint32_t count = weft_gpt_layer_parameters(&dump->whole.config, layer, table);
     for (uint32_t k = 0; k < count; k++) {
       float *values = (gradients ? state->gradients : state->parameters) + table[k].offset;
       visit(dump->folder, kind, table[k].name, values, table[k].count * sizeof *values);
@@ -442,7 +448,7 @@ static void run_steps(struct dump *dump, const uint8_t *inputs, const uint8_t *t
     losses[step] = forward(whole, inputs + step * rows, targets + step * rows);
     backward(whole, inputs + step * rows);
     if (step == 0) {
-      write_all(dump->folder, "logits", "", whole->y[whole->part_count - 1],
+      write_all(dump->folder, "logits", "", whole->y[whole->layer_count - 1],
                 rows * WEFT_GPT_VOCABULARY * sizeof(float));
       visit_tensors(dump, "gradient.", true, write_tensor);
     }
