@@ -13,7 +13,7 @@
 
 #include <weft/weft.h>
 
-#include "gpt/train/autotune.h"
+#include "gpt/train/autotune_policy.h"
 #include "gpt/train/schedule_codec.h"
 #include "gpt/train/trainer.h"
 #include "support_gpt_hand.h"
@@ -350,10 +350,10 @@ static void test_the_same_bits(void **state) {
     options.replicas = cases[k].replicas;
     options.shard = cases[k].shard;
     options.training.config.tied = cases[k].tied;
-    options.transport = WEFT_GPT_LOOPBACK;
+    options.transport = "loopback";
     options.eval_every = 4; /* other programs in between */
     train_well(options, cases[k].schedule, &tuned);
-    options.transport = WEFT_GPT_THREADS;
+    options.transport = "threads";
     train_well(options, cases[k].schedule, &threads);
     options.tunes = false;
     train_well(options, cases[k].schedule, &fixed);
@@ -375,7 +375,7 @@ static void test_few_steps(void **state) {
     struct weft_gpt_trainer_options options = base_options();
     struct run run;
     options.training.total_steps = steps;
-    options.transport = WEFT_GPT_LOOPBACK;
+    options.transport = "loopback";
     for (uint32_t k = 0; k < 2; k++) {
       options.tunes = k > 0;
       train_well(options, "few steps", &run);
@@ -395,7 +395,7 @@ static void test_memory(void **state) {
   struct weft_error error;
   struct run run, most, least;
   double limit;
-  options.transport = WEFT_GPT_LOOPBACK;
+  options.transport = "loopback";
   options.schedule = "1F1B";
   options.memory_limit = 1000;
   train_well(options, "1000 MiB", &most);

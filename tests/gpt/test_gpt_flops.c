@@ -116,7 +116,7 @@ static void train_step(const struct weft_gpt_config *config, uint32_t microbatch
                                              .dataset = &dataset,
                                              .ranks = 1,
                                              .schedule = "1F1B",
-                                             .transport = WEFT_GPT_LOOPBACK};
+                                             .transport = "loopback"};
   struct weft_gpt_trainer *trainer;
   struct weft_error error;
   assert_int_equal(weft_gpt_trainer_create(&options, &trainer, &error), WEFT_OK);

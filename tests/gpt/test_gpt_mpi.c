@@ -66,7 +66,6 @@ static enum weft_status train_on_mpi(struct weft_gpt_trainer_options options, ui
   if (weft_mpi_create(NULL, &with, &world, error) < 0) {
     fail_msg("%s", error->message);
   }
-  options.transport = WEFT_GPT_MPI;
   options.endpoint = weft_mpi_endpoint(world);
   const enum weft_status status = train(options, outcome, error);
   weft_mpi_destroy(world);
@@ -85,7 +84,7 @@ static void check(struct weft_gpt_trainer_options options, uint32_t *runs) {
   }
   snprintf(what, sizeof what, "%u x %s on %u, shard %d%s", options.replicas, options.schedule,
            options.ranks, (int)options.shard, options.training.config.tied ? ", tied" : "");
-  options.transport = WEFT_GPT_LOOPBACK;
+  options.transport = "loopback";
   if (train(options, &expected, &error) < 0) {
     fail_msg("%s in one process: %s", what, error.message);
   }

@@ -86,13 +86,13 @@ static void expect_same(const struct outcome *outcome, const struct outcome *exp
 struct shape {
   const char *schedule;
   uint32_t ranks, window;
-  enum weft_gpt_transport transport;
+  const char *transport;
 };
 
 static const struct shape shapes[] = {
-    {"GPipe", 1, 0, WEFT_GPT_THREADS},         {"1F1B", 2, 0, WEFT_GPT_LOOPBACK},
-    {"1F1B", 2, 1, WEFT_GPT_THREADS},          {"Interleaved1F1B", 2, 1, WEFT_GPT_LOOPBACK},
-    {"ZBVZeroBubble", 2, 2, WEFT_GPT_THREADS}, {"ZBVZeroBubble", 2, 1, WEFT_GPT_LOOPBACK},
+    {"GPipe", 1, 0, "threads"},         {"1F1B", 2, 0, "loopback"},
+    {"1F1B", 2, 1, "threads"},          {"Interleaved1F1B", 2, 1, "loopback"},
+    {"ZBVZeroBubble", 2, 2, "threads"}, {"ZBVZeroBubble", 2, 1, "loopback"},
 };
 
 static const char *const shard_names[] = {"none", "grads", "full"};
@@ -113,8 +113,7 @@ static void check_replicas(struct weft_gpt_trainer_options options, uint32_t rep
       options.shard = (enum weft_gpt_shard)shard;
       options.loopback_seed = k;
       snprintf(what, sizeof what, "%u x %s on %u, %s, window %u, %s%s", replicas,
-               shapes[k].schedule, shapes[k].ranks,
-               shapes[k].transport == WEFT_GPT_THREADS ? "threads" : "loopback", shapes[k].window,
+               shapes[k].schedule, shapes[k].ranks, shapes[k].transport, shapes[k].window,
                shard_names[shard], options.training.config.tied ? ", tied" : "");
       weft_gpt_trainer_destroy(train(options, what, &outcome));
       expect_same(&outcome, &expected, what);
@@ -225,12 +224,12 @@ static void check_resume(const struct weft_gpt_dataset *dataset, const struct se
 
 static void test_resume(void **state) {
   (void)state;
-  const struct segment one = {1, WEFT_GPT_SHARD_NONE, {"GPipe", 1, 0, WEFT_GPT_LOOPBACK}};
-  const struct segment none = {2, WEFT_GPT_SHARD_NONE, {"1F1B", 2, 0, WEFT_GPT_THREADS}};
-  const struct segment grads = {2, WEFT_GPT_SHARD_GRADS, {"1F1B", 2, 0, WEFT_GPT_THREADS}};
-  const struct segment full = {2, WEFT_GPT_SHARD_FULL, {"Interleaved1F1B", 2, 1, WEFT_GPT_THREADS}};
-  const struct segment three = {3, WEFT_GPT_SHARD_FULL, {"GPipe", 1, 0, WEFT_GPT_LOOPBACK}};
-  const struct segment wide = {3, WEFT_GPT_SHARD_GRADS, {"ZBVZeroBubble", 2, 0, WEFT_GPT_LOOPBACK}};
+  const struct segment one = {1, WEFT_GPT_SHARD_NONE, {"GPipe", 1, 0, "loopback"}};
+  const struct segment none = {2, WEFT_GPT_SHARD_NONE, {"1F1B", 2, 0, "threads"}};
+  const struct segment grads = {2, WEFT_GPT_SHARD_GRADS, {"1F1B", 2, 0, "threads"}};
+  const struct segment full = {2, WEFT_GPT_SHARD_FULL, {"Interleaved1F1B", 2, 1, "threads"}};
+  const struct segment three = {3, WEFT_GPT_SHARD_FULL, {"GPipe", 1, 0, "loopback"}};
+  const struct segment wide = {3, WEFT_GPT_SHARD_GRADS, {"ZBVZeroBubble", 2, 0, "loopback"}};
   const struct segment *pairs[][2] = {{&one, &full},   {&full, &one},  {&full, &three},
                                       {&three, &none}, {&none, &wide}, {&wide, &grads},
                                       {&grads, &full}};
@@ -331,6 +330,7 @@ static void test_memory(void **state) {
 /* ---- Ranks that have a process each, as far as the trainer can tell ---- */
 
 enum { PROCESSES = 4 };
+static const struct weft_comm_options four = {.rank_count = PROCESSES};
 
 struct processes {
   struct weft_gpt_trainer_options options[PROCESSES];
@@ -341,7 +341,6 @@ static enum weft_status process_main(void *context, struct weft_transport *trans
                                      struct weft_error *error) {
   struct processes *processes = context;
   struct weft_gpt_trainer_options options = processes->options[transport->rank];
-  options.transport = WEFT_GPT_MPI;
   options.endpoint = transport;
   const enum weft_status status =
       weft_gpt_trainer_create(&options, &processes->trainers[transport->rank], error);
@@ -381,7 +380,7 @@ static void test_processes(void **state) {
   const struct weft_gpt_dataset dataset = hand_corpus();
   struct processes processes = {.trainers = {NULL}};
   struct outcome outcome = {.hash = 0};
-  struct weft_threads *world;
+  struct weft_comm *world;
   struct weft_error error;
   struct hand hand;
   for (uint32_t r = 0; r < PROCESSES; r++) {
@@ -399,8 +398,8 @@ static void test_processes(void **state) {
   for (uint64_t step = 0; step < STEPS; step++) {
     (void)hand_step(&hand, step, 2);
   }
-  assert_int_equal(weft_threads_create(NULL, PROCESSES, &world, &error), WEFT_OK);
-  if (weft_threads_run(world, NULL, process_main, &processes, &error) < 0) {
+  assert_int_equal(weft_comm_open(NULL, "threads", &four, &world, &error), WEFT_OK);
+  if (weft_comm_run(world, process_main, &processes, &error) < 0) {
     fail_msg("%s", error.message);
   }
   assert_int_equal(outcome.count, STEPS);
@@ -416,7 +415,7 @@ static void test_processes(void **state) {
   check_events(processes.trainers[0]);
   hand_finish(&hand);
   destroy_trainers(&processes);
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 /* ---- What is refused ---- */
@@ -424,7 +423,7 @@ static void test_processes(void **state) {
 static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_options *options),
                        const struct weft_gpt_dataset *dataset) {
   struct processes processes = {.trainers = {NULL}};
-  struct weft_threads *world;
+  struct weft_comm *world;
   struct weft_error error;
   char named[16];
   for (uint32_t r = 0; r < PROCESSES; r++) {
@@ -434,8 +433,8 @@ static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_opti
     processes.options[r].schedule = "1F1B";
   }
   change(&processes.options[odd]);
-  assert_int_equal(weft_threads_create(NULL, PROCESSES, &world, &error), WEFT_OK);
-  assert_int_equal(weft_threads_run(world, NULL, process_main, &processes, &error), WEFT_ERR_PEER);
+  assert_int_equal(weft_comm_open(NULL, "threads", &four, &world, &error), WEFT_OK);
+  assert_int_equal(weft_comm_run(world, process_main, &processes, &error), WEFT_ERR_PEER);
   snprintf(named, sizeof named, "rank %u", odd);
   assert_non_null(strstr(error.message, named));
   assert_non_null(strstr(error.message, "configuration"));
@@ -443,7 +442,7 @@ static void expect_odd(uint32_t odd, void (*change)(struct weft_gpt_trainer_opti
     assert_int_equal(weft_gpt_trainer_steps_done(processes.trainers[r]), 0);
   }
   destroy_trainers(&processes);
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static void change_data(struct weft_gpt_trainer_options *options) {
@@ -475,7 +474,7 @@ static void test_refused(void **state) {
   (void)state;
   const struct weft_gpt_dataset dataset = hand_corpus();
   struct weft_gpt_trainer_options options = hand_options(&dataset);
-  struct weft_loopback *world;
+  struct weft_comm *world;
   struct weft_program *program;
   struct weft_error error;
   options.replicas = 5;
@@ -483,13 +482,13 @@ static void test_refused(void **state) {
   options.replicas = 4;
   expect_refused(&options, "6 sequences of each replica cannot be cut into 4");
   options.replicas = 2;
-  options.transport = WEFT_GPT_MPI;
-  expect_refused(&options, "endpoint");
-  const struct weft_loopback_options three = {.rank_count = 3};
-  assert_int_equal(weft_loopback_create(NULL, &three, &world, &error), WEFT_OK);
-  options.endpoint = weft_loopback_endpoint(world, 0);
+  options.transport = "carrier pigeon";
+  expect_refused(&options, "no transport is called 'carrier pigeon'");
+  const struct weft_comm_options three = {.rank_count = 3};
+  assert_int_equal(weft_comm_open(NULL, "loopback", &three, &world, &error), WEFT_OK);
+  options.endpoint = weft_comm_endpoint(world, 0);
   expect_refused(&options, "3 ranks; 2 replicas of 1 pipeline ranks are 2");
-  weft_loopback_destroy(world);
+  weft_comm_close(world);
 
   options = hand_options(&dataset);
   struct weft_lower_options lower = weft_lower_options_default();

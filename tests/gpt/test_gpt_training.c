@@ -212,7 +212,7 @@ static void check_schedule(const struct weft_gpt_dataset *dataset, const char *s
   struct run expected, run;
   char what[96];
   options.program = one;
-  options.transport = WEFT_GPT_LOOPBACK;
+  options.transport = "loopback";
   snprintf(what, sizeof what, "one rank in the order of %s on %u", schedule, p);
   train(options, what, &expected);
   assert_int_equal(expected.count, STEPS);
@@ -221,7 +221,7 @@ static void check_schedule(const struct weft_gpt_dataset *dataset, const char *s
   options.schedule = schedule;
   options.ranks = p;
   for (int transport = 0; transport < 2; transport++) {
-    options.transport = transport == 0 ? WEFT_GPT_LOOPBACK : WEFT_GPT_THREADS;
+    options.transport = transport == 0 ? "loopback" : "threads";
     options.loopback_seed = p;
     snprintf(what, sizeof what, "%s on %u ranks, %s%s", schedule, p,
              transport == 0 ? "loopback" : "threads", tied ? ", tied" : "");
@@ -254,7 +254,7 @@ static void test_every_schedule(void **state) {
 struct segment {
   const char *schedule;
   uint32_t ranks;
-  enum weft_gpt_transport transport;
+  const char *transport;
 };
 
 static void remove_folder(const char *dir) {
@@ -311,14 +311,14 @@ static void train_in_two(const struct weft_gpt_dataset *dataset, const struct se
 static void test_resume(void **state) {
   (void)state;
   static const struct segment segments[][2] = {
-      {{"1F1B", 2, WEFT_GPT_THREADS}, {"1F1B", 2, WEFT_GPT_THREADS}},
-      {{"1F1B", 2, WEFT_GPT_THREADS}, {"1F1B", 4, WEFT_GPT_THREADS}},
-      {{"1F1B", 4, WEFT_GPT_THREADS}, {"GPipe", 1, WEFT_GPT_LOOPBACK}},
-      {{"GPipe", 1, WEFT_GPT_LOOPBACK}, {"Interleaved1F1B", 2, WEFT_GPT_THREADS}},
-      {{"Interleaved1F1B", 4, WEFT_GPT_LOOPBACK}, {"ZBH1", 2, WEFT_GPT_THREADS}},
-      {{"ZBVZeroBubble", 4, WEFT_GPT_THREADS}, {"InterleavedZeroBubble", 4, WEFT_GPT_LOOPBACK}},
-      {{"ZBH1", 8, WEFT_GPT_THREADS}, {"1F1B", 2, WEFT_GPT_LOOPBACK}},
-      {{"DualPipeV", 2, WEFT_GPT_THREADS}, {"ZBVZeroBubble", 8, WEFT_GPT_THREADS}},
+      {{"1F1B", 2, "threads"}, {"1F1B", 2, "threads"}},
+      {{"1F1B", 2, "threads"}, {"1F1B", 4, "threads"}},
+      {{"1F1B", 4, "threads"}, {"GPipe", 1, "loopback"}},
+      {{"GPipe", 1, "loopback"}, {"Interleaved1F1B", 2, "threads"}},
+      {{"Interleaved1F1B", 4, "loopback"}, {"ZBH1", 2, "threads"}},
+      {{"ZBVZeroBubble", 4, "threads"}, {"InterleavedZeroBubble", 4, "loopback"}},
+      {{"ZBH1", 8, "threads"}, {"1F1B", 2, "loopback"}},
+      {{"DualPipeV", 2, "threads"}, {"ZBVZeroBubble", 8, "threads"}},
   };
   const struct weft_gpt_dataset dataset = make_corpus();
   struct run expected;

@@ -58,7 +58,7 @@ struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_g
   return (struct weft_gpt_trainer_options){.training = weft_cli_train_fixed_training(steps),
                                            .dataset = corpus,
                                            .program = program,
-                                           .transport = WEFT_GPT_THREADS,
+                                           .transport = "threads",
                                            .threads_per_rank = 1,
                                            .stall_limit = INT64_C(60000000000)};
 }

@@ -29,10 +29,7 @@ static int train_steps(const struct weft_cli *cli, struct weft_cli_job *job,
   options.on_rank = weft_cli_mpi_bind_rank;
   options.between_steps = block->turns[0] != '\0' ? take_turn : NULL;
   options.context = block;
-  if (job != NULL) {
-    options.transport = WEFT_GPT_MPI;
-    options.endpoint = job->transport;
-  }
+  options.endpoint = job != NULL ? job->transport : NULL;
   const int status = weft_cli_train_block_run(cli, &options, program, &trained);
   const bool in_turns = block->turns[0] != '\0'; /* then samples have the others' steps in them */
   for (uint32_t k = 0; k < trained.sample_count && status == WEFT_CLI_OK && !in_turns; k++) {

@@ -61,7 +61,7 @@ int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
   progress->json = json;
   progress->tunes = training->options.tunes;
   progress->live = !json && weft_cli_live_line_is_wanted(cli);
-  progress->is_virtual = training->options.transport == WEFT_GPT_LOOPBACK;
+  progress->is_virtual = weft_comm_find(training->options.transport)->virtual_time;
   progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
   progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
   progress->last = (struct weft_gpt_step_report){

@@ -14,12 +14,7 @@
 #include "gpt/command/train_report.h"
 
 const char *weft_cli_train_transport(const struct weft_cli_training *training) {
-  switch (training->options.transport) {
-    case WEFT_GPT_LOOPBACK: return "loopback";
-    case WEFT_GPT_MPI: return "mpi";
-    case WEFT_GPT_THREADS: break;
-  }
-  return "threads";
+  return training->options.transport;
 }
 
 static const char *shard_name(const struct weft_cli_training *training) {

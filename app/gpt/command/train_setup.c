@@ -126,8 +126,7 @@ static int read_data(struct weft_cli_training *training) {
 
 static void read_run(struct weft_cli_training *training) {
   /* In the order of enum weft_cli_transport. */
-  static const enum weft_gpt_transport transports[] = {WEFT_GPT_LOOPBACK, WEFT_GPT_THREADS,
-                                                       WEFT_GPT_MPI};
+  static const char *const transports[] = {"loopback", "threads", "mpi"};
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
   const uint64_t steps = options->training.total_steps;

@@ -1,131 +1,233 @@
-/* See autotune.h. */
-#include "gpt/train/autotune.h"
-
+/* The schedule of a training replaced between two steps; autotune_policy.h decides when. Rank 0
+ * of the world plans and sends the schedule, encoded, to all ranks; each gives it to its
+ * pipeline, which compares programs with the other ranks before the next step. */
+#include <assert.h>
 #include <math.h>
+#include <string.h>
 
-void weft_gpt_tuning_init(struct weft_gpt_tuning *tuning) {
-  *tuning = (struct weft_gpt_tuning){.phase = WEFT_GPT_TUNING_WARMING,
-                                     .before = NAN,
-                                     .promised = NAN,
-                                     .promised_gain = NAN,
-                                     .after = NAN,
-                                     .gain = NAN,
-                                     .expected = NAN,
-                                     .patience = WEFT_GPT_TUNING_PATIENCE};
-}
+#include <weft/sim.h>
+#include <weft/support.h>
 
-/* ---- Samples ---- */
+#include "gpt/train/rank.h"
+#include "gpt/train/schedule_codec.h"
 
-/* Kept in ascending order. */
-static bool add_sample(struct weft_gpt_tuning *tuning, double value) {
-  uint32_t k = tuning->sample_count++;
-  for (; k > 0 && tuning->samples[k - 1] > value; k--) {
-    tuning->samples[k] = tuning->samples[k - 1];
+/* ---- Reports ---- */
+
+static void report(struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news, const char *before) {
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  struct weft_gpt_autotune *autotune = &rank->autotune;
+  const struct weft_gpt_tuning *policy = &autotune->policy;
+  if (!weft_gpt_rank_reports(rank)) {
+    return;
   }
-  tuning->samples[k] = value;
-  return tuning->sample_count == WEFT_GPT_TUNING_SAMPLES;
-}
-
-static double take_median(struct weft_gpt_tuning *tuning) {
-  tuning->sample_count = 0;
-  return tuning->samples[WEFT_GPT_TUNING_SAMPLES / 2];
-}
-
-/* ---- Phases ---- */
-
-static void settle(struct weft_gpt_tuning *tuning, double expected, bool was_of_use) {
-  const uint32_t patience = was_of_use ? WEFT_GPT_TUNING_PATIENCE : 2 * tuning->patience;
-  tuning->phase = WEFT_GPT_TUNING_SETTLED;
-  tuning->expected = expected;
-  tuning->off = 0;
-  tuning->patience =
-      patience < WEFT_GPT_TUNING_PATIENCE_MAX ? patience : WEFT_GPT_TUNING_PATIENCE_MAX;
-}
-
-static enum weft_gpt_tuning_move end_trial(struct weft_gpt_tuning *tuning) {
-  tuning->after = take_median(tuning);
-  if (!(tuning->after > tuning->before)) {
-    tuning->gain = 1 - tuning->after / tuning->before;
-    settle(tuning, tuning->promised, true); /* what is far from it was not understood */
-    return WEFT_GPT_TUNING_KEEP;
+  const bool plans = news != WEFT_GPT_TUNING_STAYED;
+  autotune->report =
+      (struct weft_gpt_tuning_report){.news = news,
+                                      .step = rank->step,
+                                      .before_schedule = before,
+                                      .schedule = autotune->current.schedule,
+                                      .before_ms = plans ? policy->before : policy->expected,
+                                      .promised_ms = plans ? policy->promised : NAN,
+                                      .after_ms = plans ? policy->after : NAN,
+                                      .promised_gain = plans ? policy->promised_gain : NAN,
+                                      .gain = policy->gain,
+                                      .memory = autotune->current.memory,
+                                      .memory_limit = autotune->memory_limit,
+                                      .planning_seconds = autotune->planning_seconds,
+                                      .plans = policy->plans,
+                                      .switches = policy->switches,
+                                      .returns = policy->returns};
+  autotune->has_report = true;
+  if (options->on_tuning != NULL) {
+    options->on_tuning(options->context, &autotune->report);
   }
-  tuning->returns++;
-  tuning->gain = 0;
-  if (tuning->has_retried) {
-    settle(tuning, tuning->before, false);
-  } else {
-    tuning->phase = WEFT_GPT_TUNING_RETURNING;
+}
+
+/* ---- Switching ---- */
+
+static void destroy_planned(struct weft_gpt_planned *planned) {
+  weft_program_destroy(planned->table);
+  *planned = (struct weft_gpt_planned){.table = NULL};
+}
+
+void weft_gpt_autotune_finish(struct weft_gpt_autotune *autotune) {
+  destroy_planned(&autotune->current);
+  destroy_planned(&autotune->previous);
+}
+
+static enum weft_status switch_to(struct weft_gpt_rank *rank, struct weft_gpt_planned planned,
+                                  struct weft_error *error) {
+  rank->autotune.previous = rank->autotune.current;
+  rank->autotune.current = planned;
+  rank->profile.program = NULL; /* the pipeline destroys it */
+  WEFT_TRY(weft_pipeline_set_source(rank->pipeline, weft_gpt_rank_source, rank, error));
+  return weft_gpt_profile_reserve(rank, error);
+}
+
+/* To the schedule before; a later switch_back() returns to this one. */
+static enum weft_status switch_back(struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news,
+                                    struct weft_error *error) {
+  WEFT_TRY(switch_to(rank, rank->autotune.previous, error));
+  report(rank, news, rank->autotune.previous.schedule);
+  return WEFT_OK;
+}
+
+/* ---- Planning, on rank 0 ---- */
+
+/* Rank 0 sends the head and, when the policy accepts it, the codes. */
+struct plan {
+  struct {
+    double current_ms, planned_ms; /* predicted; NAN: no better plan was found */
+    uint64_t code_count;
+  } head;
+  uint8_t *codes; /* [head.code_count] the table, encoded */
+  uint64_t code_capacity;
+  struct weft_gpt_planned found; /* on rank 0 */
+};
+
+static struct weft_gpt_stage_map stage_map(const struct weft_gpt_trainer *trainer) {
+  return (struct weft_gpt_stage_map){.rank_count = trainer->options.ranks,
+                                     .list = trainer->stages.list,
+                                     .begin = trainer->stages.begin};
+}
+
+static enum weft_status allocate_codes(const struct weft_gpt_rank *rank, struct plan *plan,
+                                       uint64_t count, struct weft_error *error) {
+  plan->codes = weft_array_allocate_zero(rank->trainer->allocator, count, 1);
+  plan->code_capacity = count;
+  return plan->codes != NULL ? WEFT_OK : weft_fail_memory(error, count);
+}
+
+static enum weft_status encode(const struct weft_gpt_rank *rank, struct plan *plan,
+                               struct weft_error *error) {
+  const struct weft_program *table = plan->found.table;
+  const struct weft_gpt_stage_map map = stage_map(rank->trainer);
+  WEFT_TRY(allocate_codes(rank, plan, table->action_count, error));
+  plan->head.code_count = weft_gpt_schedule_encode(table, &map, plan->codes);
+  if (plan->head.code_count == 0) { /* gradients would be summed in another order */
+    plan->head.planned_ms = NAN;
   }
-  return WEFT_GPT_TUNING_BACK;
+  return WEFT_OK;
 }
 
-static void begin_trial(struct weft_gpt_tuning *tuning, double before) {
-  tuning->before = before;
-  tuning->promised = before * (1 - tuning->promised_gain);
-  tuning->after = tuning->gain = NAN;
-  tuning->switches++;
-  tuning->phase = WEFT_GPT_TUNING_REWARMING;
+/* Predicts lowered programs, with their transfers and collectives. */
+static enum weft_status predict(const struct weft_gpt_rank *rank, const struct weft_costs *costs,
+                                struct plan *plan, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_allocator *allocator = trainer->allocator;
+  struct weft_program *program;
+  WEFT_TRY(
+      weft_makespan(allocator, rank->profile.program, costs, NULL, &plan->head.current_ms, error));
+  WEFT_TRY(weft_gpt_trainer_lower(trainer, plan->found.table, &program, error));
+  const enum weft_status status =
+      weft_makespan(allocator, program, costs, NULL, &plan->head.planned_ms, error);
+  weft_program_destroy(program);
+  return status;
 }
 
-static enum weft_gpt_tuning_move end_check(struct weft_gpt_tuning *tuning) {
-  const double median = take_median(tuning);
-  if (median > tuning->after) {
-    tuning->has_retried = true;
-    begin_trial(tuning, median);
-    return WEFT_GPT_TUNING_RETRY;
+static enum weft_status search(struct weft_gpt_rank *rank, const struct weft_costs *costs,
+                               struct plan *plan, struct weft_error *error) {
+  const double given = rank->trainer->options.memory_limit;
+  rank->autotune.memory_limit = given > 0 ? given : rank->stats.memory_free;
+  const enum weft_status status = weft_gpt_trainer_search(
+      rank->trainer, rank, costs, rank->autotune.memory_limit, &plan->found, error);
+  if (status == WEFT_ERR_INVALID) {
+    return WEFT_OK; /* none fits into the memory */
   }
-  settle(tuning, median, false);
-  return WEFT_GPT_TUNING_GO_ON;
+  WEFT_TRY(status);
+  WEFT_TRY(predict(rank, costs, plan, error));
+  return encode(rank, plan, error);
 }
 
-/* After a step that warms up. */
-static enum weft_gpt_tuning_move go_to(struct weft_gpt_tuning *tuning,
-                                       enum weft_gpt_tuning_phase phase) {
-  tuning->phase = phase;
-  return WEFT_GPT_TUNING_GO_ON;
+static enum weft_status make_plan(struct weft_gpt_rank *rank, struct plan *plan,
+                                  struct weft_error *error) {
+  const int64_t begin_ns = weft_clock_ns();
+  struct weft_costs *costs;
+  WEFT_TRY(weft_gpt_profile_planner_costs(rank, &costs, error));
+  const enum weft_status status = search(rank, costs, plan, error);
+  weft_costs_destroy(costs);
+  rank->autotune.planning_seconds = (double)(weft_clock_ns() - begin_ns) * 1e-9;
+  return status;
 }
 
-static enum weft_gpt_tuning_move watch(struct weft_gpt_tuning *tuning, double step_ms) {
-  const bool is_off = fabs(step_ms - tuning->expected) > WEFT_GPT_TUNING_DRIFT * tuning->expected;
-  tuning->off = is_off ? tuning->off + 1 : 0;
-  if (tuning->off < tuning->patience) {
-    return WEFT_GPT_TUNING_GO_ON;
+/* ---- Replanning, on all ranks ---- */
+
+/* `size` bytes of rank 0, for all ranks. */
+static enum weft_status broadcast(const struct weft_gpt_rank *rank, void *bytes, size_t size,
+                                  struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  char *all = weft_array_allocate(trainer->allocator, trainer->world_size, size);
+  if (all == NULL) {
+    return weft_fail_memory(error, trainer->world_size * size);
   }
-  tuning->phase = WEFT_GPT_TUNING_MEASURING;
-  return WEFT_GPT_TUNING_FORGET;
+  const enum weft_status status =
+      weft_allgather(rank->transport, bytes, all, size, trainer->stall_limit, error);
+  if (status == WEFT_OK) {
+    memcpy(bytes, all, size);
+  }
+  weft_array_free(trainer->allocator, all, trainer->world_size, size);
+  return status;
 }
 
-enum weft_gpt_tuning_move weft_gpt_tuning_step(struct weft_gpt_tuning *tuning, double step_ms) {
-  switch (tuning->phase) {
-    case WEFT_GPT_TUNING_WARMING: return go_to(tuning, WEFT_GPT_TUNING_MEASURING);
-    case WEFT_GPT_TUNING_REWARMING: return go_to(tuning, WEFT_GPT_TUNING_TRYING);
-    case WEFT_GPT_TUNING_RETURNING: return go_to(tuning, WEFT_GPT_TUNING_CHECKING);
-    case WEFT_GPT_TUNING_MEASURING:
-      if (!add_sample(tuning, step_ms)) {
-        return WEFT_GPT_TUNING_GO_ON;
-      }
-      tuning->phase = WEFT_GPT_TUNING_PLANNING;
-      return WEFT_GPT_TUNING_PLAN;
-    case WEFT_GPT_TUNING_TRYING:
-      return add_sample(tuning, step_ms) ? end_trial(tuning) : WEFT_GPT_TUNING_GO_ON;
-    case WEFT_GPT_TUNING_CHECKING:
-      return add_sample(tuning, step_ms) ? end_check(tuning) : WEFT_GPT_TUNING_GO_ON;
-    case WEFT_GPT_TUNING_SETTLED: return watch(tuning, step_ms);
-    case WEFT_GPT_TUNING_PLANNING: break;
+/* All ranks decode the table, rank 0 too, so that all have the same. */
+static enum weft_status begin_trial(struct weft_gpt_rank *rank, struct plan *plan,
+                                    struct weft_error *error) {
+  const struct weft_gpt_stage_map map = stage_map(rank->trainer);
+  const char *before = rank->autotune.current.schedule;
+  struct weft_gpt_planned planned = plan->found;
+  if (plan->codes == NULL) {
+    WEFT_TRY(allocate_codes(rank, plan, plan->head.code_count, error));
   }
-  return WEFT_GPT_TUNING_GO_ON;
+  WEFT_TRY(broadcast(rank, plan->codes, (size_t)plan->head.code_count, error));
+  WEFT_TRY(weft_gpt_schedule_decode(rank->trainer->allocator, &map,
+                                    weft_gpt_rank_training(rank)->microbatches, plan->codes,
+                                    plan->head.code_count, &planned.table, error));
+  destroy_planned(&rank->autotune.previous);
+  WEFT_TRY(switch_to(rank, planned, error));
+  report(rank, WEFT_GPT_TUNING_TRIES, before);
+  return WEFT_OK;
 }
 
-bool weft_gpt_tuning_planned(struct weft_gpt_tuning *tuning, double now, double planned) {
-  const double median = take_median(tuning);
-  tuning->plans++;
-  if (!(planned < (1 - WEFT_GPT_TUNING_GAIN) * now)) { /* nor when one is not known */
-    tuning->gain = 0;
-    settle(tuning, median, false);
-    return false;
+static enum weft_status share_plan(struct weft_gpt_rank *rank, struct plan *plan,
+                                   struct weft_error *error) {
+  WEFT_TRY(broadcast(rank, &plan->head, sizeof plan->head, error));
+  if (weft_gpt_tuning_planned(&rank->autotune.policy, plan->head.current_ms,
+                              plan->head.planned_ms)) {
+    return begin_trial(rank, plan, error);
   }
-  tuning->promised_gain = 1 - planned / now;
-  tuning->has_retried = false;
-  begin_trial(tuning, median);
-  return true;
+  report(rank, WEFT_GPT_TUNING_STAYED, rank->autotune.current.schedule);
+  return WEFT_OK;
+}
+
+static enum weft_status replan(struct weft_gpt_rank *rank, struct weft_error *error) {
+  struct plan plan = {.head = {.current_ms = NAN, .planned_ms = NAN}};
+  enum weft_status status = weft_gpt_rank_reports(rank) ? make_plan(rank, &plan, error) : WEFT_OK;
+  if (status == WEFT_OK) {
+    status = share_plan(rank, &plan, error);
+  }
+  destroy_planned(&plan.found);
+  weft_array_free(rank->trainer->allocator, plan.codes, plan.code_capacity, 1);
+  return status;
+}
+
+enum weft_status weft_gpt_rank_autotune(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const bool is_over = weft_gpt_rank_is_over(rank); /* no step would run another schedule */
+  const double step_ms = rank->trainer->virtual_time ? NAN : (double)rank->stats.pipeline_ns * 1e-6;
+  assert(rank->trainer->options.tunes);
+  switch (weft_gpt_tuning_step(&rank->autotune.policy, step_ms)) {
+    case WEFT_GPT_TUNING_GO_ON: break;
+    case WEFT_GPT_TUNING_KEEP:
+      report(rank, WEFT_GPT_TUNING_KEPT, rank->autotune.previous.schedule);
+      break;
+    case WEFT_GPT_TUNING_BACK:
+      return is_over ? WEFT_OK : switch_back(rank, WEFT_GPT_TUNING_RETURNED, error);
+    case WEFT_GPT_TUNING_RETRY:
+      return is_over ? WEFT_OK : switch_back(rank, WEFT_GPT_TUNING_TRIES, error);
+    case WEFT_GPT_TUNING_FORGET:
+      report(rank, WEFT_GPT_TUNING_DRIFTED, rank->autotune.current.schedule);
+      weft_gpt_profile_reset(rank);
+      break;
+    case WEFT_GPT_TUNING_PLAN: return is_over ? WEFT_OK : replan(rank, error);
+  }
+  return WEFT_OK;
 }

@@ -1,15 +1,15 @@
-/* The trainer: a GPT on a pipeline, step after step.
+/* The trainer: a GPT trained on a pipeline.
  *
- * The world has replicas x pipeline ranks; rank d * P + r runs row r of replica d. Ranks
- * share nothing but what messages carry. All of them live in this process, as threads or
- * in one thread on the loopback transport, or one of them does, on MPI.
+ * The world has replicas x pipeline ranks; rank d * P + r runs row r of replica d. Ranks share
+ * nothing and exchange messages. All of them are threads of this process, or each is a process,
+ * as the transport has it. loop.c is what every rank runs.
  *
- * Each step: replicas take their rows of the batch through their pipelines, and their
- * gradients are added up, in the order of replicas; then gradients' norms of all layers
- * are exchanged, in the order of layers, so that clipping is the same for every split; then
- * each rank updates its own layers. So parameters after any number of steps are the same
- * bit for bit for every number of pipeline ranks, schedule, transport and way of sharding,
- * for the same number of replicas and order of adding up gradients. */
+ * In each step the replicas run their share of the batch through their pipelines, and their
+ * gradients are summed in the order of replicas. Squared norms of gradients are gathered and
+ * summed in the order of layers, so that clipping does not depend on the split. Then each rank
+ * updates its own layers. So parameters are the same bit for bit for every number of pipeline
+ * ranks, schedule, transport and way of sharding, given the same number of replicas and the same
+ * order in which a stage accumulates its gradients. */
 #ifndef GPT_TRAINER_H
 #define GPT_TRAINER_H
 
@@ -18,12 +18,6 @@
 
 #include "gpt/checkpoint/checkpoint.h"
 #include "gpt/data/dataset.h"
-
-enum weft_gpt_transport {
-  WEFT_GPT_THREADS,
-  WEFT_GPT_LOOPBACK,
-  WEFT_GPT_MPI /* or any other that is given: one rank of its world */
-};
 
 /* After each step; NAN: not known. */
 struct weft_gpt_step_report {
@@ -42,14 +36,14 @@ struct weft_gpt_step_report {
   const char *schedule; /* of this step: a name, or "searched" */
 };
 
-/* What a tuning trainer has done about its schedule. Times are those of the pipeline's part
- * of a step, medians over some steps; NAN: not known. */
+/* What auto-tuning has done. Times are those of the pipeline's part of a step, medians over
+ * some steps; NAN: not known. */
 enum weft_gpt_tuning_news {
-  WEFT_GPT_TUNING_STAYED,   /* nothing was found that promises to be faster */
+  WEFT_GPT_TUNING_STAYED,   /* no schedule was found that is predicted to be faster */
   WEFT_GPT_TUNING_TRIES,    /* another schedule, from the next step on */
   WEFT_GPT_TUNING_KEPT,     /* it is faster */
-  WEFT_GPT_TUNING_RETURNED, /* it is not: the one before is back */
-  WEFT_GPT_TUNING_DRIFTED   /* steps are not as long as expected: it measures anew */
+  WEFT_GPT_TUNING_RETURNED, /* it is not: the schedule before runs again */
+  WEFT_GPT_TUNING_DRIFTED   /* steps take another time than expected: it measures again */
 };
 struct weft_gpt_tuning_report {
   enum weft_gpt_tuning_news news;
@@ -82,17 +76,18 @@ struct weft_gpt_trainer_options {
   double plan_effort;  /* of planning, as the search's (weft/search.h); 0: about ten
                           steps, a third at most */
   const uint32_t *first_layers; /* [stages + 1] the split; NULL: even */
-  enum weft_gpt_transport transport;
-  struct weft_transport *endpoint; /* of WEFT_GPT_MPI: this process's rank, of a world with
-                                      replicas x ranks; borrowed */
+  /* A world of replicas x ranks is opened by name (weft/comm.h); or it is open already, and this
+   * process runs the rank of `endpoint`, which is borrowed. */
+  const char *transport; /* NULL: "threads" */
+  struct weft_transport *endpoint;
   uint64_t loopback_seed;
   uint32_t threads_per_rank; /* of BLAS; 0: 1 */
   int64_t stall_limit;       /* ns; 0: never */
 
   uint32_t replicas;         /* 0: 1. progress.batch is divided among them; progress.microbatches
                                 are those of each */
-  enum weft_gpt_shard shard; /* what is divided among replicas; default: nothing */
-  uint32_t unshard_window;   /* stages of a rank that are whole at once when all is sharded; 0: 3 */
+  enum weft_gpt_shard shard; /* what is sharded over replicas; default: nothing */
+  uint32_t unshard_window;   /* stages of a rank that are unsharded at once; 0: 3 */
 
   const char *checkpoint_dir; /* NULL: none */
   uint64_t checkpoint_every;  /* steps; 0: at the end only */
@@ -113,9 +108,9 @@ struct weft_gpt_trainer_options {
   void (*on_step)(void *context, const struct weft_gpt_step_report *report);
   void (*on_tuning)(void *context, const struct weft_gpt_tuning_report *report);
   bool (*interrupted)(void *context);
-  /* In a thread that is about to make what a rank of the world owns, or to run it. Ranks in
-   * this process are all made by the thread that calls create(), one after the other, and
-   * run by a thread each, of which rank 0's is the one that calls run(). NULL: not. */
+  /* Called in the thread that is about to allocate what a rank of the world owns, or to run it.
+   * create() allocates all ranks of this process in the caller's thread; run() runs each in a
+   * thread of its own, the first in the caller's. NULL: not. */
   void (*on_rank)(void *context, uint32_t rank);
   /* By all ranks, each before every step and once after the last: `step` are done. NULL: not. */
   void (*between_steps)(void *context, uint32_t rank, uint64_t step);
@@ -126,14 +121,14 @@ struct weft_gpt_trainer_options {
 
 struct weft_gpt_trainer;
 
-/* Where the other ranks are other processes, a failure is told to them. */
+/* With an endpoint given, a failure is sent to the other processes. */
 enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *options,
                                          struct weft_gpt_trainer **out, struct weft_error *error);
 /* To the last step, or until interrupted. Returns what all ranks agree on. */
 enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error);
 void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer);
 
-/* ---- What came out: the same in all processes, unless it says otherwise ---- */
+/* ---- Results: the same in all processes, unless it says otherwise ---- */
 
 uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer);
 double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer); /* of the last step */
@@ -144,15 +139,14 @@ uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
                                        uint32_t *stage_count);
 
-/* A layer's memory in the first replica that this process has; NULL when the layer is not
- * here, and arrays are NULL that are not whole here. Valid until destroy; not while it
- * runs. */
+/* A layer's memory in the first replica that this process has; NULL when the layer is not here.
+ * Arrays that are sharded are NULL. Valid until destroy; not while it runs. */
 const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_trainer *trainer,
                                                           uint32_t layer);
-/* Copies a layer from the replicas that this process has: whole->layer says which, arrays
+/* Copies a layer from the replicas that this process has: unsharded->layer says which, arrays
  * of weft_gpt_layer_floats() or NULL where to. False when a replica of it is not here. */
 bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
-                                 struct weft_gpt_layer_state *whole);
+                                 struct weft_gpt_layer_state *unsharded);
 /* Parameters of all layers [layer_count], for the sampler: in the process with rank 0 after
  * run() with gather_model, else NULL. Valid until destroy. */
 const struct weft_gpt_layer_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer);
@@ -163,12 +157,11 @@ bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer);
 /* ---- Memory, in bytes ---- */
 
 struct weft_gpt_memory {
-  uint64_t parameters, gradients; /* with the buffers of what is whole for a while */
+  uint64_t parameters, gradients; /* with the buffers for unsharded stages */
   uint64_t moments;
   uint64_t activations; /* slots */
   uint64_t scratch;
-  uint64_t peak; /* of parameters and gradients that were in use at once: what is kept, and the
-                    stages that were whole */
+  uint64_t peak; /* of parameters and gradients in use at once: shards, and unsharded stages */
 };
 
 /* Of a rank of the world; false when it is not in this process. */
@@ -177,7 +170,7 @@ bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t wo
 /* Of all ranks in this process, all of it. */
 uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer);
 
-/* ---- What happened ---- */
+/* ---- The last step ---- */
 
 /* The last training step's program, and events of the first replica (all its ranks, in the
  * simulator's order; the caller gives room, as with weft_pipeline_events): of the ranks in
@@ -190,7 +183,7 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
  * destroy. */
 struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
 
-/* The last that was said to on_tuning, in the process with rank 0; NULL: nothing. */
+/* The last report to on_tuning, in the process with rank 0; NULL: none. */
 const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
     const struct weft_gpt_trainer *trainer);
 /* The schedule of the last step, in the process with rank 0. */

@@ -1,5 +1,6 @@
-/* What follows from the trainer's options before anything is made: programs, the split of
- * layers into stages, who has which, and a hash of all that ranks must agree on. */
+/* What follows from the trainer's options before anything is allocated: programs, the split of
+ * layers into stages, the stages and layers of each rank, and a hash of everything that ranks
+ * must agree on. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,7 +8,7 @@
 #include <weft/support.h>
 
 #include "gpt/model/aligned_memory.h"
-#include "gpt/train/trainer_rank.h"
+#include "gpt/train/rank.h"
 
 /* ---- The schedule ---- */
 
@@ -21,8 +22,8 @@ static struct weft_lower_options lower_options(const struct weft_gpt_trainer *tr
   return lower;
 }
 
-enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, bool training,
-                                       struct weft_program **out, struct weft_error *error) {
+enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, bool training,
+                                         struct weft_program **out, struct weft_error *error) {
   struct weft_gpt_trainer *trainer = context;
   const struct weft_gpt_trainer_options *options = &trainer->options;
   const struct weft_lower_options lower = lower_options(trainer);
@@ -41,7 +42,7 @@ enum weft_status weft_gpt_trainer_plan(void *context, uint32_t microbatches, boo
   return weft_source_named(&named, microbatches, training, out, error);
 }
 
-/* Events are of the longest row, here as in all programs before. */
+/* Room for events is that of the longest row of all programs so far. */
 static void note_rows(const struct weft_program *program, uint64_t *longest) {
   for (uint32_t r = 0; r < program->rank_count; r++) {
     const uint64_t row = program->row_begin[r + 1] - program->row_begin[r];
@@ -49,17 +50,18 @@ static void note_rows(const struct weft_program *program, uint64_t *longest) {
   }
 }
 
-enum weft_status weft_gpt_rank_plan(void *context, uint32_t microbatches, bool training,
-                                    struct weft_program **out, struct weft_error *error) {
+enum weft_status weft_gpt_rank_source(void *context, uint32_t microbatches, bool training,
+                                      struct weft_program **out, struct weft_error *error) {
   struct weft_gpt_rank *rank = context;
   const struct weft_lower_options lower = lower_options(rank->trainer);
-  struct weft_fixed_source fixed = {
-      .allocator = rank->trainer->allocator, .program = rank->now.table, .lower = &lower};
-  WEFT_TRY(rank->now.table != NULL
+  struct weft_fixed_source fixed = {.allocator = rank->trainer->allocator,
+                                    .program = rank->autotune.current.table,
+                                    .lower = &lower};
+  WEFT_TRY(rank->autotune.current.table != NULL
                ? weft_source_fixed(&fixed, microbatches, training, out, error)
-               : weft_gpt_trainer_plan(rank->trainer, microbatches, training, out, error));
+               : weft_gpt_trainer_source(rank->trainer, microbatches, training, out, error));
   if (training) {
-    note_rows(*out, &rank->event_room);
+    note_rows(*out, &rank->profile.event_capacity);
   }
   return WEFT_OK;
 }
@@ -73,7 +75,7 @@ enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
   return weft_source_fixed(&fixed, table->microbatch_count, true, out, error);
 }
 
-/* ---- A program that was lowered elsewhere ---- */
+/* ---- A program that is already lowered ---- */
 
 static enum weft_status fail_lacking(const char *what, uint32_t stage, const char *why,
                                      struct weft_error *error) {
@@ -152,11 +154,6 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
   options->replicas = options->replicas > 0 ? options->replicas : 1;
   options->shard = options->replicas > 1 ? options->shard : WEFT_GPT_SHARD_NONE;
   options->unshard_window = options->unshard_window > 0 ? options->unshard_window : WINDOW_DEFAULT;
-  if (options->transport != WEFT_GPT_THREADS && options->transport != WEFT_GPT_LOOPBACK &&
-      options->endpoint == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "make a world, and give its endpoint",
-                     "ranks in many processes need an endpoint");
-  }
   WEFT_TRY(weft_gpt_config_check(&options->training.config, error));
   WEFT_TRY(check_batch(options, error));
   trainer->config = options->training.config;
@@ -166,7 +163,7 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
   return WEFT_OK;
 }
 
-/* ---- Who has what ---- */
+/* ---- Ownership ---- */
 
 static enum weft_status read_program(struct weft_gpt_trainer *trainer,
                                      const struct weft_program *program, struct weft_error *error) {
@@ -189,8 +186,8 @@ static enum weft_status read_program(struct weft_gpt_trainer *trainer,
 
 static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   struct weft_program *program;
-  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.training.microbatches, true, &program,
-                                 error));
+  WEFT_TRY(weft_gpt_trainer_source(trainer, trainer->options.training.microbatches, true, &program,
+                                   error));
   const enum weft_status status = read_program(trainer, program, error);
   weft_program_destroy(program);
   return status;
@@ -212,7 +209,7 @@ static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_erro
                         trainer->first_layers, error);
 }
 
-/* Lists `count` things by the row that has them: a counting sort. */
+/* Lists `count` layers or stages by the row that has them: a counting sort. */
 static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32_t *row_of,
                             uint32_t count, struct weft_gpt_ownership *ownership,
                             struct weft_error *error) {
@@ -254,7 +251,7 @@ static enum weft_status own_layers(struct weft_gpt_trainer *trainer, struct weft
 
 /* ---- What ranks must agree on ---- */
 
-static uint64_t mix(uint64_t sum, const void *data, size_t size) {
+static uint64_t combine(uint64_t sum, const void *data, size_t size) {
   const uint64_t pair[2] = {sum, weft_checksum(data, size)};
   return weft_checksum(pair, sizeof pair);
 }
@@ -290,12 +287,12 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
   const double reals[] = {training->rate,  training->rate_min,   training->beta1,
                           training->beta2, training->epsilon,    training->decay,
                           training->clip,  options->memory_limit};
-  uint64_t sum = mix(0, numbers, sizeof numbers);
-  sum = mix(sum, reals, sizeof reals);
-  return mix(sum, trainer->first_layers, (trainer->stage_count + 1u) * sizeof(uint32_t));
+  uint64_t sum = combine(0, numbers, sizeof numbers);
+  sum = combine(sum, reals, sizeof reals);
+  return combine(sum, trainer->first_layers, (trainer->stage_count + 1u) * sizeof(uint32_t));
 }
 
-/* ---- The whole ---- */
+/* ---- The layout ---- */
 
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error) {

@@ -1,5 +1,5 @@
-/* What is asked of the planner: the stages stay where they are, with what they cost and
- * keep; memory is what the trainer really allocates. */
+/* Requests to the planner. Stages stay on their ranks, with the costs that were measured; memory
+ * is what the trainer really allocates. */
 #include <inttypes.h>
 #include <math.h>
 
@@ -7,21 +7,21 @@
 #include <weft/support.h>
 
 #include "gpt/model/aligned_memory.h"
-#include "gpt/train/trainer_rank.h"
+#include "gpt/train/rank.h"
 
-/* Of the first schedule; and of those that are planned from measured times, which may take
+/* Effort of the search for the first schedule; and of those from measured times, which may take
  * as long as some steps. */
 #define EFFORT_FIRST 0.1
 #define EFFORT_MOST (1.0 / 3)
 #define EFFORT_STEPS 10
 
-/* Attempts to get below the limit; each asks for less. */
+/* Attempts to stay below the memory limit; each requests less. */
 enum { ATTEMPTS = 4 };
 
 /* ---- Memory ---- */
 
-/* Slots of a stage are there for good: as many as microbatches are under way at most, even
- * where two stages of a rank do not have theirs at the same time. */
+/* A stage never frees its slots: it has as many as it ever has microbatches in flight, even if
+ * two stages of a rank do not use theirs at the same time. */
 static double row_need(const struct weft_program *program, uint32_t row,
                        const struct weft_costs *costs, uint32_t *open, uint32_t *most) {
   double need = 0;
@@ -46,8 +46,8 @@ static double row_need(const struct weft_program *program, uint32_t row,
   return need;
 }
 
-double weft_gpt_trainer_need(const struct weft_gpt_trainer *trainer,
-                             const struct weft_program *program, const struct weft_costs *costs) {
+static double memory_need(const struct weft_gpt_trainer *trainer,
+                          const struct weft_program *program, const struct weft_costs *costs) {
   uint32_t *counts =
       weft_gpt_allocate(trainer->allocator, 2 * (uint64_t)program->stage_count, sizeof *counts);
   double need = counts != NULL ? 0 : NAN;
@@ -60,7 +60,7 @@ double weft_gpt_trainer_need(const struct weft_gpt_trainer *trainer,
 
 /* ---- The search ---- */
 
-/* Messages move on meanwhile, and a failure elsewhere ends the search. */
+/* Messages progress meanwhile, and a failure on another rank ends the search. */
 static bool stop(void *context) {
   struct weft_gpt_rank *rank = context;
   struct weft_error error;
@@ -71,11 +71,11 @@ static double choose_effort(const struct weft_gpt_trainer *trainer,
                             const struct weft_gpt_rank *rank) {
   const double given = trainer->options.plan_effort;
   const double steps =
-      rank != NULL ? EFFORT_STEPS * 1e-9 * (double)rank->pipeline_ns : EFFORT_FIRST;
+      rank != NULL ? EFFORT_STEPS * 1e-9 * (double)rank->stats.pipeline_ns : EFFORT_FIRST;
   return given > 0 ? given : fmin(steps, EFFORT_MOST);
 }
 
-/* A plan for one rank alone must be the same on all: one thread, and no clock. */
+/* Without a rank, every process searches by itself and must find the same: one thread, no clock. */
 static struct weft_search_request make_request(const struct weft_gpt_trainer *trainer,
                                                struct weft_gpt_rank *rank,
                                                const struct weft_costs *costs) {
@@ -90,8 +90,8 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   request.keep_partition = true;
   request.effort = choose_effort(trainer, rank);
   request.threads = rank != NULL ? 0 : 1;
-  request.time_limit = rank != NULL && options->stall_limit > 0
-                           ? (double)options->stall_limit * 1e-9 / ATTEMPTS / 2
+  request.time_limit = rank != NULL && trainer->stall_limit > 0
+                           ? (double)trainer->stall_limit * 1e-9 / ATTEMPTS / 2
                            : 0; /* the other ranks wait */
   request.stop = rank != NULL ? stop : NULL;
   request.context = rank;
@@ -122,10 +122,10 @@ enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
   for (uint32_t n = 0; n < ATTEMPTS; n++) {
     struct weft_search_answer *answer;
     const enum weft_status status = weft_search(trainer->allocator, &request, &answer, error);
-    if (status < 0) { /* a lower limit was tried in vain, or there is none */
+    if (status < 0) {
       return n > 0 && status == WEFT_ERR_INVALID ? fail_limit(limit, need, error) : status;
     }
-    need = weft_gpt_trainer_need(trainer, answer->table, costs);
+    need = memory_need(trainer, answer->table, costs);
     if (need <= limit) {
       take(answer, need, out);
       return WEFT_OK;
@@ -138,7 +138,7 @@ enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
 
 /* ---- The first schedule ---- */
 
-/* One microbatch after the other is a schedule, and every stage has to have room for one. */
+/* One microbatch after the other is always a schedule: the least that a rank needs. */
 static double least_need(const struct weft_gpt_trainer *trainer, const struct weft_costs *costs,
                          uint32_t *row) {
   const struct weft_gpt_ownership *stages = &trainer->stages;
@@ -214,9 +214,9 @@ static enum weft_status fit(struct weft_gpt_trainer *trainer, const struct weft_
   uint32_t row = 0;
   const double least = least_need(trainer, costs, &row);
   WEFT_TRY(check_limit(trainer, least, row, error));
-  WEFT_TRY(weft_gpt_trainer_plan(trainer, trainer->options.training.microbatches, true, &program,
-                                 error));
-  const double need = weft_gpt_trainer_need(trainer, program, costs);
+  WEFT_TRY(weft_gpt_trainer_source(trainer, trainer->options.training.microbatches, true, &program,
+                                   error));
+  const double need = memory_need(trainer, program, costs);
   weft_program_destroy(program);
   if (need <= limit) {
     return WEFT_OK;
@@ -231,7 +231,7 @@ enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct w
   if (!trainer->options.tunes || trainer->options.memory_limit <= 0) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_gpt_trainer_estimate(trainer, &costs, error));
+  WEFT_TRY(weft_gpt_trainer_estimate_costs(trainer, &costs, error));
   const enum weft_status status = fit(trainer, costs, error);
   weft_costs_destroy(costs);
   return status;

@@ -11,8 +11,8 @@
  *              the machine has become slower in between, and the new one is tried once more
  *   settled    until steps take longer or less long than expected for a while: then what
  *              was measured is forgotten, and it begins again with `measure` */
-#ifndef GPT_TUNING_H
-#define GPT_TUNING_H
+#ifndef GPT_AUTOTUNE_POLICY_H
+#define GPT_AUTOTUNE_POLICY_H
 
 #include <stdbool.h>
 #include <stdint.h>

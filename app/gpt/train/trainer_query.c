@@ -1,14 +1,14 @@
-/* What came of a training, for those who ask after run(). */
+/* The results of a training, for the caller of run(). */
 #include <string.h>
 
-#include "gpt/train/trainer_rank.h"
+#include "gpt/train/rank.h"
 
 uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].step;
 }
 
 double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].loss;
+  return trainer->ranks[0].stats.loss;
 }
 
 bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
@@ -16,13 +16,7 @@ bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
 }
 
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer) {
-  const struct weft_gpt_rank *rank = &trainer->ranks[0];
-  uint64_t hash = 0;
-  for (uint32_t layer = 0; rank->is_hashed && layer < trainer->layer_count; layer++) {
-    const uint64_t pair[2] = {hash, rank->hashes[layer]};
-    hash = weft_checksum(pair, sizeof pair);
-  }
-  return hash;
+  return trainer->ranks[0].hash;
 }
 
 const uint32_t *weft_gpt_trainer_split(const struct weft_gpt_trainer *trainer,
@@ -47,7 +41,7 @@ static const struct weft_gpt_stage *find_layer(const struct weft_gpt_trainer *tr
   const uint32_t row = trainer->rank_of[stage_of_layer(trainer, layer)];
   const struct weft_gpt_rank *rank =
       weft_gpt_trainer_local(trainer, replica * trainer->options.ranks + row);
-  return rank != NULL ? weft_gpt_rank_stage(rank, layer, k) : NULL;
+  return rank != NULL ? weft_gpt_rank_find_layer(rank, layer, k) : NULL;
 }
 
 const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_trainer *trainer,
@@ -68,25 +62,25 @@ static void copy_slice(const struct weft_gpt_layer_shard *shard, uint64_t floats
 }
 
 bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
-                                 struct weft_gpt_layer_state *whole) {
-  whole->floats = weft_gpt_layer_floats(&trainer->config, whole->layer);
+                                 struct weft_gpt_layer_state *unsharded) {
+  unsharded->floats = weft_gpt_layer_floats(&trainer->config, unsharded->layer);
   for (uint32_t d = 0; d < trainer->options.replicas; d++) {
     uint32_t k;
-    const struct weft_gpt_stage *stage = find_layer(trainer, d, whole->layer, &k);
+    const struct weft_gpt_stage *stage = find_layer(trainer, d, unsharded->layer, &k);
     if (stage == NULL) {
       return false;
     }
     const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
-    copy_slice(shard, whole->floats, shard->parameters, whole->parameters);
-    copy_slice(shard, whole->floats, shard->gradients, whole->gradients);
-    copy_slice(shard, whole->floats, shard->first_moment, whole->first_moment);
-    copy_slice(shard, whole->floats, shard->second_moment, whole->second_moment);
+    copy_slice(shard, unsharded->floats, shard->parameters, unsharded->parameters);
+    copy_slice(shard, unsharded->floats, shard->gradients, unsharded->gradients);
+    copy_slice(shard, unsharded->floats, shard->first_moment, unsharded->first_moment);
+    copy_slice(shard, unsharded->floats, shard->second_moment, unsharded->second_moment);
   }
   return true;
 }
 
 const struct weft_gpt_layer_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].is_modelled ? trainer->ranks[0].model : NULL;
+  return trainer->ranks[0].has_model ? trainer->ranks[0].model : NULL;
 }
 
 /* ---- Memory ---- */
@@ -124,14 +118,14 @@ uint64_t weft_gpt_trainer_bytes(const struct weft_gpt_trainer *trainer) {
   return bytes;
 }
 
-/* ---- What happened ---- */
+/* ---- The last step ---- */
 
 struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].transport;
 }
 
 const struct weft_program *weft_gpt_trainer_program(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].program;
+  return trainer->ranks[0].profile.program;
 }
 
 static void add_events(const struct weft_event *from, uint64_t from_count,
@@ -145,7 +139,7 @@ static void add_events(const struct weft_event *from, uint64_t from_count,
 
 void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft_event *events,
                              uint64_t room, uint64_t *count) {
-  const struct weft_gpt_rank *first = &trainer->ranks[0];
+  const struct weft_gpt_profile *first = &trainer->ranks[0].profile;
   *count = 0;
   if (first->all_event_count > 0) {
     add_events(first->all_events, first->all_event_count, events, room, count);
@@ -154,16 +148,16 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
   for (uint32_t r = 0; r < trainer->options.ranks; r++) {
     const struct weft_gpt_rank *rank = weft_gpt_trainer_local(trainer, r);
     if (rank != NULL) {
-      add_events(rank->events, rank->event_count, events, room, count);
+      add_events(rank->profile.events, rank->profile.event_count, events, room, count);
     }
   }
 }
 
 const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
     const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].has_tuned ? &trainer->ranks[0].tuning_report : NULL;
+  return trainer->ranks[0].autotune.has_report ? &trainer->ranks[0].autotune.report : NULL;
 }
 
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].now.schedule;
+  return trainer->ranks[0].autotune.current.schedule;
 }

@@ -1,0 +1,106 @@
+/* Layers gathered from the shards of their replicas, and the blocking wait for a collective. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
+#include "gpt/train/rank.h"
+
+/* ---- Waiting ---- */
+
+/* Names a rank that is still in its step, if there is one. */
+static enum weft_status fail_stalled(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  enum { REFRESH_NS = 1000000000 };
+  struct weft_transport *transport = rank->transport;
+  struct weft_failure failure = {.rank = transport->rank};
+  char name[WEFT_RANK_NAME_SIZE];
+  if (transport->ops->refresh_status != NULL) {
+    transport->ops->refresh_status(transport, transport->ops->now(transport) + REFRESH_NS);
+  }
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
+    if (__atomic_load_n(&status->phase, __ATOMIC_RELAXED) != WEFT_PHASE_DONE) {
+      failure.rank = r;
+    }
+  }
+  (void)weft_fail(&failure.error, WEFT_ERR_STALLED, "'weft explain-hang' reads the dump",
+                  "rank %" PRIu32 " has waited %.1f s after step %" PRIu64
+                  " for the other replicas, and %s has not come",
+                  transport->rank, (double)rank->trainer->stall_limit * 1e-9, rank->step,
+                  weft_rank_name(transport, failure.rank, name));
+  transport->ops->fail(transport, &failure);
+  if (error != NULL) {
+    *error = failure.error;
+  }
+  return WEFT_ERR_STALLED;
+}
+
+enum weft_status weft_gpt_rank_wait_collective(struct weft_gpt_rank *rank, struct weft_group *group,
+                                               struct weft_collective *collective,
+                                               struct weft_error *error) {
+  struct weft_transport *transport = rank->transport;
+  const int64_t limit = rank->trainer->stall_limit;
+  const int64_t until = limit > 0 ? transport->ops->now(transport) + limit : WEFT_TIME_NEVER;
+  assert(group != NULL);
+  for (;;) {
+    WEFT_TRY(transport->ops->progress(transport, error));
+    const enum weft_status status = group->ops->test(group, collective, error);
+    if (status != WEFT_IN_PROGRESS) {
+      return status;
+    }
+    if (transport->ops->now(transport) >= until) {
+      return fail_stalled(rank, error);
+    }
+    WEFT_TRY(transport->ops->wait(transport, until, error));
+  }
+}
+
+/* ---- Layers ---- */
+
+enum weft_status weft_gpt_rank_gather_buffer(struct weft_gpt_rank *rank, uint32_t n, float **out,
+                                             struct weft_error *error) {
+  const uint64_t floats = rank->trainer->floats_largest;
+  float **buffer = &rank->gather.buffers[n];
+  assert(n < WEFT_GPT_GATHERED_MAX);
+  if (*buffer == NULL) {
+    *buffer = weft_gpt_allocate(rank->trainer->allocator, floats, sizeof **buffer);
+  }
+  *out = *buffer;
+  return *buffer != NULL ? WEFT_OK : weft_fail_memory(error, floats * sizeof **buffer);
+}
+
+void weft_gpt_rank_free_gather_buffers(struct weft_gpt_rank *rank) {
+  for (uint32_t n = 0; n < WEFT_GPT_GATHERED_MAX; n++) {
+    weft_gpt_free(rank->trainer->allocator, rank->gather.buffers[n]);
+    rank->gather.buffers[n] = NULL;
+  }
+}
+
+enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t layer,
+                                            bool moments, struct weft_gpt_layer_state *gathered,
+                                            struct weft_error *error) {
+  struct weft_collective *collectives = rank->gather.collectives;
+  struct weft_group *group = rank->replica_group;
+  uint32_t k, count = 0;
+  const struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
+  assert(stage != NULL);
+  const struct weft_gpt_layer_shard *shard = &stage->memory.shards[k];
+  const float *shards[] = {shard->parameters, shard->first_moment, shard->second_moment};
+  float **arrays[] = {&gathered->parameters, &gathered->first_moment, &gathered->second_moment};
+  *gathered = stage->layers[k];
+  for (uint32_t n = 0; n < (moments ? 3 : 1); n++) {
+    if (*arrays[n] == NULL) { /* it is sharded */
+      WEFT_TRY(weft_gpt_rank_gather_buffer(rank, n, arrays[n], error));
+      collectives[count] = (struct weft_collective){.kind = WEFT_ALL_GATHER,
+                                                    .from = shards[n],
+                                                    .to = *arrays[n],
+                                                    .bytes = shard->slice_floats * sizeof(float)};
+      WEFT_TRY(group->ops->start(group, &collectives[count++], error));
+    }
+  }
+  for (uint32_t n = 0; n < count; n++) {
+    WEFT_TRY(weft_gpt_rank_wait_collective(rank, group, &collectives[n], error));
+  }
+  return WEFT_OK;
+}

@@ -1,0 +1,148 @@
+/* The training loop. Every rank runs it, and blocks where it needs the others: in the pipeline,
+ * and where ranks gather numbers or layers. */
+#include <assert.h>
+#include <math.h>
+
+#include <weft/support.h>
+
+#include "gpt/train/learning_rate.h"
+#include "gpt/train/rank.h"
+
+/* This replica's rows of a batch. Only ranks with the first or the last stage read data. */
+static struct weft_batch load_batch(struct weft_gpt_rank *rank, bool validation, uint64_t number,
+                                    struct weft_tensor *inputs, struct weft_tensor *targets) {
+  const struct weft_gpt_training *training = weft_gpt_rank_training(rank);
+  const uint64_t tokens = training->config.context;
+  const uint64_t rows = training->batch / rank->trainer->options.replicas;
+  const uint64_t first = rank->replica * rows * tokens;
+  if (rank->has_first || rank->has_last) {
+    weft_gpt_dataset_batch(rank->trainer->options.dataset, validation, training->data_seed, number,
+                           training->batch, tokens, rank->inputs, rank->targets);
+  }
+  const struct weft_tensor_shape shape = {WEFT_U8, 2, {0}, {rows, tokens}};
+  *inputs = (struct weft_tensor){.name = "tokens", .data = rank->inputs + first, .shape = shape};
+  *targets = (struct weft_tensor){.name = "targets", .data = rank->targets + first, .shape = shape};
+  return (struct weft_batch){.microbatch_count = training->microbatches,
+                             .inputs = rank->has_first ? inputs : NULL,
+                             .input_count = rank->has_first,
+                             .targets = rank->has_last ? targets : NULL,
+                             .target_count = rank->has_last,
+                             .want_losses = rank->has_last};
+}
+
+/* The mean over microbatches, which are equally long; 0 without the last stage. */
+static double mean_loss(const struct weft_step_result *result) {
+  double sum = 0;
+  for (uint32_t k = 0; k < result->loss_count; k++) {
+    sum += result->losses[k];
+  }
+  return result->loss_count > 0 ? sum / result->loss_count : 0;
+}
+
+/* The mean loss over the validation batches and the replicas. */
+static enum weft_status evaluate(struct weft_gpt_rank *rank, double *loss,
+                                 struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const uint32_t batches = trainer->options.eval_steps > 0 ? trainer->options.eval_steps : 1;
+  struct weft_tensor inputs, targets;
+  struct weft_step_result result;
+  double own = 0, sum = 0;
+  for (uint32_t k = 0; k < batches; k++) {
+    const struct weft_batch batch = load_batch(rank, true, k, &inputs, &targets);
+    WEFT_TRY(weft_pipeline_eval(rank->pipeline, &batch, &result, error));
+    own += mean_loss(&result);
+  }
+  own /= batches;
+  double *all = weft_array_allocate(trainer->allocator, trainer->world_size, sizeof *all);
+  if (all == NULL) {
+    return weft_fail_memory(error, trainer->world_size * sizeof *all);
+  }
+  const enum weft_status status =
+      weft_allgather(rank->transport, &own, all, sizeof own, trainer->stall_limit, error);
+  for (uint32_t r = 0; status == WEFT_OK && r < trainer->world_size; r++) {
+    sum += all[r];
+  }
+  weft_array_free(trainer->allocator, all, trainer->world_size, sizeof *all);
+  *loss = sum / trainer->options.replicas;
+  return status;
+}
+
+static bool is_due(const struct weft_gpt_rank *rank, uint64_t every) {
+  return (every > 0 && rank->step % every == 0) || weft_gpt_rank_is_over(rank);
+}
+
+/* Loss, norm, times and bubble of the step that is done. */
+static void fill_report(const struct weft_gpt_rank *rank, int64_t step_begin_ns,
+                        struct weft_gpt_step_report *report) {
+  const struct weft_gpt_training *training = weft_gpt_rank_training(rank);
+  const int64_t now = weft_clock_ns();
+  report->step = rank->step;
+  report->steps = training->total_steps;
+  report->loss = rank->stats.loss;
+  report->gradient_norm = rank->stats.gradient_norm;
+  report->seconds = (double)(now - step_begin_ns) * 1e-9;
+  report->tokens_per_s =
+      (double)(training->batch * training->config.context) / fmax(report->seconds, 1e-9);
+  report->seconds_so_far = (double)(now - rank->run_begin_ns) * 1e-9;
+  report->bubble = rank->stats.bubble;
+  report->predicted_bubble = weft_gpt_profile_predict_bubble(rank);
+  report->schedule = rank->autotune.current.schedule;
+}
+
+static void call_between_steps(const struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  if (options->between_steps != NULL) {
+    options->between_steps(options->context, rank->transport->rank, rank->step);
+  }
+}
+
+enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  const struct weft_gpt_training *training = &options->training;
+  const bool reports = weft_gpt_rank_reports(rank);
+  struct weft_tensor inputs, targets;
+  struct weft_step_result result;
+  assert(rank->pipeline != NULL);
+  rank->run_begin_ns = weft_clock_ns();
+
+  for (call_between_steps(rank); !weft_gpt_rank_is_over(rank); call_between_steps(rank)) {
+    struct weft_gpt_step_report report = {.validation_loss = NAN, .predicted_bubble = NAN};
+    const int64_t begin_ns = weft_clock_ns();
+
+    /* Forward and backward of all microbatches; gradients are summed over replicas. */
+    const struct weft_batch batch = load_batch(rank, false, rank->step, &inputs, &targets);
+    WEFT_TRY(weft_pipeline_step(rank->pipeline, &batch, &result, error));
+    const int64_t pipeline_ns = weft_clock_ns() - begin_ns;
+    weft_gpt_profile_add_step(rank);
+
+    /* The loss and the gradient norm come from all ranks; each updates its own layers. */
+    WEFT_TRY(weft_gpt_rank_gather_stats(rank, mean_loss(&result), pipeline_ns, error));
+    report.rate = weft_gpt_learning_rate(rank->step, training->rate, training->rate_min,
+                                         training->warmup_steps, training->total_steps);
+    WEFT_TRY(weft_gpt_rank_optimizer_step(rank, report.rate, error));
+    rank->step++;
+    if (reports) {
+      fill_report(rank, begin_ns, &report);
+    }
+
+    if (options->eval_every > 0 && is_due(rank, options->eval_every)) {
+      WEFT_TRY(evaluate(rank, &report.validation_loss, error));
+    }
+    if (options->checkpoint_dir != NULL && is_due(rank, options->checkpoint_every)) {
+      WEFT_TRY(weft_gpt_rank_save_checkpoint(rank, error));
+      report.checkpointed = true;
+    }
+    if (reports && options->on_step != NULL) {
+      options->on_step(options->context, &report);
+    }
+    if (options->tunes) {
+      WEFT_TRY(weft_gpt_rank_autotune(rank, error));
+    }
+  }
+
+  WEFT_TRY(weft_gpt_rank_hash(rank, error));
+  if (options->gather_model) {
+    WEFT_TRY(weft_gpt_rank_gather_model(rank, error));
+  }
+  return weft_gpt_rank_gather_events(rank, error);
+}

@@ -1,0 +1,297 @@
+/* A rank: its place in the world, its groups, its stages with their parameters, and its
+ * pipeline. */
+#include "gpt/train/rank.h"
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+
+#include <weft/support.h>
+
+#include "gpt/model/aligned_memory.h"
+
+struct weft_gpt_stage *weft_gpt_rank_find_layer(const struct weft_gpt_rank *rank, uint32_t layer,
+                                                uint32_t *k) {
+  assert(layer < rank->trainer->layer_count);
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
+    if (layer >= stage->first_layer && layer - stage->first_layer < stage->layer_count) {
+      *k = layer - stage->first_layer;
+      return stage;
+    }
+  }
+  return NULL;
+}
+
+/* ---- Groups ---- */
+
+static enum weft_status join_group(const struct weft_gpt_rank *rank, uint32_t id,
+                                   const uint32_t *ranks, uint32_t count, struct weft_group **out,
+                                   struct weft_error *error) {
+  struct weft_transport *transport = rank->transport;
+  if (transport->ops->group == NULL) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use threads, or MPI",
+                     "the %s transport has no collectives", transport->ops->name);
+  }
+  return transport->ops->group(transport, id, ranks, count, out, error);
+}
+
+/* `count` ranks from `first` on, `stride` apart. */
+static enum weft_status join_range(const struct weft_gpt_rank *rank, uint32_t id, uint32_t first,
+                                   uint32_t stride, uint32_t count, struct weft_group **out,
+                                   struct weft_error *error) {
+  const struct weft_allocator *allocator = rank->trainer->allocator;
+  uint32_t *ranks = weft_array_allocate(allocator, count, sizeof *ranks);
+  if (ranks == NULL) {
+    return weft_fail_memory(error, count * sizeof *ranks);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    ranks[k] = first + k * stride;
+  }
+  const enum weft_status status = join_group(rank, id, ranks, count, out, error);
+  weft_array_free(allocator, ranks, count, sizeof *ranks);
+  return status;
+}
+
+static bool needs_pipeline_group(const struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const bool events = trainer->options.gather_events && trainer->local_count < trainer->world_size;
+  return rank->replica == 0 && trainer->options.ranks > 1 &&
+         (events || trainer->options.gather_model);
+}
+
+/* Their ids: one per row, then one per replica, then one. */
+static enum weft_status join_groups(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const uint32_t rows = trainer->options.ranks, replicas = trainer->options.replicas;
+  const uint32_t first = rank->replica * rows;
+  const uint32_t pair[2] = {first + trainer->rank_of[0],
+                            first + trainer->rank_of[trainer->stage_count - 1]};
+  if (replicas > 1) {
+    WEFT_TRY(join_range(rank, rank->row, rank->row, rows, replicas, &rank->replica_group, error));
+  }
+  if (trainer->config.tied && pair[0] != pair[1] && (rank->has_first || rank->has_last)) {
+    WEFT_TRY(join_group(rank, rows + rank->replica, pair, 2, &rank->tie_group, error));
+  }
+  if (needs_pipeline_group(rank)) {
+    WEFT_TRY(join_range(rank, rows + replicas, 0, 1, rows, &rank->pipeline_group, error));
+  }
+  return WEFT_OK;
+}
+
+static void leave_group(struct weft_group *group) {
+  if (group != NULL) {
+    group->ops->destroy(group);
+  }
+}
+
+/* ---- Stages ---- */
+
+/* A buffer per own stage at most: the program says how many are unsharded at once. */
+static enum weft_status init_pools(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  uint64_t largest = 0;
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    const uint32_t first = trainer->first_layers[rank->own_stages[n]];
+    const uint64_t floats = weft_gpt_unsharded_floats(
+        &trainer->config, first, trainer->first_layers[rank->own_stages[n] + 1] - first,
+        trainer->options.replicas);
+    largest = floats > largest ? floats : largest;
+  }
+  WEFT_TRY(weft_gpt_pool_init(&rank->memory.parameters, trainer->allocator, largest,
+                              rank->own_stage_count, error));
+  return weft_gpt_pool_init(&rank->memory.gradients, trainer->allocator, largest,
+                            rank->own_stage_count, error);
+}
+
+static enum weft_status create_stages(struct weft_gpt_rank *rank, struct weft_error *error) {
+  struct weft_gpt_trainer *trainer = rank->trainer;
+  const bool ties = trainer->config.tied && (rank->has_first || rank->has_last);
+  rank->context =
+      (struct weft_gpt_stage_context){.allocator = trainer->allocator,
+                                      .config = &trainer->config,
+                                      .sequences_max = trainer->sequences_max,
+                                      .sharding = {.mode = trainer->options.shard,
+                                                   .replicas = trainer->options.replicas,
+                                                   .replica = rank->replica},
+                                      .group = rank->replica_group,
+                                      .memory = &rank->memory,
+                                      .tie = ties ? &rank->tie : NULL,
+                                      .before_forward = trainer->options.before_forward,
+                                      .before_forward_context = trainer->options.context};
+  WEFT_TRY(init_pools(rank, error));
+  for (uint32_t n = 0; n < rank->own_stage_count; n++) {
+    const uint32_t s = rank->own_stages[n], first = trainer->first_layers[s];
+    WEFT_TRY(weft_gpt_stage_create(&rank->context, first, trainer->first_layers[s + 1] - first,
+                                   &rank->stages[s], error));
+    rank->bases[s] = &rank->stages[s]->stage;
+  }
+  rank->tie = (struct weft_gpt_tie){.first = rank->stages[0],
+                                    .last = rank->stages[trainer->stage_count - 1],
+                                    .group = rank->tie_group};
+  return WEFT_OK;
+}
+
+/* ---- Resuming ---- */
+
+/* A file has the layer unsharded; `unsharded` has room for it where this rank keeps slices. */
+static enum weft_status load_layer(const struct weft_gpt_rank *rank, uint32_t layer,
+                                   struct weft_gpt_layer_state *unsharded,
+                                   struct weft_error *error) {
+  const struct weft_gpt_checkpoint *resume = rank->trainer->options.resume;
+  uint32_t k = 0;
+  struct weft_gpt_stage *stage = weft_gpt_rank_find_layer(rank, layer, &k);
+  if (unsharded->parameters == NULL) {
+    return weft_gpt_checkpoint_read_layer(resume, &stage->layers[k], error);
+  }
+  unsharded->layer = layer;
+  unsharded->floats = stage->layers[k].floats;
+  WEFT_TRY(weft_gpt_checkpoint_read_layer(resume, unsharded, error));
+  weft_gpt_stage_memory_store(&stage->memory, k, unsharded);
+  return WEFT_OK;
+}
+
+static enum weft_status load_layers(const struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const uint64_t floats = trainer->floats_largest;
+  struct weft_gpt_layer_state unsharded = {.parameters = NULL};
+  enum weft_status status = WEFT_OK;
+  if (trainer->options.resume == NULL) {
+    return WEFT_OK;
+  }
+  if (trainer->options.shard != WEFT_GPT_SHARD_NONE) {
+    unsharded.parameters = weft_gpt_allocate(trainer->allocator, 3 * floats, sizeof(float));
+    if (unsharded.parameters == NULL) {
+      return weft_fail_memory(error, 3 * floats * sizeof(float));
+    }
+    unsharded.first_moment = unsharded.parameters + floats;
+    unsharded.second_moment = unsharded.parameters + 2 * floats;
+  }
+  for (uint32_t n = 0; n < rank->own_layer_count && status == WEFT_OK; n++) {
+    status = load_layer(rank, rank->own_layers[n], &unsharded, error);
+  }
+  weft_gpt_free(trainer->allocator, unsharded.parameters);
+  return status;
+}
+
+/* ---- The rank ---- */
+
+static void place(struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_gpt_ownership *layers = &trainer->layers, *stages = &trainer->stages;
+  rank->replica = rank->transport->rank / trainer->options.ranks;
+  rank->row = rank->transport->rank % trainer->options.ranks;
+  rank->own_layers = layers->list + layers->begin[rank->row];
+  rank->own_layer_count = layers->begin[rank->row + 1] - layers->begin[rank->row];
+  rank->own_stages = stages->list + stages->begin[rank->row];
+  rank->own_stage_count = stages->begin[rank->row + 1] - stages->begin[rank->row];
+  rank->has_first = trainer->rank_of[0] == rank->row;
+  rank->has_last = trainer->rank_of[trainer->stage_count - 1] == rank->row;
+}
+
+static enum weft_status allocate(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_gpt_training *training = &trainer->options.training;
+  const struct weft_allocator *allocator = trainer->allocator;
+  const bool reads = rank->has_first || rank->has_last;
+  const uint64_t tokens = reads ? training->batch * training->config.context : 0;
+  const uint64_t record = weft_gpt_step_stats_bytes(trainer);
+  rank->inputs = weft_gpt_allocate(allocator, tokens, 1);
+  rank->targets = weft_gpt_allocate(allocator, tokens, 1);
+  rank->stats_sent = weft_gpt_allocate(allocator, record, 1);
+  rank->stats_received = weft_gpt_allocate(allocator, trainer->world_size, record);
+  rank->stages = weft_gpt_allocate(allocator, trainer->stage_count, sizeof *rank->stages);
+  rank->bases = weft_gpt_allocate(allocator, trainer->stage_count, sizeof *rank->bases);
+  return rank->inputs != NULL && rank->targets != NULL && rank->stats_sent != NULL &&
+                 rank->stats_received != NULL && rank->stages != NULL && rank->bases != NULL
+             ? WEFT_OK
+             : weft_fail_memory(error, tokens + trainer->world_size * record);
+}
+
+/* Where gather_model puts the parameters. */
+static enum weft_status allocate_model(struct weft_gpt_rank *rank, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const struct weft_allocator *allocator = trainer->allocator;
+  if (!trainer->options.gather_model || !weft_gpt_rank_reports(rank)) {
+    return WEFT_OK;
+  }
+  rank->model = weft_gpt_allocate(allocator, trainer->layer_count, sizeof *rank->model);
+  for (uint32_t layer = 0; rank->model != NULL && layer < trainer->layer_count; layer++) {
+    const uint64_t floats = weft_gpt_layer_floats(&trainer->config, layer);
+    rank->model[layer] = (struct weft_gpt_layer_state){
+        .layer = layer,
+        .floats = floats,
+        .parameters = weft_gpt_allocate(allocator, floats, sizeof(float))};
+    if (rank->model[layer].parameters == NULL) {
+      return weft_fail_memory(error, floats * sizeof(float));
+    }
+  }
+  return rank->model != NULL ? WEFT_OK
+                             : weft_fail_memory(error, trainer->layer_count * sizeof *rank->model);
+}
+
+static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  struct weft_pipeline_options options = weft_pipeline_options_default();
+  options.source = weft_gpt_rank_source;
+  options.source_context = rank;
+  options.microbatch_count = trainer->options.training.microbatches;
+  options.stages = rank->bases;
+  options.stage_count = trainer->stage_count;
+  options.boundaries = trainer->boundaries;
+  options.boundary_count = trainer->stage_count;
+  options.first_rank = rank->replica * trainer->options.ranks;
+  options.first_channel = rank->replica * 2 * trainer->stage_count;
+  options.configuration = trainer->configuration;
+  options.stall_limit = trainer->stall_limit;
+  return options;
+}
+
+enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_trainer *trainer,
+                                    struct weft_transport *transport, struct weft_error *error) {
+  assert(transport != NULL && transport->rank_count == trainer->world_size);
+  *rank = (struct weft_gpt_rank){.trainer = trainer,
+                                 .transport = transport,
+                                 .step = trainer->options.training.step,
+                                 .stats = {.loss = NAN}};
+  place(rank);
+  WEFT_TRY(join_groups(rank, error));
+  WEFT_TRY(allocate(rank, error));
+  WEFT_TRY(allocate_model(rank, error));
+  WEFT_TRY(weft_gpt_profile_init(rank, error));
+  WEFT_TRY(create_stages(rank, error));
+  WEFT_TRY(load_layers(rank, error));
+  weft_gpt_tuning_init(&rank->autotune.policy);
+  rank->autotune.current.schedule =
+      trainer->first.schedule != NULL ? trainer->first.schedule : trainer->options.schedule;
+  const struct weft_pipeline_options options = pipeline_options(rank);
+  WEFT_TRY(weft_pipeline_create(trainer->allocator, transport, &options, &rank->pipeline, error));
+  return weft_gpt_profile_reserve(rank, error);
+}
+
+void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
+  if (rank->trainer == NULL) { /* create() failed before it came here */
+    return;
+  }
+  const struct weft_allocator *allocator = rank->trainer->allocator;
+  weft_pipeline_destroy(rank->pipeline);
+  weft_gpt_autotune_finish(&rank->autotune);
+  leave_group(rank->replica_group);
+  leave_group(rank->tie_group);
+  leave_group(rank->pipeline_group);
+  for (uint32_t n = 0; rank->stages != NULL && n < rank->own_stage_count; n++) {
+    weft_gpt_stage_destroy(rank->stages[rank->own_stages[n]]);
+  }
+  weft_gpt_pool_finish(&rank->memory.parameters);
+  weft_gpt_pool_finish(&rank->memory.gradients);
+  weft_gpt_profile_finish(rank);
+  weft_gpt_rank_free_gather_buffers(rank);
+  for (uint32_t layer = 0; rank->model != NULL && layer < rank->trainer->layer_count; layer++) {
+    weft_gpt_free(allocator, rank->model[layer].parameters);
+  }
+  void *arrays[] = {rank->stages,     rank->bases,          rank->inputs, rank->targets,
+                    rank->stats_sent, rank->stats_received, rank->model};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(arrays); k++) {
+    weft_gpt_free(allocator, arrays[k]);
+  }
+}

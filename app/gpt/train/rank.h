@@ -1,0 +1,292 @@
+/* One rank of a training, and the tables of the world that the ranks of a process share and
+ * do not change while they run. Everything else ranks exchange by messages. For train/ only.
+ *
+ *   loop.c             the training loop
+ *   trainer.c          the world: ranks created, run and destroyed
+ *   trainer_layout.c   what follows from the options: programs, stages, ownership
+ *   trainer_query.c    results, for the caller
+ *   rank.c             a rank's groups, stages, memory and pipeline
+ *   step_stats.c       loss, gradient norm and times of a step, gathered from all ranks
+ *   optimizer_step.c   AdamW on the rank's shards
+ *   gather_layer.c     layers gathered from their shards
+ *   snapshot.c         checkpoints, and the hash, the model and the events at the end
+ *   profile.c          times of stages and layers, and the costs made from them
+ *   schedule_search.c  requests to the planner
+ *   autotune.c         the schedule replaced between two steps */
+#ifndef GPT_RANK_H
+#define GPT_RANK_H
+
+#include <weft/comm.h>
+
+#include "gpt/train/autotune_policy.h"
+#include "gpt/train/trainer.h"
+
+/* ---- Profile ---- */
+
+/* Actions of a stage since the last reset. */
+struct weft_gpt_stage_times {
+  double total_ns[WEFT_OP_COUNT];
+  uint64_t count[WEFT_OP_COUNT];
+  double shortest_ns[WEFT_OP_COUNT]; /* of RECV_F, RECV_B, UNSHARD, REDUCE_GRAD; 0: none yet */
+};
+
+/* Means in ms, as ranks exchange them. Compute: NAN when not measured. Transfers and
+ * collectives: the shortest, 0 when there was none. */
+enum weft_gpt_mean {
+  WEFT_GPT_MEAN_F,
+  WEFT_GPT_MEAN_B,
+  WEFT_GPT_MEAN_I,
+  WEFT_GPT_MEAN_W,
+  WEFT_GPT_MEAN_RECV_F,
+  WEFT_GPT_MEAN_RECV_B,
+  WEFT_GPT_MEAN_UNSHARD,
+  WEFT_GPT_MEAN_REDUCE_GRAD,
+  WEFT_GPT_MEAN_COUNT
+};
+struct weft_gpt_stage_means {
+  float ms[WEFT_GPT_MEAN_COUNT];
+};
+struct weft_gpt_layer_means {
+  float ms[WEFT_GPT_PASS_COUNT]; /* 0: not measured */
+};
+
+struct weft_gpt_profile {
+  /* Of this rank. */
+  struct weft_gpt_stage_times *times;     /* [stage_count] */
+  int64_t busy_ns, first_begin, last_end; /* compute of the last step */
+  /* Of all ranks, means over replicas. */
+  struct weft_gpt_stage_means *means;       /* [stage_count] */
+  struct weft_gpt_layer_means *layer_means; /* [layer_count] */
+  /* The last training step. */
+  const struct weft_program *program; /* the pipeline's */
+  struct weft_event *events;          /* [event_capacity] of this rank */
+  uint64_t event_capacity;            /* actions of the longest row of any program so far */
+  uint64_t event_count;
+  struct weft_event *all_events; /* [pipeline ranks][event_capacity]; NULL: not gathered */
+  uint64_t all_event_count;
+};
+
+/* ---- Auto-tuning ---- */
+
+/* A schedule that replaces the options' one. */
+struct weft_gpt_planned {
+  struct weft_program *table; /* NULL: the options' */
+  const char *schedule;       /* its name; on rank 0 only */
+  double memory;              /* MiB that the rank with the most needs; on rank 0 only */
+};
+
+struct weft_gpt_autotune {
+  struct weft_gpt_tuning policy;
+  struct weft_gpt_planned current, previous; /* previous comes back if current is slower */
+  double memory_limit, planning_seconds;     /* of the last search, on rank 0 */
+  struct weft_gpt_tuning_report report;      /* the last one, on rank 0 */
+  bool has_report;
+};
+
+/* ---- The rank ---- */
+
+/* Of the last step, the same on all ranks. */
+struct weft_gpt_step_stats {
+  double loss;          /* mean over the batch */
+  double gradient_norm; /* before clipping */
+  double bubble;
+  int64_t pipeline_ns; /* of the slowest rank */
+  double memory_free;  /* MiB, the least of all ranks; INFINITY: not known */
+};
+
+/* Buffers in which a layer is gathered from the shards of its replicas. */
+enum { WEFT_GPT_GATHERED_MAX = 3 }; /* parameters and two moments */
+struct weft_gpt_gather {
+  float *buffers[WEFT_GPT_GATHERED_MAX]; /* [floats_largest]; NULL: not allocated yet */
+  struct weft_collective collectives[WEFT_GPT_GATHERED_MAX];
+};
+
+struct weft_gpt_rank {
+  struct weft_gpt_trainer *trainer;
+  struct weft_transport *transport;
+  struct weft_pipeline *pipeline;
+  uint32_t replica, row;
+  const uint32_t *own_layers, *own_stages; /* ascending */
+  uint32_t own_layer_count, own_stage_count;
+  bool has_first, has_last; /* stage */
+
+  struct weft_group *replica_group;  /* the same row of all replicas; NULL: one replica */
+  struct weft_group *tie_group;      /* ranks with the first and the last stage, if they differ */
+  struct weft_group *pipeline_group; /* the first replica; NULL in others, and if not needed */
+  struct weft_gpt_stage_context context;
+  struct weft_gpt_rank_memory memory;
+  struct weft_gpt_tie tie;
+  struct weft_gpt_stage **stages; /* [stage_count]; NULL: another rank's */
+  struct weft_stage **bases;
+  struct weft_gpt_gather gather;
+
+  uint8_t *inputs, *targets; /* [batch][context] */
+  uint64_t step;             /* done */
+  bool stop;                 /* a rank was interrupted: all finish this step */
+  int64_t run_begin_ns;
+  struct weft_gpt_step_stats stats;
+  unsigned char *stats_sent, *stats_received; /* records of step_stats.c */
+  struct weft_gpt_profile profile;
+  struct weft_gpt_autotune autotune;
+
+  /* After the last step. */
+  uint64_t hash;                      /* of all parameters; 0: not yet */
+  struct weft_gpt_layer_state *model; /* [layer_count] on rank 0, if asked for */
+  bool has_model;
+};
+
+/* The layers or stages of each row. */
+struct weft_gpt_ownership {
+  uint32_t *list;  /* row after row, ascending */
+  uint32_t *begin; /* [pipeline ranks + 1] */
+  uint32_t most;   /* of one row */
+};
+
+struct weft_gpt_trainer {
+  struct weft_gpt_trainer_options options; /* with all defaults filled in */
+  const struct weft_allocator *allocator;
+  struct weft_gpt_config config;
+  uint32_t world_size, layer_count, stage_count;
+  uint64_t sequences_max; /* of a microbatch */
+  uint64_t configuration; /* hash of everything that ranks must agree on */
+  enum weft_placement_kind placement;
+  struct weft_gpt_planned first; /* when the options' schedule needs too much memory */
+  uint64_t floats_largest;       /* of a layer, padded */
+  uint32_t *first_layers;        /* [stage_count + 1] */
+  uint32_t *rank_of;             /* [stage_count] row */
+  struct weft_gpt_ownership layers, stages;
+  struct weft_boundary *boundaries;
+  struct weft_comm *comm; /* opened here; NULL: options.endpoint */
+  bool virtual_time;
+  int64_t stall_limit;               /* 0: none, as in virtual time */
+  uint32_t first_local, local_count; /* ranks of the world in this process */
+  struct weft_gpt_rank *ranks;       /* [local_count] */
+};
+
+/* The rank of the world; NULL: not in this process. */
+struct weft_gpt_rank *weft_gpt_trainer_local(const struct weft_gpt_trainer *trainer,
+                                             uint32_t world_rank);
+
+static inline const struct weft_gpt_training *weft_gpt_rank_training(
+    const struct weft_gpt_rank *rank) {
+  return &rank->trainer->options.training;
+}
+static inline bool weft_gpt_rank_reports(const struct weft_gpt_rank *rank) {
+  return rank->transport->rank == 0;
+}
+static inline bool weft_gpt_rank_is_over(const struct weft_gpt_rank *rank) {
+  return rank->stop || rank->step >= weft_gpt_rank_training(rank)->total_steps;
+}
+
+/* ---- rank.c ---- */
+
+enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_trainer *trainer,
+                                    struct weft_transport *transport, struct weft_error *error);
+void weft_gpt_rank_finish(struct weft_gpt_rank *rank);
+/* The stage of this rank that has the layer, as its layer *k; NULL: another rank's. */
+struct weft_gpt_stage *weft_gpt_rank_find_layer(const struct weft_gpt_rank *rank, uint32_t layer,
+                                                uint32_t *k);
+
+/* ---- loop.c ---- */
+
+/* Trains to the last step, or until interrupted. Blocks. */
+enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_error *error);
+
+/* ---- step_stats.c ---- */
+
+uint64_t weft_gpt_step_stats_bytes(const struct weft_gpt_trainer *trainer); /* of a record */
+/* Gathers what ranks know of the step: rank->stats, stop, and the profile's means. `loss` is
+ * the replica's, on the rank with the last stage; `pipeline_ns` is this rank's. */
+enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,
+                                            int64_t pipeline_ns, struct weft_error *error);
+
+/* ---- optimizer_step.c ---- */
+
+/* Clips, updates this rank's shards, and gathers the parameters of sharded gradients. */
+enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double learning_rate,
+                                              struct weft_error *error);
+
+/* ---- gather_layer.c ---- */
+
+/* Blocks until the collective is done; fails with WEFT_ERR_STALLED after the stall limit. */
+enum weft_status weft_gpt_rank_wait_collective(struct weft_gpt_rank *rank, struct weft_group *group,
+                                               struct weft_collective *collective,
+                                               struct weft_error *error);
+/* An own layer, unsharded: its parameters and, if wanted, moments. Arrays are the stage's, or
+ * the gather buffers'. All replicas of the rank call it. */
+enum weft_status weft_gpt_rank_gather_layer(struct weft_gpt_rank *rank, uint32_t layer,
+                                            bool moments, struct weft_gpt_layer_state *gathered,
+                                            struct weft_error *error);
+/* The n-th gather buffer. */
+enum weft_status weft_gpt_rank_gather_buffer(struct weft_gpt_rank *rank, uint32_t n, float **out,
+                                             struct weft_error *error);
+void weft_gpt_rank_free_gather_buffers(struct weft_gpt_rank *rank);
+
+/* ---- snapshot.c ---- */
+
+enum weft_status weft_gpt_rank_save_checkpoint(struct weft_gpt_rank *rank,
+                                               struct weft_error *error);
+enum weft_status weft_gpt_rank_hash(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_gather_model(struct weft_gpt_rank *rank, struct weft_error *error);
+enum weft_status weft_gpt_rank_gather_events(struct weft_gpt_rank *rank, struct weft_error *error);
+
+/* ---- trainer_layout.c ---- */
+
+/* Programs as struct weft_pipeline_options wants them: of the options' schedule (`context`: the
+ * trainer), and of the schedule that a rank runs now (`context`: the rank). */
+enum weft_status weft_gpt_trainer_source(void *context, uint32_t microbatches, bool training,
+                                         struct weft_program **out, struct weft_error *error);
+enum weft_status weft_gpt_rank_source(void *context, uint32_t microbatches, bool training,
+                                      struct weft_program **out, struct weft_error *error);
+/* Lowers a table as the options need it. */
+enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
+                                        const struct weft_program *table, struct weft_program **out,
+                                        struct weft_error *error);
+/* Stages, split, ownership, and what else follows from the options. */
+enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
+                                          struct weft_error *error);
+void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer);
+
+/* ---- profile.c ---- */
+
+enum weft_status weft_gpt_profile_init(struct weft_gpt_rank *rank, struct weft_error *error);
+void weft_gpt_profile_finish(struct weft_gpt_rank *rank);
+/* Allocates room for the events of all programs so far. */
+enum weft_status weft_gpt_profile_reserve(struct weft_gpt_rank *rank, struct weft_error *error);
+/* Adds the last step's events to the times; the first step of a run is a warm-up and is not
+ * counted. */
+void weft_gpt_profile_add_step(struct weft_gpt_rank *rank);
+/* Forgets all times. */
+void weft_gpt_profile_reset(struct weft_gpt_rank *rank);
+struct weft_gpt_stage_means weft_gpt_profile_stage_means(const struct weft_gpt_rank *rank,
+                                                         uint32_t stage);
+struct weft_gpt_layer_means weft_gpt_profile_layer_means(const struct weft_gpt_rank *rank,
+                                                         uint32_t layer);
+/* The bubble ratio that the simulator predicts from the means; NAN if it cannot. */
+double weft_gpt_profile_predict_bubble(const struct weft_gpt_rank *rank);
+/* Costs for the planner: times as measured, sizes as allocated. */
+enum weft_status weft_gpt_profile_planner_costs(const struct weft_gpt_rank *rank,
+                                                struct weft_costs **out, struct weft_error *error);
+/* The same before anything is measured, from estimated work. */
+enum weft_status weft_gpt_trainer_estimate_costs(const struct weft_gpt_trainer *trainer,
+                                                 struct weft_costs **out, struct weft_error *error);
+
+/* ---- schedule_search.c ---- */
+
+/* The best table within `limit` MiB per rank (INFINITY: none), for costs of profile.c.
+ * WEFT_ERR_INVALID: none fits, and the message says what the least is. The rank keeps
+ * communicating meanwhile; NULL: every process finds the same table. */
+enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
+                                         struct weft_gpt_rank *rank, const struct weft_costs *costs,
+                                         double limit, struct weft_gpt_planned *out,
+                                         struct weft_error *error);
+/* Finds a first schedule within the options' memory limit, if there is one. */
+enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct weft_error *error);
+
+/* ---- autotune.c ---- */
+
+/* After a step: measures, plans or switches, as the policy says. */
+enum weft_status weft_gpt_rank_autotune(struct weft_gpt_rank *rank, struct weft_error *error);
+void weft_gpt_autotune_finish(struct weft_gpt_autotune *autotune);
+
+#endif
