@@ -1,5 +1,4 @@
-/* What is in a folder of checkpoints, and taking away what is old or was left by a run
- * that stopped in the middle. */
+/* Lists a folder of checkpoints, and removes what is old or was left by an interrupted run. */
 #include "gpt/checkpoint/checkpoint_folder.h"
 
 #include <dirent.h>
@@ -50,7 +49,7 @@ static bool read_number(const char *name, const char *prefix, int base, uint64_t
   return errno == 0 && end != name + length;
 }
 
-/* What strtoull() takes is more than what is written: the name is made again. */
+/* strtoull() accepts more than is ever written: the name is formatted again and compared. */
 bool weft_gpt_step_of_name(const char *name, uint64_t *step) {
   const char *rest;
   uint64_t number;
@@ -172,7 +171,7 @@ enum weft_status weft_gpt_steps_list(const char *dir, struct weft_gpt_step **ste
   return WEFT_OK;
 }
 
-/* ---- Taking away ---- */
+/* ---- Removal ---- */
 
 struct sweep {
   const struct weft_gpt_files *files;
@@ -209,7 +208,7 @@ static enum weft_status remove_incomplete(const struct weft_gpt_files *files, co
   return weft_gpt_folder_remove(files, folder, error);
 }
 
-/* First it stops being complete, for good; then its files go. */
+/* First the manifest is renamed, so that the step is no longer complete; then the files go. */
 static enum weft_status remove_complete(const struct weft_gpt_files *files, const char *folder,
                                         struct weft_error *error) {
   WEFT_TRY(weft_gpt_file_rename(files, folder, WEFT_GPT_MANIFEST, WEFT_GPT_MANIFEST_GONE, error));
@@ -229,7 +228,7 @@ static enum weft_status clean_step(const struct weft_gpt_files *files, const cha
                         : remove_incomplete(files, folder.text, error);
 }
 
-/* From new to old, `step` being the newest of those that are kept. */
+/* From new to old; `step` is the newest that stays. */
 static enum weft_status clean_before(const struct weft_gpt_files *files, const char *dir,
                                      uint64_t step, uint32_t keep,
                                      const struct weft_gpt_step *steps, size_t count,

@@ -1,8 +1,8 @@
-/* Names in a folder of checkpoints, and what is there.
+/* A folder of checkpoints: names, listing, and removal of old steps.
  *
  * A layer's file is part-0003.safetensors. Where its step has a manifest already, and a
- * checkpoint is about to be replaced, it is part-0003.CHECKSUM.safetensors: what the
- * manifest speaks of stays until there is another manifest. */
+ * checkpoint is about to be replaced, it is part-0003.CHECKSUM.safetensors: the
+ * files that the manifest names stay until there is another manifest. */
 #ifndef GPT_CHECKPOINT_FOLDER_H
 #define GPT_CHECKPOINT_FOLDER_H
 
@@ -30,7 +30,7 @@ struct weft_gpt_step {
   bool complete; /* has a manifest */
 };
 
-/* In ascending order; give them back with weft_gpt_free(NULL, steps).
+/* In ascending order; to be freed with weft_gpt_free(NULL, steps).
  * WEFT_ERR_MISSING when dir is not there. */
 enum weft_status weft_gpt_steps_list(const char *dir, struct weft_gpt_step **steps, size_t *count,
                                      struct weft_error *error);

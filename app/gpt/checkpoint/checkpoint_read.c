@@ -1,5 +1,5 @@
-/* Checkpoints read. Nothing of a file is used before all of it has been looked at, and
- * nothing of the caller's is changed before that. */
+/* Reading checkpoints. A file is checked completely before any of it is used or the caller's
+ * memory changes. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ struct weft_gpt_checkpoint {
   struct weft_gpt_manifest_layer *layers; /* [layer_count] */
 };
 
-/* ---- Which one ---- */
+/* ---- Opening ---- */
 
 /* The newest complete step in dir. */
 static enum weft_status find_newest(const char *dir, uint64_t *step, struct weft_error *error) {
@@ -142,7 +142,7 @@ static enum weft_status check_model(const struct weft_gpt_checkpoint *checkpoint
   return WEFT_OK;
 }
 
-/* Before memory is asked for: what the manifest says can be, and the file is so. */
+/* Before memory is allocated: the size in the manifest is possible, and the file has it. */
 static enum weft_status check_size(const struct load *load, struct weft_error *error) {
   uint64_t data = 0, size;
   for (uint32_t k = 0; k < load->count; k++) {

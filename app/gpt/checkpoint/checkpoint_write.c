@@ -1,7 +1,7 @@
-/* Checkpoints written. The order of operations is what makes them safe:
+/* Writing checkpoints. The order of operations makes them safe:
  *
- *   each layer     temporary name, write, fsync, close, rename
- *   commit        fsync of the step's folder: the layers' names are there
+ *   each layer    temporary name, write, fsync, close, rename
+ *   commit        fsync of the step's folder: the layers' files have their names
  *                 manifest: temporary name, write, fsync, close
  *                 rename to manifest.json: from here on the checkpoint is there
  *                 fsync of the step's folder, of DIR, and of what holds DIR
@@ -24,7 +24,7 @@ static enum weft_status step_folder(struct weft_gpt_path *folder, const char *di
   return weft_gpt_path_join(folder, dir, weft_gpt_step_name(step).text, error);
 }
 
-/* What is in a complete checkpoint may not be touched before another manifest is there. */
+/* The files of a complete checkpoint must not change before there is another manifest. */
 static struct weft_gpt_name file_name(const char *folder, uint32_t layer, uint64_t checksum) {
   return weft_gpt_file_is_there(folder, WEFT_GPT_MANIFEST)
              ? weft_gpt_layer_name_again(layer, checksum)

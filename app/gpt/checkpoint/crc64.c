@@ -1,5 +1,5 @@
 /* CRC-64/XZ (polynomial of ECMA-182, reflected), eight bytes at a time: table[k] has
- * what a byte does that k more bytes follow. The tables are made for each use, which
+ * what a byte does that k more bytes follow. The tables are computed for each use, which
  * takes microseconds, so that there is no global state. */
 #include "gpt/checkpoint/crc64.h"
 

@@ -1,7 +1,7 @@
 /* The checksum of checkpoints: CRC-64/XZ. It finds every error in up to 64 bits that
  * lie together, and so every flipped bit. */
-#ifndef GPT_CHECKSUM_H
-#define GPT_CHECKSUM_H
+#ifndef GPT_CRC64_H
+#define GPT_CRC64_H
 
 #include <stddef.h>
 #include <stdint.h>

@@ -1,5 +1,5 @@
-/* The operations on files that make a checkpoint safe, each asked for at the hook
- * first. checkpoint_write.c has the order in which they are done. */
+/* The file operations of checkpoints; the hook is asked before each. checkpoint_write.c has the
+ * order that makes them safe. */
 #include "gpt/checkpoint/durable_file.h"
 
 #include <assert.h>
@@ -82,7 +82,7 @@ static int do_write(const struct weft_gpt_files *files, const char *path, int de
   ssize_t count = 0;
   DO(files, "write", path, count = write(descriptor, data, size), code);
   if (code == 0 && count == 0) {
-    code = EIO; /* a write of something that wrote nothing would go on for ever */
+    code = EIO; /* a write of something that wrote nothing would go on forever */
   }
   *written = code == 0 ? (size_t)count : 0;
   return code;

@@ -1,8 +1,8 @@
 /* Files and folders of checkpoints, one operation at a time, each behind the hook of
  * struct weft_gpt_files. Interrupted calls are repeated; a failed fsync is not, since
  * the pages it could not write count as clean afterwards. */
-#ifndef GPT_STORAGE_H
-#define GPT_STORAGE_H
+#ifndef GPT_DURABLE_FILE_H
+#define GPT_DURABLE_FILE_H
 
 #include "gpt/checkpoint/checkpoint.h"
 #include "gpt/checkpoint/crc64.h"
@@ -24,11 +24,11 @@ enum weft_status weft_gpt_path_join(struct weft_gpt_path *path, const char *fold
 /* There may be one already. */
 enum weft_status weft_gpt_folder_make(const struct weft_gpt_files *files, const char *folder,
                                       struct weft_error *error);
-/* Entries made, renamed and removed in it survive a loss of power after this. */
+/* Entries created, renamed and removed in it survive a loss of power after this. */
 enum weft_status weft_gpt_folder_sync(const struct weft_gpt_files *files, const char *folder,
                                       struct weft_error *error);
-/* The same for the folder's own entry, in the folder that holds it: it may have been made
- * by a run that was stopped. Where that one may not be read, it was not made by us. */
+/* The same for the folder's own entry in its parent, because an interrupted run may have created
+ * it. A parent that may not be read is skipped: we did not create the folder. */
 enum weft_status weft_gpt_folder_sync_entry(const struct weft_gpt_files *files, const char *folder,
                                             struct weft_error *error);
 /* Stays if something is in it. */
@@ -65,11 +65,11 @@ enum weft_status weft_gpt_output_end(struct weft_gpt_output *output, const char 
 
 /* ---- A file that is read ---- */
 
-/* Whether a plain file is there; not being able to tell is no. */
+/* Whether a plain file exists; false also when that cannot be determined. */
 bool weft_gpt_file_is_there(const char *folder, const char *name);
 /* WEFT_ERR_MISSING, WEFT_ERR_IO; WEFT_ERR_FORMAT if it is not a plain file. */
 enum weft_status weft_gpt_file_size(const char *path, uint64_t *size, struct weft_error *error);
-/* All bytes of a file that has `size` of them; give them back with weft_gpt_free(). */
+/* All bytes of a file that has `size` of them; to be freed with weft_gpt_free(). */
 enum weft_status weft_gpt_file_read(const struct weft_allocator *allocator, const char *path,
                                     uint64_t size, unsigned char **bytes, struct weft_error *error);
 

@@ -1,6 +1,6 @@
 /* What a layer's file holds: each parameter, and AdamW's moments of it. */
-#ifndef GPT_PART_TENSORS_H
-#define GPT_PART_TENSORS_H
+#ifndef GPT_LAYER_TENSORS_H
+#define GPT_LAYER_TENSORS_H
 
 #include "gpt/checkpoint/safetensors.h"
 #include "gpt/train/stage.h"

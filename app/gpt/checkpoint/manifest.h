@@ -1,6 +1,6 @@
 /* The manifest of a checkpoint, "weft-checkpoint/1": how far training was and with what,
  * and the files of the layers with their sizes and checksums. Its last line has a
- * checksum of all that stands before it, so that no changed byte goes unseen. */
+ * checksum of everything before it, so that every changed byte is detected. */
 #ifndef GPT_MANIFEST_H
 #define GPT_MANIFEST_H
 

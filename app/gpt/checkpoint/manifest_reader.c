@@ -1,6 +1,5 @@
-/* The manifest read back, strictly: every field is there, once, and no other. jansson
- * takes memory from malloc(), after the text's size and the number of its values have
- * been looked at. */
+/* Reads the manifest, strictly: every field exactly once, and no other. jansson allocates by
+ * malloc(), after the text's size and the number of its values have been checked. */
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -95,7 +94,7 @@ static bool read_number(const json_t *value, uint64_t number_max, uint64_t *numb
   return true;
 }
 
-/* Puts a value where its field is in the progress; false: it is not of that kind. */
+/* Puts a value where its field is in the struct; false: it is not of that kind. */
 static bool read_value(const json_t *value, enum weft_gpt_field_kind kind, void *to) {
   uint64_t number = 0;
   switch (kind) {

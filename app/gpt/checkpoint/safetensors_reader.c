@@ -1,7 +1,6 @@
-/* The header of a safetensors file read back: a file from outside, of which nothing is
- * believed. What is expected is known exactly, so all that is left to the file is the
- * order of its tensors. jansson takes memory from malloc(), after the header's size and
- * the number of its values have been looked at. */
+/* Reads the header of a safetensors file, which comes from outside and is not trusted. The tensors
+ * are known exactly; only their order is the file's. jansson allocates by malloc(), after the
+ * header's size and the number of its values have been checked. */
 #include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>

@@ -73,8 +73,8 @@ static enum weft_status read_open(struct weft_gpt_dataset *dataset, const char *
   }
 }
 
-/* Its size is looked at before, so that what is too large takes no time, and while it
- * is read, as it may grow. */
+/* The size is checked before, so that a file that is too large costs no time, and while it is
+ * read, because it may grow. */
 static enum weft_status read_file(struct weft_gpt_dataset *dataset, const char *path,
                                   struct weft_error *error) {
   struct stat status;

@@ -1,6 +1,6 @@
 /* Text as training data: bytes are tokens. */
-#ifndef GPT_CORPUS_H
-#define GPT_CORPUS_H
+#ifndef GPT_DATASET_H
+#define GPT_DATASET_H
 
 #include <weft/base.h>
 
@@ -22,14 +22,14 @@ enum weft_status weft_gpt_dataset_read(struct weft_gpt_dataset *dataset,
                                        uint64_t least, struct weft_error *error);
 void weft_gpt_dataset_finish(struct weft_gpt_dataset *dataset);
 
-/* `rows` sequences of `tokens` bytes and, one further, their targets: row k of step n
- * begins at a place that depends on (seed, n, k) alone. */
+/* `rows` sequences of `tokens` bytes and, one byte further, their targets: the position of row k
+ * of step n depends on (seed, n, k) alone. */
 void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validation, uint64_t seed,
                             uint64_t step, uint64_t rows, uint64_t tokens,
                             uint8_t *inputs /* [rows][tokens] */, uint8_t *targets);
 
-/* Entropy of single bytes over the training part, in nats: what a model that knows
- * nothing but frequencies reaches. */
+/* The unigram baseline: the entropy of single bytes over the training part, in nats, which is the
+ * loss of a model that knows only their frequencies. */
 double weft_gpt_dataset_unigram_loss(const struct weft_gpt_dataset *dataset);
 
 #endif

@@ -1,10 +1,10 @@
-/* Which files under a folder are text to train on. */
-#ifndef GPT_CORPUS_FILES_H
-#define GPT_CORPUS_FILES_H
+/* Finds the text files under a folder. */
+#ifndef GPT_TEXT_FILES_H
+#define GPT_TEXT_FILES_H
 
 #include <weft/base.h>
 
-/* Larger ones under a folder are data, not text. */
+/* Larger files under a folder are left out. */
 #define WEFT_GPT_FILE_SIZE_MAX (UINT64_C(16) << 20)
 
 /* Zero-initialise and set `allocator`. */
@@ -15,10 +15,10 @@ struct weft_gpt_paths {
   uint64_t capacity;
 };
 
-/* Adds the text files under a folder, in the order of their paths' bytes: those that
- * end as sources, headers, scripts and documents do. Left out: symbolic links, what is
- * hidden, folders that begin with "build", files above WEFT_GPT_FILE_SIZE_MAX. What
- * cannot be looked at is WEFT_ERR_IO. */
+/* Adds the text files under a folder, sorted by the bytes of their paths: names that end as
+ * sources, headers, scripts and documents do. Symbolic links, hidden files, folders that begin
+ * with "build" and files above WEFT_GPT_FILE_SIZE_MAX are left out. WEFT_ERR_IO for an entry that
+ * cannot be read. */
 enum weft_status weft_gpt_paths_find(struct weft_gpt_paths *paths, const char *folder,
                                      struct weft_error *error);
 void weft_gpt_paths_finish(struct weft_gpt_paths *paths);

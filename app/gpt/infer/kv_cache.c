@@ -1,6 +1,5 @@
-/* The model with a memory of what it has read. It computes what the layers' forward does
- * (layer_block.c), except for attention, which takes a query at a time and all keys
- * before it. */
+/* Inference with a KV cache. It computes what the layers' forward does (layer_block.c), except
+ * for attention, which takes one query at a time with all keys before it. */
 #include "gpt/infer/kv_cache.h"
 
 #include <assert.h>

@@ -1,13 +1,13 @@
-/* The whole model, forward only and byte after byte: keys and values of what it has
- * read are kept, so a further byte costs one row. One thread, no pipeline. */
-#ifndef GPT_DECODER_H
-#define GPT_DECODER_H
+/* Inference with a KV cache: the model, forward only, byte after byte. Keys and values of all
+ * bytes so far are cached, so another byte costs one row. One thread, no pipeline. */
+#ifndef GPT_KV_CACHE_H
+#define GPT_KV_CACHE_H
 
 #include "gpt/train/stage.h"
 
 struct weft_gpt_inference;
 
-/* layers[weft_gpt_layer_count()], in order; only their parameters are looked at, at every
+/* layers[weft_gpt_layer_count()], in order; only their parameters are read, at every
  * call. config and parameters are borrowed until destroy. allocator NULL: the default. */
 enum weft_status weft_gpt_inference_create(const struct weft_allocator *allocator,
                                            const struct weft_gpt_config *config,

@@ -126,7 +126,7 @@ static const float *go_on(struct weft_gpt_sampler *sampler, uint8_t byte) {
     sampler->window[position] = byte;
     return weft_gpt_inference_read(sampler->inference, &byte, 1);
   }
-  /* Positions are learnt, so keys cannot move along: half of them are made anew. */
+  /* Positions are learned, so cached keys cannot be shifted: half of them are recomputed. */
   position = sampler->context / 2;
   memmove(sampler->window, sampler->window + sampler->context - position, position);
   sampler->window[position] = byte;

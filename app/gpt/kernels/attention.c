@@ -1,11 +1,11 @@
-/* Causal self-attention without a T x T matrix: queries and keys are taken in tiles,
- * forward with a running softmax, backward with the probabilities computed again from
- * the forward's log_sums (Dao et al., FlashAttention, 2022). Tiles above the diagonal
- * are skipped; in a tile on it, rows are taken in groups that go as far as they see.
+/* Causal self-attention without a T x T matrix: queries and keys are taken in tiles, forward with
+ * a running softmax, backward with probabilities recomputed from the forward's log_sums (Dao et
+ * al., FlashAttention, 2022). Tiles above the diagonal are skipped; in a tile on it, a group of
+ * rows goes as far as its last row sees.
  *
- * A head's q, k and v lie with stride 3 C in qkv, its y with stride C: rows so far apart
- * share few places in the first cache, so what is read often is gathered first, or
- * transposed, where a product runs over its columns. */
+ * A head's q, k and v have stride 3 C in qkv, its y has stride C: rows so far apart fall into few
+ * sets of the L1 cache, so operands that are read often are copied together first, or transposed
+ * where a product runs over their columns. */
 #include <math.h>
 
 #include "gpt/kernels/gemm_tile.h"
@@ -164,7 +164,7 @@ struct running {
   float max[TILE], sum[TILE];
 };
 
-/* Row r of a tile: what the query sees, and as far as its group goes. */
+/* Row r of a tile: the columns that the query sees, and those that its group computes. */
 struct visible {
   uint64_t seen, columns;
 };
@@ -176,8 +176,8 @@ WEFT_GPT_INLINE struct visible visible_of(const struct pair *pair, uint64_t r) {
                           diagonal && group < pair->columns ? group : pair->columns};
 }
 
-/* Scores of what is not seen: their exponentials are 0. Loops over groups have no ends
- * that are no multiple of a vector. */
+/* Scores of masked columns get an exponential of 0. So loops over a group's columns run over
+ * full vectors. */
 WEFT_GPT_INLINE void mask(struct visible visible, float *s) {
   for (uint64_t i = visible.seen; i < visible.columns; i++) {
     s[i] = -3.0e38f;
@@ -260,7 +260,7 @@ void weft_gpt_attention(uint64_t sequences, uint64_t tokens, uint64_t channels, 
 
 /* ---- Backward ---- */
 
-/* What one head's backward works in. */
+/* Scratch of one head's backward. */
 struct workspace {
   float *p, *ds;                          /* [TILE, TILE] */
   float *k_transposed, *v_transposed, *k; /* [D, TILE] twice, [TILE, D]: of one tile of keys */
@@ -351,8 +351,7 @@ static void backward_pair(const struct head *head, const struct workspace *work,
   matmul(head, pair, work->ds, work->k, to->dq + pair->row * stride, stride, pair->column != 0);
 }
 
-/* All of q, and of each tile's k and v, is copied before a gradient is written there: so
- * dqkv may be qkv. */
+/* All of q, and each tile's k and v, are copied before a gradient is written: dqkv may be qkv. */
 static void backward_head(const struct head *head, const struct workspace *work,
                           const struct gradients *to) {
   const uint64_t stride = head->qkv_stride, width = head->width;

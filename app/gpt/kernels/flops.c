@@ -1,5 +1,5 @@
-/* The list of products. It says again what part_*.c and kernel_*.c do;
- * tests/gpt/test_gpt_flops.c compares it with the calls that a training step makes. */
+/* The list of matrix products. It repeats what model/layer_*.c and the kernels do;
+ * tests/gpt/test_gpt_flops.c compares it with the calls of a training step. */
 #include "gpt/kernels/flops.h"
 
 #include <cblas.h>

@@ -1,8 +1,8 @@
-/* The matrix products of training, as a list: to count their floating-point
- * operations, and to do them bare, by sgemm, with nothing in between, on the same machine:
- * what a step is measured against, whichever product it takes itself (gemm_avx512.h). */
-#ifndef GPT_PRODUCTS_H
-#define GPT_PRODUCTS_H
+/* The matrix products of training, as a list: to count their floating-point operations, and to
+ * run them bare, by sgemm, with nothing in between: the baseline for a training step on the same
+ * machine. */
+#ifndef GPT_FLOPS_H
+#define GPT_FLOPS_H
 
 #include "gpt/model/model.h"
 

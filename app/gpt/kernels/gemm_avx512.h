@@ -1,6 +1,6 @@
-/* Products of matrices as large as a microbatch and a layer's weights, on one thread. */
-#ifndef GPT_WIDE_H
-#define GPT_WIDE_H
+/* The product of matrices as large as a microbatch and a layer's weights, on one thread. */
+#ifndef GPT_GEMM_AVX512_H
+#define GPT_GEMM_AVX512_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,8 +1,7 @@
-/* Products of small tiles, where sgemm spends its time on preparations: operands are
- * read where they lie, with any stride, and only as much as a tile above or on the
- * diagonal needs. */
-#ifndef GPT_TILE_H
-#define GPT_TILE_H
+/* The product of small tiles, for which sgemm spends most of its time on packing: operands are
+ * read in place, with any stride, and only as far as a tile on or below the diagonal needs. */
+#ifndef GPT_GEMM_TILE_H
+#define GPT_GEMM_TILE_H
 
 #include <stdbool.h>
 #include <stdint.h>

@@ -1,7 +1,6 @@
-/* The kernels: what is computed, on rows of floats. Matrix products are gemm_avx512.h's where
- * there is AVX-512, else CBLAS's sgemm, which also takes those with several BLAS threads;
- * all else is ours, written so that the compiler vectorises it. Every result depends on
- * the arguments alone: no threads, no global state.
+/* The kernels, on rows of floats. Matrix products use gemm_avx512.h where the machine has AVX-512
+ * and a rank one BLAS thread, else CBLAS's sgemm; everything else is written so that the compiler
+ * vectorises it. Every result depends on the arguments alone: no threads, no global state.
  *
  * Gradients of inputs are written (=) unless it says added (+=); gradients of
  * parameters are always added. Arrays do not overlap unless it says they may. */
@@ -25,11 +24,11 @@ void weft_gpt_linear_backward_weight(uint64_t rows, uint64_t in, uint64_t out, c
                                      const float *dy, float *dw, float *db);
 
 /* ---- Layer norm, epsilon 1e-5 ---- */
-/* mean[R], rstd[R] are kept for the backward. */
+/* mean[R], rstd[R] are saved for the backward. */
 void weft_gpt_layernorm(uint64_t rows, uint64_t channels, const float *x, const float *weight,
                         const float *bias, float *y, float *mean, float *rstd);
 /* dx += the gradient through the norm (the residual's is there already). share[2 C]
- * gets (=) this microbatch's part of the gradients of weight and bias, for W to add. */
+ * gets (=) this microbatch's share of the gradients of weight and bias, which backward_weight adds. */
 void weft_gpt_layernorm_backward_input(uint64_t rows, uint64_t channels, const float *x,
                                        const float *weight, const float *mean, const float *rstd,
                                        const float *dy, float *dx, float *share);
@@ -43,7 +42,7 @@ void weft_gpt_gelu_backward(uint64_t count, const float *x, const float *dy, flo
 void weft_gpt_add(uint64_t count, const float *x, float *y);
 
 /* ---- Causal self-attention over qkv[B, T, 3 C] (q, k, v side by side) ---- */
-/* y[B, T, C]; log_sums[B, H, T] is kept for the backward. scratch has
+/* y[B, T, C]; log_sums[B, H, T] is saved for the backward. scratch has
  * weft_gpt_attention_scratch() floats. Memory does not grow with T x T: keys are taken
  * in tiles, with a running softmax. */
 uint64_t weft_gpt_attention_scratch(uint64_t tokens, uint64_t channels, uint64_t heads);
@@ -81,12 +80,11 @@ struct weft_gpt_adamw {
 void weft_gpt_adamw_update(const struct weft_gpt_adamw *adamw, uint64_t count,
                            const float *gradient, float *w, float *m, float *v);
 
-/* How many threads a matrix product may use; for the whole process. */
+/* How many threads a matrix product may use, for all of the process. */
 void weft_gpt_set_blas_threads(int count);
-/* OpenBLAS chooses its kernels when it is loaded, by a list of processors; on one that
- * is newer than the list it takes those for SSE3, which are five times slower than the
- * machine. Then this is what OPENBLAS_CORETYPE should be in the environment of the
- * process when it starts; NULL when all is well. */
+/* OpenBLAS chooses its kernels by a list of processors when it is loaded. On a processor newer
+ * than the list it takes those for SSE3, which are five times slower. Then this is the value that
+ * OPENBLAS_CORETYPE should have in the environment of the process; NULL: nothing to change. */
 const char *weft_gpt_blas_core_wanted(void);
 
 #endif

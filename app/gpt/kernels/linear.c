@@ -1,6 +1,6 @@
-/* Products with weights. Where the machine has AVX-512 and a rank one thread, they are
- * gemm_avx512.c's, which adds biases and residuals itself. Elsewhere they are sgemm's;
- * what it adds to is laid into y first, so that no pass comes after. */
+/* Linear layers. With AVX-512 and one BLAS thread the product is gemm_avx512.c's, which adds
+ * biases and residuals itself. Otherwise it is sgemm's, and y is filled with the bias or residual
+ * first, so that no pass has to follow. */
 #include <cblas.h>
 #include <string.h>
 
@@ -10,7 +10,7 @@
 
 static blasint size(uint64_t n) { return (blasint)n; }
 
-/* False: nothing is done. Several threads are sgemm's business. */
+/* False: nothing was computed, and sgemm has to. */
 static bool multiply_avx512(const struct weft_gpt_gemm *product) {
   return openblas_get_num_threads() == 1 && weft_gpt_gemm_avx512(product);
 }

@@ -1,12 +1,11 @@
-/* How kernels become fast on machines that have wide vectors, and stay right on those
- * that do not. A kernel is written once, as an inline body over floats; here it is
- * compiled for AVX-512, for AVX2 and for the compiler's baseline, and one of them is
- * taken at the call, by what the processor has. No ifuncs: sanitizers dislike them.
+/* SIMD variants of kernels. A kernel is written once, as an inline body over floats; it is
+ * compiled for AVX-512, for AVX2 and for the compiler's baseline, and the call picks one by what
+ * the processor has. No ifuncs, because of sanitizers.
  *
- * Every sum goes through 16 lanes, whatever the machine has, and the lanes are added in
- * a fixed order: where an array lies, and which thread asks, changes nothing. */
-#ifndef GPT_LANES_H
-#define GPT_LANES_H
+ * Every sum has 16 lanes, whatever the machine has, and the lanes are added in a fixed order:
+ * results depend neither on addresses nor on threads. */
+#ifndef GPT_SIMD_H
+#define GPT_SIMD_H
 
 #include <stdbool.h>
 #include <stdint.h>

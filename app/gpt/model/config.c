@@ -1,4 +1,4 @@
-/* Which configurations there can be. */
+/* Checks a model configuration. */
 #include <inttypes.h>
 
 #include <weft/support.h>

@@ -1,12 +1,12 @@
-/* One part of the model, computed: forward, and the two halves of its backward.
- * What is kept from forward to backward, and from I to W, lies in one block of
- * floats per microbatch, which the caller provides. */
-#ifndef GPT_PART_H
-#define GPT_PART_H
+/* Computing one layer: forward, and the two halves of its backward. What forward saves for the
+ * backward, and backward_input for backward_weight, is one block of floats per microbatch, which
+ * the caller provides. */
+#ifndef GPT_LAYER_H
+#define GPT_LAYER_H
 
 #include "gpt/model/model.h"
 
-/* Where everything of one call is. x, dx are [B, T, C]. */
+/* The arguments of a call. x, dx are [B, T, C]. */
 struct weft_gpt_layer_call {
   const struct weft_gpt_config *config;
   uint32_t layer;
@@ -29,10 +29,9 @@ void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const ui
 void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const uint8_t *ids,
                                         const float *dy, float *gradients);
 
-/* x is not kept by the block: it must still be there, unchanged, at the backward.
- * y may not be x. */
+/* The block does not save x: it must be unchanged until the backward. y may not be x. */
 void weft_gpt_block_forward(const struct weft_gpt_layer_call *call, const float *x, float *y);
-/* dy is still there at W. dx (=) may not be dy. */
+/* dy must be unchanged until backward_weight. dx (=) may not be dy. */
 void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const float *x,
                                    const float *dy, float *dx);
 void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, const float *x,

@@ -3,9 +3,9 @@
  *   xmid = x + proj(attention(qkv(ln1(x))))
  *   y    = xmid + proj(gelu(fc(ln2(xmid))))
  *
- * I goes all the way to dx and leaves in `kept` the gradient of every linear's output,
- * mostly where the output itself was; W is then products and sums, and computes nothing
- * that I did. */
+ * backward_input goes all the way to dx and leaves in `saved` the gradient of every linear's
+ * output, mostly in place of the output itself; backward_weight is then only products and
+ * sums, and repeats nothing. */
 #include <string.h>
 
 #include "gpt/kernels/kernels.h"
@@ -26,7 +26,8 @@ enum {
   MLP_PROJ_BIAS,
 };
 
-/* What is kept. An arrow: what I puts there, for W, once the first is used up. */
+/* What forward saves. An arrow: what backward_input writes there for backward_weight, once the
+ * first is used up. */
 struct block_saved {
   float *ln1;       /* [R, C] */
   float *qkv;       /* [R, 3 C] -> its gradient */
@@ -37,7 +38,7 @@ struct block_saved {
   float *fc;        /* [R, 4 C] before GELU -> its gradient */
   float *gelu;      /* [R, 4 C] */
   float *mean1, *rstd1, *mean2, *rstd2; /* [R] */
-  float *share1, *share2;               /* [2 C], written by I */
+  float *share1, *share2;               /* [2 C], written by backward_input */
 };
 
 struct block {
@@ -79,8 +80,8 @@ uint64_t weft_gpt_block_saved(const struct weft_gpt_config *config, uint64_t seq
          4 * (uint64_t)config->dim;
 }
 
-/* I needs the gradient of GELU's output [R, 4 C]; later, in its place, that of the
- * attention's output [R, C] and what attention works in. */
+/* backward_input needs the gradient of GELU's output [R, 4 C]; later, in its place, that of the
+ * attention's output [R, C] and attention's own scratch. */
 uint64_t weft_gpt_block_scratch(const struct weft_gpt_config *config, uint64_t sequences,
                                 uint64_t tokens) {
   const uint64_t values = sequences * tokens * config->dim;
@@ -129,7 +130,7 @@ void weft_gpt_block_forward(const struct weft_gpt_layer_call *call, const float 
                            parameter(&b, MLP_PROJ_BIAS), k->xmid, y);
 }
 
-/* dx gets the gradient of xmid, which is left for W too. */
+/* dx gets the gradient of xmid, which stays in `saved` for backward_weight too. */
 static void mlp_backward_input(const struct block *b, const float *dy, float *dx) {
   const struct block_saved *k = &b->saved;
   const uint64_t rows = b->rows, c = b->channels;
@@ -167,7 +168,7 @@ void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const
 
 void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
                                     const float *dy, float *gradients) {
-  (void)x; /* its norm was kept */
+  (void)x; /* its norm is saved */
   const struct block b = open_block(call);
   const struct block_saved *k = &b.saved;
   const uint64_t rows = b.rows, c = b.channels;

@@ -1,5 +1,5 @@
-/* The head: the last norm, logits, and the mean cross entropy. Training keeps the norm's
- * output and the gradient of the logits, which is where the backward begins. */
+/* The head: the last norm, logits, and the mean cross entropy. Training saves the norm's output
+ * and the gradient of the logits, with which the backward begins. */
 #include <string.h>
 
 #include "gpt/kernels/kernels.h"
@@ -13,7 +13,7 @@ struct head_layer {
   uint64_t at[WEFT_GPT_PARAMETERS_MAX];
   float *normed;      /* [R, C] */
   float *dlogits;     /* [R, V] */
-  float *share;       /* [2 C], written by I */
+  float *share;       /* [2 C], written by backward_input */
   float *mean, *rstd; /* [R] */
 };
 
@@ -76,7 +76,7 @@ void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const 
 
 void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
                                    float *gradients) {
-  (void)x; /* its norm was kept */
+  (void)x; /* its norm is saved */
   const struct head_layer head = open_head(call);
   weft_gpt_linear_backward_weight(head.rows, head.channels, head.vocabulary, head.normed,
                                   head.dlogits, gradients + head.at[LM_HEAD_WEIGHT], NULL);

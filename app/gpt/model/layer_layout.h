@@ -1,7 +1,6 @@
-/* Sizes of a layer's `kept` and `scratch`, by kind; weft_gpt_layer_saved() adds nothing to
- * them. Each is in floats, for B sequences of T tokens. */
-#ifndef GPT_PART_LAYOUT_H
-#define GPT_PART_LAYOUT_H
+/* Sizes of `saved` and `scratch` by kind of layer, in floats, for B sequences of T tokens. */
+#ifndef GPT_LAYER_LAYOUT_H
+#define GPT_LAYER_LAYOUT_H
 
 #include "gpt/model/layer.h"
 

@@ -5,8 +5,8 @@
  *   layer L + 1    head        x -> logits, loss
  *
  * A stage of the pipeline is a range of layers. Everything about a layer depends on
- * the layer, the configuration and the seed alone, never on how layers are put on
- * stages, so results are the same for every split.
+ * the layer, the configuration and the seed alone, never on how layers are split
+ * into stages, so results are the same for every split.
  *
  * Letters in comments: B sequences of a microbatch, T tokens of a sequence, R = B T
  * rows, C channels (dim), H heads, D = C / H, V vocabulary (256 bytes), L blocks. */
@@ -57,12 +57,12 @@ struct weft_gpt_parameter {
  * mlp.fc.weight [4C, C] mlp.fc.bias mlp.proj.weight [C, 4C] mlp.proj.bias, each with
  * "block.K." in front. Of the embedding: wte.weight [V, C], wpe.weight [T, C]. Of
  * the head: lnf.weight lnf.bias lm_head.weight [V, C]; a tied head has the last one
- * too, as a copy of wte that is kept equal to it. No biases in the head. */
+ * too, as a copy of wte that always equals it. No biases in the head. */
 uint32_t weft_gpt_layer_parameters(const struct weft_gpt_config *config, uint32_t layer,
                                    struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]);
 /* Floats of a layer; 64-byte aligned offsets, so there may be gaps, which are 0. */
 uint64_t weft_gpt_layer_floats(const struct weft_gpt_config *config, uint32_t layer);
-/* Parameters of the whole model; a tied one counts once. */
+/* Parameters of all layers; a tied one counts once. */
 uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config);
 
 /* As GPT-2: normal(0, 0.02), the two projections onto the residual stream divided

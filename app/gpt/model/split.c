@@ -1,4 +1,4 @@
-/* How layers become stages: by cost, or by given numbers of blocks. */
+/* Splits layers into stages: by cost, or by given numbers of blocks. */
 #include <inttypes.h>
 
 #include <weft/costs.h>

@@ -1,6 +1,6 @@
 /* The learning rate over the steps of a run. */
-#ifndef GPT_SCHEDULE_RATE_H
-#define GPT_SCHEDULE_RATE_H
+#ifndef GPT_LEARNING_RATE_H
+#define GPT_LEARNING_RATE_H
 
 #include <stdint.h>
 

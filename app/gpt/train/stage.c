@@ -14,7 +14,7 @@
 #include "gpt/model/aligned_memory.h"
 #include "gpt/model/layer.h"
 
-/* What a microbatch keeps from its forward to its last backward. */
+/* What a microbatch saves from its forward to its last backward. */
 struct weft_gpt_slot {
   float *memory; /* all of it */
 };
@@ -197,7 +197,7 @@ static enum weft_status forward(struct weft_stage *base, struct weft_stage_call 
 
 /* ---- Backward ---- */
 
-/* The gradient of what layer k makes. */
+/* The gradient of layer k's output. */
 static const float *gradient_of(const struct weft_gpt_stage *stage,
                                 const struct weft_stage_call *call, uint32_t k) {
   return k + 1 < stage->layer_count  ? gradient_between(stage, call->slot, k)
@@ -254,7 +254,7 @@ static enum weft_status backward_weight(struct weft_stage *base, struct weft_sta
   return WEFT_OK;
 }
 
-/* Whole gradients that are not kept from step to step are cleared when they are taken. */
+/* Unsharded gradients in a pool's buffer are cleared when the buffer is acquired. */
 static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_call *call,
                                   struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);

@@ -15,7 +15,7 @@ struct weft_gpt_stage_context {
   struct weft_group *group; /* of the replicas of this rank; NULL: there is one */
   struct weft_gpt_rank_memory *memory;
   struct weft_gpt_tie *tie; /* NULL: no tied weights on this rank */
-  /* Called in every forward of training, which it may make longer; NULL: not. */
+  /* Called in every forward of training, whose time it adds to; NULL: not. */
   void (*before_forward)(void *context, uint32_t stage, uint64_t step);
   void *before_forward_context;
 };
@@ -40,7 +40,7 @@ struct weft_gpt_stage {
   uint32_t slot_count;
   float *scratch;
   uint64_t scratch_floats;
-  struct weft_collective *collectives; /* [layer_count] of the one that is under way */
+  struct weft_collective *collectives; /* [layer_count] in flight */
   uint32_t collectives_done;
   bool reduces_later; /* REDUCE_GRAD waits for the tied weights of this rank's other stage */
 };

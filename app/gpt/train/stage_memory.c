@@ -1,5 +1,4 @@
-/* Parameters, gradients and moments of a stage, and buffers for what is whole for a while
- * only; see stage_memory.h. */
+/* Parameters, gradients and moments of a stage, and the pools; see stage_memory.h. */
 #include "gpt/train/stage_memory.h"
 
 #include <assert.h>
@@ -30,7 +29,7 @@ enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
 }
 
 void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
-  for (uint32_t k = 0; k < pool->made; k++) {
+  for (uint32_t k = 0; k < pool->allocated; k++) {
     weft_gpt_free(pool->allocator, pool->buffers[k]);
   }
   weft_gpt_free(pool->allocator, pool->buffers);
@@ -39,16 +38,16 @@ void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
 
 enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floats, float **out,
                                        struct weft_error *error) {
-  assert(pool->taken < pool->capacity); /* a stage takes one at a time */
-  if (pool->taken == pool->made) {
+  assert(pool->acquired < pool->capacity); /* a stage has at most one */
+  if (pool->acquired == pool->allocated) {
     float *buffer = weft_gpt_allocate(pool->allocator, pool->floats, sizeof(float));
     if (buffer == NULL) {
       return fail_floats(pool->floats, error);
     }
-    pool->buffers[pool->made++] = buffer;
+    pool->buffers[pool->allocated++] = buffer;
   }
-  *out = pool->buffers[pool->taken++];
-  pool->taken_bytes += floats * sizeof(float);
+  *out = pool->buffers[pool->acquired++];
+  pool->acquired_bytes += floats * sizeof(float);
   return WEFT_OK;
 }
 
@@ -58,15 +57,15 @@ void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t f
   while (pool->buffers[k] != buffer) {
     k++;
   }
-  pool->taken--;
-  pool->buffers[k] = pool->buffers[pool->taken];
-  pool->buffers[pool->taken] = buffer;
-  pool->taken_bytes -= floats * sizeof(float);
+  pool->acquired--;
+  pool->buffers[k] = pool->buffers[pool->acquired];
+  pool->buffers[pool->acquired] = buffer;
+  pool->acquired_bytes -= floats * sizeof(float);
 }
 
 void weft_gpt_rank_memory_note(struct weft_gpt_rank_memory *memory) {
   const uint64_t bytes = memory->resident_parameter_bytes + memory->resident_gradient_bytes +
-                         memory->parameters.taken_bytes + memory->gradients.taken_bytes;
+                         memory->parameters.acquired_bytes + memory->gradients.acquired_bytes;
   memory->peak_bytes = bytes > memory->peak_bytes ? bytes : memory->peak_bytes;
 }
 
@@ -162,7 +161,7 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
   return WEFT_OK;
 }
 
-/* A layer that is not whole here is made whole for a moment. */
+/* A sharded layer is unsharded in a temporary buffer. */
 static enum weft_status initialize_layer(struct weft_gpt_stage_memory *memory,
                                          const struct weft_gpt_config *config, uint32_t k,
                                          struct weft_error *error) {
@@ -220,7 +219,7 @@ void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory) {
   weft_gpt_free(memory->allocator, memory->shards);
 }
 
-/* ---- Whole for a while ---- */
+/* ---- Unsharded for a time ---- */
 
 enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_memory *memory,
                                                           struct weft_error *error) {
@@ -276,28 +275,28 @@ void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memor
   }
 }
 
-/* ---- From whole arrays ---- */
+/* ---- Storing ---- */
 
 /* Beyond the layer's floats there is padding, which is 0. */
-static void keep_array(const struct weft_gpt_layer_shard *shard, uint64_t floats,
-                       const float *whole, float *to) {
+static void store_slice(const struct weft_gpt_layer_shard *shard, uint64_t floats,
+                        const float *unsharded, float *to) {
   const uint64_t end =
       shard->begin + shard->floats < floats ? shard->begin + shard->floats : floats;
-  if (whole != NULL && end > shard->begin) {
-    memcpy(to, whole + shard->begin, (end - shard->begin) * sizeof *to);
+  if (unsharded != NULL && end > shard->begin) {
+    memcpy(to, unsharded + shard->begin, (end - shard->begin) * sizeof *to);
   }
 }
 
 void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
-                                 const struct weft_gpt_layer_state *whole) {
+                                 const struct weft_gpt_layer_state *unsharded) {
   const struct weft_gpt_layer_shard *shard = &memory->shards[k];
   const uint64_t floats = memory->layers[k].floats;
   float *parameters = memory->layers[k].parameters;
-  if (parameters != NULL && whole->parameters != NULL) {
-    memcpy(parameters, whole->parameters, floats * sizeof *parameters);
+  if (parameters != NULL && unsharded->parameters != NULL) {
+    memcpy(parameters, unsharded->parameters, floats * sizeof *parameters);
   } else {
-    keep_array(shard, floats, whole->parameters, shard->parameters);
+    store_slice(shard, floats, unsharded->parameters, shard->parameters);
   }
-  keep_array(shard, floats, whole->first_moment, shard->first_moment);
-  keep_array(shard, floats, whole->second_moment, shard->second_moment);
+  store_slice(shard, floats, unsharded->first_moment, shard->first_moment);
+  store_slice(shard, floats, unsharded->second_moment, shard->second_moment);
 }

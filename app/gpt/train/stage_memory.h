@@ -1,18 +1,17 @@
-/* The memory of a stage's parameters: whole, or divided among replicas.
+/* The memory of a stage's parameters, unsharded or sharded over replicas.
  *
  * Each layer's arrays are padded to a multiple of 16 floats for each replica and cut into
- * as many equal slices; replica d has slice d. Which floats that are depends on the layer
- * and the number of replicas alone, never on the stage that the layer is on: so sums over
- * slices are the same for every split.
+ * as many equal slices; replica d has slice d. A slice depends on the layer and the number of
+ * replicas alone, never on the layer's stage, so sums over slices are the same for every split.
  *
  *   mode    parameters              gradients                 AdamW's moments
- *   none    whole                   whole                     whole
- *   grads   whole                   own slices, reduced; the  own slices
- *   full    own slices; whole       whole ones from the first own slices
- *           between UNSHARD and     backward to REDUCE_GRAD
+ *   none    unsharded               unsharded                 unsharded
+ *   grads   unsharded               own slices, reduced;      own slices
+ *   full    own slices; unsharded   unsharded from the first  own slices
+ *           from UNSHARD to         backward to REDUCE_GRAD
  *           RESHARD
  *
- * What is whole for a while only lies in buffers of the rank's pools. */
+ * What is unsharded for a time only is in a buffer of the rank's pools. */
 #ifndef GPT_STAGE_MEMORY_H
 #define GPT_STAGE_MEMORY_H
 
@@ -26,7 +25,7 @@ struct weft_gpt_sharding {
   uint32_t replicas, replica;
 };
 
-/* One layer's arrays, each weft_gpt_layer_floats() long; NULL where it is not whole now. */
+/* One layer's arrays, each weft_gpt_layer_floats() long; NULL while it is sharded. */
 struct weft_gpt_layer_state {
   uint32_t layer;
   uint64_t floats;
@@ -41,17 +40,17 @@ struct weft_gpt_layer_shard {
   float *parameters, *gradients, *first_moment, *second_moment;
 };
 
-/* ---- Pools: whole buffers that a rank's stages use in turn ---- */
+/* ---- Pools: buffers for unsharded stages, which a rank's stages share ---- */
 
 struct weft_gpt_pool {
   const struct weft_allocator *allocator;
   uint64_t floats; /* of a buffer: the largest stage's */
-  float **buffers; /* [capacity], the first `made` are there; the first `taken` are in use */
-  uint32_t capacity, made, taken;
-  uint64_t taken_bytes; /* of what is in use, as much as its users need */
+  float **buffers; /* [capacity]; the first `allocated` exist, the first `acquired` are in use */
+  uint32_t capacity, allocated, acquired;
+  uint64_t acquired_bytes; /* that the users of the buffers need */
 };
 
-/* A buffer is made when it is first needed. */
+/* A buffer is allocated when it is first needed. */
 enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
                                     const struct weft_allocator *allocator, uint64_t floats,
                                     uint32_t capacity, struct weft_error *error);
@@ -61,8 +60,8 @@ enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floa
                                        struct weft_error *error);
 void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats);
 
-/* The pools of a rank, and how much they were used: bytes of what is kept, and of what is
- * taken, at most at one time. */
+/* The pools of a rank, and how much they were used: bytes of shards, and the most of shards and
+ * acquired buffers at one time. */
 struct weft_gpt_rank_memory {
   struct weft_gpt_pool parameters, gradients;
   uint64_t resident_parameter_bytes, resident_gradient_bytes;
@@ -78,11 +77,11 @@ struct weft_gpt_stage_memory {
   struct weft_gpt_rank_memory *rank; /* borrowed */
   uint32_t layer_count;
   uint64_t unsharded_floats;           /* of all layers, padded */
-  uint64_t *offsets;                   /* [layer_count + 1] of layers in a whole buffer */
+  uint64_t *offsets;                   /* [layer_count + 1] of layers in an unsharded buffer */
   struct weft_gpt_layer_state *layers; /* [layer_count] */
   struct weft_gpt_layer_shard *shards; /* [layer_count] */
-  float *blocks[4];                    /* parameters, gradients, moments: what `kept` points into */
-  float *unsharded_parameters;         /* from the pool; NULL: not taken */
+  float *blocks[4];            /* parameters, gradients, moments: what `shards` point into */
+  float *unsharded_parameters; /* from the pool; NULL: not acquired */
   float *unsharded_gradients;
 };
 
@@ -102,8 +101,8 @@ enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory
                                             struct weft_error *error);
 void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory);
 
-/* Whole parameters or gradients in a buffer of the pool, if they are not whole anyway and
- * not there yet; gradients are 0 then. */
+/* Unsharded parameters or gradients in a buffer of the pool, unless the stage has them already;
+ * new gradients are 0. */
 enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_memory *memory,
                                                           struct weft_error *error);
 enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_memory *memory,
@@ -113,9 +112,9 @@ void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memor
 
 uint64_t weft_gpt_stage_memory_moment_bytes(const struct weft_gpt_stage_memory *memory);
 
-/* Copies whole arrays of layer k (weights and moments, those that are not NULL) to what is
- * kept of it. */
+/* Copies unsharded arrays of layer k (weights and moments, those that are not NULL) to what this
+ * rank keeps of it. */
 void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
-                                 const struct weft_gpt_layer_state *whole);
+                                 const struct weft_gpt_layer_state *unsharded);
 
 #endif

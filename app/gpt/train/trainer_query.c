@@ -94,9 +94,9 @@ bool weft_gpt_trainer_memory(const struct weft_gpt_trainer *trainer, uint32_t wo
   const struct weft_gpt_rank_memory *pools = &rank->memory;
   *memory = (struct weft_gpt_memory){
       .parameters = pools->resident_parameter_bytes +
-                    pools->parameters.made * pools->parameters.floats * sizeof(float),
+                    pools->parameters.allocated * pools->parameters.floats * sizeof(float),
       .gradients = pools->resident_gradient_bytes +
-                   pools->gradients.made * pools->gradients.floats * sizeof(float),
+                   pools->gradients.allocated * pools->gradients.floats * sizeof(float),
       .peak = pools->peak_bytes};
   for (uint32_t n = 0; n < rank->own_stage_count; n++) {
     const struct weft_gpt_stage *stage = rank->stages[rank->own_stages[n]];
