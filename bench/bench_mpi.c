@@ -92,8 +92,6 @@ static void start_job(const char *program, const struct bench *bench,
                               "1",
                               "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM",
                               "1",
-                              "WEFT_MPI_LETTERBOX", /* all over TCP, then */
-                              strcmp(over, "tcp") == 0 ? "0" : "1",
                               NULL};
   const char *words[WORDS_MAX] = {NULL};
   const char *const last[] = {

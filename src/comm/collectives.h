@@ -1,8 +1,8 @@
 /* Groups of ranks that live in one process: members find each other by the group's id
  * in their world and work on each other's memory. Thread-safe between members; used by
  * threads and loopback. */
-#ifndef NET_WORLD_GROUP_H
-#define NET_WORLD_GROUP_H
+#ifndef COMM_COLLECTIVES_H
+#define COMM_COLLECTIVES_H
 
 #include "comm/world.h"
 

@@ -1,7 +1,7 @@
 /* What the ranks of one process share: their boards, the agreed failure, and
  * exchanges. Used by the transports that live in one process. Thread-safe. */
-#ifndef NET_WORLD_H
-#define NET_WORLD_H
+#ifndef COMM_WORLD_H
+#define COMM_WORLD_H
 
 #include <pthread.h>
 

@@ -166,7 +166,7 @@ static void a_member_fails(void **state) {
 
 /* ---- what comes is checked ---- */
 
-enum { LARGE = WEFT_MPI_INLINE_FAR + 1000 }; /* an envelope and pieces, either way */
+enum { LARGE = 50000 }; /* more than WEFT_MPI_EAGER: a header and pieces */
 
 static void open_end(struct weft_transport *transport, bool sends, uint64_t bytes_max) {
   struct weft_error error;
@@ -224,29 +224,16 @@ static void expect_failure(struct weft_transport *transport, const char *const *
   assert_says(&error, words);
 }
 
-/* A world of two ranks whose envelopes go through memory, or by MPI. */
-static struct part make_pair(bool by_letter) {
-  const char *found = getenv("WEFT_MPI_LETTERBOX");
-  char before[8] = "1";
-  if (found != NULL) {
-    (void)snprintf(before, sizeof before, "%s", found);
-  }
-  (void)setenv("WEFT_MPI_LETTERBOX", by_letter ? "1" : "0", 1);
-  const struct part part = make_part(2);
-  (void)setenv("WEFT_MPI_LETTERBOX", before, 1);
-  return part;
-}
-
-/* Rank 0 has opened the channel for other payloads than rank 1: within the envelope, or in
- * pieces, at one end or at both. */
-static void play_disagreement(uint64_t there, uint64_t here, bool by_letter) {
+/* Rank 0 has opened the channel for other payloads than rank 1: in one message with the header,
+ * or in pieces, at one end or at both. */
+static void play_disagreement(uint64_t there, uint64_t here) {
   static unsigned char data[LARGE];
   char found[24];
   char expected[24];
   const char *const words[] = {"channel 5", "from rank 0 to rank 1", found, expected, NULL};
   struct weft_message message = {.header = {.bytes = there}, .data = data, .capacity = sizeof data};
   struct weft_error error;
-  struct part part = make_pair(by_letter);
+  struct part part = make_part(2);
   (void)snprintf(found, sizeof found, "found %u", (unsigned)there);
   (void)snprintf(expected, sizeof expected, "expected %u", (unsigned)here);
   if (part.world != NULL) {
@@ -265,47 +252,44 @@ static void play_disagreement(uint64_t there, uint64_t here, bool by_letter) {
 
 static void ends_disagree(void **state) {
   (void)state;
-  for (int by_letter = 0; by_letter < 2; by_letter++) {
-    play_disagreement(100, 200, by_letter);
-    play_disagreement(100, LARGE, by_letter);
-    play_disagreement(LARGE, 100, by_letter);
-  }
+  play_disagreement(100, 200);
+  play_disagreement(100, LARGE);
+  play_disagreement(LARGE, 100);
 }
 
-static void send_envelope(const struct weft_mpi_world *world, const void *envelope, size_t size) {
-  struct weft_mpi_end *end = &world->ends[0]; /* channel 5, the only one */
-  if (end->by_letter) {
-    memcpy(weft_mpi_letter_at(&end->box, end->box.written)->envelope, envelope, size);
-    weft_mpi_letter_post(&end->box, size);
-  } else {
-    MPI_Send(envelope, (int)size, MPI_BYTE, 1, weft_mpi_envelope_tag(end), world->messages);
-  }
-}
+/* What a header is on the wire, as in mpi_transfer.c. */
+struct wire {
+  int64_t begin;
+  uint64_t bytes_max;
+  struct weft_message_header header;
+};
 
 /* Rank 0 sends a good message, and then less than it promised: of the payload, or of the
- * envelope. MPI takes no offence. */
+ * header. MPI accepts it. */
 static void send_short(struct weft_transport *transport, struct weft_message *message,
-                       bool whole_envelope) {
+                       bool whole_header) {
   const struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  const uint64_t mark = 0; /* an envelope: all as expected */
+  const struct weft_mpi_end *end = &world->ends[0]; /* channel 5, the only one */
+  const struct wire wire = {.bytes_max = LARGE, .header = message->header};
   struct weft_error error;
   assert_int_equal(transport->ops->send(transport, 5, message, &error), WEFT_OK);
   assert_int_equal(finish(transport, message, &error), WEFT_OK);
-  send_envelope(world, &mark, whole_envelope ? sizeof mark : 3);
-  MPI_Send(message->data, 77, MPI_BYTE, 1, weft_mpi_payload_tag(&world->ends[0]), world->messages);
+  MPI_Send(&wire, whole_header ? (int)sizeof wire : 3, MPI_BYTE, 1, weft_mpi_header_tag(end),
+           world->messages);
+  MPI_Send(message->data, 77, MPI_BYTE, 1, weft_mpi_payload_tag(end), world->messages);
 }
 
-static void play_short(const char *found, bool whole_envelope, bool by_letter) {
+static void play_short(const char *found, bool whole_header) {
   const char *const words[] = {"channel 5, message 1", "from rank 0 to rank 1", found, NULL};
   static unsigned char data[LARGE];
   struct weft_message message = {.header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
-  struct part part = make_pair(by_letter);
+  struct part part = make_part(2);
   if (part.world != NULL) {
     struct weft_transport *transport = weft_mpi_endpoint(part.world);
     struct weft_error error;
     open_end(transport, transport->rank == 0, LARGE);
     if (transport->rank == 0) {
-      send_short(transport, &message, whole_envelope);
+      send_short(transport, &message, whole_header);
       expect_failure(transport, words);
     } else {
       assert_int_equal(transport->ops->receive(transport, 5, &message, &error), WEFT_OK);
@@ -318,88 +302,57 @@ static void play_short(const char *found, bool whole_envelope, bool by_letter) {
 
 static void a_payload_is_short(void **state) {
   (void)state;
-  play_short("found 77", true, false);
-  play_short("found 77", true, true);
+  play_short("found 77", true);
 }
 
-static void an_envelope_is_short(void **state) {
+static void a_header_is_short(void **state) {
   (void)state;
-  play_short("found 3, expected 8", false, false);
-  play_short("found 3, expected 8", false, true);
+  play_short("found 3, expected 80", false);
 }
 
-/* ---- letterboxes ---- */
-
-enum { ROOM = 8, UNDER_WAY = 2 }; /* letters, and messages of an end that wait for room */
-
-static void throw_all(struct weft_transport *transport, struct weft_message *messages) {
-  struct weft_error error;
-  for (uint64_t k = 0; k < ROOM + UNDER_WAY; k++) {
-    messages[k].header.bytes = sizeof k;
-    memcpy(messages[k].data, &k, sizeof k);
-    assert_int_equal(transport->ops->send(transport, 5, &messages[k], &error), WEFT_OK);
-    assert_int_equal(transport->ops->test(transport, &messages[k], &error),
-                     k < ROOM ? WEFT_OK : WEFT_IN_PROGRESS);
-  }
-  assert_int_equal(transport->ops->send(transport, 5, &messages[0], &error), WEFT_IN_PROGRESS);
-}
-
-static void catch_all(struct weft_transport *transport, struct weft_message *messages) {
-  struct weft_error error;
-  for (uint64_t k = 0; k < ROOM + UNDER_WAY; k++) {
-    assert_int_equal(transport->ops->receive(transport, 5, &messages[k], &error), WEFT_OK);
-    assert_int_equal(finish(transport, &messages[k], &error), WEFT_OK);
-    assert_memory_equal(messages[k].data, &k, sizeof k);
-  }
-}
-
-/* What finds no room waits, is under way meanwhile, and comes in order. */
-static void a_letterbox_is_full(void **state) {
-  unsigned char data[ROOM + UNDER_WAY][8];
-  struct weft_message messages[ROOM + UNDER_WAY];
-  struct weft_error error;
-  struct part part = make_pair(true);
+/* Payloads around the size up to which they travel with their header, and shapes with them. */
+static void small_and_large_payloads(void **state) {
+  static const uint64_t sizes[] = {0, 1, WEFT_MPI_EAGER - 1, WEFT_MPI_EAGER, WEFT_MPI_EAGER + 1};
+  static unsigned char data[WEFT_MPI_EAGER + 1];
   (void)state;
-  memset(messages, 0, sizeof messages);
-  for (size_t k = 0; k < ROOM + UNDER_WAY; k++) {
-    messages[k].data = data[k];
-    messages[k].capacity = sizeof data[k];
-  }
-  if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
-    MPI_Request request;
-    open_end(transport, transport->rank == 0, sizeof data[0]);
-    if (transport->rank == 0) {
-      throw_all(transport, messages);
+  for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+    struct part part = make_part(2);
+    if (part.world != NULL) {
+      struct weft_transport *transport = weft_mpi_endpoint(part.world);
+      const bool sends = transport->rank == 0;
+      struct weft_message message = {.data = data, .capacity = sizeof data};
+      struct weft_error error;
+      for (uint64_t b = 0; b < sizes[k]; b++) {
+        data[b] = sends ? (unsigned char)(b * 7 + 3) : 0;
+      }
+      if (sends) {
+        message.header = (struct weft_message_header){
+            .bytes = sizes[k], .tensor_count = WEFT_TENSORS_MAX, .microbatch = 9};
+        for (uint64_t t = 0; t < WEFT_TENSORS_MAX; t++) {
+          message.shapes[t] = (struct weft_tensor_shape){.dim_count = 1, .dims = {t + 1}};
+        }
+      }
+      open_end(transport, sends, sizes[k]);
+      assert_int_equal(sends ? transport->ops->send(transport, 5, &message, &error)
+                             : transport->ops->receive(transport, 5, &message, &error),
+                       WEFT_OK);
+      assert_int_equal(finish(transport, &message, &error), WEFT_OK);
+      assert_int_equal(message.header.bytes, sizes[k]);
+      assert_int_equal(message.header.microbatch, 9);
+      assert_int_equal(message.shapes[WEFT_TENSORS_MAX - 1].dims[0], WEFT_TENSORS_MAX);
+      assert_true(message.begin > 0 && message.begin <= message.end);
+      for (uint64_t b = 0; b < sizes[k]; b++) {
+        assert_int_equal(data[b], (unsigned char)(b * 7 + 3));
+      }
     }
-    MPI_Ibarrier(part.communicator, &request);
-    wait_for(&request);
-    if (transport->rank == 1) {
-      catch_all(transport, messages);
-    } else {
-      assert_int_equal(finish(transport, &messages[ROOM + UNDER_WAY - 1], &error), WEFT_OK);
-    }
+    end_part(&part);
   }
-  end_part(&part);
 }
 
-/* Where one of two will not, neither does. */
-static void letters_are_agreed_on(void **state) {
-  (void)state;
-  struct part part = make_pair(rank_of_job() != 1);
-  if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
-    const struct weft_mpi_peer *peer = &weft_mpi_world_of(transport)->peers[1 - transport->rank];
-    assert_false(peer->reads);
-    assert_false(peer->writes);
-  }
-  end_part(&part);
-}
+/* ---- progress from a computation ---- */
 
-/* ---- who computes, pokes ---- */
-
-/* A message arrives without progress() and wait(), and with fewer test()s than would look. */
-static void a_poke_is_enough(void **state) {
+/* A message arrives without progress() and wait(), and with fewer test()s than would poll. */
+static void progress_from_compute_is_enough(void **state) {
   static unsigned char data[LARGE];
   struct weft_message message = {.header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
   struct part part = make_part(2);
@@ -424,7 +377,7 @@ static void a_poke_is_enough(void **state) {
   end_part(&part);
 }
 
-/* ---- boards ---- */
+/* ---- statuses ---- */
 
 static void stay_until_told(struct part *part, const char *what) {
   assert_true(same_everywhere(part, what, strlen(what)));
@@ -435,7 +388,7 @@ static uint64_t flags_of(struct weft_transport *transport, uint32_t rank) {
   return __atomic_load_n(&transport->ops->rank_status(transport, rank)->flags, __ATOMIC_RELAXED);
 }
 
-/* Rank 0 stops rank 1's process, and can still read its board. */
+/* Rank 0 stops rank 1's process, and can still read its status. */
 static void a_stopped_process_shows(void **state) {
   struct part part = make_part(2);
   (void)state;
@@ -460,7 +413,7 @@ static void a_stopped_process_shows(void **state) {
   end_part(&part);
 }
 
-static bool all_boards_are(struct weft_transport *transport, uint64_t step) {
+static bool all_statuses_are(struct weft_transport *transport, uint64_t step) {
   transport->ops->refresh_status(transport, transport->ops->now(transport) + 5000000);
   for (uint32_t r = 0; r < transport->rank_count; r++) {
     if (transport->ops->rank_status(transport, r)->step < step) {
@@ -470,7 +423,7 @@ static bool all_boards_are(struct weft_transport *transport, uint64_t step) {
   return true;
 }
 
-/* As on another machine each: boards come when asked for, and clocks are compared. */
+/* As on another machine each: statuses come when asked for, and clocks are compared. */
 static void ranks_on_several_machines(void **state) {
   char name[16];
   struct weft_error error;
@@ -488,12 +441,12 @@ static void ranks_on_several_machines(void **state) {
   assert_in_range(offset + 1000000000, 0, 2000000000); /* it is one clock, after all */
   __atomic_store_n(&transport->ops->rank_status(transport, transport->rank)->step, 5,
                    __ATOMIC_RELAXED);
-  while (!all_boards_are(transport, 5)) {
+  while (!all_statuses_are(transport, 5)) {
     assert_int_equal(transport->ops->progress(transport, &error), WEFT_OK);
   }
   __atomic_store_n(&transport->ops->rank_status(transport, transport->rank)->step, 6,
                    __ATOMIC_RELAXED);
-  while (!all_boards_are(transport, 6)) { /* the slower ones still ask for these */
+  while (!all_statuses_are(transport, 6)) { /* the slower ones still ask for these */
     assert_int_equal(transport->ops->progress(transport, &error), WEFT_OK);
   }
   end_part(&part);
@@ -606,10 +559,9 @@ int main(int argc, char **argv) {
       cmocka_unit_test(a_member_fails),
       cmocka_unit_test(ends_disagree),
       cmocka_unit_test(a_payload_is_short),
-      cmocka_unit_test(an_envelope_is_short),
-      cmocka_unit_test(a_letterbox_is_full),
-      cmocka_unit_test(letters_are_agreed_on),
-      cmocka_unit_test(a_poke_is_enough),
+      cmocka_unit_test(a_header_is_short),
+      cmocka_unit_test(small_and_large_payloads),
+      cmocka_unit_test(progress_from_compute_is_enough),
   };
   failed += conformance_run(&mpi);
   failed += cmocka_run_group_tests(tests, NULL, NULL);

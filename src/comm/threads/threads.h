@@ -18,6 +18,7 @@
 
 #include <weft/comm.h>
 
+#include "comm/channel_ends.h"
 #include "comm/registry.h"
 #include "comm/world.h"
 
@@ -60,21 +61,14 @@ struct weft_threads_channel {
 
 /* One rank's end of a channel, in its thread's hands. */
 struct weft_end {
+  struct weft_channel_end_state state;
   struct weft_threads_channel *channel;
   struct weft_endpoint *peer;
-  bool sends;
-  bool closed; /* by a cancel() */
   uint32_t depth;
   uint32_t mask;                  /* of `messages` */
   uint64_t posted;                /* messages sent or posted so far */
   uint64_t matched;               /* of these: reaped, or received */
   struct weft_message **messages; /* [mask + 1], by position; NULL: cancelled */
-};
-
-/* Where a rank finds its end of a channel by number: open addressing. */
-struct weft_end_slot {
-  uint32_t channel;
-  uint32_t end; /* index + 1; 0: empty */
 };
 
 struct weft_endpoint {
@@ -86,8 +80,7 @@ struct weft_endpoint {
   struct weft_end *ends; /* [end_count], those that receive first */
   uint32_t end_count;
   uint32_t receiver_count;
-  struct weft_end_slot *slots; /* [slot_mask + 1] */
-  uint32_t slot_mask;
+  struct weft_channel_ends by_channel;
 
   /* What other threads touch, on lines of its own. */
   struct {
@@ -122,14 +115,6 @@ void weft_endpoint_signal(struct weft_endpoint *endpoint);
  * have been taken. */
 void weft_end_match(struct weft_end *end);
 void weft_end_reap(struct weft_end *end);
-
-/* Where to begin looking for a channel in a table; mask + 1 is a power of two. */
-static inline uint32_t weft_channel_hash(uint32_t channel, uint32_t mask) {
-  return ((channel * UINT32_C(0x9e3779b1)) >> 8) & mask;
-}
-
-/* The rank's end of a channel, or NULL. */
-struct weft_end *weft_endpoint_end(const struct weft_endpoint *endpoint, uint32_t channel);
 
 /* As the ops. */
 enum weft_status weft_endpoint_open(struct weft_transport *transport,

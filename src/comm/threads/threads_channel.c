@@ -12,16 +12,7 @@
 #include "base/memory.h"
 #include "comm/threads/threads.h"
 
-enum { DEPTH_MAX = 1 << 24, CHANNELS_MAX = 1 << 24, CHANNEL_ROOM_MIN = 64 };
-
-/* The power of two that is not less; of at most 2^31. */
-static uint32_t round_up(uint32_t number) {
-  uint32_t power = 1;
-  while (power < number) {
-    power *= 2;
-  }
-  return power;
-}
+enum { CHANNEL_ROOM_MIN = 64 };
 
 /* ---- the table of channels; under the world's lock ---- */
 
@@ -123,7 +114,7 @@ static enum weft_status agree(const struct weft_threads_channel *channel,
 static enum weft_status make_ring(struct weft_threads *threads,
                                   struct weft_threads_channel *channel, uint32_t depth,
                                   struct weft_error *error) {
-  const uint32_t count = round_up(depth);
+  const uint32_t count = weft_channel_round_up(depth);
   const size_t size = (size_t)count * sizeof(struct weft_entry) + WEFT_CACHE_LINE;
   unsigned char *block = weft_array_allocate_zero(threads->allocator, size, 1);
   if (block == NULL) {
@@ -159,8 +150,8 @@ static enum weft_status attach_all(struct weft_endpoint *endpoint,
   enum weft_status status = WEFT_OK;
   pthread_mutex_lock(&endpoint->threads->lock);
   for (uint32_t k = 0; k < count && status == WEFT_OK; k++) {
-    struct weft_end *end = weft_endpoint_end(endpoint, ends[k].channel);
-    status = attach(endpoint, &ends[k], &end->channel, error);
+    const uint32_t index = weft_channel_ends_find(&endpoint->by_channel, ends[k].channel);
+    status = attach(endpoint, &ends[k], &endpoint->ends[index].channel, error);
   }
   pthread_mutex_unlock(&endpoint->threads->lock);
   return status;
@@ -168,88 +159,41 @@ static enum weft_status attach_all(struct weft_endpoint *endpoint,
 
 /* ---- the rank's own tables ---- */
 
-static enum weft_status check_end(const struct weft_endpoint *endpoint,
-                                  const struct weft_channel_end *end, struct weft_error *error) {
-  const struct weft_transport *base = &endpoint->base;
-  if (end->peer >= base->rank_count || end->peer == base->rank) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a channel connects two ranks of the world",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
-                     "; there are %" PRIu32 " ranks",
-                     base->rank, end->channel, end->peer, base->rank_count);
-  }
-  if (end->depth == 0 || end->depth > DEPTH_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "the depth is how many messages are under way at once",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " with depth %" PRIu32
-                     "; from 1 to %d are possible",
-                     base->rank, end->channel, end->depth, DEPTH_MAX);
-  }
-  return WEFT_OK;
-}
-
-/* Fills one of the ends, and makes it known by its number. */
 static enum weft_status add_end(struct weft_endpoint *endpoint, uint32_t index,
                                 const struct weft_channel_end *from, struct weft_error *error) {
   struct weft_end *end = &endpoint->ends[index];
-  const uint32_t room = round_up(from->depth);
-  uint32_t k = weft_channel_hash(from->channel, endpoint->slot_mask);
-  for (; endpoint->slots[k].end != 0; k = (k + 1) & endpoint->slot_mask) {
-    if (endpoint->slots[k].channel == from->channel) {
-      return weft_fail(error, WEFT_ERR_USAGE, "a rank has one end of a channel",
-                       "rank %" PRIu32 " opens channel %" PRIu32 " twice", endpoint->base.rank,
-                       from->channel);
-    }
-  }
+  WEFT_TRY(weft_channel_ends_add(&endpoint->by_channel, &endpoint->base, from, index, error));
+  const uint32_t room = weft_channel_round_up(from->depth);
   end->messages =
       weft_array_allocate_zero(endpoint->threads->allocator, room, sizeof(struct weft_message *));
   if (end->messages == NULL) {
     return weft_fail_memory(error, room * sizeof(struct weft_message *));
   }
+  end->state = (struct weft_channel_end_state){.sends = from->sends, .bytes_max = from->bytes_max};
   end->peer = &endpoint->threads->endpoints[from->peer];
-  end->sends = from->sends;
   end->depth = from->depth;
   end->mask = room - 1;
-  endpoint->slots[k] = (struct weft_end_slot){.channel = from->channel, .end = index + 1};
   return WEFT_OK;
 }
 
 /* Those that receive come first, so that progress() walks over them alone. */
-static enum weft_status add_ends(struct weft_endpoint *endpoint,
-                                 const struct weft_channel_end *ends, uint32_t count,
-                                 struct weft_error *error) {
-  uint32_t senders = endpoint->receiver_count;
-  uint32_t receivers = 0;
-  for (uint32_t k = 0; k < count; k++) {
-    WEFT_TRY(check_end(endpoint, &ends[k], error));
-    WEFT_TRY(add_end(endpoint, ends[k].sends ? senders++ : receivers++, &ends[k], error));
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status make_tables(struct weft_endpoint *endpoint, uint32_t count,
-                                    struct weft_error *error) {
+static enum weft_status open_ends(struct weft_endpoint *endpoint,
+                                  const struct weft_channel_end *ends, uint32_t count,
+                                  struct weft_error *error) {
   const struct weft_allocator *allocator = endpoint->threads->allocator;
-  const uint32_t room = round_up(2 * count + 1);
+  WEFT_TRY(weft_channel_ends_init(&endpoint->by_channel, allocator, &endpoint->base, count, error));
   endpoint->ends = weft_array_allocate_zero(allocator, count, sizeof *endpoint->ends);
   if (endpoint->ends == NULL) {
     return weft_fail_memory(error, count * sizeof *endpoint->ends);
   }
   endpoint->end_count = count;
-  endpoint->slots = weft_array_allocate_zero(allocator, room, sizeof *endpoint->slots);
-  if (endpoint->slots == NULL) {
-    return weft_fail_memory(error, room * sizeof *endpoint->slots);
-  }
-  endpoint->slot_mask = room - 1;
-  return WEFT_OK;
-}
-
-static enum weft_status open_ends(struct weft_endpoint *endpoint,
-                                  const struct weft_channel_end *ends, uint32_t count,
-                                  struct weft_error *error) {
-  WEFT_TRY(make_tables(endpoint, count, error));
   for (uint32_t k = 0; k < count; k++) {
     endpoint->receiver_count += !ends[k].sends;
   }
-  WEFT_TRY(add_ends(endpoint, ends, count, error));
+  uint32_t senders = endpoint->receiver_count, receivers = 0;
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(add_end(endpoint, ends[k].sends ? senders++ : receivers++, &ends[k], error));
+  }
   return attach_all(endpoint, ends, count, error);
 }
 
@@ -260,11 +204,6 @@ enum weft_status weft_endpoint_open(struct weft_transport *transport,
   if (endpoint->opened) {
     return weft_fail(error, WEFT_ERR_USAGE, "name all channels in one call",
                      "rank %" PRIu32 " opens its channels a second time", transport->rank);
-  }
-  if (count > CHANNELS_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a rank has a few channels for each of its stages",
-                     "rank %" PRIu32 " opens %" PRIu32 " channels; at most %d", transport->rank,
-                     count, CHANNELS_MAX);
   }
   endpoint->opened = true;
   const enum weft_status status = open_ends(endpoint, ends, count, error);
@@ -284,11 +223,7 @@ void weft_endpoint_close(struct weft_endpoint *endpoint) {
     }
   }
   weft_array_free(allocator, endpoint->ends, endpoint->end_count, sizeof *endpoint->ends);
-  if (endpoint->slots != NULL) {
-    weft_array_free(allocator, endpoint->slots, (size_t)endpoint->slot_mask + 1,
-                    sizeof *endpoint->slots);
-  }
+  weft_channel_ends_finish(&endpoint->by_channel, allocator);
   endpoint->ends = NULL;
-  endpoint->slots = NULL;
   endpoint->end_count = endpoint->receiver_count = 0;
 }

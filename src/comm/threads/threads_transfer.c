@@ -12,10 +12,10 @@ _Static_assert(sizeof(struct weft_entry) % WEFT_CACHE_LINE == 0, "entries share 
 
 /* ---- hand-over ---- */
 
-static void copy_envelope(struct weft_message_header *header_out,
-                          struct weft_tensor_shape *shapes_out,
-                          const struct weft_message_header *header,
-                          const struct weft_tensor_shape *shapes) {
+static void copy_header(struct weft_message_header *header_out,
+                        struct weft_tensor_shape *shapes_out,
+                        const struct weft_message_header *header,
+                        const struct weft_tensor_shape *shapes) {
   const size_t count =
       header->tensor_count <= WEFT_TENSORS_MAX ? header->tensor_count : WEFT_TENSORS_MAX;
   *header_out = *header;
@@ -36,7 +36,7 @@ static void take(struct weft_entry *entry, struct weft_message *message, int64_t
   void *const data = entry->data;
   struct weft_device *const device = entry->device;
   const uint64_t capacity = entry->capacity;
-  copy_envelope(&message->header, message->shapes, &entry->header, entry->shapes);
+  copy_header(&message->header, message->shapes, &entry->header, entry->shapes);
   entry->data = message->data;
   entry->device = message->device;
   entry->capacity = message->capacity;
@@ -52,7 +52,7 @@ void weft_end_match(struct weft_end *end) {
   struct weft_threads_channel *channel = end->channel;
   struct weft_entry *entries;
   bool any = false;
-  if (end->matched == end->posted || end->closed ||
+  if (end->matched == end->posted || end->state.closed ||
       (entries = __atomic_load_n(&channel->entries, __ATOMIC_ACQUIRE)) == NULL) {
     return;
   }
@@ -93,7 +93,7 @@ void weft_end_reap(struct weft_end *end) {
 }
 
 static void update(struct weft_end *end) {
-  if (end->sends) {
+  if (end->state.sends) {
     weft_end_reap(end);
   } else {
     weft_end_match(end);
@@ -102,71 +102,15 @@ static void update(struct weft_end *end) {
 
 /* ---- starting ---- */
 
-struct weft_end *weft_endpoint_end(const struct weft_endpoint *endpoint, uint32_t channel) {
-  if (endpoint->slots == NULL) {
-    return NULL;
-  }
-  for (uint32_t k = weft_channel_hash(channel, endpoint->slot_mask);;
-       k = (k + 1) & endpoint->slot_mask) {
-    const struct weft_end_slot *slot = &endpoint->slots[k];
-    if (slot->end == 0) {
-      return NULL;
-    }
-    if (slot->channel == channel) {
-      return &endpoint->ends[slot->end - 1];
-    }
-  }
-}
-
-static enum weft_status refuse(const struct weft_endpoint *endpoint, const struct weft_end *end,
-                               uint32_t channel, const char *verb, struct weft_error *error) {
-  const uint32_t rank = endpoint->base.rank;
-  if (end == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",
-                     "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", which it has not opened",
-                     rank, verb, channel);
-  }
-  if (end->closed) {
-    return weft_fail(error, WEFT_ERR_USAGE, "after a cancel, make a new world",
-                     "rank %" PRIu32 " wants to %s on channel %" PRIu32
-                     ", on which it has cancelled a message",
-                     rank, verb, channel);
-  }
-  return weft_fail(error, WEFT_ERR_USAGE, "a channel goes one way: open another one",
-                   "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", on which it %s", rank,
-                   verb, channel, end->sends ? "sends" : "receives");
-}
-
-static enum weft_status refuse_size(const struct weft_endpoint *endpoint,
-                                    const struct weft_end *end, const struct weft_message *message,
-                                    struct weft_error *error) {
-  const struct weft_threads_channel *channel = end->channel;
-  if (end->sends && message->header.bytes > channel->bytes_max) {
-    return weft_fail(
-        error, WEFT_ERR_USAGE, "open the channel with a larger bytes_max, at both ends",
-        "rank %" PRIu32 " sends %" PRIu64 " bytes on channel %" PRIu32
-        ", which takes at most %" PRIu64,
-        endpoint->base.rank, message->header.bytes, channel->number, channel->bytes_max);
-  }
-  return weft_fail(error, WEFT_ERR_USAGE,
-                   "buffers are handed over, so each must hold the largest payload",
-                   "rank %" PRIu32 " gives a buffer of %" PRIu64 " bytes to channel %" PRIu32
-                   ", whose payloads have up to %" PRIu64,
-                   endpoint->base.rank, message->capacity, channel->number, channel->bytes_max);
-}
-
 /* The end, when the message may go there now; else NULL, and why. */
 static struct weft_end *choose_end(const struct weft_endpoint *endpoint, uint32_t channel,
                                    bool sends, const struct weft_message *message,
                                    enum weft_status *status, struct weft_error *error) {
-  struct weft_end *end = weft_endpoint_end(endpoint, channel);
-  if (end == NULL || end->closed || end->sends != sends) {
-    *status = refuse(endpoint, end, channel, sends ? "send" : "receive", error);
-    return NULL;
-  }
-  if (message->capacity < end->channel->bytes_max ||
-      (sends && message->header.bytes > end->channel->bytes_max)) {
-    *status = refuse_size(endpoint, end, message, error);
+  const uint32_t index = weft_channel_ends_find(&endpoint->by_channel, channel);
+  struct weft_end *end = index != UINT32_MAX ? &endpoint->ends[index] : NULL;
+  *status = weft_channel_check_message(&endpoint->base, channel, end != NULL ? &end->state : NULL,
+                                       sends, message, error);
+  if (*status < 0) {
     return NULL;
   }
   if (end->posted - end->matched == end->depth) {
@@ -200,7 +144,7 @@ enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t c
   const uint64_t position = accept(endpoint, end, message);
   struct weft_entry *entry = &end->channel->entries[position & end->channel->entry_mask];
   message->begin = weft_threads_now();
-  copy_envelope(&entry->header, entry->shapes, &message->header, message->shapes);
+  copy_header(&entry->header, entry->shapes, &message->header, message->shapes);
   entry->data = message->data;
   entry->device = message->device;
   entry->capacity = message->capacity;
@@ -250,7 +194,7 @@ static bool revoke(struct weft_entry *entry) {
     return true;
   }
   while (__atomic_load_n(&entry->state, __ATOMIC_ACQUIRE) == WEFT_ENTRY_TAKING) {
-    /* for as long as the receiver copies an envelope */
+    /* for as long as the receiver copies a header */
   }
   return false;
 }
@@ -261,8 +205,8 @@ void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message 
     return;
   }
   const uint64_t position = message->state[1];
-  end->closed = true;
-  if (end->sends && !revoke(&end->channel->entries[position & end->channel->entry_mask])) {
+  end->state.closed = true;
+  if (end->state.sends && !revoke(&end->channel->entries[position & end->channel->entry_mask])) {
     weft_end_reap(end); /* in order, so it comes to this one */
     return;
   }

@@ -1,39 +1,17 @@
-/* Opening channels: each end's ring of messages, requests and envelopes. That the two
- * ends agree on the largest payload, and so on the number of pieces, is seen when the
- * first message comes: it carries its sender's figure. */
+/* Opening channels: each end's ring of messages, requests and headers. Whether the two ends
+ * agree on the largest payload, and so on the number of pieces, is checked when a message
+ * arrives: its header carries the sender's figure. */
 #include <assert.h>
 #include <inttypes.h>
-
-#include <weft/support.h>
 
 #include "base/memory.h"
 #include "comm/mpi/driver/mpi_world.h"
 
-enum { DEPTH_MAX = 1 << 20, CHANNELS_MAX = 1 << 24, PARTS_MAX = 1 << 16 };
-
-static uint32_t round_up(uint32_t count) {
-  uint32_t power = 1;
-  while (power < count) {
-    power *= 2;
-  }
-  return power;
-}
+enum { PARTS_MAX = 1 << 16 };
 
 static enum weft_status check_end(const struct weft_mpi_world *world,
                                   const struct weft_channel_end *end, struct weft_error *error) {
   const struct weft_transport *base = &world->transport;
-  if (end->peer >= base->rank_count || end->peer == base->rank) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a channel connects two ranks of the world",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
-                     "; there are %" PRIu32 " ranks",
-                     base->rank, end->channel, end->peer, base->rank_count);
-  }
-  if (end->depth == 0 || end->depth > DEPTH_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "the depth is how many messages are under way at once",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " with depth %" PRIu32
-                     "; from 1 to %d are possible",
-                     base->rank, end->channel, end->depth, DEPTH_MAX);
-  }
   if (end->channel > (world->tag_max - 1) / 2) {
     return weft_fail(error, WEFT_ERR_USAGE, "use fewer stages: a channel is two tags of MPI's",
                      "rank %" PRIu32 " opens channel %" PRIu32 "; this MPI has tags up to %" PRIu64,
@@ -48,19 +26,14 @@ static enum weft_status check_end(const struct weft_mpi_world *world,
   return WEFT_OK;
 }
 
-/* Envelopes are whole cache lines, so that the next one is aligned. */
+/* Headers are whole cache lines, so that the next one is aligned. */
 static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  const struct weft_mpi_peer *peer = &world->peers[end->peer];
-  const bool near = weft_mpi_same_machine(world, world->transport.rank, end->peer) &&
-                    world->peers[world->transport.rank].card.letters && peer->card.letters;
-  end->by_letter = end->sends ? peer->reads : peer->writes;
-  const uint64_t small = end->by_letter ? WEFT_MPI_INLINE_LETTER
-                         : near         ? WEFT_MPI_INLINE
-                                        : WEFT_MPI_INLINE_FAR;
-  const bool within = end->bytes_max <= small && end->bytes_max <= world->piece;
-  const size_t size = WEFT_MPI_ENVELOPE_MAX + (within ? (size_t)end->bytes_max : 0);
-  end->envelope_size = (size + 63) / 64 * 64;
-  end->part_count = within ? 1 : 1 + (uint32_t)((end->bytes_max + world->piece - 1) / world->piece);
+  const uint64_t bytes_max = end->state.bytes_max;
+  const bool eager = bytes_max <= WEFT_MPI_EAGER && bytes_max <= world->piece;
+  const size_t size = WEFT_MPI_HEADER_MAX + (eager ? (size_t)bytes_max : 0);
+  end->near = weft_mpi_same_machine(world, world->transport.rank, end->peer);
+  end->header_size = (size + 63) / 64 * 64;
+  end->part_count = eager ? 1 : 1 + (uint32_t)((bytes_max + world->piece - 1) / world->piece);
 }
 
 static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_end *end,
@@ -69,12 +42,9 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
   end->messages = weft_array_allocate_zero(world->allocator, room, sizeof(struct weft_message *));
   end->requests =
       weft_array_allocate(world->allocator, room * end->part_count, sizeof(MPI_Request));
-  if (!end->by_letter) {
-    end->envelopes = weft_array_allocate(world->allocator, room, end->envelope_size);
-  }
-  if (end->messages == NULL || end->requests == NULL ||
-      (end->envelopes == NULL && !end->by_letter)) {
-    return weft_fail_memory(error, room * end->envelope_size);
+  end->headers = weft_array_allocate(world->allocator, room, end->header_size);
+  if (end->messages == NULL || end->requests == NULL || end->headers == NULL) {
+    return weft_fail_memory(error, room * end->header_size);
   }
   for (size_t k = 0; k < room * end->part_count; k++) {
     end->requests[k] = MPI_REQUEST_NULL;
@@ -85,23 +55,13 @@ static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_
 static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
                                 const struct weft_channel_end *from, struct weft_error *error) {
   struct weft_mpi_end *end = &world->ends[index];
-  assert(world->slots != NULL); /* made before */
-  uint32_t k = weft_mpi_channel_hash(from->channel, world->slot_mask);
+  WEFT_TRY(weft_channel_ends_add(&world->by_channel, &world->transport, from, index, error));
   WEFT_TRY(check_end(world, from, error));
-  for (; world->slots[k].end != 0; k = (k + 1) & world->slot_mask) {
-    if (world->slots[k].channel == from->channel) {
-      return weft_fail(error, WEFT_ERR_USAGE, "a rank has one end of a channel",
-                       "rank %" PRIu32 " opens channel %" PRIu32 " twice", world->transport.rank,
-                       from->channel);
-    }
-  }
-  world->slots[k] = (struct weft_mpi_end_slot){.channel = from->channel, .end = index + 1};
   end->channel = from->channel;
   end->peer = from->peer;
-  end->sends = from->sends;
+  end->state = (struct weft_channel_end_state){.sends = from->sends, .bytes_max = from->bytes_max};
   end->depth = from->depth;
-  end->mask = round_up(from->depth) - 1;
-  end->bytes_max = from->bytes_max;
+  end->mask = weft_channel_round_up(from->depth) - 1;
   lay_out(world, end);
   return make_ring(world, end, error);
 }
@@ -136,34 +96,20 @@ enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t r
   return WEFT_OK;
 }
 
-static enum weft_status make_tables(struct weft_mpi_world *world, uint32_t count,
-                                    struct weft_error *error) {
-  const uint32_t room = round_up(2 * count + 1);
+static enum weft_status open_ends(struct weft_mpi_world *world, const struct weft_channel_end *ends,
+                                  uint32_t count, struct weft_error *error) {
   WEFT_TRY(weft_mpi_active_create(world, count + 1, error));
   world->ends = weft_array_allocate_zero(world->allocator, count, sizeof *world->ends);
   if (world->ends == NULL) {
     return weft_fail_memory(error, count * sizeof *world->ends);
   }
   world->end_count = count;
-  world->awaiting = weft_array_allocate(world->allocator, count, sizeof *world->awaiting);
-  if (world->awaiting == NULL) {
-    return weft_fail_memory(error, count * sizeof *world->awaiting);
-  }
-  world->slots = weft_array_allocate_zero(world->allocator, room, sizeof *world->slots);
-  if (world->slots == NULL) {
-    return weft_fail_memory(error, room * sizeof *world->slots);
-  }
-  world->slot_mask = room - 1;
-  return WEFT_OK;
-}
-
-static enum weft_status open_ends(struct weft_mpi_world *world, const struct weft_channel_end *ends,
-                                  uint32_t count, struct weft_error *error) {
-  WEFT_TRY(make_tables(world, count, error));
+  WEFT_TRY(weft_channel_ends_init(&world->by_channel, world->allocator, &world->transport, count,
+                                  error));
   for (uint32_t k = 0; k < count; k++) {
     WEFT_TRY(add_end(world, k, &ends[k], error));
   }
-  return weft_mpi_letterboxes_open(world, error);
+  return WEFT_OK;
 }
 
 static void close_ends(struct weft_mpi_world *world) {
@@ -173,20 +119,11 @@ static void close_ends(struct weft_mpi_world *world) {
     const size_t room = (size_t)end->mask + 1;
     weft_array_free(allocator, end->messages, room, sizeof(struct weft_message *));
     weft_array_free(allocator, end->requests, room * end->part_count, sizeof(MPI_Request));
-    if (end->envelopes != NULL) {
-      weft_array_free(allocator, end->envelopes, room, end->envelope_size);
-    }
+    weft_array_free(allocator, end->headers, room, end->header_size);
   }
-  weft_mpi_letterboxes_close(world);
-  weft_array_free(allocator, world->awaiting, world->end_count, sizeof *world->awaiting);
   weft_array_free(allocator, world->ends, world->end_count, sizeof *world->ends);
-  if (world->slots != NULL) {
-    weft_array_free(allocator, world->slots, (size_t)world->slot_mask + 1, sizeof *world->slots);
-  }
-  world->awaiting = NULL;
-  world->awaiting_count = 0;
+  weft_channel_ends_finish(&world->by_channel, allocator);
   world->ends = NULL;
-  world->slots = NULL;
   world->end_count = 0;
 }
 
@@ -198,18 +135,13 @@ enum weft_status weft_mpi_open(struct weft_transport *transport,
     return weft_fail(error, WEFT_ERR_USAGE, "name all channels in one call",
                      "rank %" PRIu32 " opens its channels a second time", transport->rank);
   }
-  if (count > CHANNELS_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "a rank has a few channels for each of its stages",
-                     "rank %" PRIu32 " opens %" PRIu32 " channels; at most %d", transport->rank,
-                     count, CHANNELS_MAX);
-  }
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   world->opened = true;
   const enum weft_status status = open_ends(world, ends, count, error);
   if (status != WEFT_OK) {
     close_ends(world); /* no channel is open then */
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 

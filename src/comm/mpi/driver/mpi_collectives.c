@@ -14,8 +14,6 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <weft/support.h>
-
 #include "base/memory.h"
 #include "comm/mpi/driver/mpi_world.h"
 
@@ -203,7 +201,7 @@ static bool came_whole(struct weft_mpi_group *group) {
           "group %" PRIu32 ": rank %" PRIu32 " sent %d bytes to rank %" PRIu32
           ", which expected %" PRIu64,
           group->id, group->ranks[other], count, group->world->transport.rank, block.bytes);
-      weft_mpi_failure_say(group->world, &failure);
+      weft_mpi_failure_report(group->world, &failure);
       return false;
     }
   }
@@ -292,7 +290,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
   struct weft_mpi_world *world = group->world;
   WEFT_TRY(check(group, collective, error));
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   collective->state[0] = 1;
   collective->state[1] = 0;
   if (group->first == NULL) {
@@ -308,7 +306,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
     world->groups = group;
   }
   weft_mpi_groups_advance(world);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return WEFT_OK;
 }
 
@@ -316,7 +314,7 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
                                    struct weft_error *error) {
   struct weft_mpi_world *world = ((struct weft_mpi_group *)base)->world;
   enum weft_status status = WEFT_OK;
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   if (collective->state[0] != 0) {
     weft_mpi_advance(world);
   }
@@ -324,7 +322,7 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
     status = weft_mpi_failure_check(world, error);
     status = status == WEFT_OK ? WEFT_IN_PROGRESS : status;
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 
@@ -357,10 +355,10 @@ static void group_destroy(struct weft_group *base) {
     return;
   }
   struct weft_mpi_world *world = group->world;
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   const bool free_it = group->first == NULL;
   unlist(group);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   if (free_it) {
     free_group(group);
   }

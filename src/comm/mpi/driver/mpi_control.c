@@ -1,6 +1,5 @@
-/* Control messages: failures, and boards of ranks whose memory cannot be seen from
- * here. They are looked for now and then, not awaited: a probe costs nothing while
- * nobody looks. The kind is the tag. */
+/* Control messages: failures, and the statuses of ranks whose memory is not mapped here. They
+ * are probed for now and then instead of being received in advance. The kind is the tag. */
 #include <string.h>
 
 #include "comm/mpi/driver/mpi_world.h"
@@ -12,27 +11,27 @@ void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
   (void)MPI_Isend(data, (int)size, MPI_BYTE, (int)rank, (int)kind, world->control, request);
 }
 
-/* Our board, as it stands; read while it is being written, as everybody does. */
+/* Our status; it may be read while the rank writes it, as everywhere. */
 static void answer(struct weft_mpi_world *world, uint32_t rank) {
-  const struct weft_mpi_page *page = world->peers[world->transport.rank].page;
-  weft_mpi_control_send(world, rank, WEFT_MPI_BOARD, &page->board, sizeof page->board,
-                        &world->peers[rank].board_request);
+  const struct weft_mpi_shared_status *shared = world->peers[world->transport.rank].shared;
+  weft_mpi_control_send(world, rank, WEFT_MPI_STATUS, &shared->status, sizeof shared->status,
+                        &world->peers[rank].status_request);
 }
 
-static void take_board(struct weft_mpi_world *world, uint32_t rank,
-                       const struct weft_rank_status *board) {
+static void take_status(struct weft_mpi_world *world, uint32_t rank,
+                        const struct weft_rank_status *received) {
   struct weft_mpi_peer *peer = &world->peers[rank];
   if (!peer->mapped) {
-    peer->page->board = *board;
+    peer->shared->status = *received;
     peer->asked = false;
   }
 }
 
-/* Receives one; what is not of its kind's size is let go. */
+/* Receives one; a size that is wrong for its kind is ignored. */
 static void take(struct weft_mpi_world *world, MPI_Status *status) {
   union {
     struct weft_mpi_failure_note note;
-    struct weft_rank_status board;
+    struct weft_rank_status status;
   } content;
   int size = 0;
   (void)MPI_Get_count(status, MPI_BYTE, &size);
@@ -43,21 +42,21 @@ static void take(struct weft_mpi_world *world, MPI_Status *status) {
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "a control message");
   } else if (kind == WEFT_MPI_FAILURE && size == (int)sizeof content.note) {
-    weft_mpi_failure_told(world, from, &content.note);
+    weft_mpi_failure_receive(world, from, &content.note);
   } else if (kind == WEFT_MPI_QUESTION) {
     answer(world, from);
-  } else if (kind == WEFT_MPI_BOARD && size == (int)sizeof content.board) {
-    take_board(world, from, &content.board);
+  } else if (kind == WEFT_MPI_STATUS && size == (int)sizeof content.status) {
+    take_status(world, from, &content.status);
   }
 }
 
-void weft_mpi_control_look(struct weft_mpi_world *world) {
+void weft_mpi_control_poll(struct weft_mpi_world *world) {
   MPI_Status status;
   int flag = 1;
   while (flag) {
     const int result = MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, world->control, &flag, &status);
     if (result != MPI_SUCCESS) {
-      weft_mpi_failure_of_mpi(world, result, "looking for control messages");
+      weft_mpi_failure_of_mpi(world, result, "probing for control messages");
       return;
     }
     if (flag) {
@@ -66,9 +65,9 @@ void weft_mpi_control_look(struct weft_mpi_world *world) {
   }
 }
 
-/* ---- boards ---- */
+/* ---- statuses ---- */
 
-/* One question at a time: who has not answered the last one is not asked again. */
+/* One question at a time: a rank that has not answered the last one is not asked again. */
 static void ask(struct weft_mpi_world *world) {
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     struct weft_mpi_peer *peer = &world->peers[r];
@@ -88,29 +87,29 @@ bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world) {
   return true;
 }
 
-/* Of those whose boards are not mapped here. */
+/* Ranks whose status is not mapped here, and which have not answered. */
 static void mark_silent(struct weft_mpi_world *world) {
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     const struct weft_mpi_peer *peer = &world->peers[r];
     if (!peer->mapped && !peer->gone) {
-      uint64_t *flags = &peer->page->board.flags;
+      uint64_t *flags = &peer->shared->status.flags;
       const uint64_t stopped = __atomic_load_n(flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED;
       __atomic_store_n(flags, stopped | (peer->asked ? WEFT_RANK_SILENT : 0), __ATOMIC_RELAXED);
     }
   }
 }
 
-void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until) {
+void weft_mpi_refresh_status(struct weft_transport *transport, int64_t until) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  weft_mpi_gate_seize(&world->gate);
+  weft_mpi_lock(world);
   weft_mpi_peers_mark_stopped(world);
   ask(world);
   while (!weft_mpi_control_is_quiet(world) && weft_mpi_time(world) < until) {
-    weft_mpi_control_look(world);
-    weft_mpi_gate_release(&world->gate);
+    weft_mpi_control_poll(world);
+    weft_mpi_unlock(world);
     weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
-    weft_mpi_gate_seize(&world->gate);
+    weft_mpi_lock(world);
   }
   mark_silent(world);
-  weft_mpi_gate_release(&world->gate);
+  weft_mpi_unlock(world);
 }

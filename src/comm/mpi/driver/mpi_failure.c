@@ -1,26 +1,19 @@
-/* The agreed failure. Whoever fails says so to all, with the time; whoever learns of a
- * failure passes on, once, the first one that it knows. A rank that has heard from all
- * others takes the earliest, and so does every other one. Who does not hear from all
- * (they compute, or are dead) takes the earliest that it knows after a while. In worlds
- * of many ranks nothing is passed on, and all wait that while. */
+/* The agreed failure. A rank that fails reports it to all, with the time. A rank that receives
+ * its first report forwards it to all, once. A rank that has heard from all others takes the
+ * earliest failure, and so does every other one. A rank that does not hear from all (they
+ * compute, or are dead) takes the earliest that it knows after WEFT_MPI_SETTLE_MS. In worlds of
+ * many ranks nothing is forwarded, and all ranks wait that long. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#include <weft/support.h>
-
 #include "comm/mpi/driver/mpi_world.h"
 
-enum {
-  PASS_ON_MAX = 64, /* ranks */
-  LAST_WORDS_MS = 200,
-  LISTENING_MS = 1700,
-  ABORT_MS = 700
-};
+enum { FORWARD_RANKS_MAX = 64, REPORTER_MS = 200, OTHERS_MS = 1700, ABORT_MS = 700 };
 
-/* ---- saying and being told ---- */
+/* ---- reporting ---- */
 
 static bool is_earlier(const struct weft_mpi_failure_note *a,
                        const struct weft_mpi_failure_note *b) {
@@ -30,7 +23,7 @@ static bool is_earlier(const struct weft_mpi_failure_note *a,
 /* The first that this rank knows of. */
 static void know(struct weft_mpi_world *world, const struct weft_mpi_failure_note *note) {
   world->note = *note;
-  world->failed_at = weft_mpi_monotonic();
+  world->failed_at = weft_clock_ns();
   world->events++;
   __atomic_store_n(&world->has_failed, 1, __ATOMIC_SEQ_CST);
 }
@@ -45,7 +38,7 @@ static void send_to_all(struct weft_mpi_world *world, const struct weft_mpi_fail
   }
 }
 
-void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failure *failure) {
+void weft_mpi_failure_report(struct weft_mpi_world *world, const struct weft_failure *failure) {
   if (world->has_failed) {
     return;
   }
@@ -62,12 +55,12 @@ void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank) {
   }
 }
 
-void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
-                           const struct weft_mpi_failure_note *note) {
-  weft_mpi_failure_heard(world, teller);
+void weft_mpi_failure_receive(struct weft_mpi_world *world, uint32_t from,
+                              const struct weft_mpi_failure_note *note) {
+  weft_mpi_failure_heard(world, from);
   if (!world->has_failed) {
     know(world, note);
-    if (world->transport.rank_count <= PASS_ON_MAX) {
+    if (world->transport.rank_count <= FORWARD_RANKS_MAX) {
       send_to_all(world, note);
     }
   } else if (!world->settled && is_earlier(note, &world->note)) {
@@ -81,29 +74,29 @@ void weft_mpi_failure_of_mpi(struct weft_mpi_world *world, int result, const cha
   int length = 0;
   (void)MPI_Error_string(result, text, &length);
   text[strcspn(text, "\n")] = '\0';
-  weft_mpi_place(&world->transport, world->transport.rank, place, sizeof place);
+  weft_mpi_location(&world->transport, world->transport.rank, place, sizeof place);
   (void)weft_fail(&failure.error, WEFT_ERR_PEER, "a process or the network has gone",
                   "rank %" PRIu32 " (%s): MPI failed at %s: %.300s", world->transport.rank, place,
                   what, text);
-  weft_mpi_failure_say(world, &failure);
+  weft_mpi_failure_report(world, &failure);
 }
 
 /* ---- agreeing ---- */
 
 static void settle(struct weft_mpi_world *world) {
-  const bool asks_all = world->transport.rank_count <= PASS_ON_MAX;
+  const bool asks_all = world->transport.rank_count <= FORWARD_RANKS_MAX;
   while (!world->settled) {
-    weft_mpi_control_look(world);
-    weft_mpi_peers_look(world);
+    weft_mpi_control_poll(world);
+    weft_mpi_peers_check(world);
     const bool heard_all = asks_all && world->heard_count + 1 == world->transport.rank_count;
-    const int64_t waited = weft_mpi_monotonic() - world->failed_at;
+    const int64_t waited = weft_clock_ns() - world->failed_at;
     if (heard_all || waited >= WEFT_MPI_SETTLE_MS * (int64_t)WEFT_MPI_NS_PER_MS) {
       world->settled = true;
       return;
     }
-    const bool seized = weft_mpi_gate_step_out(&world->gate);
+    weft_mpi_unlock(world);
     weft_mpi_sleep(100 * WEFT_MPI_NS_PER_US);
-    weft_mpi_gate_step_in(&world->gate, seized);
+    weft_mpi_lock(world);
   }
 }
 
@@ -117,35 +110,35 @@ enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct we
 
 void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  weft_mpi_gate_seize(&world->gate);
-  weft_mpi_failure_say(world, failure);
-  weft_mpi_gate_release(&world->gate);
+  weft_mpi_lock(world);
+  weft_mpi_failure_report(world, failure);
+  weft_mpi_unlock(world);
 }
 
-bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *failure) {
+bool weft_mpi_get_failure(struct weft_transport *transport, struct weft_failure *failure) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   if (!__atomic_load_n(&world->has_failed, __ATOMIC_ACQUIRE)) {
     return false;
   }
-  weft_mpi_gate_seize(&world->gate);
+  weft_mpi_lock(world);
   settle(world);
   *failure = world->note.failure;
-  weft_mpi_gate_release(&world->gate);
+  weft_mpi_unlock(world);
   return true;
 }
 
 /* ---- ending the job ---- */
 
-/* MPI_Abort has been known not to return, and not to end anything. */
-static void *make_sure(void *context) {
+/* MPI_Abort may neither return nor end anything. */
+static void *exit_later(void *context) {
   const int *exit_status = context;
-  weft_mpi_sleep((int64_t)(LISTENING_MS + ABORT_MS) * WEFT_MPI_NS_PER_MS);
+  weft_mpi_sleep((int64_t)(OTHERS_MS + ABORT_MS) * WEFT_MPI_NS_PER_MS);
   _exit(*exit_status);
 }
 
-/* Who says most (net.h): the first rank that is not to blame, which may be dead; or who was
- * reached by a signal, which is alive. */
-static uint32_t speaker_of(const struct weft_mpi_world *world) {
+/* The rank that reports the failure to the user (launch): the first one but the one to blame,
+ * which may be dead; for a signal, the rank that received it. */
+static uint32_t reporter_of(const struct weft_mpi_world *world) {
   const struct weft_failure *failure = &world->note.failure;
   if (failure->error.status == WEFT_ERR_CANCELLED && failure->rank < world->transport.rank_count) {
     return failure->rank;
@@ -153,16 +146,16 @@ static uint32_t speaker_of(const struct weft_mpi_world *world) {
   return failure->rank == 0 ? 1 : 0;
 }
 
-/* Others learn why, and print it, before they are ended. The one that says most ends the
- * job; the rest wait longer for that, and go on answering. */
-static void last_words(struct weft_mpi_world *world) {
-  const bool speaks = world->transport.rank == speaker_of(world);
-  const int64_t wait_ms = speaks ? LAST_WORDS_MS : LISTENING_MS;
-  const int64_t until = weft_mpi_monotonic() + wait_ms * WEFT_MPI_NS_PER_MS;
-  while (weft_mpi_monotonic() < until) {
-    if (weft_mpi_gate_try(&world->gate)) {
-      weft_mpi_control_look(world);
-      weft_mpi_gate_release(&world->gate);
+/* Other ranks receive the failure and print theirs before the job ends. The reporter ends it;
+ * the others wait longer for that, and keep answering. */
+static void wait_for_reports(struct weft_mpi_world *world) {
+  const bool reports = world->transport.rank == reporter_of(world);
+  const int64_t wait_ms = reports ? REPORTER_MS : OTHERS_MS;
+  const int64_t until = weft_clock_ns() + wait_ms * WEFT_MPI_NS_PER_MS;
+  while (weft_clock_ns() < until) {
+    if (pthread_mutex_trylock(&world->lock) == 0) {
+      weft_mpi_control_poll(world);
+      weft_mpi_unlock(world);
     }
     weft_mpi_sleep(WEFT_MPI_NS_PER_MS);
   }
@@ -171,12 +164,12 @@ static void last_words(struct weft_mpi_world *world) {
 void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status) {
   struct weft_mpi_world *world = (struct weft_mpi_world *)base;
   pthread_t guard;
-  if (pthread_create(&guard, NULL, make_sure, &exit_status) != 0) {
-    (void)alarm((LISTENING_MS + ABORT_MS) / 1000 + 1);
+  if (pthread_create(&guard, NULL, exit_later, &exit_status) != 0) {
+    (void)alarm((OTHERS_MS + ABORT_MS) / 1000 + 1);
   }
   (void)fflush(NULL);
   if (world->transport.rank_count > 1) {
-    last_words(world);
+    wait_for_reports(world);
     (void)MPI_Abort(MPI_COMM_WORLD, exit_status);
   }
   _exit(exit_status);

@@ -1,12 +1,12 @@
-/* The end of MPI in this process, when all ranks have said that they are through.
+/* The end of MPI in this process, after all ranks have agreed to end.
  *
- * MPI_Finalize, but for one case: MPICH over UCX and a network hangs in it, one job in three
- * on a loaded machine (4.0.2 with UCX 1.13 over TCP). There, a rank that has closed its
- * connections waits in the launcher's barrier and sees to nothing, while another cannot close
- * its own without it; openucx/ucx issue 2254 is of the same kind. So with MPICH and ranks on
- * several machines the launcher is told directly, in its own words (PMI 1): a barrier, in
- * which this rank goes on seeing to messages, so that everybody has got the last of them; and
- * the end. Nothing is lost: the process ends after this, and connections with it. */
+ * This is MPI_Finalize, with one exception: MPICH over UCX and a network hangs in it, one job in
+ * three on a loaded machine (4.0.2 with UCX 1.13 over TCP). A rank that has closed its
+ * connections waits in the launcher's barrier and makes no progress, while another rank needs it
+ * to close its own; openucx/ucx issue 2254 is similar. So with MPICH and ranks on several hosts
+ * this file speaks the launcher's protocol (PMI 1) itself: a barrier, in which this rank keeps
+ * making progress so that every rank receives its last messages; then the end. Nothing is lost:
+ * the process ends after this, and its connections with it. */
 #include <poll.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,9 +16,9 @@
 
 #ifdef MPICH_VERSION
 
-enum { PATIENCE_S = 60, LINE_SIZE = 64 };
+enum { ANSWER_S = 60, LINE_SIZE = 64 };
 
-bool weft_mpi_leaves_across(const struct weft_mpi_world *world) {
+bool weft_mpi_finalizes_by_launcher(const struct weft_mpi_world *world) {
   for (uint32_t r = 0; r < world->transport.rank_count; r++) {
     if (!weft_mpi_same_machine(world, r, world->transport.rank)) {
       return true;
@@ -35,13 +35,13 @@ static int launcher_file(void) {
   return text != NULL && end != text && *end == '\0' && file >= 0 ? (int)file : -1;
 }
 
-/* Waits for the next byte, and sees to messages meanwhile. */
+/* Waits for the next byte, and makes progress meanwhile. */
 static bool next_byte(int file, int64_t until, char *byte) {
   struct pollfd polled = {.fd = file, .events = POLLIN};
   while (poll(&polled, 1, 0) == 0) {
     int flag;
     (void)MPI_Iprobe(MPI_ANY_SOURCE, MPI_ANY_TAG, MPI_COMM_WORLD, &flag, MPI_STATUS_IGNORE);
-    if (weft_mpi_monotonic() > until) {
+    if (weft_clock_ns() > until) {
       return false;
     }
     weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
@@ -49,9 +49,9 @@ static bool next_byte(int file, int64_t until, char *byte) {
   return read(file, byte, 1) == 1;
 }
 
-/* Says a line to the launcher and waits for the answer that is expected. */
+/* Sends a line to the launcher and waits for the answer that is expected. */
 static bool ask_launcher(int file, const char *line, const char *expected) {
-  const int64_t until = weft_mpi_monotonic() + PATIENCE_S * (int64_t)WEFT_MPI_NS_PER_S;
+  const int64_t until = weft_clock_ns() + ANSWER_S * (int64_t)WEFT_MPI_NS_PER_S;
   char answer[LINE_SIZE];
   size_t size = 0;
   if (write(file, line, strlen(line)) != (ssize_t)strlen(line)) {
@@ -66,27 +66,27 @@ static bool ask_launcher(int file, const char *line, const char *expected) {
   return false;
 }
 
-static bool leave_by_launcher(void) {
+static bool finalize_by_launcher(void) {
   const int file = launcher_file();
   return file >= 0 && ask_launcher(file, "cmd=barrier_in\n", "cmd=barrier_out") &&
          ask_launcher(file, "cmd=finalize\n", "cmd=finalize_ack");
 }
 
-void weft_mpi_leave(bool across) {
-  if (!across || !leave_by_launcher()) {
+void weft_mpi_finalize(bool by_launcher) {
+  if (!by_launcher || !finalize_by_launcher()) {
     (void)MPI_Finalize();
   }
 }
 
 #else
 
-bool weft_mpi_leaves_across(const struct weft_mpi_world *world) {
+bool weft_mpi_finalizes_by_launcher(const struct weft_mpi_world *world) {
   (void)world;
   return false;
 }
 
-void weft_mpi_leave(bool across) {
-  (void)across;
+void weft_mpi_finalize(bool by_launcher) {
+  (void)by_launcher;
   (void)MPI_Finalize();
 }
 

@@ -5,8 +5,6 @@
 #include <limits.h>
 #include <sched.h>
 
-#include <weft/support.h>
-
 #include "comm/mpi/driver/mpi_world.h"
 
 enum { LOOKS_PER_YIELD = 1000 };
@@ -84,9 +82,9 @@ static int play_round(const struct weft_mpi_world *world, const struct weft_mpi_
 static int play_rounds(const struct weft_mpi_world *world, const struct weft_mpi_bare *game) {
   int result = MPI_SUCCESS;
   for (uint32_t k = 0; k < game->rounds && result == MPI_SUCCESS; k++) {
-    const int64_t begin = weft_mpi_monotonic();
+    const int64_t begin = weft_clock_ns();
     result = play_round(world, game);
-    game->round_ns[k] = (uint64_t)(weft_mpi_monotonic() - begin);
+    game->round_ns[k] = (uint64_t)(weft_clock_ns() - begin);
   }
   return result;
 }
@@ -99,13 +97,13 @@ static enum weft_status play(struct weft_mpi_world *world, const struct weft_mpi
                      " bytes; ranks 0 and 1 play, with at most %d",
                      world->transport.rank, world->transport.rank_count, game->bytes, INT_MAX);
   }
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   const int result = play_rounds(world, game);
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "a bare message");
   }
   const enum weft_status status = weft_mpi_failure_check(world, error);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 

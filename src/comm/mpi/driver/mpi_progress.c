@@ -1,11 +1,10 @@
-/* Looking at the network, and waiting. One MPI_Testsome asks for all ends at once: each
- * has its oldest request in one list. Control messages and the health of peers are
- * looked at now and then.
+/* Progress and waiting. One MPI_Testsome polls all ends at once: each has its oldest request in
+ * one list. Control messages and the peers' processes are checked now and then.
  *
- * Waiting asks again and again, because MPI has no other way: at once for a moment
- * where every rank has a core, then giving the core away in between, then, unless a payload
- * is on its way, sleeping for longer and longer, so that ranks that outnumber the cores do
- * not starve each other. */
+ * MPI has no blocking wait for "anything", so wait() polls: without a pause at first where every
+ * rank has a core, then yielding the core in between, then, unless a payload is being copied,
+ * sleeping for longer and longer, so that ranks that outnumber the cores do not starve each
+ * other. */
 #define _GNU_SOURCE /* prctl, sched_getaffinity, syscall */
 #include <inttypes.h>
 #include <linux/futex.h>
@@ -17,15 +16,13 @@
 #include <time.h>
 #include <unistd.h>
 
-#include <weft/support.h>
-
 #include "comm/mpi/driver/mpi_world.h"
 
 enum {
-  LOOKS_PER_CLOCK = 8, /* reading it costs as much as a look */
-  LOOKS_FORGET = 64,   /* a cheap look is remembered for about so many */
-  POKE_SHARE = 32,     /* looking takes one part in so many of a computation */
-  POKE_NS_MAX = 1000 * WEFT_MPI_NS_PER_US,
+  POLLS_PER_CLOCK = 8, /* reading it costs as much as a poll */
+  POLLS_FORGET = 64,   /* a cheap poll is remembered for about so many */
+  POLL_SHARE = 32,     /* polling takes one part in so many of a computation */
+  POLL_PAUSE_NS_MAX = 1000 * WEFT_MPI_NS_PER_US,
   SPIN_NS = 100 * WEFT_MPI_NS_PER_US,
   YIELD_NS = 1000 * WEFT_MPI_NS_PER_US, /* where every rank has a core */
   YIELDS = 16,                          /* where not */
@@ -42,11 +39,7 @@ void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t o
   world->active_count++;
 }
 
-void weft_mpi_list_letter(struct weft_mpi_world *world, uint32_t owner) {
-  world->awaiting[world->awaiting_count++] = owner;
-}
-
-/* ---- looking ---- */
+/* ---- polling ---- */
 
 static void end_exchange(struct weft_mpi_world *world, int result) {
   if (result != MPI_SUCCESS) {
@@ -93,8 +86,8 @@ static void take_ready(struct weft_mpi_world *world, uint32_t count, int result)
   }
 }
 
-/* Asking for one is quicker than asking for some. */
-static void look_at_message(struct weft_mpi_world *world) {
+/* Testing one request is quicker than testing some. */
+static void poll_message(struct weft_mpi_world *world) {
   int flag = 0;
   MPI_Status status;
   const int result = MPI_Test(&world->active[0], &flag, &status);
@@ -104,7 +97,7 @@ static void look_at_message(struct weft_mpi_world *world) {
   }
 }
 
-static void look_at_messages(struct weft_mpi_world *world) {
+static void poll_messages(struct weft_mpi_world *world) {
   int count = 0;
   const int result =
       MPI_Testsome((int)world->active_count, world->active, &count, world->ready, world->statuses);
@@ -112,7 +105,7 @@ static void look_at_messages(struct weft_mpi_world *world) {
   if (result != MPI_SUCCESS) {
     (void)MPI_Error_class(result, &class);
     if (class != MPI_ERR_IN_STATUS) {
-      weft_mpi_failure_of_mpi(world, result, "looking at messages");
+      weft_mpi_failure_of_mpi(world, result, "testing requests");
       return;
     }
   }
@@ -121,97 +114,82 @@ static void look_at_messages(struct weft_mpi_world *world) {
   }
 }
 
-/* What is to be looked at now and then only. */
-static void look_around(struct weft_mpi_world *world) {
-  const int64_t now = weft_mpi_stamp(world);
+/* What is checked now and then only. */
+static void poll_rarely(struct weft_mpi_world *world) {
+  const int64_t now = weft_mpi_time(world);
   if (now >= world->next_control) {
     world->next_control = now + WEFT_MPI_CONTROL_US * WEFT_MPI_NS_PER_US;
-    weft_mpi_control_look(world);
+    weft_mpi_control_poll(world);
   }
   if (now >= world->next_peers) {
     world->next_peers = now + WEFT_MPI_PEERS_MS * WEFT_MPI_NS_PER_MS;
-    weft_mpi_peers_look(world);
-  }
-}
-
-/* From the last to the first: an end that is listed again comes behind those that are left. */
-static void look_at_letters(struct weft_mpi_world *world) {
-  for (uint32_t k = world->awaiting_count; k-- > 0;) {
-    struct weft_mpi_end *end = &world->ends[world->awaiting[k]];
-    if (weft_mpi_end_has_letter(world, end)) {
-      world->awaiting[k] = world->awaiting[--world->awaiting_count];
-      end->listed = false;
-      weft_mpi_end_advance(world, end);
-    }
+    weft_mpi_peers_check(world);
   }
 }
 
 void weft_mpi_advance(struct weft_mpi_world *world) {
-  if (world->awaiting_count > 0) {
-    look_at_letters(world);
-  }
   if (world->active_count == 1) {
-    look_at_message(world);
+    poll_message(world);
   } else if (world->active_count > 0) {
-    look_at_messages(world);
+    poll_messages(world);
   }
   if (world->groups != NULL) {
     weft_mpi_groups_advance(world);
   }
-  if (world->looks++ % LOOKS_PER_CLOCK == 0) {
-    look_around(world);
+  if (world->polls++ % POLLS_PER_CLOCK == 0) {
+    poll_rarely(world);
   }
 }
 
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   weft_mpi_advance(world);
   world->seen = world->events;
   world->tests = 0;
   const enum weft_status status = weft_mpi_failure_check(world, error);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 
-/* A look may be a few calls of the system, where MPI goes over sockets. What it costs when
- * nothing has come is the cheapest look of late: one that moved a message says nothing. So
- * looking takes a small part of a computation, and messages wait for a moment that is short
- * beside what such networks hold back by themselves. */
-static void note_look(struct weft_mpi_world *world, int64_t began) {
-  const int64_t now = weft_mpi_stamp(world);
+/* Where MPI uses sockets, a poll may be a few system calls. What it costs when nothing has come
+ * is the cheapest poll of late; one that moved a message says nothing. So polling takes a small
+ * share of a computation, and the messages wait for a time that is short beside the latency of
+ * such networks. */
+static void note_poll(struct weft_mpi_world *world, int64_t began) {
+  const int64_t now = weft_mpi_time(world);
   const int64_t took = now - began;
   const int64_t forgotten =
-      world->look_ns > 0 ? world->look_ns + world->look_ns / LOOKS_FORGET + 1 : INT64_MAX;
-  world->look_ns = took < forgotten ? took : forgotten;
-  const int64_t pause = world->look_ns * POKE_SHARE;
-  world->next_poke = now + (pause < POKE_NS_MAX ? pause : POKE_NS_MAX);
+      world->poll_ns > 0 ? world->poll_ns + world->poll_ns / POLLS_FORGET + 1 : INT64_MAX;
+  world->poll_ns = took < forgotten ? took : forgotten;
+  const int64_t pause = world->poll_ns * POLL_SHARE;
+  world->next_progress = now + (pause < POLL_PAUSE_NS_MAX ? pause : POLL_PAUSE_NS_MAX);
 }
 
-void weft_mpi_poke(struct weft_transport *transport) {
+void weft_mpi_progress_from_compute(struct weft_transport *transport) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  weft_mpi_gate_enter(&world->gate);
-  const int64_t now = weft_mpi_stamp(world);
-  const bool asks = world->active_count > 0 || world->groups != NULL;
-  if (now >= world->next_poke) {
+  weft_mpi_lock(world);
+  const int64_t now = weft_mpi_time(world);
+  const bool polls = world->active_count > 0 || world->groups != NULL;
+  if (now >= world->next_progress) {
     weft_mpi_advance(world);
-    if (asks) { /* else MPI was not called, and it took no time */
-      note_look(world, now);
+    if (polls) { /* else MPI was not called, and it took no time */
+      note_poll(world, now);
     }
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
 }
 
 /* ---- waiting ---- */
 
-struct patience {
+struct backoff {
   int64_t began;
   int64_t sleep; /* the next one */
   int yields;
 };
 
-/* A payload moves through memory: where MPI does that bit by bit, both sides must keep
- * looking. */
+/* A payload is being copied between ranks of this host: where MPI does that piece by piece,
+ * both ranks must keep polling. */
 static bool payload_flows(const struct weft_mpi_world *world) {
   bool flows = false;
   for (uint32_t k = 0; k < world->active_count && !flows; k++) {
@@ -221,46 +199,46 @@ static bool payload_flows(const struct weft_mpi_world *world) {
   return flows;
 }
 
-static bool must_keep_looking(struct weft_mpi_world *world) {
-  weft_mpi_gate_enter(&world->gate);
+static bool is_payload_flowing(struct weft_mpi_world *world) {
+  weft_mpi_lock(world);
   const bool flows = payload_flows(world);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return flows;
 }
 
-/* Between two looks. */
-static void pause_a_bit(struct weft_mpi_world *world, struct patience *patience, int64_t now,
-                        int64_t until) {
-  const int64_t waited = now - patience->began;
+/* Between two polls. */
+static void pause_between_polls(struct weft_mpi_world *world, struct backoff *backoff, int64_t now,
+                                int64_t until) {
+  const int64_t waited = now - backoff->began;
   if (world->spins && waited < SPIN_NS) {
     return;
   }
-  if (world->spins ? waited < YIELD_NS || must_keep_looking(world) : patience->yields++ < YIELDS) {
+  if (world->spins ? waited < YIELD_NS || is_payload_flowing(world) : backoff->yields++ < YIELDS) {
     (void)sched_yield();
     return;
   }
   const int64_t left = until - now;
-  weft_mpi_sleep(patience->sleep < left ? patience->sleep : left);
-  patience->sleep = patience->sleep * 2 < SLEEP_NS_MAX ? patience->sleep * 2 : SLEEP_NS_MAX;
+  weft_mpi_sleep(backoff->sleep < left ? backoff->sleep : left);
+  backoff->sleep = backoff->sleep * 2 < SLEEP_NS_MAX ? backoff->sleep * 2 : SLEEP_NS_MAX;
 }
 
 /* True when something has happened. */
-static bool look(struct weft_mpi_world *world) {
-  weft_mpi_gate_enter(&world->gate);
+static bool poll_once(struct weft_mpi_world *world) {
+  weft_mpi_lock(world);
   if (world->events == world->seen) {
     weft_mpi_advance(world);
   }
   const bool happened =
       world->events != world->seen || __atomic_load_n(&world->has_failed, __ATOMIC_RELAXED);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return happened;
 }
 
-/* Some looks between two at the clock, where this rank has a core for it. */
-static bool look_again(struct weft_mpi_world *world, int times) {
-  bool happened = look(world);
-  for (int k = 1; k < times * LOOKS_PER_CLOCK && world->spins && !happened; k++) {
-    happened = look(world);
+/* Some polls for each reading of the clock, where this rank has a core for it. */
+static bool poll_again(struct weft_mpi_world *world, int times) {
+  bool happened = poll_once(world);
+  for (int k = 1; k < times * POLLS_PER_CLOCK && world->spins && !happened; k++) {
+    happened = poll_once(world);
   }
   return happened;
 }
@@ -268,15 +246,15 @@ static bool look_again(struct weft_mpi_world *world, int times) {
 enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  (void)error; /* a failure is told by progress() */
-  if (look_again(world, 2)) {
+  (void)error; /* progress() returns a failure */
+  if (poll_again(world, 2)) {
     return WEFT_OK;
   }
   const int64_t began = weft_mpi_time(world);
-  struct patience patience = {.began = began, .sleep = SLEEP_NS_MIN};
+  struct backoff backoff = {.began = began, .sleep = SLEEP_NS_MIN};
   __atomic_store_n(&world->rank_waits, 1, __ATOMIC_RELAXED);
-  for (int64_t now = began; !look_again(world, 1) && now < until; now = weft_mpi_time(world)) {
-    pause_a_bit(world, &patience, now, until);
+  for (int64_t now = began; !poll_again(world, 1) && now < until; now = weft_mpi_time(world)) {
+    pause_between_polls(world, &backoff, now, until);
   }
   __atomic_store_n(&world->rank_waits, 0, __ATOMIC_RELAXED);
   return WEFT_OK;
@@ -284,7 +262,7 @@ enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
 
 /* ---- the progress thread ---- */
 
-/* Until there is something under way, or for a while. */
+/* Until something is in flight, or for a while. */
 static void sleep_idle(struct weft_mpi_world *world) {
   const struct timespec limit = {.tv_nsec = THREAD_NS_IDLE};
   (void)syscall(SYS_futex, &world->thread_idles, FUTEX_WAIT_PRIVATE, 1, &limit, NULL, 0);
@@ -302,16 +280,16 @@ static bool has_spare_core(const struct weft_mpi_world *world) {
          sched_getaffinity(0, sizeof set, &set) == 0 && CPU_COUNT(&set) > 1;
 }
 
-/* A look, and for how long to pause after it. */
-static int64_t look_beside(struct weft_mpi_world *world, int64_t pause, bool spare) {
-  weft_mpi_gate_enter(&world->gate);
+/* A poll, and for how long to pause after it. */
+static int64_t poll_from_thread(struct weft_mpi_world *world, int64_t pause, bool spare) {
+  weft_mpi_lock(world);
   const uint64_t before = world->events;
   weft_mpi_advance(world);
   const bool moved = world->events != before;
   const bool flows = spare && payload_flows(world);
-  const bool idle = world->active_count == 0 && world->awaiting_count == 0 && world->groups == NULL;
+  const bool idle = world->active_count == 0 && world->groups == NULL;
   __atomic_store_n(&world->thread_idles, idle, __ATOMIC_RELAXED);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   if (flows || idle) {
     return 0;
   }
@@ -319,7 +297,7 @@ static int64_t look_beside(struct weft_mpi_world *world, int64_t pause, bool spa
   return next < THREAD_NS_MAX ? next : THREAD_NS_MAX;
 }
 
-static void *see_to_messages(void *context) {
+static void *thread_main(void *context) {
   struct weft_mpi_world *world = context;
   const bool spare = has_spare_core(world);
   int64_t pause = THREAD_NS_MIN;
@@ -329,7 +307,7 @@ static void *see_to_messages(void *context) {
       weft_mpi_sleep(THREAD_NS_MAX);
       continue;
     }
-    pause = look_beside(world, pause, spare);
+    pause = poll_from_thread(world, pause, spare);
     if (pause > 0) {
       weft_mpi_sleep(pause);
     } else if (__atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
@@ -346,7 +324,7 @@ enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft
   sigset_t before;
   (void)sigfillset(&all); /* signals are for the program's own threads */
   (void)pthread_sigmask(SIG_SETMASK, &all, &before);
-  const int failed = pthread_create(&world->thread, NULL, see_to_messages, world);
+  const int failed = pthread_create(&world->thread, NULL, thread_main, world);
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (failed != 0) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use progress by calls",
@@ -388,7 +366,7 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
     return weft_fail(error, WEFT_ERR_USAGE, "exchange a hash of it instead",
                      "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
   }
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   enum weft_status status = weft_mpi_failure_check(world, error);
   if (status == WEFT_OK) {
     if (!world->exchanging) {
@@ -401,6 +379,6 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
     memcpy(all, world->exchange_all, size * transport->rank_count);
     world->exchanging = false;
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }

@@ -1,25 +1,36 @@
-/* Messages on their way. What came is held against what its envelope says, part by
- * part: MPI takes a message that is shorter than its receive for a good one. Nothing
- * allocates. */
+/* Messages. On the wire a message is a header (below) and the payload: in one MPI message where
+ * the channel is for small payloads, else the header by itself and the payload in pieces that
+ * MPI can count, straight from one `data` into the other. Every part that arrives is checked
+ * against the header, because MPI accepts a message that is shorter than its receive. Nothing
+ * here allocates. */
 #include <inttypes.h>
 #include <string.h>
-
-#include <weft/support.h>
 
 #include "comm/mpi/driver/mpi_world.h"
 
 enum {
-  TESTS_ALONE = 32,     /* then test() looks at the network itself */
-  WAKE_BYTES = 1 << 20, /* from there on a payload is worth a call of the system */
+  TESTS_WITHOUT_PROGRESS = 32, /* after so many, test() makes progress itself */
+  WAKE_BYTES = 1 << 20,        /* from this payload on, waking the progress thread pays */
   CANCEL_NS = 100 * WEFT_MPI_NS_PER_MS
 };
+
+/* What precedes the shapes, and then the payload of a small message. */
+struct wire_header {
+  int64_t begin;      /* when it was sent, by the sender's now() */
+  uint64_t bytes_max; /* the payload size for which the sender opened the channel */
+  struct weft_message_header header;
+};
+
+_Static_assert(sizeof(struct wire_header) + WEFT_TENSORS_MAX * sizeof(struct weft_tensor_shape) ==
+                   WEFT_MPI_HEADER_MAX,
+               "the largest header");
 
 static MPI_Request *request_of(const struct weft_mpi_end *end, uint64_t position, uint32_t part) {
   return &end->requests[(position & end->mask) * end->part_count + part];
 }
 
-static unsigned char *envelope_of(const struct weft_mpi_end *end, uint64_t position) {
-  return end->envelopes + (position & end->mask) * end->envelope_size;
+static unsigned char *header_of(const struct weft_mpi_end *end, uint64_t position) {
+  return end->headers + (position & end->mask) * end->header_size;
 }
 
 /* Bytes of a payload that travel as piece `part` (from 1). */
@@ -34,7 +45,13 @@ static unsigned char *piece_place(const struct weft_mpi_world *world,
   return (unsigned char *)message->data + (part - 1) * world->piece;
 }
 
-/* ---- what came ---- */
+static size_t shapes_size(const struct weft_message_header *header) {
+  const size_t count =
+      header->tensor_count <= WEFT_TENSORS_MAX ? header->tensor_count : WEFT_TENSORS_MAX;
+  return count * sizeof(struct weft_tensor_shape);
+}
+
+/* ---- what arrived ---- */
 
 static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, const char *hint,
                       const char *what, uint64_t found, uint64_t expected) {
@@ -49,31 +66,41 @@ static void break_end(struct weft_mpi_world *world, struct weft_mpi_end *end, co
                   end->channel, end->done, end->peer, world->transport.rank, what, found, expected);
 }
 
-/* Into the message; false when it cannot be right. */
-static bool open_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end,
-                          const unsigned char *at, uint64_t count, struct weft_message *message) {
-  const struct weft_mpi_envelope found =
-      weft_mpi_envelope_read(&end->memory, end->bytes_max, at, (size_t)count, message);
-  const uint64_t bytes = message->header.bytes;
+/* Reads a header of `count` bytes into the message, and the payload that comes with it; false
+ * when it cannot be right. */
+static bool take_header(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
+                        struct weft_message *message) {
+  const unsigned char *at = header_of(end, end->done);
+  struct wire_header wire;
+  if (count < sizeof wire) {
+    break_end(world, end, "", "bytes of a header, at least", count, sizeof wire);
+    return false;
+  }
+  memcpy(&wire, at, sizeof wire);
+  const uint64_t bytes = wire.header.bytes;
+  const size_t shapes = shapes_size(&wire.header);
   const uint64_t within = end->part_count == 1 ? bytes : 0;
-  if (found.fault == WEFT_MPI_ENVELOPE_FOREIGN) {
+  if (wire.bytes_max != end->state.bytes_max) {
     break_end(world, end, "all ranks must describe the same boundaries",
-              "largest payload that the sender and the receiver opened it for", found.found,
-              found.expected);
-  } else if (found.fault == WEFT_MPI_ENVELOPE_SHORT) {
-    break_end(world, end, "", "bytes of an envelope, at least", found.found, found.expected);
-  } else if (bytes > end->bytes_max) {
-    break_end(world, end, "", "bytes of payload, at most", bytes, end->bytes_max);
-  } else if (count != found.size + within) {
-    break_end(world, end, "", "bytes of an envelope", count, found.size + within);
-  } else if (within > 0) {
-    memcpy(message->data, at + found.size, (size_t)within);
+              "largest payload that the sender and the receiver opened it for", wire.bytes_max,
+              end->state.bytes_max);
+  } else if (bytes > end->state.bytes_max) {
+    break_end(world, end, "", "bytes of payload, at most", bytes, end->state.bytes_max);
+  } else if (count != sizeof wire + shapes + within) {
+    break_end(world, end, "", "bytes of a header", count, sizeof wire + shapes + within);
+  } else {
+    message->header = wire.header;
+    message->begin = wire.begin;
+    memcpy(message->shapes, at + sizeof wire, shapes);
+    if (within > 0) {
+      memcpy(message->data, at + sizeof wire + shapes, (size_t)within);
+    }
   }
   return !end->broken;
 }
 
-static bool check_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
-                        const struct weft_message *message) {
+static bool take_piece(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t count,
+                       const struct weft_message *message) {
   const uint64_t expected = (uint64_t)piece_size(world, message->header.bytes, end->part);
   if (count != expected) {
     break_end(world, end, "", "bytes of payload in a piece", count, expected);
@@ -87,28 +114,25 @@ static bool take_received(struct weft_mpi_world *world, struct weft_mpi_end *end
   int class = MPI_SUCCESS;
   if (result == MPI_SUCCESS) {
     (void)MPI_Get_count(status, MPI_BYTE, &count);
-    return end->part == 0
-               ? open_envelope(world, end, envelope_of(end, end->done), (uint64_t)count, message)
-               : check_piece(world, end, (uint64_t)count, message);
+    return end->part == 0 ? take_header(world, end, (uint64_t)count, message)
+                          : take_piece(world, end, (uint64_t)count, message);
   }
   (void)MPI_Error_class(result, &class);
   if (class == MPI_ERR_TRUNCATE) {
     break_end(world, end, "all ranks must describe the same boundaries",
-              "a longer message than its receive, of bytes", end->bytes_max + 1, end->bytes_max);
+              "a longer message than its receive, of bytes", end->state.bytes_max + 1,
+              end->state.bytes_max);
   }
   return false;
 }
 
-/* A part of the message is done; after the last one, it is. */
+/* A part of the oldest message is done; after the last one, the message is. */
 static void end_part(struct weft_mpi_world *world, struct weft_mpi_end *end,
                      struct weft_message *message) {
   if (++end->part < end->part_count) {
     return;
   }
-  message->end = world->instant != 0 ? world->instant : weft_mpi_stamp(world);
-  if (!end->sends) {
-    message->begin = weft_mpi_envelope_time(message->begin, message->end);
-  }
+  message->end = weft_mpi_time(world);
   if (message->begin > message->end) { /* clocks of two hosts */
     message->begin = message->end;
   }
@@ -124,92 +148,28 @@ void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, i
   struct weft_message *message = end->messages[end->done & end->mask];
   *request_of(end, end->done, end->part) = MPI_REQUEST_NULL;
   const bool good =
-      end->sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
+      end->state.sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
   if (!good) {
     if (!end->broken) {
       end->broken = true;
-      weft_mpi_failure_of_mpi(world, result, end->sends ? "a send" : "a receive");
+      weft_mpi_failure_of_mpi(world, result, end->state.sends ? "a send" : "a receive");
     }
     return;
   }
   end_part(world, end, message);
 }
 
-/* ---- letters ---- */
+bool weft_mpi_end_flows(const struct weft_mpi_end *end) { return end->near && end->part > 0; }
 
-/* Returns how long it is, with the payload where that goes with it. */
-static uint64_t write_envelope(struct weft_mpi_end *end, const struct weft_message *message,
-                               unsigned char *at) {
-  const size_t size = weft_mpi_envelope_write(&end->memory, end->bytes_max, message, at);
-  const uint64_t within = end->part_count == 1 ? message->header.bytes : 0;
-  if (within > 0) {
-    memcpy(at + size, message->data, (size_t)within);
-  }
-  return size + within;
-}
+/* ---- progress of an end ---- */
 
-/* As many as there is room for. */
-static void post_letters(struct weft_mpi_end *end) {
-  struct weft_mpi_letterbox *box = &end->box;
-  while (box->written < end->posted && weft_mpi_letterbox_has_room(box)) {
-    const struct weft_message *message = end->messages[box->written & end->mask];
-    unsigned char *at = weft_mpi_letter_at(box, box->written)->envelope;
-    weft_mpi_letter_post(box, write_envelope(end, message, at));
-  }
-}
-
-bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  if (end->sends) {
-    return end->box.written > end->done || weft_mpi_letterbox_has_room(&end->box);
-  }
-  return (end->box.letters != NULL || weft_mpi_letterbox_find(world, end)) &&
-         weft_mpi_letter_look(&end->box, end->done) != NULL;
-}
-
-bool weft_mpi_end_flows(const struct weft_mpi_end *end) {
-  return end->by_letter && end->part > 0 &&
-         (!end->sends || weft_mpi_letters_taken(&end->box) > end->done);
-}
-
-/* The letter of the oldest message; there is one, or room for it. */
-static void pass_letter(struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  struct weft_message *message = end->messages[end->done & end->mask];
-  if (end->sends) {
-    post_letters(end);
-    end_part(world, end, message);
-    return;
-  }
-  const struct weft_mpi_letter *letter = weft_mpi_letter_look(&end->box, end->done);
-  const uint64_t position = end->done;
-  if (open_envelope(world, end, letter->envelope, letter->size, message)) {
-    end_part(world, end, message);
-  }
-  weft_mpi_letter_taken(&end->box, position);
-}
-
-/* ---- going on ---- */
-
-/* What the end waits for now is looked at from now on. */
 static void list(struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  const uint32_t owner = (uint32_t)(end - world->ends);
   end->listed = true;
-  if (end->part == 0 && end->by_letter) {
-    weft_mpi_list_letter(world, owner);
-  } else {
-    weft_mpi_list(world, *request_of(end, end->done, end->part), owner);
-  }
+  weft_mpi_list(world, *request_of(end, end->done, end->part), (uint32_t)(end - world->ends));
 }
 
 void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end) {
-  while (end->done < end->posted && !end->broken && !end->closed) {
-    if (end->part == 0 && end->by_letter) {
-      if (!weft_mpi_end_has_letter(world, end)) {
-        list(world, end);
-        return;
-      }
-      pass_letter(world, end);
-      continue;
-    }
+  while (end->done < end->posted && !end->broken && !end->state.closed) {
     MPI_Request *request = request_of(end, end->done, end->part);
     MPI_Status status;
     int flag = 0;
@@ -224,49 +184,15 @@ void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end
 
 /* ---- starting ---- */
 
-struct weft_mpi_end *weft_mpi_end_find(const struct weft_mpi_world *world, uint32_t channel) {
-  if (world->slots == NULL) {
-    return NULL;
-  }
-  for (uint32_t k = weft_mpi_channel_hash(channel, world->slot_mask);;
-       k = (k + 1) & world->slot_mask) {
-    const struct weft_mpi_end_slot *slot = &world->slots[k];
-    if (slot->end == 0) {
-      return NULL;
-    }
-    if (slot->channel == channel) {
-      return &world->ends[slot->end - 1];
-    }
-  }
-}
-
-static enum weft_status refuse(const struct weft_mpi_world *world, const struct weft_mpi_end *end,
-                               uint32_t channel, const char *verb, struct weft_error *error) {
-  const uint32_t rank = world->transport.rank;
-  if (end == NULL) {
-    return weft_fail(error, WEFT_ERR_USAGE, "name every channel in open()",
-                     "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", which it has not opened",
-                     rank, verb, channel);
-  }
-  if (end->closed) {
-    return weft_fail(error, WEFT_ERR_USAGE, "after a cancel, make a new world",
-                     "rank %" PRIu32 " wants to %s on channel %" PRIu32
-                     ", on which it has cancelled a message",
-                     rank, verb, channel);
-  }
-  return weft_fail(error, WEFT_ERR_USAGE, "a channel goes one way: open another one",
-                   "rank %" PRIu32 " wants to %s on channel %" PRIu32 ", where it %s", rank, verb,
-                   channel, end->sends ? "sends" : "receives");
-}
-
 /* The end to use, or NULL and why not: full, or wrong. */
 static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint32_t channel,
                                        bool sends, const struct weft_message *message,
                                        enum weft_status *status, struct weft_error *error) {
-  struct weft_mpi_end *end = weft_mpi_end_find(world, channel);
-  const char *verb = sends ? "send" : "receive";
-  if (end == NULL || end->closed || end->sends != sends) {
-    *status = refuse(world, end, channel, verb, error);
+  const uint32_t index = weft_channel_ends_find(&world->by_channel, channel);
+  struct weft_mpi_end *end = index != UINT32_MAX ? &world->ends[index] : NULL;
+  *status = weft_channel_check_message(&world->transport, channel, end != NULL ? &end->state : NULL,
+                                       sends, message, error);
+  if (*status < 0) {
     return NULL;
   }
   if (!weft_device_is_host(message->device)) {
@@ -274,16 +200,8 @@ static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint3
                         "rank %" PRIu32
                         " wants to %s a payload in the memory of a %s device, and "
                         "mpi carries host memory only",
-                        world->transport.rank, verb, weft_device_name(message->device));
-    return NULL;
-  }
-  const uint64_t bytes = sends ? message->header.bytes : 0;
-  if (bytes > end->bytes_max || message->capacity < end->bytes_max) {
-    *status =
-        weft_fail(error, WEFT_ERR_USAGE, "open the channel for the largest payload",
-                  "rank %" PRIu32 " wants to %s %" PRIu64 " bytes of payload from or into %" PRIu64
-                  " bytes on channel %" PRIu32 ", which is for up to %" PRIu64,
-                  world->transport.rank, verb, bytes, message->capacity, channel, end->bytes_max);
+                        world->transport.rank, sends ? "send" : "receive",
+                        weft_device_name(message->device));
     return NULL;
   }
   *status = end->posted - end->done < end->depth ? WEFT_OK : WEFT_IN_PROGRESS;
@@ -297,17 +215,27 @@ static uint64_t accept(struct weft_mpi_world *world, struct weft_mpi_end *end,
   message->state[0] = (uint64_t)(end - world->ends) + 1;
   message->state[1] = position;
   end->messages[position & end->mask] = message;
-  if (end->bytes_max >= WAKE_BYTES && __atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
+  if (end->state.bytes_max >= WAKE_BYTES &&
+      __atomic_load_n(&world->thread_idles, __ATOMIC_RELAXED)) {
     weft_mpi_wake_thread(world);
   }
   return position;
 }
 
-static int send_envelope(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
-                         const struct weft_message *message) {
-  unsigned char *at = envelope_of(end, position);
-  return MPI_Isend(at, (int)write_envelope(end, message, at), MPI_BYTE, (int)end->peer,
-                   weft_mpi_envelope_tag(end), world->messages, request_of(end, position, 0));
+static int send_header(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
+                       const struct weft_message *message) {
+  unsigned char *at = header_of(end, position);
+  const struct wire_header wire = {
+      .begin = message->begin, .bytes_max = end->state.bytes_max, .header = message->header};
+  const size_t shapes = shapes_size(&message->header);
+  const size_t within = end->part_count == 1 ? (size_t)message->header.bytes : 0;
+  memcpy(at, &wire, sizeof wire);
+  memcpy(at + sizeof wire, message->shapes, shapes);
+  if (within > 0) {
+    memcpy(at + sizeof wire + shapes, message->data, within);
+  }
+  return MPI_Isend(at, (int)(sizeof wire + shapes + within), MPI_BYTE, (int)end->peer,
+                   weft_mpi_header_tag(end), world->messages, request_of(end, position, 0));
 }
 
 static int send_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,
@@ -322,25 +250,18 @@ static int send_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, u
   return result;
 }
 
-/* A letter is quick, and goes first. An envelope goes by MPI while the payload is already on
- * its way: a message takes a moment to be sent, whatever its size. */
 static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
                        struct weft_message *message) {
-  message->begin = weft_mpi_stamp(world);
+  message->begin = weft_mpi_time(world);
   const uint64_t position = accept(world, end, message);
-  if (end->by_letter) {
-    post_letters(end);
-  }
-  int result = send_pieces(world, end, position, message);
-  if (result == MPI_SUCCESS && !end->by_letter) {
-    result = send_envelope(world, end, position, message);
+  int result = send_header(world, end, position, message);
+  if (result == MPI_SUCCESS) {
+    result = send_pieces(world, end, position, message);
   }
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "starting a send");
   } else if (!end->listed) {
-    world->instant = message->begin; /* small ones are done now, as a rule */
-    weft_mpi_end_advance(world, end);
-    world->instant = 0;
+    weft_mpi_end_advance(world, end); /* small ones are done now, as a rule */
   }
 }
 
@@ -348,14 +269,12 @@ static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end
                           struct weft_message *message) {
   const int peer = (int)end->peer;
   const uint64_t position = accept(world, end, message);
-  int result = end->by_letter ? MPI_SUCCESS
-                              : MPI_Irecv(envelope_of(end, position), (int)end->envelope_size,
-                                          MPI_BYTE, peer, weft_mpi_envelope_tag(end),
-                                          world->messages, request_of(end, position, 0));
+  int result = MPI_Irecv(header_of(end, position), (int)end->header_size, MPI_BYTE, peer,
+                         weft_mpi_header_tag(end), world->messages, request_of(end, position, 0));
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
-    result = MPI_Irecv(piece_place(world, message, part), piece_size(world, end->bytes_max, part),
-                       MPI_BYTE, peer, weft_mpi_payload_tag(end), world->messages,
-                       request_of(end, position, part));
+    result = MPI_Irecv(piece_place(world, message, part),
+                       piece_size(world, end->state.bytes_max, part), MPI_BYTE, peer,
+                       weft_mpi_payload_tag(end), world->messages, request_of(end, position, part));
   }
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "posting a receive");
@@ -368,12 +287,12 @@ enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channe
                                struct weft_message *message, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status;
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   struct weft_mpi_end *end = choose_end(world, channel, true, message, &status, error);
   if (end != NULL) {
     start_send(world, end, message);
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 
@@ -381,12 +300,12 @@ enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t cha
                                   struct weft_message *message, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status;
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   struct weft_mpi_end *end = choose_end(world, channel, false, message, &status, error);
   if (end != NULL) {
     start_receive(world, end, message);
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 
@@ -396,8 +315,8 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status = WEFT_OK;
-  weft_mpi_gate_enter(&world->gate);
-  if (message->state[0] != 0 && ++world->tests > TESTS_ALONE) {
+  weft_mpi_lock(world);
+  if (message->state[0] != 0 && ++world->tests > TESTS_WITHOUT_PROGRESS) {
     weft_mpi_advance(world);
   }
   if (message->state[0] != 0) {
@@ -407,7 +326,7 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
       status = world->trouble.status;
     }
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return status;
 }
 
@@ -421,54 +340,49 @@ static void unlist(struct weft_mpi_world *world, struct weft_mpi_end *end) {
       end->listed = false;
     }
   }
-  for (uint32_t k = 0; k < world->awaiting_count && end->listed; k++) {
-    if (world->awaiting[k] == owner) {
-      world->awaiting[k] = world->awaiting[--world->awaiting_count];
-      end->listed = false;
-    }
-  }
 }
 
-/* Until MPI has let go of the memory, or the time that all cancels share is over: then
- * the other side does not take it any more, for it has failed too. */
-static void let_go(struct weft_mpi_world *world, MPI_Request *request) {
+/* Until MPI is done with the memory, or the time that all cancels share is over: then the
+ * peer does not take the message any more, for it has failed too. */
+static void await_cancel(struct weft_mpi_world *world, MPI_Request *request) {
   int flag = 0;
-  int64_t now = weft_mpi_monotonic();
+  int64_t now = weft_clock_ns();
   if (world->cancel_until == 0) {
     world->cancel_until = now + CANCEL_NS;
   }
   while (MPI_Test(request, &flag, MPI_STATUS_IGNORE) == MPI_SUCCESS && !flag &&
          now < world->cancel_until) {
     weft_mpi_sleep(20 * WEFT_MPI_NS_PER_US);
-    now = weft_mpi_monotonic();
+    now = weft_clock_ns();
   }
 }
 
-/* An envelope that is sent lies in our own memory, which stays. */
-static void take_back(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position) {
-  for (uint32_t part = end->sends ? 1 : 0; part < end->part_count; part++) {
+/* A header that is sent is in our own memory, which stays. */
+static void cancel_requests(struct weft_mpi_world *world, struct weft_mpi_end *end,
+                            uint64_t position) {
+  for (uint32_t part = end->state.sends ? 1 : 0; part < end->part_count; part++) {
     MPI_Request *request = request_of(end, position, part);
     if (*request == MPI_REQUEST_NULL) {
       continue;
     }
-    if (!end->sends) {
+    if (!end->state.sends) {
       (void)MPI_Cancel(request);
     }
-    let_go(world, request);
+    await_cancel(world, request);
   }
 }
 
 void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
   if (message->state[0] != 0) {
     struct weft_mpi_end *end = &world->ends[message->state[0] - 1];
     unlist(world, end);
-    end->closed = true;
+    end->state.closed = true;
     world->cancelled = 1;
-    take_back(world, end, message->state[1]);
+    cancel_requests(world, end, message->state[1]);
     end->messages[message->state[1] & end->mask] = NULL;
     message->state[0] = 0;
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
 }

@@ -1,9 +1,9 @@
-/* Making and ending a world, and the table through which the library calls this
- * driver. Compiled once against each MPI; WEFT_MPI_IMPLEMENTATION says which.
+/* Opening and closing a world, and the table through which the library calls this driver.
+ * Compiled once against each MPI; WEFT_MPI_IMPLEMENTATION says which.
  *
- * A world that has failed is not taken down: MPI may still have requests of ours under
- * way that nobody will ever end, and their memory must stay. It hangs on its
- * communicator then, and the process is about to end. */
+ * A world that has failed is not freed: MPI may still have requests of ours that never
+ * complete, and their memory must stay. It becomes an attribute of its communicator, and the
+ * process is about to end. */
 #define _GNU_SOURCE /* sched_getaffinity */
 #include <inttypes.h>
 #include <poll.h>
@@ -14,8 +14,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include <weft/support.h>
-
 #include "base/memory.h"
 #include "comm/mpi/driver/mpi_world.h"
 
@@ -25,8 +23,8 @@ enum { ANSWERS_NS = WEFT_MPI_NS_PER_S };
 
 static void endpoint_destroy(struct weft_transport *transport) { (void)transport; }
 
-static struct weft_rank_status *endpoint_board(struct weft_transport *transport, uint32_t rank) {
-  return &weft_mpi_world_of(transport)->peers[rank].page->board;
+static struct weft_rank_status *endpoint_status(struct weft_transport *transport, uint32_t rank) {
+  return &weft_mpi_world_of(transport)->peers[rank].shared->status;
 }
 
 static const struct weft_transport_ops mpi_ops = {
@@ -38,15 +36,15 @@ static const struct weft_transport_ops mpi_ops = {
     .test = weft_mpi_test,
     .cancel = weft_mpi_cancel,
     .progress = weft_mpi_progress,
-    .progress_from_compute = weft_mpi_poke,
+    .progress_from_compute = weft_mpi_progress_from_compute,
     .wait = weft_mpi_wait,
     .now = weft_mpi_now,
     .exchange = weft_mpi_exchange,
     .fail = weft_mpi_fail,
-    .get_failure = weft_mpi_failed,
-    .rank_status = endpoint_board,
-    .refresh_status = weft_mpi_refresh_boards,
-    .location = weft_mpi_place,
+    .get_failure = weft_mpi_get_failure,
+    .rank_status = endpoint_status,
+    .refresh_status = weft_mpi_refresh_status,
+    .location = weft_mpi_location,
     .group = weft_mpi_group_create,
 };
 
@@ -97,7 +95,7 @@ static enum weft_status start_mpi(struct weft_mpi_world *world, struct weft_erro
   (void)MPI_Initialized(&flag);
   if (flag) {
     return weft_fail(error, WEFT_ERR_USAGE, "name the communicator to use",
-                     "MPI has been initialised already, by somebody else");
+                     "MPI has been initialised already");
   }
   if (getenv("OMPI_COMM_WORLD_RANK") == NULL && getenv("PMIX_RANK") == NULL) {
     (void)setenv("OMPI_MCA_ess_singleton_isolated", "1", 0);
@@ -208,7 +206,7 @@ static void driver_facts(const struct weft_mpi *base, struct weft_mpi_facts *fac
                                    .rank_count = world->transport.rank_count,
                                    .rank_on_host = world->rank_on_host,
                                    .ranks_on_host = world->ranks_on_host,
-                                   .host = world->peers[world->transport.rank].card.host,
+                                   .host = world->peers[world->transport.rank].info.host,
                                    .tag_max = world->tag_max,
                                    .binding = world->binding};
 }
@@ -224,9 +222,6 @@ static enum weft_status make_tables(struct weft_mpi_world *world, struct weft_er
   if (world->peers == NULL || world->processes == NULL || world->process_rank == NULL ||
       world->exchange_all == NULL) {
     return weft_fail_memory(error, count * sizeof *world->peers);
-  }
-  for (uint32_t r = 0; r < count; r++) {
-    world->peers[r].file = -1;
   }
   return weft_mpi_active_create(world, 1, error);
 }
@@ -263,7 +258,6 @@ static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_m
   WEFT_TRY(make_tables(world, error));
   WEFT_TRY(weft_mpi_peers_create(world, error));
   WEFT_TRY(weft_mpi_clock_agree(world, error));
-  weft_mpi_stamps_create(&world->stamps);
   world->spins = (long)world->ranks_on_host <= sysconf(_SC_NPROCESSORS_ONLN);
   /* Short sleeps are to be short: by default they last 50 us longer. */
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
@@ -279,11 +273,11 @@ static void free_world(struct weft_mpi_world *world) {
   weft_array_free(world->allocator, world->processes, count, sizeof(struct pollfd));
   weft_array_free(world->allocator, world->process_rank, count, sizeof(uint32_t));
   weft_array_free(world->allocator, world->exchange_all, count, WEFT_EXCHANGE_MAX);
-  weft_mpi_gate_destroy(&world->gate);
+  (void)pthread_mutex_destroy(&world->lock);
   weft_array_free(world->allocator, world, 1, sizeof *world);
 }
 
-/* The one name that a driver shows. */
+/* The one symbol that a driver exports. */
 WEFT_API extern const struct weft_mpi_driver weft_mpi_driver_table;
 
 static enum weft_status driver_create(const struct weft_allocator *allocator,
@@ -295,9 +289,9 @@ static enum weft_status driver_create(const struct weft_allocator *allocator,
   }
   world->base.driver = &weft_mpi_driver_table;
   world->allocator = allocator;
-  world->page_file = -1;
+  world->status_file = -1;
   world->messages = world->control = world->exchanges = world->collectives = MPI_COMM_NULL;
-  if (!weft_mpi_gate_create(&world->gate, options->progress == WEFT_MPI_THREAD)) {
+  if (pthread_mutex_init(&world->lock, NULL) != 0) {
     weft_array_free(allocator, world, 1, sizeof *world);
     return weft_fail_memory(error, sizeof(pthread_mutex_t));
   }
@@ -312,25 +306,24 @@ static enum weft_status driver_create(const struct weft_allocator *allocator,
 
 /* ---- ending it ---- */
 
-/* Between two looks, outside the gate. */
-static void let_others(struct weft_mpi_world *world) {
+/* Makes progress, and lets go of the lock for a moment. */
+static void advance_and_sleep(struct weft_mpi_world *world) {
   weft_mpi_advance(world);
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   weft_mpi_sleep(50 * WEFT_MPI_NS_PER_US);
-  weft_mpi_gate_enter(&world->gate);
+  weft_mpi_lock(world);
 }
 
-/* Until all have come, or the world has failed. Nothing that was sent may stay behind
- * on a communicator that is freed: MPI gives its number to another one. So answers to
- * this rank's questions are awaited first, and a message that somebody cancelled keeps
- * the communicator of messages in all ranks. */
+/* Until all ranks have come, or the world has failed. No message may be left on a communicator
+ * that is freed: MPI gives its number to another one. So answers to this rank's questions are
+ * awaited first, and after a cancelled message all ranks keep the communicator of messages. */
 static bool wait_for_all(struct weft_mpi_world *world) {
-  const int64_t until = weft_mpi_monotonic() + ANSWERS_NS;
+  const int64_t until = weft_clock_ns() + ANSWERS_NS;
   MPI_Request request;
   int flag = 0;
-  weft_mpi_gate_enter(&world->gate);
-  while (!world->has_failed && !weft_mpi_control_is_quiet(world) && weft_mpi_monotonic() < until) {
-    let_others(world);
+  weft_mpi_lock(world);
+  while (!world->has_failed && !weft_mpi_control_is_quiet(world) && weft_clock_ns() < until) {
+    advance_and_sleep(world);
   }
   if (!world->has_failed && MPI_Iallreduce(&world->cancelled, &world->any_cancelled, 1, MPI_INT,
                                            MPI_MAX, world->control, &request) != MPI_SUCCESS) {
@@ -340,14 +333,14 @@ static bool wait_for_all(struct weft_mpi_world *world) {
     if (MPI_Test(&request, &flag, MPI_STATUS_IGNORE) != MPI_SUCCESS || flag) {
       break;
     }
-    let_others(world);
+    advance_and_sleep(world);
   }
-  weft_mpi_gate_leave(&world->gate);
+  weft_mpi_unlock(world);
   return flag != 0;
 }
 
-/* Keeps what MPI may still touch, where it can be found. */
-static void leave_behind(struct weft_mpi_world *world) {
+/* Keeps what MPI may still access, where a leak checker finds it. */
+static void keep_for_mpi(struct weft_mpi_world *world) {
   int key = MPI_KEYVAL_INVALID;
   if (MPI_Comm_create_keyval(MPI_COMM_NULL_COPY_FN, MPI_COMM_NULL_DELETE_FN, &key, NULL) ==
       MPI_SUCCESS) {
@@ -357,20 +350,20 @@ static void leave_behind(struct weft_mpi_world *world) {
 
 static void driver_destroy(struct weft_mpi *base) {
   struct weft_mpi_world *world = (struct weft_mpi_world *)base;
-  struct weft_mpi_page *page = world->peers[world->transport.rank].page;
+  struct weft_mpi_shared_status *shared = world->peers[world->transport.rank].shared;
   const bool well = wait_for_all(world);
   weft_mpi_stop_thread(world);
   if (!well) {
-    leave_behind(world);
+    keep_for_mpi(world);
     return;
   }
-  __atomic_store_n(&page->leaving, 1, __ATOMIC_RELEASE);
+  __atomic_store_n(&shared->finalizing, 1, __ATOMIC_RELEASE);
   const bool owns_mpi = world->owns_mpi;
-  const bool across = weft_mpi_leaves_across(world);
+  const bool by_launcher = weft_mpi_finalizes_by_launcher(world);
   free_communicators(world);
   free_world(world);
   if (owns_mpi) {
-    weft_mpi_leave(across);
+    weft_mpi_finalize(by_launcher);
   }
 }
 

@@ -1,154 +1,121 @@
 /* The mpi transport, inside: this process's rank in a world of processes.
  *
- *   mpi_world.c      making and ending a world
- *   mpi_channel.c    open(): rings of requests, all that is ever allocated for messages
- *   mpi_transfer.c   messages
- *   mpi_envelope.c   what travels in front of a payload
- *   mpi_letterbox.c  envelopes between ranks of a host, through memory
- *   mpi_progress.c   looking at the network, waiting, the progress thread, exchanges
- *   mpi_failure.c    the agreed failure; ending the job
- *   mpi_peers.c      who the others are: hosts, processes, boards
- *   mpi_control.c    control messages: failures, questions for boards
- *   mpi_collectives.c      collectives
- *   mpi_clock.c      one time for all hosts
- *   mpi_gate.c       one thread at a time
- *   mpi_pingpong.c       MPI without a transport, to be compared with
- *   mpi_finalize.c      the end of MPI
- *   mpi_library.c    which MPI this is
+ *   mpi_world.c        opening and closing a world
+ *   mpi_channel.c      open(): rings of requests, all that is ever allocated for messages
+ *   mpi_transfer.c     messages
+ *   mpi_progress.c     progress, waiting, the progress thread, exchanges
+ *   mpi_failure.c      the agreed failure; ending the job
+ *   mpi_peers.c        the other ranks: hosts, processes, statuses
+ *   mpi_control.c      control messages: failures, requests for statuses
+ *   mpi_collectives.c  groups
+ *   mpi_clock.c        one time for all hosts
+ *   mpi_pingpong.c     MPI without the transport, for comparison
+ *   mpi_finalize.c     the end of MPI
+ *   mpi_library.c      which MPI this is
  *
- * A channel is two tags on a communicator of our own, so order on a channel is MPI's. A
- * message is an envelope (header and shapes, in short; and the payload itself on channels
- * for small ones), through a buffer of ours, and then, on channels for larger payloads,
- * the payload in pieces straight from one `data` into the other. How many pieces is
- * fixed by the channel, so all receives are posted in receive(). Between ranks of a host
- * the buffer is one that both see, and MPI has nothing to do with envelopes.
+ * A channel is two tags on a communicator of our own, so order on a channel is MPI's. A small
+ * message is one MPI message with header and payload, through a buffer of ours. On channels for
+ * larger payloads the header is a message by itself, and the payload goes in pieces straight
+ * from one `data` into the other; the channel fixes how many, so receive() posts all receives.
  *
- * One gate is before everything; behind it no two threads are ever inside MPI. */
-#ifndef MPI_MPI_WORLD_H
-#define MPI_MPI_WORLD_H
+ * One mutex serializes all calls of MPI. */
+#ifndef COMM_MPI_WORLD_H
+#define COMM_MPI_WORLD_H
 
 #include <pthread.h>
 
 #include <mpi.h>
 
-#include "comm/mpi/driver/mpi_envelope.h"
-#include "comm/mpi/driver/mpi_gate.h"
-#include "comm/mpi/driver/mpi_letterbox.h"
+#include <weft/support.h>
+
+#include "comm/channel_ends.h"
 #include "comm/mpi/mpi_driver.h"
 
 enum {
-  /* Payloads up to that size are copied into their envelope: the copies cost less than a
-   * message of MPI. By MPI, it stays below the eager limits, of memory and of networks. */
-  WEFT_MPI_INLINE_LETTER = 8192,
-  WEFT_MPI_INLINE = 3072,
-  WEFT_MPI_INLINE_FAR = 49152,
+  /* Channels for payloads up to that size send header and payload in one message. With the
+   * header it stays below the eager limits of MPI's shared memory and networks. */
+  WEFT_MPI_EAGER = 3072,
+  WEFT_MPI_HEADER_MAX =
+      16 + sizeof(struct weft_message_header) + WEFT_TENSORS_MAX * sizeof(struct weft_tensor_shape),
   WEFT_MPI_PIECE = 1 << 30,  /* bytes; MPI counts in int */
   WEFT_MPI_HOST_SIZE = 64,   /* a host's name, cut */
-  WEFT_MPI_SETTLE_MS = 100,  /* failures that are said within this time are one */
-  WEFT_MPI_CONTROL_US = 200, /* between two looks for control messages */
-  WEFT_MPI_PEERS_MS = 5,     /* between two looks whether peers are alive */
+  WEFT_MPI_SETTLE_MS = 100,  /* of the failures within this time the earliest counts */
+  WEFT_MPI_CONTROL_US = 200, /* between two probes for control messages */
+  WEFT_MPI_PEERS_MS = 5,     /* between two checks whether peers are alive */
   WEFT_MPI_NS_PER_US = 1000,
   WEFT_MPI_NS_PER_MS = 1000000,
   WEFT_MPI_NS_PER_S = 1000000000
 };
 
-/* One end of a channel. Messages are taken and given back in order; `part` of the
- * oldest is awaited: 0 its envelope, then its pieces. */
+/* One end of a channel. Messages start and complete in order; `part` of the oldest is awaited:
+ * 0 its header, then its pieces. */
 struct weft_mpi_end {
+  struct weft_channel_end_state state;
   uint32_t channel;
   uint32_t peer;
-  bool sends;
-  bool closed;    /* by a cancel() */
-  bool broken;    /* something came that cannot be: world->trouble */
-  bool listed;    /* among the world's active requests, or ends that await a letter */
-  bool by_letter; /* envelopes go through memory, without a request */
+  bool broken; /* something arrived that cannot be right: world->trouble */
+  bool listed; /* among the world's active requests */
+  bool near;   /* the peer is on this host */
   uint32_t depth;
   uint32_t mask; /* of the ring */
   uint32_t part;
   uint32_t part_count;
-  uint64_t bytes_max;
   uint64_t posted;
   uint64_t done;
-  size_t envelope_size;           /* at most */
+  size_t header_size;             /* at most; with the payload, if the channel is eager */
   struct weft_message **messages; /* [mask + 1]; NULL: cancelled */
   MPI_Request *requests;          /* [mask + 1][part_count] */
-  unsigned char *envelopes;       /* [mask + 1][envelope_size]; NULL: by letter */
-  struct weft_mpi_letterbox box;
-  struct weft_mpi_memory memory; /* of the last message written, or read */
+  unsigned char *headers;         /* [mask + 1][header_size] */
 };
 
-/* Two tags for a channel: what is awaited first need not be sent first. */
-static inline int weft_mpi_envelope_tag(const struct weft_mpi_end *end) {
+/* Two tags for a channel: the payload need not be received first because it is sent first. */
+static inline int weft_mpi_header_tag(const struct weft_mpi_end *end) {
   return (int)(2 * end->channel);
 }
 static inline int weft_mpi_payload_tag(const struct weft_mpi_end *end) {
   return (int)(2 * end->channel + 1);
 }
 
-struct weft_mpi_end_slot {
-  uint32_t channel;
-  uint32_t end; /* index + 1; 0: empty */
-};
-
-/* What every rank tells the others about itself when a world is made. */
-struct weft_mpi_card {
+/* What every rank tells the others about itself when a world is opened. */
+struct weft_mpi_peer_info {
   char version[16];
   char host[WEFT_MPI_HOST_SIZE];
   char machine[40]; /* the boot's id: one clock, one /proc */
   uint64_t piece;
   uint64_t pid_space; /* processes see each other by number */
-  uint64_t net_space; /* of the network: a host to others */
-  uint64_t started;   /* of the process, so that a number used again is noticed */
+  uint64_t started;   /* start time of the process, so that a reused number is noticed */
   int32_t pid;
-  int32_t page;    /* file descriptor of its board; -1: none */
-  int32_t letters; /* 1: it would have envelopes go through memory */
+  int32_t status_file; /* file descriptor of its shared status; -1: none */
   int32_t status;
 };
 
-/* A rank's board, in memory that others on the host map. */
-struct weft_mpi_page {
-  struct weft_rank_status board;
-  uint32_t leaving;      /* atomic: it ended well, its process may go */
-  uint64_t letters_size; /* atomic: bytes of the file, with letterboxes; 0: not made yet */
+/* A rank's status, in memory that other ranks of the host map. */
+struct weft_mpi_shared_status {
+  struct weft_rank_status status;
+  uint32_t finalizing; /* atomic: the world ended well, and its process may end */
 };
 
 struct weft_mpi_peer {
-  struct weft_mpi_card card;
-  struct weft_mpi_page *page; /* its own memory, or where it cannot be seen our copy */
-  bool visible;               /* its process can be seen from here */
+  struct weft_mpi_peer_info info;
+  struct weft_mpi_shared_status *shared; /* its own memory, or our copy where it is not visible */
+  bool visible;                          /* its process can be seen from here */
   bool mapped;
   bool gone;
-  bool asked;             /* for its board, and has not answered yet */
-  bool heard;             /* it has said which failure it knows */
-  bool writes;            /* its envelopes to us are letters */
-  bool reads;             /* ours to it are */
-  int file;               /* with its letterboxes; -1: not needed */
-  unsigned char *letters; /* the file, mapped; NULL: not yet */
-  size_t letters_size;
+  bool asked; /* for its status, and has not answered yet */
+  bool heard; /* it has reported which failure it knows */
   MPI_Request failure_request;
-  MPI_Request board_request; /* of our board to it */
+  MPI_Request status_request; /* of our status to it */
   MPI_Request question_request;
 };
 
 /* What travels on the control communicator. */
-enum weft_mpi_control_kind { WEFT_MPI_FAILURE = 1, WEFT_MPI_QUESTION, WEFT_MPI_BOARD };
+enum weft_mpi_control_kind { WEFT_MPI_FAILURE = 1, WEFT_MPI_QUESTION, WEFT_MPI_STATUS };
 
 struct weft_mpi_failure_note {
   int64_t time;
-  uint32_t rank; /* that said so */
+  uint32_t rank; /* that reported it */
   uint32_t reserved;
   struct weft_failure failure;
-};
-
-/* For times of messages (mpi_clock.c). */
-struct weft_mpi_stamps {
-  bool has_counter;
-  int64_t clock;       /* a reading of the clock, */
-  uint64_t count;      /* the counter then, */
-  uint64_t counts;     /* and by how much it may go on until the next; 0: none yet */
-  double ns_per_count; /* 0: not known yet */
-  int64_t rate_from;
-  uint64_t rate_count;
 };
 
 struct weft_mpi_group;
@@ -158,11 +125,10 @@ struct weft_mpi_world {
   struct weft_transport transport;
   struct weft_transport_ops ops;
   const struct weft_allocator *allocator;
-  struct weft_mpi_gate gate;
-  bool owns_mpi; /* initialised here */
-  bool spins;    /* every rank of this host can have a core */
+  pthread_mutex_t lock; /* around every call of MPI */
+  bool owns_mpi;        /* initialised here */
+  bool spins;           /* every rank of this host can have a core */
   int64_t clock_offset;
-  struct weft_mpi_stamps stamps;
   uint64_t piece;
 
   MPI_Comm messages; /* a communicator for each purpose */
@@ -173,8 +139,7 @@ struct weft_mpi_world {
   bool opened;
   struct weft_mpi_end *ends;
   uint32_t end_count;
-  struct weft_mpi_end_slot *slots;
-  uint32_t slot_mask;
+  struct weft_channel_ends by_channel;
 
   /* The request that each end with something under way awaits; and the exchange's. */
   MPI_Request *active;    /* [active_room] */
@@ -182,16 +147,13 @@ struct weft_mpi_world {
   int *ready;             /* [active_room], for MPI_Testsome */
   MPI_Status *statuses;
   uint32_t active_count;
-  uint32_t *awaiting; /* [end_count] ends whose next step is a letter */
-  uint32_t awaiting_count;
   uint32_t active_room;
-  uint64_t events;   /* things that happened for this rank */
-  uint64_t seen;     /* of these, at the last progress() */
-  uint32_t tests;    /* in vain, since then */
-  uint32_t looks;    /* at the network */
-  int64_t look_ns;   /* what a look costs at least; 0: not known */
-  int64_t next_poke; /* before this time, one does nothing */
-  int64_t instant;   /* the time, while a send is being started; else 0 */
+  uint64_t events;       /* things that happened for this rank */
+  uint64_t seen;         /* of these, at the last progress() */
+  uint32_t tests;        /* in vain, since then */
+  uint32_t polls;        /* of the network */
+  int64_t poll_ns;       /* what a poll costs at least; 0: not known */
+  int64_t next_progress; /* before this time, progress_from_compute() does nothing */
 
   bool exchanging;
   bool exchanged;
@@ -202,16 +164,14 @@ struct weft_mpi_world {
   struct pollfd *processes;    /* [process_count] of peers on this host that live */
   uint32_t *process_rank;
   uint32_t process_count;
-  int page_file;
-  unsigned char *letters; /* the file, once it has letterboxes */
-  size_t letters_size;
+  int status_file;
   int64_t next_control;
   int64_t next_peers;
 
   uint32_t has_failed; /* atomic: a failure is known */
   bool settled;        /* and agreed */
   int64_t failed_at;
-  uint32_t heard_count; /* ranks that have said which failure they know, without this one */
+  uint32_t heard_count; /* ranks that have reported which failure they know, without this one */
   struct weft_mpi_failure_note note; /* the best so far */
   struct weft_mpi_failure_note own;  /* as it was sent */
   struct weft_error trouble;         /* why an end is broken */
@@ -224,8 +184,8 @@ struct weft_mpi_world {
   bool has_thread;
   pthread_t thread;
   uint32_t thread_ends;  /* atomic */
-  uint32_t rank_waits;   /* atomic: the rank itself sees to messages */
-  uint32_t thread_idles; /* atomic: it sleeps until something is under way */
+  uint32_t rank_waits;   /* atomic: the rank itself makes progress */
+  uint32_t thread_idles; /* atomic: it sleeps until something is in flight */
 
   char library[256];
   char binding[256];
@@ -240,13 +200,21 @@ static inline struct weft_mpi_world *weft_mpi_world_of(struct weft_transport *tr
                                            offsetof(struct weft_mpi_world, transport));
 }
 
-/* Within the gate, all of them, except where it says otherwise. */
+static inline void weft_mpi_lock(struct weft_mpi_world *world) {
+  (void)pthread_mutex_lock(&world->lock);
+}
+static inline void weft_mpi_unlock(struct weft_mpi_world *world) {
+  (void)pthread_mutex_unlock(&world->lock);
+}
 
-/* mpi_world.c: as MPI_Wait, but gives the core away: in MPI's own waiting, ranks that
- * outnumber the cores would spin against each other. Without the gate. */
+/* All of these are called with the lock held, except where it says otherwise; the ops of the
+ * transport take it themselves. */
+
+/* mpi_world.c: as MPI_Wait, but yields the core: in MPI's own waiting, ranks that outnumber the
+ * cores would spin against each other. Without the lock. */
 int weft_mpi_await(MPI_Request *request);
 
-/* mpi_channel.c: as the op, passes the gate itself. */
+/* mpi_channel.c */
 enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error);
@@ -255,7 +223,7 @@ void weft_mpi_close(struct weft_mpi_world *world);
 enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
                                         struct weft_error *error);
 
-/* mpi_transfer.c: as the ops, which pass the gate themselves. */
+/* mpi_transfer.c */
 enum weft_status weft_mpi_send(struct weft_transport *transport, uint32_t channel,
                                struct weft_message *message, struct weft_error *error);
 enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t channel,
@@ -263,54 +231,46 @@ enum weft_status weft_mpi_receive(struct weft_transport *transport, uint32_t cha
 enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_message *message,
                                struct weft_error *error);
 void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message);
-/* A part of the oldest message has come, with that result of MPI. */
+/* A part of the oldest message is done, with that result of MPI. */
 void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
                        MPI_Status *status);
-/* A letter has come, or there is room for one. */
-bool weft_mpi_end_has_letter(struct weft_mpi_world *world, struct weft_mpi_end *end);
-/* The payload of its oldest message moves, between ranks of a host. */
+/* The payload of the oldest message is being copied between ranks of a host. */
 bool weft_mpi_end_flows(const struct weft_mpi_end *end);
-/* Goes on with what comes after it, and lists the end when it has to wait. */
+/* Continues with what comes after it, and lists the end when it has to wait. */
 void weft_mpi_end_advance(struct weft_mpi_world *world, struct weft_mpi_end *end);
-struct weft_mpi_end *weft_mpi_end_find(const struct weft_mpi_world *world, uint32_t channel);
-static inline uint32_t weft_mpi_channel_hash(uint32_t channel, uint32_t mask) {
-  return ((channel * UINT32_C(0x9e3779b1)) >> 8) & mask;
-}
 
 /* mpi_progress.c */
 void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner);
-void weft_mpi_list_letter(struct weft_mpi_world *world, uint32_t owner);
 void weft_mpi_advance(struct weft_mpi_world *world);
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error);
-void weft_mpi_poke(struct weft_transport *transport);
+void weft_mpi_progress_from_compute(struct weft_transport *transport);
 enum weft_status weft_mpi_wait(struct weft_transport *transport, int64_t until,
                                struct weft_error *error);
 enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,
                                    size_t size, struct weft_error *error);
-/* Without the gate. */
+/* Without the lock. */
 enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft_error *error);
 void weft_mpi_stop_thread(struct weft_mpi_world *world);
-/* Something is under way again. */
+/* Something is in flight again. */
 void weft_mpi_wake_thread(struct weft_mpi_world *world);
 
 /* mpi_control.c */
-void weft_mpi_control_look(struct weft_mpi_world *world);
+void weft_mpi_control_poll(struct weft_mpi_world *world);
 void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
                            enum weft_mpi_control_kind kind, const void *data, size_t size,
                            MPI_Request *request);
-/* No answer is under way to this rank. */
+/* No answer is on its way to this rank. */
 bool weft_mpi_control_is_quiet(const struct weft_mpi_world *world);
-/* As the op, passes the gate itself. */
-void weft_mpi_refresh_boards(struct weft_transport *transport, int64_t until);
+void weft_mpi_refresh_status(struct weft_transport *transport, int64_t until);
 
 /* mpi_failure.c */
 void weft_mpi_fail(struct weft_transport *transport, const struct weft_failure *failure);
-bool weft_mpi_failed(struct weft_transport *transport, struct weft_failure *failure);
-/* This rank says so, or has been told. */
-void weft_mpi_failure_say(struct weft_mpi_world *world, const struct weft_failure *failure);
-void weft_mpi_failure_told(struct weft_mpi_world *world, uint32_t teller,
-                           const struct weft_mpi_failure_note *note);
-/* Nothing more is to be expected from that rank: it has said what it knows, or is dead. */
+bool weft_mpi_get_failure(struct weft_transport *transport, struct weft_failure *failure);
+/* This rank reports a failure to all, or receives such a report. */
+void weft_mpi_failure_report(struct weft_mpi_world *world, const struct weft_failure *failure);
+void weft_mpi_failure_receive(struct weft_mpi_world *world, uint32_t from,
+                              const struct weft_mpi_failure_note *note);
+/* Nothing more is to be expected from that rank: it has reported what it knows, or is dead. */
 void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank);
 /* The agreed error, for which it waits; there is one. */
 enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error);
@@ -326,32 +286,25 @@ void weft_mpi_driver_abandon(struct weft_mpi *base, int exit_status);
 /* mpi_peers.c */
 enum weft_status weft_mpi_peers_create(struct weft_mpi_world *world, struct weft_error *error);
 void weft_mpi_peers_finish(struct weft_mpi_world *world);
-void weft_mpi_peers_look(struct weft_mpi_world *world);
-/* Marks on their boards which of the visible processes are stopped. */
+/* Reports a failure when the process of a peer has ended. */
+void weft_mpi_peers_check(struct weft_mpi_world *world);
+/* Marks in their statuses which of the visible processes are stopped. */
 void weft_mpi_peers_mark_stopped(struct weft_mpi_world *world);
-/* The memory that a rank of this host shows; -1: it cannot be opened. */
-int weft_mpi_page_open(const struct weft_mpi_card *card);
-/* As the op; cards do not change, so any thread may, without the gate. */
-void weft_mpi_place(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
+/* As the op; peer infos do not change, so it needs no lock. */
+void weft_mpi_location(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
 bool weft_mpi_same_machine(const struct weft_mpi_world *world, uint32_t a, uint32_t b);
 
-/* mpi_clock.c */
-int64_t weft_mpi_monotonic(void);
-static inline int64_t weft_mpi_time(const struct weft_mpi_world *world) {
-  return weft_mpi_monotonic() + world->clock_offset;
-}
-void weft_mpi_stamps_create(struct weft_mpi_stamps *stamps);
-/* As weft_mpi_time(), and quicker. */
-int64_t weft_mpi_stamp(struct weft_mpi_world *world);
+/* mpi_clock.c. Without the lock. */
+int64_t weft_mpi_time(const struct weft_mpi_world *world);
 int64_t weft_mpi_now(struct weft_transport *transport);
 void weft_mpi_sleep(int64_t ns);
 /* All ranks call it; it waits for them. */
 enum weft_status weft_mpi_clock_agree(struct weft_mpi_world *world, struct weft_error *error);
 
-/* mpi_finalize.c. Whether the end needs the launcher's help; and the end, when all ranks are
- * through and the world is gone. Without the gate. */
-bool weft_mpi_leaves_across(const struct weft_mpi_world *world);
-void weft_mpi_leave(bool across);
+/* mpi_finalize.c: whether the end needs the launcher's help; and the end, when all ranks are
+ * through and the world is gone. Without the lock. */
+bool weft_mpi_finalizes_by_launcher(const struct weft_mpi_world *world);
+void weft_mpi_finalize(bool by_launcher);
 
 /* mpi_collectives.c */
 enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
@@ -359,10 +312,10 @@ enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_
                                        struct weft_group **out, struct weft_error *error);
 void weft_mpi_groups_advance(struct weft_mpi_world *world);
 
-/* mpi_library.c: "MPICH Version: 4.0.2, device ch4:ucx". Without the gate. */
+/* mpi_library.c: "MPICH Version: 4.0.2, device ch4:ucx". Without the lock. */
 void weft_mpi_library_describe(char *out, size_t size);
 
-/* mpi_pingpong.c: as the driver's function, passes the gate itself. */
+/* mpi_pingpong.c: as the driver's function. */
 enum weft_status weft_mpi_driver_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
                                       struct weft_error *error);
 
