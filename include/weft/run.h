@@ -314,10 +314,10 @@ WEFT_API void weft_pipeline_result(const struct weft_pipeline *pipeline,
  * OVERLAP_F_B these are its parts, in order; for all else one. */
 struct weft_custom_call {
   const struct weft_action *cell;
-  uint32_t part_count;
-  const struct weft_action *const *actions; /* [part_count] */
-  struct weft_stage *const *stages;         /* [part_count] */
-  struct weft_stage_call *const *calls;     /* [part_count] */
+  uint32_t sub_action_count;
+  const struct weft_action *const *actions; /* [sub_action_count] */
+  struct weft_stage *const *stages;         /* [sub_action_count] */
+  struct weft_stage_call *const *calls;     /* [sub_action_count] */
 };
 
 /* Replaces what an op does on this rank: F, B, I, W, OVERLAP_F_B, UNSHARD,

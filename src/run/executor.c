@@ -10,7 +10,7 @@
 
 /* ---- Waiting ---- */
 
-/* What stands at `at`, for the board and for messages. */
+/* What stands at `at`, for the status and for messages. */
 static struct weft_action present_action(const struct weft_executor *executor) {
   const struct weft_row *row = executor->row;
   return executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle();
@@ -18,24 +18,24 @@ static struct weft_action present_action(const struct weft_executor *executor) {
 
 static void show_phase(struct weft_executor *executor, enum weft_rank_phase phase, uint32_t peer,
                        struct weft_action wants) {
-  struct weft_rank_status *board = executor->board;
-  const uint64_t action = weft_board_pack(present_action(executor));
-  if (board->phase != (uint32_t)phase || board->cell != executor->cell || board->peer != peer) {
-    WEFT_BOARD_STORE(board->since, executor->now);
+  struct weft_rank_status *status = executor->status;
+  const uint64_t action = weft_action_pack(present_action(executor));
+  if (status->phase != (uint32_t)phase || status->cell != executor->cell || status->peer != peer) {
+    WEFT_STATUS_STORE(status->since, executor->now);
   }
-  WEFT_BOARD_STORE(board->phase, (uint32_t)phase);
-  WEFT_BOARD_STORE(board->peer, peer);
-  WEFT_BOARD_STORE(board->step, executor->step);
-  WEFT_BOARD_STORE(board->cell, executor->cell);
-  WEFT_BOARD_STORE(board->action, action);
-  WEFT_BOARD_STORE(board->wants, weft_board_pack(wants));
+  WEFT_STATUS_STORE(status->phase, (uint32_t)phase);
+  WEFT_STATUS_STORE(status->peer, peer);
+  WEFT_STATUS_STORE(status->step, executor->step);
+  WEFT_STATUS_STORE(status->cell, executor->cell);
+  WEFT_STATUS_STORE(status->action, action);
+  WEFT_STATUS_STORE(status->wants, weft_action_pack(wants));
 }
 
 static enum weft_status fail_stalled(struct weft_executor *executor, struct weft_error *error) {
   struct weft_failure failure;
   weft_hang_refresh(executor->transport);
-  weft_hang_blame_now(executor->transport, executor->row->program, executor->options->first_rank,
-                      executor->options->comm, executor->transport->rank, &failure);
+  weft_hang_diagnose_now(executor->transport, executor->row->program, executor->options->first_rank,
+                         executor->options->comm, executor->transport->rank, &failure);
   executor->transport->ops->fail(executor->transport, &failure);
   if (error != NULL) {
     *error = failure.error;
@@ -53,7 +53,7 @@ enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_r
     return fail_stalled(executor, error);
   }
   if (phase == WEFT_PHASE_COMPUTE && ready_at == 0) { /* no message will wake us */
-    ready_at = weft_executor_ask_at(executor, executor->board->since);
+    ready_at = weft_executor_ask_at(executor, executor->status->since);
   }
   const int64_t deadline = limit > 0 ? executor->last_progress + limit : WEFT_TIME_NEVER;
   executor->wake_at = ready_at > 0 && ready_at < deadline ? ready_at : deadline;
@@ -78,6 +78,15 @@ enum weft_status weft_executor_fail_stage(const struct weft_executor *executor,
                    reason[0] != '\0' ? reason : "the stage gives no reason");
 }
 
+enum weft_status weft_executor_fail_action(const struct weft_executor *executor,
+                                           const struct weft_action *action, const char *what,
+                                           struct weft_error *error) {
+  char text[64];
+  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
+                   "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
+                   executor->cell, weft_action_format(action, text, sizeof text), what);
+}
+
 /* ---- The beginning ---- */
 
 void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,
@@ -96,7 +105,7 @@ void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stag
   call->grad_scale = 1.0 / (double)executor->row->program->microbatch_count;
   call->now = executor->now;
   call->ready_at = 0;
-  call->progress = executor->poke;
+  call->progress = executor->progress;
   call->progress_context = executor->progress_context;
 }
 
@@ -111,11 +120,11 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
   executor->collective_count = executor->collective_done = 0;
   executor->collective_running = false;
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    struct weft_stage_run *stage = &executor->stages[k];
+    struct weft_executor_stage *stage = &executor->stages[k];
     stage->needs = &row->stages[stage->stage];
     stage->held = &row->held[(uint64_t)k * row->program->microbatch_count];
-    stage->whole = !stage->needs->shards;
-    stage->whole_ticket = 0;
+    stage->unsharded = !stage->needs->shards;
+    stage->unsharded_ticket = 0;
     stage->reduced = stage->tied = false;
   }
   memset(row->held, 0, row->held_count * sizeof *row->held);
@@ -129,7 +138,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
 /* The optional zero_grad of every stage. */
 static enum weft_status zero_gradients(struct weft_executor *executor, struct weft_error *error) {
   for (; executor->training && executor->zeroed < executor->own_count; executor->zeroed++) {
-    struct weft_stage_run *stage = &executor->stages[executor->zeroed];
+    struct weft_executor_stage *stage = &executor->stages[executor->zeroed];
     if (stage->impl->ops->zero_grad == NULL) {
       continue;
     }
@@ -169,7 +178,7 @@ static enum weft_status drain_pool(struct weft_executor *executor, struct weft_b
 
 static enum weft_status drain(struct weft_executor *executor, struct weft_error *error) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    struct weft_stage_run *stage = &executor->stages[k];
+    struct weft_executor_stage *stage = &executor->stages[k];
     enum weft_status status = WEFT_OK;
     if (stage->above == NULL) {
       status = drain_pool(executor, stage->out, stage->above_rank, WEFT_OP_RECV_F, stage->stage + 1,
@@ -202,7 +211,7 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
                                       struct weft_error *error) {
   const uint32_t microbatches = executor->row->program->microbatch_count;
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_stage_run *stage = &executor->stages[k];
+    const struct weft_executor_stage *stage = &executor->stages[k];
     for (uint32_t mb = 0; mb < microbatches; mb++) {
       const struct weft_held *held = &stage->held[mb];
       if (held->input != NULL || held->output != NULL || held->grad_in != NULL ||
@@ -227,7 +236,7 @@ static enum weft_status find_leftover(const struct weft_executor *executor,
 
 static bool has_leftovers(const struct weft_executor *executor) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_stage_run *stage = &executor->stages[k];
+    const struct weft_executor_stage *stage = &executor->stages[k];
     const struct weft_buffer_pool *pools[] = {stage->in, stage->out, stage->grad_in,
                                               stage->grad_out};
     for (unsigned n = 0; n < 4; n++) {
@@ -272,7 +281,7 @@ static enum weft_status run_row(struct weft_executor *executor, struct weft_erro
       return status;
     }
     if (cell->op != WEFT_OP_IDLE) {
-      weft_board_remember(executor->board, *cell, before, executor->now);
+      weft_rank_status_remember(executor->status, *cell, before, executor->now);
       executor->actions_done += weft_cell_records(cell);
       executor->last_progress = executor->now;
     }

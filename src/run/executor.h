@@ -14,20 +14,20 @@
 #include <weft/spec.h>
 
 #include "ir/action.h"
-#include "run/board.h"
+#include "run/batch_merge.h"
 #include "run/buffer_pool.h"
-#include "run/outputs.h"
+#include "run/rank_status.h"
 #include "run/row.h"
 
 /* One of the rank's stages. */
-struct weft_stage_run {
+struct weft_executor_stage {
   uint32_t stage;
   bool is_first, is_last; /* of the pipeline */
   bool wants_backward;    /* false: nothing above it needs a gradient, it is frozen */
   struct weft_stage *impl;
-  const struct weft_row_stage *needs;   /* of the row that runs */
-  struct weft_held *held;               /* [microbatch] of the row that runs */
-  struct weft_stage_run *below, *above; /* neighbour stages on this rank; NULL: elsewhere */
+  const struct weft_row_stage *needs;        /* of the row that runs */
+  struct weft_held *held;                    /* [microbatch] of the row that runs */
+  struct weft_executor_stage *below, *above; /* neighbour stages on this rank; NULL: elsewhere */
   uint32_t below_rank, above_rank;
 
   /* Where buffers come from; NULL where nothing crosses. Neighbours on this rank
@@ -40,17 +40,17 @@ struct weft_stage_run {
   uint32_t *free_slots; /* a stack */
   uint32_t free_slot_count;
   uint32_t slot_count;
-  bool whole;            /* its parameters are unsharded, in program order */
-  uint64_t whole_ticket; /* ... once that many collectives are done */
-  bool reduced;          /* its gradients are, in this step */
-  bool tied;             /* likewise, with those of the stage that shares weights */
+  bool unsharded;            /* its parameters are unsharded, in program order */
+  uint64_t unsharded_ticket; /* ... once that many collectives are done */
+  bool reduced;              /* its gradients are, in this step */
+  bool tied;                 /* likewise, with those of the stage that shares weights */
 };
 
 /* A compute action that is being executed. */
-struct weft_part {
+struct weft_sub_action {
   const struct weft_action *action;
   uint32_t record;
-  struct weft_stage_run *stage;
+  struct weft_executor_stage *stage;
   struct weft_held *held;
   struct weft_buffer *made;      /* output of F, gradient of B and I */
   struct weft_buffer *loss_grad; /* the last stage's F */
@@ -75,23 +75,23 @@ struct weft_executor {
   const struct weft_allocator *allocator;
   struct weft_transport *transport;
   const struct weft_pipeline_options *options;
-  struct weft_rank_status *board;
-  void (*poke)(void *context); /* for the stages' calls; its context is the transport, */
-  void *progress_context;      /* or NULL: nobody need poke */
+  struct weft_rank_status *status;
+  void (*progress)(void *context); /* for the stages' calls; its context is the transport, */
+  void *progress_context;          /* or NULL: nobody need poke */
   struct weft_custom custom[WEFT_OP_COUNT];
 
-  struct weft_stage_run *stages; /* [own_count] */
+  struct weft_executor_stage *stages; /* [own_count] */
   uint32_t own_count;
-  struct weft_stage_run **of_stage; /* [stage_count]; NULL: another rank's */
+  struct weft_executor_stage **of_stage; /* [stage_count]; NULL: another rank's */
   uint32_t stage_count;
   uint32_t *rank_of; /* [stage_count]: row of the program */
 
-  struct weft_part *parts; /* [parts_capacity] */
-  uint32_t parts_capacity;
+  struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
+  uint32_t sub_action_capacity;
   /* The same as pointers, for custom functions. */
-  const struct weft_action **part_actions;
-  struct weft_stage **part_stages;
-  struct weft_stage_call **part_calls;
+  const struct weft_action **custom_actions;
+  struct weft_stage **custom_stages;
+  struct weft_stage_call **custom_calls;
 
   /* The step that runs. */
   struct weft_row *row;
@@ -100,12 +100,12 @@ struct weft_executor {
   const struct weft_tensors *inputs;  /* [microbatch], on the rank with stage 0 */
   const struct weft_tensors *targets; /* [microbatch] or NULL, with the last stage */
   double *losses;                     /* [microbatch], with the last stage */
-  struct weft_outputs *outputs;       /* NULL: not wanted */
+  struct weft_batch_merge *outputs;   /* NULL: not wanted */
   uint64_t at;                        /* record */
   uint64_t cell;                      /* number of the cell, for people */
   uint32_t zeroed;                    /* stages whose gradients are zero */
   enum weft_cell_step cell_step;
-  uint32_t part_at, part_count;
+  uint32_t sub_action_at, sub_action_count;
   bool custom_again;
   int64_t cell_begin;
   uint64_t actions_done;
@@ -200,6 +200,11 @@ enum weft_status weft_executor_fail_stage(const struct weft_executor *executor,
                                           const struct weft_action *action,
                                           struct weft_error *error);
 
+/* The program is wrong at this action: WEFT_ERR_INVALID. */
+enum weft_status weft_executor_fail_action(const struct weft_executor *executor,
+                                           const struct weft_action *action, const char *what,
+                                           struct weft_error *error);
+
 /* One cell each; WEFT_IN_PROGRESS: call again. */
 enum weft_status weft_executor_compute(struct weft_executor *executor,
                                        const struct weft_action *cell, struct weft_error *error);
@@ -210,9 +215,9 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
 
 /* A received buffer that is not complete: WEFT_OK once it is, checked and
  * unpacked. `forward`: an activation. */
-enum weft_status weft_executor_await(struct weft_executor *executor, struct weft_stage_run *stage,
-                                     struct weft_buffer *buffer, uint32_t microbatch, bool forward,
-                                     struct weft_error *error);
+enum weft_status weft_executor_await(struct weft_executor *executor,
+                                     struct weft_executor_stage *stage, struct weft_buffer *buffer,
+                                     uint32_t microbatch, bool forward, struct weft_error *error);
 /* A free buffer, if need be after waiting for a send. */
 enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     uint32_t peer, struct weft_buffer **out,

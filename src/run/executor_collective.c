@@ -7,19 +7,10 @@
 
 #include "run/executor.h"
 
-static enum weft_status fail_shard(const struct weft_executor *executor,
-                                   const struct weft_action *action, const char *what,
-                                   struct weft_error *error) {
-  char text[64];
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
-                   "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
-                   executor->cell, weft_action_format(action, text, sizeof text), what);
-}
-
 /* What is wrong with a REDUCE_GRAD or a TIE_GRAD here; NULL: nothing. */
 static const char *gradient_fault(const struct weft_executor *executor,
                                   const struct weft_action *action,
-                                  const struct weft_stage_run *stage) {
+                                  const struct weft_executor_stage *stage) {
   const uint32_t last = stage->needs->last_backward;
   if (stage->reduced) {
     return "the stage's gradients are reduced already";
@@ -34,27 +25,27 @@ static const char *gradient_fault(const struct weft_executor *executor,
 
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
-  struct weft_stage_run *stage = executor->of_stage[action->stage];
-  if (action->op == WEFT_OP_UNSHARD && stage->whole) {
-    return fail_shard(executor, action, "the stage is unsharded already", error);
+  struct weft_executor_stage *stage = executor->of_stage[action->stage];
+  if (action->op == WEFT_OP_UNSHARD && stage->unsharded) {
+    return weft_executor_fail_action(executor, action, "the stage is unsharded already", error);
   }
-  if (action->op == WEFT_OP_RESHARD && !stage->whole) {
-    return fail_shard(executor, action, "the stage is sharded already", error);
+  if (action->op == WEFT_OP_RESHARD && !stage->unsharded) {
+    return weft_executor_fail_action(executor, action, "the stage is sharded already", error);
   }
   if (action->op == WEFT_OP_REDUCE_GRAD || action->op == WEFT_OP_TIE_GRAD) {
     const char *fault = gradient_fault(executor, action, stage);
     if (fault != NULL) {
-      return fail_shard(executor, action, fault, error);
+      return weft_executor_fail_action(executor, action, fault, error);
     }
     stage->reduced = action->op == WEFT_OP_REDUCE_GRAD;
     stage->tied = stage->tied || action->op == WEFT_OP_TIE_GRAD;
   }
   executor->collectives[executor->collective_count++] = (uint32_t)executor->at;
   if (action->op == WEFT_OP_UNSHARD) {
-    stage->whole = true;
-    stage->whole_ticket = executor->collective_count;
+    stage->unsharded = true;
+    stage->unsharded_ticket = executor->collective_count;
   } else if (action->op == WEFT_OP_RESHARD) {
-    stage->whole = false;
+    stage->unsharded = false;
   }
   const enum weft_status status = weft_executor_poll_collectives(executor, error);
   return status < 0 ? status : WEFT_OK;
@@ -85,7 +76,7 @@ static stage_function *function_of(const struct weft_stage_ops *ops, enum weft_o
 static enum weft_status call_collective(struct weft_executor *executor,
                                         const struct weft_action *action,
                                         struct weft_error *error) {
-  const struct weft_stage_run *stage = executor->of_stage[action->stage];
+  const struct weft_executor_stage *stage = executor->of_stage[action->stage];
   struct weft_stage_call *call = &executor->collective_call;
   const struct weft_custom *custom = &executor->custom[action->op];
   call->now = executor->now;
@@ -94,7 +85,7 @@ static enum weft_status call_collective(struct weft_executor *executor,
   if (custom->function != NULL) {
     struct weft_stage *impl = stage->impl;
     const struct weft_custom_call custom_call = {
-        .cell = action, .part_count = 1, .actions = &action, .stages = &impl, .calls = &call};
+        .cell = action, .sub_action_count = 1, .actions = &action, .stages = &impl, .calls = &call};
     return custom->function(custom->context, &custom_call, error);
   }
   stage_function *function = function_of(stage->impl->ops, action->op);

@@ -12,223 +12,217 @@
 
 #include "run/executor.h"
 
-static enum weft_status fail_part(const struct weft_executor *executor,
-                                  const struct weft_part *part, const char *what,
-                                  struct weft_error *error) {
-  char text[64];
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
-                   "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
-                   executor->cell, weft_action_format(part->action, text, sizeof text), what);
-}
-
 /* ---- Prepare ---- */
 
 static enum weft_status check_order(const struct weft_executor *executor,
-                                    const struct weft_part *part, struct weft_error *error) {
-  const uint32_t done = part->held->done;
-  const uint32_t op = part->action->op;
+                                    const struct weft_sub_action *sub, struct weft_error *error) {
+  const uint32_t done = sub->held->done;
+  const uint32_t op = sub->action->op;
   if (weft_op_in(op, done) || (op == WEFT_OP_I && weft_op_in(WEFT_OP_B, done)) ||
       (op == WEFT_OP_B && weft_op_in(WEFT_OP_I, done))) {
-    return fail_part(executor, part, "it has been done before", error);
+    return weft_executor_fail_action(executor, sub->action, "it has been done before", error);
   }
   if (weft_op_in(op, WEFT_OPS_GRADIENT) && !weft_op_in(WEFT_OP_F, done)) {
-    return fail_part(executor, part, "its forward has not been done", error);
+    return weft_executor_fail_action(executor, sub->action, "its forward has not been done", error);
   }
   if (op == WEFT_OP_W && !weft_op_in(WEFT_OP_I, done)) {
-    return fail_part(executor, part, "its input gradient (I) has not been done", error);
+    return weft_executor_fail_action(executor, sub->action,
+                                     "its input gradient (I) has not been done", error);
   }
-  if (part->stage->needs->shards && !part->stage->whole) {
-    return fail_part(executor, part, "the stage is sharded: no UNSHARD stands before it", error);
+  if (sub->stage->needs->shards && !sub->stage->unsharded) {
+    return weft_executor_fail_action(executor, sub->action,
+                                     "the stage is sharded: no UNSHARD stands before it", error);
   }
   return WEFT_OK;
 }
 
 /* UNSHARD was begun; compute is the first to need it done. */
 static enum weft_status await_parameters(struct weft_executor *executor,
-                                         const struct weft_part *part, struct weft_error *error) {
-  if (executor->collective_done >= part->stage->whole_ticket) {
+                                         const struct weft_sub_action *sub,
+                                         struct weft_error *error) {
+  if (executor->collective_done >= sub->stage->unsharded_ticket) {
     return WEFT_OK;
   }
   WEFT_TRY(weft_executor_poll_collectives(executor, error));
-  if (executor->collective_done >= part->stage->whole_ticket) {
+  if (executor->collective_done >= sub->stage->unsharded_ticket) {
     return WEFT_OK;
   }
   return weft_executor_await_collective(executor, error);
 }
 
-static enum weft_status await_input(struct weft_executor *executor, struct weft_part *part,
+static enum weft_status await_input(struct weft_executor *executor, struct weft_sub_action *sub,
                                     struct weft_error *error) {
-  struct weft_stage_run *stage = part->stage;
-  const bool forward = part->action->op == WEFT_OP_F;
-  struct weft_buffer *buffer = forward ? part->held->input : part->held->grad_in;
+  struct weft_executor_stage *stage = sub->stage;
+  const bool forward = sub->action->op == WEFT_OP_F;
+  struct weft_buffer *buffer = forward ? sub->held->input : sub->held->grad_in;
   const bool needed = forward ? stage->in != NULL : stage->grad_in != NULL && !stage->is_last;
-  if (part->action->op == WEFT_OP_W || !needed) {
+  if (sub->action->op == WEFT_OP_W || !needed) {
     return WEFT_OK;
   }
   if (buffer == NULL) {
-    return fail_part(executor, part,
-                     forward ? "its input has not been received or made"
-                             : "its gradient has not been received or made",
-                     error);
+    return weft_executor_fail_action(executor, sub->action,
+                                     forward ? "its input has not been received or made"
+                                             : "its gradient has not been received or made",
+                                     error);
   }
-  return buffer->under_way ? weft_executor_await(executor, stage, buffer, part->action->microbatch,
-                                                 forward, error)
-                           : WEFT_OK;
+  return buffer->under_way
+             ? weft_executor_await(executor, stage, buffer, sub->action->microbatch, forward, error)
+             : WEFT_OK;
 }
 
 /* A buffer for what the part makes. */
-static enum weft_status take_room(struct weft_executor *executor, struct weft_part *part,
+static enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
                                   struct weft_error *error) {
-  const struct weft_stage_run *stage = part->stage;
-  const bool forward = part->action->op == WEFT_OP_F;
-  struct weft_buffer_pool *pool = forward ? stage->out
-                                  : weft_op_in(part->action->op, WEFT_OPS_GRADIENT)
-                                      ? stage->grad_out
-                                      : NULL;
-  if (pool != NULL && part->made == NULL) {
+  const struct weft_executor_stage *stage = sub->stage;
+  const bool forward = sub->action->op == WEFT_OP_F;
+  struct weft_buffer_pool *pool = forward                                          ? stage->out
+                                  : weft_op_in(sub->action->op, WEFT_OPS_GRADIENT) ? stage->grad_out
+                                                                                   : NULL;
+  if (pool != NULL && sub->made == NULL) {
     const uint32_t peer = forward ? stage->above_rank : stage->below_rank;
-    const enum weft_status status = weft_executor_take(executor, pool, peer, &part->made, error);
+    const enum weft_status status = weft_executor_take(executor, pool, peer, &sub->made, error);
     if (status != WEFT_OK) {
       return status;
     }
-    weft_buffer_offer(part->made, pool);
+    weft_buffer_offer(sub->made, pool);
   }
   if (forward && stage->is_last && stage->grad_in != NULL && stage->needs->has_backward &&
-      part->loss_grad == NULL) {
+      sub->loss_grad == NULL) {
     const enum weft_status status =
-        weft_executor_take(executor, stage->grad_in, UINT32_MAX, &part->loss_grad, error);
+        weft_executor_take(executor, stage->grad_in, UINT32_MAX, &sub->loss_grad, error);
     if (status != WEFT_OK) {
       return status;
     }
-    weft_buffer_offer(part->loss_grad, stage->grad_in);
+    weft_buffer_offer(sub->loss_grad, stage->grad_in);
   }
   return WEFT_OK;
 }
 
-static void add_function(struct weft_part *part,
+static void add_function(struct weft_sub_action *sub,
                          enum weft_status (*function)(struct weft_stage *, struct weft_stage_call *,
                                                       struct weft_error *)) {
   if (function != NULL) {
-    part->functions[part->function_count++] = function;
+    sub->functions[sub->function_count++] = function;
   }
 }
 
-static void list_functions(const struct weft_executor *executor, struct weft_part *part) {
-  const struct weft_stage_ops *ops = part->stage->impl->ops;
-  const uint32_t op = part->action->op;
-  part->function_count = part->function_at = 0;
+static void list_functions(const struct weft_executor *executor, struct weft_sub_action *sub) {
+  const struct weft_stage_ops *ops = sub->stage->impl->ops;
+  const uint32_t op = sub->action->op;
+  sub->function_count = sub->function_at = 0;
   if (op == WEFT_OP_F) {
-    add_function(part, ops->forward);
-    part->op_count = part->function_count;
-    if (part->stage->is_last) {
-      add_function(part, ops->loss);
+    add_function(sub, ops->forward);
+    sub->op_count = sub->function_count;
+    if (sub->stage->is_last) {
+      add_function(sub, ops->loss);
     }
     return;
   }
   const bool whole = op == WEFT_OP_B;
-  if (part->stage->wants_backward) {
+  if (sub->stage->wants_backward) {
     if (whole && ops->backward != NULL) {
-      add_function(part, ops->backward);
+      add_function(sub, ops->backward);
     } else {
-      add_function(part, whole || op == WEFT_OP_I ? ops->backward_input : NULL);
-      add_function(part, whole || op == WEFT_OP_W ? ops->backward_weight : NULL);
+      add_function(sub, whole || op == WEFT_OP_I ? ops->backward_input : NULL);
+      add_function(sub, whole || op == WEFT_OP_W ? ops->backward_weight : NULL);
     }
   }
-  part->op_count = part->function_count;
-  if (part->call.last_backward && executor->options->scale_grads && part->stage->wants_backward) {
-    add_function(part, ops->scale_grads);
+  sub->op_count = sub->function_count;
+  if (sub->call.last_backward && executor->options->scale_grads && sub->stage->wants_backward) {
+    add_function(sub, ops->scale_grads);
   }
 }
 
-static void fill_forward(const struct weft_executor *executor, struct weft_part *part) {
-  struct weft_stage_call *call = &part->call;
-  const uint32_t mb = part->action->microbatch;
-  call->outputs = &part->made->tensors;
-  if (part->stage->is_last) {
+static void fill_forward(const struct weft_executor *executor, struct weft_sub_action *sub) {
+  struct weft_stage_call *call = &sub->call;
+  const uint32_t mb = sub->action->microbatch;
+  call->outputs = &sub->made->tensors;
+  if (sub->stage->is_last) {
     if (executor->targets != NULL) {
       call->targets = &executor->targets[mb];
     }
     call->loss = &executor->losses[mb];
-    if (part->loss_grad != NULL) {
-      call->output_grads = &part->loss_grad->tensors;
+    if (sub->loss_grad != NULL) {
+      call->output_grads = &sub->loss_grad->tensors;
     }
   }
 }
 
-static void fill_backward(const struct weft_executor *executor, struct weft_part *part) {
-  struct weft_stage_call *call = &part->call;
-  const struct weft_held *held = part->held;
+static void fill_backward(const struct weft_executor *executor, struct weft_sub_action *sub) {
+  struct weft_stage_call *call = &sub->call;
+  const struct weft_held *held = sub->held;
   if (held->grad_in != NULL) {
     call->output_grads = &held->grad_in->tensors;
   }
-  if (part->made != NULL) {
-    weft_buffer_match(part->made, part->stage->grad_out, call->inputs);
-    call->input_grads = &part->made->tensors;
+  if (sub->made != NULL) {
+    weft_buffer_match(sub->made, sub->stage->grad_out, call->inputs);
+    call->input_grads = &sub->made->tensors;
   }
-  if (part->stage->is_last && executor->targets != NULL) {
-    call->targets = &executor->targets[part->action->microbatch];
+  if (sub->stage->is_last && executor->targets != NULL) {
+    call->targets = &executor->targets[sub->action->microbatch];
   }
-  call->first_backward = part->record == part->stage->needs->first_backward;
-  call->last_backward = part->record == part->stage->needs->last_backward;
+  call->first_backward = sub->record == sub->stage->needs->first_backward;
+  call->last_backward = sub->record == sub->stage->needs->last_backward;
 }
 
-static void fill_call(struct weft_executor *executor, struct weft_part *part) {
+static void fill_call(struct weft_executor *executor, struct weft_sub_action *sub) {
   static struct weft_tensors none; /* nothing ever writes to it: it has no tensors */
-  struct weft_stage_call *call = &part->call;
-  const struct weft_held *held = part->held;
-  weft_executor_fill_call(executor, part->action->stage, part->action->microbatch, call);
+  struct weft_stage_call *call = &sub->call;
+  const struct weft_held *held = sub->held;
+  weft_executor_fill_call(executor, sub->action->stage, sub->action->microbatch, call);
   call->slot = held->slot;
   call->outputs = call->input_grads = &none;
-  if (part->stage->is_first) {
-    call->inputs = &executor->inputs[part->action->microbatch];
+  if (sub->stage->is_first) {
+    call->inputs = &executor->inputs[sub->action->microbatch];
   } else if (held->input != NULL) {
     call->inputs = &held->input->tensors;
   }
-  if (part->action->op == WEFT_OP_F) {
-    fill_forward(executor, part);
+  if (sub->action->op == WEFT_OP_F) {
+    fill_forward(executor, sub);
   } else {
-    fill_backward(executor, part);
+    fill_backward(executor, sub);
   }
 }
 
-static enum weft_status prepare_part(struct weft_executor *executor, struct weft_part *part,
-                                     struct weft_error *error) {
-  WEFT_TRY(check_order(executor, part, error));
-  enum weft_status status = await_parameters(executor, part, error);
+static enum weft_status prepare_sub(struct weft_executor *executor, struct weft_sub_action *sub,
+                                    struct weft_error *error) {
+  WEFT_TRY(check_order(executor, sub, error));
+  enum weft_status status = await_parameters(executor, sub, error);
   if (status == WEFT_OK) {
-    status = await_input(executor, part, error);
+    status = await_input(executor, sub, error);
   }
   if (status == WEFT_OK) {
-    status = take_room(executor, part, error);
+    status = take_room(executor, sub, error);
   }
   if (status != WEFT_OK) {
     return status;
   }
-  if (part->action->op == WEFT_OP_F) {
-    struct weft_stage_run *stage = part->stage;
+  if (sub->action->op == WEFT_OP_F) {
+    struct weft_executor_stage *stage = sub->stage;
     if (stage->free_slot_count == 0) {
-      return fail_part(executor, part, "more microbatches are under way than the row can have",
-                       error);
+      return weft_executor_fail_action(
+          executor, sub->action, "more microbatches are under way than the row can have", error);
     }
-    part->held->slot = stage->free_slots[--stage->free_slot_count];
+    sub->held->slot = stage->free_slots[--stage->free_slot_count];
   }
   return WEFT_OK;
 }
 
-static enum weft_status find_parts(struct weft_executor *executor, const struct weft_action *cell,
-                                   struct weft_error *error) {
-  executor->part_at = 0;
-  executor->part_count = cell->parts > 0 ? cell->parts : 1;
-  for (uint32_t k = 0; k < executor->part_count; k++) {
-    struct weft_part *part = &executor->parts[k];
-    part->action = cell->parts > 0 ? &cell[1 + k] : cell;
-    part->record = (uint32_t)(executor->at + (cell->parts > 0 ? 1 + k : 0));
-    part->made = part->loss_grad = NULL;
-    if (!weft_op_in(part->action->op, WEFT_OPS_COMPUTE)) {
-      return fail_part(executor, part, "an overlap is made of F, B, I and W", error);
+static enum weft_status find_sub_actions(struct weft_executor *executor,
+                                         const struct weft_action *cell, struct weft_error *error) {
+  executor->sub_action_at = 0;
+  executor->sub_action_count = cell->parts > 0 ? cell->parts : 1;
+  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[k];
+    sub->action = cell->parts > 0 ? &cell[1 + k] : cell;
+    sub->record = (uint32_t)(executor->at + (cell->parts > 0 ? 1 + k : 0));
+    sub->made = sub->loss_grad = NULL;
+    if (!weft_op_in(sub->action->op, WEFT_OPS_COMPUTE)) {
+      return weft_executor_fail_action(executor, sub->action, "an overlap is made of F, B, I and W",
+                                       error);
     }
-    part->stage = executor->of_stage[part->action->stage];
-    part->held = &part->stage->held[part->action->microbatch];
+    sub->stage = executor->of_stage[sub->action->stage];
+    sub->held = &sub->stage->held[sub->action->microbatch];
   }
   return WEFT_OK;
 }
@@ -236,21 +230,21 @@ static enum weft_status find_parts(struct weft_executor *executor, const struct 
 static enum weft_status prepare(struct weft_executor *executor, const struct weft_action *cell,
                                 struct weft_error *error) {
   if (executor->cell_step == WEFT_CELL_NEW) {
-    WEFT_TRY(find_parts(executor, cell, error));
+    WEFT_TRY(find_sub_actions(executor, cell, error));
     executor->cell_step = WEFT_CELL_PREPARING;
   }
-  for (; executor->part_at < executor->part_count; executor->part_at++) {
+  for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
     const enum weft_status status =
-        prepare_part(executor, &executor->parts[executor->part_at], error);
+        prepare_sub(executor, &executor->sub_actions[executor->sub_action_at], error);
     if (status != WEFT_OK) {
       return status;
     }
   }
-  for (uint32_t k = 0; k < executor->part_count; k++) {
-    fill_call(executor, &executor->parts[k]);
-    list_functions(executor, &executor->parts[k]);
+  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
+    fill_call(executor, &executor->sub_actions[k]);
+    list_functions(executor, &executor->sub_actions[k]);
   }
-  executor->part_at = 0;
+  executor->sub_action_at = 0;
   executor->custom_again = false;
   executor->cell_step = WEFT_CELL_CALLING;
   executor->cell_begin = executor->now;
@@ -260,34 +254,33 @@ static enum weft_status prepare(struct weft_executor *executor, const struct wef
 /* ---- Call ---- */
 
 /* A function has answered: WEFT_OK, or what to return. */
-static enum weft_status settle(struct weft_executor *executor, const struct weft_part *part,
+static enum weft_status settle(struct weft_executor *executor, const struct weft_sub_action *sub,
                                const struct weft_action *action, enum weft_status status,
                                struct weft_error *error) {
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),
-                               part->call.ready_at, error);
+                               sub->call.ready_at, error);
   }
   return status < 0 ? weft_executor_fail_stage(executor, action, error) : WEFT_OK;
 }
 
-static enum weft_status call_functions(struct weft_executor *executor, struct weft_part *part,
+static enum weft_status call_functions(struct weft_executor *executor, struct weft_sub_action *sub,
                                        struct weft_error *error) {
-  while (part->function_at < part->function_count) {
-    struct weft_stage_call *call = &part->call;
-    if (part->loss_grad != NULL && part->function_at == part->op_count) {
-      weft_buffer_match(part->loss_grad, part->stage->grad_in, call->outputs);
+  while (sub->function_at < sub->function_count) {
+    struct weft_stage_call *call = &sub->call;
+    if (sub->loss_grad != NULL && sub->function_at == sub->op_count) {
+      weft_buffer_match(sub->loss_grad, sub->stage->grad_in, call->outputs);
     }
     call->now = executor->now;
     call->ready_at = 0;
-    const enum weft_status answer =
-        part->functions[part->function_at](part->stage->impl, call, error);
+    const enum weft_status answer = sub->functions[sub->function_at](sub->stage->impl, call, error);
     call->again = answer == WEFT_IN_PROGRESS;
-    const enum weft_status status = settle(executor, part, part->action, answer, error);
+    const enum weft_status status = settle(executor, sub, sub->action, answer, error);
     if (status != WEFT_OK) {
       return status;
     }
-    part->function_at++;
-    if (part->function_at < part->function_count) {
+    sub->function_at++;
+    if (sub->function_at < sub->function_count) {
       weft_executor_read_clock(executor);
     }
   }
@@ -299,43 +292,44 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
                                     const struct weft_custom *custom, uint32_t first,
                                     uint32_t count, struct weft_error *error) {
   for (uint32_t k = 0; k < count; k++) {
-    struct weft_part *part = &executor->parts[first + k];
-    part->call.now = executor->now;
-    part->call.ready_at = 0;
-    part->call.again = executor->custom_again;
-    executor->part_actions[k] = part->action;
-    executor->part_stages[k] = part->stage->impl;
-    executor->part_calls[k] = &part->call;
+    struct weft_sub_action *sub = &executor->sub_actions[first + k];
+    sub->call.now = executor->now;
+    sub->call.ready_at = 0;
+    sub->call.again = executor->custom_again;
+    executor->custom_actions[k] = sub->action;
+    executor->custom_stages[k] = sub->stage->impl;
+    executor->custom_calls[k] = &sub->call;
   }
   const struct weft_custom_call call = {.cell = cell,
-                                        .part_count = count,
-                                        .actions = executor->part_actions,
-                                        .stages = executor->part_stages,
-                                        .calls = executor->part_calls};
+                                        .sub_action_count = count,
+                                        .actions = executor->custom_actions,
+                                        .stages = executor->custom_stages,
+                                        .calls = executor->custom_calls};
   const enum weft_status answer = custom->function(custom->context, &call, error);
   executor->custom_again = answer == WEFT_IN_PROGRESS;
-  const enum weft_status status = settle(executor, &executor->parts[first], cell, answer, error);
+  const enum weft_status status =
+      settle(executor, &executor->sub_actions[first], cell, answer, error);
   for (uint32_t k = 0; status == WEFT_OK && k < count; k++) {
-    executor->parts[first + k].function_at = executor->parts[first + k].op_count;
-    executor->parts[first + k].call.again = false;
+    executor->sub_actions[first + k].function_at = executor->sub_actions[first + k].op_count;
+    executor->sub_actions[first + k].call.again = false;
   }
   return status;
 }
 
-static enum weft_status call_part(struct weft_executor *executor, struct weft_part *part,
-                                  uint32_t number, struct weft_error *error) {
-  const struct weft_custom *custom = &executor->custom[part->action->op];
-  if (custom->function != NULL && part->function_at < part->op_count) {
-    const enum weft_status status = call_custom(executor, part->action, custom, number, 1, error);
+static enum weft_status call_sub(struct weft_executor *executor, struct weft_sub_action *sub,
+                                 uint32_t number, struct weft_error *error) {
+  const struct weft_custom *custom = &executor->custom[sub->action->op];
+  if (custom->function != NULL && sub->function_at < sub->op_count) {
+    const enum weft_status status = call_custom(executor, sub->action, custom, number, 1, error);
     if (status != WEFT_OK) {
       return status;
     }
   }
-  return call_functions(executor, part, error);
+  return call_functions(executor, sub, error);
 }
 
 static bool overlap_is_called(const struct weft_executor *executor) {
-  return executor->parts[0].function_at >= executor->parts[0].op_count;
+  return executor->sub_actions[0].function_at >= executor->sub_actions[0].op_count;
 }
 
 static enum weft_status call_all(struct weft_executor *executor, const struct weft_action *cell,
@@ -343,14 +337,14 @@ static enum weft_status call_all(struct weft_executor *executor, const struct we
   const struct weft_custom *custom = &executor->custom[cell->op];
   if (cell->parts > 0 && custom->function != NULL && !overlap_is_called(executor)) {
     const enum weft_status status =
-        call_custom(executor, cell, custom, 0, executor->part_count, error);
+        call_custom(executor, cell, custom, 0, executor->sub_action_count, error);
     if (status != WEFT_OK) {
       return status;
     }
   }
-  for (; executor->part_at < executor->part_count; executor->part_at++) {
-    const enum weft_status status =
-        call_part(executor, &executor->parts[executor->part_at], executor->part_at, error);
+  for (; executor->sub_action_at < executor->sub_action_count; executor->sub_action_at++) {
+    const enum weft_status status = call_sub(
+        executor, &executor->sub_actions[executor->sub_action_at], executor->sub_action_at, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -367,52 +361,52 @@ static void give_back(struct weft_buffer_pool *pool, struct weft_buffer **buffer
   }
 }
 
-static void end_microbatch(struct weft_part *part) {
-  struct weft_stage_run *stage = part->stage;
-  give_back(stage->in, &part->held->input);
-  give_back(stage->grad_in, &part->held->grad_in);
-  stage->free_slots[stage->free_slot_count++] = part->held->slot;
+static void end_microbatch(struct weft_sub_action *sub) {
+  struct weft_executor_stage *stage = sub->stage;
+  give_back(stage->in, &sub->held->input);
+  give_back(stage->grad_in, &sub->held->grad_in);
+  stage->free_slots[stage->free_slot_count++] = sub->held->slot;
 }
 
-static enum weft_status finish_forward(struct weft_executor *executor, struct weft_part *part,
+static enum weft_status finish_forward(struct weft_executor *executor, struct weft_sub_action *sub,
                                        struct weft_error *error) {
-  struct weft_stage_run *stage = part->stage;
-  const uint32_t mb = part->action->microbatch;
-  if (weft_buffer_pack(part->made, stage->out, error) < 0) {
-    return weft_executor_fail_stage(executor, part->action, error);
+  struct weft_executor_stage *stage = sub->stage;
+  const uint32_t mb = sub->action->microbatch;
+  if (weft_buffer_pack(sub->made, stage->out, error) < 0) {
+    return weft_executor_fail_stage(executor, sub->action, error);
   }
   if (stage->is_last) {
     if (executor->outputs != NULL) {
-      WEFT_TRY(weft_outputs_keep(executor->outputs, mb, &part->made->tensors, error));
+      WEFT_TRY(weft_batch_merge_keep(executor->outputs, mb, &sub->made->tensors, error));
     }
-    weft_buffer_pool_give(stage->out, part->made);
-    part->held->grad_in = part->loss_grad;
+    weft_buffer_pool_give(stage->out, sub->made);
+    sub->held->grad_in = sub->loss_grad;
   } else if (stage->above != NULL) {
-    stage->above->held[mb].input = part->made;
+    stage->above->held[mb].input = sub->made;
   } else {
-    part->held->output = part->made;
+    sub->held->output = sub->made;
   }
   if (!stage->needs->has_backward) {
-    end_microbatch(part);
+    end_microbatch(sub);
   }
   return WEFT_OK;
 }
 
-static enum weft_status finish_backward(struct weft_executor *executor, struct weft_part *part,
+static enum weft_status finish_backward(struct weft_executor *executor, struct weft_sub_action *sub,
                                         struct weft_error *error) {
-  struct weft_stage_run *stage = part->stage;
-  if (part->made != NULL) {
-    if (weft_buffer_pack(part->made, stage->grad_out, error) < 0) {
-      return weft_executor_fail_stage(executor, part->action, error);
+  struct weft_executor_stage *stage = sub->stage;
+  if (sub->made != NULL) {
+    if (weft_buffer_pack(sub->made, stage->grad_out, error) < 0) {
+      return weft_executor_fail_stage(executor, sub->action, error);
     }
     if (stage->below != NULL) {
-      stage->below->held[part->action->microbatch].grad_in = part->made;
+      stage->below->held[sub->action->microbatch].grad_in = sub->made;
     } else {
-      part->held->grad_out = part->made;
+      sub->held->grad_out = sub->made;
     }
   }
-  if (part->action->op != WEFT_OP_I) {
-    end_microbatch(part);
+  if (sub->action->op != WEFT_OP_I) {
+    end_microbatch(sub);
   }
   return WEFT_OK;
 }
@@ -421,13 +415,13 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
                                struct weft_error *error) {
   weft_executor_read_clock(executor);
   weft_executor_note_time(executor, (uint32_t)executor->at, executor->cell_begin, executor->now);
-  for (uint32_t k = 0; k < executor->part_count; k++) {
-    struct weft_part *part = &executor->parts[k];
-    part->held->done |= WEFT_OP_BIT(part->action->op);
-    WEFT_TRY(part->action->op == WEFT_OP_F ? finish_forward(executor, part, error)
-                                           : finish_backward(executor, part, error));
+  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[k];
+    sub->held->done |= WEFT_OP_BIT(sub->action->op);
+    WEFT_TRY(sub->action->op == WEFT_OP_F ? finish_forward(executor, sub, error)
+                                          : finish_backward(executor, sub, error));
     if (cell->parts > 0) {
-      weft_executor_note_time(executor, part->record, executor->cell_begin, executor->now);
+      weft_executor_note_time(executor, sub->record, executor->cell_begin, executor->now);
     }
   }
   executor->cell_step = WEFT_CELL_NEW;
@@ -436,14 +430,14 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
 
 /* Others see that this rank computes, and since when: a call may never return. */
 static void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
-  struct weft_rank_status *board = executor->board;
-  WEFT_BOARD_STORE(board->phase, (uint32_t)WEFT_PHASE_COMPUTE);
-  WEFT_BOARD_STORE(board->peer, UINT32_MAX);
-  WEFT_BOARD_STORE(board->step, executor->step);
-  WEFT_BOARD_STORE(board->cell, executor->cell);
-  WEFT_BOARD_STORE(board->action, weft_board_pack(*cell));
-  WEFT_BOARD_STORE(board->wants, weft_board_pack(weft_action_idle()));
-  WEFT_BOARD_STORE(board->since, executor->now);
+  struct weft_rank_status *status = executor->status;
+  WEFT_STATUS_STORE(status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
+  WEFT_STATUS_STORE(status->peer, UINT32_MAX);
+  WEFT_STATUS_STORE(status->step, executor->step);
+  WEFT_STATUS_STORE(status->cell, executor->cell);
+  WEFT_STATUS_STORE(status->action, weft_action_pack(*cell));
+  WEFT_STATUS_STORE(status->wants, weft_action_pack(weft_action_idle()));
+  WEFT_STATUS_STORE(status->since, executor->now);
 }
 
 enum weft_status weft_executor_compute(struct weft_executor *executor,

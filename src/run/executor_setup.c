@@ -40,7 +40,7 @@ static enum weft_status check_stage(const struct weft_executor *executor, uint32
   return WEFT_OK;
 }
 
-static void link_stage(struct weft_executor *executor, struct weft_stage_run *stage) {
+static void link_stage(struct weft_executor *executor, struct weft_executor_stage *stage) {
   const struct weft_pipeline_options *options = executor->options;
   const uint32_t s = stage->stage;
   stage->is_first = s == 0;
@@ -55,7 +55,7 @@ static void link_stage(struct weft_executor *executor, struct weft_stage_run *st
 
 enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
 
-static enum weft_status open_pool(struct weft_executor *executor, struct weft_stage_run *stage,
+static enum weft_status open_pool(struct weft_executor *executor, struct weft_executor_stage *stage,
                                   unsigned which, uint32_t boundary, bool gradients, bool crosses,
                                   struct weft_buffer_pool **pool, struct weft_error *error) {
   *pool = &stage->own_pools[which];
@@ -66,8 +66,8 @@ static enum weft_status open_pool(struct weft_executor *executor, struct weft_st
 }
 
 /* Pools of what crosses to other ranks, or to the stage above on this one. */
-static enum weft_status open_pools(struct weft_executor *executor, struct weft_stage_run *stage,
-                                   struct weft_error *error) {
+static enum weft_status open_pools(struct weft_executor *executor,
+                                   struct weft_executor_stage *stage, struct weft_error *error) {
   const uint32_t s = stage->stage;
   const struct weft_boundary *above = boundary_behind(executor->options, s);
   const bool crosses = !stage->is_last && stage->above == NULL;
@@ -86,7 +86,7 @@ static enum weft_status open_pools(struct weft_executor *executor, struct weft_s
 }
 
 /* Neighbours on one rank use the same pools. */
-static void share_pools(struct weft_stage_run *stage) {
+static void share_pools(struct weft_executor_stage *stage) {
   if (stage->below != NULL) {
     stage->in = stage->below->out;
     stage->grad_out = stage->below->grad_in;
@@ -113,7 +113,7 @@ static void add_end(struct ends *ends, uint32_t channel, uint32_t peer, bool sen
 }
 
 static void add_ends(const struct weft_executor *executor, struct ends *ends,
-                     const struct weft_stage_run *stage, const struct weft_row_stage *needs) {
+                     const struct weft_executor_stage *stage, const struct weft_row_stage *needs) {
   const uint32_t s = stage->stage;
   if (!stage->is_last && stage->above == NULL) {
     add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_ACTIVATION), stage->above_rank,
@@ -138,7 +138,7 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
     return weft_fail_memory(error, room * sizeof *ends.items);
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_stage_run *stage = &executor->stages[k];
+    const struct weft_executor_stage *stage = &executor->stages[k];
     add_ends(executor, &ends, stage, &row->stages[stage->stage]);
   }
   const enum weft_status status =
@@ -155,8 +155,8 @@ static bool allocate_stages(struct weft_executor *executor, const struct weft_ro
   executor->stage_count = first->program->stage_count;
   executor->stages =
       weft_array_allocate_zero(allocator, executor->own_count, sizeof *executor->stages);
-  executor->of_stage =
-      weft_array_allocate_zero(allocator, executor->stage_count, sizeof(struct weft_stage_run *));
+  executor->of_stage = weft_array_allocate_zero(allocator, executor->stage_count,
+                                                sizeof(struct weft_executor_stage *));
   executor->rank_of =
       weft_array_allocate(allocator, executor->stage_count, sizeof *executor->rank_of);
   return executor->stages != NULL && executor->of_stage != NULL && executor->rank_of != NULL;
@@ -165,7 +165,7 @@ static bool allocate_stages(struct weft_executor *executor, const struct weft_ro
 static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
                                     struct weft_error *error) {
   for (uint32_t k = 0; k < first->own_count; k++) {
-    struct weft_stage_run *stage = &executor->stages[k];
+    struct weft_executor_stage *stage = &executor->stages[k];
     stage->stage = first->own_stages[k];
     executor->of_stage[stage->stage] = stage;
     for (unsigned n = 0; n < 4; n++) {
@@ -183,7 +183,7 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
 }
 
 /* An error comes again: the executor sees it when the stage has returned. */
-static void poke(void *context) {
+static void progress(void *context) {
   struct weft_transport *transport = context;
   struct weft_error error;
   if (transport->ops->progress_from_compute != NULL) {
@@ -193,20 +193,20 @@ static void poke(void *context) {
   }
 }
 
-static void poke_nobody(void *context) { (void)context; }
+static void progress_nothing(void *context) { (void)context; }
 
 enum weft_status weft_executor_init(struct weft_executor *executor,
                                     const struct weft_allocator *allocator,
                                     struct weft_transport *transport,
                                     const struct weft_pipeline_options *options,
                                     const struct weft_row *first, struct weft_error *error) {
-  *executor =
-      (struct weft_executor){.allocator = allocator,
-                             .transport = transport,
-                             .options = options,
-                             .board = transport->ops->rank_status(transport, transport->rank),
-                             .poke = transport->ops->async_progress ? poke_nobody : poke,
-                             .progress_context = transport->ops->async_progress ? NULL : transport};
+  *executor = (struct weft_executor){
+      .allocator = allocator,
+      .transport = transport,
+      .options = options,
+      .status = transport->ops->rank_status(transport, transport->rank),
+      .progress = transport->ops->async_progress ? progress_nothing : progress,
+      .progress_context = transport->ops->async_progress ? NULL : transport};
   if (!allocate_stages(executor, first)) {
     return weft_fail_memory(error, first->program->stage_count * sizeof *executor->stages);
   }
@@ -220,7 +220,7 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
 /* The schedules are those of the registry that do not split (tests/run/test_pipeline.c
  * compares). */
 static enum weft_status check_ops(const struct weft_executor *executor,
-                                  const struct weft_stage_run *stage,
+                                  const struct weft_executor_stage *stage,
                                   const struct weft_row_stage *needs, struct weft_error *error) {
   const struct weft_stage_ops *ops = stage->impl->ops;
   const char *name = ops->name != NULL ? ops->name : "unnamed";
@@ -255,8 +255,8 @@ static enum weft_status fit_pool(struct weft_buffer_pool *pool, uint32_t count,
   return pool != NULL ? weft_buffer_pool_grow(pool, count, error) : WEFT_OK;
 }
 
-static enum weft_status fit_pools(struct weft_stage_run *stage, const struct weft_row_stage *needs,
-                                  struct weft_error *error) {
+static enum weft_status fit_pools(struct weft_executor_stage *stage,
+                                  const struct weft_row_stage *needs, struct weft_error *error) {
   if (stage->above == NULL) { /* else the stage above counts them, as its inputs */
     WEFT_TRY(fit_pool(stage->out, needs->outputs, error));
   }
@@ -269,7 +269,7 @@ static enum weft_status fit_pools(struct weft_stage_run *stage, const struct wef
 }
 
 /* All slots are free. */
-static enum weft_status set_slots(struct weft_executor *executor, struct weft_stage_run *stage,
+static enum weft_status set_slots(struct weft_executor *executor, struct weft_executor_stage *stage,
                                   uint32_t count, struct weft_error *error) {
   if (stage->impl->ops->prepare != NULL) {
     WEFT_TRY(stage->impl->ops->prepare(stage->impl, count, error));
@@ -287,40 +287,40 @@ static enum weft_status set_slots(struct weft_executor *executor, struct weft_st
   return WEFT_OK;
 }
 
-static enum weft_status fit_slots(struct weft_executor *executor, struct weft_stage_run *stage,
+static enum weft_status fit_slots(struct weft_executor *executor, struct weft_executor_stage *stage,
                                   uint32_t count, struct weft_error *error) {
   return count > stage->slot_count ? set_slots(executor, stage, count, error) : WEFT_OK;
 }
 
-static void free_parts(struct weft_executor *executor) {
+static void free_sub_actions(struct weft_executor *executor) {
   const struct weft_allocator *allocator = executor->allocator;
-  const uint32_t count = executor->parts_capacity;
-  weft_array_free(allocator, executor->parts, count, sizeof *executor->parts);
-  weft_array_free(allocator, executor->part_actions, count, sizeof(void *));
-  weft_array_free(allocator, executor->part_stages, count, sizeof(void *));
-  weft_array_free(allocator, executor->part_calls, count, sizeof(void *));
-  executor->parts = NULL;
-  executor->part_actions = NULL;
-  executor->part_stages = NULL;
-  executor->part_calls = NULL;
-  executor->parts_capacity = 0;
+  const uint32_t count = executor->sub_action_capacity;
+  weft_array_free(allocator, executor->sub_actions, count, sizeof *executor->sub_actions);
+  weft_array_free(allocator, executor->custom_actions, count, sizeof(void *));
+  weft_array_free(allocator, executor->custom_stages, count, sizeof(void *));
+  weft_array_free(allocator, executor->custom_calls, count, sizeof(void *));
+  executor->sub_actions = NULL;
+  executor->custom_actions = NULL;
+  executor->custom_stages = NULL;
+  executor->custom_calls = NULL;
+  executor->sub_action_capacity = 0;
 }
 
-static enum weft_status fit_parts(struct weft_executor *executor, uint32_t count,
-                                  struct weft_error *error) {
+static enum weft_status fit_sub_actions(struct weft_executor *executor, uint32_t count,
+                                        struct weft_error *error) {
   const struct weft_allocator *allocator = executor->allocator;
-  if (count <= executor->parts_capacity) {
+  if (count <= executor->sub_action_capacity) {
     return WEFT_OK;
   }
-  free_parts(executor);
-  executor->parts_capacity = count;
-  executor->parts = weft_array_allocate_zero(allocator, count, sizeof *executor->parts);
-  executor->part_actions = weft_array_allocate(allocator, count, sizeof(void *));
-  executor->part_stages = weft_array_allocate(allocator, count, sizeof(void *));
-  executor->part_calls = weft_array_allocate(allocator, count, sizeof(void *));
-  if (executor->parts == NULL || executor->part_actions == NULL || executor->part_stages == NULL ||
-      executor->part_calls == NULL) {
-    return weft_fail_memory(error, count * sizeof *executor->parts);
+  free_sub_actions(executor);
+  executor->sub_action_capacity = count;
+  executor->sub_actions = weft_array_allocate_zero(allocator, count, sizeof *executor->sub_actions);
+  executor->custom_actions = weft_array_allocate(allocator, count, sizeof(void *));
+  executor->custom_stages = weft_array_allocate(allocator, count, sizeof(void *));
+  executor->custom_calls = weft_array_allocate(allocator, count, sizeof(void *));
+  if (executor->sub_actions == NULL || executor->custom_actions == NULL ||
+      executor->custom_stages == NULL || executor->custom_calls == NULL) {
+    return weft_fail_memory(error, count * sizeof *executor->sub_actions);
   }
   return WEFT_OK;
 }
@@ -358,10 +358,10 @@ static enum weft_status check_same_stages(const struct weft_executor *executor,
 enum weft_status weft_executor_fit(struct weft_executor *executor, const struct weft_row *row,
                                    struct weft_error *error) {
   WEFT_TRY(check_same_stages(executor, row, error));
-  WEFT_TRY(fit_parts(executor, row->parts_max, error));
+  WEFT_TRY(fit_sub_actions(executor, row->sub_actions_max, error));
   WEFT_TRY(fit_collectives(executor, row->collectives, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    struct weft_stage_run *stage = &executor->stages[k];
+    struct weft_executor_stage *stage = &executor->stages[k];
     const struct weft_row_stage *needs = &row->stages[stage->stage];
     WEFT_TRY(check_ops(executor, stage, needs, error));
     WEFT_TRY(fit_pools(stage, needs, error));
@@ -374,7 +374,7 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
                                      const struct weft_row *row, struct weft_error *error) {
   WEFT_TRY(check_same_stages(executor, row, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    const struct weft_stage_run *stage = &executor->stages[k];
+    const struct weft_executor_stage *stage = &executor->stages[k];
     WEFT_TRY(check_ops(executor, stage, &row->stages[stage->stage], error));
   }
   return WEFT_OK;
@@ -383,7 +383,7 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
-    struct weft_stage_run *stage = &executor->stages[k];
+    struct weft_executor_stage *stage = &executor->stages[k];
     const uint32_t count = row->stages[stage->stage].slots;
     if (count < stage->slot_count && count > 0) {
       WEFT_TRY(set_slots(executor, stage, count, error));
@@ -407,18 +407,18 @@ static void cancel_pool(struct weft_executor *executor, struct weft_buffer_pool 
 void weft_executor_finish(struct weft_executor *executor) {
   const struct weft_allocator *allocator = executor->allocator;
   for (uint32_t k = 0; executor->stages != NULL && k < executor->own_count; k++) {
-    struct weft_stage_run *stage = &executor->stages[k];
+    struct weft_executor_stage *stage = &executor->stages[k];
     for (unsigned n = 0; n < 4; n++) {
       cancel_pool(executor, &stage->own_pools[n]);
       weft_buffer_pool_finish(&stage->own_pools[n]);
     }
     weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
   }
-  free_parts(executor);
+  free_sub_actions(executor);
   weft_array_free(allocator, executor->collectives, executor->collective_capacity,
                   sizeof *executor->collectives);
   weft_array_free(allocator, executor->stages, executor->own_count, sizeof *executor->stages);
   weft_array_free(allocator, executor->of_stage, executor->stage_count,
-                  sizeof(struct weft_stage_run *));
+                  sizeof(struct weft_executor_stage *));
   weft_array_free(allocator, executor->rank_of, executor->stage_count, sizeof *executor->rank_of);
 }

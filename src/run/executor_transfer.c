@@ -140,15 +140,6 @@ enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_
 
 /* ---- SEND ---- */
 
-static enum weft_status fail_action(const struct weft_executor *executor,
-                                    const struct weft_action *action, const char *what,
-                                    struct weft_error *error) {
-  char text[64];
-  return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong with it",
-                   "rank %" PRIu32 ", action %" PRIu64 " (%s): %s", executor->transport->rank,
-                   executor->cell, weft_action_format(action, text, sizeof text), what);
-}
-
 /* In rendezvous the rank waits here until its message has been taken. */
 static enum weft_status await_taken(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     const struct weft_action *action, uint32_t peer,
@@ -165,7 +156,7 @@ static enum weft_status await_taken(struct weft_executor *executor, struct weft_
 
 enum weft_status weft_executor_send(struct weft_executor *executor,
                                     const struct weft_action *action, struct weft_error *error) {
-  struct weft_stage_run *stage = executor->of_stage[action->stage];
+  struct weft_executor_stage *stage = executor->of_stage[action->stage];
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_SEND_F;
   struct weft_buffer_pool *pool = forward ? stage->out : stage->grad_out;
@@ -178,10 +169,12 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
     return WEFT_OK; /* the boundary carries no gradients */
   }
   if (pool == NULL || peer == executor->transport->rank || peer == UINT32_MAX) {
-    return fail_action(executor, action, "there is no other rank to send it to", error);
+    return weft_executor_fail_action(executor, action, "there is no other rank to send it to",
+                                     error);
   }
   if (*made == NULL) {
-    return fail_action(executor, action, "it has not been made, or was sent before", error);
+    return weft_executor_fail_action(executor, action, "it has not been made, or was sent before",
+                                     error);
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;
@@ -209,9 +202,9 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
 
 /* ---- RECV ---- */
 
-enum weft_status weft_executor_await(struct weft_executor *executor, struct weft_stage_run *stage,
-                                     struct weft_buffer *buffer, uint32_t microbatch, bool forward,
-                                     struct weft_error *error) {
+enum weft_status weft_executor_await(struct weft_executor *executor,
+                                     struct weft_executor_stage *stage, struct weft_buffer *buffer,
+                                     uint32_t microbatch, bool forward, struct weft_error *error) {
   struct weft_transport *transport = executor->transport;
   const struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
@@ -237,7 +230,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor, struct weft
   return WEFT_OK;
 }
 
-static enum weft_status post(struct weft_executor *executor, struct weft_stage_run *stage,
+static enum weft_status post(struct weft_executor *executor, struct weft_executor_stage *stage,
                              struct weft_buffer_pool *pool, const struct weft_action *action,
                              struct weft_buffer **posted, struct weft_error *error) {
   const bool forward = action->op == WEFT_OP_RECV_F;
@@ -268,7 +261,7 @@ static enum weft_status post(struct weft_executor *executor, struct weft_stage_r
 
 enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
-  struct weft_stage_run *stage = executor->of_stage[action->stage];
+  struct weft_executor_stage *stage = executor->of_stage[action->stage];
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_RECV_F;
   struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
@@ -278,11 +271,12 @@ enum weft_status weft_executor_receive(struct weft_executor *executor,
     return WEFT_OK; /* the boundary carries no gradients */
   }
   if (pool == NULL || peer == executor->transport->rank || peer == UINT32_MAX) {
-    return fail_action(executor, action, "there is no other rank to receive it from", error);
+    return weft_executor_fail_action(executor, action, "there is no other rank to receive it from",
+                                     error);
   }
   if (executor->cell_step == WEFT_CELL_NEW) {
     if (*buffer != NULL) {
-      return fail_action(executor, action, "it has been received before", error);
+      return weft_executor_fail_action(executor, action, "it has been received before", error);
     }
     const enum weft_status status = post(executor, stage, pool, action, buffer, error);
     if (status != WEFT_OK) {

@@ -23,8 +23,8 @@ static uint64_t mix_boundary(uint64_t sum, const struct weft_boundary *boundary)
   return sum;
 }
 
-struct weft_greeting weft_greeting_make(const struct weft_pipeline_options *options,
-                                        uint64_t program_hash) {
+struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *options,
+                                          uint64_t program_hash) {
   const char *version = weft_version();
   uint64_t configuration = mix(options->configuration, options->stage_count);
   configuration = mix(configuration, (uint64_t)options->scale_grads << 8 | options->comm);
@@ -32,7 +32,7 @@ struct weft_greeting weft_greeting_make(const struct weft_pipeline_options *opti
     configuration =
         mix_boundary(configuration, &options->boundaries[options->boundary_count == 1 ? 0 : k]);
   }
-  return (struct weft_greeting){
+  return (struct weft_handshake){
       .protocol = WEFT_PROTOCOL,
       .build = mix(weft_checksum(version, strlen(version)), sizeof(struct weft_message)),
       .program = program_hash,
@@ -41,34 +41,35 @@ struct weft_greeting weft_greeting_make(const struct weft_pipeline_options *opti
 
 /* ---- Comparing ---- */
 
-struct greeting_field {
+struct handshake_field {
   const char *name;
   size_t offset;
   const char *hint;
 };
 
-static const struct greeting_field fields[] = {
-    {"protocol", offsetof(struct weft_greeting, protocol), "start the same release on all ranks"},
-    {"build", offsetof(struct weft_greeting, build), "start the same release on all ranks"},
-    {"program", offsetof(struct weft_greeting, program),
+static const struct handshake_field fields[] = {
+    {"protocol", offsetof(struct weft_handshake, protocol), "start the same release on all ranks"},
+    {"build", offsetof(struct weft_handshake, build), "start the same release on all ranks"},
+    {"program", offsetof(struct weft_handshake, program),
      "give all ranks the same schedule, shape and number of microbatches"},
-    {"configuration", offsetof(struct weft_greeting, configuration),
+    {"configuration", offsetof(struct weft_handshake, configuration),
      "give all ranks the same boundaries and options"},
 };
 
-static uint64_t field_of(const struct weft_greeting *greeting, const struct greeting_field *field) {
+static uint64_t field_of(const struct weft_handshake *handshake,
+                         const struct handshake_field *field) {
   uint64_t value;
-  memcpy(&value, (const unsigned char *)greeting + field->offset, sizeof value);
+  memcpy(&value, (const unsigned char *)handshake + field->offset, sizeof value);
   return value;
 }
 
 /* The value that most ranks have, by the majority vote of Boyer and Moore. */
-static uint64_t vote(const struct weft_greeting *greetings, uint32_t rank_count,
-                     const struct greeting_field *field) {
+static uint64_t vote(const struct weft_handshake *handshakes, uint32_t rank_count,
+                     const struct handshake_field *field) {
   uint64_t candidate = 0;
   uint32_t votes = 0;
   for (uint32_t r = 0; r < rank_count; r++) {
-    const uint64_t value = field_of(&greetings[r], field);
+    const uint64_t value = field_of(&handshakes[r], field);
     if (votes == 0) {
       candidate = value;
     }
@@ -77,13 +78,13 @@ static uint64_t vote(const struct weft_greeting *greetings, uint32_t rank_count,
   return candidate;
 }
 
-static enum weft_status compare_field(const struct weft_greeting *greetings, uint32_t rank_count,
-                                      const struct greeting_field *field, uint32_t *odd_rank,
+static enum weft_status compare_field(const struct weft_handshake *handshakes, uint32_t rank_count,
+                                      const struct handshake_field *field, uint32_t *odd_rank,
                                       struct weft_error *error) {
-  const uint64_t most = vote(greetings, rank_count, field);
+  const uint64_t most = vote(handshakes, rank_count, field);
   uint32_t odd = 0, first_odd = UINT32_MAX;
   for (uint32_t r = 0; r < rank_count; r++) {
-    if (field_of(&greetings[r], field) != most) {
+    if (field_of(&handshakes[r], field) != most) {
       first_odd = odd == 0 ? r : first_odd;
       odd++;
     }
@@ -97,20 +98,21 @@ static enum weft_status compare_field(const struct weft_greeting *greetings, uin
                      "the ranks do not agree on the %s: rank %" PRIu32 " has %016" PRIx64
                      ", rank %" PRIu32 " has %016" PRIx64,
                      field->name, first_odd == 0 ? 1 : 0,
-                     field_of(&greetings[first_odd == 0 ? 1 : 0], field), first_odd,
-                     field_of(&greetings[first_odd], field));
+                     field_of(&handshakes[first_odd == 0 ? 1 : 0], field), first_odd,
+                     field_of(&handshakes[first_odd], field));
   }
   return weft_fail(error, WEFT_ERR_PEER, field->hint,
                    "rank %" PRIu32 " has another %s than the others (%016" PRIx64
                    ", theirs is %016" PRIx64 "); %" PRIu32 " of %" PRIu32 " ranks differ",
-                   first_odd, field->name, field_of(&greetings[first_odd], field), most, odd,
+                   first_odd, field->name, field_of(&handshakes[first_odd], field), most, odd,
                    rank_count);
 }
 
-enum weft_status weft_greetings_compare(const struct weft_greeting *greetings, uint32_t rank_count,
-                                        uint32_t *odd_rank, struct weft_error *error) {
+enum weft_status weft_handshakes_compare(const struct weft_handshake *handshakes,
+                                         uint32_t rank_count, uint32_t *odd_rank,
+                                         struct weft_error *error) {
   for (unsigned k = 0; k < sizeof fields / sizeof fields[0]; k++) {
-    WEFT_TRY(compare_field(greetings, rank_count, &fields[k], odd_rank, error));
+    WEFT_TRY(compare_field(handshakes, rank_count, &fields[k], odd_rank, error));
   }
   return WEFT_OK;
 }

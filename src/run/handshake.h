@@ -6,19 +6,20 @@
 #include <weft/run.h>
 
 /* What a rank says; all of it must be equal on all ranks. */
-struct weft_greeting {
+struct weft_handshake {
   uint64_t protocol;
   uint64_t build;         /* version and layout of what is sent */
   uint64_t program;       /* hash of the first plan */
   uint64_t configuration; /* boundaries, options, and the user's own */
 };
 
-struct weft_greeting weft_greeting_make(const struct weft_pipeline_options *options,
-                                        uint64_t program_hash);
+struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *options,
+                                          uint64_t program_hash);
 
 /* WEFT_OK, or WEFT_ERR_PEER naming the rank that differs from most others (both,
  * when there is no majority), and in what. */
-enum weft_status weft_greetings_compare(const struct weft_greeting *greetings, uint32_t rank_count,
-                                        uint32_t *odd_rank, struct weft_error *error);
+enum weft_status weft_handshakes_compare(const struct weft_handshake *handshakes,
+                                         uint32_t rank_count, uint32_t *odd_rank,
+                                         struct weft_error *error);
 
 #endif

@@ -8,36 +8,36 @@
 #include <weft/support.h>
 
 #include "base/memory.h"
-#include "run/hang_board.h"
-#include "run/hang_words.h"
+#include "run/diagnosis_text.h"
+#include "run/wait_graph.h"
 
 enum { REFRESH_NS = 500 * 1000 * 1000, REFRESH_LATE_NS = 100 * 1000 * 1000 };
 
 bool weft_hang_is_real_time(const struct weft_transport *transport) {
-  return strstr(transport->ops->name, "loopback") == NULL;
+  return !transport->ops->virtual_time;
 }
 
-void weft_hang_look(const struct weft_rank_status *board, struct weft_hang_stand *stand) {
-  const uint32_t phase = __atomic_load_n(&board->phase, __ATOMIC_RELAXED);
+void weft_rank_state_read(const struct weft_rank_status *status, struct weft_rank_state *stand) {
+  const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
   stand->phase = phase < WEFT_PHASE_COUNT ? (enum weft_rank_phase)phase : WEFT_PHASE_IDLE;
-  stand->peer = __atomic_load_n(&board->peer, __ATOMIC_RELAXED);
-  stand->step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
-  stand->cell = __atomic_load_n(&board->cell, __ATOMIC_RELAXED);
-  stand->action = weft_hang_action_of(__atomic_load_n(&board->action, __ATOMIC_RELAXED));
-  stand->wants = weft_hang_action_of(__atomic_load_n(&board->wants, __ATOMIC_RELAXED));
-  stand->since = __atomic_load_n(&board->since, __ATOMIC_RELAXED);
+  stand->peer = __atomic_load_n(&status->peer, __ATOMIC_RELAXED);
+  stand->step = __atomic_load_n(&status->step, __ATOMIC_RELAXED);
+  stand->cell = __atomic_load_n(&status->cell, __ATOMIC_RELAXED);
+  stand->action = weft_hang_action_of(__atomic_load_n(&status->action, __ATOMIC_RELAXED));
+  stand->wants = weft_hang_action_of(__atomic_load_n(&status->wants, __ATOMIC_RELAXED));
+  stand->since = __atomic_load_n(&status->since, __ATOMIC_RELAXED);
   stand->flags =
-      __atomic_load_n(&board->flags, __ATOMIC_RELAXED) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT);
-  stand->has_acted = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED) > 0;
+      __atomic_load_n(&status->flags, __ATOMIC_RELAXED) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT);
+  stand->has_acted = __atomic_load_n(&status->recent_count, __ATOMIC_RELAXED) > 0;
 }
 
 /* The ring, oldest first. */
-static void take_recent(const struct weft_rank_status *board, struct weft_hang_rank *rank) {
-  const uint64_t count = __atomic_load_n(&board->recent_count, __ATOMIC_RELAXED);
+static void take_recent(const struct weft_rank_status *status, struct weft_hang_rank *rank) {
+  const uint64_t count = __atomic_load_n(&status->recent_count, __ATOMIC_RELAXED);
   const uint32_t kept = count < WEFT_STATUS_RECENT ? (uint32_t)count : WEFT_STATUS_RECENT;
   for (uint32_t k = 0; k < kept; k++) {
     const struct weft_recent_action *entry =
-        &board->recent[(count - kept + k) % WEFT_STATUS_RECENT];
+        &status->recent[(count - kept + k) % WEFT_STATUS_RECENT];
     rank->recent[k] =
         (struct weft_recent_action){.action = __atomic_load_n(&entry->action, __ATOMIC_RELAXED),
                                     .begin = __atomic_load_n(&entry->begin, __ATOMIC_RELAXED),
@@ -46,9 +46,9 @@ static void take_recent(const struct weft_rank_status *board, struct weft_hang_r
   rank->recent_count = kept;
 }
 
-static void take_rank(const struct weft_rank_status *board, struct weft_hang_rank *rank) {
-  struct weft_hang_stand stand;
-  weft_hang_look(board, &stand);
+static void take_rank(const struct weft_rank_status *status, struct weft_hang_rank *rank) {
+  struct weft_rank_state stand;
+  weft_rank_state_read(status, &stand);
   *rank = (struct weft_hang_rank){.phase = stand.phase,
                                   .peer = stand.peer,
                                   .step = stand.step,
@@ -57,7 +57,7 @@ static void take_rank(const struct weft_rank_status *board, struct weft_hang_ran
                                   .wants = stand.wants,
                                   .since = stand.since,
                                   .flags = stand.flags};
-  take_recent(board, rank);
+  take_recent(status, rank);
 }
 
 void weft_hang_refresh(struct weft_transport *transport) {

@@ -44,15 +44,16 @@ void weft_hang_finish(struct weft_hang *hang);
  * for rank 2, which is in 1F6 since 31.5 s", or the circle with every member.
  * failure->rank is the culprit, or the circle's smallest rank; status
  * WEFT_ERR_STALLED. Linear in the ranks; allocates nothing. */
-void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter, struct weft_failure *failure);
+void weft_hang_diagnose(const struct weft_hang *hang, uint32_t reporter,
+                        struct weft_failure *failure);
 
 /* The same straight from the boards, without a copy: for a rank whose patience
  * has run out, which must not allocate. With the
  * program that the ranks run (NULL: not known) a rank that waits for what has been done
  * is found too: it is slow, or its network is. Linear in the program then. Row r of it
  * runs on rank first_rank + r; other replicas of the pipeline follow and go before. */
-void weft_hang_blame_now(struct weft_transport *transport, const struct weft_program *program,
-                         uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
-                         struct weft_failure *failure);
+void weft_hang_diagnose_now(struct weft_transport *transport, const struct weft_program *program,
+                            uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
+                            struct weft_failure *failure);
 
 #endif

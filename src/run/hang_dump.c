@@ -5,7 +5,7 @@
 
 #include <weft/support.h>
 
-#include "run/hang_words.h"
+#include "run/diagnosis_text.h"
 
 void weft_hang_add_string(struct weft_text *text, const char *string) {
   struct weft_text safe = {.allocator = text->allocator};
@@ -27,7 +27,7 @@ void weft_hang_add_string(struct weft_text *text, const char *string) {
 }
 
 static void write_action(struct weft_text *text, const char *key, struct weft_action action) {
-  char word[WEFT_HANG_WORD];
+  char word[WEFT_DIAGNOSIS_WORD];
   if (action.op == WEFT_OP_IDLE) {
     weft_text_addf(text, "\"%s\": null", key);
   } else {

@@ -5,14 +5,14 @@
 
 #include <weft/support.h>
 
-#include "run/hang_board.h"
+#include "run/diagnosis_text.h"
 #include "run/hang_reader.h"
-#include "run/hang_words.h"
+#include "run/wait_graph.h"
 
 #define NOBODY UINT32_MAX
 
 static void say_where(struct weft_text *text, const struct weft_hang_rank *rank) {
-  char word[WEFT_HANG_WORD];
+  char word[WEFT_DIAGNOSIS_WORD];
   if (rank->phase == WEFT_PHASE_HANDSHAKE) {
     weft_text_add(text, " in the handshake");
   } else if (rank->action.op != WEFT_OP_IDLE) {
@@ -22,7 +22,7 @@ static void say_where(struct weft_text *text, const struct weft_hang_rank *rank)
 }
 
 static void say_wait(struct weft_text *text, const struct weft_hang_rank *rank) {
-  char word[WEFT_HANG_WORD];
+  char word[WEFT_DIAGNOSIS_WORD];
   weft_text_add(text, "waits");
   say_where(text, rank);
   if (rank->peer != NOBODY) {
@@ -34,7 +34,7 @@ static void say_wait(struct weft_text *text, const struct weft_hang_rank *rank) 
 }
 
 static void say_phase(struct weft_text *text, const struct weft_hang_rank *rank) {
-  char word[WEFT_HANG_WORD];
+  char word[WEFT_DIAGNOSIS_WORD];
   switch (rank->phase) {
     case WEFT_PHASE_IDLE: weft_text_add(text, "is away"); break;
     case WEFT_PHASE_COMPUTE:
@@ -54,7 +54,7 @@ static void say_phase(struct weft_text *text, const struct weft_hang_rank *rank)
  * that 2F4". */
 static void say_rank(struct weft_text *text, const struct weft_hang *hang, uint32_t number) {
   const struct weft_hang_rank *rank = &hang->ranks[number];
-  char word[WEFT_HANG_WORD];
+  char word[WEFT_DIAGNOSIS_WORD];
   const char *process = weft_hang_flags_name(rank->flags);
   weft_text_addf(text, "rank %" PRIu32 ": %s%s", number, process != NULL ? process : "",
                  process != NULL ? "; " : "");
@@ -96,9 +96,9 @@ static uint32_t longest_waiter(const struct weft_hang *hang) {
 static void say_member(void *context, uint32_t rank) { weft_text_addf(context, " %" PRIu32, rank); }
 
 static void say_circle(struct weft_text *text, const struct weft_hang *hang,
-                       const struct weft_hang_verdict *verdict) {
+                       const struct weft_wait_graph_end *verdict) {
   weft_text_add(text, "circle: ranks");
-  weft_hang_circle(hang, verdict, say_member, text);
+  weft_wait_graph_cycle(hang, verdict, say_member, text);
   weft_text_add(text, "\n");
 }
 
@@ -124,7 +124,7 @@ static void say_hint(struct weft_text *text, const char *hint) {
 
 /* What a dump comes to. */
 struct conclusion {
-  struct weft_hang_verdict verdict;
+  struct weft_wait_graph_end verdict;
   struct weft_failure seen;        /* by following the boards */
   const struct weft_failure *said; /* by the ranks themselves, else what was seen */
 };
@@ -141,7 +141,7 @@ static void conclude(const struct weft_hang *hang, struct conclusion *conclusion
                .error = {.message = "no rank waits for another",
                          .hint = "if this was no hang, there is nothing to do"}}};
   if (reporter != NOBODY) {
-    conclusion->verdict = weft_hang_judge(hang, reporter, &conclusion->seen);
+    conclusion->verdict = weft_wait_graph_follow(hang, reporter, &conclusion->seen);
   }
   conclusion->said = hang->has_failure ? &hang->failure : &conclusion->seen;
 }
@@ -150,7 +150,7 @@ static void say_verdict(struct weft_text *text, const struct weft_hang *hang) {
   struct conclusion conclusion;
   conclude(hang, &conclusion);
   say_line(text, "verdict: ", conclusion.said->error.message);
-  if (conclusion.verdict.circle_length > 0) {
+  if (conclusion.verdict.cycle_length > 0) {
     say_circle(text, hang, &conclusion.verdict);
   } else {
     say_culprit(text, conclusion.said->rank);
@@ -175,7 +175,7 @@ static void add_document(struct weft_text *text, const struct weft_hang *hang) {
   struct conclusion conclusion;
   struct list list = {.text = text};
   conclude(hang, &conclusion);
-  const bool circle = conclusion.verdict.circle_length > 0;
+  const bool circle = conclusion.verdict.cycle_length > 0;
   weft_text_add(text, "{\"schema\":\"weft-explain-hang/1\",\"culprit\":");
   if (circle || conclusion.said->rank == NOBODY) {
     weft_text_add(text, "null");
@@ -184,7 +184,7 @@ static void add_document(struct weft_text *text, const struct weft_hang *hang) {
   }
   weft_text_add(text, ",\"cycle\":[");
   if (circle) {
-    weft_hang_circle(hang, &conclusion.verdict, add_member, &list);
+    weft_wait_graph_cycle(hang, &conclusion.verdict, add_member, &list);
   }
   weft_text_add(text, "],\"message\":");
   weft_hang_add_string(text, conclusion.said->error.message);

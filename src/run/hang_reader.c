@@ -14,7 +14,7 @@
 
 #include "base/memory.h"
 #include "ir/action.h"
-#include "run/hang_words.h"
+#include "run/diagnosis_text.h"
 #include "spec/json_place.h"
 
 #define SCHEMA "weft-hang/1"

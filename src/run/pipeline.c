@@ -9,11 +9,11 @@
 #include <weft/support.h>
 
 #include "base/memory.h"
+#include "run/batch_merge.h"
+#include "run/batch_split.h"
 #include "run/executor.h"
 #include "run/handshake.h"
 #include "run/hang.h"
-#include "run/microbatches.h"
-#include "run/outputs.h"
 
 enum pipeline_state { READY, RUNNING, FAILED };
 
@@ -27,14 +27,14 @@ struct weft_pipeline {
 
   enum pipeline_state state;
   struct weft_error failure; /* when FAILED */
-  bool greeted;
-  struct weft_greeting greeting;
-  struct weft_greeting *greetings; /* [rank_count] */
+  bool handshake_done;
+  struct weft_handshake handshake;
+  struct weft_handshake *handshakes; /* [rank_count] */
 
   uint64_t step;
   struct weft_row *last_row;
-  struct weft_microbatches inputs, targets;
-  struct weft_outputs outputs;
+  struct weft_batch_split inputs, targets;
+  struct weft_batch_merge outputs;
   double *losses; /* [loss_room] */
   uint32_t loss_room;
   bool want_losses, want_outputs;
@@ -200,16 +200,16 @@ static enum weft_status copy_boundaries(struct weft_pipeline *pipeline, struct w
 static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   WEFT_TRY(copy_boundaries(pipeline, error));
-  pipeline->greetings = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
-                                                 sizeof *pipeline->greetings);
-  if (pipeline->greetings == NULL) {
-    return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->greetings);
+  pipeline->handshakes = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
+                                                  sizeof *pipeline->handshakes);
+  if (pipeline->handshakes == NULL) {
+    return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->handshakes);
   }
   struct weft_row *row = NULL;
   WEFT_TRY(make_row(pipeline, pipeline->options.microbatch_count, true, &row, error));
   assert(row != NULL);
   keep_row(pipeline, row);
-  pipeline->greeting = weft_greeting_make(&pipeline->options, row->hash);
+  pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
   return weft_executor_init(&pipeline->executor, pipeline->allocator, transport, &pipeline->options,
                             row, error);
 }
@@ -245,12 +245,12 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
   const struct weft_allocator *allocator = pipeline->allocator;
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
-  weft_microbatches_finish(&pipeline->inputs);
-  weft_microbatches_finish(&pipeline->targets);
-  weft_outputs_finish(&pipeline->outputs);
+  weft_batch_split_finish(&pipeline->inputs);
+  weft_batch_split_finish(&pipeline->targets);
+  weft_batch_merge_finish(&pipeline->outputs);
   weft_array_free(allocator, pipeline->losses, pipeline->loss_room, sizeof *pipeline->losses);
-  weft_array_free(allocator, pipeline->greetings, pipeline->transport->rank_count,
-                  sizeof *pipeline->greetings);
+  weft_array_free(allocator, pipeline->handshakes, pipeline->transport->rank_count,
+                  sizeof *pipeline->handshakes);
   weft_array_free(allocator, pipeline->boundaries, pipeline->options.boundary_count,
                   sizeof *pipeline->boundaries);
   weft_array_free(allocator, pipeline, 1, sizeof *pipeline);
@@ -268,7 +268,7 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
     *error = failure.error;
   }
   if (error->status != WEFT_ERR_STALLED) { /* then the board says what it still waits for */
-    WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_FAILED);
+    WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_FAILED);
   }
   pipeline->state = FAILED;
   pipeline->failure = *error;
@@ -327,15 +327,15 @@ enum weft_status weft_pipeline_set_source(
   drop_rows(pipeline);
   keep_row(pipeline, row);
   pipeline->last_row = NULL;
-  pipeline->greeting = weft_greeting_make(&pipeline->options, row->hash);
-  pipeline->greeted = false;
+  pipeline->handshake = weft_handshake_make(&pipeline->options, row->hash);
+  pipeline->handshake_done = false;
   const enum weft_status status = weft_executor_refit(&pipeline->executor, row, error);
   return status < 0 ? follow(pipeline, error) : WEFT_OK;
 }
 
 /* ---- Beginning a step ---- */
 
-static enum weft_status take_microbatches(struct weft_microbatches *mb,
+static enum weft_status take_microbatches(struct weft_batch_split *mb,
                                           const struct weft_tensors *ready,
                                           const struct weft_tensor *tensors, uint32_t count,
                                           const struct weft_chunk *chunks,
@@ -346,8 +346,8 @@ static enum weft_status take_microbatches(struct weft_microbatches *mb,
                      "%ss are given both whole and as microbatches", what);
   }
   return ready != NULL
-             ? weft_microbatches_borrow(mb, ready, microbatch_count, what, error)
-             : weft_microbatches_make(mb, tensors, count, chunks, microbatch_count, what, error);
+             ? weft_batch_split_borrow(mb, ready, microbatch_count, what, error)
+             : weft_batch_split_make(mb, tensors, count, chunks, microbatch_count, what, error);
 }
 
 static enum weft_status take_batch(struct weft_pipeline *pipeline, const struct weft_batch *batch,
@@ -391,7 +391,7 @@ static enum weft_status make_room(struct weft_pipeline *pipeline, const struct w
     return WEFT_OK;
   }
   const struct weft_pipeline_options *options = &pipeline->options;
-  return weft_outputs_begin(
+  return weft_batch_merge_begin(
       &pipeline->outputs,
       &options->boundaries[options->boundary_count == 1 ? 0 : options->stage_count - 1], m, error);
 }
@@ -436,31 +436,31 @@ enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool traini
 static uint32_t find_absent(const struct weft_pipeline *pipeline) {
   struct weft_transport *transport = pipeline->transport;
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
-    if (WEFT_BOARD_LOAD(board->phase) == WEFT_PHASE_IDLE && r != transport->rank) {
+    const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
+    if (WEFT_STATUS_LOAD(status->phase) == WEFT_PHASE_IDLE && r != transport->rank) {
       return r;
     }
   }
   return UINT32_MAX;
 }
 
-static enum weft_status greet(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   uint32_t odd_rank = transport->rank;
-  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
+  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
   enum weft_status status = transport->ops->exchange(
-      transport, &pipeline->greeting, pipeline->greetings, sizeof pipeline->greeting, error);
+      transport, &pipeline->handshake, pipeline->handshakes, sizeof pipeline->handshake, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(&pipeline->executor, WEFT_PHASE_HANDSHAKE, find_absent(pipeline),
                                weft_action_idle(), 0, error);
   }
   if (status == WEFT_OK) {
-    status = weft_greetings_compare(pipeline->greetings, transport->rank_count, &odd_rank, error);
+    status = weft_handshakes_compare(pipeline->handshakes, transport->rank_count, &odd_rank, error);
   }
   if (status < 0) {
     return give_up(pipeline, odd_rank, error);
   }
-  pipeline->greeted = true;
+  pipeline->handshake_done = true;
   weft_executor_read_clock(&pipeline->executor);
   pipeline->executor.last_progress = pipeline->executor.now;
   return WEFT_OK;
@@ -469,7 +469,7 @@ static enum weft_status greet(struct weft_pipeline *pipeline, struct weft_error 
 static enum weft_status end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_step_result *result = &pipeline->result;
   if (pipeline->want_outputs &&
-      weft_outputs_merge(&pipeline->outputs, pipeline->merges, &result->outputs, error) < 0) {
+      weft_batch_merge_run(&pipeline->outputs, pipeline->merges, &result->outputs, error) < 0) {
     return give_up(pipeline, pipeline->transport->rank, error);
   }
   if (pipeline->want_losses) {
@@ -478,7 +478,7 @@ static enum weft_status end_step(struct weft_pipeline *pipeline, struct weft_err
   }
   pipeline->state = READY;
   pipeline->step++;
-  WEFT_BOARD_STORE(pipeline->executor.board->phase, (uint32_t)WEFT_PHASE_DONE);
+  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_DONE);
   return WEFT_OK;
 }
 
@@ -505,8 +505,8 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
                     pipeline->transport->rank, pipeline->step);
     return give_up(pipeline, pipeline->transport->rank, error);
   }
-  if (!pipeline->greeted) {
-    status = greet(pipeline, error);
+  if (!pipeline->handshake_done) {
+    status = shake_hands(pipeline, error);
     if (status != WEFT_OK) {
       return status < 0 && pipeline->state != FAILED
                  ? give_up(pipeline, pipeline->transport->rank, error)

@@ -123,7 +123,7 @@ static void note_needs(struct weft_row *row, uint32_t s, const struct stage_leve
   struct weft_row_stage *stage = &row->stages[s];
   const uint32_t microbatches = row->program->microbatch_count;
   /* The parts of an overlap all begin before any of them ends. */
-  const uint32_t together = row->parts_max - 1;
+  const uint32_t together = row->sub_actions_max - 1;
   stage->slots = levels->slots.peak + together;
   stage->inputs = larger(levels->inputs.peak, 1) + together;
   stage->outputs = larger(levels->outputs.peak, 1) + together;
@@ -154,7 +154,7 @@ static void note_ops(struct weft_row *row) {
     }
     stage->shards = stage->shards || action.op == WEFT_OP_UNSHARD;
     row->collectives += weft_op_in(action.op, WEFT_OPS_SHARD);
-    row->parts_max = larger(row->parts_max, action.parts);
+    row->sub_actions_max = larger(row->sub_actions_max, action.parts);
   }
 }
 
@@ -254,7 +254,7 @@ enum weft_status weft_row_create(const struct weft_allocator *allocator,
   row->rank = rank;
   row->begin = program->row_begin[rank];
   row->end = program->row_begin[rank + 1];
-  row->parts_max = 1;
+  row->sub_actions_max = 1;
   const enum weft_status status = fill(allocator, row, forward_ahead, with_times, error);
   if (status < 0) {
     weft_row_destroy(row);

@@ -47,7 +47,7 @@ struct weft_row {
   bool training; /* as asked for */
   uint32_t rank;
   uint64_t begin, end;           /* records of the rank */
-  uint32_t parts_max;            /* of a cell, at least 1 */
+  uint32_t sub_actions_max;      /* of a cell, at least 1 */
   uint32_t collectives;          /* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD in the row */
   struct weft_row_stage *stages; /* [program->stage_count]; only the rank's own are filled */
   struct weft_held *held;        /* [own stage, ascending][microbatch] */

@@ -13,9 +13,9 @@
 
 #include "run/hang.h"
 #include "run/hang_reader.h"
-#include "support_boards.h"
 #include "support_fault_injection.h"
 #include "support_memory.h"
+#include "support_rank_states.h"
 
 #define SECOND INT64_C(1000000000)
 #define NOBODY UINT32_MAX
@@ -28,9 +28,9 @@ static struct weft_failure blame(struct boards *boards, uint32_t reporter) {
   struct weft_failure now = {.rank = 77}, later = {.rank = 78};
   struct weft_hang hang;
   struct weft_error error;
-  weft_hang_blame_now(&boards->transport, NULL, 0, WEFT_COMM_POSTED, reporter, &now);
+  weft_hang_diagnose_now(&boards->transport, NULL, 0, WEFT_COMM_POSTED, reporter, &now);
   assert_int_equal(weft_hang_take(NULL, &boards->transport, &hang, &error), WEFT_OK);
-  weft_hang_blame(&hang, reporter, &later);
+  weft_hang_diagnose(&hang, reporter, &later);
   weft_hang_finish(&hang);
   assert_int_equal(now.rank, later.rank);
   assert_string_equal(now.error.message, later.error.message);
@@ -548,14 +548,14 @@ static void test_culprit_has_a_place(void **state) {
   board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
   board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
   boards.boards[2].flags = WEFT_RANK_SILENT;
-  weft_hang_blame_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, 0, &failure);
+  weft_hang_diagnose_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_string_equal(failure.error.message,
                       "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for "
                       "rank 2 (node3, process 102), which does not answer");
   assert_int_equal(
       weft_fault_injector_create(weft_allocator_default(), &boards.transport, &calm, &chaos, NULL),
       WEFT_OK);
-  weft_hang_blame_now(chaos, NULL, 0, WEFT_COMM_POSTED, 2, &failure);
+  weft_hang_diagnose_now(chaos, NULL, 0, WEFT_COMM_POSTED, 2, &failure);
   assert_string_equal(failure.error.message, "rank 2 (node3, process 102) does not answer");
   chaos->ops->destroy(chaos);
   boards_finish(&boards);

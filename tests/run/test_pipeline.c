@@ -308,8 +308,8 @@ static enum weft_status custom(void *context, const struct weft_custom_call *cal
                                struct weft_error *error) {
   struct custom_log *log = context;
   log->calls++;
-  log->parts += call->part_count;
-  for (uint32_t k = 0; k < call->part_count; k++) {
+  log->parts += call->sub_action_count;
+  for (uint32_t k = 0; k < call->sub_action_count; k++) {
     const struct weft_stage_ops *ops = call->stages[k]->ops;
     enum weft_status (*own)(struct weft_stage *, struct weft_stage_call *, struct weft_error *) =
         call->actions[k]->op == WEFT_OP_F   ? ops->forward

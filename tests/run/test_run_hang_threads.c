@@ -9,7 +9,7 @@
 #include <cmocka.h>
 
 #include "run/hang.h"
-#include "support_boards.h"
+#include "support_rank_states.h"
 
 struct writer {
   struct boards *boards;
@@ -42,7 +42,7 @@ static void test_while_written(void **state) {
   for (uint32_t k = 0; k < 50000; k++) {
     struct weft_failure failure = {.rank = 77};
     struct weft_text text = {.allocator = NULL};
-    weft_hang_blame_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, k % 16, &failure);
+    weft_hang_diagnose_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, k % 16, &failure);
     assert_true(failure.rank < 16);
     assert_true(failure.error.message[0] != '\0' && failure.error.hint[0] != '\0');
     assert_null(strstr(failure.error.message, "(through 42949"));

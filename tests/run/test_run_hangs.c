@@ -15,7 +15,7 @@
 #include <weft/run.h>
 #include <weft/weft.h>
 
-#include "run/hang_board.h"
+#include "run/wait_graph.h"
 #include "support_csv.h"
 #include "support_memory.h"
 #include "support_mutants.h"
@@ -223,10 +223,10 @@ static const char *compare_circle(const struct weft_hang *hang, const struct wef
       return "a rank of the verifier's circle waits for another one";
     }
   }
-  const struct weft_hang_verdict verdict =
-      weft_hang_judge(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
-  return verdict.circle_length != found->cycle_length ? "the report's circle has another length"
-                                                      : NULL;
+  const struct weft_wait_graph_end verdict =
+      weft_wait_graph_follow(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
+  return verdict.cycle_length != found->cycle_length ? "the report's circle has another length"
+                                                     : NULL;
 }
 
 struct naming {
@@ -253,18 +253,18 @@ static void look_for_name(void *context, uint32_t rank) {
  * their actions: all of them, or the first three of many. */
 static const char *compare_alarm(const struct weft_hang *hang, const struct weft_failure *failure,
                                  const struct weft_finding *found) {
-  const struct weft_hang_verdict verdict =
-      weft_hang_judge(hang, failure->rank, &(struct weft_failure){.rank = 0});
+  const struct weft_wait_graph_end verdict =
+      weft_wait_graph_follow(hang, failure->rank, &(struct weft_failure){.rank = 0});
   struct naming naming = {
-      .hang = hang, .message = failure->error.message, .length = verdict.circle_length};
+      .hang = hang, .message = failure->error.message, .length = verdict.cycle_length};
   if (failure->error.status != WEFT_ERR_STALLED) {
     return "it did not end in a stall";
   }
-  if (verdict.circle_length == 0 || verdict.culprit != failure->rank) {
+  if (verdict.cycle_length == 0 || verdict.culprit != failure->rank) {
     return "the alarm blames a rank that is in no circle";
   }
-  weft_hang_circle(hang, &verdict, look_for_name, &naming);
-  const bool is_enough = verdict.circle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
+  weft_wait_graph_cycle(hang, &verdict, look_for_name, &naming);
+  const bool is_enough = verdict.cycle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
   if (!is_enough || strstr(failure->error.message, "a circle") == NULL) {
     return "the alarm does not name the circle";
   }

@@ -13,12 +13,12 @@
 #include <weft/support.h>
 
 #include "run/hang.h"
-#include "support_boards.h"
 #include "support_csv.h"
 #include "support_linear_model.h"
 #include "support_linear_stage.h"
 #include "support_pipelines.h"
 #include "support_protected_device.h"
+#include "support_rank_states.h"
 
 enum {
   REPLICAS_MAX = 3,
@@ -416,16 +416,16 @@ static void behind_in_a_collective(void **state) {
               r % 2 == 0 ? "0REDUCE_GRAD" : "1REDUCE_GRAD", 1000000000);
     boards.boards[r].cell = 3;
   }
-  weft_hang_blame_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  weft_hang_diagnose_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 0);
   assert_string_equal(failure.error.message, "rank 0 waits for its 0REDUCE_GRAD since 1.0 s");
   board_set(&boards, 4, WEFT_PHASE_COMPUTE, "0F0", UINT32_MAX, "", 2000000000);
   boards.boards[4].cell = 0;
-  weft_hang_blame_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  weft_hang_diagnose_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 4);
   assert_string_equal(failure.error.message,
                       "rank 0 has waited 1.0 s for rank 4, which is in 0F0 since 2.0 s");
-  weft_hang_blame_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  weft_hang_diagnose_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
   boards_finish(&boards);
   weft_program_destroy(program);
@@ -443,7 +443,7 @@ static void all_wait(struct boards *boards, uint32_t count) {
 static void blame(struct boards *boards, const struct weft_program *program, uint32_t reporter,
                   uint32_t culprit, const char *message) {
   struct weft_failure failure;
-  weft_hang_blame_now(&boards->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
+  weft_hang_diagnose_now(&boards->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
   assert_string_equal(failure.error.message, message);
   assert_int_equal(failure.rank, culprit);
 }
@@ -535,13 +535,14 @@ static void done_in_a_replica(void **state) {
     board_set(&boards, first + 1, WEFT_PHASE_RECEIVE, "1F0", first, "0SEND_F0", 1000);
     board_set(&boards, first, WEFT_PHASE_COMPUTE, "0F1", UINT32_MAX, "", 1000);
     boards.boards[first].cell = 2;
-    weft_hang_blame_now(&boards.transport, program, first, WEFT_COMM_POSTED, first + 1, &failure);
+    weft_hang_diagnose_now(&boards.transport, program, first, WEFT_COMM_POSTED, first + 1,
+                           &failure);
     (void)snprintf(expected, sizeof expected, "for rank %u (0SEND_F0), which has done that", first);
     assert_non_null(strstr(failure.error.message, expected));
     assert_int_equal(failure.rank, first + 1);
     boards.boards[first].cell = 0; /* before that it has not */
-    weft_hang_blame_now(&boards.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
-                        &failure);
+    weft_hang_diagnose_now(&boards.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
+                           &failure);
     assert_int_equal(failure.rank, first);
     boards_finish(&boards);
   }

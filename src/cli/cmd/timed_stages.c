@@ -152,7 +152,7 @@ int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *
 /* As in the simulator: the time is that of the F's stage, else the sum. */
 static int64_t overlap_time(const struct weft_custom_call *call, uint16_t *stage) {
   int64_t sum = 0;
-  for (uint32_t k = 0; k < call->part_count; k++) {
+  for (uint32_t k = 0; k < call->sub_action_count; k++) {
     const struct weft_cost_stage *part = (const struct weft_cost_stage *)call->stages[k];
     const struct weft_action *action = call->actions[k];
     if (action->op == WEFT_OP_F) {

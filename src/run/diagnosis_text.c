@@ -1,6 +1,6 @@
 /* The words of stall reports: phases, actions, times. Boards may be anything at
  * all (another process writes them), so nothing here trusts what it is given. */
-#include "run/hang_words.h"
+#include "run/diagnosis_text.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -21,14 +21,14 @@ const char *weft_hang_flags_name(uint64_t flags) {
   return (flags & WEFT_RANK_SILENT) != 0 ? "silent" : NULL;
 }
 
-char *weft_hang_action(struct weft_action action, char buffer[WEFT_HANG_WORD]) {
+char *weft_hang_action(struct weft_action action, char buffer[WEFT_DIAGNOSIS_WORD]) {
   if (action.op >= WEFT_OP_COUNT) {
-    (void)snprintf(buffer, WEFT_HANG_WORD, "?");
+    (void)snprintf(buffer, WEFT_DIAGNOSIS_WORD, "?");
   } else if (action.op == WEFT_OP_OVERLAP_F_B) {
-    (void)snprintf(buffer, WEFT_HANG_WORD, "%s", weft_op_info(WEFT_OP_OVERLAP_F_B)->text);
+    (void)snprintf(buffer, WEFT_DIAGNOSIS_WORD, "%s", weft_op_info(WEFT_OP_OVERLAP_F_B)->text);
   } else {
     action.parts = 0; /* none stand behind it */
-    (void)weft_action_format(&action, buffer, WEFT_HANG_WORD);
+    (void)weft_action_format(&action, buffer, WEFT_DIAGNOSIS_WORD);
   }
   return buffer;
 }
@@ -47,12 +47,14 @@ uint64_t weft_hang_elapsed(int64_t now, int64_t since) {
   return since < now ? (uint64_t)now - (uint64_t)since : 0;
 }
 
-char *weft_hang_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_HANG_WORD]) {
+char *weft_hang_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_DIAGNOSIS_WORD]) {
   if (nanoseconds) {
     const uint64_t tenths = elapsed / 100000000 + (elapsed % 100000000 >= 50000000);
-    (void)snprintf(buffer, WEFT_HANG_WORD, "%" PRIu64 ".%" PRIu64 " s", tenths / 10, tenths % 10);
+    (void)snprintf(buffer, WEFT_DIAGNOSIS_WORD, "%" PRIu64 ".%" PRIu64 " s", tenths / 10,
+                   tenths % 10);
   } else {
-    (void)snprintf(buffer, WEFT_HANG_WORD, "%" PRIu64 " tick%s", elapsed, elapsed == 1 ? "" : "s");
+    (void)snprintf(buffer, WEFT_DIAGNOSIS_WORD, "%" PRIu64 " tick%s", elapsed,
+                   elapsed == 1 ? "" : "s");
   }
   return buffer;
 }

@@ -2,7 +2,7 @@
  * tensor cut along dimension d is `outer` blocks of `length` x `inner` bytes, of
  * which a chunk takes a piece each: one piece when `outer` is 1. Everything is
  * checked and measured first, then memory is reserved, then data is copied. */
-#include "run/microbatches.h"
+#include "run/batch_split.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -36,12 +36,12 @@ static bool is_copied(const struct cut *cut) {
   return !cut->whole && cut->outer > 1 && cut->parts > 1;
 }
 
-void weft_microbatches_finish(struct weft_microbatches *mb) {
+void weft_batch_split_finish(struct weft_batch_split *mb) {
   weft_array_free(mb->allocator, mb->made, mb->made_room, sizeof *mb->made);
   for (uint32_t t = 0; t < WEFT_TENSORS_MAX; t++) {
     weft_staging_finish(&mb->staging[t], mb->allocator);
   }
-  *mb = (struct weft_microbatches){.allocator = mb->allocator};
+  *mb = (struct weft_batch_split){.allocator = mb->allocator};
 }
 
 /* ---- What the caller may have got wrong ---- */
@@ -159,7 +159,7 @@ static bool add_staging(const struct cut *cut, uint64_t *total) {
   return true;
 }
 
-static enum weft_status reserve(struct weft_microbatches *mb, const struct weft_tensor *tensors,
+static enum weft_status reserve(struct weft_batch_split *mb, const struct weft_tensor *tensors,
                                 const struct cut *cuts, uint32_t tensor_count, uint32_t parts,
                                 struct weft_error *error) {
   for (uint32_t t = 0; t < tensor_count; t++) {
@@ -186,7 +186,7 @@ static enum weft_status reserve(struct weft_microbatches *mb, const struct weft_
 }
 
 /* One tensor of all microbatches: views of the caller's memory, or copies in `staging`. */
-static enum weft_status split(struct weft_microbatches *mb, uint32_t number,
+static enum weft_status split(struct weft_batch_split *mb, uint32_t number,
                               const struct weft_tensor *tensor, const struct cut *cut,
                               struct weft_error *error) {
   unsigned char *data = tensor->data;
@@ -222,10 +222,10 @@ static enum weft_status split(struct weft_microbatches *mb, uint32_t number,
   return WEFT_OK;
 }
 
-enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
-                                        const struct weft_tensor *tensors, uint32_t tensor_count,
-                                        const struct weft_chunk *chunks, uint32_t microbatch_count,
-                                        const char *what, struct weft_error *error) {
+enum weft_status weft_batch_split_make(struct weft_batch_split *mb,
+                                       const struct weft_tensor *tensors, uint32_t tensor_count,
+                                       const struct weft_chunk *chunks, uint32_t microbatch_count,
+                                       const char *what, struct weft_error *error) {
   struct cut cuts[WEFT_TENSORS_MAX];
   char label[WEFT_TENSOR_LABEL_MAX];
   mb->items = NULL;
@@ -275,10 +275,10 @@ static enum weft_status check_alike(const struct weft_tensors *items, uint32_t p
   return WEFT_OK;
 }
 
-enum weft_status weft_microbatches_borrow(struct weft_microbatches *mb,
-                                          const struct weft_tensors *items,
-                                          uint32_t microbatch_count, const char *what,
-                                          struct weft_error *error) {
+enum weft_status weft_batch_split_borrow(struct weft_batch_split *mb,
+                                         const struct weft_tensors *items,
+                                         uint32_t microbatch_count, const char *what,
+                                         struct weft_error *error) {
   mb->items = NULL;
   mb->count = 0;
   WEFT_TRY(check_counts(microbatch_count > 0 ? items[0].count : 0, microbatch_count, what, error));

@@ -1,6 +1,6 @@
 /* The last stage's outputs: kept by microbatch during a step, merged after it. */
-#ifndef RUN_OUTPUTS_H
-#define RUN_OUTPUTS_H
+#ifndef RUN_BATCH_MERGE_H
+#define RUN_BATCH_MERGE_H
 
 #include <weft/run.h>
 
@@ -13,7 +13,7 @@ struct weft_output_slot {
 
 /* Zero-initialise and set `allocator` (NULL: the default). Memory grows only
  * when it must, so equal steps allocate nothing. */
-struct weft_outputs {
+struct weft_batch_merge {
   const struct weft_allocator *allocator;
   const struct weft_boundary *boundary; /* borrowed from begin to merge */
   uint32_t microbatch_count;
@@ -25,26 +25,28 @@ struct weft_outputs {
   struct weft_staging merged; /* on the host, valid until the next merge */
 };
 
-void weft_outputs_finish(struct weft_outputs *outputs);
+void weft_batch_merge_finish(struct weft_batch_merge *outputs);
 
 /* Empty, with room for so many microbatches of the boundary's largest shapes.
  * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. What was merged before stays. */
-enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
-                                    const struct weft_boundary *boundary, uint32_t microbatch_count,
-                                    struct weft_error *error);
+enum weft_status weft_batch_merge_begin(struct weft_batch_merge *outputs,
+                                        const struct weft_boundary *boundary,
+                                        uint32_t microbatch_count, struct weft_error *error);
 
 /* Copies a microbatch's outputs from their device to the host; in any order,
  * each microbatch once. WEFT_ERR_USAGE when they do not fit the boundary:
  * other dtypes or numbers of dimensions, or larger. */
-enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microbatch,
-                                   const struct weft_tensors *tensors, struct weft_error *error);
+enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_t microbatch,
+                                       const struct weft_tensors *tensors,
+                                       struct weft_error *error);
 
 /* One tensor each of all microbatches', which must all have been kept: one after
  * the other along a dimension (`merges` NULL: 0), or the sum or mean in the
  * order of microbatches, computed in the tensor's own dtype, f32 or f64; a mean
  * is the sum divided by their number. Names are the boundary's. Data of *merged is
  * valid until the next merge or finish. WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
-enum weft_status weft_outputs_merge(struct weft_outputs *outputs, const struct weft_merge *merges,
-                                    struct weft_tensors *merged, struct weft_error *error);
+enum weft_status weft_batch_merge_run(struct weft_batch_merge *outputs,
+                                      const struct weft_merge *merges, struct weft_tensors *merged,
+                                      struct weft_error *error);
 
 #endif

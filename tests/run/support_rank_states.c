@@ -1,5 +1,5 @@
 /* A transport that is nothing but boards. */
-#include "support_boards.h"
+#include "support_rank_states.h"
 
 #include <assert.h>
 #include <stdlib.h>

@@ -11,8 +11,8 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
-#include "run/hang_board.h"
-#include "run/hang_words.h"
+#include "run/diagnosis_text.h"
+#include "run/wait_graph.h"
 
 #define NOBODY UINT32_MAX
 
@@ -37,13 +37,13 @@ struct view {
   uint32_t tie_rows[2]; /* with TIE_GRAD of the first stage, and of the last; NOBODY */
 };
 
-static void look(const struct view *view, uint32_t rank, struct weft_hang_stand *stand) {
+static void look(const struct view *view, uint32_t rank, struct weft_rank_state *stand) {
   if (view->transport != NULL) {
-    weft_hang_look(view->transport->ops->rank_status(view->transport, rank), stand);
+    weft_rank_state_read(view->transport->ops->rank_status(view->transport, rank), stand);
     return;
   }
   const struct weft_hang_rank *seen = &view->hang->ranks[rank];
-  *stand = (struct weft_hang_stand){.phase = seen->phase,
+  *stand = (struct weft_rank_state){.phase = seen->phase,
                                     .peer = seen->peer,
                                     .step = seen->step,
                                     .cell = seen->cell,
@@ -58,7 +58,7 @@ static void look(const struct view *view, uint32_t rank, struct weft_hang_stand 
  * not been through it. Looked for once, so that the whole stays linear. */
 static uint32_t find_absent(struct view *view, uint64_t step) {
   for (uint32_t r = 0; r < view->rank_count && !view->absent_known; r++) {
-    struct weft_hang_stand stand;
+    struct weft_rank_state stand;
     look(view, r, &stand);
     const bool apart = stand.phase == WEFT_PHASE_IDLE || stand.phase == WEFT_PHASE_FAILED;
     if (apart || (stand.phase != WEFT_PHASE_HANDSHAKE && stand.step < step)) {
@@ -112,8 +112,8 @@ static uint32_t signs_of(const struct view *view, struct weft_action wanted) {
 
 /* Whether a rank waits for what its peer has done: for a message that is under
  * way, or because it does not look. Nobody else is to blame then. */
-static bool waits_for_nothing(const struct view *view, const struct weft_hang_stand *stand) {
-  struct weft_hang_stand peer;
+static bool waits_for_nothing(const struct view *view, const struct weft_rank_state *stand) {
+  struct weft_rank_state peer;
   if (view->program == NULL || stand->peer >= view->rank_count || stand->wants.op == WEFT_OP_IDLE) {
     return false;
   }
@@ -131,32 +131,32 @@ static bool waits_for_nothing(const struct view *view, const struct weft_hang_st
 
 /* Whether a rank has come to the handshake. */
 static bool has_come(const struct view *view, uint32_t rank) {
-  struct weft_hang_stand stand;
+  struct weft_rank_state stand;
   look(view, rank, &stand);
   return stand.phase != WEFT_PHASE_IDLE && stand.phase != WEFT_PHASE_FAILED;
 }
 
 /* Whether a rank stands where it is because a collective of its is not done. */
-static bool awaits_collective(const struct weft_hang_stand *stand) {
+static bool awaits_collective(const struct weft_rank_state *stand) {
   return stand->phase == WEFT_PHASE_COMPUTE && weft_op_in(stand->wants.op, WEFT_OPS_SHARD);
 }
 
-static bool is_behind(const struct weft_hang_stand *one, const struct weft_hang_stand *other) {
+static bool is_behind(const struct weft_rank_state *one, const struct weft_rank_state *other) {
   return one->step != other->step ? one->step < other->step : one->cell < other->cell;
 }
 
 /* Collectives are between ranks with the same row in all replicas: the one that is
  * furthest behind keeps them waiting. NOBODY: none is. */
 static uint32_t find_behind(const struct view *view, uint32_t rank,
-                            const struct weft_hang_stand *stand) {
-  struct weft_hang_stand last = *stand;
+                            const struct weft_rank_state *stand) {
+  struct weft_rank_state last = *stand;
   uint32_t found = NOBODY;
   if (view->program == NULL) {
     return NOBODY;
   }
   const uint32_t rows = view->program->rank_count;
   for (uint64_t r = rank % rows; r < view->rank_count; r += rows) {
-    struct weft_hang_stand other;
+    struct weft_rank_state other;
     look(view, (uint32_t)r, &other);
     if (is_behind(&other, &last)) {
       last = other;
@@ -184,8 +184,8 @@ static const uint32_t *find_ties(struct view *view) {
 
 /* Whether a rank has still to come to its TIE_GRAD, for one that waits in the other.
  * Collectives are done in order: one before it, for which it waits, is in the way. */
-static bool is_before_tie(const struct view *view, const struct weft_hang_stand *peer, uint32_t row,
-                          struct weft_action tie, const struct weft_hang_stand *waits) {
+static bool is_before_tie(const struct view *view, const struct weft_rank_state *peer, uint32_t row,
+                          struct weft_action tie, const struct weft_rank_state *waits) {
   if (peer->phase == WEFT_PHASE_IDLE || peer->phase == WEFT_PHASE_FAILED ||
       peer->phase == WEFT_PHASE_HANDSHAKE || peer->step != waits->step) {
     return peer->step <= waits->step;
@@ -198,7 +198,7 @@ static bool is_before_tie(const struct view *view, const struct weft_hang_stand 
 
 /* A TIE_GRAD is between the ranks with the first and the last stage of a replica. NOBODY:
  * the other one is there, or is the same rank. */
-static uint32_t find_untied(struct view *view, uint32_t rank, const struct weft_hang_stand *stand) {
+static uint32_t find_untied(struct view *view, uint32_t rank, const struct weft_rank_state *stand) {
   if (view->program == NULL || stand->wants.op != WEFT_OP_TIE_GRAD) {
     return NOBODY;
   }
@@ -210,19 +210,19 @@ static uint32_t find_untied(struct view *view, uint32_t rank, const struct weft_
   if (other == NOBODY || other == row || rank < row || peer_rank >= view->rank_count) {
     return NOBODY;
   }
-  struct weft_hang_stand peer;
+  struct weft_rank_state peer;
   look(view, (uint32_t)peer_rank, &peer);
   const struct weft_action tie = weft_action_make(WEFT_OP_TIE_GRAD, is_first ? last : 0, 0);
   return is_before_tie(view, &peer, other, tie, stand) ? (uint32_t)peer_rank : NOBODY;
 }
 
-static uint32_t find_late(struct view *view, uint32_t rank, const struct weft_hang_stand *stand) {
+static uint32_t find_late(struct view *view, uint32_t rank, const struct weft_rank_state *stand) {
   const uint32_t untied = find_untied(view, rank, stand);
   return untied != NOBODY ? untied : find_behind(view, rank, stand);
 }
 
 static uint32_t next_of(struct view *view, uint32_t rank) {
-  struct weft_hang_stand stand;
+  struct weft_rank_state stand;
   look(view, rank, &stand);
   if (stand.flags != 0) {
     return NOBODY; /* whatever it waited for, it cannot go on */
@@ -242,7 +242,7 @@ static uint32_t next_of(struct view *view, uint32_t rank) {
 /* ---- The way ---- */
 
 /* Measures the circle that `rank` is on. False when it turns out to be none. */
-static bool measure_circle(struct view *view, uint32_t rank, struct weft_hang_verdict *verdict) {
+static bool measure_circle(struct view *view, uint32_t rank, struct weft_wait_graph_end *verdict) {
   uint32_t at = rank;
   verdict->culprit = rank;
   for (uint32_t length = 1; length <= view->rank_count; length++) {
@@ -251,7 +251,7 @@ static bool measure_circle(struct view *view, uint32_t rank, struct weft_hang_ve
       return false;
     }
     if (at == rank) {
-      verdict->circle_length = length;
+      verdict->cycle_length = length;
       return true;
     }
     verdict->culprit = at < verdict->culprit ? at : verdict->culprit;
@@ -274,8 +274,8 @@ static uint32_t moves_to_circle(struct view *view, uint32_t reporter, uint32_t l
   return moves;
 }
 
-static struct weft_hang_verdict follow(struct view *view, uint32_t reporter) {
-  struct weft_hang_verdict verdict = {.culprit = reporter};
+static struct weft_wait_graph_end follow(struct view *view, uint32_t reporter) {
+  struct weft_wait_graph_end verdict = {.culprit = reporter};
   uint32_t at = reporter;
   for (uint32_t moves = 0; moves <= view->rank_count; moves++) {
     const uint32_t next = next_of(view, at);
@@ -287,12 +287,13 @@ static struct weft_hang_verdict follow(struct view *view, uint32_t reporter) {
     at = next;
   }
   if (measure_circle(view, at, &verdict)) {
-    verdict.moves = moves_to_circle(view, reporter, verdict.circle_length);
+    verdict.moves = moves_to_circle(view, reporter, verdict.cycle_length);
     return verdict;
   }
   /* It went on while it was looked at: there is only the peer to name. */
   at = next_of(view, reporter);
-  return (struct weft_hang_verdict){.culprit = at != NOBODY ? at : reporter, .moves = at != NOBODY};
+  return (struct weft_wait_graph_end){.culprit = at != NOBODY ? at : reporter,
+                                      .moves = at != NOBODY};
 }
 
 /* ---- Words ---- */
@@ -329,13 +330,13 @@ static void say_culprit(struct line *line, const struct view *view, uint32_t ran
   }
 }
 
-static char *time_since(const struct view *view, int64_t since, char buffer[WEFT_HANG_WORD]) {
+static char *time_since(const struct view *view, int64_t since, char buffer[WEFT_DIAGNOSIS_WORD]) {
   return weft_hang_time(weft_hang_elapsed(view->now, since), view->nanoseconds, buffer);
 }
 
 /* " in 2RECV_F5", " before 2F5", " in the handshake", or nothing. */
-static void say_where(struct line *line, const struct weft_hang_stand *stand) {
-  char action[WEFT_HANG_WORD];
+static void say_where(struct line *line, const struct weft_rank_state *stand) {
+  char action[WEFT_DIAGNOSIS_WORD];
   if (stand->phase == WEFT_PHASE_HANDSHAKE) {
     say(line, " in the handshake");
   } else if (stand->action.op != WEFT_OP_IDLE) {
@@ -346,8 +347,8 @@ static void say_where(struct line *line, const struct weft_hang_stand *stand) {
 
 /* What others have found out about it. */
 static void say_flags(struct line *line, const struct view *view,
-                      const struct weft_hang_stand *stand) {
-  char action[WEFT_HANG_WORD], time[WEFT_HANG_WORD];
+                      const struct weft_rank_state *stand) {
+  char action[WEFT_DIAGNOSIS_WORD], time[WEFT_DIAGNOSIS_WORD];
   if ((stand->flags & WEFT_RANK_STOPPED) == 0) {
     say(line, "does not answer");
     return;
@@ -363,8 +364,8 @@ static void say_flags(struct line *line, const struct view *view,
 
 /* What the rank at the end of a chain does. */
 static void say_state(struct line *line, const struct view *view,
-                      const struct weft_hang_stand *stand) {
-  char action[WEFT_HANG_WORD], time[WEFT_HANG_WORD];
+                      const struct weft_rank_state *stand) {
+  char action[WEFT_DIAGNOSIS_WORD], time[WEFT_DIAGNOSIS_WORD];
   (void)time_since(view, stand->since, time);
   if (stand->flags != 0) {
     say_flags(line, view, stand);
@@ -404,8 +405,8 @@ static void say_state(struct line *line, const struct view *view,
  * up to the last rank, which is so many moves away. */
 static void say_chain(struct line *line, struct view *view, uint32_t reporter, uint32_t moves,
                       uint32_t last) {
-  struct weft_hang_stand stand;
-  char time[WEFT_HANG_WORD];
+  struct weft_rank_state stand;
+  char time[WEFT_DIAGNOSIS_WORD];
   look(view, reporter, &stand);
   say(line, "rank %" PRIu32 " has waited %s", reporter, time_since(view, stand.since, time));
   say_where(line, &stand);
@@ -430,9 +431,9 @@ static void say_chain(struct line *line, struct view *view, uint32_t reporter, u
 }
 
 static bool say_member(struct line *line, const struct view *view, uint32_t rank, uint32_t next) {
-  struct weft_hang_stand stand;
+  struct weft_rank_state stand;
   struct line member = {.used = 0};
-  char wanted[WEFT_HANG_WORD];
+  char wanted[WEFT_DIAGNOSIS_WORD];
   look(view, rank, &stand);
   say(&member, "rank %" PRIu32 " waits", rank);
   say_where(&member, &stand);
@@ -450,8 +451,8 @@ static bool say_member(struct line *line, const struct view *view, uint32_t rank
 
 /* Every member, or the first few and how many more. */
 static void say_circle(struct line *line, struct view *view,
-                       const struct weft_hang_verdict *verdict) {
-  const uint32_t length = verdict->circle_length;
+                       const struct weft_wait_graph_end *verdict) {
+  const uint32_t length = verdict->cycle_length;
   uint32_t at = verdict->culprit, named = 0;
   if (length <= CIRCLE_NAMED) {
     say(line, "a circle: ");
@@ -488,8 +489,8 @@ static const char *function_of(uint32_t op) {
 }
 
 static void hint_compute(struct line *hint, const struct view *view, uint32_t culprit,
-                         const struct weft_hang_stand *stand, uint64_t waited) {
-  char time[WEFT_HANG_WORD];
+                         const struct weft_rank_state *stand, uint64_t waited) {
+  char time[WEFT_DIAGNOSIS_WORD];
   const uint64_t computed = weft_hang_elapsed(view->now, stand->since);
   const struct weft_action doing = awaits_collective(stand) ? stand->wants : stand->action;
   if (computed < waited / 2) {
@@ -507,7 +508,7 @@ static void hint_compute(struct line *hint, const struct view *view, uint32_t cu
   }
 }
 
-static void hint_done(struct line *hint, uint32_t culprit, const struct weft_hang_stand *stand,
+static void hint_done(struct line *hint, uint32_t culprit, const struct weft_rank_state *stand,
                       uint64_t reporter_step) {
   if (stand->step < reporter_step) {
     say(hint,
@@ -522,7 +523,7 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_han
   }
 }
 
-static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_hang_stand *stand) {
+static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_rank_state *stand) {
   if ((stand->flags & WEFT_RANK_STOPPED) != 0) {
     say(hint, "SIGCONT lets rank %" PRIu32 "'s process go on", culprit);
   } else {
@@ -535,7 +536,7 @@ static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_ha
 
 static void hint_for(struct line *hint, const struct view *view, uint32_t reporter,
                      uint32_t culprit) {
-  struct weft_hang_stand mine, stand;
+  struct weft_rank_state mine, stand;
   look(view, reporter, &mine);
   look(view, culprit, &stand);
   if (stand.flags != 0) {
@@ -573,7 +574,7 @@ static void hint_for(struct line *hint, const struct view *view, uint32_t report
 
 /* The circle's first rank on the way from the reporter. */
 static uint32_t entry_of(struct view *view, uint32_t reporter,
-                         const struct weft_hang_verdict *verdict) {
+                         const struct weft_wait_graph_end *verdict) {
   uint32_t at = reporter;
   for (uint32_t k = 0; k < verdict->moves && at != NOBODY; k++) {
     at = next_of(view, at);
@@ -581,11 +582,11 @@ static uint32_t entry_of(struct view *view, uint32_t reporter,
   return at != NOBODY ? at : verdict->culprit;
 }
 
-static struct weft_hang_verdict judge(struct view *view, uint32_t reporter,
-                                      struct weft_failure *failure) {
-  const struct weft_hang_verdict verdict = follow(view, reporter);
+static struct weft_wait_graph_end judge(struct view *view, uint32_t reporter,
+                                        struct weft_failure *failure) {
+  const struct weft_wait_graph_end verdict = follow(view, reporter);
   struct line message = {.used = 0}, hint = {.used = 0};
-  if (verdict.circle_length > 0) {
+  if (verdict.cycle_length > 0) {
     if (verdict.moves > 0) {
       say_chain(&message, view, reporter, verdict.moves, entry_of(view, reporter, &verdict));
       say(&message, "is in ");
@@ -593,7 +594,7 @@ static struct weft_hang_verdict judge(struct view *view, uint32_t reporter,
     say_circle(&message, view, &verdict);
     say(&hint, "the program can deadlock: 'weft verify' shows the circle");
   } else {
-    struct weft_hang_stand stand;
+    struct weft_rank_state stand;
     if (verdict.culprit == reporter) {
       say_culprit(&message, view, reporter);
       say(&message, " ");
@@ -618,30 +619,30 @@ static struct view view_of(const struct weft_hang *hang) {
                        .tie_rows = {NOBODY, NOBODY}};
 }
 
-struct weft_hang_verdict weft_hang_judge(const struct weft_hang *hang, uint32_t reporter,
-                                         struct weft_failure *failure) {
+struct weft_wait_graph_end weft_wait_graph_follow(const struct weft_hang *hang, uint32_t reporter,
+                                                  struct weft_failure *failure) {
   struct view view = view_of(hang);
   return judge(&view, reporter, failure);
 }
 
-void weft_hang_circle(const struct weft_hang *hang, const struct weft_hang_verdict *verdict,
-                      void (*each)(void *context, uint32_t rank), void *context) {
+void weft_wait_graph_cycle(const struct weft_hang *hang, const struct weft_wait_graph_end *verdict,
+                           void (*each)(void *context, uint32_t rank), void *context) {
   struct view view = view_of(hang);
   uint32_t at = verdict->culprit;
-  for (uint32_t k = 0; k < verdict->circle_length && at != NOBODY; k++) {
+  for (uint32_t k = 0; k < verdict->cycle_length && at != NOBODY; k++) {
     each(context, at);
     at = next_of(&view, at);
   }
 }
 
-void weft_hang_blame(const struct weft_hang *hang, uint32_t reporter,
-                     struct weft_failure *failure) {
-  (void)weft_hang_judge(hang, reporter, failure);
+void weft_hang_diagnose(const struct weft_hang *hang, uint32_t reporter,
+                        struct weft_failure *failure) {
+  (void)weft_wait_graph_follow(hang, reporter, failure);
 }
 
-void weft_hang_blame_now(struct weft_transport *transport, const struct weft_program *program,
-                         uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
-                         struct weft_failure *failure) {
+void weft_hang_diagnose_now(struct weft_transport *transport, const struct weft_program *program,
+                            uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
+                            struct weft_failure *failure) {
   struct view view = {.transport = transport,
                       .program = program,
                       .first_rank = first_rank,

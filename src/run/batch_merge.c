@@ -1,7 +1,7 @@
 /* Keeps outputs and merges them; see outputs.h. A merge is checked and measured
  * for all tensors, then memory is reserved, then the tensors are made one by
  * one. */
-#include "run/outputs.h"
+#include "run/batch_merge.h"
 
 #include <assert.h>
 #include <inttypes.h>
@@ -12,11 +12,11 @@
 #include "base/memory.h"
 #include "run/shape_text.h"
 
-void weft_outputs_finish(struct weft_outputs *outputs) {
+void weft_batch_merge_finish(struct weft_batch_merge *outputs) {
   weft_array_free(outputs->allocator, outputs->slots, outputs->slot_room, sizeof *outputs->slots);
   weft_staging_finish(&outputs->kept, outputs->allocator);
   weft_staging_finish(&outputs->merged, outputs->allocator);
-  *outputs = (struct weft_outputs){.allocator = outputs->allocator};
+  *outputs = (struct weft_batch_merge){.allocator = outputs->allocator};
 }
 
 /* ---- Keeping ---- */
@@ -45,7 +45,7 @@ static enum weft_status measure_slot(const struct weft_boundary *boundary, uint6
   return WEFT_OK;
 }
 
-static enum weft_status reserve_slots(struct weft_outputs *outputs, uint32_t count,
+static enum weft_status reserve_slots(struct weft_batch_merge *outputs, uint32_t count,
                                       struct weft_error *error) {
   if (count <= outputs->slot_room) {
     return WEFT_OK;
@@ -60,9 +60,9 @@ static enum weft_status reserve_slots(struct weft_outputs *outputs, uint32_t cou
   return WEFT_OK;
 }
 
-enum weft_status weft_outputs_begin(struct weft_outputs *outputs,
-                                    const struct weft_boundary *boundary, uint32_t microbatch_count,
-                                    struct weft_error *error) {
+enum weft_status weft_batch_merge_begin(struct weft_batch_merge *outputs,
+                                        const struct weft_boundary *boundary,
+                                        uint32_t microbatch_count, struct weft_error *error) {
   uint64_t slot_bytes = 0;
   uint64_t bytes;
   outputs->microbatch_count = 0;
@@ -132,8 +132,9 @@ static uint64_t bytes_of(const struct weft_tensor_shape *shape) {
   return bytes;
 }
 
-enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microbatch,
-                                   const struct weft_tensors *tensors, struct weft_error *error) {
+enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_t microbatch,
+                                       const struct weft_tensors *tensors,
+                                       struct weft_error *error) {
   assert(microbatch < outputs->microbatch_count && !outputs->slots[microbatch].kept);
   WEFT_TRY(check_kept(outputs->boundary, microbatch, tensors, error));
   struct weft_output_slot *slot = &outputs->slots[microbatch];
@@ -161,7 +162,7 @@ enum weft_status weft_outputs_keep(struct weft_outputs *outputs, uint32_t microb
 
 /* One tensor to be merged. */
 struct job {
-  const struct weft_outputs *outputs;
+  const struct weft_batch_merge *outputs;
   uint32_t number; /* of the tensor */
   struct weft_merge merge;
   char label[WEFT_TENSOR_LABEL_MAX];
@@ -311,7 +312,7 @@ static void add_up(const struct job *job, const struct weft_tensor *merged) {
   }
 }
 
-static struct job job_of(const struct weft_outputs *outputs, const struct weft_merge *merges,
+static struct job job_of(const struct weft_batch_merge *outputs, const struct weft_merge *merges,
                          uint32_t number) {
   struct job job = {.outputs = outputs, .number = number};
   if (merges != NULL) {
@@ -322,7 +323,7 @@ static struct job job_of(const struct weft_outputs *outputs, const struct weft_m
 }
 
 /* Shapes of the result, and the bytes of all of it. */
-static enum weft_status measure_merged(const struct weft_outputs *outputs,
+static enum weft_status measure_merged(const struct weft_batch_merge *outputs,
                                        const struct weft_merge *merges, struct weft_tensors *merged,
                                        uint64_t *total, struct weft_error *error) {
   for (uint32_t t = 0; t < merged->count; t++) {
@@ -338,8 +339,9 @@ static enum weft_status measure_merged(const struct weft_outputs *outputs,
   return WEFT_OK;
 }
 
-enum weft_status weft_outputs_merge(struct weft_outputs *outputs, const struct weft_merge *merges,
-                                    struct weft_tensors *merged, struct weft_error *error) {
+enum weft_status weft_batch_merge_run(struct weft_batch_merge *outputs,
+                                      const struct weft_merge *merges, struct weft_tensors *merged,
+                                      struct weft_error *error) {
   assert(outputs->microbatch_count > 0 && outputs->kept_count == outputs->microbatch_count);
   struct weft_tensors result = {.count = outputs->boundary->tensor_count};
   uint64_t at = 0;

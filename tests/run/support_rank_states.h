@@ -1,7 +1,7 @@
 /* A transport that is nothing but boards, filled by hand: for tests of what is
  * said about ranks that hang. */
-#ifndef TESTS_SUPPORT_BOARDS_H
-#define TESTS_SUPPORT_BOARDS_H
+#ifndef TESTS_SUPPORT_RANK_STATES_H
+#define TESTS_SUPPORT_RANK_STATES_H
 
 #include <weft/run.h>
 

@@ -1,6 +1,6 @@
 /* A batch as microbatches: what stage 0 and the last stage read, by microbatch. */
-#ifndef RUN_MICROBATCHES_H
-#define RUN_MICROBATCHES_H
+#ifndef RUN_BATCH_SPLIT_H
+#define RUN_BATCH_SPLIT_H
 
 #include <weft/run.h>
 
@@ -8,7 +8,7 @@
 
 /* Zero-initialise and set `allocator` (NULL: the default). Made again for each
  * step; memory grows only when it must, so equal steps allocate nothing. */
-struct weft_microbatches {
+struct weft_batch_split {
   const struct weft_allocator *allocator;
   const struct weft_tensors *items; /* [count]; valid until the next make or borrow */
   uint32_t count;                   /* 0 after a failure */
@@ -17,7 +17,7 @@ struct weft_microbatches {
   struct weft_staging staging[WEFT_TENSORS_MAX]; /* chunks that had to be copied, by tensor */
 };
 
-void weft_microbatches_finish(struct weft_microbatches *mb);
+void weft_batch_split_finish(struct weft_batch_split *mb);
 
 /* Splits each tensor into microbatch_count chunks along its dimension (`chunks`
  * NULL: 0), of n elements the first n % m chunks n / m + 1, the others n / m; or
@@ -26,16 +26,16 @@ void weft_microbatches_finish(struct weft_microbatches *mb);
  * tensor's own device. Names are kept. `what` ("input",
  * "target") is for messages. No tensors at all: microbatches without tensors.
  * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
-enum weft_status weft_microbatches_make(struct weft_microbatches *mb,
-                                        const struct weft_tensor *tensors, uint32_t tensor_count,
-                                        const struct weft_chunk *chunks, uint32_t microbatch_count,
-                                        const char *what, struct weft_error *error);
+enum weft_status weft_batch_split_make(struct weft_batch_split *mb,
+                                       const struct weft_tensor *tensors, uint32_t tensor_count,
+                                       const struct weft_chunk *chunks, uint32_t microbatch_count,
+                                       const char *what, struct weft_error *error);
 
 /* Takes the caller's as they are, until the step is over. All must have as many
  * tensors, of the same dtypes and numbers of dimensions. WEFT_ERR_USAGE. */
-enum weft_status weft_microbatches_borrow(struct weft_microbatches *mb,
-                                          const struct weft_tensors *items,
-                                          uint32_t microbatch_count, const char *what,
-                                          struct weft_error *error);
+enum weft_status weft_batch_split_borrow(struct weft_batch_split *mb,
+                                         const struct weft_tensors *items,
+                                         uint32_t microbatch_count, const char *what,
+                                         struct weft_error *error);
 
 #endif

@@ -1,0 +1,39 @@
+/* Writing this rank's status: what it is doing, for the others to see. Each field
+ * by a relaxed atomic store, which costs as much as a plain one. */
+#ifndef RUN_RANK_STATUS_H
+#define RUN_RANK_STATUS_H
+
+#include <string.h>
+
+#include <weft/ir.h>
+#include <weft/transport.h>
+
+#define WEFT_STATUS_STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
+#define WEFT_STATUS_LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
+
+static inline uint64_t weft_action_pack(struct weft_action action) {
+  uint64_t packed;
+  _Static_assert(sizeof action == sizeof packed, "an action is 8 bytes");
+  memcpy(&packed, &action, sizeof packed);
+  return packed;
+}
+
+static inline struct weft_action weft_action_unpack(uint64_t packed) {
+  struct weft_action action;
+  memcpy(&action, &packed, sizeof action);
+  return action;
+}
+
+/* A finished cell, into the ring of recent ones. */
+static inline void weft_rank_status_remember(struct weft_rank_status *status,
+                                             struct weft_action action, int64_t begin,
+                                             int64_t end) {
+  const uint64_t count = WEFT_STATUS_LOAD(status->recent_count);
+  struct weft_recent_action *entry = &status->recent[count % WEFT_STATUS_RECENT];
+  WEFT_STATUS_STORE(entry->action, weft_action_pack(action));
+  WEFT_STATUS_STORE(entry->begin, begin);
+  WEFT_STATUS_STORE(entry->end, end);
+  WEFT_STATUS_STORE(status->recent_count, count + 1);
+}
+
+#endif
