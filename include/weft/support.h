@@ -109,6 +109,7 @@ WEFT_API void weft_json_finish(struct weft_json *json);
 
 WEFT_API void weft_json_string(struct weft_json *json, const char *key, const char *value);
 WEFT_API void weft_json_number(struct weft_json *json, const char *key, uint64_t value);
+WEFT_API void weft_json_integer(struct weft_json *json, const char *key, int64_t value);
 /* Six significant digits; null when not finite. */
 WEFT_API void weft_json_real(struct weft_json *json, const char *key, double value);
 /* As many digits as it takes to read the same number back; null when not finite. */

@@ -1,6 +1,7 @@
 /* Writing JSON: commas, escapes and numbers. */
 #include <weft/support.h>
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -57,6 +58,11 @@ void weft_json_string(struct weft_json *json, const char *key, const char *value
 void weft_json_number(struct weft_json *json, const char *key, uint64_t value) {
   begin_value(json, key);
   weft_text_add_number(json->text, value);
+}
+
+void weft_json_integer(struct weft_json *json, const char *key, int64_t value) {
+  begin_value(json, key);
+  weft_text_addf(json->text, "%" PRId64, value);
 }
 
 /* JSON has no infinity: null stands for what is not a number. */

@@ -1,4 +1,4 @@
-/* The words that stall reports, dumps and explanations share. */
+/* Phases, actions and times as text, for stall reports, dumps and explanations. */
 #ifndef RUN_DIAGNOSIS_TEXT_H
 #define RUN_DIAGNOSIS_TEXT_H
 
@@ -7,30 +7,27 @@
 /* Room for any action ("65535REDUCE_GRAD", "65535SEND_F4294967295") or time. */
 enum { WEFT_DIAGNOSIS_WORD = 48 };
 
-/* "compute", "receive", ...; "unknown" beyond the last. */
-const char *weft_hang_phase_name(uint32_t phase);
+/* A phase in a dump: "compute", "receive", ...; "unknown" after the last. */
+const char *weft_diagnosis_phase(uint32_t phase);
 
-/* "stopped" or "silent", of a board's flags; NULL: nothing is known. */
-const char *weft_hang_flags_name(uint64_t flags);
+/* "stopped" or "silent", from a rank's flags; NULL: nothing is known. */
+const char *weft_diagnosis_flags(uint64_t flags);
 
-/* An action on its own; an OVERLAP_F_B has no parts here, so it is "OVERLAP_F_B".
- * "" for a bubble, "?" for what is no op. Returns buffer. */
-char *weft_hang_action(struct weft_action action, char buffer[WEFT_DIAGNOSIS_WORD]);
+/* An action without its sub-actions, so an overlap is "OVERLAP_F_B". "" for IDLE, "?" for what
+ * is not an op. Returns buffer. */
+char *weft_diagnosis_action(struct weft_action action, char buffer[WEFT_DIAGNOSIS_WORD]);
 
-/* The eight bytes of a board's action, and back. What is no op becomes IDLE. */
-struct weft_action weft_hang_action_of(uint64_t bits);
+/* " in 2RECV_F5", " before 2F5", " in the handshake", or "": where a rank waits. */
+char *weft_diagnosis_place(const struct weft_rank_state *state, char buffer[WEFT_DIAGNOSIS_WORD]);
 
-/* Whether the rank stands inside a SEND or RECV, or before another action. */
-const char *weft_hang_preposition(struct weft_action action);
-
-/* How long ago `since` was; 0 when it lies ahead. */
-uint64_t weft_hang_elapsed(int64_t now, int64_t since);
+/* Time from `since` to `now`; 0 when it is in the future. */
+uint64_t weft_diagnosis_elapsed(int64_t now, int64_t since);
 
 /* "31.2 s", or "31 ticks". Returns buffer. */
-char *weft_hang_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_DIAGNOSIS_WORD]);
+char *weft_diagnosis_time(uint64_t elapsed, bool nanoseconds, char buffer[WEFT_DIAGNOSIS_WORD]);
 
-/* A JSON string of text from anywhere: what cannot be shown becomes \xNN, as on a
- * terminal, and then quotes and backslashes are escaped. */
-void weft_hang_add_string(struct weft_text *text, const char *string);
+struct weft_json;
+/* A JSON string of text that may hold any bytes: those that cannot be shown become \xNN. */
+void weft_diagnosis_write(struct weft_json *json, const char *key, const char *string);
 
 #endif

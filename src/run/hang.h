@@ -1,19 +1,32 @@
-/* Who is stuck on what: a picture of all ranks' boards, and who is to blame. */
+/* Hangs: a snapshot of what all ranks are doing, and the diagnosis that follows from it.
+ *
+ *   hang.c         takes the snapshot
+ *   wait_graph.c   follows who waits for whom to the culprit
+ *   hang_dump.c    writes the snapshot as JSON ("weft-hang/1"), hang_reader.c reads it
+ *   hang_explain.c says in words what a dump shows */
 #ifndef RUN_HANG_H
 #define RUN_HANG_H
 
 #include <weft/run.h>
 
-/* One rank as its board shows it. */
-struct weft_hang_rank {
+/* What a rank is doing, as its status shows it. */
+struct weft_rank_state {
   enum weft_rank_phase phase;
-  uint32_t peer; /* whom it waits for; UINT32_MAX: nobody */
+  uint32_t peer; /* the rank it waits for; UINT32_MAX: none */
   uint64_t step;
   uint64_t cell;
   struct weft_action action;
-  struct weft_action wants; /* what the peer would have to do; IDLE: unknown */
+  struct weft_action wants; /* what the peer has to do; IDLE: unknown */
   int64_t since;
-  uint64_t flags;        /* WEFT_BOARD_...: what others have found out */
+  uint64_t flags; /* WEFT_RANK_STOPPED, WEFT_RANK_SILENT */
+  bool has_acted; /* it has finished an action */
+};
+
+/* Reads it, one relaxed load per field. */
+void weft_rank_state_read(const struct weft_rank_status *status, struct weft_rank_state *state);
+
+struct weft_hang_rank {
+  struct weft_rank_state state;
   uint32_t recent_count; /* oldest first */
   struct weft_recent_action recent[WEFT_STATUS_RECENT];
 };
@@ -28,30 +41,46 @@ struct weft_hang {
   struct weft_failure failure;
 };
 
-/* Brings boards that are copies up to date; waits half a second for it at most, a tenth when
- * the world has failed. */
+/* Updates this process's copies of other ranks' status; waits at most half a second, a tenth
+ * when the world has failed. */
 void weft_hang_refresh(struct weft_transport *transport);
 
-/* Reads all boards now. */
+/* Takes the snapshot. */
 enum weft_status weft_hang_take(const struct weft_allocator *allocator,
                                 struct weft_transport *transport, struct weft_hang *hang,
                                 struct weft_error *error);
+/* Reads a dump, strictly: every field, no other, each in its range. WEFT_ERR_FORMAT names the
+ * field (ranks[3].phase), with line and column; WEFT_ERR_LIMIT for absurd sizes;
+ * WEFT_ERR_MEMORY. */
+enum weft_status weft_hang_read(const struct weft_allocator *allocator, const char *dump,
+                                size_t size, const char *name, struct weft_hang *hang,
+                                struct weft_error *error);
+/* Frees what the two above allocated. */
 void weft_hang_finish(struct weft_hang *hang);
 
-/* Follows who waits for whom, from `reporter` on (whose wait was too long), to a
- * rank that waits for nobody (it computes, has failed, is away or done), or whose process
- * is stopped or does not answer, or round a circle, and writes what a person needs: "rank 3 has waited 31.2 s in 2RECV_F5
- * for rank 2, which is in 1F6 since 31.5 s", or the circle with every member.
- * failure->rank is the culprit, or the circle's smallest rank; status
- * WEFT_ERR_STALLED. Linear in the ranks; allocates nothing. */
-void weft_hang_diagnose(const struct weft_hang *hang, uint32_t reporter,
-                        struct weft_failure *failure);
+/* Where the path of waits from a rank ends. */
+struct weft_wait_graph_end {
+  uint32_t culprit;      /* the last rank; of a cycle, the smallest */
+  uint32_t cycle_length; /* 0: the path ends at the culprit */
+  uint32_t moves;        /* from the reporter to the culprit, or to its first rank on the cycle */
+};
 
-/* The same straight from the boards, without a copy: for a rank whose patience
- * has run out, which must not allocate. With the
- * program that the ranks run (NULL: not known) a rank that waits for what has been done
- * is found too: it is slow, or its network is. Linear in the program then. Row r of it
- * runs on rank first_rank + r; other replicas of the pipeline follow and go before. */
+/* Follows the waits from `reporter`, whose wait was too long, to a rank that waits for none
+ * (it computes, has failed, is idle or done), or whose process is stopped or does not answer,
+ * or round a cycle. Describes it in `failure`: "rank 3 has waited 31.2 s in 2RECV_F5 for rank
+ * 2, which is in 1F6 since 31.5 s", or the cycle with every member. failure->rank is the
+ * culprit, the status WEFT_ERR_STALLED. Linear in the ranks; allocates nothing. */
+struct weft_wait_graph_end weft_hang_diagnose(const struct weft_hang *hang, uint32_t reporter,
+                                              struct weft_failure *failure);
+
+/* Calls `each` for the members of the cycle, starting with its smallest rank. */
+void weft_wait_graph_cycle(const struct weft_hang *hang, const struct weft_wait_graph_end *end,
+                           void (*each)(void *context, uint32_t rank), void *context);
+
+/* The same without a snapshot, for a rank whose stall limit has passed and which must not
+ * allocate. Given the program of the ranks (NULL: not known), it also finds a rank that waits
+ * for what is done already, because it or its network is slow; it is linear in the program
+ * then. Row r runs on rank first_rank + r, and the other replicas before and after it. */
 void weft_hang_diagnose_now(struct weft_transport *transport, const struct weft_program *program,
                             uint32_t first_rank, enum weft_run_comm comm, uint32_t reporter,
                             struct weft_failure *failure);

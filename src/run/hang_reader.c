@@ -1,20 +1,20 @@
-/* The dump read back: JSON to struct weft_hang, strictly. As with costs, jansson
- * reads the text and takes its memory from malloc(), after the text's size and
- * the number of its values have been looked at; json_place finds the field that
- * is wrong. */
-#include "run/hang_reader.h"
+/* Reads a dump, strictly. As with costs, jansson parses the text and allocates with
+ * malloc(), after the size of the text and the number of its values have been checked;
+ * json_place finds the place of a field that is wrong. */
+#include "run/hang.h"
 
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "run/diagnosis_text.h"
+#include "run/rank_status.h"
 #include "spec/json_place.h"
 
 #define SCHEMA "weft-hang/1"
@@ -61,7 +61,7 @@ static struct weft_json_place here(const struct reader *reader) {
   return weft_json_find(reader->text, reader->size, &reader->path);
 }
 
-/* What stands at a place, as the file has it. */
+/* The token at a place, as the file has it. */
 static const char *found_at(const struct reader *reader, const struct weft_json_place *place,
                             char *buffer, size_t size) {
   if (place->begin >= reader->size) {
@@ -75,7 +75,7 @@ static const char *found_at(const struct reader *reader, const struct weft_json_
   }
 }
 
-/* The value being read is not what belongs there. */
+/* The value being read is not the expected one. */
 static enum weft_status unexpected(const struct reader *reader, const char *expected) {
   const struct weft_json_place place = here(reader);
   char found[48];
@@ -86,10 +86,11 @@ static enum weft_status unexpected(const struct reader *reader, const char *expe
 
 /* ---- Objects ---- */
 
-/* A member that an object must have, or may. */
+/* A member of an object: how it is read, into which field of the target. */
 struct member {
   const char *name;
-  enum weft_status (*read)(struct reader *reader, json_t *value, void *target);
+  enum weft_status (*read)(struct reader *reader, json_t *value, void *field);
+  size_t offset;
   bool optional;
 };
 
@@ -117,7 +118,7 @@ static enum weft_status read_member(struct reader *reader, const char *key, json
   for (size_t k = 0; members[k].name != NULL; k++) {
     if (strcmp(members[k].name, key) == 0) {
       seen[k] = true;
-      return members[k].read(reader, value, target);
+      return members[k].read(reader, value, (unsigned char *)target + members[k].offset);
     }
   }
   return unknown_member(reader, key, members);
@@ -141,7 +142,7 @@ static enum weft_status read_members(struct reader *reader, json_t *object,
   return WEFT_OK;
 }
 
-/* All of the members, each once, and no other; those that are optional may be left out. */
+/* All members, each once, and no other; the optional ones may be missing. */
 static enum weft_status read_object(struct reader *reader, json_t *object,
                                     const struct member *members, void *target) {
   bool seen[MEMBERS_MAX] = {false};
@@ -160,33 +161,28 @@ static enum weft_status read_object(struct reader *reader, json_t *object,
 
 /* ---- Values ---- */
 
-static enum weft_status read_time(const struct reader *reader, const json_t *value, int64_t *time) {
+static enum weft_status read_time(struct reader *reader, json_t *value, void *field) {
   if (!json_is_integer(value)) {
     return unexpected(reader, "a whole number");
   }
-  *time = json_integer_value(value);
+  *(int64_t *)field = json_integer_value(value);
   return WEFT_OK;
 }
 
-static enum weft_status read_count(const struct reader *reader, const json_t *value,
-                                   uint64_t *count) {
+static enum weft_status read_count(struct reader *reader, json_t *value, void *field) {
   if (!json_is_integer(value) || json_integer_value(value) < 0) {
     return unexpected(reader, "a whole number from 0 up");
   }
-  *count = (uint64_t)json_integer_value(value);
+  *(uint64_t *)field = (uint64_t)json_integer_value(value);
   return WEFT_OK;
 }
 
-static enum weft_status read_rank_or_null(const struct reader *reader, const json_t *value,
-                                          uint32_t *rank) {
+static enum weft_status read_rank_or_null(struct reader *reader, json_t *value, void *field) {
+  const json_int_t rank = json_is_null(value) ? UINT32_MAX : json_integer_value(value);
   char expected[64];
-  if (json_is_null(value)) {
-    *rank = UINT32_MAX;
-    return WEFT_OK;
-  }
-  if (json_is_integer(value) && json_integer_value(value) >= 0 &&
-      json_integer_value(value) < reader->hang->rank_count) {
-    *rank = (uint32_t)json_integer_value(value);
+  if (json_is_null(value) ||
+      (json_is_integer(value) && rank >= 0 && rank < reader->hang->rank_count)) {
+    *(uint32_t *)field = (uint32_t)rank;
     return WEFT_OK;
   }
   (void)snprintf(expected, sizeof expected, "a rank from 0 to %" PRIu32 ", or null",
@@ -194,7 +190,30 @@ static enum weft_status read_rank_or_null(const struct reader *reader, const jso
   return unexpected(reader, expected);
 }
 
-/* A number of decimal digits at *at; false when there is none or it is too large. */
+/* One of `count` words; *index is its number. */
+static enum weft_status read_word(struct reader *reader, json_t *value,
+                                  const char *(*word_of)(uint32_t index), uint32_t count,
+                                  const char *expected, uint32_t *index) {
+  const char *text = json_string_value(value);
+  for (*index = 0; text != NULL && *index < count; ++*index) {
+    if (strcmp(text, word_of(*index)) == 0) {
+      return WEFT_OK;
+    }
+  }
+  return unexpected(reader, expected);
+}
+
+static enum weft_status read_text(struct reader *reader, json_t *value, char *text, size_t size) {
+  char expected[48];
+  if (json_is_string(value) && json_string_length(value) < size) {
+    memcpy(text, json_string_value(value), json_string_length(value) + 1);
+    return WEFT_OK;
+  }
+  (void)snprintf(expected, sizeof expected, "a text of at most %zu bytes", size - 1);
+  return unexpected(reader, expected);
+}
+
+/* Decimal digits at *at; false when there are none or the number is too large. */
 static bool take_digits(const char **at, uint64_t most, uint64_t *number) {
   const char *begin = *at;
   for (*number = 0; **at >= '0' && **at <= '9'; ++*at) {
@@ -206,7 +225,7 @@ static bool take_digits(const char **at, uint64_t most, uint64_t *number) {
   return *at > begin;
 }
 
-/* The op that is spelled by the next `size` bytes; IDLE: none. */
+/* The op with that name of `size` bytes; IDLE: none. */
 static enum weft_op find_op(const char *name, size_t size) {
   for (unsigned op = WEFT_OP_IDLE + 1; op < WEFT_OP_COUNT; op++) {
     const char *text = weft_op_info((enum weft_op)op)->text;
@@ -217,7 +236,7 @@ static enum weft_op find_op(const char *name, size_t size) {
   return WEFT_OP_IDLE;
 }
 
-/* What weft_hang_action() writes. */
+/* What weft_diagnosis_action() writes. */
 static bool parse_action(const char *text, struct weft_action *action) {
   uint64_t stage = 0, microbatch = 0;
   if (strcmp(text, weft_op_info(WEFT_OP_OVERLAP_F_B)->text) == 0) {
@@ -238,8 +257,8 @@ static bool parse_action(const char *text, struct weft_action *action) {
   return *text == '\0';
 }
 
-static enum weft_status read_action(const struct reader *reader, const json_t *value,
-                                    struct weft_action *action) {
+static enum weft_status read_action(struct reader *reader, json_t *value, void *field) {
+  struct weft_action *action = field;
   const char *text = json_string_value(value);
   *action = weft_action_idle();
   if (json_is_null(value) || (text != NULL && parse_action(text, action))) {
@@ -248,30 +267,51 @@ static enum weft_status read_action(const struct reader *reader, const json_t *v
   return unexpected(reader, "an action like \"2RECV_F5\", or null");
 }
 
-/* ---- Recent actions ---- */
-
-static enum weft_status read_entry_action(struct reader *reader, json_t *value, void *target) {
-  struct weft_recent_action *entry = target;
+static enum weft_status read_packed_action(struct reader *reader, json_t *value, void *field) {
   struct weft_action action;
   WEFT_TRY(read_action(reader, value, &action));
-  memcpy(&entry->action, &action, sizeof entry->action);
+  *(uint64_t *)field = weft_action_pack(action);
   return WEFT_OK;
 }
 
-static enum weft_status read_entry_begin(struct reader *reader, json_t *value, void *target) {
-  return read_time(reader, value, &((struct weft_recent_action *)target)->begin);
+/* ---- Ranks ---- */
+
+static enum weft_status read_number(struct reader *reader, json_t *value, void *field) {
+  const int64_t expected = (struct weft_hang_rank *)field - reader->hang->ranks;
+  char words[64];
+  if (json_is_integer(value) && json_integer_value(value) == expected) {
+    return WEFT_OK;
+  }
+  (void)snprintf(words, sizeof words, "%" PRId64 " (ranks stand in order, each once)", expected);
+  return unexpected(reader, words);
 }
 
-static enum weft_status read_entry_end(struct reader *reader, json_t *value, void *target) {
-  return read_time(reader, value, &((struct weft_recent_action *)target)->end);
+static enum weft_status read_phase(struct reader *reader, json_t *value, void *field) {
+  uint32_t phase;
+  WEFT_TRY(read_word(reader, value, weft_diagnosis_phase, WEFT_PHASE_COUNT,
+                     "away, greeting, compute, receive, send, done or failed", &phase));
+  *(enum weft_rank_phase *)field = (enum weft_rank_phase)phase;
+  return WEFT_OK;
 }
 
-static enum weft_status read_recent(struct reader *reader, json_t *value, void *target) {
-  static const struct member members[] = {{"action", read_entry_action, false},
-                                          {"begin", read_entry_begin, false},
-                                          {"end", read_entry_end, false},
-                                          {NULL, NULL, false}};
-  struct weft_hang_rank *rank = target;
+static const char *process_of(uint32_t index) {
+  return weft_diagnosis_flags(index == 0 ? WEFT_RANK_STOPPED : WEFT_RANK_SILENT);
+}
+
+static enum weft_status read_process(struct reader *reader, json_t *value, void *field) {
+  uint32_t index;
+  WEFT_TRY(read_word(reader, value, process_of, 2, "stopped or silent", &index));
+  *(uint64_t *)field = index == 0 ? WEFT_RANK_STOPPED : WEFT_RANK_SILENT;
+  return WEFT_OK;
+}
+
+static enum weft_status read_recent(struct reader *reader, json_t *value, void *field) {
+  static const struct member members[] = {
+      {"action", read_packed_action, offsetof(struct weft_recent_action, action), false},
+      {"begin", read_time, offsetof(struct weft_recent_action, begin), false},
+      {"end", read_time, offsetof(struct weft_recent_action, end), false},
+      {NULL, NULL, 0, false}};
+  struct weft_hang_rank *rank = field;
   const size_t count = json_array_size(value);
   if (!json_is_array(value) || count > WEFT_STATUS_RECENT) {
     return unexpected(reader, "a list of at most 16 actions");
@@ -283,81 +323,25 @@ static enum weft_status read_recent(struct reader *reader, json_t *value, void *
   }
   reader->path.depth--;
   rank->recent_count = (uint32_t)count;
+  rank->state.has_acted = count > 0;
   return WEFT_OK;
 }
 
-/* ---- Ranks ---- */
+#define STATE(field) offsetof(struct weft_hang_rank, state.field)
 
-static enum weft_status read_number(struct reader *reader, json_t *value, void *target) {
-  const int64_t expected = (struct weft_hang_rank *)target - reader->hang->ranks;
-  char words[64];
-  if (json_is_integer(value) && json_integer_value(value) == expected) {
-    return WEFT_OK;
-  }
-  (void)snprintf(words, sizeof words, "%" PRId64 " (ranks stand in order, each once)", expected);
-  return unexpected(reader, words);
-}
-
-static enum weft_status read_phase(struct reader *reader, json_t *value, void *target) {
-  const char *text = json_string_value(value);
-  for (unsigned phase = 0; text != NULL && phase < WEFT_PHASE_COUNT; phase++) {
-    if (strcmp(text, weft_hang_phase_name(phase)) == 0) {
-      ((struct weft_hang_rank *)target)->phase = (enum weft_rank_phase)phase;
-      return WEFT_OK;
-    }
-  }
-  return unexpected(reader, "away, greeting, compute, receive, send, done or failed");
-}
-
-static enum weft_status read_process(struct reader *reader, json_t *value, void *target) {
-  static const uint64_t known[] = {WEFT_RANK_STOPPED, WEFT_RANK_SILENT};
-  const char *text = json_string_value(value);
-  for (size_t k = 0; text != NULL && k < sizeof known / sizeof known[0]; k++) {
-    if (strcmp(text, weft_hang_flags_name(known[k])) == 0) {
-      ((struct weft_hang_rank *)target)->flags = known[k];
-      return WEFT_OK;
-    }
-  }
-  return unexpected(reader, "stopped or silent");
-}
-
-static enum weft_status read_step(struct reader *reader, json_t *value, void *target) {
-  return read_count(reader, value, &((struct weft_hang_rank *)target)->step);
-}
-
-static enum weft_status read_cell(struct reader *reader, json_t *value, void *target) {
-  return read_count(reader, value, &((struct weft_hang_rank *)target)->cell);
-}
-
-static enum weft_status read_stand(struct reader *reader, json_t *value, void *target) {
-  return read_action(reader, value, &((struct weft_hang_rank *)target)->action);
-}
-
-static enum weft_status read_peer(struct reader *reader, json_t *value, void *target) {
-  return read_rank_or_null(reader, value, &((struct weft_hang_rank *)target)->peer);
-}
-
-static enum weft_status read_wants(struct reader *reader, json_t *value, void *target) {
-  return read_action(reader, value, &((struct weft_hang_rank *)target)->wants);
-}
-
-static enum weft_status read_since(struct reader *reader, json_t *value, void *target) {
-  return read_time(reader, value, &((struct weft_hang_rank *)target)->since);
-}
-
-static enum weft_status read_ranks(struct reader *reader, json_t *value, void *target) {
-  static const struct member members[] = {{"rank", read_number, false},
-                                          {"phase", read_phase, false},
-                                          {"process", read_process, true},
-                                          {"step", read_step, false},
-                                          {"cell", read_cell, false},
-                                          {"action", read_stand, false},
-                                          {"waits_for", read_peer, false},
-                                          {"wants", read_wants, false},
-                                          {"since", read_since, false},
-                                          {"recent", read_recent, false},
-                                          {NULL, NULL, false}};
-  struct weft_hang *hang = target;
+static enum weft_status read_ranks(struct reader *reader, json_t *value, void *field) {
+  static const struct member members[] = {{"rank", read_number, 0, false},
+                                          {"phase", read_phase, STATE(phase), false},
+                                          {"process", read_process, STATE(flags), true},
+                                          {"step", read_count, STATE(step), false},
+                                          {"cell", read_count, STATE(cell), false},
+                                          {"action", read_action, STATE(action), false},
+                                          {"waits_for", read_rank_or_null, STATE(peer), false},
+                                          {"wants", read_action, STATE(wants), false},
+                                          {"since", read_time, STATE(since), false},
+                                          {"recent", read_recent, 0, false},
+                                          {NULL, NULL, 0, false}};
+  struct weft_hang *hang = field;
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
   for (*ordinal = 0; *ordinal < hang->rank_count; ++*ordinal) {
     WEFT_TRY(read_object(reader, json_array_get(value, (size_t)*ordinal), members,
@@ -369,77 +353,61 @@ static enum weft_status read_ranks(struct reader *reader, json_t *value, void *t
 
 /* ---- The error ---- */
 
-static enum weft_status read_status(struct reader *reader, json_t *value, void *target) {
-  const char *text = json_string_value(value);
-  for (int status = WEFT_ERR_USAGE; text != NULL && status >= WEFT_ERR_INTERNAL; status--) {
-    if (strcmp(text, weft_status_name((enum weft_status)status)) == 0) {
-      ((struct weft_failure *)target)->error.status = (enum weft_status)status;
-      return WEFT_OK;
-    }
-  }
-  return unexpected(reader, "the name of a status, like \"stalled\"");
+static const char *status_of(uint32_t index) {
+  return weft_status_name((enum weft_status)(WEFT_ERR_USAGE - (int)index));
 }
 
-static enum weft_status read_error_rank(struct reader *reader, json_t *value, void *target) {
-  return read_rank_or_null(reader, value, &((struct weft_failure *)target)->rank);
+static enum weft_status read_status(struct reader *reader, json_t *value, void *field) {
+  uint32_t index;
+  WEFT_TRY(read_word(reader, value, status_of, WEFT_ERR_USAGE - WEFT_ERR_INTERNAL + 1,
+                     "the name of a status, like \"stalled\"", &index));
+  *(enum weft_status *)field = (enum weft_status)(WEFT_ERR_USAGE - (int)index);
+  return WEFT_OK;
 }
 
-static enum weft_status read_text(const struct reader *reader, const json_t *value, char *text,
-                                  size_t size) {
-  char expected[48];
-  if (json_is_string(value) && json_string_length(value) < size) {
-    memcpy(text, json_string_value(value), json_string_length(value) + 1);
-    return WEFT_OK;
-  }
-  (void)snprintf(expected, sizeof expected, "a text of at most %zu bytes", size - 1);
-  return unexpected(reader, expected);
+static enum weft_status read_message(struct reader *reader, json_t *value, void *field) {
+  return read_text(reader, value, field, sizeof((struct weft_error *)0)->message);
 }
 
-static enum weft_status read_message(struct reader *reader, json_t *value, void *target) {
-  struct weft_error *error = &((struct weft_failure *)target)->error;
-  return read_text(reader, value, error->message, sizeof error->message);
+static enum weft_status read_hint(struct reader *reader, json_t *value, void *field) {
+  return read_text(reader, value, field, sizeof((struct weft_error *)0)->hint);
 }
 
-static enum weft_status read_hint(struct reader *reader, json_t *value, void *target) {
-  struct weft_error *error = &((struct weft_failure *)target)->error;
-  return read_text(reader, value, error->hint, sizeof error->hint);
-}
-
-static enum weft_status read_error(struct reader *reader, json_t *value, void *target) {
-  static const struct member members[] = {{"status", read_status, false},
-                                          {"rank", read_error_rank, false},
-                                          {"message", read_message, false},
-                                          {"hint", read_hint, false},
-                                          {NULL, NULL, false}};
-  struct weft_hang *hang = target;
+static enum weft_status read_error(struct reader *reader, json_t *value, void *field) {
+  static const struct member members[] = {
+      {"status", read_status, offsetof(struct weft_failure, error.status), false},
+      {"rank", read_rank_or_null, offsetof(struct weft_failure, rank), false},
+      {"message", read_message, offsetof(struct weft_failure, error.message), false},
+      {"hint", read_hint, offsetof(struct weft_failure, error.hint), false},
+      {NULL, NULL, 0, false}};
+  struct weft_hang *hang = field;
   hang->has_failure = !json_is_null(value);
   return hang->has_failure ? read_object(reader, value, members, &hang->failure) : WEFT_OK;
 }
 
 /* ---- The document ---- */
 
-static enum weft_status read_schema(struct reader *reader, json_t *value, void *target) {
-  const char *schema = json_string_value(value);
-  (void)target;
-  return schema != NULL && strcmp(schema, SCHEMA) == 0 ? WEFT_OK
-                                                       : unexpected(reader, "\"" SCHEMA "\"");
+static const char *schema_of(uint32_t index) {
+  (void)index;
+  return SCHEMA;
 }
 
-static enum weft_status read_time_kind(struct reader *reader, json_t *value, void *target) {
-  const char *kind = json_string_value(value);
-  if (kind == NULL || (strcmp(kind, "ns") != 0 && strcmp(kind, "ticks") != 0)) {
-    return unexpected(reader, "\"ns\" or \"ticks\"");
-  }
-  ((struct weft_hang *)target)->nanoseconds = strcmp(kind, "ns") == 0;
+static enum weft_status read_schema(struct reader *reader, json_t *value, void *field) {
+  uint32_t index;
+  (void)field;
+  return read_word(reader, value, schema_of, 1, "\"" SCHEMA "\"", &index);
+}
+
+static const char *unit_of(uint32_t index) { return index == 0 ? "ticks" : "ns"; }
+
+static enum weft_status read_unit(struct reader *reader, json_t *value, void *field) {
+  uint32_t index;
+  WEFT_TRY(read_word(reader, value, unit_of, 2, "\"ns\" or \"ticks\"", &index));
+  *(bool *)field = index == 1;
   return WEFT_OK;
 }
 
-static enum weft_status read_now(struct reader *reader, json_t *value, void *target) {
-  return read_time(reader, value, &((struct weft_hang *)target)->now);
-}
-
-/* The ranks are counted first: other members name some of them. Called with the
- * path at the document. */
+/* Ranks are counted first, because other members refer to them. */
 static enum weft_status allocate_ranks(const struct reader *reader, const json_t *document) {
   struct weft_hang *hang = reader->hang;
   const json_t *list = json_object_get(document, "ranks");
@@ -462,8 +430,12 @@ static enum weft_status allocate_ranks(const struct reader *reader, const json_t
 
 static enum weft_status read_document(struct reader *reader, json_t *document) {
   static const struct member members[] = {
-      {"schema", read_schema, false}, {"time", read_time_kind, false}, {"now", read_now, false},
-      {"error", read_error, false},   {"ranks", read_ranks, false},    {NULL, NULL, false}};
+      {"schema", read_schema, 0, false},
+      {"time", read_unit, offsetof(struct weft_hang, nanoseconds), false},
+      {"now", read_time, offsetof(struct weft_hang, now), false},
+      {"error", read_error, 0, false},
+      {"ranks", read_ranks, 0, false},
+      {NULL, NULL, 0, false}};
   if (!json_is_object(document)) {
     return unexpected(reader, "an object");
   }
@@ -489,7 +461,7 @@ static enum weft_status check_text(const struct reader *reader) {
   return WEFT_OK;
 }
 
-/* jansson's words, which may quote the text. */
+/* jansson's message may quote the text. */
 static enum weft_status syntax_fault(const struct reader *reader, const json_error_t *found) {
   const enum json_error_code code = json_error_code(found);
   char words[192];

@@ -1,5 +1,5 @@
-/* Writing this rank's status: what it is doing, for the others to see. Each field
- * by a relaxed atomic store, which costs as much as a plain one. */
+/* This rank's status: what it is doing, for other ranks to read. Each field is a relaxed
+ * atomic access of its own, which costs as much as a plain one. */
 #ifndef RUN_RANK_STATUS_H
 #define RUN_RANK_STATUS_H
 
@@ -7,6 +7,8 @@
 
 #include <weft/ir.h>
 #include <weft/transport.h>
+
+#include "ir/action.h"
 
 #define WEFT_STATUS_STORE(field, value) __atomic_store_n(&(field), (value), __ATOMIC_RELAXED)
 #define WEFT_STATUS_LOAD(field) __atomic_load_n(&(field), __ATOMIC_RELAXED)
@@ -18,13 +20,14 @@ static inline uint64_t weft_action_pack(struct weft_action action) {
   return packed;
 }
 
+/* What is not an op becomes IDLE: another process may have written it. */
 static inline struct weft_action weft_action_unpack(uint64_t packed) {
   struct weft_action action;
   memcpy(&action, &packed, sizeof action);
-  return action;
+  return action.op < WEFT_OP_COUNT ? action : weft_action_idle();
 }
 
-/* A finished cell, into the ring of recent ones. */
+/* Adds a finished cell to the ring of recent ones. */
 static inline void weft_rank_status_remember(struct weft_rank_status *status,
                                              struct weft_action action, int64_t begin,
                                              int64_t end) {

@@ -15,12 +15,12 @@ dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
 }
 
 @test "explain-hang reads standard input" {
-  "$WEFT" explain-hang "$dumps/circle.json" >a
-  "$WEFT" explain-hang <"$dumps/circle.json" >b
-  "$WEFT" explain-hang - <"$dumps/circle.json" >c
+  "$WEFT" explain-hang "$dumps/cycle.json" >a
+  "$WEFT" explain-hang <"$dumps/cycle.json" >b
+  "$WEFT" explain-hang - <"$dumps/cycle.json" >c
   cmp a b
   cmp a c
-  has '^circle: ranks 0 1$' a
+  has '^cycle: ranks 0 1$' a
 }
 
 @test "explain-hang --json has culprit, cycle, message and hint" {
@@ -28,9 +28,9 @@ dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
   [ "$(jq -c '[.schema, .culprit, .cycle]' j)" = '["weft-explain-hang/1",2,[]]' ]
   jq -e '.message | startswith("rank 1 has waited 30.2 s")' j
   jq -e '.hint | startswith("look at rank 2")' j
-  "$WEFT" explain-hang "$dumps/circle.json" --json >j
+  "$WEFT" explain-hang "$dumps/cycle.json" --json >j
   [ "$(jq -c '[.culprit, .cycle]' j)" = '[null,[0,1]]' ]
-  jq -e '.message | startswith("a circle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0)")' j
+  jq -e '.message | startswith("a cycle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0)")' j
   "$WEFT" explain-hang "$dumps/error.json" --json >j
   [ "$(jq -c '[.culprit, .cycle, .hint]' j)" = '[1,[],"see its log"]' ]
   [ "$(jq -r .message j)" = "rank 1, 1B0: the stage's backward failed: \"out of \\ memory\", é" ]

@@ -118,22 +118,22 @@ ends() {
   is_tidy
 }
 
-@test "a run that hangs ends with status 75, names the circle, and leaves a dump" {
+@test "a run that hangs ends with status 75, names the cycle, and leaves a dump" {
   for transport in threads loopback; do
     weft run "$hangs/crossed_sends.csv" --unchecked --comm rendezvous --stall-limit 1 --transport $transport
-    fails 75 "a circle: rank 0 waits in 0SEND_F1 for rank 1" "'weft-hang.json'" "weft explain-hang weft-hang.json"
+    fails 75 "a cycle: rank 0 waits in 0SEND_F1 for rank 1" "'weft-hang.json'" "weft explain-hang weft-hang.json"
     [ "$(jq -r '.schema, .error.status' weft-hang.json | tr '\n' ' ')" = "weft-hang/1 stalled " ]
     weft explain-hang weft-hang.json
     succeeds
-    [[ $output == *"a circle: rank 0 waits in 0SEND_F1 for rank 1 (1RECV_F1); rank 1 waits in 1SEND_F0"* ]]
+    [[ $output == *"a cycle: rank 0 waits in 0SEND_F1 for rank 1 (1RECV_F1); rank 1 waits in 1SEND_F0"* ]]
     rm weft-hang.json
   done
   weft run "$hangs/ring_of_sends.csv" --unchecked --comm rendezvous --stall-limit 0.2 --dump there.json
-  fails 75 "a circle" "'there.json'"
+  fails 75 "a cycle" "'there.json'"
   [ ! -e weft-hang.json ]
-  "$WEFT" explain-hang there.json | grep -q 'a circle'
+  "$WEFT" explain-hang there.json | grep -q 'a cycle'
   weft run "$hangs/ring_of_sends.csv" --unchecked --comm rendezvous --transport loopback --dump none/there.json
-  fails 75 "a circle" "cannot create 'none/there.json'"
+  fails 75 "a cycle" "cannot create 'none/there.json'"
   is_tidy
 }
 

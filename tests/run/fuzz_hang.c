@@ -62,7 +62,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
   } else {
     require(is_printable(text.data), "an explanation with bytes of the file");
     require(strstr(text.data, "\n\nverdict: ") != NULL, "no verdict");
-    require(strstr(text.data, "\nculprit: ") != NULL || strstr(text.data, "\ncircle: ") != NULL,
+    require(strstr(text.data, "\nculprit: ") != NULL || strstr(text.data, "\ncycle: ") != NULL,
             "nobody is named");
   }
   weft_text_finish(&text);

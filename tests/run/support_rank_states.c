@@ -26,8 +26,11 @@ static bool boards_failed(struct weft_transport *transport, struct weft_failure 
 
 void boards_init(struct boards *boards, uint32_t rank_count, const char *name) {
   *boards = (struct boards){.now = INT64_C(100000000000)};
-  boards->ops = (struct weft_transport_ops){
-      .name = name, .now = boards_now, .rank_status = boards_board, .get_failure = boards_failed};
+  boards->ops = (struct weft_transport_ops){.name = name,
+                                            .virtual_time = strstr(name, "loopback") != NULL,
+                                            .now = boards_now,
+                                            .rank_status = boards_board,
+                                            .get_failure = boards_failed};
   boards->transport = (struct weft_transport){.ops = &boards->ops, .rank_count = rank_count};
   boards->boards = calloc(rank_count, sizeof *boards->boards);
   assert(boards->boards != NULL);

@@ -12,7 +12,6 @@
 #include <weft/run.h>
 
 #include "run/hang.h"
-#include "run/hang_reader.h"
 #include "support_fault_injection.h"
 #include "support_memory.h"
 #include "support_rank_states.h"
@@ -154,37 +153,37 @@ static void test_many_ranks(void **state) {
         "look at rank 1023's stage 1023: it has not returned from its forward");
   board_set(&boards, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
   check(&boards, 512, 0,
-        "a circle of 1024 ranks: rank 0 waits in 0RECV_B0 for rank 1; rank 1 waits in 1RECV_B0 "
+        "a cycle of 1024 ranks: rank 0 waits in 0RECV_B0 for rank 1; rank 1 waits in 1RECV_B0 "
         "for rank 2; rank 2 waits in 2RECV_B0 for rank 3; and 1021 more",
-        "the program can deadlock: 'weft verify' shows the circle");
+        "the program can deadlock: 'weft verify' shows the cycle");
   boards_finish(&boards);
 }
 
 static void test_circle(void **state) {
   (void)state;
-  static const char hint[] = "the program can deadlock: 'weft verify' shows the circle";
+  static const char hint[] = "the program can deadlock: 'weft verify' shows the cycle";
   struct boards boards;
   boards_init(&boards, 5, "threads");
   board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
   board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1RECV_F1", 0, "0SEND_F1", tenths(300));
   const char *circle =
-      "a circle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for "
+      "a cycle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for "
       "rank 0 (0SEND_F1)";
   check(&boards, 0, 0, circle, hint);
   check(&boards, 1, 0, circle, hint);
   board_set(&boards, 4, WEFT_PHASE_RECEIVE, "4F0", 3, "", tenths(295));
   board_set(&boards, 3, WEFT_PHASE_SEND, "3SEND_B0", 1, "", tenths(296));
   check(&boards, 3, 0,
-        "rank 3 has waited 29.6 s in 3SEND_B0 for rank 1, which is in a circle: rank 0 waits in "
+        "rank 3 has waited 29.6 s in 3SEND_B0 for rank 1, which is in a cycle: rank 0 waits in "
         "0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for rank 0 (0SEND_F1)",
         hint);
   check(&boards, 4, 0,
         "rank 4 has waited 29.5 s before 4F0 for rank 3, which waits for rank 1, which is in a "
-        "circle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for "
+        "cycle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for "
         "rank 0 (0SEND_F1)",
         hint);
   board_set(&boards, 2, WEFT_PHASE_SEND, "2SEND_F0", 2, "3RECV_F0", tenths(300));
-  check(&boards, 2, 2, "a circle: rank 2 waits in 2SEND_F0 for itself (3RECV_F0)", hint);
+  check(&boards, 2, 2, "a cycle: rank 2 waits in 2SEND_F0 for itself (3RECV_F0)", hint);
   boards_finish(&boards);
 }
 
@@ -202,7 +201,7 @@ static void test_longest_message(void **state) {
   boards.boards[WEFT_RANKS_MAX - 1].peer = WEFT_RANKS_MAX - 100;
   const struct weft_failure failure = blame(&boards, 60000);
   assert_int_equal(failure.rank, WEFT_RANKS_MAX - 100);
-  assert_non_null(strstr(failure.error.message, "which is in a circle of 100 ranks: rank 65436"));
+  assert_non_null(strstr(failure.error.message, "which is in a cycle of 100 ranks: rank 65436"));
   assert_null(strstr(failure.error.message, "..."));
   assert_non_null(strstr(failure.error.message, " more"));
   boards_finish(&boards);
@@ -392,16 +391,16 @@ static void check_explained(struct boards *boards, const char *expected) {
 }
 
 static void assert_same_rank(const struct weft_hang_rank *a, const struct weft_hang_rank *b) {
-  assert_int_equal(a->phase, b->phase);
-  assert_int_equal(a->peer, b->peer);
-  assert_int_equal(a->step, b->step);
-  assert_int_equal(a->cell, b->cell);
-  assert_int_equal(a->action.op, b->action.op);
-  assert_int_equal(a->action.stage, b->action.stage);
-  assert_int_equal(a->action.microbatch, b->action.microbatch);
-  assert_memory_equal(&a->wants, &b->wants, sizeof a->wants);
-  assert_int_equal(a->since, b->since);
-  assert_int_equal(a->flags, b->flags);
+  assert_int_equal(a->state.phase, b->state.phase);
+  assert_int_equal(a->state.peer, b->state.peer);
+  assert_int_equal(a->state.step, b->state.step);
+  assert_int_equal(a->state.cell, b->state.cell);
+  assert_int_equal(a->state.action.op, b->state.action.op);
+  assert_int_equal(a->state.action.stage, b->state.action.stage);
+  assert_int_equal(a->state.action.microbatch, b->state.action.microbatch);
+  assert_memory_equal(&a->state.wants, &b->state.wants, sizeof a->state.wants);
+  assert_int_equal(a->state.since, b->state.since);
+  assert_int_equal(a->state.flags, b->state.flags);
   assert_int_equal(a->recent_count, b->recent_count);
   assert_memory_equal(a->recent, b->recent, a->recent_count * sizeof a->recent[0]);
 }
@@ -459,7 +458,7 @@ static void test_explained_chain(void **state) {
   check_explained(&boards,
                   "rank 0: has done its part, since 30.0 s; step 7, cell 12; before that 0SEND_F0\n"
                   "rank 1: has failed, since 30.5 s; step 7, cell 0\n"
-                  "rank 2: is away, since 31.0 s; step 7, cell 0; before that 2F39\n"
+                  "rank 2: is idle, since 31.0 s; step 7, cell 0; before that 2F39\n"
                   "\n"
                   "verdict: rank 1, 1B0: the stage failed\n"
                   "culprit: rank 1\n");
@@ -496,14 +495,14 @@ static void test_explained_circle(void **state) {
   board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1RECV_B0", 2, "2SEND_B0", 50);
   check_explained(
       &boards,
-      "rank 0: is away\n"
+      "rank 0: is idle\n"
       "rank 1: waits in 1RECV_B0 for rank 2 (2SEND_B0), since 50 ticks; step 0, cell 0\n"
       "rank 2: waits in 2RECV_F1 for rank 1 (1SEND_F1), since 60 ticks; step 0, cell 0\n"
       "\n"
-      "verdict: a circle: rank 1 waits in 1RECV_B0 for rank 2 (2SEND_B0); rank 2 waits "
+      "verdict: a cycle: rank 1 waits in 1RECV_B0 for rank 2 (2SEND_B0); rank 2 waits "
       "in 2RECV_F1 for rank 1 (1SEND_F1)\n"
-      "circle: ranks 1 2\n"
-      "hint: the program can deadlock: 'weft verify' shows the circle\n");
+      "cycle: ranks 1 2\n"
+      "hint: the program can deadlock: 'weft verify' shows the cycle\n");
   boards_finish(&boards);
 }
 
@@ -513,7 +512,7 @@ static void test_explained_nothing(void **state) {
   boards_init(&boards, 2, "threads");
   board_set(&boards, 1, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(5));
   check_explained(&boards,
-                  "rank 0: is away\n"
+                  "rank 0: is idle\n"
                   "rank 1: waits in the handshake, since 0.5 s; step 0, cell 0\n"
                   "\n"
                   "verdict: rank 1 has waited 0.5 s in the handshake for rank 0, which never came\n"
@@ -522,8 +521,8 @@ static void test_explained_nothing(void **state) {
                   "own\n");
   boards.boards[1].phase = WEFT_PHASE_IDLE;
   check_explained(&boards,
-                  "rank 0: is away\n"
-                  "rank 1: is away\n"
+                  "rank 0: is idle\n"
+                  "rank 1: is idle\n"
                   "\n"
                   "verdict: no rank waits for another\n"
                   "culprit: nobody that is known\n"
@@ -617,8 +616,8 @@ static void test_many_ranks_explained(void **state) {
   struct weft_text text = dump(&boards), words = {.allocator = NULL};
   struct weft_error error;
   assert_int_equal(weft_hang_explain(NULL, text.data, text.size, "test", &words, &error), WEFT_OK);
-  assert_non_null(strstr(words.data, "verdict: a circle of 1024 ranks: rank 0 waits"));
-  assert_non_null(strstr(words.data, "circle: ranks 0 1 2 "));
+  assert_non_null(strstr(words.data, "verdict: a cycle of 1024 ranks: rank 0 waits"));
+  assert_non_null(strstr(words.data, "cycle: ranks 0 1 2 "));
   assert_non_null(strstr(words.data, " 1022 1023\n"));
   weft_text_finish(&text);
   weft_text_finish(&words);

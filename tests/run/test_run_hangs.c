@@ -15,7 +15,7 @@
 #include <weft/run.h>
 #include <weft/weft.h>
 
-#include "run/wait_graph.h"
+#include "run/hang.h"
 #include "support_csv.h"
 #include "support_memory.h"
 #include "support_mutants.h"
@@ -215,16 +215,16 @@ static const char *compare_circle(const struct weft_hang *hang, const struct wef
     const struct weft_place *member = &found->cycle[k];
     const struct weft_place *next = &found->cycle[(k + 1) % found->cycle_length];
     const struct weft_hang_rank *rank = &hang->ranks[member->rank];
-    if (memcmp(&rank->action, member->action, sizeof rank->action) != 0 ||
-        rank->cell != member->step) {
+    if (memcmp(&rank->state.action, member->action, sizeof rank->state.action) != 0 ||
+        rank->state.cell != member->step) {
       return "a rank of the verifier's circle stands elsewhere";
     }
-    if (rank->peer != next->rank) {
+    if (rank->state.peer != next->rank) {
       return "a rank of the verifier's circle waits for another one";
     }
   }
   const struct weft_wait_graph_end verdict =
-      weft_wait_graph_follow(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
+      weft_hang_diagnose(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
   return verdict.cycle_length != found->cycle_length ? "the report's circle has another length"
                                                      : NULL;
 }
@@ -241,7 +241,7 @@ static void look_for_name(void *context, uint32_t rank) {
   const struct weft_hang_rank *seen = &naming->hang->ranks[rank];
   char action[64], words[128];
   (void)snprintf(words, sizeof words, "rank %" PRIu32 " waits in %s for rank %" PRIu32, rank,
-                 weft_action_format(&seen->action, action, sizeof action), seen->peer);
+                 weft_action_format(&seen->state.action, action, sizeof action), seen->state.peer);
   if (strstr(naming->message, words) != NULL) {
     naming->named++;
   } else {
@@ -254,7 +254,7 @@ static void look_for_name(void *context, uint32_t rank) {
 static const char *compare_alarm(const struct weft_hang *hang, const struct weft_failure *failure,
                                  const struct weft_finding *found) {
   const struct weft_wait_graph_end verdict =
-      weft_wait_graph_follow(hang, failure->rank, &(struct weft_failure){.rank = 0});
+      weft_hang_diagnose(hang, failure->rank, &(struct weft_failure){.rank = 0});
   struct naming naming = {
       .hang = hang, .message = failure->error.message, .length = verdict.cycle_length};
   if (failure->error.status != WEFT_ERR_STALLED) {
@@ -265,7 +265,7 @@ static const char *compare_alarm(const struct weft_hang *hang, const struct weft
   }
   weft_wait_graph_cycle(hang, &verdict, look_for_name, &naming);
   const bool is_enough = verdict.cycle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
-  if (!is_enough || strstr(failure->error.message, "a circle") == NULL) {
+  if (!is_enough || strstr(failure->error.message, "a cycle") == NULL) {
     return "the alarm does not name the circle";
   }
   for (size_t k = 0; k < found->cycle_length; k++) {
