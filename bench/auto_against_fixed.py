@@ -43,7 +43,7 @@ def train(options, split, schedule):
              str(len(split.split(","))), "-m", options.microbatches, "--steps", options.steps,
              "--schedule", schedule, "--eval-every", "1000000", "--json"]
     done = subprocess.run(words, cwd=os.path.join(HERE, ".."), capture_output=True, text=True,
-                          check=False)
+                          check=False, timeout=3600)
     if done.returncode != 0:
         sys.exit(f"{' '.join(words)}: status {done.returncode}\n{done.stderr}")
     lines = [json.loads(line) for line in done.stdout.splitlines()]

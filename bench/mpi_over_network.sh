@@ -12,7 +12,7 @@ WEFT_SOURCE_DIR=$PWD WEFT_BUILD_DIR=$PWD/build WEFT=$PWD/build/weft
 export WEFT_SOURCE_DIR WEFT_BUILD_DIR WEFT
 mbit=${1:-200} mpi=${2:-openmpi}
 # shellcheck source=/dev/null
-load() { source "tests/$1.bash"; }
+load() { source "tests/setup/${1##*/}.bash"; }
 load mpi_setup
 
 if reason=$(hosts_missing); then

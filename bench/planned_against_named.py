@@ -50,7 +50,7 @@ class Weft:
 
     def __call__(self, *words):
         done = subprocess.run([self.program, *map(str, words)], cwd=self.folder,
-                              capture_output=True, text=True, check=False)
+                              capture_output=True, text=True, check=False, timeout=3600)
         if done.returncode != 0:
             sys.exit(f"weft {' '.join(map(str, words))}: status {done.returncode}\n{done.stderr}")
         return done.stdout

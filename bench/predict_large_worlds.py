@@ -64,10 +64,11 @@ def simulate(options, ranks, microbatches, costs, hop_ms):
     times = [f"--f={costs['f']:.6f}", f"--i={costs['i']:.6f}", f"--w={costs['w']:.6f}",
              f"--hop={hop_ms:.6f}"]
     table = subprocess.run([weft, "gen", options.schedule, "-p", str(ranks), "-m", str(microbatches)],
-                           stdout=subprocess.PIPE, check=True).stdout
-    program = subprocess.run([weft, "lower", "-"], input=table, stdout=subprocess.PIPE, check=True).stdout
+                           stdout=subprocess.PIPE, check=True, timeout=600).stdout
+    program = subprocess.run([weft, "lower", "-"], input=table, stdout=subprocess.PIPE, check=True,
+                             timeout=600).stdout
     done = subprocess.run([weft, "sim", "--json", *times, "-"], input=program, stdout=subprocess.PIPE,
-                          check=True)
+                          check=True, timeout=600)
     result = json.loads(done.stdout)
     return result["makespan"], result["bubble_ratio"]
 

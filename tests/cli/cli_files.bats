@@ -152,9 +152,10 @@ load ../setup/cli_setup
   succeeds
   [ -c /dev/null ]
   mkfifo pipe
-  cat pipe >got &
+  timeout 20 cat pipe >got &
+  reader=$!
   "$WEFT" gen VShaped -o pipe
-  wait
+  await_end 30 $reader "the reader of the pipe"
   cmp got <("$WEFT" gen VShaped)
   [ -p pipe ]
 }
@@ -192,12 +193,12 @@ load ../setup/cli_setup
     # bash starts background jobs with SIGINT ignored; env gives it back.
     env --default-signal=INT "$WEFT" lower pipe -o out.csv &
     pid=$!
-    exec 9>pipe
+    exec 9<>pipe # does not wait for the reader
+    await 20 "weft to open the pipe" has_open $pid pipe
     kill -$signal $pid
-    code=0
-    wait $pid || code=$?
+    await_end 20 $pid "weft lower"
     exec 9>&-
-    [ $code -eq $((128 + $(kill -l $signal))) ]
+    [ "$status" -eq $((128 + $(kill -l $signal))) ]
     [ ! -e out.csv ]
     is_tidy
   done
@@ -211,7 +212,7 @@ load ../setup/cli_setup
     pid=$!
     sleep $delay
     kill -TERM $pid 2>/dev/null || true
-    wait $pid || true
+    await_end 20 $pid "weft gen"
     cmp -s out.csv expected.csv || [ "$(cat out.csv)" = precious ]
     is_tidy
   done

@@ -214,8 +214,7 @@ holds() {
     pid=$!
     sleep 0.7
     kill -s "${signal%:*}" "$pid"
-    status=0
-    wait "$pid" || status=$?
+    await_end 60 "$pid" "weft plan"
     cat err
     [ "$status" -eq "${signal#*:}" ]
     has "stopped by SIG${signal%:*}" err

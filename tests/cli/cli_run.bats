@@ -17,8 +17,7 @@ ends() {
   pid=$!
   sleep "$3"
   kill -s "$1" "$pid"
-  status=0
-  wait "$pid" || status=$?
+  await_end 60 "$pid" "weft run ${*:4}"
   [ "$status" -eq "$2" ] || { echo "status $status: $(cat err)" >&2; return 1; }
 }
 
@@ -167,8 +166,7 @@ ends() {
   sleep 0.1
   kill -0 "$pid" # in a stage that sleeps for a minute
   kill -s INT "$pid"
-  status=0
-  wait "$pid" || status=$?
+  await_end 60 "$pid" "weft run"
   [ "$status" -eq 130 ]
 }
 

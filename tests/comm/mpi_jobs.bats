@@ -30,7 +30,8 @@ start() { # MPI RANKS ARGUMENT...: output, status, seconds
   local more=()
   [[ $1 == openmpi ]] && more=(--oversubscribe)
   before=$(left_files)
-  run "mpirun.$1" "${more[@]}" -n "$2" "$job" "${@:3}" "$marker"
+  run timeout --kill-after=5 120 "mpirun.$1" "${more[@]}" -n "$2" "$job" "${@:3}" "$marker"
+  [ "$status" -ne 124 ] || { echo "waited 120 s for the end of: $*" >&2; return 1; }
 }
 
 nothing_stays_behind() {
@@ -40,6 +41,7 @@ nothing_stays_behind() {
     fi
     sleep 0.1
   done
+  echo "after 5 s these are left:"
   pgrep -fa "$marker"
   left_files
   return 1

@@ -176,13 +176,10 @@ hashes() {
 
 # One rank's thread writes the log, so what is in it has been trained.
 wait_for_lines() { # FILE COUNT
-  for _ in $(seq 1 600); do
-    if [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]; then
-      return 0
-    fi
-    sleep 0.05
-  done
-  return 1
+  await 30 "$2 lines in $1" has_lines "$@"
+}
+has_lines() {
+  [ -e "$1" ] && [ "$(wc -l <"$1")" -ge "$2" ]
 }
 
 @test "SIGTERM ends the step, writes a checkpoint, and --resume goes on as if nothing was" {
@@ -191,7 +188,7 @@ wait_for_lines() { # FILE COUNT
     --steps 300 --eval-every 0)
   "$WEFT" train "${words[@]}" --json >whole.jsonl
   for signal in TERM:143 INT:130; do
-    local expected=${signal#*:} code=0
+    local expected=${signal#*:}
     signal=${signal%:*}
     # A shell has what it runs in the background ignore SIGINT.
     env --default-signal=INT "$WEFT" train "${words[@]}" --checkpoint "c$signal" --log log.jsonl --json \
@@ -199,8 +196,8 @@ wait_for_lines() { # FILE COUNT
     local pid=$!
     wait_for_lines log.jsonl 20
     kill "-$signal" $pid
-    wait $pid || code=$?
-    [ "$code" -eq "$expected" ]
+    await_end 60 $pid "the training"
+    [ "$status" -eq "$expected" ]
     has "stopped by SIG$signal after step [0-9]* of 300; a checkpoint is written" err
     has "weft train --resume c$signal" err
     [ "$(tail -n 1 out.jsonl | jq -r .stopped_by)" = "SIG$signal" ]
@@ -216,11 +213,11 @@ wait_for_lines() { # FILE COUNT
   text >data.txt
   "$WEFT" train --data data.txt --layers 2 --dim 32 --heads 2 --context 32 --steps 100000 \
     --log log.jsonl --json >out 2>err 3>&- &
-  local pid=$! code=0
+  local pid=$!
   wait_for_lines log.jsonl 3
   kill -TERM $pid
-  wait $pid || code=$?
-  [ "$code" -eq 143 ]
+  await_end 60 $pid "the training"
+  [ "$status" -eq 143 ]
   has "nothing was saved" err
   has "hint: --checkpoint DIR" err
 }

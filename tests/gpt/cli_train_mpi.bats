@@ -26,8 +26,9 @@ train() {
   local start=()
   [ -e data.txt ] || seq 1 900 >data.txt
   if [ "$1" -gt 0 ]; then
-    start=("mpirun.$mpi" -n "$1")
-    [ "$mpi" = mpich ] || start=("mpirun.$mpi" --oversubscribe -n "$1")
+    start=(timeout --kill-after=5 120 "mpirun.$mpi")
+    [ "$mpi" = mpich ] || start+=(--oversubscribe)
+    start+=(-n "$1")
   fi
   run --separate-stderr "${start[@]}" "${program:-$WEFT}" train --data data.txt "${model[@]}" "${@:2}"
 }

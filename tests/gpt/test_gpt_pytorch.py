@@ -200,7 +200,7 @@ def run(program, config, epsilon):
     theirs = train(config, epsilon, tensors, inputs, targets, torch.float32)
     with tempfile.TemporaryDirectory() as folder:
         write_inputs(folder, config, epsilon, tensors, inputs, targets)
-        subprocess.run([program, folder], check=True)
+        subprocess.run([program, folder], check=True, timeout=300)
         ours = read_results(folder, exact)
     return exact, theirs, ours
 

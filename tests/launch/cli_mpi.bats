@@ -20,7 +20,9 @@ setup_file() {
 on() {
   local more=()
   [ "$1" = mpich ] || more=(--oversubscribe)
-  run --separate-stderr "mpirun.$1" "${more[@]}" -n "$2" "${program:-$WEFT}" "${@:3}"
+  run --separate-stderr timeout --kill-after=5 120 "mpirun.$1" "${more[@]}" -n "$2" \
+    "${program:-$WEFT}" "${@:3}"
+  [ "$status" -ne 124 ] || { echo "waited 120 s for the end of: $*" >&2; return 1; }
 }
 
 needs_mpi() {
@@ -206,9 +208,11 @@ END
   fails 2 "the program has 2 ranks, the job 1 process" "mpirun -n 2 weft run two.csv --transport mpi"
 }
 
-# Whether all ranks are in their steps: they catch SIGTERM there (bit 14).
+# Whether both ranks are in their steps: they catch SIGTERM there (bit 14).
 are_running() {
   local pid mask
+  ranks=$(find_ranks)
+  [ "$(wc -w <<<"$ranks")" -eq 2 ] || return 1
   for pid in $ranks; do
     mask=$(sed -n 's/^SigCgt:[[:space:]]*//p' "/proc/$pid/status" 2>/dev/null)
     (( 16#${mask:-0} & 1 << 14 )) || return 1
@@ -235,21 +239,15 @@ ends() {
   env --default-signal=INT,TERM "mpirun.$mpi" "${more[@]}" -n 2 "$WEFT" run t.csv --f 5 --b 5 \
     --steps 150 "$marker" >out 2>err 3>&- &
   launcher=$!
-  for _ in $(seq 200); do
-    ranks=$(find_ranks)
-    [ "$(wc -w <<<"$ranks")" -lt 2 ] || ! are_running || break
-    sleep 0.1
-  done
+  await 30 "two ranks in their steps" are_running
   sleep 0.3
   "$@"
-  status=0
-  wait "$launcher" || status=$?
-  for _ in $(seq 100); do
-    pgrep -f -- "$marker" >/dev/null || return 0
-    sleep 0.1
-  done
-  echo "still there: $(pgrep -fa -- "$marker")" >&2
-  return 1
+  await_end 60 "$launcher" "the launcher"
+  await 10 "the end of all processes of the job" is_gone || { pgrep -fa -- "$marker" >&2; return 1; }
+}
+
+is_gone() {
+  ! pgrep -f -- "$marker" >/dev/null
 }
 
 kill_first_rank() {

@@ -2,6 +2,7 @@
 # examples/mpi_trainer.c, built against the installed library, as a user's trainer: a rank
 # that is killed is reported once, and the job ends with status 75.
 bats_require_minimum_version 1.5.0
+load ../setup/wait_setup
 
 setup_file() {
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
@@ -57,28 +58,22 @@ fails_once() {
 
 # during COMMAND: $status and err of a long job in which it runs after some steps.
 during() {
-  local job k
+  local job
   launch "$mpi" "$trainer" 100000000 >out 2>err &
   job=$!
-  for ((k = 0; k < 200; k++)); do
-    victim=$(ranks 1 | sed -n 2p)
-    [ ! -s out ] || [ -z "$victim" ] || break
-    sleep 0.1
-  done
-  if [ ! -s out ] || [ -z "$victim" ]; then
-    printf 'no step of two ranks after 20 s; output: %s, errors: %s\n' "$(<out)" "$(<err)" >&2
-    kill "$job"
-    return 1
-  fi
+  await 30 "a step, and a second rank" has_victim || { cat err >&2; kill "$job"; return 1; }
   "$@"
-  status=0
-  wait "$job" || status=$?
-  for ((k = 0; k < 100; k++)); do
-    pgrep -f -- "^$trainer 1" >/dev/null || return 0
-    sleep 0.1
-  done
-  echo "still there after 10 s: $(pgrep -fa -- "^$trainer")" >&2
-  return 1
+  await_end 70 "$job" "the job"
+  await 10 "the end of all processes of the job" is_gone || { pgrep -fa -- "$trainer" >&2; return 1; }
+}
+
+has_victim() {
+  victim=$(ranks 1 | sed -n 2p)
+  [ -s out ] && [ -n "$victim" ]
+}
+
+is_gone() {
+  ! pgrep -f -- "^$trainer 1" >/dev/null
 }
 
 kill_a_rank() { kill -KILL "$victim"; }

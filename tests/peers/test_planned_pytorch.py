@@ -45,7 +45,7 @@ def plan(folder, name, p, m, options, times):
         json.dump({"schema": "weft-costs/1", "stages": stages, "hop": {"latency": 0.1}}, file)
     words = [os.environ.get("WEFT", "weft"), "plan", "-p", str(p), "-m", str(m), "--costs", costs]
     words += ["--effort", "0.05", "--threads", "1", "--json", "-o", table, *options]
-    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    done = subprocess.run(words, capture_output=True, text=True, check=True, timeout=300)
     return table, json.loads(done.stdout)
 
 

@@ -64,7 +64,7 @@ class Disagreement(Exception):
 def run_weft(*arguments, text=None):
     """(exit status, stdout)"""
     weft = os.environ.get("WEFT", "weft")
-    done = subprocess.run([weft, *arguments], input=text, capture_output=True, text=True)
+    done = subprocess.run([weft, *arguments], input=text, capture_output=True, text=True, timeout=300)
     return done.returncode, done.stdout
 
 

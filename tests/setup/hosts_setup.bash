@@ -9,16 +9,22 @@
 # ends, however it ends; then the kernel ends everything else in the room and takes the
 # networks away.
 # shellcheck shell=bash
+load ../setup/wait_setup
 
 # hosts_missing: says what is missing for such hosts on this machine; fails when nothing is.
 hosts_missing() {
-  local tool
-  for tool in ip unshare nsenter ss; do
+  local tool probe status=0
+  for tool in ip unshare nsenter setpriv ss; do
     command -v $tool >/dev/null || { echo "there is no command '$tool'"; return 0; }
   done
   [ "$(id -u)" -eq 0 ] || { echo "network namespaces with TUN devices need root"; return 0; }
   unshare --net --pid --fork ip link add test type veth peer name tset 2>/dev/null ||
     { echo "this kernel or container gives no network namespaces with virtual links"; return 0; }
+  # Entering a mount namespace resets the root of a process to that of the namespace.
+  probe=$(mktemp "${BATS_FILE_TMPDIR:-/tmp}/probe.XXXXXX")
+  nsenter --target $$ --mount -- test -e "$probe" 2>/dev/null || status=$?
+  rm "$probe"
+  [ $status -eq 0 ] || { echo "this is a chroot, which 'nsenter --mount' would leave"; return 0; }
   return 1
 }
 
@@ -35,11 +41,13 @@ hosts_begin() {
   export HOSTS
   printf '%s\n' "$@" >"$HOSTS/names"
   mkdir "$HOSTS/tmp"
-  hosts_open_room
-  hosts_start "$@"
-  hosts_join_control
-  hosts_join_data "${options[@]}"
-  hosts_in_room ps -e -o pid= >"$HOSTS/own"
+  if ! { hosts_open_room && hosts_start "$@" && hosts_join_control &&
+    hosts_join_data "${options[@]}" && hosts_in_room ps -e -o pid= >"$HOSTS/own"; }; then
+    echo "the hosts $* could not be started" >&2
+    hosts_end
+    unset HOSTS
+    return 1
+  fi
 }
 
 # The room's first process stays bash, which waits for orphans as init does.
@@ -48,7 +56,7 @@ hosts_open_room() {
   setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc \
     bash -c 'ip link set lo up; : >"$HOSTS/up"; sleep infinity; :' 3>&- &
   echo $! >"$HOSTS/keeper"
-  until [ -e "$HOSTS/up" ]; do sleep 0.01; done
+  await 20 "the first process of the room of all hosts" test -e "$HOSTS/up" || return 1
   { cat "/proc/$!/task/$!/children"; echo; } >"$HOSTS/room"
 }
 
@@ -79,7 +87,7 @@ hosts_start() {
     HOSTS_STAYS="exec" hosts_in_room unshare --net --uts --ipc --mount "${pid_space[@]}" \
       bash -c "$HOSTS_INIT" host "$host" &
     disown
-    until [ -s "$HOSTS/$host.pid" ]; do sleep 0.01; done
+    await 20 "the first process of host '$host'" test -s "$HOSTS/$host.pid" || return 1
     pid_space=(--pid --fork --kill-child)
   done
 }
@@ -191,14 +199,16 @@ hosts_join_wire() {
   HOSTS_STAYS="exec" hosts_in_room "$WEFT_BUILD_DIR/tests/wire" "$@" data "${pids[@]}" \
     0<>"$HOSTS/orders" 1<>"$HOSTS/answers" &
   disown
-  read -r -t 60 answer <"$HOSTS/answers" && [ "$answer" = ready ]
+  read -r -t 60 answer <"$HOSTS/answers" && [ "$answer" = ready ] ||
+    { echo "waited 60 s for the wire program to say that it is ready" >&2; return 1; }
 }
 
 # hosts_order WORDS: tells the wire; its answer goes to standard output.
 hosts_order() {
   local answer
   echo "$*" >"$HOSTS/orders"
-  read -r -t 60 answer <"$HOSTS/answers"
+  read -r -t 60 answer <"$HOSTS/answers" ||
+    { echo "waited 60 s for the wire program to answer '$*'" >&2; return 1; }
   echo "$answer"
 }
 

@@ -65,11 +65,21 @@ mpi_hosts() {
 mpi_run() {
   run --separate-stderr mpi_start "$@"
   ended_at=$EPOCHREALTIME
+  mpi_check_time "$@"
+}
+
+# mpi_check_time WORDS...: fails when the job with these words was stopped by its time limit.
+MPI_LIMIT_S=120
+mpi_check_time() {
+  if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
+    echo "waited $MPI_LIMIT_S s for the end of the job: $*" >&2
+    return 1
+  fi
 }
 
 # mpi_start WORDS...: the same as a plain command, also for the background.
 mpi_start() {
-  local command=(timeout --kill-after=5 120 "${launcher[@]}" "$@")
+  local command=(timeout --kill-after=5 "$MPI_LIMIT_S" "${launcher[@]}" "$@")
   if [ -n "${HOSTS:-}" ]; then
     hosts_on "$(hosts_names | head -n 1)" "${command[@]}"
   else
@@ -96,7 +106,7 @@ mpi_is_tidy() {
     fi
     sleep 0.1
   done
-  echo "left behind: $left" >&2
+  echo "left behind after 10 s: $left" >&2
   return 1
 }
 
@@ -126,8 +136,7 @@ mpi_begin() {
   job=$!
 }
 mpi_end() {
-  status=0
-  wait "$job" || status=$?
+  await_end $((MPI_LIMIT_S + 10)) "$job" "the job"
   ended_at=$EPOCHREALTIME
   output=$(<job.out)
   stderr=$(<job.err)
@@ -135,10 +144,11 @@ mpi_end() {
 
 # Waits until a rank has come to the call that mpi_strike named.
 mpi_await_blow() {
-  until [ -s blow ]; do
-    kill -0 "$job" 2>/dev/null || { echo "it has ended: $(<job.err)" >&2; return 1; }
-    sleep 0.02
-  done
+  local is_over=false
+  # shellcheck disable=SC2317
+  struck_or_over() { [ -s blow ] || { has_ended "$job" && is_over=true; }; }
+  await 60 "a rank to come to the call that is struck" struck_or_over
+  ! $is_over || { echo "the job has ended before: $(<job.err)" >&2; return 1; }
 }
 
 # says TEXT...: all of it was said; status and the rest are shown when not.
