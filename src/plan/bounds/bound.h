@@ -1,5 +1,5 @@
-/* What the terms of a bound share: paths of one microbatch through the stages. Inside
- * the module. */
+/* What the terms of a lower bound share: the path of one microbatch through the stages. Internal
+ * to the module. */
 #ifndef PLAN_BOUND_H
 #define PLAN_BOUND_H
 
@@ -7,22 +7,24 @@
 
 struct weft_paths {
   const struct weft_problem *problem;
+  struct weft_arena arena;
   int64_t *forward;  /* [stage] from the start of F at stage 0 to its start here */
   int64_t *backward; /* [stage] from the end of I or B here to its end at stage 0 */
-  int64_t *slowest; /* [stage] the longest of F, I or B, and occupancy of a channel, from here on */
+  int64_t *slowest;  /* [stage] the longest of F, I or B, and channel occupancy, from here on */
 };
 
+/* False when out of memory. */
 bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem);
 void weft_paths_finish(struct weft_paths *paths);
 
-/* I or B, and W, which a whole backward does not have. */
+/* Time of I or B; of W, which is 0 for a whole backward. */
 int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage);
 int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage);
 
-/* From the start of F at `from` to the end of I or B at `to`, as if alone. */
+/* Time from the start of F at `from` to the end of I or B at `to` for a microbatch alone. */
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);
 
-/* At least `bound`: with what a rank can do before its first backward (bound_cascade.c). */
+/* At least `bound`: considers what a rank can do before its first backward (bound_cascade.c). */
 int64_t weft_bound_cascade(const struct weft_paths *paths, enum weft_objective objective,
                            int64_t bound);
 

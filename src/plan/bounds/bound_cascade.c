@@ -1,23 +1,18 @@
-/* What the first backwards cost: a bound for one stage a rank that is cheap for any size.
+/* A bound from the first backwards, for one stage per rank; cheap for any size.
  *
- * Before its first I ends, a rank can do nothing but F. If it may idle for D in all, it
- * does n of them, so that the first gradient comes within D after the last; that gradient
- * then waits for the n-th F to end, and is so much later at the rank before. With a target T,
- * D of a rank is what T leaves beside its work. The gradient's earliest times, from the
- * last rank to the first, follow: each is the smallest that the ranks after it allow, and
- * grows with theirs. Where n is more than there are microbatches or room for, no order
- * reaches T. A larger T leaves more D, so the smallest T that is not refuted is found by
- * halving. */
+ * Before its first I, a rank can only run F. If it may idle for D in all, it must run n of them, so
+ * that the first gradient arrives within D after the last; that gradient then waits for the n-th F
+ * to end, and reaches the previous rank that much later. For a target T, D of a rank is T less its
+ * work. The earliest times of the first gradient follow from the last rank to the first: each is
+ * the smallest that the later ranks allow, and monotone in theirs. If n exceeds the microbatches
+ * or the memory, no order reaches T. A larger T leaves more D, so bisection finds the smallest T
+ * that is not refuted. */
 #include "plan/bounds/bound.h"
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
 
 static int64_t most_forwards(const struct weft_problem *problem, uint32_t stage) {
   const struct weft_problem_stage *at = &problem->stages[stage];
   const int64_t m = problem->microbatch_count;
-  return at->held > 0 ? smaller(m, problem->limit[at->rank] / at->held) : m;
+  return at->held > 0 ? weft_min(m, problem->limit[at->rank] / at->held) : m;
 }
 
 static int64_t work_of(const struct weft_problem *problem, uint32_t stage) {
@@ -30,7 +25,7 @@ static int64_t work_of(const struct weft_problem *problem, uint32_t stage) {
 static bool is_refuted(const struct weft_paths *paths, enum weft_objective objective,
                        int64_t target) {
   const struct weft_problem *problem = paths->problem;
-  int64_t arrives = 0; /* the first gradient, after the start of the rank's first F */
+  int64_t arrives = 0; /* of the first gradient, after the start of the rank's first F */
   for (uint32_t s = problem->stage_count; s-- > 0;) {
     const int64_t f = problem->stages[s].time[WEFT_KIND_F];
     const int64_t opening = objective == WEFT_OBJECTIVE_MAKESPAN ? paths->forward[s] : 0;
@@ -41,7 +36,7 @@ static bool is_refuted(const struct weft_paths *paths, enum weft_objective objec
       return true;
     }
     if (s > 0) {
-      arrives = larger(arrives, count * f) + weft_paths_back(problem, s) +
+      arrives = weft_max(arrives, count * f) + weft_paths_back(problem, s) +
                 2 * weft_problem_hop(problem, s - 1, s) + problem->stages[s - 1].time[WEFT_KIND_F];
     }
   }
@@ -56,7 +51,7 @@ int64_t weft_bound_cascade(const struct weft_paths *paths, enum weft_objective o
   }
   int64_t low = bound, high = bound; /* low is refuted */
   for (uint32_t s = 0; s < problem->stage_count; s++) {
-    high = larger(high, weft_paths_trip(paths, s, s) + paths->forward[s] + work_of(problem, s));
+    high = weft_max(high, weft_paths_trip(paths, s, s) + paths->forward[s] + work_of(problem, s));
   }
   if (is_refuted(paths, objective, high)) { /* not even one microbatch fits */
     return bound;

@@ -1,41 +1,38 @@
-/* Profiles, enumerated op by op, as long as they fit. */
+/* Profiles, enumerated op by op as long as they fit into the memory. */
 #include "plan/bounds/bound_profiles.h"
 
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-#include "base/memory.h"
-
 struct enumeration {
   struct weft_line_profiles *profiles;
-  const struct weft_allocator *allocator;
-  uint32_t width;              /* ops that profiles know */
-  uint32_t longest;            /* microbatches a op can be behind */
-  uint32_t microbatches;       /* that can await W of a stage */
+  uint32_t width;              /* ops that profiles distinguish */
+  uint32_t longest;            /* most microbatches that an op can be behind */
+  uint32_t microbatches;       /* most that can await W of a stage */
   int64_t size[WEFT_LINE_MAX]; /* [n] memory of a microbatch that is behind at op n */
-  int64_t after, limit;        /* memory of one that awaits a W that is only counted */
-  uint32_t most_weights;       /* of those at once, whatever the memory */
-  uint32_t gap[WEFT_LINE_MAX]; /* [n] between op n - 1 and n, 0 for the first; or at W */
+  int64_t after;               /* memory of a microbatch that awaits a W that is only counted */
+  int64_t limit;
+  uint32_t most_weights;       /* most counted W that can be pending, regardless of memory */
+  uint32_t gap[WEFT_LINE_MAX]; /* [n] between op n - 1 and n, 0 for the first; for a W: pending */
   uint32_t *rows;              /* [count * (width + 1)]: order, then gaps */
   uint64_t most;
 };
 
 /* ---- Memory ---- */
 
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* Those between two ops hold the places whose F they have had, and whose I not. */
+/* Microbatches between two ops of the line hold the stages whose F is done and whose I is not. */
 static void weigh(struct enumeration *enumeration, const struct weft_problem *problem,
                   uint32_t rank, enum weft_line_detail detail) {
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
-  const uint32_t counted = detail == WEFT_LINE_WEIGHTS ? 1 : v; /* stages whose W is */
+  const uint32_t counted = detail == WEFT_LINE_WEIGHTS ? 1 : v; /* stages whose W is only counted */
   int64_t least = INT64_MAX;
   enumeration->after = INT64_MAX;
   for (uint32_t k = 0; k < v; k++) {
     const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[rank * v + k]];
     const int64_t after = problem->whole_backward ? 0 : stage->held_after;
-    least = smaller(least, stage->held);
-    enumeration->after = k < counted ? smaller(enumeration->after, after) : enumeration->after;
+    least = weft_min(least, stage->held);
+    enumeration->after = k < counted ? weft_min(enumeration->after, after) : enumeration->after;
     if (k >= counted) {
       enumeration->size[2 * v + k - 1] = after;
     }
@@ -61,8 +58,8 @@ static uint32_t weights_within(const struct enumeration *enumeration, int64_t ro
 
 /* ---- Enumeration ---- */
 
-/* What ops other than the first still have to do until all are level: each of the line
- * takes 2 of it, and gives 1 to a W at most, which takes 1. */
+/* A measure of what ops other than the first have to do until all are level: each op of the line
+ * reduces it by 2 and adds at most 1 for a W, which reduces it by 1. */
 static uint32_t order_of(const struct enumeration *enumeration) {
   const uint32_t line = enumeration->profiles->line;
   uint32_t sum = 0;
@@ -77,8 +74,8 @@ static void write_row(const struct enumeration *enumeration, uint32_t *row) {
   memcpy(row + 1, enumeration->gap, enumeration->width * sizeof *row);
 }
 
-/* Goes through all gaps from op n on; counts them, and writes them if there are rows. False
- * when there are too many. */
+/* Enumerates all gaps from op n on; counts them, and writes them if there are rows. False when
+ * there are too many. */
 static bool enumerate(struct enumeration *enumeration, uint32_t n, uint32_t left, int64_t room,
                       uint64_t *entries) {
   struct weft_line_profiles *profiles = enumeration->profiles;
@@ -120,7 +117,7 @@ static int compare_rows(const uint32_t *a, const uint32_t *b, uint32_t ops) {
   return a[0] != b[0] ? (a[0] > b[0] ? -1 : 1) : compare_gaps(a + 1, b + 1, ops);
 }
 
-/* A heap sort, since the rows' length is not known to a comparison of the C library. */
+/* Heap sort: qsort() cannot pass the rows' length to a comparison. */
 static void sift(uint32_t *rows, uint32_t from, uint32_t count, uint32_t ops) {
   const size_t length = ops + 1;
   for (uint32_t child; (child = 2 * from + 1) < count; from = child) {
@@ -155,7 +152,7 @@ static void sort_rows(uint32_t *rows, uint32_t count, uint32_t ops) {
   }
 }
 
-/* ---- What follows what ---- */
+/* ---- Successors ---- */
 
 static uint32_t find(const struct enumeration *enumeration, const uint32_t *row) {
   const size_t length = enumeration->width + 1;
@@ -171,7 +168,7 @@ static uint32_t find(const struct enumeration *enumeration, const uint32_t *row)
   return WEFT_PROFILE_NONE;
 }
 
-/* The profile after op n: one fewer before it, one more after, and at its W. */
+/* The profile after op n: one fewer before it, one more after it, and one more that awaits W. */
 static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, uint32_t n) {
   const uint32_t line = enumeration->profiles->line;
   uint32_t row[WEFT_LINE_MAX + 1];
@@ -213,20 +210,15 @@ static void describe(struct enumeration *enumeration, uint32_t index) {
   profiles->start = sum == 0 ? index : profiles->start;
 }
 
-static bool allocate(struct weft_line_profiles *profiles, const struct weft_allocator *allocator) {
-  const size_t count = profiles->count;
-#define ROOM(field, cells) \
-  ((profiles->field = weft_array_allocate_zero(allocator, cells, sizeof *profiles->field)))
-  return ROOM(behind, count * profiles->line) && ROOM(waiting, count * profiles->extra) &&
-         ROOM(next, count * (profiles->line + profiles->extra)) && ROOM(most, count) &&
-         ROOM(offset, count + 1);
-#undef ROOM
-}
-
 static bool fill(struct enumeration *enumeration) {
   struct weft_line_profiles *profiles = enumeration->profiles;
   const uint32_t count = profiles->count;
-  if (!allocate(profiles, enumeration->allocator)) {
+  struct weft_arena *arena = &profiles->arena;
+  if (!WEFT_ALLOCATE(arena, profiles->behind, (size_t)count * profiles->line) ||
+      !WEFT_ALLOCATE(arena, profiles->waiting, (size_t)count * profiles->extra) ||
+      !WEFT_ALLOCATE(arena, profiles->next, (size_t)count * (profiles->line + profiles->extra)) ||
+      !WEFT_ALLOCATE(arena, profiles->most, count) ||
+      !WEFT_ALLOCATE(arena, profiles->offset, (size_t)count + 1)) {
     return false;
   }
   uint64_t entries = 0;
@@ -243,9 +235,10 @@ bool weft_line_profiles_init(struct weft_line_profiles *profiles,
                              const struct weft_problem *problem, uint32_t rank,
                              enum weft_line_detail detail, uint64_t most) {
   const uint32_t v = problem->stages_per_rank;
-  struct enumeration enumeration = {
-      .profiles = profiles, .allocator = problem->allocator, .most = most};
-  *profiles = (struct weft_line_profiles){.line = detail == WEFT_LINE_RANK ? 2 : 2 * v,
+  struct enumeration enumeration = {.profiles = profiles, .most = most};
+  assert(rank < problem->rank_count);
+  *profiles = (struct weft_line_profiles){.arena = {.allocator = problem->allocator},
+                                          .line = detail == WEFT_LINE_RANK ? 2 : 2 * v,
                                           .extra = detail == WEFT_LINE_WEIGHTS ? v - 1 : 0};
   enumeration.width = profiles->line + profiles->extra;
   weigh(&enumeration, problem, rank, detail);
@@ -262,16 +255,6 @@ bool weft_line_profiles_init(struct weft_line_profiles *profiles,
   return done;
 }
 
-void weft_line_profiles_finish(struct weft_line_profiles *profiles,
-                               const struct weft_allocator *allocator) {
-  const size_t count = profiles->count;
-#define FREE(field, cells) \
-  weft_array_free(allocator, profiles->field, cells, sizeof *profiles->field)
-  FREE(behind, count * profiles->line);
-  FREE(waiting, count * profiles->extra);
-  FREE(next, count * (profiles->line + profiles->extra));
-  FREE(most, count);
-  FREE(offset, count + 1);
-#undef FREE
-  *profiles = (struct weft_line_profiles){0};
+void weft_line_profiles_finish(struct weft_line_profiles *profiles) {
+  weft_arena_finish(&profiles->arena);
 }

@@ -1,24 +1,20 @@
-/* Shortest ways through what a rank has done.
+/* Dynamic programming over the states of one rank.
  *
- * An entry stands for numbers of ops done: of the first of the line, of the others by
- * the profile, and of W by how many await it. What fits into memory and what may follow
- * depends on nothing else. Only the earliest time of an entry matters: whatever follows in
- * time after a later one does so after that. */
+ * An entry stands for the number of ops done: of the first op of the line, of the others by the
+ * profile, and of W by how many are pending. What fits into memory and what may follow depends on
+ * nothing else. Only the earliest time of an entry matters: whatever can follow a later time can
+ * follow that one. */
 #include "plan/bounds/bound_table.h"
 
+#include <assert.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "plan/bounds/bound.h"
 
 #define UNREACHED INT64_MAX
 #define HOPELESS INT64_MIN
 
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* ---- Room ---- */
+/* ---- Memory ---- */
 
 /* W that are only counted. */
 static uint32_t weight_count(const struct weft_state_table *table) {
@@ -34,7 +30,7 @@ static void hand_out(struct weft_state_table *table) {
   for (uint32_t n = 0; n < table->line; n++) {
     struct weft_state_table_op *op = &table->ops[n];
     int64_t **const lists[] = {&op->sums, &op->head, &op->tail, &op->start, &op->stop};
-    for (unsigned k = 0; k < sizeof lists / sizeof lists[0]; k++, at += table->count + 1) {
+    for (unsigned k = 0; k < WEFT_ARRAY_LENGTH(lists); k++, at += table->count + 1) {
       *lists[k] = at;
     }
   }
@@ -95,7 +91,7 @@ bool weft_state_table_init(struct weft_state_table *table, const struct weft_pro
 void weft_state_table_finish(struct weft_state_table *table) {
   const struct weft_allocator *allocator = table->problem->allocator;
   for (uint32_t r = 0; table->profiles != NULL && r < table->problem->rank_count; r++) {
-    weft_line_profiles_finish(&table->profiles[r], allocator);
+    weft_line_profiles_finish(&table->profiles[r]);
   }
   weft_array_free(allocator, table->profiles, table->problem->rank_count, sizeof *table->profiles);
   weft_array_free(allocator, table->lists, list_count(table), sizeof(int64_t));
@@ -107,7 +103,7 @@ void weft_state_table_finish(struct weft_state_table *table) {
 
 /* ---- Times ---- */
 
-/* Sums of the n smallest of times that come m times each; `times` is sorted on the way. */
+/* Sums of the n smallest of times that occur m times each; sorts `times`. */
 static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
   sums[0] = 0;
   for (uint32_t n = 0; n < count; n++) {
@@ -150,7 +146,7 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
 
 /* ---- Moves ---- */
 
-/* Entries with the same first op and profile, whatever awaits W. */
+/* The entries with the same number of first ops and the same profile. */
 static size_t cell(const struct weft_state_table *table, uint32_t first, uint32_t profile) {
   return (size_t)first * table->now->count + profile;
 }
@@ -160,15 +156,15 @@ static size_t row(const struct weft_state_table *table, uint32_t first, uint32_t
   return (size_t)first * profiles->offset[profiles->count] + profiles->offset[profile];
 }
 
-/* A op that may follow in all entries of a cell. */
+/* An op that may follow all entries of a cell. */
 struct move {
-  uint32_t n, k; /* op of the line, and which of them; other n for W */
+  uint32_t n, k; /* op of the line and its occurrence; larger n for W */
   int64_t head, tail, time;
-  uint32_t most;      /* W that may be counted after it */
-  int shift;          /* of those */
-  size_t cell, row;   /* it leads to */
-  int64_t done, left; /* there: the least that took and takes what is not counted */
-  uint32_t backs;     /* there: I done whose W are counted */
+  uint32_t most;      /* counted W that may be pending after it */
+  int shift;          /* change of their number */
+  size_t cell, row;   /* that it leads to */
+  int64_t done, left; /* there: least time of what is done and left, without counted W */
+  uint32_t backs;     /* there: I done whose W are only counted */
 };
 
 enum { MOVES_MAX = WEFT_LINE_MAX + 1 };
@@ -191,7 +187,7 @@ static void weigh(const struct weft_state_table *table, uint32_t first, uint32_t
   }
 }
 
-/* What the k-th op n of the line has, or a W. */
+/* The move of the k-th op n of the line, or of a W. */
 static struct move describe_move(const struct weft_state_table *table, uint32_t n, uint32_t k) {
   const uint32_t known = table->line + table->now->extra;
   if (n >= table->line) {
@@ -235,13 +231,13 @@ static uint32_t list_moves(const struct weft_state_table *table, uint32_t first,
   return count;
 }
 
-/* How many await W after a move; false when memory has no room for them, or none did. */
+/* Pending W after a move; false when they do not fit into the memory, or when none was pending. */
 static bool weights_after(const struct move *move, uint32_t weights, uint32_t *after) {
   *after = weights + (uint32_t)move->shift;
   return *after <= move->most && (move->shift >= 0 || weights > 0);
 }
 
-/* ---- There ---- */
+/* ---- Forward: earliest times ---- */
 
 static void note(const struct weft_state_table *table, const struct move *move, uint32_t weights,
                  int64_t time) {
@@ -255,7 +251,7 @@ static void note(const struct weft_state_table *table, const struct move *move, 
   }
   *low = weights < *low ? weights : *low;
   *high = weights > *high ? weights : *high;
-  earliest[weights] = smaller(earliest[weights], time);
+  earliest[weights] = weft_min(earliest[weights], time);
 }
 
 static void reach(const struct weft_state_table *table, const struct move *move, uint32_t weights,
@@ -266,8 +262,8 @@ static void reach(const struct weft_state_table *table, const struct move *move,
   }
   const uint32_t all = weight_count(table);
   const int64_t *sums = table->weight_sums;
-  const int64_t end = larger(larger(clock, move->head) + move->time,
-                             table->from + move->done + sums[move->backs - after]);
+  const int64_t end = weft_max(weft_max(clock, move->head) + move->time,
+                               table->from + move->done + sums[move->backs - after]);
   if (end <= move->tail && end + move->left + sums[all - move->backs + after] <= table->end) {
     note(table, move, after, end);
   }
@@ -278,7 +274,7 @@ static void go_on(struct weft_state_table *table, uint32_t first, uint32_t profi
   const uint32_t count = list_moves(table, first, profile, moves);
   const size_t where = cell(table, first, profile);
   const int64_t *earliest = table->earliest + row(table, first, profile);
-  /* W may go below what was the lowest. */
+  /* Descending: a W leads to an entry below. */
   for (uint32_t y = table->high[where] + 1; y-- > table->low[where];) {
     if (earliest[y] != UNREACHED) {
       table->visited++;
@@ -289,8 +285,8 @@ static void go_on(struct weft_state_table *table, uint32_t first, uint32_t profi
   }
 }
 
-/* From nothing done on. Ops other than the first lead to profiles that come later, and W to
- * fewer that await it. */
+/* Starts with nothing done. Ops other than the first lead to profiles that come later, and W to
+ * entries with fewer pending. */
 static void go_forward(struct weft_state_table *table) {
   const size_t cells = cell(table, table->count + 1, 0);
   for (size_t n = 0; n < cells; n++) {
@@ -311,10 +307,10 @@ static void go_forward(struct weft_state_table *table) {
   }
 }
 
-/* ---- And back ---- */
+/* ---- Backward: latest times ---- */
 
-/* The latest time from which the rest can be done by a move, and what that says of its op;
- * HOPELESS when it cannot. */
+/* The latest time at which a move can still lead to the end in time, or HOPELESS; also widens the
+ * window of its op. */
 static int64_t look_back(const struct weft_state_table *table, const struct move *move,
                          uint32_t weights, int64_t clock) {
   uint32_t after;
@@ -323,20 +319,20 @@ static int64_t look_back(const struct weft_state_table *table, const struct move
     return HOPELESS;
   }
   const int64_t then = table->latest[move->row + after];
-  const int64_t stop = smaller(then, move->tail);
-  const int64_t start = larger(clock, move->head);
+  const int64_t stop = weft_min(then, move->tail);
+  const int64_t start = weft_max(clock, move->head);
   if (then == HOPELESS || stop - move->time < start) {
     return HOPELESS;
   }
   if (move->n < table->line) {
     const struct weft_state_table_op *op = &table->ops[move->n];
-    op->start[move->k] = smaller(op->start[move->k], start);
-    op->stop[move->k] = larger(op->stop[move->k], stop);
+    op->start[move->k] = weft_min(op->start[move->k], start);
+    op->stop[move->k] = weft_max(op->stop[move->k], stop);
   }
   return stop - move->time;
 }
 
-/* All entries of a cell. What is left takes at least the sums. */
+/* All entries of a cell. What is left takes at least the sums of the smallest times. */
 static void go_back(const struct weft_state_table *table, uint32_t first, uint32_t profile) {
   struct move moves[MOVES_MAX];
   const uint32_t count = list_moves(table, first, profile, moves);
@@ -349,14 +345,14 @@ static void go_back(const struct weft_state_table *table, uint32_t first, uint32
     const int64_t clock = table->earliest[at + y];
     int64_t latest = is_last && y == 0 ? table->end : HOPELESS;
     for (uint32_t n = 0; clock != UNREACHED && n < count; n++) {
-      latest = larger(latest, look_back(table, &moves[n], y, clock));
+      latest = weft_max(latest, look_back(table, &moves[n], y, clock));
     }
     table->latest[at + y] =
-        smaller(latest, table->end - here.left - table->weight_sums[weights_left + y]);
+        weft_min(latest, table->end - here.left - table->weight_sums[weights_left + y]);
   }
 }
 
-static void forget(const struct weft_state_table *table) {
+static void reset_windows(const struct weft_state_table *table) {
   for (uint32_t n = 0; n < table->line; n++) {
     for (uint32_t k = 0; k < table->count; k++) {
       table->ops[n].start[k] = INT64_MAX;
@@ -366,7 +362,7 @@ static void forget(const struct weft_state_table *table) {
 }
 
 static void go_backward(const struct weft_state_table *table) {
-  forget(table);
+  reset_windows(table);
   for (uint32_t first = table->count + 1; first-- > 0;) {
     for (uint32_t profile = table->now->count; profile-- > 0;) {
       const size_t where = cell(table, first, profile);
@@ -379,6 +375,7 @@ static void go_backward(const struct weft_state_table *table) {
 
 bool weft_state_table_fill(struct weft_state_table *table, uint32_t rank, int64_t from,
                            int64_t end) {
+  assert(rank < table->problem->rank_count && table->lists != NULL);
   table->now = &table->profiles[rank];
   table->from = from;
   table->end = end;
@@ -395,7 +392,7 @@ bool weft_state_table_fill(struct weft_state_table *table, uint32_t rank, int64_
   return table->latest[row(table, 0, start)] != HOPELESS;
 }
 
-/* ---- For whoever makes an order ---- */
+/* ---- Building an order along the table ---- */
 
 struct weft_state_table_at weft_state_table_begin(const struct weft_state_table *table,
                                                   uint32_t rank) {

@@ -1,44 +1,32 @@
-/* Whether an objective can be reached at all: the windows of all ops, given that
- * everything ends in time, made smaller until one of them closes.
+/* Refutes targets by time windows: assuming that all ranks end in time, the windows of all ops are
+ * narrowed until nothing changes or one of them is empty.
  *
- * Every rank starts with its first F, which arrives at a time that no order can change; so a
- * target for a span or a makespan gives each rank the time at which it ends. A op
- * cannot start before its input arrives (its head), nor end so late that what waits for
- * it could not end in time (its tail). For one rank by itself, a table over the numbers
- * of F, I and W done (bound_table.c) has the earliest time at which they can be done, and the
- * latest from which the rest still can. A op that cannot follow anywhere in the
- * table, in time, does not follow in any order that reaches the target; the earliest and
- * latest of those that can are the new windows, and the heads and tails of the stages
- * beside. A rank whose table has no direction through proves that no order reaches the target.
+ * Every rank starts with its first F, whose arrival no order can change; so a target for a span or
+ * a makespan gives each rank its end. An op cannot start before its input arrives (its head), nor
+ * end so late that its consumers could not end in time (its tail). For one rank by itself, a table
+ * over the numbers of F, I and W done (bound_table.c) has the earliest time of each state, and the
+ * latest from which the rest still fits. An op that cannot follow anywhere in the table does not
+ * do so in any order that reaches the target; the earliest and latest of those that can are the
+ * new windows, which narrow the heads and tails of neighbouring stages. A rank whose table has no
+ * feasible path proves that no order reaches the target.
  *
- * Where that table would be too large, it does not tell the stages of a rank apart: the
- * n-th F of the rank starts no earlier than the n-th smallest head of all its F, since n of
- * them have started by then; and ends no later than the n-th smallest tail, since all
- * but n-1 have not ended before. Times and sizes are then the smallest of the stages';
- * and any number of ops takes at least the sum of as many smallest times. */
+ * Where that table would be too large, it does not distinguish the stages of a rank: the n-th F of
+ * the rank starts no earlier than the n-th smallest head of all its F, since n of them have
+ * started by then; and ends no later than the n-th smallest tail, since all but n-1 have not ended
+ * before. Times and sizes are then the smallest of the stages', and any number of ops takes at
+ * least the sum of as many smallest times. */
+#include <assert.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "plan/bounds/bound_windows.h"
-
-static int64_t larger(int64_t a, int64_t b) { return a > b ? a : b; }
-
-static int64_t smaller(int64_t a, int64_t b) { return a < b ? a : b; }
-
-/* ---- Room ---- */
 
 static size_t time_count(const struct weft_problem *problem) {
   return (size_t)problem->stage_count * 2 * WEFT_DIRECTIONS * problem->microbatch_count;
 }
 
 void weft_windows_finish(struct weft_windows *windows) {
-  const struct weft_problem *problem = windows->problem;
-  const struct weft_allocator *allocator = problem->allocator;
   weft_state_table_finish(&windows->table);
-  weft_array_free(allocator, windows->stages, problem->stage_count, sizeof *windows->stages);
-  weft_array_free(allocator, windows->times, time_count(problem), sizeof(int64_t));
-  weft_array_free(allocator, windows->changed, problem->rank_count, sizeof *windows->changed);
-  weft_array_free(allocator, windows->end, problem->rank_count, sizeof(int64_t));
+  weft_arena_finish(&windows->arena);
 }
 
 static void describe_stages(struct weft_windows *windows) {
@@ -55,7 +43,7 @@ static void describe_stages(struct weft_windows *windows) {
   }
 }
 
-/* Whether W of a rank's stages are all alike, so that there is nothing to tell apart. */
+/* Whether the W of each rank's stages are identical, so that nothing distinguishes them. */
 static bool weights_are_alike(const struct weft_problem *problem) {
   const uint32_t v = problem->stages_per_rank;
   for (uint32_t n = 0; n < problem->stage_count; n++) {
@@ -68,7 +56,7 @@ static bool weights_are_alike(const struct weft_problem *problem) {
   return true;
 }
 
-/* In as much detail as is not too much. */
+/* In as much detail as fits into `most` entries. */
 static bool make_table(struct weft_windows *windows, uint64_t most) {
   const struct weft_problem *problem = windows->problem;
   enum weft_line_detail detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
@@ -86,24 +74,25 @@ static bool make_table(struct weft_windows *windows, uint64_t most) {
 
 bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
                        uint64_t work) {
+  assert(windows != NULL && paths != NULL);
   const struct weft_problem *problem = paths->problem;
-  const struct weft_allocator *allocator = problem->allocator;
-  *windows = (struct weft_windows){.problem = problem, .paths = paths, .work_left = work};
-  if (!make_table(windows, work / problem->rank_count / 4)) {
+  *windows = (struct weft_windows){.problem = problem,
+                                   .paths = paths,
+                                   .arena = {.allocator = problem->allocator},
+                                   .work_left = work};
+  struct weft_arena *arena = &windows->arena;
+  if (!make_table(windows, work / problem->rank_count / 4) ||
+      !WEFT_ALLOCATE(arena, windows->stages, problem->stage_count) ||
+      !WEFT_ALLOCATE(arena, windows->times, time_count(problem)) ||
+      !WEFT_ALLOCATE(arena, windows->changed, problem->rank_count) ||
+      !WEFT_ALLOCATE(arena, windows->end, problem->rank_count)) {
     return false;
   }
-#define ROOM(field, count) \
-  ((windows->field = weft_array_allocate(allocator, count, sizeof *windows->field)))
-  if (ROOM(stages, problem->stage_count) && ROOM(times, time_count(problem)) &&
-      ROOM(changed, problem->rank_count) && ROOM(end, problem->rank_count)) {
-    describe_stages(windows);
-    return true;
-  }
-#undef ROOM
-  return false;
+  describe_stages(windows);
+  return true;
 }
 
-/* ---- From the stages to the table, and back ---- */
+/* ---- Between stages and tables ---- */
 
 static bool is_merged(const struct weft_windows *windows) {
   return windows->table.detail == WEFT_LINE_RANK;
@@ -131,7 +120,7 @@ static void merge(const struct weft_windows *windows, uint32_t rank, unsigned di
   }
 }
 
-/* The op of a place on the line. */
+/* The op of a local stage on the line. */
 static uint32_t op_of(const struct weft_state_table *table, uint32_t local_stage,
                       unsigned direction) {
   const uint32_t n = table->detail == WEFT_LINE_RANK ? 0 : local_stage;
@@ -158,8 +147,8 @@ bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
   return weft_state_table_fill(table, rank, windows->paths->forward[rank], windows->end[rank]);
 }
 
-/* Ops of the table's that come before microbatch k of a place: those of the place; and if
- * stages are merged, its own too at the places that it comes from. */
+/* Ops of the same kind in the table that precede microbatch k of a local stage: those of the
+ * stage; if stages are merged, also those of the stages that the microbatch comes from. */
 static uint32_t come_before(const struct weft_windows *windows, uint32_t local_stage,
                             unsigned direction, uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
@@ -167,7 +156,7 @@ static uint32_t come_before(const struct weft_windows *windows, uint32_t local_s
   return is_merged(windows) ? k + from * (k + 1) : k;
 }
 
-/* The same, of those that come after. */
+/* Likewise those that come after. */
 static uint32_t come_after(const struct weft_windows *windows, uint32_t local_stage,
                            unsigned direction, uint32_t k) {
   const uint32_t last = windows->problem->stages_per_rank - 1;
@@ -176,7 +165,7 @@ static uint32_t come_after(const struct weft_windows *windows, uint32_t local_st
   return is_merged(windows) ? left + to * (left + 1) : left;
 }
 
-/* ---- From stage to stage ---- */
+/* ---- Propagation ---- */
 
 static void pass_head(struct weft_windows *windows, uint32_t s, unsigned direction) {
   const struct weft_problem *problem = windows->problem;
@@ -190,7 +179,7 @@ static void pass_head(struct weft_windows *windows, uint32_t s, unsigned directi
   for (uint32_t k = 0; k < problem->microbatch_count; k++) {
     int64_t arrival = from->head[direction][k] + from->time[direction];
     if (crosses) {
-      arrival = larger(arrival + problem->latency, before) + problem->occupancy;
+      arrival = weft_max(arrival + problem->latency, before) + problem->occupancy;
       before = arrival;
     }
     if (arrival > to->head[direction][k]) {
@@ -200,7 +189,7 @@ static void pass_head(struct weft_windows *windows, uint32_t s, unsigned directi
   }
 }
 
-/* When it must have ended at the stage before, for what ends here in time. */
+/* The latest end at the previous stage such that the op here ends in time. */
 static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned direction) {
   const struct weft_problem *problem = windows->problem;
   const uint32_t next = direction == WEFT_DIRECTION_FORWARD ? s - 1 : s + 1;
@@ -213,7 +202,7 @@ static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned directi
   for (uint32_t k = problem->microbatch_count; k-- > 0;) {
     int64_t left = from->tail[direction][k] - from->time[direction];
     if (crosses) {
-      left = smaller(left - problem->latency, after) - problem->occupancy;
+      left = weft_min(left - problem->latency, after) - problem->occupancy;
       after = left;
     }
     if (left < to->tail[direction][k]) {
@@ -223,7 +212,7 @@ static void pass_tail(struct weft_windows *windows, uint32_t s, unsigned directi
   }
 }
 
-/* The windows of a stage as the table of its rank has them. */
+/* Narrows the windows of a stage by the table of its rank. */
 static void read_table(struct weft_windows *windows, uint32_t s, unsigned direction) {
   const struct weft_problem *problem = windows->problem;
   const struct weft_state_table *table = &windows->table;
@@ -234,18 +223,18 @@ static void read_table(struct weft_windows *windows, uint32_t s, unsigned direct
   for (uint32_t k = 0; k < m; k++) {
     const int64_t start = op->start[come_before(windows, local_stage, direction, k)];
     int64_t *head = &stage->head[direction][k];
-    *head = larger(*head, larger(start, before));
+    *head = weft_max(*head, weft_max(start, before));
     before = *head + stage->time[direction];
   }
   for (uint32_t k = m; k-- > 0;) {
     const int64_t end = op->stop[table->count - 1 - come_after(windows, local_stage, direction, k)];
     int64_t *tail = &stage->tail[direction][k];
-    *tail = smaller(*tail, smaller(end, after));
+    *tail = weft_min(*tail, weft_min(end, after));
     after = *tail - stage->time[direction];
   }
 }
 
-/* False when the rank has no direction through. */
+/* False when the rank has no feasible path. */
 static bool narrow(struct weft_windows *windows, uint32_t rank) {
   const struct weft_problem *problem = windows->problem;
   windows->changed[rank] = false;
@@ -288,7 +277,7 @@ static void open_windows(struct weft_windows *windows, enum weft_objective objec
   }
 }
 
-/* Ranks down and up, as long as windows change. */
+/* Sweeps the ranks in both directions as long as windows change. */
 bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
                          int64_t target) {
   const uint32_t count = windows->problem->rank_count;
@@ -313,10 +302,9 @@ bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objec
   return false;
 }
 
-/* A target is refuted if a larger one is, so what lies between can be halved; but those that
- * are not take longest, and near the bound most are. So first the value, which would be
- * optimal; then from the bound on in steps that grow; then halves, to a millionth of a
- * percent. */
+/* A target is refuted if a larger one is, so bisection would do; but targets that are not refuted
+ * take longest, and near the bound most are. So first the value itself, which would be optimal;
+ * then growing steps from the bound on; then bisection, to a millionth of a percent. */
 static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective objective,
                             int64_t bound, int64_t value) {
   if (weft_windows_refute(windows, objective, value - 1)) {
@@ -330,7 +318,7 @@ static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective ob
     const int64_t target = step > (above - below) / 2 ? below + (above - below) / 2 : below + step;
     if (weft_windows_refute(windows, objective, target)) {
       below = target + 1;
-      step = step > value / 4 ? step : larger(4 * step, (value - bound) / 1024 + 1);
+      step = step > value / 4 ? step : weft_max(4 * step, (value - bound) / 1024 + 1);
     } else {
       above = target;
       step = step == 0 ? 1 : INT64_MAX;
