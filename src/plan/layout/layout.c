@@ -1,13 +1,13 @@
-/* Which layouts there are. */
+/* Lists the layouts of a request. */
 #include "plan/layout/layout.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "plan/layout/partition.h"
 
 /* Tried when v is not given. */
@@ -16,14 +16,14 @@ static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
 /* Up to five placements, six partitions, split backwards or not. */
 enum { LAYOUTS_MAX = 64 };
 
-/* To be cut into stages; 0: there are stages. */
+/* Parts to partition into stages; 0: the stages are given. */
 static uint32_t part_count(const struct weft_search_request *request) {
   return request->keep_partition ? 0 : request->costs->part_count;
 }
 
 /* ---- Costs of the stages of a layout ---- */
 
-/* One entry that is not for a stage but for a rank's share: a stage is 1/v of it. */
+/* If the single entry is of all stages of a rank, a stage has 1/v of it. */
 static enum weft_status share_costs(const struct weft_allocator *allocator,
                                     const struct weft_search_request *request, uint32_t v,
                                     struct weft_costs **out, struct weft_error *error) {
@@ -36,7 +36,7 @@ static enum weft_status share_costs(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
-/* `first` says which parts make a stage; NULL without parts. */
+/* `first` is the partition; NULL without parts. */
 static enum weft_status make_costs(const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    const struct weft_shape *shape, const uint32_t *first,
@@ -100,9 +100,9 @@ static enum weft_status add_backwards(struct weft_plan_layouts *layouts,
 
 /* ---- Partitions ---- */
 
-/* Whether a layout of this shape has the same parts. */
-static bool is_there(const struct weft_plan_layouts *layouts, const struct weft_shape *shape,
-                     const uint32_t *first) {
+/* Whether a layout of this shape has the same partition. */
+static bool is_listed(const struct weft_plan_layouts *layouts, const struct weft_shape *shape,
+                      const uint32_t *first) {
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
     bool same = layout->shape.stages_per_rank == shape->stages_per_rank &&
@@ -126,7 +126,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
   for (unsigned kind = 0; kind < kinds; kind++) {
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  first, error));
-    if (!is_there(layouts, shape, first)) {
+    if (!is_listed(layouts, shape, first)) {
       WEFT_TRY(add_backwards(layouts, request, shape, first, error));
     }
   }
@@ -171,7 +171,7 @@ static enum weft_status add_placements(struct weft_plan_layouts *layouts,
   return WEFT_OK;
 }
 
-/* The v that was given, or that the number of entries says; 0: open. */
+/* The v that was given, or that follows from the number of entries; 0: open. */
 static enum weft_status find_stages_per_rank(const struct weft_search_request *request, uint32_t *v,
                                              struct weft_error *error) {
   const uint32_t entries = request->costs->stage_count;
@@ -194,8 +194,7 @@ static enum weft_status find_stages_per_rank(const struct weft_search_request *r
   if (entries % request->ranks != 0 || (*v != 0 && entries != (uint64_t)*v * request->ranks)) {
     return weft_fail(
         error, WEFT_ERR_USAGE, "give one entry that serves all stages, or one for each stage",
-        "the costs have %" PRIu32 " entries in stages, which is no multiple of %" PRIu32
-        " ranks that was asked for",
+        "the costs have %" PRIu32 " entries in stages, which does not match %" PRIu32 " ranks",
         entries, request->ranks);
   }
   *v = entries / request->ranks;
@@ -219,7 +218,7 @@ static enum weft_status list_usual(struct weft_plan_layouts *layouts,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
   const uint32_t parts = part_count(request);
-  for (size_t n = 0; n < sizeof usual_stages_per_rank / sizeof(uint32_t); n++) {
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(usual_stages_per_rank); n++) {
     const uint32_t v = usual_stages_per_rank[n];
     const uint64_t stages = (uint64_t)request->ranks * v;
     if (stages <= (parts > 0 ? parts : WEFT_STAGES_MAX)) {
@@ -248,6 +247,7 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,
                                         struct weft_error *error) {
+  assert(layouts != NULL && request != NULL && request->costs != NULL);
   *layouts = (struct weft_plan_layouts){.allocator = allocator, .capacity = LAYOUTS_MAX};
   layouts->list = weft_array_allocate(allocator, LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {

@@ -1,6 +1,5 @@
-/* Layouts: what a request leaves open beside the order: how many stages a rank has,
- * where they are, which parts of the model they hold, and whether backwards are split.
- * Inside the module. */
+/* Layouts: what a request leaves open besides the order: the stages per rank, their placement, the
+ * partition of the model into stages, and whether backwards are split. Internal to the module. */
 #ifndef PLAN_LAYOUT_H
 #define PLAN_LAYOUT_H
 
@@ -10,7 +9,7 @@ struct weft_plan_layout {
   struct weft_shape shape;
   bool whole_backward;
   struct weft_costs *costs; /* one entry per stage; owned */
-  uint32_t *stage_parts;    /* [stages] how many parts each has; owned; NULL without parts */
+  uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
 };
 
 struct weft_plan_layouts {
@@ -20,8 +19,8 @@ struct weft_plan_layouts {
   struct weft_plan_layout *list;
 };
 
-/* All layouts that a request leaves open, at least one. WEFT_ERR_USAGE when costs fit
- * no pipeline of this shape. */
+/* All layouts that a request leaves open, at least one. WEFT_ERR_USAGE when the costs do not fit
+ * the shape; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,

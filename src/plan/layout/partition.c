@@ -1,51 +1,54 @@
-/* Cutting parts into stages so that ranks have equal work, and room in their memory.
+/* Partitions the parts of a model into stages so that ranks have equal work, and fit into their
+ * memory.
  *
- * With one stage on each rank the cut of least heaviest stage is known (weft_parts_cut()).
- * With several, ranks have the sum of theirs, and stages that belong together lie apart in the
- * row. So the cut of stages is only the beginning: then single borders, pairs of them, and all
- * borders from one to another are moved by one part as long as that makes the heaviest rank
- * lighter, or equally heavy and the others more equal; and again, after some borders were
- * moved at random, always the same way. Where memory is short, what ranks have over the limit counts before time.
+ * With one stage per rank the partition with the lightest heaviest stage is known
+ * (weft_parts_cut()). With several, the work of a rank is a sum over stages that lie apart. So that
+ * partition is only the start of a local search: single boundaries, pairs of them, and all
+ * boundaries from one to another move by one part as long as that makes the heaviest rank lighter,
+ * or leaves it and makes the others more equal; restarts move some boundaries at random, with a
+ * fixed seed. Where memory is short, the excess over the limit counts before time.
  *
  * How many microbatches a rank will hold is known only when there is an order. So there are
- * partitions for several answers to that, and the search tries them. */
+ * partitions for several assumptions, and the search tries them all. */
 #include "plan/layout/partition.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
+#include "plan/problem.h"
 
-/* Pairs of borders are as many as the square of the stages; so they, and beginning again, are
- * left out where that takes long. */
+/* The number of pairs of boundaries is quadratic in the stages; pairs and restarts are left out
+ * where they would take long. */
 enum {
   THOROUGH_STAGES_MAX = 16,
-  KICKS_STAGES_MAX = 32,
+  RESTARTS_STAGES_MAX = 32,
   PAIRS_STAGES_MAX = 64,
   PASSES_MAX = 100,
-  KICKS = 160 /* divided by the stages */
+  RESTARTS = 160 /* divided by the stages */
 };
 
 struct partition {
   const struct weft_allocator *allocator;
+  struct weft_arena arena;
   const struct weft_shape *shape;
   uint32_t part_count, stage_count;
   double limit;
   double *work;      /* [part_count] of a microbatch */
-  double *held;      /* [part_count] by a microbatch, at most at any time */
-  double *kept;      /* [part_count] all the time */
-  double *in_flight; /* [ranks] microbatches to have room for */
+  double *held;      /* [part_count] most memory of a microbatch */
+  double *kept;      /* [part_count] parameters and gradients */
+  double *in_flight; /* [ranks] microbatches assumed in flight */
   double *load;      /* [ranks] sums of the work ... */
   double *memory;    /* [ranks] ... and of the memory of a rank's parts */
   uint32_t *first;   /* [stage_count + 1] */
-  uint32_t *best;    /* [stage_count + 1] so far, while others are tried */
+  uint32_t *best;    /* [stage_count + 1] the best so far, during restarts */
 };
 
-/* ---- What is measured ---- */
+/* ---- The score ---- */
 
-/* Smaller is better: first what is over the limit, then the heaviest, then squares. */
+/* Smaller is better, in this order: memory over the limit, heaviest rank, sum of squares. */
 struct score {
   double over, heaviest, squares;
 };
@@ -72,7 +75,7 @@ static struct score score_of(const struct partition *partition) {
   return score;
 }
 
-/* One part more, or less, on a stage. */
+/* Adds a part to a stage (sign 1) or removes it (-1). */
 static void put(struct partition *partition, uint32_t stage, uint32_t part, double sign) {
   const uint32_t rank = weft_shape_rank_of(partition->shape, stage);
   partition->load[rank] += sign * partition->work[part];
@@ -91,26 +94,26 @@ static void add_up(struct partition *partition) {
   }
 }
 
-/* ---- Moving borders ---- */
+/* ---- Moving boundaries ---- */
 
-/* Border b is where stage b begins. Up: its first part goes to the stage before it. */
-static bool move(struct partition *partition, uint32_t border, bool up) {
+/* Boundary b is where stage b begins. Up: its first part moves to the stage before it. */
+static bool move(struct partition *partition, uint32_t boundary, bool up) {
   uint32_t *first = partition->first;
-  const uint32_t giver = up ? border : border - 1, taker = up ? border - 1 : border;
-  if (first[giver + 1] - first[giver] < 2) {
+  const uint32_t from = up ? boundary : boundary - 1, to = up ? boundary - 1 : boundary;
+  if (first[from + 1] - first[from] < 2) {
     return false;
   }
-  const uint32_t part = up ? first[border] : first[border] - 1;
-  put(partition, giver, part, -1);
-  put(partition, taker, part, 1);
-  first[border] = up ? first[border] + 1 : first[border] - 1;
+  const uint32_t part = up ? first[boundary] : first[boundary] - 1;
+  put(partition, from, part, -1);
+  put(partition, to, part, 1);
+  first[boundary] = up ? first[boundary] + 1 : first[boundary] - 1;
   return true;
 }
 
-/* Keeps a move if it helps. Sums are added up again only when moves are kept: what going to and
- * fro leaves in the last digits is less than what counts as better. */
-static bool try_move(struct partition *partition, struct score *best, uint32_t border, bool up) {
-  if (!move(partition, border, up)) {
+/* Keeps a move if it improves the score. Sums are recomputed only once per pass: the rounding
+ * errors of moving back and forth are smaller than what counts as better. */
+static bool try_move(struct partition *partition, struct score *best, uint32_t boundary, bool up) {
+  if (!move(partition, boundary, up)) {
     return false;
   }
   const struct score score = score_of(partition);
@@ -118,12 +121,12 @@ static bool try_move(struct partition *partition, struct score *best, uint32_t b
     *best = score;
     return true;
   }
-  (void)move(partition, border, !up);
+  (void)move(partition, boundary, !up);
   return false;
 }
 
-/* Whether giving a part away makes the heaviest lighter, or brings one below the limit. With
- * few stages moves are tried that only make others more equal, too. */
+/* Whether removing a part can make the heaviest rank lighter, or bring one below the limit. With
+ * few stages, moves that only make others more equal are tried too. */
 static bool is_critical(const struct partition *partition, const struct score *best,
                         uint32_t stage) {
   const uint32_t rank = weft_shape_rank_of(partition->shape, stage);
@@ -132,40 +135,40 @@ static bool is_critical(const struct partition *partition, const struct score *b
          partition->memory[rank] > partition->limit;
 }
 
-static bool try_pair(struct partition *partition, struct score *best, uint32_t border,
+static bool try_pair(struct partition *partition, struct score *best, uint32_t boundary,
                      uint32_t other, unsigned ways) {
   const bool up = (ways & 1) != 0, other_up = (ways & 2) != 0;
-  if (!is_critical(partition, best, up ? border : border - 1) &&
+  if (!is_critical(partition, best, up ? boundary : boundary - 1) &&
       !is_critical(partition, best, other_up ? other : other - 1)) {
     return false;
   }
-  if (!move(partition, border, up)) {
+  if (!move(partition, boundary, up)) {
     return false;
   }
   if (try_move(partition, best, other, other_up)) {
     return true;
   }
-  (void)move(partition, border, !up);
+  (void)move(partition, boundary, !up);
   return false;
 }
 
 static bool improve_singles(struct partition *partition, struct score *best) {
   bool improved = false;
-  for (uint32_t border = 1; border < partition->stage_count; border++) {
+  for (uint32_t boundary = 1; boundary < partition->stage_count; boundary++) {
     for (unsigned up = 0; up < 2; up++) {
-      improved = try_move(partition, best, border, up != 0) || improved;
+      improved = try_move(partition, best, boundary, up != 0) || improved;
     }
   }
   return improved;
 }
 
-/* All borders from one on: what one stage loses, another one far away gains. Up begins with
- * the first border, down with the last, so that no stage is empty on the way. */
-static bool improve_chain(struct partition *partition, struct score *best, uint32_t border,
+/* Moves a chain of boundaries from one on: what one stage loses, another one far away gains. The
+ * order is such that no stage becomes empty on the way. */
+static bool improve_chain(struct partition *partition, struct score *best, uint32_t boundary,
                           bool up) {
   const uint32_t count = partition->stage_count;
-  uint32_t moved = 0, at = border;
-  if (!is_critical(partition, best, up ? border : border - 1)) {
+  uint32_t moved = 0, at = boundary;
+  if (!is_critical(partition, best, up ? boundary : boundary - 1)) {
     return false;
   }
   while (at > 0 && at < count && move(partition, at, up)) {
@@ -186,9 +189,9 @@ static bool improve_chain(struct partition *partition, struct score *best, uint3
 
 static bool improve_chains(struct partition *partition, struct score *best) {
   bool improved = false;
-  for (uint32_t border = 1; border < partition->stage_count; border++) {
+  for (uint32_t boundary = 1; boundary < partition->stage_count; boundary++) {
     for (unsigned up = 0; up < 2; up++) {
-      improved = improve_chain(partition, best, border, up != 0) || improved;
+      improved = improve_chain(partition, best, boundary, up != 0) || improved;
     }
   }
   return improved;
@@ -196,10 +199,10 @@ static bool improve_chains(struct partition *partition, struct score *best) {
 
 static bool improve_pairs(struct partition *partition, struct score *best) {
   bool improved = false;
-  for (uint32_t border = 1; border < partition->stage_count; border++) {
-    for (uint32_t other = border + 1; other < partition->stage_count; other++) {
+  for (uint32_t boundary = 1; boundary < partition->stage_count; boundary++) {
+    for (uint32_t other = boundary + 1; other < partition->stage_count; other++) {
       for (unsigned ways = 0; ways < 4; ways++) {
-        improved = try_pair(partition, best, border, other, ways) || improved;
+        improved = try_pair(partition, best, boundary, other, ways) || improved;
       }
     }
   }
@@ -217,26 +220,26 @@ static void improve(struct partition *partition) {
   }
 }
 
-/* Moves a few borders at random. */
-static void kick(struct partition *partition, struct weft_random *random) {
+/* Moves a few boundaries at random. */
+static void perturb(struct partition *partition, struct weft_random *random) {
   const uint32_t moves = 2 + weft_random_below(random, partition->stage_count);
   for (uint32_t n = 0; n < moves; n++) {
-    const uint32_t border = 1 + weft_random_below(random, partition->stage_count - 1);
-    (void)move(partition, border, weft_random_below(random, 2) == 0);
+    const uint32_t boundary = 1 + weft_random_below(random, partition->stage_count - 1);
+    (void)move(partition, boundary, weft_random_below(random, 2) == 0);
   }
 }
 
-static void improve_again(struct partition *partition) {
+static void search_locally(struct partition *partition) {
   const size_t size = ((size_t)partition->stage_count + 1) * sizeof *partition->first;
   struct weft_random random = {.state = partition->part_count};
   improve(partition);
-  if (partition->stage_count < 2 || partition->stage_count > KICKS_STAGES_MAX) {
+  if (partition->stage_count < 2 || partition->stage_count > RESTARTS_STAGES_MAX) {
     return;
   }
   struct score best = score_of(partition);
-  for (uint32_t n = 0; n < KICKS / partition->stage_count; n++) {
+  for (uint32_t n = 0; n < RESTARTS / partition->stage_count; n++) {
     memcpy(partition->best, partition->first, size);
-    kick(partition, &random);
+    perturb(partition, &random);
     improve(partition);
     const struct score score = score_of(partition);
     if (is_better(&score, &best)) {
@@ -247,7 +250,7 @@ static void improve_again(struct partition *partition) {
   }
 }
 
-/* ---- Where to begin ---- */
+/* ---- Starting partitions ---- */
 
 static double weight_between(const struct partition *partition, uint32_t begin, uint32_t end) {
   double sum = 0;
@@ -266,7 +269,7 @@ static double heaviest_stage(const struct partition *partition) {
   return heaviest * (1 + 1e-9);
 }
 
-/* Each stage takes what it can and leaves one part for each after it. */
+/* Each stage takes parts up to `most`, and leaves one part for each later stage. */
 static void fill_from_front(struct partition *partition, double most) {
   uint32_t end = 0;
   for (uint32_t s = 0; s + 1 < partition->stage_count; s++) {
@@ -291,7 +294,7 @@ static void fill_from_back(struct partition *partition, double most) {
   }
 }
 
-/* With one stage on each rank and room for it the cut is the best already. */
+/* With one stage per rank and enough memory the starting partition is optimal already. */
 static void arrange(struct partition *partition, enum weft_partition_kind kind) {
   if (kind == WEFT_PARTITION_LIGHT_LAST) {
     fill_from_front(partition, heaviest_stage(partition));
@@ -299,11 +302,11 @@ static void arrange(struct partition *partition, enum weft_partition_kind kind) 
     fill_from_back(partition, heaviest_stage(partition));
   }
   if (partition->shape->stages_per_rank > 1 || kind >= WEFT_PARTITION_FULL) {
-    improve_again(partition);
+    search_locally(partition);
   }
 }
 
-/* ---- The parts' numbers ---- */
+/* ---- Work and memory of the parts ---- */
 
 static double known(double size) { return fmax(0, size); }
 
@@ -316,7 +319,7 @@ static void fill_parts(struct partition *partition, const struct weft_search_req
   }
 }
 
-/* As 1F1B has them: more on the ranks whose gradients come late. In a V all are alike. */
+/* As in 1F1B: more on the first ranks, whose gradients arrive late. In a V all are equal. */
 static void fill_in_flight(struct partition *partition, enum weft_partition_kind kind) {
   const struct weft_shape *shape = partition->shape;
   const double share = kind == WEFT_PARTITION_FULL ? 1 : kind == WEFT_PARTITION_HALF ? 0.5 : 0;
@@ -326,34 +329,6 @@ static void fill_in_flight(struct partition *partition, enum weft_partition_kind
                              : shape->ranks - r;
     partition->in_flight[r] = fmax(1, share * fmin(usual, shape->microbatches));
   }
-}
-
-static bool allocate(struct partition *partition) {
-  const struct weft_allocator *allocator = partition->allocator;
-  const uint32_t parts = partition->part_count, ranks = partition->shape->ranks;
-  partition->work = weft_array_allocate(allocator, parts, sizeof(double));
-  partition->held = weft_array_allocate(allocator, parts, sizeof(double));
-  partition->kept = weft_array_allocate(allocator, parts, sizeof(double));
-  partition->in_flight = weft_array_allocate(allocator, ranks, sizeof(double));
-  partition->load = weft_array_allocate(allocator, ranks, sizeof(double));
-  partition->memory = weft_array_allocate(allocator, ranks, sizeof(double));
-  partition->best =
-      weft_array_allocate(allocator, (size_t)partition->stage_count + 1, sizeof(uint32_t));
-  return partition->work != NULL && partition->held != NULL && partition->kept != NULL &&
-         partition->in_flight != NULL && partition->load != NULL && partition->memory != NULL &&
-         partition->best != NULL;
-}
-
-static void release(struct partition *partition) {
-  const struct weft_allocator *allocator = partition->allocator;
-  const uint32_t parts = partition->part_count, ranks = partition->shape->ranks;
-  weft_array_free(allocator, partition->work, parts, sizeof(double));
-  weft_array_free(allocator, partition->held, parts, sizeof(double));
-  weft_array_free(allocator, partition->kept, parts, sizeof(double));
-  weft_array_free(allocator, partition->in_flight, ranks, sizeof(double));
-  weft_array_free(allocator, partition->load, ranks, sizeof(double));
-  weft_array_free(allocator, partition->memory, ranks, sizeof(double));
-  weft_array_free(allocator, partition->best, (size_t)partition->stage_count + 1, sizeof(uint32_t));
 }
 
 static enum weft_status fill(struct partition *partition, const struct weft_search_request *request,
@@ -370,16 +345,26 @@ enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
                                      const struct weft_shape *shape, enum weft_partition_kind kind,
                                      uint32_t *first, struct weft_error *error) {
+  assert(request->costs->part_count > 0 && first != NULL);
   struct partition partition = {
       .allocator = allocator,
+      .arena = {.allocator = allocator},
       .shape = shape,
       .part_count = request->costs->part_count,
       .stage_count = shape->ranks * shape->stages_per_rank,
       .limit = kind >= WEFT_PARTITION_FULL ? request->memory_limit : INFINITY};
   partition.first = first;
+  struct weft_arena *arena = &partition.arena;
   const enum weft_status status =
-      allocate(&partition) ? fill(&partition, request, kind, error)
-                           : weft_fail_memory(error, partition.part_count * sizeof *partition.work);
-  release(&partition);
+      WEFT_ALLOCATE(arena, partition.work, partition.part_count) &&
+              WEFT_ALLOCATE(arena, partition.held, partition.part_count) &&
+              WEFT_ALLOCATE(arena, partition.kept, partition.part_count) &&
+              WEFT_ALLOCATE(arena, partition.in_flight, shape->ranks) &&
+              WEFT_ALLOCATE(arena, partition.load, shape->ranks) &&
+              WEFT_ALLOCATE(arena, partition.memory, shape->ranks) &&
+              WEFT_ALLOCATE(arena, partition.best, (size_t)partition.stage_count + 1)
+          ? fill(&partition, request, kind, error)
+          : weft_fail_memory(error, partition.part_count * sizeof *partition.work);
+  weft_arena_finish(arena);
   return status;
 }

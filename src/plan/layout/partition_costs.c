@@ -1,30 +1,30 @@
-/* Costs of stages that are made of parts. */
+/* Costs of the stages of a partition. */
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
 #include "spec/costs_fields.h"
 
-/* All stages together. With one entry for all of them it is of a stage where the number of
- * stages was given, else of a rank's share. */
-static struct weft_stage_costs whole_of(const struct weft_search_request *request) {
+/* The costs of all stages together. A single entry is of one stage if the stages per rank are
+ * given, else of all stages of a rank. */
+static struct weft_stage_costs total_of(const struct weft_search_request *request) {
   const struct weft_costs *costs = request->costs;
   const uint32_t v = request->stages_per_rank > 0 ? request->stages_per_rank : 1;
   const double times = costs->stage_count == 1 ? (double)request->ranks * v : 1;
   const struct weft_cost_field *fields = weft_stage_cost_fields();
-  struct weft_stage_costs whole = {.f = 0};
+  struct weft_stage_costs total = {.f = 0};
   for (; fields->name != NULL; fields++) {
     for (uint32_t s = 0; s < costs->stage_count; s++) {
-      *weft_cost_at(&whole, fields) += times * weft_cost_of(&costs->stages[s], fields);
+      *weft_cost_at(&total, fields) += times * weft_cost_of(&costs->stages[s], fields);
     }
   }
-  return whole;
+  return total;
 }
 
 /* ---- Sums over parts ---- */
 
 struct sums {
   double f, i, w;
-  double activation, activation_after_i, parameters, gradients; /* negative: not known */
+  double activation, activation_after_i, parameters, gradients; /* negative: not specified */
 };
 
 static void add_size(double *sum, double size) {
@@ -50,35 +50,35 @@ static struct sums sums_of(const struct weft_costs *costs, uint32_t begin, uint3
 
 /* ---- One stage ---- */
 
-/* What the model's parts say in all (negative: nothing), what they say of this stage, and its
- * share of what the entries say. */
-static double size_of(double all, double own, double whole, double share) {
+/* A size of a stage, from the sum over all parts (negative: not specified), the sum over its own
+ * parts, and its share of the entries. */
+static double size_of(double all, double own, double total, double share) {
   if (all < 0) {
-    return whole * share;
+    return total * share;
   }
   return own < 0 ? 0 : own;
 }
 
-static struct weft_stage_costs stage_of(const struct weft_stage_costs *whole,
+static struct weft_stage_costs stage_of(const struct weft_stage_costs *total,
                                         const struct sums *all, const struct sums *own,
                                         double share) {
-  const double halves = whole->i + whole->w;
+  const double halves = total->i + total->w;
   struct weft_stage_costs stage = weft_stage_costs_default();
   stage.f = own->f;
   stage.i = own->i;
   stage.w = own->w;
-  stage.b = (own->i + own->w) * (halves > 0 ? whole->b / halves : 1);
-  stage.activation = size_of(all->activation, own->activation, whole->activation, share);
+  stage.b = (own->i + own->w) * (halves > 0 ? total->b / halves : 1);
+  stage.activation = size_of(all->activation, own->activation, total->activation, share);
   stage.activation_after_i = all->activation >= 0 && all->activation_after_i < 0
                                  ? stage.activation
                                  : size_of(all->activation_after_i, own->activation_after_i,
-                                           whole->activation_after_i, share);
-  stage.parameters = size_of(all->parameters, own->parameters, whole->parameters, share);
-  stage.gradients = size_of(all->gradients, own->gradients, whole->gradients, share);
-  stage.unshard = whole->unshard * share;
-  stage.reduce_grad = whole->reduce_grad * share;
-  stage.parameters_sharded = whole->parameters_sharded * share;
-  stage.gradients_sharded = whole->gradients_sharded * share;
+                                           total->activation_after_i, share);
+  stage.parameters = size_of(all->parameters, own->parameters, total->parameters, share);
+  stage.gradients = size_of(all->gradients, own->gradients, total->gradients, share);
+  stage.unshard = total->unshard * share;
+  stage.reduce_grad = total->reduce_grad * share;
+  stage.parameters_sharded = total->parameters_sharded * share;
+  stage.gradients_sharded = total->gradients_sharded * share;
   return stage;
 }
 
@@ -88,13 +88,13 @@ enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
                                       struct weft_costs **out, struct weft_error *error) {
   const struct weft_costs *from = request->costs;
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
-  const struct weft_stage_costs whole = whole_of(request);
+  const struct weft_stage_costs total = total_of(request);
   const struct sums all = sums_of(from, 0, from->part_count);
   WEFT_TRY(weft_costs_create(allocator, stage_count, out, error));
   for (uint32_t s = 0; s < stage_count; s++) {
     const struct sums own = sums_of(from, first[s], first[s + 1]);
     const double share = all.f > 0 ? own.f / all.f : 1.0 / stage_count;
-    (*out)->stages[s] = stage_of(&whole, &all, &own, share);
+    (*out)->stages[s] = stage_of(&total, &all, &own, share);
   }
   return WEFT_OK;
 }
