@@ -1,12 +1,10 @@
-/* A complete trainer on Weft: four layers tanh(x W), one per rank, one rank per
- * thread, learning a rule from random numbers.
+/* A complete trainer on Weft: four layers tanh(x W), one per rank, learn a rule.
  *     cc examples/trainer.c $(pkg-config --cflags --libs weft-run) -lm -o trainer
- *     ./trainer 1F1B
- * Any schedule with one stage per rank will do: GPipe, 1F1B, Eager1F1B, ZBH1. */
+ *     ./trainer 1F1B             (a thread per rank; or ./trainer 1F1B loopback)
+ * Any schedule with one stage per rank works: GPipe, 1F1B, Eager1F1B, ZBH1. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 #include <weft/comm.h>
 #include <weft/run.h>
 #include <weft/source.h>
@@ -30,7 +28,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
   const float *x = data_of(call->inputs);
   float *y = data_of(call->outputs), *slope = layer->kept[call->slot];
   (void)error;
-  call->outputs->items[0].shape = call->inputs->items[0].shape; /* as many rows as came */
+  call->outputs->items[0].shape = call->inputs->items[0].shape; /* as many rows as the input */
   for (uint64_t k = 0; k < rows_of(call->inputs) * N; k++) {
     float sum = 0;
     for (uint64_t i = 0; i < N; i++) sum += x[k / N * N + i] * layer->w[i * N + k % N];
@@ -40,7 +38,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
   return WEFT_OK;
 }
 
-/* The last layer's loss, and its gradient: where the backward begins. */
+/* The last layer's loss, and its gradient, from which the backward starts. */
 static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *call,
                              struct weft_error *error) {
   const float *y = data_of(call->outputs), *target = data_of(call->targets);
@@ -54,8 +52,8 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
   return WEFT_OK;
 }
 
-/* ds = dy * slope, dx = ds W^T. The backward is split, so that zero-bubble schedules
- * can run it; for the others Weft calls both halves. */
+/* ds = dy * slope, dx = ds W^T. The backward is split for zero-bubble schedules; for the
+ * others Weft calls both functions. */
 static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                        struct weft_error *error) {
   struct layer *layer = (struct layer *)stage;
@@ -71,7 +69,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
   return WEFT_OK;
 }
 
-/* dW += x^T ds. Inputs are still there. */
+/* dW += x^T ds. The inputs are still valid. */
 static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error) {
   struct layer *layer = (struct layer *)stage;
@@ -95,7 +93,7 @@ static float noise(unsigned *state) { /* -1 ... 1 */
 
 /* ---- One rank: its layer, its pipeline, its steps ---- */
 
-static enum weft_status rank_main(void *plan, struct weft_transport *transport,
+static enum weft_status rank_main(void *source, struct weft_transport *transport,
                                   struct weft_error *error) {
   static const struct weft_tensor_shape shape = {WEFT_F32, 2, {0}, {ROWS, N}};
   const struct weft_boundary boundary = {1, {{"x", shape, true}}};
@@ -107,7 +105,7 @@ static enum weft_status rank_main(void *plan, struct weft_transport *transport,
   stages[transport->rank] = &layer->stage;
 
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  options.source = weft_source_named, options.source_context = plan;
+  options.source = weft_source_named, options.source_context = source;
   options.microbatch_count = MICROBATCHES;
   options.stages = stages, options.stage_count = RANKS;
   options.boundaries = &boundary, options.boundary_count = 1;
@@ -125,8 +123,7 @@ static enum weft_status rank_main(void *plan, struct weft_transport *transport,
     for (int k = 0; k < ROWS * N; k++) y[k] = 0.5f * x[k] - 0.5f * x[k ^ 1]; /* the rule */
     struct weft_step_result result = {0};
     status = weft_pipeline_step(pipeline, &batch, &result, error);
-    for (int k = 0; k < N * N; k++) layer->w[k] -= 0.1f * layer->dw[k];
-    memset(layer->dw, 0, sizeof layer->dw);
+    for (int k = 0; k < N * N; k++) layer->w[k] -= 0.1f * layer->dw[k], layer->dw[k] = 0;
     double mean = 0;
     for (uint32_t k = 0; k < result.loss_count; k++) mean += result.losses[k] / MICROBATCHES;
     if (result.loss_count > 0 && step % 100 == 0) printf("step %3d  loss %.4f\n", step, mean);
@@ -137,12 +134,15 @@ static enum weft_status rank_main(void *plan, struct weft_transport *transport,
 }
 
 int main(int argc, char **argv) {
-  struct weft_named_source plan = {.schedule = argc > 1 ? argv[1] : "1F1B", .ranks = RANKS};
-  struct weft_threads *world = NULL;
+  struct weft_named_source source = {.schedule = argc > 1 ? argv[1] : "1F1B", .ranks = RANKS};
+  const char *transport = argc > 2 ? argv[2] : "threads";
+  struct weft_comm_options options = weft_comm_options_default();
+  options.rank_count = RANKS;
+  struct weft_comm *comm = NULL;
   struct weft_error error;
-  enum weft_status status = weft_threads_create(NULL, RANKS, &world, &error);
-  if (status == WEFT_OK) status = weft_threads_run(world, NULL, rank_main, &plan, &error);
+  enum weft_status status = weft_comm_open(NULL, transport, &options, &comm, &error);
+  if (status == WEFT_OK) status = weft_comm_run(comm, rank_main, &source, &error);
   if (status != WEFT_OK) fprintf(stderr, "%s\n%s\n", error.message, error.hint);
-  weft_threads_destroy(world);
+  weft_comm_close(comm);
   return status == WEFT_OK ? 0 : 1;
 }
