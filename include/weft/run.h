@@ -1,7 +1,7 @@
-/* Weft run: a schedule executed for real, on your stages.
+/* Weft run: executes a schedule on your stages.
  *
  * Each rank has a pipeline of its own, on a transport (weft/comm.h), and calls
- * step() as often as it likes; ranks in threads look like this:
+ * weft_pipeline_step() once per training step:
  *
  *     static enum weft_status rank_main(void *context, struct weft_transport *transport,
  *                                       struct weft_error *error) {
@@ -19,11 +19,11 @@
  *       ...
  *     }
  *
- * docs/your-trainer.md walks through a whole trainer.
+ * docs/your-trainer.md explains a complete trainer.
  *
  * No call blocks forever: it succeeds, or it fails within the stall limit with an
  * error that is the same on all ranks and names the rank, the action and the
- * peer. After a failure a pipeline can only be asked and destroyed. */
+ * peer. After a failure a pipeline can only be queried and destroyed. */
 #ifndef WEFT_RUN_H
 #define WEFT_RUN_H
 
@@ -38,11 +38,12 @@ extern "C" {
 
 struct weft_stage;
 
-/* What a stage's function is told, and where it writes. Pointers are valid for
- * the call, and until the last poll where it answers WEFT_IN_PROGRESS. Data of
- * `inputs` stays where it is, unchanged, until the last backward of that
- * microbatch on the stage has returned (B, or W); that of `output_grads` too,
- * between I and W. That of `outputs` and `input_grads` goes to the neighbour. */
+/* The arguments of a stage's function. Pointers are valid for the call, and until the last
+ * poll when it returns WEFT_IN_PROGRESS. The data of `inputs` stays valid and unchanged until
+ * the last backward of that microbatch on the stage (B, or W) has returned; that of
+ * `output_grads` between I and W. The data of `outputs` and `input_grads` goes to the
+ * neighbour stage. Tensors are on the pipeline's device; those of a batch where the caller
+ * put them. */
 struct weft_stage_call {
   uint32_t stage;
   uint32_t microbatch;
@@ -53,7 +54,7 @@ struct weft_stage_call {
   bool training;             /* false in eval: nothing need be kept for a backward */
   bool first_backward;       /* of the stage in this step */
   bool last_backward;        /* the stage's last B or W of this step */
-  bool again;                /* a poll: the call before answered WEFT_IN_PROGRESS */
+  bool again;                /* a poll: the previous call returned WEFT_IN_PROGRESS */
 
   const struct weft_tensors *inputs; /* from stage - 1; of stage 0: the microbatch */
   struct weft_tensors *outputs;      /* forward writes them. Shapes are the boundary's largest; make
@@ -70,42 +71,41 @@ struct weft_stage_call {
   int64_t now;      /* the transport's time */
   int64_t ready_at; /* may be set with WEFT_IN_PROGRESS: no need to ask before */
 
-  /* To be called now and then by a function that computes for long: messages move on
-   * meanwhile, on transports that have nobody else to see to them. Never NULL. */
+  /* On transports without asynchronous progress, a long-running function must call it
+   * periodically. Never NULL. */
   void (*progress)(void *context);
-  void *progress_context; /* NULL: the transport moves alone, and poke does nothing */
+  void *progress_context; /* NULL: progress is asynchronous, and calls do nothing */
 };
 
-/* A kind of stage. Every function gets the same arguments and answers WEFT_OK,
- * WEFT_IN_PROGRESS (it is called again, with `again`, until it is done: this
- * is how GPUs fit in), or a failure, which ends the step on all ranks; then
- * `error` says why. */
+/* A kind of stage. Every function gets the same arguments and returns WEFT_OK,
+ * WEFT_IN_PROGRESS (it is then called again, with `again` set, until it is done), or a
+ * failure with a reason in `error`, which ends the step on all ranks. */
 struct weft_stage_ops {
   const char *name;
 
-  /* Room for that many microbatches at once; again when it becomes more, and when
-   * another plan (weft_pipeline_set_source) needs more or fewer. Not called between two
-   * advance() of a step. May be NULL. */
+  /* Allocates for that many microbatches at once. Called again when a program needs more
+   * slots, or another source (weft_pipeline_set_source) more or fewer. Not called during a
+   * step. May be NULL. */
   enum weft_status (*prepare)(struct weft_stage *stage, uint32_t slot_count,
                               struct weft_error *error);
 
   enum weft_status (*forward)(struct weft_stage *stage, struct weft_stage_call *call,
                               struct weft_error *error);
-  /* Gradients of input and weights in one go: adds to the weights' gradient.
-   * NULL: the two parts below, one after the other. */
+  /* Computes the gradient of the input and adds to the gradient of the weights. NULL: Weft
+   * calls the two functions below instead. */
   enum weft_status (*backward)(struct weft_stage *stage, struct weft_stage_call *call,
                                struct weft_error *error);
-  /* The same in two parts; NULL for a stage that cannot: schedules that split
-   * the backward are refused then. */
+  /* The same in two functions. NULL for a stage that cannot split its backward: schedules
+   * that need the split are then refused. */
   enum weft_status (*backward_input)(struct weft_stage *stage, struct weft_stage_call *call,
                                      struct weft_error *error);
   enum weft_status (*backward_weight)(struct weft_stage *stage, struct weft_stage_call *call,
                                       struct weft_error *error);
 
   /* All of these may be NULL. */
-  /* Last stage, after each forward: from outputs and targets to *loss and, in
-   * training, output_grads (writable here). Without it forward computes the
-   * loss, and backward begins from what it kept. */
+  /* Last stage, after each forward: computes *loss and, in training, output_grads (writable
+   * here) from outputs and targets. Without it forward computes the loss, and backward
+   * starts from what it kept. */
   enum weft_status (*loss)(struct weft_stage *stage, struct weft_stage_call *call,
                            struct weft_error *error);
   enum weft_status (*unshard)(struct weft_stage *stage, struct weft_stage_call *call,
@@ -114,10 +114,10 @@ struct weft_stage_ops {
                               struct weft_error *error);
   enum weft_status (*reduce_grad)(struct weft_stage *stage, struct weft_stage_call *call,
                                   struct weft_error *error);
-  /* TIE_GRAD: sums gradients of weights that this stage shares with another one:
-   * the first with the last. After the stage's last backward, before its
-   * REDUCE_GRAD. Only in programs lowered with tie_grad. Where one rank has both
-   * stages, the first's is called first, and must be done before the last's is. */
+  /* TIE_GRAD: sums the gradients of weights that the first and the last stage share. After
+   * the stage's last backward, before its REDUCE_GRAD. Only in programs lowered with
+   * tie_grad. On a rank with both stages, that of the first stage is called first and must
+   * be done before that of the last. */
   enum weft_status (*tie_grad)(struct weft_stage *stage, struct weft_stage_call *call,
                                struct weft_error *error);
   /* At the beginning of each training step. */
@@ -134,11 +134,10 @@ struct weft_stage {
   const struct weft_stage_ops *ops;
 };
 
-/* What one stage gives to the next: up to WEFT_TENSORS_MAX tensors, each up to a
- * largest shape; microbatches may be smaller. `needs_grad` false: the next stage
- * sends no gradient for it. A boundary without any that needs one (the stages
- * above are frozen) carries no gradients at all: its SEND_B and RECV_B do
- * nothing, and the backward of the stage above is not called. */
+/* What one stage passes to the next: up to WEFT_TENSORS_MAX tensors, each up to a largest
+ * shape; microbatches may be smaller. `needs_grad` false: the next stage sends no gradient
+ * for it. A boundary on which no tensor needs a gradient carries none: its SEND_B and RECV_B
+ * do nothing, and the backward of the stage in front of it is not called (it is frozen). */
 struct weft_boundary_tensor {
   const char *name; /* may be NULL */
   struct weft_tensor_shape largest;
@@ -152,27 +151,25 @@ struct weft_boundary {
 
 /* ---- Batches ---- */
 
-/* How a tensor becomes microbatches: along a dimension, as even as can be, the
- * first ones one longer (as torch.tensor_split); or whole for each of them. */
+/* How a tensor is split into microbatches: along a dimension, as evenly as possible, the
+ * first chunks one longer (as torch.tensor_split); or not at all, each gets the tensor. */
 enum weft_chunk_kind { WEFT_CHUNK_SPLIT = 0, WEFT_CHUNK_REPLICATE };
 struct weft_chunk {
   enum weft_chunk_kind kind;
   uint32_t dim; /* default 0 */
 };
 
-/* How outputs of microbatches become one: one after the other along a
- * dimension, or added up, or their mean (f32 and f64; in the order of
- * microbatches). */
+/* How the outputs of microbatches are merged: concatenated along a dimension, or their sum or
+ * mean (f32 and f64; in the order of microbatches). */
 enum weft_merge_kind { WEFT_MERGE_CONCATENATE = 0, WEFT_MERGE_SUM, WEFT_MERGE_MEAN };
 struct weft_merge {
   enum weft_merge_kind kind;
   uint32_t dim;
 };
 
-/* One step's data. Inputs are read on the rank with stage 0, targets on the
- * rank with the last stage; elsewhere they may be left out, and are ignored.
- * Either a whole batch or ready-made microbatches. Data is borrowed until the
- * step is over. */
+/* The data of one step. Inputs are read on the rank with stage 0, targets on the rank with
+ * the last stage; other ranks may leave them out. Either a batch to be split, or ready-made
+ * microbatches. Data is borrowed until the step ends. */
 struct weft_batch {
   uint32_t microbatch_count; /* the same on all ranks */
 
@@ -191,7 +188,7 @@ struct weft_batch {
   const struct weft_merge *merges; /* [tensors of the last boundary]; NULL: all along dimension 0 */
 };
 
-/* What came out; belongs to the pipeline and is valid until its next step. */
+/* The result of a step; the pipeline owns it, and it is valid until the next step. */
 struct weft_step_result {
   uint32_t loss_count;         /* microbatch_count, or 0 */
   const double *losses;        /* by microbatch */
@@ -200,27 +197,26 @@ struct weft_step_result {
 
 /* ---- Pipelines ---- */
 
-/* When SEND and RECV let the rank go on. */
+/* When a rank continues after SEND and RECV. */
 enum weft_run_comm {
   WEFT_COMM_POSTED = 0, /* at once; compute waits for its own input */
-  WEFT_COMM_EAGER,      /* a SEND at once, a RECV when its message is there */
-  WEFT_COMM_RENDEZVOUS  /* a SEND when it has been received: as on the weakest network, and the
-                           model that verify proves a program in */
+  WEFT_COMM_EAGER,      /* after a SEND at once, after a RECV when its message has arrived */
+  WEFT_COMM_RENDEZVOUS  /* also after a SEND only when it has been received: the weakest network,
+                           and the model in which verify proves programs */
 };
 
 struct weft_pipeline_options {
-  /* Makes the program for a number of microbatches, for training or forward
-   * only; asked once for each and kept, and the program destroyed with the
-   * pipeline. weft/source.h has such functions: for a named schedule, and for a
-   * program as it is. */
+  /* Makes the program for a number of microbatches, for training or forward only. Called
+   * once for each; the pipeline keeps and destroys the program. weft/source.h has such
+   * functions, for a named schedule and for a given program. */
   enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
                              struct weft_program **out, struct weft_error *error);
   void *source_context;
-  uint32_t microbatch_count; /* of the plan that is made at create; steps may have another. Channels
-                                are made for it: with far more, a rank may have to wait for a
-                                neighbour to take a message */
+  uint32_t microbatch_count; /* of the program that is made at create; steps may have another.
+                                Channels are sized for it: with far more, a rank may have to
+                                wait for a neighbour to receive */
 
-  struct weft_stage *const *stages; /* [stage_count]; only this rank's are looked at */
+  struct weft_stage *const *stages; /* [stage_count]; only this rank's are read */
   uint32_t stage_count;
   const struct weft_boundary *boundaries; /* of stage s to s+1; the last: the outputs. Copied. */
   uint32_t boundary_count;                /* 1: serves all; or stage_count */
@@ -228,10 +224,10 @@ struct weft_pipeline_options {
   struct weft_device *device; /* where this rank's boundary tensors are, inputs and outputs of its
                                  stages; must outlive the pipeline. NULL: host */
 
-  /* Several pipelines on one transport, replicas of each other: row r of the program
-   * runs on the transport's rank first_rank + r, and its channels are numbered from
-   * first_channel, which differs by 2 x stage_count at least. All ranks of the
-   * transport take part in the handshake. Default 0. */
+  /* Replicas: several pipelines on one transport. Row r of the program runs on the
+   * transport's rank first_rank + r, and its channels are numbered from first_channel, which
+   * differs by at least 2 x stage_count. All ranks of the transport take part in the
+   * handshake. Default 0. */
   uint32_t first_rank;
   uint32_t first_channel;
 
@@ -240,14 +236,14 @@ struct weft_pipeline_options {
   int64_t stall_limit;     /* in the transport's time; default 30 s; 0: never */
   uint32_t forward_ahead;  /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
-  bool no_events;          /* no event log: for measuring what it costs */
+  bool no_events;          /* no event log: for measuring its cost */
   bool check_payloads;     /* checksums over payloads too; default false */
-  uint64_t configuration;  /* hash of all else that ranks must agree on; default 0 */
+  uint64_t configuration;  /* hash of whatever else ranks must agree on; default 0 */
 
-  /* Tells what happens, if given: one line, without newline. */
+  /* The log, if given: one line, without newline. */
   void (*log)(void *context, const char *line);
   void *log_context;
-  /* Asked now and then, if given: true abandons the step, on all ranks. */
+  /* Polled, if given: true ends the step on all ranks. */
   bool (*interrupted)(void *context);
   void *interrupted_context;
 };
@@ -256,34 +252,32 @@ WEFT_API struct weft_pipeline_options weft_pipeline_options_default(void);
 
 struct weft_pipeline;
 
-/* NULL allocator: the default. Stages and transport are borrowed and must
- * outlive the pipeline. No message is sent yet. WEFT_ERR_USAGE names what is
- * missing or does not fit: a stage of this rank that is not given, one that
- * cannot split its backward on a schedule that does, ... */
+/* NULL allocator: the default. Stages, device and transport are borrowed and must outlive the
+ * pipeline. Sends nothing yet. WEFT_ERR_USAGE names what is missing or does not fit: a stage
+ * of this rank, a stage that cannot split its backward on a schedule that does, ... */
 WEFT_API enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
                                                struct weft_transport *transport,
                                                const struct weft_pipeline_options *options,
                                                struct weft_pipeline **out,
                                                struct weft_error *error);
-/* NULL is fine. Not while another rank may still take a buffer of this one:
- * after the last step, or after a failure. */
+/* NULL is fine. After the last step or a failure: another rank may still receive a buffer of
+ * this one before. */
 WEFT_API void weft_pipeline_destroy(struct weft_pipeline *pipeline);
 
-/* Other programs from the next step on, for the same stages on the same ranks. Between
- * steps, on all ranks before the same step: ranks compare programs again at its begin.
- * Programs that were made so far are destroyed, and with them what
- * weft_pipeline_program() and weft_pipeline_events() told of the last step. Stages are
- * prepared anew where the number of microbatches that they hold at once changes.
+/* Another source, for the same stages on the same ranks, from the next step on. Between steps,
+ * on all ranks before the same step: they compare programs again when it begins. Destroys
+ * the programs so far, and the results of weft_pipeline_program() and
+ * weft_pipeline_events(). Prepares stages again whose number of slots changes.
  * WEFT_ERR_USAGE, with nothing changed, for a program that does not fit; after any other
- * failure the pipeline can only be asked and destroyed. */
+ * failure the pipeline can only be queried and destroyed. */
 WEFT_API enum weft_status weft_pipeline_set_source(
     struct weft_pipeline *pipeline,
     enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
                                struct weft_program **out, struct weft_error *error),
     void *source_context, struct weft_error *error);
 
-/* A training step: all of the program; and a forward-only one. Blocks. All ranks
- * call the same with the same number of microbatches. The result is optional. */
+/* A training step, and a forward-only step. Blocks. All ranks call the same one with the same
+ * number of microbatches. The result may be NULL. */
 WEFT_API enum weft_status weft_pipeline_step(struct weft_pipeline *pipeline,
                                              const struct weft_batch *batch,
                                              struct weft_step_result *result,
@@ -293,10 +287,10 @@ WEFT_API enum weft_status weft_pipeline_eval(struct weft_pipeline *pipeline,
                                              struct weft_step_result *result,
                                              struct weft_error *error);
 
-/* The same in pieces, for many ranks in one thread. advance() never blocks: it
- * runs until it has to wait (WEFT_IN_PROGRESS), until the step is done (WEFT_OK),
- * or fails. wait() waits as long as there is nothing to do: it blocks, or tells
- * a transport with virtual time until when. */
+/* The same in pieces, for many ranks in one thread. advance() never blocks: it runs until it
+ * has to wait (WEFT_IN_PROGRESS), until the step is done (WEFT_OK), or fails. wait() blocks
+ * until there may be something to do; on a transport with virtual time it only sets the
+ * deadline. */
 WEFT_API enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
                                               const struct weft_batch *batch,
                                               struct weft_error *error);
@@ -309,9 +303,9 @@ WEFT_API void weft_pipeline_result(const struct weft_pipeline *pipeline,
 
 /* ---- Custom functions ---- */
 
-/* What a custom function gets: the cell, and for each of its compute parts the
- * stage and a call, ready to be handed to the stage's own function. For
- * OVERLAP_F_B these are its parts, in order; for all else one. */
+/* The arguments of a custom function: the cell, and for each sub-action its stage and a call
+ * that can be passed to the stage's own function. An OVERLAP_F_B has its sub-actions, in
+ * order; every other cell has one. */
 struct weft_custom_call {
   const struct weft_action *cell;
   uint32_t sub_action_count;
@@ -320,44 +314,42 @@ struct weft_custom_call {
   struct weft_stage_call *const *calls;     /* [sub_action_count] */
 };
 
-/* Replaces what an op does on this rank: F, B, I, W, OVERLAP_F_B, UNSHARD,
- * RESHARD, REDUCE_GRAD or TIE_GRAD; any other is refused by name. Inputs have
- * arrived when it is called. NULL function: the built-in again. Between steps. */
+/* Replaces what an op does on this rank: F, B, I, W, OVERLAP_F_B, UNSHARD, RESHARD,
+ * REDUCE_GRAD or TIE_GRAD; others are refused. Inputs have arrived when it is called. NULL
+ * function: restores the built-in one. Between steps. */
 WEFT_API enum weft_status weft_pipeline_set_function(
     struct weft_pipeline *pipeline, enum weft_op op,
     enum weft_status (*function)(void *context, const struct weft_custom_call *call,
                                  struct weft_error *error),
     void *context, struct weft_error *error);
 
-/* ---- What happened ---- */
+/* ---- The last step ---- */
 
-/* The program of the last step, NULL before. */
+/* Its program; NULL before the first. */
 WEFT_API const struct weft_program *weft_pipeline_program(const struct weft_pipeline *pipeline);
 
-/* Events of the last step on this rank, in program order as the simulator's are;
- * *count is how many there are, `room` of them are written. Those of a step that
- * was cut short end where it was cut. */
+/* Its events on this rank, in program order as the simulator's; *count is their number, and
+ * at most `room` are written. A step that failed has those up to the failure. */
 WEFT_API void weft_pipeline_events(const struct weft_pipeline *pipeline, struct weft_event *events,
                                    uint64_t room, uint64_t *count);
 
-/* Actions done since create. */
+/* Actions since create. */
 WEFT_API uint64_t weft_pipeline_actions_done(const struct weft_pipeline *pipeline);
 
-/* ---- When it hangs ---- */
+/* ---- Hangs ---- */
 
-/* What all ranks are doing, as JSON ("weft-hang/1"): phase, action, how long,
- * whom each waits for, its last actions, and the agreed error if there is one.
- * Any thread. */
+/* Writes what all ranks are doing as JSON ("weft-hang/1"): phase, action, since when, the rank
+ * each waits for, its last actions, and the agreed error if there is one. Any thread. */
 WEFT_API enum weft_status weft_hang_dump(struct weft_transport *transport, struct weft_text *text,
                                          struct weft_error *error);
 
-/* Reads such a dump and says in words who is stuck on what, and who or which
- * circle is to blame. WEFT_ERR_FORMAT when it is not one. */
+/* Explains such a dump in words: what each rank waits for, and the culprit or the cycle.
+ * WEFT_ERR_FORMAT when it is not a dump. */
 WEFT_API enum weft_status weft_hang_explain(const struct weft_allocator *allocator,
                                             const char *dump, size_t size, const char *name,
                                             struct weft_text *text, struct weft_error *error);
 
-/* The same for programs: {"schema": "weft-explain-hang/1", "culprit": rank or null,
+/* The same as JSON: {"schema": "weft-explain-hang/1", "culprit": rank or null,
  * "cycle": [ranks], "message", "hint"}. */
 WEFT_API enum weft_status weft_hang_explain_json(const struct weft_allocator *allocator,
                                                  const char *dump, size_t size, const char *name,
@@ -365,14 +357,14 @@ WEFT_API enum weft_status weft_hang_explain_json(const struct weft_allocator *al
 
 /* ---- Built-in stages ---- */
 
-/* Does nothing; outputs have the boundary's largest shape and whatever content. */
+/* Does nothing; outputs have the boundary's largest shape and unspecified content. */
 WEFT_API const struct weft_stage_ops *weft_null_stage_ops(void);
 
-/* Takes time. */
+/* Takes a given time per op. */
 enum weft_cost_mode {
-  WEFT_COST_VIRTUAL, /* answers "in progress" until it is over: virtual time, or asynchronous */
-  WEFT_COST_SLEEP,   /* the thread sleeps, and yields for the last bit: exact to microseconds */
-  WEFT_COST_SPIN     /* the thread computes */
+  WEFT_COST_VIRTUAL, /* returns WEFT_IN_PROGRESS until the time has passed */
+  WEFT_COST_SLEEP,   /* sleeps, and yields at the end: exact to microseconds */
+  WEFT_COST_SPIN     /* spins */
 };
 struct weft_cost_stage {
   struct weft_stage stage;

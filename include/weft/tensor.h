@@ -1,5 +1,5 @@
-/* Weft tensor: a dense block of numbers with a shape. The runtime moves tensors
- * and never computes with them, except to split a batch and to merge outputs. */
+/* Weft tensor: a dense block of numbers with a shape, on a device. The runtime moves tensors;
+ * it computes only to merge outputs. */
 #ifndef WEFT_TENSOR_H
 #define WEFT_TENSOR_H
 
@@ -26,9 +26,9 @@ enum weft_dtype {
   WEFT_DTYPE_END
 };
 
-/* Bytes of one element; 0 for a number that is no dtype. */
+/* Bytes of one element; 0 for a value that is not a dtype. */
 WEFT_API uint64_t weft_dtype_size(enum weft_dtype dtype);
-/* "f32", ...; "?" for a number that is no dtype. */
+/* "f32", ...; "?" for a value that is not a dtype. */
 WEFT_API const char *weft_dtype_name(enum weft_dtype dtype);
 
 /* Dtype and dimensions, as they travel with a message. */
@@ -39,8 +39,8 @@ struct weft_tensor_shape {
   uint64_t dims[WEFT_DIMS_MAX];
 };
 
-/* Row-major, without gaps. A tensor without dimensions is one number; one with
- * a dimension of 0 has no data. */
+/* Row-major, without gaps. A tensor without dimensions is one number; a tensor with a
+ * dimension of 0 has no data. */
 struct weft_tensor {
   const char *name;           /* borrowed; may be NULL */
   void *data;                 /* aligned to WEFT_DEVICE_ALIGN where the runtime allocated it */
@@ -48,11 +48,11 @@ struct weft_tensor {
   struct weft_tensor_shape shape;
 };
 
-/* Elements, and bytes; false on overflow or a shape that cannot be. */
+/* Number of elements, and of bytes; false on overflow or for an invalid shape. */
 WEFT_API bool weft_shape_elements(const struct weft_tensor_shape *shape, uint64_t *elements);
 WEFT_API bool weft_shape_bytes(const struct weft_tensor_shape *shape, uint64_t *bytes);
 
-/* Several tensors that go together: a boundary's, a microbatch's. */
+/* The tensors of a boundary or a microbatch. */
 struct weft_tensors {
   uint32_t count;
   struct weft_tensor items[WEFT_TENSORS_MAX];

@@ -1,6 +1,5 @@
-/* Keeps outputs and merges them; see outputs.h. A merge is checked and measured
- * for all tensors, then memory is reserved, then the tensors are made one by
- * one. */
+/* See batch_merge.h. A merge first checks and measures all tensors, then reserves memory,
+ * then makes the tensors one by one. */
 #include "run/batch_merge.h"
 
 #include <assert.h>
@@ -123,7 +122,7 @@ static enum weft_status check_kept(const struct weft_boundary *boundary, uint32_
   return WEFT_OK;
 }
 
-/* Bytes of a shape that fits one which was measured. */
+/* Bytes of a shape that fits a measured one. */
 static uint64_t bytes_of(const struct weft_tensor_shape *shape) {
   uint64_t bytes = 0;
   const bool measured = weft_shape_bytes(shape, &bytes);
@@ -172,7 +171,7 @@ static const struct weft_tensor *part_of(const struct job *job, uint32_t microba
   return &job->outputs->slots[microbatch].tensors.items[job->number];
 }
 
-/* All parts must be as the first, but for dimension `except`. */
+/* All parts must have the shape of the first, except in dimension `except`. */
 static enum weft_status check_equal(const struct job *job, uint32_t except, const char *hint,
                                     struct weft_error *error) {
   const struct weft_tensor_shape *first = &part_of(job, 0)->shape;
@@ -251,7 +250,7 @@ static void concatenate(const struct job *job, const struct weft_tensor *merged)
   uint64_t inner = weft_dtype_size((enum weft_dtype)shape->dtype);
   uint64_t at = 0; /* in a row of the result */
   if (bytes_of(shape) == 0) {
-    return; /* and no product of dimensions is known to fit */
+    return; /* the products below might overflow */
   }
   for (uint32_t k = 0; k < shape->dim_count; k++) {
     outer *= k < dim ? shape->dims[k] : 1;
@@ -322,7 +321,7 @@ static struct job job_of(const struct weft_batch_merge *outputs, const struct we
   return job;
 }
 
-/* Shapes of the result, and the bytes of all of it. */
+/* Shapes of the result, and its bytes in all. */
 static enum weft_status measure_merged(const struct weft_batch_merge *outputs,
                                        const struct weft_merge *merges, struct weft_tensors *merged,
                                        uint64_t *total, struct weft_error *error) {

@@ -1,4 +1,4 @@
-/* The last stage's outputs: kept by microbatch during a step, merged after it. */
+/* Merging the last stage's outputs: kept by microbatch during a step, merged after it. */
 #ifndef RUN_BATCH_MERGE_H
 #define RUN_BATCH_MERGE_H
 
@@ -11,8 +11,8 @@ struct weft_output_slot {
   struct weft_tensors tensors;
 };
 
-/* Zero-initialise and set `allocator` (NULL: the default). Memory grows only
- * when it must, so equal steps allocate nothing. */
+/* Zero-initialise and set `allocator` (NULL: the default). Memory only grows, so equal
+ * steps allocate nothing. */
 struct weft_batch_merge {
   const struct weft_allocator *allocator;
   const struct weft_boundary *boundary; /* borrowed from begin to merge */
@@ -27,8 +27,8 @@ struct weft_batch_merge {
 
 void weft_batch_merge_finish(struct weft_batch_merge *outputs);
 
-/* Empty, with room for so many microbatches of the boundary's largest shapes.
- * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. What was merged before stays. */
+/* Starts a step: room for that many microbatches of the boundary's largest shapes.
+ * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. The last merge stays valid. */
 enum weft_status weft_batch_merge_begin(struct weft_batch_merge *outputs,
                                         const struct weft_boundary *boundary,
                                         uint32_t microbatch_count, struct weft_error *error);
@@ -40,11 +40,11 @@ enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_
                                        const struct weft_tensors *tensors,
                                        struct weft_error *error);
 
-/* One tensor each of all microbatches', which must all have been kept: one after
- * the other along a dimension (`merges` NULL: 0), or the sum or mean in the
- * order of microbatches, computed in the tensor's own dtype, f32 or f64; a mean
- * is the sum divided by their number. Names are the boundary's. Data of *merged is
- * valid until the next merge or finish. WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
+/* Merges each tensor over all microbatches, which must all have been kept: concatenated
+ * along a dimension (`merges` NULL: 0), or their sum or mean in the order of microbatches,
+ * computed in the tensor's own dtype, f32 or f64; a mean is the sum divided by their number.
+ * Names are the boundary's. *merged is valid until the next merge or finish.
+ * WEFT_ERR_USAGE, WEFT_ERR_MEMORY. */
 enum weft_status weft_batch_merge_run(struct weft_batch_merge *outputs,
                                       const struct weft_merge *merges, struct weft_tensors *merged,
                                       struct weft_error *error);

@@ -1,7 +1,7 @@
-/* Splits a batch, as torch.tensor_split does; see microbatches.h. A row-major
- * tensor cut along dimension d is `outer` blocks of `length` x `inner` bytes, of
- * which a chunk takes a piece each: one piece when `outer` is 1. Everything is
- * checked and measured first, then memory is reserved, then data is copied. */
+/* Splits a batch, as torch.tensor_split does; see batch_split.h. A row-major tensor, split
+ * along dimension d, is `outer` blocks of `length` x `inner` bytes; a chunk is a piece of
+ * each block, so it is contiguous when `outer` is 1. Everything is checked and measured
+ * first, then memory is reserved, then data is copied. */
 #include "run/batch_split.h"
 
 #include <inttypes.h>
@@ -13,7 +13,7 @@
 #include "base/memory.h"
 #include "run/shape_text.h"
 
-/* How one tensor is cut. */
+/* How one tensor is split. */
 struct cut {
   uint32_t parts;  /* microbatches */
   bool whole;      /* for each of them */
@@ -44,7 +44,7 @@ void weft_batch_split_finish(struct weft_batch_split *mb) {
   *mb = (struct weft_batch_split){.allocator = mb->allocator};
 }
 
-/* ---- What the caller may have got wrong ---- */
+/* ---- Checks ---- */
 
 static enum weft_status check_counts(uint32_t tensor_count, uint32_t microbatch_count,
                                      const char *what, struct weft_error *error) {
@@ -141,8 +141,7 @@ static enum weft_status plan_cut(const struct weft_tensor *tensor, const struct 
   return WEFT_OK;
 }
 
-/* Bytes of staging for all chunks of a tensor, each aligned. There are two sizes
- * of chunks. */
+/* Bytes of staging for all chunks of a tensor, each aligned; chunks have two sizes. */
 static bool add_staging(const struct cut *cut, uint64_t *total) {
   const uint64_t sizes[2] = {(cut->length / cut->parts + 1) * cut->inner,
                              cut->length / cut->parts * cut->inner};
@@ -199,7 +198,7 @@ static enum weft_status split(struct weft_batch_split *mb, uint32_t number,
     }
     item->shape.dims[cut->dim] = chunk_length(cut, part);
     if (data == NULL || cut->outer == 0) {
-      continue; /* nothing is in it, and so nothing behind it */
+      continue; /* empty: there is no address to move */
     }
     unsigned char *first = data + chunk_begin(cut, part) * cut->inner;
     if (!is_copied(cut)) {

@@ -1,26 +1,25 @@
-/* Buffers for what crosses a boundary, and pools of them. A pool belongs to one
- * side of one boundary and direction; all its buffers have the boundary's
- * capacity. A hand-over swaps the memory of two ranks' buffers, so each rank
- * keeps as many as it had. */
+/* Buffers for the tensors that cross a boundary. A pool belongs to one side of one boundary
+ * and direction; all its buffers have the boundary's capacity. A hand-over swaps the memory
+ * of two ranks' buffers, so each rank keeps as many as it had. */
 #ifndef RUN_BUFFER_POOL_H
 #define RUN_BUFFER_POOL_H
 
 #include <weft/run.h>
 
-/* Where the tensors of a boundary lie in a buffer: each at a fixed place with
- * room for its largest shape, so their pointers never depend on sizes. */
+/* Where the tensors of a boundary are in a buffer: each at a fixed offset with room for its
+ * largest shape, so their addresses never depend on sizes. */
 struct weft_buffer_layout {
   uint32_t tensor_count;
   const char *names[WEFT_TENSORS_MAX];
   struct weft_tensor_shape largest[WEFT_TENSORS_MAX];
   uint64_t offsets[WEFT_TENSORS_MAX];
   uint64_t largest_bytes[WEFT_TENSORS_MAX];
-  uint32_t sources[WEFT_TENSORS_MAX]; /* which of the boundary's tensors it is */
-  uint64_t capacity;                  /* of a whole buffer */
+  uint32_t sources[WEFT_TENSORS_MAX]; /* index in the boundary */
+  uint64_t capacity;                  /* of a buffer */
 };
 
-/* The activations of a boundary, or the gradients: its tensors that need one.
- * `stage` is for the message. */
+/* The activations of a boundary, or the gradients of those tensors that need one. `stage` is
+ * for messages. */
 enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
                                          const struct weft_boundary *boundary, bool gradients,
                                          uint32_t stage, struct weft_error *error);
@@ -33,8 +32,8 @@ struct weft_buffer {
   uint32_t record;             /* the SEND or RECV it is under way for */
   bool under_way;              /* the transport has it */
   uint64_t sequence;           /* on its channel, as a receive expects it */
-  struct weft_buffer *next;    /* in the pool's list of free ones or of sends */
-  struct weft_buffer *older;   /* in the list of all */
+  struct weft_buffer *next;    /* in the pool's list of free buffers or of sends */
+  struct weft_buffer *older;   /* in the list of all buffers */
 };
 
 struct weft_buffer_pool {
@@ -45,7 +44,7 @@ struct weft_buffer_pool {
   uint32_t count;            /* buffers in all */
   uint32_t taken;            /* not in `free`, not under way as sends */
   struct weft_buffer *all;   /* every buffer, newest first */
-  struct weft_buffer *free;  /* last in, first out: still in the cache */
+  struct weft_buffer *free;  /* last in, first out: likely in the cache */
   struct weft_buffer *sends; /* under way, oldest first */
   struct weft_buffer **sends_end;
 };
@@ -75,26 +74,26 @@ static inline void weft_buffer_pool_give(struct weft_buffer_pool *pool,
   pool->taken--;
 }
 
-/* From taken to the list of sends, and out of it again, to free. */
+/* Moves a buffer from taken to the list of sends; and from there to free. */
 void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer);
 void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link);
 
 /* Views with the largest shapes, for a stage to fill. */
 void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool);
-/* The views of a gradient buffer take the shapes of what they are gradients of. */
+/* Gives a gradient buffer's views the shapes of the tensors that they are gradients of. */
 void weft_buffer_match(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                        const struct weft_tensors *of);
-/* From the views to the message: shapes and bytes. WEFT_ERR_STAGE when a stage
- * made a tensor larger than its boundary allows, or of another kind. */
+/* Writes shapes and bytes of the views to the message. WEFT_ERR_STAGE when a stage made a
+ * tensor larger than its boundary allows, or of another dtype. */
 enum weft_status weft_buffer_pack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                   struct weft_error *error);
-/* The other way. WEFT_ERR_PROTOCOL when a tensor does not fit the boundary, or a buffer was
- * handed over from a device of another kind. */
+/* Sets the views from a received message. WEFT_ERR_PROTOCOL when a tensor does not fit the
+ * boundary, or the buffer came from a device of another kind. */
 enum weft_status weft_buffer_unpack(struct weft_buffer *buffer, const struct weft_buffer_pool *pool,
                                     struct weft_error *error);
 
-/* The message's bytes from the device to the host copy that the transport takes, before a
- * send, and back, after a receive; nothing to do where the pool is not staged. */
+/* In a staged pool: copies the payload from the device to the host for the transport, before
+ * a send; and back, after a receive. */
 enum weft_status weft_buffer_copy_to_host(struct weft_buffer *buffer,
                                           const struct weft_buffer_pool *pool,
                                           struct weft_error *error);

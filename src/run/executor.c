@@ -10,7 +10,7 @@
 
 /* ---- Waiting ---- */
 
-/* What stands at `at`, for the status and for messages. */
+/* The action at `at`, for status and messages. */
 static struct weft_action present_action(const struct weft_executor *executor) {
   const struct weft_row *row = executor->row;
   return executor->at < row->end ? row->program->actions[executor->at] : weft_action_idle();
@@ -52,7 +52,7 @@ enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_r
   if (limit > 0 && executor->now - executor->last_progress >= limit) {
     return fail_stalled(executor, error);
   }
-  if (phase == WEFT_PHASE_COMPUTE && ready_at == 0) { /* no message will wake us */
+  if (phase == WEFT_PHASE_COMPUTE && ready_at == 0) { /* no message will end this wait */
     ready_at = weft_executor_ask_at(executor, executor->status->since);
   }
   const int64_t deadline = limit > 0 ? executor->last_progress + limit : WEFT_TIME_NEVER;
@@ -135,7 +135,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
   executor->last_progress = executor->now;
 }
 
-/* The optional zero_grad of every stage. */
+/* Calls zero_grad of every stage that has one. */
 static enum weft_status zero_gradients(struct weft_executor *executor, struct weft_error *error) {
   for (; executor->training && executor->zeroed < executor->own_count; executor->zeroed++) {
     struct weft_executor_stage *stage = &executor->stages[executor->zeroed];
@@ -206,7 +206,7 @@ static const char *name_leftover(const struct weft_held *held) {
                                   : "a microbatch without its last backward";
 }
 
-/* Something of this step is still held when its row is done. */
+/* Names what the step still holds when its row is done. */
 static enum weft_status find_leftover(const struct weft_executor *executor,
                                       struct weft_error *error) {
   const uint32_t microbatches = executor->row->program->microbatch_count;

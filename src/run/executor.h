@@ -1,9 +1,9 @@
-/* The executor: runs one rank's row, action by action, as a step function. It
- * has no thread and no clock of its own (time is the transport's), and allocates
- * nothing: rows, buffers and slots are made before a step (executor_setup.c).
+/* The executor runs one rank's row, action by action, as a step function. It has no thread
+ * and no clock of its own (time is the transport's), and allocates nothing: rows, buffers and
+ * slots are made before a step (executor_setup.c).
  *
- *   executor.c             the loop, waiting, failing, the end of a step
- *   executor_compute.c     F B I W and overlaps
+ *   executor.c             the loop, waits, failures, the end of a step
+ *   executor_compute.c     F B I W and OVERLAP_F_B
  *   executor_transfer.c    SEND and RECV
  *   executor_collective.c  UNSHARD RESHARD REDUCE_GRAD TIE_GRAD, on a queue of their own
  *   executor_setup.c       stages, pools and channels of a rank */
@@ -23,7 +23,7 @@
 struct weft_executor_stage {
   uint32_t stage;
   bool is_first, is_last; /* of the pipeline */
-  bool wants_backward;    /* false: nothing above it needs a gradient, it is frozen */
+  bool wants_backward;    /* false: frozen, because the stage above sends no gradient */
   struct weft_stage *impl;
   const struct weft_row_stage *needs;        /* of the row that runs */
   struct weft_held *held;                    /* [microbatch] of the row that runs */
@@ -40,13 +40,13 @@ struct weft_executor_stage {
   uint32_t *free_slots; /* a stack */
   uint32_t free_slot_count;
   uint32_t slot_count;
-  bool unsharded;            /* its parameters are unsharded, in program order */
-  uint64_t unsharded_ticket; /* ... once that many collectives are done */
+  bool unsharded;            /* its parameters are, at this place of the program */
+  uint64_t unsharded_ticket; /* they are in fact once that many collectives are done */
   bool reduced;              /* its gradients are, in this step */
   bool tied;                 /* likewise, with those of the stage that shares weights */
 };
 
-/* A compute action that is being executed. */
+/* A compute action in progress: the cell's own, or a sub-action of an OVERLAP_F_B. */
 struct weft_sub_action {
   const struct weft_action *action;
   uint32_t record;
@@ -55,8 +55,7 @@ struct weft_sub_action {
   struct weft_buffer *made;      /* output of F, gradient of B and I */
   struct weft_buffer *loss_grad; /* the last stage's F */
   struct weft_stage_call call;
-  /* What is to be called: first the op itself (`op_count` of them), then loss or
-   * scale_grads. */
+  /* The functions to call: those of the op (`op_count`), then loss or scale_grads. */
   enum weft_status (*functions[3])(struct weft_stage *, struct weft_stage_call *,
                                    struct weft_error *);
   uint32_t function_count, op_count, function_at;
@@ -77,7 +76,7 @@ struct weft_executor {
   const struct weft_pipeline_options *options;
   struct weft_rank_status *status;
   void (*progress)(void *context); /* for the stages' calls; its context is the transport, */
-  void *progress_context;          /* or NULL: nobody need poke */
+  void *progress_context;          /* or NULL: progress is asynchronous */
   struct weft_custom custom[WEFT_OP_COUNT];
 
   struct weft_executor_stage *stages; /* [own_count] */
@@ -96,21 +95,21 @@ struct weft_executor {
   /* The step that runs. */
   struct weft_row *row;
   uint64_t step;
-  bool training;                      /* the plan has a backward to keep things for */
+  bool training;                      /* the program has a backward */
   const struct weft_tensors *inputs;  /* [microbatch], on the rank with stage 0 */
   const struct weft_tensors *targets; /* [microbatch] or NULL, with the last stage */
   double *losses;                     /* [microbatch], with the last stage */
   struct weft_batch_merge *outputs;   /* NULL: not wanted */
   uint64_t at;                        /* record */
-  uint64_t cell;                      /* number of the cell, for people */
-  uint32_t zeroed;                    /* stages whose gradients are zero */
+  uint64_t cell;                      /* number of the cell in the row, for messages */
+  uint32_t zeroed;                    /* stages whose gradients have been zeroed */
   enum weft_cell_step cell_step;
   uint32_t sub_action_at, sub_action_count;
   bool custom_again;
   int64_t cell_begin;
   uint64_t actions_done;
 
-  /* Collectives: records of the row, in order; `done` of them are. */
+  /* Collectives: records of the row, in order; the first collective_done are complete. */
   uint32_t *collectives;
   uint32_t collective_capacity;
   uint64_t collective_count, collective_done;
@@ -120,36 +119,36 @@ struct weft_executor {
 
   /* Time. */
   int64_t now;           /* as last read */
-  int64_t last_progress; /* when something was last done */
-  int64_t wake_at;       /* when to look again, if nothing comes */
+  int64_t last_progress; /* when an action last ended */
+  int64_t wake_at;       /* when to advance again at the latest */
 
-  uint32_t blamed_rank; /* of a failure: this rank, unless a message of another was wrong */
+  uint32_t blamed_rank; /* in a failure: this rank, or the sender of a wrong message */
 };
 
 /* ---- Setting up (executor_setup.c) ---- */
 
-/* `first` decides the placement, for good. */
+/* `first` determines the placement of stages. */
 enum weft_status weft_executor_init(struct weft_executor *executor,
                                     const struct weft_allocator *allocator,
                                     struct weft_transport *transport,
                                     const struct weft_pipeline_options *options,
                                     const struct weft_row *first, struct weft_error *error);
 void weft_executor_finish(struct weft_executor *executor);
-/* Buffers and slots for one more row. */
+/* Adds the buffers and slots that another row needs. */
 enum weft_status weft_executor_fit(struct weft_executor *executor, const struct weft_row *row,
                                    struct weft_error *error);
-/* Whether a row could be fitted: WEFT_ERR_USAGE says why not. */
+/* Whether a row fits: WEFT_ERR_USAGE says why not. */
 enum weft_status weft_executor_check(const struct weft_executor *executor,
                                      const struct weft_row *row, struct weft_error *error);
-/* Instead of all rows so far, between steps: also fewer slots. Buffers stay. */
+/* Replaces all rows so far, between steps, possibly with fewer slots. Buffers stay. */
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error);
 
 /* ---- A step (executor.c) ---- */
 
 void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, uint64_t step);
-/* WEFT_OK: the row is done. WEFT_IN_PROGRESS: not before wake_at, or something
- * comes. An error is this rank's own and not agreed on yet. */
+/* WEFT_OK: the row is done. WEFT_IN_PROGRESS: call again at wake_at, or when the transport
+ * has something. An error is this rank's own; the ranks have not agreed on it yet. */
 enum weft_status weft_executor_advance(struct weft_executor *executor, struct weft_error *error);
 
 /* ---- Between these files ---- */
@@ -181,21 +180,21 @@ static inline void weft_executor_read_clock(struct weft_executor *executor) {
   executor->now = executor->transport->ops->now(executor->transport);
 }
 
-/* When to ask again what does not say when it will be done: often at first, then
- * ever less, so that it is noticed at most 1/64 of its time too late. */
+/* When to poll again what does not say when it will be done: at intervals that grow, so that
+ * its end is noticed at most 1/64 of its duration late. */
 static inline int64_t weft_executor_ask_at(const struct weft_executor *executor, int64_t begin) {
   return executor->now + 1 + (executor->now - begin) / 64;
 }
 
-/* The rank has to wait: says so on its board, and when to look again. Returns
- * WEFT_IN_PROGRESS, or the error of a stall. `wants` is what would end it;
- * `ready_at` when it will be over, 0: not known. */
+/* The rank has to wait: sets its status and wake_at. Returns WEFT_IN_PROGRESS, or the error
+ * of a stall. `wants` is the action that would end the wait; `ready_at` when it will end, 0:
+ * not known. */
 enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_rank_phase phase,
                                      uint32_t peer, struct weft_action wants, int64_t ready_at,
                                      struct weft_error *error);
 
-/* A stage's function has failed, and may have said why in *error: WEFT_ERR_STAGE
- * with that reason and the action (NULL: zero_grad). */
+/* A stage's function has failed, perhaps with a reason in *error: WEFT_ERR_STAGE with that
+ * reason and the action (NULL: zero_grad). */
 enum weft_status weft_executor_fail_stage(const struct weft_executor *executor,
                                           const struct weft_action *action,
                                           struct weft_error *error);
@@ -213,29 +212,29 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
 enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error);
 
-/* A received buffer that is not complete: WEFT_OK once it is, checked and
- * unpacked. `forward`: an activation. */
+/* Completes a posted receive: WEFT_OK once it has arrived, is checked and unpacked.
+ * `forward`: an activation. */
 enum weft_status weft_executor_await(struct weft_executor *executor,
                                      struct weft_executor_stage *stage, struct weft_buffer *buffer,
                                      uint32_t microbatch, bool forward, struct weft_error *error);
-/* A free buffer, if need be after waiting for a send. */
+/* Takes a free buffer, after waiting for a send if there is none. */
 enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     uint32_t peer, struct weft_buffer **out,
                                     struct weft_error *error);
-/* Gives back the buffers of sends that are done. */
+/* Returns the buffers of completed sends to the pool. */
 enum weft_status weft_executor_collect(struct weft_executor *executor,
                                        struct weft_buffer_pool *pool, struct weft_error *error);
 
-/* Puts a collective on the queue; runs what is on it as far as it goes. */
+/* Adds a collective to the queue; polls the queue. */
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error);
 enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
                                                 struct weft_error *error);
-/* The row cannot go on before the first one on the queue is done: as block(). */
+/* The row waits for the first collective of the queue: as block(). */
 enum weft_status weft_executor_await_collective(struct weft_executor *executor,
                                                 struct weft_error *error);
 
-/* A call with everything set that does not depend on the op. */
+/* Sets everything in a call that does not depend on the op. */
 void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stage,
                              uint32_t microbatch, struct weft_stage_call *call);
 

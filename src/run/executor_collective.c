@@ -1,6 +1,6 @@
-/* UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD: one after the other, beside the compute, as
- * on a stream of their own. UNSHARD is only begun where it stands; the first
- * compute that needs the parameters waits for it. */
+/* UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD run in order beside the compute, as on a stream
+ * of their own. An UNSHARD is only started in its place of the row; the first compute that
+ * needs the parameters waits for it. */
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -113,7 +113,7 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
       return WEFT_OK;
     }
     executor->collective_done++;
-    weft_executor_read_clock(executor); /* it may have taken its time */
+    weft_executor_read_clock(executor); /* the call may have taken long */
     executor->last_progress = executor->now;
     weft_executor_note_time(executor, record, executor->collective_begin, executor->now);
   }

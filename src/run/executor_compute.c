@@ -1,11 +1,11 @@
-/* F, B, I, W and overlaps. A cell goes through three steps, each of which may
- * have to wait and is taken up again where it stood:
+/* F, B, I, W and OVERLAP_F_B. A cell goes through three phases; when one has to wait, the
+ * next advance() resumes it:
  *
- *   prepare   every part's input is there, and a buffer for what it makes
+ *   prepare   wait for inputs, take buffers for outputs
  *   call      the stage's functions, or a custom function; then loss, scale_grads
- *   finish    what was made goes to the neighbour, what is used up is given back
+ *   finish    pass outputs on, return inputs that are no longer needed
  *
- * The parts of an overlap are prepared all, then called in order, then finished. */
+ * An overlap prepares all its sub-actions, then calls them in order, then finishes them. */
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -36,7 +36,7 @@ static enum weft_status check_order(const struct weft_executor *executor,
   return WEFT_OK;
 }
 
-/* UNSHARD was begun; compute is the first to need it done. */
+/* The UNSHARD has been started; this compute needs it done. */
 static enum weft_status await_parameters(struct weft_executor *executor,
                                          const struct weft_sub_action *sub,
                                          struct weft_error *error) {
@@ -70,7 +70,7 @@ static enum weft_status await_input(struct weft_executor *executor, struct weft_
              : WEFT_OK;
 }
 
-/* A buffer for what the part makes. */
+/* Takes a buffer for the output. */
 static enum weft_status take_room(struct weft_executor *executor, struct weft_sub_action *sub,
                                   struct weft_error *error) {
   const struct weft_executor_stage *stage = sub->stage;
@@ -166,7 +166,7 @@ static void fill_backward(const struct weft_executor *executor, struct weft_sub_
 }
 
 static void fill_call(struct weft_executor *executor, struct weft_sub_action *sub) {
-  static struct weft_tensors none; /* nothing ever writes to it: it has no tensors */
+  static struct weft_tensors none; /* never written: it has no tensors */
   struct weft_stage_call *call = &sub->call;
   const struct weft_held *held = sub->held;
   weft_executor_fill_call(executor, sub->action->stage, sub->action->microbatch, call);
@@ -253,7 +253,7 @@ static enum weft_status prepare(struct weft_executor *executor, const struct wef
 
 /* ---- Call ---- */
 
-/* A function has answered: WEFT_OK, or what to return. */
+/* A stage's function has returned: WEFT_OK, or what the executor returns. */
 static enum weft_status settle(struct weft_executor *executor, const struct weft_sub_action *sub,
                                const struct weft_action *action, enum weft_status status,
                                struct weft_error *error) {
@@ -287,7 +287,7 @@ static enum weft_status call_functions(struct weft_executor *executor, struct we
   return WEFT_OK;
 }
 
-/* A custom function takes the place of the parts' own functions. */
+/* A custom function replaces the functions of its sub-actions. */
 static enum weft_status call_custom(struct weft_executor *executor, const struct weft_action *cell,
                                     const struct weft_custom *custom, uint32_t first,
                                     uint32_t count, struct weft_error *error) {
@@ -428,7 +428,7 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
   return WEFT_OK;
 }
 
-/* Others see that this rank computes, and since when: a call may never return. */
+/* Sets the status before the call, because it may never return. */
 static void show_compute(struct weft_executor *executor, const struct weft_action *cell) {
   struct weft_rank_status *status = executor->status;
   WEFT_STATUS_STORE(status->phase, (uint32_t)WEFT_PHASE_COMPUTE);

@@ -7,8 +7,8 @@
 
 #include "run/executor.h"
 
-/* Channels hold at least this many messages, whatever the first plan needs: later
- * ones may need more. */
+/* Channels hold at least this many messages, even if the first program needs fewer: later
+ * programs may need more. */
 enum { DEPTH_MIN = 64 };
 
 static const struct weft_boundary *boundary_behind(const struct weft_pipeline_options *options,
@@ -65,7 +65,7 @@ static enum weft_status open_pool(struct weft_executor *executor, struct weft_ex
                                  gradients, boundary, error);
 }
 
-/* Pools of what crosses to other ranks, or to the stage above on this one. */
+/* Pools for boundaries to other ranks, or to the stage above on this rank. */
 static enum weft_status open_pools(struct weft_executor *executor,
                                    struct weft_executor_stage *stage, struct weft_error *error) {
   const uint32_t s = stage->stage;
@@ -85,7 +85,7 @@ static enum weft_status open_pools(struct weft_executor *executor,
   return WEFT_OK;
 }
 
-/* Neighbours on one rank use the same pools. */
+/* Neighbour stages on one rank share pools. */
 static void share_pools(struct weft_executor_stage *stage) {
   if (stage->below != NULL) {
     stage->in = stage->below->out;
@@ -177,12 +177,12 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
     WEFT_TRY(check_stage(executor, executor->stages[k].stage, error));
     link_stage(executor, &executor->stages[k]);
     WEFT_TRY(open_pools(executor, &executor->stages[k], error));
-    share_pools(&executor->stages[k]); /* below has been made: stages ascend */
+    share_pools(&executor->stages[k]); /* stages ascend, so the one below exists */
   }
   return WEFT_OK;
 }
 
-/* An error comes again: the executor sees it when the stage has returned. */
+/* An error is reported again to the executor when the stage has returned. */
 static void progress(void *context) {
   struct weft_transport *transport = context;
   struct weft_error error;
@@ -257,7 +257,7 @@ static enum weft_status fit_pool(struct weft_buffer_pool *pool, uint32_t count,
 
 static enum weft_status fit_pools(struct weft_executor_stage *stage,
                                   const struct weft_row_stage *needs, struct weft_error *error) {
-  if (stage->above == NULL) { /* else the stage above counts them, as its inputs */
+  if (stage->above == NULL) { /* else the stage above counts them as its inputs */
     WEFT_TRY(fit_pool(stage->out, needs->outputs, error));
   }
   WEFT_TRY(fit_pool(stage->grad_in, needs->grads_in, error));
@@ -347,9 +347,9 @@ static enum weft_status check_same_stages(const struct weft_executor *executor,
       memcmp(row->rank_of, executor->rank_of, executor->stage_count * sizeof *executor->rank_of) !=
           0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a pipeline keeps its stages where they are",
-                     "the plan for %" PRIu32
+                     "the program for %" PRIu32
                      " microbatches puts stages on other ranks than the "
-                     "first plan did",
+                     "first program did",
                      row->program->microbatch_count);
   }
   return WEFT_OK;
@@ -394,7 +394,7 @@ enum weft_status weft_executor_refit(struct weft_executor *executor, const struc
 
 /* ---- The end ---- */
 
-/* Takes back what the transport still has: after a failure. */
+/* Cancels what the transport still has, after a failure. */
 static void cancel_pool(struct weft_executor *executor, struct weft_buffer_pool *pool) {
   for (struct weft_buffer *buffer = pool->all; buffer != NULL; buffer = buffer->older) {
     if (buffer->under_way) {

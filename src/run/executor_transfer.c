@@ -1,6 +1,6 @@
-/* SEND and RECV. A RECV is posted and the row goes on; compute waits for its own
- * input. A SEND hands its buffer to the transport and the row goes on; the buffer
- * comes back when the neighbour has taken it. In the blocking modes both wait
+/* SEND and RECV. A RECV is posted and the row continues; the compute that needs the message
+ * waits for it. A SEND gives its buffer to the transport and the row continues; the buffer
+ * returns to its pool when the neighbour has received it. In the blocking modes both wait
  * here. */
 #include <assert.h>
 #include <inttypes.h>
@@ -81,7 +81,7 @@ static enum weft_status check_header(const struct weft_executor *executor, uint3
   return WEFT_OK;
 }
 
-/* Whose damage it is: the message itself cannot be trusted to say. */
+/* Adds the sender, which a damaged message cannot name reliably. */
 static enum weft_status name_sender(const struct weft_executor *executor, uint32_t from,
                                     struct weft_error *error) {
   char reason[sizeof error->message], hint[sizeof error->hint];
@@ -140,7 +140,7 @@ enum weft_status weft_executor_take(struct weft_executor *executor, struct weft_
 
 /* ---- SEND ---- */
 
-/* In rendezvous the rank waits here until its message has been taken. */
+/* In rendezvous mode, waits until the message has been received. */
 static enum weft_status await_taken(struct weft_executor *executor, struct weft_buffer_pool *pool,
                                     const struct weft_action *action, uint32_t peer,
                                     struct weft_error *error) {

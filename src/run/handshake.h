@@ -1,23 +1,22 @@
-/* The handshake: before the first tensor moves, ranks compare what they are and
- * what they are about to do. */
+/* The handshake: before the first step, ranks compare their builds, programs and options. */
 #ifndef RUN_HANDSHAKE_H
 #define RUN_HANDSHAKE_H
 
 #include <weft/run.h>
 
-/* What a rank says; all of it must be equal on all ranks. */
+/* What each rank sends; it must be equal on all ranks. */
 struct weft_handshake {
   uint64_t protocol;
-  uint64_t build;         /* version and layout of what is sent */
-  uint64_t program;       /* hash of the first plan */
+  uint64_t build;         /* version, and layout of messages */
+  uint64_t program;       /* hash of the first program */
   uint64_t configuration; /* boundaries, options, and the user's own */
 };
 
 struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *options,
                                           uint64_t program_hash);
 
-/* WEFT_OK, or WEFT_ERR_PEER naming the rank that differs from most others (both,
- * when there is no majority), and in what. */
+/* WEFT_OK, or WEFT_ERR_PEER, which names the rank that differs from most others (two ranks
+ * when there is no majority), and the field. */
 enum weft_status weft_handshakes_compare(const struct weft_handshake *handshakes,
                                          uint32_t rank_count, uint32_t *odd_rank,
                                          struct weft_error *error);

@@ -1,5 +1,5 @@
-/* The pipeline of one rank: plans, batches, steps, and the one error that all
- * ranks agree on. The work is the executor's. */
+/* The pipeline of one rank: programs, batches, steps, and the error that all ranks agree on.
+ * The executor does the work. */
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
@@ -20,10 +20,10 @@ enum pipeline_state { READY, RUNNING, FAILED };
 struct weft_pipeline {
   const struct weft_allocator *allocator;
   struct weft_transport *transport;
-  struct weft_pipeline_options options; /* its boundaries are ours */
+  struct weft_pipeline_options options; /* with our copy of the boundaries */
   struct weft_boundary *boundaries;
   struct weft_executor executor;
-  struct weft_row *rows; /* plans so far, newest first */
+  struct weft_row *rows; /* of the programs so far, newest first */
 
   enum pipeline_state state;
   struct weft_error failure; /* when FAILED */
@@ -63,9 +63,9 @@ static bool has_last_stage(const struct weft_pipeline *pipeline) {
   return has_stage(pipeline, pipeline->executor.stage_count - 1);
 }
 
-/* ---- Plans ---- */
+/* ---- Programs ---- */
 
-/* Every row has a rank of the transport, and this one has a row. */
+/* Every row has a rank of the transport, and this rank has a row. */
 static enum weft_status check_ranks(const struct weft_pipeline *pipeline,
                                     const struct weft_program *program, struct weft_error *error) {
   const struct weft_transport *transport = pipeline->transport;
@@ -96,8 +96,9 @@ static enum weft_status check_program(const struct weft_pipeline *pipeline,
                      program->stage_count, pipeline->options.stage_count);
   }
   if (program->microbatch_count != microbatch_count) {
-    return weft_fail(error, WEFT_ERR_USAGE, "the plan must make what it is asked for",
-                     "the plan is for %" PRIu32 " microbatches, and %" PRIu32 " were asked for",
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "options.source must make the program that it is asked for",
+                     "the program is for %" PRIu32 " microbatches, and %" PRIu32 " were asked for",
                      program->microbatch_count, microbatch_count);
   }
   return WEFT_OK;
@@ -134,7 +135,7 @@ static void drop_rows(struct weft_pipeline *pipeline) {
   }
 }
 
-/* The plan for as many microbatches, made if there is none. */
+/* The row for that number of microbatches, made if there is none. */
 static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microbatch_count,
                                  bool training, struct weft_row **out, struct weft_error *error) {
   for (struct weft_row *row = pipeline->rows; row != NULL; row = row->next) {
@@ -152,7 +153,8 @@ static enum weft_status find_row(struct weft_pipeline *pipeline, uint32_t microb
     return status;
   }
   keep_row(pipeline, row);
-  say(pipeline, training ? "a plan for another number of microbatches" : "a forward-only plan");
+  say(pipeline,
+      training ? "a program for another number of microbatches" : "a forward-only program");
   *out = row;
   return WEFT_OK;
 }
@@ -163,7 +165,8 @@ static enum weft_status check_options(const struct weft_pipeline_options *option
                                       struct weft_error *error) {
   if (options->source == NULL || options->stages == NULL || options->stage_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "weft/run.h shows a first pipeline",
-                     "a pipeline needs %s", options->source == NULL ? "a plan" : "stages");
+                     "a pipeline needs %s",
+                     options->source == NULL ? "a program source" : "stages");
   }
   if (options->boundaries == NULL ||
       (options->boundary_count != 1 && options->boundary_count != options->stage_count)) {
@@ -258,7 +261,7 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 
 /* ---- Failing ---- */
 
-/* This rank's own trouble becomes everybody's; what all agree on comes back. */
+/* Broadcasts this rank's failure; *error becomes the one that all ranks agree on. */
 static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
                                 struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
@@ -267,7 +270,7 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
   if (transport->ops->get_failure(transport, &failure)) {
     *error = failure.error;
   }
-  if (error->status != WEFT_ERR_STALLED) { /* then the board says what it still waits for */
+  if (error->status != WEFT_ERR_STALLED) { /* then the status still shows what it waits for */
     WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_FAILED);
   }
   pipeline->state = FAILED;
@@ -275,16 +278,16 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
   return error->status;
 }
 
-/* Somebody's trouble has become everybody's. */
+/* Takes over the error that the ranks agreed on. */
 static enum weft_status follow(struct weft_pipeline *pipeline, const struct weft_error *error) {
   pipeline->state = FAILED;
   pipeline->failure = *error;
   return error->status;
 }
 
-/* ---- Another plan ---- */
+/* ---- Another program source ---- */
 
-/* Makes its row in place of the options' plan, which it becomes if all is well. */
+/* Makes the first row from another source, which replaces the present one on success. */
 static enum weft_status make_other_row(struct weft_pipeline *pipeline,
                                        const struct weft_pipeline_options *other,
                                        struct weft_row **out, struct weft_error *error) {
@@ -432,7 +435,7 @@ enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool traini
 
 /* ---- Running a step ---- */
 
-/* Whoever has not come yet, for the report. */
+/* A rank that has not reached the handshake, for the report. */
 static uint32_t find_absent(const struct weft_pipeline *pipeline) {
   struct weft_transport *transport = pipeline->transport;
   for (uint32_t r = 0; r < transport->rank_count; r++) {
@@ -537,7 +540,7 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
   error = error != NULL ? error : &unheard;
   enum weft_status status = weft_pipeline_begin(pipeline, training, batch, error);
   if (status < 0) {
-    /* The others would wait for this rank: they are told, if there are any. */
+    /* Other ranks would wait for this one: broadcast the failure. */
     return pipeline->transport->rank_count > 1 && pipeline->state != FAILED
                ? give_up(pipeline, pipeline->transport->rank, error)
                : status;

@@ -1,13 +1,12 @@
-/* A rank's row: what it needs; see row.h.
+/* What a rank's row needs; see row.h.
  *
- * How many buffers are enough follows from lifetimes on the row. What is
- * received lives from its RECV to the last backward of its microbatch. What is
- * sent lives until the neighbour has taken it, which a row alone does not tell;
- * but an activation has surely been taken when its gradient comes back (I or B of
- * the same microbatch), and a gradient is under way only while the stage below
- * still holds that microbatch's activation. So with as many buffers as those
- * lifetimes need at once, a rank never waits for one. With fewer it would wait
- * for a neighbour to take a message, as it does on a network that blocks. */
+ * The number of buffers follows from lifetimes on the row. A received buffer lives from its
+ * RECV to the last backward of its microbatch. A sent buffer lives until the neighbour has
+ * received it, which the row alone does not tell; but an activation has been received when
+ * its gradient returns (I or B of the same microbatch), and a gradient is under way only
+ * while the stage below still holds that microbatch's activation. With as many buffers as
+ * these lifetimes overlap, a rank never waits for one. With fewer it would wait for a
+ * neighbour to receive, as on a network that blocks. */
 #include "run/row.h"
 
 #include <inttypes.h>
@@ -122,7 +121,7 @@ static void note_needs(struct weft_row *row, uint32_t s, const struct stage_leve
                        uint32_t forward_ahead) {
   struct weft_row_stage *stage = &row->stages[s];
   const uint32_t microbatches = row->program->microbatch_count;
-  /* The parts of an overlap all begin before any of them ends. */
+  /* All sub-actions of an overlap begin before any of them ends. */
   const uint32_t together = row->sub_actions_max - 1;
   stage->slots = levels->slots.peak + together;
   stage->inputs = larger(levels->inputs.peak, 1) + together;

@@ -1,6 +1,5 @@
-/* One plan as one rank sees it: its row of the program, what it needs in buffers
- * and slots, and the tables that running it fills. Made once per plan, used for
- * every step with it. */
+/* A rank's row of a program: the buffers and slots that it needs, and the tables that are
+ * filled while it runs. Made once per program, used in every step with it. */
 #ifndef RUN_ROW_H
 #define RUN_ROW_H
 
@@ -11,12 +10,12 @@
 
 #define WEFT_RECORD_NONE UINT32_MAX
 
-/* What is there for a (stage, microbatch) now. */
+/* What a rank holds now for a (stage, microbatch). */
 struct weft_held {
   struct weft_buffer *input;    /* activation from below; posted or arrived */
-  struct weft_buffer *output;   /* made, not yet sent */
+  struct weft_buffer *output;   /* computed, not yet sent */
   struct weft_buffer *grad_in;  /* gradient from above */
-  struct weft_buffer *grad_out; /* made, not yet sent */
+  struct weft_buffer *grad_out; /* computed, not yet sent */
   uint32_t slot;
   uint32_t done; /* WEFT_OP_BIT of F, B, I, W */
 };

@@ -1,6 +1,5 @@
-/* The cost stage: takes the time it is told to and computes nothing. In virtual
- * time a run of it must reproduce a simulation to the tick; on threads it shows
- * what the runtime adds to one. */
+/* The cost stage takes a given time and computes nothing. In virtual time a run with it
+ * reproduces the simulation to the tick; on threads it shows what the runtime adds. */
 #define _DEFAULT_SOURCE /* prctl */
 #include <assert.h>
 #include <errno.h>
@@ -11,43 +10,36 @@
 #endif
 
 #include <weft/run.h>
+#include <weft/support.h>
 
-/* A sleeper wakes this much early and waits for the rest awake. Waking takes some
- * 55 us where an idle core of a virtual machine has to be woken too, and longer
- * where others want the core. */
+/* Sleeping ends this early, and the thread yields until the end. Waking takes about 55 us
+ * where an idle core of a virtual machine has to wake too, and longer on a shared core. */
 enum { EARLY_NS = 200 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
 
-/* How often it pokes, awake and asleep. */
-enum { POKE_NS = 20 * 1000, NAP_NS = 50 * 1000 };
-
-static int64_t clock_ns(void) {
-  struct timespec now;
-  (void)clock_gettime(CLOCK_MONOTONIC, &now);
-  return (int64_t)now.tv_sec * SECOND_NS + now.tv_nsec;
-}
+/* How often it calls progress, awake and asleep. */
+enum { PROGRESS_NS = 20 * 1000, NAP_NS = 50 * 1000 };
 
 static int64_t later(int64_t now, int64_t by) {
   return by > WEFT_TIME_NEVER - now ? WEFT_TIME_NEVER : now + by;
 }
 
-/* Pokes now and then, if anybody need be poked. Returns the time. */
-static int64_t look_after(struct weft_stage_call *call, int64_t *poked) {
-  const int64_t now = clock_ns();
-  if (call->progress_context != NULL && now - *poked >= POKE_NS) {
+/* Calls progress periodically, if it has an effect. Returns the time. */
+static int64_t progress(struct weft_stage_call *call, int64_t *last) {
+  const int64_t now = weft_clock_ns();
+  if (call->progress_context != NULL && now - *last >= PROGRESS_NS) {
     call->progress(call->progress_context);
-    *poked = now;
+    *last = now;
   }
   return now;
 }
 
 static void spin_until(struct weft_stage_call *call, int64_t end) {
-  int64_t poked = 0;
-  while (look_after(call, &poked) < end) {
+  int64_t last = 0;
+  while (progress(call, &last) < end) {
   }
 }
 
-/* Linux wakes a thread up to 50 us late, on purpose, to save power; not this one
- * while it sleeps here. */
+/* Linux may wake a thread 50 us late to save power; this turns it off. */
 static int set_slack(int slack_ns) {
 #ifdef __linux__
   const int before = prctl(PR_GET_TIMERSLACK);
@@ -58,11 +50,11 @@ static int set_slack(int slack_ns) {
 #endif
 }
 
-/* Ranks may share a core, and end at about the same time: one that only spun would
- * keep it beyond the end of another. */
+/* Ranks may share a core and end at about the same time: a rank that spins would keep the
+ * core beyond another's end. */
 static void yield_until(struct weft_stage_call *call, int64_t end) {
-  int64_t poked = 0;
-  while (look_after(call, &poked) < end) {
+  int64_t last = 0;
+  while (progress(call, &last) < end) {
     (void)sched_yield();
   }
 }
@@ -74,15 +66,15 @@ static void nap(int64_t wake) {
   }
 }
 
-/* In one piece, or in naps with a poke after each. */
+/* In one piece, or in naps with a call of progress after each. */
 static void sleep_until(struct weft_stage_call *call, int64_t end) {
   const int64_t wake = end - EARLY_NS;
-  int64_t now = clock_ns(), poked = 0;
+  int64_t now = weft_clock_ns(), last = 0;
   if (wake > now) {
     const int slack = set_slack(1);
     while (call->progress_context != NULL && wake - now > NAP_NS) {
       nap(now + NAP_NS);
-      now = look_after(call, &poked);
+      now = progress(call, &last);
     }
     nap(wake);
     (void)set_slack(slack);
@@ -112,8 +104,8 @@ static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *c
   }
   switch (cost->mode) {
     case WEFT_COST_VIRTUAL: return take_virtual(cost, call, time);
-    case WEFT_COST_SLEEP: sleep_until(call, later(clock_ns(), time)); break;
-    case WEFT_COST_SPIN: spin_until(call, later(clock_ns(), time)); break;
+    case WEFT_COST_SLEEP: sleep_until(call, later(weft_clock_ns(), time)); break;
+    case WEFT_COST_SPIN: spin_until(call, later(weft_clock_ns(), time)); break;
   }
   return WEFT_OK;
 }
@@ -154,7 +146,7 @@ static enum weft_status reduce_grad(struct weft_stage *stage, struct weft_stage_
   return take(stage, call, WEFT_OP_REDUCE_GRAD);
 }
 
-/* It has none to scale. */
+/* There are no gradients to scale. */
 static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_call *call,
                                     struct weft_error *error) {
   (void)stage;

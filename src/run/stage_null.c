@@ -1,4 +1,4 @@
-/* The null stage: does nothing. What is left is the cost of the runtime. */
+/* The null stage does nothing: what remains is the cost of the runtime. */
 #include <weft/run.h>
 
 static enum weft_status nothing(struct weft_stage *stage, struct weft_stage_call *call,

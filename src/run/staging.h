@@ -1,5 +1,5 @@
-/* A block of memory that grows and never shrinks, aligned as tensors are: what
- * is copied in a step lies in one, so that the next step allocates nothing. */
+/* A block of memory that grows and never shrinks, for what a step copies; so the next step
+ * allocates nothing. */
 #ifndef RUN_STAGING_H
 #define RUN_STAGING_H
 
