@@ -1,5 +1,5 @@
 /* A simulation's events as timelines need them: from when to when, what a rank
- * does in order of the row with the parts of overlaps told apart, and round
+ * does in order of the row with the parts of overlaps apart, and round
  * numbers for an axis. */
 #ifndef RENDER_TIMELINE_H
 #define RENDER_TIMELINE_H
@@ -50,6 +50,10 @@ void weft_add_number(struct weft_text *text, double number);
 /* Outside text in one line of at most `width` characters, made safe for a
  * terminal, cut with an ellipsis. */
 void weft_add_line_text(struct weft_text *text, const char *outside, size_t width);
+
+/* Outside text as a JSON string. Control bytes and invalid UTF-8 are written out as \xNN,
+ * as on a terminal, and nothing in it can end the HTML element that the JSON is in. */
+void weft_add_json_string(struct weft_text *text, const char *string);
 
 /* Characters of well-formed UTF-8. */
 size_t weft_count_characters(const char *data, size_t size);
