@@ -11,7 +11,7 @@ extern "C" {
 
 /* One instruction's time, in ticks: simulated ones, or nanoseconds. A SEND and a
  * RECV have the times of their transfer; bubbles have no event; the parts of an
- * overlap have the times of the whole. */
+ * overlap have the times of the overlap. */
 struct weft_event {
   uint32_t rank;
   uint32_t record; /* into program->actions */

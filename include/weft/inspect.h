@@ -25,19 +25,12 @@ struct weft_grid_options {
   const struct weft_place *marks; /* cells written as >cell< ; rows end in " <-- ERROR HERE" */
   size_t mark_count;
 };
-/* NULL options: the whole grid without marks, byte-identical with PyTorch's. */
+/* NULL options: the full grid without marks, byte-identical with PyTorch's. */
 WEFT_API enum weft_status weft_grid_print(const struct weft_program *program,
                                           const struct weft_grid_options *options,
                                           struct weft_text *text, struct weft_error *error);
 
-/* For each record, the record of the matching instruction on the peer: SEND <-> RECV, TIE_GRAD of the
- * first <-> of the last stage; for all else, nothing. matches[i] is an index into program->actions or
- * WEFT_MATCH_NONE; the caller provides program->action_count entries. */
-#define WEFT_MATCH_NONE UINT32_MAX
-WEFT_API enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
-                                             struct weft_error *error);
-
-/* What each instruction of a program is tied to: the other end of its transfer
+/* What each instruction of a program is linked to: the other end of its transfer
  * and what it waits for. Borrows the program until destroyed. */
 struct weft_links;
 WEFT_API enum weft_status weft_links_create(const struct weft_allocator *allocator,
@@ -47,6 +40,7 @@ WEFT_API void weft_links_destroy(struct weft_links *links);
 
 /* The record at the other end of a SEND or RECV, the other TIE_GRAD of a TIE_GRAD, or
  * WEFT_MATCH_NONE. */
+#define WEFT_MATCH_NONE UINT32_MAX
 WEFT_API uint32_t weft_links_peer(const struct weft_links *links, uint64_t record);
 
 /* The records that a record waits for, other than its peer; returns how many.

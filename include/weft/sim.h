@@ -67,7 +67,7 @@ struct weft_simulation {
 };
 
 struct weft_sim_options {
-  enum weft_channel channel;  /* default edge */
+  enum weft_channel_model channel; /* default edge */
   const double *rank_factors; /* [rank_count] compute takes this many times as long; NULL: all 1 */
   double jitter;              /* standard deviation of an action's time, as a share of it; 0 */
   uint64_t seed;
@@ -125,7 +125,7 @@ WEFT_API void weft_memory_curve(const struct weft_simulation *simulation,
 /* ---- Measured timelines ---- */
 
 /* The same of what a run really did, from its events (weft_pipeline_events()):
- * for the renderers, and beside a prediction. Events come in any order of ranks,
+ * for the renderers, and to compare with a prediction. Events come in any order of ranks,
  * those of a rank in program order; the first begin on any rank becomes 0. Idle
  * time has the simulator's causes; a delay that nothing explains counts with the
  * direction of the action after it. `costs` give sizes; their times do not

@@ -20,16 +20,16 @@ extern "C" {
  * Rendezvous is the strictest: what completes there completes everywhere. */
 #define WEFT_CAPACITY_UNLIMITED UINT32_MAX
 
-/* What one FIFO carries. */
-enum weft_channel {
+/* What one channel, a FIFO, carries. */
+enum weft_channel_model {
   WEFT_CHANNEL_EDGE, /* one directed stage boundary: activations s -> s+1, or gradients s -> s-1 */
   WEFT_CHANNEL_PAIR, /* everything one rank sends to one other rank */
-  WEFT_CHANNEL_RANK  /* everything one rank sends, to whomever */
+  WEFT_CHANNEL_RANK  /* everything one rank sends, to any rank */
 };
 
 struct weft_comm_model {
   uint32_t capacity; /* default 0: rendezvous */
-  enum weft_channel channel;
+  enum weft_channel_model channel;
 };
 
 /* Every rule has a stable id; weft/rules.def lists them from most basic
@@ -43,14 +43,13 @@ enum weft_rule {
 
 /* "order.receive", "deadlock", ...; static storage. */
 WEFT_API const char *weft_rule_id(enum weft_rule rule);
-WEFT_API const char *weft_rule_summary(enum weft_rule rule);
 
 /* A place in a program. step counts cells from 0; an overlap part has the step
  * of its overlap. */
 struct weft_place {
   uint32_t rank;
   uint64_t step;
-  const struct weft_action *action; /* into the verified program; NULL: the whole row */
+  const struct weft_action *action; /* into the verified program; NULL: the row */
 };
 
 struct weft_finding {

@@ -5,6 +5,7 @@
 #include <weft/support.h>
 
 #include "base/memory.h"
+#include "inspect/match.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
 

@@ -1,8 +1,9 @@
 /* Finds, for each SEND and RECV of a program, the instruction at the other end
- * of the transfer, and for a TIE_GRAD the one of the other stage. Transfers are told apart by direction, sending stage and
+ * of the transfer, and for a TIE_GRAD the one of the other stage. Transfers are identified by direction, sending stage and
  * microbatch; one table slot per possible transfer holds the first SEND, which
  * the first RECV then takes. */
-#include <weft/inspect.h>
+#include "inspect/match.h"
+
 #include <weft/support.h>
 
 #include "base/memory.h"

@@ -44,7 +44,7 @@ const struct weft_pass *weft_pass_at(size_t index) {
   return index < weft_pass_count() ? &passes[index] : NULL;
 }
 
-/* ---- The whole lowering ---- */
+/* ---- weft_lower() ---- */
 
 /* The state of a lowering: `owned` is the last pass's output, `spent` the one
  * before it. */

@@ -33,7 +33,7 @@ struct walker {
 };
 
 /* Where a stage lives, how many results of each kind it makes, and which rank
- * takes them: WEFT_RANK_NONE where they stay on the rank or nobody does. */
+ * takes them: WEFT_RANK_NONE where they stay on the rank or no rank does. */
 struct stage {
   uint32_t rank;
   uint32_t activation_to;
@@ -210,7 +210,7 @@ static void skip_cells(const struct transfer_pass *pass, struct walker *walker) 
   }
 }
 
-/* One round after the other, until nobody is running. */
+/* One round after the other, until no rank is running. */
 static void go_round(struct transfer_pass *pass) {
   for (;;) {
     uint32_t rank = weft_bits_next(&pass->running, 0);

@@ -1,5 +1,5 @@
 /* The colours of pictures, shared by SVG and HTML, so that an op looks the same
- * everywhere. After Okabe and Ito: told apart with any kind of colour vision,
+ * everywhere. After Okabe and Ito: distinct with any kind of colour vision,
  * and F, B, I and W also by lightness alone, as a grey printer leaves them
  * (tests/render/test_palette.c measures both). */
 #ifndef RENDER_PALETTE_H

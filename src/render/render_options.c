@@ -1,4 +1,4 @@
-/* What pictures look like unless told otherwise. */
+/* The default options of pictures. */
 #include <weft/render.h>
 
 struct weft_render_options weft_render_options_default(void) {

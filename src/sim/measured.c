@@ -18,7 +18,7 @@
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"
-#include "sim/held_memory.h"
+#include "sim/rank_memory.h"
 
 #define NONE UINT32_MAX
 /* No sum or difference of two times overflows. */
@@ -36,7 +36,7 @@ struct measured_rank {
   int64_t clock;  /* end of its last compute; before that, its first begin */
   int64_t stream; /* end of its last collective */
   int64_t idle[WEFT_IDLE_CAUSES];
-  struct weft_held_memory held;
+  struct weft_rank_memory memory;
   uint32_t buffers_peak;
   bool has_begun;
 };
@@ -48,17 +48,17 @@ struct measured {
   struct weft_simulation *simulation;
   struct weft_links *links;
   bool has_backward;
-  uint32_t *event_of;               /* [action_count] NONE: a bubble */
-  uint32_t *previous;               /* [action_count] of a SEND: event of the one before it on its
+  uint32_t *event_of;    /* [action_count] NONE: a bubble */
+  uint32_t *previous;    /* [action_count] of a SEND: event of the one before it on its
                                   channel; NONE */
-  uint32_t *last_send;              /* [2 x stage] the same for the channel, while rows are read */
-  int64_t *unsharded_at;            /* [stage] */
-  bool *has_gradients;              /* [stage] its first backward has begun */
-  uint32_t *rank_of;                /* [stage] */
-  struct weft_held_change *changes; /* [longest row + 1]; NULL: only activations count */
-  struct measured_rank *ranks;      /* [rank_count] */
-  struct buffer_time *buffers;      /* [longest row] */
-  int64_t *times;                   /* [2 x longest row] */
+  uint32_t *last_send;   /* [2 x stage] the same for the channel, while rows are read */
+  int64_t *unsharded_at; /* [stage] */
+  bool *has_gradients;   /* [stage] its first backward has begun */
+  uint32_t *rank_of;     /* [stage] */
+  struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
+  struct measured_rank *ranks;        /* [rank_count] */
+  struct buffer_time *buffers;        /* [longest row] */
+  int64_t *times;                     /* [2 x longest row] */
   uint64_t longest;
 };
 
@@ -71,8 +71,7 @@ static bool is_compute(struct weft_action action) {
 static enum weft_status fail_count(const struct measured *measured, uint32_t rank, uint64_t found,
                                    struct weft_error *error) {
   const uint64_t *begin = measured->simulation->event_begin;
-  return weft_fail(error, WEFT_ERR_USAGE,
-                   "a timeline is made of whole steps: measure one that was not cut short",
+  return weft_fail(error, WEFT_ERR_USAGE, "measure complete steps: this one was cut short",
                    "rank %" PRIu32 " has %" PRIu64 " events; expected %" PRIu64
                    ", one for each of its actions",
                    rank, found, begin[rank + 1] - begin[rank]);
@@ -302,7 +301,7 @@ static void blame_gap(const struct measured *measured, struct measured_rank *ran
 static void hold_shares(const struct measured *measured) {
   const struct weft_program *program = measured->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    weft_held_init(&measured->ranks[r].held, measured->changes);
+    weft_rank_memory_init(&measured->ranks[r].memory, measured->changes);
   }
   if (measured->changes == NULL) {
     return;
@@ -312,8 +311,9 @@ static void hold_shares(const struct measured *measured) {
   (void)weft_placement_infer(program, measured->rank_of);
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (measured->rank_of[s] != WEFT_RANK_NONE) {
-      weft_held_add_stage(&measured->ranks[measured->rank_of[s]].held,
-                          weft_costs_of(measured->costs, s), is_sharded, measured->has_backward);
+      weft_rank_memory_add_stage(&measured->ranks[measured->rank_of[s]].memory,
+                                 weft_costs_of(measured->costs, s), is_sharded,
+                                 measured->has_backward);
     }
   }
 }
@@ -322,10 +322,10 @@ static void hold_from_begin(const struct measured *measured, struct measured_ran
                             struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
   if (action.op == WEFT_OP_F) {
-    weft_hold(&rank->held, costs->activation, at);
+    weft_rank_memory_activation(&rank->memory, costs->activation, at);
   } else if (!measured->has_gradients[action.stage]) {
     measured->has_gradients[action.stage] = true;
-    weft_held_first_backward(&rank->held, costs, at);
+    weft_rank_memory_first_backward(&rank->memory, costs, at);
   }
 }
 
@@ -339,7 +339,7 @@ static void release(const struct measured *measured, struct measured_rank *rank,
     case WEFT_OP_I: held = costs->activation_after_i - costs->activation; break;
     default: held = -costs->activation_after_i; break;
   }
-  weft_hold(&rank->held, held, at);
+  weft_rank_memory_activation(&rank->memory, held, at);
 }
 
 /* ---- Rows ---- */
@@ -369,8 +369,9 @@ static void reckon_collective(const struct measured *measured, struct measured_r
   if (action.op == WEFT_OP_UNSHARD) {
     measured->unsharded_at[action.stage] = event->end;
   }
-  weft_held_collective(&rank->held, (enum weft_op)action.op,
-                       weft_costs_of(measured->costs, action.stage), event->begin, event->end);
+  weft_rank_memory_collective(&rank->memory, (enum weft_op)action.op,
+                              weft_costs_of(measured->costs, action.stage), event->begin,
+                              event->end);
   if (event->end > event->begin && !rank->has_begun) {
     rank->has_begun = true;
     rank->first_begin = rank->clock = event->begin;
@@ -437,7 +438,7 @@ static void reckon_rank(const struct measured *measured, uint32_t number) {
       reckon_collective(measured, rank, action, event);
     }
   }
-  weft_held_settle(&rank->held, INT64_MAX);
+  weft_rank_memory_advance(&rank->memory, INT64_MAX);
   rank->buffers_peak = peak_buffers(measured, buffers);
 }
 
@@ -447,12 +448,12 @@ static int64_t last_end(const struct measured_rank *rank) {
   return rank->clock > rank->stream ? rank->clock : rank->stream;
 }
 
-static void fill_rank(const struct measured_rank *rank, int64_t whole, double unit,
+static void fill_rank(const struct measured_rank *rank, int64_t makespan, double unit,
                       struct weft_rank_times *times) {
-  const int64_t first = rank->has_begun ? rank->first_begin : whole;
-  const int64_t last = rank->has_begun ? last_end(rank) : whole;
+  const int64_t first = rank->has_begun ? rank->first_begin : makespan;
+  const int64_t last = rank->has_begun ? last_end(rank) : makespan;
   times->busy = (double)rank->busy / unit;
-  times->idle = (double)(whole - rank->busy) / unit;
+  times->idle = (double)(makespan - rank->busy) / unit;
   times->first_start = (double)first / unit;
   times->last_end = (double)last / unit;
   times->span = (double)(last - first) / unit;
@@ -460,42 +461,43 @@ static void fill_rank(const struct measured_rank *rank, int64_t whole, double un
     times->idle_by_cause[cause] = (double)rank->idle[cause] / unit;
   }
   times->idle_by_cause[WEFT_IDLE_START] = (double)first / unit;
-  times->idle_by_cause[WEFT_IDLE_END] = rank->has_begun ? (double)(whole - rank->clock) / unit : 0;
-  times->peak_activation = rank->held.peak_activation;
-  times->peak_memory = rank->held.peak_memory;
-  times->peak_parameters = rank->held.peak_parameters;
-  times->peak_gradients = rank->held.peak_gradients;
-  times->peak_at = (double)rank->held.peak_at / unit;
+  times->idle_by_cause[WEFT_IDLE_END] =
+      rank->has_begun ? (double)(makespan - rank->clock) / unit : 0;
+  times->peak_activation = rank->memory.peak_activation;
+  times->peak_memory = rank->memory.peak_memory;
+  times->peak_parameters = rank->memory.peak_parameters;
+  times->peak_gradients = rank->memory.peak_gradients;
+  times->peak_at = (double)rank->memory.peak_at / unit;
   times->receive_buffers_peak = rank->buffers_peak;
 }
 
 static void fill(const struct measured *measured, double unit) {
   struct weft_simulation *simulation = measured->simulation;
   const uint32_t p = measured->program->rank_count;
-  int64_t whole = 0, busy = 0;
+  int64_t makespan = 0, busy = 0;
   double widest_idle = 0;
   for (uint32_t r = 0; r < p; r++) {
     const struct measured_rank *rank = &measured->ranks[r];
-    whole = rank->has_begun && last_end(rank) > whole ? last_end(rank) : whole;
+    makespan = rank->has_begun && last_end(rank) > makespan ? last_end(rank) : makespan;
     busy += rank->busy;
   }
   simulation->ticks_per_unit = unit;
-  simulation->makespan = (double)whole / unit;
+  simulation->makespan = (double)makespan / unit;
   simulation->span = 0;
   for (uint32_t r = 0; r < p; r++) {
     struct weft_rank_times *times = &simulation->ranks[r];
-    fill_rank(&measured->ranks[r], whole, unit, times);
+    fill_rank(&measured->ranks[r], makespan, unit, times);
     if (times->span > simulation->span) {
       simulation->span = times->span;
       widest_idle = times->span - times->busy;
     }
   }
-  const double area = (double)whole * p;
+  const double area = (double)makespan * p;
   simulation->bubble_ratio = area > 0 ? (area - (double)busy) / area : 0;
   simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
 }
 
-/* ---- The whole ---- */
+/* ---- weft_simulation_from_events() ---- */
 
 static enum weft_status allocate(struct measured *measured, struct weft_arena *arena,
                                  struct weft_error *error) {
@@ -517,7 +519,7 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   /* One more: a candidate is written before it is known to be a buffer. */
   measured->buffers = weft_arena_allocate(arena, longest + 1, sizeof *measured->buffers);
   measured->times = weft_arena_allocate(arena, 2 * longest, sizeof *measured->times);
-  const bool counts_more = weft_held_counts_more(measured->costs);
+  const bool counts_more = weft_memory_exceeds_activations(measured->costs);
   if (counts_more) {
     measured->changes = weft_arena_allocate(arena, longest + 1, sizeof *measured->changes);
   }

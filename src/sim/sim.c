@@ -23,7 +23,7 @@ static const struct weft_sim_options *or_default(const struct weft_sim_options *
   return options != NULL ? options : standard;
 }
 
-/* ---- The whole simulation ---- */
+/* ---- Simulation ---- */
 
 /* The simulation and the arena that owns all it points at. */
 struct owned_simulation {
@@ -111,11 +111,11 @@ static void fill_rank(const struct weft_sim_recorder *recorder, uint32_t rank, s
   if (!record->has_begun) {
     times->idle_by_cause[WEFT_IDLE_END] = 0;
   }
-  times->peak_activation = record->held.peak_activation;
-  times->peak_memory = record->held.peak_memory;
-  times->peak_parameters = record->held.peak_parameters;
-  times->peak_gradients = record->held.peak_gradients;
-  times->peak_at = (double)(record->held.peak_at - range.first) / unit;
+  times->peak_activation = record->memory.peak_activation;
+  times->peak_memory = record->memory.peak_memory;
+  times->peak_parameters = record->memory.peak_parameters;
+  times->peak_gradients = record->memory.peak_gradients;
+  times->peak_at = (double)(record->memory.peak_at - range.first) / unit;
   times->receive_buffers_peak = record->buffers_peak;
 }
 
@@ -140,8 +140,8 @@ static void fill_simulation(const struct weft_sim_recorder *recorder,
     simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
   }
   /* From whole ticks, so that a third is a third. */
-  const double whole = (double)(range.last - range.first) * p;
-  simulation->bubble_ratio = whole > 0 ? (whole - (double)busy) / whole : 0;
+  const double area = (double)(range.last - range.first) * p;
+  simulation->bubble_ratio = area > 0 ? (area - (double)busy) / area : 0;
   simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
 }
 

@@ -36,11 +36,12 @@ struct row {
 ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct row *row,
                                 struct weft_action action, int64_t begin) {
   if (action.op == WEFT_OP_F) {
-    weft_hold(&row->record.held, weft_sim_work(recorder->run, action)->held_from_begin, begin);
+    weft_rank_memory_activation(&row->record.memory,
+                                weft_sim_work(recorder->run, action)->held_from_begin, begin);
   } else if (!recorder->has_gradients[action.stage]) {
     recorder->has_gradients[action.stage] = true;
-    weft_held_first_backward(&row->record.held, weft_costs_of(recorder->run->costs, action.stage),
-                             begin);
+    weft_rank_memory_first_backward(&row->record.memory,
+                                    weft_costs_of(recorder->run->costs, action.stage), begin);
   }
 }
 
@@ -49,7 +50,7 @@ static void hold_shares(const struct weft_sim_recorder *recorder) {
   const struct weft_sim_run *run = recorder->run;
   const struct weft_program *program = run->program;
   for (uint32_t r = 0; r < program->rank_count; r++) {
-    weft_held_init(&recorder->records[r].held, recorder->changes);
+    weft_rank_memory_init(&recorder->records[r].memory, recorder->changes);
   }
   if (recorder->changes == NULL) {
     return;
@@ -58,8 +59,8 @@ static void hold_shares(const struct weft_sim_recorder *recorder) {
       weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
   for (uint32_t s = 0; s < program->stage_count; s++) {
     if (run->rank_of[s] != WEFT_RANK_NONE) {
-      weft_held_add_stage(&recorder->records[run->rank_of[s]].held, weft_costs_of(run->costs, s),
-                          is_sharded, run->has_backward);
+      weft_rank_memory_add_stage(&recorder->records[run->rank_of[s]].memory,
+                                 weft_costs_of(run->costs, s), is_sharded, run->has_backward);
     }
   }
 }
@@ -235,7 +236,8 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
   }
   for (uint32_t k = first; k <= parts; k++) {
     if (weft_op_in(cell[k].op, WEFT_OPS_COMPUTE)) {
-      weft_hold(&row->record.held, weft_sim_work(run, cell[k])->held_from_end, end);
+      weft_rank_memory_activation(&row->record.memory, weft_sim_work(run, cell[k])->held_from_end,
+                                  end);
       remember_buffer(recorder, row, cell[k], end);
     }
   }
@@ -255,7 +257,8 @@ ROW_INLINE void record_collective(const struct weft_sim_recorder *recorder, stru
     record->has_begun = true;
     record->first_begin = begin;
   }
-  weft_held_collective(&record->held, (enum weft_op)action->op, costs, begin, state->stream);
+  weft_rank_memory_collective(&record->memory, (enum weft_op)action->op, costs, begin,
+                              state->stream);
 }
 
 ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t rank, bool events) {
@@ -285,7 +288,7 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
     at++;
   }
   state->clock = row.clock;
-  weft_held_settle(&row.record.held, INT64_MAX);
+  weft_rank_memory_advance(&row.record.memory, INT64_MAX);
   row.record.buffers_peak =
       peak_buffers(recorder->taken, recorder->freed, row.buffer_count, !row.is_unsorted);
   recorder->records[rank] = row.record;
@@ -335,10 +338,10 @@ static bool count_buffers(struct weft_sim_run *run, size_t *most) {
 /* One more than needed: NULL means that nothing but activations counts. */
 static bool make_changes(struct weft_sim_recorder *recorder) {
   struct weft_sim_run *run = recorder->run;
-  if (!weft_held_counts_more(run->costs)) {
+  if (!weft_memory_exceeds_activations(run->costs)) {
     return true;
   }
-  recorder->changes = weft_arena_allocate(&run->arena, weft_held_changes_max(run->program) + 1,
+  recorder->changes = weft_arena_allocate(&run->arena, weft_memory_changes_max(run->program) + 1,
                                           sizeof *recorder->changes);
   return recorder->changes != NULL;
 }

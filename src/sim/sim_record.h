@@ -2,28 +2,28 @@
 #ifndef SIM_RECORD_H
 #define SIM_RECORD_H
 
-#include "sim/held_memory.h"
+#include "sim/rank_memory.h"
 #include "sim/sim_run.h"
 
 struct weft_rank_record {
   int64_t busy;
   int64_t first_begin;
   int64_t idle[WEFT_IDLE_CAUSES];
-  struct weft_held_memory held;
+  struct weft_rank_memory memory;
   uint32_t buffers_peak; /* receive buffers */
   bool has_begun;
 };
 
 struct weft_sim_recorder {
-  struct weft_sim_run *run;         /* that all ranks have finished, from 0 */
-  struct weft_rank_record *records; /* [rank] */
-  bool *has_gradients;              /* [stage] its first backward has begun */
-  int64_t *taken;                   /* [buffer] of one rank: when they are taken, ascending, */
-  int64_t *freed;                   /* and given back */
-  size_t buffers_max;               /* of any rank */
-  struct weft_held_change *changes; /* of one rank's memory; NULL: only activations count */
-  struct weft_event *events;        /* NULL: not to be written */
-  const uint64_t *event_begin;      /* [rank + 1] into events */
+  struct weft_sim_run *run;           /* that all ranks have finished, from 0 */
+  struct weft_rank_record *records;   /* [rank] */
+  bool *has_gradients;                /* [stage] its first backward has begun */
+  int64_t *taken;                     /* [buffer] of one rank: when they are taken, ascending, */
+  int64_t *freed;                     /* and given back */
+  size_t buffers_max;                 /* of any rank */
+  struct weft_memory_change *changes; /* of one rank's memory; NULL: only activations count */
+  struct weft_event *events;          /* NULL: not to be written */
+  const uint64_t *event_begin;        /* [rank + 1] into events */
 };
 
 /* Memory for everything but events. */

@@ -28,7 +28,7 @@ enum { AHEAD_RECORDS = 32, AHEAD_NUMBERS = 16 };
 
 /* ---- Ranks that wait ---- */
 
-/* After the ranks comes one that never waits, for stages that nobody has. */
+/* After the ranks comes one that never waits, for stages that no rank has. */
 static inline uint32_t rank_or_nobody(const struct weft_sim_run *run, uint32_t rank) {
   return rank != WEFT_RANK_NONE ? rank : run->program->rank_count;
 }
@@ -263,7 +263,7 @@ WALK_INLINE void walk_rank(struct weft_sim_run *run, uint32_t rank, bool plain) 
   struct weft_rank_run *state = &run->ranks[rank];
   const struct weft_action *const actions = run->program->actions;
   const struct weft_action *at = actions + state->at, *const end = actions + state->end;
-  const struct weft_stage_run *const stages = run->stages;
+  const struct weft_sim_stage *const stages = run->stages;
   const int64_t *const unsharded_at = run->unsharded_at;
   int64_t clock = state->clock;
   while (at < end) {

@@ -37,13 +37,13 @@ struct weft_work {
   int64_t duration;
   int64_t hop;            /* from the start of an input's transfer to its arrival */
   uint32_t from;          /* rank of the stage that makes the inputs */
-  uint32_t to;            /* rank of the stage that takes the outputs; rank_count: nobody */
+  uint32_t to;            /* rank of the stage that takes the outputs; rank_count: none */
   double held_from_begin; /* activation memory taken when it begins, */
   double held_from_end;   /* and when it ends */
 };
 
 /* [op - WEFT_OP_F] */
-struct weft_stage_run {
+struct weft_sim_stage {
   struct weft_work works[4];
 };
 
@@ -62,8 +62,8 @@ struct weft_sim_run {
   int64_t *inputs;               /* [direction][stage][microbatch]: of F, then of B and I */
   int64_t *edge_free;            /* [2 x stage] when the boundary's channel is free */
   int64_t *unsharded_at;         /* [stage] when its parameters are there */
-  struct weft_stage_run *stages; /* [stage] */
-  struct weft_rank_run *ranks;   /* [rank + 1] the last is nobody */
+  struct weft_sim_stage *stages; /* [stage] */
+  struct weft_rank_run *ranks;   /* [rank + 1] the last is for stages without a rank */
   uint32_t *work;                /* ranks to look at, a stack */
   uint32_t work_count;
 

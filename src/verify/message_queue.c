@@ -44,7 +44,8 @@ static bool number_pairs(struct weft_message_queue *queue,
 }
 
 static bool number_channels(struct weft_message_queue *queue,
-                            const struct weft_verify_context *context, enum weft_channel channel) {
+                            const struct weft_verify_context *context,
+                            enum weft_channel_model channel) {
   if (channel == WEFT_CHANNEL_PAIR) {
     return number_pairs(queue, context);
   }
@@ -89,7 +90,8 @@ static bool list_messages(struct weft_message_queue *queue, const struct weft_pr
 }
 
 bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_verify_context *context, enum weft_channel channel) {
+                             const struct weft_verify_context *context,
+                             enum weft_channel_model channel) {
   *queue = (struct weft_message_queue){.allocator = context->allocator,
                                        .edge_count = 2 * context->stage_count};
   queue->channel_of =

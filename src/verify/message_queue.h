@@ -21,7 +21,8 @@ struct weft_message_queue {
 /* Of a program whose SENDs are in range and on their stage's rank. False when
  * out of memory. */
 bool weft_message_queue_init(struct weft_message_queue *queue,
-                             const struct weft_verify_context *context, enum weft_channel channel);
+                             const struct weft_verify_context *context,
+                             enum weft_channel_model channel);
 void weft_message_queue_finish(struct weft_message_queue *queue);
 
 #endif

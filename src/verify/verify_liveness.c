@@ -187,7 +187,7 @@ static void run_all(struct run *run) {
   }
 }
 
-/* ---- Who waits for whom ---- */
+/* ---- The wait graph ---- */
 
 /* What a stuck rank needs: another rank to do something. */
 struct wait {

@@ -146,7 +146,7 @@ static void check_backward(struct weft_verify_context *context, uint32_t stage, 
 }
 
 static void check_stage_coverage(struct weft_verify_context *context, uint32_t stage) {
-  const unsigned whole_split = HAS_F | HAS_I | HAS_W, whole = HAS_F | HAS_B;
+  const unsigned full_split = HAS_F | HAS_I | HAS_W, full = HAS_F | HAS_B;
   const uint8_t *exists = &context->exists[weft_pair_index(context, stage, 0)];
   if (context->owner[stage] == WEFT_RANK_NONE) {
     weft_findings_add(&context->findings, WEFT_RULE_COVERAGE_FORWARD, (struct weft_place){0},
@@ -155,7 +155,7 @@ static void check_stage_coverage(struct weft_verify_context *context, uint32_t s
   }
   for (uint32_t mb = 0; mb < context->microbatch_count; mb++) {
     const unsigned has = exists[mb] & 0xfu;
-    if (has == whole || has == whole_split) {
+    if (has == full || has == full_split) {
       continue;
     }
     if ((has & HAS_F) == 0) {

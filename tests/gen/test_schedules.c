@@ -95,7 +95,7 @@ static void check_shape(const struct weft_schedule_info *info, const struct weft
     for (unsigned k = 0; k < 4; k++) {
       for (unsigned channel = 0; channel < 3 && (window == 3 || k == 0); channel++) {
         assert_right(info->name, program,
-                     (struct weft_comm_model){capacities[k], (enum weft_channel)channel});
+                     (struct weft_comm_model){capacities[k], (enum weft_channel_model)channel});
       }
     }
     weft_program_destroy(program);

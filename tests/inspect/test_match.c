@@ -12,6 +12,7 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
+#include "inspect/match.h"
 #include "support_csv.h"
 #include "support_memory.h"
 

@@ -63,7 +63,7 @@ static void check_finding(const struct weft_program *program, const struct weft_
 }
 
 static bool verify(const struct weft_program *program, uint32_t capacity,
-                   enum weft_channel channel) {
+                   enum weft_channel_model channel) {
   struct weft_verify_options options = weft_verify_options_default();
   struct weft_report *report = NULL;
   struct weft_error error = {0};

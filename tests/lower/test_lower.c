@@ -13,6 +13,8 @@
 
 #include <weft/support.h>
 
+#include "inspect/match.h"
+
 static struct weft_program *parse(const char *csv) {
   struct weft_program *program = NULL;
   struct weft_error error;

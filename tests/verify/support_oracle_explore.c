@@ -164,7 +164,7 @@ static void note_end(const struct oracle *oracle, const struct state *state,
   found->ends_complete += complete ? 1 : 0;
 }
 
-static void search_channels(struct search *search, enum weft_channel channel) {
+static void search_channels(struct search *search, enum weft_channel_model channel) {
   for (uint32_t message = 0; message < search->oracle->message_count; message++) {
     const struct oracle_message *m = &search->oracle->messages[message];
     uint32_t number = m->from;

@@ -16,7 +16,7 @@ static void *allocate(size_t count, size_t size) {
 
 /* --- One maximal run ----------------------------------------------------- */
 
-static uint32_t channel_count(const struct oracle *oracle, enum weft_channel channel) {
+static uint32_t channel_count(const struct oracle *oracle, enum weft_channel_model channel) {
   switch (channel) {
     case WEFT_CHANNEL_EDGE: return oracle->edge_count;
     case WEFT_CHANNEL_PAIR: return oracle->rank_count * oracle->rank_count;
@@ -24,7 +24,7 @@ static uint32_t channel_count(const struct oracle *oracle, enum weft_channel cha
   }
 }
 
-static uint32_t channel_of(const struct oracle *oracle, enum weft_channel channel,
+static uint32_t channel_of(const struct oracle *oracle, enum weft_channel_model channel,
                            const struct oracle_message *message) {
   switch (channel) {
     case WEFT_CHANNEL_EDGE: return message->edge;

@@ -2,10 +2,10 @@
  *
  * Costs are of a stage, as everywhere, when v is given or the file has one entry
  * per stage. Otherwise schedules with different v cut the same model into more or
- * fewer stages: to be fair, costs are those of a rank's whole share then, and one
- * of its v stages takes 1/v of them. Simulated is the other way round, with
- * whole stages and transfers v times as long, and the result is divided by v:
- * so times stay whole where they were. */
+ * fewer stages: costs are then those of a rank's share of the model, and one of
+ * its v stages takes 1/v of them. The simulation uses the undivided costs, with
+ * transfers v times as long, and divides the result by v: so times that are
+ * integers stay integers. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -17,19 +17,19 @@
 #include "cli/report/compare_report.h"
 #include "cli/report/sim_report.h"
 
-struct contest {
+struct compare_run {
   const struct weft_cli *cli;
   struct weft_cli_costs costs;
   struct weft_hop_costs hop; /* as given */
-  struct weft_cli_ranking *ranking;
+  struct weft_cli_comparison *comparison;
 };
 
 /* ---- One schedule ---- */
 
-static void record(struct contest *contest, const struct weft_simulation *simulation,
+static void record(struct compare_run *run, const struct weft_simulation *simulation,
                    const struct weft_schedule_info *info, size_t order, uint32_t v) {
-  struct weft_cli_ranking *ranking = contest->ranking;
-  const double scale = ranking->per_stage ? 1 : v;
+  struct weft_cli_comparison *comparison = run->comparison;
+  const double scale = comparison->per_stage ? 1 : v;
   const uint32_t p = simulation->program->rank_count;
   struct weft_cli_entry entry = {.info = info,
                                  .v = v,
@@ -48,61 +48,62 @@ static void record(struct contest *contest, const struct weft_simulation *simula
       entry.peak_memory = times->peak_memory / scale;
     }
   }
-  entry.fits = !ranking->limited || !weft_cli_is_over(entry.peak_memory, ranking->memory_limit);
-  ranking->entries[ranking->entry_count++] = entry;
+  entry.fits =
+      !comparison->limited || !weft_cli_is_over(entry.peak_memory, comparison->memory_limit);
+  comparison->entries[comparison->entry_count++] = entry;
 }
 
-static void leave_out(struct weft_cli_ranking *ranking, const struct weft_schedule_info *info,
+static void leave_out(struct weft_cli_comparison *comparison, const struct weft_schedule_info *info,
                       uint32_t v, const char *why) {
-  struct weft_cli_omission *omission = &ranking->omissions[ranking->omission_count++];
+  struct weft_cli_omission *omission = &comparison->omissions[comparison->omission_count++];
   omission->info = info;
   omission->v = v;
   (void)snprintf(omission->why, sizeof omission->why, "%s", why);
 }
 
-static int simulate(struct contest *contest, const struct weft_program *table,
+static int simulate(struct compare_run *run, const struct weft_program *table,
                     const struct weft_schedule_info *info, size_t order, uint32_t v) {
-  struct weft_cli_costs *costs = &contest->costs;
-  const double scale = contest->ranking->per_stage ? 1 : v;
-  costs->costs->hop = contest->hop;
+  struct weft_cli_costs *costs = &run->costs;
+  const double scale = run->comparison->per_stage ? 1 : v;
+  costs->costs->hop = run->hop;
   costs->costs->hop.latency *= scale;
   costs->costs->hop.bytes *= scale;
-  const int status = weft_cli_costs_fit(contest->cli, costs, table, info->name);
+  const int status = weft_cli_costs_fit(run->cli, costs, table, info->name);
   if (status != WEFT_CLI_OK) {
     return status;
   }
   struct weft_simulation *simulation;
   struct weft_error error;
   costs->options.no_events = true;
-  if (weft_simulate(contest->cli->allocator, costs->program, costs->costs, &costs->options,
-                    &simulation, &error) < 0) {
-    return weft_cli_fail(contest->cli, info->name, &error);
+  if (weft_simulate(run->cli->allocator, costs->program, costs->costs, &costs->options, &simulation,
+                    &error) < 0) {
+    return weft_cli_fail(run->cli, info->name, &error);
   }
-  record(contest, simulation, info, order, v);
+  record(run, simulation, info, order, v);
   weft_simulation_destroy(simulation);
   return WEFT_CLI_OK;
 }
 
-static int try_schedule(struct contest *contest, size_t order, uint32_t v) {
+static int try_schedule(struct compare_run *run, size_t order, uint32_t v) {
   const struct weft_schedule_info *info = weft_schedule_at(order);
-  struct weft_cli_ranking *ranking = contest->ranking;
-  struct weft_shape shape = ranking->shape;
+  struct weft_cli_comparison *comparison = run->comparison;
+  struct weft_shape shape = comparison->shape;
   struct weft_program *table = NULL;
   struct weft_error error;
-  if (ranking->entry_count + ranking->omission_count == WEFT_CLI_ENTRIES_MAX) {
+  if (comparison->entry_count + comparison->omission_count == WEFT_CLI_ENTRIES_MAX) {
     return WEFT_CLI_OK;
   }
   shape.stages_per_rank = v;
   const enum weft_status made =
-      weft_generate(contest->cli->allocator, info->name, &shape, &table, &error);
+      weft_generate(run->cli->allocator, info->name, &shape, &table, &error);
   if (made == WEFT_ERR_USAGE || made == WEFT_ERR_LIMIT) {
-    leave_out(ranking, info, v, error.message);
+    leave_out(comparison, info, v, error.message);
     return WEFT_CLI_OK;
   }
   if (made < 0) {
-    return weft_cli_fail(contest->cli, NULL, &error);
+    return weft_cli_fail(run->cli, NULL, &error);
   }
-  const int status = simulate(contest, table, info, order, v);
+  const int status = simulate(run, table, info, order, v);
   weft_program_destroy(table);
   return status;
 }
@@ -110,31 +111,31 @@ static int try_schedule(struct contest *contest, size_t order, uint32_t v) {
 /* ---- All schedules ---- */
 
 /* With v given, that one; else 1, 2 and 4 as far as the recipe goes. */
-static int try_values(struct contest *contest, size_t order) {
+static int try_values(struct compare_run *run, size_t order) {
   const struct weft_schedule_info *info = weft_schedule_at(order);
-  if (contest->ranking->shape.stages_per_rank != 0) {
-    return try_schedule(contest, order, contest->ranking->shape.stages_per_rank);
+  if (run->comparison->shape.stages_per_rank != 0) {
+    return try_schedule(run, order, run->comparison->shape.stages_per_rank);
   }
   int status = WEFT_CLI_OK;
   for (uint32_t v = 1; v <= 4 && status == WEFT_CLI_OK; v *= 2) {
     if (v >= info->stages_per_rank_min && v <= info->stages_per_rank_max) {
-      status = try_schedule(contest, order, v);
+      status = try_schedule(run, order, v);
     }
   }
   return status;
 }
 
-static int try_all(struct contest *contest) {
+static int try_all(struct compare_run *run) {
   int status = WEFT_CLI_OK;
   for (size_t order = 0; order < weft_schedule_count() && status == WEFT_CLI_OK; order++) {
     const struct weft_schedule_info *info = weft_schedule_at(order);
     if (info->trains && !info->fixed) {
-      status = try_values(contest, order);
+      status = try_values(run, order);
     }
   }
-  if (status == WEFT_CLI_OK && contest->ranking->entry_count == 0) {
-    const struct weft_cli_omission *first = &contest->ranking->omissions[0];
-    return weft_cli_usage(contest->cli, "choose another shape; 'weft gen --list' has the limits",
+  if (status == WEFT_CLI_OK && run->comparison->entry_count == 0) {
+    const struct weft_cli_omission *first = &run->comparison->omissions[0];
+    return weft_cli_usage(run->cli, "choose another shape; 'weft gen --list' has the limits",
                           "no schedule has this shape; %s: %s", first->info->name, first->why);
   }
   return status;
@@ -142,9 +143,9 @@ static int try_all(struct contest *contest) {
 
 /* Costs of each stage fit only the v that makes as many stages. */
 static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs,
-                      struct weft_cli_ranking *ranking) {
-  struct weft_shape *shape = &ranking->shape;
-  ranking->per_stage = costs->stage_count != 1 || shape->stages_per_rank != 0;
+                      struct weft_cli_comparison *comparison) {
+  struct weft_shape *shape = &comparison->shape;
+  comparison->per_stage = costs->stage_count != 1 || shape->stages_per_rank != 0;
   if (costs->stage_count == 1) {
     return WEFT_CLI_OK;
   }
@@ -184,44 +185,44 @@ static int read_shape(const struct weft_cli *cli, const struct weft_cli_argument
 }
 
 static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_ranking *ranking) {
+                   const struct weft_cli_comparison *comparison) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_ranking_add_document(&text, ranking);
+    weft_cli_compare_json(&text, comparison);
   } else {
-    weft_cli_ranking_add(&text, ranking);
+    weft_cli_compare_text(&text, comparison);
   }
   const int status = weft_cli_deliver(cli, arguments, &text,
-                                      ranking->fitting > 0 ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+                                      comparison->fitting > 0 ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
   weft_text_finish(&text);
   return status;
 }
 
 static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_ranking *ranking) {
-  struct contest contest = {.cli = cli, .ranking = ranking};
-  int status = weft_cli_costs_read(cli, arguments, &contest.costs);
+                   struct weft_cli_comparison *comparison) {
+  struct compare_run run = {.cli = cli, .comparison = comparison};
+  int status = weft_cli_costs_read(cli, arguments, &run.costs);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  contest.hop = contest.costs.costs->hop;
-  ranking->unit = contest.costs.costs->unit;
-  ranking->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
-  ranking->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
-  status = fix_stages(cli, contest.costs.costs, ranking);
+  run.hop = run.costs.costs->hop;
+  comparison->unit = run.costs.costs->unit;
+  comparison->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
+  comparison->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
+  status = fix_stages(cli, run.costs.costs, comparison);
   if (status == WEFT_CLI_OK) {
-    status = try_all(&contest);
+    status = try_all(&run);
   }
   if (status == WEFT_CLI_OK) {
-    weft_cli_ranking_sort(ranking);
-    status = deliver(cli, arguments, ranking);
+    weft_cli_comparison_sort(comparison);
+    status = deliver(cli, arguments, comparison);
   }
-  weft_cli_costs_finish(&contest.costs);
+  weft_cli_costs_finish(&run.costs);
   return status;
 }
 
 int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  struct weft_cli_ranking ranking = {.entry_count = 0};
-  const int status = read_shape(cli, arguments, &ranking.shape);
-  return status != WEFT_CLI_OK ? status : compare(cli, arguments, &ranking);
+  struct weft_cli_comparison comparison = {.entry_count = 0};
+  const int status = read_shape(cli, arguments, &comparison.shape);
+  return status != WEFT_CLI_OK ? status : compare(cli, arguments, &comparison);
 }

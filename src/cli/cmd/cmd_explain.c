@@ -25,9 +25,9 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
                    const struct weft_cli_listing *listing) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_listing_add_document(&text, listing);
+    weft_cli_explain_json(&text, listing);
   } else {
-    weft_cli_listing_add(&text, listing);
+    weft_cli_explain_text(&text, listing);
   }
   const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);

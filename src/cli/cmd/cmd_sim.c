@@ -86,7 +86,7 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- Simulation ---- */
 
-static int find_path(const struct weft_cli *cli, struct weft_cli_prediction *prediction) {
+static int find_path(const struct weft_cli *cli, struct weft_cli_sim_report *prediction) {
   struct weft_error error;
   uint64_t count = 0;
   const struct weft_simulation *simulation = prediction->simulation;
@@ -109,7 +109,7 @@ static int find_path(const struct weft_cli *cli, struct weft_cli_prediction *pre
   return WEFT_CLI_OK;
 }
 
-static void release_path(const struct weft_cli *cli, struct weft_cli_prediction *prediction) {
+static void release_path(const struct weft_cli *cli, struct weft_cli_sim_report *prediction) {
   if (prediction->path != NULL) {
     (void)cli->allocator->reallocate(cli->allocator->context, prediction->path,
                                      (size_t)prediction->path_count * sizeof prediction->path[0],
@@ -118,7 +118,7 @@ static void release_path(const struct weft_cli *cli, struct weft_cli_prediction 
 }
 
 /* Says which rank needs the most, and returns the status for it. */
-static int check_limit(const struct weft_cli *cli, const struct weft_cli_prediction *prediction) {
+static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_report *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
   uint32_t most = 0, over = 0;
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
@@ -141,12 +141,12 @@ static int check_limit(const struct weft_cli *cli, const struct weft_cli_predict
 }
 
 static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_prediction *prediction) {
+                   const struct weft_cli_sim_report *prediction) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_prediction_add_document(&text, prediction);
+    weft_cli_sim_json(&text, prediction);
   } else {
-    weft_cli_prediction_add(&text, prediction);
+    weft_cli_sim_text(&text, prediction);
   }
   int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
   if (status == WEFT_CLI_OK) {
@@ -158,7 +158,7 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 /* The rest of what is asked for, once the simulation is there. */
 static int complete(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                    const struct weft_cli_costs *costs, struct weft_cli_prediction *prediction) {
+                    const struct weft_cli_costs *costs, struct weft_cli_sim_report *prediction) {
   int status = WEFT_CLI_OK;
   if (arguments->given[WEFT_CLI_OPTION_JITTER]) {
     status = weft_cli_jitter_run(cli, costs, prediction->name,
@@ -175,7 +175,7 @@ static int complete(const struct weft_cli *cli, const struct weft_cli_arguments 
   return status;
 }
 
-/* The numbers of the whole are those of the given times; --jitter adds how they spread. */
+/* The totals are those of the given times; --jitter adds how they spread. */
 static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    const struct weft_cli_costs *costs, const char *name) {
   struct weft_simulation *simulation;
@@ -183,7 +183,7 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
   struct weft_sim_options steady = costs->options;
   steady.jitter = 0;
   steady.no_events = !arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH];
-  struct weft_cli_prediction prediction = {
+  struct weft_cli_sim_report prediction = {
       .name = name,
       .costs = costs->costs,
       .limited = arguments->given[WEFT_CLI_OPTION_MEMORY],

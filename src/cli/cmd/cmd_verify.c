@@ -32,7 +32,7 @@ static int read_comm(const struct weft_cli *cli, const char *text, uint32_t *cap
     *capacity = (uint32_t)number;
     return status;
   }
-  /* The last is compared by its word alone, and shown whole. */
+  /* Of the last only "slots" is compared; all of it is shown. */
   struct weft_cli_guess guess;
   weft_cli_guess_init(&guess, text, strlen(text));
   weft_cli_guess_offer(&guess, "rendezvous", strlen("rendezvous"));
@@ -59,8 +59,8 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   options->findings_max =
       (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_FINDINGS, options->findings_max);
   /* In the order of the option's choices. */
-  static const enum weft_channel channels[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
-                                               WEFT_CHANNEL_RANK};
+  static const enum weft_channel_model channels[] = {WEFT_CHANNEL_EDGE, WEFT_CHANNEL_PAIR,
+                                                     WEFT_CHANNEL_RANK};
   options->model.channel = channels[arguments->choices[WEFT_CLI_OPTION_CHANNEL]];
   if (!arguments->given[WEFT_CLI_OPTION_COMM]) {
     return WEFT_CLI_OK;
@@ -71,19 +71,19 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
 /* ---- The command ---- */
 
 static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_verdict *verdict) {
+                   const struct weft_cli_verify_result *result) {
   struct weft_text text = {.allocator = cli->allocator};
   struct weft_error error;
   enum weft_status composed = WEFT_OK;
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_verdict_add_document(&text, verdict);
+    weft_cli_verify_json(&text, result);
   } else {
-    composed = weft_cli_verdict_add(&text, verdict, &error);
+    composed = weft_cli_verify_text(&text, result, &error);
   }
   const int status = composed < 0
-                         ? weft_cli_fail(cli, verdict->name, &error)
+                         ? weft_cli_fail(cli, result->name, &error)
                          : weft_cli_deliver(cli, arguments, &text,
-                                            verdict->report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+                                            result->report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
   weft_text_finish(&text);
   return status;
 }
@@ -99,17 +99,17 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  struct weft_cli_verdict verdict = {.program = program,
-                                     .options = &options,
-                                     .name = weft_cli_input_name(arguments->operands[0]),
-                                     .colour = weft_cli_colours_data(cli, arguments)};
+  struct weft_cli_verify_result result = {.program = program,
+                                          .options = &options,
+                                          .name = weft_cli_input_name(arguments->operands[0]),
+                                          .colour = weft_cli_colours_data(cli, arguments)};
   struct weft_report *report = NULL;
   struct weft_error error;
   if (weft_verify(cli->allocator, program, &options, &report, &error) < 0) {
-    status = weft_cli_fail(cli, verdict.name, &error);
+    status = weft_cli_fail(cli, result.name, &error);
   } else {
-    verdict.report = report;
-    status = deliver(cli, arguments, &verdict);
+    result.report = report;
+    status = deliver(cli, arguments, &result);
   }
   weft_report_destroy(report);
   weft_program_destroy(program);

@@ -11,7 +11,7 @@
 struct weft_cli_plan {
   const struct weft_search_request *request; /* borrowed */
   const struct weft_search_answer *answer;   /* borrowed */
-  struct weft_cli_prediction prediction;     /* of the answer's simulation */
+  struct weft_cli_sim_report prediction;     /* of the answer's simulation */
 };
 
 /* Reads the options into a request; `costs` is borrowed by it. Returns WEFT_CLI_OK, or another

@@ -1,4 +1,4 @@
-/* The ranking as JSON, "weft-compare/1". */
+/* The comparison as JSON, "weft-compare/1". */
 #include <weft/support.h>
 
 #include "cli/report/compare_report.h"
@@ -24,49 +24,49 @@ static void add_omission(struct weft_json *json, const struct weft_cli_omission 
   weft_json_close(json, '}');
 }
 
-static void add_winner(struct weft_json *json, const struct weft_cli_ranking *ranking) {
-  if (ranking->fitting == 0) {
+static void add_winner(struct weft_json *json, const struct weft_cli_comparison *comparison) {
+  if (comparison->fitting == 0) {
     weft_json_null(json, "winner");
     return;
   }
   weft_json_open(json, "winner", '{');
-  weft_json_string(json, "name", ranking->entries[0].info->name);
-  weft_json_number(json, "v", ranking->entries[0].v);
+  weft_json_string(json, "name", comparison->entries[0].info->name);
+  weft_json_number(json, "v", comparison->entries[0].v);
   weft_json_close(json, '}');
 }
 
-static void add_reason(struct weft_json *json, const struct weft_cli_ranking *ranking) {
+static void add_reason(struct weft_json *json, const struct weft_cli_comparison *comparison) {
   struct weft_text reason = {.allocator = json->text->allocator};
-  weft_cli_ranking_add_reason(&reason, ranking);
+  weft_cli_compare_reason(&reason, comparison);
   json->text->failed = json->text->failed || reason.failed;
   weft_json_string(json, "why", reason.failed ? "" : reason.data);
   weft_text_finish(&reason);
 }
 
-void weft_cli_ranking_add_document(struct weft_text *text, const struct weft_cli_ranking *ranking) {
+void weft_cli_compare_json(struct weft_text *text, const struct weft_cli_comparison *comparison) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-compare/1");
-  weft_json_string(&json, "unit", ranking->unit);
-  weft_json_number(&json, "ranks", ranking->shape.ranks);
-  weft_json_number(&json, "microbatches", ranking->shape.microbatches);
-  if (ranking->limited) {
-    weft_json_exact(&json, "memory_limit", ranking->memory_limit);
+  weft_json_string(&json, "unit", comparison->unit);
+  weft_json_number(&json, "ranks", comparison->shape.ranks);
+  weft_json_number(&json, "microbatches", comparison->shape.microbatches);
+  if (comparison->limited) {
+    weft_json_exact(&json, "memory_limit", comparison->memory_limit);
   } else {
     weft_json_null(&json, "memory_limit");
   }
   weft_json_open(&json, "schedules", '[');
-  for (size_t k = 0; k < ranking->entry_count; k++) {
-    add_entry(&json, &ranking->entries[k]);
+  for (size_t k = 0; k < comparison->entry_count; k++) {
+    add_entry(&json, &comparison->entries[k]);
   }
   weft_json_close(&json, ']');
   weft_json_open(&json, "left_out", '[');
-  for (size_t k = 0; k < ranking->omission_count; k++) {
-    add_omission(&json, &ranking->omissions[k]);
+  for (size_t k = 0; k < comparison->omission_count; k++) {
+    add_omission(&json, &comparison->omissions[k]);
   }
   weft_json_close(&json, ']');
-  add_winner(&json, ranking);
-  add_reason(&json, ranking);
+  add_winner(&json, comparison);
+  add_reason(&json, comparison);
   weft_json_close(&json, '}');
   weft_json_finish(&json);
 }

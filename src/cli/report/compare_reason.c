@@ -32,11 +32,12 @@ static int compare_entries(const void *left, const void *right) {
   return a->order < b->order ? -1 : 1;
 }
 
-void weft_cli_ranking_sort(struct weft_cli_ranking *ranking) {
-  qsort(ranking->entries, ranking->entry_count, sizeof ranking->entries[0], compare_entries);
-  ranking->fitting = 0;
-  for (size_t k = 0; k < ranking->entry_count; k++) {
-    ranking->fitting += ranking->entries[k].fits ? 1 : 0;
+void weft_cli_comparison_sort(struct weft_cli_comparison *comparison) {
+  qsort(comparison->entries, comparison->entry_count, sizeof comparison->entries[0],
+        compare_entries);
+  comparison->fitting = 0;
+  for (size_t k = 0; k < comparison->entry_count; k++) {
+    comparison->fitting += comparison->entries[k].fits ? 1 : 0;
   }
 }
 
@@ -112,30 +113,30 @@ static void add_tie(struct weft_text *text, const struct weft_cli_entry *winner,
   }
 }
 
-static void add_none(struct weft_text *text, const struct weft_cli_ranking *ranking) {
-  const struct weft_cli_entry *least = &ranking->entries[0];
-  for (size_t k = 1; k < ranking->entry_count; k++) {
-    if (ranking->entries[k].peak_memory < least->peak_memory) {
-      least = &ranking->entries[k];
+static void add_none(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  const struct weft_cli_entry *least = &comparison->entries[0];
+  for (size_t k = 1; k < comparison->entry_count; k++) {
+    if (comparison->entries[k].peak_memory < least->peak_memory) {
+      least = &comparison->entries[k];
     }
   }
   char limit[AMOUNT_SIZE], needed[AMOUNT_SIZE];
   weft_text_addf(text, "no schedule fits into %s: the least, ",
-                 weft_cli_amount(limit, sizeof limit, ranking->memory_limit));
+                 weft_cli_amount(limit, sizeof limit, comparison->memory_limit));
   add_entry(text, least);
   weft_text_addf(text, ", needs %s", weft_cli_amount(needed, sizeof needed, least->peak_memory));
 }
 
-void weft_cli_ranking_add_reason(struct weft_text *text, const struct weft_cli_ranking *ranking) {
-  const struct weft_cli_entry *winner = &ranking->entries[0], *other = &ranking->entries[1];
-  if (ranking->fitting == 0) {
-    add_none(text, ranking);
+void weft_cli_compare_reason(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  const struct weft_cli_entry *winner = &comparison->entries[0], *other = &comparison->entries[1];
+  if (comparison->fitting == 0) {
+    add_none(text, comparison);
     return;
   }
   add_entry(text, winner);
-  if (ranking->fitting == 1) {
-    weft_text_add(text, ranking->entry_count > 1 ? " wins: the others are over the memory limit"
-                                                 : " wins: it is the only one for this shape");
+  if (comparison->fitting == 1) {
+    weft_text_add(text, comparison->entry_count > 1 ? " wins: the others are over the memory limit"
+                                                    : " wins: it is the only one for this shape");
     return;
   }
   if (order_of(winner->makespan, other->makespan) == 0) {

@@ -1,12 +1,12 @@
 /* What `weft compare` found: schedules, best first, and why the first one wins;
  * as text and as "weft-compare/1". */
-#ifndef CLI_RANKING_H
-#define CLI_RANKING_H
+#ifndef CLI_COMPARE_REPORT_H
+#define CLI_COMPARE_REPORT_H
 
 #include <weft/gen.h>
 #include <weft/sim.h>
 
-/* A schedule with its numbers, in times and sizes of the whole share of a rank. */
+/* A schedule with its numbers, in times and sizes of a rank's share of the model. */
 struct weft_cli_entry {
   const struct weft_schedule_info *info;
   uint32_t v;
@@ -31,7 +31,7 @@ struct weft_cli_omission {
 /* Schedules times values of v. */
 enum { WEFT_CLI_ENTRIES_MAX = 64 };
 
-struct weft_cli_ranking {
+struct weft_cli_comparison {
   struct weft_shape shape;
   const char *unit;
   bool per_stage; /* costs for each stage of the pipeline: nothing is divided by v */
@@ -45,12 +45,12 @@ struct weft_cli_ranking {
 };
 
 /* Best first; those over the limit at the end. */
-void weft_cli_ranking_sort(struct weft_cli_ranking *ranking);
+void weft_cli_comparison_sort(struct weft_cli_comparison *comparison);
 
 /* One sentence on the first one. */
-void weft_cli_ranking_add_reason(struct weft_text *text, const struct weft_cli_ranking *ranking);
+void weft_cli_compare_reason(struct weft_text *text, const struct weft_cli_comparison *comparison);
 
-void weft_cli_ranking_add(struct weft_text *text, const struct weft_cli_ranking *ranking);
-void weft_cli_ranking_add_document(struct weft_text *text, const struct weft_cli_ranking *ranking);
+void weft_cli_compare_text(struct weft_text *text, const struct weft_cli_comparison *comparison);
+void weft_cli_compare_json(struct weft_text *text, const struct weft_cli_comparison *comparison);
 
 #endif

@@ -1,4 +1,4 @@
-/* The ranking as a table. */
+/* The comparison as a table. */
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -8,14 +8,14 @@
 
 #define AMOUNT_SIZE 40
 
-static void add_head(struct weft_text *text, const struct weft_cli_ranking *ranking) {
-  const struct weft_shape *shape = &ranking->shape;
+static void add_head(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  const struct weft_shape *shape = &comparison->shape;
   weft_text_addf(text, "%" PRIu32 " rank%s, %" PRIu32 " microbatch%s%s", shape->ranks,
                  weft_cli_plural(shape->ranks), shape->microbatches,
                  shape->microbatches == 1 ? "" : "es",
-                 ranking->unit[0] != '\0' ? "; times in " : "");
-  weft_text_add(text, ranking->unit);
-  weft_text_add(text, ranking->per_stage
+                 comparison->unit[0] != '\0' ? "; times in " : "");
+  weft_text_add(text, comparison->unit);
+  weft_text_add(text, comparison->per_stage
                           ? "; costs of each stage\n\n"
                           : "; costs are of a rank's share of the model: with v stages per rank\n"
                             "each stage takes 1/v of its time and of its activations\n\n");
@@ -37,39 +37,39 @@ static void add_row(struct weft_text *text, const struct weft_cli_entry *entry, 
 }
 
 /* More than activations, because the costs have sizes of parameters. */
-static bool has_memory(const struct weft_cli_ranking *ranking) {
-  for (size_t k = 0; k < ranking->entry_count; k++) {
-    if (ranking->entries[k].peak_memory > ranking->entries[k].peak_activation) {
+static bool has_memory(const struct weft_cli_comparison *comparison) {
+  for (size_t k = 0; k < comparison->entry_count; k++) {
+    if (comparison->entries[k].peak_memory > comparison->entries[k].peak_activation) {
       return true;
     }
   }
   return false;
 }
 
-static void add_omissions(struct weft_text *text, const struct weft_cli_ranking *ranking) {
-  weft_text_add(text, ranking->omission_count > 0 ? "\nleft out:\n" : "");
-  for (size_t k = 0; k < ranking->omission_count; k++) {
-    const struct weft_cli_omission *omission = &ranking->omissions[k];
+static void add_omissions(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  weft_text_add(text, comparison->omission_count > 0 ? "\nleft out:\n" : "");
+  for (size_t k = 0; k < comparison->omission_count; k++) {
+    const struct weft_cli_omission *omission = &comparison->omissions[k];
     weft_text_addf(text, "  %-22s %3" PRIu32 "  %s\n", omission->info->name, omission->v,
                    omission->why);
   }
 }
 
-void weft_cli_ranking_add(struct weft_text *text, const struct weft_cli_ranking *ranking) {
-  const bool memory = has_memory(ranking);
+void weft_cli_compare_text(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  const bool memory = has_memory(comparison);
   char limit[AMOUNT_SIZE];
-  add_head(text, ranking);
+  add_head(text, comparison);
   weft_text_addf(text, "  %-22s %3s  %10s  %10s  %8s  %10s%s\n", "name", "v", "makespan", "span",
                  "bubble", "activation", memory ? "      memory" : "");
-  for (size_t k = 0; k < ranking->entry_count; k++) {
-    if (k == ranking->fitting) {
+  for (size_t k = 0; k < comparison->entry_count; k++) {
+    if (k == comparison->fitting) {
       weft_text_addf(text, "%sover the memory limit of %s:\n", k > 0 ? "\n" : "",
-                     weft_cli_amount(limit, sizeof limit, ranking->memory_limit));
+                     weft_cli_amount(limit, sizeof limit, comparison->memory_limit));
     }
-    add_row(text, &ranking->entries[k], k == 0 && ranking->fitting > 0, memory);
+    add_row(text, &comparison->entries[k], k == 0 && comparison->fitting > 0, memory);
   }
-  add_omissions(text, ranking);
+  add_omissions(text, comparison);
   weft_text_add(text, "\n");
-  weft_cli_ranking_add_reason(text, ranking);
+  weft_cli_compare_reason(text, comparison);
   weft_text_add(text, ".\n");
 }

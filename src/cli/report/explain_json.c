@@ -111,7 +111,7 @@ static void add_row(struct weft_json *json, const struct weft_cli_listing *listi
   weft_json_close(json, '}');
 }
 
-void weft_cli_listing_add_document(struct weft_text *text, const struct weft_cli_listing *listing) {
+void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_listing *listing) {
   struct weft_json json = {.text = text};
   const struct weft_program *program = listing->program;
   weft_json_open(&json, NULL, '{');

@@ -1,6 +1,6 @@
 /* The listing of `weft explain`, as text and as JSON. */
-#ifndef CLI_LISTING_H
-#define CLI_LISTING_H
+#ifndef CLI_EXPLAIN_REPORT_H
+#define CLI_EXPLAIN_REPORT_H
 
 #include "cli/args/transfer_channel.h"
 
@@ -11,7 +11,7 @@ struct weft_cli_listing {
   uint32_t rank_end;
 };
 
-void weft_cli_listing_add(struct weft_text *text, const struct weft_cli_listing *listing);
-void weft_cli_listing_add_document(struct weft_text *text, const struct weft_cli_listing *listing);
+void weft_cli_explain_text(struct weft_text *text, const struct weft_cli_listing *listing);
+void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_listing *listing);
 
 #endif

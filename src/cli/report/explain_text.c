@@ -159,7 +159,7 @@ static void add_legend(struct weft_text *text, const struct weft_cli_listing *li
   }
 }
 
-void weft_cli_listing_add(struct weft_text *text, const struct weft_cli_listing *listing) {
+void weft_cli_explain_text(struct weft_text *text, const struct weft_cli_listing *listing) {
   for (uint32_t rank = listing->rank_first; rank < listing->rank_end; rank++) {
     add_row(text, listing, rank);
     weft_text_add(text, "\n");

@@ -39,7 +39,7 @@ void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_pl
   if (!plan->prediction.limited) {
     weft_json_null(&json, "memory_limit");
   }
-  weft_cli_prediction_add_members(&json, &plan->prediction);
+  weft_cli_sim_json_members(&json, &plan->prediction);
   weft_costs_print(plan->answer->costs, &json, "costs");
   if (target != NULL) {
     weft_cli_target_add_member(&json, target, plan->answer);

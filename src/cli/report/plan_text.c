@@ -88,11 +88,11 @@ void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
                        const struct weft_cli_target *target) {
   add_head(text, plan);
   add_result(text, plan);
-  weft_cli_prediction_add_numbers(text, &plan->prediction);
+  weft_cli_sim_text_numbers(text, &plan->prediction);
   add_memory(text, plan);
   add_parts(text, plan->answer);
   add_search(text, plan);
-  weft_cli_prediction_add_ranks(text, &plan->prediction);
+  weft_cli_sim_text_ranks(text, &plan->prediction);
   if (target != NULL) {
     weft_text_add(text, "\n");
     weft_cli_target_add(text, target, plan->answer);

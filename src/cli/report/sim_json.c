@@ -52,7 +52,7 @@ static void add_jitter(struct weft_json *json, const struct weft_cli_jitter *jit
   weft_json_close(json, '}');
 }
 
-static void add_limit(struct weft_json *json, const struct weft_cli_prediction *prediction) {
+static void add_limit(struct weft_json *json, const struct weft_cli_sim_report *prediction) {
   if (!prediction->limited) {
     return;
   }
@@ -67,7 +67,7 @@ static void add_limit(struct weft_json *json, const struct weft_cli_prediction *
   weft_json_close(json, ']');
 }
 
-static void add_path(struct weft_json *json, const struct weft_cli_prediction *prediction) {
+static void add_path(struct weft_json *json, const struct weft_cli_sim_report *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
   if (!prediction->has_path) {
     return;
@@ -85,8 +85,8 @@ static void add_path(struct weft_json *json, const struct weft_cli_prediction *p
   weft_json_close(json, ']');
 }
 
-void weft_cli_prediction_add_members(struct weft_json *json,
-                                     const struct weft_cli_prediction *prediction) {
+void weft_cli_sim_json_members(struct weft_json *json,
+                               const struct weft_cli_sim_report *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
   weft_json_string(json, "unit", prediction->costs->unit);
   weft_json_exact(json, "makespan", simulation->makespan);
@@ -106,12 +106,11 @@ void weft_cli_prediction_add_members(struct weft_json *json,
   add_path(json, prediction);
 }
 
-void weft_cli_prediction_add_document(struct weft_text *text,
-                                      const struct weft_cli_prediction *prediction) {
+void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-sim/1");
-  weft_cli_prediction_add_members(&json, prediction);
+  weft_cli_sim_json_members(&json, prediction);
   weft_json_close(&json, '}');
   weft_json_finish(&json);
 }

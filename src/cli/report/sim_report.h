@@ -1,6 +1,6 @@
 /* What `weft sim` has to say about a program: as text, and as "weft-sim/1". */
-#ifndef CLI_PREDICTION_H
-#define CLI_PREDICTION_H
+#ifndef CLI_SIM_REPORT_H
+#define CLI_SIM_REPORT_H
 
 #include <weft/sim.h>
 #include <weft/support.h>
@@ -14,7 +14,7 @@ struct weft_cli_jitter {
   double mean, least, p50, p90, p99, most;
 };
 
-struct weft_cli_prediction {
+struct weft_cli_sim_report {
   const char *name; /* of the input */
   const struct weft_costs *costs;
   const struct weft_simulation *simulation;
@@ -27,18 +27,16 @@ struct weft_cli_prediction {
   uint64_t path_count;
 };
 
-void weft_cli_prediction_add(struct weft_text *text, const struct weft_cli_prediction *prediction);
-void weft_cli_prediction_add_document(struct weft_text *text,
-                                      const struct weft_cli_prediction *prediction);
+void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *prediction);
+void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *prediction);
 
 /* Parts of both, for others that say more: the lines from makespan to peak; the table of
- * ranks; the members of the document after its schema. */
-void weft_cli_prediction_add_numbers(struct weft_text *text,
-                                     const struct weft_cli_prediction *prediction);
-void weft_cli_prediction_add_ranks(struct weft_text *text,
-                                   const struct weft_cli_prediction *prediction);
-void weft_cli_prediction_add_members(struct weft_json *json,
-                                     const struct weft_cli_prediction *prediction);
+ * ranks; the members of the JSON object after its schema. */
+void weft_cli_sim_text_numbers(struct weft_text *text,
+                               const struct weft_cli_sim_report *prediction);
+void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *prediction);
+void weft_cli_sim_json_members(struct weft_json *json,
+                               const struct weft_cli_sim_report *prediction);
 
 /* Whether so much memory is more than the limit, rounding aside. */
 bool weft_cli_is_over(double memory, double limit);

@@ -1,4 +1,4 @@
-/* The prediction as text: the numbers of the whole, a table of the ranks, and
+/* The prediction as text: the totals, a table of the ranks, and
  * the critical path. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,7 +12,7 @@
 
 bool weft_cli_is_over(double memory, double limit) { return memory > limit * (1 + 1e-9); }
 
-/* ---- The whole ---- */
+/* ---- Totals ---- */
 
 static void add_line(struct weft_text *text, const char *label, double amount, const char *unit,
                      const char *more) {
@@ -42,8 +42,8 @@ static void add_peak(struct weft_text *text, const struct weft_simulation *simul
   add_line(text, "peak activation", simulation->peak_activation, "", more);
 }
 
-void weft_cli_prediction_add_numbers(struct weft_text *text,
-                                     const struct weft_cli_prediction *prediction) {
+void weft_cli_sim_text_numbers(struct weft_text *text,
+                               const struct weft_cli_sim_report *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
   const char *unit = prediction->costs->unit;
   add_line(text, "makespan", simulation->makespan, unit, "");
@@ -56,17 +56,17 @@ void weft_cli_prediction_add_numbers(struct weft_text *text,
   add_peak(text, simulation);
 }
 
-static void add_whole(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
   const struct weft_program *program = prediction->simulation->program;
   weft_text_add_escaped(text, prediction->name, strlen(prediction->name));
   weft_text_addf(text, ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s\n",
                  program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
                  weft_cli_plural(program->stage_count), program->microbatch_count,
                  program->microbatch_count == 1 ? "" : "es");
-  weft_cli_prediction_add_numbers(text, prediction);
+  weft_cli_sim_text_numbers(text, prediction);
 }
 
-static void add_jitter(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
   const struct weft_cli_jitter *jitter = &prediction->jitter;
   char p50[AMOUNT_SIZE], p90[AMOUNT_SIZE], p99[AMOUNT_SIZE], most[AMOUNT_SIZE];
   if (jitter->runs == 0) {
@@ -156,8 +156,7 @@ static void add_table_head(struct weft_text *text, const int *widths) {
   weft_text_add(text, "\n");
 }
 
-void weft_cli_prediction_add_ranks(struct weft_text *text,
-                                   const struct weft_cli_prediction *prediction) {
+void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
   const uint32_t count = simulation->program->rank_count;
   const uint32_t shown = count <= RANKS_SHOWN ? count : RANKS_SHOWN;
@@ -185,7 +184,7 @@ void weft_cli_prediction_add_ranks(struct weft_text *text,
 
 /* ---- The critical path ---- */
 
-static void add_path(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+static void add_path(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
   const struct weft_simulation *simulation = prediction->simulation;
   const double ticks = simulation->ticks_per_unit;
   if (!prediction->has_path) {
@@ -204,11 +203,11 @@ static void add_path(struct weft_text *text, const struct weft_cli_prediction *p
   }
 }
 
-void weft_cli_prediction_add(struct weft_text *text, const struct weft_cli_prediction *prediction) {
+void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
   add_whole(text, prediction);
   add_jitter(text, prediction);
   if (prediction->simulation->program->rank_count > 0) {
-    weft_cli_prediction_add_ranks(text, prediction);
+    weft_cli_sim_text_ranks(text, prediction);
   }
   add_path(text, prediction);
 }

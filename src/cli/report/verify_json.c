@@ -1,8 +1,8 @@
-/* The verdict of `weft verify` as JSON. */
+/* The result of `weft verify` as JSON. */
 #include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
-static const char *channel_name(enum weft_channel channel) {
+static const char *channel_name(enum weft_channel_model channel) {
   static const char *const names[] = {"edge", "pair", "rank"};
   return names[channel];
 }
@@ -62,18 +62,18 @@ static void add_json_model(struct weft_json *json, const struct weft_comm_model 
   weft_text_finish(&comm);
 }
 
-void weft_cli_verdict_add_document(struct weft_text *text, const struct weft_cli_verdict *verdict) {
+void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_result *result) {
   struct weft_json json = {.text = text};
-  const struct weft_report *report = verdict->report;
+  const struct weft_report *report = result->report;
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-verify/1");
   weft_json_boolean(&json, "ok", report->ok);
-  weft_json_string(&json, "level", weft_cli_level_name(verdict->program->level));
-  add_json_model(&json, &verdict->options->model, text->allocator);
-  weft_json_number(&json, "ranks", verdict->program->rank_count);
+  weft_json_string(&json, "level", weft_cli_level_name(result->program->level));
+  add_json_model(&json, &result->options->model, text->allocator);
+  weft_json_number(&json, "ranks", result->program->rank_count);
   weft_json_number(&json, "stages", report->stage_count);
   weft_json_number(&json, "microbatches", report->microbatch_count);
-  weft_json_number(&json, "actions", verdict->program->action_count);
+  weft_json_number(&json, "actions", result->program->action_count);
   weft_json_boolean(&json, "has_backward", report->has_backward);
   weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
   add_json_findings(&json, report);

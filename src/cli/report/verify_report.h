@@ -1,10 +1,10 @@
-/* The verdict of `weft verify`, as text and as JSON. */
-#ifndef CLI_VERDICT_H
-#define CLI_VERDICT_H
+/* The result of `weft verify`, as text and as JSON. */
+#ifndef CLI_VERIFY_REPORT_H
+#define CLI_VERIFY_REPORT_H
 
 #include <weft/verify.h>
 
-struct weft_cli_verdict {
+struct weft_cli_verify_result {
   const struct weft_program *program;
   const struct weft_verify_options *options;
   const struct weft_report *report;
@@ -14,11 +14,11 @@ struct weft_cli_verdict {
 
 /* One line when all is well; else the findings, the grid round one of them, and
  * their number. */
-enum weft_status weft_cli_verdict_add(struct weft_text *text,
-                                      const struct weft_cli_verdict *verdict,
+enum weft_status weft_cli_verify_text(struct weft_text *text,
+                                      const struct weft_cli_verify_result *result,
                                       struct weft_error *error);
 /* "weft-verify/1". */
-void weft_cli_verdict_add_document(struct weft_text *text, const struct weft_cli_verdict *verdict);
+void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_result *result);
 
 /* What a member of a cycle waits for, without "waits for" before it. */
 const char *weft_cli_wait_words(const char *words);

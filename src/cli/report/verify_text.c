@@ -1,4 +1,4 @@
-/* The verdict of `weft verify` as text. */
+/* The result of `weft verify` as text. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -16,7 +16,7 @@ void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
   }
 }
 
-static const char *channel_words(enum weft_channel channel) {
+static const char *channel_words(enum weft_channel_model channel) {
   static const char *const words[] = {"one channel per stage boundary",
                                       "one channel per pair of ranks",
                                       "one channel per sending rank"};
@@ -38,20 +38,20 @@ static uint64_t count_actions(const struct weft_program *program) {
   return count;
 }
 
-static void add_coloured(struct weft_text *text, const struct weft_cli_verdict *verdict,
+static void add_coloured(struct weft_text *text, const struct weft_cli_verify_result *result,
                          const char *code, const char *words) {
-  if (verdict->colour) {
+  if (result->colour) {
     weft_text_addf(text, "\033[%sm%s\033[0m", code, words);
   } else {
     weft_text_add(text, words);
   }
 }
 
-static void add_ok(struct weft_text *text, const struct weft_cli_verdict *verdict) {
-  const struct weft_program *program = verdict->program;
-  const struct weft_report *report = verdict->report;
+static void add_ok(struct weft_text *text, const struct weft_cli_verify_result *result) {
+  const struct weft_program *program = result->program;
+  const struct weft_report *report = result->report;
   const uint64_t actions = count_actions(program);
-  add_coloured(text, verdict, "32", "ok");
+  add_coloured(text, result, "32", "ok");
   weft_text_addf(text,
                  ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s, %" PRIu64
                  " action%s; complete%s, in order, ",
@@ -66,8 +66,8 @@ static void add_ok(struct weft_text *text, const struct weft_cli_verdict *verdic
     return;
   }
   weft_text_add(text, "cannot hang (");
-  weft_cli_add_capacity(text, verdict->options->model.capacity);
-  weft_text_addf(text, " sends, %s)\n", channel_words(verdict->options->model.channel));
+  weft_cli_add_capacity(text, result->options->model.capacity);
+  weft_text_addf(text, " sends, %s)\n", channel_words(result->options->model.channel));
 }
 
 static void add_place(struct weft_text *text, const struct weft_place *place) {
@@ -78,11 +78,11 @@ static void add_place(struct weft_text *text, const struct weft_place *place) {
   }
 }
 
-static void add_finding(struct weft_text *text, const struct weft_cli_verdict *verdict,
+static void add_finding(struct weft_text *text, const struct weft_cli_verify_result *result,
                         const struct weft_finding *finding) {
   add_place(text, &finding->place);
   weft_text_addf(text, ": %s [", finding->message);
-  add_coloured(text, verdict, "31", weft_rule_id(finding->rule));
+  add_coloured(text, result, "31", weft_rule_id(finding->rule));
   weft_text_add(text, "]\n");
   for (size_t i = 0; i < finding->cycle_length; i++) {
     weft_text_add(text, "    ");
@@ -101,12 +101,13 @@ static const struct weft_finding *drawn_finding(const struct weft_report *report
   return &report->findings[0];
 }
 
-static enum weft_status add_findings(struct weft_text *text, const struct weft_cli_verdict *verdict,
+static enum weft_status add_findings(struct weft_text *text,
+                                     const struct weft_cli_verify_result *result,
                                      struct weft_error *error) {
-  const struct weft_report *report = verdict->report;
+  const struct weft_report *report = result->report;
   const uint64_t count = report->finding_count + report->findings_left_out;
   for (size_t i = 0; i < report->finding_count; i++) {
-    add_finding(text, verdict, &report->findings[i]);
+    add_finding(text, result, &report->findings[i]);
   }
   if (report->findings_left_out > 0) {
     weft_text_addf(text, "and %" PRIu64 " more; --max-findings shows them\n",
@@ -115,10 +116,10 @@ static enum weft_status add_findings(struct weft_text *text, const struct weft_c
   weft_text_add(text, "\n");
   const size_t before = text->size;
   const enum weft_status status =
-      weft_cli_finding_grid_add(text, verdict->program, drawn_finding(report), error);
+      weft_cli_finding_grid_add(text, result->program, drawn_finding(report), error);
   weft_text_add(text, text->size > before ? "\n" : "");
   weft_text_addf(text, "%" PRIu64 " finding%s in ", count, weft_cli_plural(count));
-  weft_text_add_escaped(text, verdict->name, strlen(verdict->name));
+  weft_text_add_escaped(text, result->name, strlen(result->name));
   if (!report->liveness_checked) {
     weft_text_addf(text, "; whether it can hang was not checked, because of %s",
                    count == 1 ? "it" : "them");
@@ -127,12 +128,12 @@ static enum weft_status add_findings(struct weft_text *text, const struct weft_c
   return status;
 }
 
-enum weft_status weft_cli_verdict_add(struct weft_text *text,
-                                      const struct weft_cli_verdict *verdict,
+enum weft_status weft_cli_verify_text(struct weft_text *text,
+                                      const struct weft_cli_verify_result *result,
                                       struct weft_error *error) {
-  if (verdict->report->ok) {
-    add_ok(text, verdict);
+  if (result->report->ok) {
+    add_ok(text, result);
     return WEFT_OK;
   }
-  return add_findings(text, verdict, error);
+  return add_findings(text, result, error);
 }

@@ -37,11 +37,12 @@
 #include "ir/action.h"
 #include "render/html/timeline_page.h"
 #include "render/palette.h"
+#include "render/timeline.h"
 #include "sim/sim_events.h"
 
 /* What a browser can still hold and draw; page/codec.js has it too. */
 #define EVENTS_MAX UINT64_C(8000000)
-/* More stages than this share colours: nobody tells them apart anyway. */
+/* More stages than this share colours: their colours could not be distinguished. */
 #define STAGE_COLOURS_MAX 256u
 
 /* ---- Bytes as base64 ---- */
@@ -298,37 +299,6 @@ static enum weft_status pack_picture(struct packer *packer, struct page_picture 
 
 /* ---- The document ---- */
 
-static bool is_line_separator(const char *data) { /* U+2028 and U+2029 */
-  return (uint8_t)data[0] == 0xe2 && (uint8_t)data[1] == 0x80 && ((uint8_t)data[2] | 1) == 0xa9;
-}
-
-/* One character of well-formed UTF-8 without control bytes, as part of a JSON
- * string that no HTML parser takes for the end of anything. */
-static size_t add_character(struct weft_text *text, const char *data, size_t left) {
-  if (left >= 3 && is_line_separator(data)) {
-    weft_text_addf(text, "\\u20%x", 0x28 + ((uint8_t)data[2] & 1));
-    return 3;
-  }
-  if (strchr("\"\\<>&'", data[0]) != NULL) {
-    weft_text_addf(text, "\\u%04x", (unsigned)(uint8_t)data[0]);
-  } else {
-    weft_text_append(text, data, 1);
-  }
-  return 1;
-}
-
-static void add_string(struct weft_text *text, const char *string) {
-  struct weft_text safe = {.allocator = text->allocator};
-  weft_text_add_escaped(&safe, string, strlen(string));
-  text->failed |= safe.failed;
-  weft_text_add(text, "\"");
-  for (size_t i = 0; i < safe.size && !safe.failed;) {
-    i += add_character(text, safe.data + i, safe.size - i);
-  }
-  weft_text_add(text, "\"");
-  weft_text_finish(&safe);
-}
-
 static void add_colour(struct weft_text *text, const char *name, uint32_t colour) {
   weft_text_addf(text, "\"%s\":\"#%06" PRIx32 "\",", name, colour);
 }
@@ -387,13 +357,13 @@ static enum weft_status add_picture_of(struct page_picture *page, struct weft_te
   WEFT_TRY(weft_links_create(page->allocator, program, &page->links, error));
   WEFT_TRY(number_events(page, error));
   weft_text_add(text, "{\"name\":");
-  add_string(text, picture->name != NULL ? picture->name : "");
+  weft_add_json_string(text, picture->name != NULL ? picture->name : "");
   if (picture->note != NULL && picture->note[0] != '\0') {
     weft_text_add(text, ",\"note\":");
-    add_string(text, picture->note);
+    weft_add_json_string(text, picture->note);
   }
   weft_text_add(text, ",\"unit\":");
-  add_string(text, picture->costs != NULL ? picture->costs->unit : "");
+  weft_add_json_string(text, picture->costs != NULL ? picture->costs->unit : "");
   add_stage_colours(text, program->stage_count, false);
   add_stage_colours(text, program->stage_count, true);
   weft_text_add(text, ",\"data\":\"");

@@ -1,4 +1,4 @@
-/* The SVG picture as a whole: its layout, and the order in which it is drawn. */
+/* The SVG picture: its layout, and the order in which it is drawn. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -11,7 +11,7 @@ enum {
   WIDTH_DEFAULT = 1200,
   WIDTH_MIN = 200,
   WIDTH_MAX = 100000,
-  RIGHT = 84,          /* beside the rows: idle, peak */
+  RIGHT = 84,          /* right of the rows: idle, peak */
   TOP = 60,            /* above the rows: title, facts */
   TITLE = 24,          /* of that, for the title */
   AXIS = 30,           /* under the rows */

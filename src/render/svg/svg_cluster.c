@@ -4,7 +4,7 @@
  * and its size is bounded by the pixels, not by the actions.
  *
  * Columns lie on a grid, and a cell that reaches over a line is shared out:
- * columns of whole cells would differ by whole cells, and look like teeth. */
+ * columns would differ by cells otherwise, and look jagged. */
 #include "render/svg/svg_cluster.h"
 
 #include <inttypes.h>
@@ -27,7 +27,7 @@ static void add_share(struct weft_svg_cluster *cluster, struct weft_action actio
   }
   const bool found = i < cluster->share_count && shares[i].colour == colour;
   if (!found && cluster->share_count == WEFT_SVG_SHARES_MAX) {
-    i = i < WEFT_SVG_SHARES_MAX ? i : i - 1; /* more colours than can be told apart: the nearest */
+    i = i < WEFT_SVG_SHARES_MAX ? i : i - 1; /* too many colours to distinguish: the nearest */
   } else if (!found) {
     for (uint32_t k = cluster->share_count++; k > i; k--) {
       shares[k] = shares[k - 1];

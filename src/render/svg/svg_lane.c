@@ -47,7 +47,7 @@ static bool is_compute(struct weft_action action) {
   return weft_op_info(action.op)->kind == WEFT_KIND_COMPUTE;
 }
 
-/* An action or a whole overlap: the next one that takes time. False at the end. */
+/* An action or an overlap: the next one that takes time. False at the end. */
 static bool next_cell(struct weft_lane_walk *walk, struct weft_svg_cell *cell) {
   struct weft_lane_item item;
   cell->count = 0;

@@ -16,7 +16,7 @@ enum {
   WIDTH_DEFAULT = 80,
   WIDTH_MIN = 20,
   WIDTH_MAX = 10000,
-  WIDTH_WORDS = 60, /* from here on there is room for words beside the lines */
+  WIDTH_WORDS = 60, /* from here on there is room for words next to the lines */
   WIDTH_RIGHT = 30, /* and from here on for numbers */
   NUMBER_WIDTH = 8
 };
@@ -48,7 +48,7 @@ static void add_blanks(struct weft_text *text, size_t count) {
   weft_text_addf(text, "%*s", (int)count, "");
 }
 
-/* Blanks at the end of a line are for nobody. */
+/* No blanks at the end of a line. */
 static void end_line(struct weft_text *text, size_t begin) {
   while (!text->failed && text->size > begin && text->data[text->size - 1] == ' ') {
     text->size--;
@@ -105,9 +105,9 @@ static void add_rank(struct layout *layout, uint32_t rank, struct weft_text *tex
 /* The smallest level that is not below the size: a little memory is not none. */
 static unsigned level_of(double size, double peak) {
   const double level = size / peak * LEVELS;
-  unsigned whole = (unsigned)level;
-  whole += level > whole + 1e-9;
-  return whole > LEVELS ? LEVELS : whole;
+  unsigned steps = (unsigned)level;
+  steps += level > steps + 1e-9;
+  return steps > LEVELS ? LEVELS : steps;
 }
 
 static void add_memory(struct layout *layout, uint32_t rank, struct weft_text *text) {

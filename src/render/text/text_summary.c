@@ -56,8 +56,8 @@ static enum weft_idle_cause main_cause(const struct weft_simulation *simulation,
   return best;
 }
 
-static void add_share(struct weft_text *text, double part, double whole) {
-  weft_text_addf(text, " (%.1f %%)", whole > 0 ? 100 * part / whole : 0);
+static void add_share(struct weft_text *text, double part, double total) {
+  weft_text_addf(text, " (%.1f %%)", total > 0 ? 100 * part / total : 0);
 }
 
 /* The rank with most idle time; *all when every rank has as much. */
@@ -94,8 +94,8 @@ static void add_idle(struct weft_text *text, const struct weft_picture *picture)
   double time;
   const uint32_t end = all ? simulation->program->rank_count : rank + 1;
   const enum weft_idle_cause cause = main_cause(simulation, all ? 0 : rank, end, &time);
-  const double whole = all ? idle * simulation->program->rank_count : idle;
-  weft_text_addf(text, "%s %s\n", time < whole * (1 - 1e-9) ? ", mostly" : ",", cause_words(cause));
+  const double total = all ? idle * simulation->program->rank_count : idle;
+  weft_text_addf(text, "%s %s\n", time < total * (1 - 1e-9) ? ", mostly" : ",", cause_words(cause));
 }
 
 void weft_text_summary_add(struct weft_text *text, const struct weft_picture *picture) {

@@ -4,7 +4,10 @@
  *
  * Times are written as microseconds with three decimals, from whole
  * nanoseconds: both viewers count in those, and begin + dur then meets the next
- * begin exactly, as it does in ticks. */
+ * begin exactly, as it does in ticks.
+ *
+ * Not written with weft_json: times have their own format, each event its line, and
+ * a trace has millions of events, of which one call formats most. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -14,6 +17,7 @@
 
 #include "base/memory.h"
 #include "ir/action.h"
+#include "render/timeline.h"
 #include "render/trace/trace_tracks.h"
 #include "sim/idle_gap.h"
 #include "sim/sim_events.h"
@@ -47,26 +51,6 @@ struct slice {
 };
 
 /* ---- Pieces of JSON ---- */
-
-/* Control bytes and invalid UTF-8 are written out as \xNN, as on a terminal;
- * "<" as well, so that the JSON can be put inside a page. */
-static void add_string(struct trace *trace, const char *string) {
-  struct weft_text plain = {.allocator = trace->text->allocator};
-  weft_text_add_escaped(&plain, string, strlen(string));
-  weft_text_add(trace->text, "\"");
-  for (const char *rest = plain.data != NULL ? plain.data : ""; *rest != '\0'; rest++) {
-    const size_t size = strcspn(rest, "\"\\<");
-    weft_text_append(trace->text, rest, size);
-    rest += size;
-    if (*rest == '\0') {
-      break;
-    }
-    weft_text_addf(trace->text, "\\u%04x", (unsigned)*rest);
-  }
-  weft_text_add(trace->text, "\"");
-  trace->text->failed |= plain.failed;
-  weft_text_finish(&plain);
-}
 
 static void add_time(struct trace *trace, const char *key, int64_t ns) {
   weft_text_addf(trace->text, ",\"%s\":%" PRId64 ".%03" PRId64, key, ns / 1000, ns % 1000);
@@ -371,9 +355,9 @@ static double ns_per_unit(const char *unit) {
 static void add_document(struct trace *trace) {
   weft_text_add(trace->text, "{\"displayTimeUnit\":\"ms\",\"otherData\":{");
   weft_text_addf(trace->text, "\"writer\":\"weft %s\",\"name\":", weft_version());
-  add_string(trace, trace->name);
+  weft_add_json_string(trace->text, trace->name);
   weft_text_add(trace->text, ",\"unit\":");
-  add_string(trace, trace->costs->unit);
+  weft_add_json_string(trace->text, trace->costs->unit);
   weft_text_addf(trace->text, ",\"makespan\":%.12g,\"bubble_ratio\":%.12g},\"traceEvents\":[",
                  trace->simulation->makespan, trace->simulation->bubble_ratio);
   add_ranks(trace);

@@ -12,7 +12,7 @@ function focusOn(app, modelIndex, id) {
   showFocusTooltip(app);
 }
 
-// The tooltip of the event in focus, beside it, for those without a mouse. It
+// The tooltip of the event in focus, next to it, for those without a mouse. It
 // waits for the frame in which the view has moved there.
 function showFocusTooltip(app) {
   app.tooltipForFocus = true;

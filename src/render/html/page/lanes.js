@@ -3,15 +3,15 @@
 
 const LABEL_LEAST = 7; // pixels; smaller is not read
 
-// The whole action, else the microbatch, else the microbatch in small print.
+// The full action, else the microbatch, else the microbatch in small print.
 function drawLabel(app, model, id, x, y, width, height, ink) {
   const context = app.context;
   const { op, microbatch } = model.picture.events;
   const size = Math.min(app.density.font, height - 2);
-  const whole = labelOf(model, id);
-  const short = isShard(op[id]) ? whole : String(microbatch[id]);
-  const fits = whole.length * size * 0.62 <= width - 4;
-  const text = fits ? whole : short;
+  const full = labelOf(model, id);
+  const short = isShard(op[id]) ? full : String(microbatch[id]);
+  const fits = full.length * size * 0.62 <= width - 4;
+  const text = fits ? full : short;
   const fitted = fits ? size : Math.min(size, (width - 1) / (short.length * 0.62));
   if (fitted < LABEL_LEAST) return;
   context.font = `${fitted}px ui-monospace, "DejaVu Sans Mono", monospace`;

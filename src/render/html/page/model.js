@@ -296,7 +296,7 @@ function chainOf(model, id) {
 }
 
 // Pairs of actions of a chain, the first needed by the second. From F to B on a
-// rank only for the chosen one: the others tell nothing.
+// rank only for the chosen one: the others add nothing.
 function chainLinks(model, id, all) {
   const { events } = model.picture;
   const links = [];

@@ -218,11 +218,11 @@ function stackOf(app, times, longest) {
 
 function summaryRow(app, picture, rank, longest) {
   const times = picture.rankTimes[rank];
-  const told = times.idleByCause.map((idle, cause) => `${CAUSES[cause]} ${formatNumber(idle)}`)
+  const causes = times.idleByCause.map((idle, cause) => `${CAUSES[cause]} ${formatNumber(idle)}`)
     .filter((text, cause) => times.idleByCause[cause] > 0).join(', ');
-  return element('tr', { title: told }, [
+  return element('tr', { title: causes }, [
     element('td', { text: String(rank) }),
-    element('td', { class: 'share', 'aria-label': told || 'none' }, [stackOf(app, times, longest)]),
+    element('td', { class: 'share', 'aria-label': causes || 'none' }, [stackOf(app, times, longest)]),
     element('td', { text: formatNumber(times.idle) }),
     element('td', { text: formatNumber(times.busy) }),
     element('td', { text: formatNumber(times.peakActivation), title: `at ${formatTime(picture, times.peakAt)}` }),
