@@ -1,5 +1,6 @@
 /* The registry: the list of schedules, look-up by name, and weft_generate(),
  * which checks a shape against limits before it allocates anything. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -103,6 +104,7 @@ static const struct weft_generator *find(const char *name, struct weft_error *er
 }
 
 const struct weft_schedule_info *weft_schedule_find(const char *name, struct weft_error *error) {
+  assert(name != NULL);
   const struct weft_generator *generator = find(name, error);
   return generator != NULL ? &generator->info : NULL;
 }
@@ -220,6 +222,7 @@ static enum weft_status generate_fixed(const struct weft_allocator *allocator,
 enum weft_status weft_generate(const struct weft_allocator *allocator, const char *name,
                                const struct weft_shape *shape, struct weft_program **out,
                                struct weft_error *error) {
+  assert(shape != NULL && out != NULL);
   const struct weft_generator *generator = find(name, error);
   if (generator == NULL) {
     return WEFT_ERR_USAGE;

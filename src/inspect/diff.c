@@ -8,6 +8,7 @@
  * that d edits lead to; the script is read off it backwards. d stops at
  * EDITS_MAX, where the trace is half a megabyte; from the point furthest along
  * then, the rest of the rows is compared cell by cell. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/inspect.h>
@@ -340,6 +341,7 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
                                   const struct weft_program *a, const struct weft_program *b,
                                   size_t differences_max, struct weft_diff **out,
                                   struct weft_error *error) {
+  assert(a != NULL && b != NULL && out != NULL);
   struct differ differ = {
       .allocator = allocator, .scratch = {.allocator = allocator}, .found_max = differences_max};
   enum weft_status status = compare_programs(&differ, a, b, error);

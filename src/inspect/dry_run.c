@@ -10,6 +10,7 @@
  * something is sent to it, so that bubbles cost nothing until they are written.
  * The run records the step of each cell; rows are written when their length is
  * known. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -434,6 +435,7 @@ static enum weft_status run_and_write(struct dry_run *run, const struct weft_all
 
 enum weft_status weft_dry_run(const struct weft_allocator *allocator, const struct weft_program *in,
                               struct weft_program **out, struct weft_error *error) {
+  assert(in != NULL && out != NULL);
   struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
   const enum weft_status status = run_and_write(&run, allocator, out, error);
   weft_arena_finish(&run.arena);

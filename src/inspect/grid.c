@@ -8,6 +8,7 @@
  * fails on a grid with fewer steps than ranks, where ours widens to the rank
  * label too. The grid is walked twice, step by step: once to measure, once to
  * write. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -311,6 +312,7 @@ static enum weft_status layout(struct grid *grid, const struct weft_grid_options
 enum weft_status weft_grid_print(const struct weft_program *program,
                                  const struct weft_grid_options *options, struct weft_text *text,
                                  struct weft_error *error) {
+  assert(program != NULL && text != NULL);
   static const struct weft_grid_options everything = {.ranks = NULL};
   struct grid grid = {.program = program,
                       .arena = {.allocator = program->allocator},

@@ -1,5 +1,7 @@
 /* Links: who waits for what, for listings and pictures. The rules are those of
  * ir/action.h; here they become record numbers. */
+#include <assert.h>
+
 #include <weft/inspect.h>
 #include <weft/spec.h>
 #include <weft/support.h>
@@ -80,6 +82,7 @@ static bool allocate(struct weft_links *links, size_t pairs) {
 enum weft_status weft_links_create(const struct weft_allocator *allocator,
                                    const struct weft_program *program, struct weft_links **out,
                                    struct weft_error *error) {
+  assert(program != NULL && out != NULL);
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
   struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);
@@ -112,6 +115,7 @@ void weft_links_destroy(struct weft_links *links) {
 }
 
 uint32_t weft_links_peer(const struct weft_links *links, uint64_t record) {
+  assert(record < links->program->action_count);
   return links->matches[record];
 }
 
@@ -145,6 +149,7 @@ static unsigned add_input(const struct weft_links *links, struct weft_action act
 
 unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
                           uint64_t needs[WEFT_NEEDS_MAX]) {
+  assert(record < links->program->action_count);
   const struct weft_action action = links->program->actions[record];
   if (action.op == WEFT_OP_REDUCE_GRAD || action.op == WEFT_OP_TIE_GRAD) {
     return add_need(links->last_backward[action.stage], needs, 0);
@@ -163,6 +168,7 @@ unsigned weft_links_needs(const struct weft_links *links, uint64_t record,
 }
 
 uint32_t weft_program_rank_at(const struct weft_program *program, uint64_t record) {
+  assert(record < program->action_count);
   uint32_t low = 0, high = program->rank_count; /* row_begin[low] <= record < row_begin[high] */
   while (high - low > 1) {
     const uint32_t middle = low + (high - low) / 2;

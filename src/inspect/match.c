@@ -4,6 +4,8 @@
  * the first RECV then takes. */
 #include "inspect/match.h"
 
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "base/memory.h"
@@ -72,6 +74,7 @@ static void pair_ties(const struct weft_program *program, uint32_t *matches) {
 
 enum weft_status weft_program_match(const struct weft_program *program, uint32_t *matches,
                                     struct weft_error *error) {
+  assert(matches != NULL || program->action_count == 0);
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
   uint32_t *first_send = weft_array_allocate(program->allocator, 2 * pairs, sizeof *first_send);

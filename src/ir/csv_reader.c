@@ -4,6 +4,7 @@
  *
  * A row is read in one sweep, cell by cell, straight into the builder; nothing
  * else is allocated, so hostile input costs at most its own size. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -313,6 +314,8 @@ static enum weft_status read_rows(struct reader *reader) {
 enum weft_status weft_program_parse(const struct weft_allocator *allocator, const char *text,
                                     size_t size, const char *name, struct weft_program **out,
                                     struct weft_error *error) {
+  assert(text != NULL || size == 0);
+  assert(out != NULL);
   struct reader reader = {.at = text,
                           .end = text + size,
                           .line_begin = text,

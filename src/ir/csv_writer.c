@@ -1,4 +1,5 @@
 /* Actions and programs as text, spelled from the op table. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -16,6 +17,7 @@ static void print_record(const struct weft_action *action, struct weft_text *tex
 }
 
 void weft_action_print(const struct weft_action *action, struct weft_text *text) {
+  assert(action != NULL && action->op < WEFT_OP_COUNT);
   if (action->op == WEFT_OP_IDLE) {
     return;
   }
@@ -42,6 +44,7 @@ static int format_record(const struct weft_action *action, char *buffer, size_t 
 }
 
 char *weft_action_format(const struct weft_action *action, char *buffer, size_t size) {
+  assert(size > 0);
   /* Largest record: 5 digits, 11 letters, 8 digits. */
   char piece[32];
   size_t used = 0;
@@ -80,6 +83,7 @@ static void print_row(const struct weft_program *program, uint32_t rank, struct 
 }
 
 void weft_program_print(const struct weft_program *program, struct weft_text *text) {
+  assert(program != NULL && text != NULL);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     print_row(program, r, text);
   }

@@ -3,6 +3,7 @@
  * near the limit; hand-written fragments stay below its constant part. */
 #include "ir/pairs.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -25,6 +26,7 @@ enum weft_status weft_pairs_check(uint32_t stages, uint32_t microbatches, uint64
 
 enum weft_status weft_pairs_count(const struct weft_program *program, size_t *count,
                                   struct weft_error *error) {
+  assert(program != NULL && count != NULL);
   WEFT_TRY(weft_pairs_check(program->stage_count, program->microbatch_count, program->action_count,
                             error));
   *count = (size_t)program->stage_count * program->microbatch_count;

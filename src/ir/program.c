@@ -150,6 +150,7 @@ void weft_program_shrink(struct weft_program *program) {
 
 uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t rank) {
   assert(rank < program->rank_count);
+  assert(rank < program->rank_count);
   uint64_t steps = 0;
   for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1];
        i += weft_cell_records(&program->actions[i])) {
@@ -159,6 +160,7 @@ uint64_t weft_program_row_steps(const struct weft_program *program, uint32_t ran
 }
 
 bool weft_program_equal(const struct weft_program *a, const struct weft_program *b) {
+  assert(a != NULL && b != NULL);
   return a->rank_count == b->rank_count && a->action_count == b->action_count &&
          memcmp(a->row_begin, b->row_begin, (a->rank_count + 1u) * sizeof *a->row_begin) == 0 &&
          memcmp(a->actions, b->actions, a->action_count * sizeof *a->actions) == 0;
@@ -172,6 +174,7 @@ static uint64_t hash_number(uint64_t hash, uint64_t number) {
 }
 
 uint64_t weft_program_hash(const struct weft_program *program) {
+  assert(program != NULL);
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];
@@ -233,6 +236,7 @@ static enum weft_status check_records(const struct weft_program *program,
 enum weft_status weft_program_create(const struct weft_allocator *allocator, uint32_t rank_count,
                                      const uint64_t *row_sizes, const struct weft_action *actions,
                                      struct weft_program **out, struct weft_error *error) {
+  assert(out != NULL);
   struct weft_program *program = NULL;
   WEFT_TRY(weft_program_allocate(allocator, rank_count, row_sizes, &program, error));
   assert(program != NULL);

@@ -2,6 +2,7 @@
  * without a copy. */
 #include "ir/program_builder.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -20,6 +21,7 @@ static void fail(struct weft_program_builder *builder, enum weft_status status, 
 void weft_program_builder_init(struct weft_program_builder *builder,
                                const struct weft_allocator *allocator, uint64_t actions,
                                uint32_t rows) {
+  assert(builder != NULL);
   *builder = (struct weft_program_builder){.allocator = allocator,
                                            .capacity = actions > 0 ? actions : 1,
                                            .row_capacity = rows > 0 ? rows : 1};
@@ -67,6 +69,7 @@ bool weft_program_builder_grow(struct weft_program_builder *builder) {
 
 void weft_program_builder_copy(struct weft_program_builder *builder,
                                const struct weft_action *actions, uint64_t count) {
+  assert(actions != NULL || count == 0);
   while (builder->capacity - builder->count < count) {
     if (!weft_program_builder_grow(builder)) {
       return;
@@ -85,6 +88,7 @@ void weft_program_builder_idle(struct weft_program_builder *builder, uint64_t ce
 }
 
 void weft_program_builder_end_row(struct weft_program_builder *builder) {
+  assert(builder->row_count <= builder->row_capacity);
   if (builder->status != WEFT_OK) {
     return;
   }
@@ -172,6 +176,7 @@ static enum weft_status finish(struct weft_program_builder *builder, struct weft
 
 enum weft_status weft_program_builder_finish(struct weft_program_builder *builder,
                                              struct weft_program **out, struct weft_error *error) {
+  assert(out != NULL);
   WEFT_TRY(finish(builder, out, error));
   weft_program_seal(*out);
   return WEFT_OK;
@@ -181,6 +186,7 @@ enum weft_status weft_program_builder_finish_like(struct weft_program_builder *b
                                                   const struct weft_program *like,
                                                   enum weft_level level, struct weft_program **out,
                                                   struct weft_error *error) {
+  assert(like != NULL && out != NULL);
   WEFT_TRY(finish(builder, out, error));
   weft_program_seal_like(*out, like, level);
   return WEFT_OK;

@@ -1,4 +1,6 @@
 /* weft_lower(): the passes in their order, and the pass table. */
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "lower/passes.h"
@@ -101,6 +103,7 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
                             const struct weft_program *table,
                             const struct weft_lower_options *options, struct weft_program **out,
                             struct weft_error *error) {
+  assert(table != NULL && out != NULL);
   const struct weft_lower_options standard = weft_lower_options_default();
   options = options != NULL ? options : &standard;
   if (table->level != WEFT_LEVEL_COMPUTE) {

@@ -1,6 +1,8 @@
 /* Pass merge_bw: an I directly followed, bubbles aside, by the W of the same
  * stage and microbatch becomes one B. Also the plain strip, which only leaves
  * out bubbles. */
+#include <assert.h>
+
 #include "ir/program_builder.h"
 #include "lower/passes.h"
 
@@ -50,10 +52,12 @@ static enum weft_status copy_rows(const struct weft_pass_input *input, bool merg
 
 enum weft_status weft_pass_merge_bw(const struct weft_pass_input *input, struct weft_program **out,
                                     struct weft_error *error) {
+  assert(input->program != NULL && out != NULL);
   return copy_rows(input, true, out, error);
 }
 
 enum weft_status weft_pass_strip(const struct weft_pass_input *input, struct weft_program **out,
                                  struct weft_error *error) {
+  assert(input->program != NULL && out != NULL);
   return copy_rows(input, false, out, error);
 }

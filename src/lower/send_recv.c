@@ -13,6 +13,7 @@
  * leave the round until something arrives for them; so the cost is that of the
  * actions, not of rounds times ranks. Joining again behind the present rank
  * means this round, before it the next: the same order as asking every rank. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -330,6 +331,7 @@ static enum weft_status run(struct transfer_pass *pass, struct weft_program **ou
 
 enum weft_status weft_pass_send_recv(const struct weft_pass_input *input, struct weft_program **out,
                                      struct weft_error *error) {
+  assert(input->program != NULL && out != NULL);
   const struct weft_program *program = input->program;
   const uint32_t n = program->stage_count, p = program->rank_count;
   size_t pairs;

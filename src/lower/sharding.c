@@ -13,6 +13,7 @@
  * reduce_grad puts a stage's REDUCE_GRAD directly after its m-th B or W, which
  * is before a RESHARD at the same place: so the two passes can share one walk,
  * and a lowering that does both makes one copy of the program instead of two. */
+#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -217,6 +218,7 @@ static enum weft_status run(const struct weft_pass_input *input, bool unshards, 
 
 enum weft_status weft_pass_unshard(const struct weft_pass_input *input, struct weft_program **out,
                                    struct weft_error *error) {
+  assert(input->window > 0);
   return run(input, true, false, out, error);
 }
 
@@ -227,5 +229,6 @@ enum weft_status weft_pass_reduce_grad(const struct weft_pass_input *input,
 
 enum weft_status weft_pass_unshard_reduce(const struct weft_pass_input *input,
                                           struct weft_program **out, struct weft_error *error) {
+  assert(input->window > 0);
   return run(input, true, true, out, error);
 }

@@ -5,6 +5,7 @@
  * begins and giving it back when it ends colours an interval graph with as few
  * colours as any colouring can (the largest number alive at once). The last
  * slot freed is taken first: it is the one still in the cache. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -178,6 +179,7 @@ enum weft_status weft_slots_assign(struct weft_program *program, struct weft_err
 
 enum weft_status weft_slots_assign_recycling(struct weft_program *program,
                                              struct weft_program *spent, struct weft_error *error) {
+  assert(program != NULL && program != spent);
   const struct weft_allocator *allocator = program->allocator;
   const uint64_t row = longest_row(program);
   size_t pairs;

@@ -7,6 +7,8 @@
  * is reduced over replicas is the sum, so the stage's REDUCE_GRAD moves behind
  * it; those of other stages that are ready go first, and use the time in which
  * the other rank gets there. */
+#include <assert.h>
+
 #include "ir/program_builder.h"
 #include "lower/passes.h"
 
@@ -106,6 +108,7 @@ static void put_row(struct tying *tying, uint32_t rank) {
 
 enum weft_status weft_pass_tie_grad(const struct weft_pass_input *input, struct weft_program **out,
                                     struct weft_error *error) {
+  assert(input->program != NULL && out != NULL);
   const struct weft_program *program = input->program;
   struct tying tying = {.input = input};
   weft_program_builder_init(&tying.row, input->allocator, program->action_count + 2,

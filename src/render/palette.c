@@ -1,6 +1,8 @@
 /* The colours of pictures. */
 #include "render/palette.h"
 
+#include <assert.h>
+
 static const struct weft_palette themes[] = {{
                                                  .background = 0xffffff,
                                                  .ink = 0x1b1f24,
@@ -53,6 +55,7 @@ static uint32_t stage_hue(uint32_t stage, uint32_t stage_count) {
 }
 
 uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op op, bool dark) {
+  assert(stage_count > 0);
   const struct weft_op_info *info = weft_op_info(op);
   if (info->kind != WEFT_KIND_COMPUTE) {
     return info->colour[dark];
@@ -63,6 +66,7 @@ uint32_t weft_palette_stage(uint32_t stage, uint32_t stage_count, enum weft_op o
 }
 
 uint32_t weft_palette_chunk(enum weft_op op, uint32_t k, uint32_t count, bool dark) {
+  assert(k < count || count == 0);
   enum { PALEST = 104 };
   const uint32_t share = count > 1 && k > 0 ? (uint32_t)((uint64_t)PALEST * k / (count - 1)) : 0;
   return mix(weft_palette_op(op, dark), 0xffffff, share < PALEST ? share : PALEST);
@@ -72,6 +76,7 @@ uint32_t weft_palette_chunk(enum weft_op op, uint32_t k, uint32_t count, bool da
  * better contrast from 0.18 on, but on strong colours white is read as well up to
  * a quarter, and looks calmer. */
 uint32_t weft_palette_ink_on(uint32_t colour) {
+  assert(colour <= 0xffffff);
   const uint32_t red = colour >> 16 & 0xff, green = colour >> 8 & 0xff, blue = colour & 0xff;
   const uint32_t luminance =
       (2126 * red * red + 7152 * green * green + 722 * blue * blue) / (255 * 255);

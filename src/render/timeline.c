@@ -1,6 +1,7 @@
 /* A simulation's events as timelines need them. */
 #include "render/timeline.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "ir/action.h"
@@ -22,6 +23,7 @@ struct weft_extent weft_extent_of(const struct weft_simulation *simulation) {
 }
 
 double weft_extent_column(const struct weft_extent *extent, double tick, uint32_t columns) {
+  assert(extent->begin < extent->end);
   const double length = (double)extent->end - (double)extent->begin;
   const double column = (tick - (double)extent->begin) * columns / length;
   if (!(column > 0)) {
@@ -36,6 +38,7 @@ double weft_extent_column(const struct weft_extent *extent, double tick, uint32_
 }
 
 struct weft_lane_walk weft_lane_begin(const struct weft_simulation *simulation, uint32_t rank) {
+  assert(rank < simulation->program->rank_count);
   return (struct weft_lane_walk){.simulation = simulation,
                                  .next = simulation->event_begin[rank],
                                  .end = simulation->event_begin[rank + 1],

@@ -1,5 +1,7 @@
 /* The critical path: from the event that ends last, back through what each
  * event had to wait for, to one that begins at the start. */
+#include <assert.h>
+
 #include <weft/inspect.h>
 #include <weft/sim.h>
 #include <weft/support.h>
@@ -115,6 +117,7 @@ static uint64_t follow(const struct path *path, uint64_t *events, uint64_t room)
 enum weft_status weft_critical_path(const struct weft_allocator *allocator,
                                     const struct weft_simulation *simulation, uint64_t *events,
                                     uint64_t room, uint64_t *count, struct weft_error *error) {
+  assert(simulation != NULL && count != NULL);
   const struct weft_program *program = simulation->program;
   struct path path = {.simulation = simulation};
   WEFT_TRY(weft_sim_require_events(simulation, error));

@@ -2,9 +2,12 @@
  * there, so a gap ends with what came last: an input, or the parameters. */
 #include "sim/idle_gap.h"
 
+#include <assert.h>
+
 #include "ir/action.h"
 
 uint64_t weft_event_of(const struct weft_simulation *simulation, uint64_t record) {
+  assert(record < simulation->program->action_count);
   const uint32_t rank = weft_program_rank_at(simulation->program, record);
   uint64_t low = simulation->event_begin[rank], high = simulation->event_begin[rank + 1];
   while (low < high) {
@@ -103,6 +106,7 @@ static bool explains(const struct weft_simulation *simulation, uint64_t awaited,
 struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulation,
                                           const struct weft_links *links, uint64_t event,
                                           int64_t idle_from, bool first) {
+  assert(event < simulation->event_count);
   const struct weft_event *here = &simulation->events[event];
   const struct weft_action *action = &simulation->program->actions[here->record];
   struct weft_idle_gap gap = {.ticks = here->begin - idle_from, .awaited = WEFT_EVENT_NONE};

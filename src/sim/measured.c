@@ -6,6 +6,7 @@
  * event per record that is no bubble) and the peak of activations, which follows
  * from the order of each row alone; then times are put in the place of its times,
  * and all that depends on them is reckoned anew. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -551,6 +552,8 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
                                           const struct weft_event *events, uint64_t event_count,
                                           double ticks_per_unit, struct weft_simulation **out,
                                           struct weft_error *error) {
+  assert(program != NULL && costs != NULL && out != NULL);
+  assert(events != NULL || event_count == 0);
   struct measured measured = {.allocator = allocator,
                               .program = program,
                               .costs = costs,

@@ -1,4 +1,6 @@
 /* A rank's activation memory over time, from its events. */
+#include <assert.h>
+
 #include <weft/sim.h>
 
 #include "ir/action.h"
@@ -39,6 +41,8 @@ static double size_at_end(struct weft_action action, const struct weft_stage_cos
 void weft_memory_curve(const struct weft_simulation *simulation, const struct weft_costs *costs,
                        uint32_t rank, struct weft_memory_point *points, uint64_t room,
                        uint64_t *count) {
+  assert(rank < simulation->program->rank_count);
+  assert(points != NULL || room == 0);
   const struct weft_program *program = simulation->program;
   struct curve curve = {.points = points, .room = room};
   const double unit = simulation->ticks_per_unit;

@@ -1,6 +1,7 @@
 /* Parameters and gradients of a rank over time; see rank_memory.h. */
 #include "sim/rank_memory.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "ir/action.h"
@@ -49,6 +50,7 @@ void weft_rank_memory_add_stage(struct weft_rank_memory *memory,
 }
 
 void weft_rank_memory_advance(struct weft_rank_memory *memory, int64_t until) {
+  assert(memory->first <= memory->end);
   while (memory->first < memory->end && memory->changes[memory->first].at <= until) {
     const struct weft_memory_change *change = &memory->changes[memory->first++];
     change_memory(memory, change->parameters, change->gradients);
@@ -64,6 +66,8 @@ void weft_rank_memory_first_backward(struct weft_rank_memory *memory,
 
 void weft_rank_memory_collective(struct weft_rank_memory *memory, enum weft_op op,
                                  const struct weft_stage_costs *costs, int64_t begin, int64_t end) {
+  assert(begin <= end);
+  assert(weft_op_in(op, WEFT_OPS_SHARD));
   const double parameters = costs->parameters - costs->parameters_sharded;
   const double gradients = costs->gradients - costs->gradients_sharded;
   struct weft_memory_change change;

@@ -2,6 +2,7 @@
 #include <weft/sim.h>
 #include <weft/support.h>
 
+#include <assert.h>
 #include <math.h>
 
 #include "sim/sim_events.h"
@@ -12,6 +13,7 @@ struct weft_sim_options weft_sim_options_default(void) {
 }
 
 const char *weft_idle_cause_name(enum weft_idle_cause cause) {
+  assert((unsigned)cause < WEFT_IDLE_CAUSES);
   static const char *const names[WEFT_IDLE_CAUSES] = {"start",   "forward", "gradient",
                                                       "channel", "unshard", "end"};
   return names[cause];
@@ -166,6 +168,7 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
                                const struct weft_program *program, const struct weft_costs *costs,
                                const struct weft_sim_options *options, struct weft_simulation **out,
                                struct weft_error *error) {
+  assert(program != NULL && costs != NULL && out != NULL);
   struct weft_sim_options standard;
   struct weft_sim_run run;
   struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
@@ -201,6 +204,7 @@ void weft_simulation_destroy(struct weft_simulation *simulation) {
 
 enum weft_status weft_sim_require_events(const struct weft_simulation *simulation,
                                          struct weft_error *error) {
+  assert(simulation != NULL);
   return simulation->events != NULL
              ? WEFT_OK
              : weft_fail(error, WEFT_ERR_USAGE, "simulate without no_events",
@@ -224,6 +228,7 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
                                const struct weft_program *program, const struct weft_costs *costs,
                                const struct weft_sim_options *options, double *makespan,
                                struct weft_error *error) {
+  assert(program != NULL && costs != NULL);
   struct weft_sim_options standard;
   struct weft_sim_run run;
   enum weft_status status =
@@ -284,6 +289,7 @@ enum weft_status weft_period(const struct weft_allocator *allocator,
                              const struct weft_program *program, const struct weft_costs *costs,
                              const struct weft_sim_options *options, double *period,
                              struct weft_error *error) {
+  assert(program != NULL && costs != NULL);
   struct weft_sim_options standard;
   struct weft_sim_run run;
   const size_t size = (size_t)(PERIOD_STEPS_MAX + 1) * program->rank_count;

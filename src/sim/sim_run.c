@@ -9,6 +9,7 @@
  * more goes through the rows once again, rank after rank (sim_record.c). */
 #include "sim/sim_run.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -59,6 +60,7 @@ static double noise(const struct weft_sim_run *run, uint64_t record) {
 
 int64_t weft_sim_adjust(const struct weft_sim_run *run, uint32_t rank, uint64_t record,
                         int64_t duration) {
+  assert(duration >= 0);
   double factor = 1;
   if (run->options->rank_factors != NULL) {
     factor = run->options->rank_factors[rank];
@@ -83,6 +85,7 @@ static int64_t overlap_ticks(const struct weft_sim_run *run, const struct weft_a
 
 int64_t weft_sim_overlap_duration(const struct weft_sim_run *run, uint32_t rank,
                                   const struct weft_action *cell) {
+  assert(cell->op == WEFT_OP_OVERLAP_F_B);
   const int64_t duration = overlap_ticks(run, cell);
   return run->adjusts
              ? weft_sim_adjust(run, rank, (uint64_t)(cell - run->program->actions), duration)
@@ -163,6 +166,7 @@ WALK_INLINE void send(struct weft_sim_run *run, struct weft_action action) {
 
 int64_t weft_sim_collective(struct weft_sim_run *run, struct weft_rank_run *state,
                             struct weft_action action) {
+  assert(weft_op_in(action.op, WEFT_OPS_SHARD));
   const struct weft_stage_ticks *ticks = weft_ticks_of(&run->ticks, action.stage);
   const int64_t duration = action.op == WEFT_OP_UNSHARD       ? ticks->unshard
                            : action.op == WEFT_OP_REDUCE_GRAD ? ticks->reduce_grad
@@ -488,6 +492,7 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                                    const struct weft_costs *costs,
                                    const struct weft_sim_options *options,
                                    struct weft_error *error) {
+  assert(program != NULL && costs != NULL && options != NULL);
   *run = (struct weft_sim_run){
       .allocator = allocator,
       .program = program,

@@ -1,6 +1,7 @@
 /* From costs to ticks: find the denominator that all times share. */
 #include "sim/sim_ticks.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -99,6 +100,7 @@ static struct weft_stage_ticks stage_ticks(const struct weft_stage_costs *stage,
 enum weft_status weft_ticks_init(struct weft_ticks *ticks, const struct weft_allocator *allocator,
                                  const struct weft_program *program, const struct weft_costs *costs,
                                  const struct weft_sim_options *options, struct weft_error *error) {
+  assert(costs->stage_count > 0);
   WEFT_TRY(weft_costs_check(costs, program->stage_count, error));
   const double per_unit = scale_of(program, costs, options).per_unit;
   *ticks = (struct weft_ticks){

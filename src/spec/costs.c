@@ -82,6 +82,7 @@ double weft_hop_transfer(const struct weft_hop_costs *hop) {
 
 enum weft_status weft_costs_create(const struct weft_allocator *allocator, uint32_t stage_count,
                                    struct weft_costs **out, struct weft_error *error) {
+  assert(out != NULL);
   if (stage_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give one entry for all stages, or one per stage",
                      "costs of 0 stages: expected at least one entry");
@@ -143,6 +144,7 @@ void weft_costs_destroy(struct weft_costs *costs) {
 }
 
 const struct weft_stage_costs *weft_costs_of(const struct weft_costs *costs, uint32_t stage) {
+  assert(costs->stage_count == 1 || stage < costs->stage_count);
   return &costs->stages[costs->stage_count == 1 ? 0 : stage];
 }
 
@@ -191,6 +193,7 @@ static enum weft_status check_entry(const char *list, uint32_t index,
 
 enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,
                                   struct weft_error *error) {
+  assert(costs != NULL);
   if (costs->stage_count != 1 && costs->stage_count != stage_count) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give one entry that serves all stages, or one for each stage",

@@ -4,6 +4,7 @@
  * jansson takes memory from malloc(): its hook is global, and this library has
  * no global state. What it can take is bounded before it begins, by the size of
  * the text and by the number of values in it. */
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -389,6 +390,8 @@ static enum weft_status syntax_fault(const struct reader *reader, const json_err
 enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,
                                   size_t size, const char *name, struct weft_costs **out,
                                   struct weft_error *error) {
+  assert(text != NULL || size == 0);
+  assert(out != NULL);
   struct reader reader = {
       .text = text, .size = size, .name = name != NULL ? name : "costs", .error = error};
   WEFT_TRY(check_text(&reader));

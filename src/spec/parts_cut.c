@@ -206,6 +206,7 @@ static void release(struct cut *cut, const struct weft_allocator *allocator) {
 enum weft_status weft_parts_cut(const struct weft_allocator *allocator, const double *weights,
                                 uint32_t count, uint32_t stage_count, uint32_t *first,
                                 struct weft_error *error) {
+  assert(first != NULL);
   struct cut cut = {.count = count, .stage_count = stage_count};
   WEFT_TRY(check(weights, count, stage_count, error));
   const bool has_memory = allocate(&cut, allocator);

@@ -16,12 +16,14 @@ const char *weft_placement_name(enum weft_placement_kind kind) {
 
 uint32_t weft_shape_rank_of(const struct weft_shape *shape, uint32_t stage) {
   assert(shape->ranks > 0);
+  assert(shape->ranks > 0);
   const uint32_t wave = stage / shape->ranks, place = stage % shape->ranks;
   const bool backwards = shape->placement == WEFT_PLACEMENT_V && wave % 2 == 1;
   return backwards ? shape->ranks - 1 - place : place;
 }
 
 uint32_t weft_shape_stage_of(const struct weft_shape *shape, uint32_t rank, uint32_t k) {
+  assert(rank < shape->ranks);
   const bool backwards = shape->placement == WEFT_PLACEMENT_V && k % 2 == 1;
   return k * shape->ranks + (backwards ? shape->ranks - 1 - rank : rank);
 }
@@ -54,6 +56,7 @@ static bool follows(const struct weft_program *program, const uint32_t *rank_of,
 
 enum weft_placement_kind weft_placement_infer(const struct weft_program *program,
                                               uint32_t *rank_of) {
+  assert(program != NULL);
   read_ranks(program, rank_of);
   if (follows(program, rank_of, WEFT_PLACEMENT_LOOP)) {
     return WEFT_PLACEMENT_LOOP;

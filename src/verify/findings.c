@@ -36,6 +36,7 @@ static bool grow(struct weft_findings *findings) {
 
 void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
                        const char *format, ...) {
+  assert((unsigned)rule < WEFT_RULE_COUNT);
   if (++findings->count[rule] > findings->max || findings->failed ||
       (findings->list_count == findings->list_capacity && !grow(findings))) {
     return;

@@ -1,5 +1,6 @@
 /* weft_verify(): understands the program's shape, runs the checks from the
  * most basic to the least, and makes the report. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -261,6 +262,7 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
                              const struct weft_program *program,
                              const struct weft_verify_options *options, struct weft_report **out,
                              struct weft_error *error) {
+  assert(program != NULL && out != NULL);
   const struct weft_verify_options standard = weft_verify_options_default();
   options = options != NULL ? options : &standard;
   struct owned_report *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);

@@ -1,6 +1,7 @@
 /* Verify, structure: the order on each directed stage boundary. Messages are
  * matched by order, so the k-th receive must be for what the k-th send sent.
  * Where it is not, the program hangs or mixes data up under every model. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -54,6 +55,7 @@ static void check_rows(struct channel_check *check) {
 
 /* Runs on paired programs only, so every receive has a send to look at. */
 enum weft_status weft_verify_channels(struct weft_verify_context *context) {
+  assert(context->program != NULL);
   struct channel_check check = {.context = context};
   const uint32_t edges = 2 * context->stage_count;
   if (!weft_message_queue_init(&check.queue, context, WEFT_CHANNEL_EDGE)) {

@@ -16,6 +16,7 @@
  *
  * A table without SEND and RECV waits for data alone: it is there as soon as
  * it is made. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -443,6 +444,7 @@ static void release(struct run *run) {
 }
 
 enum weft_status weft_verify_liveness(struct weft_verify_context *context) {
+  assert(context->owner != NULL);
   struct run run = {.context = context,
                     .has_transfers = weft_has_transfers(context),
                     .queue = {.allocator = context->allocator}};

@@ -2,6 +2,7 @@
  * rank (its F, its I, the neighbour stage's result, its RECV) must come
  * before it. Rows are walked with the set of what has been done so far; an
  * overlap's parts run together, so none may need another. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -142,6 +143,7 @@ static void check_row(const struct order_check *check, uint32_t rank) {
 }
 
 enum weft_status weft_verify_order(struct weft_verify_context *context) {
+  assert(context->owner != NULL);
   const uint64_t pairs = weft_pair_index(context, context->stage_count, 0);
   struct order_check check = {.context = context,
                               .done = weft_array_allocate_zero(context->allocator, pairs, 1)};

@@ -1,6 +1,7 @@
 /* Verify, structure: what is there. Ranges, one rank per stage, duplicates,
  * overlap parts, coverage, and the pairing of sends and receives. Fills
  * context->exists, on which the later parts rest. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "verify/verify_context.h"
@@ -219,6 +220,7 @@ static void check_transfers(struct weft_verify_context *context) {
 }
 
 void weft_verify_presence(struct weft_verify_context *context) {
+  assert(context->program != NULL);
   visit_rows(context);
   for (uint32_t stage = 0; stage < context->stage_count; stage++) {
     check_stage_coverage(context, stage);

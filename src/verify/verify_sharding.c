@@ -5,6 +5,7 @@
  * others could wait for. A program without UNSHARD and RESHARD is not sharded at
  * all, one without REDUCE_GRAD has no replicas, one without TIE_GRAD shares no
  * weights. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -201,6 +202,7 @@ static void check_end(const struct shard_check *check) {
 }
 
 enum weft_status weft_verify_shards(struct weft_verify_context *context) {
+  assert(context->owner != NULL);
   const uint32_t unshard_or_reshard = WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD);
   if ((context->ops & WEFT_OPS_SHARD) == 0) {
     return WEFT_OK;

@@ -1,4 +1,5 @@
 /* The SVG picture: its layout, and the order in which it is drawn. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -24,6 +25,7 @@ enum {
 /* ---- Colours ---- */
 
 uint32_t weft_svg_colour(const struct weft_svg *svg, struct weft_action action) {
+  assert(action.op < WEFT_OP_COUNT);
   if (svg->colour_by == WEFT_COLOUR_BY_STAGE) {
     return weft_palette_stage(action.stage, svg->picture->simulation->program->stage_count,
                               action.op, svg->dark);
@@ -187,6 +189,7 @@ static enum weft_status check_width(uint32_t width, struct weft_error *error) {
 enum weft_status weft_render_svg(const struct weft_picture *picture,
                                  const struct weft_render_options *options, struct weft_text *text,
                                  struct weft_error *error) {
+  assert(picture->simulation != NULL && text != NULL);
   const struct weft_render_options standard = weft_render_options_default();
   options = options != NULL ? options : &standard;
   const uint32_t width = options->width != 0 ? options->width : WIDTH_DEFAULT;

@@ -1,6 +1,7 @@
 /* The cells of a rank: a rectangle per action, with its microbatch where that
  * fits. The parts of an overlap share the height of the lane. Cells that are too
  * narrow are drawn together (svg_cluster.c). */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "render/svg/svg_cluster.h"
@@ -64,6 +65,7 @@ static bool next_cell(struct weft_lane_walk *walk, struct weft_svg_cell *cell) {
 }
 
 void weft_svg_add_lane(struct weft_svg *svg, uint32_t rank) {
+  assert(rank < svg->picture->simulation->program->rank_count);
   const double top = weft_svg_row_top(svg, rank);
   struct weft_svg_cluster cluster = {.share_count = 0};
   struct weft_lane_walk walk = weft_lane_begin(svg->picture->simulation, rank);
@@ -85,6 +87,7 @@ void weft_svg_add_lane(struct weft_svg *svg, uint32_t rank) {
 /* What arrives, and what is done to parameters and gradients: thin marks under
  * the lane, as far as they can be seen. */
 void weft_svg_add_transfers(struct weft_svg *svg, uint32_t rank) {
+  assert(svg->row.transfers > 0);
   const double y = weft_svg_row_top(svg, rank) + svg->row.lane + 1;
   double drawn = svg->plot_left; /* up to here */
   struct weft_lane_walk walk = weft_lane_begin(svg->picture->simulation, rank);

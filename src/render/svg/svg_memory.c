@@ -1,6 +1,7 @@
 /* The memory strip under a rank: one outline, a pixel wide at the finest. */
 #include "render/svg/svg_document.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 static void step_to(struct weft_text *text, char direction, double value) {
@@ -9,6 +10,7 @@ static void step_to(struct weft_text *text, char direction, double value) {
 }
 
 void weft_svg_add_memory(struct weft_svg *svg, uint32_t rank) {
+  assert(svg->row.memory > 0);
   const struct weft_memory_columns *memory = &svg->memory;
   const double row_top = weft_svg_row_top(svg, rank);
   const double base = row_top + svg->row.lane + svg->row.transfers + svg->row.memory;

@@ -1,4 +1,5 @@
 /* Elements and escaping of the SVG picture. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -31,6 +32,7 @@ void weft_svg_attribute(struct weft_text *text, const char *name, double value) 
 }
 
 void weft_svg_fill(struct weft_text *text, uint32_t colour) {
+  assert(colour <= 0xffffff);
   static const char digits[] = "0123456789abcdef";
   char fill[] = " fill=\"#000000\"";
   for (unsigned i = 0; i < 6; i++) {
@@ -41,6 +43,7 @@ void weft_svg_fill(struct weft_text *text, uint32_t colour) {
 
 void weft_svg_rect(struct weft_text *text, double x, double y, double width, double height,
                    uint32_t colour) {
+  assert(colour <= 0xffffff);
   weft_text_add(text, "<rect");
   weft_svg_attribute(text, "x", x);
   weft_svg_attribute(text, "y", y);

@@ -1,5 +1,6 @@
 /* A timeline for a terminal: a line per rank, its memory under it, an axis, a
  * legend and a summary, none wider than asked for. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -290,6 +291,7 @@ static enum weft_status check_width(uint32_t width, struct weft_error *error) {
 enum weft_status weft_render_text(const struct weft_picture *picture,
                                   const struct weft_render_options *options, struct weft_text *text,
                                   struct weft_error *error) {
+  assert(picture->simulation != NULL && text != NULL);
   const struct weft_render_options standard = weft_render_options_default();
   options = options != NULL ? options : &standard;
   struct layout layout = {.picture = picture,

@@ -4,6 +4,7 @@
  * letter fills them. */
 #include "render/text/text_lane.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -66,6 +67,7 @@ static size_t format_label(enum weft_op op, const struct weft_action actions[2],
 /* ---- Which ops get labels ---- */
 
 void weft_text_lanes_measure(struct weft_text_lanes *lanes) {
+  assert(lanes->column_count > 0);
   choose_shown(lanes);
   double widths[WEFT_OP_COUNT] = {0}, counts[WEFT_OP_COUNT] = {0};
   const uint32_t microbatch_count = lanes->simulation->program->microbatch_count;
@@ -184,6 +186,8 @@ static void add_run(const struct weft_text_lanes *lanes, uint32_t from, uint32_t
 }
 
 void weft_text_lane_add(struct weft_text_lanes *lanes, uint32_t rank, struct weft_text *text) {
+  assert(rank < lanes->simulation->program->rank_count);
+  assert(lanes->shown_count > 0);
   fill_columns(lanes, rank);
   choose_ops(lanes);
   enum weft_op before = WEFT_OP_COUNT;

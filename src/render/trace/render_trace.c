@@ -8,6 +8,7 @@
  *
  * Not written with weft_json: times have their own format, each event its line, and
  * a trace has millions of events, of which one call formats most. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -400,6 +401,7 @@ static bool allocate_points(struct trace *trace, const struct weft_allocator *al
 enum weft_status weft_render_trace(const struct weft_picture *picture,
                                    const struct weft_render_options *options,
                                    struct weft_text *text, struct weft_error *error) {
+  assert(picture->simulation != NULL && picture->costs != NULL && text != NULL);
   (void)options; /* colours are the viewer's */
   const struct weft_allocator *allocator =
       text->allocator != NULL ? text->allocator : weft_allocator_default();

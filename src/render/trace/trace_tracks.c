@@ -2,6 +2,7 @@
  * follow, four to a stage. */
 #include "render/trace/trace_tracks.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -76,6 +77,7 @@ static uint32_t add_lane(struct weft_tracks *tracks, uint32_t track) {
  * longest ago is the one that is free first: there is no need to try others. */
 uint32_t weft_tracks_place(struct weft_tracks *tracks, struct weft_action action, int64_t begin,
                            int64_t end, const struct weft_lane **lane_new) {
+  assert(begin <= end);
   const uint32_t track = track_of(action), last = tracks->last[track];
   uint32_t lane = last != LANE_NONE ? tracks->lanes[last].next : LANE_NONE;
   *lane_new = NULL;
