@@ -98,12 +98,11 @@ static uint64_t calmest_median(const uint32_t *samples, uint32_t count) {
 
 static enum weft_status run_game(const struct weft_cli *cli, struct table_tennis *games,
                                  struct weft_error *error) {
-  struct weft_threads *world;
-  enum weft_status status = weft_threads_create(cli->allocator, 2, &world, error);
-  if (status == WEFT_OK) {
-    status = weft_threads_run(world, NULL, run_rank, games, error);
-    weft_threads_destroy(world);
-  }
+  const struct weft_comm_options options = {.rank_count = 2};
+  struct weft_comm *comm = NULL;
+  WEFT_TRY(weft_comm_open(cli->allocator, "threads", &options, &comm, error));
+  const enum weft_status status = weft_comm_run(comm, run_rank, games, error);
+  weft_comm_close(comm);
   return status;
 }
 

@@ -35,8 +35,8 @@ struct bench {
 
 /* ---- Processes ---- */
 
-static const char *progress_name(enum weft_mpi_progress progress) {
-  return progress == WEFT_MPI_THREAD ? "thread" : "calls";
+static const char *progress_name(enum weft_comm_progress progress) {
+  return progress == WEFT_COMM_PROGRESS_THREAD ? "thread" : "calls";
 }
 
 /* Its first line of sense: launchers wrap theirs in rulers. No MPI: threads. */
@@ -84,7 +84,7 @@ static size_t add_launcher(const struct weft_cli_mpi *mpi, const char *over, con
 /* Two processes of a program with a task, or, where `mpi` is NULL, one. To be finished. */
 static void start_job(const char *program, const struct bench *bench,
                       const struct weft_cli_mpi *mpi, const char *over,
-                      enum weft_mpi_progress progress, const char *task,
+                      enum weft_comm_progress progress, const char *task,
                       struct weft_cli_child *child) {
   const char *const sets[] = {WEFT_CLI_MPI_TASK,
                               task,
@@ -120,7 +120,7 @@ static int fail_lines(const struct weft_cli *cli, const struct weft_cli_mpi *mpi
 /* ---- Messages and transfers ---- */
 
 static int measure_way(struct bench *bench, const struct weft_cli_mpi *mpi, const char *over,
-                       enum weft_mpi_progress progress) {
+                       enum weft_comm_progress progress) {
   struct weft_cli_mpi_way *way = &bench->results->ways[bench->results->way_count++];
   struct weft_cli_child child;
   const uint64_t stolen_ms = weft_cli_stolen_ms();
@@ -139,7 +139,7 @@ static int measure_ways(struct bench *bench, const struct weft_cli_mpi *mpi) {
   int status = WEFT_CLI_OK;
   for (int k = 0; k < (has_tcp ? 4 : 2) && status == WEFT_CLI_OK; k++) {
     status = measure_way(bench, mpi, k < 2 ? "memory" : "tcp",
-                         k % 2 == 0 ? WEFT_MPI_CALLS : WEFT_MPI_THREAD);
+                         k % 2 == 0 ? WEFT_COMM_PROGRESS_CALLS : WEFT_COMM_PROGRESS_THREAD);
   }
   return status;
 }
@@ -320,11 +320,11 @@ static int measure_round(struct bench *bench, const struct weft_cli_mpi *mpi, ui
 static void add_steps(struct bench *bench, const struct weft_cli_mpi *mpi,
                       enum weft_cli_mpi_kind kind) {
   for (size_t k = 0; k < 2 * (size_t)SCHEDULES; k++) {
-    bench->results->steps[bench->results->step_count++] =
-        (struct weft_cli_mpi_steps){.mpi = mpi->name,
-                                    .progress = k < SCHEDULES ? WEFT_MPI_CALLS : WEFT_MPI_THREAD,
-                                    .kind = kind,
-                                    .schedule = schedules[k % SCHEDULES]};
+    bench->results->steps[bench->results->step_count++] = (struct weft_cli_mpi_steps){
+        .mpi = mpi->name,
+        .progress = k < SCHEDULES ? WEFT_COMM_PROGRESS_CALLS : WEFT_COMM_PROGRESS_THREAD,
+        .kind = kind,
+        .schedule = schedules[k % SCHEDULES]};
   }
 }
 

@@ -65,7 +65,7 @@ double weft_cli_mpi_cost(const struct weft_cli_mpi_overlap *overlap,
 struct weft_cli_mpi_way {
   const char *mpi;  /* "openmpi" */
   const char *over; /* "memory", "tcp", or "" where mpirun has been told what */
-  enum weft_mpi_progress progress;
+  enum weft_comm_progress progress;
   bool has_sizes, has_overlap;
   struct weft_cli_mpi_size sizes[WEFT_CLI_MPI_SIZES];
   struct weft_cli_mpi_overlap overlap;
@@ -109,7 +109,7 @@ struct weft_cli_mpi_pair {
 
 struct weft_cli_mpi_steps {
   const char *mpi;
-  enum weft_mpi_progress progress;
+  enum weft_comm_progress progress;
   enum weft_cli_mpi_kind kind;
   const char *schedule;
   struct weft_cli_mpi_samples threads, processes; /* of all blocks */

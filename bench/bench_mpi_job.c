@@ -204,9 +204,10 @@ static int measure(struct weft_cli_job *job, const struct weft_cli_arguments *ar
   if (task != NULL && strchr(task, ' ') != NULL) {
     return measure_block(&job->cli, job, train, task, text);
   }
-  results->ways[0] = (struct weft_cli_mpi_way){.mpi = job->facts.implementation,
-                                               .over = "",
-                                               .progress = weft_cli_chosen_progress(arguments)};
+  struct weft_comm_facts facts;
+  weft_comm_facts(job->comm, &facts);
+  results->ways[0] = (struct weft_cli_mpi_way){
+      .mpi = facts.implementation, .over = "", .progress = weft_cli_chosen_progress(arguments)};
   results->way_count = 1;
   results->rounds = weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, REPEATS);
   const int status = measure_way(job, results->rounds, &results->ways[0]);
@@ -242,7 +243,8 @@ static int be_rank(struct weft_cli_job *job, const struct weft_cli_arguments *ar
 int weft_cli_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            weft_cli_mpi_trainer *train) {
   const struct weft_allocator *allocator = cli->allocator;
-  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(arguments)};
+  struct weft_comm_options options = weft_comm_options_default();
+  options.progress = weft_cli_chosen_progress(arguments);
   const size_t size = sizeof(struct weft_cli_mpi_results);
   const char *task = getenv(WEFT_CLI_MPI_TASK);
   const bool is_launched = weft_launch_info().launcher != NULL;

@@ -74,7 +74,7 @@ static enum weft_status start(struct bench *bench, struct weft_error *error) {
 
 static enum weft_status meet(struct bench *bench, struct weft_error *error) {
   char mine = 0, all[WEFT_CLI_MPI_RANKS];
-  return weft_cli_job_exchange(bench->job->transport, &mine, all, 1, error);
+  return weft_allgather(bench->job->transport, &mine, all, 1, 0, error);
 }
 
 static enum weft_status run_trial(struct bench *bench, bool transfers, bool computes,
@@ -105,7 +105,7 @@ static enum weft_status fit_compute(struct bench *bench, struct weft_error *erro
   }
   const uint64_t mine = weft_cli_median(bench->transfer.ns, bench->transfer.count);
   if (status == WEFT_OK) {
-    status = weft_cli_job_exchange(bench->job->transport, &mine, all, sizeof mine, error);
+    status = weft_allgather(bench->job->transport, &mine, all, sizeof mine, 0, error);
   }
   if (status == WEFT_OK) {
     bench->chunks = all[1] / CHUNK_NS > 0 ? all[1] / CHUNK_NS : 1;
@@ -148,7 +148,7 @@ static enum weft_status run_cases(struct bench *bench, uint64_t repeats,
     struct weft_cli_mpi_times mine, all[WEFT_CLI_MPI_RANKS];
     status = run_case(bench, (enum weft_cli_mpi_case)k, repeats * TRIALS_PER_REPEAT, &mine, error);
     if (status == WEFT_OK) {
-      status = weft_cli_job_exchange(bench->job->transport, &mine, all, sizeof mine, error);
+      status = weft_allgather(bench->job->transport, &mine, all, sizeof mine, 0, error);
     }
     if (status == WEFT_OK) {
       overlap->sender[k] = all[0];
@@ -173,7 +173,7 @@ static enum weft_status choose_size(struct bench *bench, const struct weft_cli_m
     mine--;
   }
   const enum weft_status status =
-      weft_cli_job_exchange(bench->job->transport, &mine, all, sizeof mine, error);
+      weft_allgather(bench->job->transport, &mine, all, sizeof mine, 0, error);
   if (status == WEFT_OK) {
     bench->channel = 2 * all[0];
     *bytes = way->sizes[all[0]].bytes;

@@ -104,13 +104,14 @@ static enum weft_status play(struct game *game, struct weft_error *error) {
  * blocking. */
 static enum weft_status play_bare(struct game *game, bool like_transport,
                                   struct weft_error *error) {
-  const struct weft_mpi_bare bare = {.out = game->out,
-                                     .in = game->in,
-                                     .bytes = game->bytes + (like_transport ? HEADER_BYTES : 0),
-                                     .rounds = game->rounds,
-                                     .starts = like_transport,
-                                     .round_ns = game->round_ns};
-  return weft_mpi_bare(game->job->world, &bare, error);
+  const struct weft_comm_pingpong bare = {
+      .out = game->out,
+      .in = game->in,
+      .bytes = game->bytes + (like_transport ? HEADER_BYTES : 0),
+      .rounds = game->rounds,
+      .nonblocking = like_transport,
+      .round_ns = game->round_ns};
+  return weft_comm_pingpong(game->job->comm, &bare, error);
 }
 
 /* ---- The answer ---- */
@@ -178,7 +179,7 @@ static enum weft_status fit_rounds(struct game *game, uint64_t took_ns, uint64_t
                                    struct weft_error *error) {
   uint64_t all[WEFT_CLI_MPI_RANKS];
   const enum weft_status status =
-      weft_cli_job_exchange(game->job->transport, &took_ns, all, sizeof took_ns, error);
+      weft_allgather(game->job->transport, &took_ns, all, sizeof took_ns, 0, error);
   if (status == WEFT_OK && all[0] > 0) {
     const uint64_t most = 2 * (uint64_t)BLOCK_NS / all[0];
     game->rounds = most == 0 ? 1 : most < game->rounds ? (uint32_t)most : game->rounds;

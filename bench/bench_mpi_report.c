@@ -6,8 +6,8 @@
 #include "bench/bench_clock.h"
 #include "bench/bench_mpi.h"
 
-static const char *progress_name(enum weft_mpi_progress progress) {
-  return progress == WEFT_MPI_THREAD ? "thread" : "calls";
+static const char *progress_name(enum weft_comm_progress progress) {
+  return progress == WEFT_COMM_PROGRESS_THREAD ? "thread" : "calls";
 }
 
 static double quotient(uint64_t a, uint64_t b) { return b > 0 ? (double)a / (double)b : 0; }

@@ -74,7 +74,7 @@ static int execute(const struct weft_cli *cli, struct weft_cli_job *job,
       .allocator = cli->allocator,
       .program = program,
       .stages = &stages,
-      .transport = job != NULL ? WEFT_CLI_TRANSPORT_MPI : WEFT_CLI_TRANSPORT_THREADS,
+      .transport = weft_comm_find(job != NULL ? "mpi" : "threads"),
       .job = job,
       .step_count = SPIN_STEPS,
       .on_rank = weft_cli_mpi_bind_rank,
@@ -149,7 +149,7 @@ static int check_time(const struct weft_cli *cli, const char *schedule,
                                            .allocator = cli->allocator,
                                            .program = program,
                                            .stages = &stages,
-                                           .transport = WEFT_CLI_TRANSPORT_LOOPBACK,
+                                           .transport = weft_comm_find("loopback"),
                                            .step_count = 1};
     if (weft_cli_execute(&execution, &error) < 0) {
       status = weft_cli_fail(cli, NULL, &error);
@@ -200,7 +200,7 @@ static int agree_on_binding(struct weft_cli_job *job, struct weft_cli_mpi_block 
   struct weft_error error;
   char all[WEFT_CLI_MPI_RANKS];
   const char mine = (char)weft_cli_cores_bind(&block->cores, job->transport->rank);
-  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) < 0) {
+  if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) < 0) {
     return fail_execution(&job->cli, job, &error);
   }
   for (uint32_t r = 0; r < WEFT_CLI_MPI_RANKS; r++) {

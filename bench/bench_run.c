@@ -114,14 +114,13 @@ static int prepare(const struct weft_cli *cli, struct weft_cli_bench_case *at,
 
 static struct weft_cli_execution execution_of(const struct weft_cli *cli,
                                               const struct subject *subject,
-                                              struct weft_cli_stages *stages,
-                                              enum weft_cli_transport transport,
+                                              struct weft_cli_stages *stages, const char *transport,
                                               uint32_t step_count) {
   return (struct weft_cli_execution){.cli = cli,
                                      .allocator = cli->allocator,
                                      .program = subject->program,
                                      .stages = stages,
-                                     .transport = transport,
+                                     .transport = weft_comm_find(transport),
                                      .step_count = step_count};
 }
 
@@ -143,8 +142,7 @@ static int check(const struct weft_cli *cli, const struct weft_cli_bench_case *a
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  struct weft_cli_execution execution =
-      execution_of(cli, subject, &stages, WEFT_CLI_TRANSPORT_LOOPBACK, 1);
+  struct weft_cli_execution execution = execution_of(cli, subject, &stages, "loopback", 1);
   if (weft_cli_execute(&execution, &error) < 0) {
     status = weft_cli_fail(cli, NULL, &error);
   } else if ((double)execution.makespans[0] / per_unit != subject->simulation->makespan) {
@@ -169,12 +167,13 @@ static int time_steps(const struct weft_cli *cli, const struct subject *subject,
                       struct weft_cli_executor_measurement *measurement, uint64_t *calmest_ns) {
   struct watch watch;
   struct weft_error error;
-  struct weft_cli_execution execution = execution_of(
-      cli, subject, stages, WEFT_CLI_TRANSPORT_LOOPBACK, choose_steps(&measurement->at));
+  struct weft_cli_execution execution =
+      execution_of(cli, subject, stages, "loopback", choose_steps(&measurement->at));
   watch_init(&watch, cli);
   execution.allocator = &watch.counter.allocator;
   execution.no_events = no_events;
   execution.no_notes = true;
+  execution.steps_ranks = true; /* no thread switches in what is measured */
   execution.between = look;
   execution.between_context = &watch;
   const enum weft_status result = weft_cli_execute(&execution, &error);
@@ -266,8 +265,7 @@ static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
                       struct weft_cli_stages *stages, struct weft_cli_sleep_measurement *at) {
   struct weft_error error;
   uint64_t samples[SLEEP_STEPS - 1];
-  struct weft_cli_execution execution =
-      execution_of(cli, subject, stages, WEFT_CLI_TRANSPORT_THREADS, SLEEP_STEPS);
+  struct weft_cli_execution execution = execution_of(cli, subject, stages, "threads", SLEEP_STEPS);
   const uint64_t stolen_ms = weft_cli_stolen_ms();
   const enum weft_status result = weft_cli_execute(&execution, &error);
   at->stolen_ms = weft_cli_stolen_ms() - stolen_ms;

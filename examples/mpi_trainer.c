@@ -104,15 +104,14 @@ static enum weft_status train(struct weft_transport *transport, long steps,
 }
 
 int main(int argc, char **argv) {
-  const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
   struct weft_error error = {.status = WEFT_OK};
-  struct weft_mpi *world = NULL;
+  struct weft_comm *comm = NULL;
   weft_launch_begin("mpi_trainer"); /* from here on this is the rank, below a supervisor */
   weft_launch_signals_begin();
   weft_launch_startup_begin(NULL, 0);
-  enum weft_status status = weft_mpi_create(NULL, &options, &world, &error);
+  enum weft_status status = weft_comm_open(NULL, "mpi", NULL, &comm, &error);
   weft_launch_startup_end();
   if (status == WEFT_OK)
-    status = train(weft_mpi_endpoint(world), argc > 1 ? atol(argv[1]) : 300, &error);
-  return weft_launch_end(world, status == WEFT_OK ? NULL : &error);
+    status = train(weft_comm_local(comm), argc > 1 ? atol(argv[1]) : 300, &error);
+  return weft_launch_end(comm, status == WEFT_OK ? NULL : &error);
 }

@@ -145,110 +145,35 @@ WEFT_API enum weft_status weft_comm_next(struct weft_comm *comm, uint32_t *rank,
 /* Has a rank named once more, at the present time: after the caller gave it work. */
 WEFT_API void weft_comm_wake(struct weft_comm *comm, uint32_t rank);
 
-/* ==== Transitional: constructors of single transports. Use weft_comm_open(). ==== */
+/* ---- For diagnosis and benchmarks ---- */
 
-/* ---- loopback ---- */
-struct weft_loopback;
-
-#define weft_loopback_options weft_comm_options
-
-WEFT_API enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
-                                               const struct weft_loopback_options *options,
-                                               struct weft_loopback **out,
-                                               struct weft_error *error);
-WEFT_API void weft_loopback_destroy(struct weft_loopback *world);
-WEFT_API struct weft_transport *weft_loopback_endpoint(struct weft_loopback *world, uint32_t rank);
-
-/* The rank to advance next; virtual time has moved to when it can. Every rank is
- * named at least once in the beginning. WEFT_ERR_STALLED when no rank waits for a
- * time and no message is under way: nothing will ever happen. */
-WEFT_API enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
-                                             struct weft_error *error);
-/* Has a rank named once more, at the present time: after something from outside
- * gave it work. */
-WEFT_API void weft_loopback_wake(struct weft_loopback *world, uint32_t rank);
-WEFT_API int64_t weft_loopback_now(const struct weft_loopback *world);
-
-/* ---- threads ---- */
-struct weft_threads;
-
-WEFT_API enum weft_status weft_threads_create(const struct weft_allocator *allocator,
-                                              uint32_t rank_count, struct weft_threads **out,
-                                              struct weft_error *error);
-WEFT_API void weft_threads_destroy(struct weft_threads *world);
-WEFT_API struct weft_transport *weft_threads_endpoint(struct weft_threads *world, uint32_t rank);
-
-/* Runs rank_main once per rank, each in a thread of its own (rank 0 in the
- * caller's), and returns when all have returned. A rank_main that fails, or whose
- * thread ends without returning, fails the world, so that the others end too.
- * Returns the agreed error, else WEFT_OK. `endpoints` (or NULL: the world's own)
- * are what the ranks are given: chaos around them. */
-WEFT_API enum weft_status weft_threads_run(
-    struct weft_threads *world, struct weft_transport *const *endpoints,
-    enum weft_status (*rank_main)(void *context, struct weft_transport *transport,
-                                  struct weft_error *error),
-    void *context, struct weft_error *error);
-
-/* ---- mpi ----
- *
- * libweft-run links no MPI. The driver for the MPI that started this process, or else
- * for one that is installed, is loaded when a world is made: weft-mpi-openmpi.so or
- * weft-mpi-mpich.so, beside the library (docs/mpi.md). */
-struct weft_mpi;
-
-#define weft_mpi_progress weft_comm_progress
-#define WEFT_MPI_CALLS WEFT_COMM_PROGRESS_CALLS
-#define WEFT_MPI_THREAD WEFT_COMM_PROGRESS_THREAD
-#define weft_mpi_options weft_comm_options
-
-/* This process's rank in a new world; all processes of the communicator call it, and
- * it waits for them. Also without a launcher: then it is a world of one rank.
- * WEFT_ERR_UNAVAILABLE when there is no MPI or no driver for it, naming the package to
- * install; WEFT_ERR_USAGE for an unknown implementation. */
-WEFT_API enum weft_status weft_mpi_create(const struct weft_allocator *allocator,
-                                          const struct weft_mpi_options *options,
-                                          struct weft_mpi **out, struct weft_error *error);
-/* NULL is fine. Waits for the other processes, unless the world has failed: then it
- * returns at once and the process should end (weft_mpi_abandon). */
-WEFT_API void weft_mpi_destroy(struct weft_mpi *world);
-WEFT_API struct weft_transport *weft_mpi_endpoint(struct weft_mpi *world);
-
-/* Ends this process, and with it the whole job, with `exit_status`: for a failed world,
- * after the diagnosis has been printed. Others get a moment to print theirs; the first rank
- * that is not to blame, or which got a signal, has a second, for a dump. Does not return. */
-WEFT_API void weft_mpi_abandon(struct weft_mpi *world, int exit_status);
-
-/* What started this process, as the launcher's variables say: "openmpi", "mpich", or
- * NULL when it was no launcher. */
-WEFT_API const char *weft_mpi_launcher(void);
-
-/* For 'weft doctor' and reports; strings are valid until destroy. */
-struct weft_mpi_facts {
-  const char *implementation; /* "openmpi" */
-  const char *library;        /* its own words, one line */
+/* Where this process's rank is, and what carries its messages. Strings are valid until close, and
+ * "" where the transport has nothing to say. */
+struct weft_comm_facts {
+  const char *implementation; /* "openmpi"; else the transport's name */
+  const char *library;        /* its version, one line */
   const char *threading;      /* "multiple", ... */
-  uint32_t rank, rank_count;
-  uint32_t rank_on_host, ranks_on_host;
   const char *host;
-  uint64_t tag_max;
   const char *binding; /* cores that this process may run on: "0-3" */
+  uint32_t rank_on_host, ranks_on_host;
 };
-WEFT_API void weft_mpi_facts(const struct weft_mpi *world, struct weft_mpi_facts *facts);
+WEFT_API void weft_comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts);
 
-/* For benchmarks: messages there and back between ranks 0 and 1 by MPI alone, which is what
- * a transport can come near to. */
-struct weft_mpi_bare {
+/* Round trips between ranks 0 and 1 without the transport, by the network's own calls: what the
+ * transport is compared with. */
+struct weft_comm_pingpong {
   const void *out;
   void *in;
   uint64_t bytes; /* of each; at most INT_MAX */
   uint32_t rounds;
-  bool starts;        /* by MPI_Isend, MPI_Irecv and MPI_Test; else by MPI_Send and MPI_Recv */
+  bool nonblocking;   /* by MPI_Isend, MPI_Irecv and MPI_Test; else by MPI_Send and MPI_Recv */
   uint64_t *round_ns; /* [rounds], written */
 };
-/* Ranks 0 and 1 call it, with nothing of theirs under way; it returns when all rounds are
- * over. */
-WEFT_API enum weft_status weft_mpi_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
-                                        struct weft_error *error);
+/* Ranks 0 and 1 call it, with no message in flight. WEFT_ERR_UNAVAILABLE where the transport has
+ * no network. */
+WEFT_API enum weft_status weft_comm_pingpong(struct weft_comm *comm,
+                                             const struct weft_comm_pingpong *pingpong,
+                                             struct weft_error *error);
 
 #ifdef __cplusplus
 }

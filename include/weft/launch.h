@@ -6,10 +6,10 @@
  *
  *     int main(void) {
  *       struct weft_error error = {.status = WEFT_OK};
- *       struct weft_mpi *world = NULL;
+ *       struct weft_comm *comm = NULL;
  *       weft_launch_begin("trainer");           // first: forks where a launcher started us
- *       ...                                     // create the world, train
- *       return weft_launch_end(world, &error);  // last: reports, ends the job
+ *       ...                                     // open the world, train
+ *       return weft_launch_end(comm, &error);   // last: reports, ends the job
  *     }
  *
  *     launcher ── supervisor ── rank 0     a rank ends when its supervisor ends;
@@ -47,21 +47,21 @@ WEFT_API void weft_launch_begin(const char *program);
 /* Call it last, on every rank; returns the exit status for main().
  *
  * All is well (error NULL or its status WEFT_OK, and no rank failed): waits for the other
- * ranks, destroys the world, returns 0.
+ * ranks, closes the world, returns 0.
  *
  * Otherwise it tells all other ranks, and one of them reports the error that they agree on
  * (weft_launch_is_reporter); each other rank writes one line with what it was doing. Then it
  * ends the job and does not return. The exit status is WEFT_LAUNCH_FAILED, or 128 + the
  * signal for WEFT_ERR_CANCELLED after a signal (weft_launch_signal).
  *
- * `world` may be NULL, when it could not be created: it reports `error` and returns. */
-WEFT_API int weft_launch_end(struct weft_mpi *world, const struct weft_error *error);
+ * `comm` may be NULL, when it could not be opened: it reports `error` and returns. */
+WEFT_API int weft_launch_end(struct weft_comm *comm, const struct weft_error *error);
 
 /* ---- The launcher ---- */
 
 /* What the launcher's environment variables say; known before MPI starts. */
 struct weft_launch_info {
-  const char *launcher; /* as weft_mpi_launcher(); NULL: no launcher, one process */
+  const char *launcher; /* "openmpi", "mpich"; NULL: no launcher, one process */
   uint32_t rank, rank_count;
   uint32_t ranks_on_host; /* on this machine; all of them when the launcher does not say */
 };
@@ -71,7 +71,7 @@ WEFT_API struct weft_launch_info weft_launch_info(void);
  *
  * MPI waits without limit for all processes of a job to start. Between these two calls the
  * supervisor ends a rank that is still waiting after two minutes, or after the seconds in
- * the variable WEFT_START_LIMIT (0: never). Put them around weft_mpi_create() or MPI_Init().
+ * the variable WEFT_START_LIMIT (0: never). Put them around weft_comm_open() or MPI_Init().
  *
  * The supervisor then writes `report` (whole lines) and exits with `exit_status`. NULL: its
  * own report, and WEFT_LAUNCH_FAILED. */

@@ -13,14 +13,13 @@ enum { PLACES_SHOWN = 64 };
 
 static enum weft_status look(struct weft_cli_job *job, struct weft_cli_doctor_job *found,
                              struct weft_error *error) {
-  const struct weft_mpi_facts *facts = &found->facts;
+  const struct weft_comm_facts *facts = &found->facts;
   struct weft_cli_rank_place mine = {.on_host = facts->rank_on_host,
                                      .ranks_on_host = facts->ranks_on_host};
-  _Static_assert(sizeof mine <= WEFT_EXCHANGE_MAX, "a place fits into an exchange");
   (void)snprintf(mine.host, sizeof mine.host, "%s", facts->host);
   (void)snprintf(mine.binding, sizeof mine.binding, "%s", facts->binding);
   const enum weft_status status =
-      weft_cli_job_exchange(job->transport, &mine, found->places, sizeof mine, error);
+      weft_allgather(job->transport, &mine, found->places, sizeof mine, 0, error);
   return status == WEFT_OK ? weft_cli_ping(job, &found->ping, error) : status;
 }
 
@@ -28,7 +27,8 @@ int weft_cli_doctor_job_look(struct weft_cli_job *job, struct weft_cli_doctor_jo
   const struct weft_allocator *allocator = job->cli.allocator;
   const uint32_t p = job->transport->rank_count;
   struct weft_error error;
-  *found = (struct weft_cli_doctor_job){.facts = job->facts, .rank_count = p};
+  *found = (struct weft_cli_doctor_job){.rank_count = p};
+  weft_comm_facts(job->comm, &found->facts);
   found->places = allocator->reallocate(allocator->context, NULL, 0, p * sizeof *found->places);
   if (found->places == NULL) {
     return weft_cli_fail_memory(&job->cli);

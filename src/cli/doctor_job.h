@@ -6,7 +6,7 @@
 
 /* Where the ranks are, and how fast messages go between the first two. */
 struct weft_cli_doctor_job {
-  struct weft_mpi_facts facts; /* of this rank */
+  struct weft_comm_facts facts; /* of this rank */
   uint32_t rank_count;
   struct weft_cli_rank_place *places; /* [rank_count] */
   struct weft_cli_ping ping;

@@ -14,9 +14,9 @@
 
 #include <weft/support.h>
 
-enum { REFRESH_NS = 500 * 1000 * 1000, ALONE_S = 10, HELD_MAX = 16384 };
+enum { ALONE_S = 10, HELD_MAX = 16384 };
 
-/* ---- All-gather ---- */
+/* ---- Waiting ---- */
 
 enum weft_status weft_cli_job_await(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error) {
@@ -28,98 +28,6 @@ enum weft_status weft_cli_job_await(struct weft_transport *transport, struct wef
       break;
     }
   }
-  return status;
-}
-
-/* A rank whose process is stopped, or that is still at an action. */
-static uint32_t find_late(struct weft_transport *transport) {
-  uint32_t late = UINT32_MAX;
-  if (transport->ops->refresh_status != NULL) {
-    transport->ops->refresh_status(transport, transport->ops->now(transport) + REFRESH_NS);
-  }
-  for (uint32_t r = transport->rank_count; r-- > 0;) {
-    const struct weft_rank_status *status = transport->ops->rank_status(transport, r);
-    const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
-    if ((__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0) {
-      return r;
-    }
-    late = phase != WEFT_PHASE_IDLE && phase != WEFT_PHASE_DONE ? r : late;
-  }
-  return late;
-}
-
-static enum weft_status fail_late(struct weft_transport *transport, int64_t limit,
-                                  struct weft_error *error) {
-  struct weft_failure failure = {.rank = find_late(transport),
-                                 .error = {.status = WEFT_ERR_STALLED}};
-  char who[WEFT_RANK_NAME_SIZE] = "one of the ranks";
-  if (failure.rank < transport->rank_count) {
-    (void)weft_rank_name(transport, failure.rank, who);
-  }
-  (void)snprintf(failure.error.message, sizeof failure.error.message,
-                 "%s has not come to the end of the step; rank %" PRIu32
-                 " has waited there for %.1f s",
-                 who, transport->rank, (double)limit / 1e9);
-  (void)snprintf(failure.error.hint, sizeof failure.error.hint,
-                 "is its process stopped, or its host gone?");
-  transport->ops->fail(transport, &failure);
-  *error = failure.error;
-  return WEFT_ERR_STALLED;
-}
-
-enum weft_status weft_cli_job_synchronize(struct weft_transport *transport, const void *mine,
-                                          void *all, size_t size, int64_t limit,
-                                          struct weft_error *error) {
-  const struct weft_transport_ops *ops = transport->ops;
-  const int64_t until = limit > 0 ? ops->now(transport) + limit : WEFT_TIME_NEVER;
-  enum weft_status status;
-  do {
-    status = ops->progress(transport, error);
-    if (status == WEFT_OK) {
-      status = ops->exchange(transport, mine, all, size, error);
-    }
-    if (status == WEFT_IN_PROGRESS) {
-      const enum weft_status waited = ops->wait(transport, until, error);
-      status = waited < 0 ? waited : WEFT_IN_PROGRESS;
-    }
-    if (status == WEFT_IN_PROGRESS && ops->now(transport) >= until) {
-      status = fail_late(transport, limit, error);
-    }
-  } while (status == WEFT_IN_PROGRESS);
-  return status;
-}
-
-enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
-                                       void *all, size_t size, struct weft_error *error) {
-  return weft_cli_job_synchronize(transport, mine, all, size, 0, error);
-}
-
-/* In pieces that an exchange can carry. */
-static enum weft_status gather(struct weft_transport *transport, const unsigned char *mine,
-                               uint64_t bytes, unsigned char *all, unsigned char *pieces,
-                               struct weft_error *error) {
-  enum weft_status status = WEFT_OK;
-  for (uint64_t at = 0; at < bytes && status == WEFT_OK; at += WEFT_EXCHANGE_MAX) {
-    const size_t size =
-        bytes - at < WEFT_EXCHANGE_MAX ? (size_t)(bytes - at) : (size_t)WEFT_EXCHANGE_MAX;
-    status = weft_cli_job_exchange(transport, mine + at, pieces, size, error);
-    for (uint32_t r = 0; r < transport->rank_count && status == WEFT_OK; r++) {
-      memcpy(all + r * bytes + at, pieces + r * size, size);
-    }
-  }
-  return status;
-}
-
-enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
-                                     uint64_t bytes, void *all, struct weft_error *error) {
-  const struct weft_allocator *allocator = job->cli.allocator;
-  const uint32_t p = job->transport->rank_count;
-  unsigned char *pieces = weft_array_allocate(allocator, p, WEFT_EXCHANGE_MAX);
-  if (pieces == NULL) {
-    return weft_fail_memory(error, (size_t)p * WEFT_EXCHANGE_MAX);
-  }
-  const enum weft_status status = gather(job->transport, mine, bytes, all, pieces, error);
-  weft_array_free(allocator, pieces, p, WEFT_EXCHANGE_MAX);
   return status;
 }
 
@@ -258,7 +166,7 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status) {
     release_messages(job);
     return weft_cli_fail_memory(&job->cli);
   }
-  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) == WEFT_OK) {
+  if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) == WEFT_OK) {
     agreed = compare(job, all);
   } else {
     release_messages(job);
@@ -296,17 +204,16 @@ void weft_cli_job_report_activity(const struct weft_cli_job *job) {
 /* ---- Beginning and end ---- */
 
 static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cli,
-                             const struct weft_mpi_options *options, const char *refusal,
+                             const struct weft_comm_options *options, const char *refusal,
                              int exit_status, struct weft_error *error) {
   *job = (struct weft_cli_job){.cli = *cli, .messages = cli->messages, .held = -1, .input = -1};
   weft_launch_startup_begin(refusal, exit_status);
-  const enum weft_status status = weft_mpi_create(cli->allocator, options, &job->world, error);
+  const enum weft_status status = weft_comm_open(cli->allocator, "mpi", options, &job->comm, error);
   weft_launch_startup_end();
   if (status < 0) {
     return status;
   }
-  job->transport = weft_mpi_endpoint(job->world);
-  weft_mpi_facts(job->world, &job->facts);
+  job->transport = weft_comm_local(job->comm);
   if (job->transport->rank_count > 1) {
     (void)snprintf(job->who, sizeof job->who, "rank %" PRIu32 ": ", job->transport->rank);
   }
@@ -315,7 +222,7 @@ static enum weft_status join(struct weft_cli_job *job, const struct weft_cli *cl
 }
 
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
-                       const struct weft_mpi_options *options) {
+                       const struct weft_comm_options *options) {
   struct weft_error error;
   if (join(job, cli, options, NULL, WEFT_CLI_PEER, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
@@ -353,7 +260,7 @@ static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusa
 }
 
 int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusal *refusal) {
-  const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
+  const struct weft_comm_options options = weft_comm_options_default();
   struct weft_error error;
   struct weft_cli_job job;
   char named[4096];
@@ -380,7 +287,7 @@ int weft_cli_job_share_input(struct weft_cli_job *job) {
 
 int weft_cli_job_end(struct weft_cli_job *job, int status) {
   struct weft_failure failure;
-  if (job->world == NULL) {
+  if (job->comm == NULL) {
     return status;
   }
   release_messages(job);
@@ -388,8 +295,8 @@ int weft_cli_job_end(struct weft_cli_job *job, int status) {
     (void)close(job->input);
   }
   if (job->transport->ops->get_failure(job->transport, &failure)) {
-    weft_mpi_abandon(job->world, status);
+    weft_comm_abandon(job->comm, status);
   }
-  weft_mpi_destroy(job->world);
+  weft_comm_close(job->comm);
   return status;
 }

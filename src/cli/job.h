@@ -21,9 +21,8 @@
 
 struct weft_cli_job {
   struct weft_cli cli; /* the command's, whose messages name the rank */
-  struct weft_mpi *world;
+  struct weft_comm *comm;
   struct weft_transport *transport; /* this rank's endpoint */
-  struct weft_mpi_facts facts;
 
   /* Its own. */
   char who[WEFT_CLI_WHO_SIZE]; /* "rank 2: " */
@@ -42,7 +41,7 @@ struct weft_cli_refusal {
 /* Creates the world, waits for all processes (weft_launch_startup_begin) and compares their
  * builds. An exit status other than WEFT_CLI_OK has been reported. Call end() in any case. */
 int weft_cli_job_begin(struct weft_cli_job *job, const struct weft_cli *cli,
-                       const struct weft_mpi_options *options);
+                       const struct weft_comm_options *options);
 
 /* For a process whose command line is wrong. The others may have the same one, or wait for
  * this process: it joins them, and one rank reports. Returns the exit status. */
@@ -59,18 +58,6 @@ int weft_cli_job_agree(struct weft_cli_job *job, int status);
 /* Waits until a message is done. */
 enum weft_status weft_cli_job_await(struct weft_transport *transport, struct weft_message *message,
                                     struct weft_error *error);
-
-/* All-gather of `size` bytes (at most WEFT_EXCHANGE_MAX) of every rank; blocks. */
-enum weft_status weft_cli_job_exchange(struct weft_transport *transport, const void *mine,
-                                       void *all, size_t size, struct weft_error *error);
-/* The same; after `limit` of the transport's time (0: no limit) all ranks fail with
- * WEFT_ERR_STALLED. */
-enum weft_status weft_cli_job_synchronize(struct weft_transport *transport, const void *mine,
-                                          void *all, size_t size, int64_t limit,
-                                          struct weft_error *error);
-/* All-gather of any number of bytes. */
-enum weft_status weft_cli_job_gather(const struct weft_cli_job *job, const void *mine,
-                                     uint64_t bytes, void *all, struct weft_error *error);
 
 /* ---- Failures ---- */
 

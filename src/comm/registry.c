@@ -108,3 +108,27 @@ void weft_comm_abandon(struct weft_comm *comm, int exit_status) {
   comm->kind->abandon(comm, exit_status);
   abort(); /* abandon() does not return */
 }
+
+void weft_comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts) {
+  assert(comm != NULL && facts != NULL);
+  const uint32_t count = weft_comm_rank_count(comm);
+  *facts = (struct weft_comm_facts){.implementation = comm->kind->info.name,
+                                    .library = "",
+                                    .threading = "",
+                                    .host = "",
+                                    .binding = "",
+                                    .ranks_on_host = count};
+  if (comm->kind->facts != NULL) {
+    comm->kind->facts(comm, facts);
+  }
+}
+
+enum weft_status weft_comm_pingpong(struct weft_comm *comm,
+                                    const struct weft_comm_pingpong *pingpong,
+                                    struct weft_error *error) {
+  if (comm->kind->pingpong == NULL) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "it is for transports with a network",
+                     "the transport %s has nothing to compare with", comm->kind->info.name);
+  }
+  return comm->kind->pingpong(comm, pingpong, error);
+}

@@ -25,6 +25,10 @@ struct weft_comm_kind {
   void (*wake)(struct weft_comm *comm, uint32_t rank);
   /* A process per rank only, else NULL. */
   void (*abandon)(struct weft_comm *comm, int exit_status);
+  /* May be NULL. */
+  void (*facts)(const struct weft_comm *comm, struct weft_comm_facts *facts);
+  enum weft_status (*pingpong)(struct weft_comm *comm, const struct weft_comm_pingpong *pingpong,
+                               struct weft_error *error);
 };
 
 /* Base of every world: put it first. */

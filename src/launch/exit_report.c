@@ -74,18 +74,18 @@ static void report(struct weft_transport *transport, const struct weft_error *er
   }
 }
 
-int weft_launch_end(struct weft_mpi *world, const struct weft_error *error) {
+int weft_launch_end(struct weft_comm *comm, const struct weft_error *error) {
   const bool is_well = error == NULL || error->status == WEFT_OK;
   struct weft_failure failure;
   assert(is_well || error->status < 0);
-  if (world == NULL) {
+  if (comm == NULL) {
     if (!is_well) {
       weft_launch_report(error->hint, "rank %" PRIu32 ": %s", weft_launch_info().rank,
                          error->message);
     }
     return is_well ? 0 : WEFT_LAUNCH_FAILED;
   }
-  struct weft_transport *transport = weft_mpi_endpoint(world);
+  struct weft_transport *transport = weft_comm_local(comm);
   bool has_failed = transport->ops->get_failure(transport, &failure);
   if (!has_failed && !is_well) {
     failure = (struct weft_failure){.rank = transport->rank, .error = *error};
@@ -95,8 +95,8 @@ int weft_launch_end(struct weft_mpi *world, const struct weft_error *error) {
   }
   if (has_failed) {
     report(transport, &failure.error);
-    weft_mpi_abandon(world, exit_status_of(&failure.error));
+    weft_comm_abandon(comm, exit_status_of(&failure.error));
   }
-  weft_mpi_destroy(world);
+  weft_comm_close(comm);
   return 0;
 }

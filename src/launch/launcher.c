@@ -5,6 +5,7 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
+#include "comm/mpi/mpi_driver.h"
 #include "launch/supervisor.h"
 
 bool weft_launch_read_number(const char *text, uint64_t *number) {

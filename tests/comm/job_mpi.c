@@ -63,9 +63,10 @@ int main(int argc, char **argv) {
   const char *what = argc > 1 ? argv[1] : "works";
   const uint32_t culprit = argc > 2 ? (uint32_t)strtoul(argv[2], NULL, 10) : 0;
   const char *rank_text = getenv("OMPI_COMM_WORLD_RANK");
-  const struct weft_mpi_options options = {
-      .progress = getenv("WEFT_TEST_PROGRESS") != NULL ? WEFT_MPI_THREAD : WEFT_MPI_CALLS};
-  struct weft_mpi *world = NULL;
+  const struct weft_comm_options options = {.progress = getenv("WEFT_TEST_PROGRESS") != NULL
+                                                            ? WEFT_COMM_PROGRESS_THREAD
+                                                            : WEFT_COMM_PROGRESS_CALLS};
+  struct weft_comm *world = NULL;
   struct weft_error error;
   (void)alarm(HANG_SECONDS);
   rank_text = rank_text != NULL ? rank_text : getenv("PMI_RANK");
@@ -73,10 +74,10 @@ int main(int argc, char **argv) {
       strtoul(rank_text, NULL, 10) == culprit) {
     (void)setenv("WEFT_MPI_PIECE", "4096", 1);
   }
-  if (weft_mpi_create(NULL, &options, &world, &error) != WEFT_OK) {
+  if (weft_comm_open(NULL, "mpi", &options, &world, &error) != WEFT_OK) {
     return report(&error);
   }
-  struct weft_transport *transport = weft_mpi_endpoint(world);
+  struct weft_transport *transport = weft_comm_local(world);
   enum weft_status status = WEFT_OK;
   for (uint32_t round = 0; round < 200 && status == WEFT_OK; round++) {
     if (round == 100 && strcmp(what, "works") != 0 &&
@@ -86,13 +87,13 @@ int main(int argc, char **argv) {
     status = exchange(transport, round, &error);
   }
   if (status != WEFT_OK) {
-    weft_mpi_abandon(world, report(&error));
+    weft_comm_abandon(world, report(&error));
   }
   if (transport->rank == 0) {
-    struct weft_mpi_facts facts;
-    weft_mpi_facts(world, &facts);
-    (void)printf("%" PRIu32 " ranks on %s\n", facts.rank_count, facts.implementation);
+    struct weft_comm_facts facts;
+    weft_comm_facts(world, &facts);
+    (void)printf("%" PRIu32 " ranks on %s\n", transport->rank_count, facts.implementation);
   }
-  weft_mpi_destroy(world);
+  weft_comm_close(world);
   return 0;
 }

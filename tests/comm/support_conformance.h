@@ -49,6 +49,9 @@ struct conformance_transport {
  * failure of its own it has failed the world. */
 bool conformance_step(struct conformance_rank *rank);
 
+/* The world's time. */
+int64_t conformance_now(struct weft_comm *comm);
+
 /* By weft_comm_run(); with the ranks' transports as endpoints, which may be wrapped. */
 void conformance_drive_run(struct weft_comm *comm, struct conformance_rank *ranks,
                            uint32_t rank_count);

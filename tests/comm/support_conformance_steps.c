@@ -8,6 +8,11 @@
 
 #include "support_conformance.h"
 
+int64_t conformance_now(struct weft_comm *comm) {
+  struct weft_transport *transport = weft_comm_local(comm);
+  return transport->ops->now(transport);
+}
+
 void conformance_drive_steps(struct weft_comm *comm, struct conformance_rank *ranks,
                              uint32_t rank_count) {
   bool ended[64] = {false};

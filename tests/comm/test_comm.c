@@ -13,6 +13,7 @@
 #include <weft/comm.h>
 #include <weft/support.h>
 
+#include "cli/args/option_table.h"
 #include "support_conformance.h"
 #include "support_memory.h"
 
@@ -49,6 +50,17 @@ static void the_table(void **state) {
   assert_true(weft_comm_find("loopback")->virtual_time);
   assert_true(weft_comm_find("mpi")->process_per_rank);
   assert_null(weft_comm_find("pigeons"));
+}
+
+/* The command's option has the same names in the same order. */
+static void the_option(void **state) {
+  (void)state;
+  char names[128] = "";
+  for (uint32_t k = 0; weft_comm_transport(k) != NULL; k++) {
+    (void)strcat(names, k > 0 ? "|" : "");
+    (void)strcat(names, weft_comm_transport(k)->name);
+  }
+  assert_string_equal(weft_cli_option_at(WEFT_CLI_OPTION_TRANSPORT)->choices, names);
 }
 
 static void refusals(void **state) {
@@ -389,6 +401,7 @@ static void out_of_memory(void **state) {
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(the_table),
+      cmocka_unit_test(the_option),
       cmocka_unit_test(refusals),
       cmocka_unit_test(allgather_of_any_size),
       cmocka_unit_test(barrier_with_a_limit),

@@ -19,8 +19,8 @@ enum { RANKS_MAX = 5 };
 
 struct world {
   uint32_t rank_count;
-  struct weft_threads *threads;   /* or */
-  struct weft_loopback *loopback; /* the other */
+  struct weft_comm *threads;  /* or */
+  struct weft_comm *loopback; /* the other */
   struct weft_transport *inner[RANKS_MAX];
   bool has_chaos;
   struct conformance_rank ranks[RANKS_MAX];
@@ -30,20 +30,23 @@ enum world_kind { THREADS, LOOPBACK, CHAOS_THREADS, CHAOS_LOOPBACK, KINDS };
 
 static void open_world(struct world *world, enum world_kind kind, uint32_t rank_count,
                        uint64_t seed) {
-  const struct weft_loopback_options options = {
+  const struct weft_comm_options options = {
       .rank_count = rank_count, .seed = seed, .latency_ticks = 5};
   const struct weft_fault_options faults = {.seed = seed, .delay_max = 10};
   memset(world, 0, sizeof *world);
   world->rank_count = rank_count;
   world->has_chaos = kind >= CHAOS_THREADS;
   if (kind % 2 == THREADS) {
-    assert_int_equal(weft_threads_create(NULL, rank_count, &world->threads, NULL), WEFT_OK);
+    assert_int_equal(
+        weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = rank_count},
+                       &world->threads, NULL),
+        WEFT_OK);
   } else {
-    assert_int_equal(weft_loopback_create(NULL, &options, &world->loopback, NULL), WEFT_OK);
+    assert_int_equal(weft_comm_open(NULL, "loopback", &options, &world->loopback, NULL), WEFT_OK);
   }
   for (uint32_t r = 0; r < rank_count; r++) {
-    world->inner[r] = world->threads != NULL ? weft_threads_endpoint(world->threads, r)
-                                             : weft_loopback_endpoint(world->loopback, r);
+    world->inner[r] = world->threads != NULL ? weft_comm_endpoint(world->threads, r)
+                                             : weft_comm_endpoint(world->loopback, r);
     world->ranks[r].transport = world->inner[r];
     if (world->has_chaos) {
       assert_int_equal(weft_fault_injector_create(NULL, world->inner[r], &faults,
@@ -57,19 +60,19 @@ static void close_world(struct world *world) {
   for (uint32_t r = 0; r < world->rank_count && world->has_chaos; r++) {
     world->ranks[r].transport->ops->destroy(world->ranks[r].transport);
   }
-  weft_threads_destroy(world->threads);
-  weft_loopback_destroy(world->loopback);
+  weft_comm_close(world->threads);
+  weft_comm_close(world->loopback);
 }
 
 static void drive(struct world *world) {
   if (world->threads != NULL) {
-    conformance_drive_run((struct weft_comm *)world->threads, world->ranks, world->rank_count);
+    conformance_drive_run(world->threads, world->ranks, world->rank_count);
     return;
   }
   for (uint32_t r = 0; r < world->rank_count; r++) {
-    weft_loopback_wake(world->loopback, r); /* one case may end without a wait */
+    weft_comm_wake(world->loopback, r); /* one case may end without a wait */
   }
-  conformance_drive_steps((struct weft_comm *)world->loopback, world->ranks, world->rank_count);
+  conformance_drive_steps(world->loopback, world->ranks, world->rank_count);
 }
 
 static struct weft_group *make_group(struct world *world, uint32_t rank, uint32_t id,
@@ -99,7 +102,7 @@ static void run_cases(enum world_kind kind, uint32_t rank_count, uint64_t seed) 
     }
   }
   if (world.loopback != NULL) {
-    assert_int_equal(weft_loopback_now(world.loopback), 0); /* memory takes no time */
+    assert_int_equal(conformance_now(world.loopback), 0); /* memory takes no time */
   }
   close_world(&world);
 }
@@ -318,12 +321,14 @@ static void out_of_memory(void **state) {
   uint64_t failures = 0;
   for (uint64_t fail_at = 1;; fail_at++) {
     struct test_memory memory;
-    struct weft_threads *world = NULL;
+    struct weft_comm *world = NULL;
     struct weft_group *group = NULL;
     test_memory_init(&memory);
-    assert_int_equal(weft_threads_create(&memory.allocator, 2, &world, NULL), WEFT_OK);
+    assert_int_equal(weft_comm_open(&memory.allocator, "threads",
+                                    &(struct weft_comm_options){.rank_count = 2}, &world, NULL),
+                     WEFT_OK);
     memory.fail_at = memory.calls + fail_at;
-    struct weft_transport *transport = weft_threads_endpoint(world, 0);
+    struct weft_transport *transport = weft_comm_endpoint(world, 0);
     const enum weft_status status = transport->ops->group(transport, 1, ranks, 2, &group, NULL);
     memory.fail_at = 0;
     if (status == WEFT_OK) {
@@ -333,7 +338,7 @@ static void out_of_memory(void **state) {
       assert_null(group);
       failures++;
     }
-    weft_threads_destroy(world);
+    weft_comm_close(world);
     assert_int_equal(memory.blocks, 0);
     if (status == WEFT_OK) {
       break;

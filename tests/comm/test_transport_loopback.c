@@ -10,10 +10,10 @@
 #include "support_conformance.h"
 #include "support_memory.h"
 
-static struct weft_loopback *make_world(const struct weft_loopback_options *options) {
-  struct weft_loopback *world = NULL;
+static struct weft_comm *make_world(const struct weft_comm_options *options) {
+  struct weft_comm *world = NULL;
   struct weft_error error;
-  if (weft_loopback_create(NULL, options, &world, &error) != WEFT_OK) {
+  if (weft_comm_open(NULL, "loopback", options, &world, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   return world;
@@ -22,11 +22,11 @@ static struct weft_loopback *make_world(const struct weft_loopback_options *opti
 /* ---- conformance ---- */
 
 static void *create(void *context, uint32_t rank_count, struct weft_transport **endpoints) {
-  struct weft_loopback_options options = *(const struct weft_loopback_options *)context;
+  struct weft_comm_options options = *(const struct weft_comm_options *)context;
   options.rank_count = rank_count;
-  struct weft_loopback *world = make_world(&options);
+  struct weft_comm *world = make_world(&options);
   for (uint32_t r = 0; r < rank_count; r++) {
-    endpoints[r] = weft_loopback_endpoint(world, r);
+    endpoints[r] = weft_comm_endpoint(world, r);
   }
   return world;
 }
@@ -37,7 +37,7 @@ static void destroy(void *context, void *world, uint32_t rank_count,
   for (uint32_t r = 0; r < rank_count; r++) {
     endpoints[r]->ops->destroy(endpoints[r]); /* does nothing: they are the world's */
   }
-  weft_loopback_destroy(world);
+  weft_comm_close(world);
 }
 
 static void drive_run(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
@@ -59,10 +59,10 @@ static const struct weft_channel_end receiver = {
 static void test_times(void **state) {
   (void)state;
   struct weft_error error;
-  struct weft_loopback *world = make_world(
-      &(struct weft_loopback_options){.rank_count = 2, .latency_ticks = 5, .occupied_ticks = 3});
-  struct weft_transport *a = weft_loopback_endpoint(world, 0);
-  struct weft_transport *b = weft_loopback_endpoint(world, 1);
+  struct weft_comm *world = make_world(
+      &(struct weft_comm_options){.rank_count = 2, .latency_ticks = 5, .occupied_ticks = 3});
+  struct weft_transport *a = weft_comm_endpoint(world, 0);
+  struct weft_transport *b = weft_comm_endpoint(world, 1);
   assert_int_equal(a->ops->open(a, &sender, 1, &error), WEFT_OK);
   assert_int_equal(b->ops->open(b, &receiver, 1, &error), WEFT_OK);
   struct weft_message sent[2] = {0}, received[2] = {0};
@@ -72,48 +72,48 @@ static void test_times(void **state) {
   }
   uint32_t rank;
   for (int k = 0; k < 3; k++) { /* both at 0, then the receiver when something arrives */
-    assert_int_equal(weft_loopback_next(world, &rank, &error), WEFT_OK);
+    assert_int_equal(weft_comm_next(world, &rank, &error), WEFT_OK);
     struct weft_transport *t = rank == 0 ? a : b;
     assert_int_equal(t->ops->wait(t, WEFT_TIME_NEVER, &error), WEFT_OK);
   }
   assert_int_equal(rank, 1);
-  assert_int_equal(weft_loopback_now(world), 8);
+  assert_int_equal(conformance_now(world), 8);
   assert_int_equal(b->ops->test(b, &received[0], &error), WEFT_OK);
   assert_int_equal(b->ops->test(b, &received[1], &error), WEFT_IN_PROGRESS);
   assert_int_equal(received[0].begin, 0);
   assert_int_equal(received[0].end, 8);
   for (int k = 0; k < 3 && b->ops->test(b, &received[1], &error) != WEFT_OK; k++) {
     assert_int_equal(b->ops->wait(b, WEFT_TIME_NEVER, &error), WEFT_OK);
-    assert_int_equal(weft_loopback_next(world, &rank, &error), WEFT_OK);
+    assert_int_equal(weft_comm_next(world, &rank, &error), WEFT_OK);
   }
   assert_int_equal(received[1].begin, 3); /* the channel was occupied until then */
   assert_int_equal(received[1].end, 11);
   assert_int_equal(a->ops->test(a, &sent[1], &error), WEFT_OK);
-  weft_loopback_destroy(world);
+  weft_comm_close(world);
 }
 
 /* Nothing under way, nobody waits for a time: said, not waited for. */
 static void test_nothing_left(void **state) {
   (void)state;
   struct weft_error error;
-  struct weft_loopback *world = make_world(&(struct weft_loopback_options){.rank_count = 3});
+  struct weft_comm *world = make_world(&(struct weft_comm_options){.rank_count = 3});
   uint32_t rank;
   bool named[3] = {false, false, false};
   for (int k = 0; k < 3; k++) {
-    assert_int_equal(weft_loopback_next(world, &rank, &error), WEFT_OK);
+    assert_int_equal(weft_comm_next(world, &rank, &error), WEFT_OK);
     named[rank] = true;
   }
   assert_true(named[0] && named[1] && named[2]);
-  assert_int_equal(weft_loopback_next(world, &rank, &error), WEFT_ERR_STALLED);
-  weft_loopback_wake(world, 2);
-  assert_int_equal(weft_loopback_next(world, &rank, &error), WEFT_OK);
+  assert_int_equal(weft_comm_next(world, &rank, &error), WEFT_ERR_STALLED);
+  weft_comm_wake(world, 2);
+  assert_int_equal(weft_comm_next(world, &rank, &error), WEFT_OK);
   assert_int_equal(rank, 2);
-  struct weft_transport *t = weft_loopback_endpoint(world, 1);
+  struct weft_transport *t = weft_comm_endpoint(world, 1);
   assert_int_equal(t->ops->wait(t, 77, &error), WEFT_OK);
-  assert_int_equal(weft_loopback_next(world, &rank, &error), WEFT_OK);
+  assert_int_equal(weft_comm_next(world, &rank, &error), WEFT_OK);
   assert_int_equal(rank, 1);
-  assert_int_equal(weft_loopback_now(world), 77);
-  weft_loopback_destroy(world);
+  assert_int_equal(conformance_now(world), 77);
+  weft_comm_close(world);
 }
 
 /* A thousand ranks: orders differ between seeds and repeat for one. */
@@ -123,12 +123,12 @@ static void test_seeds(void **state) {
   uint32_t order[3][RANKS];
   for (int k = 0; k < 3; k++) {
     struct weft_error error;
-    struct weft_loopback *world =
-        make_world(&(struct weft_loopback_options){.rank_count = RANKS, .seed = k < 2 ? 11 : 12});
+    struct weft_comm *world =
+        make_world(&(struct weft_comm_options){.rank_count = RANKS, .seed = k < 2 ? 11 : 12});
     for (uint32_t n = 0; n < RANKS; n++) {
-      assert_int_equal(weft_loopback_next(world, &order[k][n], &error), WEFT_OK);
+      assert_int_equal(weft_comm_next(world, &order[k][n], &error), WEFT_OK);
     }
-    weft_loopback_destroy(world);
+    weft_comm_close(world);
   }
   assert_memory_equal(order[0], order[1], sizeof order[0]);
   assert_memory_not_equal(order[0], order[2], sizeof order[0]);
@@ -137,9 +137,9 @@ static void test_seeds(void **state) {
 static void test_refusals(void **state) {
   (void)state;
   struct weft_error error;
-  struct weft_loopback *world = make_world(&(struct weft_loopback_options){.rank_count = 2});
-  struct weft_transport *a = weft_loopback_endpoint(world, 0);
-  struct weft_transport *b = weft_loopback_endpoint(world, 1);
+  struct weft_comm *world = make_world(&(struct weft_comm_options){.rank_count = 2});
+  struct weft_transport *a = weft_comm_endpoint(world, 0);
+  struct weft_transport *b = weft_comm_endpoint(world, 1);
   assert_int_equal(a->ops->open(a, &sender, 1, &error), WEFT_OK);
   struct weft_channel_end other = receiver;
   other.bytes_max = 8;
@@ -149,11 +149,11 @@ static void test_refusals(void **state) {
   other.peer = 2;
   assert_int_equal(b->ops->open(b, &other, 1, &error), WEFT_ERR_USAGE);
   assert_int_equal(b->ops->open(b, &sender, 1, &error), WEFT_ERR_USAGE);
-  assert_null(weft_loopback_endpoint(world, 2));
-  weft_loopback_destroy(world);
-  assert_int_equal(
-      weft_loopback_create(NULL, &(struct weft_loopback_options){.rank_count = 0}, &world, &error),
-      WEFT_ERR_USAGE);
+  assert_null(weft_comm_endpoint(world, 2));
+  weft_comm_close(world);
+  assert_int_equal(weft_comm_open(NULL, "loopback", &(struct weft_comm_options){.rank_count = 0},
+                                  &world, &error),
+                   WEFT_ERR_USAGE);
 }
 
 static void test_out_of_memory(void **state) {
@@ -163,14 +163,15 @@ static void test_out_of_memory(void **state) {
     struct test_memory memory;
     test_memory_init(&memory);
     memory.fail_at = n;
-    struct weft_loopback *world = NULL;
-    enum weft_status status = weft_loopback_create(
-        &memory.allocator, &(struct weft_loopback_options){.rank_count = 2}, &world, &error);
+    struct weft_comm *world = NULL;
+    enum weft_status status =
+        weft_comm_open(&memory.allocator, "loopback", &(struct weft_comm_options){.rank_count = 2},
+                       &world, &error);
     if (status == WEFT_OK) {
-      struct weft_transport *a = weft_loopback_endpoint(world, 0);
+      struct weft_transport *a = weft_comm_endpoint(world, 0);
       status = a->ops->open(a, &sender, 1, &error);
     }
-    weft_loopback_destroy(world);
+    weft_comm_close(world);
     assert_int_equal(memory.blocks, 0);
     if (status == WEFT_OK) {
       assert_true(n > 4);
@@ -181,8 +182,8 @@ static void test_out_of_memory(void **state) {
 }
 
 int main(void) {
-  static struct weft_loopback_options plain = {.seed = 1};
-  static struct weft_loopback_options delayed = {
+  static struct weft_comm_options plain = {.seed = 1};
+  static struct weft_comm_options delayed = {
       .seed = 2, .latency_ticks = 3, .occupied_ticks = 2, .delay_ticks_max = 20};
   const struct conformance_transport transports[] = {
       {.name = "loopback", .context = &plain, .create = create, .destroy = destroy, .drive = drive},

@@ -29,7 +29,7 @@ static MPI_Comm communicators[SIZES_MAX + 1];
 
 struct part {
   MPI_Comm communicator;
-  struct weft_mpi *world;
+  struct weft_comm *world;
 };
 
 /* Gives the core away meanwhile: there are more ranks than cores. */
@@ -53,9 +53,10 @@ static uint32_t job_size(void) {
   return (uint32_t)size;
 }
 
-static enum weft_mpi_progress progress_of_job(void) {
+static enum weft_comm_progress progress_of_job(void) {
   const char *text = getenv("WEFT_TEST_PROGRESS");
-  return text != NULL && strcmp(text, "thread") == 0 ? WEFT_MPI_THREAD : WEFT_MPI_CALLS;
+  return text != NULL && strcmp(text, "thread") == 0 ? WEFT_COMM_PROGRESS_THREAD
+                                                     : WEFT_COMM_PROGRESS_CALLS;
 }
 
 /* All processes of the job call it; those that are too many get no world. */
@@ -63,9 +64,9 @@ static struct part make_part(uint32_t rank_count) {
   struct part part = {.communicator = communicators[rank_count]};
   struct weft_error error;
   if (part.communicator != MPI_COMM_NULL) {
-    const struct weft_mpi_options options = {.progress = progress_of_job(),
-                                             .communicator = &part.communicator};
-    if (weft_mpi_create(NULL, &options, &part.world, &error) != WEFT_OK) {
+    const struct weft_comm_options options = {.progress = progress_of_job(),
+                                              .communicator = &part.communicator};
+    if (weft_comm_open(NULL, "mpi", &options, &part.world, &error) != WEFT_OK) {
       fail_msg("%s", error.message);
     }
   }
@@ -74,7 +75,7 @@ static struct part make_part(uint32_t rank_count) {
 
 static void end_part(struct part *part) {
   if (part->world != NULL) {
-    weft_mpi_destroy(part->world);
+    weft_comm_close(part->world);
   }
 }
 
@@ -86,7 +87,7 @@ static void *create(void *context, uint32_t rank_count, struct weft_transport **
   assert_non_null(part);
   *part = make_part(rank_count);
   if (part->world != NULL) {
-    struct weft_transport *endpoint = weft_mpi_endpoint(part->world);
+    struct weft_transport *endpoint = weft_comm_local(part->world);
     endpoints[endpoint->rank] = endpoint;
   }
   return part;
@@ -103,7 +104,7 @@ static void destroy(void *context, void *world, uint32_t rank_count,
 
 static void drive(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
   const struct part *part = world;
-  struct conformance_rank *rank = &ranks[weft_mpi_endpoint(part->world)->rank];
+  struct conformance_rank *rank = &ranks[weft_comm_local(part->world)->rank];
   (void)rank_count;
   while (conformance_step(rank)) {
   }
@@ -135,7 +136,7 @@ static void groups(void **state) {
   for (uint32_t count = 1; count <= job_size(); count++) {
     struct part part = make_part(count);
     if (part.world != NULL) {
-      struct conformance_rank rank = {.transport = weft_mpi_endpoint(part.world)};
+      struct conformance_rank rank = {.transport = weft_comm_local(part.world)};
       for (uint32_t k = 0; k < groups_case_count(); k++) {
         groups_case_begin(k, &rank);
         while (conformance_step(&rank)) {
@@ -154,7 +155,7 @@ static void a_member_fails(void **state) {
   for (uint32_t count = 2; count <= job_size(); count++) {
     struct part part = make_part(count);
     if (part.world != NULL) {
-      struct conformance_rank rank = {.transport = weft_mpi_endpoint(part.world)};
+      struct conformance_rank rank = {.transport = weft_comm_local(part.world)};
       groups_failure_begin(&rank);
       while (conformance_step(&rank)) {
       }
@@ -237,7 +238,7 @@ static void play_disagreement(uint64_t there, uint64_t here) {
   (void)snprintf(found, sizeof found, "found %u", (unsigned)there);
   (void)snprintf(expected, sizeof expected, "expected %u", (unsigned)here);
   if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    struct weft_transport *transport = weft_comm_local(part.world);
     open_end(transport, transport->rank == 0, transport->rank == 0 ? there : here);
     if (transport->rank == 0) {
       assert_int_equal(transport->ops->send(transport, 5, &message, &error), WEFT_OK);
@@ -285,7 +286,7 @@ static void play_short(const char *found, bool whole_header) {
   struct weft_message message = {.header = {.bytes = LARGE}, .data = data, .capacity = sizeof data};
   struct part part = make_part(2);
   if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    struct weft_transport *transport = weft_comm_local(part.world);
     struct weft_error error;
     open_end(transport, transport->rank == 0, LARGE);
     if (transport->rank == 0) {
@@ -318,7 +319,7 @@ static void small_and_large_payloads(void **state) {
   for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
     struct part part = make_part(2);
     if (part.world != NULL) {
-      struct weft_transport *transport = weft_mpi_endpoint(part.world);
+      struct weft_transport *transport = weft_comm_local(part.world);
       const bool sends = transport->rank == 0;
       struct weft_message message = {.data = data, .capacity = sizeof data};
       struct weft_error error;
@@ -358,7 +359,7 @@ static void progress_from_compute_is_enough(void **state) {
   struct part part = make_part(2);
   (void)state;
   if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    struct weft_transport *transport = weft_comm_local(part.world);
     struct weft_error error;
     enum weft_status status = WEFT_IN_PROGRESS;
     open_end(transport, transport->rank == 0, LARGE);
@@ -393,7 +394,7 @@ static void a_stopped_process_shows(void **state) {
   struct part part = make_part(2);
   (void)state;
   if (part.world != NULL) {
-    struct weft_transport *transport = weft_mpi_endpoint(part.world);
+    struct weft_transport *transport = weft_comm_local(part.world);
     int pid = (int)getpid();
     __atomic_store_n(&transport->ops->rank_status(transport, transport->rank)->step,
                      70 + transport->rank, __ATOMIC_RELAXED);
@@ -427,14 +428,14 @@ static bool all_statuses_are(struct weft_transport *transport, uint64_t step) {
 static void ranks_on_several_machines(void **state) {
   char name[16];
   struct weft_error error;
-  struct weft_mpi_facts facts;
+  struct weft_comm_facts facts;
   (void)state;
   (void)snprintf(name, sizeof name, "machine-%d", rank_of_job());
   (void)setenv("WEFT_MPI_HOST", name, 1);
   struct part part = make_part(job_size());
   (void)unsetenv("WEFT_MPI_HOST");
-  struct weft_transport *transport = weft_mpi_endpoint(part.world);
-  weft_mpi_facts(part.world, &facts);
+  struct weft_transport *transport = weft_comm_local(part.world);
+  weft_comm_facts(part.world, &facts);
   assert_string_equal(facts.host, name);
   assert_int_equal(facts.ranks_on_host, 1);
   const int64_t offset = weft_mpi_world_of(transport)->clock_offset;
@@ -457,15 +458,15 @@ static void ranks_on_several_machines(void **state) {
 /* A world that ends well gives everything back. */
 static void all_memory_comes_back(void **state) {
   struct test_memory memory;
-  struct weft_mpi *world = NULL;
+  struct weft_comm *world = NULL;
   struct weft_error error;
   struct weft_group *group = NULL;
   (void)state;
   test_memory_init(&memory);
-  const struct weft_mpi_options options = {.progress = progress_of_job(),
-                                           .communicator = &communicators[job_size()]};
-  assert_int_equal(weft_mpi_create(&memory.allocator, &options, &world, &error), WEFT_OK);
-  struct weft_transport *transport = weft_mpi_endpoint(world);
+  const struct weft_comm_options options = {.progress = progress_of_job(),
+                                            .communicator = &communicators[job_size()]};
+  assert_int_equal(weft_comm_open(&memory.allocator, "mpi", &options, &world, &error), WEFT_OK);
+  struct weft_transport *transport = weft_comm_local(world);
   const uint32_t ranks[1] = {transport->rank};
   if (transport->rank < 2) {
     open_end(transport, transport->rank == 0, LARGE);
@@ -474,24 +475,24 @@ static void all_memory_comes_back(void **state) {
                    WEFT_OK);
   assert_true(memory.blocks > 0);
   group->ops->destroy(group);
-  weft_mpi_destroy(world);
+  weft_comm_close(world);
   assert_int_equal(memory.blocks, 0);
 }
 
 /* ---- what is refused, and facts ---- */
 
 static void facts_are_told(void **state) {
-  struct weft_mpi_facts facts;
+  struct weft_comm_facts facts;
   struct part part = make_part(job_size());
   (void)state;
-  weft_mpi_facts(part.world, &facts);
+  weft_comm_facts(part.world, &facts);
   assert_string_equal(facts.implementation, weft_mpi_launcher());
-  assert_int_equal(facts.rank, rank_of_job());
-  assert_int_equal(facts.rank_count, job_size());
+  assert_int_equal(weft_comm_local(part.world)->rank, rank_of_job());
+  assert_int_equal(weft_comm_rank_count(part.world), job_size());
   assert_int_equal(facts.ranks_on_host, job_size());
   assert_int_equal(facts.rank_on_host, rank_of_job());
   assert_string_equal(facts.threading, "multiple");
-  assert_true(facts.tag_max >= 32767 && strlen(facts.binding) > 0 && strlen(facts.host) > 0);
+  assert_true(strlen(facts.binding) > 0 && strlen(facts.host) > 0);
   assert_non_null(strstr(facts.library, "MPI"));
   end_part(&part);
 }
@@ -505,11 +506,11 @@ static void odd_wishes_are_refused(void **state) {
                 {"mpich", "each process would be"}};
   (void)state;
   for (size_t k = 0; k < sizeof wishes / sizeof wishes[0]; k++) {
-    const struct weft_mpi_options options = {.implementation = wishes[k].implementation};
-    struct weft_mpi *world = NULL;
+    const struct weft_comm_options options = {.implementation = wishes[k].implementation};
+    struct weft_comm *world = NULL;
     struct weft_error error;
     if (strcmp(weft_mpi_launcher(), wishes[k].implementation) != 0) {
-      assert_int_equal(weft_mpi_create(NULL, &options, &world, &error), WEFT_ERR_USAGE);
+      assert_int_equal(weft_comm_open(NULL, "mpi", &options, &world, &error), WEFT_ERR_USAGE);
       assert_non_null(strstr(error.message, wishes[k].says));
       assert_null(world);
     }
@@ -517,14 +518,14 @@ static void odd_wishes_are_refused(void **state) {
 }
 
 static void a_driver_is_missing(void **state) {
-  struct weft_mpi *world = NULL;
+  struct weft_comm *world = NULL;
   struct weft_error error;
   (void)state;
   (void)setenv("WEFT_MPI_DRIVER", "/nowhere/weft-mpi.so", 1);
-  assert_int_equal(weft_mpi_create(NULL, NULL, &world, &error), WEFT_ERR_UNAVAILABLE);
+  assert_int_equal(weft_comm_open(NULL, "mpi", NULL, &world, &error), WEFT_ERR_UNAVAILABLE);
   assert_non_null(strstr(error.message, "/nowhere/weft-mpi.so"));
   (void)unsetenv("WEFT_MPI_DRIVER");
-  assert_int_equal(weft_mpi_create(NULL, NULL, &world, &error), WEFT_ERR_USAGE);
+  assert_int_equal(weft_comm_open(NULL, "mpi", NULL, &world, &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "initialised already"));
 }
 

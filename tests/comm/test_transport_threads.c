@@ -16,10 +16,11 @@
 #include "support_conformance.h"
 #include "support_memory.h"
 
-static struct weft_threads *make_world(uint32_t rank_count) {
-  struct weft_threads *world = NULL;
+static struct weft_comm *make_world(uint32_t rank_count) {
+  struct weft_comm *world = NULL;
   struct weft_error error;
-  if (weft_threads_create(NULL, rank_count, &world, &error) != WEFT_OK) {
+  if (weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = rank_count}, &world,
+                     &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   return world;
@@ -29,9 +30,9 @@ static struct weft_threads *make_world(uint32_t rank_count) {
 
 static void *create(void *context, uint32_t rank_count, struct weft_transport **endpoints) {
   (void)context;
-  struct weft_threads *world = make_world(rank_count);
+  struct weft_comm *world = make_world(rank_count);
   for (uint32_t r = 0; r < rank_count; r++) {
-    endpoints[r] = weft_threads_endpoint(world, r);
+    endpoints[r] = weft_comm_endpoint(world, r);
   }
   return world;
 }
@@ -42,7 +43,7 @@ static void destroy(void *context, void *world, uint32_t rank_count,
   for (uint32_t r = 0; r < rank_count; r++) {
     endpoints[r]->ops->destroy(endpoints[r]); /* does nothing: they are the world's */
   }
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static void drive(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
@@ -93,14 +94,14 @@ static enum weft_status rank_that_ends(void *context, struct weft_transport *tra
 
 static void *run_in_a_thread(void *argument) {
   void **arguments = argument; /* world, endings, error */
-  (void)weft_threads_run(arguments[0], NULL, rank_that_ends, arguments[1], arguments[2]);
+  (void)weft_comm_run(arguments[0], rank_that_ends, arguments[1], arguments[2]);
   return NULL;
 }
 
 /* Rank 0 is the caller, whose thread may end in it: so it is another one here. */
 static void run_ending(uint32_t rank_count, uint32_t rank, enum ending ending,
                        struct weft_failure *failure) {
-  struct weft_threads *world = make_world(rank_count);
+  struct weft_comm *world = make_world(rank_count);
   struct endings endings = {.rank = rank, .ending = ending};
   struct weft_error error = {.status = WEFT_OK};
   void *arguments[] = {world, &endings, &error};
@@ -108,14 +109,14 @@ static void run_ending(uint32_t rank_count, uint32_t rank, enum ending ending,
   assert_int_equal(pthread_create(&thread, NULL, run_in_a_thread, arguments), 0);
   assert_int_equal(pthread_join(thread, NULL), 0);
   assert_int_equal(endings.told, rank_count - 1);
-  struct weft_transport *transport = weft_threads_endpoint(world, 0);
+  struct weft_transport *transport = weft_comm_endpoint(world, 0);
   assert_true(transport->ops->get_failure(transport, failure));
   assert_int_equal(failure->rank, rank);
   if (rank != 0) { /* it returned, and said the same */
     assert_string_equal(error.message, failure->error.message);
     assert_int_equal(error.status, failure->error.status);
   }
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static void a_rank_fails(void **state) {
@@ -157,7 +158,7 @@ static enum weft_status never_called(void *context, struct weft_transport *trans
 /* Stacks that no machine has room for. */
 static void threads_cannot_be_started(void **state) {
   (void)state;
-  struct weft_threads *world = make_world(3);
+  struct weft_comm *world = make_world(3);
   struct weft_error error;
   pthread_attr_t before;
   pthread_attr_t huge;
@@ -166,13 +167,13 @@ static void threads_cannot_be_started(void **state) {
   assert_int_equal(pthread_attr_init(&huge), 0);
   assert_int_equal(pthread_attr_setstacksize(&huge, (size_t)1 << 50), 0);
   assert_int_equal(pthread_setattr_default_np(&huge), 0);
-  assert_int_equal(weft_threads_run(world, NULL, never_called, &called, &error), WEFT_ERR_LIMIT);
+  assert_int_equal(weft_comm_run(world, never_called, &called, &error), WEFT_ERR_LIMIT);
   assert_int_equal(pthread_setattr_default_np(&before), 0);
   assert_non_null(strstr(error.message, "rank 1 of 3"));
   assert_false(called);
   pthread_attr_destroy(&huge);
   pthread_attr_destroy(&before);
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static enum weft_status count_ranks(void *context, struct weft_transport *transport,
@@ -186,16 +187,16 @@ static enum weft_status count_ranks(void *context, struct weft_transport *transp
 /* Each once; and a world may be run again. */
 static void every_rank_runs(void **state) {
   (void)state;
-  struct weft_threads *world = make_world(5);
+  struct weft_comm *world = make_world(5);
   struct weft_error error;
   uint64_t counts = 0;
-  assert_int_equal(weft_threads_run(world, NULL, count_ranks, &counts, &error), WEFT_OK);
+  assert_int_equal(weft_comm_run(world, count_ranks, &counts, &error), WEFT_OK);
   assert_int_equal(counts, 0x11111);
-  assert_int_equal(weft_threads_run(world, NULL, count_ranks, &counts, &error), WEFT_OK);
+  assert_int_equal(weft_comm_run(world, count_ranks, &counts, &error), WEFT_OK);
   assert_int_equal(counts, 0x22222);
-  assert_null(weft_threads_endpoint(world, 5));
-  weft_threads_destroy(world);
-  weft_threads_destroy(NULL);
+  assert_null(weft_comm_endpoint(world, 5));
+  weft_comm_close(world);
+  weft_comm_close(NULL);
 }
 
 /* ---- channels ---- */
@@ -209,20 +210,20 @@ static void assert_says(const struct weft_error *error, const char *first, const
 static void ends_disagree(void **state) {
   (void)state;
   for (int first = 0; first < 2; first++) {
-    struct weft_threads *world = make_world(3);
+    struct weft_comm *world = make_world(3);
     struct weft_error error;
     struct weft_channel_end ends[2] = {
         {.channel = 4, .peer = 1, .sends = true, .depth = 1, .bytes_max = 100},
         {.channel = 4, .peer = 0, .sends = false, .depth = 3, .bytes_max = 200}};
-    struct weft_transport *a = weft_threads_endpoint(world, (uint32_t)first);
-    struct weft_transport *b = weft_threads_endpoint(world, (uint32_t)(1 - first));
-    struct weft_transport *c = weft_threads_endpoint(world, 2);
+    struct weft_transport *a = weft_comm_endpoint(world, (uint32_t)first);
+    struct weft_transport *b = weft_comm_endpoint(world, (uint32_t)(1 - first));
+    struct weft_transport *c = weft_comm_endpoint(world, 2);
     assert_int_equal(a->ops->open(a, &ends[first], 1, &error), WEFT_OK);
     assert_int_equal(b->ops->open(b, &ends[1 - first], 1, &error), WEFT_ERR_USAGE);
     assert_says(&error, "100", "200");
     assert_int_equal(c->ops->open(c, &ends[0], 1, &error), WEFT_ERR_USAGE); /* of two others */
     assert_says(&error, "from rank 2 to rank 1", "from rank 0 to rank 1");
-    weft_threads_destroy(world);
+    weft_comm_close(world);
   }
 }
 
@@ -233,22 +234,22 @@ static void odd_ends_are_refused(void **state) {
       {.channel = 0, .peer = 1, .sends = true, .depth = 0},
       {.channel = 0, .peer = 1, .sends = true, .depth = UINT32_MAX}};
   for (size_t k = 0; k < sizeof odd / sizeof odd[0]; k++) {
-    struct weft_threads *world = make_world(2);
+    struct weft_comm *world = make_world(2);
     struct weft_error error;
-    struct weft_transport *a = weft_threads_endpoint(world, 0);
+    struct weft_transport *a = weft_comm_endpoint(world, 0);
     assert_int_equal(a->ops->open(a, &odd[k], 1, &error), WEFT_ERR_USAGE);
     assert_int_equal(a->ops->open(a, NULL, 0, &error), WEFT_ERR_USAGE); /* again */
-    weft_threads_destroy(world);
+    weft_comm_close(world);
   }
 }
 
 /* A sender does not wait for its receiver to come: exactly `depth` go. */
 static void sends_before_the_peer_opens(void **state) {
   (void)state;
-  struct weft_threads *world = make_world(2);
+  struct weft_comm *world = make_world(2);
   struct weft_error error;
-  struct weft_transport *a = weft_threads_endpoint(world, 0);
-  struct weft_transport *b = weft_threads_endpoint(world, 1);
+  struct weft_transport *a = weft_comm_endpoint(world, 0);
+  struct weft_transport *b = weft_comm_endpoint(world, 1);
   const struct weft_channel_end out = {.channel = 9, .peer = 1, .sends = true, .depth = 3};
   const struct weft_channel_end in = {.channel = 9, .peer = 0, .sends = false, .depth = 1};
   struct weft_message sent[4] = {{.header = {.sequence = 0}}};
@@ -274,7 +275,7 @@ static void sends_before_the_peer_opens(void **state) {
   a->ops->cancel(a, &sent[3]);
   assert_int_equal(a->ops->send(a, 9, &sent[3], &error), WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "cancelled"));
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 /* A send is done when its receive is posted and the receiver has looked: it need
@@ -282,10 +283,10 @@ static void sends_before_the_peer_opens(void **state) {
 static void posted_receives_are_taken(void **state) {
   (void)state;
   for (int posted_first = 0; posted_first < 2; posted_first++) {
-    struct weft_threads *world = make_world(2);
+    struct weft_comm *world = make_world(2);
     struct weft_error error;
-    struct weft_transport *a = weft_threads_endpoint(world, 0);
-    struct weft_transport *b = weft_threads_endpoint(world, 1);
+    struct weft_transport *a = weft_comm_endpoint(world, 0);
+    struct weft_transport *b = weft_comm_endpoint(world, 1);
     const struct weft_channel_end out = {.channel = 2, .peer = 1, .sends = true, .depth = 1};
     const struct weft_channel_end in = {.channel = 2, .peer = 0, .sends = false, .depth = 1};
     struct weft_message sent = {.capacity = 0};
@@ -302,15 +303,15 @@ static void posted_receives_are_taken(void **state) {
       assert_int_equal(b->ops->receive(b, 2, &received, &error), WEFT_OK);
     }
     assert_int_equal(a->ops->test(a, &sent, &error), WEFT_OK);
-    weft_threads_destroy(world);
+    weft_comm_close(world);
   }
 }
 
 static void small_buffers_are_refused(void **state) {
   (void)state;
-  struct weft_threads *world = make_world(2);
+  struct weft_comm *world = make_world(2);
   struct weft_error error;
-  struct weft_transport *a = weft_threads_endpoint(world, 0);
+  struct weft_transport *a = weft_comm_endpoint(world, 0);
   const struct weft_channel_end ends[] = {
       {.channel = 0, .peer = 1, .sends = true, .depth = 3, .bytes_max = 10},
       {.channel = 1, .peer = 1, .sends = false, .depth = 3, .bytes_max = 10}};
@@ -321,19 +322,19 @@ static void small_buffers_are_refused(void **state) {
   assert_says(&error, "9 bytes", "up to 10");
   assert_int_equal(a->ops->receive(a, 1, &message, &error), WEFT_ERR_USAGE);
   assert_says(&error, "9 bytes", "up to 10");
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static void an_exchange_is_too_large(void **state) {
   (void)state;
-  struct weft_threads *world = make_world(1);
+  struct weft_comm *world = make_world(1);
   struct weft_error error;
   char bytes[WEFT_EXCHANGE_MAX + 1] = {0};
   char all[WEFT_EXCHANGE_MAX + 1];
-  struct weft_transport *a = weft_threads_endpoint(world, 0);
+  struct weft_transport *a = weft_comm_endpoint(world, 0);
   assert_int_equal(a->ops->exchange(a, bytes, all, sizeof bytes, &error), WEFT_ERR_USAGE);
   assert_says(&error, "129", "128");
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 /* ---- cancelling what is just being taken ---- */
@@ -403,11 +404,11 @@ static enum weft_status race_main(void *context, struct weft_transport *transpor
 /* Whoever is faster: afterwards each has one of the two buffers. */
 static void each_buffer_has_one_owner(void **state) {
   (void)state;
-  struct weft_threads *world = make_world(2);
+  struct weft_comm *world = make_world(2);
   struct race *race = calloc(1, sizeof *race);
   struct weft_error error;
   assert_non_null(race);
-  assert_int_equal(weft_threads_run(world, NULL, race_main, race, &error), WEFT_OK);
+  assert_int_equal(weft_comm_run(world, race_main, race, &error), WEFT_OK);
   for (uint32_t c = 0; c < RACES; c++) {
     const bool swapped = race->messages[0][c].data != &race->buffers[0][c];
     assert_ptr_equal(race->messages[0][c].data, &race->buffers[swapped][c]);
@@ -416,7 +417,7 @@ static void each_buffer_has_one_owner(void **state) {
   }
   assert_int_equal(race->taken, 0);
   free(race);
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 /* ---- memory ---- */
@@ -424,19 +425,20 @@ static void each_buffer_has_one_owner(void **state) {
 /* A world with 100 channels, so that tables grow. WEFT_OK, or what went wrong. */
 static enum weft_status make_and_open(const struct weft_allocator *allocator,
                                       struct weft_error *error) {
-  struct weft_threads *world;
+  struct weft_comm *world;
   struct weft_channel_end ends[2][100];
-  WEFT_TRY(weft_threads_create(allocator, 2, &world, error));
+  WEFT_TRY(weft_comm_open(allocator, "threads", &(struct weft_comm_options){.rank_count = 2},
+                          &world, error));
   enum weft_status status = WEFT_OK;
   for (uint32_t r = 0; r < 2 && status == WEFT_OK; r++) {
-    struct weft_transport *transport = weft_threads_endpoint(world, r);
+    struct weft_transport *transport = weft_comm_endpoint(world, r);
     for (uint32_t k = 0; k < 100; k++) {
       ends[r][k] = (struct weft_channel_end){
           .channel = k * 977, .peer = 1 - r, .sends = k % 2 == r, .depth = 1 + k % 9};
     }
     status = transport->ops->open(transport, ends[r], 100, error);
   }
-  weft_threads_destroy(world);
+  weft_comm_close(world);
   return status;
 }
 
@@ -455,8 +457,10 @@ static void no_memory(void **state) {
     }
     assert_int_equal(status, WEFT_ERR_MEMORY);
   }
-  struct weft_threads *world = NULL;
-  assert_int_equal(weft_threads_create(NULL, 0, &world, &error), WEFT_ERR_USAGE);
+  struct weft_comm *world = NULL;
+  assert_int_equal(
+      weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = 0}, &world, &error),
+      WEFT_ERR_USAGE);
   assert_null(world);
 }
 

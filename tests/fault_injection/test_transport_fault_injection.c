@@ -12,7 +12,7 @@
 /* What is around each rank, and what is inside. */
 struct setting {
   struct weft_fault_options chaos;
-  struct weft_loopback_options loopback;
+  struct weft_comm_options loopback;
 };
 
 static void wrap(const struct setting *setting, uint32_t rank_count,
@@ -33,13 +33,14 @@ static void unwrap(uint32_t rank_count, struct weft_transport **endpoints) {
 }
 
 static void *create_threads(void *context, uint32_t rank_count, struct weft_transport **endpoints) {
-  struct weft_threads *world = NULL;
+  struct weft_comm *world = NULL;
   struct weft_error error;
-  if (weft_threads_create(NULL, rank_count, &world, &error) != WEFT_OK) {
+  if (weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = rank_count}, &world,
+                     &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   for (uint32_t r = 0; r < rank_count; r++) {
-    endpoints[r] = weft_threads_endpoint(world, r);
+    endpoints[r] = weft_comm_endpoint(world, r);
   }
   wrap(context, rank_count, endpoints);
   return world;
@@ -49,7 +50,7 @@ static void destroy_threads(void *context, void *world, uint32_t rank_count,
                             struct weft_transport **endpoints) {
   (void)context;
   unwrap(rank_count, endpoints);
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static void drive_threads(void *world, struct conformance_rank *ranks, uint32_t rank_count) {
@@ -59,16 +60,16 @@ static void drive_threads(void *world, struct conformance_rank *ranks, uint32_t 
 static void *create_loopback(void *context, uint32_t rank_count,
                              struct weft_transport **endpoints) {
   struct setting *setting = context;
-  struct weft_loopback *world = NULL;
+  struct weft_comm *world = NULL;
   struct weft_error error;
   setting->loopback.rank_count = rank_count;
   setting->loopback.seed++;
   setting->chaos.seed++;
-  if (weft_loopback_create(NULL, &setting->loopback, &world, &error) != WEFT_OK) {
+  if (weft_comm_open(NULL, "loopback", &setting->loopback, &world, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
   for (uint32_t r = 0; r < rank_count; r++) {
-    endpoints[r] = weft_loopback_endpoint(world, r);
+    endpoints[r] = weft_comm_endpoint(world, r);
   }
   wrap(setting, rank_count, endpoints);
   return world;
@@ -78,7 +79,7 @@ static void destroy_loopback(void *context, void *world, uint32_t rank_count,
                              struct weft_transport **endpoints) {
   (void)context;
   unwrap(rank_count, endpoints);
-  weft_loopback_destroy(world);
+  weft_comm_close(world);
 }
 
 static void drive_loopback(void *world, struct conformance_rank *ranks, uint32_t rank_count) {

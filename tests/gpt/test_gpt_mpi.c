@@ -61,14 +61,14 @@ static enum weft_status train(struct weft_gpt_trainer_options options, struct ou
 /* A world of its own; only processes that are in it call it. */
 static enum weft_status train_on_mpi(struct weft_gpt_trainer_options options, uint32_t ranks,
                                      struct outcome *outcome, struct weft_error *error) {
-  struct weft_mpi *world;
-  const struct weft_mpi_options with = {.communicator = &communicators[ranks]};
-  if (weft_mpi_create(NULL, &with, &world, error) < 0) {
+  struct weft_comm *world;
+  const struct weft_comm_options with = {.communicator = &communicators[ranks]};
+  if (weft_comm_open(NULL, "mpi", &with, &world, error) < 0) {
     fail_msg("%s", error->message);
   }
-  options.endpoint = weft_mpi_endpoint(world);
+  options.endpoint = weft_comm_local(world);
   const enum weft_status status = train(options, outcome, error);
-  weft_mpi_destroy(world);
+  weft_comm_close(world);
   return status;
 }
 

@@ -11,11 +11,12 @@
 #include "support_protected_device.h"
 
 void pipelines_open(struct pipelines *pipelines, const struct weft_allocator *allocator,
-                    const struct weft_loopback_options *options) {
+                    const struct weft_comm_options *options) {
   struct weft_error error;
   const uint32_t count = options->rank_count;
   memset(pipelines, 0, sizeof *pipelines);
-  assert_int_equal(weft_loopback_create(allocator, options, &pipelines->world, &error), WEFT_OK);
+  assert_int_equal(weft_comm_open(allocator, "loopback", options, &pipelines->world, &error),
+                   WEFT_OK);
   pipelines->rank_count = count;
   pipelines->items = calloc(count, sizeof(struct weft_pipeline *));
   pipelines->transports = calloc(count, sizeof(struct weft_transport *));
@@ -23,7 +24,7 @@ void pipelines_open(struct pipelines *pipelines, const struct weft_allocator *al
   pipelines->errors = calloc(count, sizeof *pipelines->errors);
   pipelines->dead = calloc(count, sizeof *pipelines->dead);
   for (uint32_t r = 0; r < count; r++) {
-    pipelines->transports[r] = weft_loopback_endpoint(pipelines->world, r);
+    pipelines->transports[r] = weft_comm_endpoint(pipelines->world, r);
     test_device_restrict(pipelines->transports[r]);
   }
 }
@@ -51,7 +52,7 @@ void pipelines_close(struct pipelines *pipelines) {
   for (uint32_t r = 0; r < pipelines->rank_count; r++) {
     pipelines->transports[r]->ops->destroy(pipelines->transports[r]);
   }
-  weft_loopback_destroy(pipelines->world);
+  weft_comm_close(pipelines->world);
   free(pipelines->items);
   free(pipelines->transports);
   free(pipelines->statuses);
@@ -71,7 +72,7 @@ static uint32_t begin_all(struct pipelines *pipelines, bool training,
     if (pipelines->statuses[r] == WEFT_OK) {
       pipelines->statuses[r] = WEFT_IN_PROGRESS;
       running++;
-      weft_loopback_wake(pipelines->world, r);
+      weft_comm_wake(pipelines->world, r);
     }
   }
   return running;
@@ -94,7 +95,7 @@ enum weft_status pipelines_step(struct pipelines *pipelines, bool training,
   uint32_t running = begin_all(pipelines, training, batches, batch_count);
   while (running > 0) {
     uint32_t r;
-    const enum weft_status status = weft_loopback_next(pipelines->world, &r, error);
+    const enum weft_status status = weft_comm_next(pipelines->world, &r, error);
     if (status < 0) {
       return status;
     }

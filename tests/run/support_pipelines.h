@@ -8,7 +8,7 @@
 
 /* A world, its pipelines, and how each rank ended. Zero-initialise. */
 struct pipelines {
-  struct weft_loopback *world;
+  struct weft_comm *world;
   struct weft_pipeline **items;       /* [rank_count] */
   struct weft_transport **transports; /* [rank_count]: the world's, or what wraps them */
   enum weft_status *statuses;         /* [rank_count] of the last run */
@@ -19,7 +19,7 @@ struct pipelines {
 
 /* Makes the world only. */
 void pipelines_open(struct pipelines *pipelines, const struct weft_allocator *allocator,
-                    const struct weft_loopback_options *options);
+                    const struct weft_comm_options *options);
 /* The pipelines, all with the same options. Returns the first failure. */
 enum weft_status pipelines_create(struct pipelines *pipelines,
                                   const struct weft_allocator *allocator,

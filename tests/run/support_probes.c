@@ -209,7 +209,7 @@ static void count_refresh(struct weft_transport *transport, int64_t until) {
 
 enum weft_status bench_create_watched(struct bench *bench, uint32_t p) {
   static struct weft_transport_ops ops;
-  pipelines_open(&bench->pipelines, NULL, &(struct weft_loopback_options){.rank_count = p});
+  pipelines_open(&bench->pipelines, NULL, &(struct weft_comm_options){.rank_count = p});
   loopback_ops = bench->pipelines.transports[0]->ops;
   ops = *loopback_ops;
   ops.async_progress = false;
@@ -223,7 +223,7 @@ enum weft_status bench_create_watched(struct bench *bench, uint32_t p) {
 
 enum weft_status bench_create(struct bench *bench, uint32_t p) {
   pipelines_open(&bench->pipelines, NULL,
-                 &(struct weft_loopback_options){.rank_count = p, .seed = 7, .latency_ticks = 2});
+                 &(struct weft_comm_options){.rank_count = p, .seed = 7, .latency_ticks = 2});
   return pipelines_create(&bench->pipelines, NULL, &bench->options, &bench->error);
 }
 

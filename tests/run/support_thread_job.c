@@ -1,5 +1,6 @@
 /* See support_thread_job.h. */
 #include "support_thread_job.h"
+#include "comm/registry.h"
 #include "support_fault_injection.h"
 #include "support_linear_stage.h"
 #include "support_protected_device.h"
@@ -149,13 +150,13 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
 
 /* ---- All ranks ---- */
 
-static void wrap(const struct thread_job *job, struct weft_threads *world,
+static void wrap(const struct thread_job *job, struct weft_comm *world,
                  struct weft_transport **endpoints) {
   for (uint32_t r = 0; r < job->plan->program->rank_count; r++) {
     const struct weft_fault_options options = {.seed = job->plan->seed,
                                                .delay_max = job->delay_max};
     struct weft_error error;
-    assert_int_equal(weft_fault_injector_create(NULL, weft_threads_endpoint(world, r), &options,
+    assert_int_equal(weft_fault_injector_create(NULL, weft_comm_endpoint(world, r), &options,
                                                 &endpoints[r], &error),
                      WEFT_OK);
   }
@@ -164,15 +165,17 @@ static void wrap(const struct thread_job *job, struct weft_threads *world,
 enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error) {
   const uint32_t p = job->plan->program->rank_count;
   struct weft_transport *endpoints[THREAD_JOB_RANKS_MAX] = {NULL};
-  struct weft_threads *world;
+  struct weft_comm *world;
   assert_in_range(p, 1, THREAD_JOB_RANKS_MAX);
   for (uint32_t s = 0; s < job->plan->program->stage_count; s++) {
     job->stages[s].time_max = job->stage_time_max;
     job->stages[s].is_quiet = job->plan->is_quiet;
   }
-  assert_int_equal(weft_threads_create(NULL, p, &world, error), WEFT_OK);
+  assert_int_equal(
+      weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = p}, &world, error),
+      WEFT_OK);
   for (uint32_t r = 0; r < p; r++) {
-    test_device_restrict(weft_threads_endpoint(world, r));
+    test_device_restrict(weft_comm_endpoint(world, r));
   }
   if (job->delay_max > 0) {
     wrap(job, world, endpoints);
@@ -181,7 +184,7 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
     job->on_start(job->on_context, world);
   }
   const enum weft_status status =
-      weft_threads_run(world, job->delay_max > 0 ? endpoints : NULL, rank_main, job, error);
+      world->kind->run(world, job->delay_max > 0 ? endpoints : NULL, rank_main, job, error);
   if (job->on_end != NULL) {
     job->on_end(job->on_context);
   }
@@ -190,7 +193,7 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
       endpoints[r]->ops->destroy(endpoints[r]);
     }
   }
-  weft_threads_destroy(world);
+  weft_comm_close(world);
   return status;
 }
 

@@ -27,7 +27,7 @@ struct thread_job {
   bool (*interrupted)(void *context);
   void *interrupted_context;
   /* Before the ranks begin and after they have ended, or NULL. */
-  void (*on_start)(void *context, struct weft_threads *world);
+  void (*on_start)(void *context, struct weft_comm *world);
   void (*on_end)(void *context);
   void *on_context;
 

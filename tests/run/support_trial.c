@@ -1,5 +1,6 @@
 /* Running a trial; see support_trial.h. */
 #include "support_trial.h"
+#include "support_conformance.h"
 #include "support_fault_injection.h"
 #include "support_linear_stage.h"
 #include "support_protected_device.h"
@@ -88,7 +89,7 @@ static void end_rank(struct trial_rank *rank, enum weft_status status) {
 /* As a rank's main function would: its own trouble becomes everybody's. */
 static void tell(struct trial_rank *rank, enum weft_status status) {
   struct weft_failure failure = {.rank = rank->rank, .error = rank->error};
-  struct weft_transport *endpoint = weft_loopback_endpoint(rank->trial->world, rank->rank);
+  struct weft_transport *endpoint = weft_comm_endpoint(rank->trial->world, rank->rank);
   if (rank->trial->plan->fault == FAULT_MEMORY_SILENT) {
     rank->is_lost = true;
     end_rank(rank, status);
@@ -133,7 +134,7 @@ static enum weft_status make_transport(struct trial_rank *rank) {
       .damage_payload = plan->fault == FAULT_PAYLOAD,
       .die_at = plan->fault == FAULT_DEATH ? plan->when : 0,
       .slow_by = is_slow ? plan->amount : 0};
-  rank->transport = weft_loopback_endpoint(rank->trial->world, rank->rank);
+  rank->transport = weft_comm_endpoint(rank->trial->world, rank->rank);
   test_device_restrict(rank->transport);
   return needs_chaos(plan, rank->rank)
              ? weft_fault_injector_create(&rank->trial->allocator, rank->transport, &options,
@@ -220,8 +221,8 @@ static void begin_step(struct trial_rank *rank) {
     tell(rank, status);
     return;
   }
-  rank->progress = weft_loopback_now(trial->world);
-  weft_loopback_wake(trial->world, rank->rank);
+  rank->progress = conformance_now(trial->world);
+  weft_comm_wake(trial->world, rank->rank);
 }
 
 static void check_gradients(struct trial_rank *rank) {
@@ -279,7 +280,7 @@ static void end_step(struct trial_rank *rank) {
 
 static void watch_wait(struct trial_rank *rank) {
   struct trial *trial = rank->trial;
-  const int64_t now = weft_loopback_now(trial->world);
+  const int64_t now = conformance_now(trial->world);
   const uint64_t actions = weft_pipeline_actions_done(rank->pipeline);
   const int64_t waited = now - rank->progress;
   trial->longest_wait = waited > trial->longest_wait ? waited : trial->longest_wait;
@@ -301,7 +302,7 @@ static void take_turn(struct trial_rank *rank) {
   trial->at_work = rank->rank;
   const enum weft_status status = weft_pipeline_advance(rank->pipeline, &rank->error);
   mix(trial, rank->rank);
-  mix(trial, (uint64_t)weft_loopback_now(trial->world));
+  mix(trial, (uint64_t)conformance_now(trial->world));
   mix(trial, (uint64_t)(int64_t)status);
   watch_wait(rank);
   if (status == WEFT_IN_PROGRESS) {
@@ -333,10 +334,10 @@ static void take_turns(struct trial *trial) {
     uint32_t next;
     if (++trial->turns > TURNS_MAX) {
       complain(trial, "it does not end: %d turns, tick %" PRId64, TURNS_MAX,
-               weft_loopback_now(trial->world));
+               conformance_now(trial->world));
       return;
     }
-    if (weft_loopback_next(trial->world, &next, &error) < 0) {
+    if (weft_comm_next(trial->world, &next, &error) < 0) {
       complain(trial, "it came to a stop: %s", error.message);
       return;
     }
@@ -361,7 +362,7 @@ static void mix_events(struct trial *trial, const struct weft_pipeline *pipeline
 }
 
 static void look_back(struct trial *trial) {
-  struct weft_transport *endpoint = weft_loopback_endpoint(trial->world, 0);
+  struct weft_transport *endpoint = weft_comm_endpoint(trial->world, 0);
   trial->has_failure = endpoint->ops->get_failure(endpoint, &trial->failure);
   for (uint32_t r = 0; r < trial->rank_count; r++) {
     if (trial->ranks[r].pipeline != NULL) {
@@ -386,7 +387,7 @@ static void close_all(struct trial *trial) {
       transport->ops->destroy(transport);
     }
   }
-  weft_loopback_destroy(trial->world);
+  weft_comm_close(trial->world);
 }
 
 static void prepare(struct trial *trial, const struct trial_plan *plan) {
@@ -427,7 +428,8 @@ void trial_run(struct trial *trial, const struct trial_plan *plan, int64_t stall
   struct weft_error error;
   const uint64_t blocks = protected_device_blocks();
   prepare(trial, plan);
-  if (weft_loopback_create(&trial->allocator, &plan->network, &trial->world, &error) == WEFT_OK) {
+  if (weft_comm_open(&trial->allocator, "loopback", &plan->network, &trial->world, &error) ==
+      WEFT_OK) {
     run_ranks(trial, stall_limit);
   } else if (!trial->was_out_of_memory) {
     complain(trial, "no world: %s", error.message);

@@ -54,7 +54,7 @@ struct trial_plan {
   uint32_t steps;
   bool is_eval[TRIAL_STEPS_MAX]; /* a step that is forward only */
   enum weft_run_comm comm;
-  struct weft_loopback_options network;
+  struct weft_comm_options network;
   int64_t stall_limit;
   int64_t stage_time_max;
   bool is_quiet; /* stages do not say when they will be done */
@@ -112,7 +112,7 @@ struct trial {
   struct weft_named_source named;
   struct weft_fixed_source fixed, other;
   struct weft_tensor inputs, targets;
-  struct weft_loopback *world;
+  struct weft_comm *world;
   struct fault_stage stages[TRIAL_STAGES_MAX];
   struct weft_cost_stage costs[TRIAL_STAGES_MAX];
   struct weft_stage *bases[TRIAL_STAGES_MAX];

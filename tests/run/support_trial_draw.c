@@ -137,11 +137,11 @@ static void draw_model(struct trial_plan *plan, struct weft_random *random) {
 /* ---- The rest ---- */
 
 static void draw_times(struct trial_plan *plan, struct weft_random *random) {
-  plan->network = (struct weft_loopback_options){.rank_count = plan->program->rank_count,
-                                                 .seed = weft_random_next(random),
-                                                 .latency_ticks = draw_ticks(random, 20),
-                                                 .occupied_ticks = draw_ticks(random, 10),
-                                                 .delay_ticks_max = draw_ticks(random, 30)};
+  plan->network = (struct weft_comm_options){.rank_count = plan->program->rank_count,
+                                             .seed = weft_random_next(random),
+                                             .latency_ticks = draw_ticks(random, 20),
+                                             .occupied_ticks = draw_ticks(random, 10),
+                                             .delay_ticks_max = draw_ticks(random, 30)};
   plan->stall_limit = STALL_LIMIT;
   plan->stage_time_max = draw_ticks(random, 20);
   plan->is_quiet = random_chance(random, 30);

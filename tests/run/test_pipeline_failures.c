@@ -106,7 +106,7 @@ static void test_the_odd_rank_is_named(void **state) {
     bench_finish(&bench);
 
     bench_use_schedule(&bench, "1F1B", 4, 1, 4);
-    pipelines_open(&bench.pipelines, NULL, &(struct weft_loopback_options){.rank_count = 4});
+    pipelines_open(&bench.pipelines, NULL, &(struct weft_comm_options){.rank_count = 4});
     for (uint32_t r = 0; r < 4; r++) {
       bench.options.configuration = r == odd ? 99 : 1;
       bench_expect_ok(&bench,

@@ -132,7 +132,7 @@ static void step_all(struct pipelines *pipelines, const struct setting *setting,
 
 static void run_loopback(const char *schedule, enum weft_run_comm comm) {
   struct setting *setting = set_up(schedule, comm, "loopback");
-  const struct weft_loopback_options options = {.rank_count = RANKS, .latency_ticks = 3};
+  const struct weft_comm_options options = {.rank_count = RANKS, .latency_ticks = 3};
   struct pipelines pipelines;
   struct weft_error error;
   pipelines_open(&pipelines, &setting->counter.allocator, &options);
@@ -209,14 +209,15 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
 
 static void run_threads(const char *schedule, enum weft_run_comm comm) {
   struct setting *setting = set_up(schedule, comm, "threads");
-  struct weft_threads *world;
+  struct weft_comm *world;
   struct weft_error error;
-  assert_int_equal(weft_threads_create(&setting->counter.allocator, RANKS, &world, &error),
+  assert_int_equal(weft_comm_open(&setting->counter.allocator, "threads",
+                                  &(struct weft_comm_options){.rank_count = RANKS}, &world, &error),
                    WEFT_OK);
-  if (weft_threads_run(world, NULL, run_rank, setting, &error) < 0) {
+  if (weft_comm_run(world, run_rank, setting, &error) < 0) {
     fail_msg("%s: %s", setting->what, error.message);
   }
-  weft_threads_destroy(world);
+  weft_comm_close(world);
   expect_none(setting);
   free(setting);
 }

@@ -66,7 +66,7 @@ static void set_up(struct run *run, const char *schedule, uint32_t only,
   linear_model_init(&run->model, run->program->stage_count, WIDTH, ROWS, 5);
   run->expected = linear_model_evaluate(&run->model, run->program, true, UINT32_MAX);
   pipelines_open(&run->pipelines, NULL,
-                 &(struct weft_loopback_options){.rank_count = RANKS, .latency_ticks = 3});
+                 &(struct weft_comm_options){.rank_count = RANKS, .latency_ticks = 3});
   for (uint32_t r = 0; r < RANKS; r++) {
     if (only == UINT32_MAX || only == r) {
       wrap(run, r, chaos);

@@ -122,10 +122,10 @@ static void run_job(const struct job *job, bool leave_out) {
   options.comm = job->comm;
   struct pipelines pipelines;
   pipelines_open(&pipelines, NULL,
-                 &(struct weft_loopback_options){.rank_count = job->p,
-                                                 .seed = job->seed,
-                                                 .latency_ticks = (int64_t)(job->seed % 3),
-                                                 .delay_ticks_max = (int64_t)(job->seed % 7)});
+                 &(struct weft_comm_options){.rank_count = job->p,
+                                             .seed = job->seed,
+                                             .latency_ticks = (int64_t)(job->seed % 3),
+                                             .delay_ticks_max = (int64_t)(job->seed % 7)});
   expect(job, pipelines_create(&pipelines, NULL, &options, &error) == WEFT_OK, error.message);
   const struct weft_tensor inputs = linear_model_inputs(&model);
   const struct weft_tensor targets = linear_model_targets(&model);

@@ -30,7 +30,7 @@ enum { STALL_LIMIT = 1000, TURNS_MAX = 1000000, RANDOM_PROGRAMS = 3000, MUTANTS_
 struct run {
   const struct weft_program *program;
   struct test_memory memory;
-  struct weft_loopback *world;
+  struct weft_comm *world;
   struct weft_pipeline **pipelines; /* [rank_count] */
   enum weft_status *statuses;       /* [rank_count]; WEFT_IN_PROGRESS: it runs */
   struct weft_error *errors;        /* [rank_count] */
@@ -42,7 +42,7 @@ struct run {
 
 /* As a rank's main function would. */
 static void tell(struct run *run, uint32_t rank) {
-  struct weft_transport *transport = weft_loopback_endpoint(run->world, rank);
+  struct weft_transport *transport = weft_comm_endpoint(run->world, rank);
   struct weft_failure failure = {.rank = rank, .error = run->errors[rank]};
   (transport->ops->fail)(transport, &failure); /* fail() is cmocka's */
   (void)transport->ops->get_failure(transport, &failure);
@@ -54,8 +54,8 @@ static void start_rank(struct run *run, uint32_t rank,
                        const struct weft_pipeline_options *options) {
   const struct weft_batch batch = {.microbatch_count = options->microbatch_count};
   enum weft_status status =
-      weft_pipeline_create(&run->memory.allocator, weft_loopback_endpoint(run->world, rank),
-                           options, &run->pipelines[rank], &run->errors[rank]);
+      weft_pipeline_create(&run->memory.allocator, weft_comm_endpoint(run->world, rank), options,
+                           &run->pipelines[rank], &run->errors[rank]);
   if (status == WEFT_OK) {
     status = weft_pipeline_begin(run->pipelines[rank], true, &batch, &run->errors[rank]);
   }
@@ -79,7 +79,7 @@ static void drive(struct run *run) {
     struct weft_error error;
     uint32_t r;
     assert_true(turns < TURNS_MAX);
-    if (weft_loopback_next(run->world, &r, &error) < 0) {
+    if (weft_comm_next(run->world, &r, &error) < 0) {
       run->has_stopped = true;
       return;
     }
@@ -144,14 +144,14 @@ static void run_start(struct run *run, const struct weft_program *program, enum 
   struct weft_fixed_source plan = {.allocator = &run->memory.allocator, .program = program};
   const struct weft_pipeline_options options =
       options_for(program, &plan, stages, comm, stall_limit);
-  const struct weft_loopback_options network = {.rank_count = p, .seed = seed};
-  assert_int_equal(weft_loopback_create(&run->memory.allocator, &network, &run->world, &error),
-                   WEFT_OK);
+  const struct weft_comm_options network = {.rank_count = p, .seed = seed};
+  assert_int_equal(
+      weft_comm_open(&run->memory.allocator, "loopback", &network, &run->world, &error), WEFT_OK);
   for (uint32_t r = 0; r < p; r++) {
     start_rank(run, r, &options);
   }
   drive(run);
-  struct weft_transport *transport = weft_loopback_endpoint(run->world, 0);
+  struct weft_transport *transport = weft_comm_endpoint(run->world, 0);
   run->has_failure = transport->ops->get_failure(transport, &run->failure);
   if (run->has_stopped) {
     assert_int_equal(weft_hang_take(&run->memory.allocator, transport, &run->hang, &error),
@@ -161,7 +161,7 @@ static void run_start(struct run *run, const struct weft_program *program, enum 
   for (uint32_t r = 0; r < p; r++) {
     weft_pipeline_destroy(run->pipelines[r]);
   }
-  weft_loopback_destroy(run->world);
+  weft_comm_close(run->world);
   free(stages);
 }
 

@@ -220,14 +220,17 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
 }
 
 static void run_threads(struct job *job, struct weft_failure *failure) {
-  struct weft_threads *world = NULL;
+  struct weft_comm *world = NULL;
   struct weft_error error;
-  assert_int_equal(weft_threads_create(NULL, rank_count(job), &world, &error), WEFT_OK);
-  (void)weft_threads_run(world, NULL, rank_main, job, &error);
-  struct weft_transport *transport = weft_threads_endpoint(world, 0);
+  assert_int_equal(
+      weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = rank_count(job)},
+                     &world, &error),
+      WEFT_OK);
+  (void)weft_comm_run(world, rank_main, job, &error);
+  struct weft_transport *transport = weft_comm_endpoint(world, 0);
   failure->error.status = WEFT_OK;
   (void)transport->ops->get_failure(transport, failure);
-  weft_threads_destroy(world);
+  weft_comm_close(world);
 }
 
 static void note_ends(struct job *job, const struct pipelines *pipelines) {
@@ -241,7 +244,7 @@ static void note_ends(struct job *job, const struct pipelines *pipelines) {
 }
 
 static void run_loopback(struct job *job, struct weft_failure *failure) {
-  const struct weft_loopback_options world = {
+  const struct weft_comm_options world = {
       .rank_count = rank_count(job), .seed = job->m, .latency_ticks = 3, .delay_ticks_max = 5};
   struct pipelines pipelines;
   struct weft_error error;
@@ -554,20 +557,20 @@ static void done_in_a_replica(void **state) {
 static void refuse(uint32_t p, uint32_t ranks, uint32_t rank, uint32_t first_rank,
                    uint32_t first_channel, enum weft_status status, const char *message) {
   static struct job job;
-  const struct weft_loopback_options options = {.rank_count = ranks};
-  struct weft_loopback *world = NULL;
+  const struct weft_comm_options options = {.rank_count = ranks};
+  struct weft_comm *world = NULL;
   struct weft_pipeline *pipeline = NULL;
   struct weft_error error;
   job_init(&job, "1F1B", p, 1, 4, 1);
-  assert_int_equal(weft_loopback_create(NULL, &options, &world, &error), WEFT_OK);
+  assert_int_equal(weft_comm_open(NULL, "loopback", &options, &world, &error), WEFT_OK);
   struct weft_pipeline_options wrong = options_for(&job, 0);
   wrong.first_rank = first_rank;
   wrong.first_channel = first_channel;
   assert_int_equal(
-      weft_pipeline_create(NULL, weft_loopback_endpoint(world, rank), &wrong, &pipeline, &error),
+      weft_pipeline_create(NULL, weft_comm_endpoint(world, rank), &wrong, &pipeline, &error),
       status);
   assert_string_equal(error.message, message);
-  weft_loopback_destroy(world);
+  weft_comm_close(world);
   job_finish(&job);
 }
 

@@ -148,7 +148,7 @@ static void all_stall_at_once(void **state) {
 /* ---- From another thread ---- */
 
 struct outsider {
-  struct weft_threads *world;
+  struct weft_comm *world;
   pthread_t thread;
   int flag; /* atomic */
   bool dump_failed;
@@ -172,7 +172,7 @@ static void *raise_flag(void *context) {
 
 static void *end_world(void *context) {
   struct outsider *outsider = context;
-  struct weft_transport *transport = weft_threads_endpoint(outsider->world, 1);
+  struct weft_transport *transport = weft_comm_endpoint(outsider->world, 1);
   struct weft_failure failure = {.rank = UINT32_MAX};
   (void)weft_fail(&failure.error, WEFT_ERR_CANCELLED, "", "enough");
   pause_for(5000000);
@@ -187,7 +187,7 @@ static void *watch_world(void *context) {
     struct weft_text text = {0};
     struct weft_error error;
     pause_for(200000);
-    if (weft_hang_dump(weft_threads_endpoint(outsider->world, 0), &text, &error) < 0) {
+    if (weft_hang_dump(weft_comm_endpoint(outsider->world, 0), &text, &error) < 0) {
       outsider->dump_failed = true;
     }
     weft_text_finish(&text);
@@ -197,7 +197,7 @@ static void *watch_world(void *context) {
 
 static void *(*outsider_main)(void *);
 
-static void start_outsider(void *context, struct weft_threads *world) {
+static void start_outsider(void *context, struct weft_comm *world) {
   struct outsider *outsider = context;
   outsider->world = world;
   assert_int_equal(pthread_create(&outsider->thread, NULL, outsider_main, outsider), 0);

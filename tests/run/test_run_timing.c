@@ -109,10 +109,10 @@ static void run_case(const char *schedule, uint32_t p, uint32_t v, uint32_t m,
   options.forward_ahead = 0;
   struct pipelines pipelines;
   pipelines_open(&pipelines, NULL,
-                 &(struct weft_loopback_options){.rank_count = p,
-                                                 .seed = seed,
-                                                 .latency_ticks = times->latency,
-                                                 .occupied_ticks = times->occupied});
+                 &(struct weft_comm_options){.rank_count = p,
+                                             .seed = seed,
+                                             .latency_ticks = times->latency,
+                                             .occupied_ticks = times->occupied});
   const enum weft_status created = pipelines_create(&pipelines, NULL, &options, &error);
   if (created < 0) {
     fail_msg("%s p=%u v=%u m=%u: %s", schedule, p, v, m, error.message);

@@ -52,14 +52,13 @@ static enum weft_status run_bare(void *context, struct weft_transport *transport
 /* Each of `count` threads does the products of a whole step. */
 static enum weft_status time_bare(const struct weft_cli *cli, struct weft_gpt_bare **bares,
                                   uint32_t count, uint64_t *time_ns, struct weft_error *error) {
-  struct weft_threads *world;
-  enum weft_status status = weft_threads_create(cli->allocator, count, &world, error);
-  if (status == WEFT_OK) {
-    const uint64_t begin = weft_cli_clock_ns();
-    status = weft_threads_run(world, NULL, run_bare, bares, error);
-    *time_ns = weft_cli_clock_ns() - begin;
-    weft_threads_destroy(world);
-  }
+  const struct weft_comm_options options = {.rank_count = count};
+  struct weft_comm *comm = NULL;
+  WEFT_TRY(weft_comm_open(cli->allocator, "threads", &options, &comm, error));
+  const uint64_t begin = weft_cli_clock_ns();
+  const enum weft_status status = weft_comm_run(comm, run_bare, bares, error);
+  *time_ns = weft_cli_clock_ns() - begin;
+  weft_comm_close(comm);
   return status;
 }
 

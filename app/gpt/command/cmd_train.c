@@ -248,7 +248,8 @@ static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments 
 }
 
 static int train_as_rank(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(arguments)};
+  struct weft_comm_options options = weft_comm_options_default();
+  options.progress = weft_cli_chosen_progress(arguments);
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, cli, &options);
   if (status == WEFT_CLI_OK) {
@@ -270,7 +271,7 @@ static void merge_names(struct weft_cli_arguments *arguments) {
 int weft_train_cmd_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_cli_arguments merged = *arguments;
   merge_names(&merged);
-  const bool is_rank = weft_cli_chosen_transport(&merged) == WEFT_CLI_TRANSPORT_MPI;
+  const bool is_rank = weft_cli_chosen_transport(&merged)->process_per_rank;
   weft_cli_choose_kernels(cli);
   weft_launch_signals_begin();
   const int status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);

@@ -266,7 +266,7 @@ bool weft_cli_train_progress_interrupted(void *context) {
 static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_job *job,
                      uint64_t mine, uint64_t *all) {
   struct weft_error error;
-  if (weft_cli_job_exchange(job->transport, &mine, all, sizeof mine, &error) < 0) {
+  if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) < 0) {
     return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
                                                    : weft_cli_exit_status(NULL, &error);
   }

@@ -68,7 +68,7 @@ static int refuse_measuring(const struct weft_cli *cli,
                             const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id measured[] = {WEFT_CLI_OPTION_PROFILE,
                                                      WEFT_CLI_OPTION_OUTPUT};
-  const bool is_virtual = weft_cli_chosen_transport(arguments) == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const bool is_virtual = weft_cli_chosen_transport(arguments)->virtual_time;
   for (size_t i = 0; i < sizeof measured / sizeof measured[0] && is_virtual; i++) {
     if (arguments->given[measured[i]]) {
       return weft_cli_usage(cli, "--transport threads has times",
@@ -125,14 +125,12 @@ static int read_data(struct weft_cli_training *training) {
 /* ---- The rest ---- */
 
 static void read_run(struct weft_cli_training *training) {
-  /* In the order of enum weft_cli_transport. */
-  static const char *const transports[] = {"loopback", "threads", "mpi"};
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
   const uint64_t steps = options->training.total_steps;
   options->allocator = training->cli->allocator;
   options->dataset = &training->corpus;
-  options->transport = transports[weft_cli_chosen_transport(arguments)];
+  options->transport = weft_cli_chosen_transport(arguments)->name;
   options->endpoint = training->job != NULL ? training->job->transport : NULL;
   options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
   options->unshard_window = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, 0);

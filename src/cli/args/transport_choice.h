@@ -1,17 +1,18 @@
-/* --transport and --progress, and what they are when nothing is said. */
+/* --transport and --progress, and their defaults. */
 #ifndef CLI_TRANSPORT_CHOICE_H
 #define CLI_TRANSPORT_CHOICE_H
 
 #include <weft/comm.h>
 
-#include "cli/cmd/execution.h"
+#include "cli/args/option_parser.h"
 
-/* Threads; but where a launcher of MPI has started several processes, these are the ranks. */
-enum weft_cli_transport weft_cli_chosen_transport(const struct weft_cli_arguments *arguments);
-enum weft_mpi_progress weft_cli_chosen_progress(const struct weft_cli_arguments *arguments);
+/* --transport; by default threads, but where a launcher has started several processes, these are
+ * the ranks. */
+const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments);
+enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments *arguments);
 
-/* WEFT_CLI_USAGE, having said so, when --progress is given and the transport has none. */
+/* WEFT_CLI_USAGE, having reported it, when --progress is given and has no effect. */
 int weft_cli_check_progress(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                            enum weft_cli_transport transport);
+                            const struct weft_comm_info *transport);
 
 #endif

@@ -265,7 +265,7 @@ static int report_job(const struct weft_cli_job *job, const struct weft_cli_argu
 }
 
 static int examine_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  const struct weft_mpi_options options = {.progress = WEFT_MPI_CALLS};
+  const struct weft_comm_options options = weft_comm_options_default();
   struct weft_cli_doctor_job found;
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, cli, &options);

@@ -27,7 +27,7 @@ struct subject {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
   const char *name;
-  enum weft_cli_transport transport;
+  const struct weft_comm_info *transport;
   enum weft_cli_stage_kind stage;
   struct weft_cli_costs costs;
   struct weft_program *given;
@@ -144,10 +144,9 @@ static int simulate(struct subject *subject) {
 /* Loopback has the simulator's ticks, so that its times are the simulated ones. */
 static int make_stages(struct subject *subject) {
   const struct weft_costs *costs = subject->costs.costs;
-  subject->per_unit =
-      subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK && subject->simulation != NULL
-          ? subject->simulation->ticks_per_unit
-          : weft_cli_unit_ns(costs->unit);
+  subject->per_unit = subject->transport->virtual_time && subject->simulation != NULL
+                          ? subject->simulation->ticks_per_unit
+                          : weft_cli_unit_ns(costs->unit);
   const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
                                             .factors = subject->costs.factors};
   const int status = weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
@@ -187,7 +186,7 @@ static void set_up(const struct subject *subject, struct weft_cli_execution *exe
   static const enum weft_run_comm comms[] = {WEFT_COMM_POSTED, WEFT_COMM_EAGER,
                                              WEFT_COMM_RENDEZVOUS};
   const struct weft_hop_costs *hop = &subject->costs.costs->hop;
-  const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const bool is_virtual = subject->transport->virtual_time;
   const double occupied = hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
   execution->latency_ticks = to_ticks(subject, hop->latency);
   execution->occupied_ticks = to_ticks(subject, occupied);
@@ -251,17 +250,16 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
 
 static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
                         struct weft_cli_run_report *report) {
-  static const char *const transports[] = {"loopback", "threads", "mpi"};
   static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
   static const char *const comms[] = {"posted", "eager", "rendezvous"};
-  const bool is_virtual = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK;
+  const bool is_virtual = subject->transport->virtual_time;
   *report =
       (struct weft_cli_run_report){.name = subject->name,
                                    .unit = subject->costs.costs->unit,
                                    .per_unit = subject->per_unit,
                                    .execution = execution,
                                    .simulation = subject->simulation,
-                                   .transport = transports[subject->transport],
+                                   .transport = subject->transport->name,
                                    .stage = kinds[subject->stage],
                                    .comm = comms[subject->arguments->choices[WEFT_CLI_OPTION_COMM]],
                                    .is_virtual = is_virtual,
@@ -348,7 +346,7 @@ static void name_unit(struct weft_costs *costs) {
 static int choose_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct subject *subject) {
   subject->transport = weft_cli_chosen_transport(arguments);
-  subject->stage = subject->transport == WEFT_CLI_TRANSPORT_LOOPBACK
+  subject->stage = subject->transport->virtual_time
                        ? WEFT_CLI_STAGE_VIRTUAL
                        : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE];
   return weft_cli_check_progress(cli, arguments, subject->transport);
@@ -357,7 +355,7 @@ static int choose_transport(const struct weft_cli *cli, const struct weft_cli_ar
 static int read_costs(struct subject *subject) {
   const int status = weft_cli_costs_read(subject->cli, subject->arguments, &subject->costs);
   subject->has_costs = status == WEFT_CLI_OK;
-  if (subject->has_costs && subject->transport != WEFT_CLI_TRANSPORT_LOOPBACK) {
+  if (subject->has_costs && !subject->transport->virtual_time) {
     name_unit(subject->costs.costs);
   }
   return status;
@@ -395,7 +393,8 @@ static int run(struct subject *subject) {
 }
 
 static int run_as_rank(const struct subject *given) {
-  const struct weft_mpi_options options = {.progress = weft_cli_chosen_progress(given->arguments)};
+  struct weft_comm_options options = weft_comm_options_default();
+  options.progress = weft_cli_chosen_progress(given->arguments);
   struct subject subject = *given;
   struct weft_cli_job job;
   int status = weft_cli_job_begin(&job, given->cli, &options);
@@ -419,5 +418,5 @@ int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  return subject.transport == WEFT_CLI_TRANSPORT_MPI ? run_as_rank(&subject) : run(&subject);
+  return subject.transport->process_per_rank ? run_as_rank(&subject) : run(&subject);
 }

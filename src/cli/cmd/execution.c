@@ -1,40 +1,18 @@
-/* A program executed by all its ranks: what all transports share. */
-#include <weft/launch.h>
-
+/* A program executed by all its ranks. Between steps the ranks synchronize, so that a step begins
+ * on all of them at the same time, as in a simulation. */
 #include "cli/cmd/execution.h"
 
+#include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
+
+#include <weft/launch.h>
+#include <weft/support.h>
 
 #include "cli/io/clock.h"
 #include "cli/io/error_message.h"
 
 #define SAY_AFTER_NS UINT64_C(1000000000)
-
-/* ---- Memory ---- */
-
-static void *allocate(const struct weft_cli_execution *execution, uint64_t count, size_t size) {
-  const struct weft_allocator *allocator = execution->cli->allocator;
-  if (count > SIZE_MAX / 2 / size) {
-    return NULL;
-  }
-  void *block = allocator->reallocate(allocator->context, NULL, 0, (size_t)count * size);
-  return block != NULL ? memset(block, 0, (size_t)count * size) : NULL;
-}
-
-static void release(const struct weft_cli_execution *execution, void *block, uint64_t count,
-                    size_t size) {
-  const struct weft_allocator *allocator = execution->cli->allocator;
-  if (block != NULL) {
-    (void)allocator->reallocate(allocator->context, block, (size_t)count * size, 0);
-  }
-}
-
-static enum weft_status fail_memory(struct weft_error *error) {
-  *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
-  return WEFT_ERR_MEMORY;
-}
 
 /* ---- Events ---- */
 
@@ -85,11 +63,20 @@ static void sum_up(const struct weft_program *program, const struct weft_event *
   sum->begin = has_begun ? sum->begin : sum->end;
 }
 
-void weft_cli_execution_note(struct weft_cli_execution *execution, uint32_t rank, uint32_t step,
-                             uint64_t entered_ns) {
-  const uint32_t p = execution->program->rank_count;
+/* Real time: the same on all hosts, or of this process where the transport's is virtual. */
+static uint64_t real_time(const struct weft_cli_execution *execution,
+                          struct weft_transport *transport) {
+  return execution->transport->virtual_time ? weft_cli_clock_ns()
+                                            : (uint64_t)transport->ops->now(transport);
+}
+
+/* Records what the rank did in the step that has just ended. */
+static void note_step(struct weft_cli_execution *execution, struct weft_transport *transport,
+                      uint32_t step, uint64_t entered_ns) {
+  const uint32_t p = execution->program->rank_count, rank = transport->rank;
   struct weft_cli_rank_step *sum = &execution->rank_steps[(uint64_t)step * p + rank];
-  *sum = (struct weft_cli_rank_step){.entered_ns = entered_ns, .left_ns = weft_cli_clock_ns()};
+  *sum = (struct weft_cli_rank_step){.entered_ns = entered_ns,
+                                     .left_ns = real_time(execution, transport)};
   if (execution->events == NULL) {
     return;
   }
@@ -166,9 +153,9 @@ static uint64_t configuration_of(const struct weft_cli_execution *execution) {
   return mixed;
 }
 
-enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
-                                         struct weft_transport *transport,
-                                         struct weft_error *error) {
+static enum weft_status create_pipeline(struct weft_cli_execution *execution,
+                                        struct weft_transport *transport,
+                                        struct weft_error *error) {
   static const struct weft_boundary boundary = {
       .tensor_count = 1,
       .tensors = {
@@ -186,8 +173,7 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
   options.forward_ahead = 0;
   options.no_events = execution->no_events;
   options.interrupted = weft_launch_is_interrupted;
-  options.configuration =
-      execution->transport == WEFT_CLI_TRANSPORT_MPI ? configuration_of(execution) : 0;
+  options.configuration = execution->transport->process_per_rank ? configuration_of(execution) : 0;
   struct weft_pipeline **pipeline = &execution->pipelines[transport->rank];
   enum weft_status status =
       weft_pipeline_create(execution->allocator, transport, &options, pipeline, error);
@@ -198,7 +184,7 @@ enum weft_status weft_cli_execution_join(struct weft_cli_execution *execution,
   return status;
 }
 
-void weft_cli_execution_say(struct weft_cli_execution *execution, uint32_t step) {
+static void say_step(struct weft_cli_execution *execution, uint32_t step) {
   const struct weft_cli *cli = execution->cli;
   const uint64_t now = weft_cli_clock_ns();
   if (execution->says_progress && cli->messages_terminal && step < execution->step_count &&
@@ -208,40 +194,171 @@ void weft_cli_execution_say(struct weft_cli_execution *execution, uint32_t step)
   }
 }
 
-/* ---- The whole ---- */
+/* ---- Steps ---- */
 
-static bool make_room(struct weft_cli_execution *execution) {
+/* All ranks have done `step` steps. Where a rank is a process, each sends what it recorded of the
+ * last one. */
+static enum weft_status synchronize(struct weft_cli_execution *execution,
+                                    struct weft_transport *transport, uint32_t step,
+                                    struct weft_error *error) {
+  const uint32_t p = transport->rank_count;
+  struct weft_cli_rank_step *all = &execution->rank_steps[(uint64_t)(step > 0 ? step - 1 : 0) * p];
+  /* Ranks that are still in the step know better which rank is to blame: they report first. */
+  const int64_t limit =
+      execution->stall_limit < INT64_MAX / 2 ? 2 * execution->stall_limit : execution->stall_limit;
+  if (!execution->transport->process_per_rank) {
+    return weft_barrier(transport, limit, error);
+  }
+  const struct weft_cli_rank_step mine = all[transport->rank];
+  return weft_allgather(transport, &mine, all, sizeof mine, limit, error);
+}
+
+static enum weft_status between_steps(struct weft_cli_execution *execution,
+                                      struct weft_transport *transport, uint32_t step,
+                                      struct weft_error *error) {
+  WEFT_TRY(synchronize(execution, transport, step, error));
+  if (transport->rank == 0) {
+    say_step(execution, step);
+  }
+  if (transport->rank == 0 || execution->transport->process_per_rank) {
+    execution->steps_done = step;
+  }
+  if (execution->between == NULL) {
+    return WEFT_OK;
+  }
+  if (transport->rank == 0) {
+    execution->between(execution->between_context, step);
+  }
+  return weft_barrier(transport, 0, error);
+}
+
+static enum weft_status run_rank(void *context, struct weft_transport *transport,
+                                 struct weft_error *error) {
+  struct weft_cli_execution *execution = context;
+  const struct weft_batch batch = {.microbatch_count = execution->program->microbatch_count};
+  if (execution->on_rank != NULL) {
+    execution->on_rank(execution->on_rank_context, transport->rank);
+  }
+  WEFT_TRY(create_pipeline(execution, transport, error));
+  WEFT_TRY(between_steps(execution, transport, 0, error));
+  for (uint32_t step = 0; step < execution->step_count; step++) {
+    const uint64_t entered_ns = real_time(execution, transport);
+    const enum weft_status status =
+        weft_pipeline_step(execution->pipelines[transport->rank], &batch, NULL, error);
+    note_step(execution, transport, step, entered_ns);
+    WEFT_TRY(status);
+    WEFT_TRY(between_steps(execution, transport, step + 1, error));
+  }
+  return WEFT_OK;
+}
+
+/* ---- Stepping ranks in this thread ---- */
+
+/* Advances the rank with the next event, until all are done or one fails; then all have. */
+static enum weft_status step_all(struct weft_cli_execution *execution, uint32_t step,
+                                 struct weft_error *error) {
+  const struct weft_batch batch = {.microbatch_count = execution->program->microbatch_count};
   const uint32_t p = execution->program->rank_count;
-  execution->rank_steps =
-      allocate(execution, (uint64_t)execution->step_count * p, sizeof *execution->rank_steps);
-  execution->makespans = allocate(execution, execution->step_count, sizeof *execution->makespans);
-  execution->event_begin = allocate(execution, p + UINT64_C(1), sizeof *execution->event_begin);
-  execution->pipelines = allocate(execution, p, sizeof(struct weft_pipeline *));
-  execution->views = allocate(execution, p, sizeof *execution->views);
+  struct weft_cli_rank_step *ranks = &execution->rank_steps[(uint64_t)step * p];
+  for (uint32_t r = 0; r < p; r++) {
+    ranks[r].entered_ns = weft_cli_clock_ns(); /* replaced when the rank is done */
+    WEFT_TRY(weft_pipeline_begin(execution->pipelines[r], true, &batch, error));
+    weft_comm_wake(execution->comm_world, r);
+  }
+  for (uint32_t running = p; running > 0;) {
+    uint32_t r;
+    WEFT_TRY(weft_comm_next(execution->comm_world, &r, error));
+    if (ranks[r].left_ns > 0) {
+      continue; /* a rank that is done is named when its sends are received */
+    }
+    const enum weft_status status = weft_pipeline_advance(execution->pipelines[r], error);
+    WEFT_TRY(status);
+    if (status == WEFT_IN_PROGRESS) {
+      WEFT_TRY(weft_pipeline_wait(execution->pipelines[r], error));
+    } else {
+      note_step(execution, weft_comm_endpoint(execution->comm_world, r), step, ranks[r].entered_ns);
+      running--;
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status run_steps(struct weft_cli_execution *execution, struct weft_error *error) {
+  assert(execution->transport->virtual_time && execution->on_rank == NULL);
+  for (uint32_t r = 0; r < execution->program->rank_count; r++) {
+    WEFT_TRY(create_pipeline(execution, weft_comm_endpoint(execution->comm_world, r), error));
+  }
+  for (uint32_t step = 0;; step++) {
+    execution->steps_done = step;
+    if (execution->between != NULL) {
+      execution->between(execution->between_context, step);
+    }
+    if (step == execution->step_count) {
+      return WEFT_OK;
+    }
+    WEFT_TRY(step_all(execution, step, error));
+  }
+}
+
+/* ---- The whole execution ---- */
+
+/* Steps whose events are kept. */
+static uint64_t event_room(const struct weft_cli_execution *execution) {
+  return (execution->keeps_events ? execution->step_count : 1) *
+         (execution->event_begin[execution->program->rank_count] + 1);
+}
+
+static enum weft_status make_room(struct weft_cli_execution *execution, struct weft_error *error) {
+  const struct weft_allocator *allocator = execution->cli->allocator;
+  const uint32_t p = execution->program->rank_count, steps = execution->step_count;
+  const size_t notes = (size_t)steps * p;
+  execution->rank_steps = weft_array_allocate_zero(allocator, notes, sizeof *execution->rank_steps);
+  execution->makespans = weft_array_allocate_zero(allocator, steps, sizeof *execution->makespans);
+  execution->event_begin =
+      weft_array_allocate_zero(allocator, p + (size_t)1, sizeof *execution->event_begin);
+  execution->pipelines = weft_array_allocate_zero(allocator, p, sizeof(struct weft_pipeline *));
+  execution->views = weft_array_allocate_zero(allocator, p, sizeof *execution->views);
   if (execution->rank_steps == NULL || execution->makespans == NULL ||
       execution->event_begin == NULL || execution->pipelines == NULL || execution->views == NULL) {
-    return false;
+    return weft_fail_memory(error, notes * sizeof *execution->rank_steps);
   }
   count_events(execution);
   if (!execution->no_events && !execution->no_notes) {
-    execution->events = allocate(
-        execution,
-        (execution->keeps_events ? execution->step_count : 1) * (execution->event_begin[p] + 1),
-        sizeof *execution->events);
+    execution->events = weft_array_allocate_zero(allocator, (size_t)event_room(execution),
+                                                 sizeof *execution->events);
+    if (execution->events == NULL) {
+      return weft_fail_memory(error, (size_t)event_room(execution) * sizeof *execution->events);
+    }
   }
-  return execution->no_events || execution->no_notes || execution->events != NULL;
+  make_views(execution);
+  return WEFT_OK;
+}
+
+static enum weft_status open_world(struct weft_cli_execution *execution, struct weft_error *error) {
+  struct weft_comm_options options = weft_comm_options_default();
+  options.rank_count = execution->program->rank_count;
+  options.latency_ticks = execution->latency_ticks;
+  options.occupied_ticks = execution->occupied_ticks;
+  if (execution->job != NULL) {
+    execution->comm_world = execution->job->comm;
+    return WEFT_OK;
+  }
+  return weft_comm_open(execution->allocator, execution->transport->name, &options,
+                        &execution->comm_world, error);
 }
 
 enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct weft_error *error) {
-  if (!make_room(execution)) {
-    return fail_memory(error);
-  }
-  make_views(execution);
+  assert(execution->transport != NULL);
+  assert(execution->transport->process_per_rank == (execution->job != NULL));
+  WEFT_TRY(make_room(execution, error));
+  WEFT_TRY(open_world(execution, error));
   execution->said_ns = weft_cli_clock_ns();
-  /* In the order of enum weft_cli_transport. */
-  static enum weft_status (*const ways[])(struct weft_cli_execution *, struct weft_error *) = {
-      weft_cli_execute_loopback, weft_cli_execute_threads, weft_cli_execute_mpi};
-  const enum weft_status status = ways[execution->transport](execution, error);
+  execution->first = weft_comm_local(execution->comm_world);
+  struct weft_launch_watch *watch = weft_launch_watch_begin(execution->first);
+  const enum weft_status status =
+      execution->steps_ranks ? run_steps(execution, error)
+                             : weft_comm_run(execution->comm_world, run_rank, execution, error);
+  weft_launch_watch_end(watch);
   for (uint32_t step = 0; step < execution->steps_done; step++) {
     execution->makespans[step] = makespan_of(execution, step);
   }
@@ -249,22 +366,52 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
 }
 
 void weft_cli_execution_finish(struct weft_cli_execution *execution) {
-  const uint32_t p = execution->program->rank_count;
+  const struct weft_allocator *allocator = execution->cli->allocator;
+  const uint32_t p = execution->program->rank_count, steps = execution->step_count;
   for (uint32_t r = 0; execution->pipelines != NULL && r < p; r++) {
     weft_pipeline_destroy(execution->pipelines[r]);
   }
-  weft_loopback_destroy(execution->loopback);
-  weft_threads_destroy(execution->threads);
-  release(execution, execution->met, (uint64_t)p * p, 1);
-  if (execution->events != NULL) {
-    release(execution, execution->events,
-            (execution->keeps_events ? execution->step_count : 1) * (execution->event_begin[p] + 1),
-            sizeof *execution->events);
+  if (execution->job == NULL) {
+    weft_comm_close(execution->comm_world);
   }
-  release(execution, execution->views, p, sizeof *execution->views);
-  release(execution, execution->pipelines, p, sizeof(struct weft_pipeline *));
-  release(execution, execution->event_begin, p + UINT64_C(1), sizeof *execution->event_begin);
-  release(execution, execution->makespans, execution->step_count, sizeof *execution->makespans);
-  release(execution, execution->rank_steps, (uint64_t)execution->step_count * p,
-          sizeof *execution->rank_steps);
+  if (execution->events != NULL) {
+    weft_array_free(allocator, execution->events, (size_t)event_room(execution),
+                    sizeof *execution->events);
+  }
+  weft_array_free(allocator, execution->views, p, sizeof *execution->views);
+  weft_array_free(allocator, execution->pipelines, p, sizeof(struct weft_pipeline *));
+  weft_array_free(allocator, execution->event_begin, p + (size_t)1, sizeof *execution->event_begin);
+  weft_array_free(allocator, execution->makespans, steps, sizeof *execution->makespans);
+  weft_array_free(allocator, execution->rank_steps, (size_t)steps * p,
+                  sizeof *execution->rank_steps);
+}
+
+/* ---- Events of other processes ---- */
+
+enum weft_status weft_cli_execution_collect(struct weft_cli_execution *execution, uint32_t step,
+                                            struct weft_error *error) {
+  const struct weft_allocator *allocator = execution->cli->allocator;
+  struct weft_transport *transport = execution->first;
+  const uint64_t *begin = execution->event_begin;
+  const uint32_t p = transport->rank_count, rank = transport->rank;
+  struct weft_event *events = events_of(execution, step);
+  uint64_t share = 0; /* of each rank: as many as the most that a rank has */
+  for (uint32_t r = 0; r < p; r++) {
+    share = begin[r + 1] - begin[r] > share ? begin[r + 1] - begin[r] : share;
+  }
+  const size_t count = (p + (size_t)1) * (size_t)share;
+  struct weft_event *shares = weft_array_allocate_zero(allocator, count, sizeof *shares);
+  if (shares == NULL) {
+    return weft_fail_memory(error, count * sizeof *shares);
+  }
+  struct weft_event *mine = shares + p * share;
+  memcpy(mine, events + begin[rank], (size_t)(begin[rank + 1] - begin[rank]) * sizeof *mine);
+  const enum weft_status status =
+      weft_allgather(transport, mine, shares, (size_t)share * sizeof *mine, 0, error);
+  for (uint32_t r = 0; r < p && status == WEFT_OK; r++) {
+    memcpy(events + begin[r], shares + r * share,
+           (size_t)(begin[r + 1] - begin[r]) * sizeof *events);
+  }
+  weft_array_free(allocator, shares, count, sizeof *shares);
+  return status;
 }

@@ -490,33 +490,6 @@ static void start_ranks(struct weft_loopback *world) {
   wake_all(world);
 }
 
-enum weft_status weft_loopback_create(const struct weft_allocator *allocator,
-                                      const struct weft_comm_options *options,
-                                      struct weft_loopback **out, struct weft_error *error) {
-  assert(options != NULL && out != NULL);
-  struct weft_loopback *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
-  if (world == NULL) {
-    return weft_fail_memory(error, sizeof *world);
-  }
-  world->comm.kind = &weft_loopback_kind;
-  world->allocator = allocator;
-  world->options = *options;
-  world->random.state = options->seed;
-  const enum weft_status status =
-      weft_world_init(&world->shared, allocator, options->rank_count, error);
-  if (status < 0) {
-    weft_array_free(allocator, world, 1, sizeof *world);
-    return status;
-  }
-  if (!allocate_ranks(world)) {
-    weft_loopback_destroy(world);
-    return weft_fail_memory(error, options->rank_count * sizeof *world->endpoints);
-  }
-  start_ranks(world);
-  *out = world;
-  return WEFT_OK;
-}
-
 static void destroy_channels(struct weft_loopback *world) {
   for (size_t k = 0; k < world->channel_capacity; k++) {
     struct weft_loopback_channel *channel = world->channels[k];
@@ -532,10 +505,13 @@ static void destroy_channels(struct weft_loopback *world) {
                   sizeof(struct weft_loopback_channel *));
 }
 
-void weft_loopback_destroy(struct weft_loopback *world) {
-  if (world == NULL) {
-    return;
-  }
+static struct weft_loopback *loopback_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_loopback_kind);
+  return (struct weft_loopback *)comm;
+}
+
+static void close_comm(struct weft_comm *comm) {
+  struct weft_loopback *world = loopback_of(comm);
   const struct weft_allocator *allocator = world->allocator;
   const uint32_t count = world->options.rank_count;
   for (uint32_t r = 0; world->endpoints != NULL && r < count; r++) {
@@ -551,9 +527,38 @@ void weft_loopback_destroy(struct weft_loopback *world) {
   weft_array_free(allocator, world, 1, sizeof *world);
 }
 
-struct weft_transport *weft_loopback_endpoint(struct weft_loopback *world, uint32_t rank) {
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  struct weft_loopback *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
+  if (world == NULL) {
+    return weft_fail_memory(error, sizeof *world);
+  }
+  world->comm.kind = &weft_loopback_kind;
+  world->allocator = allocator;
+  world->options = *options;
+  world->random.state = options->seed;
+  const enum weft_status status =
+      weft_world_init(&world->shared, allocator, options->rank_count, error);
+  if (status < 0) {
+    weft_array_free(allocator, world, 1, sizeof *world);
+    return status;
+  }
+  if (!allocate_ranks(world)) {
+    close_comm(&world->comm);
+    return weft_fail_memory(error, options->rank_count * sizeof *world->endpoints);
+  }
+  start_ranks(world);
+  *out = &world->comm;
+  return WEFT_OK;
+}
+
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  const struct weft_loopback *world = loopback_of(comm);
   return rank < world->options.rank_count ? &world->endpoints[rank].base : NULL;
 }
+
+static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
 
 enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
                                     struct weft_error *error) {
@@ -579,38 +584,13 @@ void weft_loopback_wake(struct weft_loopback *world, uint32_t rank) {
   wake_by(world, rank, world->now);
 }
 
-int64_t weft_loopback_now(const struct weft_loopback *world) { return world->now; }
-
-/* ---- The transport's entry in the registry ---- */
-
-static struct weft_loopback *loopback_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_loopback_kind);
-  return (struct weft_loopback *)comm;
-}
-
-static enum weft_status open_comm(const struct weft_allocator *allocator,
-                                  const struct weft_comm_options *options, struct weft_comm **out,
-                                  struct weft_error *error) {
-  struct weft_loopback *world = NULL;
-  WEFT_TRY(weft_loopback_create(allocator, options, &world, error));
-  *out = &world->comm;
-  return WEFT_OK;
-}
-
-static void close_comm(struct weft_comm *comm) { weft_loopback_destroy(loopback_of(comm)); }
-
-static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
-  return weft_loopback_endpoint(loopback_of(comm), rank);
-}
-
-static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
-
 static enum weft_status next_rank(struct weft_comm *comm, uint32_t *rank,
                                   struct weft_error *error) {
   return weft_loopback_next(loopback_of(comm), rank, error);
 }
 
 static void wake_comm(struct weft_comm *comm, uint32_t rank) {
+  assert(rank < loopback_of(comm)->options.rank_count);
   weft_loopback_wake(loopback_of(comm), rank);
 }
 

@@ -31,6 +31,11 @@ struct weft_loopback {
   struct weft_loopback_run *run;    /* while ranks have threads; else NULL */
 };
 
+/* As weft_comm_next() and weft_comm_wake(). */
+enum weft_status weft_loopback_next(struct weft_loopback *world, uint32_t *rank,
+                                    struct weft_error *error);
+void weft_loopback_wake(struct weft_loopback *world, uint32_t rank);
+
 /* As weft_comm_kind.run. */
 enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
                                    weft_rank_main *rank_main, void *context,

@@ -178,12 +178,28 @@ static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_
   return wanted != NULL ? load_one(find_implementation(wanted), out, error) : load_any(out, error);
 }
 
-/* ---- the calls ---- */
+/* ---- the transport's entry in the registry ---- */
 
-static enum weft_status check_rank_count(struct weft_mpi *world,
+static struct weft_mpi *mpi_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_mpi_kind);
+  return (struct weft_mpi *)comm;
+}
+
+static void close_comm(struct weft_comm *comm) { mpi_of(comm)->driver->close(mpi_of(comm)); }
+
+static struct weft_transport *comm_local(struct weft_comm *comm) {
+  return mpi_of(comm)->driver->endpoint(mpi_of(comm));
+}
+
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  struct weft_transport *local = comm_local(comm);
+  return local->rank == rank ? local : NULL;
+}
+
+static enum weft_status check_rank_count(struct weft_comm *comm,
                                          const struct weft_comm_options *options,
                                          struct weft_error *error) {
-  const uint32_t count = world->driver->endpoint(world)->rank_count;
+  const uint32_t count = comm_local(comm)->rank_count;
   if (options->rank_count != 0 && options->rank_count != count) {
     return weft_fail(error, WEFT_ERR_USAGE, "mpirun -n starts that many processes",
                      "a world of %" PRIu32 " ranks in a job of %" PRIu32 " process%s",
@@ -192,75 +208,22 @@ static enum weft_status check_rank_count(struct weft_mpi *world,
   return WEFT_OK;
 }
 
-enum weft_status weft_mpi_create(const struct weft_allocator *allocator,
-                                 const struct weft_comm_options *options, struct weft_mpi **out,
-                                 struct weft_error *error) {
-  const struct weft_comm_options defaults = weft_comm_options_default();
-  const struct weft_mpi_driver *driver = NULL;
-  struct weft_mpi *world = NULL;
-  options = options != NULL ? options : &defaults;
-  WEFT_TRY(choose_driver(options->implementation, &driver, error));
-  assert(driver != NULL);
-  WEFT_TRY(driver->create(allocator != NULL ? allocator : weft_allocator_default(), options, &world,
-                          error));
-  world->comm.kind = &weft_mpi_kind;
-  const enum weft_status status = check_rank_count(world, options, error);
-  if (status < 0) {
-    weft_mpi_destroy(world);
-    return status;
-  }
-  *out = world;
-  return WEFT_OK;
-}
-
-void weft_mpi_destroy(struct weft_mpi *world) {
-  if (world != NULL) {
-    world->driver->destroy(world);
-  }
-}
-
-struct weft_transport *weft_mpi_endpoint(struct weft_mpi *world) {
-  return world->driver->endpoint(world);
-}
-
-void weft_mpi_abandon(struct weft_mpi *world, int exit_status) {
-  world->driver->abandon(world, exit_status);
-}
-
-void weft_mpi_facts(const struct weft_mpi *world, struct weft_mpi_facts *facts) {
-  world->driver->facts(world, facts);
-}
-
-enum weft_status weft_mpi_bare(struct weft_mpi *world, const struct weft_mpi_bare *game,
-                               struct weft_error *error) {
-  return world->driver->bare(world, game, error);
-}
-
-/* ---- the transport's entry in the registry ---- */
-
-static struct weft_mpi *mpi_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_mpi_kind);
-  return (struct weft_mpi *)comm;
-}
-
 static enum weft_status open_comm(const struct weft_allocator *allocator,
                                   const struct weft_comm_options *options, struct weft_comm **out,
                                   struct weft_error *error) {
+  const struct weft_mpi_driver *driver = NULL;
   struct weft_mpi *world = NULL;
-  WEFT_TRY(weft_mpi_create(allocator, options, &world, error));
+  WEFT_TRY(choose_driver(options->implementation, &driver, error));
+  assert(driver != NULL);
+  WEFT_TRY(driver->open(allocator, options, &world, error));
+  world->comm.kind = &weft_mpi_kind;
+  const enum weft_status status = check_rank_count(&world->comm, options, error);
+  if (status < 0) {
+    close_comm(&world->comm);
+    return status;
+  }
   *out = &world->comm;
   return WEFT_OK;
-}
-
-static void close_comm(struct weft_comm *comm) { weft_mpi_destroy(mpi_of(comm)); }
-
-static struct weft_transport *comm_local(struct weft_comm *comm) {
-  return weft_mpi_endpoint(mpi_of(comm));
-}
-
-static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
-  struct weft_transport *local = comm_local(comm);
-  return local->rank == rank ? local : NULL;
 }
 
 /* This process's rank, in the caller's thread. */
@@ -284,7 +247,18 @@ static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *
 }
 
 static void abandon_comm(struct weft_comm *comm, int exit_status) {
-  weft_mpi_abandon(mpi_of(comm), exit_status);
+  mpi_of(comm)->driver->abandon(mpi_of(comm), exit_status);
+}
+
+static void comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts) {
+  const struct weft_mpi *world = (const struct weft_mpi *)comm;
+  world->driver->facts(world, facts);
+}
+
+static enum weft_status pingpong_comm(struct weft_comm *comm,
+                                      const struct weft_comm_pingpong *pingpong,
+                                      struct weft_error *error) {
+  return mpi_of(comm)->driver->pingpong(mpi_of(comm), pingpong, error);
 }
 
 const struct weft_comm_kind weft_mpi_kind = {
@@ -298,4 +272,6 @@ const struct weft_comm_kind weft_mpi_kind = {
     .endpoint = comm_endpoint,
     .run = run_comm,
     .abandon = abandon_comm,
+    .facts = comm_facts,
+    .pingpong = pingpong_comm,
 };

@@ -262,19 +262,31 @@ static void free_endpoints(struct weft_threads *threads) {
                   sizeof *threads->endpoints);
 }
 
-enum weft_status weft_threads_create(const struct weft_allocator *allocator, uint32_t rank_count,
-                                     struct weft_threads **out, struct weft_error *error) {
-  if (allocator == NULL) {
-    allocator = weft_allocator_default();
-  }
+static struct weft_threads *threads_of(struct weft_comm *comm) {
+  assert(comm->kind == &weft_threads_kind);
+  return (struct weft_threads *)comm;
+}
+
+static void close_comm(struct weft_comm *comm) {
+  struct weft_threads *threads = threads_of(comm);
+  free_endpoints(threads);
+  weft_threads_free_channels(threads);
+  pthread_mutex_destroy(&threads->lock);
+  weft_world_finish(&threads->world);
+  weft_array_free(threads->allocator, threads, 1, sizeof *threads);
+}
+
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
   struct weft_threads *threads = weft_array_allocate_zero(allocator, 1, sizeof *threads);
   if (threads == NULL) {
     return weft_fail_memory(error, sizeof *threads);
   }
   threads->comm.kind = &weft_threads_kind;
   threads->allocator = allocator;
-  threads->spins = (long)rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
-  enum weft_status status = weft_world_init(&threads->world, allocator, rank_count, error);
+  threads->spins = (long)options->rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
+  enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count, error);
   if (status != WEFT_OK) {
     goto free_threads;
   }
@@ -284,10 +296,10 @@ enum weft_status weft_threads_create(const struct weft_allocator *allocator, uin
   }
   status = init_endpoints(threads, error);
   if (status != WEFT_OK) {
-    weft_threads_destroy(threads);
+    close_comm(&threads->comm);
     return status;
   }
-  *out = threads;
+  *out = &threads->comm;
   return WEFT_OK;
 
 finish_world:
@@ -297,27 +309,12 @@ free_threads:
   return status;
 }
 
-void weft_threads_destroy(struct weft_threads *world) {
-  if (world == NULL) {
-    return;
-  }
-  free_endpoints(world);
-  weft_threads_free_channels(world);
-  pthread_mutex_destroy(&world->lock);
-  weft_world_finish(&world->world);
-  weft_array_free(world->allocator, world, 1, sizeof *world);
+static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+  const struct weft_threads *threads = threads_of(comm);
+  return rank < threads->world.rank_count ? &threads->endpoints[rank].base : NULL;
 }
 
-struct weft_transport *weft_threads_endpoint(struct weft_threads *world, uint32_t rank) {
-  return rank < world->world.rank_count ? &world->endpoints[rank].base : NULL;
-}
-
-/* ---- the transport's entry in the registry ---- */
-
-static struct weft_threads *threads_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_threads_kind);
-  return (struct weft_threads *)comm;
-}
+static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
 
 static void fail_comm(struct weft_comm *comm, const struct weft_failure *failure) {
   weft_threads_fail(threads_of(comm), failure);
@@ -334,30 +331,6 @@ static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *
                                         .fail = fail_comm};
   return weft_rank_threads_run(&run, error);
 }
-
-enum weft_status weft_threads_run(struct weft_threads *world,
-                                  struct weft_transport *const *endpoints,
-                                  weft_rank_main *rank_main, void *context,
-                                  struct weft_error *error) {
-  return run_comm(&world->comm, endpoints, rank_main, context, error);
-}
-
-static enum weft_status open_comm(const struct weft_allocator *allocator,
-                                  const struct weft_comm_options *options, struct weft_comm **out,
-                                  struct weft_error *error) {
-  struct weft_threads *threads = NULL;
-  WEFT_TRY(weft_threads_create(allocator, options->rank_count, &threads, error));
-  *out = &threads->comm;
-  return WEFT_OK;
-}
-
-static void close_comm(struct weft_comm *comm) { weft_threads_destroy(threads_of(comm)); }
-
-static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
-  return weft_threads_endpoint(threads_of(comm), rank);
-}
-
-static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
 
 const struct weft_comm_kind weft_threads_kind = {
     .info = {.name = "threads", .summary = "all ranks in this process, a thread per rank"},

@@ -133,7 +133,7 @@ static enum weft_status duplicate(MPI_Comm from, MPI_Comm *out, struct weft_erro
 }
 
 static enum weft_status make_communicators(struct weft_mpi_world *world, MPI_Comm from,
-                                           enum weft_mpi_progress progress,
+                                           enum weft_comm_progress progress,
                                            struct weft_error *error) {
   int rank = 0;
   int size = 1;
@@ -144,7 +144,7 @@ static enum weft_status make_communicators(struct weft_mpi_world *world, MPI_Com
   (void)MPI_Comm_rank(world->control, &rank);
   (void)MPI_Comm_size(world->control, &size);
   world->ops = mpi_ops;
-  world->ops.async_progress = progress == WEFT_MPI_THREAD;
+  world->ops.async_progress = progress == WEFT_COMM_PROGRESS_THREAD;
   world->transport = (struct weft_transport){
       .ops = &world->ops, .rank = (uint32_t)rank, .rank_count = (uint32_t)size};
   return WEFT_OK;
@@ -197,18 +197,15 @@ static void gather_facts(struct weft_mpi_world *world) {
   describe_binding(world->binding, sizeof world->binding);
 }
 
-static void driver_facts(const struct weft_mpi *base, struct weft_mpi_facts *facts) {
+static void driver_facts(const struct weft_mpi *base, struct weft_comm_facts *facts) {
   const struct weft_mpi_world *world = (const struct weft_mpi_world *)base;
-  *facts = (struct weft_mpi_facts){.implementation = base->driver->implementation,
-                                   .library = world->library,
-                                   .threading = world->threading,
-                                   .rank = world->transport.rank,
-                                   .rank_count = world->transport.rank_count,
-                                   .rank_on_host = world->rank_on_host,
-                                   .ranks_on_host = world->ranks_on_host,
-                                   .host = world->peers[world->transport.rank].info.host,
-                                   .tag_max = world->tag_max,
-                                   .binding = world->binding};
+  *facts = (struct weft_comm_facts){.implementation = base->driver->implementation,
+                                    .library = world->library,
+                                    .threading = world->threading,
+                                    .rank_on_host = world->rank_on_host,
+                                    .ranks_on_host = world->ranks_on_host,
+                                    .host = world->peers[world->transport.rank].info.host,
+                                    .binding = world->binding};
 }
 
 /* ---- making it ---- */
@@ -243,8 +240,8 @@ static enum weft_status read_piece(struct weft_mpi_world *world, struct weft_err
   return WEFT_OK;
 }
 
-static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_mpi_options *options,
-                               struct weft_error *error) {
+static enum weft_status set_up(struct weft_mpi_world *world,
+                               const struct weft_comm_options *options, struct weft_error *error) {
   MPI_Comm from = MPI_COMM_WORLD;
   WEFT_TRY(read_piece(world, error));
   if (options->communicator != NULL) {
@@ -261,7 +258,8 @@ static enum weft_status set_up(struct weft_mpi_world *world, const struct weft_m
   world->spins = (long)world->ranks_on_host <= sysconf(_SC_NPROCESSORS_ONLN);
   /* Short sleeps are to be short: by default they last 50 us longer. */
   (void)prctl(PR_SET_TIMERSLACK, 1000UL, 0UL, 0UL, 0UL);
-  return options->progress == WEFT_MPI_THREAD ? weft_mpi_start_thread(world, error) : WEFT_OK;
+  return options->progress == WEFT_COMM_PROGRESS_THREAD ? weft_mpi_start_thread(world, error)
+                                                        : WEFT_OK;
 }
 
 /* All but MPI's own. */
@@ -280,9 +278,9 @@ static void free_world(struct weft_mpi_world *world) {
 /* The one symbol that a driver exports. */
 WEFT_API extern const struct weft_mpi_driver weft_mpi_driver_table;
 
-static enum weft_status driver_create(const struct weft_allocator *allocator,
-                                      const struct weft_mpi_options *options, struct weft_mpi **out,
-                                      struct weft_error *error) {
+static enum weft_status driver_open(const struct weft_allocator *allocator,
+                                    const struct weft_comm_options *options, struct weft_mpi **out,
+                                    struct weft_error *error) {
   struct weft_mpi_world *world = weft_array_allocate_zero(allocator, 1, sizeof *world);
   if (world == NULL) {
     return weft_fail_memory(error, sizeof *world);
@@ -348,7 +346,7 @@ static void keep_for_mpi(struct weft_mpi_world *world) {
   }
 }
 
-static void driver_destroy(struct weft_mpi *base) {
+static void driver_close(struct weft_mpi *base) {
   struct weft_mpi_world *world = (struct weft_mpi_world *)base;
   struct weft_mpi_shared_status *shared = world->peers[world->transport.rank].shared;
   const bool well = wait_for_all(world);
@@ -374,10 +372,10 @@ static struct weft_transport *driver_endpoint(struct weft_mpi *base) {
 const struct weft_mpi_driver weft_mpi_driver_table = {
     .version = WEFT_VERSION,
     .implementation = WEFT_MPI_IMPLEMENTATION,
-    .create = driver_create,
-    .destroy = driver_destroy,
+    .open = driver_open,
+    .close = driver_close,
     .endpoint = driver_endpoint,
     .abandon = weft_mpi_driver_abandon,
     .facts = driver_facts,
-    .bare = weft_mpi_driver_bare,
+    .pingpong = weft_mpi_driver_pingpong,
 };
