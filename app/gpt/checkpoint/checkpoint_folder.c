@@ -1,6 +1,7 @@
 /* Lists a folder of checkpoints, and removes what is old or was left by an interrupted run. */
 #include "gpt/checkpoint/checkpoint_folder.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <inttypes.h>
@@ -157,6 +158,7 @@ static int by_step(const void *left, const void *right) {
 
 enum weft_status weft_gpt_steps_list(const char *dir, struct weft_gpt_step **steps, size_t *count,
                                      struct weft_error *error) {
+  assert(dir != NULL && steps != NULL && count != NULL);
   struct list list = {.dir = dir};
   const enum weft_status status = each_entry(dir, list_add, &list, error);
   if (status < 0) {
@@ -247,6 +249,7 @@ enum weft_status weft_gpt_steps_clean(const struct weft_gpt_files *files, const 
                                       uint64_t step, const struct weft_gpt_name *names,
                                       uint32_t layer_count, uint32_t keep,
                                       struct weft_error *error) {
+  assert(names != NULL && layer_count > 0);
   struct weft_gpt_path folder;
   struct weft_gpt_step *steps;
   size_t count;

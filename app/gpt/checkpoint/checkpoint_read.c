@@ -1,5 +1,6 @@
 /* Reading checkpoints. A file is checked completely before any of it is used or the caller's
  * memory changes. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -85,6 +86,7 @@ static enum weft_status open_folder(struct weft_gpt_checkpoint *checkpoint, cons
 enum weft_status weft_gpt_checkpoint_open(const struct weft_allocator *allocator, const char *dir,
                                           struct weft_gpt_checkpoint **out,
                                           struct weft_error *error) {
+  assert(dir != NULL && out != NULL);
   struct weft_gpt_checkpoint *checkpoint = weft_gpt_allocate(allocator, 1, sizeof *checkpoint);
   if (checkpoint == NULL) {
     return weft_fail_memory(error, sizeof *checkpoint);
@@ -108,6 +110,7 @@ void weft_gpt_checkpoint_close(struct weft_gpt_checkpoint *checkpoint) {
 
 const struct weft_gpt_training *weft_gpt_checkpoint_training(
     const struct weft_gpt_checkpoint *checkpoint) {
+  assert(checkpoint != NULL);
   return &checkpoint->training;
 }
 
@@ -195,6 +198,7 @@ static void copy_floats(const struct load *load, struct weft_gpt_layer_state *la
 enum weft_status weft_gpt_checkpoint_read_layer(const struct weft_gpt_checkpoint *checkpoint,
                                                 struct weft_gpt_layer_state *layer,
                                                 struct weft_error *error) {
+  assert(layer->parameters != NULL);
   struct load load;
   WEFT_TRY(check_model(checkpoint, layer, error));
   load.entry = &checkpoint->layers[layer->layer];

@@ -166,6 +166,7 @@ enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, 
                                             const struct weft_gpt_training *training,
                                             const struct weft_gpt_layer_file *layers, uint32_t keep,
                                             struct weft_error *error) {
+  assert(dir != NULL && layers != NULL);
   const uint32_t count = weft_gpt_layer_count(&training->config);
   struct commit commit = {.files = files, .dir = dir, .training = training, .layer_count = count};
   WEFT_TRY(weft_gpt_config_check(&training->config, error));

@@ -237,6 +237,7 @@ static enum weft_status abandon(struct weft_gpt_output *output, enum weft_status
 
 enum weft_status weft_gpt_output_write(struct weft_gpt_output *output, const void *data,
                                        uint64_t size, struct weft_error *error) {
+  assert(output->descriptor >= 0);
   const unsigned char *bytes = data;
   weft_gpt_checksum_add(&output->checksum, data, (size_t)size);
   output->size += size;
@@ -255,6 +256,7 @@ enum weft_status weft_gpt_output_write(struct weft_gpt_output *output, const voi
 
 enum weft_status weft_gpt_output_end(struct weft_gpt_output *output, const char *name,
                                      struct weft_error *error) {
+  assert(output->descriptor >= 0 && name != NULL);
   const char *path = output->path.text;
   int code = do_fsync(output->files, path, output->descriptor);
   if (code != 0) {
@@ -332,6 +334,7 @@ static enum weft_status read_open(int descriptor, const char *path, unsigned cha
 enum weft_status weft_gpt_file_read(const struct weft_allocator *allocator, const char *path,
                                     uint64_t size, unsigned char **bytes,
                                     struct weft_error *error) {
+  assert(bytes != NULL);
   unsigned char *all = weft_gpt_allocate(allocator, size, 1);
   int descriptor, code;
   if (all == NULL) {

@@ -1,6 +1,7 @@
 /* From a layer's parameters to the tensors of its file. */
 #include "gpt/checkpoint/layer_tensors.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 _Static_assert(WEFT_GPT_TENSORS_MAX == WEFT_GPT_ARRAYS * WEFT_GPT_PARAMETERS_MAX, "");
@@ -35,6 +36,7 @@ uint32_t weft_gpt_layer_tensors(const struct weft_gpt_config *config, uint32_t l
 }
 
 float *weft_gpt_layer_array(const struct weft_gpt_layer_state *layer, enum weft_gpt_array array) {
+  assert(layer != NULL);
   switch (array) {
     case WEFT_GPT_WEIGHTS: return layer->parameters;
     case WEFT_GPT_FIRST_MOMENT: return layer->first_moment;

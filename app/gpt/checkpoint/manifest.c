@@ -1,6 +1,7 @@
 /* The manifest's fields, once, and the writer. It indents, which weft_json does not. */
 #include "gpt/checkpoint/manifest.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stddef.h>
@@ -151,6 +152,7 @@ enum weft_status weft_gpt_manifest_write(struct weft_text *text,
                                          const struct weft_gpt_training *training,
                                          const struct weft_gpt_manifest_layer *layers,
                                          struct weft_error *error) {
+  assert(training != NULL && layers != NULL);
   const size_t first = text->size;
   weft_text_add(text, "{\n  \"schema\": \"" WEFT_GPT_MANIFEST_SCHEMA "\"");
   for (uint32_t k = 0; k < WEFT_GPT_SECTIONS; k++) {

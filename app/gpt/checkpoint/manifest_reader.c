@@ -1,5 +1,6 @@
 /* Reads the manifest, strictly: every field exactly once, and no other. jansson allocates by
  * malloc(), after the text's size and the number of its values have been checked. */
+#include <assert.h>
 #include <inttypes.h>
 #include <jansson.h>
 #include <stdarg.h>
@@ -347,6 +348,7 @@ enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, 
                                         struct weft_gpt_training *training,
                                         struct weft_gpt_manifest_layer **layers,
                                         struct weft_error *error) {
+  assert(name != NULL && training != NULL && layers != NULL);
   struct reader reader = {
       .allocator = allocator, .name = name, .text = text, .size = size, .error = error};
   const enum weft_status status = read_text(&reader);

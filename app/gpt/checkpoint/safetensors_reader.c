@@ -295,6 +295,7 @@ static enum weft_status read_text(struct reader *reader) {
 enum weft_status weft_gpt_safetensors_find(const char *name, const unsigned char *bytes,
                                            uint64_t size, struct weft_gpt_tensor *tensors,
                                            uint32_t tensor_count, struct weft_error *error) {
+  assert(tensor_count <= WEFT_GPT_TENSORS_MAX);
   struct reader reader = {
       .name = name, .tensors = tensors, .tensor_count = tensor_count, .error = error};
   assert(tensor_count <= WEFT_GPT_TENSORS_MAX);

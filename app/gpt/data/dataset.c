@@ -157,6 +157,7 @@ enum weft_status weft_gpt_dataset_read(struct weft_gpt_dataset *dataset,
                                        const struct weft_allocator *allocator,
                                        const char *const *paths, uint32_t path_count,
                                        uint64_t least, struct weft_error *error) {
+  assert(dataset != NULL && (paths != NULL || path_count == 0));
   struct weft_gpt_dataset read = {.allocator = allocator};
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; status == WEFT_OK && k < path_count; k++) {
@@ -190,6 +191,7 @@ void weft_gpt_dataset_batch(const struct weft_gpt_dataset *dataset, bool validat
 }
 
 double weft_gpt_dataset_unigram_loss(const struct weft_gpt_dataset *dataset) {
+  assert(dataset->train_size > 0);
   uint64_t counts[256] = {0};
   double entropy = 0;
   for (uint64_t k = 0; k < dataset->train_size; k++) {

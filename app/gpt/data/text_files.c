@@ -3,6 +3,7 @@
 #define _POSIX_C_SOURCE 200809L
 #include "gpt/data/text_files.h"
 
+#include <assert.h>
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>
@@ -149,6 +150,7 @@ static int compare_paths(const void *a, const void *b) {
 
 enum weft_status weft_gpt_paths_find(struct weft_gpt_paths *paths, const char *folder,
                                      struct weft_error *error) {
+  assert(paths != NULL && folder != NULL);
   struct walk walk = {.files = paths, .folders = {.allocator = paths->allocator}};
   const uint64_t before = paths->count;
   enum weft_status status = add(&walk.folders, folder, "", error);

@@ -113,6 +113,7 @@ enum weft_status weft_gpt_inference_create(const struct weft_allocator *allocato
                                            const struct weft_gpt_layer_state *layers,
                                            struct weft_gpt_inference **out,
                                            struct weft_error *error) {
+  assert(config != NULL && layers != NULL && out != NULL);
   struct weft_gpt_inference *inference = weft_gpt_allocate(allocator, 1, sizeof *inference);
   if (inference == NULL) {
     return weft_fail_memory(error, sizeof *inference);

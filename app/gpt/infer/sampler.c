@@ -1,6 +1,7 @@
 /* Draws bytes from what the decoder says, and moves its context along. */
 #include "gpt/infer/sampler.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -22,6 +23,7 @@ enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
                                          const struct weft_gpt_config *config,
                                          const struct weft_gpt_layer_state *layers,
                                          struct weft_gpt_sampler **out, struct weft_error *error) {
+  assert(config != NULL && layers != NULL && out != NULL);
   struct weft_gpt_sampler *sampler = weft_gpt_allocate(allocator, 1, sizeof *sampler);
   if (sampler == NULL) {
     return weft_fail_memory(error, sizeof *sampler);
@@ -78,6 +80,7 @@ static double weight_of(const struct candidate *candidates, uint32_t k, double t
 
 int weft_gpt_sampler_choose(const float *logits, double temperature, uint32_t top_k, uint64_t seed,
                             uint64_t index) {
+  assert(logits != NULL);
   struct candidate candidates[WEFT_GPT_VOCABULARY];
   const uint32_t count = top_k == 0 ? WEFT_GPT_VOCABULARY : top_k;
   double sum = 0;
@@ -157,6 +160,7 @@ static enum weft_status check_options(const struct weft_gpt_sample_options *opti
 enum weft_status weft_gpt_sample(struct weft_gpt_sampler *sampler,
                                  const struct weft_gpt_sample_options *options,
                                  struct weft_text *text, struct weft_error *error) {
+  assert(sampler != NULL && options != NULL);
   const float *logits = NULL;
   uint8_t byte = 0;
   WEFT_TRY(check_options(options, error));

@@ -1,4 +1,5 @@
 /* The optimizer: the norm of gradients, clipping, and AdamW as PyTorch computes it. */
+#include <assert.h>
 #include <math.h>
 
 #include "gpt/kernels/kernels.h"
@@ -63,5 +64,6 @@ WEFT_GPT_VARIANTS(adamw,
 
 void weft_gpt_adamw_update(const struct weft_gpt_adamw *adamw_, uint64_t count,
                            const float *gradient, float *w, float *m, float *v) {
+  assert(adamw_->correction1 > 0 && adamw_->correction2 > 0);
   adamw(adamw_, count, gradient, w, m, v);
 }

@@ -6,6 +6,7 @@
  * A head's q, k and v have stride 3 C in qkv, its y has stride C: rows so far apart fall into few
  * sets of the L1 cache, so operands that are read often are copied together first, or transposed
  * where a product runs over their columns. */
+#include <assert.h>
 #include <math.h>
 
 #include "gpt/kernels/gemm_tile.h"
@@ -249,6 +250,7 @@ static void forward_head(const struct head *head, float *scratch, float *y, floa
 
 void weft_gpt_attention(uint64_t sequences, uint64_t tokens, uint64_t channels, uint64_t heads,
                         const float *qkv, float *y, float *log_sums, float *scratch) {
+  assert(heads > 0 && channels % heads == 0);
   for (uint64_t b = 0; b < sequences; b++) {
     for (uint64_t h = 0; h < heads; h++) {
       const struct head head = head_of(b, h, tokens, channels, heads, qkv);
@@ -284,6 +286,7 @@ static struct workspace carve(float *scratch, uint64_t tokens, uint64_t width) {
 /* The backward's; the forward needs less: a tile of scores, v, and k transposed, which is
  * less than a tile longer than k. */
 uint64_t weft_gpt_attention_scratch(uint64_t tokens, uint64_t channels, uint64_t heads) {
+  assert(heads > 0 && channels % heads == 0);
   const uint64_t width = channels / heads;
   return 2 * TILE * TILE + 3 * TILE * width + 2 * tokens * width + tokens;
 }
@@ -374,6 +377,7 @@ void weft_gpt_attention_backward(uint64_t sequences, uint64_t tokens, uint64_t c
                                  uint64_t heads, const float *qkv, const float *y,
                                  const float *log_sums, const float *dy, float *dqkv,
                                  float *scratch) {
+  assert(heads > 0 && channels % heads == 0);
   const struct workspace work = carve(scratch, tokens, channels / heads);
   for (uint64_t b = 0; b < sequences; b++) {
     for (uint64_t h = 0; h < heads; h++) {

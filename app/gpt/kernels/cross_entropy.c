@@ -1,5 +1,6 @@
 /* Softmax and cross entropy, by rows. The largest logit is subtracted first, so no
  * exponential overflows, however large the logits are. */
+#include <assert.h>
 #include <math.h>
 #include <stddef.h>
 
@@ -42,6 +43,7 @@ WEFT_GPT_VARIANTS(row_loss,
 
 double weft_gpt_cross_entropy(uint64_t rows, uint64_t vocabulary, const float *logits,
                               const uint8_t *targets, float scale, float *dlogits) {
+  assert(vocabulary > 0 && targets != NULL);
   double loss = 0.0;
   for (uint64_t r = 0; r < rows; r++) {
     row_loss(vocabulary, logits + r * vocabulary, targets[r], scale,

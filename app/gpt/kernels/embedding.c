@@ -1,4 +1,6 @@
 /* The embedding: rows of the two tables, and their gradients in the order of tokens. */
+#include <assert.h>
+
 #include "gpt/kernels/kernels.h"
 #include "gpt/kernels/simd.h"
 
@@ -21,6 +23,7 @@ WEFT_GPT_VARIANTS(embed,
 
 void weft_gpt_embed(uint64_t sequences, uint64_t tokens, uint64_t channels, const uint8_t *ids,
                     const float *wte, const float *wpe, float *x) {
+  assert(ids != NULL);
   embed(sequences, tokens, channels, ids, wte, wpe, x);
 }
 

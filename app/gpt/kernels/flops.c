@@ -2,6 +2,7 @@
  * tests/gpt/test_gpt_flops.c compares it with the calls of a training step. */
 #include "gpt/kernels/flops.h"
 
+#include <assert.h>
 #include <cblas.h>
 
 #include <weft/support.h>
@@ -168,6 +169,7 @@ static void list_block_weight(const struct listing *to) {
 
 void weft_gpt_list_gemms(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
                          weft_gpt_gemm_visit *visit, void *context) {
+  assert(visit != NULL);
   const struct listing to = {.sequences = (uint32_t)sequences,
                              .tokens = (uint32_t)tokens,
                              .rows = (uint32_t)(sequences * tokens),
@@ -229,6 +231,7 @@ enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
                                       const struct weft_gpt_config *config, uint64_t sequences,
                                       uint64_t tokens, struct weft_gpt_bare **out,
                                       struct weft_error *error) {
+  assert(sequences > 0 && tokens > 0 && out != NULL);
   struct weft_gpt_bare *bare = weft_gpt_allocate(allocator, 1, sizeof *bare);
   if (bare == NULL) {
     return weft_fail_memory(error, sizeof *bare);
@@ -278,6 +281,7 @@ static void multiply(void *context, const struct weft_gpt_gemm_shape *product) {
 }
 
 void weft_gpt_bare_run(struct weft_gpt_bare *bare) {
+  assert(bare != NULL);
   weft_gpt_list_gemms(&bare->config, bare->sequences, bare->tokens, multiply, bare);
 }
 

@@ -9,6 +9,7 @@
  * docs/benchmarks.md has the figures. */
 #include "gpt/kernels/gemm_avx512.h"
 
+#include <assert.h>
 #include <stddef.h>
 
 #include "gpt/kernels/simd.h"
@@ -370,6 +371,7 @@ static void multiply_blocks(const struct weft_gpt_gemm *p) {
 }
 
 bool weft_gpt_gemm_avx512(const struct weft_gpt_gemm *product) {
+  assert(product->a != NULL && product->b != NULL && product->c != NULL);
   if (!weft_gpt_has_avx512()) {
     return false;
   }

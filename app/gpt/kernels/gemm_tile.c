@@ -4,6 +4,7 @@
  * without AVX2 it is sgemm again. */
 #include "gpt/kernels/gemm_tile.h"
 
+#include <assert.h>
 #include <cblas.h>
 
 #include "gpt/kernels/simd.h"
@@ -84,6 +85,7 @@ static void sgemm_product(const struct weft_gpt_gemm_tile *t, uint64_t rows, uin
 
 void weft_gpt_gemm_tile_run(const struct weft_gpt_gemm_tile *tile, uint64_t rows, uint64_t columns,
                             uint64_t depth, bool add) {
+  assert(tile->a_row == 1 || tile->a_step == 1);
 #ifdef __x86_64__
   if (weft_gpt_has_avx512()) { /* 32 registers: 16 sums */
     avx512_product(tile, rows, columns, depth, 8, add);

@@ -1,5 +1,6 @@
 /* Layer norm and the sums around it: y = (x - mean) rstd weight + bias, by rows. A row
  * is in the first cache after the first pass over it, so the others are cheap. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -45,6 +46,7 @@ WEFT_GPT_VARIANTS(norm,
 
 void weft_gpt_layernorm(uint64_t rows, uint64_t channels, const float *x, const float *weight,
                         const float *bias, float *y, float *mean, float *rstd) {
+  assert(channels > 0);
   norm(rows, channels, x, weight, bias, y, mean, rstd);
 }
 
@@ -100,6 +102,7 @@ WEFT_GPT_VARIANTS(norm_input,
 void weft_gpt_layernorm_backward_input(uint64_t rows, uint64_t channels, const float *x,
                                        const float *weight, const float *mean, const float *rstd,
                                        const float *dy, float *dx, float *share) {
+  assert(channels > 0 && dx != dy);
   memset(share, 0, 2 * channels * sizeof *share);
   norm_input(rows, channels, x, weight, mean, rstd, dy, dx, share, share + channels);
 }

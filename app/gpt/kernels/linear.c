@@ -1,6 +1,7 @@
 /* Linear layers. With AVX-512 and one BLAS thread the product is gemm_avx512.c's, which adds
  * biases and residuals itself. Otherwise it is sgemm's, and y is filled with the bias or residual
  * first, so that no pass has to follow. */
+#include <assert.h>
 #include <cblas.h>
 #include <string.h>
 
@@ -53,6 +54,7 @@ static struct weft_gpt_gemm forward_of(uint64_t rows, uint64_t in, uint64_t out,
 
 void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, const float *w,
                      const float *b, float *y) {
+  assert(x != y);
   const struct weft_gpt_gemm product = forward_of(rows, in, out, x, w, b, y);
   if (multiply_avx512(&product)) {
     return;
@@ -65,6 +67,7 @@ void weft_gpt_linear(uint64_t rows, uint64_t in, uint64_t out, const float *x, c
 
 void weft_gpt_linear_residual(uint64_t rows, uint64_t in, uint64_t out, const float *x,
                               const float *w, const float *b, const float *residual, float *y) {
+  assert(x != y && residual != NULL);
   struct weft_gpt_gemm product = forward_of(rows, in, out, x, w, b, y);
   product.from = residual;
   if (!multiply_avx512(&product)) {
@@ -75,6 +78,7 @@ void weft_gpt_linear_residual(uint64_t rows, uint64_t in, uint64_t out, const fl
 
 void weft_gpt_linear_backward_input(uint64_t rows, uint64_t in, uint64_t out, const float *dy,
                                     const float *w, float *dx, bool add) {
+  assert(dy != dx);
   const struct weft_gpt_gemm product = {.m = rows,
                                         .n = in,
                                         .k = out,
@@ -112,6 +116,7 @@ WEFT_GPT_VARIANTS(column_sums, (uint64_t rows, uint64_t out, const float *dy, fl
 
 void weft_gpt_linear_backward_weight(uint64_t rows, uint64_t in, uint64_t out, const float *x,
                                      const float *dy, float *dw, float *db) {
+  assert(dw != NULL);
   const struct weft_gpt_gemm product = {.m = out,
                                         .n = in,
                                         .k = rows,

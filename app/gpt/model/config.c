@@ -1,4 +1,5 @@
 /* Checks a model configuration. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -15,6 +16,7 @@ static enum weft_status check_range(const char *what, uint32_t found, uint32_t m
 
 enum weft_status weft_gpt_config_check(const struct weft_gpt_config *config,
                                        struct weft_error *error) {
+  assert(config != NULL);
   WEFT_TRY(check_range("the number of layers", config->blocks, WEFT_GPT_BLOCKS_MAX, error));
   WEFT_TRY(check_range("the model's dimension", config->dim, WEFT_GPT_DIM_MAX, error));
   WEFT_TRY(check_range("the context", config->context, WEFT_GPT_CONTEXT_MAX, error));

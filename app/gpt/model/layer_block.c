@@ -6,6 +6,7 @@
  * backward_input goes all the way to dx and leaves in `saved` the gradient of every linear's
  * output, mostly in place of the output itself; backward_weight is then only products and
  * sums, and repeats nothing. */
+#include <assert.h>
 #include <string.h>
 
 #include "gpt/kernels/kernels.h"
@@ -111,6 +112,7 @@ static const float *parameter(const struct block *block, int tensor) {
 }
 
 void weft_gpt_block_forward(const struct weft_gpt_layer_call *call, const float *x, float *y) {
+  assert(x != y && call->tokens <= call->config->context);
   const struct block b = open_block(call);
   const struct block_saved *k = &b.saved;
   const uint64_t rows = b.rows, c = b.channels;
@@ -161,6 +163,7 @@ static void attention_backward_input(const struct block *b, const float *x, floa
 
 void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const float *x,
                                    const float *dy, float *dx) {
+  assert(dy != NULL && dx != dy);
   const struct block b = open_block(call);
   mlp_backward_input(&b, dy, dx);
   attention_backward_input(&b, x, dx);
@@ -168,6 +171,7 @@ void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const
 
 void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
                                     const float *dy, float *gradients) {
+  assert(dy != NULL && gradients != NULL);
   (void)x; /* its norm is saved */
   const struct block b = open_block(call);
   const struct block_saved *k = &b.saved;

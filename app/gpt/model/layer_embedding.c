@@ -1,5 +1,7 @@
 /* The embedding as a layer, and the sizes of all kinds of layers. The embedding keeps
  * nothing: its input are tokens, which the caller has. */
+#include <assert.h>
+
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/layer_layout.h"
 
@@ -7,6 +9,7 @@ enum { WTE, WPE };
 
 uint64_t weft_gpt_layer_saved(const struct weft_gpt_config *config, uint32_t layer,
                               uint64_t sequences, uint64_t tokens) {
+  assert(layer < weft_gpt_layer_count(config));
   if (layer == 0) {
     return 0;
   }
@@ -16,6 +19,7 @@ uint64_t weft_gpt_layer_saved(const struct weft_gpt_config *config, uint32_t lay
 
 uint64_t weft_gpt_layer_scratch(const struct weft_gpt_config *config, uint32_t layer,
                                 uint64_t sequences, uint64_t tokens) {
+  assert(layer < weft_gpt_layer_count(config));
   if (layer == 0) {
     return 0;
   }
@@ -25,6 +29,7 @@ uint64_t weft_gpt_layer_scratch(const struct weft_gpt_config *config, uint32_t l
 
 void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const uint8_t *ids,
                                 float *y) {
+  assert(call->layer == 0 && ids != NULL && y != NULL);
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
   weft_gpt_layer_parameters(call->config, call->layer, tensors);
   weft_gpt_embed(call->sequences, call->tokens, call->config->dim, ids,
@@ -33,6 +38,7 @@ void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const ui
 
 void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const uint8_t *ids,
                                         const float *dy, float *gradients) {
+  assert(call->layer == 0 && dy != NULL && gradients != NULL);
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
   weft_gpt_layer_parameters(call->config, call->layer, tensors);
   weft_gpt_embed_backward_weight(call->sequences, call->tokens, call->config->dim, ids, dy,

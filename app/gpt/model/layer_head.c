@@ -1,5 +1,6 @@
 /* The head: the last norm, logits, and the mean cross entropy. Training saves the norm's output
  * and the gradient of the logits, with which the backward begins. */
+#include <assert.h>
 #include <string.h>
 
 #include "gpt/kernels/kernels.h"
@@ -48,6 +49,7 @@ static struct head_layer open_head(const struct weft_gpt_layer_call *call) {
 
 double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float *x,
                              const uint8_t *targets, bool training, float *logits) {
+  assert(x != NULL && call->layer == call->config->blocks + 1);
   const struct head_layer head = open_head(call);
   float *scores = logits != NULL ? logits : head.dlogits;
   weft_gpt_layernorm(head.rows, head.channels, x, head.parameters + head.at[LNF_WEIGHT],
@@ -65,6 +67,7 @@ double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float
 
 void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const float *x,
                                   float *dx) {
+  assert(x != NULL && dx != NULL);
   const struct head_layer head = open_head(call);
   weft_gpt_linear_backward_input(head.rows, head.channels, head.vocabulary, head.dlogits,
                                  head.parameters + head.at[LM_HEAD_WEIGHT], call->scratch, false);
@@ -76,6 +79,7 @@ void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const 
 
 void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
                                    float *gradients) {
+  assert(gradients != NULL);
   (void)x; /* its norm is saved */
   const struct head_layer head = open_head(call);
   weft_gpt_linear_backward_weight(head.rows, head.channels, head.vocabulary, head.normed,

@@ -185,6 +185,7 @@ static void fill_tensor(const struct weft_gpt_config *config, uint64_t stream, e
 
 void weft_gpt_layer_initialize(const struct weft_gpt_config *config, uint32_t layer,
                                float *parameters) {
+  assert(parameters != NULL);
   struct weft_gpt_parameter table[WEFT_GPT_PARAMETERS_MAX];
   uint32_t count;
   const struct form *forms = forms_of(config, layer, &count);

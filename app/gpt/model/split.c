@@ -1,4 +1,5 @@
 /* Splits layers into stages: by cost, or by given numbers of blocks. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/costs.h>
@@ -11,6 +12,7 @@
  * with keys and values, of which a token sees half of the context on average. The
  * embedding adds two rows; that is nearly nothing. */
 double weft_gpt_layer_work(const struct weft_gpt_config *config, uint32_t layer) {
+  assert(layer < weft_gpt_layer_count(config));
   const double c = config->dim;
   if (layer == 0) {
     return c;
@@ -26,6 +28,7 @@ double weft_gpt_layer_work(const struct weft_gpt_config *config, uint32_t layer)
 enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                                 const struct weft_gpt_config *config, const double *costs,
                                 uint32_t stage_count, uint32_t *first, struct weft_error *error) {
+  assert(first != NULL);
   const uint32_t count = weft_gpt_layer_count(config);
   if (stage_count < 1 || stage_count > count) {
     return weft_fail(error, WEFT_ERR_USAGE, "use more layers, or fewer stages",
@@ -73,6 +76,7 @@ static enum weft_status check_counts(const struct weft_gpt_config *config, const
 enum weft_status weft_gpt_split_counts(const struct weft_gpt_config *config, const uint32_t *blocks,
                                        uint32_t stage_count, uint32_t *first,
                                        struct weft_error *error) {
+  assert(blocks != NULL && first != NULL);
   WEFT_TRY(check_counts(config, blocks, stage_count, error));
   uint32_t end = 1; /* after the embedding */
   first[0] = 0;

@@ -1,6 +1,7 @@
 /* See autotune_policy.h. */
 #include "gpt/train/autotune_policy.h"
 
+#include <assert.h>
 #include <math.h>
 
 void weft_gpt_tuning_init(struct weft_gpt_tuning *tuning) {
@@ -117,6 +118,7 @@ enum weft_gpt_tuning_move weft_gpt_tuning_step(struct weft_gpt_tuning *tuning, d
 }
 
 bool weft_gpt_tuning_planned(struct weft_gpt_tuning *tuning, double now, double planned) {
+  assert(tuning->phase == WEFT_GPT_TUNING_PLANNING);
   const double median = take_median(tuning);
   tuning->plans++;
   if (!(planned < (1 - WEFT_GPT_TUNING_GAIN) * now)) { /* nor when one is not known */

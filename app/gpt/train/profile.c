@@ -1,6 +1,7 @@
 /* Measured times: from the pipeline's events to times per stage and op, from the stages' clocks
  * to times per layer, and from both to the costs that the simulator, the planner and --split
  * read. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -141,6 +142,7 @@ static float shortest_ms(const struct weft_gpt_stage_times *times, enum weft_op 
 
 struct weft_gpt_stage_means weft_gpt_profile_stage_means(const struct weft_gpt_rank *rank,
                                                          uint32_t stage) {
+  assert(stage < rank->trainer->stage_count);
   const struct weft_gpt_stage_times *times = &rank->profile.times[stage];
   return (struct weft_gpt_stage_means){
       .ms = {[WEFT_GPT_MEAN_F] = mean_ms(times, WEFT_OP_F),

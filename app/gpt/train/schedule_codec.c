@@ -2,6 +2,7 @@
  * there are microbatches, so its length is not encoded. A stage has F and B, or F, I and W. */
 #include "gpt/train/schedule_codec.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -37,6 +38,7 @@ static bool code_of(const struct weft_gpt_stage_map *map, uint32_t rank,
 
 uint64_t weft_gpt_schedule_encode(const struct weft_program *table,
                                   const struct weft_gpt_stage_map *map, uint8_t *codes) {
+  assert(table != NULL && codes != NULL);
   struct counts counts;
   uint64_t count = 0;
   if (table->rank_count != map->rank_count) {
@@ -104,6 +106,7 @@ enum weft_status weft_gpt_schedule_decode(const struct weft_allocator *allocator
                                           uint32_t microbatches, const uint8_t *codes,
                                           uint64_t count, struct weft_program **out,
                                           struct weft_error *error) {
+  assert(codes != NULL && microbatches > 0);
   uint64_t *row_sizes = weft_gpt_allocate(allocator, map->rank_count, sizeof *row_sizes);
   struct weft_action *actions = weft_gpt_allocate(allocator, count, sizeof *actions);
   enum weft_status status =

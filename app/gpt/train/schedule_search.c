@@ -1,5 +1,6 @@
 /* Requests to the planner. Stages stay on their ranks, with the costs that were measured; memory
  * is what the trainer really allocates. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -116,6 +117,7 @@ enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
                                          struct weft_gpt_rank *rank, const struct weft_costs *costs,
                                          double limit, struct weft_gpt_planned *out,
                                          struct weft_error *error) {
+  assert(costs != NULL && limit > 0);
   struct weft_search_request request = make_request(trainer, rank, costs);
   double need = 0;
   request.memory_limit = limit;

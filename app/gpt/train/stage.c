@@ -5,6 +5,7 @@
  * of the same, which W still needs after I. */
 #include "gpt/train/stage.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -372,6 +373,7 @@ static enum weft_status allocate_all(struct weft_gpt_stage *stage, struct weft_e
 enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *context,
                                        uint32_t first_layer, uint32_t layer_count,
                                        struct weft_gpt_stage **out, struct weft_error *error) {
+  assert(layer_count > 0 && out != NULL);
   struct weft_gpt_stage *stage = weft_gpt_allocate(context->allocator, 1, sizeof *stage);
   if (stage == NULL) {
     return weft_fail(error, WEFT_ERR_MEMORY, "", "no memory for a stage");

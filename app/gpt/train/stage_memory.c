@@ -23,6 +23,7 @@ static enum weft_status fail_floats(uint64_t floats, struct weft_error *error) {
 enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
                                     const struct weft_allocator *allocator, uint64_t floats,
                                     uint32_t capacity, struct weft_error *error) {
+  assert(capacity > 0);
   *pool = (struct weft_gpt_pool){.allocator = allocator, .floats = floats, .capacity = capacity};
   pool->buffers = weft_gpt_allocate(allocator, capacity, sizeof(float *));
   return pool->buffers != NULL ? WEFT_OK : weft_fail_memory(error, capacity * sizeof(float *));
@@ -53,6 +54,7 @@ enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floa
 
 /* Those in use stay in front. */
 void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats) {
+  assert(pool->acquired > 0);
   uint32_t k = 0;
   while (pool->buffers[k] != buffer) {
     k++;
@@ -73,6 +75,7 @@ void weft_gpt_rank_memory_note(struct weft_gpt_rank_memory *memory) {
 
 uint64_t weft_gpt_slice_floats(const struct weft_gpt_config *config, uint32_t layer,
                                uint32_t replicas) {
+  assert(replicas > 0);
   const uint64_t unit = (uint64_t)replicas * ALIGN_FLOATS;
   return (weft_gpt_layer_floats(config, layer) + unit - 1) / unit * ALIGN_FLOATS;
 }
@@ -188,6 +191,7 @@ enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory
                                             const struct weft_gpt_sharding *sharding,
                                             struct weft_gpt_rank_memory *rank,
                                             struct weft_error *error) {
+  assert(layer_count > 0 && sharding->replica < sharding->replicas);
   const uint32_t replicas = sharding->replicas;
   *memory = (struct weft_gpt_stage_memory){
       .allocator = allocator, .sharding = *sharding, .rank = rank, .layer_count = layer_count};
@@ -289,6 +293,7 @@ static void store_slice(const struct weft_gpt_layer_shard *shard, uint64_t float
 
 void weft_gpt_stage_memory_store(struct weft_gpt_stage_memory *memory, uint32_t k,
                                  const struct weft_gpt_layer_state *unsharded) {
+  assert(k < memory->layer_count);
   const struct weft_gpt_layer_shard *shard = &memory->shards[k];
   const uint64_t floats = memory->layers[k].floats;
   float *parameters = memory->layers[k].parameters;

@@ -1,6 +1,7 @@
 /* What follows from the trainer's options before anything is allocated: programs, the split of
  * layers into stages, the stages and layers of each rank, and a hash of everything that ranks
  * must agree on. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -296,6 +297,7 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
 
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error) {
+  assert(trainer->stage_count == 0);
   WEFT_TRY(fill_options(trainer, error));
   WEFT_TRY(read_shape(trainer, error));
   WEFT_TRY(split(trainer, error));

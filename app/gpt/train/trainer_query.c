@@ -1,4 +1,5 @@
 /* The results of a training, for the caller of run(). */
+#include <assert.h>
 #include <string.h>
 
 #include "gpt/train/rank.h"
@@ -46,6 +47,7 @@ static const struct weft_gpt_stage *find_layer(const struct weft_gpt_trainer *tr
 
 const struct weft_gpt_layer_state *weft_gpt_trainer_layer(const struct weft_gpt_trainer *trainer,
                                                           uint32_t layer) {
+  assert(layer < trainer->layer_count);
   uint32_t k;
   const struct weft_gpt_stage *stage = find_layer(trainer, trainer->ranks[0].replica, layer, &k);
   return stage != NULL ? &stage->layers[k] : NULL;
@@ -63,6 +65,7 @@ static void copy_slice(const struct weft_gpt_layer_shard *shard, uint64_t floats
 
 bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
                                  struct weft_gpt_layer_state *unsharded) {
+  assert(unsharded->layer < trainer->layer_count);
   unsharded->floats = weft_gpt_layer_floats(&trainer->config, unsharded->layer);
   for (uint32_t d = 0; d < trainer->options.replicas; d++) {
     uint32_t k;
