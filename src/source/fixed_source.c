@@ -1,4 +1,5 @@
-/* One table or program as it is. */
+/* The program source for one given table or program. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/source.h>
@@ -26,26 +27,28 @@ static enum weft_status copy(const struct weft_allocator *allocator,
 
 enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, bool training,
                                    struct weft_program **out, struct weft_error *error) {
-  const struct weft_fixed_source *plan = context;
-  const struct weft_program *program = plan->program;
+  const struct weft_fixed_source *source = context;
+  assert(source != NULL && source->program != NULL && out != NULL);
+  const struct weft_program *program = source->program;
   const bool fits = program->microbatch_count == microbatch_count;
   if (!training && (!fits || weft_program_has(program, WEFT_OPS_BACKWARD))) {
     struct weft_lower_options lower =
-        plan->lower != NULL ? *plan->lower : weft_lower_options_default();
-    if (program->level == WEFT_LEVEL_COMMS) { /* it says itself whether stages are sharded */
+        source->lower != NULL ? *source->lower : weft_lower_options_default();
+    if (program->level == WEFT_LEVEL_COMMS) { /* the program shows whether stages are sharded */
       lower.unshard = weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD));
     }
-    return weft_source_forward_only(plan->allocator, program, microbatch_count, &lower, out, error);
+    return weft_source_forward_only(source->allocator, program, microbatch_count, &lower, out,
+                                    error);
   }
   if (!fits) {
     return weft_fail(error, WEFT_ERR_USAGE,
-                     "give a batch of that many microbatches, or a plan that makes programs for "
-                     "any number (weft_source_named)",
+                     "give a batch of that many microbatches, or use a source for any number "
+                     "(weft_source_named)",
                      "the program is for %" PRIu32 " microbatches, and the step has %" PRIu32,
                      program->microbatch_count, microbatch_count);
   }
   if (program->level == WEFT_LEVEL_COMPUTE) {
-    return weft_lower(plan->allocator, program, plan->lower, out, error);
+    return weft_lower(source->allocator, program, source->lower, out, error);
   }
-  return copy(plan->allocator, program, out, error);
+  return copy(source->allocator, program, out, error);
 }

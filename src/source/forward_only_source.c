@@ -1,7 +1,8 @@
-/* Forward only, on the placement of any table. The order is that of ForwardOnly,
- * for placements that have no closed form: time goes in slots of one forward, and
- * in each of them a rank takes the deepest stage that has input, so that ranks
- * are busy and as few activations as possible are under way. */
+/* The forward-only program for the placement of any table. The order is that of ForwardOnly, for
+ * placements without a closed form: time advances in slots of one forward, and in each slot a rank
+ * runs its deepest stage that has input, so that ranks are busy and few activations are in
+ * flight. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/source.h>
@@ -12,8 +13,8 @@
 #include "ir/action.h"
 #include "ir/program.h"
 
-/* Stages have places: rank after rank, the deepest first, so the next ready place
- * from a rank's first one on is what it takes. */
+/* Stages are numbered by place: rank after rank, the deepest first. So a rank takes the first
+ * ready place from its first one on. */
 struct forward_order {
   struct weft_arena arena; /* of all arrays */
   uint32_t rank_count;
@@ -23,9 +24,9 @@ struct forward_order {
   uint32_t *place_of;     /* [stage] */
   uint32_t *stage_at;     /* [place] */
   uint32_t *place_begin;  /* [rank + 1] */
-  uint32_t *done;         /* [stage]: microbatches that went through */
+  uint32_t *done;         /* [stage]: microbatches done */
   uint32_t *taken;        /* [taken_count <= rank_count]: stages of this slot */
-  uint64_t *row_sizes;    /* [rank]; then where its next action goes */
+  uint64_t *row_sizes;    /* [rank]; later the index of its next action */
   struct weft_bits ready; /* places of stages that have input */
 };
 
@@ -79,7 +80,8 @@ static enum weft_status read_placement(struct forward_order *order, const struct
   for (uint32_t r = 0; r < order->rank_count; r++) {
     order->place_begin[r + 1] += order->place_begin[r];
   }
-  for (uint32_t s = order->stage_count, *next = order->taken; s-- > 0;) { /* `taken` is free yet */
+  for (uint32_t s = order->stage_count, *next = order->taken;
+       s-- > 0;) { /* `taken` is still unused */
     const uint32_t rank = order->rank_of[s];
     order->place_of[s] = order->place_begin[rank] + next[rank]++;
     order->stage_at[order->place_of[s]] = s;
@@ -96,9 +98,8 @@ static void update_ready(struct forward_order *order, uint32_t stage) {
   }
 }
 
-/* What a stage makes in a slot can be used from the next one on: all ranks take
- * first, then it counts. Only ranks that have something to do are looked at, so a
- * slot costs what is done in it. */
+/* The outputs of a slot can be used from the next one on: all ranks choose before any of them
+ * counts. Only ranks with ready stages are visited. */
 static bool fill_slot(struct forward_order *order, struct weft_action *actions) {
   uint32_t count = 0;
   uint32_t place = weft_bits_next(&order->ready, 0);
@@ -163,6 +164,7 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
   options.communicate = options.assign_slots = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;
   struct weft_program *table = NULL;
+  assert(like != NULL && out != NULL);
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
   const enum weft_status status = weft_lower(allocator, table, &options, out, error);

@@ -1,5 +1,5 @@
-/* `weft plan`: the best table that a search finds, checked, with the bound it was measured
- * against; and with --pareto what every amount of memory is good for. */
+/* `weft plan`: searches for the best table and reports it with its lower bound; with --pareto the
+ * best plans for a range of memory limits. */
 #include <math.h>
 #include <string.h>
 
@@ -12,13 +12,13 @@
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
-/* What a table is called that goes to standard output. */
+/* Name in --for of a table that goes to standard output. */
 #define FILE_UNKNOWN "plan.csv"
 
-/* For all limits together. */
+/* Of --pareto, for all limits together. */
 #define PARETO_EFFORT 2
 
-/* ---- Where things go ---- */
+/* ---- Output ---- */
 
 /* The file of -o, or NULL for standard output. */
 static const char *output_path(const struct weft_cli_arguments *arguments) {
@@ -30,8 +30,8 @@ static int write_output(const struct weft_cli *cli, const struct weft_text *text
   return weft_cli_write_descriptor(cli, cli->output, "standard output", text);
 }
 
-/* The table to its place; the rest to standard output, unless the table is there. Both are
- * composed before any is written: out of memory means that there is nothing. */
+/* Writes the table to -o, else to standard output; and the summary to standard output, unless the
+ * table is there. Both are complete before either is written. */
 static int write_both(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       const struct weft_text *table, const struct weft_text *summary) {
   const char *path = output_path(arguments);
@@ -58,7 +58,7 @@ static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *
   struct weft_text table = {.allocator = cli->allocator}, summary = {.allocator = cli->allocator};
   weft_program_print(plan->answer->table, &table);
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_plan_add_document(&summary, plan, target);
+    weft_cli_plan_add_json(&summary, plan, target);
   } else {
     weft_cli_plan_add(&summary, plan, target);
   }
@@ -83,13 +83,13 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 /* ---- One plan ---- */
 
-/* A signal that has ended the search makes the status. */
+/* The exit status of a search that a signal has ended. */
 static int conclude(const struct weft_cli *cli, bool stopped) {
   const int number = weft_launch_signal();
   if (number == 0 || !stopped) {
     return WEFT_CLI_OK;
   }
-  weft_cli_say(cli, NULL, "stopped by %s: this is the best so far",
+  weft_cli_say(cli, NULL, "stopped by %s: this is the best plan so far",
                weft_launch_signal_name(number));
   return 128 + number;
 }
@@ -129,7 +129,7 @@ static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments
   return status;
 }
 
-/* ---- Many plans ---- */
+/* ---- The Pareto front ---- */
 
 static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_pareto *pareto) {
@@ -140,7 +140,7 @@ static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_argu
     weft_cli_pareto_add_picture(&picture, pareto, path);
   }
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_pareto_add_document(&text, pareto);
+    weft_cli_pareto_add_json(&text, pareto);
   } else {
     weft_cli_pareto_add(&text, pareto, cli->columns);
   }
@@ -178,7 +178,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   const char *path = output_path(arguments);
   if (given[WEFT_CLI_OPTION_PARETO] && given[WEFT_CLI_OPTION_FOR]) {
     return weft_cli_usage(cli, "choose a limit, and give it with --memory",
-                          "--for is about one table, and --pareto makes many");
+                          "--for needs one table, and --pareto makes many");
   }
   if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_pareto_is_picture(path)) {
     char quoted[256];

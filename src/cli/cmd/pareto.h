@@ -1,18 +1,18 @@
-/* What `weft plan --pareto` finds: the least time for every amount of memory; as a table with a
- * plot, as "weft-pareto/1", and as a picture. */
+/* `weft plan --pareto`: the least time for each amount of memory; as a table with a plot, as
+ * "weft-pareto/1", and as a picture. */
 #ifndef CLI_PARETO_H
 #define CLI_PARETO_H
 
 #include "cli/cmd/plan_command.h"
 #include "cli/cmd/plan_progress.h"
 
-/* Searches at most; a point each. */
+/* Most searches, each of which gives a point. */
 enum { WEFT_CLI_PARETO_MAX = 17 };
 
-/* A plan that no other one beats in both. */
+/* A plan that no other plan dominates in memory and time. */
 struct weft_cli_pareto_point {
-  double memory; /* what it needs at most on a rank: the smallest limit that it is good for */
-  double limit;  /* that it was searched for; INFINITY: none */
+  double memory; /* peak of a rank: the smallest limit that the plan fits into */
+  double limit;  /* of the search that found it; INFINITY: none */
   double value;  /* of the objective */
   double makespan, span;
   double bubble_ratio; /* of the makespan, or of the span if that is the objective */
@@ -25,24 +25,25 @@ struct weft_cli_pareto_point {
 };
 
 struct weft_cli_pareto {
-  const struct weft_search_request *request; /* borrowed */
-  double least;                              /* memory without which there is no schedule */
+  const struct weft_search_request *request;                /* borrowed */
+  double least;                                             /* smallest limit with a schedule */
   struct weft_cli_pareto_point points[WEFT_CLI_PARETO_MAX]; /* memory rises, value falls */
   uint32_t count;
   uint64_t evaluated;
   bool stopped; /* by a signal or the time limit */
 };
 
-/* Searches for the points; the request's limit is the largest that is tried, its effort and
- * time limit are for all together. WEFT_CLI_OK, or another exit status after having said why. */
+/* Searches for the points. The request's memory limit is the largest one tried; its effort and time
+ * limit are for all searches together. WEFT_CLI_OK, or another exit status after it has printed the
+ * error. */
 int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_request *request,
                          struct weft_cli_plan_progress *progress, struct weft_cli_pareto *pareto);
 
 void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *pareto,
                          uint32_t columns);
-void weft_cli_pareto_add_document(struct weft_text *text, const struct weft_cli_pareto *pareto);
+void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto);
 
-/* Whether a file of this name is one that can be drawn: x.svg or x.html. */
+/* Whether the file name is one of a picture: x.svg or x.html. */
 bool weft_cli_pareto_is_picture(const char *path);
 void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_pareto *pareto,
                                  const char *path);

@@ -14,8 +14,8 @@ struct weft_cli_plan {
   struct weft_cli_sim_report prediction;     /* of the answer's simulation */
 };
 
-/* Reads the options into a request; `costs` is borrowed by it. Returns WEFT_CLI_OK, or another
- * exit status after having said what is wrong. */
+/* Reads the options into a request, which borrows `costs`. Returns WEFT_CLI_OK, or another exit
+ * status after it has printed the error. */
 int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
                                const struct weft_costs *costs, struct weft_search_request *request);
@@ -25,10 +25,10 @@ double weft_cli_plan_value(const struct weft_search_answer *answer);
 /* Relative gap to the bound; INFINITY when the bound is 0 and the value is not. */
 double weft_cli_plan_gap(const struct weft_search_answer *answer);
 
-/* `target` is NULL where none was asked for. */
+/* `target` may be NULL. */
 void weft_cli_plan_add(struct weft_text *text, const struct weft_cli_plan *plan,
                        const struct weft_cli_target *target);
-void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_plan *plan,
-                                const struct weft_cli_target *target);
+void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan,
+                            const struct weft_cli_target *target);
 
 #endif

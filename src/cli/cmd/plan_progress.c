@@ -1,4 +1,4 @@
-/* The progress of a search: best so far, bound, gap, and how much is done. */
+/* The progress line of a search: best value so far, bound, gap, and share of the work. */
 #include <weft/launch.h>
 
 #include "cli/cmd/plan_progress.h"
@@ -12,7 +12,7 @@ static void add_value(struct weft_text *text, const char *unit,
                       const struct weft_search_progress *at) {
   char value[40], bound[40];
   if (!isfinite(at->value)) {
-    weft_text_add(text, "nothing fits yet");
+    weft_text_add(text, "no schedule yet");
     return;
   }
   weft_text_addf(text, "best %s%s%s", weft_cli_amount(value, sizeof value, at->value),

@@ -1,4 +1,4 @@
-/* What `weft plan` shows on a terminal while it searches. */
+/* The progress line of `weft plan` on a terminal. */
 #ifndef CLI_PLAN_PROGRESS_H
 #define CLI_PLAN_PROGRESS_H
 
@@ -10,11 +10,11 @@ struct weft_cli_plan_progress {
   struct weft_cli_live_line line;
   bool is_live;
   const char *unit;       /* of time */
-  uint32_t round, rounds; /* of several searches, this one from 0; rounds 1: it is the only one */
+  uint32_t round, rounds; /* number of this search from 0, and of all */
   struct weft_text text;  /* of the line being written */
 };
 
-/* Also for the request's `stop` and `report`, and their context. A signal that came since
+/* Sets the request's `stop`, `report` and context. A signal since
  * weft_launch_signals_begin() stops the search. */
 void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
                                   const struct weft_cli *cli, bool is_wanted,

@@ -1,9 +1,9 @@
-/* From options to a request for the search. */
+/* Converts the options into a search request. */
 #include "cli/cmd/plan_command.h"
 #include "cli/io/error_message.h"
 
-/* A search of this share of the time limit normally ends before the clock cuts it, and so is
- * the same every time. */
+/* A search with this share of the time limit normally ends before the limit, and is reproducible
+ * then. */
 #define EFFORT_OF_LIMIT 0.8
 
 static int check_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

@@ -1,4 +1,4 @@
-/* What other programs need to run a planned table: their flags, and what to know about them. */
+/* What other programs need to run a planned table: flags and notes. */
 #ifndef CLI_PLAN_TARGET_H
 #define CLI_PLAN_TARGET_H
 
@@ -15,8 +15,8 @@ struct weft_cli_target {
   const char *file; /* where the table is */
 };
 
-/* WEFT_CLI_OK when the target can run such a table, or another exit status after having said
- * why it cannot. */
+/* WEFT_CLI_OK when the target can run the table, or another exit status after it has printed why
+ * not. */
 int weft_cli_target_check(const struct weft_cli *cli, const struct weft_cli_target *target,
                           const struct weft_search_answer *answer);
 

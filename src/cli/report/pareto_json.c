@@ -1,4 +1,4 @@
-/* Memory against time as JSON, "weft-pareto/1". */
+/* The Pareto front as JSON, "weft-pareto/1". */
 #include <weft/support.h>
 
 #include "cli/cmd/pareto.h"
@@ -19,7 +19,7 @@ static void add_point(struct weft_json *json, const struct weft_cli_pareto_point
   weft_json_close(json, '}');
 }
 
-void weft_cli_pareto_add_document(struct weft_text *text, const struct weft_cli_pareto *pareto) {
+void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto) {
   struct weft_json json = {.text = text};
   const struct weft_search_request *request = pareto->request;
   weft_json_open(&json, NULL, '{');

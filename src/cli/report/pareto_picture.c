@@ -1,5 +1,5 @@
-/* Memory against time as a picture: the best plans as a staircase, the bounds below. A page is
- * the same picture with the table. */
+/* The Pareto front as a picture: the plans as a staircase, the bounds below. A page has the same
+ * picture with the table. */
 #include <math.h>
 #include <stdio.h>
 #include <string.h>

@@ -1,4 +1,4 @@
-/* Memory against time as a table, and as a plot of letters. */
+/* The Pareto front as a table, and as a plot of characters. */
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -44,7 +44,7 @@ static void add_table(struct weft_text *text, const struct weft_cli_pareto *pare
 
 /* ---- The plot ---- */
 
-/* What is drawn: memory to the right, time up. */
+/* Memory to the right, time up. */
 struct plot {
   const struct weft_cli_pareto *pareto;
   int columns;
@@ -125,7 +125,7 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
   if (pareto->count > 0) {
     add_plot(text, pareto, columns);
   }
-  weft_text_addf(text, "\nno schedule fits into less than %s; %" PRIu64 " orders looked at%s\n",
+  weft_text_addf(text, "\nno schedule fits into less than %s; %" PRIu64 " orders evaluated%s\n",
                  weft_cli_amount(least, sizeof least, pareto->least), pareto->evaluated,
                  pareto->stopped ? "; stopped: more time may find better ones" : "");
 }

@@ -1,4 +1,4 @@
-/* A plan as JSON, "weft-plan/1": what sim says, and the search's own. */
+/* The report of a plan as JSON, "weft-plan/1": the members of sim, and those of the search. */
 #include <math.h>
 
 #include "cli/cmd/plan_command.h"
@@ -28,8 +28,8 @@ static void add_parts(struct weft_json *json, const struct weft_search_answer *a
   weft_json_close(json, ']');
 }
 
-void weft_cli_plan_add_document(struct weft_text *text, const struct weft_cli_plan *plan,
-                                const struct weft_cli_target *target) {
+void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan,
+                            const struct weft_cli_target *target) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-plan/1");

@@ -1,4 +1,4 @@
-/* A plan in words: what it is, how good it is, and the prediction. */
+/* The report of a plan as text: the schedule, its gap to the bound, and the prediction. */
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -44,10 +44,10 @@ static void add_result(struct weft_text *text, const struct weft_cli_plan *plan)
   if (answer->optimal) {
     weft_text_add(text, "optimal");
   } else {
-    weft_text_addf(text, "at most %.2f %% over the best", 100 * weft_cli_plan_gap(answer));
+    weft_text_addf(text, "at most %.2f %% above optimal", 100 * weft_cli_plan_gap(answer));
   }
-  weft_text_add(
-      text, answer->stage_parts != NULL ? " on this placement and cut\n" : " on this placement\n");
+  weft_text_add(text, answer->stage_parts != NULL ? " for this placement and partition\n"
+                                                  : " for this placement\n");
 }
 
 static void add_memory(struct weft_text *text, const struct weft_cli_plan *plan) {
@@ -78,7 +78,7 @@ static void add_parts(struct weft_text *text, const struct weft_search_answer *a
 }
 
 static void add_search(struct weft_text *text, const struct weft_cli_plan *plan) {
-  weft_text_addf(text, "%-17s %" PRIu64 " order%s looked at, seed %" PRIu64 "%s\n", "search",
+  weft_text_addf(text, "%-17s %" PRIu64 " order%s evaluated, seed %" PRIu64 "%s\n", "search",
                  plan->answer->evaluated, weft_cli_plural(plan->answer->evaluated),
                  plan->request->seed,
                  plan->answer->stopped ? "; stopped: more time may find a better one" : "");
