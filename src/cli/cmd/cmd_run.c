@@ -235,11 +235,13 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
   if (number != 0) {
     return speaks ? say_interrupted(execution, number) : 128 + number;
   }
+  /* A limit that is exceeded here is one of the system, and not of the file. */
+  const char *name = error->status == WEFT_ERR_LIMIT ? NULL : subject->name;
   if (!speaks) {
     weft_cli_job_report_activity(subject->job);
-    return weft_cli_exit_status(subject->name, error);
+    return weft_cli_exit_status(name, error);
   }
-  const int status = weft_cli_fail(subject->cli, subject->name, error);
+  const int status = weft_cli_fail(subject->cli, name, error);
   if (status == WEFT_CLI_PEER && execution->first != NULL) {
     weft_cli_write_hang(subject->cli, subject->arguments, execution->first);
   }
