@@ -58,7 +58,7 @@ WEFT ?= build/weft
 train: build
 	@if [ -e "$(TRAIN_OUT)" ]; then rm -rf "$(TRAIN_OUT).old" && mv "$(TRAIN_OUT)" "$(TRAIN_OUT).old"; fi
 	@mkdir -p "$(TRAIN_OUT)"
-	@$(WEFT) train --ranks 2 --checkpoint "$(TRAIN_OUT)/checkpoint" --every 200 \
+	@$(WEFT) train --ranks 2 --checkpoint "$(TRAIN_OUT)/checkpoint" --checkpoint-every 200 \
 	  --log "$(TRAIN_OUT)/log.jsonl" --curve "$(TRAIN_OUT)/curve.svg" \
 	  --profile "$(TRAIN_OUT)/costs.json" -o "$(TRAIN_OUT)/timeline.html" $(TRAIN)
 

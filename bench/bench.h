@@ -54,7 +54,7 @@ struct weft_cli_bench_case weft_cli_bench_large(const struct weft_cli_arguments 
                                                 const struct weft_cli_bench_case *small);
 
 /* Says on a terminal what is being measured. */
-void weft_cli_bench_say(const struct weft_cli *cli, const struct weft_cli_bench_case *at);
+void weft_bench_print_case(const struct weft_cli *cli, const struct weft_cli_bench_case *at);
 
 /* Says that the answer is wrong; returns the exit status. */
 int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_case *at,

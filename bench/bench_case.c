@@ -46,18 +46,18 @@ struct weft_cli_bench_case weft_cli_bench_large(const struct weft_cli_arguments 
   return large;
 }
 
-void weft_cli_bench_say(const struct weft_cli *cli, const struct weft_cli_bench_case *at) {
+void weft_bench_print_case(const struct weft_cli *cli, const struct weft_cli_bench_case *at) {
   if (cli->messages_terminal) {
-    weft_cli_say(cli, NULL, "bench: %s, p = %" PRIu32 ", m = %" PRIu32, at->schedule,
-                 at->shape.ranks, at->shape.microbatches);
+    weft_cli_print(cli, NULL, "bench: %s, p = %" PRIu32 ", m = %" PRIu32, at->schedule,
+                   at->shape.ranks, at->shape.microbatches);
   }
 }
 
 int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
                         const char *what) {
-  weft_cli_say(cli, "this is a bug; 'weft doctor' checks every schedule",
-               "bench: %s at p = %" PRIu32 ", m = %" PRIu32 ": %s; nothing was measured",
-               at->schedule, at->shape.ranks, at->shape.microbatches, what);
+  weft_cli_print(cli, "this is a bug; 'weft doctor' checks every schedule",
+                 "bench: %s at p = %" PRIu32 ", m = %" PRIu32 ": %s; nothing was measured",
+                 at->schedule, at->shape.ranks, at->shape.microbatches, what);
   return WEFT_CLI_FOUND_BAD;
 }
 

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <weft/comm.h>
+#include <weft/support.h>
 
 #include "bench/bench_clock.h"
 #include "bench/bench_run.h"
@@ -116,7 +117,7 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
                                   {.cores = cores, .rounds = rounds}};
   struct weft_error error;
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  games[0].samples = cli->allocator->reallocate(cli->allocator->context, NULL, 0, size);
+  games[0].samples = weft_array_allocate(cli->allocator, size, 1);
   if (games[0].samples == NULL) {
     return weft_cli_fail_memory(cli);
   }
@@ -124,7 +125,7 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
   if (run_game(cli, games, &error) < 0) {
     status = weft_cli_fail(cli, NULL, &error);
   } else if (games[0].wrong || games[1].wrong) {
-    weft_cli_say(cli, "this is a bug", "bench: a message arrives with another content");
+    weft_cli_print(cli, "this is a bug", "bench: a message arrives with another content");
     status = WEFT_CLI_FOUND_BAD;
   }
   *handover = (struct weft_cli_handover){
@@ -132,6 +133,6 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
       .block = BLOCK,
       .round_trips = games[0].sample_count,
       .processors = processors > 0 ? (uint64_t)processors : 0};
-  (void)cli->allocator->reallocate(cli->allocator->context, games[0].samples, size, 0);
+  weft_array_free(cli->allocator, games[0].samples, size, 1);
   return status;
 }

@@ -14,6 +14,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/support.h>
+
 #include "bench/bench_clock.h"
 #include "cli/child_process.h"
 #include "cli/doctor_mpi.h"
@@ -22,7 +24,7 @@
 enum { ROUNDS = 3, LIMIT_MS = 120 * 1000, WORDS_MAX = 24 };
 
 static const char *const schedules[] = {"1F1B", "ZBVZeroBubble"};
-enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
+enum { SCHEDULES = WEFT_ARRAY_LENGTH(schedules) };
 
 struct bench {
   const struct weft_cli *cli;
@@ -49,12 +51,12 @@ static int fail_job(const struct weft_cli *cli, const struct weft_cli_child *chi
     line++;
   }
   if (child->timed_out) {
-    weft_cli_say(cli, "does 'weft doctor' say that it works?",
-                 "bench: %s%s had not ended after %d s", who, launcher, LIMIT_MS / 1000);
+    weft_cli_print(cli, "does 'weft doctor' say that it works?",
+                   "bench: %s%s had not ended after %d s", who, launcher, LIMIT_MS / 1000);
   } else {
-    weft_cli_say(cli, "does 'weft doctor' say that it works?",
-                 "bench: %s%s ended with status %d: %.*s", who, launcher, child->status,
-                 (int)strcspn(line, "\n"), line);
+    weft_cli_print(cli, "does 'weft doctor' say that it works?",
+                   "bench: %s%s ended with status %d: %.*s", who, launcher, child->status,
+                   (int)strcspn(line, "\n"), line);
   }
   return child->status == WEFT_CLI_UNAVAILABLE ? WEFT_CLI_UNAVAILABLE : WEFT_CLI_PEER;
 }
@@ -97,7 +99,7 @@ static void start_job(const char *program, const struct bench *bench,
   const char *const last[] = {
       program, "bench", "mpi", "--repeats", bench->repeats, "--progress", progress_name(progress)};
   size_t count = mpi != NULL ? add_launcher(mpi, over, words) : 0;
-  for (size_t k = 0; k < sizeof last / sizeof last[0]; k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(last); k++) {
     words[count++] = last[k];
   }
   *child = (struct weft_cli_child){.words = words, .sets = sets, .limit_ms = LIMIT_MS};
@@ -112,8 +114,9 @@ static int finish_job(const struct bench *bench, const struct weft_cli_mpi *mpi,
 }
 
 static int fail_lines(const struct weft_cli *cli, const struct weft_cli_mpi *mpi) {
-  weft_cli_say(cli, "this is a bug", "bench: two processes of %s have not said what they measured",
-               mpi != NULL ? mpi->launcher : "weft");
+  weft_cli_print(cli, "this is a bug",
+                 "bench: two processes of %s have not said what they measured",
+                 mpi != NULL ? mpi->launcher : "weft");
   return WEFT_CLI_FOUND_BAD;
 }
 
@@ -147,9 +150,9 @@ static int measure_ways(struct bench *bench, const struct weft_cli_mpi *mpi) {
 /* ---- Steps ---- */
 
 static int fail_hash(const struct weft_cli *cli, const struct weft_cli_mpi_steps *steps) {
-  weft_cli_say(cli, "this is a bug",
-               "bench: %s on two processes of %s comes to other parameters than on two threads",
-               steps->schedule, steps->mpi);
+  weft_cli_print(cli, "this is a bug",
+                 "bench: %s on two processes of %s comes to other parameters than on two threads",
+                 steps->schedule, steps->mpi);
   return WEFT_CLI_FOUND_BAD;
 }
 
@@ -248,9 +251,9 @@ static int run_turns(struct bench *bench, const struct weft_cli_mpi_steps *steps
                      struct contest *contest) {
   struct weft_cli_turns turns;
   if (!weft_cli_turns_open(&turns)) {
-    weft_cli_say(bench->cli,
-                 "see that TMPDIR is a folder that can be written to, with a short name",
-                 "bench: no folder for two named pipes: %s", strerror(errno));
+    weft_cli_print(bench->cli,
+                   "see that TMPDIR is a folder that can be written to, with a short name",
+                   "bench: no folder for two named pipes: %s", strerror(errno));
     weft_cli_turns_close(&turns);
     return WEFT_CLI_IO;
   }
@@ -343,7 +346,7 @@ static int measure_rounds(struct bench *bench, const struct weft_cli_mpi *mpi, s
 static int measure_mpi(struct bench *bench, const struct weft_cli_mpi *mpi) {
   const size_t begin = bench->results->step_count;
   if (bench->cli->messages_terminal) {
-    weft_cli_say(bench->cli, NULL, "bench: %s, started by %s", mpi->name, mpi->launcher);
+    weft_cli_print(bench->cli, NULL, "bench: %s, started by %s", mpi->name, mpi->launcher);
   }
   const int status = measure_ways(bench, mpi);
   if (status != WEFT_CLI_OK) {
@@ -388,8 +391,8 @@ static int measure_all(struct bench *bench) {
     }
   }
   if (launchers == 0) {
-    weft_cli_say(bench->cli, "apt-get install openmpi-bin libopenmpi-dev, and build Weft again",
-                 "bench: no MPI is installed here");
+    weft_cli_print(bench->cli, "apt-get install openmpi-bin libopenmpi-dev, and build Weft again",
+                   "bench: no MPI is installed here");
   }
   return measured > 0 ? WEFT_CLI_OK : WEFT_CLI_UNAVAILABLE;
 }
@@ -398,8 +401,8 @@ static int prepare(struct bench *bench, const struct weft_cli_arguments *argumen
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
   if (bench->cli->words == NULL ||
       weft_cli_process_file(bench->command, sizeof bench->command) == NULL) {
-    weft_cli_say(bench->cli, "start it with mpirun -n 2",
-                 "bench: where this command is is unknown");
+    weft_cli_print(bench->cli, "start it with mpirun -n 2",
+                   "bench: where this command is is unknown");
     return WEFT_CLI_UNAVAILABLE;
   }
   if (weft_cli_process_sibling("weft-train", bench->trainer, sizeof bench->trainer) == NULL) {
@@ -416,22 +419,20 @@ static int prepare(struct bench *bench, const struct weft_cli_arguments *argumen
 int weft_cli_bench_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
   const struct weft_allocator *allocator = cli->allocator;
-  const size_t size = sizeof(struct weft_cli_mpi_results);
   struct bench bench = {.cli = cli};
-  bench.results = allocator->reallocate(allocator->context, NULL, 0, size);
+  bench.results = weft_array_allocate_zero(allocator, 1, sizeof *bench.results);
   if (bench.results == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  memset(bench.results, 0, size);
   int status = prepare(&bench, arguments);
   if (status == WEFT_CLI_OK) {
     status = measure_all(&bench);
   }
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_mpi_document(json, bench.results);
+    weft_cli_bench_add_mpi_json(json, bench.results);
   } else if (status == WEFT_CLI_OK) {
     weft_cli_bench_add_mpi_text(text, bench.results);
   }
-  (void)allocator->reallocate(allocator->context, bench.results, size, 0);
+  weft_array_free(allocator, bench.results, 1, sizeof *bench.results);
   return status;
 }

@@ -187,7 +187,7 @@ bool weft_cli_mpi_block_read(const char *lines, struct weft_cli_mpi_block *block
 
 void weft_cli_bench_add_mpi_text(struct weft_text *text,
                                  const struct weft_cli_mpi_results *results);
-void weft_cli_bench_add_mpi_document(struct weft_json *json,
-                                     const struct weft_cli_mpi_results *results);
+void weft_cli_bench_add_mpi_json(struct weft_json *json,
+                                 const struct weft_cli_mpi_results *results);
 
 #endif

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <weft/launch.h>
+#include <weft/support.h>
 
 #include "bench/bench_clock.h"
 #include "bench/bench_mpi.h"
@@ -177,7 +178,7 @@ static int be_threads(const struct weft_cli *cli, const struct weft_cli_argument
   struct weft_text text = {.allocator = cli->allocator};
   int status = measure_block(cli, NULL, train, task, &text);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+    status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   weft_text_finish(&text);
   return status;
@@ -190,7 +191,7 @@ static void report(const struct weft_cli_mpi_results *results, bool as_lines, bo
     weft_cli_mpi_way_add_lines(text, &results->ways[0]);
   } else if (as_json) {
     struct weft_json json = {.text = text};
-    weft_cli_bench_add_mpi_document(&json, results);
+    weft_cli_bench_add_mpi_json(&json, results);
     weft_json_finish(&json);
   } else {
     weft_cli_bench_add_mpi_text(text, results);
@@ -234,7 +235,7 @@ static int be_rank(struct weft_cli_job *job, const struct weft_cli_arguments *ar
     status = measure(job, arguments, train, results, &text);
   }
   if (status == WEFT_CLI_OK && job->transport->rank == 0) {
-    status = weft_cli_deliver(&job->cli, arguments, &text, WEFT_CLI_OK);
+    status = weft_cli_write_output(&job->cli, arguments, &text, WEFT_CLI_OK);
   }
   weft_text_finish(&text);
   return status;
@@ -245,22 +246,20 @@ int weft_cli_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_arg
   const struct weft_allocator *allocator = cli->allocator;
   struct weft_comm_options options = weft_comm_options_default();
   options.progress = weft_cli_chosen_progress(arguments);
-  const size_t size = sizeof(struct weft_cli_mpi_results);
   const char *task = getenv(WEFT_CLI_MPI_TASK);
   const bool is_launched = weft_launch_info().launcher != NULL;
   struct weft_cli_job job;
   if (!is_launched && task != NULL) {
     return be_threads(cli, arguments, train, task);
   }
-  struct weft_cli_mpi_results *results = allocator->reallocate(allocator->context, NULL, 0, size);
+  struct weft_cli_mpi_results *results = weft_array_allocate_zero(allocator, 1, sizeof *results);
   if (results == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  memset(results, 0, size);
   int status = weft_cli_job_begin(&job, cli, &options);
   if (status == WEFT_CLI_OK) {
     status = be_rank(&job, arguments, train, results);
   }
-  (void)allocator->reallocate(allocator->context, results, size, 0);
+  weft_array_free(allocator, results, 1, sizeof *results);
   return weft_cli_job_end(&job, status);
 }

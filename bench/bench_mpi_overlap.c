@@ -4,6 +4,8 @@
  * the transfer alone, the compute alone, and both. */
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "bench/bench_clock.h"
 #include "bench/bench_mpi.h"
 
@@ -184,7 +186,7 @@ static enum weft_status choose_size(struct bench *bench, const struct weft_cli_m
 static enum weft_status measure(struct bench *bench, uint64_t bytes, uint64_t repeats,
                                 struct weft_cli_mpi_way *way, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->job->cli.allocator;
-  void *data = allocator->reallocate(allocator->context, NULL, 0, (size_t)bytes);
+  void *data = weft_array_allocate(allocator, (size_t)bytes, 1);
   if (data == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
     return WEFT_ERR_MEMORY;
@@ -197,7 +199,7 @@ static enum weft_status measure(struct bench *bench, uint64_t bytes, uint64_t re
   calibrate(bench);
   const enum weft_status status = run_cases(bench, repeats, &way->overlap, error);
   way->has_overlap = status == WEFT_OK;
-  (void)allocator->reallocate(allocator->context, data, (size_t)bytes, 0);
+  weft_array_free(allocator, data, (size_t)bytes, 1);
   return status;
 }
 
@@ -205,7 +207,7 @@ enum weft_status weft_cli_bench_mpi_overlap(struct weft_cli_job *job, uint64_t r
                                             struct weft_cli_mpi_way *way,
                                             struct weft_error *error) {
   const struct weft_allocator *allocator = job->cli.allocator;
-  struct bench *bench = allocator->reallocate(allocator->context, NULL, 0, sizeof *bench);
+  struct bench *bench = weft_array_allocate(allocator, 1, sizeof *bench);
   uint64_t bytes;
   if (bench == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
@@ -217,6 +219,6 @@ enum weft_status weft_cli_bench_mpi_overlap(struct weft_cli_job *job, uint64_t r
   if (status == WEFT_OK) {
     status = measure(bench, bytes, repeats, way, error);
   }
-  (void)allocator->reallocate(allocator->context, bench, sizeof *bench, 0);
+  weft_array_free(allocator, bench, 1, sizeof *bench);
   return status;
 }

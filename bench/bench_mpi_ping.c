@@ -3,6 +3,8 @@
  * the calmest counts, since other work on the machine only delays. */
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "bench/bench_clock.h"
 #include "bench/bench_mpi.h"
 
@@ -236,7 +238,7 @@ enum weft_status weft_cli_bench_mpi_ping(struct weft_cli_job *job, uint64_t repe
                                          struct weft_cli_mpi_way *way, struct weft_error *error) {
   const struct weft_allocator *allocator = job->cli.allocator;
   const size_t size = 2 * ((size_t)largest() + HEADER_BYTES);
-  unsigned char *memory = allocator->reallocate(allocator->context, NULL, 0, size);
+  unsigned char *memory = weft_array_allocate(allocator, size, 1);
   if (memory == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
     return WEFT_ERR_MEMORY;
@@ -244,6 +246,6 @@ enum weft_status weft_cli_bench_mpi_ping(struct weft_cli_job *job, uint64_t repe
   memset(memory, 0, size);
   const enum weft_status status =
       measure_sizes(job, memory, memory + size / 2, repeats, way, error);
-  (void)allocator->reallocate(allocator->context, memory, size, 0);
+  weft_array_free(allocator, memory, size, 1);
   return status;
 }

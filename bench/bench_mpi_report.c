@@ -246,8 +246,8 @@ static void add_step_row(struct weft_json *json, const struct weft_cli_mpi_steps
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_mpi_document(struct weft_json *json,
-                                     const struct weft_cli_mpi_results *results) {
+void weft_cli_bench_add_mpi_json(struct weft_json *json,
+                                 const struct weft_cli_mpi_results *results) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-mpi/1");
   weft_json_string(json, "version", weft_version());

@@ -86,7 +86,7 @@ struct sampling {
 static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
                           struct weft_cli_measurement *measurement) {
   *sampling = (struct sampling){.measurement = measurement};
-  weft_cli_bench_say(cli, &measurement->at);
+  weft_bench_print_case(cli, &measurement->at);
   return check(cli, measurement, &sampling->hash);
 }
 
@@ -180,7 +180,7 @@ int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_argume
   }
   const int status = measure_all(cli, arguments, &results);
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_document(json, &results);
+    weft_cli_bench_add_plan_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
     weft_cli_bench_add_text(text, &results);
   }

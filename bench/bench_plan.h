@@ -26,7 +26,7 @@ struct weft_cli_bench_results {
 };
 
 void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench_results *results);
-void weft_cli_bench_add_document(struct weft_json *json,
-                                 const struct weft_cli_bench_results *results);
+void weft_cli_bench_add_plan_json(struct weft_json *json,
+                                  const struct weft_cli_bench_results *results);
 
 #endif

@@ -95,8 +95,8 @@ static void add_json_run(struct weft_json *json, const struct weft_cli_measureme
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_document(struct weft_json *json,
-                                 const struct weft_cli_bench_results *results) {
+void weft_cli_bench_add_plan_json(struct weft_json *json,
+                                  const struct weft_cli_bench_results *results) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-plan/1");
   weft_json_string(json, "version", weft_version());

@@ -1,6 +1,7 @@
 /* `weft bench plan-search`: how long the planner takes to be as good as what has been
  * published, for all memory limits of a V, and for one move of its local search. The time of
  * the check that weft_search() makes of each answer is reported apart. */
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include <inttypes.h>
@@ -32,7 +33,7 @@ static const struct profile v = {"V",  8,    2,        24, 14407, 14380,
 /* Moves are measured where the search does not end before: in little memory. */
 enum { MOVES_LIMIT = 8 };
 
-enum { SINGLES = sizeof singles / sizeof singles[0] };
+enum { SINGLES = WEFT_ARRAY_LENGTH(singles) };
 
 /* Efforts, in seconds of a core: what is enough for each. */
 #define EFFORT_SINGLE 0.002
@@ -197,7 +198,7 @@ static void add_text(struct weft_text *text, const struct results *results) {
                  MOVES_LIMIT / 2, results->move_ns, results->moves);
 }
 
-static void add_document(struct weft_json *json, const struct results *results) {
+static void add_json(struct weft_json *json, const struct results *results) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-plan-search/1");
   weft_json_open(json, "single", '[');
@@ -244,7 +245,7 @@ int weft_cli_bench_plan_search(const struct weft_cli *cli,
   if (status == WEFT_CLI_OK && json == NULL) {
     add_text(text, &results);
   } else if (status == WEFT_CLI_OK) {
-    add_document(json, &results);
+    add_json(json, &results);
   }
   return status;
 }

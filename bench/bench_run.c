@@ -8,6 +8,7 @@
 
 #include <string.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include "bench/bench_clock.h"
@@ -215,7 +216,7 @@ static int measure_executor(const struct weft_cli *cli,
                             struct weft_cli_executor_measurement *measurement) {
   struct subject subject;
   struct weft_cli_stages stages;
-  weft_cli_bench_say(cli, &measurement->at);
+  weft_bench_print_case(cli, &measurement->at);
   int status = prepare(cli, &measurement->at, &subject);
   if (status != WEFT_CLI_OK) {
     return status;
@@ -240,7 +241,7 @@ static int measure_executors(const struct weft_cli *cli, const struct weft_cli_a
   static const char *const schedules[] = {
       "GPipe",         "1F1B",     "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",
       "ZBVZeroBubble", "DualPipeV"};
-  const size_t count_of = sizeof schedules / sizeof schedules[0];
+  const size_t count_of = WEFT_ARRAY_LENGTH(schedules);
   const bool both = !arguments->given[WEFT_CLI_OPTION_MICROBATCHES];
   int status = WEFT_CLI_OK;
   for (size_t k = 0; k < (both ? 2 : 1) * count_of && status == WEFT_CLI_OK; k++) {
@@ -285,7 +286,7 @@ static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
 static int measure_sleep(const struct weft_cli *cli, struct weft_cli_sleep_measurement *at) {
   struct subject subject;
   struct weft_cli_stages stages;
-  weft_cli_bench_say(cli, &at->at);
+  weft_bench_print_case(cli, &at->at);
   int status = prepare(cli, &at->at, &subject);
   if (status != WEFT_CLI_OK) {
     return status;
@@ -335,7 +336,7 @@ int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_argumen
     status = measure_sleeps(cli, arguments, &results);
   }
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_run_document(json, &results);
+    weft_cli_bench_add_run_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
     weft_cli_bench_add_run_text(text, &results);
   }

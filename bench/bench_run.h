@@ -45,7 +45,7 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
 
 void weft_cli_bench_add_run_text(struct weft_text *text,
                                  const struct weft_cli_run_results *results);
-void weft_cli_bench_add_run_document(struct weft_json *json,
-                                     const struct weft_cli_run_results *results);
+void weft_cli_bench_add_run_json(struct weft_json *json,
+                                 const struct weft_cli_run_results *results);
 
 #endif

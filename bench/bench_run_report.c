@@ -89,8 +89,8 @@ static void add_executor(struct weft_json *json, const struct weft_cli_executor_
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_run_document(struct weft_json *json,
-                                     const struct weft_cli_run_results *results) {
+void weft_cli_bench_add_run_json(struct weft_json *json,
+                                 const struct weft_cli_run_results *results) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-run/1");
   weft_json_string(json, "version", weft_version());

@@ -158,7 +158,7 @@ static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
   struct subject *subject = &sampling->subject;
   sampling->measurement = measurement;
   sampling->count = 0;
-  weft_cli_bench_say(cli, &measurement->at);
+  weft_bench_print_case(cli, &measurement->at);
   int status = prepare(cli, &measurement->at, subject, &measurement->plan_ns);
   if (status != WEFT_CLI_OK) {
     return status;
@@ -328,7 +328,7 @@ int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_argumen
                                                      !arguments->given[WEFT_CLI_OPTION_ACTIONS]};
   const int status = measure_all(cli, arguments, &results);
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_sim_document(json, &results);
+    weft_cli_bench_add_sim_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
     weft_cli_bench_add_sim_text(text, &results);
   }

@@ -46,7 +46,7 @@ int weft_cli_bench_check_sim(const struct weft_cli *cli, const struct weft_cli_b
 
 void weft_cli_bench_add_sim_text(struct weft_text *text,
                                  const struct weft_cli_sim_results *results);
-void weft_cli_bench_add_sim_document(struct weft_json *json,
-                                     const struct weft_cli_sim_results *results);
+void weft_cli_bench_add_sim_json(struct weft_json *json,
+                                 const struct weft_cli_sim_results *results);
 
 #endif

@@ -1,6 +1,7 @@
 /* Is the simulation right? Asked before it is timed. */
 #include <math.h>
 
+#include <weft/support.h>
 #include <weft/weft.h>
 
 #include "bench/bench_sim.h"
@@ -32,8 +33,7 @@ static bool begin_evaluation(struct evaluation *evaluation) {
   evaluation->block_size = 2 * pairs * sizeof(double) +
                            table->rank_count * (sizeof(double) + sizeof(uint64_t)) +
                            table->stage_count * sizeof(uint32_t);
-  evaluation->block = evaluation->allocator->reallocate(evaluation->allocator->context, NULL, 0,
-                                                        evaluation->block_size);
+  evaluation->block = weft_array_allocate(evaluation->allocator, evaluation->block_size, 1);
   if (evaluation->block == NULL) {
     return false;
   }
@@ -54,8 +54,7 @@ static bool begin_evaluation(struct evaluation *evaluation) {
 }
 
 static void end_evaluation(struct evaluation *evaluation) {
-  (void)evaluation->allocator->reallocate(evaluation->allocator->context, evaluation->block,
-                                          evaluation->block_size, 0);
+  weft_array_free(evaluation->allocator, evaluation->block, evaluation->block_size, 1);
 }
 
 /* When the action's input is on the rank; negative when that is not known. */

@@ -161,8 +161,8 @@ static void add_json_svg(struct weft_json *json, const struct weft_cli_sim_resul
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_sim_document(struct weft_json *json,
-                                     const struct weft_cli_sim_results *results) {
+void weft_cli_bench_add_sim_json(struct weft_json *json,
+                                 const struct weft_cli_sim_results *results) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-sim/1");
   weft_json_string(json, "version", weft_version());

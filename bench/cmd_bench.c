@@ -41,7 +41,7 @@ static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arg
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks); i++) {
     weft_text_addf(&text, "%-11s %s\n", benchmarks[i].name, benchmarks[i].summary);
   }
-  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }
@@ -85,7 +85,7 @@ int weft_bench_report(const struct weft_cli *cli, const struct weft_cli_argument
     if (as_json) {
       weft_json_finish(&json);
     }
-    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+    status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   weft_text_finish(&text);
   return status;
@@ -93,13 +93,15 @@ int weft_bench_report(const struct weft_cli *cli, const struct weft_cli_argument
 
 static int fail_name(const struct weft_cli *cli, const char *name) {
   char quoted[80], hint[80];
-  struct weft_cli_guess guess;
-  weft_cli_guess_init(&guess, name, strlen(name));
+  struct weft_cli_suggestion suggestion;
+  weft_cli_suggestion_init(&suggestion, name, strlen(name));
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(benchmarks); i++) {
-    weft_cli_guess_offer(&guess, benchmarks[i].name, strlen(benchmarks[i].name));
+    weft_cli_suggestion_offer(&suggestion, benchmarks[i].name, strlen(benchmarks[i].name));
   }
-  (void)snprintf(hint, sizeof hint, "did you mean '%s'?", guess.best != NULL ? guess.best : "");
-  return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
+  (void)snprintf(hint, sizeof hint, "did you mean '%s'?",
+                 suggestion.best != NULL ? suggestion.best : "");
+  return weft_cli_usage(cli,
+                        suggestion.best != NULL ? hint : "'weft bench --list' lists the benchmarks",
                         "unknown benchmark '%s': expected plan, plan-search, sim, run, "
                         "train or mpi",
                         weft_cli_quote(quoted, sizeof quoted, name));

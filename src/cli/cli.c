@@ -35,7 +35,7 @@ static int print_version(const struct weft_cli *cli, const struct weft_cli_progr
   struct weft_text text = {.allocator = cli->allocator};
   const struct weft_cli_arguments nowhere = {.operand_count = 0};
   weft_text_addf(&text, "%s %s\n", program->name, weft_version());
-  const int status = weft_cli_deliver(cli, &nowhere, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, &nowhere, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }
@@ -44,16 +44,16 @@ int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_p
                              const char *name) {
   char quoted[80], hint[128];
   weft_cli_quote(quoted, sizeof quoted, name);
-  struct weft_cli_guess guess;
-  weft_cli_guess_init(&guess, name, strlen(name));
+  struct weft_cli_suggestion suggestion;
+  weft_cli_suggestion_init(&suggestion, name, strlen(name));
   for (size_t i = 0; i < weft_cli_command_count(); i++) {
     const char *known = weft_cli_command_at(i)->name;
     if (weft_cli_program_runs(program, known)) {
-      weft_cli_guess_offer(&guess, known, strlen(known));
+      weft_cli_suggestion_offer(&suggestion, known, strlen(known));
     }
   }
-  if (guess.best != NULL) {
-    (void)snprintf(hint, sizeof hint, "did you mean '%s %s'?", program->name, guess.best);
+  if (suggestion.best != NULL) {
+    (void)snprintf(hint, sizeof hint, "did you mean '%s %s'?", program->name, suggestion.best);
   } else {
     (void)snprintf(hint, sizeof hint, "'%s --help' lists the commands", program->name);
   }
@@ -157,7 +157,7 @@ static int run_as_rank(const struct weft_cli *cli, const struct weft_cli_program
   if (is_of_job(argc, argv)) {
     return weft_cli_job_refuse(cli, &refusal);
   }
-  weft_cli_say_as(cli, "", text, (size_t)size);
+  weft_cli_print_as(cli, "", text, (size_t)size);
   return status;
 }
 

@@ -5,6 +5,8 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "cli/io/error_message.h"
 
 enum { PLACES_SHOWN = 64 };
@@ -29,7 +31,7 @@ int weft_cli_doctor_job_look(struct weft_cli_job *job, struct weft_cli_doctor_jo
   struct weft_error error;
   *found = (struct weft_cli_doctor_job){.rank_count = p};
   weft_comm_facts(job->comm, &found->facts);
-  found->places = allocator->reallocate(allocator->context, NULL, 0, p * sizeof *found->places);
+  found->places = weft_array_allocate(allocator, p, sizeof *found->places);
   if (found->places == NULL) {
     return weft_cli_fail_memory(&job->cli);
   }
@@ -38,10 +40,7 @@ int weft_cli_doctor_job_look(struct weft_cli_job *job, struct weft_cli_doctor_jo
 
 void weft_cli_doctor_job_finish(struct weft_cli_job *job, struct weft_cli_doctor_job *found) {
   const struct weft_allocator *allocator = job->cli.allocator;
-  if (found->places != NULL) {
-    (void)allocator->reallocate(allocator->context, found->places,
-                                found->rank_count * sizeof *found->places, 0);
-  }
+  weft_array_free(allocator, found->places, found->rank_count, sizeof *found->places);
 }
 
 /* ---- Saying ---- */
@@ -83,7 +82,7 @@ void weft_cli_doctor_job_add(struct weft_text *text, const struct weft_cli_docto
   }
 }
 
-void weft_cli_ping_add_document(struct weft_json *json, const struct weft_cli_ping *ping) {
+void weft_cli_ping_add_json(struct weft_json *json, const struct weft_cli_ping *ping) {
   if (ping->latency_ns == 0) {
     weft_json_null(json, "ping");
     return;
@@ -94,12 +93,11 @@ void weft_cli_ping_add_document(struct weft_json *json, const struct weft_cli_pi
   weft_json_close(json, '}');
 }
 
-void weft_cli_doctor_job_add_document(struct weft_json *json,
-                                      const struct weft_cli_doctor_job *found) {
+void weft_cli_doctor_job_add_json(struct weft_json *json, const struct weft_cli_doctor_job *found) {
   weft_json_string(json, "launcher", found->facts.implementation);
   weft_json_string(json, "library", found->facts.library);
   weft_json_string(json, "threading", found->facts.threading);
-  weft_cli_ping_add_document(json, &found->ping);
+  weft_cli_ping_add_json(json, &found->ping);
   weft_json_open(json, "ranks", '[');
   for (uint32_t r = 0; r < found->rank_count; r++) {
     const struct weft_cli_rank_place *place = &found->places[r];

@@ -20,7 +20,6 @@ void weft_cli_doctor_job_finish(struct weft_cli_job *job, struct weft_cli_doctor
 void weft_cli_doctor_job_add_lines(struct weft_text *text, const struct weft_cli_doctor_job *found);
 /* For the report. */
 void weft_cli_doctor_job_add(struct weft_text *text, const struct weft_cli_doctor_job *found);
-void weft_cli_doctor_job_add_document(struct weft_json *json,
-                                      const struct weft_cli_doctor_job *found);
+void weft_cli_doctor_job_add_json(struct weft_json *json, const struct weft_cli_doctor_job *found);
 
 #endif

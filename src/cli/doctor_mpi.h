@@ -53,11 +53,11 @@ bool weft_cli_mpi_works(const struct weft_cli_mpi *mpi);
 /* For the report. `no_copy` as of weft_cli_single_copy_check(). */
 void weft_cli_mpi_add(struct weft_text *text, const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
                       const char *no_copy);
-void weft_cli_mpi_add_document(struct weft_json *json,
-                               const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
-                               const char *no_copy);
+void weft_cli_mpi_add_json(struct weft_json *json,
+                           const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
+                           const char *no_copy);
 void weft_cli_ping_add(struct weft_text *text, const struct weft_cli_ping *ping);
-void weft_cli_ping_add_document(struct weft_json *json, const struct weft_cli_ping *ping);
+void weft_cli_ping_add_json(struct weft_json *json, const struct weft_cli_ping *ping);
 
 /* ---- Under a launcher ---- */
 

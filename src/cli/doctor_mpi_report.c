@@ -53,9 +53,9 @@ static void add_string(struct weft_json *json, const char *key, const char *valu
   }
 }
 
-void weft_cli_mpi_add_document(struct weft_json *json,
-                               const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
-                               const char *no_copy) {
+void weft_cli_mpi_add_json(struct weft_json *json,
+                           const struct weft_cli_mpi found[WEFT_CLI_MPI_COUNT],
+                           const char *no_copy) {
   weft_json_null(json, "launcher");
   weft_json_boolean(json, "single_copy", no_copy[0] == '\0');
   weft_json_open(json, "implementations", '[');
@@ -72,7 +72,7 @@ void weft_cli_mpi_add_document(struct weft_json *json,
     add_string(json, "ucx", mpi->ucx);
     add_string(json, "single_copy_setting", mpi->copying);
     add_string(json, "cores", mpi->binding);
-    weft_cli_ping_add_document(json, &mpi->ping);
+    weft_cli_ping_add_json(json, &mpi->ping);
     weft_json_close(json, '}');
   }
   weft_json_close(json, ']');

@@ -2,6 +2,8 @@
  * whether it is the last, so that a slow machine plays less, not longer. */
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "cli/doctor_mpi.h"
 #include "cli/io/clock.h"
 
@@ -116,7 +118,7 @@ enum weft_status weft_cli_ping(const struct weft_cli_job *job, struct weft_cli_p
   if (transport->rank_count < 2 || !plays) {
     return status;
   }
-  char *memory = allocator->reallocate(allocator->context, NULL, 0, size);
+  char *memory = weft_array_allocate(allocator, size, 1);
   if (memory == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
     return WEFT_ERR_MEMORY;
@@ -126,6 +128,6 @@ enum weft_status weft_cli_ping(const struct weft_cli_job *job, struct weft_cli_p
   if (status == WEFT_OK) {
     status = play_both(transport, memory, ping, error);
   }
-  (void)allocator->reallocate(allocator->context, memory, size, 0);
+  weft_array_free(allocator, memory, size, 1);
   return status;
 }

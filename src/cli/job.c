@@ -62,7 +62,7 @@ static void release_messages(struct weft_cli_job *job) {
   const size_t size = read_held(job, text);
   stop_holding(job);
   if (size > 0) {
-    weft_cli_say_as(&job->cli, job->who, text, size);
+    weft_cli_print_as(&job->cli, job->who, text, size);
   }
 }
 
@@ -109,11 +109,11 @@ static int check_builds(const struct weft_cli_job *job, const struct outcome *al
   }
   if (job->transport->rank == 0) {
     const uint32_t odd = 2 * others > p ? 0 : first_other;
-    weft_cli_say(&job->cli, "install the same build of Weft on all hosts",
-                 "rank %" PRIu32 " runs another build of weft than %s: file %016" PRIx64
-                 " instead of %016" PRIx64,
-                 odd, p > 2 ? "the others" : "rank 0", all[odd].build,
-                 all[odd == 0 ? first_other : 0].build);
+    weft_cli_print(&job->cli, "install the same build of Weft on all hosts",
+                   "rank %" PRIu32 " runs another build of weft than %s: file %016" PRIx64
+                   " instead of %016" PRIx64,
+                   odd, p > 2 ? "the others" : "rank 0", all[odd].build,
+                   all[odd == 0 ? first_other : 0].build);
   }
   return WEFT_CLI_PEER;
 }
@@ -135,7 +135,7 @@ static void write_held(const struct weft_cli_job *job, const struct outcome *all
   }
   (void)snprintf(who, sizeof who, "rank %" PRIu32 " and %" PRIu32 " other%s: ", rank, same - 1,
                  same == 2 ? "" : "s");
-  weft_cli_say_as(&job->cli, same == p ? "" : same > 1 ? who : job->who, text, size);
+  weft_cli_print_as(&job->cli, same == p ? "" : same > 1 ? who : job->who, text, size);
 }
 
 static int compare(struct weft_cli_job *job, const struct outcome *all) {
@@ -197,7 +197,7 @@ void weft_cli_job_leave(struct weft_cli_job *job, int status) {
 void weft_cli_job_report_activity(const struct weft_cli_job *job) {
   char activity[256];
   if (weft_launch_rank_activity(job->transport, activity, sizeof activity)[0] != '\0') {
-    weft_cli_say(&job->cli, NULL, "%s", activity);
+    weft_cli_print(&job->cli, NULL, "%s", activity);
   }
 }
 
@@ -251,7 +251,7 @@ static int refuse_alone(const struct weft_cli *cli, const struct weft_cli_refusa
                         const char *named) {
   const struct timespec grace = {.tv_sec = ALONE_S};
   if (weft_launch_info().rank == 0) {
-    weft_cli_say_as(cli, "", refusal->text, refusal->size);
+    weft_cli_print_as(cli, "", refusal->text, refusal->size);
   } else {
     (void)nanosleep(&grace, NULL);
     (void)!write(cli->messages, named, strlen(named));
@@ -268,7 +268,7 @@ int weft_cli_job_refuse(const struct weft_cli *cli, const struct weft_cli_refusa
   if (join(&job, cli, &options, named, refusal->status, &error) < 0) {
     return refuse_alone(cli, refusal, named);
   }
-  weft_cli_say_as(&job.cli, "", refusal->text, refusal->size);
+  weft_cli_print_as(&job.cli, "", refusal->text, refusal->size);
   return weft_cli_job_end(&job, weft_cli_job_agree(&job, refusal->status));
 }
 

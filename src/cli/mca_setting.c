@@ -7,6 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 enum { VALUE_SIZE = 80 };
 
 struct setting {
@@ -52,7 +54,7 @@ static bool find_setting(const char *key, struct setting *setting) {
     (void)snprintf(setting->value, sizeof setting->value, "%s", variable);
     return true;
   }
-  for (size_t k = 0; k < sizeof files / sizeof files[0]; k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(files); k++) {
     (void)snprintf(setting->place, sizeof setting->place, "%s/%s", files[k].root, files[k].rest);
     if (find_in_file(setting->place, key, setting->value)) {
       return true;

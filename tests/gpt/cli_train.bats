@@ -41,7 +41,7 @@ hashes() {
   [[ $output == *"pipeline  2 ranks, 2 stages, 1F1B, 4 microbatches of 2 sequences, threads"* ]]
   [[ $output == *"stages    embedding, block"*"| block"*"head"* ]]
   [[ $output == *"step 1/6  loss "*"step 6/6  loss "*"validation "*"tokens/s"* ]]
-  [[ $output == *"bytes alone "*"parameters_hash  "*"What it writes now:"* ]]
+  [[ $output == *"unigram baseline "*"parameters_hash  "*"What it writes now:"* ]]
 }
 
 @test "--json writes a line per step and a last one, and nothing else" {
@@ -109,7 +109,7 @@ hashes() {
 
 @test "a resumed training ends where an uninterrupted one does, on other ranks too" {
   hashes --steps 9 --checkpoint whole
-  train --steps 9 --checkpoint half --every 4 --keep 0
+  train --steps 9 --checkpoint half --checkpoint-every 4 --checkpoint-keep 0
   succeeds
   [ -e half/step-00000004/manifest.json ]
   for words in '-p 2' '-p 1' '-p 3 --schedule ZBH1' '--transport loopback' '--split 1,3'; do
@@ -121,8 +121,8 @@ hashes() {
   done
 }
 
-@test "--keep keeps the newest checkpoints, and --log all lines of all parts of a run" {
-  train --steps 7 --checkpoint c --every 2 --keep 2 --log log.jsonl
+@test "--checkpoint-keep keeps the newest checkpoints, and --log all lines of all parts of a run" {
+  train --steps 7 --checkpoint c --checkpoint-every 2 --checkpoint-keep 2 --log log.jsonl
   succeeds
   [ "$(echo c/*)" = "c/step-00000006 c/step-00000007" ]
   [ "$(wc -l <log.jsonl)" -eq 8 ]
@@ -267,7 +267,7 @@ parts() {
 }
 
 @test "--split takes what --profile wrote, for another number of stages, and when resumed" {
-  hashes --profile costs.json --split 1,3 --checkpoint c --every 3 --keep 0
+  hashes --profile costs.json --split 1,3 --checkpoint c --checkpoint-every 3 --checkpoint-keep 0
   [ "$(jq '.parts | length, (map(select(.f > 0 and .w > 0)) | length), .[0].i' costs.json |
     tr '\n' ' ')" = "6 6 0 " ]
   hashes --split costs.json
@@ -371,10 +371,10 @@ parts() {
 }
 
 @test "options that would change nothing are refused" {
-  train --every 3
-  fails 2 "--every would change nothing"
-  train --keep 3
-  fails 2 "--keep would change nothing"
+  train --checkpoint-every 3
+  fails 2 "--checkpoint-every would change nothing"
+  train --checkpoint-keep 3
+  fails 2 "--checkpoint-keep would change nothing"
   train --prompt x --no-sample
   fails 2 "--prompt would change nothing"
   train --steps 1 --profile costs.json

@@ -64,7 +64,7 @@ last() {
 @test "auto: checkpoints know nothing of it" {
   train --json
   hash=$(last .parameters_hash)
-  train --json --schedule auto --steps 8 --checkpoint a --every 6
+  train --json --schedule auto --steps 8 --checkpoint a --checkpoint-every 6
   succeeds
   [ "$(last .parameters_hash)" = "$hash" ]
   weft train --data data.txt --resume a/step-00000006 --json --schedule auto -p 2 --eval-every 100

@@ -110,11 +110,11 @@ same() {
   expected=$hash
   for mpi in $mpis; do
     rm -rf a b
-    train 3 -m 4 --checkpoint a --every 2 --keep 0
+    train 3 -m 4 --checkpoint a --checkpoint-every 2 --checkpoint-keep 0
     succeeds
     hash_of 0 -m 4 --resume a/step-00000002 -p 2
     [ "$hash" = "$expected" ]
-    train 0 -m 4 --checkpoint b --every 2 --keep 0
+    train 0 -m 4 --checkpoint b --checkpoint-every 2 --checkpoint-keep 0
     succeeds
     hash_of 4 -m 4 --resume b/step-00000002 --schedule ZBH1
     [ "$hash" = "$expected" ]

@@ -236,7 +236,7 @@ static int measure_rounds(struct bench *bench, uint64_t rounds,
     const struct weft_cli_bench_case at = {
         .schedule = schedules[schedule],
         .shape = {.ranks = WEFT_CLI_TRAIN_RANKS, .microbatches = MICROBATCHES}};
-    weft_cli_bench_say(bench->cli, &at);
+    weft_bench_print_case(bench->cli, &at);
     status = measure_bare(bench);
     if (status == WEFT_CLI_OK) {
       status = measure_schedule(bench, schedule, results);
@@ -307,7 +307,7 @@ int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_argum
   release(bench);
   weft_gpt_free(cli->allocator, bench);
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_train_document(json, &results);
+    weft_cli_bench_add_train_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
     weft_cli_bench_add_train_text(text, &results);
   }

@@ -95,7 +95,7 @@ struct weft_cli_train_results {
 
 void weft_cli_bench_add_train_text(struct weft_text *text,
                                    const struct weft_cli_train_results *results);
-void weft_cli_bench_add_train_document(struct weft_json *json,
-                                       const struct weft_cli_train_results *results);
+void weft_cli_bench_add_train_json(struct weft_json *json,
+                                   const struct weft_cli_train_results *results);
 
 #endif

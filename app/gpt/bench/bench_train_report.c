@@ -162,8 +162,8 @@ static void add_memory_object(struct weft_json *json, const struct weft_cli_trai
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_train_document(struct weft_json *json,
-                                       const struct weft_cli_train_results *results) {
+void weft_cli_bench_add_train_json(struct weft_json *json,
+                                   const struct weft_cli_train_results *results) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-train/1");
   weft_json_string(json, "version", weft_version());

@@ -65,8 +65,8 @@ static void unload(struct model *model) {
 
 /* ---- What comes out ---- */
 
-static void add_document(struct weft_text *text, const struct model *model, const char *prompt,
-                         const struct weft_text *sample) {
+static void add_json(struct weft_text *text, const struct model *model, const char *prompt,
+                     const struct weft_text *sample) {
   struct weft_json json = {.text = text};
   struct weft_text printable = {.allocator = text->allocator};
   weft_cli_add_printable(&printable, sample->data, sample->size);
@@ -111,13 +111,13 @@ static int write_sample(const struct weft_cli *cli, const struct weft_cli_argume
   int status = weft_cli_sample(cli, &model->progress->config, model->parts, options, &sample);
   if (status == WEFT_CLI_OK) {
     if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-      add_document(&text, model, prompt, &sample);
+      add_json(&text, model, prompt, &sample);
     } else {
       add_words(&text, prompt, &sample,
                 cli->output_terminal && !arguments->given[WEFT_CLI_OPTION_OUTPUT]);
     }
     text.failed = text.failed || sample.failed;
-    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+    status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   weft_text_finish(&sample);
   weft_text_finish(&text);

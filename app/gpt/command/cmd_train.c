@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include <weft/launch.h>
+#include <weft/support.h>
 
 #include "cli/args/transport_choice.h"
 #include "cli/cmd/hang_file.h"
@@ -41,7 +42,7 @@ static int say_outcome(const struct weft_cli_training *training,
                        struct weft_cli_train_progress *progress,
                        const struct weft_gpt_trainer *trainer, const char *signal) {
   struct weft_text text = {.allocator = training->cli->allocator};
-  weft_cli_train_add_document(&text, training, progress, trainer, signal);
+  weft_cli_train_add_json(&text, training, progress, trainer, signal);
   int status = weft_cli_train_progress_write_json(progress, &text);
   text.size = 0;
   if (status == WEFT_CLI_OK && !progress->json) {
@@ -110,9 +111,9 @@ static int say_stopped(const struct weft_cli_training *training,
   } else {
     (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
   }
-  weft_cli_say(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
-               weft_launch_signal_name(number), done, training->options.training.total_steps,
-               dir != NULL ? "a checkpoint is written" : "nothing was saved");
+  weft_cli_print(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
+                 weft_launch_signal_name(number), done, training->options.training.total_steps,
+                 dir != NULL ? "a checkpoint is written" : "nothing was saved");
   return 128 + number;
 }
 
@@ -233,9 +234,7 @@ static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments 
                     struct weft_cli_job *job) {
   const struct weft_allocator *allocator = cli->allocator;
   struct weft_cli_training training;
-  const size_t size = sizeof(struct weft_cli_train_progress);
-  struct weft_cli_train_progress *progress =
-      allocator->reallocate(allocator->context, NULL, 0, size);
+  struct weft_cli_train_progress *progress = weft_array_allocate(allocator, 1, sizeof *progress);
   if (progress == NULL) {
     return weft_cli_fail_memory(cli);
   }
@@ -243,7 +242,7 @@ static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments 
   const int read = weft_cli_training_read(cli, arguments, job, &training);
   const int status = train(&training, progress, read);
   weft_cli_training_finish(&training);
-  (void)allocator->reallocate(allocator->context, progress, size, 0);
+  weft_array_free(allocator, progress, 1, sizeof *progress);
   return status;
 }
 

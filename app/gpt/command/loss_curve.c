@@ -106,7 +106,7 @@ static void add_legend(struct weft_text *text, const struct weft_cli_loss_curve 
   }
   if (isfinite(curve->unigram)) {
     (void)weft_cli_chart_add_entry(text, x, UNIGRAM, " stroke-dasharray=\"6 4\"",
-                                   "frequencies of bytes alone");
+                                   "unigram baseline");
   }
 }
 

@@ -160,8 +160,8 @@ void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuni
   weft_json_close(json, '}');
 }
 
-void weft_cli_tuning_add_document(struct weft_json *json,
-                                  const struct weft_gpt_tuning_report *report) {
+void weft_cli_tuning_add_totals(struct weft_json *json,
+                                const struct weft_gpt_tuning_report *report) {
   weft_json_number(json, "replanned", report != NULL ? report->plans : 0);
   weft_json_number(json, "switched", report != NULL ? report->switches : 0);
   weft_json_number(json, "returned", report != NULL ? report->returns : 0);

@@ -22,7 +22,7 @@ void weft_cli_tuning_add_summary(struct weft_text *text,
 /* The same as an object "tuning" of a step's JSON, and as fields of the last one; NULL:
  * nothing has been planned. */
 void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuning_report *report);
-void weft_cli_tuning_add_document(struct weft_json *json,
-                                  const struct weft_gpt_tuning_report *report);
+void weft_cli_tuning_add_totals(struct weft_json *json,
+                                const struct weft_gpt_tuning_report *report);
 
 #endif

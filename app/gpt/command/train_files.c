@@ -25,9 +25,9 @@
 static int fail_path(const struct weft_cli *cli, enum weft_cli_option_id option, const char *path,
                      int code) {
   char quoted[256];
-  weft_cli_say(cli, "nothing has been trained yet; give another place, or make the folder first",
-               "--%s '%s' cannot be written: %s", weft_cli_option_at(option)->name,
-               weft_cli_quote(quoted, sizeof quoted, path), strerror(code));
+  weft_cli_print(cli, "nothing has been trained yet; give another place, or make the folder first",
+                 "--%s '%s' cannot be written: %s", weft_cli_option_at(option)->name,
+                 weft_cli_quote(quoted, sizeof quoted, path), strerror(code));
   return WEFT_CLI_IO;
 }
 
@@ -55,8 +55,7 @@ int weft_cli_train_check_files(const struct weft_cli_training *training) {
       return fail_path(cli, WEFT_CLI_OPTION_CHECKPOINT, dir, errno);
     }
   }
-  for (size_t i = 0; i < sizeof files / sizeof files[0] && weft_cli_training_reports(training);
-       i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(files) && weft_cli_training_reports(training); i++) {
     const char *path = arguments->texts[files[i]];
     if (path != NULL) {
       folder_of(path, folder);
@@ -140,13 +139,12 @@ static int write_timeline(const struct weft_cli_training *training, const struct
   const struct weft_allocator *allocator = training->cli->allocator;
   uint64_t count;
   weft_gpt_trainer_events(trainer, NULL, 0, &count);
-  const size_t size = (size_t)count * sizeof(struct weft_event);
-  struct weft_event *events = allocator->reallocate(allocator->context, NULL, 0, size);
+  struct weft_event *events = weft_array_allocate(allocator, count, sizeof *events);
   if (events == NULL) {
     return weft_cli_fail_memory(training->cli);
   }
   const int status = measure_and_draw(training, costs, trainer, events, count);
-  (void)allocator->reallocate(allocator->context, events, size, 0);
+  weft_array_free(allocator, events, count, sizeof *events);
   return status;
 }
 
@@ -160,9 +158,9 @@ static int write_measured(const struct weft_cli_training *training,
     return WEFT_CLI_OK;
   }
   if (progress->timed == 0) { /* stopped early, or nothing was left to train */
-    weft_cli_say(training->cli, NULL,
-                 "no timeline and no costs are written: the first step is a warm-up, and there "
-                 "was no second");
+    weft_cli_print(training->cli, NULL,
+                   "no timeline and no costs are written: the first step is a warm-up, and there "
+                   "was no second");
     return WEFT_CLI_OK;
   }
   if (weft_gpt_trainer_costs(trainer, &costs, &error) < 0) {

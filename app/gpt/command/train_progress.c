@@ -35,9 +35,10 @@ static int open_log(struct weft_cli_train_progress *progress, bool appends) {
     return WEFT_CLI_OK;
   }
   const int code = errno;
-  weft_cli_say(progress->cli, "--log FILE must be in a folder that is there and can be written to",
-               "cannot open the log '%s': %s",
-               weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  weft_cli_print(progress->cli,
+                 "--log FILE must be in a folder that is there and can be written to",
+                 "cannot open the log '%s': %s",
+                 weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
   return WEFT_CLI_IO;
 }
 
@@ -60,7 +61,7 @@ int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
   }
   progress->json = json;
   progress->tunes = training->options.tunes;
-  progress->live = !json && weft_cli_live_line_is_wanted(cli);
+  progress->live = !json && weft_cli_progress_line_is_wanted(cli);
   progress->is_virtual = weft_comm_find(training->options.transport)->virtual_time;
   progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
   progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
@@ -76,8 +77,8 @@ int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int
   }
   char quoted[256];
   const int code = errno;
-  weft_cli_say(progress->cli, "make room on the disk", "cannot write the log '%s': %s",
-               weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  weft_cli_print(progress->cli, "make room on the disk", "cannot write the log '%s': %s",
+                 weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
   return WEFT_CLI_IO;
 }
 
@@ -169,12 +170,12 @@ static int write_plain(struct weft_cli_train_progress *progress,
 /* ---- The line that renews itself ---- */
 
 void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress) {
-  weft_cli_live_line_clear(&progress->line);
+  weft_cli_progress_line_clear(&progress->line);
 }
 
 static void renew(struct weft_cli_train_progress *progress,
                   const struct weft_gpt_step_report *report) {
-  if (!weft_cli_live_line_is_due(&progress->line)) {
+  if (!weft_cli_progress_line_is_due(&progress->line)) {
     return;
   }
   struct weft_text *text = &progress->text;
@@ -185,7 +186,7 @@ static void renew(struct weft_cli_train_progress *progress,
   add_duration(text, (double)left * report->seconds_so_far / (double)progress->steps);
   weft_text_add(text, " left");
   add_bubble(text, report);
-  weft_cli_live_line_renew(&progress->line, text);
+  weft_cli_progress_line_update(&progress->line, text);
 }
 
 /* ---- A step ---- */
@@ -286,13 +287,13 @@ int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
     progress->bytes = progress->bytes_max = mine;
     return WEFT_CLI_OK;
   }
-  const size_t size = training->job->transport->rank_count * sizeof(uint64_t);
-  uint64_t *all = allocator->reallocate(allocator->context, NULL, 0, size);
+  const uint32_t count = training->job->transport->rank_count;
+  uint64_t *all = weft_array_allocate(allocator, count, sizeof *all);
   if (all == NULL) {
     return weft_cli_fail_memory(training->cli);
   }
   const int status = weigh_all(progress, training->job, mine, all);
-  (void)allocator->reallocate(allocator->context, all, size, 0);
+  weft_array_free(allocator, all, count, sizeof *all);
   return status;
 }
 

@@ -17,7 +17,7 @@ struct weft_cli_train_progress {
   const char *log_path; /* for messages */
   uint64_t say_every;   /* steps from one plain line to the next */
   int failed;           /* exit status when saying it failed; read by all ranks' threads */
-  struct weft_cli_live_line line;
+  struct weft_cli_progress_line line;
   struct weft_text text; /* of the line being written */
 
   uint64_t steps; /* of this run */

@@ -130,7 +130,7 @@ static void add_losses(struct weft_text *text, const struct weft_gpt_step_report
     weft_text_addf(text, "validation       %.4f on text that it has not seen\n",
                    last->validation_loss);
   }
-  weft_text_addf(text, "bytes alone      %.4f is what their frequencies give\n", unigram);
+  weft_text_addf(text, "unigram baseline %.4f, from the frequencies of bytes\n", unigram);
 }
 
 void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
@@ -186,9 +186,9 @@ static void add_blocks(struct weft_json *json, const struct weft_gpt_trainer *tr
   weft_json_close(json, ']');
 }
 
-void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
-                                 const struct weft_cli_train_progress *progress,
-                                 const struct weft_gpt_trainer *trainer, const char *signal) {
+void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_training *training,
+                             const struct weft_cli_train_progress *progress,
+                             const struct weft_gpt_trainer *trainer, const char *signal) {
   const struct weft_gpt_trainer_options *options = &training->options;
   struct weft_json json = {.text = text};
   char hash[24];
@@ -213,7 +213,7 @@ void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_t
   add_blocks(&json, trainer, options->training.config.blocks);
   weft_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
   if (options->tunes) {
-    weft_cli_tuning_add_document(&json, progress->has_tuned ? &progress->tuning : NULL);
+    weft_cli_tuning_add_totals(&json, progress->has_tuned ? &progress->tuning : NULL);
   }
   weft_json_string(&json, "transport", weft_cli_train_transport(training));
   if (signal != NULL) {

@@ -12,9 +12,9 @@ void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_train
 void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
                                 const struct weft_cli_train_progress *progress,
                                 const struct weft_gpt_trainer *trainer);
-void weft_cli_train_add_document(struct weft_text *text, const struct weft_cli_training *training,
-                                 const struct weft_cli_train_progress *progress,
-                                 const struct weft_gpt_trainer *trainer, const char *signal);
+void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_training *training,
+                             const struct weft_cli_train_progress *progress,
+                             const struct weft_gpt_trainer *trainer, const char *signal);
 
 /* "threads" or "loopback". */
 const char *weft_cli_train_transport(const struct weft_cli_training *training);

@@ -6,6 +6,8 @@
 #include <inttypes.h>
 #include <stdio.h>
 
+#include <weft/support.h>
+
 #include "cli/io/error_message.h"
 #include "gpt/command/train_setup.h"
 
@@ -72,7 +74,7 @@ static int check_shape(const struct weft_cli_training *training,
                {WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches}};
   /* Who changes the number of replicas may have to cut each one's part otherwise. */
   const size_t count =
-      sizeof pairs / sizeof pairs[0] - (training->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
+      WEFT_ARRAY_LENGTH(pairs) - (training->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
     status = contradict(training, pairs[i].option, pairs[i].has);

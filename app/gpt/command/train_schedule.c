@@ -31,9 +31,9 @@ static int verify(const struct weft_cli *cli, const char *name,
     char quoted[256], hint[320];
     weft_cli_quote(quoted, sizeof quoted, name);
     (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it", quoted);
-    weft_cli_say(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", quoted,
-                 finding->place.rank, finding->place.step, finding->message,
-                 weft_rule_id(finding->rule));
+    weft_cli_print(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", quoted,
+                   finding->place.rank, finding->place.step, finding->message,
+                   weft_rule_id(finding->rule));
     status = WEFT_CLI_FOUND_BAD;
   }
   weft_report_destroy(report);
@@ -68,8 +68,8 @@ static int take_program(struct weft_cli_training *training, const char *name) {
   struct weft_gpt_training *progress = &training->options.training;
   char quoted[256];
   if (!trains(program)) {
-    weft_cli_say(training->cli, "a schedule to train with has a backward for every forward",
-                 "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
+    weft_cli_print(training->cli, "a schedule to train with has a backward for every forward",
+                   "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
     return WEFT_CLI_FOUND_BAD;
   }
   int status = check_given(training, WEFT_CLI_OPTION_RANKS, name, program->rank_count);

@@ -3,8 +3,11 @@
  * same data. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
+
+#include <weft/support.h>
 
 #include "cli/args/transport_choice.h"
 #include "cli/io/error_message.h"
@@ -19,9 +22,9 @@ enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20
 static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const struct {
     enum weft_cli_option_id option, needs;
-  } pairs[] = {{WEFT_CLI_OPTION_EVERY, WEFT_CLI_OPTION_CHECKPOINT},
-               {WEFT_CLI_OPTION_KEEP, WEFT_CLI_OPTION_CHECKPOINT}};
-  for (size_t i = 0; i < sizeof pairs / sizeof pairs[0]; i++) {
+  } pairs[] = {{WEFT_CLI_OPTION_CHECKPOINT_EVERY, WEFT_CLI_OPTION_CHECKPOINT},
+               {WEFT_CLI_OPTION_CHECKPOINT_KEEP, WEFT_CLI_OPTION_CHECKPOINT}};
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(pairs); i++) {
     if (arguments->given[pairs[i].option] && !arguments->given[pairs[i].needs]) {
       return weft_cli_usage(cli, "--checkpoint DIR says where checkpoints go",
                             "--%s would change nothing: there is no --checkpoint",
@@ -43,7 +46,7 @@ static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_argumen
 static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_MEMORY,
                                                     WEFT_CLI_OPTION_PLACEMENT};
-  for (size_t i = 0; i < sizeof options / sizeof options[0]; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
     if (arguments->given[options[i]] && !weft_cli_training_is_auto(arguments)) {
       return weft_cli_usage(cli, "--schedule auto plans within it",
                             "--%s would change nothing: there is no --schedule auto",
@@ -69,7 +72,7 @@ static int refuse_measuring(const struct weft_cli *cli,
   static const enum weft_cli_option_id measured[] = {WEFT_CLI_OPTION_PROFILE,
                                                      WEFT_CLI_OPTION_OUTPUT};
   const bool is_virtual = weft_cli_chosen_transport(arguments)->virtual_time;
-  for (size_t i = 0; i < sizeof measured / sizeof measured[0] && is_virtual; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(measured) && is_virtual; i++) {
     if (arguments->given[measured[i]]) {
       return weft_cli_usage(cli, "--transport threads has times",
                             "--%s cannot be had on loopback: its time is virtual, and stands "
@@ -114,7 +117,7 @@ static int read_data(struct weft_cli_training *training) {
   }
   if (count == 0) {
     paths = own;
-    count = sizeof own / sizeof own[0];
+    count = WEFT_ARRAY_LENGTH(own);
   }
   const uint64_t context = training->options.training.config.context;
   const enum weft_status status = weft_gpt_dataset_read(&training->corpus, training->cli->allocator,
@@ -140,9 +143,9 @@ static void read_run(struct weft_cli_training *training) {
   options->stall_limit =
       (int64_t)(1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, STALL_LIMIT_S));
   options->checkpoint_dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
-  options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVERY, 0);
+  options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_EVERY, 0);
   options->checkpoint_keep =
-      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_KEEP, KEEP_DEFAULT);
+      (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_KEEP, KEEP_DEFAULT);
   options->resume = training->resume;
   options->eval_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVAL_EVERY,
                                         steps > EVALS_DEFAULT ? steps / EVALS_DEFAULT : 1);
@@ -161,35 +164,32 @@ static int compare_names(const struct weft_cli *cli, const struct weft_cli_argum
              : WEFT_CLI_OK;
 }
 
-static int check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  return weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments));
-}
+/* Evaluates to the first status that is not OK. */
+#define THEN(status, call) ((status) == WEFT_CLI_OK ? (call) : (status))
 
-static int check(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  int (*const checks[])(const struct weft_cli *, const struct weft_cli_arguments *) = {
-      compare_names,    refuse_idle,    refuse_untuned, refuse_single,
-      refuse_measuring, check_timeline, check_transport};
-  int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < sizeof checks / sizeof checks[0] && status == WEFT_CLI_OK; i++) {
-    status = checks[i](cli, arguments);
-  }
-  return status;
+static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  int status = compare_names(cli, arguments);
+  status = THEN(status, refuse_idle(cli, arguments));
+  status = THEN(status, refuse_untuned(cli, arguments));
+  status = THEN(status, refuse_single(cli, arguments));
+  status = THEN(status, refuse_measuring(cli, arguments));
+  status = THEN(status, check_timeline(cli, arguments));
+  return THEN(status,
+              weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments)));
 }
 
 int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            struct weft_cli_job *job, struct weft_cli_training *training) {
-  int (*const steps[])(struct weft_cli_training *) = {
-      weft_cli_training_open,          weft_cli_training_read_progress,
-      weft_cli_training_read_schedule, weft_cli_training_read_world,
-      weft_cli_training_read_split,    read_data};
+  assert(cli != NULL && arguments != NULL && training != NULL);
   *training = (struct weft_cli_training){.cli = cli, .arguments = arguments, .job = job};
-  int status = check(cli, arguments);
-  for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == WEFT_CLI_OK; i++) {
-    status = steps[i](training);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_training_check_data(training);
-  }
+  int status = check_options(cli, arguments);
+  status = THEN(status, weft_cli_training_open(training));
+  status = THEN(status, weft_cli_training_read_progress(training));
+  status = THEN(status, weft_cli_training_read_schedule(training));
+  status = THEN(status, weft_cli_training_read_world(training));
+  status = THEN(status, weft_cli_training_read_split(training));
+  status = THEN(status, read_data(training));
+  status = THEN(status, weft_cli_training_check_data(training));
   read_run(training);
   weft_cli_training_read_memory(training);
   return status;
@@ -200,8 +200,6 @@ void weft_cli_training_finish(struct weft_cli_training *training) {
   weft_gpt_dataset_finish(&training->corpus);
   weft_gpt_checkpoint_close(training->resume);
   weft_program_destroy(training->program);
-  if (training->first_layers != NULL) {
-    (void)allocator->reallocate(allocator->context, training->first_layers,
-                                (training->stage_count + 1) * sizeof *training->first_layers, 0);
-  }
+  weft_array_free(allocator, training->first_layers, (size_t)training->stage_count + 1,
+                  sizeof *training->first_layers);
 }

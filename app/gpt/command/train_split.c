@@ -7,6 +7,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include <weft/support.h>
+
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/text_columns.h"
@@ -14,18 +16,6 @@
 
 #define HINT_PROFILE \
   "'weft train --profile FILE' writes a file for it, and one of another split will do"
-
-static void *allocate(const struct weft_cli_training *training, size_t size) {
-  const struct weft_allocator *allocator = training->cli->allocator;
-  return allocator->reallocate(allocator->context, NULL, 0, size);
-}
-
-static void release(const struct weft_cli_training *training, void *memory, size_t size) {
-  const struct weft_allocator *allocator = training->cli->allocator;
-  if (memory != NULL) {
-    (void)allocator->reallocate(allocator->context, memory, size, 0);
-  }
-}
 
 /* ---- By given numbers ---- */
 
@@ -82,11 +72,11 @@ static int fill_by_counts(struct weft_cli_training *training, const char *text, 
 }
 
 static int split_by_counts(struct weft_cli_training *training, const char *text) {
-  const size_t size = training->stage_count * sizeof(uint32_t);
-  uint32_t *blocks = allocate(training, size);
+  const struct weft_allocator *allocator = training->cli->allocator;
+  uint32_t *blocks = weft_array_allocate(allocator, training->stage_count, sizeof *blocks);
   const int status =
       blocks == NULL ? weft_cli_fail_memory(training->cli) : fill_by_counts(training, text, blocks);
-  release(training, blocks, size);
+  weft_array_free(allocator, blocks, training->stage_count, sizeof *blocks);
   training->split_by = WEFT_CLI_SPLIT_GIVEN;
   return status;
 }
@@ -114,9 +104,9 @@ static int check_parts(const struct weft_cli_training *training, const char *pat
   char quoted[256];
   weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path));
   if (costs->part_count == 0) {
-    weft_cli_say(training->cli, HINT_PROFILE,
-                 "'%s' has no times of the model's parts: expected a list 'parts' beside 'stages'",
-                 quoted);
+    weft_cli_print(
+        training->cli, HINT_PROFILE,
+        "'%s' has no times of the model's parts: expected a list 'parts' beside 'stages'", quoted);
     return WEFT_CLI_MALFORMED;
   }
   return costs->part_count == expected
@@ -143,11 +133,11 @@ static int split_by_costs(struct weft_cli_training *training, const char *path) 
   }
   status = check_parts(training, path, costs);
   if (status == WEFT_CLI_OK) {
-    const size_t size = costs->part_count * sizeof(double);
-    double *times = allocate(training, size);
+    const struct weft_allocator *allocator = training->cli->allocator;
+    double *times = weft_array_allocate(allocator, costs->part_count, sizeof *times);
     status =
         times == NULL ? weft_cli_fail_memory(training->cli) : fill_by_times(training, costs, times);
-    release(training, times, size);
+    weft_array_free(allocator, times, costs->part_count, sizeof *times);
   }
   weft_costs_destroy(costs);
   training->split_by = WEFT_CLI_SPLIT_MEASURED;
@@ -169,7 +159,8 @@ int weft_cli_training_read_split(struct weft_cli_training *training) {
   if (text == NULL || strcmp(text, "even") == 0) {
     return WEFT_CLI_OK; /* the trainer's own */
   }
-  training->first_layers = allocate(training, (training->stage_count + 1) * sizeof(uint32_t));
+  training->first_layers = weft_array_allocate(
+      training->cli->allocator, (size_t)training->stage_count + 1, sizeof *training->first_layers);
   if (training->first_layers == NULL) {
     return weft_cli_fail_memory(training->cli);
   }

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include <weft/lower.h>
+#include <weft/support.h>
 
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
@@ -21,7 +22,7 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
   if (!arguments->given[WEFT_CLI_OPTION_COSTS]) {
     return WEFT_CLI_OK;
   }
-  for (size_t k = 0; k < sizeof numbers / sizeof numbers[0]; k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(numbers); k++) {
     if (arguments->given[numbers[k]]) {
       return weft_cli_usage(cli, "leave one of them out, or change the file",
                             "--%s and --costs both say how long things take",
@@ -134,15 +135,8 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- Fitting to a program ---- */
 
-static void *allocate(const struct weft_cli_costs *costs, size_t size) {
-  return costs->allocator->reallocate(costs->allocator->context, NULL, 0, size);
-}
-
 static void release_fit(struct weft_cli_costs *costs) {
-  if (costs->factors != NULL) {
-    (void)costs->allocator->reallocate(costs->allocator->context, costs->factors,
-                                       costs->factor_count * sizeof costs->factors[0], 0);
-  }
+  weft_array_free(costs->allocator, costs->factors, costs->factor_count, sizeof costs->factors[0]);
   weft_program_destroy(costs->lowered);
   costs->factors = NULL;
   costs->options.rank_factors = NULL;
@@ -162,7 +156,7 @@ static int fit_factors(const struct weft_cli *cli, struct weft_cli_costs *costs,
   if (costs->straggler_count == 0) {
     return WEFT_CLI_OK;
   }
-  costs->factors = allocate(costs, rank_count * sizeof costs->factors[0]);
+  costs->factors = weft_array_allocate(costs->allocator, rank_count, sizeof costs->factors[0]);
   if (costs->factors == NULL) {
     return weft_cli_fail_memory(cli);
   }

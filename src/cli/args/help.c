@@ -102,7 +102,7 @@ static void add_overview(struct weft_text *text, const struct weft_cli_program *
 
 static int write_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       struct weft_text *text) {
-  const int status = weft_cli_deliver(cli, arguments, text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, arguments, text, WEFT_CLI_OK);
   weft_text_finish(text);
   return status;
 }

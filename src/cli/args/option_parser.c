@@ -1,6 +1,6 @@
 /* The option parser: --name=value, --name value, -x value, -xvalue, --, and
  * options after operands. getopt_long() is not used: it keeps global state,
- * prints by itself, and cannot say "did you mean". */
+ * prints by itself, and cannot suggest a name. */
 #include "cli/args/option_parser.h"
 
 #include <stdio.h>
@@ -49,19 +49,19 @@ static bool find_choice(const char *choices, const char *text, unsigned *index) 
 
 static int bad_choice(const struct parser *parser, const struct weft_cli_option *option,
                       const char *text) {
-  struct weft_cli_guess guess;
+  struct weft_cli_suggestion suggestion;
   const char *choices = option->choices, *item;
   size_t size;
-  weft_cli_guess_init(&guess, text, strlen(text));
+  weft_cli_suggestion_init(&suggestion, text, strlen(text));
   while ((size = weft_cli_choice_next(&choices, &item)) > 0) {
-    weft_cli_guess_offer(&guess, item, size);
+    weft_cli_suggestion_offer(&suggestion, item, size);
   }
   char quoted[80], hint[128];
-  (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?", (int)guess.best_size,
-                 guess.best != NULL ? guess.best : "");
+  (void)snprintf(hint, sizeof hint, "did you mean '%.*s'?", (int)suggestion.best_size,
+                 suggestion.best != NULL ? suggestion.best : "");
   char help[80];
   return weft_cli_usage(parser->cli,
-                        guess.best != NULL ? hint : help_hint(parser, help, sizeof help),
+                        suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
                         "--%s '%s' is not known: expected one of %s", option->name,
                         weft_cli_quote(quoted, sizeof quoted, text), option->choices);
 }
@@ -136,14 +136,15 @@ static int unknown_option(const struct parser *parser, const char *word, const c
   const struct weft_cli_command *command = parser->arguments->command;
   char quoted[80], hint[128], help[80];
   weft_cli_quote(quoted, sizeof quoted, word);
-  struct weft_cli_guess guess;
-  weft_cli_guess_init(&guess, name, size);
+  struct weft_cli_suggestion suggestion;
+  weft_cli_suggestion_init(&suggestion, name, size);
   for (const struct weft_cli_option *const *at = command->options; *at != NULL && size > 1; at++) {
-    weft_cli_guess_offer(&guess, (*at)->name, strlen((*at)->name));
+    weft_cli_suggestion_offer(&suggestion, (*at)->name, strlen((*at)->name));
   }
-  (void)snprintf(hint, sizeof hint, "did you mean '--%s'?", guess.best != NULL ? guess.best : "");
+  (void)snprintf(hint, sizeof hint, "did you mean '--%s'?",
+                 suggestion.best != NULL ? suggestion.best : "");
   return weft_cli_usage(parser->cli,
-                        guess.best != NULL ? hint : help_hint(parser, help, sizeof help),
+                        suggestion.best != NULL ? hint : help_hint(parser, help, sizeof help),
                         "unknown option '%s' of 'weft %s'", quoted, command->name);
 }
 

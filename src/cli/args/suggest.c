@@ -33,21 +33,24 @@ static size_t distance_between(const char *a, size_t a_size, const char *b, size
   return rows[a_size % 3][b_size];
 }
 
-void weft_cli_guess_init(struct weft_cli_guess *guess, const char *wanted, size_t wanted_size) {
-  *guess = (struct weft_cli_guess){.wanted = wanted, .wanted_size = wanted_size};
-  guess->distance = wanted_size / 3 + 2; /* one more than is near enough */
+void weft_cli_suggestion_init(struct weft_cli_suggestion *suggestion, const char *wanted,
+                              size_t wanted_size) {
+  *suggestion = (struct weft_cli_suggestion){.wanted = wanted, .wanted_size = wanted_size};
+  suggestion->distance = wanted_size / 3 + 2; /* one more than is near enough */
 }
 
-void weft_cli_guess_offer(struct weft_cli_guess *guess, const char *name, size_t name_size) {
-  if (guess->wanted_size > NAME_MAX_SIZE || name_size > NAME_MAX_SIZE || name_size == 0) {
+void weft_cli_suggestion_offer(struct weft_cli_suggestion *suggestion, const char *name,
+                               size_t name_size) {
+  if (suggestion->wanted_size > NAME_MAX_SIZE || name_size > NAME_MAX_SIZE || name_size == 0) {
     return;
   }
-  const size_t distance = distance_between(guess->wanted, guess->wanted_size, name, name_size);
-  /* A guess that shares no letter is worse than none. */
-  const size_t longer = guess->wanted_size > name_size ? guess->wanted_size : name_size;
-  if (distance < guess->distance && distance < longer) {
-    guess->best = name;
-    guess->best_size = name_size;
-    guess->distance = distance;
+  const size_t distance =
+      distance_between(suggestion->wanted, suggestion->wanted_size, name, name_size);
+  /* A suggestion that shares no letter is worse than none. */
+  const size_t longer = suggestion->wanted_size > name_size ? suggestion->wanted_size : name_size;
+  if (distance < suggestion->distance && distance < longer) {
+    suggestion->best = name;
+    suggestion->best_size = name_size;
+    suggestion->distance = distance;
   }
 }

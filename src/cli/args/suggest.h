@@ -6,7 +6,7 @@
 #include <stddef.h>
 
 /* Remembers the best candidate so far; zero-initialise `best`, set `wanted`. */
-struct weft_cli_guess {
+struct weft_cli_suggestion {
   const char *wanted;
   size_t wanted_size;
   const char *best; /* NULL: none is near enough */
@@ -14,7 +14,9 @@ struct weft_cli_guess {
   size_t distance;
 };
 
-void weft_cli_guess_init(struct weft_cli_guess *guess, const char *wanted, size_t wanted_size);
-void weft_cli_guess_offer(struct weft_cli_guess *guess, const char *name, size_t name_size);
+void weft_cli_suggestion_init(struct weft_cli_suggestion *suggestion, const char *wanted,
+                              size_t wanted_size);
+void weft_cli_suggestion_offer(struct weft_cli_suggestion *suggestion, const char *name,
+                               size_t name_size);
 
 #endif

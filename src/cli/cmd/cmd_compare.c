@@ -184,16 +184,16 @@ static int read_shape(const struct weft_cli *cli, const struct weft_cli_argument
   return WEFT_CLI_OK;
 }
 
-static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_comparison *comparison) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_comparison *comparison) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     weft_cli_compare_json(&text, comparison);
   } else {
     weft_cli_compare_text(&text, comparison);
   }
-  const int status = weft_cli_deliver(cli, arguments, &text,
-                                      comparison->fitting > 0 ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+  const int status = weft_cli_write_output(
+      cli, arguments, &text, comparison->fitting > 0 ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
   weft_text_finish(&text);
   return status;
 }
@@ -215,7 +215,7 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
   }
   if (status == WEFT_CLI_OK) {
     weft_cli_comparison_sort(comparison);
-    status = deliver(cli, arguments, comparison);
+    status = write_report(cli, arguments, comparison);
   }
   weft_cli_costs_finish(&run.costs);
   return status;

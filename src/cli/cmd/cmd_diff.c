@@ -87,7 +87,7 @@ static const char *kind_of(const struct weft_difference *difference) {
   return difference->a != NULL ? "removed" : "added";
 }
 
-static void add_document(struct weft_text *text, const struct comparison *comparison) {
+static void add_json(struct weft_text *text, const struct comparison *comparison) {
   struct weft_json json = {.text = text};
   const struct weft_diff *diff = comparison->diff;
   weft_json_open(&json, NULL, '{');
@@ -125,13 +125,13 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
   const struct comparison comparison = {.a = a, .b = b, .diff = diff};
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_document(&text, &comparison);
+    add_json(&text, &comparison);
   } else {
     add_listing(&text, &comparison);
   }
   const bool equal = diff->difference_count + diff->left_out == 0;
   const int status =
-      weft_cli_deliver(cli, arguments, &text, equal ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+      weft_cli_write_output(cli, arguments, &text, equal ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
   weft_text_finish(&text);
   weft_diff_destroy(diff);
   return status;

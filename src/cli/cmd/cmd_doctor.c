@@ -174,7 +174,7 @@ static void add_json_checks(struct weft_json *json, const struct findings *findi
   weft_json_close(json, ']');
 }
 
-static void add_document(struct weft_text *text, const struct findings *findings) {
+static void add_json(struct weft_text *text, const struct findings *findings) {
   const struct machine machine = look_at_machine();
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
@@ -190,9 +190,9 @@ static void add_document(struct weft_text *text, const struct findings *findings
   weft_json_close(&json, '}');
   weft_json_open(&json, "mpi", '{');
   if (findings->job != NULL) {
-    weft_cli_doctor_job_add_document(&json, findings->job);
+    weft_cli_doctor_job_add_json(&json, findings->job);
   } else {
-    weft_cli_mpi_add_document(&json, findings->mpis, findings->no_copy);
+    weft_cli_mpi_add_json(&json, findings->mpis, findings->no_copy);
   }
   weft_json_close(&json, '}');
   add_json_limits(&json);
@@ -218,16 +218,16 @@ static bool check_schedules(const struct weft_cli *cli, struct findings *finding
   return true;
 }
 
-static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct findings *findings) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct findings *findings) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_document(&text, findings);
+    add_json(&text, findings);
   } else {
     add_text(&text, findings);
   }
   const int status =
-      weft_cli_deliver(cli, arguments, &text, findings->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+      weft_cli_write_output(cli, arguments, &text, findings->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
   weft_text_finish(&text);
   return status;
 }
@@ -244,7 +244,7 @@ static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT && job == NULL; k++) {
     findings.ok = findings.ok && weft_cli_mpi_works(&findings.mpis[k]);
   }
-  return check_schedules(cli, &findings) ? deliver(cli, arguments, &findings)
+  return check_schedules(cli, &findings) ? write_report(cli, arguments, &findings)
                                          : weft_cli_fail_memory(cli);
 }
 
@@ -259,7 +259,7 @@ static int report_job(const struct weft_cli_job *job, const struct weft_cli_argu
   }
   struct weft_text text = {.allocator = job->cli.allocator};
   weft_cli_doctor_job_add_lines(&text, found);
-  const int status = weft_cli_deliver(&job->cli, arguments, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(&job->cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }

@@ -1,4 +1,4 @@
-/* `weft explain`: a program as a listing. */
+/* `weft explain`: a program as a report. */
 #include <inttypes.h>
 
 #include <weft/lower.h>
@@ -9,27 +9,27 @@
 #include "cli/io/output_file.h"
 #include "cli/report/explain_report.h"
 
-/* Files carry no buffers; they are assigned for the listing. */
+/* Files carry no buffers; they are assigned for the report. */
 static enum weft_status prepare(const struct weft_cli *cli, struct weft_program *program,
                                 struct weft_error *error) {
   if (program->level == WEFT_LEVEL_COMPUTE) {
-    weft_cli_say(cli, NULL,
-                 "note: a compute-only table, listed as it is; 'weft lower' adds channels and "
-                 "buffers");
+    weft_cli_print(cli, NULL,
+                   "note: a compute-only table, listed as it is; 'weft lower' adds channels and "
+                   "buffers");
     return WEFT_OK;
   }
   return weft_slots_assign(program, error);
 }
 
-static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_listing *listing) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_explain_report *report) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_explain_json(&text, listing);
+    weft_cli_explain_json(&text, report);
   } else {
-    weft_cli_explain_text(&text, listing);
+    weft_cli_explain_text(&text, report);
   }
-  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }
@@ -44,13 +44,13 @@ static int explain(const struct weft_cli *cli, const struct weft_cli_arguments *
   }
   const bool one = arguments->given[WEFT_CLI_OPTION_RANK];
   const uint32_t rank = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANK, 0);
-  const struct weft_cli_listing listing = {.program = program,
-                                           .links = links,
-                                           .rank_first = rank,
-                                           .rank_end = one ? rank + 1 : program->rank_count};
+  const struct weft_cli_explain_report report = {.program = program,
+                                                 .links = links,
+                                                 .rank_first = rank,
+                                                 .rank_end = one ? rank + 1 : program->rank_count};
   const int status = result < 0
                          ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
-                         : deliver(cli, arguments, &listing);
+                         : write_report(cli, arguments, &report);
   weft_links_destroy(links);
   return status;
 }

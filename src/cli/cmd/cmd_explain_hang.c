@@ -9,7 +9,7 @@ int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
   int status = weft_cli_read_hang(cli, arguments->operands[0],
                                   arguments->given[WEFT_CLI_OPTION_JSON], &text);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+    status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   weft_text_finish(&text);
   return status;

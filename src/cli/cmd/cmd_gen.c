@@ -108,7 +108,7 @@ static void add_schedule(struct weft_json *json, const struct weft_schedule_info
   weft_json_close(json, '}');
 }
 
-static void add_list_document(struct weft_text *text) {
+static void add_list_json(struct weft_text *text) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-schedules/1");
@@ -124,11 +124,11 @@ static void add_list_document(struct weft_text *text) {
 static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_list_document(&text);
+    add_list_json(&text);
   } else {
     add_list(&text);
   }
-  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }
@@ -195,7 +195,7 @@ int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments
   struct weft_program *table = NULL;
   int status = generate(cli, arguments, &table);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_deliver_program(cli, arguments, table);
+    status = weft_cli_write_program(cli, arguments, table);
   }
   weft_program_destroy(table);
   return status;

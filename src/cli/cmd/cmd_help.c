@@ -24,7 +24,7 @@ int weft_cli_cmd_help(const struct weft_cli *cli, const struct weft_cli_argument
   } else {
     return weft_cli_help_program(cli, arguments, &weft_program);
   }
-  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }

@@ -46,10 +46,10 @@ static int warn_of_findings(const struct weft_cli *cli, const char *name,
   if (!report->ok) {
     char quoted[256];
     weft_cli_quote(quoted, sizeof quoted, name);
-    weft_cli_say(cli, NULL,
-                 "warning: %s is not a complete schedule: %" PRIu64
-                 " finding%s; 'weft verify %s' lists them",
-                 quoted, count, weft_cli_plural(count), quoted);
+    weft_cli_print(cli, NULL,
+                   "warning: %s is not a complete schedule: %" PRIu64
+                   " finding%s; 'weft verify %s' lists them",
+                   quoted, count, weft_cli_plural(count), quoted);
   }
   weft_report_destroy(report);
   return WEFT_CLI_OK;
@@ -60,17 +60,17 @@ static void say_slots(const struct weft_cli *cli, const struct weft_program *pro
   uint64_t receive = 0, activation = 0;
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     if (program->rank_count <= 64) {
-      weft_cli_say(cli, NULL,
-                   "rank %" PRIu32 ": %" PRIu32 " receive and %" PRIu32 " activation buffers", rank,
-                   program->receive_slots[rank], program->activation_slots[rank]);
+      weft_cli_print(cli, NULL,
+                     "rank %" PRIu32 ": %" PRIu32 " receive and %" PRIu32 " activation buffers",
+                     rank, program->receive_slots[rank], program->activation_slots[rank]);
     }
     receive = receive > program->receive_slots[rank] ? receive : program->receive_slots[rank];
     activation =
         activation > program->activation_slots[rank] ? activation : program->activation_slots[rank];
   }
-  weft_cli_say(cli, NULL,
-               "most on one rank: %" PRIu64 " receive and %" PRIu64 " activation buffers", receive,
-               activation);
+  weft_cli_print(cli, NULL,
+                 "most on one rank: %" PRIu64 " receive and %" PRIu64 " activation buffers",
+                 receive, activation);
 }
 
 static int lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -83,7 +83,7 @@ static int lower(const struct weft_cli *cli, const struct weft_cli_arguments *ar
   }
   int status = warn_of_findings(cli, name, table);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_deliver_program(cli, arguments, program);
+    status = weft_cli_write_program(cli, arguments, program);
   }
   if (status == WEFT_CLI_OK && program->slots != NULL && !arguments->given[WEFT_CLI_OPTION_JSON]) {
     say_slots(cli, program);

@@ -68,8 +68,8 @@ static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *
   return status;
 }
 
-static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_plan *plan) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_plan *plan) {
   const char *path = output_path(arguments);
   const struct weft_cli_target target = {
       .kind = (enum weft_cli_target_kind)arguments->choices[WEFT_CLI_OPTION_FOR],
@@ -89,14 +89,14 @@ static int conclude(const struct weft_cli *cli, bool stopped) {
   if (number == 0 || !stopped) {
     return WEFT_CLI_OK;
   }
-  weft_cli_say(cli, NULL, "stopped by %s: this is the best plan so far",
-               weft_launch_signal_name(number));
+  weft_cli_print(cli, NULL, "stopped by %s: this is the best plan so far",
+                 weft_launch_signal_name(number));
   return 128 + number;
 }
 
-static int deliver_answer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          const struct weft_search_request *request,
-                          const struct weft_search_answer *answer) {
+static int write_answer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_search_request *request,
+                        const struct weft_search_answer *answer) {
   struct weft_cli_plan plan = {.request = request,
                                .answer = answer,
                                .prediction = {.name = answer->schedule,
@@ -109,7 +109,7 @@ static int deliver_answer(const struct weft_cli *cli, const struct weft_cli_argu
                   &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  const int status = deliver(cli, arguments, &plan);
+  const int status = write_report(cli, arguments, &plan);
   return status == WEFT_CLI_OK ? conclude(cli, answer->stopped) : status;
 }
 
@@ -124,7 +124,7 @@ static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments
   if (found < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  const int status = deliver_answer(cli, arguments, request, answer);
+  const int status = write_answer(cli, arguments, request, answer);
   weft_search_answer_destroy(answer);
   return status;
 }

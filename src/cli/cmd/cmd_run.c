@@ -8,6 +8,7 @@
 
 #include <weft/launch.h>
 #include <weft/lower.h>
+#include <weft/support.h>
 #include <weft/verify.h>
 
 #include "cli/args/cost_options.h"
@@ -56,9 +57,9 @@ static int say_findings(const struct subject *subject, const struct weft_report 
                  of_lowered ? "'weft lower %s | weft verify' shows all; --unchecked runs it anyway"
                             : "'weft verify %s' shows all; --unchecked runs it anyway",
                  quoted);
-  weft_cli_say(subject->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
-               finding->place.rank, finding->place.step, finding->message,
-               weft_rule_id(finding->rule), rest);
+  weft_cli_print(subject->cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]%s", quoted,
+                 finding->place.rank, finding->place.step, finding->message,
+                 weft_rule_id(finding->rule), rest);
   return WEFT_CLI_FOUND_BAD;
 }
 
@@ -99,9 +100,9 @@ static int read_program(struct subject *subject) {
   }
   if (status == WEFT_CLI_OK && subject->given->microbatch_count == 0) {
     char quoted[256];
-    weft_cli_say(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
-                 "%s: there is nothing to run in it",
-                 weft_cli_quote(quoted, sizeof quoted, subject->name));
+    weft_cli_print(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
+                   "%s: there is nothing to run in it",
+                   weft_cli_quote(quoted, sizeof quoted, subject->name));
     status = WEFT_CLI_FOUND_BAD;
   }
   return status == WEFT_CLI_OK ? lower(subject) : status;
@@ -201,12 +202,12 @@ static void set_up(const struct subject *subject, struct weft_cli_execution *exe
 /* ---- When it fails ---- */
 
 static int say_interrupted(const struct weft_cli_execution *execution, int number) {
-  weft_cli_say(execution->cli, NULL,
-               "stopped by %s in step %" PRIu32 " of %" PRIu32 "; %" PRIu32
-               " step%s done, all "
-               "ranks have ended",
-               weft_launch_signal_name(number), execution->steps_done + 1, execution->step_count,
-               execution->steps_done, execution->steps_done == 1 ? " was" : "s were");
+  weft_cli_print(execution->cli, NULL,
+                 "stopped by %s in step %" PRIu32 " of %" PRIu32 "; %" PRIu32
+                 " step%s done, all "
+                 "ranks have ended",
+                 weft_launch_signal_name(number), execution->steps_done + 1, execution->step_count,
+                 execution->steps_done, execution->steps_done == 1 ? " was" : "s were");
   return 128 + number;
 }
 
@@ -267,21 +268,21 @@ static void fill_report(const struct subject *subject, const struct weft_cli_exe
                                    .is_virtual = is_virtual,
                                    .is_null = subject->stage == WEFT_CLI_STAGE_NULL,
                                    .first_step = execution->step_count > 1 ? 1 : 0};
-  weft_cli_run_report_reckon(report);
+  weft_cli_run_report_compute(report);
 }
 
 static void compose(const struct subject *subject, const struct weft_cli_run_report *report,
                     struct weft_text *text) {
   if (subject->arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_run_report_add_document(text, report);
+    weft_cli_run_add_json(text, report);
   } else {
-    weft_cli_run_report_add(text, report);
+    weft_cli_run_add_text(text, report);
   }
 }
 
 /* Where -o is for a picture, the report goes to standard output. */
-static int draw_and_deliver(const struct subject *subject, const struct weft_cli_run_report *report,
-                            const struct weft_text *text) {
+static int draw_and_write(const struct subject *subject, const struct weft_cli_run_report *report,
+                          const struct weft_text *text) {
   struct weft_cli_arguments to_stdout = *subject->arguments;
   to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
   if (text->failed) {
@@ -290,11 +291,12 @@ static int draw_and_deliver(const struct subject *subject, const struct weft_cli
   const int status =
       weft_cli_run_draw(subject->cli, subject->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
                         subject->costs.costs, report);
-  return status == WEFT_CLI_OK ? weft_cli_deliver(subject->cli, &to_stdout, text, status) : status;
+  return status == WEFT_CLI_OK ? weft_cli_write_output(subject->cli, &to_stdout, text, status)
+                               : status;
 }
 
 /* On mpi all ranks come here, and rank 0 reports. */
-static int deliver(const struct subject *subject, struct weft_cli_execution *execution) {
+static int write_report(const struct subject *subject, struct weft_cli_execution *execution) {
   const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
   struct weft_text text = {.allocator = subject->cli->allocator};
   struct weft_cli_run_report report;
@@ -308,9 +310,10 @@ static int deliver(const struct subject *subject, struct weft_cli_execution *exe
     return WEFT_CLI_OK;
   }
   compose(subject, &report, &text);
-  const int status = kind == WEFT_CLI_RUN_NO_PICTURE
-                         ? weft_cli_deliver(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
-                         : draw_and_deliver(subject, &report, &text);
+  const int status =
+      kind == WEFT_CLI_RUN_NO_PICTURE
+          ? weft_cli_write_output(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
+          : draw_and_write(subject, &report, &text);
   weft_text_finish(&text);
   return status;
 }
@@ -331,7 +334,7 @@ static int execute(struct subject *subject) {
   const enum weft_status result = weft_cli_execute(&execution, &error);
   weft_launch_signals_end();
   const int status =
-      result < 0 ? fail_run(subject, &execution, &error) : deliver(subject, &execution);
+      result < 0 ? fail_run(subject, &execution, &error) : write_report(subject, &execution);
   weft_cli_execution_finish(&execution);
   return status;
 }
@@ -368,7 +371,7 @@ static int prepare(struct subject *subject) {
   int (*const steps[])(struct subject *) = {read_costs, read_program, fit_job, simulate,
                                             make_stages};
   int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < sizeof steps / sizeof steps[0] && status == WEFT_CLI_OK; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(steps) && status == WEFT_CLI_OK; i++) {
     status = steps[i](subject);
   }
   return status;

@@ -5,6 +5,7 @@
 
 #include <weft/inspect.h>
 #include <weft/render.h>
+#include <weft/support.h>
 
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
@@ -22,7 +23,7 @@ static int draw_grid(const struct weft_cli *cli, const struct weft_cli_arguments
   struct weft_error error;
   const int status = weft_grid_print(program, NULL, &text, &error) < 0
                          ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
-                         : weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+                         : weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }
@@ -54,7 +55,7 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
   if (*kind == KIND_GRID || path == NULL || strcmp(path, "-") == 0) {
     return WEFT_CLI_OK;
   }
-  for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(endings); i++) {
     const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
     if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
       *kind = endings[i].kind;
@@ -96,13 +97,13 @@ static int refuse(const struct weft_cli *cli, enum weft_cli_option_id option, co
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          enum kind kind) {
-  for (size_t i = 0; i < sizeof restrictions / sizeof restrictions[0]; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(restrictions); i++) {
     const bool fits = (restrictions[i].kinds & KIND_BIT(kind)) != 0;
     if (arguments->given[restrictions[i].option] && !fits) {
       return refuse(cli, restrictions[i].option, restrictions[i].hint);
     }
   }
-  for (size_t i = 0; i < sizeof timed / sizeof timed[0] && kind == KIND_GRID; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(timed) && kind == KIND_GRID; i++) {
     if (arguments->given[timed[i]]) {
       return refuse(cli, timed[i], "the grid has steps and no times; leave out --grid");
     }
@@ -155,7 +156,7 @@ static int draw(const struct weft_cli *cli, const struct weft_cli_arguments *arg
   struct weft_error error;
   const int status = render(kind, timelines, &options, &text, &error) < 0
                          ? weft_cli_fail(cli, NULL, &error)
-                         : weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+                         : weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }

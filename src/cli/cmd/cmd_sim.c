@@ -5,6 +5,7 @@
 
 #include <weft/inspect.h>
 #include <weft/lower.h>
+#include <weft/support.h>
 
 #include "cli/args/cost_options.h"
 #include "cli/cmd/commands.h"
@@ -41,7 +42,7 @@ static int write_steps(const struct weft_cli *cli, const struct weft_cli_argumen
   }
   const int status = result < 0
                          ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
-                         : weft_cli_deliver_program(cli, arguments, steps);
+                         : weft_cli_write_program(cli, arguments, steps);
   weft_program_destroy(steps);
   weft_program_destroy(lowered);
   return status;
@@ -63,7 +64,7 @@ static int check_steps(const struct weft_cli *cli, const struct weft_cli_argumen
                                                   WEFT_CLI_OPTION_SEED,
                                                   WEFT_CLI_OPTION_MEMORY,
                                                   WEFT_CLI_OPTION_CRITICAL_PATH};
-  for (size_t k = 0; k < sizeof timed / sizeof timed[0]; k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(timed); k++) {
     if (arguments->given[timed[k]]) {
       return weft_cli_usage(cli, "leave one of them out",
                             "--steps is the untimed dry run, and --%s is about time",
@@ -86,71 +87,66 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- Simulation ---- */
 
-static int find_path(const struct weft_cli *cli, struct weft_cli_sim_report *prediction) {
+static int find_path(const struct weft_cli *cli, struct weft_cli_sim_report *report) {
   struct weft_error error;
   uint64_t count = 0;
-  const struct weft_simulation *simulation = prediction->simulation;
+  const struct weft_simulation *simulation = report->simulation;
   if (weft_critical_path(cli->allocator, simulation, NULL, 0, &count, &error) < 0) {
-    return weft_cli_fail(cli, prediction->name, &error);
+    return weft_cli_fail(cli, report->name, &error);
   }
-  prediction->has_path = true;
+  report->has_path = true;
   if (count == 0) {
     return WEFT_CLI_OK;
   }
-  prediction->path = cli->allocator->reallocate(cli->allocator->context, NULL, 0,
-                                                (size_t)count * sizeof prediction->path[0]);
-  if (prediction->path == NULL) {
+  report->path = weft_array_allocate(cli->allocator, count, sizeof report->path[0]);
+  if (report->path == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  prediction->path_count = count;
-  if (weft_critical_path(cli->allocator, simulation, prediction->path, count, &count, &error) < 0) {
-    return weft_cli_fail(cli, prediction->name, &error);
+  report->path_count = count;
+  if (weft_critical_path(cli->allocator, simulation, report->path, count, &count, &error) < 0) {
+    return weft_cli_fail(cli, report->name, &error);
   }
   return WEFT_CLI_OK;
 }
 
-static void release_path(const struct weft_cli *cli, struct weft_cli_sim_report *prediction) {
-  if (prediction->path != NULL) {
-    (void)cli->allocator->reallocate(cli->allocator->context, prediction->path,
-                                     (size_t)prediction->path_count * sizeof prediction->path[0],
-                                     0);
-  }
+static void release_path(const struct weft_cli *cli, struct weft_cli_sim_report *report) {
+  weft_array_free(cli->allocator, report->path, report->path_count, sizeof report->path[0]);
 }
 
 /* Says which rank needs the most, and returns the status for it. */
-static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_report *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
+static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_report *report) {
+  const struct weft_simulation *simulation = report->simulation;
   uint32_t most = 0, over = 0;
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
     const double memory = simulation->ranks[rank].peak_memory;
-    over += weft_cli_is_over(memory, prediction->memory_limit) ? 1 : 0;
+    over += weft_cli_is_over(memory, report->memory_limit) ? 1 : 0;
     most = memory > simulation->ranks[most].peak_memory ? rank : most;
   }
-  if (!prediction->limited || over == 0) {
+  if (!report->limited || over == 0) {
     return WEFT_CLI_OK;
   }
   char quoted[256], needed[40], limit[40];
-  weft_cli_say(cli, "'weft compare' finds the schedules that fit",
-               "%s: rank %" PRIu32 " needs %s of memory, and the limit is %s; %" PRIu32
-               " of %" PRIu32 " ranks are over it",
-               weft_cli_quote(quoted, sizeof quoted, prediction->name), most,
-               weft_cli_amount(needed, sizeof needed, simulation->ranks[most].peak_memory),
-               weft_cli_amount(limit, sizeof limit, prediction->memory_limit), over,
-               simulation->program->rank_count);
+  weft_cli_print(cli, "'weft compare' finds the schedules that fit",
+                 "%s: rank %" PRIu32 " needs %s of memory, and the limit is %s; %" PRIu32
+                 " of %" PRIu32 " ranks are over it",
+                 weft_cli_quote(quoted, sizeof quoted, report->name), most,
+                 weft_cli_amount(needed, sizeof needed, simulation->ranks[most].peak_memory),
+                 weft_cli_amount(limit, sizeof limit, report->memory_limit), over,
+                 simulation->program->rank_count);
   return WEFT_CLI_FOUND_BAD;
 }
 
-static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_sim_report *prediction) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_sim_report *report) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_sim_json(&text, prediction);
+    weft_cli_sim_json(&text, report);
   } else {
-    weft_cli_sim_text(&text, prediction);
+    weft_cli_sim_text(&text, report);
   }
-  int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   if (status == WEFT_CLI_OK) {
-    status = check_limit(cli, prediction);
+    status = check_limit(cli, report);
   }
   weft_text_finish(&text);
   return status;
@@ -158,20 +154,20 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 /* The rest of what is asked for, once the simulation is there. */
 static int complete(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                    const struct weft_cli_costs *costs, struct weft_cli_sim_report *prediction) {
+                    const struct weft_cli_costs *costs, struct weft_cli_sim_report *report) {
   int status = WEFT_CLI_OK;
   if (arguments->given[WEFT_CLI_OPTION_JITTER]) {
-    status = weft_cli_jitter_run(cli, costs, prediction->name,
+    status = weft_cli_jitter_run(cli, costs, report->name,
                                  weft_cli_number(arguments, WEFT_CLI_OPTION_RUNS, RUNS_DEFAULT),
-                                 &prediction->jitter);
+                                 &report->jitter);
   }
   if (status == WEFT_CLI_OK && arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH]) {
-    status = find_path(cli, prediction);
+    status = find_path(cli, report);
   }
   if (status == WEFT_CLI_OK) {
-    status = deliver(cli, arguments, prediction);
+    status = write_report(cli, arguments, report);
   }
-  release_path(cli, prediction);
+  release_path(cli, report);
   return status;
 }
 
@@ -183,7 +179,7 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
   struct weft_sim_options steady = costs->options;
   steady.jitter = 0;
   steady.no_events = !arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH];
-  struct weft_cli_sim_report prediction = {
+  struct weft_cli_sim_report report = {
       .name = name,
       .costs = costs->costs,
       .limited = arguments->given[WEFT_CLI_OPTION_MEMORY],
@@ -192,11 +188,11 @@ static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *
       0) {
     return weft_cli_fail(cli, name, &error);
   }
-  prediction.simulation = simulation;
-  const int status = weft_period(cli->allocator, costs->program, costs->costs, &steady,
-                                 &prediction.period, &error) < 0
-                         ? weft_cli_fail(cli, name, &error)
-                         : complete(cli, arguments, costs, &prediction);
+  report.simulation = simulation;
+  const int status =
+      weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error) < 0
+          ? weft_cli_fail(cli, name, &error)
+          : complete(cli, arguments, costs, &report);
   weft_simulation_destroy(simulation);
   return status;
 }

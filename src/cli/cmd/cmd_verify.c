@@ -33,14 +33,15 @@ static int read_comm(const struct weft_cli *cli, const char *text, uint32_t *cap
     return status;
   }
   /* Of the last only "slots" is compared; all of it is shown. */
-  struct weft_cli_guess guess;
-  weft_cli_guess_init(&guess, text, strlen(text));
-  weft_cli_guess_offer(&guess, "rendezvous", strlen("rendezvous"));
-  weft_cli_guess_offer(&guess, "eager", strlen("eager"));
-  weft_cli_guess_offer(&guess, "slots:K, with a number for K", strlen("slots"));
+  struct weft_cli_suggestion suggestion;
+  weft_cli_suggestion_init(&suggestion, text, strlen(text));
+  weft_cli_suggestion_offer(&suggestion, "rendezvous", strlen("rendezvous"));
+  weft_cli_suggestion_offer(&suggestion, "eager", strlen("eager"));
+  weft_cli_suggestion_offer(&suggestion, "slots:K, with a number for K", strlen("slots"));
   char quoted[80], hint[80];
-  (void)snprintf(hint, sizeof hint, "did you mean %s?", guess.best != NULL ? guess.best : "");
-  return weft_cli_usage(cli, guess.best != NULL ? hint : "'weft help verify' explains them",
+  (void)snprintf(hint, sizeof hint, "did you mean %s?",
+                 suggestion.best != NULL ? suggestion.best : "");
+  return weft_cli_usage(cli, suggestion.best != NULL ? hint : "'weft help verify' explains them",
                         "--comm '%s' is not known: expected rendezvous, eager or slots:K",
                         weft_cli_quote(quoted, sizeof quoted, text));
 }
@@ -70,8 +71,8 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- The command ---- */
 
-static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_cli_verify_result *result) {
+static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                        const struct weft_cli_verify_result *result) {
   struct weft_text text = {.allocator = cli->allocator};
   struct weft_error error;
   enum weft_status composed = WEFT_OK;
@@ -80,10 +81,10 @@ static int deliver(const struct weft_cli *cli, const struct weft_cli_arguments *
   } else {
     composed = weft_cli_verify_text(&text, result, &error);
   }
-  const int status = composed < 0
-                         ? weft_cli_fail(cli, result->name, &error)
-                         : weft_cli_deliver(cli, arguments, &text,
-                                            result->report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
+  const int status =
+      composed < 0 ? weft_cli_fail(cli, result->name, &error)
+                   : weft_cli_write_output(cli, arguments, &text,
+                                           result->report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
   weft_text_finish(&text);
   return status;
 }
@@ -109,7 +110,7 @@ int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_argume
     status = weft_cli_fail(cli, result.name, &error);
   } else {
     result.report = report;
-    status = deliver(cli, arguments, &result);
+    status = write_report(cli, arguments, &result);
   }
   weft_report_destroy(report);
   weft_program_destroy(program);

@@ -189,7 +189,7 @@ static void say_step(struct weft_cli_execution *execution, uint32_t step) {
   const uint64_t now = weft_cli_clock_ns();
   if (execution->says_progress && cli->messages_terminal && step < execution->step_count &&
       now - execution->said_ns >= SAY_AFTER_NS) {
-    weft_cli_say(cli, NULL, "run: step %" PRIu32 " of %" PRIu32, step + 1, execution->step_count);
+    weft_cli_print(cli, NULL, "run: step %" PRIu32 " of %" PRIu32, step + 1, execution->step_count);
     execution->said_ns = now;
   }
 }

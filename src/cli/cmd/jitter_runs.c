@@ -1,6 +1,8 @@
 /* Many runs of one program with varied times, and where their makespans lie. */
 #include <stdlib.h>
 
+#include <weft/support.h>
+
 #include "cli/io/error_message.h"
 #include "cli/report/sim_report.h"
 
@@ -32,8 +34,7 @@ static void summarise(double *makespans, uint64_t runs, struct weft_cli_jitter *
 
 int weft_cli_jitter_run(const struct weft_cli *cli, const struct weft_cli_costs *costs,
                         const char *name, uint64_t runs, struct weft_cli_jitter *jitter) {
-  const size_t bytes = (size_t)runs * sizeof(double); /* the option's limit keeps it small */
-  double *makespans = cli->allocator->reallocate(cli->allocator->context, NULL, 0, bytes);
+  double *makespans = weft_array_allocate(cli->allocator, runs, sizeof *makespans);
   if (makespans == NULL) {
     return weft_cli_fail_memory(cli);
   }
@@ -51,6 +52,6 @@ int weft_cli_jitter_run(const struct weft_cli *cli, const struct weft_cli_costs 
     summarise(makespans, runs, jitter);
     jitter->share = options.jitter;
   }
-  (void)cli->allocator->reallocate(cli->allocator->context, makespans, bytes, 0);
+  weft_array_free(cli->allocator, makespans, runs, sizeof *makespans);
   return status;
 }

@@ -26,7 +26,7 @@ static void add_value(struct weft_text *text, const char *unit,
 static void report(void *context, const struct weft_search_progress *at) {
   struct weft_cli_plan_progress *progress = context;
   struct weft_text *text = &progress->text;
-  if (!progress->is_live || !weft_cli_live_line_is_due(&progress->line)) {
+  if (!progress->is_live || !weft_cli_progress_line_is_due(&progress->line)) {
     return;
   }
   const double done = (progress->round + fmin(1, at->done)) / progress->rounds;
@@ -34,7 +34,7 @@ static void report(void *context, const struct weft_search_progress *at) {
   weft_text_addf(text, "%3.0f %%  ", 100 * done);
   add_value(text, progress->unit, at);
   weft_text_addf(text, "  %" PRIu64 " orders", at->evaluated);
-  weft_cli_live_line_renew(&progress->line, text);
+  weft_cli_progress_line_update(&progress->line, text);
 }
 
 void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
@@ -42,7 +42,7 @@ void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
                                   struct weft_search_request *request) {
   *progress =
       (struct weft_cli_plan_progress){.line = {.cli = cli},
-                                      .is_live = is_wanted && weft_cli_live_line_is_wanted(cli),
+                                      .is_live = is_wanted && weft_cli_progress_line_is_wanted(cli),
                                       .unit = request->costs->unit,
                                       .rounds = 1,
                                       .text = {.allocator = cli->allocator}};
@@ -52,6 +52,6 @@ void weft_cli_plan_progress_begin(struct weft_cli_plan_progress *progress,
 }
 
 void weft_cli_plan_progress_finish(struct weft_cli_plan_progress *progress) {
-  weft_cli_live_line_clear(&progress->line);
+  weft_cli_progress_line_clear(&progress->line);
   weft_text_finish(&progress->text);
 }

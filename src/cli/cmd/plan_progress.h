@@ -7,7 +7,7 @@
 #include "cli/io/progress_line.h"
 
 struct weft_cli_plan_progress {
-  struct weft_cli_live_line line;
+  struct weft_cli_progress_line line;
   bool is_live;
   const char *unit;       /* of time */
   uint32_t round, rounds; /* number of this search from 0, and of all */

@@ -126,9 +126,9 @@ int weft_cli_target_check(const struct weft_cli *cli, const struct weft_cli_targ
                           const struct weft_search_answer *answer) {
   if (target->kind == WEFT_CLI_TARGET_TORCHTITAN && answer->placement == WEFT_PLACEMENT_V &&
       answer->stages_per_rank > 2) {
-    weft_cli_say(cli, "plan with -v 2, or with --placement loop; PyTorch itself can run it",
-                 "torchtitan has no V with %" PRIu32 " stages per rank, which is the best plan",
-                 answer->stages_per_rank);
+    weft_cli_print(cli, "plan with -v 2, or with --placement loop; PyTorch itself can run it",
+                   "torchtitan has no V with %" PRIu32 " stages per rank, which is the best plan",
+                   answer->stages_per_rank);
     return WEFT_CLI_FOUND_BAD;
   }
   return WEFT_CLI_OK;

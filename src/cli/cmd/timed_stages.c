@@ -5,6 +5,8 @@
 #include <math.h>
 #include <string.h>
 
+#include <weft/support.h>
+
 #include "cli/io/error_message.h"
 
 /* Eleven days; a time that nobody wants to wait for, and no sum of some overflows. */
@@ -15,23 +17,12 @@ double weft_cli_unit_ns(const char *unit) {
     const char *name;
     double ns;
   } units[] = {{"s", 1e9}, {"us", 1e3}, {"ns", 1}};
-  for (size_t k = 0; k < sizeof units / sizeof units[0]; k++) {
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(units); k++) {
     if (strcmp(unit, units[k].name) == 0) {
       return units[k].ns;
     }
   }
   return 1e6;
-}
-
-static void *allocate(const struct weft_allocator *allocator, size_t count, size_t size) {
-  return allocator->reallocate(allocator->context, NULL, 0, count * size);
-}
-
-static void release(const struct weft_allocator *allocator, void *block, size_t count,
-                    size_t size) {
-  if (block != NULL) {
-    (void)allocator->reallocate(allocator->context, block, count * size, 0);
-  }
 }
 
 /* Rounded as the simulator does it, so that virtual times are the simulated ones. */
@@ -60,7 +51,7 @@ static double longest(const struct weft_costs *costs, uint32_t stage_count) {
     const struct weft_stage_costs *at = weft_costs_of(costs, s);
     const double times[] = {at->f,           at->b,       at->i,          at->w,
                             at->overlap_f_b, at->unshard, at->reduce_grad};
-    for (size_t k = 0; k < sizeof times / sizeof times[0]; k++) {
+    for (size_t k = 0; k < WEFT_ARRAY_LENGTH(times); k++) {
       most = fmax(most, times[k]);
     }
   }
@@ -84,16 +75,16 @@ static int check_times(const struct weft_cli *cli, const struct weft_program *pr
 
 static bool make_room(struct weft_cli_stages *stages) {
   const struct weft_allocator *allocator = stages->allocator;
-  stages->timed = allocate(allocator, stages->count, sizeof *stages->timed);
-  stages->together = allocate(allocator, stages->count, sizeof *stages->together);
-  stages->bases = allocate(allocator, stages->count, sizeof(struct weft_stage *));
+  stages->timed = weft_array_allocate(allocator, stages->count, sizeof *stages->timed);
+  stages->together = weft_array_allocate(allocator, stages->count, sizeof *stages->together);
+  stages->bases = weft_array_allocate(allocator, stages->count, sizeof(struct weft_stage *));
   return stages->timed != NULL && stages->together != NULL && stages->bases != NULL;
 }
 
 void weft_cli_stages_finish(struct weft_cli_stages *stages) {
-  release(stages->allocator, stages->timed, stages->count, sizeof *stages->timed);
-  release(stages->allocator, stages->together, stages->count, sizeof *stages->together);
-  release(stages->allocator, stages->bases, stages->count, sizeof(struct weft_stage *));
+  weft_array_free(stages->allocator, stages->timed, stages->count, sizeof *stages->timed);
+  weft_array_free(stages->allocator, stages->together, stages->count, sizeof *stages->together);
+  weft_array_free(stages->allocator, stages->bases, stages->count, sizeof(struct weft_stage *));
 }
 
 static void make_stages(struct weft_cli_stages *stages, enum weft_cli_stage_kind kind) {

@@ -10,10 +10,10 @@
 static int say_finding(const struct weft_cli *cli, const struct weft_finding *finding,
                        const char *name) {
   char quoted[256];
-  weft_cli_say(cli, "'weft verify --comm eager' lists everything that is wrong with it",
-               "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]",
-               weft_cli_quote(quoted, sizeof quoted, name), finding->place.rank,
-               finding->place.step, finding->message, weft_rule_id(finding->rule));
+  weft_cli_print(cli, "'weft verify --comm eager' lists everything that is wrong with it",
+                 "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]",
+                 weft_cli_quote(quoted, sizeof quoted, name), finding->place.rank,
+                 finding->place.step, finding->message, weft_rule_id(finding->rule));
   return WEFT_CLI_FOUND_BAD;
 }
 

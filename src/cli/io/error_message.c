@@ -89,7 +89,7 @@ static void say(const struct weft_cli *cli, const char *hint, const char *format
 }
 
 /* Every message begins with the command's name; that of `who` comes after it. */
-void weft_cli_say_as(const struct weft_cli *cli, const char *who, const char *text, size_t size) {
+void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *text, size_t size) {
   static const char name[] = "weft: ";
   const size_t name_size = sizeof name - 1;
   struct weft_text named = {.allocator = cli->allocator};
@@ -108,7 +108,7 @@ void weft_cli_say_as(const struct weft_cli *cli, const char *who, const char *te
   weft_text_finish(&named);
 }
 
-void weft_cli_say(const struct weft_cli *cli, const char *hint, const char *format, ...) {
+void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...) {
   va_list arguments;
   va_start(arguments, format);
   say(cli, hint, format, arguments);
@@ -124,8 +124,9 @@ int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *for
 }
 
 int weft_cli_fail_memory(const struct weft_cli *cli) {
-  weft_cli_say(cli, "a smaller schedule needs less; 'weft doctor' shows the memory of this machine",
-               "out of memory; nothing was written");
+  weft_cli_print(cli,
+                 "a smaller schedule needs less; 'weft doctor' shows the memory of this machine",
+                 "out of memory; nothing was written");
   return WEFT_CLI_INTERNAL;
 }
 

@@ -21,14 +21,14 @@ void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *
 char *weft_cli_quote(char *buffer, size_t size, const char *text);
 
 /* "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
-void weft_cli_say(const struct weft_cli *cli, const char *hint, const char *format, ...)
+void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...)
     WEFT_PRINTF(3, 4);
 
 /* Messages that are written already, with `who` ("rank 2: ") in front of each. */
 enum { WEFT_CLI_WHO_SIZE = 48 };
-void weft_cli_say_as(const struct weft_cli *cli, const char *who, const char *text, size_t size);
+void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *text, size_t size);
 
-/* As weft_cli_say(), and returns WEFT_CLI_USAGE. */
+/* As weft_cli_print(), and returns WEFT_CLI_USAGE. */
 int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *format, ...)
     WEFT_PRINTF(3, 4);
 

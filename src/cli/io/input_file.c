@@ -9,6 +9,7 @@
 #include <unistd.h>
 
 #include <weft/run.h>
+#include <weft/support.h>
 
 #include "cli/io/error_message.h"
 
@@ -60,14 +61,11 @@ const char *weft_cli_input_name(const char *path) {
 }
 
 static void release(struct buffer *buffer) {
-  if (buffer->data != NULL) {
-    buffer->allocator->reallocate(buffer->allocator->context, buffer->data, buffer->capacity, 0);
-  }
+  weft_array_free(buffer->allocator, buffer->data, buffer->capacity, 1);
 }
 
 static bool grow(struct buffer *buffer, size_t capacity) {
-  char *data = buffer->allocator->reallocate(buffer->allocator->context, buffer->data,
-                                             buffer->capacity, capacity);
+  char *data = weft_array_resize(buffer->allocator, buffer->data, buffer->capacity, capacity, 1);
   if (data == NULL) {
     return false;
   }
@@ -82,22 +80,23 @@ static int fail_open(const struct weft_cli *cli, const char *path, const struct 
   char quoted[512];
   const bool no_file = code == ENOENT || code == ENOTDIR || code == EACCES || code == EPERM ||
                        code == ELOOP || code == ENAMETOOLONG || code == EISDIR;
-  weft_cli_say(cli, kind->hint, "cannot open '%s': %s; expected a file with %s",
-               weft_cli_quote(quoted, sizeof quoted, path), strerror(code), kind->content);
+  weft_cli_print(cli, kind->hint, "cannot open '%s': %s; expected a file with %s",
+                 weft_cli_quote(quoted, sizeof quoted, path), strerror(code), kind->content);
   return no_file ? WEFT_CLI_NO_INPUT : WEFT_CLI_IO;
 }
 
 static int fail_read(const struct weft_cli *cli, const char *path, int code) {
   char quoted[512];
-  weft_cli_say(cli, "copy it to a file that can be read, and try again", "cannot read '%s': %s",
-               weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), strerror(code));
+  weft_cli_print(cli, "copy it to a file that can be read, and try again", "cannot read '%s': %s",
+                 weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), strerror(code));
   return WEFT_CLI_IO;
 }
 
 static int fail_size(const struct weft_cli *cli, const char *path, const struct kind *kind) {
   char quoted[512];
-  weft_cli_say(cli, kind->size_hint, "'%s' has more than %" PRIu64 " bytes, the limit of an input",
-               weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), kind->bytes_max);
+  weft_cli_print(cli, kind->size_hint,
+                 "'%s' has more than %" PRIu64 " bytes, the limit of an input",
+                 weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path)), kind->bytes_max);
   return WEFT_CLI_MALFORMED;
 }
 
@@ -150,7 +149,7 @@ static int open_input(const struct weft_cli *cli, const char *path, const struct
   if (weft_cli_is_standard_input(path)) {
     *fd = cli->input;
     if (cli->input_terminal) {
-      weft_cli_say(cli, NULL, "reading %s from the terminal; end it with Ctrl-D", kind->content);
+      weft_cli_print(cli, NULL, "reading %s from the terminal; end it with Ctrl-D", kind->content);
     }
     return WEFT_CLI_OK;
   }

@@ -18,6 +18,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <weft/support.h>
+
 #include "cli/io/error_message.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
@@ -26,7 +28,7 @@
 static void ending_signals(sigset_t *set) {
   static const int signals[] = {SIGINT, SIGTERM, SIGHUP, SIGQUIT};
   (void)sigemptyset(set);
-  for (size_t i = 0; i < sizeof signals / sizeof signals[0]; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(signals); i++) {
     (void)sigaddset(set, signals[i]);
   }
 }
@@ -75,7 +77,7 @@ static const char *hint_for(int code) {
 static int fail_write(const struct weft_cli *cli, const char *what, const char *name, int code) {
   char quoted[512];
   weft_cli_quote(quoted, sizeof quoted, name);
-  weft_cli_say(cli, hint_for(code), "cannot %s '%s': %s", what, quoted, strerror(code));
+  weft_cli_print(cli, hint_for(code), "cannot %s '%s': %s", what, quoted, strerror(code));
   return WEFT_CLI_IO;
 }
 
@@ -237,8 +239,8 @@ bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arg
   return cli->colour && cli->output_terminal && goes_to_stdout(arguments);
 }
 
-int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                     const struct weft_text *text, int status) {
+int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_text *text, int status) {
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }

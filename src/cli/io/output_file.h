@@ -8,8 +8,8 @@
  * points. Returns `status` when all of it was written, WEFT_CLI_INTERNAL when the
  * text could not be composed for want of memory, WEFT_CLI_IO when it could not be
  * written (having said so). */
-int weft_cli_deliver(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                     const struct weft_text *text, int status);
+int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_text *text, int status);
 
 /* Writes `text` to a file, whole or not at all; WEFT_CLI_OK, or another exit status
  * after having said why. */

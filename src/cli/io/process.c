@@ -90,14 +90,14 @@ int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
   if (cli->words != NULL && weft_cli_process_sibling(name, path, sizeof path) != NULL) {
     cli->words[0] = path;
     (void)execv(path, cli->words);
-    weft_cli_say(cli, "run it yourself to see more", "%s cannot be started: %s", path,
-                 strerror(errno));
+    weft_cli_print(cli, "run it yourself to see more", "%s cannot be started: %s", path,
+                   strerror(errno));
     return WEFT_CLI_UNAVAILABLE;
   }
-  weft_cli_say(cli,
-               is_trainer ? "install libopenblas-dev, and build again: 'make' does both"
-                          : "build and install all of Weft: 'make', 'make install'",
-               "the program %s, which runs this command, is not in the folder of this one", name);
+  weft_cli_print(cli,
+                 is_trainer ? "install libopenblas-dev, and build again: 'make' does both"
+                            : "build and install all of Weft: 'make', 'make install'",
+                 "the program %s, which runs this command, is not in the folder of this one", name);
   return WEFT_CLI_UNAVAILABLE;
 }
 

@@ -10,19 +10,20 @@
 #define CLEAR_LINE "\r\x1b[K"
 #define RENEW_NS UINT64_C(100000000)
 
-static void show(const struct weft_cli_live_line *line, const char *data, size_t size) {
+static void show(const struct weft_cli_progress_line *line, const char *data, size_t size) {
   (void)!write(line->cli->messages, data, size);
 }
 
-bool weft_cli_live_line_is_wanted(const struct weft_cli *cli) {
+bool weft_cli_progress_line_is_wanted(const struct weft_cli *cli) {
   return cli->messages_terminal && cli->colour;
 }
 
-bool weft_cli_live_line_is_due(const struct weft_cli_live_line *line) {
+bool weft_cli_progress_line_is_due(const struct weft_cli_progress_line *line) {
   return weft_cli_clock_ns() - line->said_ns >= RENEW_NS;
 }
 
-void weft_cli_live_line_renew(struct weft_cli_live_line *line, const struct weft_text *text) {
+void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
+                                   const struct weft_text *text) {
   if (text->failed) {
     return;
   }
@@ -35,7 +36,7 @@ void weft_cli_live_line_renew(struct weft_cli_live_line *line, const struct weft
   line->said_ns = weft_cli_clock_ns();
 }
 
-void weft_cli_live_line_clear(struct weft_cli_live_line *line) {
+void weft_cli_progress_line_clear(struct weft_cli_progress_line *line) {
   if (line->is_open) {
     show(line, CLEAR_LINE, strlen(CLEAR_LINE));
     line->is_open = false;

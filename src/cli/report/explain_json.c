@@ -1,4 +1,4 @@
-/* The listing as JSON, "weft-explain/1". */
+/* The report as JSON, "weft-explain/1". */
 #include <weft/lower.h>
 #include <weft/spec.h>
 
@@ -6,8 +6,8 @@
 #include "cli/report/program_json.h"
 
 static void add_owner(struct weft_json *json, const char *key,
-                      const struct weft_cli_listing *listing, int64_t stage) {
-  const uint32_t rank = weft_cli_channel_rank(listing->links, stage);
+                      const struct weft_cli_explain_report *report, int64_t stage) {
+  const uint32_t rank = weft_cli_channel_rank(report->links, stage);
   if (rank == WEFT_RANK_NONE) {
     weft_json_null(json, key);
   } else {
@@ -15,7 +15,7 @@ static void add_owner(struct weft_json *json, const char *key,
   }
 }
 
-static void add_channel(struct weft_json *json, const struct weft_cli_listing *listing,
+static void add_channel(struct weft_json *json, const struct weft_cli_explain_report *report,
                         const struct weft_action *action) {
   struct weft_cli_channel channel;
   if (!weft_cli_channel_of(action, &channel)) {
@@ -34,8 +34,8 @@ static void add_channel(struct weft_json *json, const struct weft_cli_listing *l
   if (channel.to_stage >= 0) {
     weft_json_number(json, "to_stage", (uint64_t)channel.to_stage);
   }
-  add_owner(json, "from_rank", listing, channel.from_stage);
-  add_owner(json, "to_rank", listing, channel.to_stage);
+  add_owner(json, "from_rank", report, channel.from_stage);
+  add_owner(json, "to_rank", report, channel.to_stage);
   weft_json_close(json, '}');
 }
 
@@ -49,14 +49,14 @@ static void add_reference(struct weft_json *json, const char *key,
   weft_json_close(json, '}');
 }
 
-static void add_ties(struct weft_json *json, const struct weft_cli_listing *listing,
+static void add_ties(struct weft_json *json, const struct weft_cli_explain_report *report,
                      uint64_t index) {
-  const struct weft_program *program = listing->program;
+  const struct weft_program *program = report->program;
   uint64_t needs[WEFT_NEEDS_MAX];
-  if (weft_links_peer(listing->links, index) != WEFT_MATCH_NONE) {
-    add_reference(json, "peer", program, weft_links_peer(listing->links, index));
+  if (weft_links_peer(report->links, index) != WEFT_MATCH_NONE) {
+    add_reference(json, "peer", program, weft_links_peer(report->links, index));
   }
-  const unsigned count = weft_links_needs(listing->links, index, needs);
+  const unsigned count = weft_links_needs(report->links, index, needs);
   weft_json_open(json, "needs", '[');
   for (unsigned i = 0; i < count; i++) {
     add_reference(json, NULL, program, needs[i]);
@@ -64,9 +64,9 @@ static void add_ties(struct weft_json *json, const struct weft_cli_listing *list
   weft_json_close(json, ']');
 }
 
-static void add_record(struct weft_json *json, const struct weft_cli_listing *listing,
+static void add_record(struct weft_json *json, const struct weft_cli_explain_report *report,
                        uint64_t row_begin, uint64_t step, uint64_t index) {
-  const struct weft_program *program = listing->program;
+  const struct weft_program *program = report->program;
   const struct weft_action *action = &program->actions[index];
   const struct weft_op_info *info = weft_op_info((enum weft_op)action->op);
   weft_json_open(json, NULL, '{');
@@ -81,17 +81,18 @@ static void add_record(struct weft_json *json, const struct weft_cli_listing *li
     weft_json_number(json, "microbatch", action->microbatch);
   }
   weft_json_string(json, "does", info->summary);
-  add_channel(json, listing, action);
+  add_channel(json, report, action);
   if (program->slots != NULL && program->slots[index] != WEFT_SLOT_NONE) {
     weft_json_number(json, info->kind == WEFT_KIND_RECV ? "receive_slot" : "activation_slot",
                      program->slots[index]);
   }
-  add_ties(json, listing, index);
+  add_ties(json, report, index);
   weft_json_close(json, '}');
 }
 
-static void add_row(struct weft_json *json, const struct weft_cli_listing *listing, uint32_t rank) {
-  const struct weft_program *program = listing->program;
+static void add_row(struct weft_json *json, const struct weft_cli_explain_report *report,
+                    uint32_t rank) {
+  const struct weft_program *program = report->program;
   const uint64_t begin = program->row_begin[rank];
   uint64_t step = 0;
   weft_json_open(json, NULL, '{');
@@ -104,16 +105,16 @@ static void add_row(struct weft_json *json, const struct weft_cli_listing *listi
   for (uint64_t i = begin; i < program->row_begin[rank + 1] && !json->text->failed; step++) {
     const uint64_t cell_end = i + weft_cli_cell_size(&program->actions[i]);
     for (; i < cell_end; i++) {
-      add_record(json, listing, begin, step, i);
+      add_record(json, report, begin, step, i);
     }
   }
   weft_json_close(json, ']');
   weft_json_close(json, '}');
 }
 
-void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_listing *listing) {
+void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_explain_report *report) {
   struct weft_json json = {.text = text};
-  const struct weft_program *program = listing->program;
+  const struct weft_program *program = report->program;
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-explain/1");
   weft_json_string(&json, "level", weft_cli_level_name(program->level));
@@ -121,8 +122,8 @@ void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_listing
   weft_json_number(&json, "stages", program->stage_count);
   weft_json_number(&json, "microbatches", program->microbatch_count);
   weft_json_open(&json, "rows", '[');
-  for (uint32_t rank = listing->rank_first; rank < listing->rank_end; rank++) {
-    add_row(&json, listing, rank);
+  for (uint32_t rank = report->rank_first; rank < report->rank_end; rank++) {
+    add_row(&json, report, rank);
   }
   weft_json_close(&json, ']');
   weft_json_close(&json, '}');

@@ -1,4 +1,4 @@
-/* The listing as text: a line per instruction, the parts of an overlap below it,
+/* The report as text: a line per instruction, the parts of an overlap below it,
  * and at the end what the ops mean. */
 #include <inttypes.h>
 
@@ -11,9 +11,9 @@
 
 enum { ACTION_WIDTH = 18, CHANNEL_WIDTH = 20, BUFFER_WIDTH = 8 };
 
-static void add_owner(struct weft_text *text, const struct weft_cli_listing *listing,
+static void add_owner(struct weft_text *text, const struct weft_cli_explain_report *report,
                       int64_t stage) {
-  const uint32_t rank = weft_cli_channel_rank(listing->links, stage);
+  const uint32_t rank = weft_cli_channel_rank(report->links, stage);
   if (rank == WEFT_RANK_NONE) {
     weft_text_add(text, "?");
   } else {
@@ -22,7 +22,7 @@ static void add_owner(struct weft_text *text, const struct weft_cli_listing *lis
 }
 
 /* "F 0>1 (rank 0>1)" */
-static void add_channel(struct weft_text *text, const struct weft_cli_listing *listing,
+static void add_channel(struct weft_text *text, const struct weft_cli_explain_report *report,
                         const struct weft_action *action) {
   struct weft_cli_channel channel;
   if (!weft_cli_channel_of(action, &channel)) {
@@ -31,9 +31,9 @@ static void add_channel(struct weft_text *text, const struct weft_cli_listing *l
   }
   weft_text_addf(text, "%c %" PRId64 ">%" PRId64 " (rank ", channel.kind, channel.from_stage,
                  channel.to_stage);
-  add_owner(text, listing, channel.from_stage);
+  add_owner(text, report, channel.from_stage);
   weft_text_add(text, ">");
-  add_owner(text, listing, channel.to_stage);
+  add_owner(text, report, channel.to_stage);
   weft_text_add(text, ")");
 }
 
@@ -58,12 +58,12 @@ static void add_reference(struct weft_text *text, const struct weft_program *pro
   weft_action_print(&program->actions[index], text);
 }
 
-static void add_peer(struct weft_text *text, const struct weft_cli_listing *listing, uint32_t rank,
-                     uint64_t index) {
-  const struct weft_action action = listing->program->actions[index];
+static void add_peer(struct weft_text *text, const struct weft_cli_explain_report *report,
+                     uint32_t rank, uint64_t index) {
+  const struct weft_action action = report->program->actions[index];
   const struct weft_op_info *info = weft_op_info((enum weft_op)action.op);
-  const uint32_t match = weft_links_peer(listing->links, index);
-  const bool alone = info->kind == WEFT_KIND_SHARD && listing->program->stage_count == 1;
+  const uint32_t match = weft_links_peer(report->links, index);
+  const bool alone = info->kind == WEFT_KIND_SHARD && report->program->stage_count == 1;
   if (info->peer_word[0] == '\0' || alone) {
     return;
   }
@@ -71,29 +71,29 @@ static void add_peer(struct weft_text *text, const struct weft_cli_listing *list
   if (match == WEFT_MATCH_NONE) {
     weft_text_add(text, "nobody");
   } else {
-    add_reference(text, listing->program, rank, match);
+    add_reference(text, report->program, rank, match);
   }
 }
 
-static void add_ties(struct weft_text *text, const struct weft_cli_listing *listing, uint32_t rank,
-                     uint64_t index) {
+static void add_ties(struct weft_text *text, const struct weft_cli_explain_report *report,
+                     uint32_t rank, uint64_t index) {
   const size_t begin = text->size;
   uint64_t needs[WEFT_NEEDS_MAX];
-  add_peer(text, listing, rank, index);
-  const unsigned count = weft_links_needs(listing->links, index, needs);
+  add_peer(text, report, rank, index);
+  const unsigned count = weft_links_needs(report->links, index, needs);
   for (unsigned i = 0; i < count; i++) {
     const char *before = i > 0 ? ", " : text->size > begin ? ", after " : "after ";
     weft_text_add(text, before);
-    add_reference(text, listing->program, rank, needs[i]);
+    add_reference(text, report->program, rank, needs[i]);
   }
   if (text->size == begin) {
     weft_text_add(text, "-");
   }
 }
 
-static void add_record(struct weft_text *text, const struct weft_cli_listing *listing,
+static void add_record(struct weft_text *text, const struct weft_cli_explain_report *report,
                        uint32_t rank, uint64_t index, const char *indent) {
-  const struct weft_action *action = &listing->program->actions[index];
+  const struct weft_action *action = &report->program->actions[index];
   size_t begin = text->size;
   weft_text_add(text, indent);
   if (action->op == WEFT_OP_IDLE) {
@@ -103,12 +103,12 @@ static void add_record(struct weft_text *text, const struct weft_cli_listing *li
   weft_action_print(action, text);
   weft_cli_pad(text, begin, ACTION_WIDTH);
   begin = text->size;
-  add_channel(text, listing, action);
+  add_channel(text, report, action);
   weft_cli_pad(text, begin, CHANNEL_WIDTH);
   begin = text->size;
-  add_buffer(text, listing->program, index);
+  add_buffer(text, report->program, index);
   weft_cli_pad(text, begin, BUFFER_WIDTH);
-  add_ties(text, listing, rank, index);
+  add_ties(text, report, rank, index);
   weft_text_add(text, "\n");
 }
 
@@ -129,8 +129,9 @@ static void add_heading(struct weft_text *text, const struct weft_program *progr
   }
 }
 
-static void add_row(struct weft_text *text, const struct weft_cli_listing *listing, uint32_t rank) {
-  const struct weft_program *program = listing->program;
+static void add_row(struct weft_text *text, const struct weft_cli_explain_report *report,
+                    uint32_t rank) {
+  const struct weft_program *program = report->program;
   const uint64_t begin = program->row_begin[rank];
   uint64_t step = 0;
   add_heading(text, program, rank);
@@ -138,17 +139,17 @@ static void add_row(struct weft_text *text, const struct weft_cli_listing *listi
     const uint64_t size = weft_cli_cell_size(&program->actions[i]);
     for (uint64_t part = 0; part < size; part++, i++) {
       weft_text_addf(text, "%6" PRIu64 " %6" PRIu64 "  ", i - begin, step);
-      add_record(text, listing, rank, i, part > 0 ? "  " : "");
+      add_record(text, report, rank, i, part > 0 ? "  " : "");
     }
   }
 }
 
 /* The words of the op table, for the ops that occur. */
-static void add_legend(struct weft_text *text, const struct weft_cli_listing *listing) {
-  const struct weft_program *program = listing->program;
+static void add_legend(struct weft_text *text, const struct weft_cli_explain_report *report) {
+  const struct weft_program *program = report->program;
   bool occurs[WEFT_OP_COUNT] = {false};
-  for (uint64_t i = program->row_begin[listing->rank_first];
-       i < program->row_begin[listing->rank_end]; i++) {
+  for (uint64_t i = program->row_begin[report->rank_first];
+       i < program->row_begin[report->rank_end]; i++) {
     occurs[program->actions[i].op] = true;
   }
   for (unsigned op = WEFT_OP_IDLE + 1; op < WEFT_OP_COUNT; op++) {
@@ -159,10 +160,10 @@ static void add_legend(struct weft_text *text, const struct weft_cli_listing *li
   }
 }
 
-void weft_cli_explain_text(struct weft_text *text, const struct weft_cli_listing *listing) {
-  for (uint32_t rank = listing->rank_first; rank < listing->rank_end; rank++) {
-    add_row(text, listing, rank);
+void weft_cli_explain_text(struct weft_text *text, const struct weft_cli_explain_report *report) {
+  for (uint32_t rank = report->rank_first; rank < report->rank_end; rank++) {
+    add_row(text, report, rank);
     weft_text_add(text, "\n");
   }
-  add_legend(text, listing);
+  add_legend(text, report);
 }

@@ -74,7 +74,7 @@ static void add_slots(struct weft_json *json, const struct weft_program *program
   weft_json_close(json, ']');
 }
 
-static void add_document(struct weft_text *text, const struct weft_program *program) {
+static void add_json(struct weft_text *text, const struct weft_program *program) {
   struct weft_json json = {.text = text};
   char hash[17];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_program_hash(program));
@@ -94,15 +94,15 @@ static void add_document(struct weft_text *text, const struct weft_program *prog
   weft_json_finish(&json);
 }
 
-int weft_cli_deliver_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                             const struct weft_program *program) {
+int weft_cli_write_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                           const struct weft_program *program) {
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_document(&text, program);
+    add_json(&text, program);
   } else {
     weft_program_print(program, &text);
   }
-  const int status = weft_cli_deliver(cli, arguments, &text, WEFT_CLI_OK);
+  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   weft_text_finish(&text);
   return status;
 }

@@ -1,6 +1,6 @@
 /* The JSON document of a program, "weft-program/1", and one action as text. */
-#ifndef CLI_PROGRAM_DOCUMENT_H
-#define CLI_PROGRAM_DOCUMENT_H
+#ifndef CLI_PROGRAM_JSON_H
+#define CLI_PROGRAM_JSON_H
 
 #include <weft/ir.h>
 #include <weft/support.h>
@@ -8,8 +8,8 @@
 #include "cli/args/option_parser.h"
 
 /* Writes `program` as CSV or, with --json, as a document, to where -o points. */
-int weft_cli_deliver_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                             const struct weft_program *program);
+int weft_cli_write_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                           const struct weft_program *program);
 
 /* "compute" or "comms". */
 const char *weft_cli_level_name(enum weft_level level);

@@ -65,8 +65,7 @@ static void add_ranks(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_close(json, ']');
 }
 
-void weft_cli_run_report_add_document(struct weft_text *text,
-                                      const struct weft_cli_run_report *report) {
+void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_report *report) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-run/1");

@@ -6,6 +6,7 @@
 #include <strings.h>
 
 #include <weft/render.h>
+#include <weft/support.h>
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
@@ -16,7 +17,7 @@ enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
     enum weft_cli_run_picture kind;
   } endings[] = {
       {".svg", WEFT_CLI_RUN_SVG}, {".html", WEFT_CLI_RUN_HTML}, {".json", WEFT_CLI_RUN_TRACE}};
-  for (size_t i = 0; i < sizeof endings / sizeof endings[0]; i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(endings); i++) {
     const size_t size = strlen(path), ending_size = strlen(endings[i].ending);
     if (size > ending_size && strcasecmp(path + size - ending_size, endings[i].ending) == 0) {
       return endings[i].kind;

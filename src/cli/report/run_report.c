@@ -40,7 +40,7 @@ static uint64_t count_actions(const struct weft_cli_run_report *report) {
   return report->is_virtual ? begin[p] : most;
 }
 
-void weft_cli_run_report_reckon(struct weft_cli_run_report *report) {
+void weft_cli_run_report_compute(struct weft_cli_run_report *report) {
   report->step = median_step(report);
   report->makespan = (double)report->execution->makespans[report->step] / report->per_unit;
   report->wall_ns = weft_cli_execution_wall_ns(report->execution, report->step);
@@ -146,7 +146,7 @@ static void add_ranks(struct weft_text *text, const struct weft_cli_run_report *
   }
 }
 
-void weft_cli_run_report_add(struct weft_text *text, const struct weft_cli_run_report *report) {
+void weft_cli_run_add_text(struct weft_text *text, const struct weft_cli_run_report *report) {
   add_head(text, report);
   add_comparison(text, report);
   add_overhead(text, report);

@@ -22,11 +22,10 @@ struct weft_cli_run_report {
 };
 
 /* Fills what is reckoned from the execution: step, makespan, wall_ns, actions. */
-void weft_cli_run_report_reckon(struct weft_cli_run_report *report);
+void weft_cli_run_report_compute(struct weft_cli_run_report *report);
 
-void weft_cli_run_report_add(struct weft_text *text, const struct weft_cli_run_report *report);
-void weft_cli_run_report_add_document(struct weft_text *text,
-                                      const struct weft_cli_run_report *report);
+void weft_cli_run_add_text(struct weft_text *text, const struct weft_cli_run_report *report);
+void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_report *report);
 
 /* Measured by simulated makespan; negative where that means nothing. */
 double weft_cli_run_ratio(const struct weft_cli_run_report *report);

@@ -1,4 +1,4 @@
-/* The prediction as JSON, "weft-sim/1". */
+/* The report as JSON, "weft-sim/1". */
 #include <weft/support.h>
 
 #include "cli/report/program_json.h"
@@ -52,29 +52,28 @@ static void add_jitter(struct weft_json *json, const struct weft_cli_jitter *jit
   weft_json_close(json, '}');
 }
 
-static void add_limit(struct weft_json *json, const struct weft_cli_sim_report *prediction) {
-  if (!prediction->limited) {
+static void add_limit(struct weft_json *json, const struct weft_cli_sim_report *report) {
+  if (!report->limited) {
     return;
   }
-  weft_json_exact(json, "memory_limit", prediction->memory_limit);
+  weft_json_exact(json, "memory_limit", report->memory_limit);
   weft_json_open(json, "over_limit", '[');
-  for (uint32_t rank = 0; rank < prediction->simulation->program->rank_count; rank++) {
-    if (weft_cli_is_over(prediction->simulation->ranks[rank].peak_memory,
-                         prediction->memory_limit)) {
+  for (uint32_t rank = 0; rank < report->simulation->program->rank_count; rank++) {
+    if (weft_cli_is_over(report->simulation->ranks[rank].peak_memory, report->memory_limit)) {
       weft_json_number(json, NULL, rank);
     }
   }
   weft_json_close(json, ']');
 }
 
-static void add_path(struct weft_json *json, const struct weft_cli_sim_report *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
-  if (!prediction->has_path) {
+static void add_path(struct weft_json *json, const struct weft_cli_sim_report *report) {
+  const struct weft_simulation *simulation = report->simulation;
+  if (!report->has_path) {
     return;
   }
   weft_json_open(json, "critical_path", '[');
-  for (uint64_t k = 0; k < prediction->path_count; k++) {
-    const struct weft_event *event = &simulation->events[prediction->path[k]];
+  for (uint64_t k = 0; k < report->path_count; k++) {
+    const struct weft_event *event = &simulation->events[report->path[k]];
     weft_json_open(json, NULL, '{');
     weft_json_number(json, "rank", event->rank);
     weft_json_action(json, "action", &simulation->program->actions[event->record]);
@@ -85,32 +84,31 @@ static void add_path(struct weft_json *json, const struct weft_cli_sim_report *p
   weft_json_close(json, ']');
 }
 
-void weft_cli_sim_json_members(struct weft_json *json,
-                               const struct weft_cli_sim_report *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
-  weft_json_string(json, "unit", prediction->costs->unit);
+void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim_report *report) {
+  const struct weft_simulation *simulation = report->simulation;
+  weft_json_string(json, "unit", report->costs->unit);
   weft_json_exact(json, "makespan", simulation->makespan);
   weft_json_exact(json, "span", simulation->span);
   weft_json_exact(json, "bubble_ratio", simulation->bubble_ratio);
   weft_json_exact(json, "span_bubble_ratio", simulation->span_bubble_ratio);
-  weft_json_exact(json, "period", prediction->period);
+  weft_json_exact(json, "period", report->period);
   weft_json_exact(json, "peak_activation", simulation->peak_activation);
   weft_json_exact(json, "peak_at", peak_at(simulation));
-  add_limit(json, prediction);
-  add_jitter(json, &prediction->jitter);
+  add_limit(json, report);
+  add_jitter(json, &report->jitter);
   weft_json_open(json, "ranks", '[');
   for (uint32_t rank = 0; rank < simulation->program->rank_count; rank++) {
     add_rank(json, &simulation->ranks[rank]);
   }
   weft_json_close(json, ']');
-  add_path(json, prediction);
+  add_path(json, report);
 }
 
-void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
+void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *report) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-sim/1");
-  weft_cli_sim_json_members(&json, prediction);
+  weft_cli_sim_json_members(&json, report);
   weft_json_close(&json, '}');
   weft_json_finish(&json);
 }

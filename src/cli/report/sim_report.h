@@ -27,16 +27,14 @@ struct weft_cli_sim_report {
   uint64_t path_count;
 };
 
-void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *prediction);
-void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *prediction);
+void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *report);
+void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *report);
 
 /* Parts of both, for others that say more: the lines from makespan to peak; the table of
  * ranks; the members of the JSON object after its schema. */
-void weft_cli_sim_text_numbers(struct weft_text *text,
-                               const struct weft_cli_sim_report *prediction);
-void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *prediction);
-void weft_cli_sim_json_members(struct weft_json *json,
-                               const struct weft_cli_sim_report *prediction);
+void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim_report *report);
+void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *report);
+void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim_report *report);
 
 /* Whether so much memory is more than the limit, rounding aside. */
 bool weft_cli_is_over(double memory, double limit);

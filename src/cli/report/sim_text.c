@@ -1,4 +1,4 @@
-/* The prediction as text: the totals, a table of the ranks, and
+/* The report as text: the totals, a table of the ranks, and
  * the critical path. */
 #include <inttypes.h>
 #include <stdio.h>
@@ -42,32 +42,31 @@ static void add_peak(struct weft_text *text, const struct weft_simulation *simul
   add_line(text, "peak activation", simulation->peak_activation, "", more);
 }
 
-void weft_cli_sim_text_numbers(struct weft_text *text,
-                               const struct weft_cli_sim_report *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
-  const char *unit = prediction->costs->unit;
+void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  const struct weft_simulation *simulation = report->simulation;
+  const char *unit = report->costs->unit;
   add_line(text, "makespan", simulation->makespan, unit, "");
   add_line(text, "span", simulation->span, unit,
            ", the longest from first to last action of a rank");
-  add_line(text, "period", prediction->period, unit,
+  add_line(text, "period", report->period, unit,
            " per step, when steps follow each other without a barrier");
   weft_text_addf(text, "%-17s %.2f %% of the makespan, %.2f %% of the span\n", "bubble",
                  100 * simulation->bubble_ratio, 100 * simulation->span_bubble_ratio);
   add_peak(text, simulation);
 }
 
-static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
-  const struct weft_program *program = prediction->simulation->program;
-  weft_text_add_escaped(text, prediction->name, strlen(prediction->name));
+static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  const struct weft_program *program = report->simulation->program;
+  weft_text_add_escaped(text, report->name, strlen(report->name));
   weft_text_addf(text, ": %" PRIu32 " rank%s, %" PRIu32 " stage%s, %" PRIu32 " microbatch%s\n",
                  program->rank_count, weft_cli_plural(program->rank_count), program->stage_count,
                  weft_cli_plural(program->stage_count), program->microbatch_count,
                  program->microbatch_count == 1 ? "" : "es");
-  weft_cli_sim_text_numbers(text, prediction);
+  weft_cli_sim_text_numbers(text, report);
 }
 
-static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
-  const struct weft_cli_jitter *jitter = &prediction->jitter;
+static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  const struct weft_cli_jitter *jitter = &report->jitter;
   char p50[AMOUNT_SIZE], p90[AMOUNT_SIZE], p99[AMOUNT_SIZE], most[AMOUNT_SIZE];
   if (jitter->runs == 0) {
     return;
@@ -156,8 +155,8 @@ static void add_table_head(struct weft_text *text, const int *widths) {
   weft_text_add(text, "\n");
 }
 
-void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
+void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  const struct weft_simulation *simulation = report->simulation;
   const uint32_t count = simulation->program->rank_count;
   const uint32_t shown = count <= RANKS_SHOWN ? count : RANKS_SHOWN;
   int widths[COLUMN_COUNT];
@@ -184,16 +183,16 @@ void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_r
 
 /* ---- The critical path ---- */
 
-static void add_path(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
-  const struct weft_simulation *simulation = prediction->simulation;
+static void add_path(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  const struct weft_simulation *simulation = report->simulation;
   const double ticks = simulation->ticks_per_unit;
-  if (!prediction->has_path) {
+  if (!report->has_path) {
     return;
   }
   weft_text_addf(text, "\ncritical path: %" PRIu64 " actions\n%12s  %12s   rank  action\n",
-                 prediction->path_count, "begin", "end");
-  for (uint64_t k = 0; k < prediction->path_count; k++) {
-    const struct weft_event *event = &simulation->events[prediction->path[k]];
+                 report->path_count, "begin", "end");
+  for (uint64_t k = 0; k < report->path_count; k++) {
+    const struct weft_event *event = &simulation->events[report->path[k]];
     char begin[AMOUNT_SIZE], end[AMOUNT_SIZE];
     weft_text_addf(text, "%12s  %12s  %5" PRIu32 "  ",
                    weft_cli_amount(begin, sizeof begin, (double)event->begin / ticks),
@@ -203,11 +202,11 @@ static void add_path(struct weft_text *text, const struct weft_cli_sim_report *p
   }
 }
 
-void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *prediction) {
-  add_whole(text, prediction);
-  add_jitter(text, prediction);
-  if (prediction->simulation->program->rank_count > 0) {
-    weft_cli_sim_text_ranks(text, prediction);
+void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  add_whole(text, report);
+  add_jitter(text, report);
+  if (report->simulation->program->rank_count > 0) {
+    weft_cli_sim_text_ranks(text, report);
   }
-  add_path(text, prediction);
+  add_path(text, report);
 }
