@@ -316,7 +316,7 @@ parts() {
   has "measured on threads" timeline.html
   has "1F1B on 2 ranks, predicted" timeline.html
   python3 -c 'import sys, xml.dom.minidom as d; d.parse(sys.argv[1])' curve.svg
-  for word in training validation "frequencies of bytes"; do
+  for word in training validation "unigram baseline"; do
     has "$word" curve.svg
   done
   train -o trace.json --no-sample
