@@ -19,7 +19,7 @@ static bool is_equal(const struct weft_costs *costs) {
   return true;
 }
 
-static void expect_kept(const struct weft_search_answer *answer, double limit) {
+static void expect_simulated(const struct weft_search_answer *answer, double limit) {
   struct weft_simulation *simulation = NULL;
   assert_int_equal(weft_simulate(NULL, answer->table, answer->costs, NULL, &simulation, NULL),
                    WEFT_OK);
@@ -30,7 +30,8 @@ static void expect_kept(const struct weft_search_answer *answer, double limit) {
   weft_simulation_destroy(simulation);
 }
 
-static double search_case(const struct planner_case *one, double effort, struct case_marks *marks) {
+static double search_case(const struct planner_case *one, double effort,
+                          struct case_summary *summary) {
   struct weft_search_request request = weft_search_request_default();
   struct weft_search_answer *answer = NULL;
   struct weft_error error;
@@ -45,36 +46,36 @@ static double search_case(const struct planner_case *one, double effort, struct 
   if (weft_search(NULL, &request, &answer, &error) != WEFT_OK) {
     fail_msg("case %d: %s", one->id, error.message);
   }
-  expect_kept(answer, one->memory);
+  expect_simulated(answer, one->memory);
   const double span = answer->span, bound = answer->bound;
-  marks->optimal += answer->optimal;
-  /* The peer's number was rounded, and so were the costs. */
+  summary->optimal += answer->optimal;
+  /* The peer's number and the costs are rounded. */
   if (span > one->peer_span * (1 + 1e-7)) {
     print_message("case %d: %.6f, peer %.6f\n", one->id, span, one->peer_span);
-    marks->above_peer++;
+    summary->above_peer++;
   }
   weft_search_answer_destroy(answer);
   return 100 * (span / bound - 1);
 }
 
-struct case_marks search_cases(double effort, uint32_t every) {
+struct case_summary search_cases(double effort, uint32_t every) {
   struct planner_cases cases = planner_cases_read();
-  struct case_marks marks = {0};
+  struct case_summary summary = {0};
   uint32_t counts[2] = {0};
   for (size_t n = 0; n < cases.count; n += every) {
     const unsigned kind = is_equal(cases.list[n].costs) ? 0 : 1;
-    const double gap = search_case(&cases.list[n], effort, &marks);
+    const double gap = search_case(&cases.list[n], effort, &summary);
     if (gap > 0.5 && effort > 0.1) {
       print_message("case %d: gap %.3f %%\n", cases.list[n].id, gap);
     }
-    marks.mean_gap[kind] += gap;
-    marks.worst_gap = fmax(marks.worst_gap, gap);
+    summary.mean_gap[kind] += gap;
+    summary.worst_gap = fmax(summary.worst_gap, gap);
     counts[kind]++;
-    marks.count++;
+    summary.count++;
   }
   for (unsigned kind = 0; kind < 2; kind++) {
-    marks.mean_gap[kind] /= counts[kind] > 0 ? counts[kind] : 1;
+    summary.mean_gap[kind] /= counts[kind] > 0 ? counts[kind] : 1;
   }
   planner_cases_destroy(&cases);
-  return marks;
+  return summary;
 }

@@ -1,10 +1,10 @@
-/* Searching the planner's cases, and what came of it. */
+/* Searches the planner's cases and summarises the results. */
 #ifndef TESTS_SUPPORT_CASE_SEARCH_H
 #define TESTS_SUPPORT_CASE_SEARCH_H
 
 #include <stdint.h>
 
-struct case_marks {
+struct case_summary {
   uint32_t count;
   uint32_t optimal;
   uint32_t above_peer;
@@ -12,8 +12,8 @@ struct case_marks {
   double worst_gap;
 };
 
-/* Every `every`-th case, with so much work on two threads. Each answer is simulated: it must
- * take as long as promised, and keep the limit. */
-struct case_marks search_cases(double effort, uint32_t every);
+/* Every `every`-th case, with this effort on two threads. Each answer is simulated: its times must
+ * be those of the answer, within the limit. */
+struct case_summary search_cases(double effort, uint32_t every);
 
 #endif

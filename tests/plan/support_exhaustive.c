@@ -1,11 +1,11 @@
-/* Beginnings of orders, op by op, in order of starts; of those with the same
- * ops only such are kept that no other is as early as in everything.
+/* Exhaustive search with dominance: prefixes of orders grow op by op, in order of starts; of the
+ * prefixes with the same ops, only those are kept that no other one dominates.
  *
- * A op starts when its rank is free, its input is there, and no earlier than the op
- * added before it. So every order is met at least once with the times it has, the one in
- * which its ops start; elsewhere it is met later than it could be, never earlier.
- * Times only depend on others through sums and maxima: what is as early as another in
- * everything, and has the same ops, ends no later whatever follows. */
+ * An op starts when its rank is free and its input has arrived, and no earlier than the op added
+ * before it. So every order occurs at least once with its true times, when its ops are added in the
+ * order of their starts; elsewhere it occurs later, never earlier. Times depend on others only
+ * through sums and maxima: a prefix that is at least as early as another in everything, and has
+ * the same ops, ends no later, whatever follows. */
 #include "support_exhaustive.h"
 
 #include <setjmp.h>
@@ -16,19 +16,19 @@
 
 #include <cmocka.h>
 
-enum { STAGES = EXHAUSTIVE_STAGES, MICROBATCHES = EXHAUSTIVE_MICROBATCHES, LETTERS = 3 };
+enum { STAGES = EXHAUSTIVE_STAGES, MICROBATCHES = EXHAUSTIVE_MICROBATCHES, OPS = 3 };
 enum { ACT_F, ACT_BACK, ACT_W };
 
-struct beginning {
-  uint8_t done[STAGES][LETTERS];
+struct prefix {
+  uint8_t done[STAGES][OPS];
   int64_t now;                              /* start of the last op */
   int64_t clock[STAGES];                    /* [rank] end of its last op */
   int64_t arrival[STAGES][2][MICROBATCHES]; /* at a stage: activations, gradients */
-  int64_t channel[STAGES][2];               /* from a stage: free from then */
+  int64_t channel[STAGES][2];               /* from a stage: time at which it is free */
 };
 
 struct layer {
-  struct beginning *list;
+  struct prefix *list;
   uint32_t *next; /* in the same bucket, + 1 */
   size_t count, room;
   uint32_t *buckets;
@@ -36,13 +36,13 @@ struct layer {
 
 enum { BUCKETS = 1 << 14 };
 
-struct exhaustion {
+struct enumeration {
   const struct weft_problem *problem;
   uint32_t stages, ranks, count;
   unsigned ops; /* 3, or 2 with a whole backward */
-  int64_t time[STAGES][LETTERS];
-  int64_t late[STAGES]; /* [rank] what its end counts less */
-  int64_t best;         /* so far, INT64_MAX for none */
+  int64_t time[STAGES][OPS];
+  int64_t late[STAGES]; /* [rank] subtracted from its end: its first start for spans */
+  int64_t best;         /* objective so far; INT64_MAX: none */
   size_t most;
   bool full;
 };
@@ -51,7 +51,7 @@ static int64_t later(int64_t a, int64_t b) { return a > b ? a : b; }
 
 /* ---- The next op ---- */
 
-static int64_t memory_of(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
+static int64_t memory_of(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   int64_t sum = 0;
   for (uint32_t s = 0; s < all->stages; s++) {
     const struct weft_problem_stage *stage = &all->problem->stages[s];
@@ -64,8 +64,8 @@ static int64_t memory_of(const struct exhaustion *all, const struct beginning *a
   return sum;
 }
 
-/* When the inputs of a op are there; -1 when that is not known yet. */
-static int64_t input_of(const struct exhaustion *all, const struct beginning *at, uint32_t s,
+/* Arrival of the inputs of an op; -1 when it is unknown yet. */
+static int64_t input_of(const struct enumeration *all, const struct prefix *at, uint32_t s,
                         unsigned act) {
   const uint8_t n = at->done[s][act];
   if (n == all->count || (act != ACT_F && n == at->done[s][act - 1])) {
@@ -80,20 +80,19 @@ static int64_t input_of(const struct exhaustion *all, const struct beginning *at
   return 0;
 }
 
-static void send(const struct exhaustion *all, struct beginning *at, uint32_t from, uint32_t to,
-                 unsigned way, uint8_t n, int64_t end) {
+static void send(const struct enumeration *all, struct prefix *at, uint32_t from, uint32_t to,
+                 unsigned path, uint8_t n, int64_t end) {
   const struct weft_problem *problem = all->problem;
   const bool crosses = problem->stages[from].rank != problem->stages[to].rank;
   if (crosses) {
-    end = later(end, at->channel[from][way]) + problem->occupancy;
-    at->channel[from][way] = end;
+    end = later(end, at->channel[from][path]) + problem->occupancy;
+    at->channel[from][path] = end;
     end += problem->latency;
   }
-  at->arrival[to][way][n] = end;
+  at->arrival[to][path][n] = end;
 }
 
-static bool add_letter(const struct exhaustion *all, struct beginning *at, uint32_t s,
-                       unsigned act) {
+static bool add_op(const struct enumeration *all, struct prefix *at, uint32_t s, unsigned act) {
   const uint32_t rank = all->problem->stages[s].rank;
   const int64_t input = input_of(all, at, s, act);
   if (input < 0) {
@@ -113,7 +112,7 @@ static bool add_letter(const struct exhaustion *all, struct beginning *at, uint3
   return true;
 }
 
-static bool is_done(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
+static bool is_done(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   for (uint32_t s = 0; s < all->stages; s++) {
     for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->ops; act++) {
       if (at->done[s][act] < all->count) {
@@ -124,27 +123,27 @@ static bool is_done(const struct exhaustion *all, const struct beginning *at, ui
   return true;
 }
 
-/* What can no longer matter is made the same: times before now, inputs that were taken. The
- * end of a rank that is done matters. */
-static void forget(const struct exhaustion *all, struct beginning *at) {
+/* Normalises what no longer matters: times before now, consumed inputs. The end of
+ * a rank that is done still matters. */
+static void forget(const struct enumeration *all, struct prefix *at) {
   for (uint32_t r = 0; r < all->ranks; r++) {
     at->clock[r] = is_done(all, at, r) ? at->clock[r] : later(at->clock[r], at->now);
   }
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned way = 0; way < 2; way++) {
-      at->channel[s][way] = later(at->channel[s][way], at->now);
+    for (unsigned path = 0; path < 2; path++) {
+      at->channel[s][path] = later(at->channel[s][path], at->now);
       for (uint32_t n = 0; n < all->count; n++) {
-        int64_t *arrival = &at->arrival[s][way][n];
-        const bool taken = n < at->done[s][way == 0 ? ACT_F : ACT_BACK];
+        int64_t *arrival = &at->arrival[s][path][n];
+        const bool taken = n < at->done[s][path == 0 ? ACT_F : ACT_BACK];
         *arrival = taken || *arrival == 0 /* not sent */ ? 0 : later(*arrival, at->now);
       }
     }
   }
 }
 
-/* ---- How early ---- */
+/* ---- Dominance and bounds ---- */
 
-static int64_t left_of(const struct exhaustion *all, const struct beginning *at, uint32_t rank) {
+static int64_t left_of(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   int64_t sum = 0;
   for (uint32_t s = 0; s < all->stages; s++) {
     for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->ops; act++) {
@@ -154,41 +153,41 @@ static int64_t left_of(const struct exhaustion *all, const struct beginning *at,
   return sum;
 }
 
-static int64_t hop_of(const struct exhaustion *all, uint32_t s) {
+static int64_t hop_of(const struct enumeration *all, uint32_t s) {
   const struct weft_problem *problem = all->problem;
   return problem->stages[s].rank == problem->stages[s + 1].rank
              ? 0
              : problem->latency + problem->occupancy;
 }
 
-/* The least that the objective can still become: what is left on each rank, and the way of the
- * last microbatch. */
-static int64_t promise(const struct exhaustion *all, const struct beginning *at) {
+/* A lower bound on the objective of a prefix: the work left on each rank, and the path of the last
+ * microbatch. */
+static int64_t bound_of(const struct enumeration *all, const struct prefix *at) {
   int64_t worst = 0;
   for (uint32_t r = 0; r < all->ranks; r++) {
     worst = later(worst, at->clock[r] + left_of(all, at, r) - all->late[r]);
   }
-  int64_t way = at->now;
+  int64_t path = at->now;
   for (uint32_t s = 0; s < all->stages; s++) {
     if (at->done[s][ACT_F] < all->count) {
-      way = later(way, at->clock[all->problem->stages[s].rank]) + all->time[s][ACT_F];
-      way += s + 1 < all->stages ? hop_of(all, s) : 0;
+      path = later(path, at->clock[all->problem->stages[s].rank]) + all->time[s][ACT_F];
+      path += s + 1 < all->stages ? hop_of(all, s) : 0;
     }
   }
   for (uint32_t s = all->stages; s-- > 0;) {
     const uint32_t rank = all->problem->stages[s].rank;
     if (at->done[s][ACT_BACK] < all->count) {
-      way = later(way, at->clock[rank]) + all->time[s][ACT_BACK];
+      path = later(path, at->clock[rank]) + all->time[s][ACT_BACK];
       const int64_t w = all->ops == 3 ? all->time[s][ACT_W] : 0;
-      worst = later(worst, way + w - all->late[rank]);
-      way += s > 0 ? hop_of(all, s - 1) : 0;
+      worst = later(worst, path + w - all->late[rank]);
+      path += s > 0 ? hop_of(all, s - 1) : 0;
     }
   }
   return worst;
 }
 
-static bool as_early(const struct exhaustion *all, const struct beginning *a,
-                     const struct beginning *b) {
+static bool as_early(const struct enumeration *all, const struct prefix *a,
+                     const struct prefix *b) {
   if (a->now > b->now) {
     return false;
   }
@@ -198,12 +197,12 @@ static bool as_early(const struct exhaustion *all, const struct beginning *a,
     }
   }
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned way = 0; way < 2; way++) {
-      if (a->channel[s][way] > b->channel[s][way]) {
+    for (unsigned path = 0; path < 2; path++) {
+      if (a->channel[s][path] > b->channel[s][path]) {
         return false;
       }
       for (uint32_t n = 0; n < all->count; n++) {
-        if (a->arrival[s][way][n] > b->arrival[s][way][n]) {
+        if (a->arrival[s][path][n] > b->arrival[s][path][n]) {
           return false;
         }
       }
@@ -214,7 +213,7 @@ static bool as_early(const struct exhaustion *all, const struct beginning *a,
 
 /* ---- Layers ---- */
 
-static uint32_t bucket_of(const struct beginning *at) {
+static uint32_t bucket_of(const struct prefix *at) {
   uint32_t hash = 2166136261U;
   for (size_t n = 0; n < sizeof at->done; n++) {
     hash = (hash ^ ((const uint8_t *)at->done)[n]) * 16777619U;
@@ -248,10 +247,10 @@ static void grow(struct layer *layer) {
   }
 }
 
-static void keep(const struct exhaustion *all, struct layer *layer, const struct beginning *at) {
+static void keep(const struct enumeration *all, struct layer *layer, const struct prefix *at) {
   uint32_t *head = &layer->buckets[bucket_of(at)];
   for (uint32_t n = *head; n != 0 && layer->list != NULL; n = layer->next[n - 1]) {
-    struct beginning *other = &layer->list[n - 1];
+    struct prefix *other = &layer->list[n - 1];
     if (memcmp(other->done, at->done, sizeof at->done) != 0) {
       continue;
     }
@@ -269,14 +268,13 @@ static void keep(const struct exhaustion *all, struct layer *layer, const struct
   *head = (uint32_t)++layer->count;
 }
 
-static void follow(const struct exhaustion *all, const struct beginning *from,
-                   struct layer *layer) {
+static void follow(const struct enumeration *all, const struct prefix *from, struct layer *layer) {
   for (uint32_t s = 0; s < all->stages; s++) {
     for (unsigned act = 0; act < all->ops; act++) {
-      struct beginning at = *from;
-      if (add_letter(all, &at, s, act)) {
+      struct prefix at = *from;
+      if (add_op(all, &at, s, act)) {
         forget(all, &at);
-        if (promise(all, &at) < all->best) {
+        if (bound_of(all, &at) < all->best) {
           keep(all, layer, &at);
         }
       }
@@ -286,25 +284,25 @@ static void follow(const struct exhaustion *all, const struct beginning *from,
 
 /* ---- A first order ---- */
 
-static int by_promise(const void *a, const void *b) {
+static int by_bound(const void *a, const void *b) {
   const int64_t *x = a, *y = b;
   return x[0] < y[0] ? -1 : x[0] > y[0];
 }
 
-/* Of a layer only the most promising. */
-static void thin(const struct exhaustion *all, struct layer *layer, size_t width) {
+/* Keeps only the prefixes of a layer with the smallest bounds. */
+static void thin(const struct enumeration *all, struct layer *layer, size_t width) {
   if (layer->count <= width) {
     return;
   }
   int64_t(*keys)[2] = malloc(layer->count * sizeof *keys);
-  struct beginning *list = malloc(width * sizeof *list);
+  struct prefix *list = malloc(width * sizeof *list);
   assert_non_null(keys);
   assert_non_null(list);
   for (size_t n = 0; n < layer->count; n++) {
-    keys[n][0] = promise(all, &layer->list[n]);
+    keys[n][0] = bound_of(all, &layer->list[n]);
     keys[n][1] = (int64_t)n;
   }
-  qsort(keys, layer->count, sizeof *keys, by_promise);
+  qsort(keys, layer->count, sizeof *keys, by_bound);
   for (size_t n = 0; n < width; n++) {
     list[n] = layer->list[keys[n][1]];
   }
@@ -314,13 +312,13 @@ static void thin(const struct exhaustion *all, struct layer *layer, size_t width
   free(keys);
 }
 
-/* All layers, or with a width only the most promising of each. The best objective that
- * was met, all->best if none is smaller. */
-static int64_t pass(struct exhaustion *all, size_t width) {
+/* All layers, or with a width only the prefixes with the smallest bounds of each (beam search).
+ * Returns the best objective found, all->best if none is smaller. */
+static int64_t pass(struct enumeration *all, size_t width) {
   struct layer now, next;
   layer_init(&now);
   layer_init(&next);
-  const struct beginning empty = {0};
+  const struct prefix empty = {0};
   keep(all, &now, &empty);
   for (uint32_t n = 0; n < all->stages * all->ops * all->count && !all->full; n++) {
     layer_clear(&next);
@@ -337,7 +335,7 @@ static int64_t pass(struct exhaustion *all, size_t width) {
   }
   int64_t best = all->best;
   for (size_t k = 0; k < now.count; k++) {
-    const int64_t value = promise(all, &now.list[k]);
+    const int64_t value = bound_of(all, &now.list[k]);
     best = value < best ? value : best;
   }
   layer_finish(&now);
@@ -345,7 +343,7 @@ static int64_t pass(struct exhaustion *all, size_t width) {
   return best;
 }
 
-static void set_times(struct exhaustion *all, enum weft_objective objective) {
+static void set_times(struct enumeration *all, enum weft_objective objective) {
   const struct weft_problem *problem = all->problem;
   int64_t first = 0; /* a rank's first op is F of its first stage, and nothing delays it */
   for (uint32_t s = 0; s < all->stages; s++) {
@@ -363,13 +361,13 @@ static void set_times(struct exhaustion *all, enum weft_objective objective) {
 int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective objective,
                         size_t most) {
   assert_true(problem->stage_count <= STAGES && problem->microbatch_count <= MICROBATCHES);
-  struct exhaustion all = {.problem = problem,
-                           .stages = problem->stage_count,
-                           .ranks = problem->rank_count,
-                           .count = problem->microbatch_count,
-                           .ops = problem->whole_backward ? 2 : 3,
-                           .best = INT64_MAX,
-                           .most = most};
+  struct enumeration all = {.problem = problem,
+                            .stages = problem->stage_count,
+                            .ranks = problem->rank_count,
+                            .count = problem->microbatch_count,
+                            .ops = problem->whole_backward ? 2 : 3,
+                            .best = INT64_MAX,
+                            .most = most};
   set_times(&all, objective);
   const int64_t first = pass(&all, 32);
   all.best = first;

@@ -108,7 +108,7 @@ static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool ea
     return false;
   }
   if (kind == WEFT_KIND_F) {
-    /* Only microbatch by microbatch is certain to find room to the end. */
+    /* Only one microbatch at a time is certain to fit until the end. */
     const uint32_t last = problem->stage_count - 1;
     const bool alone =
         draft->done[back] == n && (problem->whole_backward || draft->done[WEFT_KIND_W] == n);

@@ -19,7 +19,7 @@ struct planning {
 struct weft_shape planning_draw_shape(struct weft_random *random, struct weft_shape least,
                                       struct weft_shape choices);
 
-/* Costs between 1 and 20, some unequal, some with dear or occupied hops, with sizes in
+/* Costs between 1 and 20, some unequal, some with expensive or occupied hops, with sizes in
  * tenths. The shape is as given. No memory limit. */
 void planning_init(struct planning *planning, struct weft_random *random,
                    const struct weft_shape *shape, bool whole_backward);

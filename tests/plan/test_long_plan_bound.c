@@ -1,5 +1,4 @@
-/* Many more small problems than test_plan_bound.c has, of more shapes: no order beats a
- * bound. */
+/* As test_plan_bound.c, with many more small problems and shapes: no order is below a bound. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

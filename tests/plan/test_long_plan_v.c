@@ -1,6 +1,6 @@
-/* V placement with two stages per rank against the literature: the nine rows of ZB-V,
- * V-Half and V-Min, and all memory limits of one of them. What is promised is simulated.
- * The table is printed. */
+/* V placement with two stages per rank against the literature: the nine rows of ZB-V, V-Half and
+ * V-Min, and all memory limits of one of them. Every answer is simulated. Prints the table of
+ * docs/planner.md. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,8 +22,8 @@ static double bubble_of(const struct v_row *row, double span) {
   return 1 - row->microbatches * 2 * (row->f + row->i + row->w) / span;
 }
 
-static void expect_as_promised(const struct v_case *planned,
-                               const struct weft_search_answer *answer) {
+static void expect_simulated(const struct v_case *planned,
+                             const struct weft_search_answer *answer) {
   struct weft_simulation *simulation = NULL;
   assert_int_equal(weft_simulate(NULL, answer->table, answer->costs, NULL, &simulation, NULL),
                    WEFT_OK);
@@ -45,7 +45,7 @@ static struct found find(const struct v_row *row, double limit, double effort) {
   planned.request.effort = effort;
   planned.request.threads = 2;
   assert_int_equal(weft_search(NULL, &planned.request, &answer, NULL), WEFT_OK);
-  expect_as_promised(&planned, answer);
+  expect_simulated(&planned, answer);
   const struct found found = {.bubble = bubble_of(row, answer->span),
                               .bound = bubble_of(row, answer->bound)};
   assert_true(found.bound <= found.bubble);

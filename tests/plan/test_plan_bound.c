@@ -1,5 +1,5 @@
-/* Bounds, held against the best of all orders of small problems, the formulas they were
- * published with, and what planners reached; and the least memory. */
+/* Lower bounds: against the optimum of small problems, against published formulas, and against
+ * results of other planners; and the least memory. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -34,7 +34,7 @@ struct sequences {
 
 static void try_rank(struct sequences *sequences, uint32_t rank);
 
-static void try_letter(struct sequences *sequences, uint32_t rank, uint32_t n) {
+static void try_op(struct sequences *sequences, uint32_t rank, uint32_t n) {
   const struct weft_problem *problem = sequences->problem;
   uint8_t *sequence = weft_order_sequence(problem, &sequences->order, rank);
   if (n == problem->length) {
@@ -57,14 +57,14 @@ static void try_letter(struct sequences *sequences, uint32_t rank, uint32_t n) {
         kind == WEFT_KIND_F ? problem->microbatch_count : counts[op - kind + needs];
     if (is_used && counts[op] < most) {
       sequence[n] = (uint8_t)op;
-      try_letter(sequences, rank, n + 1);
+      try_op(sequences, rank, n + 1);
     }
   }
 }
 
 static void try_rank(struct sequences *sequences, uint32_t rank) {
   if (rank < sequences->problem->rank_count) {
-    try_letter(sequences, rank, 0);
+    try_op(sequences, rank, 0);
     return;
   }
   if (weft_evaluate(&sequences->evaluation, &sequences->order, WEFT_NEVER - 1) < WEFT_NEVER) {
@@ -92,7 +92,7 @@ static void expect_best_of_all_words(const struct weft_problem *problem) {
 
 /* ---- Random problems ---- */
 
-/* A limit between the least and what is as good as none, or none. */
+/* A limit between the least possible one and one without effect, or none. */
 static void draw_limit(struct planning *planning, struct weft_random *random) {
   const struct weft_problem *problem = &planning->problem;
   uint32_t rank = 0;
@@ -138,7 +138,7 @@ static struct weft_shape draw_shape(struct weft_random *random) {
                              .microbatches = 2 + weft_random_below(random, 4)};
 }
 
-/* Seldom as tight as it is, a bound would be useless; above the best, it would be wrong. */
+/* A bound above the optimum would be wrong; one that is rarely tight would be useless. */
 static void no_order_beats_a_bound(void **state) {
   (void)state;
   unsigned count = 0, closed = 0, exact = 0;
@@ -191,7 +191,7 @@ static void orders_exist_from_the_least_memory_on(void **state) {
   }
 }
 
-/* Where there is no order, there is nothing to be said; but it is said. */
+/* Without any feasible order the bound has no meaning, but must not fail. */
 static void problems_without_orders_have_bounds(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < ROUNDS / 5; seed++) {
@@ -211,7 +211,7 @@ static void problems_without_orders_have_bounds(void **state) {
   }
 }
 
-/* Without memory a bound is smaller, not wrong. Of this problem it can be sharpened. */
+/* Out of memory, a bound is smaller, never wrong. The bound of this problem can be sharpened. */
 static void bounds_do_with_little_memory(void **state) {
   (void)state;
   struct weft_random random = {.state = SHARPENED};
@@ -271,7 +271,7 @@ static double chain_of(const struct planner_case *one, uint32_t rank) {
 }
 
 static double published_bound(const struct planner_case *one) {
-  double bound = 0, way = 0; /* beyond the rank, there and back */
+  double bound = 0, way = 0; /* round trip beyond the rank */
   for (uint32_t r = one->ranks; r-- > 0;) {
     const struct weft_stage_costs *stage = &one->costs->stages[r];
     const double head = head_of(one, r, way), tail = tail_of(one, r, way);
@@ -283,7 +283,7 @@ static double published_bound(const struct planner_case *one) {
   return bound;
 }
 
-/* Planners reached what was published, and the bound here is not below it. */
+/* Planners have reached the published bound, and the bound here is not below it. */
 static void cases_lie_between_the_bounds(void **state) {
   (void)state;
   struct planner_cases cases = planner_cases_read();
@@ -305,7 +305,7 @@ static void cases_lie_between_the_bounds(void **state) {
   planner_cases_destroy(&cases);
 }
 
-/* These were reached before anybody knew that nothing is better. */
+/* Results of other planners that this bound proves optimal. */
 static void some_cases_are_proved_optimal(void **state) {
   (void)state;
   static const int ids[] = {45, 46, 62, 83, 100, 122, 145};

@@ -1,5 +1,5 @@
-/* The planner's cases: 150 random problems, against what another planner has reached. With
- * little work here; test_long_plan_cases.c has the targets for a second each. */
+/* The planner's cases: 150 random problems, against the results of another planner. With little
+ * work here; test_long_plan_cases.c has the quality targets. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -16,16 +16,16 @@ enum { EVERY = 1 };
 
 static void cases_are_near_their_bounds(void **state) {
   (void)state;
-  const struct case_marks marks = search_cases(0.06, EVERY);
+  const struct case_summary summary = search_cases(0.06, EVERY);
   print_message(
       "%u cases: %u optimal, %u above the peer; mean gap %.3f %% of equal, %.3f %% of "
       "unequal stages, worst %.3f %%\n",
-      marks.count, marks.optimal, marks.above_peer, marks.mean_gap[0], marks.mean_gap[1],
-      marks.worst_gap);
-  assert_true(marks.count * EVERY >= 150);
-  assert_true(marks.mean_gap[0] <= 0.2);
-  assert_true(marks.mean_gap[1] <= 0.4);
-  assert_true(marks.above_peer * 20 <= marks.count);
+      summary.count, summary.optimal, summary.above_peer, summary.mean_gap[0], summary.mean_gap[1],
+      summary.worst_gap);
+  assert_true(summary.count * EVERY >= 150);
+  assert_true(summary.mean_gap[0] <= 0.2);
+  assert_true(summary.mean_gap[1] <= 0.4);
+  assert_true(summary.above_peer * 20 <= summary.count);
 }
 
 int main(void) {

@@ -1,5 +1,5 @@
-/* Tableaus: after every move that is made, undone or refused, all times must be those
- * that an evaluation of the whole order finds. */
+/* The incremental evaluator: after every move that is made, undone or rejected, all times must be
+ * those of a full evaluation of the order. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -48,7 +48,7 @@ static void shift(uint8_t *sequence, const struct weft_move *move) {
   sequence[move->to] = op;
 }
 
-/* Times, numbers and memory are what they are from scratch. */
+/* Times, microbatches and memory equal those of a full evaluation. */
 static void expect_consistent(const struct weft_evaluator *evaluator,
                               struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluator->problem;
@@ -64,7 +64,7 @@ static void expect_consistent(const struct weft_evaluator *evaluator,
   weft_evaluator_finish(&fresh);
 }
 
-/* Whether a move gives an order at all. */
+/* Whether a move leads to a valid order. */
 static bool is_possible(const struct weft_evaluator *evaluator, const struct weft_move *move,
                         struct weft_evaluation *evaluation, struct weft_order *room) {
   const struct weft_problem *problem = evaluator->problem;
@@ -96,7 +96,7 @@ static void try_moves(struct weft_evaluator *evaluator, struct weft_evaluation *
   }
 }
 
-/* A random order on a evaluator. */
+/* A random order in an evaluator. */
 struct trial {
   struct weft_order order;
   struct weft_evaluation evaluation;
@@ -138,8 +138,7 @@ static void times_follow_every_move(void **state) {
   }
 }
 
-/* Tails: of a op on the critical way, end and tail add up to the value; of no op
- * to more. Not with channels that are occupied, which tails do not know. */
+/* Tails: for ops on the critical path, end plus tail is the objective; for no op is it more. */
 static void expect_tails(const struct weft_evaluator *evaluator) {
   uint32_t places[1024];
   const uint32_t count = weft_evaluator_critical(evaluator, places, 1024);
@@ -171,10 +170,10 @@ static void tails_end_at_the_value(void **state) {
   }
 }
 
-/* ---- Lists ---- */
+/* ---- Priority rules ---- */
 
-static void draw_policies(const struct weft_problem *problem, struct weft_random *random,
-                          struct weft_priority_rule *rules) {
+static void draw_rules(const struct weft_problem *problem, struct weft_random *random,
+                       struct weft_priority_rule *rules) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     rules[r] = (struct weft_priority_rule){
         .warmup = 1 + weft_random_below(random, problem->microbatch_count),
@@ -185,8 +184,8 @@ static void draw_policies(const struct weft_problem *problem, struct weft_random
   }
 }
 
-/* Whatever the rule: a list is an order within the memory, takes as long as it says, and
- * is given up for no cutoff that it keeps. */
+/* For any rule, the schedule is an order within the memory that takes as long as reported, and no
+ * cutoff of that time or more abandons it. */
 static void expect_list(const struct weft_problem *problem, struct weft_random *random) {
   struct weft_priority_rule rules[4];
   struct weft_order order = {.ops = malloc(op_count(problem))};
@@ -195,7 +194,7 @@ static void expect_list(const struct weft_problem *problem, struct weft_random *
   int64_t value, again;
   assert_int_equal(weft_evaluation_init(&evaluation, problem, NULL), WEFT_OK);
   assert_int_equal(weft_priority_scheduler_init(&scheduler, problem, NULL), WEFT_OK);
-  draw_policies(problem, random, rules);
+  draw_rules(problem, random, rules);
   assert_int_equal(weft_priority_schedule(&scheduler, rules, far_away, &order, &value),
                    op_count(problem));
   assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) == value);

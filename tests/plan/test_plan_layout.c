@@ -1,4 +1,4 @@
-/* Layouts and partitions: small rows of parts, beside all ways to cut them. */
+/* Layouts and partitions: small models, against all possible partitions. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -59,7 +59,7 @@ static void model_draw(struct model *model, uint64_t seed, uint32_t v,
 
 static void model_finish(struct model *model) { weft_costs_destroy(model->costs); }
 
-/* ---- Of a partition ---- */
+/* ---- Measures of a partition ---- */
 
 static double heaviest(const struct model *model, const uint32_t *first) {
   double load[STAGES_MAX] = {0}, most = 0;
@@ -73,7 +73,7 @@ static double heaviest(const struct model *model, const uint32_t *first) {
   return most;
 }
 
-/* With one microbatch under way. */
+/* With one microbatch in flight. */
 static double largest(const struct model *model, const uint32_t *first) {
   double memory[STAGES_MAX] = {0}, most = 0;
   for (uint32_t s = 0; s < model->shape.ranks * model->shape.stages_per_rank; s++) {
@@ -95,7 +95,7 @@ static void expect_partition(const struct model *model, const uint32_t *first) {
   }
 }
 
-/* The least of a measure over all partitions, from stage s on. */
+/* The minimum of a measure over all partitions, from stage s on. */
 typedef double measure(const struct model *model, const uint32_t *first);
 
 static double least(const struct model *model, measure *of, uint32_t *first, uint32_t s) {
@@ -138,7 +138,7 @@ static void one_stage_a_rank_is_cut_as_well_as_can_be(void **state) {
   }
 }
 
-/* No proof that it is the best one, so: nearly always, and never much heavier. */
+/* It is a heuristic: nearly always optimal, and never much heavier. */
 static void several_stages_a_rank_are_cut_nearly_as_well(void **state) {
   unsigned equal = 0, all = 0;
   double worst = 1;
@@ -203,7 +203,7 @@ static void costs_of_stages_are_sums_over_parts(void **state) {
   }
 }
 
-/* Four equal parts on two ranks; an entry is of a rank's share, or of a stage if v is given. */
+/* Four equal parts on two ranks; an entry is of all stages of a rank, or of a stage if v is given. */
 static void what_parts_do_not_say_is_shared_out(void **state) {
   static const uint32_t first[] = {0, 1, 4};
   const struct weft_shape shape = {.ranks = 2, .stages_per_rank = 1, .microbatches = 4};
@@ -219,7 +219,7 @@ static void what_parts_do_not_say_is_shared_out(void **state) {
   assert_true(costs->stages[0].b == 1.5 && costs->stages[1].b == 4.5);
   assert_true(costs->stages[0].activation_after_i == 0.5);
   weft_costs_destroy(costs);
-  model.costs->parts[1].activation = 5; /* of the others, nothing */
+  model.costs->parts[1].activation = 5; /* the others specify none */
   assert_int_equal(weft_partition_costs(NULL, &model.request, &shape, first, &costs, NULL),
                    WEFT_OK);
   assert_true(costs->stages[0].activation == 0 && costs->stages[1].activation == 5);
@@ -295,7 +295,7 @@ static void a_plan_cuts_the_model(void **state) {
   assert_int_equal(answer->stage_parts[1], 5);
   assert_true(answer->costs->stages[0].f == 5 && answer->costs->stages[1].f == 5);
   weft_search_answer_destroy(answer);
-  model.request.keep_partition = true; /* then all stages are as the one entry */
+  model.request.keep_partition = true; /* all stages have the costs of the one entry */
   assert_int_equal(weft_search(NULL, &model.request, &answer, NULL), WEFT_OK);
   assert_null(answer->stage_parts);
   assert_true(answer->costs->stages[0].f == 1 && answer->costs->stages[1].f == 1);

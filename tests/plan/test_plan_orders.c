@@ -1,5 +1,4 @@
-/* Orders and their evaluation, held against the simulator, which shares nothing with
- * it but the ticks. */
+/* Orders and their evaluation, against the simulator, which shares only the ticks with it. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* The published rows of arXiv 2401.10241 (tables 5 and 9; one stage a rank): bubble rates
- * with memory for p, 1.5 p and 2 p microbatches, against what was published for p and 2 p,
- * and against the bound. */
+/* The published rows of arXiv 2401.10241 (tables 5 and 9; one stage per rank): bubble rates with
+ * memory for p, 1.5 p and 2 p microbatches, against the published ones for p and 2 p, and against
+ * the bound. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>

@@ -1,6 +1,6 @@
-/* The search: against the best of all orders of small problems, against the named
- * schedules, and what it promises: the same seed the same table, the best so far when it
- * is stopped, sequences for limits that nothing fits into. */
+/* The search: against the optimum of small problems and against the named schedules; the same seed
+ * gives the same table, a cancelled search returns the best so far, and a limit that is too small
+ * is explained. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -38,7 +38,7 @@ static struct weft_shape draw_small(struct weft_random *random) {
   return shapes[weft_random_below(random, sizeof shapes / sizeof shapes[0])];
 }
 
-/* A limit between what one microbatch needs and what all do. */
+/* A limit between what one microbatch needs and what all need. */
 static void draw_limit(struct planning *planning, struct weft_random *random) {
   uint32_t rank;
   const double least = (double)weft_problem_least_memory(&planning->problem, &rank) /
@@ -57,8 +57,8 @@ static struct weft_search_answer *search(const struct weft_search_request *reque
   return answer;
 }
 
-/* The promise is what the simulator finds, and within the limit. */
-static void expect_promise(const struct weft_search_answer *answer, double limit) {
+/* The simulator computes the times of the answer, within the limit. */
+static void expect_simulated(const struct weft_search_answer *answer, double limit) {
   struct weft_simulation *simulation = NULL;
   assert_int_equal(weft_simulate(NULL, answer->table, answer->costs, NULL, &simulation, NULL),
                    WEFT_OK);
@@ -94,7 +94,7 @@ static void small_problems_are_solved(void **state) {
       }
       assert_true(answer->bound <= value);
       assert_true(!answer->optimal || answer->bound == value);
-      expect_promise(answer, planning.request.memory_limit);
+      expect_simulated(answer, planning.request.memory_limit);
       weft_search_answer_destroy(answer);
       solved++;
     }
@@ -104,7 +104,7 @@ static void small_problems_are_solved(void **state) {
 
 /* ---- Named schedules ---- */
 
-/* Of a table, if it fits into the memory; else INFINITY. */
+/* The makespan of a table; INFINITY if it does not fit into the memory. */
 static double makespan_of(const struct weft_program *table, const struct planning *planning) {
   struct weft_simulation *simulation = NULL;
   assert_int_equal(weft_simulate(NULL, table, planning->costs, NULL, &simulation, NULL), WEFT_OK);
@@ -171,7 +171,7 @@ static void expect_verified(const struct weft_program *table) {
   weft_program_destroy(program);
 }
 
-/* Ranks that wait for each other in no time at all still wait for ever. */
+/* A deadlock of actions that take no time is a deadlock too. */
 static void plans_with_actions_of_no_time_can_run(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 40; seed++) {
@@ -191,14 +191,14 @@ static void plans_with_actions_of_no_time_can_run(void **state) {
     planning.request.effort = 0.002;
     planning.request.threads = 1;
     struct weft_search_answer *answer = search(&planning.request);
-    expect_promise(answer, INFINITY);
+    expect_simulated(answer, INFINITY);
     expect_verified(answer->table);
     weft_search_answer_destroy(answer);
     planning_finish(&planning);
   }
 }
 
-/* ---- Promises ---- */
+/* ---- Seeds, cancellation, limits ---- */
 
 static void draw_unequal(struct planning *planning, uint64_t seed) {
   struct weft_random random = {.state = seed};
@@ -255,7 +255,7 @@ static void a_search_that_is_stopped_has_the_best_so_far(void **state) {
   struct weft_search_answer *answer = search(&planning.request);
   assert_true(answer->stopped || answer->optimal);
   assert_true(answer->makespan <= stopper.best);
-  expect_promise(answer, 9);
+  expect_simulated(answer, 9);
   weft_search_answer_destroy(answer);
   planning.request.stop = NULL;
   planning.request.time_limit = 0.05;
@@ -282,7 +282,7 @@ static void limits_that_nothing_fits_into_are_explained(void **state) {
   request.memory_limit = 2;
   request.effort = 0.01;
   answer = search(&request);
-  expect_promise(answer, 2);
+  expect_simulated(answer, 2);
   weft_search_answer_destroy(answer);
   weft_costs_destroy(costs);
 }

@@ -1,5 +1,5 @@
-/* Constructors for several stages per rank: whatever fits has an order, orders keep to
- * the memory, and those for V placement are as good as the literature's. */
+/* Constructors for several stages per rank: every feasible limit has an order, orders respect the
+ * memory, and those for the V placement are as good as the literature's. */
 #include <math.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -28,7 +28,7 @@ static struct weft_shape draw_shape(struct weft_random *random) {
   return shape;
 }
 
-/* Some that an I makes larger, which only weight gradients at once keep within the least. */
+/* Some with an I that increases memory, so that the least limit needs every W at once. */
 static void let_some_grow(struct planning *planning, struct weft_random *random) {
   if (weft_random_below(random, 4) == 0) {
     for (uint32_t s = 0; s < planning->costs->stage_count; s++) {
@@ -37,7 +37,7 @@ static void let_some_grow(struct planning *planning, struct weft_random *random)
   }
 }
 
-/* A limit that some order keeps: the least one, a little more, or much more. */
+/* A feasible limit: the least one, a little more, or much more. */
 static void draw_limit(struct planning *planning, struct weft_random *random) {
   const struct weft_problem *problem = &planning->problem;
   uint32_t rank;
@@ -56,7 +56,7 @@ static void expect_within_memory(const struct weft_problem *problem,
   }
 }
 
-/* ---- Every limit has an order ---- */
+/* ---- Every feasible limit has an order ---- */
 
 typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct weft_error *error);
 
@@ -105,10 +105,9 @@ static void whatever_fits_has_an_order(void **state) {
   }
 }
 
-/* ---- Lists ---- */
+/* ---- The list scheduler ---- */
 
-/* Targets without any sense; a run may overtake as it likes, so that nothing but memory and
- * inputs holds it up. */
+/* Random targets, which may overtake freely: only memory and dependencies restrict the order. */
 static void draw_targets(struct weft_list_scheduler *list, struct weft_random *random) {
   const struct weft_problem *problem = list->problem;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
@@ -164,7 +163,7 @@ static void lists_come_to_an_end_within_the_memory(void **state) {
 
 /* ---- As good as published ---- */
 
-/* Constructors alone; what improvement makes of it is in test_long_plan_v.c. */
+/* Constructors alone; test_long_plan_v.c has the whole search. */
 static double constructed_bubble(const struct v_row *row, double limit) {
   struct v_case planned;
   struct weft_incumbent incumbent;
@@ -183,7 +182,7 @@ static void blocks_make_v_min_and_v_half(void **state) {
   assert_true(constructed_bubble(&v_min_row, v_min_row.limit) < 0.25);
 }
 
-/* Half a microbatch more of memory is never in vain here, and never worse. */
+/* Here half a microbatch more of memory always helps, and is never worse. */
 static void more_memory_is_not_worse(void **state) {
   (void)state;
   double last = 1;

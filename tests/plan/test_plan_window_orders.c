@@ -1,4 +1,4 @@
-/* Orders from windows, held against the best of all orders, and against another planner. */
+/* Orders from time windows, against the optimum of small problems and against another planner. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

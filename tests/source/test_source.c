@@ -1,5 +1,5 @@
-/* Programs to run: every schedule for every number of microbatches, forward-only
- * programs on any placement, and programs as they are. */
+/* Program sources: every schedule for every number of microbatches, forward-only programs on any
+ * placement, and fixed programs. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -70,7 +70,7 @@ static void assert_right(const char *name, const struct weft_program *program) {
   weft_report_destroy(report);
 }
 
-/* ---- What a forward-only program is, by the plainest means ---- */
+/* ---- A simple reference for forward-only programs ---- */
 
 /* A rank takes the deepest of its stages that has had input since the slot
  * before. */
@@ -169,7 +169,7 @@ static struct weft_named_source named(const char *schedule, const struct weft_sh
       .schedule = schedule, .ranks = shape->ranks, .stages_per_rank = shape->stages_per_rank};
 }
 
-/* Either both work, and are the same, or both refuse with the same words. */
+/* Either both succeed with the same program, or both fail with the same message. */
 static bool check_named_training(const char *name, const struct weft_shape *shape,
                                  const struct weft_lower_options *options) {
   struct weft_named_source plan = named(name, shape);
@@ -216,7 +216,7 @@ static void named_plans_train(void **state) {
   }
 }
 
-/* Any number of microbatches, also where there is no schedule for it. */
+/* Any number of microbatches, even where the schedule does not support it. */
 static void check_named_eval(const struct weft_schedule_info *info, uint32_t p, uint32_t v,
                              uint32_t m) {
   const struct weft_shape shape = {.ranks = p,
@@ -240,7 +240,7 @@ static void check_named_eval(const struct weft_schedule_info *info, uint32_t p, 
   weft_program_destroy(planned);
 }
 
-/* The placement is the one that training has. */
+/* The placement is that of training. */
 static void check_placement(const struct weft_schedule_info *info, uint32_t p, uint32_t m) {
   const struct weft_shape shape = {.ranks = p, .microbatches = m};
   struct weft_named_source plan = named(info->name, &shape);
@@ -315,7 +315,7 @@ static struct weft_program *scatter(struct weft_random *random, uint32_t rank_co
   }
   for (uint32_t r = 0; r < rank_count; r++) {
     for (uint32_t s = 0; s < stage_count; s++) {
-      if (rank_of[s] == r) { /* B alone says where a stage is, too */
+      if (rank_of[s] == r) { /* B alone also determines the rank of a stage */
         actions[count++] =
             (struct weft_action){.op = s % 3 == 1 ? WEFT_OP_B : WEFT_OP_F, .stage = (uint16_t)s};
         row_sizes[r]++;
@@ -343,7 +343,7 @@ static void forward_on_random_placements(void **state) {
   }
 }
 
-/* Loops overlap: no rank waits for a microbatch to come round. */
+/* Loops overlap: no rank waits for a microbatch to return. */
 static void forward_keeps_ranks_busy(void **state) {
   (void)state;
   const struct weft_shape shape = {.ranks = 8, .stages_per_rank = 3, .microbatches = 32};
@@ -400,7 +400,7 @@ static void forward_refuses(void **state) {
   }
 }
 
-/* ---- Programs as they are ---- */
+/* ---- Fixed programs ---- */
 
 static struct weft_program *fixed(const struct weft_program *program,
                                   const struct weft_lower_options *options,
@@ -436,7 +436,7 @@ static void fixed_refuses(const struct weft_program *program, uint32_t microbatc
   assert_non_null(strstr(error.message, words[1]));
 }
 
-/* A program without UNSHARD is evaluated without. */
+/* A program without UNSHARD is evaluated without it. */
 static void assert_unsharded(const struct weft_program *program, uint32_t microbatch_count) {
   struct weft_program *eval = fixed(program, NULL, microbatch_count, false);
   for (uint64_t i = 0; i < eval->action_count; i++) {
@@ -488,7 +488,7 @@ static void fixed_plans(void **state) {
   }
 }
 
-/* Bubbles go, and a table stays as the file has it otherwise. */
+/* Bubbles are dropped; otherwise the table is unchanged. */
 static void fixed_plan_of_a_file(void **state) {
   (void)state;
   struct weft_lower_options bare = weft_lower_options_default();

@@ -1,6 +1,6 @@
 /* Dynamic programming over the states of one rank.
  *
- * An entry stands for the number of ops done: of the first op of the line, of the others by the
+ * An entry is a number of ops done: of the first op of the line, of the others by the
  * profile, and of W by how many are pending. What fits into memory and what may follow depends on
  * nothing else. Only the earliest time of an entry matters: whatever can follow a later time can
  * follow that one. */
@@ -132,7 +132,7 @@ static void set_times(struct weft_state_table *table, uint32_t rank) {
     weight[k] = weft_paths_weight(problem, s);
     table->extra_time[k] = weight[k];
   }
-  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of a op */
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of an op */
   for (uint32_t n = 0; n < table->line / 2; n++) {
     add_up(forward + n, own, m, table->ops[n].sums);
     table->ops[n].time = forward[n];

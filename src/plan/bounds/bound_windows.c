@@ -44,7 +44,7 @@ static void describe_stages(struct weft_windows *windows) {
 }
 
 /* Whether the W of each rank's stages are identical, so that nothing distinguishes them. */
-static bool weights_are_alike(const struct weft_problem *problem) {
+static bool weights_are_equal(const struct weft_problem *problem) {
   const uint32_t v = problem->stages_per_rank;
   for (uint32_t n = 0; n < problem->stage_count; n++) {
     const uint32_t s = problem->stage_of[n], first = problem->stage_of[n - n % v];
@@ -60,7 +60,7 @@ static bool weights_are_alike(const struct weft_problem *problem) {
 static bool make_table(struct weft_windows *windows, uint64_t most) {
   const struct weft_problem *problem = windows->problem;
   enum weft_line_detail detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
-                                 : weights_are_alike(problem)  ? WEFT_LINE_STAGES
+                                 : weights_are_equal(problem)  ? WEFT_LINE_STAGES
                                                                : WEFT_LINE_WEIGHTS;
   while (!weft_state_table_init(&windows->table, problem, detail, most)) {
     if (detail == WEFT_LINE_RANK) {
