@@ -4,6 +4,7 @@
  * first, then memory is reserved, then data is copied. */
 #include "run/batch_split.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -225,6 +226,7 @@ enum weft_status weft_batch_split_make(struct weft_batch_split *mb,
                                        const struct weft_tensor *tensors, uint32_t tensor_count,
                                        const struct weft_chunk *chunks, uint32_t microbatch_count,
                                        const char *what, struct weft_error *error) {
+  assert(tensors != NULL || tensor_count == 0);
   struct cut cuts[WEFT_TENSORS_MAX];
   char label[WEFT_TENSOR_LABEL_MAX];
   mb->items = NULL;

@@ -109,6 +109,7 @@ enum weft_status weft_buffer_pool_grow(struct weft_buffer_pool *pool, uint32_t c
 }
 
 void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffer *buffer) {
+  assert(pool->taken > 0 && !buffer->under_way);
   buffer->under_way = true;
   buffer->next = NULL;
   *pool->sends_end = buffer;
@@ -118,6 +119,7 @@ void weft_buffer_pool_note_send(struct weft_buffer_pool *pool, struct weft_buffe
 
 void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer **link) {
   struct weft_buffer *buffer = *link;
+  assert(buffer->under_way);
   buffer->under_way = false;
   *link = buffer->next;
   if (pool->sends_end == &buffer->next) {
@@ -131,6 +133,7 @@ void weft_buffer_pool_end_send(struct weft_buffer_pool *pool, struct weft_buffer
 
 void weft_buffer_offer(struct weft_buffer *buffer, const struct weft_buffer_pool *pool) {
   const struct weft_buffer_layout *layout = &pool->layout;
+  assert(!buffer->under_way && (buffer->resident != NULL) == pool->staged);
   unsigned char *data = buffer->resident != NULL ? buffer->resident : buffer->message.data;
   struct weft_device *device = buffer->resident != NULL ? pool->device : buffer->message.device;
   buffer->tensors.count = layout->tensor_count;

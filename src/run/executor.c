@@ -1,6 +1,7 @@
 /* The executor's loop; see executor.h. */
 #include "run/executor.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -47,6 +48,7 @@ enum weft_status weft_executor_block(struct weft_executor *executor, enum weft_r
                                      uint32_t peer, struct weft_action wants, int64_t ready_at,
                                      struct weft_error *error) {
   const int64_t limit = executor->options->stall_limit;
+  assert(limit >= 0 && (peer == UINT32_MAX || peer < executor->transport->rank_count));
   weft_executor_read_clock(executor);
   show_phase(executor, phase, peer, wants);
   if (limit > 0 && executor->now - executor->last_progress >= limit) {
@@ -110,6 +112,7 @@ void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stag
 }
 
 void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, uint64_t step) {
+  assert(row->begin <= row->end && row->own_count == executor->own_count);
   executor->row = row;
   executor->step = step;
   executor->training = row->training;
@@ -292,6 +295,7 @@ static enum weft_status run_row(struct weft_executor *executor, struct weft_erro
 }
 
 enum weft_status weft_executor_advance(struct weft_executor *executor, struct weft_error *error) {
+  assert(executor->row != NULL && executor->at <= executor->row->end);
   weft_executor_read_clock(executor);
   enum weft_status status = zero_gradients(executor, error);
   if (status == WEFT_OK) {

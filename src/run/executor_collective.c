@@ -1,6 +1,7 @@
 /* UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD run in order beside the compute, as on a stream
  * of their own. An UNSHARD is only started in its place of the row; the first compute that
  * needs the parameters waits for it. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -26,6 +27,7 @@ static const char *gradient_fault(const struct weft_executor *executor,
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
   struct weft_executor_stage *stage = executor->of_stage[action->stage];
+  assert(stage != NULL && executor->collective_count < executor->collective_capacity);
   if (action->op == WEFT_OP_UNSHARD && stage->unsharded) {
     return weft_executor_fail_action(executor, action, "the stage is unsharded already", error);
   }
@@ -53,6 +55,7 @@ enum weft_status weft_executor_enqueue(struct weft_executor *executor,
 
 enum weft_status weft_executor_await_collective(struct weft_executor *executor,
                                                 struct weft_error *error) {
+  assert(executor->collective_done < executor->collective_count);
   const uint32_t record = executor->collectives[executor->collective_done];
   return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX,
                              executor->row->program->actions[record], executor->collective_ready_at,

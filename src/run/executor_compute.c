@@ -6,6 +6,7 @@
  *   finish    pass outputs on, return inputs that are no longer needed
  *
  * An overlap prepares all its sub-actions, then calls them in order, then finishes them. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/support.h>
@@ -212,6 +213,7 @@ static enum weft_status find_sub_actions(struct weft_executor *executor,
                                          const struct weft_action *cell, struct weft_error *error) {
   executor->sub_action_at = 0;
   executor->sub_action_count = cell->parts > 0 ? cell->parts : 1;
+  assert(executor->sub_action_count <= executor->sub_action_capacity);
   for (uint32_t k = 0; k < executor->sub_action_count; k++) {
     struct weft_sub_action *sub = &executor->sub_actions[k];
     sub->action = cell->parts > 0 ? &cell[1 + k] : cell;
@@ -222,6 +224,7 @@ static enum weft_status find_sub_actions(struct weft_executor *executor,
                                        error);
     }
     sub->stage = executor->of_stage[sub->action->stage];
+    assert(sub->stage != NULL); /* a row has only stages of its rank */
     sub->held = &sub->stage->held[sub->action->microbatch];
   }
   return WEFT_OK;
@@ -363,6 +366,7 @@ static void give_back(struct weft_buffer_pool *pool, struct weft_buffer **buffer
 
 static void end_microbatch(struct weft_sub_action *sub) {
   struct weft_executor_stage *stage = sub->stage;
+  assert(stage->free_slot_count < stage->slot_count);
   give_back(stage->in, &sub->held->input);
   give_back(stage->grad_in, &sub->held->grad_in);
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;

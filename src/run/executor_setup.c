@@ -1,4 +1,5 @@
 /* Stages, pools and channels of a rank; see executor.h. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -200,6 +201,7 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
                                     struct weft_transport *transport,
                                     const struct weft_pipeline_options *options,
                                     const struct weft_row *first, struct weft_error *error) {
+  assert(transport->rank < transport->rank_count && options->boundary_count > 0);
   *executor = (struct weft_executor){
       .allocator = allocator,
       .transport = transport,
@@ -271,6 +273,7 @@ static enum weft_status fit_pools(struct weft_executor_stage *stage,
 /* All slots are free. */
 static enum weft_status set_slots(struct weft_executor *executor, struct weft_executor_stage *stage,
                                   uint32_t count, struct weft_error *error) {
+  assert(stage->free_slot_count == stage->slot_count); /* no microbatch is in flight */
   if (stage->impl->ops->prepare != NULL) {
     WEFT_TRY(stage->impl->ops->prepare(stage->impl, count, error));
   }

@@ -157,6 +157,7 @@ static enum weft_status await_taken(struct weft_executor *executor, struct weft_
 enum weft_status weft_executor_send(struct weft_executor *executor,
                                     const struct weft_action *action, struct weft_error *error) {
   struct weft_executor_stage *stage = executor->of_stage[action->stage];
+  assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_SEND_F;
   struct weft_buffer_pool *pool = forward ? stage->out : stage->grad_out;
@@ -207,6 +208,7 @@ enum weft_status weft_executor_await(struct weft_executor *executor,
                                      uint32_t microbatch, bool forward, struct weft_error *error) {
   struct weft_transport *transport = executor->transport;
   const struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;
+  assert(pool != NULL && buffer->under_way);
   const uint32_t peer = forward ? stage->below_rank : stage->above_rank;
   const struct weft_action receive =
       weft_action_make(forward ? WEFT_OP_RECV_F : WEFT_OP_RECV_B, stage->stage, microbatch);
@@ -262,6 +264,7 @@ static enum weft_status post(struct weft_executor *executor, struct weft_executo
 enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
   struct weft_executor_stage *stage = executor->of_stage[action->stage];
+  assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_RECV_F;
   struct weft_buffer_pool *pool = forward ? stage->in : stage->grad_in;

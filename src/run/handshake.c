@@ -1,6 +1,7 @@
 /* The handshake; see handshake.h. */
 #include "run/handshake.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
 #include <string.h>
@@ -25,6 +26,7 @@ static uint64_t mix_boundary(uint64_t sum, const struct weft_boundary *boundary)
 
 struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *options,
                                           uint64_t program_hash) {
+  assert(options->boundary_count == 1 || options->boundary_count == options->stage_count);
   const char *version = weft_version();
   uint64_t configuration = mix(options->configuration, options->stage_count);
   configuration = mix(configuration, (uint64_t)options->scale_grads << 8 | options->comm);

@@ -221,6 +221,7 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
                                       struct weft_transport *transport,
                                       const struct weft_pipeline_options *options,
                                       struct weft_pipeline **out, struct weft_error *error) {
+  assert(transport != NULL && options != NULL && out != NULL);
   WEFT_TRY(check_options(options, error));
   struct weft_pipeline *pipeline = weft_array_allocate_zero(allocator, 1, sizeof *pipeline);
   if (pipeline == NULL) {
@@ -266,6 +267,7 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
                                 struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   struct weft_failure failure = {.rank = rank, .error = *error};
+  assert(error->status < 0);
   transport->ops->fail(transport, &failure);
   if (transport->ops->get_failure(transport, &failure)) {
     *error = failure.error;
@@ -416,6 +418,7 @@ static void start(struct weft_pipeline *pipeline, const struct weft_batch *batch
 
 enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
                                      const struct weft_batch *batch, struct weft_error *error) {
+  assert(batch != NULL);
   struct weft_row *row;
   if (pipeline->state == FAILED) {
     *error = pipeline->failure;

@@ -9,7 +9,9 @@
  * neighbour to receive, as on a network that blocks. */
 #include "run/row.h"
 
+#include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/spec.h>
@@ -183,12 +185,15 @@ static enum weft_status check_stages(const struct weft_row *row, struct weft_err
     if (kind == WEFT_KIND_IDLE || kind == WEFT_KIND_GROUP) {
       continue;
     }
-    if (row->rank_of[action->stage] != row->rank) {
-      char text[64];
+    const uint32_t owner = row->rank_of[action->stage];
+    if (owner != row->rank) {
+      char text[64], name[24] = "no rank";
+      if (owner != WEFT_RANK_NONE) {
+        (void)snprintf(name, sizeof name, "rank %" PRIu32, owner);
+      }
       return weft_fail(error, WEFT_ERR_INVALID, "'weft verify' lists everything that is wrong",
-                       "rank %" PRIu32 " has %s, and stage %u belongs to rank %" PRIu32, row->rank,
-                       weft_action_format(action, text, sizeof text), action->stage,
-                       row->rank_of[action->stage]);
+                       "rank %" PRIu32 " has %s, and stage %u belongs to %s", row->rank,
+                       weft_action_format(action, text, sizeof text), action->stage, name);
     }
   }
   return WEFT_OK;
@@ -241,6 +246,7 @@ enum weft_status weft_row_create(const struct weft_allocator *allocator,
                                  struct weft_program *program, uint32_t rank, bool training,
                                  uint32_t forward_ahead, bool with_times, struct weft_row **out,
                                  struct weft_error *error) {
+  assert(rank < program->rank_count);
   struct weft_row *row = weft_array_allocate_zero(allocator, 1, sizeof *row);
   if (row == NULL) {
     weft_program_destroy(program);

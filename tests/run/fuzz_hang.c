@@ -2,7 +2,7 @@
  *   - a failing call explains itself in printable text, and names a place inside
  *     of the text;
  *   - what was read is explained to the end: a verdict, and somebody to blame, a
- *     circle or nobody, in lines that a terminal can show. */
+ *     cycle or nobody, in lines that a terminal can show. */
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

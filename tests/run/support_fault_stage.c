@@ -10,19 +10,19 @@ static struct fault_stage *fault_of(struct weft_stage *stage) {
   return (struct fault_stage *)stage;
 }
 
-static void mistrust(struct fault_stage *stage, bool wrong, const char *what) {
-  if (wrong && stage->mistrust == NULL) {
-    stage->mistrust = what;
+static void note_misuse(struct fault_stage *stage, bool wrong, const char *what) {
+  if (wrong && stage->misuse == NULL) {
+    stage->misuse = what;
   }
 }
 
 /* A new call: it fails, or its time begins. */
 static enum weft_status begin(struct fault_stage *stage, struct fault_stage_work *work,
                               const struct weft_stage_call *call, struct weft_error *error) {
-  mistrust(stage, call->again, "a first call is said to be a poll");
+  note_misuse(stage, call->again, "a first call is said to be a poll");
   stage->calls++;
   if (stage->calls == stage->fail_at) {
-    return weft_fail(error, WEFT_ERR_STAGE, "", "it was told to fail");
+    return weft_fail(error, WEFT_ERR_STAGE, "", "it was asked to fail");
   }
   work->begun = true;
   work->until = call->now;
@@ -44,7 +44,7 @@ static enum weft_status take_time(struct fault_stage *stage, struct fault_stage_
   if (!work->begun) {
     WEFT_TRY(begin(stage, work, call, error));
   } else {
-    mistrust(stage, !call->again, "a poll is said to be a first call");
+    note_misuse(stage, !call->again, "a poll is said to be a first call");
   }
   if (call->now < work->until) {
     call->ready_at = stage->is_quiet || work->until == WEFT_TIME_NEVER ? 0 : work->until;
@@ -62,12 +62,12 @@ static enum weft_status take_time(struct fault_stage *stage, struct fault_stage_
 /* What the stage inside has for it; NULL where there is none. */
 #define INSIDE(stage, name) ((stage)->inside != NULL ? (stage)->inside->ops->name : NULL)
 
-#define COMPUTE(name)                                                                   \
-  static enum weft_status name(struct weft_stage *base, struct weft_stage_call *call,   \
-                               struct weft_error *error) {                              \
-    struct fault_stage *stage = fault_of(base);                                         \
-    mistrust(stage, stage->knows_shards && !stage->is_whole, "computes while sharded"); \
-    return take_time(stage, &stage->compute, INSIDE(stage, name), call, error);         \
+#define COMPUTE(name)                                                                      \
+  static enum weft_status name(struct weft_stage *base, struct weft_stage_call *call,      \
+                               struct weft_error *error) {                                 \
+    struct fault_stage *stage = fault_of(base);                                            \
+    note_misuse(stage, stage->knows_shards && !stage->is_whole, "computes while sharded"); \
+    return take_time(stage, &stage->compute, INSIDE(stage, name), call, error);            \
   }
 COMPUTE(forward)
 COMPUTE(backward)
@@ -96,7 +96,7 @@ static enum weft_status unshard(struct weft_stage *base, struct weft_stage_call 
 static enum weft_status reshard(struct weft_stage *base, struct weft_stage_call *call,
                                 struct weft_error *error) {
   struct fault_stage *stage = fault_of(base);
-  mistrust(stage, stage->compute.begun, "is resharded while it computes");
+  note_misuse(stage, stage->compute.begun, "is resharded while it computes");
   stage->is_whole = false;
   return take_time(stage, &stage->collective, INSIDE(stage, reshard), call, error);
 }

@@ -1,4 +1,4 @@
-/* A stage around another one that takes time, fails or never ends, as told. */
+/* A stage around another one that takes time, fails or never ends, on request. */
 #ifndef TESTS_SUPPORT_FAULT_STAGE_H
 #define TESTS_SUPPORT_FAULT_STAGE_H
 
@@ -23,10 +23,10 @@ struct fault_stage {
   uint64_t never_at; /* the n-th call never ends; 0: none */
   uint64_t long_at;  /* the n-th call takes long_time; 0: none */
   int64_t long_time;
-  uint64_t calls;       /* so far, polls not counted */
-  const char *mistrust; /* what is wrong with how it was called; NULL: nothing */
-  bool is_whole;        /* unsharded */
-  bool knows_shards;    /* has been unsharded before, so that compute needs it whole */
+  uint64_t calls;     /* so far, polls not counted */
+  const char *misuse; /* what is wrong with how it was called; NULL: nothing */
+  bool is_whole;      /* unsharded */
+  bool knows_shards;  /* has been unsharded before, so that compute needs it whole */
   struct fault_stage_work compute, collective;
 };
 

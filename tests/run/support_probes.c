@@ -16,18 +16,18 @@ struct probe *probe_of(struct weft_stage *stage) {
 /* Counted by a transport that is looked at. */
 static uint32_t progress_calls;
 
-void probe_poke(struct probe *probe, const struct weft_stage_call *call) {
+void probe_progress(struct probe *probe, const struct weft_stage_call *call) {
   const uint32_t before = progress_calls;
   call->progress(call->progress_context);
   probe->touched++;
-  probe->poked += progress_calls - before;
+  probe->progressed += progress_calls - before;
 }
 
 static enum weft_status probe_forward(struct weft_stage *stage, struct weft_stage_call *call,
                                       struct weft_error *error) {
   struct probe *probe = probe_of(stage);
   probe->calls[WEFT_OP_F]++;
-  probe_poke(probe, call);
+  probe_progress(probe, call);
   if (probe->fail_at > 0 && probe->calls[WEFT_OP_F] == probe->fail_at) {
     snprintf(error->message, sizeof error->message, "out of paper");
     error->hint[0] = '\0';
@@ -44,7 +44,7 @@ static enum weft_status probe_forward(struct weft_stage *stage, struct weft_stag
 static enum weft_status probe_gradient(struct probe *probe, enum weft_op op,
                                        const struct weft_stage_call *call) {
   probe->calls[op]++;
-  probe_poke(probe, call);
+  probe_progress(probe, call);
   probe->last_backwards += call->last_backward;
   probe->grad_tensors += call->output_grads->count;
   return WEFT_OK;
@@ -72,7 +72,7 @@ static enum weft_status probe_loss(struct weft_stage *stage, struct weft_stage_c
                                    struct weft_error *error) {
   (void)error;
   probe_of(stage)->losses++;
-  probe_poke(probe_of(stage), call);
+  probe_progress(probe_of(stage), call);
   *call->loss += call->microbatch;
   return WEFT_OK;
 }
@@ -82,7 +82,7 @@ static enum weft_status probe_scale(struct weft_stage *stage, struct weft_stage_
   (void)error;
   assert_true(call->grad_scale == 1.0 / call->microbatch_count);
   probe_of(stage)->scaled++;
-  probe_poke(probe_of(stage), call);
+  probe_progress(probe_of(stage), call);
   return WEFT_OK;
 }
 
@@ -90,7 +90,7 @@ static enum weft_status probe_zero(struct weft_stage *stage, struct weft_stage_c
                                    struct weft_error *error) {
   (void)error;
   probe_of(stage)->zeroed++;
-  probe_poke(probe_of(stage), call);
+  probe_progress(probe_of(stage), call);
   return WEFT_OK;
 }
 
@@ -98,7 +98,7 @@ static enum weft_status probe_shard(struct weft_stage *stage, struct weft_stage_
                                     struct weft_error *error) {
   (void)error;
   probe_of(stage)->calls[WEFT_OP_UNSHARD]++;
-  probe_poke(probe_of(stage), call);
+  probe_progress(probe_of(stage), call);
   return WEFT_OK;
 }
 
@@ -193,7 +193,7 @@ void bench_use_program(struct bench *bench, const char *csv) {
   bench->options.source_context = &bench->fixed;
 }
 
-/* Loopback endpoints that are looked at, and that need be poked and asked. */
+/* Loopback endpoints that are observed, without asynchronous progress. */
 static const struct weft_transport_ops *loopback_ops;
 uint32_t bench_refreshes;
 

@@ -15,12 +15,12 @@ struct probe {
   uint32_t calls[WEFT_OP_COUNT];
   uint32_t last_backwards, losses, scaled, zeroed;
   uint32_t fail_at;   /* the n-th forward fails, from 1 */
-  bool never_returns; /* its forward is in progress for ever */
+  bool never_returns; /* its forward is in progress forever */
   uint64_t input_bytes, grad_tensors;
-  uint32_t touched, poked;     /* calls, and pokes that came to the transport */
-  const struct probe *partner; /* of its TIE_GRAD, on another rank */
-  bool reached;                /* its TIE_GRAD has been called */
-  uint32_t number;             /* of the stage, where a test needs it */
+  uint32_t touched, progressed; /* calls, and calls of progress that reached the transport */
+  const struct probe *partner;  /* of its TIE_GRAD, on another rank */
+  bool reached;                 /* its TIE_GRAD has been called */
+  uint32_t number;              /* of the stage, where a test needs it */
 };
 
 extern const struct weft_stage_ops probe_ops;
@@ -28,7 +28,7 @@ extern const struct weft_stage_ops probe_tied_ops; /* with a TIE_GRAD */
 
 struct probe *probe_of(struct weft_stage *stage);
 /* As every function of a probe does. */
-void probe_poke(struct probe *probe, const struct weft_stage_call *call);
+void probe_progress(struct probe *probe, const struct weft_stage_call *call);
 
 struct bench {
   struct probe probes[STAGES_MAX];
@@ -48,11 +48,11 @@ void bench_use_schedule(struct bench *bench, const char *schedule, uint32_t p, u
                         uint32_t m);
 void bench_use_program(struct bench *bench, const char *csv);
 
-/* All ranks' pipelines; and on endpoints that are looked at, and that need be poked and
- * asked for boards. */
+/* All ranks' pipelines; and on observed endpoints without asynchronous progress, which are
+ * asked for states. */
 enum weft_status bench_create(struct bench *bench, uint32_t p);
 enum weft_status bench_create_watched(struct bench *bench, uint32_t p);
-extern uint32_t bench_refreshes; /* how often boards were asked for */
+extern uint32_t bench_refreshes; /* how often states were asked for */
 
 enum weft_status bench_step(struct bench *bench, uint32_t m);
 void bench_finish(struct bench *bench);

@@ -1,47 +1,50 @@
-/* A transport that is nothing but boards. */
+/* A transport that is nothing but states. */
 #include "support_rank_states.h"
 
 #include <assert.h>
 #include <stdlib.h>
 #include <string.h>
 
-static struct boards *boards_of(struct weft_transport *transport) {
-  return (struct boards *)(void *)transport; /* its first member */
+static struct rank_states *rank_states_of(struct weft_transport *transport) {
+  return (struct rank_states *)(void *)transport; /* its first member */
 }
 
-static int64_t boards_now(struct weft_transport *transport) { return boards_of(transport)->now; }
+static int64_t rank_states_now(struct weft_transport *transport) {
+  return rank_states_of(transport)->now;
+}
 
-static struct weft_rank_status *boards_board(struct weft_transport *transport, uint32_t rank) {
+static struct weft_rank_status *rank_states_status(struct weft_transport *transport,
+                                                   uint32_t rank) {
   assert(rank < transport->rank_count);
-  return &boards_of(transport)->boards[rank];
+  return &rank_states_of(transport)->items[rank];
 }
 
-static bool boards_failed(struct weft_transport *transport, struct weft_failure *failure) {
-  struct boards *boards = boards_of(transport);
-  if (boards->has_failed) {
-    *failure = boards->failure;
+static bool rank_states_failed(struct weft_transport *transport, struct weft_failure *failure) {
+  struct rank_states *states = rank_states_of(transport);
+  if (states->has_failed) {
+    *failure = states->failure;
   }
-  return boards->has_failed;
+  return states->has_failed;
 }
 
-void boards_init(struct boards *boards, uint32_t rank_count, const char *name) {
-  *boards = (struct boards){.now = INT64_C(100000000000)};
-  boards->ops = (struct weft_transport_ops){.name = name,
+void rank_states_init(struct rank_states *states, uint32_t rank_count, const char *name) {
+  *states = (struct rank_states){.now = INT64_C(100000000000)};
+  states->ops = (struct weft_transport_ops){.name = name,
                                             .virtual_time = strstr(name, "loopback") != NULL,
-                                            .now = boards_now,
-                                            .rank_status = boards_board,
-                                            .get_failure = boards_failed};
-  boards->transport = (struct weft_transport){.ops = &boards->ops, .rank_count = rank_count};
-  boards->boards = calloc(rank_count, sizeof *boards->boards);
-  assert(boards->boards != NULL);
+                                            .now = rank_states_now,
+                                            .rank_status = rank_states_status,
+                                            .get_failure = rank_states_failed};
+  states->transport = (struct weft_transport){.ops = &states->ops, .rank_count = rank_count};
+  states->items = calloc(rank_count, sizeof *states->items);
+  assert(states->items != NULL);
   for (uint32_t r = 0; r < rank_count; r++) {
-    boards->boards[r].peer = UINT32_MAX;
+    states->items[r].peer = UINT32_MAX;
   }
 }
 
-void boards_finish(struct boards *boards) { free(boards->boards); }
+void rank_states_finish(struct rank_states *states) { free(states->items); }
 
-uint64_t board_action(const char *text) {
+uint64_t packed_action(const char *text) {
   struct weft_program *program = NULL;
   uint64_t bits = 0;
   if (text[0] == '\0') {
@@ -56,19 +59,19 @@ uint64_t board_action(const char *text) {
   return bits;
 }
 
-void board_set(struct boards *boards, uint32_t rank, enum weft_rank_phase phase, const char *action,
-               uint32_t peer, const char *wants, int64_t ago) {
-  struct weft_rank_status *board = &boards->boards[rank];
-  board->phase = (uint32_t)phase;
-  board->action = board_action(action);
-  board->peer = peer;
-  board->wants = board_action(wants);
-  board->since = boards->now - ago;
+void rank_state_set(struct rank_states *states, uint32_t rank, enum weft_rank_phase phase,
+                    const char *action, uint32_t peer, const char *wants, int64_t ago) {
+  struct weft_rank_status *status = &states->items[rank];
+  status->phase = (uint32_t)phase;
+  status->action = packed_action(action);
+  status->peer = peer;
+  status->wants = packed_action(wants);
+  status->since = states->now - ago;
 }
 
-void board_note(struct boards *boards, uint32_t rank, const char *action, int64_t begin,
-                int64_t end) {
-  struct weft_rank_status *board = &boards->boards[rank];
-  board->recent[board->recent_count++ % WEFT_STATUS_RECENT] =
-      (struct weft_recent_action){.action = board_action(action), .begin = begin, .end = end};
+void rank_state_note(struct rank_states *states, uint32_t rank, const char *action, int64_t begin,
+                     int64_t end) {
+  struct weft_rank_status *status = &states->items[rank];
+  status->recent[status->recent_count++ % WEFT_STATUS_RECENT] =
+      (struct weft_recent_action){.action = packed_action(action), .begin = begin, .end = end};
 }

@@ -86,8 +86,8 @@ static const char *check_stages(const struct thread_job *job, uint32_t rank, uin
     if (!linear_gradients_equal(&plan->model, s, &plan->expected[step])) {
       complaint = "wrong gradients";
     }
-    if (job->stages[s].mistrust != NULL) {
-      complaint = job->stages[s].mistrust;
+    if (job->stages[s].misuse != NULL) {
+      complaint = job->stages[s].misuse;
     }
     trial_learn(plan->model.stages[s], weft_linear_stage_gradients(plan->model.stages[s], &count));
   }

@@ -20,7 +20,7 @@ struct thread_job {
   const struct trial_plan *plan;
   int64_t stall_limit;      /* ns */
   int64_t stage_time_max;   /* ns */
-  int64_t delay_max;        /* ns, of messages; 0: no chaos */
+  int64_t delay_max;        /* ns, of messages; 0: no fault injection */
   uint32_t steps;           /* 0: the plan's; more: they are not compared */
   uint32_t leaving_rank;    /* UINT32_MAX: none */
   enum weft_status leaving; /* what it returns instead of its step; WEFT_OK: silently */
@@ -34,7 +34,7 @@ struct thread_job {
   /* out */
   struct thread_job_rank ranks[THREAD_JOB_RANKS_MAX];
 
-  struct fault_stage stages[TRIAL_STAGES_MAX]; /* may be told to fail, after init */
+  struct fault_stage stages[TRIAL_STAGES_MAX]; /* may be set to fail, after init */
   struct weft_stage *bases[TRIAL_STAGES_MAX];
   struct weft_named_source named;
   struct weft_fixed_source fixed;

@@ -111,7 +111,7 @@ static bool is_interrupted(void *context) {
          rank->questions >= plan->when;
 }
 
-static bool needs_chaos(const struct trial_plan *plan, uint32_t rank) {
+static bool needs_faults(const struct trial_plan *plan, uint32_t rank) {
   switch (plan->fault) {
     case FAULT_DELAY: return true;
     case FAULT_SLOW_WITHIN:
@@ -136,7 +136,7 @@ static enum weft_status make_transport(struct trial_rank *rank) {
       .slow_by = is_slow ? plan->amount : 0};
   rank->transport = weft_comm_endpoint(rank->trial->world, rank->rank);
   test_device_restrict(rank->transport);
-  return needs_chaos(plan, rank->rank)
+  return needs_faults(plan, rank->rank)
              ? weft_fault_injector_create(&rank->trial->allocator, rank->transport, &options,
                                           &rank->transport, &rank->error)
              : WEFT_OK;
@@ -370,8 +370,8 @@ static void look_back(struct trial *trial) {
     }
   }
   for (uint32_t s = 0; s < trial->plan->program->stage_count; s++) {
-    if (trial->stages[s].mistrust != NULL) {
-      complain(trial, "stage %u: %s", s, trial->stages[s].mistrust);
+    if (trial->stages[s].misuse != NULL) {
+      complain(trial, "stage %u: %s", s, trial->stages[s].misuse);
     }
   }
 }

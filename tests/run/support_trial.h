@@ -29,7 +29,7 @@ enum trial_fault {
   FAULT_FROZEN,             /* a rank stops where it stands and looks alive */
   FAULT_ABSENT,             /* a rank never begins */
   FAULT_STAGE_FAILS,        /* a stage's function fails */
-  FAULT_STAGE_NEVER_ENDS,   /* a stage's function answers "in progress" for ever */
+  FAULT_STAGE_NEVER_ENDS,   /* a stage's function answers "in progress" forever */
   FAULT_MEMORY_ONCE,        /* one allocation fails; the rank tells the others */
   FAULT_MEMORY_SILENT,      /* ... or just ends */
   FAULT_MEMORY_GONE,        /* from one allocation on all fail */

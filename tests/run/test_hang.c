@@ -1,4 +1,4 @@
-/* What is said about ranks that hang: who waits for whom, chains, circles, every
+/* What is said about ranks that hang: who waits for whom, chains, cycles, every
  * phase, dumps, and what is read back out of them. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -22,13 +22,13 @@
 /* Tenths of a second, as times are said. */
 static int64_t tenths(int64_t count) { return count * (SECOND / 10); }
 
-/* The same from a picture and straight from the boards. */
-static struct weft_failure blame(struct boards *boards, uint32_t reporter) {
+/* The same from a picture and straight from the states. */
+static struct weft_failure diagnose(struct rank_states *states, uint32_t reporter) {
   struct weft_failure now = {.rank = 77}, later = {.rank = 78};
   struct weft_hang hang;
   struct weft_error error;
-  weft_hang_diagnose_now(&boards->transport, NULL, 0, WEFT_COMM_POSTED, reporter, &now);
-  assert_int_equal(weft_hang_take(NULL, &boards->transport, &hang, &error), WEFT_OK);
+  weft_hang_diagnose_now(&states->transport, NULL, 0, WEFT_COMM_POSTED, reporter, &now);
+  assert_int_equal(weft_hang_take(NULL, &states->transport, &hang, &error), WEFT_OK);
   weft_hang_diagnose(&hang, reporter, &later);
   weft_hang_finish(&hang);
   assert_int_equal(now.rank, later.rank);
@@ -39,34 +39,34 @@ static struct weft_failure blame(struct boards *boards, uint32_t reporter) {
   return now;
 }
 
-static void check(struct boards *boards, uint32_t reporter, uint32_t culprit, const char *message,
-                  const char *hint) {
-  const struct weft_failure failure = blame(boards, reporter);
+static void check(struct rank_states *states, uint32_t reporter, uint32_t culprit,
+                  const char *message, const char *hint) {
+  const struct weft_failure failure = diagnose(states, reporter);
   assert_string_equal(failure.error.message, message);
   assert_string_equal(failure.error.hint, hint);
   assert_int_equal(failure.rank, culprit);
 }
 
-/* ---- Who is to blame ---- */
+/* ---- The diagnosis ---- */
 
 static void test_neighbour(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 4, "threads");
-  board_set(&boards, 3, WEFT_PHASE_RECEIVE, "2RECV_F5", 2, "1SEND_F5", tenths(312));
-  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(315));
-  check(&boards, 3, 2,
+  struct rank_states states;
+  rank_states_init(&states, 4, "threads");
+  rank_state_set(&states, 3, WEFT_PHASE_RECEIVE, "2RECV_F5", 2, "1SEND_F5", tenths(312));
+  rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(315));
+  check(&states, 3, 2,
         "rank 3 has waited 31.2 s in 2RECV_F5 for rank 2, which is in 1F6 since 31.5 s",
         "look at rank 2's stage 1: it has not returned from its forward");
-  board_set(&boards, 3, WEFT_PHASE_RECEIVE, "2F5", 2, "1SEND_F5", tenths(312));
-  check(&boards, 3, 2,
+  rank_state_set(&states, 3, WEFT_PHASE_RECEIVE, "2F5", 2, "1SEND_F5", tenths(312));
+  check(&states, 3, 2,
         "rank 3 has waited 31.2 s before 2F5 for rank 2, which is in 1F6 since 31.5 s",
         "look at rank 2's stage 1: it has not returned from its forward");
-  board_set(&boards, 3, WEFT_PHASE_SEND, "2SEND_B1", 2, "1RECV_B1", tenths(312));
-  check(&boards, 3, 2,
+  rank_state_set(&states, 3, WEFT_PHASE_SEND, "2SEND_B1", 2, "1RECV_B1", tenths(312));
+  check(&states, 3, 2,
         "rank 3 has waited 31.2 s in 2SEND_B1 for rank 2, which is in 1F6 since 31.5 s",
         "look at rank 2's stage 1: it has not returned from its forward");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_compute_functions(void **state) {
@@ -82,305 +82,304 @@ static void test_compute_functions(void **state) {
       {"1TIE_GRAD", "look at rank 0's stage 1: it has not returned from its TIE_GRAD"},
       {"(0F8;7B0)OVERLAP_F_B", "look at rank 0: it has not returned from its OVERLAP_F_B"},
   };
-  struct boards boards;
-  boards_init(&boards, 2, "threads");
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "2RECV_F5", 0, "", tenths(300));
+  struct rank_states states;
+  rank_states_init(&states, 2, "threads");
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "2RECV_F5", 0, "", tenths(300));
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-    board_set(&boards, 0, WEFT_PHASE_COMPUTE, cases[k].action, NOBODY, "", tenths(300));
-    const struct weft_failure failure = blame(&boards, 1);
+    rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, cases[k].action, NOBODY, "", tenths(300));
+    const struct weft_failure failure = diagnose(&states, 1);
     assert_string_equal(failure.error.hint, cases[k].hint);
     assert_int_equal(failure.rank, 0);
   }
   assert_string_equal(
-      blame(&boards, 1).error.message,
+      diagnose(&states, 1).error.message,
       "rank 1 has waited 30.0 s in 2RECV_F5 for rank 0, which is in OVERLAP_F_B since 30.0 s");
-  board_set(&boards, 0, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(3));
-  assert_string_equal(blame(&boards, 1).error.hint,
+  rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(3));
+  assert_string_equal(diagnose(&states, 1).error.hint,
                       "rank 0 is slow rather than stuck: it began this only 0.3 s ago; a larger "
                       "stall_limit gives it time");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_chain(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 3, "threads");
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
-  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "2F0", NOBODY, "", tenths(304));
-  check(&boards, 0, 2,
+  struct rank_states states;
+  rank_states_init(&states, 3, "threads");
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
+  rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "2F0", NOBODY, "", tenths(304));
+  check(&states, 0, 2,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for rank 2, which is in 2F0 "
         "since 30.4 s",
         "look at rank 2's stage 2: it has not returned from its forward");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 /* A chain of all ranks to the last one. */
-static void set_chain(struct boards *boards, uint32_t count) {
+static void set_chain(struct rank_states *states, uint32_t count) {
   for (uint32_t r = 0; r + 1 < count; r++) {
     char action[32];
     (void)snprintf(action, sizeof action, "%uRECV_B0", r);
-    board_set(boards, r, WEFT_PHASE_RECEIVE, action, r + 1, "", tenths(300));
+    rank_state_set(states, r, WEFT_PHASE_RECEIVE, action, r + 1, "", tenths(300));
   }
 }
 
 static void test_chain_lengths(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 6, "threads");
-  set_chain(&boards, 6);
-  board_set(&boards, 5, WEFT_PHASE_COMPUTE, "5F0", NOBODY, "", tenths(301));
-  assert_string_equal(blame(&boards, 1).error.message,
+  struct rank_states states;
+  rank_states_init(&states, 6, "threads");
+  set_chain(&states, 6);
+  rank_state_set(&states, 5, WEFT_PHASE_COMPUTE, "5F0", NOBODY, "", tenths(301));
+  assert_string_equal(diagnose(&states, 1).error.message,
                       "rank 1 has waited 30.0 s in 1RECV_B0 for rank 2, which waits for rank 3, "
                       "which waits for rank 4, which waits for rank 5, which is in 5F0 since "
                       "30.1 s");
-  assert_string_equal(blame(&boards, 0).error.message,
+  assert_string_equal(diagnose(&states, 0).error.message,
                       "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits for rank 2, "
                       "which waits (through 2 more) for rank 5, which is in 5F0 since 30.1 s");
-  assert_string_equal(blame(&boards, 5).error.message, "rank 5 is in 5F0 since 30.1 s");
-  boards_finish(&boards);
+  assert_string_equal(diagnose(&states, 5).error.message, "rank 5 is in 5F0 since 30.1 s");
+  rank_states_finish(&states);
 }
 
 static void test_many_ranks(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 1024, "threads");
-  set_chain(&boards, 1024);
-  board_set(&boards, 1023, WEFT_PHASE_COMPUTE, "1023F0", NOBODY, "", tenths(301));
-  check(&boards, 0, 1023,
+  struct rank_states states;
+  rank_states_init(&states, 1024, "threads");
+  set_chain(&states, 1024);
+  rank_state_set(&states, 1023, WEFT_PHASE_COMPUTE, "1023F0", NOBODY, "", tenths(301));
+  check(&states, 0, 1023,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits for rank 2, which waits "
         "(through 1020 more) for rank 1023, which is in 1023F0 since 30.1 s",
         "look at rank 1023's stage 1023: it has not returned from its forward");
-  board_set(&boards, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
-  check(&boards, 512, 0,
+  rank_state_set(&states, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
+  check(&states, 512, 0,
         "a cycle of 1024 ranks: rank 0 waits in 0RECV_B0 for rank 1; rank 1 waits in 1RECV_B0 "
         "for rank 2; rank 2 waits in 2RECV_B0 for rank 3; and 1021 more",
         "the program can deadlock: 'weft verify' shows the cycle");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
-static void test_circle(void **state) {
+static void test_cycle(void **state) {
   (void)state;
   static const char hint[] = "the program can deadlock: 'weft verify' shows the cycle";
-  struct boards boards;
-  boards_init(&boards, 5, "threads");
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1RECV_F1", 0, "0SEND_F1", tenths(300));
-  const char *circle =
+  struct rank_states states;
+  rank_states_init(&states, 5, "threads");
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1RECV_F1", 0, "0SEND_F1", tenths(300));
+  const char *cycle =
       "a cycle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for "
       "rank 0 (0SEND_F1)";
-  check(&boards, 0, 0, circle, hint);
-  check(&boards, 1, 0, circle, hint);
-  board_set(&boards, 4, WEFT_PHASE_RECEIVE, "4F0", 3, "", tenths(295));
-  board_set(&boards, 3, WEFT_PHASE_SEND, "3SEND_B0", 1, "", tenths(296));
-  check(&boards, 3, 0,
+  check(&states, 0, 0, cycle, hint);
+  check(&states, 1, 0, cycle, hint);
+  rank_state_set(&states, 4, WEFT_PHASE_RECEIVE, "4F0", 3, "", tenths(295));
+  rank_state_set(&states, 3, WEFT_PHASE_SEND, "3SEND_B0", 1, "", tenths(296));
+  check(&states, 3, 0,
         "rank 3 has waited 29.6 s in 3SEND_B0 for rank 1, which is in a cycle: rank 0 waits in "
         "0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for rank 0 (0SEND_F1)",
         hint);
-  check(&boards, 4, 0,
+  check(&states, 4, 0,
         "rank 4 has waited 29.5 s before 4F0 for rank 3, which waits for rank 1, which is in a "
         "cycle: rank 0 waits in 0RECV_B0 for rank 1 (1SEND_B0); rank 1 waits in 1RECV_F1 for "
         "rank 0 (0SEND_F1)",
         hint);
-  board_set(&boards, 2, WEFT_PHASE_SEND, "2SEND_F0", 2, "3RECV_F0", tenths(300));
-  check(&boards, 2, 2, "a cycle: rank 2 waits in 2SEND_F0 for itself (3RECV_F0)", hint);
-  boards_finish(&boards);
+  rank_state_set(&states, 2, WEFT_PHASE_SEND, "2SEND_F0", 2, "3RECV_F0", tenths(300));
+  check(&states, 2, 2, "a cycle: rank 2 waits in 2SEND_F0 for itself (3RECV_F0)", hint);
+  rank_states_finish(&states);
 }
 
 /* The longest names and numbers there can be. */
 static void test_longest_message(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, WEFT_RANKS_MAX, "threads");
+  struct rank_states states;
+  rank_states_init(&states, WEFT_RANKS_MAX, "threads");
   for (uint32_t r = 0; r < WEFT_RANKS_MAX; r++) {
-    board_set(&boards, r, WEFT_PHASE_RECEIVE, "", r + 1, "", tenths(300));
-    boards.boards[r].since = INT64_MIN;
-    boards.boards[r].action = board_action("0RECV_F0") | UINT64_C(0xffffffffffff0000);
-    boards.boards[r].wants = board_action("0SEND_F0") | UINT64_C(0xffffffffffff0000);
+    rank_state_set(&states, r, WEFT_PHASE_RECEIVE, "", r + 1, "", tenths(300));
+    states.items[r].since = INT64_MIN;
+    states.items[r].action = packed_action("0RECV_F0") | UINT64_C(0xffffffffffff0000);
+    states.items[r].wants = packed_action("0SEND_F0") | UINT64_C(0xffffffffffff0000);
   }
-  boards.boards[WEFT_RANKS_MAX - 1].peer = WEFT_RANKS_MAX - 100;
-  const struct weft_failure failure = blame(&boards, 60000);
+  states.items[WEFT_RANKS_MAX - 1].peer = WEFT_RANKS_MAX - 100;
+  const struct weft_failure failure = diagnose(&states, 60000);
   assert_int_equal(failure.rank, WEFT_RANKS_MAX - 100);
   assert_non_null(strstr(failure.error.message, "which is in a cycle of 100 ranks: rank 65436"));
   assert_null(strstr(failure.error.message, "..."));
   assert_non_null(strstr(failure.error.message, " more"));
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_phases(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 2, "threads");
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
-  boards.boards[0].step = 7;
-  check(&boards, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which never came",
+  struct rank_states states;
+  rank_states_init(&states, 2, "threads");
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
+  states.items[0].step = 7;
+  check(&states, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which never came",
         "see whether rank 1 was started, and whether it ended with an error of its own");
-  boards.boards[1].step = 6;
-  boards.boards[1].since = boards.now - tenths(310);
-  check(&boards, 0, 1,
+  states.items[1].step = 6;
+  states.items[1].since = states.now - tenths(310);
+  check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has left, 31.0 s ago",
         "see whether rank 1 still runs, and whether it ended with an error of its own");
-  board_set(&boards, 1, WEFT_PHASE_DONE, "", NOBODY, "", tenths(310));
-  check(&boards, 0, 1,
+  rank_state_set(&states, 1, WEFT_PHASE_DONE, "", NOBODY, "", tenths(310));
+  check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has done its part of step 6",
         "rank 1 has not begun step 7: see what it does between steps, and that all ranks take as "
         "many");
-  boards.boards[1].step = 7;
-  check(&boards, 0, 1,
+  states.items[1].step = 7;
+  check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has done its part of step 7",
         "nothing is left that rank 1 would send: see that all ranks run the same program, and that "
         "'weft verify' passes it");
-  board_set(&boards, 1, WEFT_PHASE_FAILED, "1F0", NOBODY, "", tenths(310));
-  check(&boards, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has failed",
+  rank_state_set(&states, 1, WEFT_PHASE_FAILED, "1F0", NOBODY, "", tenths(310));
+  check(&states, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which has failed",
         "rank 1's own error says why");
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1F0", NOBODY, "", tenths(310));
-  check(&boards, 0, 1,
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1F0", NOBODY, "", tenths(310));
+  check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits before 1F0 since 31.0 s, for "
         "nobody that is known",
         "look at rank 1's row of the program: 'weft verify' shows whether it can end");
-  board_set(&boards, 1, WEFT_PHASE_SEND, "", 2, "", tenths(310));
-  check(&boards, 0, 1,
+  rank_state_set(&states, 1, WEFT_PHASE_SEND, "", 2, "", tenths(310));
+  check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits since 31.0 s, for nobody "
         "that is known",
         "look at rank 1's row of the program: 'weft verify' shows whether it can end");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 /* Whatever they wait for themselves. */
 static void test_stopped_and_silent(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 3, "mpi");
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
-  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "2F0", NOBODY, "", tenths(304));
-  boards.boards[2].flags = WEFT_RANK_STOPPED;
-  check(&boards, 0, 2,
+  struct rank_states states;
+  rank_states_init(&states, 3, "mpi");
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
+  rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "2F0", NOBODY, "", tenths(304));
+  states.items[2].flags = WEFT_RANK_STOPPED;
+  check(&states, 0, 2,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for rank 2, which is stopped, "
         "by a signal or a debugger, in 2F0 since 30.4 s",
         "SIGCONT lets rank 2's process go on");
-  boards.boards[1].flags = WEFT_RANK_STOPPED | WEFT_RANK_SILENT;
-  check(&boards, 0, 1,
+  states.items[1].flags = WEFT_RANK_STOPPED | WEFT_RANK_SILENT;
+  check(&states, 0, 1,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which is stopped, by a signal or a "
         "debugger, before 1B0 since 30.2 s",
         "SIGCONT lets rank 1's process go on");
-  boards.boards[1].flags = WEFT_RANK_SILENT;
-  check(&boards, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which does not answer",
+  states.items[1].flags = WEFT_RANK_SILENT;
+  check(&states, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which does not answer",
         "see whether rank 1's host is up, the network to it too, and whether its process is "
         "stopped or stuck");
-  boards.boards[1].flags = ~(uint64_t)(WEFT_RANK_STOPPED | WEFT_RANK_SILENT); /* nonsense */
-  assert_int_equal(blame(&boards, 0).rank, 2);
-  boards_finish(&boards);
+  states.items[1].flags = ~(uint64_t)(WEFT_RANK_STOPPED | WEFT_RANK_SILENT); /* nonsense */
+  assert_int_equal(diagnose(&states, 0).rank, 2);
+  rank_states_finish(&states);
 }
 
 static void test_handshake(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 4, "threads");
+  struct rank_states states;
+  rank_states_init(&states, 4, "threads");
   for (uint32_t r = 0; r < 4; r++) {
-    board_set(&boards, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
+    rank_state_set(&states, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
   }
-  check(&boards, 1, 1, "rank 1 waits in the handshake since 30.0 s, for nobody that is known",
+  check(&states, 1, 1, "rank 1 waits in the handshake since 30.0 s, for nobody that is known",
         "every rank has come to the handshake: look at the network between them");
-  board_set(&boards, 3, WEFT_PHASE_IDLE, "", NOBODY, "", boards.now);
-  check(&boards, 1, 3, "rank 1 has waited 30.0 s in the handshake for rank 3, which never came",
+  rank_state_set(&states, 3, WEFT_PHASE_IDLE, "", NOBODY, "", states.now);
+  check(&states, 1, 3, "rank 1 has waited 30.0 s in the handshake for rank 3, which never came",
         "see whether rank 3 was started, and whether it ended with an error of its own");
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 2, "", tenths(290));
-  check(&boards, 0, 3,
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 2, "", tenths(290));
+  check(&states, 0, 3,
         "rank 0 has waited 29.0 s in 0RECV_B0 for rank 2, which waits for rank 3, which never came",
         "see whether rank 3 was started, and whether it ended with an error of its own");
   /* The second step's handshake, while rank 2 is still in the first step. */
   for (uint32_t r = 0; r < 4; r++) {
-    board_set(&boards, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
-    boards.boards[r].step = 2;
+    rank_state_set(&states, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
+    states.items[r].step = 2;
   }
-  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "2W9", NOBODY, "", tenths(330));
-  boards.boards[2].step = 1;
-  check(&boards, 0, 2,
+  rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "2W9", NOBODY, "", tenths(330));
+  states.items[2].step = 1;
+  check(&states, 0, 2,
         "rank 0 has waited 30.0 s in the handshake for rank 2, which is in 2W9 since 33.0 s",
         "look at rank 2's stage 2: it has not returned from its weight gradient");
-  board_set(&boards, 1, WEFT_PHASE_HANDSHAKE, "", 3, "", tenths(300));
-  board_set(&boards, 3, WEFT_PHASE_FAILED, "", NOBODY, "", tenths(300));
-  assert_int_equal(blame(&boards, 1).rank, 3);
-  boards_finish(&boards);
+  rank_state_set(&states, 1, WEFT_PHASE_HANDSHAKE, "", 3, "", tenths(300));
+  rank_state_set(&states, 3, WEFT_PHASE_FAILED, "", NOBODY, "", tenths(300));
+  assert_int_equal(diagnose(&states, 1).rank, 3);
+  rank_states_finish(&states);
 }
 
 static void test_ticks_and_odd_times(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 2, "chaos(loopback)");
-  boards.now = 40;
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", 31);
-  board_set(&boards, 1, WEFT_PHASE_COMPUTE, "1F0", NOBODY, "", 1);
+  struct rank_states states;
+  rank_states_init(&states, 2, "faults(loopback)");
+  states.now = 40;
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", 31);
+  rank_state_set(&states, 1, WEFT_PHASE_COMPUTE, "1F0", NOBODY, "", 1);
   assert_string_equal(
-      blame(&boards, 0).error.message,
+      diagnose(&states, 0).error.message,
       "rank 0 has waited 31 ticks in 0RECV_B0 for rank 1, which is in 1F0 since 1 tick");
-  boards.boards[1].since = INT64_MAX; /* from the future */
-  boards.boards[0].since = INT64_MIN;
+  states.items[1].since = INT64_MAX; /* from the future */
+  states.items[0].since = INT64_MIN;
   assert_string_equal(
-      blame(&boards, 0).error.message,
+      diagnose(&states, 0).error.message,
       "rank 0 has waited 9223372036854775848 ticks in 0RECV_B0 for rank 1, which is in 1F0 since "
       "0 ticks");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
-/* Boards that say nonsense: phases and ops that do not exist, overlaps with parts
- * that are not there. */
+/* Invalid states: phases and ops that do not exist, overlaps without sub-actions. */
 static void test_nonsense(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 2, "threads");
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "", tenths(300));
+  struct rank_states states;
+  rank_states_init(&states, 2, "threads");
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "", tenths(300));
   for (uint32_t k = 0; k < 4096; k++) {
-    boards.boards[1].phase = k % 9;
-    boards.boards[1].peer = k % 5;
-    boards.boards[1].action = UINT64_C(0x9e3779b97f4a7c15) * k;
-    boards.boards[1].wants = UINT64_C(0xff51afd7ed558ccd) * k;
-    boards.boards[1].recent_count = k;
-    const struct weft_failure failure = blame(&boards, 0);
+    states.items[1].phase = k % 9;
+    states.items[1].peer = k % 5;
+    states.items[1].action = UINT64_C(0x9e3779b97f4a7c15) * k;
+    states.items[1].wants = UINT64_C(0xff51afd7ed558ccd) * k;
+    states.items[1].recent_count = k;
+    const struct weft_failure failure = diagnose(&states, 0);
     assert_true(failure.rank < 2);
     assert_true(strlen(failure.error.message) > 0);
     assert_true(strlen(failure.error.hint) > 0);
   }
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 /* ---- Dumps ---- */
 
-static void fill_three(struct boards *boards) {
-  boards_init(boards, 3, "threads");
-  board_set(boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
-  board_set(boards, 1, WEFT_PHASE_SEND, "1SEND_B0", 2, "0RECV_B0", tenths(305));
-  board_set(boards, 2, WEFT_PHASE_COMPUTE, "(2F0;2B1)OVERLAP_F_B", NOBODY, "", tenths(310));
-  boards->boards[0].step = boards->boards[1].step = boards->boards[2].step = 7;
-  boards->boards[0].cell = 12;
-  board_note(boards, 0, "0F0", 5, 6);
-  board_note(boards, 0, "0SEND_F0", 6, 7);
+static void fill_three(struct rank_states *states) {
+  rank_states_init(states, 3, "threads");
+  rank_state_set(states, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  rank_state_set(states, 1, WEFT_PHASE_SEND, "1SEND_B0", 2, "0RECV_B0", tenths(305));
+  rank_state_set(states, 2, WEFT_PHASE_COMPUTE, "(2F0;2B1)OVERLAP_F_B", NOBODY, "", tenths(310));
+  states->items[0].step = states->items[1].step = states->items[2].step = 7;
+  states->items[0].cell = 12;
+  rank_state_note(states, 0, "0F0", 5, 6);
+  rank_state_note(states, 0, "0SEND_F0", 6, 7);
   for (int k = 0; k < 40; k++) { /* more than the ring holds */
     char action[16];
     (void)snprintf(action, sizeof action, "2F%d", k);
-    board_note(boards, 2, action, k, k + 1);
+    rank_state_note(states, 2, action, k, k + 1);
   }
 }
 
-static void set_failure(struct boards *boards, uint32_t rank, const char *message,
+static void set_failure(struct rank_states *states, uint32_t rank, const char *message,
                         const char *hint) {
-  boards->has_failed = true;
-  boards->failure = (struct weft_failure){.rank = rank, .error = {.status = WEFT_ERR_STAGE}};
-  (void)snprintf(boards->failure.error.message, sizeof boards->failure.error.message, "%s",
+  states->has_failed = true;
+  states->failure = (struct weft_failure){.rank = rank, .error = {.status = WEFT_ERR_STAGE}};
+  (void)snprintf(states->failure.error.message, sizeof states->failure.error.message, "%s",
                  message);
-  (void)snprintf(boards->failure.error.hint, sizeof boards->failure.error.hint, "%s", hint);
+  (void)snprintf(states->failure.error.hint, sizeof states->failure.error.hint, "%s", hint);
 }
 
-static struct weft_text dump(struct boards *boards) {
+static struct weft_text dump(struct rank_states *states) {
   struct weft_text text = {.allocator = NULL};
   struct weft_error error;
-  assert_int_equal(weft_hang_dump(&boards->transport, &text, &error), WEFT_OK);
+  assert_int_equal(weft_hang_dump(&states->transport, &text, &error), WEFT_OK);
   return text;
 }
 
-static void check_explained(struct boards *boards, const char *expected) {
-  struct weft_text text = dump(boards), words = {.allocator = NULL};
+static void check_explained(struct rank_states *states, const char *expected) {
+  struct weft_text text = dump(states), words = {.allocator = NULL};
   struct weft_error error = {.message = ""};
   if (weft_hang_explain(NULL, text.data, text.size, "test", &words, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
@@ -407,15 +406,15 @@ static void assert_same_rank(const struct weft_hang_rank *a, const struct weft_h
 
 static void test_round_trip(void **state) {
   (void)state;
-  struct boards boards;
+  struct rank_states states;
   struct weft_hang taken, read;
   struct weft_error error;
-  fill_three(&boards);
-  boards.boards[0].flags = WEFT_RANK_STOPPED;
-  boards.boards[1].flags = WEFT_RANK_SILENT;
-  set_failure(&boards, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
-  struct weft_text text = dump(&boards);
-  assert_int_equal(weft_hang_take(NULL, &boards.transport, &taken, &error), WEFT_OK);
+  fill_three(&states);
+  states.items[0].flags = WEFT_RANK_STOPPED;
+  states.items[1].flags = WEFT_RANK_SILENT;
+  set_failure(&states, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
+  struct weft_text text = dump(&states);
+  assert_int_equal(weft_hang_take(NULL, &states.transport, &taken, &error), WEFT_OK);
   assert_int_equal(weft_hang_read(NULL, text.data, text.size, "test", &read, &error), WEFT_OK);
   assert_int_equal(read.rank_count, 3);
   assert_int_equal(read.now, taken.now);
@@ -434,14 +433,14 @@ static void test_round_trip(void **state) {
   weft_hang_finish(&taken);
   weft_hang_finish(&read);
   weft_text_finish(&text);
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_explained_chain(void **state) {
   (void)state;
-  struct boards boards;
-  fill_three(&boards);
-  check_explained(&boards,
+  struct rank_states states;
+  fill_three(&states);
+  check_explained(&states,
                   "rank 0: waits before 0B0 for rank 1 (1SEND_B0), since 30.0 s; step 7, cell 12; "
                   "before that 0SEND_F0\n"
                   "rank 1: waits in 1SEND_B0 for rank 2 (0RECV_B0), since 30.5 s; step 7, cell 0\n"
@@ -451,28 +450,28 @@ static void test_explained_chain(void **state) {
                   "OVERLAP_F_B since 31.0 s\n"
                   "culprit: rank 2\n"
                   "hint: look at rank 2: it has not returned from its OVERLAP_F_B\n");
-  set_failure(&boards, 1, "rank 1, 1B0: the stage failed", "");
-  boards.boards[1].phase = WEFT_PHASE_FAILED;
-  boards.boards[0].phase = WEFT_PHASE_DONE;
-  boards.boards[2].phase = WEFT_PHASE_IDLE;
-  check_explained(&boards,
+  set_failure(&states, 1, "rank 1, 1B0: the stage failed", "");
+  states.items[1].phase = WEFT_PHASE_FAILED;
+  states.items[0].phase = WEFT_PHASE_DONE;
+  states.items[2].phase = WEFT_PHASE_IDLE;
+  check_explained(&states,
                   "rank 0: has done its part, since 30.0 s; step 7, cell 12; before that 0SEND_F0\n"
                   "rank 1: has failed, since 30.5 s; step 7, cell 0\n"
                   "rank 2: is idle, since 31.0 s; step 7, cell 0; before that 2F39\n"
                   "\n"
                   "verdict: rank 1, 1B0: the stage failed\n"
                   "culprit: rank 1\n");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_explained_flags(void **state) {
   (void)state;
-  struct boards boards;
-  fill_three(&boards);
-  boards.boards[0].flags = WEFT_RANK_STOPPED;
-  boards.boards[2].flags = WEFT_RANK_SILENT;
+  struct rank_states states;
+  fill_three(&states);
+  states.items[0].flags = WEFT_RANK_STOPPED;
+  states.items[2].flags = WEFT_RANK_SILENT;
   check_explained(
-      &boards,
+      &states,
       "rank 0: stopped; waits before 0B0 for rank 1 (1SEND_B0), since 30.0 s; step 7, "
       "cell 12; before that 0SEND_F0\n"
       "rank 1: waits in 1SEND_B0 for rank 2 (0RECV_B0), since 30.5 s; step 7, cell 0\n"
@@ -483,18 +482,18 @@ static void test_explained_flags(void **state) {
       "culprit: rank 2\n"
       "hint: see whether rank 2's host is up, the network to it too, and whether its "
       "process is stopped or stuck\n");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
-static void test_explained_circle(void **state) {
+static void test_explained_cycle(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 3, "loopback");
-  boards.now = 100;
-  board_set(&boards, 2, WEFT_PHASE_RECEIVE, "2RECV_F1", 1, "1SEND_F1", 60);
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1RECV_B0", 2, "2SEND_B0", 50);
+  struct rank_states states;
+  rank_states_init(&states, 3, "loopback");
+  states.now = 100;
+  rank_state_set(&states, 2, WEFT_PHASE_RECEIVE, "2RECV_F1", 1, "1SEND_F1", 60);
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1RECV_B0", 2, "2SEND_B0", 50);
   check_explained(
-      &boards,
+      &states,
       "rank 0: is idle\n"
       "rank 1: waits in 1RECV_B0 for rank 2 (2SEND_B0), since 50 ticks; step 0, cell 0\n"
       "rank 2: waits in 2RECV_F1 for rank 1 (1SEND_F1), since 60 ticks; step 0, cell 0\n"
@@ -503,15 +502,15 @@ static void test_explained_circle(void **state) {
       "in 2RECV_F1 for rank 1 (1SEND_F1)\n"
       "cycle: ranks 1 2\n"
       "hint: the program can deadlock: 'weft verify' shows the cycle\n");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_explained_nothing(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 2, "threads");
-  board_set(&boards, 1, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(5));
-  check_explained(&boards,
+  struct rank_states states;
+  rank_states_init(&states, 2, "threads");
+  rank_state_set(&states, 1, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(5));
+  check_explained(&states,
                   "rank 0: is idle\n"
                   "rank 1: waits in the handshake, since 0.5 s; step 0, cell 0\n"
                   "\n"
@@ -519,15 +518,15 @@ static void test_explained_nothing(void **state) {
                   "culprit: rank 0\n"
                   "hint: see whether rank 0 was started, and whether it ended with an error of its "
                   "own\n");
-  boards.boards[1].phase = WEFT_PHASE_IDLE;
-  check_explained(&boards,
+  states.items[1].phase = WEFT_PHASE_IDLE;
+  check_explained(&states,
                   "rank 0: is idle\n"
                   "rank 1: is idle\n"
                   "\n"
                   "verdict: no rank waits for another\n"
                   "culprit: nobody that is known\n"
                   "hint: if this was no hang, there is nothing to do\n");
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void tell_place(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size) {
@@ -535,68 +534,68 @@ static void tell_place(struct weft_transport *transport, uint32_t rank, char *bu
   snprintf(buffer, size, "node%u, process %u", rank + 1, 100 + rank);
 }
 
-/* Where ranks are processes, the one to blame is named with its place; nobody else is. */
+/* Where ranks are processes, the culprit is named with its location, and no other rank. */
 static void test_culprit_has_a_place(void **state) {
   (void)state;
-  struct boards boards;
+  struct rank_states states;
   struct weft_failure failure;
-  struct weft_transport *chaos;
+  struct weft_transport *injector;
   const struct weft_fault_options calm = {.delay_max = 0};
-  boards_init(&boards, 3, "mpi");
-  boards.ops.location = tell_place;
-  board_set(&boards, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
-  board_set(&boards, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
-  boards.boards[2].flags = WEFT_RANK_SILENT;
-  weft_hang_diagnose_now(&boards.transport, NULL, 0, WEFT_COMM_POSTED, 0, &failure);
+  rank_states_init(&states, 3, "mpi");
+  states.ops.location = tell_place;
+  rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0B0", 1, "1SEND_B0", tenths(300));
+  rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1B0", 2, "2SEND_B0", tenths(302));
+  states.items[2].flags = WEFT_RANK_SILENT;
+  weft_hang_diagnose_now(&states.transport, NULL, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_string_equal(failure.error.message,
                       "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for "
                       "rank 2 (node3, process 102), which does not answer");
-  assert_int_equal(
-      weft_fault_injector_create(weft_allocator_default(), &boards.transport, &calm, &chaos, NULL),
-      WEFT_OK);
-  weft_hang_diagnose_now(chaos, NULL, 0, WEFT_COMM_POSTED, 2, &failure);
+  assert_int_equal(weft_fault_injector_create(weft_allocator_default(), &states.transport, &calm,
+                                              &injector, NULL),
+                   WEFT_OK);
+  weft_hang_diagnose_now(injector, NULL, 0, WEFT_COMM_POSTED, 2, &failure);
   assert_string_equal(failure.error.message, "rank 2 (node3, process 102) does not answer");
-  chaos->ops->destroy(chaos);
-  boards_finish(&boards);
+  injector->ops->destroy(injector);
+  rank_states_finish(&states);
 }
 
-/* Boards that are copies are asked for before they are dumped. */
+/* A dump refreshes copies of other ranks' status first. */
 static void come_late(struct weft_transport *transport, int64_t until) {
-  struct boards *boards = (struct boards *)(void *)transport;
-  assert_int_equal(until, boards->now + SECOND / 2);
-  board_set(boards, 1, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(1));
+  struct rank_states *states = (struct rank_states *)(void *)transport;
+  assert_int_equal(until, states->now + SECOND / 2);
+  rank_state_set(states, 1, WEFT_PHASE_COMPUTE, "1F6", NOBODY, "", tenths(1));
 }
 
-static void test_boards_are_refreshed(void **state) {
+static void test_states_are_refreshed(void **state) {
   (void)state;
-  struct boards boards;
+  struct rank_states states;
   struct weft_text text = {0};
   struct weft_error error;
-  boards_init(&boards, 2, "mpi");
-  boards.ops.refresh_status = come_late;
-  assert_int_equal(weft_hang_dump(&boards.transport, &text, &error), WEFT_OK);
+  rank_states_init(&states, 2, "mpi");
+  states.ops.refresh_status = come_late;
+  assert_int_equal(weft_hang_dump(&states.transport, &text, &error), WEFT_OK);
   assert_non_null(strstr(text.data, "1F6"));
   weft_text_finish(&text);
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
-/* Any board can be dumped and read back, whatever it holds. */
+/* Any status can be dumped and read back, whatever it holds. */
 static void test_nonsense_dumped(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 2, "threads");
+  struct rank_states states;
+  rank_states_init(&states, 2, "threads");
   for (uint32_t k = 0; k < 512; k++) {
     uint64_t bits = UINT64_C(0x9e3779b97f4a7c15) * (k + 1);
     for (uint32_t r = 0; r < 2; r++) {
-      unsigned char *bytes = (unsigned char *)&boards.boards[r];
-      for (size_t i = 0; i < sizeof boards.boards[r]; i++) {
+      unsigned char *bytes = (unsigned char *)&states.items[r];
+      for (size_t i = 0; i < sizeof states.items[r]; i++) {
         bits = bits * UINT64_C(6364136223846793005) + 1442695040888963407u;
         bytes[i] = (unsigned char)(bits >> 56);
       }
-      boards.boards[r].phase %= 9;
-      boards.boards[r].peer %= 3;
+      states.items[r].phase %= 9;
+      states.items[r].peer %= 3;
     }
-    struct weft_text text = dump(&boards), words = {.allocator = NULL};
+    struct weft_text text = dump(&states), words = {.allocator = NULL};
     struct weft_error error = {.message = ""};
     if (weft_hang_explain(NULL, text.data, text.size, "test", &words, &error) != WEFT_OK) {
       fail_msg("%s", error.message);
@@ -604,16 +603,16 @@ static void test_nonsense_dumped(void **state) {
     weft_text_finish(&text);
     weft_text_finish(&words);
   }
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 static void test_many_ranks_explained(void **state) {
   (void)state;
-  struct boards boards;
-  boards_init(&boards, 1024, "threads");
-  set_chain(&boards, 1024);
-  board_set(&boards, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
-  struct weft_text text = dump(&boards), words = {.allocator = NULL};
+  struct rank_states states;
+  rank_states_init(&states, 1024, "threads");
+  set_chain(&states, 1024);
+  rank_state_set(&states, 1023, WEFT_PHASE_RECEIVE, "1023RECV_F7", 0, "0SEND_F7", tenths(301));
+  struct weft_text text = dump(&states), words = {.allocator = NULL};
   struct weft_error error;
   assert_int_equal(weft_hang_explain(NULL, text.data, text.size, "test", &words, &error), WEFT_OK);
   assert_non_null(strstr(words.data, "verdict: a cycle of 1024 ranks: rank 0 waits"));
@@ -621,7 +620,7 @@ static void test_many_ranks_explained(void **state) {
   assert_non_null(strstr(words.data, " 1022 1023\n"));
   weft_text_finish(&text);
   weft_text_finish(&words);
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 /* ---- Malformed dumps ---- */
@@ -745,10 +744,10 @@ static void test_too_many_ranks(void **state) {
 
 static void test_memory(void **state) {
   (void)state;
-  struct boards boards;
-  fill_three(&boards);
-  set_failure(&boards, 2, "a message", "a hint");
-  struct weft_text whole = dump(&boards);
+  struct rank_states states;
+  fill_three(&states);
+  set_failure(&states, 2, "a message", "a hint");
+  struct weft_text whole = dump(&states);
   enum weft_status status = WEFT_ERR_MEMORY;
   for (uint64_t n = 1; status == WEFT_ERR_MEMORY; n++) {
     struct test_memory memory;
@@ -756,7 +755,7 @@ static void test_memory(void **state) {
     test_memory_init(&memory);
     memory.fail_at = n;
     struct weft_text text = {.allocator = &memory.allocator};
-    status = weft_hang_dump(&boards.transport, &text, &error);
+    status = weft_hang_dump(&states.transport, &text, &error);
     assert_int_equal(error.status, status);
     weft_text_finish(&text);
     assert_int_equal(memory.blocks, 0);
@@ -778,7 +777,7 @@ static void test_memory(void **state) {
   }
   assert_int_equal(status, WEFT_OK);
   weft_text_finish(&whole);
-  boards_finish(&boards);
+  rank_states_finish(&states);
 }
 
 int main(void) {
@@ -788,7 +787,7 @@ int main(void) {
       cmocka_unit_test(test_chain),
       cmocka_unit_test(test_chain_lengths),
       cmocka_unit_test(test_many_ranks),
-      cmocka_unit_test(test_circle),
+      cmocka_unit_test(test_cycle),
       cmocka_unit_test(test_longest_message),
       cmocka_unit_test(test_phases),
       cmocka_unit_test(test_stopped_and_silent),
@@ -799,9 +798,9 @@ int main(void) {
       cmocka_unit_test(test_round_trip),
       cmocka_unit_test(test_explained_chain),
       cmocka_unit_test(test_explained_flags),
-      cmocka_unit_test(test_explained_circle),
+      cmocka_unit_test(test_explained_cycle),
       cmocka_unit_test(test_explained_nothing),
-      cmocka_unit_test(test_boards_are_refreshed),
+      cmocka_unit_test(test_states_are_refreshed),
       cmocka_unit_test(test_nonsense_dumped),
       cmocka_unit_test(test_many_ranks_explained),
       cmocka_unit_test(test_malformed),

@@ -1,5 +1,5 @@
 /* Pipelines as trainers meet them: what is refused and how, plans for several
- * numbers of microbatches, custom functions, several tensors, frozen stages, pokes. */
+ * numbers of microbatches, custom functions, several tensors, frozen stages, progress. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -71,7 +71,7 @@ static void test_what_a_pipeline_needs(void **state) {
 
 /* ---- Steps ---- */
 
-static void test_what_stages_are_told(void **state) {
+static void test_arguments_of_stages(void **state) {
   (void)state;
   struct bench bench;
   bench_use_schedule(&bench, "ZBVZeroBubble", 2, 2, 4);
@@ -487,14 +487,15 @@ static void test_hand_written_programs(void **state) {
 
 /* ---- Pokes ---- */
 
-static enum weft_status poke_and_go_on(void *context, const struct weft_custom_call *call,
-                                       struct weft_error *error) {
-  probe_poke(context, call->calls[0]);
+static enum weft_status progress_and_continue(void *context, const struct weft_custom_call *call,
+                                              struct weft_error *error) {
+  probe_progress(context, call->calls[0]);
   return call->stages[0]->ops->backward(call->stages[0], call->calls[0], error);
 }
 
-/* From every function, each poke is one progress(); none on a transport that moves alone. */
-static void test_pokes(void **state) {
+/* From every function, each call of progress reaches the transport; none does where progress
+ * is asynchronous. */
+static void test_progress(void **state) {
   (void)state;
   for (int watched = 0; watched < 2; watched++) {
     struct bench bench;
@@ -502,16 +503,17 @@ static void test_pokes(void **state) {
     bench_use_schedule(&bench, "1F1B", 2, 1, 4);
     bench_expect_ok(&bench,
                     watched == 1 ? bench_create_watched(&bench, 2) : bench_create(&bench, 2));
-    bench_expect_ok(&bench, weft_pipeline_set_function(bench.pipelines.items[0], WEFT_OP_B,
-                                                       poke_and_go_on, &custom, &bench.error));
+    bench_expect_ok(&bench,
+                    weft_pipeline_set_function(bench.pipelines.items[0], WEFT_OP_B,
+                                               progress_and_continue, &custom, &bench.error));
     bench_expect_ok(&bench, bench_step(&bench, 4));
     for (uint32_t s = 0; s < 2; s++) {
       const struct probe *probe = &bench.probes[s];
       assert_in_range(probe->touched, 8, 100);
-      assert_int_equal(probe->poked, watched == 1 ? probe->touched : 0);
+      assert_int_equal(probe->progressed, watched == 1 ? probe->touched : 0);
     }
     assert_int_equal(custom.touched, 4);
-    assert_int_equal(custom.poked, watched == 1 ? 4 : 0);
+    assert_int_equal(custom.progressed, watched == 1 ? 4 : 0);
     bench_finish(&bench);
   }
 }
@@ -520,7 +522,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_a_stage_that_cannot_split),
       cmocka_unit_test(test_what_a_pipeline_needs),
-      cmocka_unit_test(test_what_stages_are_told),
+      cmocka_unit_test(test_arguments_of_stages),
       cmocka_unit_test(test_microbatches_change_from_step_to_step),
       cmocka_unit_test(test_plans_change_between_steps),
       cmocka_unit_test(test_plans_that_cannot_be_changed_to),
@@ -534,7 +536,7 @@ int main(void) {
       cmocka_unit_test(test_ops_that_cannot_be_replaced),
       cmocka_unit_test(test_fixed_tables_run_as_given),
       cmocka_unit_test(test_hand_written_programs),
-      cmocka_unit_test(test_pokes),
+      cmocka_unit_test(test_progress),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -65,8 +65,8 @@ static void test_a_failing_stage(void **state) {
   bench_finish(&bench);
 }
 
-/* Before somebody is blamed. */
-static void test_boards_are_refreshed(void **state) {
+/* Before the diagnosis. */
+static void test_states_are_refreshed(void **state) {
   (void)state;
   struct bench bench;
   bench_use_schedule(&bench, "1F1B", 2, 1, 4);
@@ -143,7 +143,7 @@ int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_programs_that_are_wrong),
       cmocka_unit_test(test_a_failing_stage),
-      cmocka_unit_test(test_boards_are_refreshed),
+      cmocka_unit_test(test_states_are_refreshed),
       cmocka_unit_test(test_a_stage_that_never_returns),
       cmocka_unit_test(test_the_odd_rank_is_named),
       cmocka_unit_test(test_interruption),

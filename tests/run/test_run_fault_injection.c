@@ -1,4 +1,4 @@
-/* Pipelines under chaos, on loopback: delays change nothing in the results;
+/* Pipelines with fault injection, on loopback: delays change nothing in the results;
  * damage is found and said the same on all ranks; of a rank that goes silent the
  * others say so, by name, and end. */
 #include <setjmp.h>
@@ -29,10 +29,10 @@ struct run {
   uint32_t last; /* rank of the last stage */
 };
 
-static void wrap(struct run *run, uint32_t rank, const struct weft_fault_options *chaos) {
+static void wrap(struct run *run, uint32_t rank, const struct weft_fault_options *faults) {
   struct weft_transport **transport = &run->pipelines.transports[rank];
   struct weft_error error;
-  if (weft_fault_injector_create(NULL, *transport, chaos, transport, &error) != WEFT_OK) {
+  if (weft_fault_injector_create(NULL, *transport, faults, transport, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
 }
@@ -56,7 +56,7 @@ static void make_batches(struct run *run) {
 
 /* Chaos around rank `only`, or around all of them (UINT32_MAX). */
 static void set_up(struct run *run, const char *schedule, uint32_t only,
-                   const struct weft_fault_options *chaos, bool check_payloads) {
+                   const struct weft_fault_options *faults, bool check_payloads) {
   struct weft_error error;
   memset(run, 0, sizeof *run);
   run->plan = (struct weft_named_source){.schedule = schedule, .ranks = RANKS};
@@ -69,7 +69,7 @@ static void set_up(struct run *run, const char *schedule, uint32_t only,
                  &(struct weft_comm_options){.rank_count = RANKS, .latency_ticks = 3});
   for (uint32_t r = 0; r < RANKS; r++) {
     if (only == UINT32_MAX || only == r) {
-      wrap(run, r, chaos);
+      wrap(run, r, faults);
     }
   }
   struct weft_pipeline_options options = weft_pipeline_options_default();

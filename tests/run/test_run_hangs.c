@@ -1,5 +1,5 @@
 /* Programs that hang, for real: what the verifier calls a deadlock is stopped by
- * the stall watch, which reports the same circle; what it calls sound runs to its
+ * the stall watch, which reports the same cycle; what it calls sound runs to its
  * end; and what is wrong otherwise is refused by the executor or harmless, but
  * never hangs and never crashes. Null stages on the loopback transport. */
 #include <inttypes.h>
@@ -208,24 +208,24 @@ static void complain(const char *name, const struct weft_program *program, enum 
 
 /* ---- Circles ---- */
 
-/* The verifier's circle stands on the boards: the same ranks at the same actions,
+/* The verifier's cycle is in the snapshot: the same ranks at the same actions,
  * each waiting for the next. */
-static const char *compare_circle(const struct weft_hang *hang, const struct weft_finding *found) {
+static const char *compare_cycle(const struct weft_hang *hang, const struct weft_finding *found) {
   for (size_t k = 0; k < found->cycle_length; k++) {
     const struct weft_place *member = &found->cycle[k];
     const struct weft_place *next = &found->cycle[(k + 1) % found->cycle_length];
     const struct weft_hang_rank *rank = &hang->ranks[member->rank];
     if (memcmp(&rank->state.action, member->action, sizeof rank->state.action) != 0 ||
         rank->state.cell != member->step) {
-      return "a rank of the verifier's circle stands elsewhere";
+      return "a rank of the verifier's cycle stands elsewhere";
     }
     if (rank->state.peer != next->rank) {
-      return "a rank of the verifier's circle waits for another one";
+      return "a rank of the verifier's cycle waits for another one";
     }
   }
   const struct weft_wait_graph_end verdict =
       weft_hang_diagnose(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
-  return verdict.cycle_length != found->cycle_length ? "the report's circle has another length"
+  return verdict.cycle_length != found->cycle_length ? "the report's cycle has another length"
                                                      : NULL;
 }
 
@@ -249,7 +249,7 @@ static void look_for_name(void *context, uint32_t rank) {
   }
 }
 
-/* The alarm is about a circle that is on the boards, and names its ranks with
+/* The alarm is about a cycle in the snapshot, and names its ranks with
  * their actions: all of them, or the first three of many. */
 static const char *compare_alarm(const struct weft_hang *hang, const struct weft_failure *failure,
                                  const struct weft_finding *found) {
@@ -261,23 +261,23 @@ static const char *compare_alarm(const struct weft_hang *hang, const struct weft
     return "it did not end in a stall";
   }
   if (verdict.cycle_length == 0 || verdict.culprit != failure->rank) {
-    return "the alarm blames a rank that is in no circle";
+    return "the alarm blames a rank that is in no cycle";
   }
   weft_wait_graph_cycle(hang, &verdict, look_for_name, &naming);
   const bool is_enough = verdict.cycle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
   if (!is_enough || strstr(failure->error.message, "a cycle") == NULL) {
-    return "the alarm does not name the circle";
+    return "the alarm does not name the cycle";
   }
   for (size_t k = 0; k < found->cycle_length; k++) {
     if (found->cycle[k].rank == failure->rank) {
-      return NULL; /* of several circles, it is the verifier's */
+      return NULL; /* of several cycles, it is the verifier's */
     }
   }
-  return "another circle";
+  return "another cycle";
 }
 
 struct tally {
-  uint32_t complete, stalled, other_circle, refused, harmless;
+  uint32_t complete, stalled, other_cycle, refused, harmless;
 };
 
 static void check_deadlock(const char *name, const struct weft_program *program,
@@ -288,7 +288,7 @@ static void check_deadlock(const char *name, const struct weft_program *program,
   if (!stopped.has_stopped) {
     complain(name, program, comm, "the verifier finds a deadlock, and it ends", found->message);
   }
-  const char *what = compare_circle(&stopped.hang, found);
+  const char *what = compare_cycle(&stopped.hang, found);
   if (what != NULL) {
     complain(name, program, comm, what, found->message);
   }
@@ -297,11 +297,11 @@ static void check_deadlock(const char *name, const struct weft_program *program,
     complain(name, program, comm, "no alarm", found->message);
   }
   what = compare_alarm(&stopped.hang, &alarmed.failure, found);
-  if (what != NULL && strcmp(what, "another circle") != 0) {
+  if (what != NULL && strcmp(what, "another cycle") != 0) {
     complain(name, program, comm, what, alarmed.failure.error.message);
   }
   tally->stalled++;
-  tally->other_circle += what != NULL;
+  tally->other_cycle += what != NULL;
   run_finish(&alarmed);
   run_finish(&stopped);
 }
@@ -337,9 +337,9 @@ static void check_program(const char *name, const struct weft_program *program,
 
 static void print_tally(const struct tally *tally) {
   print_message(
-      "%u complete, %u stall in the verifier's circle (%u alarms about another one), %u "
+      "%u complete, %u stall in the verifier's cycle (%u alarms about another one), %u "
       "refused, %u harmless\n",
-      tally->complete, tally->stalled, tally->other_circle, tally->refused, tally->harmless);
+      tally->complete, tally->stalled, tally->other_cycle, tally->refused, tally->harmless);
 }
 
 /* ---- Known hangs ---- */

@@ -410,43 +410,43 @@ static void behind_in_a_collective(void **state) {
   (void)state;
   struct weft_program *program = NULL;
   const char *text = "0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n";
-  struct boards boards;
+  struct rank_states states;
   struct weft_failure failure;
   assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
-  boards_init(&boards, 6, "threads");
+  rank_states_init(&states, 6, "threads");
   for (uint32_t r = 0; r < 6; r++) {
-    board_set(&boards, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX,
-              r % 2 == 0 ? "0REDUCE_GRAD" : "1REDUCE_GRAD", 1000000000);
-    boards.boards[r].cell = 3;
+    rank_state_set(&states, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX,
+                   r % 2 == 0 ? "0REDUCE_GRAD" : "1REDUCE_GRAD", 1000000000);
+    states.items[r].cell = 3;
   }
-  weft_hang_diagnose_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 0);
   assert_string_equal(failure.error.message, "rank 0 waits for its 0REDUCE_GRAD since 1.0 s");
-  board_set(&boards, 4, WEFT_PHASE_COMPUTE, "0F0", UINT32_MAX, "", 2000000000);
-  boards.boards[4].cell = 0;
-  weft_hang_diagnose_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
+  rank_state_set(&states, 4, WEFT_PHASE_COMPUTE, "0F0", UINT32_MAX, "", 2000000000);
+  states.items[4].cell = 0;
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 0, &failure);
   assert_int_equal(failure.rank, 4);
   assert_string_equal(failure.error.message,
                       "rank 0 has waited 1.0 s for rank 4, which is in 0F0 since 2.0 s");
-  weft_hang_diagnose_now(&boards.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
+  weft_hang_diagnose_now(&states.transport, program, 0, WEFT_COMM_POSTED, 1, &failure);
   assert_int_equal(failure.rank, 1); /* of another row */
-  boards_finish(&boards);
+  rank_states_finish(&states);
   weft_program_destroy(program);
 }
 
 /* All ranks of `count` wait in their last collective. */
-static void all_wait(struct boards *boards, uint32_t count) {
+static void all_wait(struct rank_states *states, uint32_t count) {
   static const char *const wants[] = {"0TIE_GRAD", "1REDUCE_GRAD", "2TIE_GRAD"};
   for (uint32_t r = 0; r < count; r++) {
-    board_set(boards, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX, wants[r % 3], 1000000000);
-    boards->boards[r].cell = r % 3 == 1 ? 3 : 4;
+    rank_state_set(states, r, WEFT_PHASE_COMPUTE, "", UINT32_MAX, wants[r % 3], 1000000000);
+    states->items[r].cell = r % 3 == 1 ? 3 : 4;
   }
 }
 
-static void blame(struct boards *boards, const struct weft_program *program, uint32_t reporter,
-                  uint32_t culprit, const char *message) {
+static void diagnose(struct rank_states *states, const struct weft_program *program,
+                     uint32_t reporter, uint32_t culprit, const char *message) {
   struct weft_failure failure;
-  weft_hang_diagnose_now(&boards->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
+  weft_hang_diagnose_now(&states->transport, program, 0, WEFT_COMM_POSTED, reporter, &failure);
   assert_string_equal(failure.error.message, message);
   assert_int_equal(failure.rank, culprit);
 }
@@ -458,33 +458,37 @@ static void before_the_other_tie(void **state) {
   const char *text =
       "0F0,0B0,0TIE_GRAD,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n"
       "2F0,2B0,2TIE_GRAD,2REDUCE_GRAD\n";
-  struct boards boards;
+  struct rank_states states;
   assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
-  boards_init(&boards, 6, "threads");
-  all_wait(&boards, 6);
-  blame(&boards, program, 3, 3, "rank 3 waits for its 0TIE_GRAD since 1.0 s"); /* both are there */
-  board_set(&boards, 5, WEFT_PHASE_COMPUTE, "2B0", UINT32_MAX, "", 2000000000);
-  boards.boards[5].cell = 1;
-  blame(&boards, program, 3, 5, "rank 3 has waited 1.0 s for rank 5, which is in 2B0 since 2.0 s");
-  blame(&boards, program, 5, 5, "rank 5 is in 2B0 since 2.0 s");
+  rank_states_init(&states, 6, "threads");
+  all_wait(&states, 6);
+  diagnose(&states, program, 3, 3,
+           "rank 3 waits for its 0TIE_GRAD since 1.0 s"); /* both are there */
+  rank_state_set(&states, 5, WEFT_PHASE_COMPUTE, "2B0", UINT32_MAX, "", 2000000000);
+  states.items[5].cell = 1;
+  diagnose(&states, program, 3, 5,
+           "rank 3 has waited 1.0 s for rank 5, which is in 2B0 since 2.0 s");
+  diagnose(&states, program, 5, 5, "rank 5 is in 2B0 since 2.0 s");
   /* It waits for a message, and the one that sends it computes. */
-  board_set(&boards, 5, WEFT_PHASE_RECEIVE, "2F0", 4, "1SEND_F0", 2000000000);
-  boards.boards[5].cell = 0;
-  board_set(&boards, 4, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 3000000000);
-  boards.boards[4].cell = 0;
-  blame(&boards, program, 3, 4,
-        "rank 3 has waited 1.0 s for rank 5, which waits for rank 4, which is in 1F0 since 3.0 s");
+  rank_state_set(&states, 5, WEFT_PHASE_RECEIVE, "2F0", 4, "1SEND_F0", 2000000000);
+  states.items[5].cell = 0;
+  rank_state_set(&states, 4, WEFT_PHASE_COMPUTE, "1F0", UINT32_MAX, "", 3000000000);
+  states.items[4].cell = 0;
+  diagnose(
+      &states, program, 3, 4,
+      "rank 3 has waited 1.0 s for rank 5, which waits for rank 4, which is in 1F0 since 3.0 s");
   /* The other way round, and a rank that has not begun the step, whatever its cell was. */
-  all_wait(&boards, 6);
-  board_set(&boards, 0, WEFT_PHASE_HANDSHAKE, "", UINT32_MAX, "", 1000000000);
-  blame(&boards, program, 2, 0,
-        "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for nobody "
-        "that is known");
+  all_wait(&states, 6);
+  rank_state_set(&states, 0, WEFT_PHASE_HANDSHAKE, "", UINT32_MAX, "", 1000000000);
+  diagnose(
+      &states, program, 2, 0,
+      "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for nobody "
+      "that is known");
   /* It is past it: nobody can say more. */
-  board_set(&boards, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "0REDUCE_GRAD", 1000000000);
-  boards.boards[0].cell = 4;
-  blame(&boards, program, 2, 2, "rank 2 waits for its 2TIE_GRAD since 1.0 s");
-  boards_finish(&boards);
+  rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "0REDUCE_GRAD", 1000000000);
+  states.items[0].cell = 4;
+  diagnose(&states, program, 2, 2, "rank 2 waits for its 2TIE_GRAD since 1.0 s");
+  rank_states_finish(&states);
   weft_program_destroy(program);
 }
 
@@ -493,20 +497,21 @@ static void behind_before_the_other_tie(void **state) {
   (void)state;
   struct weft_program *program = NULL;
   const char *text = "0F0,1B0,1REDUCE_GRAD,0B0,0TIE_GRAD\n2F0,2B0,2TIE_GRAD\n";
-  struct boards boards;
+  struct rank_states states;
   assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
-  boards_init(&boards, 4, "threads");
-  board_set(&boards, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "1REDUCE_GRAD", 1000000000);
-  boards.boards[0].cell = 5;
-  board_set(&boards, 1, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
-  boards.boards[1].cell = 3;
-  board_set(&boards, 2, WEFT_PHASE_COMPUTE, "1B0", UINT32_MAX, "", 2000000000);
-  boards.boards[2].cell = 1;
-  board_set(&boards, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
-  boards.boards[3].cell = 3;
-  blame(&boards, program, 1, 2,
-        "rank 1 has waited 1.0 s for rank 0, which waits for rank 2, which is in 1B0 since 2.0 s");
-  boards_finish(&boards);
+  rank_states_init(&states, 4, "threads");
+  rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "1REDUCE_GRAD", 1000000000);
+  states.items[0].cell = 5;
+  rank_state_set(&states, 1, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
+  states.items[1].cell = 3;
+  rank_state_set(&states, 2, WEFT_PHASE_COMPUTE, "1B0", UINT32_MAX, "", 2000000000);
+  states.items[2].cell = 1;
+  rank_state_set(&states, 3, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "2TIE_GRAD", 1000000000);
+  states.items[3].cell = 3;
+  diagnose(
+      &states, program, 1, 2,
+      "rank 1 has waited 1.0 s for rank 0, which waits for rank 2, which is in 1B0 since 2.0 s");
+  rank_states_finish(&states);
   weft_program_destroy(program);
 }
 
@@ -531,23 +536,23 @@ static void done_in_a_replica(void **state) {
   const char *text = "0F0,0SEND_F0,0F1,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
   assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
   for (uint32_t first = 0; first < 6; first++) { /* any place, as of a replica that stands there */
-    struct boards boards;
+    struct rank_states states;
     struct weft_failure failure;
     char expected[64];
-    boards_init(&boards, 8, "threads");
-    board_set(&boards, first + 1, WEFT_PHASE_RECEIVE, "1F0", first, "0SEND_F0", 1000);
-    board_set(&boards, first, WEFT_PHASE_COMPUTE, "0F1", UINT32_MAX, "", 1000);
-    boards.boards[first].cell = 2;
-    weft_hang_diagnose_now(&boards.transport, program, first, WEFT_COMM_POSTED, first + 1,
+    rank_states_init(&states, 8, "threads");
+    rank_state_set(&states, first + 1, WEFT_PHASE_RECEIVE, "1F0", first, "0SEND_F0", 1000);
+    rank_state_set(&states, first, WEFT_PHASE_COMPUTE, "0F1", UINT32_MAX, "", 1000);
+    states.items[first].cell = 2;
+    weft_hang_diagnose_now(&states.transport, program, first, WEFT_COMM_POSTED, first + 1,
                            &failure);
     (void)snprintf(expected, sizeof expected, "for rank %u (0SEND_F0), which has done that", first);
     assert_non_null(strstr(failure.error.message, expected));
     assert_int_equal(failure.rank, first + 1);
-    boards.boards[first].cell = 0; /* before that it has not */
-    weft_hang_diagnose_now(&boards.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
+    states.items[first].cell = 0; /* before that it has not */
+    weft_hang_diagnose_now(&states.transport, program, first % 2 + 2, WEFT_COMM_POSTED, first + 1,
                            &failure);
     assert_int_equal(failure.rank, first);
-    boards_finish(&boards);
+    rank_states_finish(&states);
   }
   weft_program_destroy(program);
 }
