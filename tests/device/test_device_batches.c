@@ -124,7 +124,7 @@ static void job_init(struct job *job) {
                                    .input_count = 1,
                                    .targets = &job->targets,
                                    .target_count = 1};
-  pipelines_open(&job->pipelines, NULL, &(struct weft_loopback_options){.rank_count = 2});
+  pipelines_open(&job->pipelines, NULL, &(struct weft_comm_options){.rank_count = 2});
 }
 
 static void job_create(struct job *job, uint32_t rank, struct weft_device *device) {
