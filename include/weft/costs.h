@@ -93,19 +93,19 @@ struct weft_json;
 WEFT_API void weft_costs_print(const struct weft_costs *costs, struct weft_json *json,
                                const char *key);
 
-/* Cuts a row of `count` weights into `stage_count` ranges, none empty: stage s has weights
- * first[s] ... first[s + 1] - 1. Of all cuts whose heaviest range is as light as can be it is
- * the one with the least sum of squares, so that the others are as equal as can be; weights
- * are rounded to 2^-46 of the largest, squares are added up in double precision, and of cuts
- * that are as good by that one is chosen, always the same. Time grows with
+/* Partitions `count` weights into `stage_count` contiguous ranges, none empty: stage s has
+ * weights first[s] ... first[s + 1] - 1. The heaviest range is as light as possible, and of
+ * such partitions it is the one with the least sum of squares, which balances the others.
+ * Weights are rounded to 2^-46 of the largest, squares are added up in double precision, ties
+ * are broken the same way every time. Time grows with
  * count * stage_count * log(count) at most, memory with count * stage_count. WEFT_ERR_USAGE for
  * more stages than weights, and for weights that are negative or not finite; WEFT_ERR_LIMIT for
  * more than WEFT_STAGES_MAX weights; WEFT_ERR_MEMORY. */
-WEFT_API enum weft_status weft_parts_cut(const struct weft_allocator *allocator,
-                                         const double *weights, uint32_t count,
-                                         uint32_t stage_count,
-                                         uint32_t *first /* [stage_count + 1] */,
-                                         struct weft_error *error);
+WEFT_API enum weft_status weft_balanced_partition(const struct weft_allocator *allocator,
+                                                  const double *weights, uint32_t count,
+                                                  uint32_t stage_count,
+                                                  uint32_t *first /* [stage_count + 1] */,
+                                                  struct weft_error *error);
 
 /* The entry of a stage. */
 WEFT_API const struct weft_stage_costs *weft_costs_of(const struct weft_costs *costs,

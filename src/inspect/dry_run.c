@@ -290,7 +290,7 @@ static uint64_t step_of(const struct weft_program *program, uint32_t rank, uint6
   return step;
 }
 
-/* B and I stand for each other: either makes the gradient that is waited for. */
+/* B and I are alternatives: either makes the gradient that is waited for. */
 static bool same_result(struct weft_action a, struct weft_action b) {
   return done_bits[a.op] == done_bits[b.op] && a.stage == b.stage && a.microbatch == b.microbatch;
 }

@@ -1,4 +1,4 @@
-/* Links: who waits for what, for listings and pictures. The rules are those of
+/* Links: what each action waits for, for listings and pictures. The rules are those of
  * ir/action.h; here they become record numbers. */
 #include <assert.h>
 

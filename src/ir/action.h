@@ -1,6 +1,6 @@
 /* Actions in the hot loops: constructors, classes of ops, and the data
- * dependencies, written once and used by lowering, verification, dry run and
- * (later) simulation and execution. Inline because they run once per action
+ * dependencies, written once and used by lowering, verification, dry run,
+ * simulation and execution. Inline because they run once per action
  * over hundreds of millions of actions. */
 #ifndef IR_ACTION_H
 #define IR_ACTION_H

@@ -18,7 +18,7 @@ struct tying {
   bool placed; /* any at all */
 };
 
-/* What a row is about, as far as it matters. */
+/* What the pass needs to know about a row. */
 struct row_facts {
   uint64_t compute_end; /* one past the records of its last compute */
   bool ties[2];         /* it has backwards of the first and of the last stage */

@@ -1,11 +1,11 @@
 /* A measured timeline in the simulator's form: the events of a real run, with
- * busy and idle time, causes and peaks reckoned as the simulator reckons them.
+ * busy and idle time, causes and peaks computed as the simulator computes them.
  * Given the simulator's own events it gives the simulator's own numbers.
  *
  * It begins from a simulation of the same program, which has the right shape (an
  * event per record that is no bubble) and the peak of activations, which follows
  * from the order of each row alone; then times are put in the place of its times,
- * and all that depends on them is reckoned anew. */
+ * and all that depends on them is computed anew. */
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
@@ -30,7 +30,7 @@ struct buffer_time {
   int64_t freed;
 };
 
-/* What is reckoned of a rank, in ticks. */
+/* What is computed of a rank, in ticks. */
 struct measured_rank {
   int64_t busy;
   int64_t first_begin;
@@ -218,7 +218,7 @@ static const struct weft_event *input_of(const struct measured *measured, uint64
   return NULL;
 }
 
-/* How long a message stood behind the one before it on its channel: from when it
+/* How long a message waited behind the one before it on its channel: from when it
  * was made to when its transfer began, as far as that other one was under way. */
 static int64_t held_up(const struct measured *measured, const struct weft_event *recv) {
   uint64_t needs[WEFT_NEEDS_MAX];
@@ -260,7 +260,7 @@ static int64_t latest_unshard(const struct measured *measured, const struct weft
   return latest;
 }
 
-/* Which way the data goes that a gap is put down to. An action that needs none
+/* The direction of the data that explains a gap. An action that needs none
  * and still began late (the rank had other things to do) counts with its own. */
 static enum weft_idle_cause direction_of(const struct measured *measured,
                                          const struct weft_action *cell,
@@ -277,7 +277,7 @@ static void blame_gap(const struct measured *measured, struct measured_rank *ran
   if (!rank->has_begun) {
     rank->has_begun = true;
     rank->first_begin = rank->clock = event->begin;
-    return; /* the start is reckoned from the first begin of all ranks */
+    return; /* the start counts from the first begin of all ranks */
   }
   if (gap <= 0) {
     return;
@@ -345,8 +345,8 @@ static void release(const struct measured *measured, struct measured_rank *rank,
 
 /* ---- Rows ---- */
 
-static void reckon_compute(const struct measured *measured, struct measured_rank *rank,
-                           const struct weft_event *event) {
+static void account_compute(const struct measured *measured, struct measured_rank *rank,
+                            const struct weft_event *event) {
   const struct weft_action *cell = &measured->program->actions[event->record];
   blame_gap(measured, rank, cell, event);
   const int64_t from = event->begin > rank->clock ? event->begin : rank->clock;
@@ -364,8 +364,8 @@ static void reckon_compute(const struct measured *measured, struct measured_rank
   }
 }
 
-static void reckon_collective(const struct measured *measured, struct measured_rank *rank,
-                              struct weft_action action, const struct weft_event *event) {
+static void account_collective(const struct measured *measured, struct measured_rank *rank,
+                               struct weft_action action, const struct weft_event *event) {
   rank->stream = event->end > rank->stream ? event->end : rank->stream;
   if (action.op == WEFT_OP_UNSHARD) {
     measured->unsharded_at[action.stage] = event->end;
@@ -423,7 +423,7 @@ static bool buffer_of(const struct measured *measured, const struct weft_event *
   return received || input->rank != event->rank;
 }
 
-static void reckon_rank(const struct measured *measured, uint32_t number) {
+static void account_rank(const struct measured *measured, uint32_t number) {
   const struct weft_simulation *simulation = measured->simulation;
   struct measured_rank *rank = &measured->ranks[number];
   uint64_t parts_end = 0; /* events before this are parts of an overlap */
@@ -433,10 +433,10 @@ static void reckon_rank(const struct measured *measured, uint32_t number) {
     const struct weft_action action = measured->program->actions[event->record];
     buffers += buffer_of(measured, event, &measured->buffers[buffers]);
     if (is_compute(action) && i >= parts_end) {
-      reckon_compute(measured, rank, event);
+      account_compute(measured, rank, event);
       parts_end = i + weft_cell_records(&action);
     } else if (weft_op_in(action.op, WEFT_OPS_SHARD)) {
-      reckon_collective(measured, rank, action, event);
+      account_collective(measured, rank, action, event);
     }
   }
   weft_rank_memory_advance(&rank->memory, INT64_MAX);
@@ -532,15 +532,15 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
              : weft_fail_memory(error, records * sizeof *measured->event_of);
 }
 
-static enum weft_status reckon(struct measured *measured, struct weft_arena *arena, double unit,
-                               struct weft_error *error) {
+static enum weft_status account(struct measured *measured, struct weft_arena *arena, double unit,
+                                struct weft_error *error) {
   WEFT_TRY(allocate(measured, arena, error));
   WEFT_TRY(weft_links_create(measured->allocator, measured->program, &measured->links, error));
   shift_events(measured);
   index_events(measured);
   hold_shares(measured);
   for (uint32_t r = 0; r < measured->program->rank_count; r++) {
-    reckon_rank(measured, r);
+    account_rank(measured, r);
   }
   fill(measured, unit);
   return WEFT_OK;
@@ -566,7 +566,7 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
   WEFT_TRY(weft_simulate(allocator, program, costs, NULL, &measured.simulation, error));
   enum weft_status status = take_events(&measured, events, event_count, error);
   if (status == WEFT_OK) {
-    status = reckon(&measured, &arena, ticks_per_unit, error);
+    status = account(&measured, &arena, ticks_per_unit, error);
   }
   weft_links_destroy(measured.links);
   weft_arena_finish(&arena);

@@ -2,7 +2,7 @@
  * (sim_run.c) has found when every input arrives. Then ranks no longer depend on
  * each other: each row is gone through once, from front to back, and what is
  * needed on the way is that of one rank and used again for the next. So nothing
- * is written per action but events, and those only for who wants them: in large
+ * is written per action but events, and those only on request: in large
  * programs fresh memory costs more than the work. */
 #include "sim/sim_record.h"
 
@@ -135,7 +135,7 @@ ROW_INLINE void blame(const struct weft_sim_run *run, struct row *row, const int
   if (!record->has_begun) {
     record->has_begun = true;
     record->first_begin = begin;
-    return; /* the start is reckoned from the first begin of all ranks */
+    return; /* the start counts from the first begin of all ranks */
   }
   if (gap <= 0) {
     return;

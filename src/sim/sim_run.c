@@ -5,8 +5,8 @@
  * is unknown, and again when that becomes known. No event queue is needed, and
  * the cost is linear.
  *
- * The walk is bare: it finds when inputs arrive, and when ranks end. Whoever wants
- * more goes through the rows once again, rank after rank (sim_record.c). */
+ * The walk is bare: it finds when inputs arrive, and when ranks end. Everything
+ * else is found by a second walk, rank after rank (sim_record.c). */
 #include "sim/sim_run.h"
 
 #include <assert.h>

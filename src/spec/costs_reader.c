@@ -363,7 +363,7 @@ static enum weft_status check_text(const struct reader *reader) {
   return WEFT_OK;
 }
 
-/* jansson's words, which may quote the text. */
+/* jansson's message, which may quote the text. */
 static enum weft_status syntax_fault(const struct reader *reader, const json_error_t *found) {
   const enum json_error_code code = json_error_code(found);
   char words[192];

@@ -1,5 +1,5 @@
-/* Places in JSON text. A JSON library gives values without saying where they
- * stood; here a value is found again by its position in the document, so that a
+/* Places in JSON text. A JSON library gives values without their
+ * positions; here a value is found again by its position in the document, so that a
  * message can name line, column and field. Runs once, when something is wrong. */
 #ifndef SPEC_JSON_PLACE_H
 #define SPEC_JSON_PLACE_H

@@ -22,7 +22,7 @@ struct weft_findings {
 void weft_findings_add(struct weft_findings *findings, enum weft_rule rule, struct weft_place place,
                        const char *format, ...) WEFT_PRINTF(4, 5);
 
-/* The finding just added if it was kept, to hang a cycle on; else NULL. */
+/* The finding just added if it was kept, to attach a cycle to; else NULL. */
 struct weft_finding *weft_findings_last(struct weft_findings *findings);
 
 /* Whether any of the rules in [first, last] was broken. */

@@ -1,4 +1,4 @@
-/* weft_verify(): understands the program's shape, runs the checks from the
+/* weft_verify(): infers the program's shape, runs the checks from the
  * most basic to the least, and makes the report. */
 #include <assert.h>
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* What the parts of the verifier share: the program as understood. */
+/* What the parts of the verifier share: the program and its inferred shape. */
 #ifndef VERIFY_CONTEXT_H
 #define VERIFY_CONTEXT_H
 
@@ -43,7 +43,7 @@ static inline bool weft_pair_has(const struct weft_verify_context *context, uint
   return (context->exists[weft_pair_index(context, stage, microbatch)] & weft_pair_bit(op)) != 0;
 }
 
-/* Stage and microbatch are within the pipeline as understood. */
+/* Stage and microbatch are within the inferred shape. */
 static inline bool weft_in_range(const struct weft_verify_context *context,
                                  struct weft_action action) {
   return action.stage < context->stage_count &&

@@ -37,7 +37,7 @@ enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
                      stage_count, config->blocks, count);
   }
   if (costs != NULL) {
-    return weft_parts_cut(allocator, costs, count, stage_count, first, error);
+    return weft_balanced_partition(allocator, costs, count, stage_count, first, error);
   }
   double *work = weft_gpt_allocate(allocator, count, sizeof *work);
   if (work == NULL) {
@@ -46,7 +46,8 @@ enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
   for (uint32_t p = 0; p < count; p++) {
     work[p] = weft_gpt_layer_work(config, p);
   }
-  const enum weft_status status = weft_parts_cut(allocator, work, count, stage_count, first, error);
+  const enum weft_status status =
+      weft_balanced_partition(allocator, work, count, stage_count, first, error);
   weft_gpt_free(allocator, work);
   return status;
 }

@@ -144,7 +144,7 @@ static void add_row(struct weft_text *text, const struct weft_cli_explain_report
   }
 }
 
-/* The words of the op table, for the ops that occur. */
+/* The summaries of the op table, for the ops that occur. */
 static void add_legend(struct weft_text *text, const struct weft_cli_explain_report *report) {
   const struct weft_program *program = report->program;
   bool occurs[WEFT_OP_COUNT] = {false};

@@ -1,4 +1,4 @@
-/* What `weft sim` has to say about a program: as text, and as "weft-sim/1". */
+/* The result of `weft sim`: as text, and as "weft-sim/1". */
 #ifndef CLI_SIM_REPORT_H
 #define CLI_SIM_REPORT_H
 
@@ -30,7 +30,7 @@ struct weft_cli_sim_report {
 void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *report);
 void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *report);
 
-/* Parts of both, for others that say more: the lines from makespan to peak; the table of
+/* Parts of both, for other reports: the lines from makespan to peak; the table of
  * ranks; the members of the JSON object after its schema. */
 void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim_report *report);
 void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *report);

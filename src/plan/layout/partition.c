@@ -2,7 +2,7 @@
  * memory.
  *
  * With one stage per rank the partition with the lightest heaviest stage is known
- * (weft_parts_cut()). With several, the work of a rank is a sum over stages that lie apart. So that
+ * (weft_balanced_partition()). With several, the work of a rank is a sum over stages that lie apart. So that
  * partition is only the start of a local search: single boundaries, pairs of them, and all
  * boundaries from one to another move by one part as long as that makes the heaviest rank lighter,
  * or leaves it and makes the others more equal; restarts move some boundaries at random, with a
@@ -335,8 +335,8 @@ static enum weft_status fill(struct partition *partition, const struct weft_sear
                              enum weft_partition_kind kind, struct weft_error *error) {
   fill_parts(partition, request);
   fill_in_flight(partition, kind);
-  WEFT_TRY(weft_parts_cut(partition->allocator, partition->work, partition->part_count,
-                          partition->stage_count, partition->first, error));
+  WEFT_TRY(weft_balanced_partition(partition->allocator, partition->work, partition->part_count,
+                                   partition->stage_count, partition->first, error));
   arrange(partition, kind);
   return WEFT_OK;
 }

@@ -1,4 +1,4 @@
-/* Chrome trace: a simulation (or later a measurement) as the JSON that Perfetto
+/* Chrome trace: a simulation or a measured run as the JSON that Perfetto
  * and chrome://tracing open. A process is a rank; its tracks are in
  * trace_tracks.h.
  *

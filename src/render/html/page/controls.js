@@ -1,4 +1,4 @@
-// The event in focus, the selection, the buttons; and who listens to what.
+// The event in focus, the selection, the buttons; and the listeners.
 
 function select(app, modelIndex, id) {
   app.selected = id === NONE ? null : { modelIndex, id, chain: chainOf(app.models[modelIndex], id) };

@@ -79,7 +79,7 @@ function lanesOf(model, rank) {
   return lanes;
 }
 
-// links turned around: who needs an event.
+// links reversed: what needs an event.
 function successorsOf(events) {
   const begin = new Uint32Array(events.count + 2);
   for (const other of events.links) begin[other + 2]++;
@@ -142,7 +142,7 @@ function settle(model, arrival, begin) {
   return Object.assign({}, arrival, { sent: arrival.sent + begin - arrival.there, there: begin });
 }
 
-// The need that was there last: what the event waited for when it waited.
+// The need that arrived last: what the event waited for when it waited.
 function bindingOf(model, id) {
   let last = null;
   for (const member of cellOf(model, id)) {
