@@ -77,7 +77,7 @@ static enum weft_status check_counts(const struct weft_gpt_config *config, const
 enum weft_status weft_gpt_split_counts(const struct weft_gpt_config *config, const uint32_t *blocks,
                                        uint32_t stage_count, uint32_t *first,
                                        struct weft_error *error) {
-  assert(blocks != NULL && first != NULL);
+  assert((blocks != NULL || stage_count == 0) && first != NULL);
   WEFT_TRY(check_counts(config, blocks, stage_count, error));
   uint32_t end = 1; /* after the embedding */
   first[0] = 0;
