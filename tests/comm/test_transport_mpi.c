@@ -19,7 +19,9 @@
 #include "comm/mpi/driver/mpi_world.h"
 #include "support_conformance.h"
 #include "support_groups.h"
+#include "support_linear_model.h"
 #include "support_memory.h"
+#include "support_protected_device.h"
 
 enum { HANG_SECONDS = 240 };
 
@@ -378,6 +380,83 @@ static void progress_from_compute_is_enough(void **state) {
   end_part(&part);
 }
 
+/* ---- device memory ---- */
+
+/* mpi carries host memory only, and says so. */
+static void device_memory_is_refused(void **state) {
+  struct part part = make_part(2);
+  (void)state;
+  if (part.world != NULL) {
+    static const char *const words[] = {"protected", "host", NULL};
+    const uint32_t ranks[] = {0, 1};
+    struct weft_transport *transport = weft_comm_local(part.world);
+    struct weft_device *device = protected_device();
+    void *data = weft_device_allocate(device, NULL, 64);
+    struct weft_message message = {.data = data, .device = device, .capacity = 64};
+    struct weft_collective sum = {
+        .kind = WEFT_ALL_REDUCE, .from = data, .to = data, .device = device, .bytes = 64};
+    struct weft_group *group;
+    struct weft_error error;
+    assert_false(transport->ops->device_memory);
+    open_end(transport, transport->rank == 0, 64);
+    assert_int_equal(transport->rank == 0 ? transport->ops->send(transport, 5, &message, &error)
+                                          : transport->ops->receive(transport, 5, &message, &error),
+                     WEFT_ERR_UNAVAILABLE);
+    assert_says(&error, words);
+    assert_int_equal(transport->ops->group(transport, 1, ranks, 2, &group, &error), WEFT_OK);
+    assert_int_equal(group->ops->start(group, &sum, &error), WEFT_ERR_UNAVAILABLE);
+    assert_says(&error, words);
+    group->ops->destroy(group);
+    weft_device_free(device, NULL, data, 64);
+  }
+  end_part(&part);
+}
+
+/* A pipeline on a device copies its messages through host memory. */
+static void a_pipeline_on_a_device(void **state) {
+  struct part part = make_part(2);
+  (void)state;
+  if (part.world != NULL) {
+    struct weft_transport *transport = weft_comm_local(part.world);
+    struct weft_named_source source = {.schedule = "1F1B", .ranks = 2};
+    struct weft_pipeline_options options = weft_pipeline_options_default();
+    struct weft_pipeline *pipeline;
+    struct weft_program *program;
+    struct linear_model model;
+    struct weft_error error;
+    linear_model_init(&model, 2, 3, 8, 5);
+    assert_int_equal(weft_source_named(&source, 4, true, &program, &error), WEFT_OK);
+    struct linear_result expected = linear_model_evaluate(&model, program, true, UINT32_MAX);
+    options.source = weft_source_named;
+    options.source_context = &source;
+    options.microbatch_count = 4;
+    options.stages = model.bases;
+    options.stage_count = 2;
+    options.boundaries = &model.boundary;
+    options.boundary_count = 1;
+    options.check_payloads = true;
+    options.device = protected_device();
+    assert_int_equal(weft_pipeline_create(NULL, transport, &options, &pipeline, &error), WEFT_OK);
+    const struct weft_tensor inputs = linear_model_inputs(&model);
+    const struct weft_tensor targets = linear_model_targets(&model);
+    const struct weft_batch batch = {.microbatch_count = 4,
+                                     .inputs = &inputs,
+                                     .input_count = 1,
+                                     .targets = &targets,
+                                     .target_count = 1};
+    for (int step = 0; step < 2; step++) {
+      assert_int_equal(weft_pipeline_step(pipeline, &batch, NULL, &error), WEFT_OK);
+      assert_true(linear_gradients_equal(&model, transport->rank, &expected));
+    }
+    weft_pipeline_destroy(pipeline);
+    linear_result_free(&model, &expected);
+    linear_model_finish(&model);
+    weft_program_destroy(program);
+    assert_int_equal(protected_device_blocks(), 0);
+  }
+  end_part(&part);
+}
+
 /* ---- statuses ---- */
 
 static void stay_until_told(struct part *part, const char *what) {
@@ -563,6 +642,8 @@ int main(int argc, char **argv) {
       cmocka_unit_test(a_header_is_short),
       cmocka_unit_test(small_and_large_payloads),
       cmocka_unit_test(progress_from_compute_is_enough),
+      cmocka_unit_test(device_memory_is_refused),
+      cmocka_unit_test(a_pipeline_on_a_device),
   };
   failed += conformance_run(&mpi);
   failed += cmocka_run_group_tests(tests, NULL, NULL);
