@@ -1,7 +1,7 @@
 /* The incumbent: the best order of a problem so far, and the lower bound. Internal to the module.
  *
  * Constructors build orders for a problem and offer them to its incumbent. Each is one function
- * in a file of its own; constructors[] in search.c lists them. */
+ * in a file of its own in construct/. search.c calls them, worker_pool.c the last one. */
 #ifndef PLAN_INCUMBENT_H
 #define PLAN_INCUMBENT_H
 
@@ -67,5 +67,11 @@ enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
 /* Several stages per rank, any placement and costs; nothing with one stage per rank. */
 enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
                                              struct weft_error *error);
+
+/* From the time windows that a bound leaves open, for any placement; also raises the bound. Visits
+ * about `work` states of tables at most, as weft_problem_sharpen() does; does nothing when the
+ * tables would be too large for that. */
+enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64_t work,
+                                        struct weft_error *error);
 
 #endif

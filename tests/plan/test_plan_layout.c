@@ -236,7 +236,7 @@ static void layouts_are_all_different(void **state) {
     model_draw(&model, seed, 1, WEFT_PLACEMENT_LOOP);
     model.request.memory_limit = 20;
     assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL), WEFT_OK);
-    assert_true(layouts.count >= 1 && layouts.count <= layouts.capacity);
+    assert_true(layouts.count >= 1 && layouts.count <= WEFT_PLAN_LAYOUTS_MAX);
     for (uint32_t n = 0; n < layouts.count; n++) {
       const struct weft_plan_layout *one = &layouts.list[n];
       uint32_t parts = 0;

@@ -8,7 +8,7 @@
 
 #include <weft/weft.h>
 
-#include "plan/construct/window_orders.h"
+#include "plan/incumbent.h"
 #include "support_cases.h"
 #include "support_exhaustive.h"
 #include "support_planning.h"

@@ -6,9 +6,8 @@
 
 #include <weft/support.h>
 
-#include "plan/construct/window_orders.h"
-
 #include "plan/bounds/bound_windows.h"
+#include "plan/incumbent.h"
 
 struct rule {
   uint8_t priority[WEFT_KINDS]; /* smaller goes first */

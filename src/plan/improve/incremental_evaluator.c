@@ -247,8 +247,6 @@ static void summarise(struct weft_evaluator *evaluator) {
     span = own > span ? own : span;
     sum += own;
   }
-  evaluator->makespan = to - from;
-  evaluator->span = span;
   evaluator->span_sum = sum;
   evaluator->value = problem->objective == WEFT_OBJECTIVE_SPAN ? span : to - from;
 }

@@ -49,7 +49,7 @@ struct weft_evaluator {
   uint32_t waiting_count;
   struct weft_evaluator_change *log;
   size_t log_size, log_room;
-  int64_t value, makespan, span, span_sum;
+  int64_t value, span_sum;
   uint64_t computed; /* ops whose times were computed: the unit of work */
 };
 

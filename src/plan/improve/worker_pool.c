@@ -11,7 +11,6 @@
 
 #include <weft/support.h>
 
-#include "plan/construct/window_orders.h"
 #include "plan/improve/annealing.h"
 
 /* How often the calling thread reports progress. */

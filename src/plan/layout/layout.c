@@ -13,9 +13,6 @@
 /* Tried when v is not given. */
 static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
 
-/* Up to five placements, six partitions, split backwards or not. */
-enum { LAYOUTS_MAX = 64 };
-
 /* Parts to partition into stages; 0: the stages are given. */
 static uint32_t part_count(const struct weft_search_request *request) {
   return request->keep_partition ? 0 : request->costs->part_count;
@@ -69,6 +66,7 @@ static enum weft_status add(struct weft_plan_layouts *layouts,
                             const struct weft_search_request *request,
                             const struct weft_shape *shape, const uint32_t *first,
                             bool whole_backward, struct weft_error *error) {
+  assert(layouts->count < WEFT_PLAN_LAYOUTS_MAX);
   struct weft_plan_layout *layout = &layouts->list[layouts->count];
   *layout = (struct weft_plan_layout){.shape = *shape, .whole_backward = whole_backward};
   WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
@@ -248,10 +246,10 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_search_request *request,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
-  *layouts = (struct weft_plan_layouts){.allocator = allocator, .capacity = LAYOUTS_MAX};
-  layouts->list = weft_array_allocate(allocator, LAYOUTS_MAX, sizeof *layouts->list);
+  *layouts = (struct weft_plan_layouts){.allocator = allocator};
+  layouts->list = weft_array_allocate(allocator, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
-    return weft_fail_memory(error, LAYOUTS_MAX * sizeof *layouts->list);
+    return weft_fail_memory(error, WEFT_PLAN_LAYOUTS_MAX * sizeof *layouts->list);
   }
   const enum weft_status status = list_all(layouts, request, error);
   if (status != WEFT_OK) {
@@ -267,6 +265,6 @@ void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
                     (size_t)layouts->list[n].shape.ranks * layouts->list[n].shape.stages_per_rank,
                     sizeof(uint32_t));
   }
-  weft_array_free(layouts->allocator, layouts->list, layouts->capacity, sizeof *layouts->list);
+  weft_array_free(layouts->allocator, layouts->list, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   *layouts = (struct weft_plan_layouts){.allocator = layouts->allocator};
 }

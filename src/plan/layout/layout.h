@@ -12,11 +12,13 @@ struct weft_plan_layout {
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
 };
 
+/* Up to five placements, six partitions, split backwards or not. */
+enum { WEFT_PLAN_LAYOUTS_MAX = 64 };
+
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;
   uint32_t count;
-  uint32_t capacity;
-  struct weft_plan_layout *list;
+  struct weft_plan_layout *list; /* [count] of WEFT_PLAN_LAYOUTS_MAX */
 };
 
 /* All layouts that a request leaves open, at least one. WEFT_ERR_USAGE when the costs do not fit
