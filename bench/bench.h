@@ -41,7 +41,7 @@ struct weft_cli_bench_case {
   uint64_t actions; /* of the lowered program */
   uint64_t repeats;
   uint64_t cpu_ns;   /* all repeats together */
-  uint64_t clock_ns; /* the same on the wall */
+  uint64_t clock_ns; /* wall time of the same */
 };
 
 /* The schedule with that number at the shape that the options give, or at the
@@ -53,10 +53,10 @@ struct weft_cli_bench_case weft_cli_bench_small(const struct weft_cli_arguments 
 struct weft_cli_bench_case weft_cli_bench_large(const struct weft_cli_arguments *arguments,
                                                 const struct weft_cli_bench_case *small);
 
-/* Says on a terminal what is being measured. */
+/* Prints on a terminal what is being measured. */
 void weft_bench_print_case(const struct weft_cli *cli, const struct weft_cli_bench_case *at);
 
-/* Says that the answer is wrong; returns the exit status. */
+/* Prints that the answer is wrong; returns the exit status. */
 int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
                         const char *what);
 

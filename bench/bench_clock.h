@@ -9,13 +9,13 @@ uint64_t weft_cli_cpu_ns(void);
 /* The part of it that the system took, above all to hand out memory. */
 uint64_t weft_cli_system_ns(void);
 
-/* What the host has given to others while this machine's processors wanted to run, all
- * of them together, since it started, in ms; 0 where that is not told. In steps of 10. */
+/* Time stolen by the host from this machine's processors, all of them together, since it started,
+ * in ms; 0 where that is unknown. In steps of 10. */
 uint64_t weft_cli_stolen_ms(void);
 
-/* Passes everything on to `inner` and remembers the most that was held. */
+/* Forwards everything to `inner` and records the peak. */
 struct weft_cli_counter {
-  struct weft_allocator allocator; /* hand this one out */
+  struct weft_allocator allocator; /* pass this one on */
   const struct weft_allocator *inner;
   size_t bytes_now;
   size_t bytes_peak;

@@ -27,7 +27,7 @@ struct table_tennis {
 
 /* ---- The game ---- */
 
-/* The buffers go to and fro, too: a message has whichever the other end gave. */
+/* The buffers alternate too: a message has the one that the other end gave. */
 static enum weft_status play(struct weft_transport *transport, struct table_tennis *game,
                              struct weft_message *ball, struct weft_message *net,
                              struct weft_error *error) {
@@ -83,8 +83,8 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
 
 /* ---- What it takes ---- */
 
-/* Other work on the machine takes one of the two off its processor, and then some
- * round trips take ten thousand times as long: the calmest block counts. */
+/* Other work on the machine preempts one of the two threads, and then some round trips take ten
+ * thousand times as long: the block with the smallest median counts. */
 static uint64_t calmest_median(const uint32_t *samples, uint32_t count) {
   uint64_t block[BLOCK], calmest = UINT64_MAX;
   for (uint32_t begin = 0; begin + BLOCK <= count; begin += BLOCK) {

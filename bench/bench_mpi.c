@@ -1,6 +1,6 @@
 /* `weft bench mpi`: two processes on MPI beside two threads, and messages beside bare MPI.
  *
- * Processes are started anew for every block of measurements, for a limited time: two of
+ * Processes are started anew forevery block of measurements, for a limited time: two of
  * them by the launcher of each MPI that is installed, or one with two threads. So both
  * begin alike; in one process, blocks after the first would find memory as those before had
  * left it. For steps each rank has a core of its own, the same for threads and for

@@ -153,7 +153,7 @@ void weft_cli_mpi_bind_rank(void *block, uint32_t rank);
 
 /* On threads, or where `job` is not NULL as one of its ranks, and then the samples are rank
  * 0's. Each rank is bound before it has memory of its own; afterwards all is as before. OK,
- * or another exit status after having said why. */
+ * or another exit status after printing why. */
 int weft_cli_bench_mpi_steps(const struct weft_cli *cli, struct weft_cli_job *job,
                              weft_cli_mpi_trainer *train, struct weft_cli_mpi_block *block);
 /* Whether cost stages take exactly the simulated time in virtual time. */

@@ -121,8 +121,8 @@ static void end_sampling(struct sampling *sampling) {
   }
 }
 
-/* The small and the large program take turns: a shared machine is fast for some
- * seconds and slow for others, and their ratio is to be of the same seconds. */
+/* The small and the large program alternate: a shared machine is fast for some seconds and slow
+ * for others, and both must be measured in the same seconds. */
 static int take_turns(const struct weft_cli *cli, struct sampling *small, struct sampling *large) {
   const uint64_t rounds = large != NULL ? large->measurement->at.repeats : 1;
   const uint64_t repeats = small->measurement->at.repeats;
@@ -173,7 +173,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_text *text, struct weft_json *json) {
   struct weft_cli_bench_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE]};
-  /* Before anything large is held: fork() takes longer for a large process. */
+  /* Before anything large is allocated: fork() takes longer for a large process. */
   char path[PATH_MAX];
   if (cli->words != NULL && weft_cli_process_sibling("weft", path, sizeof path) != NULL) {
     results.startup_ns = weft_cli_startup_ns(path);

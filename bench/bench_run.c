@@ -41,7 +41,7 @@ static void *count(void *context, void *pointer, size_t old_size, size_t new_siz
   return counter->inner->reallocate(counter->inner->context, pointer, old_size, new_size);
 }
 
-/* Looked at between steps. */
+/* Read between steps. */
 struct watch {
   struct counter counter;
   uint64_t first_calls; /* when the first step was over */
@@ -188,8 +188,8 @@ static int time_steps(const struct weft_cli *cli, const struct subject *subject,
   return WEFT_CLI_OK;
 }
 
-/* With the event log and without, in turns. What else the machine does slows whole
- * rounds down, by more than the log costs: the calmest of each counts. */
+/* With and without the event log, alternating. Other work on the machine slows whole rounds down
+ * by more than the log costs, so the fastest round of each counts. */
 static int time_rounds(const struct weft_cli *cli, const struct subject *subject,
                        struct weft_cli_stages *stages,
                        struct weft_cli_executor_measurement *measurement) {

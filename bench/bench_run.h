@@ -39,7 +39,7 @@ struct weft_cli_run_results {
 };
 
 /* A message there and back between two threads, again and again, after checking
- * that it arrives whole. OK, or another exit status after having said why. */
+ * that it arrives whole. OK, or another exit status after printing why. */
 int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
                             struct weft_cli_handover *handover);
 

@@ -204,7 +204,7 @@ static void end_sampling(struct sampling *sampling) {
   release(&sampling->subject);
 }
 
-/* The small and the large program take turns, as in bench_plan.c. */
+/* The small and the large program alternate */
 static int take_turns(const struct weft_cli *cli, struct sampling *small, struct sampling *large) {
   const uint64_t rounds = large != NULL ? large->measurement->at.repeats : 1;
   const uint64_t repeats = small->measurement->at.repeats;
@@ -323,7 +323,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
   struct weft_cli_sim_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE],
-                                         /* Whoever asks for another size does not want this one. */
+                                         /* Not when another size was asked for. */
                                          .has_wide = arguments->given[WEFT_CLI_OPTION_LARGE] &&
                                                      !arguments->given[WEFT_CLI_OPTION_ACTIONS]};
   const int status = measure_all(cli, arguments, &results);

@@ -40,7 +40,7 @@ struct weft_cli_sim_results {
 
 /* Whether simulation, makespan alone and a plain evaluation of the table agree,
  * the closed forms are met, and each rank's time adds up. OK, or another exit
- * status after having said what is wrong. */
+ * status after printing what is wrong. */
 int weft_cli_bench_check_sim(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
                              const struct weft_program *table, const struct weft_program *program);
 

@@ -1,4 +1,4 @@
-/* Is the simulation right? Asked before it is timed. */
+/* Checks the simulation before it is timed. */
 #include <math.h>
 
 #include <weft/support.h>

@@ -2,7 +2,7 @@
  * and all others are at rest. So what slows a machine down for a second slows all parties
  * alike, which blocks of steps, one after the other, do not see to.
  *
- * A folder has a named pipe for every rank, on which it is told to go, and one for every
+ * A folder has a named pipe forevery rank, on which it is told to go, and one forevery
  * party, on which its ranks say that they are done. Parties are other processes on this
  * machine, and know the path of their pipes. */
 #ifndef CLI_STEP_TURNS_H

@@ -62,12 +62,12 @@ int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_p
                         program->handlers[program->handler_count > 1].command);
 }
 
-/* `speaker`: for what is wrong with the command line. */
-static int run_handler(const struct weft_cli *cli, const struct weft_cli *speaker,
+/* `usage`: where errors of the command line are printed. */
+static int run_handler(const struct weft_cli *cli, const struct weft_cli *usage,
                        const struct weft_cli_handler *handler, int count, char **words) {
   const struct weft_cli_command *command = weft_cli_command_find(handler->command);
   struct weft_cli_arguments arguments;
-  const int status = weft_cli_parse(speaker, command, count, words, &arguments);
+  const int status = weft_cli_parse(usage, command, count, words, &arguments);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -78,12 +78,12 @@ static int run_handler(const struct weft_cli *cli, const struct weft_cli *speake
 }
 
 /* `weft --help [COMMAND]`. */
-static int show_help(const struct weft_cli *cli, const struct weft_cli *speaker,
+static int show_help(const struct weft_cli *cli, const struct weft_cli *usage,
                      const struct weft_cli_program *program, int count, char **words) {
   const struct weft_cli_handler *help = find_handler(program, "help");
   const struct weft_cli_command *command = weft_cli_command_find("help");
   struct weft_cli_arguments arguments;
-  const int status = weft_cli_parse(speaker, command, count, words, &arguments);
+  const int status = weft_cli_parse(usage, command, count, words, &arguments);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -91,17 +91,17 @@ static int show_help(const struct weft_cli *cli, const struct weft_cli *speaker,
                       : weft_cli_help_program(cli, &arguments, program);
 }
 
-static int dispatch(const struct weft_cli *cli, const struct weft_cli *speaker,
+static int dispatch(const struct weft_cli *cli, const struct weft_cli *usage,
                     const struct weft_cli_program *program, int argc, char **argv) {
   char hint[128];
   (void)snprintf(hint, sizeof hint, "'%s --help' lists the commands", program->name);
   if (program->handler_count == 1 &&
       (argc < 2 ||
        (strcmp(argv[1], "--version") != 0 && strcmp(argv[1], program->handlers[0].command) != 0))) {
-    return run_handler(cli, speaker, &program->handlers[0], argc > 0 ? argc - 1 : 0, argv + 1);
+    return run_handler(cli, usage, &program->handlers[0], argc > 0 ? argc - 1 : 0, argv + 1);
   }
   if (argc < 2) {
-    return weft_cli_usage(speaker, hint, "no command given: expected %s COMMAND [options] [FILE]",
+    return weft_cli_usage(usage, hint, "no command given: expected %s COMMAND [options] [FILE]",
                           program->name);
   }
   const char *first = argv[1];
@@ -109,18 +109,18 @@ static int dispatch(const struct weft_cli *cli, const struct weft_cli *speaker,
     return print_version(cli, program);
   }
   if (strcmp(first, "--help") == 0 || strcmp(first, "-h") == 0) {
-    return show_help(cli, speaker, program, argc - 2, argv + 2);
+    return show_help(cli, usage, program, argc - 2, argv + 2);
   }
   if (first[0] == '-') {
     char quoted[80];
     (void)snprintf(hint, sizeof hint,
                    "'%s --help' lists the commands; options come after the command", program->name);
-    return weft_cli_usage(speaker, hint, "found '%s', expected a command first",
+    return weft_cli_usage(usage, hint, "found '%s', expected a command first",
                           weft_cli_quote(quoted, sizeof quoted, first));
   }
   const struct weft_cli_handler *handler = find_handler(program, first);
-  return handler != NULL ? run_handler(cli, speaker, handler, argc - 2, argv + 2)
-                         : weft_cli_unknown_command(speaker, program, first);
+  return handler != NULL ? run_handler(cli, usage, handler, argc - 2, argv + 2)
+                         : weft_cli_unknown_command(usage, program, first);
 }
 
 /* Whether a process with that command, started by a launcher, is one rank of a job. A wrong
@@ -135,7 +135,7 @@ static bool is_of_job(int argc, char **argv) {
  * it. Their messages are held back until the ranks have compared them. */
 static int run_as_rank(const struct weft_cli *cli, const struct weft_cli_program *program, int argc,
                        char **argv) {
-  struct weft_cli speaker = *cli;
+  struct weft_cli usage = *cli;
   char text[4096];
   int ends[2];
   if (pipe(ends) != 0) {
@@ -145,8 +145,8 @@ static int run_as_rank(const struct weft_cli *cli, const struct weft_cli_program
     (void)fcntl(ends[k], F_SETFD, FD_CLOEXEC);
     (void)fcntl(ends[k], F_SETFL, O_NONBLOCK);
   }
-  speaker.messages = ends[1];
-  const int status = dispatch(cli, &speaker, program, argc, argv);
+  usage.messages = ends[1];
+  const int status = dispatch(cli, &usage, program, argc, argv);
   const ssize_t size = read(ends[0], text, sizeof text);
   (void)close(ends[0]);
   (void)close(ends[1]);

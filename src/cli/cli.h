@@ -1,7 +1,6 @@
-/* The command `weft` as a function: everything that it touches of the process
- * (memory, the three descriptors, what is a terminal) comes in through struct
- * weft_cli, so that a test can run a whole command with a failing allocator and
- * pipes. main.c fills it from the real process. */
+/* A command as a function: everything that it uses of the process (memory, the three descriptors,
+ * whether they are terminals) comes in through struct weft_cli, so that a test can run a whole
+ * command with a failing allocator and pipes. The main files fill it from the real process. */
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
@@ -15,14 +14,14 @@ struct weft_cli {
   bool input_terminal;
   bool output_terminal;
   bool messages_terminal;
-  uint32_t columns;         /* that text should fill: COLUMNS, or the terminal's; 0: unknown */
+  uint32_t columns;         /* width of text: COLUMNS, or the terminal's; 0: unknown */
   bool colour;              /* neither NO_COLOR nor TERM=dumb */
-  const char *program_path; /* this command, for `bench` to start; NULL: unknown */
-  char **words;             /* of the process, to begin again with; NULL: it cannot */
+  const char *program_path; /* the file of this program; NULL: unknown */
+  char **words;             /* argv of the process, to start it again; NULL: it cannot be */
   const char *who;          /* "rank 2: ", in front of every message; NULL: nothing */
 };
 
-/* The exit status of spec'd kinds of outcome (also in `weft help --man`). */
+/* Exit statuses (also in `weft help --man`). */
 enum weft_cli_exit {
   WEFT_CLI_OK = 0,
   WEFT_CLI_FOUND_BAD = 1,
@@ -35,28 +34,25 @@ enum weft_cli_exit {
   WEFT_CLI_PEER = 75
 };
 
-/* Fills `cli` from this process, and makes the process fit to run it: no death
- * by SIGPIPE, and no file ever opened as descriptor 0, 1 or 2. */
+/* Fills `cli` from this process and prepares it: SIGPIPE is ignored, and no file is ever opened
+ * as descriptor 0, 1 or 2. */
 void weft_cli_process_init(struct weft_cli *cli, char **argv);
 
-/* Where this command's file is; NULL where that cannot be told. */
+/* The path of this program's file; NULL: unknown. */
 const char *weft_cli_process_file(char *buffer, size_t size);
 
-/* Where a program of this name is, in the folder of this one; NULL where that cannot be
- * told, or it is not there. */
+/* The path of the program of this name in the same folder; NULL when it is unknown or missing. */
 const char *weft_cli_process_sibling(const char *name, char *buffer, size_t size);
 
-/* Becomes the program of that name, with the words of this process. Returns only when that
- * cannot be done: the exit status, after having said why. */
+/* Replaces this process by the program of that name, with the same arguments. Returns only on
+ * failure: the exit status, after printing why. */
 int weft_cli_process_become(const struct weft_cli *cli, const char *name);
 
-/* Begins the process again, from the first line of main(). Returns only when that cannot
- * be done. */
+/* Starts this program again, in this process. Returns only on failure. */
 void weft_cli_process_again(const struct weft_cli *cli);
 
-/* The same with a variable in its environment, for a library that looks
- * at it when it is loaded. Does nothing when the variable is there already. Returns only
- * when that is so, or cannot be done. */
+/* The same with a variable in its environment, for a library that reads it when it is loaded.
+ * Does nothing when the variable is set already. */
 void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value);
 
 #endif

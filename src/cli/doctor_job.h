@@ -12,7 +12,7 @@ struct weft_cli_doctor_job {
   struct weft_cli_ping ping;
 };
 
-/* All ranks call it. WEFT_CLI_OK or another exit status after having said why. */
+/* All ranks call it. WEFT_CLI_OK or another exit status after printing why. */
 int weft_cli_doctor_job_look(struct weft_cli_job *job, struct weft_cli_doctor_job *found);
 void weft_cli_doctor_job_finish(struct weft_cli_job *job, struct weft_cli_doctor_job *found);
 

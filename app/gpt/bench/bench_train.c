@@ -1,9 +1,9 @@
-/* `weft bench train`: the reference trainer on one rank and on two, a thread each,
- * beside bare products and beside its simulation.
+/* `weft bench train`: the reference trainer on one rank and on two, a thread each, beside bare
+ * matrix products and its simulation.
  *
- * Before anything is timed, one rank and two must come to the same parameters, bit for
- * bit; so must every block of steps that is timed. What is compared is measured in turns:
- * the bare products, one rank, two ranks, schedule after schedule, round after round. */
+ * Before anything is timed, one rank and two must compute the same parameters, bit for bit; so
+ * must every block of steps that is timed. What is compared is measured alternately: the bare
+ * products, one rank, two ranks, schedule after schedule, round after round. */
 #define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
 #include "bench/bench.h"
 #include "cli/io/error_message.h"
@@ -92,7 +92,7 @@ struct contender {
   struct prediction alone, together;
 };
 
-/* All that is under way. */
+/* The state of the benchmark. */
 struct bench {
   const struct weft_cli *cli;
   struct weft_gpt_dataset corpus;
@@ -146,8 +146,8 @@ static int fail_hash(const struct weft_cli *cli, const char *schedule, uint32_t 
   return weft_cli_bench_fail(cli, &at, "the parameters differ from those of one rank");
 }
 
-/* A few steps of 1F1B: first on all ranks, which is where memory is looked at, since
- * nothing has been given back to malloc() yet; then on one. */
+/* A few steps of 1F1B: first on all ranks, where memory is measured, since nothing has been
+ * returned to malloc() yet; then on one. */
 static int check(struct bench *bench, struct weft_cli_train_results *results) {
   const struct contender *contender = &bench->contenders[0];
   struct weft_gpt_trainer_options options =
@@ -184,8 +184,8 @@ static void note_samples(struct series *series, const struct weft_cli_train_bloc
   }
 }
 
-/* What is not the pipeline's, norms and updates, is one rank's shared by all. Costs are
- * means, so it is the mean step that a prediction is compared with. */
+/* Work outside the pipeline, norms and updates, is that of one rank divided by the ranks. Costs
+ * are means, so the mean step is compared with the prediction. */
 static void note_prediction(struct prediction *prediction, double pipeline_ms,
                             const struct weft_cli_train_block *one,
                             const struct weft_cli_train_block *all) {

@@ -47,10 +47,9 @@ struct weft_cli_train_block {
   uint64_t resident_bytes; /* by which the process grew; 0: unknown */
 };
 
-/* The first step is a warm-up. `options` has all but the allocator, and of callbacks
- * `on_rank` and `between_steps` alone, with their context;
- * `program`, with the same stages, is what is simulated. OK, or another exit status after
- * having said why. */
+/* The first step is a warm-up. `options` has all but the allocator, and of callbacks `on_rank`
+ * and `between_steps` alone, with their context; `program`, with the same stages, is what is
+ * simulated. OK, or another exit status after printing why. */
 int weft_cli_train_block_run(const struct weft_cli *cli,
                              const struct weft_gpt_trainer_options *options,
                              const struct weft_program *program,
@@ -82,7 +81,7 @@ struct weft_cli_train_results {
   struct weft_gpt_training progress;
   uint64_t parameters;
   uint64_t processors;
-  const char *core_wanted; /* by OpenBLAS, in its environment; NULL: all is well */
+  const char *core_wanted; /* OPENBLAS_CORETYPE that OpenBLAS needs; NULL: none */
   uint64_t steps;          /* measured, of each */
   double operations;       /* of a step's products */
   double bare_ms;          /* those products alone, one thread */

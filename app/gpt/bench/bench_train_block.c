@@ -1,4 +1,4 @@
-/* A block of steps: a trainer is made, runs, and is looked at. */
+/* A block of steps: creates a trainer, runs it and measures it. */
 #include "bench/bench_clock.h"
 #include "cli/io/error_message.h"
 

@@ -1,4 +1,4 @@
-/* What is trained by benchmarks: a fixed model on a text that is made here. */
+/* The fixed model and text of the training benchmarks. */
 #include "bench/bench.h"
 
 #include <weft/support.h>
@@ -8,7 +8,7 @@
 
 enum { LAYERS = 8, DIM = 256, HEADS = 8, CONTEXT = 128, BATCH = 16, TEXT_BYTES = 65536 };
 
-/* Letters, some of them more often than others: a model that learns has something to. */
+/* Letters with different frequencies, so that there is something to learn. */
 static void write_text(uint8_t *bytes) {
   uint32_t state = 1;
   for (uint32_t k = 0; k < TEXT_BYTES; k++) {

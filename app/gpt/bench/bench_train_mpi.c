@@ -1,5 +1,5 @@
-/* The GPT's steps for `weft bench mpi`: on two threads, or as a rank of a job. And the
- * benchmarks of this program: weft-bench starts it for them. */
+/* The steps of the GPT for `weft bench mpi`, on two threads or as a rank of a job; and the
+ * command `bench` of weft-train, which weft-bench starts. */
 #include <string.h>
 
 #include "bench/bench_mpi.h"

@@ -1,5 +1,5 @@
-/* A program on one rank: all its stages, every stage's microbatches in the same order, so
- * that the same sums are formed. For comparing many ranks with one. */
+/* A program on one rank: all its stages, the microbatches of every stage in the same order, so
+ * that it computes the same sums. For comparing many ranks with one. */
 #include "cli/cli.h"
 
 #include <stdlib.h>

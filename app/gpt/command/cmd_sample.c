@@ -81,8 +81,7 @@ static void add_json(struct weft_text *text, const struct model *model, const ch
   weft_text_finish(&printable);
 }
 
-/* The prompt and what comes after it: as bytes, or on a terminal so that it cannot
- * take the terminal over. */
+/* The prompt and the sample: as bytes, or on a terminal with control bytes escaped. */
 static void add_words(struct weft_text *text, const char *prompt, const struct weft_text *sample,
                       bool printable) {
   if (printable) {

@@ -83,7 +83,7 @@ static int draw_sample(const struct weft_cli_training *training,
 static int say_sample(const struct weft_cli_training *training,
                       const struct weft_gpt_trainer *trainer) {
   const struct weft_gpt_layer_state *parts = weft_gpt_trainer_model(trainer);
-  if (parts == NULL) { /* nobody has asked for it */
+  if (parts == NULL) { /* not requested */
     return WEFT_CLI_OK;
   }
   struct weft_text text = {.allocator = training->cli->allocator};
@@ -117,7 +117,7 @@ static int say_stopped(const struct weft_cli_training *training,
   return 128 + number;
 }
 
-/* On mpi all ranks come here, and one says what all agree on. */
+/* On mpi all ranks get here, and one of them reports. */
 static int fail_training(const struct weft_cli_training *training,
                          const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
   if (training->job != NULL) {
@@ -136,8 +136,8 @@ static int fail_training(const struct weft_cli_training *training,
 
 /* ---- The whole ---- */
 
-/* A signal that has ended the training before its last step; 0: none. It may have reached
- * another process than this one. */
+/* The signal that ended the training before its last step; 0: none. It may have reached another
+ * process. */
 static int ended_by(const struct weft_cli_training *training,
                     const struct weft_gpt_trainer *trainer) {
   const int number = weft_launch_signal();
@@ -193,7 +193,7 @@ static int run(const struct weft_cli_training *training, struct weft_cli_train_p
   return status == WEFT_CLI_OK ? conclude(training, progress, trainer) : status;
 }
 
-/* All that can go wrong before the ranks begin. */
+/* Everything that can fail before the ranks start. */
 static int prepare(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
                    struct weft_gpt_trainer **trainer) {
   struct weft_error error;

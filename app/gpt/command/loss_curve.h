@@ -4,8 +4,8 @@
 
 #include <weft/base.h>
 
-/* A few thousand points at most, however long the training: when there is no more room,
- * every second point goes, and from then on fewer are taken. Zero-initialise. */
+/* A few thousand points at most, however long the training: when the array is full, every second
+ * point is dropped, and from then on fewer are recorded. Zero-initialise. */
 enum { WEFT_CLI_SERIES_MAX = 2048 };
 struct weft_cli_series {
   struct weft_cli_series_point {
@@ -16,7 +16,7 @@ struct weft_cli_series {
   uint64_t seen;
 };
 
-/* Points come in the order of steps; one that is not finite is left out. */
+/* Points come in the order of steps; points that are not finite are ignored. */
 void weft_cli_series_add(struct weft_cli_series *series, double step, double loss);
 
 struct weft_cli_loss_curve {
@@ -25,8 +25,7 @@ struct weft_cli_loss_curve {
   double unigram; /* a line to compare with; NAN: none */
 };
 
-/* Appends the document. It has no background of its own, and colours that are seen on
- * white and on black. */
+/* Appends the SVG. It has no background, and colours that are visible on white and on black. */
 void weft_cli_loss_curve_add(struct weft_text *text, const struct weft_cli_loss_curve *curve);
 
 #endif

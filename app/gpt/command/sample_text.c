@@ -14,7 +14,7 @@ void weft_cli_choose_kernels(const struct weft_cli *cli) {
   }
 }
 
-/* Whoever asks for a million bytes may change their mind. */
+/* A signal stops a long sample. */
 static bool goes_on(void *context, uint8_t byte) {
   (void)context;
   (void)byte;

@@ -1,4 +1,4 @@
-/* See train_auto.h. */
+/* `weft train --schedule auto`: the first schedule, the memory limit, and the report of tuning. */
 #include "cli/args/option_parser.h"
 
 #include <float.h>
@@ -15,7 +15,7 @@
 
 #define MEBIBYTE 1048576.0
 
-/* Of what is free: others need some, and so does what is not counted. */
+/* Of the free memory: the rest is for other processes and for what is not counted. */
 #define FREE_SHARE 0.9
 
 /* ---- The beginning ---- */

@@ -1,5 +1,5 @@
-/* `weft train --schedule auto`: what it begins with, the memory that it may have, and what
- * is said of the schedules that it tries. */
+/* `weft train --schedule auto`: the first schedule, the memory limit, and the report of the
+ * schedules that it tries. */
 #ifndef GPT_TRAIN_AUTO_H
 #define GPT_TRAIN_AUTO_H
 
@@ -9,13 +9,13 @@
 
 bool weft_cli_training_is_auto(const struct weft_cli_arguments *arguments);
 
-/* A schedule to begin with that any number of microbatches has, for the stages that were
- * asked for. WEFT_CLI_OK, or another exit status after having said what is wrong. */
+/* Chooses the first schedule: one that works with any number of microbatches, for the given
+ * stages. WEFT_CLI_OK, or another exit status after printing what is wrong. */
 int weft_cli_training_read_auto(struct weft_cli_training *training);
-/* --memory, or what is free for each rank; when all else is known. */
+/* --memory, or the free memory per rank; after everything else is known. */
 void weft_cli_training_read_memory(struct weft_cli_training *training);
 
-/* A line for what has just been decided, and one for the end. */
+/* A line for the last decision, and one for the end. */
 void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_report *report);
 void weft_cli_tuning_add_summary(struct weft_text *text,
                                  const struct weft_gpt_tuning_report *report);

@@ -1,4 +1,4 @@
-/* The files that a training leaves. */
+/* The files that a training writes. */
 #include "cli/args/option_parser.h"
 
 #include <errno.h>

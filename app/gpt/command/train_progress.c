@@ -1,5 +1,4 @@
-/* What is said while training. Called by the thread of rank 0, while the others wait or go
- * on. */
+/* Progress of a training. Called by the thread of rank 0, while the others wait or continue. */
 #include "cli/args/option_parser.h"
 
 #include <errno.h>

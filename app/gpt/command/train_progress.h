@@ -1,6 +1,5 @@
-/* What `weft train` says while it trains: a line on a terminal that renews itself, plain
- * lines now and then, or a line of JSON per step, also into a log; and what is
- * remembered of all steps for the end. */
+/* Progress of `weft train`: a progress line on a terminal, plain lines now and then, or a line of
+ * JSON per step, also into a log; and the totals of all steps for the report. */
 #ifndef GPT_TRAIN_PROGRESS_H
 #define GPT_TRAIN_PROGRESS_H
 
@@ -12,11 +11,11 @@ struct weft_cli_train_progress {
   const struct weft_cli *cli;
   bool json, live;
   bool tunes;           /* --schedule auto */
-  bool is_virtual;      /* its times say nothing */
+  bool is_virtual;      /* times are virtual */
   int log;              /* descriptor, or -1 */
   const char *log_path; /* for messages */
   uint64_t say_every;   /* steps from one plain line to the next */
-  int failed;           /* exit status when saying it failed; read by all ranks' threads */
+  int failed;           /* exit status when writing failed; read by the threads of all ranks */
   struct weft_cli_progress_line line;
   struct weft_text text; /* of the line being written */
 
@@ -28,42 +27,42 @@ struct weft_cli_train_progress {
   uint64_t bubbles;
   uint64_t bytes;                   /* of memory, of all ranks together */
   uint64_t bytes_max;               /* of the rank, or the process with all ranks, that has most */
-  struct weft_gpt_step_report last; /* with the last validation loss that there was */
+  struct weft_gpt_step_report last; /* with the last known validation loss */
   struct weft_cli_series training, validation;
   struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
   bool has_tuned;                       /* there is one */
-  bool has_news;                        /* which no line of JSON has told yet */
+  bool has_news;                        /* not yet written to a line of JSON */
 };
 
 /* Before anything that may fail. */
 void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
                                   const struct weft_cli *cli);
-/* Opens --log and begins; WEFT_CLI_OK or another exit status after having said why.
+/* Opens --log and begins; WEFT_CLI_OK or another exit status after printing why.
  * Finish in either case. */
 int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
                                   const struct weft_cli_training *training);
 /* Closes the log; the status, or WEFT_CLI_IO when that fails. */
 int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status);
 
-/* For the trainer's options; `context` is the progress. Interrupted: a signal has come,
- * or what was to be said could not be. */
+/* Callbacks of the trainer; `context` is the progress. Interrupted: a signal has come, or
+ * progress could not be written. */
 void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report);
 bool weft_cli_train_progress_interrupted(void *context);
 void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report);
 
 /* After the last step: memory of all ranks. All processes call it. WEFT_CLI_OK or another
- * exit status after having said why. */
+ * exit status after printing why. */
 int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
                                   const struct weft_cli_training *training,
                                   const struct weft_gpt_trainer *trainer);
 
-/* Ends the renewed line, if there is one. */
+/* Clears the progress line, if there is one. */
 void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress);
-/* A line of JSON to where they go: standard output with --json, and the log. */
+/* Writes a line of JSON: to standard output with --json, and to the log. */
 int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
                                        const struct weft_text *line);
 
-/* Means over this run, NAN when there is nothing to say. */
+/* Means over this run; NAN: none. */
 double weft_cli_train_progress_rate(const struct weft_cli_train_progress *progress);
 double weft_cli_train_progress_bubble(const struct weft_cli_train_progress *progress);
 

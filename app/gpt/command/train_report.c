@@ -1,4 +1,4 @@
-/* What is said before and after a training. */
+/* The reports before and after a training. */
 #include "cli/args/option_parser.h"
 
 #include <inttypes.h>
@@ -48,7 +48,7 @@ static void add_parts(struct weft_text *text, uint32_t first, uint32_t end, uint
   }
 }
 
-/* What decided it, unless it is the usual. */
+/* What decided the split, unless it is the default. */
 static void add_reason(struct weft_text *text, const struct weft_cli_training *training) {
   const char *split = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
   if (training->split_by == WEFT_CLI_SPLIT_GIVEN) {

@@ -1,4 +1,4 @@
-/* What `weft train` says before the first step and after the last one. */
+/* The reports of `weft train` before the first step and after the last one. */
 #ifndef GPT_TRAIN_REPORT_H
 #define GPT_TRAIN_REPORT_H
 
@@ -8,7 +8,7 @@
 void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_gpt_trainer *trainer);
 
-/* The outcome, as text and as the last line of JSON. `signal` is its name, or NULL. */
+/* The result, as text and as the last line of JSON. `signal` is its name, or NULL. */
 void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
                                 const struct weft_cli_train_progress *progress,
                                 const struct weft_gpt_trainer *trainer);

@@ -1,6 +1,6 @@
-/* Model, data and optimizer of a training: new ones from options and defaults, or the
- * checkpoint's. What was trained cannot change in shape, so an option that says other
- * than the checkpoint is refused, with both numbers. */
+/* Model, data and optimizer of a training: new ones from options and defaults, or those of the
+ * checkpoint. The shape of a trained model cannot change, so an option that differs from the
+ * checkpoint is refused, with both numbers. */
 #include "cli/args/option_parser.h"
 
 #include <inttypes.h>
@@ -11,7 +11,7 @@
 #include "cli/io/error_message.h"
 #include "gpt/command/train_setup.h"
 
-/* What trains in a few minutes on two cores, to text that looks like its data. */
+/* A model that trains in a few minutes on two cores. */
 enum {
   LAYERS_DEFAULT = 6,
   DIM_DEFAULT = 128,
@@ -72,7 +72,7 @@ static int check_shape(const struct weft_cli_training *training,
                {WEFT_CLI_OPTION_BATCH, progress->batch},
                {WEFT_CLI_OPTION_SEED, progress->data_seed},
                {WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches}};
-  /* Who changes the number of replicas may have to cut each one's part otherwise. */
+  /* With --dp the microbatches of a replica may have to change. */
   const size_t count =
       WEFT_ARRAY_LENGTH(pairs) - (training->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
   int status = WEFT_CLI_OK;
@@ -128,7 +128,7 @@ static struct weft_gpt_training new_progress(const struct weft_cli_arguments *ar
       .total_steps = STEPS_DEFAULT};
 }
 
-/* What may be other than before. */
+/* What may differ from the checkpoint. */
 static void read_optimizer(const struct weft_cli_arguments *arguments, bool is_new,
                            struct weft_gpt_training *progress) {
   progress->total_steps = weft_cli_number(arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
@@ -167,8 +167,7 @@ int weft_cli_training_read_progress(struct weft_cli_training *training) {
 
 /* ---- The folder of checkpoints ---- */
 
-/* Whether two trainings go the same way, step by step; then one may write over the
- * other's checkpoints. */
+/* Whether two trainings compute the same; then one may overwrite the checkpoints of the other. */
 static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_training *b) {
   const struct weft_gpt_config *x = &a->config, *y = &b->config;
   return x->blocks == y->blocks && x->dim == y->dim && x->heads == y->heads &&
@@ -179,7 +178,7 @@ static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_tra
          a->total_steps == b->total_steps;
 }
 
-/* Checkpoints of two trainings in one folder would be taken for one. */
+/* Checkpoints of two trainings in one folder could be confused. */
 static int check_folder(const struct weft_cli_training *training) {
   const char *dir = training->arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   struct weft_gpt_checkpoint *there;

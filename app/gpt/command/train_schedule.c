@@ -62,13 +62,13 @@ static int check_given(const struct weft_cli_training *training, enum weft_cli_o
                         weft_cli_quote(quoted, sizeof quoted, name), has);
 }
 
-/* The program's own numbers count; what was given must not be other. */
+/* The numbers of the program count; given options must agree with them. */
 static int take_program(struct weft_cli_training *training, const char *name) {
   const struct weft_program *program = training->program;
   struct weft_gpt_training *progress = &training->options.training;
   char quoted[256];
   if (!trains(program)) {
-    weft_cli_print(training->cli, "a schedule to train with has a backward for every forward",
+    weft_cli_print(training->cli, "a schedule to train with has a backward forevery forward",
                    "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
     return WEFT_CLI_FOUND_BAD;
   }
@@ -119,7 +119,7 @@ static int read_named(struct weft_cli_training *training, const struct weft_sche
   return WEFT_CLI_OK;
 }
 
-/* One table for one shape, which need not be said again. */
+/* A fixed table has its own shape. */
 static int read_fixed(struct weft_cli_training *training, const struct weft_schedule_info *info) {
   const struct weft_shape shape = {.ranks = 0};
   struct weft_error error;

@@ -1,6 +1,5 @@
-/* What `weft train` is asked to do. The order matters: the checkpoint says how long a
- * sequence is, the data must be as long, and only then is it known whether it is the
- * same data. */
+/* Reads the options of `weft train`. The order matters: the checkpoint determines the context,
+ * the data must be at least as long, and only then can it be compared with the checkpoint's. */
 #include "cli/args/option_parser.h"
 
 #include <assert.h>
@@ -66,7 +65,7 @@ static int refuse_single(const struct weft_cli *cli, const struct weft_cli_argum
              : WEFT_CLI_OK;
 }
 
-/* What has virtual time has nothing to measure. */
+/* In virtual time there is nothing to measure. */
 static int refuse_measuring(const struct weft_cli *cli,
                             const struct weft_cli_arguments *arguments) {
   static const enum weft_cli_option_id measured[] = {WEFT_CLI_OPTION_PROFILE,
@@ -97,7 +96,7 @@ static int check_timeline(const struct weft_cli *cli, const struct weft_cli_argu
 
 /* ---- Data ---- */
 
-/* In the folder of its own sources Weft trains on them. */
+/* In its own source folder Weft trains on its sources. */
 static bool is_own_folder(void) {
   return access("include/weft/base.h", R_OK) == 0 && access("app/gpt/model/model.h", R_OK) == 0 &&
          access("README.md", R_OK) == 0;

@@ -1,12 +1,12 @@
-/* What `weft train` is asked to do: from the command line, the data, and the
- * checkpoint that it goes on from, to the options of the trainer (gpt/trainer.h). */
+/* The options of `weft train`: from the command line, the data, and the checkpoint to resume
+ * from, to the options of the trainer (gpt/train/trainer.h). */
 #ifndef GPT_TRAIN_SETUP_H
 #define GPT_TRAIN_SETUP_H
 
 #include "cli/job.h"
 #include "gpt/train/trainer.h"
 
-/* What decided which parts are on which stage. */
+/* What decided which layers are on which stage. */
 enum weft_cli_split { WEFT_CLI_SPLIT_WORK, WEFT_CLI_SPLIT_GIVEN, WEFT_CLI_SPLIT_MEASURED };
 
 struct weft_cli_training {
@@ -22,13 +22,13 @@ struct weft_cli_training {
   uint32_t stage_count;
 };
 
-/* Fills it from scratch; `job` on mpi, else NULL. Returns WEFT_CLI_OK, or another exit status after having said
- * what is wrong. Finish in either case. */
+/* Fills it from scratch; `job` on mpi, else NULL. Returns WEFT_CLI_OK, or another exit status
+ * after printing what is wrong. Finish in either case. */
 int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            struct weft_cli_job *job, struct weft_cli_training *training);
 void weft_cli_training_finish(struct weft_cli_training *training);
 
-/* Whether this process says what is said: it has rank 0. */
+/* Whether this process reports: it has rank 0. */
 bool weft_cli_training_reports(const struct weft_cli_training *training);
 
 /* ---- Between train_*.c ---- */
@@ -43,7 +43,7 @@ int weft_cli_training_check_data(struct weft_cli_training *training);
  * (train_split.c), which needs both. */
 int weft_cli_training_read_schedule(struct weft_cli_training *training);
 int weft_cli_training_read_split(struct weft_cli_training *training);
-/* How many replicas, and ranks of a pipeline when nothing else says it (train_world.c). */
+/* The number of replicas, and of ranks of a pipeline where no option gives it (train_world.c). */
 uint32_t weft_cli_training_ranks(const struct weft_cli_training *training);
 int weft_cli_training_read_world(struct weft_cli_training *training);
 

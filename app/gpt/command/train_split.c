@@ -1,5 +1,5 @@
-/* Which blocks of the model are on which stage: as --split says, by estimated work, by
- * given numbers, or by times that another training has measured. */
+/* Which blocks of the model are on which stage (--split): by estimated work, by given numbers, or
+ * by times that another training has measured. */
 #include "cli/args/option_parser.h"
 
 #include <inttypes.h>
@@ -146,7 +146,7 @@ static int split_by_costs(struct weft_cli_training *training, const char *path) 
 
 /* ---- By whichever ---- */
 
-/* Numbers are never a file: ./2,4 is one. */
+/* A list of numbers is never a file; ./2,4 is. */
 static bool is_path(const char *text) {
   const size_t size = strlen(text);
   return strspn(text, "0123456789,") < size &&
@@ -157,7 +157,7 @@ static bool is_path(const char *text) {
 int weft_cli_training_read_split(struct weft_cli_training *training) {
   const char *text = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
   if (text == NULL || strcmp(text, "even") == 0) {
-    return WEFT_CLI_OK; /* the trainer's own */
+    return WEFT_CLI_OK; /* the default of the trainer */
   }
   training->first_layers = weft_array_allocate(
       training->cli->allocator, (size_t)training->stage_count + 1, sizeof *training->first_layers);

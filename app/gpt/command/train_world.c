@@ -1,5 +1,5 @@
-/* The world of a training: how many replicas, of how many ranks each. On mpi the launcher
- * has decided how many processes there are, and what is not said is what fits. */
+/* The number of replicas and of ranks of a training. On mpi the launcher determines the number of
+ * processes, and missing options get the values that fit. */
 #include "cli/args/option_parser.h"
 
 #include <inttypes.h>
@@ -19,7 +19,7 @@ bool weft_cli_training_reports(const struct weft_cli_training *training) {
   return training->job == NULL || training->job->transport->rank == 0;
 }
 
-/* Where it does not come out even, read_world() will say so. */
+/* read_world() reports it when the numbers do not fit. */
 uint32_t weft_cli_training_ranks(const struct weft_cli_training *training) {
   const struct weft_cli_arguments *arguments = training->arguments;
   const uint32_t processes = processes_of(training);

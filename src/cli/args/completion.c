@@ -37,7 +37,7 @@ static bool takes_files(const struct weft_cli_command *command) {
   return strcmp(command->operand_kind, "file") == 0;
 }
 
-/* What may stand as the command's operand; nothing where it is a file. */
+/* Operands of the command that completion offers; nothing where it is a file. */
 static void add_operands(struct weft_text *text, const struct weft_cli_command *command) {
   if (strcmp(command->operand_kind, "schedule") == 0) {
     for (size_t i = 0; i < weft_schedule_count(); i++) {
@@ -98,7 +98,7 @@ static void add_bash_value(struct weft_text *text, const char *command,
   weft_text_add(text, " ;;\n");
 }
 
-/* Where a command has a row of its own for an option, that comes before the general one. */
+/* A command's own row for an option comes before the general one. */
 static void add_bash_values(struct weft_text *text) {
   for (size_t i = 0; i < weft_cli_command_count(); i++) {
     const struct weft_cli_command *command = weft_cli_command_at(i);

@@ -37,7 +37,7 @@ struct weft_cli_costs {
 };
 
 /* Reads --f --b --i --w --hop or --costs, and --channel, --slow, --jitter, --seed.
- * Returns WEFT_CLI_OK, or another exit status after having said what is wrong; then
+ * Returns WEFT_CLI_OK, or another exit status after printing what is wrong; then
  * there is nothing to finish. */
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs);

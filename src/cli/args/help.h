@@ -1,4 +1,4 @@
-/* Help in its four shapes, all made from the tables. */
+/* Help as text, as the man page and as completions, all made from the tables. */
 #ifndef CLI_HELP_H
 #define CLI_HELP_H
 

@@ -3,8 +3,8 @@
 
 #include "cli/args/help.h"
 
-/* Roff reads a dash as a hyphen, a backslash as a command, and a dot or a quote
- * at the start of a line as a request. */
+/* Roff reads a dash as a hyphen, a backslash as a command, and a dot or a quote at the start of a
+ * line as a request. */
 static void add_roff(struct weft_text *text, const char *words) {
   bool line_start = true;
   for (; *words != '\0'; words++) {

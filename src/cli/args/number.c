@@ -69,7 +69,7 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
 
 /* ---- Decimals and fractions ---- */
 
-/* Behind an exponent, if one stands here and is allowed. */
+/* After an exponent, if there is one and it is allowed. */
 static const char *skip_exponent(const char *at, bool exponents) {
   if (!exponents || (*at != 'e' && *at != 'E')) {
     return at;
@@ -84,8 +84,8 @@ static const char *skip_exponent(const char *at, bool exponents) {
   return digits;
 }
 
-/* "12", "0.5" or ".5", or "5e-1" where there may be exponents, and *text moved behind
- * it. strtod() alone would take hexadecimal numbers and infinities too. */
+/* "12", "0.5" or ".5", or "5e-1" where exponents are allowed; moves *text behind it. strtod()
+ * alone would also accept hexadecimal numbers and infinities. */
 static bool read_decimal(const char **text, bool exponents, double *number) {
   const char *at = *text;
   size_t digits = 0;
@@ -103,7 +103,7 @@ static bool read_decimal(const char **text, bool exponents, double *number) {
   char *end;
   *number = strtod(*text, &end);
   *text = skip_exponent(at, exponents);
-  /* An exponent is where strtod() would go on. */
+  /* strtod() would read an exponent here. */
   return end == *text;
 }
 

@@ -27,7 +27,7 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
   return arguments->given[id] ? arguments->reals[id] : otherwise;
 }
 
-/* "weft help gen": where to look for what the command takes. */
+/* "weft help gen": where the options of the command are listed. */
 static const char *help_hint(const struct parser *parser, char *buffer, size_t size) {
   (void)snprintf(buffer, size, "'weft help %s' lists its options",
                  parser->arguments->command->name);

@@ -21,7 +21,7 @@ struct weft_cli_arguments {
 };
 
 /* Reads `count` words after the command. Returns WEFT_CLI_OK, or another exit
- * status after having said what is wrong. Borrows the words. */
+ * status after printing what is wrong. Borrows the words. */
 int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *command, int count,
                    char **words, struct weft_cli_arguments *arguments);
 
@@ -40,9 +40,9 @@ enum weft_cli_digits {
 };
 enum weft_cli_digits weft_cli_read_number(const char *text, uint64_t *number);
 
-/* Reads `text` as the number of an option called `name`; says what is wrong with
- * it and returns WEFT_CLI_USAGE when it is not in minimum ... maximum. `limit` is the
- * upper end that the message names. */
+/* Reads `text` as the number of an option called `name`; prints what is wrong with it and
+ * returns WEFT_CLI_USAGE when it is not in minimum ... maximum. `limit` is the upper end that
+ * the message names. */
 int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
                           uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number);
 
@@ -51,7 +51,7 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
                      double otherwise);
 
 /* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction
- * ("1/3"). Says what is wrong and returns WEFT_CLI_USAGE otherwise. */
+ * ("1/3"). Prints what is wrong and returns WEFT_CLI_USAGE otherwise. */
 int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
                        double minimum, double maximum, double *number);
 /* The same, where an exponent is usual: "3e-4" too. */

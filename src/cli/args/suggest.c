@@ -4,7 +4,7 @@
 
 #include <ctype.h>
 
-#define NAME_MAX_SIZE 48 /* longer is nobody's typing mistake */
+#define NAME_MAX_SIZE 48 /* more is no typing mistake */
 
 static size_t smaller(size_t a, size_t b) { return a < b ? a : b; }
 

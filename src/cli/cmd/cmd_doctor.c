@@ -19,7 +19,7 @@ struct machine {
   uint64_t memory_bytes;
 };
 
-/* What a check of one schedule came to; message empty when it works. */
+/* The result of checking one schedule; the message is empty when it works. */
 struct check {
   const struct weft_schedule_info *info;
   uint64_t actions;
@@ -29,7 +29,7 @@ struct check {
 
 enum { CHECKS_MAX = 64 };
 
-/* What there is beside the schedules. */
+/* Everything that is reported. */
 struct findings {
   struct check checks[CHECKS_MAX];
   size_t check_count;
@@ -248,7 +248,7 @@ static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *
                                          : weft_cli_fail_memory(cli);
 }
 
-/* The report is rank 0's; for who has asked for a ping-pong alone it is a few lines. */
+/* Rank 0 reports; a job that was started for a ping-pong prints a few lines. */
 static int report_job(const struct weft_cli_job *job, const struct weft_cli_arguments *arguments,
                       struct weft_cli_doctor_job *found) {
   if (job->transport->rank != 0) {

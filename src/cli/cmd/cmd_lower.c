@@ -33,8 +33,8 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
   return WEFT_CLI_OK;
 }
 
-/* An incomplete table can be lowered (that is how one looks at fragments), but
- * the user must know before running the result. */
+/* An incomplete table can be lowered, to look at a fragment, but the user must know before
+ * running the result. */
 static int warn_of_findings(const struct weft_cli *cli, const char *name,
                             const struct weft_program *table) {
   struct weft_report *report;

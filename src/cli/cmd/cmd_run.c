@@ -63,7 +63,7 @@ static int say_findings(const struct subject *subject, const struct weft_report 
   return WEFT_CLI_FOUND_BAD;
 }
 
-/* In the strictest model, whatever --comm is: what is safe there is so anywhere. */
+/* Under rendezvous, whatever --comm is: what is safe there is safe everywhere. */
 static int verify(const struct subject *subject, const struct weft_program *program) {
   struct weft_report *report;
   struct weft_error error;
@@ -366,7 +366,7 @@ static int read_costs(struct subject *subject) {
   return status;
 }
 
-/* All that every rank does for itself before the ranks begin. */
+/* What every rank does before the run starts. */
 static int prepare(struct subject *subject) {
   int (*const steps[])(struct subject *) = {read_costs, read_program, fit_job, simulate,
                                             make_stages};

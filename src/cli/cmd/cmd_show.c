@@ -71,7 +71,7 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
 
 #define KIND_BIT(kind) (1u << (kind))
 
-/* An option that would change nothing is a misunderstanding. */
+/* Options without an effect are refused. */
 static const struct {
   enum weft_cli_option_id option;
   unsigned kinds; /* that it is for */

@@ -113,7 +113,7 @@ static void release_path(const struct weft_cli *cli, struct weft_cli_sim_report 
   weft_array_free(cli->allocator, report->path, report->path_count, sizeof report->path[0]);
 }
 
-/* Says which rank needs the most, and returns the status for it. */
+/* Prints which rank needs the most, and returns the status for it. */
 static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_report *report) {
   const struct weft_simulation *simulation = report->simulation;
   uint32_t most = 0, over = 0;

@@ -1,4 +1,4 @@
-/* A dump for `weft explain-hang`, beside the message that names the culprit. */
+/* Writes a dump for `weft explain-hang` beside the error message. */
 #include "cli/cmd/hang_file.h"
 
 #include <stdio.h>

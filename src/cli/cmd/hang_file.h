@@ -6,8 +6,8 @@
 
 #include "cli/args/option_parser.h"
 
-/* Writes what all ranks are doing to the file of --dump, else to weft-hang.json, and says so;
- * or says why not. */
+/* Writes the state of all ranks to the file of --dump, or to weft-hang.json, and prints that, or
+ * why it could not. */
 void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          struct weft_transport *transport);
 

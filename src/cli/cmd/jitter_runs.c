@@ -1,4 +1,4 @@
-/* Many runs of one program with varied times, and where their makespans lie. */
+/* Many simulations of one program with varied times, and the percentiles of their makespans. */
 #include <stdlib.h>
 
 #include <weft/support.h>

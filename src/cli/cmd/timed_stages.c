@@ -9,7 +9,7 @@
 
 #include "cli/io/error_message.h"
 
-/* Eleven days; a time that nobody wants to wait for, and no sum of some overflows. */
+/* Eleven days: more than anybody waits for, and sums of such times do not overflow. */
 #define TIME_NS_MAX 1e15
 
 double weft_cli_unit_ns(const char *unit) {

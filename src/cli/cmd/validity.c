@@ -1,4 +1,4 @@
-/* Whether a table or program can be simulated and believed. */
+/* Whether the simulation of a table or program is meaningful. */
 #include "cli/cmd/validity.h"
 
 #include <inttypes.h>

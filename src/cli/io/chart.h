@@ -1,5 +1,5 @@
-/* A chart with two axes as SVG: its frame, and where points are in it. It has no background of
- * its own, and colours that are seen on white and on black. */
+/* A chart with two axes as SVG: its frame, and the place of points in it. It has no background,
+ * and colours that are visible on white and on black. */
 #ifndef CLI_CHART_H
 #define CLI_CHART_H
 
@@ -21,12 +21,12 @@ enum {
 struct weft_cli_chart {
   const char *title;
   const char *label;  /* of what goes to the right */
-  double left, right; /* what part of the plane is drawn */
+  double left, right; /* the part of the plane that is drawn */
   double low, high;
   double tick_x, tick_y;
 };
 
-/* Nothing is in it. */
+/* An empty chart. */
 struct weft_cli_chart weft_cli_chart_empty(const char *title, const char *label);
 void weft_cli_chart_include(struct weft_cli_chart *chart, double x, double y);
 /* After all points: chooses ticks, none finer than these, and widens the chart to the next
@@ -36,7 +36,7 @@ void weft_cli_chart_fit(struct weft_cli_chart *chart, double finest_x, double fi
 double weft_cli_chart_x(const struct weft_cli_chart *chart, double x);
 double weft_cli_chart_y(const struct weft_cli_chart *chart, double y);
 
-/* The document's beginning with title and axes, and its end. */
+/* The beginning of the SVG with title and axes, and its end. */
 void weft_cli_chart_begin(struct weft_text *text, const struct weft_cli_chart *chart);
 void weft_cli_chart_end(struct weft_text *text);
 

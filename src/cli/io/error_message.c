@@ -156,7 +156,7 @@ int weft_cli_exit_status(const char *file, const struct weft_error *error) {
   return exit_status(error->status, file != NULL);
 }
 
-/* For errors whose author had no better idea. */
+/* For errors without a hint. */
 static const char *usual_hint(enum weft_status status) {
   switch (status) {
     case WEFT_ERR_USAGE:

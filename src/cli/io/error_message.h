@@ -1,5 +1,5 @@
-/* Messages on stderr. They must come out when memory has run out too, so they
- * are composed in a fixed buffer; what does not fit is cut. */
+/* Messages on stderr. They must work when memory has run out, so they are composed in a fixed
+ * buffer; what does not fit is truncated. */
 #ifndef CLI_MESSAGE_H
 #define CLI_MESSAGE_H
 
@@ -11,16 +11,15 @@ struct weft_cli_message {
   char buffer[8192];
 };
 
-/* Prepares an empty message; nothing to give back afterwards. `who` as in struct
- * weft_cli. */
+/* Prepares an empty message; it needs no finish. `who` as in struct weft_cli. */
 void weft_cli_message_init(struct weft_cli_message *message, const char *who);
-/* Writes it. Failure to write a message is not reported: there is nowhere to. */
+/* Writes it. A failure to write a message is not reported. */
 void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message);
 
-/* Outside text made safe for a terminal and cut to `size` bytes; returns buffer. */
+/* Outside text with control bytes escaped, truncated to `size` bytes; returns buffer. */
 char *weft_cli_quote(char *buffer, size_t size, const char *text);
 
-/* "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
+/* Prints "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...)
     WEFT_PRINTF(3, 4);
 
@@ -32,14 +31,14 @@ void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *
 int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *format, ...)
     WEFT_PRINTF(3, 4);
 
-/* Out of memory: says so and returns the exit status. */
+/* Out of memory: prints that and returns the exit status. */
 int weft_cli_fail_memory(const struct weft_cli *cli);
 
 /* Reports an error of the library that concerns the command's options (file
  * NULL) or a file; returns the exit status for it. */
 int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error);
 
-/* The exit status that weft_cli_fail() returns, with nothing said. */
+/* The exit status that weft_cli_fail() returns, without printing anything. */
 int weft_cli_exit_status(const char *file, const struct weft_error *error);
 
 /* As weft_cli_fail() for text that did not parse: the place first, and the line

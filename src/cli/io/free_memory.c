@@ -1,5 +1,5 @@
-/* See free_memory.h. Linux says what is available without swapping; containers limit it
- * by control groups (version 2), of which the process's own and all above it count. */
+/* Linux reports what is available without swapping; containers limit it by control groups
+ * (version 2): the group of the process and all above it. */
 #include "cli/io/free_memory.h"
 
 #include <inttypes.h>

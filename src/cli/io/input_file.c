@@ -15,7 +15,7 @@
 
 #define CHUNK_BYTES ((size_t)1 << 16)
 
-/* What is read, for the messages, and where an endless input ends. */
+/* What is read, for messages, and the size after which an endless input is refused. */
 struct kind {
   const char *content;
   const char *hint;

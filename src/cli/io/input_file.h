@@ -7,14 +7,13 @@
 #include "cli/cli.h"
 
 /* Reads and parses `path`; NULL or "-" is standard input. Returns WEFT_CLI_OK
- * and the program, or another exit status after having said what is wrong. */
+ * and the program, or another exit status after printing what is wrong. */
 int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out);
 
 /* The same for a costs file. */
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out);
 
-/* The same for the dump of a run that hangs; appends what it says, in words or as
- * JSON. */
+/* The same for the dump of a run that hangs; appends the explanation as text or as JSON. */
 int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                        struct weft_text *text);
 

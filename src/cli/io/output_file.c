@@ -1,9 +1,9 @@
-/* Data out. A file is written under a temporary name in the same folder, synced
- * and renamed, so that a reader sees the old file or the new one, never a part.
+/* Data out. A file is written under a temporary name in the same folder, synced and renamed, so
+ * that a reader sees the old file or the new one, never a part.
  *
- * Signals that end the command are held back while the temporary file exists
- * and looked for between pieces; so none is left behind, without a handler and
- * the global state it would need. */
+ * Signals that end the command are blocked while the temporary file exists, and looked for
+ * between pieces; so no temporary file is left behind, without a handler and the global state
+ * that it would need. */
 #define _XOPEN_SOURCE 700 /* realpath() */
 #include "cli/io/output_file.h"
 
@@ -192,8 +192,8 @@ static int replace(const struct weft_cli *cli, const char *given, const char *pa
   return status;
 }
 
-/* Replaces `path`, with the ending signals held back. One that came in the
- * meantime ends the process when they are let go. */
+/* Replaces `path` with those signals blocked. One that came in the meantime ends the process when
+ * they are unblocked. */
 static int write_regular(const struct weft_cli *cli, const char *given, const char *path,
                          const struct stat *old, const struct weft_text *text) {
   sigset_t ending, before;

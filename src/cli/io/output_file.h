@@ -4,18 +4,17 @@
 
 #include "cli/args/option_parser.h"
 
-/* Writes `text`, which holds everything that the command has to say, to where -o
- * points. Returns `status` when all of it was written, WEFT_CLI_INTERNAL when the
- * text could not be composed for want of memory, WEFT_CLI_IO when it could not be
- * written (having said so). */
+/* Writes `text`, all the output of a command, to standard output or to -o FILE. Returns `status`
+ * when all of it was written, WEFT_CLI_INTERNAL when the text is incomplete for lack of memory,
+ * WEFT_CLI_IO when it could not be written (after printing why). */
 int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_text *text, int status);
 
 /* Writes `text` to a file, whole or not at all; WEFT_CLI_OK, or another exit status
- * after having said why. */
+ * after printing why. */
 int weft_cli_write_file(const struct weft_cli *cli, const char *path, const struct weft_text *text);
 
-/* Writes `text` to a descriptor that `name` is said for; the same statuses. */
+/* Writes `text` to a descriptor that messages call `name`; the same statuses. */
 int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *name,
                               const struct weft_text *text);
 

@@ -13,9 +13,9 @@
 
 #define OWN_FILE "/proc/self/exe"
 
-/* With a standard descriptor closed, the next open() would get its number, and
- * messages or data would end up in some file. /dev/null takes the place; stdout
- * gets it read-only, so that writing data there fails as it should. */
+/* With a standard descriptor closed, the next open() would get its number, and messages or data
+ * would end up in some file. /dev/null replaces it; for stdout it is read-only, so that writing
+ * data there fails. */
 static void keep_standard_descriptors(void) {
   static const int modes[3] = {O_RDONLY, O_RDONLY, O_WRONLY};
   for (int fd = 0; fd < 3; fd++) {
@@ -31,7 +31,7 @@ static bool colour_allowed(void) {
   return (no_color == NULL || no_color[0] == '\0') && term != NULL && strcmp(term, "dumb") != 0;
 }
 
-/* COLUMNS, when somebody has exported it, is what they want; else the terminal knows. */
+/* COLUMNS, if exported, comes before the terminal's width. */
 static uint32_t text_columns(void) {
   const char *wanted = getenv("COLUMNS");
   if (wanted != NULL && wanted[0] >= '1' && wanted[0] <= '9' && strlen(wanted) <= 5) {
@@ -101,7 +101,7 @@ int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
   return WEFT_CLI_UNAVAILABLE;
 }
 
-/* By its real name if there still is a file of that name: it is what 'ps' shows. */
+/* By its real name if that file still exists: it is what 'ps' shows. */
 void weft_cli_process_again(const struct weft_cli *cli) {
   char buffer[PATH_MAX];
   if (cli->words == NULL || strcmp(cli->program_path, OWN_FILE) != 0) {

@@ -1,5 +1,4 @@
-/* The line that renews itself. Nothing is wrong with a command whose progress cannot be
- * shown, so failures to write are not looked at. */
+/* The progress line. A command works without it, so failures to write it are ignored. */
 #include "cli/io/progress_line.h"
 
 #include <string.h>
@@ -27,7 +26,7 @@ void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
   if (text->failed) {
     return;
   }
-  /* A line that is broken in two could not be cleared. */
+  /* A line that wraps could not be cleared. */
   const uint32_t columns = line->cli->columns;
   const size_t size = columns > 0 && text->size > columns - 1 ? columns - 1 : text->size;
   show(line, CLEAR_LINE, strlen(CLEAR_LINE));

@@ -1,4 +1,4 @@
-/* One line on a terminal that renews itself while something takes long. */
+/* A progress line: one line on a terminal that is rewritten while something takes long. */
 #ifndef CLI_LIVE_LINE_H
 #define CLI_LIVE_LINE_H
 
@@ -7,22 +7,22 @@
 /* Zero-initialise, and set `cli`. */
 struct weft_cli_progress_line {
   const struct weft_cli *cli;
-  uint64_t said_ns; /* when it was last renewed */
+  uint64_t said_ns; /* when it was last written */
   bool is_open;
 };
 
-/* Whether messages go to a terminal that takes such a line. */
+/* Whether messages go to a terminal that can rewrite a line. */
 bool weft_cli_progress_line_is_wanted(const struct weft_cli *cli);
 
-/* Whether the line was not renewed for a while, so that it is worth composing a new one. */
+/* Whether it is time to compose a new line. */
 bool weft_cli_progress_line_is_due(const struct weft_cli_progress_line *line);
 
-/* Shows `text`, one line without its end, in place of what stands there; cut to the width of
- * the terminal. A text that failed is left out. */
+/* Shows `text`, one line without a newline, instead of the previous one; truncated to the width
+ * of the terminal. A text that failed is ignored. */
 void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
                                    const struct weft_text *text);
 
-/* Takes it away, if it is there. */
+/* Clears it, if it is shown. */
 void weft_cli_progress_line_clear(struct weft_cli_progress_line *line);
 
 #endif

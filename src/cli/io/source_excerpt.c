@@ -1,4 +1,4 @@
-/* Where in a text something is wrong: the line, and a caret under the column. */
+/* The line of a text in which something is wrong, with a caret under the column. */
 #include "cli/io/source_excerpt.h"
 
 #include <string.h>

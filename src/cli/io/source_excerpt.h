@@ -1,4 +1,4 @@
-/* Where in a text something is wrong: the line, and a caret under the column. */
+/* The line of a text in which something is wrong, with a caret under the column. */
 #ifndef CLI_SOURCE_EXCERPT_H
 #define CLI_SOURCE_EXCERPT_H
 

@@ -11,7 +11,7 @@ struct weft_cli_timeline {
   struct weft_program *lowered; /* a table with SEND and RECV added; or NULL */
   struct weft_simulation *simulation;
   struct weft_costs *scaled; /* costs of its own; NULL: those of all */
-  char note[96];             /* what to say about them; "": nothing */
+  char note[96];             /* a note about them; "": none */
 };
 
 /* All that a command line names. Zero-initialise. */
@@ -22,10 +22,10 @@ struct weft_cli_timelines {
   struct weft_costs *costs; /* of all of them */
 };
 
-/* Reads and simulates them. Two tables with the same ranks and different numbers of
- * stages cut the same model into more or fewer stages: one entry of costs is then that
- * of a rank's share of the model, as in `weft compare`. Returns WEFT_CLI_OK, or another exit status after
- * having said what is wrong. Finish in either case. */
+/* Reads and simulates them. Two tables with the same ranks and different numbers of stages cut
+ * the same model into more or fewer stages: one entry of costs is then that of a rank's share
+ * of the model, as in `weft compare`. Returns WEFT_CLI_OK, or another exit status after
+ * printing what is wrong. Finish in either case. */
 int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct weft_cli_timelines *timelines);
 void weft_cli_timelines_finish(struct weft_cli_timelines *timelines);

@@ -25,7 +25,7 @@ struct weft_cli_entry {
 struct weft_cli_omission {
   const struct weft_schedule_info *info;
   uint32_t v;
-  char why[512]; /* as the library has it */
+  char why[512]; /* the library's message */
 };
 
 /* Schedules times values of v. */

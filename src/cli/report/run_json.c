@@ -19,7 +19,7 @@ static void add_whole(struct weft_json *json, const struct weft_cli_run_report *
   weft_json_string(json, "unit", report->unit);
 }
 
-/* What cannot be said is null. */
+/* Unknown values are null. */
 static void add_times(struct weft_json *json, const struct weft_cli_run_report *report) {
   const double ratio = weft_cli_run_ratio(report);
   weft_json_exact(json, "measured_makespan", report->makespan);

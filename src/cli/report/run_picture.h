@@ -17,9 +17,9 @@ enum weft_cli_run_picture weft_cli_picture_of(const char *path);
 /* What -o asks for. With --json, x.json is the report. */
 enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments);
 
-/* What was measured, and beside it on a page what was predicted (NULL: nothing), as a
- * file; `name` and `transport` go into the titles. WEFT_CLI_OK, or another exit status
- * after having said why. */
+/* Writes the measured timeline to a file, on a page together with the predicted one (NULL: none);
+ * `name` and `transport` are parts of the titles. WEFT_CLI_OK, or another exit status after
+ * printing why. */
 struct weft_cli_run_timeline {
   const char *name, *transport;
   const struct weft_simulation *measured, *predicted;
@@ -29,8 +29,7 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
                             const struct weft_cli_run_timeline *timeline);
 
 /* Draws the median step, a page with the prediction below it, and writes it to `path`.
- * The execution has kept its events. WEFT_CLI_OK, or another exit status after having
- * said why. */
+ * The execution has kept its events. WEFT_CLI_OK, or another exit status after printing why. */
 int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
                       const struct weft_cli_run_report *report);
 

@@ -1,4 +1,4 @@
-/* The report of `weft run` as text, and what it is reckoned from. */
+/* The report of `weft run` as text, and its numbers. */
 #include "cli/report/run_report.h"
 
 #include <inttypes.h>

@@ -1,4 +1,4 @@
-/* What `weft run` has to say: as text, and as "weft-run/1". */
+/* The report of `weft run`, as text and as "weft-run/1". */
 #ifndef CLI_RUN_REPORT_H
 #define CLI_RUN_REPORT_H
 
@@ -21,13 +21,13 @@ struct weft_cli_run_report {
   uint64_t actions;    /* that one thread executes: of the busiest rank, or all on loopback */
 };
 
-/* Fills what is reckoned from the execution: step, makespan, wall_ns, actions. */
+/* Computes from the execution: step, makespan, wall_ns, actions. */
 void weft_cli_run_report_compute(struct weft_cli_run_report *report);
 
 void weft_cli_run_add_text(struct weft_text *text, const struct weft_cli_run_report *report);
 void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_report *report);
 
-/* Measured by simulated makespan; negative where that means nothing. */
+/* Measured divided by simulated makespan; negative when it is not defined. */
 double weft_cli_run_ratio(const struct weft_cli_run_report *report);
 /* Wall time of the step per action. */
 double weft_cli_run_per_action_ns(const struct weft_cli_run_report *report);
