@@ -10,14 +10,15 @@
 
 #include "bench/bench_clock.h"
 #include "bench/bench_run.h"
-#include "bench/rank_cores.h"
+#include "bench/two_cores.h"
 #include "cli/io/error_message.h"
 #include "cli/job.h"
 
 enum { ROUNDS_PER_REPEAT = 5000, ROUNDS_MAX = 50000, WARM_UP = 1000, BLOCK = 250, BYTES = 64 };
 
 struct table_tennis {
-  struct weft_cli_cores cores;
+  bool is_bound;
+  uint32_t processors[2]; /* of the two ranks */
   uint32_t rounds;
   uint32_t sample_count;
   uint32_t *samples; /* [rounds - WARM_UP], of rank 0 */
@@ -70,14 +71,15 @@ static enum weft_status run_rank(void *context, struct weft_transport *transport
                               .data = games[mine].buffers[0],
                               .capacity = BYTES};
   struct weft_message net = {.data = games[mine].buffers[1], .capacity = BYTES};
-  struct weft_cli_affinity before;
-  weft_cli_affinity_keep(&before);
-  (void)weft_cli_cores_bind(&games[mine].cores, mine);
+  struct weft_bench_affinity before = {.is_known = false};
+  if (games[mine].is_bound) {
+    weft_bench_bind(&games[mine].processors[mine], 1, &before);
+  }
   enum weft_status status = transport->ops->open(transport, ends, 2, error);
   if (status == WEFT_OK) {
     status = play(transport, &games[mine], &ball, &net, error);
   }
-  weft_cli_affinity_restore(&before);
+  weft_bench_unbind(&before);
   return status;
 }
 
@@ -112,11 +114,12 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
   const uint64_t wanted = WARM_UP + repeats * ROUNDS_PER_REPEAT;
   const uint32_t rounds = (uint32_t)(wanted < ROUNDS_MAX ? wanted : ROUNDS_MAX);
   const size_t size = rounds * sizeof(uint32_t);
-  const struct weft_cli_cores cores = weft_cli_cores_choose(2);
-  struct table_tennis games[2] = {{.cores = cores, .rounds = rounds},
-                                  {.cores = cores, .rounds = rounds}};
+  struct table_tennis games[2] = {{.rounds = rounds}, {.rounds = rounds}};
   struct weft_error error;
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  for (int k = 0; k < 2; k++) {
+    games[k].is_bound = weft_bench_two_cores(games[k].processors);
+  }
   games[0].samples = weft_array_allocate(cli->allocator, size, 1);
   if (games[0].samples == NULL) {
     return weft_cli_fail_memory(cli);

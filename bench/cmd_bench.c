@@ -1,6 +1,5 @@
 /* The program weft-bench: the list of benchmarks, and running them. */
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/launch.h>
@@ -32,7 +31,7 @@ static const struct benchmark {
      weft_cli_bench_run, false},
     {"train", "the trainer on one rank and on two, beside bare products and its prediction",
      measure_train, true},
-    {"mpi", "two processes beside two threads, messages beside bare MPI, and overlap",
+    {"mpi", "messages beside bare MPI, and steps of two processes beside two threads",
      weft_cli_bench_mpi, true},
 };
 
@@ -124,8 +123,8 @@ static int bench(const struct weft_cli *cli, const struct weft_cli_arguments *ar
     return fail_name(cli, arguments->operands[0]);
   }
   if (benchmark != NULL && benchmark->measure == weft_cli_bench_mpi &&
-      (weft_launch_info().launcher != NULL || getenv(WEFT_CLI_MPI_TASK) != NULL)) {
-    return weft_cli_bench_mpi_job(cli, arguments, NULL);
+      weft_launch_info().launcher != NULL) {
+    return weft_bench_mpi_job(cli, arguments);
   }
   return weft_bench_report(cli, arguments, benchmark != NULL ? benchmark->measure : measure_all);
 }

@@ -19,27 +19,13 @@ launchers() {
   fails 69 "no MPI is installed here" "openmpi-bin"
 }
 
-@test "bench mpi as a job measures messages and transfers" {
+@test "bench mpi as a job measures messages beside bare MPI" {
   for launcher in $(launchers); do
-    "$launcher" -n 2 "$WEFT" bench mpi --repeats 1 --progress thread --json >b.json
+    timeout --kill-after=5 120 "$launcher" -n 2 "$WEFT" bench mpi --repeats 1 --progress thread --json >b.json
     jq -e '.schema == "weft-bench-mpi/1" and (.ways | length) == 1 and .steps == []' b.json >/dev/null
     jq -e '.ways[0] | .progress == "thread" and ([.messages[].bytes] == [8, 64, 512, 4096, 32768, 262144, 2097152, 16777216])
-           and (.messages | all(.bare_ns > 0 and .weft_ns > 0)) and (.overlap | length) == 3' b.json >/dev/null
-    run --separate-stderr "$launcher" -n 1 "$WEFT" bench mpi
+           and (.messages | all(.bare_ns > 0 and .weft_ns > 0 and .of_bare > 0))' b.json >/dev/null
+    run --separate-stderr timeout --kill-after=5 120 "$launcher" -n 1 "$WEFT" bench mpi
     fails 2 "is for two processes, and there is 1"
   done
-}
-
-@test "bench mpi: what it starts for steps of threads binds them, and says so" {
-  local first
-  first=$(awk '/^Cpus_allowed_list/ { split($2, cpus, /[-,]/); print cpus[1] }' /proc/self/status)
-  WEFT_BENCH_TASK="spin 1F1B $first,$first " weft bench mpi
-  succeeds
-  grep -qx 'bound 0 1' <<<"$output"
-  [ "$(grep -c '^step [0-9]* [0-9]*$' <<<"$output")" -eq 12 ]
-  WEFT_BENCH_TASK="spin 1F1B - " weft bench mpi
-  succeeds
-  grep -qx 'bound 0 0' <<<"$output"
-  WEFT_BENCH_TASK="spin 1F1B" weft bench mpi
-  fails 2 "WEFT_BENCH_TASK is 'spin 1F1B'"
 }

@@ -6,8 +6,8 @@
  * products, one rank, two ranks, schedule after schedule, round after round. */
 #define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
 #include "bench/bench.h"
-#include "cli/io/error_message.h"
 
+#include <string.h>
 #include <unistd.h>
 
 #include <weft/comm.h>
@@ -16,6 +16,7 @@
 #include <weft/weft.h>
 
 #include "bench/bench_clock.h"
+#include "cli/io/error_message.h"
 #include "gpt/bench/bench_train.h"
 #include "gpt/command/sample_text.h"
 #include "gpt/kernels/kernels.h"
@@ -312,4 +313,12 @@ int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_argum
     weft_cli_bench_add_train_text(text, &results);
   }
   return status;
+}
+
+int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  if (arguments->operand_count > 0 && strcmp(arguments->operands[0], "train") == 0) {
+    return weft_bench_report(cli, arguments, weft_cli_bench_train);
+  }
+  return weft_cli_usage(cli, "'weft bench' runs the others",
+                        "weft-train runs the benchmark train only");
 }

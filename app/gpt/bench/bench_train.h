@@ -1,6 +1,5 @@
 /* What `weft bench train` measures (bench_train.c, bench_train_model.c,
- * bench_train_block.c) and reports (bench_train_report.c), and the steps of the GPT for
- * `weft bench mpi` (bench_train_mpi.c). */
+ * bench_train_block.c) and reports (bench_train_report.c). */
 #ifndef GPT_BENCH_TRAIN_H
 #define GPT_BENCH_TRAIN_H
 
@@ -17,7 +16,7 @@ enum {
 
 weft_bench_measurement weft_cli_bench_train;
 
-/* `weft-train bench train`, and a job of `weft bench mpi`. */
+/* `weft-train bench train`. */
 int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
 
 /* ---- The fixed model, and its text ---- */

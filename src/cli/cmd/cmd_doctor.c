@@ -10,7 +10,7 @@
 #include <weft/weft.h>
 
 #include "cli/cmd/commands.h"
-#include "cli/doctor_job.h"
+#include "cli/cmd/doctor_mpi.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
@@ -35,8 +35,7 @@ struct findings {
   size_t check_count;
   bool ok;
   struct weft_cli_doctor_job *job; /* under a launcher; or NULL */
-  struct weft_cli_mpi mpis[WEFT_CLI_MPI_COUNT];
-  char no_copy[64];
+  struct weft_cli_mpi_trial trials[WEFT_CLI_MPI_COUNT];
 };
 
 static const char *blas(void) {
@@ -144,7 +143,7 @@ static void add_text(struct weft_text *text, const struct findings *findings) {
   if (findings->job != NULL) {
     weft_cli_doctor_job_add(text, findings->job);
   } else {
-    weft_cli_mpi_add(text, findings->mpis, findings->no_copy);
+    weft_cli_mpi_add(text, findings->trials);
   }
   add_checks(text, findings);
   weft_text_add(text,
@@ -192,7 +191,7 @@ static void add_json(struct weft_text *text, const struct findings *findings) {
   if (findings->job != NULL) {
     weft_cli_doctor_job_add_json(&json, findings->job);
   } else {
-    weft_cli_mpi_add_json(&json, findings->mpis, findings->no_copy);
+    weft_cli_mpi_add_json(&json, findings->trials);
   }
   weft_json_close(&json, '}');
   add_json_limits(&json);
@@ -235,14 +234,11 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
 static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    struct weft_cli_doctor_job *job) {
   struct findings findings = {.ok = true, .job = job};
-  if (job == NULL && cli->words != NULL) {
-    weft_cli_single_copy_check(findings.no_copy, sizeof findings.no_copy);
-  }
   if (job == NULL) {
-    weft_cli_mpi_look(cli, arguments->given[WEFT_CLI_OPTION_QUICK], findings.mpis);
+    weft_cli_mpi_try(cli, arguments->given[WEFT_CLI_OPTION_QUICK], findings.trials);
   }
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT && job == NULL; k++) {
-    findings.ok = findings.ok && weft_cli_mpi_works(&findings.mpis[k]);
+    findings.ok = findings.ok && findings.trials[k].message[0] == '\0';
   }
   return check_schedules(cli, &findings) ? write_report(cli, arguments, &findings)
                                          : weft_cli_fail_memory(cli);

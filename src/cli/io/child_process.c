@@ -1,6 +1,6 @@
 /* Another command with a time limit. It gets a process group of its own, which is ended
  * as a whole: gently, since a launcher has to clear up after itself, then not. */
-#include "cli/child_process.h"
+#include "cli/io/child_process.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "cli/io/clock.h"
+#include <weft/support.h>
 
 enum { NOT_FOUND = 127, GRACE_MS = 2000, NS_PER_MS = 1000 * 1000 };
 
@@ -47,7 +47,7 @@ static bool read_some(struct weft_cli_child *child, int fd) {
 }
 
 static int left_ms(uint64_t begin_ns, uint32_t limit_ms) {
-  const uint64_t passed = (weft_cli_clock_ns() - begin_ns) / NS_PER_MS;
+  const uint64_t passed = ((uint64_t)weft_clock_ns() - begin_ns) / NS_PER_MS;
   return passed < limit_ms ? (int)(limit_ms - passed) : 0;
 }
 
@@ -68,7 +68,7 @@ void weft_cli_child_start(struct weft_cli_child *child) {
   child->output_size = 0;
   child->output[0] = '\0';
   child->pid = child->fd = -1;
-  child->begin_ns = weft_cli_clock_ns();
+  child->begin_ns = (uint64_t)weft_clock_ns();
   if (pipe(ends) != 0) {
     return;
   }
@@ -90,7 +90,7 @@ static void follow(struct weft_cli_child *child) {
   child->timed_out = !listen_to(child, child->begin_ns, child->limit_ms);
   if (child->timed_out) {
     (void)kill(-child->pid, SIGTERM);
-    if (!listen_to(child, weft_cli_clock_ns(), GRACE_MS)) {
+    if (!listen_to(child, (uint64_t)weft_clock_ns(), GRACE_MS)) {
       (void)kill(-child->pid, SIGKILL);
     }
   }
