@@ -1,5 +1,5 @@
 /* Nothing allocates after the first step: neither a training step nor an eval, on
- * loopback and on threads, forevery schedule. Batches and outputs included. */
+ * loopback and on threads, for every schedule. Batches and outputs included. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>

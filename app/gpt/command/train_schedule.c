@@ -68,7 +68,7 @@ static int take_program(struct weft_cli_training *training, const char *name) {
   struct weft_gpt_training *progress = &training->options.training;
   char quoted[256];
   if (!trains(program)) {
-    weft_cli_print(training->cli, "a schedule to train with has a backward forevery forward",
+    weft_cli_print(training->cli, "a schedule to train with has a backward for every forward",
                    "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
     return WEFT_CLI_FOUND_BAD;
   }

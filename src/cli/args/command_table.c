@@ -375,7 +375,7 @@ static const struct weft_cli_command commands[] = {
      "train the reference GPT on a pipeline",
      "Trains a GPT on the bytes of text, its blocks cut into stages on as many ranks as -p says "
      "(default 2), each in a thread of its own. A step has -m microbatches (default 8). Weights "
-     "after a step are the same bit for bit forevery number of ranks, schedule, split, "
+     "after a step are the same bit for bit for every number of ranks, schedule, split, "
      "transport and --shard that adds up gradients in the same order; parameters_hash is of them. "
      "Loss is in nats per byte. The bubble is the idle share of all ranks, measured, beside what "
      "the simulator makes of the measured times.\n"

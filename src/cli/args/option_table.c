@@ -82,7 +82,7 @@ const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT] = {
         "far; default 0: no limit"),
     ROW(THREADS, '\0', "threads", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, 1024, 1024,
         "threads of the search; default 0: one for each core"),
-    FLAG(PARETO, "pareto", "plan forevery memory limit that makes a difference"),
+    FLAG(PARETO, "pareto", "plan for every memory limit that makes a difference"),
     ROW(FOR, '\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch", 0, 0, 0,
         "also print what this program needs to run the table"),
     ROW(TRANSPORT, '\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME", "loopback|threads|mpi", 0, 0, 0,

@@ -1,6 +1,6 @@
 /* Searches the Pareto front of memory and time. The first searches have no limit, and the least
  * possible limit; then the interval with the largest difference in time and memory is bisected
- * again and again. A plan is valid forevery limit from its own memory on, so the front is
+ * again and again. A plan is valid for every limit from its own memory on, so the front is
  * monotone by construction. */
 #include "cli/cmd/pareto.h"
 
