@@ -1,21 +1,20 @@
-/* Weft transport: what carries messages between ranks. This is the header for
- * those who write a transport; users of one need weft/comm.h alone.
+/* Weft transport: what carries messages between ranks. This is the header for implementers of a
+ * transport; its users need weft/comm.h only.
  *
- * A transport is one rank's end of a world of ranks. It carries messages over
- * channels, one channel per directed stage boundary, in order. Nothing here
- * blocks except wait(), which returns by its deadline. All calls come from one
- * thread at a time, the rank's own, except where it says "any thread".
+ * A transport is one rank's endpoint in a world of ranks. It carries messages in order over
+ * channels, one channel per directed stage boundary. Nothing here blocks except wait(), which
+ * returns by its deadline. One thread at a time calls it, the rank's own, except where it says
+ * "any thread".
  *
  *     rank 0                                   rank 1
  *     send(channel 0, m) ──────────────────▶   receive(channel 0, n)
  *     test(m): WEFT_OK                         test(n): WEFT_OK, n holds it
  *
- * Sends and receives are matched by their order on the channel. A message is
- * the transport's from send() or receive() until test() says WEFT_OK or
- * cancel() gives it back. Within one process the payload is handed over: the
- * receiver gets the sender's buffer and the sender the receiver's, so after
- * test() `data` may be another buffer, of the same capacity, and `device` is where
- * that one is. So both must come from allocators that can free each other's blocks.
+ * Sends and receives are matched by their order on the channel. A message belongs to the
+ * transport from send() or receive() until test() returns WEFT_OK or cancel() returns. Within one
+ * process the payload is handed over: the receiver gets the sender's buffer and the sender the
+ * receiver's, so after test() `data` may be another buffer of the same capacity, and `device` is
+ * where that one is. So both must be from allocators that can free each other's blocks.
  *
  * A payload may be memory that the host cannot read (weft/device.h). A transport with
  * ops->device_memory hands it over or copies it by its device's functions; to any other
@@ -34,14 +33,14 @@ extern "C" {
 #define WEFT_MESSAGE_MAGIC UINT32_C(0x54464557) /* "WEFT" */
 #define WEFT_PROTOCOL 1
 
-/* Which way a message goes. A channel's number is 2 x sending stage + kind. */
+/* The direction of a message. A channel's number is 2 x sending stage + kind. */
 enum weft_message_kind {
   WEFT_MESSAGE_ACTIVATION = 0, /* stage s to s+1 */
   WEFT_MESSAGE_GRADIENT = 1    /* stage s to s-1 */
 };
 
-/* Travels in front of every payload; 64 bytes, no padding. Both ends check it:
- * not every network says so when a message is shorter than its receive. */
+/* Precedes every payload; 64 bytes, no padding. Both ends check it: not every network reports a
+ * message that is shorter than its receive. */
 struct weft_message_header {
   uint32_t magic;
   uint16_t protocol;
@@ -82,30 +81,29 @@ struct weft_channel_end {
   uint32_t channel;
   uint32_t peer;      /* rank at the other end */
   bool sends;         /* this end sends */
-  uint32_t depth;     /* messages under way at once, at least; >= 1 */
+  uint32_t depth;     /* messages in flight at once, at least; >= 1 */
   uint64_t bytes_max; /* largest payload */
 };
 
-/* What a rank is doing, for everybody to see. Written by the rank itself, read
- * by anybody at any time: each field by an atomic access of its own
- * (__atomic_load_n and __atomic_store_n, relaxed), so a reader may see two
- * moments mixed, which is good enough to say who waits for whom. */
+/* What a rank is doing. The rank writes it, and any rank may read it at any time: each field by
+ * an atomic access of its own (__atomic_load_n and __atomic_store_n, relaxed). So a reader may
+ * see a mix of two moments, which is good enough for a wait graph. */
 enum weft_rank_phase {
-  WEFT_PHASE_IDLE = 0,  /* between steps, or not yet there */
+  WEFT_PHASE_IDLE = 0,  /* between steps, or before the first */
   WEFT_PHASE_HANDSHAKE, /* in the handshake */
   WEFT_PHASE_COMPUTE,   /* in a stage's function */
   WEFT_PHASE_RECEIVE,   /* waits for a message */
-  WEFT_PHASE_SEND,      /* waits for a send to be taken */
+  WEFT_PHASE_SEND,      /* waits for a send to be received */
   WEFT_PHASE_DONE,      /* its row of the step is done */
-  WEFT_PHASE_FAILED,    /* has given up */
+  WEFT_PHASE_FAILED,    /* has failed */
   WEFT_PHASE_COUNT
 };
 
 #define WEFT_STATUS_RECENT 16
 
-/* What others have found out about a rank; bits of `flags`. */
+/* What other ranks have found out about a rank; bits of `flags`. */
 #define WEFT_RANK_STOPPED 1u /* its process is stopped: SIGSTOP, or a debugger */
-#define WEFT_RANK_SILENT 2u  /* it does not answer: what is on its board is old, or nothing */
+#define WEFT_RANK_SILENT 2u  /* it does not answer: its status is old, or empty */
 
 struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */
@@ -115,21 +113,21 @@ struct weft_recent_action {
 
 struct weft_rank_status {
   uint32_t phase;  /* enum weft_rank_phase */
-  uint32_t peer;   /* whom it waits for; UINT32_MAX: nobody */
+  uint32_t peer;   /* the rank it waits for; UINT32_MAX: none */
   uint64_t step;   /* of training */
   uint64_t cell;   /* in its row, from 0 */
-  uint64_t action; /* at which it stands: struct weft_action, its 8 bytes */
+  uint64_t action; /* the present one: struct weft_action, its 8 bytes */
   uint64_t wants;  /* action of the peer that would end the wait, likewise; 0: unknown. In
                       WEFT_PHASE_COMPUTE: the collective that is waited for */
   int64_t since;   /* in this phase at this action, now()'s time */
-  uint64_t flags;  /* WEFT_BOARD_...; written by refresh_status() of any rank */
+  uint64_t flags;  /* WEFT_RANK_...; written by refresh_status() of any rank */
   uint64_t recent_count;
   struct weft_recent_action recent[WEFT_STATUS_RECENT]; /* a ring: the newest is recent_count - 1 */
 };
 
-/* How it ended: the one error that all ranks agree on. */
+/* Why a world failed: the one error that all ranks agree on. */
 struct weft_failure {
-  uint32_t rank;           /* that is to blame, as far as is known; UINT32_MAX: nobody */
+  uint32_t rank;           /* the one to blame, as far as is known; UINT32_MAX: none */
   struct weft_error error; /* its message names rank, action and peer */
 };
 
@@ -146,7 +144,7 @@ enum weft_collective_kind {
 };
 
 /* One collective; its memory and that at `from` and `to` are the group's from
- * start() until test() says WEFT_OK. It may work in place: the own share lies where it
+ * start() until test() returns WEFT_OK. It may work in place: the own share lies where it
  * belongs among all of them, or from == to. */
 struct weft_collective {
   enum weft_collective_kind kind;
@@ -160,25 +158,23 @@ struct weft_collective {
 struct weft_group;
 
 struct weft_group_ops {
-  /* NULL is fine. Nothing may be under way, unless the world has failed: that is given
-   * up then, and its memory is the caller's again. */
+  /* NULL is fine. No collective may be in flight, unless the world has failed: it is abandoned
+   * then, and its memory belongs to the caller again. */
   void (*destroy)(struct weft_group *group);
-  /* Starts a collective; it never blocks. Members start the same ones in the same
-   * order; several may be under way. WEFT_ERR_USAGE for bytes that are not whole
-   * floats of a sum. */
+  /* Starts a collective; it never blocks. Members start the same ones in the same order; several
+   * may be in flight. WEFT_ERR_USAGE for a sum of bytes that are not whole floats. */
   enum weft_status (*start)(struct weft_group *group, struct weft_collective *collective,
                             struct weft_error *error);
-  /* WEFT_OK: done; WEFT_IN_PROGRESS; or an error. Does what can be done now for this
-   * and for those before it. */
+  /* WEFT_OK: done; WEFT_IN_PROGRESS; or an error. Makes progress with this collective and with
+   * those before it. */
   enum weft_status (*test)(struct weft_group *group, struct weft_collective *collective,
                            struct weft_error *error);
 };
 
-/* Base of every group: put it first. A group belongs to one rank, and its calls come
- * from that rank's thread. */
+/* Base of every group: put it first. A group belongs to one rank, whose thread calls it. */
 struct weft_group {
   const struct weft_group_ops *ops;
-  uint32_t member; /* this rank's place in it */
+  uint32_t member; /* this rank's index in it */
   uint32_t size;
 };
 
@@ -188,85 +184,81 @@ struct weft_transport_ops {
   const char *name;
   bool virtual_time;   /* now() counts ticks, not nanoseconds */
   bool async_progress; /* messages progress while a rank computes, without any call */
+  bool device_memory;  /* payloads and collectives may be on any device; else only on the host */
 
-  bool device_memory; /* payloads and collectives may be on any device; else only on the host */
-
-  /* NULL is fine. After all ranks have stopped calling. */
+  /* NULL is fine. An endpoint of a world belongs to the world, and this does nothing; it frees a
+   * transport that wraps another one. */
   void (*destroy)(struct weft_transport *transport);
 
-  /* Which channels this rank uses. Once, before anything else but now(),
-   * board(), fail(). WEFT_ERR_MEMORY, WEFT_ERR_USAGE (a channel twice; a peer
-   * that does not exist). */
+  /* Opens this rank's channels. Once, before anything else but now(), rank_status() and fail().
+   * WEFT_ERR_MEMORY; WEFT_ERR_USAGE (a channel twice; a peer that does not exist). */
   enum weft_status (*open)(struct weft_transport *transport, const struct weft_channel_end *ends,
                            uint32_t count, struct weft_error *error);
 
-  /* Starts a send; it never blocks. WEFT_IN_PROGRESS: `depth` are under way,
-   * nothing was taken, try again after wait(). WEFT_ERR_USAGE for a payload
-   * above bytes_max or a channel that this rank does not send on. */
+  /* Starts a send; it never blocks. WEFT_IN_PROGRESS: `depth` messages are in flight, and this
+   * one was not accepted; try again after wait(). WEFT_ERR_USAGE for a payload above bytes_max
+   * and for a channel on which this rank does not send. */
   enum weft_status (*send)(struct weft_transport *transport, uint32_t channel,
                            struct weft_message *message, struct weft_error *error);
   /* Posts a receive, likewise. */
   enum weft_status (*receive)(struct weft_transport *transport, uint32_t channel,
                               struct weft_message *message, struct weft_error *error);
 
-  /* WEFT_OK: done, the message is the caller's again. A send is done when its
-   * receive has taken it or, where the network copies, when `data` may be
-   * overwritten. A received message has been delivered as it came: check it
-   * (weft_message_check). WEFT_IN_PROGRESS, or an error. */
+  /* WEFT_OK: done, and the message belongs to the caller again. A send is done when the peer has
+   * received it or, where the network copies, when `data` may be overwritten. A received message
+   * is delivered unchecked: use weft_message_check(). WEFT_IN_PROGRESS, or an error. */
   enum weft_status (*test)(struct weft_transport *transport, struct weft_message *message,
                            struct weft_error *error);
-  /* Gives a message back that is not done, for tearing down; the channel cannot
-   * be used after it. */
+  /* Returns a message that is not done to the caller, for tear-down; the channel cannot be used
+   * afterwards. */
   void (*cancel)(struct weft_transport *transport, struct weft_message *message);
 
-  /* Looks at the network, and gives what has arrived to the receives that are
-   * posted, whoever is asked about. What arrived before this call is seen by test()
-   * after it. Returns the agreed error once there is one (fail()). Call it before a
-   * round of test()s that may end in wait(). */
+  /* Polls the network, and delivers what has arrived to the posted receives. What arrived before
+   * this call is seen by test() after it. Returns the agreed error once there is one (fail()).
+   * Call it before a round of test()s that may end in wait(). */
   enum weft_status (*progress)(struct weft_transport *transport, struct weft_error *error);
 
-  /* For a rank that computes and has come to a place where it could look: does so where
-   * messages gain by it, and not so often that the computation suffers. Promises nothing.
-   * NULL: progress() costs so little that it is as good. */
+  /* For a rank that is computing: polls where messages benefit from it, and not so often that
+   * the computation suffers. NULL: progress() is cheap enough for this. */
   void (*progress_from_compute)(struct weft_transport *transport);
 
-  /* Waits until something has happened for this rank since progress(), or until
-   * now() is `until` (WEFT_TIME_NEVER: no limit). May return early. A transport
-   * with virtual time notes `until` and returns at once. */
+  /* Waits until something has happened for this rank since progress(), or until now() is `until`
+   * (WEFT_TIME_NEVER: no limit). May return early. In virtual time it lets other ranks run; when
+   * the caller steps the ranks (weft_comm_next), it notes `until` and returns at once. */
   enum weft_status (*wait)(struct weft_transport *transport, int64_t until,
                            struct weft_error *error);
 
-  /* Time: nanoseconds of a clock that never goes back and is the same on all
-   * ranks of a machine; or virtual ticks. Any thread. */
+  /* Time: nanoseconds of a clock that never goes back and is the same on all ranks of a host; or
+   * virtual ticks. Any thread. */
   int64_t (*now)(struct weft_transport *transport);
 
-  /* All ranks give `size` bytes (at most WEFT_EXCHANGE_MAX) and get those of
-   * all, in order of rank. WEFT_IN_PROGRESS: call again with the same arguments.
-   * Ranks take part in the same exchanges in the same order. */
+  /* A non-blocking all-gather of `size` bytes (at most WEFT_EXCHANGE_MAX) per rank, in order of
+   * rank. WEFT_IN_PROGRESS: call again with the same arguments. All ranks call the same exchanges
+   * in the same order. weft_allgather() (weft/comm.h) blocks, and takes any size. */
   enum weft_status (*exchange)(struct weft_transport *transport, const void *mine, void *all,
                                size_t size, struct weft_error *error);
 
-  /* Says that it is over, and why. The first to say so wins: progress() of every
-   * rank, this one too, returns that error from then on. Any thread. */
+  /* Fails the world. The first failure counts: progress() of every rank, this one too, returns
+   * its error from then on. Any thread. */
   void (*fail)(struct weft_transport *transport, const struct weft_failure *failure);
   /* The agreed failure; false while there is none. Any thread. */
   bool (*get_failure)(struct weft_transport *transport, struct weft_failure *failure);
 
-  /* The board of a rank: this rank's own, to write, or another's, to read.
-   * Valid until destroy(). Any thread. */
+  /* The status of a rank: this rank's own, to write, or another's, to read. Valid until the world
+   * is closed. Any thread. */
   struct weft_rank_status *(*rank_status)(struct weft_transport *transport, uint32_t rank);
-  /* Brings the boards of other ranks up to date, as far as these answer before
-   * `until`. NULL where boards always are. */
+  /* Updates the statuses of other ranks, as far as they answer before `until`. NULL where they
+   * are always up to date. */
   void (*refresh_status)(struct weft_transport *transport, int64_t until);
 
-  /* Where a rank is, in words: "node7, process 4711". NULL where all ranks are in one
-   * process. Any thread. */
+  /* Where a rank is: "node7, process 4711". NULL where all ranks are in one process. Any
+   * thread. */
   void (*location)(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
 
-  /* This rank's end of a group of `ranks` [count], in that order; it is one of them.
-   * Local: it waits for nobody. `id` is the same for all members, and another one for
-   * each group of the world. To be destroyed before the transport. NULL: this
-   * transport has none. WEFT_ERR_MEMORY, WEFT_ERR_USAGE. */
+  /* Creates this rank's end of a group of `ranks` [count], in that order; it is one of them. It
+   * does not wait for the others. All members give the same `id`, and every group of the world
+   * has its own. Destroy it before the world is closed. NULL: this transport has no groups.
+   * WEFT_ERR_MEMORY, WEFT_ERR_USAGE. */
   enum weft_status (*group)(struct weft_transport *transport, uint32_t id, const uint32_t *ranks,
                             uint32_t count, struct weft_group **out, struct weft_error *error);
 };
@@ -282,8 +274,8 @@ struct weft_transport {
 
 #define WEFT_RANK_NAME_SIZE 112
 
-/* How a message names a rank that is to blame: "rank 2 (node7, process 4711)", or "rank 2"
- * where the transport knows no place. Returns the buffer. Any thread. */
+/* The name of a rank in an error: "rank 2 (node7, process 4711)", or "rank 2" where the transport
+ * has no location. Returns the buffer. Any thread. */
 WEFT_API char *weft_rank_name(struct weft_transport *transport, uint32_t rank,
                               char buffer[WEFT_RANK_NAME_SIZE]);
 

@@ -1,21 +1,20 @@
-/* Groups within a process; see collectives.h. Members meet in a struct that they share
- * and that keeps what is under way now: one collective at a time, where each member
- * shows its memory and then passes gates.
+/* Groups within a process; see collectives.h. The members of a group share a struct with the
+ * collective in flight, one at a time: each member publishes its memory and then arrives at
+ * barriers.
  *
  *   ARRIVED    its `from` may be read
  *   SUMMED     (ALL_REDUCE) its slice of the sum may be read
- *   FINISHED   it reads nobody's memory any more
+ *   FINISHED   it no longer reads the memory of others
  *
- * A gate is open once every member has passed it; whoever passes it last wakes the
- * others. A gate is one counter, which never goes back: nobody comes to a gate a second
- * time before all have been through it once. Each member does its part behind a gate
- * straight from the others' memory to its own, without scratch: it sums or copies what
- * will be its own, so the work is shared and the order of the sum is fixed.
+ * A barrier opens when every member has arrived; the last one wakes the others. It is one counter
+ * that only grows: no member arrives a second time before all have passed it once. Behind a
+ * barrier each member sums or copies the data that it owns, straight from the others' memory to
+ * its own, without scratch memory; so the work is shared, and the order of a sum is fixed.
  *
- * A member that gives up while others may read its memory (the world has failed) closes
- * the meeting, and waits for those who are reading at that moment: as long as a copy
- * takes. Either a reader sees that it is closed, or the one who closes it sees the
- * reader; both are sequentially consistent. */
+ * A member that abandons a collective while others may read its memory (the world has failed)
+ * closes the group and waits for those that are reading at that moment: as long as a copy takes.
+ * Either a reader sees that the group is closed, or the closing member sees the reader; both
+ * accesses are sequentially consistent. */
 #include "comm/collectives.h"
 
 #include <assert.h>
@@ -27,13 +26,12 @@
 
 #include "base/memory.h"
 
-enum gate { GATE_NONE, GATE_ARRIVED, GATE_SUMMED, GATE_FINISHED, GATE_COUNT };
+enum barrier { BARRIER_NONE, BARRIER_ARRIVED, BARRIER_SUMMED, BARRIER_FINISHED, BARRIER_COUNT };
 
-/* What a member shows of its present collective: written before it arrives. A cache
- * line. */
-struct part {
+/* What a member publishes of its present collective, before it arrives. One cache line. */
+struct contribution {
   enum weft_collective_kind kind;
-  uint32_t taken; /* under the world's lock: a rank has this end */
+  uint32_t taken; /* with the world's lock: this member exists */
   uint64_t bytes;
   const unsigned char *from;
   unsigned char *to;
@@ -41,91 +39,91 @@ struct part {
   uint64_t padding[3];
 };
 
-struct weft_meeting {
+struct weft_shared_group {
   struct weft_arena arena; /* of all of it */
-  struct weft_meeting *next;
+  struct weft_shared_group *next;
   uint32_t id;
   uint32_t size;
-  uint32_t ends; /* under the world's lock, as the next: that exist */
-  bool is_over;  /* a member has left: it is off the world's list, nobody joins */
+  uint32_t ends; /* with the world's lock, as the next: members that exist */
+  bool is_over;  /* a member was destroyed: no rank can join any more */
   uint32_t *ranks;
-  struct part *parts;
-  uint64_t passed[GATE_COUNT]; /* atomic: by all members together */
-  uint32_t closed;             /* atomic */
-  uint32_t readers;            /* atomic: members that read others' memory now */
+  struct contribution *contributions;
+  uint64_t passed[BARRIER_COUNT]; /* atomic: by all members together */
+  uint32_t closed;                /* atomic */
+  uint32_t readers;               /* atomic: members that read others' memory now */
 };
 
 struct group {
   struct weft_group base; /* first */
   struct weft_world *world;
-  struct weft_meeting *meeting;
+  struct weft_shared_group *shared;
   void (*wake)(void *context, uint32_t rank);
   void *context;
   struct weft_collective *first, *last; /* started and not done; a list through state[0] */
-  enum gate gate;                       /* that `first` has come to */
-  uint64_t passed[GATE_COUNT];          /* by this member */
+  enum barrier barrier;                 /* at which `first` is */
+  uint64_t passed[BARRIER_COUNT];       /* by this member */
 };
 
 enum { STATE_NEXT, STATE_DONE };
 
-/* ---- Gates ---- */
+/* ---- Barriers ---- */
 
 static void wake_others(const struct group *group) {
-  const struct weft_meeting *meeting = group->meeting;
-  for (uint32_t k = 0; k < meeting->size; k++) {
+  const struct weft_shared_group *shared = group->shared;
+  for (uint32_t k = 0; k < shared->size; k++) {
     if (k != group->base.member) {
-      group->wake(group->context, meeting->ranks[k]);
+      group->wake(group->context, shared->ranks[k]);
     }
   }
 }
 
-static void pass(struct group *group, enum gate gate) {
-  const uint64_t all = ++group->passed[gate] * group->base.size;
-  group->gate = gate;
-  if (__atomic_add_fetch(&group->meeting->passed[gate], 1, __ATOMIC_ACQ_REL) == all) {
+static void arrive_at(struct group *group, enum barrier barrier) {
+  const uint64_t all = ++group->passed[barrier] * group->base.size;
+  group->barrier = barrier;
+  if (__atomic_add_fetch(&group->shared->passed[barrier], 1, __ATOMIC_ACQ_REL) == all) {
     wake_others(group);
   }
 }
 
-/* Whether all have passed the gate that this member has come to. */
+/* Whether all members have arrived at the barrier where this one is. */
 static bool is_open(const struct group *group) {
-  return __atomic_load_n(&group->meeting->passed[group->gate], __ATOMIC_ACQUIRE) >=
-         group->passed[group->gate] * group->base.size;
+  return __atomic_load_n(&group->shared->passed[group->barrier], __ATOMIC_ACQUIRE) >=
+         group->passed[group->barrier] * group->base.size;
 }
 
-/* ---- Giving up ---- */
+/* ---- Abandoning a collective ---- */
 
-static void end_reading(struct weft_meeting *meeting) {
-  (void)__atomic_fetch_sub(&meeting->readers, 1, __ATOMIC_RELEASE);
+static void end_reading(struct weft_shared_group *shared) {
+  (void)__atomic_fetch_sub(&shared->readers, 1, __ATOMIC_RELEASE);
 }
 
-static bool begin_reading(struct weft_meeting *meeting) {
-  (void)__atomic_fetch_add(&meeting->readers, 1, __ATOMIC_SEQ_CST);
-  if (!__atomic_load_n(&meeting->closed, __ATOMIC_SEQ_CST)) {
+static bool begin_reading(struct weft_shared_group *shared) {
+  (void)__atomic_fetch_add(&shared->readers, 1, __ATOMIC_SEQ_CST);
+  if (!__atomic_load_n(&shared->closed, __ATOMIC_SEQ_CST)) {
     return true;
   }
-  end_reading(meeting);
+  end_reading(shared);
   return false;
 }
 
-/* What is under way is the caller's again. */
-static void give_up(struct group *group) {
-  struct weft_meeting *meeting = group->meeting;
-  __atomic_store_n(&meeting->closed, 1, __ATOMIC_SEQ_CST);
-  while (__atomic_load_n(&meeting->readers, __ATOMIC_SEQ_CST) > 0) {
+/* The memory of collectives in flight belongs to the caller again. */
+static void abandon(struct group *group) {
+  struct weft_shared_group *shared = group->shared;
+  __atomic_store_n(&shared->closed, 1, __ATOMIC_SEQ_CST);
+  while (__atomic_load_n(&shared->readers, __ATOMIC_SEQ_CST) > 0) {
     (void)sched_yield();
   }
   group->first = group->last = NULL;
 }
 
-/* The agreed error, if there is one; else the one of a member that has gone. */
+/* The agreed error, if there is one; else that a member was destroyed. */
 static enum weft_status fail_closed(struct group *group, struct weft_error *error) {
-  give_up(group);
+  abandon(group);
   WEFT_TRY(weft_world_check(group->world, error));
-  return weft_fail(error, WEFT_ERR_PEER, "destroy a group when nothing is under way in it",
+  return weft_fail(error, WEFT_ERR_PEER, "destroy a group when no collective is in flight",
                    "a member of group %" PRIu32 " (%" PRIu32
-                   " ranks) has left while a collective was under way",
-                   group->meeting->id, group->meeting->size);
+                   " ranks) was destroyed while a collective was in flight",
+                   group->shared->id, group->shared->size);
 }
 
 /* ---- The work ---- */
@@ -146,8 +144,8 @@ static void add(float *restrict sum, const float *restrict numbers, uint64_t cou
 }
 
 /* Between two members' memory; NULL: a block of ours. */
-static enum weft_status copy(void *to, const struct part *to_part, const void *from,
-                             const struct part *from_part, uint64_t bytes,
+static enum weft_status copy(void *to, const struct contribution *to_part, const void *from,
+                             const struct contribution *from_part, uint64_t bytes,
                              struct weft_error *error) {
   if (to == from) {
     return WEFT_OK;
@@ -164,23 +162,23 @@ static enum weft_status copy(void *to, const struct part *to_part, const void *f
 /* to[count] = the sum of all members' `from` at `offset` bytes, in their order. It may
  * be one of them: so it is made block by block elsewhere, in the nearest cache. What the
  * host cannot read is copied there too. */
-static enum weft_status sum_parts(const struct weft_meeting *meeting, uint32_t member,
+static enum weft_status sum_range(const struct weft_shared_group *shared, uint32_t member,
                                   uint64_t offset, uint64_t count, unsigned char *to,
                                   struct weft_error *error) {
-  const struct part *own = &meeting->parts[member];
+  const struct contribution *own = &shared->contributions[member];
   float sum[BLOCK], read[BLOCK];
   for (uint64_t at = 0; at < count; at += BLOCK) {
     const uint64_t length = count - at < BLOCK ? count - at : BLOCK;
     const uint64_t bytes = length * sizeof(float);
-    for (uint32_t k = 0; k < meeting->size; k++) {
-      const struct part *part = &meeting->parts[k];
-      const unsigned char *from = part->from + offset + at * sizeof(float);
+    for (uint32_t k = 0; k < shared->size; k++) {
+      const struct contribution *theirs = &shared->contributions[k];
+      const unsigned char *from = theirs->from + offset + at * sizeof(float);
       if (k == 0) {
-        WEFT_TRY(copy(sum, NULL, from, part, bytes, error));
-      } else if (weft_device_is_host(part->device)) {
+        WEFT_TRY(copy(sum, NULL, from, theirs, bytes, error));
+      } else if (weft_device_is_host(theirs->device)) {
         add(sum, (const float *)(const void *)from, length);
       } else {
-        WEFT_TRY(copy(read, NULL, from, part, bytes, error));
+        WEFT_TRY(copy(read, NULL, from, theirs, bytes, error));
         add(sum, read, length);
       }
     }
@@ -189,53 +187,53 @@ static enum weft_status sum_parts(const struct weft_meeting *meeting, uint32_t m
   return WEFT_OK;
 }
 
-static enum weft_status gather(const struct weft_meeting *meeting, uint32_t member,
+static enum weft_status gather(const struct weft_shared_group *shared, uint32_t member,
                                struct weft_error *error) {
-  const struct part *own = &meeting->parts[member];
-  for (uint32_t k = 0; k < meeting->size; k++) {
-    const struct part *part = &meeting->parts[k];
-    WEFT_TRY(copy(own->to + k * own->bytes, own, part->from, part, own->bytes, error));
+  const struct contribution *own = &shared->contributions[member];
+  for (uint32_t k = 0; k < shared->size; k++) {
+    const struct contribution *theirs = &shared->contributions[k];
+    WEFT_TRY(copy(own->to + k * own->bytes, own, theirs->from, theirs, own->bytes, error));
   }
   return WEFT_OK;
 }
 
 /* Where a member's slice of an ALL_REDUCE begins, in floats. */
-static uint64_t slice_begin(const struct weft_meeting *meeting, uint32_t member) {
-  const uint64_t count = meeting->parts[0].bytes / sizeof(float);
-  const uint64_t longer = count % meeting->size;
-  return count / meeting->size * member + (member < longer ? member : longer);
+static uint64_t slice_begin(const struct weft_shared_group *shared, uint32_t member) {
+  const uint64_t count = shared->contributions[0].bytes / sizeof(float);
+  const uint64_t longer = count % shared->size;
+  return count / shared->size * member + (member < longer ? member : longer);
 }
 
-static enum weft_status sum_slice(const struct weft_meeting *meeting, uint32_t member,
+static enum weft_status sum_slice(const struct weft_shared_group *shared, uint32_t member,
                                   struct weft_error *error) {
-  const uint64_t begin = slice_begin(meeting, member);
+  const uint64_t begin = slice_begin(shared, member);
   const uint64_t offset = begin * sizeof(float);
-  return sum_parts(meeting, member, offset, slice_begin(meeting, member + 1) - begin,
-                   meeting->parts[member].to + offset, error);
+  return sum_range(shared, member, offset, slice_begin(shared, member + 1) - begin,
+                   shared->contributions[member].to + offset, error);
 }
 
-static enum weft_status copy_slices(const struct weft_meeting *meeting, uint32_t member,
+static enum weft_status copy_slices(const struct weft_shared_group *shared, uint32_t member,
                                     struct weft_error *error) {
-  const struct part *own = &meeting->parts[member];
-  for (uint32_t k = 0; k < meeting->size; k++) {
-    const struct part *part = &meeting->parts[k];
-    const uint64_t begin = slice_begin(meeting, k) * sizeof(float);
-    const uint64_t end = slice_begin(meeting, k + 1) * sizeof(float);
-    WEFT_TRY(copy(own->to + begin, own, part->to + begin, part, end - begin, error));
+  const struct contribution *own = &shared->contributions[member];
+  for (uint32_t k = 0; k < shared->size; k++) {
+    const struct contribution *theirs = &shared->contributions[k];
+    const uint64_t begin = slice_begin(shared, k) * sizeof(float);
+    const uint64_t end = slice_begin(shared, k + 1) * sizeof(float);
+    WEFT_TRY(copy(own->to + begin, own, theirs->to + begin, theirs, end - begin, error));
   }
   return WEFT_OK;
 }
 
-/* All have arrived: this member's part. */
-static enum weft_status do_part(const struct weft_meeting *meeting, uint32_t member,
+/* All members have arrived: this member's work. */
+static enum weft_status do_work(const struct weft_shared_group *shared, uint32_t member,
                                 struct weft_error *error) {
-  const struct part *own = &meeting->parts[member];
+  const struct contribution *own = &shared->contributions[member];
   switch (own->kind) {
-    case WEFT_ALL_GATHER: return gather(meeting, member, error);
+    case WEFT_ALL_GATHER: return gather(shared, member, error);
     case WEFT_REDUCE_SCATTER:
-      return sum_parts(meeting, member, member * own->bytes, own->bytes / sizeof(float), own->to,
+      return sum_range(shared, member, member * own->bytes, own->bytes / sizeof(float), own->to,
                        error);
-    case WEFT_ALL_REDUCE: return sum_slice(meeting, member, error);
+    case WEFT_ALL_REDUCE: return sum_slice(shared, member, error);
   }
   return WEFT_OK;
 }
@@ -248,59 +246,61 @@ static const char *name_of(enum weft_collective_kind kind) {
                                        : "an all-reduce";
 }
 
-/* All members see the same, and say the same. */
-static enum weft_status check_same(const struct weft_meeting *meeting, struct weft_error *error) {
-  const struct part *first = &meeting->parts[0];
-  for (uint32_t k = 1; k < meeting->size; k++) {
-    const struct part *part = &meeting->parts[k];
-    if (part->kind != first->kind || part->bytes != first->bytes) {
+/* All members compare the same contributions, and return the same error. */
+static enum weft_status check_same(const struct weft_shared_group *shared,
+                                   struct weft_error *error) {
+  const struct contribution *first = &shared->contributions[0];
+  for (uint32_t k = 1; k < shared->size; k++) {
+    const struct contribution *theirs = &shared->contributions[k];
+    if (theirs->kind != first->kind || theirs->bytes != first->bytes) {
       return weft_fail(error, WEFT_ERR_PROTOCOL,
                        "members of a group start the same collectives in the same order",
                        "in group %" PRIu32 " rank %" PRIu32 " starts %s of %" PRIu64
                        " bytes, and rank %" PRIu32 " %s of %" PRIu64,
-                       meeting->id, meeting->ranks[0], name_of(first->kind), first->bytes,
-                       meeting->ranks[k], name_of(part->kind), part->bytes);
+                       shared->id, shared->ranks[0], name_of(first->kind), first->bytes,
+                       shared->ranks[k], name_of(theirs->kind), theirs->bytes);
     }
   }
   return WEFT_OK;
 }
 
-static void arrive(struct group *group) {
+static void publish(struct group *group) {
   const struct weft_collective *collective = group->first;
-  struct part *part = &group->meeting->parts[group->base.member];
-  part->kind = collective->kind;
-  part->bytes = collective->bytes;
-  part->from = collective->from;
-  part->to = collective->to;
-  part->device = collective->device;
-  pass(group, GATE_ARRIVED);
+  struct contribution *own = &group->shared->contributions[group->base.member];
+  own->kind = collective->kind;
+  own->bytes = collective->bytes;
+  own->from = collective->from;
+  own->to = collective->to;
+  own->device = collective->device;
+  arrive_at(group, BARRIER_ARRIVED);
 }
 
-/* The first that is under way, as far as it goes: WEFT_OK when it is done. */
-static enum weft_status go_on(struct group *group, struct weft_error *error) {
-  struct weft_meeting *meeting = group->meeting;
+/* Advances the first collective as far as possible: WEFT_OK when it is done. */
+static enum weft_status advance_first(struct group *group, struct weft_error *error) {
+  struct weft_shared_group *shared = group->shared;
   while (is_open(group)) {
-    if (group->gate == GATE_FINISHED) {
+    if (group->barrier == BARRIER_FINISHED) {
       return WEFT_OK;
     }
     const uint32_t member = group->base.member;
-    enum gate next = GATE_FINISHED;
+    enum barrier next = BARRIER_FINISHED;
     enum weft_status status;
-    if (group->gate == GATE_ARRIVED) {
-      WEFT_TRY(check_same(meeting, error));
+    if (group->barrier == BARRIER_ARRIVED) {
+      WEFT_TRY(check_same(shared, error));
     }
-    if (!begin_reading(meeting)) {
+    if (!begin_reading(shared)) {
       return fail_closed(group, error);
     }
-    if (group->gate == GATE_ARRIVED) {
-      status = do_part(meeting, member, error);
-      next = meeting->parts[member].kind == WEFT_ALL_REDUCE ? GATE_SUMMED : GATE_FINISHED;
+    if (group->barrier == BARRIER_ARRIVED) {
+      status = do_work(shared, member, error);
+      next =
+          shared->contributions[member].kind == WEFT_ALL_REDUCE ? BARRIER_SUMMED : BARRIER_FINISHED;
     } else {
-      status = copy_slices(meeting, member, error);
+      status = copy_slices(shared, member, error);
     }
-    end_reading(meeting);
+    end_reading(shared);
     WEFT_TRY(status);
-    pass(group, next);
+    arrive_at(group, next);
   }
   return WEFT_IN_PROGRESS;
 }
@@ -319,10 +319,10 @@ static void set_next(struct weft_collective *collective, struct weft_collective 
 static void end_first(struct group *group) {
   struct weft_collective *done = group->first;
   group->first = next_of(done);
-  group->gate = GATE_NONE;
+  group->barrier = BARRIER_NONE;
   done->state[STATE_DONE] = 1;
   if (group->first != NULL) {
-    arrive(group);
+    publish(group);
   } else {
     group->last = NULL;
   }
@@ -335,7 +335,7 @@ static enum weft_status group_test(struct weft_group *base, struct weft_collecti
     if (weft_world_check(group->world, NULL) < 0 || group->first == NULL) {
       return fail_closed(group, error);
     }
-    const enum weft_status status = go_on(group, error);
+    const enum weft_status status = advance_first(group, error);
     if (status != WEFT_OK) {
       return status;
     }
@@ -365,7 +365,7 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
                                     struct weft_error *error) {
   struct group *group = (struct group *)base;
   WEFT_TRY(check_collective(collective, error));
-  if (__atomic_load_n(&group->meeting->closed, __ATOMIC_ACQUIRE)) {
+  if (__atomic_load_n(&group->shared->closed, __ATOMIC_ACQUIRE)) {
     return fail_closed(group, error);
   }
   WEFT_TRY(weft_world_check(group->world, error));
@@ -377,77 +377,77 @@ static enum weft_status group_start(struct weft_group *base, struct weft_collect
     return WEFT_OK;
   }
   group->first = group->last = collective;
-  arrive(group);
+  publish(group);
   return WEFT_OK;
 }
 
-/* ---- Meetings ---- */
+/* ---- The shared state ---- */
 
-/* Under the world's lock, as all of these. Where it is on its list, or would be. */
-static struct weft_meeting **find_meeting(struct weft_world *world, uint32_t id) {
-  struct weft_meeting **place = &world->meetings[id % WEFT_WORLD_MEETINGS];
+/* With the world's lock, as all of these. Where the group is on its list, or would be. */
+static struct weft_shared_group **find_group(struct weft_world *world, uint32_t id) {
+  struct weft_shared_group **place = &world->groups[id % WEFT_WORLD_GROUP_LISTS];
   while (*place != NULL && (*place)->id != id) {
     place = &(*place)->next;
   }
   return place;
 }
 
-static struct weft_meeting *make_meeting(const struct weft_allocator *allocator, uint32_t id,
-                                         const uint32_t *ranks, uint32_t count) {
+static struct weft_shared_group *make_group(const struct weft_allocator *allocator, uint32_t id,
+                                            const uint32_t *ranks, uint32_t count) {
   struct weft_arena arena = {.allocator = allocator};
-  struct weft_meeting *meeting = weft_arena_allocate(&arena, 1, sizeof *meeting);
+  struct weft_shared_group *shared = weft_arena_allocate(&arena, 1, sizeof *shared);
   uint32_t *copies = weft_arena_allocate(&arena, count, sizeof *copies);
-  struct part *parts = weft_arena_allocate(&arena, count, sizeof *parts);
-  if (meeting == NULL || copies == NULL || parts == NULL) {
+  struct contribution *contributions = weft_arena_allocate(&arena, count, sizeof *contributions);
+  if (shared == NULL || copies == NULL || contributions == NULL) {
     weft_arena_finish(&arena);
     return NULL;
   }
   memcpy(copies, ranks, count * sizeof *copies);
-  *meeting = (struct weft_meeting){
-      .arena = arena, .id = id, .size = count, .ranks = copies, .parts = parts};
-  return meeting;
+  *shared = (struct weft_shared_group){
+      .arena = arena, .id = id, .size = count, .ranks = copies, .contributions = contributions};
+  return shared;
 }
 
 static enum weft_status join(struct weft_world *world, struct group *group, uint32_t id,
                              const uint32_t *ranks, struct weft_error *error) {
-  struct weft_meeting **place = find_meeting(world, id);
+  struct weft_shared_group **place = find_group(world, id);
   const uint32_t size = group->base.size;
   if (*place == NULL) {
-    *place = make_meeting(world->allocator, id, ranks, size);
+    *place = make_group(world->allocator, id, ranks, size);
     if (*place == NULL) {
-      return weft_fail_memory(error, size * sizeof *(*place)->parts);
+      return weft_fail_memory(error, size * sizeof *(*place)->contributions);
     }
   }
-  struct weft_meeting *meeting = *place;
-  if (meeting->size != size || memcmp(meeting->ranks, ranks, size * sizeof *ranks) != 0) {
+  struct weft_shared_group *shared = *place;
+  if (shared->size != size || memcmp(shared->ranks, ranks, size * sizeof *ranks) != 0) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "all members give the same ranks in the same order, and another id for "
                      "another group",
-                     "rank %" PRIu32 " makes group %" PRIu32 " of %" PRIu32
-                     " ranks, and others have made it of %" PRIu32 " or of other ones",
-                     ranks[group->base.member], id, size, meeting->size);
+                     "rank %" PRIu32 " creates group %" PRIu32 " of %" PRIu32
+                     " ranks, and others have created it of %" PRIu32 " or of other ones",
+                     ranks[group->base.member], id, size, shared->size);
   }
-  if (meeting->parts[group->base.member].taken) {
+  if (shared->contributions[group->base.member].taken) {
     return weft_fail(error, WEFT_ERR_USAGE, "each group of a world has an id of its own",
                      "rank %" PRIu32 " is in group %" PRIu32 " already", ranks[group->base.member],
                      id);
   }
-  meeting->parts[group->base.member].taken = 1;
-  meeting->ends++;
-  group->meeting = meeting;
+  shared->contributions[group->base.member].taken = 1;
+  shared->ends++;
+  group->shared = shared;
   return WEFT_OK;
 }
 
-static void leave(struct group *group) {
-  struct weft_meeting *meeting = group->meeting;
+static void leave_group(struct group *group) {
+  struct weft_shared_group *shared = group->shared;
   pthread_mutex_lock(&group->world->lock);
-  if (!meeting->is_over) {
-    *find_meeting(group->world, meeting->id) = meeting->next;
-    meeting->is_over = true;
+  if (!shared->is_over) {
+    *find_group(group->world, shared->id) = shared->next;
+    shared->is_over = true;
   }
-  meeting->ends--;
-  if (meeting->ends == 0) {
-    struct weft_arena arena = meeting->arena; /* it lies in it */
+  shared->ends--;
+  if (shared->ends == 0) {
+    struct weft_arena arena = shared->arena; /* it lies in it */
     weft_arena_finish(&arena);
   }
   pthread_mutex_unlock(&group->world->lock);
@@ -461,10 +461,10 @@ static void group_destroy(struct weft_group *base) {
     return;
   }
   if (group->first != NULL) {
-    give_up(group);
+    abandon(group);
     wake_others(group);
   }
-  leave(group);
+  leave_group(group);
   weft_array_free(group->world->allocator, group, 1, sizeof *group);
 }
 
@@ -489,7 +489,7 @@ static enum weft_status check_ranks(const struct weft_world *world, uint32_t ran
   }
   if (*member == UINT32_MAX) {
     return weft_fail(error, WEFT_ERR_USAGE, hint,
-                     "rank %" PRIu32 " makes group %" PRIu32 " of %" PRIu32
+                     "rank %" PRIu32 " creates group %" PRIu32 " of %" PRIu32
                      " ranks and is none of them",
                      rank, id, count);
   }

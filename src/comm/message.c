@@ -1,6 +1,5 @@
-/* Messages: their header's checksum, and whether one that came can be right.
- * What a receiver expects beyond that (stage, microbatch, sequence) is the
- * executor's to check. */
+/* Messages: the checksum of the header, and whether a received message is plausible. The executor
+ * checks what its receiver expects beyond that (stage, microbatch, sequence). */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>

@@ -1,5 +1,4 @@
-/* A rank's name in messages: where ranks are processes, a number alone does not tell whoever
- * has to look after it on which machine it is. */
+/* A rank's name in errors. Where ranks are processes, it includes the host and the process. */
 #include <inttypes.h>
 #include <stdio.h>
 

@@ -1,4 +1,4 @@
-/* What ranks of one process share; see world.h. */
+/* What the ranks of one process share; see world.h. */
 #include "comm/world.h"
 
 #include <assert.h>
@@ -19,7 +19,7 @@ enum weft_status weft_world_init(struct weft_world *world, const struct weft_all
     return weft_fail_memory(error, rank_count * sizeof *world->ranks);
   }
   for (uint32_t r = 0; r < rank_count; r++) {
-    world->ranks[r].board.peer = UINT32_MAX;
+    world->ranks[r].status.peer = UINT32_MAX;
   }
   if (pthread_mutex_init(&world->lock, NULL) != 0) {
     weft_array_free(allocator, world->ranks, rank_count, sizeof *world->ranks);
@@ -63,13 +63,14 @@ enum weft_status weft_world_check(struct weft_world *world, struct weft_error *e
   return world->failure.error.status;
 }
 
-/* Under the lock. How many have come to a round; the first one begins the count. */
-static uint32_t *count_of(struct weft_world *world, uint64_t round) {
+/* With the lock held. How many ranks have contributed to a round; the first one starts the
+ * count. */
+static uint32_t *arrived_in(struct weft_world *world, uint64_t round) {
   struct weft_world_round *present = &world->rounds[round % 2];
   if (present->round != round) {
     *present = (struct weft_world_round){.round = round};
   }
-  return &present->come;
+  return &present->arrived;
 }
 
 enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, const void *mine,
@@ -83,9 +84,9 @@ enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, co
   if (*first_call) {
     blob->round = round;
     memcpy(blob->bytes, mine, size);
-    (*count_of(world, round))++;
+    (*arrived_in(world, round))++;
   }
-  const bool complete = *count_of(world, round) == world->rank_count;
+  const bool complete = *arrived_in(world, round) == world->rank_count;
   if (complete) {
     for (uint32_t r = 0; r < world->rank_count; r++) {
       memcpy((unsigned char *)all + r * size, world->ranks[r].blobs[round % 2].bytes, size);

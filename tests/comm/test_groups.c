@@ -303,7 +303,7 @@ static void ids(void **state) {
   assert_int_equal(zero->ops->group(zero, 64, falling, 2, &other, &error), WEFT_ERR_USAGE);
   assert_int_equal(one->ops->group(one, 64, falling, 2, &other, &error), WEFT_ERR_USAGE);
   assert_string_equal(error.message,
-                      "rank 1 makes group 64 of 2 ranks, and others have made it of "
+                      "rank 1 creates group 64 of 2 ranks, and others have created it of "
                       "2 or of other ones");
   const uint32_t rising[] = {0, 1};
   assert_int_equal(zero->ops->group(zero, 64, rising, 2, &other, &error), WEFT_ERR_USAGE);

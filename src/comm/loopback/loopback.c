@@ -1,10 +1,8 @@
-/* The loopback transport: all ranks in one thread, in virtual time. A run is a
- * function of the seed alone: who runs next when several could, and how long
- * messages take, come from it.
+/* The loopback transport: one rank runs at a time, in virtual time. A run is a function of the
+ * seed alone: it decides which rank runs next when several could, and how long messages take.
  *
- * Time: each rank has one wake-up time, in a heap of ranks. Popping the smallest
- * moves the clock. A message wakes its receiver when it arrives; wait() names a
- * deadline. */
+ * Time: each rank has one wake-up time, in a heap of ranks. Popping the smallest advances the
+ * clock. A message wakes its receiver when it arrives; wait() sets a deadline. */
 #include <assert.h>
 #include <inttypes.h>
 #include <string.h>
@@ -13,9 +11,9 @@
 #include "comm/collectives.h"
 #include "comm/loopback/loopback.h"
 
-/* A message under way. */
+/* A message in flight. */
 struct flight {
-  struct weft_message *message; /* the sender's; NULL: taken back */
+  struct weft_message *message; /* the sender's; NULL: cancelled */
   int64_t begin;
   int64_t arrival;
 };
@@ -34,7 +32,7 @@ struct weft_loopback_channel {
   uint64_t bytes_max;
   struct flight_queue sent;
   struct flight_queue posted; /* receives: only `message` counts */
-  struct weft_random random;  /* of delays: who was woken when must not change them */
+  struct weft_random random;  /* of delays: they must not depend on the order of wake-ups */
   int64_t free_at;            /* the channel is occupied until then */
   int64_t last_arrival;
 };
@@ -46,14 +44,14 @@ struct weft_loopback_endpoint {
   uint32_t incoming_count;
 };
 
-/* A rank's place in the heap. */
+/* A rank's position in the heap. */
 struct weft_loopback_wake {
   int64_t at;
   uint64_t order; /* random: decides among those of one time */
   uint32_t place; /* in heap */
 };
 
-enum message_state { IDLE = 0, UNDER_WAY, DONE };
+enum message_state { IDLE = 0, IN_FLIGHT, DONE };
 
 /* ---- The heap of ranks ---- */
 
@@ -207,7 +205,7 @@ static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
   if (*self != UINT32_MAX || (other != UINT32_MAX && other != end->peer)) {
     return weft_fail(error, WEFT_ERR_USAGE, "a channel has one sender and one receiver",
                      "rank %" PRIu32 " opens channel %" PRIu32 " to rank %" PRIu32
-                     ", which is open already",
+                     ", which is already open",
                      endpoint->base.rank, end->channel, end->peer);
   }
   if (channel->bytes_max != end->bytes_max) {
@@ -300,7 +298,7 @@ static enum weft_status loopback_send(struct weft_transport *transport, uint32_t
   arrival = arrival > channel->last_arrival ? arrival : channel->last_arrival;
   channel->last_arrival = arrival;
   (void)queue_push(&channel->sent, (struct flight){message, begin, arrival});
-  message->state[0] = UNDER_WAY;
+  message->state[0] = IN_FLIGHT;
   message->state[1] = number;
   if (channel->receiver != UINT32_MAX) {
     wake_by(world, channel->receiver, arrival);
@@ -348,7 +346,7 @@ static enum weft_status loopback_receive(struct weft_transport *transport, uint3
   if (!queue_push(&channel->posted, (struct flight){.message = message})) {
     return WEFT_IN_PROGRESS;
   }
-  message->state[0] = UNDER_WAY;
+  message->state[0] = IN_FLIGHT;
   message->state[1] = number;
   match(endpoint->world, channel); /* it may be there already */
   return WEFT_OK;
@@ -359,7 +357,7 @@ static enum weft_status loopback_test(struct weft_transport *transport,
   struct weft_loopback *world = endpoint_of(transport)->world;
   (void)error;
   assert(message->state[0] != IDLE);
-  if (message->state[0] == UNDER_WAY) {
+  if (message->state[0] == IN_FLIGHT) {
     match(world, world->channels[message->state[1]]);
   }
   return message->state[0] == DONE ? WEFT_OK : WEFT_IN_PROGRESS;
@@ -367,7 +365,7 @@ static enum weft_status loopback_test(struct weft_transport *transport,
 
 static void loopback_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct weft_loopback *world = endpoint_of(transport)->world;
-  if (message->state[0] == UNDER_WAY) {
+  if (message->state[0] == IN_FLIGHT) {
     struct weft_loopback_channel *channel = world->channels[message->state[1]];
     queue_forget(&channel->sent, message);
     queue_forget(&channel->posted, message);
@@ -431,8 +429,8 @@ static bool loopback_failed(struct weft_transport *transport, struct weft_failur
   return weft_world_failed(&endpoint_of(transport)->world->shared, failure);
 }
 
-static struct weft_rank_status *loopback_board(struct weft_transport *transport, uint32_t rank) {
-  return &endpoint_of(transport)->world->shared.ranks[rank].board;
+static struct weft_rank_status *loopback_status(struct weft_transport *transport, uint32_t rank) {
+  return &endpoint_of(transport)->world->shared.ranks[rank].status;
 }
 
 static void wake_rank(void *context, uint32_t rank) { weft_loopback_wake(context, rank); }
@@ -465,7 +463,7 @@ static const struct weft_transport_ops loopback_ops = {
     .exchange = loopback_exchange,
     .fail = loopback_fail,
     .get_failure = loopback_failed,
-    .rank_status = loopback_board,
+    .rank_status = loopback_status,
     .group = loopback_group,
 };
 

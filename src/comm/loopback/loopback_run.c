@@ -41,7 +41,7 @@ static void list_waits(const struct weft_loopback *world, char *out, size_t size
   for (uint32_t r = 0; r < world->shared.rank_count; r++) {
     char peer[48] = "";
     const uint32_t waits_for =
-        __atomic_load_n(&world->shared.ranks[r].board.peer, __ATOMIC_RELAXED);
+        __atomic_load_n(&world->shared.ranks[r].status.peer, __ATOMIC_RELAXED);
     if (world->run->turns[r].returned) {
       continue;
     }

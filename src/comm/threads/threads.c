@@ -1,11 +1,10 @@
-/* The world of the threads transport, and what an endpoint does besides moving
- * messages (threads_transfer.c): waiting and waking, time, exchanges, the agreed
- * failure.
+/* The world of the threads transport, and the operations of an endpoint other than messages
+ * (threads_transfer.c): waiting and waking, time, exchanges, the agreed failure.
  *
- * No wake-up is lost: whoever has something for a rank first counts its events
- * up and then looks whether it sleeps; the rank first says that it sleeps and
- * then looks at its events. Both are sequentially consistent, so at least one of
- * them sees the other. When nobody sleeps, waking costs one atomic addition. */
+ * No wake-up is lost: a thread with an event for a rank first increments the rank's counter and
+ * then checks whether it sleeps; the rank first sets `sleeping` and then checks the counter. Both
+ * are sequentially consistent, so at least one of them sees the other. Waking a rank that does
+ * not sleep costs one atomic addition. */
 #include "comm/threads/threads.h"
 
 #include <assert.h>
@@ -21,17 +20,11 @@
 #include "comm/rank_threads.h"
 
 enum {
-  SPIN_NS = 20 * 1000, /* before sleeping, which costs about as much */
-  SPINS_PER_LOOK = 32, /* at the clock */
-  YIELDS = 4,          /* instead, where ranks outnumber cores */
+  SPIN_NS = 20 * 1000,  /* before sleeping, which costs about as much */
+  SPINS_PER_CLOCK = 32, /* readings of the counter for each of the clock */
+  YIELDS = 4,           /* instead, where ranks outnumber cores */
   NS_PER_S = 1000000000
 };
-
-int64_t weft_threads_now(void) {
-  struct timespec time;
-  (void)clock_gettime(CLOCK_MONOTONIC, &time); /* cannot fail: the clock exists */
-  return (int64_t)time.tv_sec * NS_PER_S + time.tv_nsec;
-}
 
 /* ---- waiting and waking ---- */
 
@@ -64,11 +57,11 @@ static inline void relax(void) {
 #endif
 }
 
-/* True when something happened, or the time has come. */
+/* True when something happened, or the deadline has passed. */
 static bool spin(const struct weft_endpoint *endpoint, int64_t until) {
-  const int64_t start = weft_threads_now();
-  for (int64_t now = start; now < until && now - start < SPIN_NS; now = weft_threads_now()) {
-    for (int k = 0; k < SPINS_PER_LOOK; k++) {
+  const int64_t start = weft_clock_ns();
+  for (int64_t now = start; now < until && now - start < SPIN_NS; now = weft_clock_ns()) {
+    for (int k = 0; k < SPINS_PER_CLOCK; k++) {
       if (!nothing_happened(endpoint)) {
         return true;
       }
@@ -97,7 +90,7 @@ static void sleep_until(struct weft_endpoint *endpoint, int64_t until) {
     if (until == WEFT_TIME_NEVER) {
       (void)pthread_cond_wait(&endpoint->wake, &endpoint->lock);
     } else if (pthread_cond_timedwait(&endpoint->wake, &endpoint->lock, &deadline) != 0) {
-      break; /* time has come */
+      break; /* the deadline */
     }
   }
   __atomic_store_n(&endpoint->shared.sleeping, 0, __ATOMIC_RELAXED);
@@ -137,7 +130,7 @@ static enum weft_status endpoint_progress(struct weft_transport *transport,
 
 static int64_t endpoint_now(struct weft_transport *transport) {
   (void)transport;
-  return weft_threads_now();
+  return weft_clock_ns();
 }
 
 static enum weft_status endpoint_exchange(struct weft_transport *transport, const void *mine,
@@ -146,14 +139,14 @@ static enum weft_status endpoint_exchange(struct weft_transport *transport, cons
   struct weft_world *world = &endpoint->threads->world;
   bool first_call;
   if (size > WEFT_EXCHANGE_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "exchange a hash of it instead",
+    return weft_fail(error, WEFT_ERR_USAGE, "use weft_allgather()",
                      "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
   }
   WEFT_TRY(weft_world_check(world, error));
   const enum weft_status status =
       weft_world_exchange(world, transport->rank, mine, all, size, &first_call);
   if (status == WEFT_OK && first_call) {
-    signal_all_but(endpoint->threads, endpoint); /* the last to come: the others have waited */
+    signal_all_but(endpoint->threads, endpoint); /* the last rank: the others wait */
   }
   return status;
 }
@@ -172,8 +165,8 @@ static bool endpoint_failed(struct weft_transport *transport, struct weft_failur
   return weft_world_failed(&((struct weft_endpoint *)transport)->threads->world, failure);
 }
 
-static struct weft_rank_status *endpoint_board(struct weft_transport *transport, uint32_t rank) {
-  return &((struct weft_endpoint *)transport)->threads->world.ranks[rank].board;
+static struct weft_rank_status *endpoint_status(struct weft_transport *transport, uint32_t rank) {
+  return &((struct weft_endpoint *)transport)->threads->world.ranks[rank].status;
 }
 
 static void wake_rank(void *context, uint32_t rank) {
@@ -204,13 +197,13 @@ static const struct weft_transport_ops threads_ops = {
     .exchange = endpoint_exchange,
     .fail = endpoint_fail,
     .get_failure = endpoint_failed,
-    .rank_status = endpoint_board,
+    .rank_status = endpoint_status,
     .group = endpoint_group,
 };
 
 /* ---- the world ---- */
 
-/* A condition whose deadlines are in now()'s time. */
+/* A condition with deadlines of now()'s clock. */
 static bool make_condition(pthread_cond_t *condition) {
   pthread_condattr_t attributes;
   if (pthread_condattr_init(&attributes) != 0) {

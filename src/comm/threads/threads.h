@@ -6,11 +6,10 @@
  *     reap():    DONE → FREE    ◀─────────────────────────────            TAKING → DONE
  *     cancel():  POSTED → REVOKED
  *
- * An entry holds a copy of what is sent, so a rank's messages are touched by its
- * own thread alone. The receiver takes the sender's buffer out of the entry and
- * leaves its own there; until an entry is TAKING the buffer in it is the sender's,
- * from DONE on too. Positions on a channel count from 0 and are the same at both
- * ends: the match is by order. */
+ * An entry holds a copy of what is sent, so only a rank's own thread accesses its messages. The
+ * receiver takes the sender's buffer out of the entry and puts its own there; the sender owns the
+ * buffer in an entry before TAKING and from DONE on. Positions on a channel count from 0 and are
+ * the same at both ends: messages match by order. */
 #ifndef COMM_THREADS_H
 #define COMM_THREADS_H
 
@@ -29,12 +28,12 @@ enum weft_entry_state {
   WEFT_ENTRY_POSTED,
   WEFT_ENTRY_TAKING,
   WEFT_ENTRY_DONE,
-  WEFT_ENTRY_REVOKED /* for good: what comes after it is never taken */
+  WEFT_ENTRY_REVOKED /* final: nothing after it is received */
 };
 
-/* One message under way; whole cache lines. */
+/* One message in flight; whole cache lines. */
 struct weft_entry {
-  uint32_t state; /* atomic, enum weft_entry_state: says whose the rest is */
+  uint32_t state; /* atomic, enum weft_entry_state: decides who owns the rest */
   uint32_t reserved;
   void *data;                 /* the sender's buffer; from DONE on the receiver's */
   struct weft_device *device; /* where it is */
@@ -46,20 +45,20 @@ struct weft_entry {
   struct weft_tensor_shape shapes[WEFT_TENSORS_MAX];
 };
 
-/* A channel, as both ends know it; made by the first end that opens it. */
+/* A channel, shared by both ends; created by the first end that opens it. */
 struct weft_threads_channel {
   uint32_t number;
   uint32_t sender; /* rank */
   uint32_t receiver;
   uint64_t bytes_max;
-  /* The sender's ring; NULL, atomic, until the sender has come. */
+  /* The sender's ring; atomic; NULL until the sender opens its end. */
   struct weft_entry *entries;
   uint32_t entry_mask;
   void *block; /* what `entries` lies in */
   size_t block_size;
 };
 
-/* One rank's end of a channel, in its thread's hands. */
+/* One rank's end of a channel; only its thread accesses it. */
 struct weft_end {
   struct weft_channel_end_state state;
   struct weft_threads_channel *channel;
@@ -82,7 +81,7 @@ struct weft_endpoint {
   uint32_t receiver_count;
   struct weft_channel_ends by_channel;
 
-  /* What other threads touch, on lines of its own. */
+  /* What other threads access, on its own cache lines. */
   struct {
     uint64_t before[WEFT_CACHE_LINE / 8];
     uint64_t events;   /* atomic: things that happened for this rank */
@@ -111,8 +110,7 @@ struct weft_threads {
 /* Something happened for a rank: its wait() returns. Any thread. */
 void weft_endpoint_signal(struct weft_endpoint *endpoint);
 
-/* Takes what has come for posted receives of this end; gives back sends that
- * have been taken. */
+/* Completes posted receives whose messages have arrived; completes sends that were received. */
 void weft_end_match(struct weft_end *end);
 void weft_end_reap(struct weft_end *end);
 
@@ -128,12 +126,9 @@ enum weft_status weft_endpoint_test(struct weft_transport *transport, struct wef
                                     struct weft_error *error);
 void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message *message);
 
-/* Gives back what open() made. */
+/* Frees what open() allocated. */
 void weft_endpoint_close(struct weft_endpoint *endpoint);
 void weft_threads_free_channels(struct weft_threads *threads);
-
-/* CLOCK_MONOTONIC in nanoseconds. */
-int64_t weft_threads_now(void);
 
 /* ops->fail, for the world as a whole. */
 void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure);

@@ -1,9 +1,8 @@
-/* Opening channels of the threads transport. The two ends open a channel
- * independently, in any order: the first to come makes it, the second must agree
- * with it. The ring belongs to the sending end, whose depth it has; it is there
- * before the first send, which need not wait for the receiver to come. Everything
- * that is ever allocated for messages is allocated here, and lives until the
- * world is destroyed: either rank may be gone earlier. */
+/* Opening channels of the threads transport. The two ends open a channel independently, in any
+ * order: the first creates it, and the second must agree with it. The ring belongs to the sending
+ * end and has its depth, so a send need not wait for the receiver to open its end. All memory for
+ * messages is allocated here, and lives until the world is closed: either rank may end before
+ * the other. */
 #include <inttypes.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
-/* Messages of the threads transport on their way: from the sender's ring into
- * the receiver's hands, and the receiver's buffer back (threads.h has the
- * picture). Lock-free; each end is one thread's. Nothing allocates. */
+/* Messages of the threads transport: from the sender's ring to the receiver, and the receiver's
+ * buffer back (threads.h has the picture). Lock-free; one thread uses each end. Nothing
+ * allocates. */
 #include <inttypes.h>
 #include <string.h>
 
@@ -65,7 +65,7 @@ void weft_end_match(struct weft_end *end) {
       break; /* not there yet, or revoked */
     }
     struct weft_message *message = end->messages[end->matched & end->mask];
-    take(entry, message, weft_threads_now());
+    take(entry, message, weft_clock_ns());
     __atomic_store_n(&entry->state, WEFT_ENTRY_DONE, __ATOMIC_RELEASE);
     give_back(end, message);
     any = true;
@@ -143,7 +143,7 @@ enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t c
   }
   const uint64_t position = accept(endpoint, end, message);
   struct weft_entry *entry = &end->channel->entries[position & end->channel->entry_mask];
-  message->begin = weft_threads_now();
+  message->begin = weft_clock_ns();
   copy_header(&entry->header, entry->shapes, &message->header, message->shapes);
   entry->data = message->data;
   entry->device = message->device;
@@ -163,7 +163,7 @@ enum weft_status weft_endpoint_receive(struct weft_transport *transport, uint32_
     return status;
   }
   (void)accept(endpoint, end, message);
-  weft_end_match(end); /* it may have come already, and no event would say so again */
+  weft_end_match(end); /* it may have arrived already, and no further event would follow */
   return WEFT_OK;
 }
 

@@ -363,7 +363,7 @@ enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void 
                                    size_t size, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   if (size > WEFT_EXCHANGE_MAX) {
-    return weft_fail(error, WEFT_ERR_USAGE, "exchange a hash of it instead",
+    return weft_fail(error, WEFT_ERR_USAGE, "use weft_allgather()",
                      "an exchange of %zu bytes per rank; at most %d", size, WEFT_EXCHANGE_MAX);
   }
   weft_mpi_lock(world);
