@@ -349,15 +349,6 @@ static void describe_wait(const struct dry_run *run, uint32_t rank, char *buffer
                  weft_action_format(cell, cell_text, sizeof cell_text), wanted_text);
 }
 
-static bool has_transfers(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND | WEFT_OPS_RECV)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
                                    struct weft_error *error) {
   enum { NAMED_MAX = 3 }; /* three of them fit into a message */
@@ -375,8 +366,9 @@ static enum weft_status fail_stuck(const struct dry_run *run, uint32_t step,
     (void)snprintf(more, sizeof more, "; and %" PRIu32 " more ranks wait", run->live_count - named);
   }
   return weft_fail(error, WEFT_ERR_INVALID,
-                   has_transfers(run->in) ? "weft verify shows the cycle, or what is missing"
-                                          : "it has no SEND and RECV: lower it first",
+                   weft_program_has(run->in, WEFT_OPS_SEND | WEFT_OPS_RECV)
+                       ? "weft verify shows the cycle, or what is missing"
+                       : "it has no SEND and RECV: lower it first",
                    "the dry run is stuck after %" PRIu32 " steps: %s%s%s%s", step, waits[0] + 2,
                    waits[1], waits[2], more);
 }

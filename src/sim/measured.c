@@ -19,7 +19,7 @@
 #include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"
-#include "sim/rank_memory.h"
+#include "sim/rank_record.h"
 
 #define NONE UINT32_MAX
 /* No sum or difference of two times overflows. */
@@ -28,18 +28,6 @@
 struct buffer_time {
   int64_t taken;
   int64_t freed;
-};
-
-/* What is computed of a rank, in ticks. */
-struct measured_rank {
-  int64_t busy;
-  int64_t first_begin;
-  int64_t clock;  /* end of its last compute; before that, its first begin */
-  int64_t stream; /* end of its last collective */
-  int64_t idle[WEFT_IDLE_CAUSES];
-  struct weft_rank_memory memory;
-  uint32_t buffers_peak;
-  bool has_begun;
 };
 
 struct measured {
@@ -57,7 +45,7 @@ struct measured {
   bool *has_gradients;   /* [stage] its first backward has begun */
   uint32_t *rank_of;     /* [stage] */
   struct weft_memory_change *changes; /* [longest row + 1]; NULL: only activations count */
-  struct measured_rank *ranks;        /* [rank_count] */
+  struct weft_rank_record *ranks;     /* [rank_count] */
   struct buffer_time *buffers;        /* [longest row] */
   int64_t *times;                     /* [2 x longest row] */
   uint64_t longest;
@@ -271,7 +259,7 @@ static enum weft_idle_cause direction_of(const struct measured *measured,
                                                                : WEFT_IDLE_GRADIENT;
 }
 
-static void blame_gap(const struct measured *measured, struct measured_rank *rank,
+static void blame_gap(const struct measured *measured, struct weft_rank_record *rank,
                       const struct weft_action *cell, const struct weft_event *event) {
   const int64_t gap = event->begin - rank->clock;
   if (!rank->has_begun) {
@@ -299,27 +287,7 @@ static void blame_gap(const struct measured *measured, struct measured_rank *ran
 
 /* ---- Memory, as in sim_record.c ---- */
 
-static void hold_shares(const struct measured *measured) {
-  const struct weft_program *program = measured->program;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    weft_rank_memory_init(&measured->ranks[r].memory, measured->changes);
-  }
-  if (measured->changes == NULL) {
-    return;
-  }
-  const bool is_sharded =
-      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
-  (void)weft_placement_infer(program, measured->rank_of);
-  for (uint32_t s = 0; s < program->stage_count; s++) {
-    if (measured->rank_of[s] != WEFT_RANK_NONE) {
-      weft_rank_memory_add_stage(&measured->ranks[measured->rank_of[s]].memory,
-                                 weft_costs_of(measured->costs, s), is_sharded,
-                                 measured->has_backward);
-    }
-  }
-}
-
-static void hold_from_begin(const struct measured *measured, struct measured_rank *rank,
+static void hold_from_begin(const struct measured *measured, struct weft_rank_record *rank,
                             struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
   if (action.op == WEFT_OP_F) {
@@ -330,7 +298,7 @@ static void hold_from_begin(const struct measured *measured, struct measured_ran
   }
 }
 
-static void release(const struct measured *measured, struct measured_rank *rank,
+static void release(const struct measured *measured, struct weft_rank_record *rank,
                     struct weft_action action, int64_t at) {
   const struct weft_stage_costs *costs = weft_costs_of(measured->costs, action.stage);
   double held = 0;
@@ -345,7 +313,7 @@ static void release(const struct measured *measured, struct measured_rank *rank,
 
 /* ---- Rows ---- */
 
-static void account_compute(const struct measured *measured, struct measured_rank *rank,
+static void account_compute(const struct measured *measured, struct weft_rank_record *rank,
                             const struct weft_event *event) {
   const struct weft_action *cell = &measured->program->actions[event->record];
   blame_gap(measured, rank, cell, event);
@@ -364,7 +332,7 @@ static void account_compute(const struct measured *measured, struct measured_ran
   }
 }
 
-static void account_collective(const struct measured *measured, struct measured_rank *rank,
+static void account_collective(const struct measured *measured, struct weft_rank_record *rank,
                                struct weft_action action, const struct weft_event *event) {
   rank->stream = event->end > rank->stream ? event->end : rank->stream;
   if (action.op == WEFT_OP_UNSHARD) {
@@ -379,31 +347,17 @@ static void account_collective(const struct measured *measured, struct measured_
   }
 }
 
-static int compare_times(const void *a, const void *b) {
-  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
 /* A buffer is taken from the start of a transfer to the end of the action that
  * consumes it. */
 static uint32_t peak_buffers(const struct measured *measured, size_t count) {
   int64_t *taken = measured->times, *freed = measured->times + measured->longest;
-  size_t free_again = 0;
-  uint32_t peak = 0;
   for (size_t k = 0; k < count; k++) {
     taken[k] = measured->buffers[k].taken;
     freed[k] = measured->buffers[k].freed;
   }
-  qsort(taken, count, sizeof *taken, compare_times);
-  qsort(freed, count, sizeof *freed, compare_times);
-  for (size_t k = 0; k < count; k++) {
-    while (free_again < count && freed[free_again] <= taken[k]) {
-      free_again++;
-    }
-    const uint32_t held = (uint32_t)(k + 1 > free_again ? k + 1 - free_again : 0);
-    peak = held > peak ? held : peak;
-  }
-  return peak;
+  qsort(taken, count, sizeof *taken, weft_compare_times);
+  qsort(freed, count, sizeof *freed, weft_compare_times);
+  return weft_buffers_peak(taken, freed, count);
 }
 
 /* The buffer of an action whose input comes from another rank. In a table it is
@@ -425,7 +379,7 @@ static bool buffer_of(const struct measured *measured, const struct weft_event *
 
 static void account_rank(const struct measured *measured, uint32_t number) {
   const struct weft_simulation *simulation = measured->simulation;
-  struct measured_rank *rank = &measured->ranks[number];
+  struct weft_rank_record *rank = &measured->ranks[number];
   uint64_t parts_end = 0; /* events before this are parts of an overlap */
   size_t buffers = 0;
   for (uint64_t i = simulation->event_begin[number]; i < simulation->event_begin[number + 1]; i++) {
@@ -443,62 +397,7 @@ static void account_rank(const struct measured *measured, uint32_t number) {
   rank->buffers_peak = peak_buffers(measured, buffers);
 }
 
-/* ---- Results, as in sim.c ---- */
-
-static int64_t last_end(const struct measured_rank *rank) {
-  return rank->clock > rank->stream ? rank->clock : rank->stream;
-}
-
-static void fill_rank(const struct measured_rank *rank, int64_t makespan, double unit,
-                      struct weft_rank_times *times) {
-  const int64_t first = rank->has_begun ? rank->first_begin : makespan;
-  const int64_t last = rank->has_begun ? last_end(rank) : makespan;
-  times->busy = (double)rank->busy / unit;
-  times->idle = (double)(makespan - rank->busy) / unit;
-  times->first_start = (double)first / unit;
-  times->last_end = (double)last / unit;
-  times->span = (double)(last - first) / unit;
-  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
-    times->idle_by_cause[cause] = (double)rank->idle[cause] / unit;
-  }
-  times->idle_by_cause[WEFT_IDLE_START] = (double)first / unit;
-  times->idle_by_cause[WEFT_IDLE_END] =
-      rank->has_begun ? (double)(makespan - rank->clock) / unit : 0;
-  times->peak_activation = rank->memory.peak_activation;
-  times->peak_memory = rank->memory.peak_memory;
-  times->peak_parameters = rank->memory.peak_parameters;
-  times->peak_gradients = rank->memory.peak_gradients;
-  times->peak_at = (double)rank->memory.peak_at / unit;
-  times->receive_buffers_peak = rank->buffers_peak;
-}
-
-static void fill(const struct measured *measured, double unit) {
-  struct weft_simulation *simulation = measured->simulation;
-  const uint32_t p = measured->program->rank_count;
-  int64_t makespan = 0, busy = 0;
-  double widest_idle = 0;
-  for (uint32_t r = 0; r < p; r++) {
-    const struct measured_rank *rank = &measured->ranks[r];
-    makespan = rank->has_begun && last_end(rank) > makespan ? last_end(rank) : makespan;
-    busy += rank->busy;
-  }
-  simulation->ticks_per_unit = unit;
-  simulation->makespan = (double)makespan / unit;
-  simulation->span = 0;
-  for (uint32_t r = 0; r < p; r++) {
-    struct weft_rank_times *times = &simulation->ranks[r];
-    fill_rank(&measured->ranks[r], makespan, unit, times);
-    if (times->span > simulation->span) {
-      simulation->span = times->span;
-      widest_idle = times->span - times->busy;
-    }
-  }
-  const double area = (double)makespan * p;
-  simulation->bubble_ratio = area > 0 ? (area - (double)busy) / area : 0;
-  simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
-}
-
-/* ---- weft_simulation_from_events() ---- */
+/* ---- weft_simulation_measured() ---- */
 
 static enum weft_status allocate(struct measured *measured, struct weft_arena *arena,
                                  struct weft_error *error) {
@@ -538,11 +437,13 @@ static enum weft_status account(struct measured *measured, struct weft_arena *ar
   WEFT_TRY(weft_links_create(measured->allocator, measured->program, &measured->links, error));
   shift_events(measured);
   index_events(measured);
-  hold_shares(measured);
+  (void)weft_placement_infer(measured->program, measured->rank_of);
+  weft_rank_records_init(measured->ranks, measured->program, measured->costs, measured->rank_of,
+                         measured->changes);
   for (uint32_t r = 0; r < measured->program->rank_count; r++) {
     account_rank(measured, r);
   }
-  fill(measured, unit);
+  weft_rank_records_summarize(measured->ranks, 0, unit, measured->simulation);
   return WEFT_OK;
 }
 

@@ -69,82 +69,14 @@ static enum weft_status allocate(const struct weft_sim_run *run, struct owned_si
 
 /* ---- Results ---- */
 
-static int64_t last_end(const struct weft_rank_run *rank) {
-  return rank->clock > rank->stream ? rank->clock : rank->stream;
-}
-
-struct range {
-  int64_t first;
-  int64_t last;
-};
-
-/* From the first begin to the last end, over ranks that do anything. */
-static struct range whole_range(const struct weft_sim_recorder *recorder) {
-  const struct weft_sim_run *run = recorder->run;
-  struct range range = {.first = INT64_MAX, .last = INT64_MIN};
-  for (uint32_t r = 0; r < run->program->rank_count; r++) {
+/* The first begin, over ranks that do anything. */
+static int64_t first_begin(const struct weft_sim_recorder *recorder) {
+  int64_t first = INT64_MAX;
+  for (uint32_t r = 0; r < recorder->run->program->rank_count; r++) {
     const struct weft_rank_record *record = &recorder->records[r];
-    if (record->has_begun) {
-      const int64_t end = last_end(&run->ranks[r]);
-      range.first = record->first_begin < range.first ? record->first_begin : range.first;
-      range.last = end > range.last ? end : range.last;
-    }
+    first = record->has_begun && record->first_begin < first ? record->first_begin : first;
   }
-  return range.first == INT64_MAX ? (struct range){0, 0} : range;
-}
-
-static void fill_rank(const struct weft_sim_recorder *recorder, uint32_t rank, struct range range,
-                      struct weft_rank_times *times) {
-  const struct weft_sim_run *run = recorder->run;
-  const struct weft_rank_record *record = &recorder->records[rank];
-  const double unit = run->ticks.per_unit;
-  const int64_t first = record->has_begun ? record->first_begin : range.last;
-  const int64_t last = record->has_begun ? last_end(&run->ranks[rank]) : range.last;
-  times->busy = (double)record->busy / unit;
-  times->idle = (double)(range.last - range.first - record->busy) / unit;
-  times->first_start = (double)(first - range.first) / unit;
-  times->last_end = (double)(last - range.first) / unit;
-  times->span = (double)(last - first) / unit;
-  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
-    times->idle_by_cause[cause] = (double)record->idle[cause] / unit;
-  }
-  times->idle_by_cause[WEFT_IDLE_START] = (double)(first - range.first) / unit;
-  times->idle_by_cause[WEFT_IDLE_END] = (double)(range.last - run->ranks[rank].clock) / unit;
-  if (!record->has_begun) {
-    times->idle_by_cause[WEFT_IDLE_END] = 0;
-  }
-  times->peak_activation = record->memory.peak_activation;
-  times->peak_memory = record->memory.peak_memory;
-  times->peak_parameters = record->memory.peak_parameters;
-  times->peak_gradients = record->memory.peak_gradients;
-  times->peak_at = (double)(record->memory.peak_at - range.first) / unit;
-  times->receive_buffers_peak = record->buffers_peak;
-}
-
-static void fill_simulation(const struct weft_sim_recorder *recorder,
-                            struct weft_simulation *simulation) {
-  const struct weft_sim_run *run = recorder->run;
-  const struct range range = whole_range(recorder);
-  const uint32_t p = run->program->rank_count;
-  int64_t busy = 0;
-  double widest_idle = 0;
-  simulation->program = run->program;
-  simulation->ticks_per_unit = run->ticks.per_unit;
-  simulation->makespan = (double)(range.last - range.first) / run->ticks.per_unit;
-  for (uint32_t r = 0; r < p; r++) {
-    struct weft_rank_times *times = &simulation->ranks[r];
-    fill_rank(recorder, r, range, times);
-    busy += recorder->records[r].busy;
-    if (times->span > simulation->span) {
-      simulation->span = times->span;
-      widest_idle = times->span - times->busy;
-    }
-    simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
-  }
-  /* From whole ticks, so that a third is a third. */
-  const double area = (double)(range.last - range.first) * p;
-  simulation->bubble_ratio = area > 0 ? (area - (double)busy) / area : 0;
-  simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
+  return first == INT64_MAX ? 0 : first;
 }
 
 static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulation *owned,
@@ -158,7 +90,9 @@ static enum weft_status simulate(struct weft_sim_run *run, struct owned_simulati
     recorder.events = owned->simulation.events;
     recorder.event_begin = owned->simulation.event_begin;
     weft_sim_record_all(&recorder);
-    fill_simulation(&recorder, &owned->simulation);
+    owned->simulation.program = run->program;
+    weft_rank_records_summarize(recorder.records, first_begin(&recorder), run->ticks.per_unit,
+                                &owned->simulation);
   }
   weft_sim_recorder_finish(&recorder);
   return status;
@@ -212,6 +146,10 @@ enum weft_status weft_sim_require_events(const struct weft_simulation *simulatio
 }
 
 /* ---- Makespan ---- */
+
+static int64_t last_end(const struct weft_rank_run *rank) {
+  return rank->clock > rank->stream ? rank->clock : rank->stream;
+}
 
 /* Ranks begin at 0, so the last end is the makespan if something begins at once;
  * a table's stage 0 does. */

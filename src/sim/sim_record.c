@@ -45,26 +45,6 @@ ROW_INLINE void hold_from_begin(const struct weft_sim_recorder *recorder, struct
   }
 }
 
-/* What is there from the beginning. */
-static void hold_shares(const struct weft_sim_recorder *recorder) {
-  const struct weft_sim_run *run = recorder->run;
-  const struct weft_program *program = run->program;
-  for (uint32_t r = 0; r < program->rank_count; r++) {
-    weft_rank_memory_init(&recorder->records[r].memory, recorder->changes);
-  }
-  if (recorder->changes == NULL) {
-    return;
-  }
-  const bool is_sharded =
-      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
-  for (uint32_t s = 0; s < program->stage_count; s++) {
-    if (run->rank_of[s] != WEFT_RANK_NONE) {
-      weft_rank_memory_add_stage(&recorder->records[run->rank_of[s]].memory,
-                                 weft_costs_of(run->costs, s), is_sharded, run->has_backward);
-    }
-  }
-}
-
 /* ---- Receive buffers ---- */
 
 /* Brings the last time to its place; returns how many others it moved. */
@@ -99,29 +79,6 @@ ROW_INLINE void remember_buffer(const struct weft_sim_recorder *recorder, struct
     }
     row->buffer_count++;
   }
-}
-
-static int compare_times(const void *a, const void *b) {
-  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
-  return (x > y) - (x < y);
-}
-
-/* Where both lists are in order of time, one walk finds the peak. */
-static uint32_t peak_buffers(int64_t *taken, const int64_t *freed, size_t count, bool sorted) {
-  size_t f = 0;
-  uint32_t peak = 0;
-  if (!sorted) {
-    qsort(taken, count, sizeof *taken, compare_times);
-  }
-  for (size_t t = 0; t < count; t++) {
-    while (f < count && freed[f] <= taken[t]) {
-      f++;
-    }
-    /* What is consumed in no time when it comes is never held. */
-    const uint32_t held = (uint32_t)(t + 1 > f ? t + 1 - f : 0);
-    peak = held > peak ? held : peak;
-  }
-  return peak;
 }
 
 /* ---- Causes ---- */
@@ -289,8 +246,12 @@ ROW_INLINE void record_row(const struct weft_sim_recorder *recorder, uint32_t ra
   }
   state->clock = row.clock;
   weft_rank_memory_advance(&row.record.memory, INT64_MAX);
-  row.record.buffers_peak =
-      peak_buffers(recorder->taken, recorder->freed, row.buffer_count, !row.is_unsorted);
+  if (row.is_unsorted) {
+    qsort(recorder->taken, row.buffer_count, sizeof *recorder->taken, weft_compare_times);
+  }
+  row.record.buffers_peak = weft_buffers_peak(recorder->taken, recorder->freed, row.buffer_count);
+  row.record.clock = row.clock;
+  row.record.stream = state->stream;
   recorder->records[rank] = row.record;
 }
 
@@ -306,7 +267,8 @@ void weft_sim_record_all(struct weft_sim_recorder *recorder) {
   const struct weft_program *program = recorder->run->program;
   memset(recorder->run->unsharded_at, 0,
          program->stage_count * sizeof *recorder->run->unsharded_at);
-  hold_shares(recorder);
+  weft_rank_records_init(recorder->records, program, recorder->run->costs, recorder->run->rank_of,
+                         recorder->changes);
   for (uint32_t r = 0; r < program->rank_count; r++) {
     if (recorder->events != NULL) {
       record_with_events(recorder, r);

@@ -2,17 +2,8 @@
 #ifndef SIM_RECORD_H
 #define SIM_RECORD_H
 
-#include "sim/rank_memory.h"
+#include "sim/rank_record.h"
 #include "sim/sim_run.h"
-
-struct weft_rank_record {
-  int64_t busy;
-  int64_t first_begin;
-  int64_t idle[WEFT_IDLE_CAUSES];
-  struct weft_rank_memory memory;
-  uint32_t buffers_peak; /* receive buffers */
-  bool has_begun;
-};
 
 struct weft_sim_recorder {
   struct weft_sim_run *run;           /* that all ranks have finished, from 0 */

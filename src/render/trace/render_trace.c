@@ -18,6 +18,7 @@
 
 #include "base/memory.h"
 #include "ir/action.h"
+#include "ir/program.h"
 #include "render/timeline.h"
 #include "render/trace/trace_tracks.h"
 #include "sim/idle_gap.h"
@@ -365,15 +366,6 @@ static void add_document(struct trace *trace) {
   weft_text_add(trace->text, "\n]}\n");
 }
 
-static bool has_transfers(const struct weft_program *program) {
-  for (uint64_t i = 0; i < program->action_count; i++) {
-    if (weft_op_in(program->actions[i].op, WEFT_OPS_SEND)) {
-      return true;
-    }
-  }
-  return false;
-}
-
 static enum weft_status check_length(const struct trace *trace, struct weft_error *error) {
   for (uint64_t i = 0; i < trace->simulation->event_count; i++) {
     if ((double)trace->simulation->events[i].end * trace->ns_per_tick > (double)NANOSECONDS_MAX) {
@@ -413,7 +405,7 @@ enum weft_status weft_render_trace(const struct weft_picture *picture,
                         .text = text,
                         .ns_per_unit = unit_ns,
                         .ns_per_tick = unit_ns / picture->simulation->ticks_per_unit,
-                        .transfers = has_transfers(picture->simulation->program)};
+                        .transfers = weft_program_has(picture->simulation->program, WEFT_OPS_SEND)};
   WEFT_TRY(weft_sim_require_events(picture->simulation, error));
   WEFT_TRY(check_length(&trace, error));
   WEFT_TRY(weft_links_create(allocator, trace.program, &trace.links, error));

@@ -1,0 +1,106 @@
+/* From what a timeline says about each rank to the numbers of a simulation. */
+#include "sim/rank_record.h"
+
+#include <assert.h>
+#include <math.h>
+
+#include <weft/spec.h>
+
+#include "ir/action.h"
+#include "ir/program.h"
+
+void weft_rank_records_init(struct weft_rank_record *records, const struct weft_program *program,
+                            const struct weft_costs *costs, const uint32_t *rank_of,
+                            struct weft_memory_change *changes) {
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    weft_rank_memory_init(&records[r].memory, changes);
+  }
+  if (changes == NULL) {
+    return;
+  }
+  const bool is_sharded =
+      weft_program_has(program, WEFT_OP_BIT(WEFT_OP_UNSHARD) | WEFT_OP_BIT(WEFT_OP_RESHARD));
+  const bool has_backward = weft_program_has(program, WEFT_OPS_BACKWARD);
+  for (uint32_t s = 0; s < program->stage_count; s++) {
+    if (rank_of[s] != WEFT_RANK_NONE) {
+      weft_rank_memory_add_stage(&records[rank_of[s]].memory, weft_costs_of(costs, s), is_sharded,
+                                 has_backward);
+    }
+  }
+}
+
+int weft_compare_times(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+uint32_t weft_buffers_peak(const int64_t *taken, const int64_t *freed, size_t count) {
+  size_t f = 0;
+  uint32_t peak = 0;
+  for (size_t t = 0; t < count; t++) {
+    assert(t == 0 || (taken[t - 1] <= taken[t] && freed[t - 1] <= freed[t]));
+    while (f < count && freed[f] <= taken[t]) {
+      f++;
+    }
+    /* What is consumed in no time when it comes is never in use. */
+    const uint32_t used = (uint32_t)(t + 1 > f ? t + 1 - f : 0);
+    peak = used > peak ? used : peak;
+  }
+  return peak;
+}
+
+static int64_t last_end(const struct weft_rank_record *record) {
+  return record->clock > record->stream ? record->clock : record->stream;
+}
+
+static struct weft_rank_times times_of(const struct weft_rank_record *record, int64_t origin,
+                                       int64_t end, double unit) {
+  const int64_t first = record->has_begun ? record->first_begin : end;
+  const int64_t last = record->has_begun ? last_end(record) : end;
+  struct weft_rank_times times = {.busy = (double)record->busy / unit,
+                                  .idle = (double)(end - origin - record->busy) / unit,
+                                  .first_start = (double)(first - origin) / unit,
+                                  .last_end = (double)(last - origin) / unit,
+                                  .span = (double)(last - first) / unit,
+                                  .peak_activation = record->memory.peak_activation,
+                                  .peak_memory = record->memory.peak_memory,
+                                  .peak_parameters = record->memory.peak_parameters,
+                                  .peak_gradients = record->memory.peak_gradients,
+                                  .peak_at = (double)(record->memory.peak_at - origin) / unit,
+                                  .receive_buffers_peak = record->buffers_peak};
+  for (unsigned cause = 0; cause < WEFT_IDLE_CAUSES; cause++) {
+    times.idle_by_cause[cause] = (double)record->idle[cause] / unit;
+  }
+  times.idle_by_cause[WEFT_IDLE_START] = times.first_start;
+  times.idle_by_cause[WEFT_IDLE_END] = record->has_begun ? (double)(end - record->clock) / unit : 0;
+  return times;
+}
+
+void weft_rank_records_summarize(const struct weft_rank_record *records, int64_t first,
+                                 double ticks_per_unit, struct weft_simulation *simulation) {
+  const uint32_t p = simulation->program->rank_count;
+  int64_t end = first, busy = 0;
+  double widest_idle = 0;
+  assert(ticks_per_unit > 0);
+  for (uint32_t r = 0; r < p; r++) {
+    end = records[r].has_begun && last_end(&records[r]) > end ? last_end(&records[r]) : end;
+    busy += records[r].busy;
+  }
+  simulation->ticks_per_unit = ticks_per_unit;
+  simulation->makespan = (double)(end - first) / ticks_per_unit;
+  simulation->span = 0;
+  simulation->peak_activation = 0;
+  for (uint32_t r = 0; r < p; r++) {
+    struct weft_rank_times *times = &simulation->ranks[r];
+    *times = times_of(&records[r], first, end, ticks_per_unit);
+    if (times->span > simulation->span) {
+      simulation->span = times->span;
+      widest_idle = times->span - times->busy;
+    }
+    simulation->peak_activation = fmax(simulation->peak_activation, times->peak_activation);
+  }
+  /* From integer ticks, so that a third is a third. */
+  const double area = (double)(end - first) * p;
+  simulation->bubble_ratio = area > 0 ? (area - (double)busy) / area : 0;
+  simulation->span_bubble_ratio = simulation->span > 0 ? widest_idle / simulation->span : 0;
+}
