@@ -1,11 +1,11 @@
-/* Products with AVX-512. A panel of b, 256 deep and 32 columns wide, is copied into the
- * first cache; strips of up to 14 rows of a pass it, one after the other, with their 28
- * vectors of sums in registers; b's next panel is fetched meanwhile.
+/* The matrix product with AVX-512. A panel of b, 256 deep and 32 columns wide, is packed into the
+ * L1 cache; strips of up to 14 rows of a are multiplied with it one after the other, with their 28
+ * vectors of sums in registers, while b's next panel is prefetched.
  *
  * Why not a library: MKL does these shapes well, but is not free software. OpenBLAS, on a
- * microbatch's few hundred rows, spends a seventh of its time on copies, and wants what it
- * adds to laid into c by a pass before. Here biases, residuals and gradients so far are
- * added where the sums are written, and the sums of a's rows fall out of its copy.
+ * microbatch's few hundred rows, spends a seventh of its time on packing, and needs a pass
+ * before it that writes into c what it adds to. Here biases, residuals and accumulated gradients
+ * are added when the sums are stored, and the sums of a's rows are computed while a is packed.
  * docs/benchmarks.md has the figures. */
 #include "gpt/kernels/gemm_avx512.h"
 
@@ -25,11 +25,11 @@ enum {
   PANEL = 2 * LANES,                   /* columns */
   DEPTH = 256,                         /* of both */
   STRIPS = 19,                         /* that are copied at once */
-  STRIP_FLOATS = LANES * DEPTH + LANES /* no power of two: strips share no places in a cache */
+  STRIP_FLOATS = LANES * DEPTH + LANES /* no power of two: strips map to different cache sets */
 };
 _Static_assert(DEPTH % 4 == 0, "sums go by four, across blocks");
 
-/* The parts of a and b at hand. */
+/* The packed panel of b and strips of a. */
 struct copies {
   _Alignas(64) float panel[DEPTH * PANEL];
   _Alignas(64) float strips[STRIPS * STRIP_FLOATS];
@@ -53,7 +53,7 @@ WEFT_GPT_INLINE __mmask16 mask_of(uint64_t lanes) {
 
 /* One instruction that multiplies by a float in memory and adds. From intrinsics compilers
  * make two, a load and a product, because the float is used twice; but when another
- * hyperthread takes its part of the core, instructions are what is scarce. */
+ * hyperthread shares the core, the number of instructions is the limit. */
 #define FUSE(sum, vector, value) \
   __asm__("vfmadd231ps %2%{1to16%}, %1, %0" : "+v"(sum) : "v"(vector), "m"(value))
 #define FUSE_VECTORS(sum, vector, value) \
@@ -153,7 +153,7 @@ static strip_product *const strip_products[STRIP] = {
     strip_1, strip_2, strip_3,  strip_4,  strip_5,  strip_6,  strip_7,
     strip_8, strip_9, strip_10, strip_11, strip_12, strip_13, strip_14};
 
-/* ---- Rows are dealt to strips evenly ---- */
+/* ---- Dividing rows into strips evenly ---- */
 
 /* Rows [first, first + rows) of c and a, steps [depth_first, depth_first + depth) of a
  * and b. */
@@ -230,7 +230,7 @@ AVX512 WEFT_GPT_INLINE void turn_lines(const float *x, uint64_t stride, uint64_t
   }
 }
 
-/* ---- Copies of a ---- */
+/* ---- Packing a ---- */
 
 AVX512 static void copy_rows(const struct weft_gpt_gemm *p, const struct block *block,
                              float *strips) {
@@ -258,7 +258,7 @@ AVX512 WEFT_GPT_INLINE void copy_steps(const uint64_t steps, const float *from, 
   }
 }
 
-/* By depth, because that is how a lies. */
+/* By depth, in the order of a's memory. */
 AVX512 static void copy_turned(const struct weft_gpt_gemm *p, const struct block *block,
                                float *strips) {
   for (uint64_t k = 0; k < block->depth; k += 4) {
@@ -279,7 +279,7 @@ AVX512 static void copy_turned(const struct weft_gpt_gemm *p, const struct block
   }
 }
 
-/* ---- Copies of b ---- */
+/* ---- Packing b ---- */
 
 AVX512 static void copy_panel(const float *b, uint64_t stride, uint64_t depth, uint64_t columns,
                               float *panel) {

@@ -1,5 +1,5 @@
-/* The embedding as a layer, and the sizes of all kinds of layers. The embedding keeps
- * nothing: its input are tokens, which the caller has. */
+/* The embedding, and the sizes of all kinds of layers. The embedding saves nothing: its input are
+ * tokens, which the caller keeps. */
 #include <assert.h>
 
 #include "gpt/kernels/kernels.h"

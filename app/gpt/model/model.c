@@ -1,5 +1,4 @@
-/* The parameters of the model's layers: their names, shapes and places, and what they
- * begin with. */
+/* The parameters of the layers: names, shapes, offsets and initial values. */
 #include "gpt/model/model.h"
 
 #include <assert.h>
@@ -12,7 +11,7 @@
 
 /* ---- Tables of tensors ---- */
 
-/* What a tensor begins with. */
+/* The initial values of a tensor. */
 enum fill {
   FILL_ZERO,
   FILL_ONE,
@@ -81,7 +80,7 @@ static uint64_t size_of(const struct weft_gpt_config *config, int size) {
   }
 }
 
-/* ---- Places ---- */
+/* ---- Offsets ---- */
 
 enum { ALIGN_FLOATS = 64 / sizeof(float) };
 
@@ -141,15 +140,15 @@ uint64_t weft_gpt_parameter_count(const struct weft_gpt_config *config) {
          layer_parameter_count(config, config->blocks + 1) - twice;
 }
 
-/* ---- What they begin with ---- */
+/* ---- Initial values ---- */
 
 static uint64_t stream_of(uint64_t seed, uint32_t layer, uint32_t tensor) {
   return weft_splitmix(weft_splitmix(weft_splitmix(seed) + layer) + tensor);
 }
 
-/* A sum of twelve uniform numbers, less its mean, has variance 1 and is as good as
- * normal here. In integers of 16 bits it is exact, so it is the same on every machine,
- * which log and cos of Box and Muller are not. */
+/* The sum of twelve uniform numbers, minus its mean, has variance 1 and is close enough to normal.
+ * In integers of 16 bits it is exact, so it is the same on every machine; Box-Muller, with log and
+ * cos, is not. */
 static double normal_at(uint64_t stream, uint64_t index) {
   enum { WORDS = 3, MEAN = 6 * 65535 };
   int64_t sum = -MEAN;
@@ -170,7 +169,7 @@ static void fill_normal(uint64_t stream, double deviation, uint64_t count, float
 static void fill_tensor(const struct weft_gpt_config *config, uint64_t stream, enum fill fill,
                         uint64_t count, float *values) {
   switch (fill) {
-    case FILL_ZERO: break; /* is there already */
+    case FILL_ZERO: break; /* the array is cleared */
     case FILL_ONE:
       for (uint64_t k = 0; k < count; k++) {
         values[k] = 1;

@@ -13,34 +13,32 @@
 
 /* ---- Reports ---- */
 
-static void report(struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news, const char *before) {
+static void send_report(const struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news,
+                        const char *before) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
-  struct weft_gpt_autotune *autotune = &rank->autotune;
+  const struct weft_gpt_autotune *autotune = &rank->autotune;
   const struct weft_gpt_tuning *policy = &autotune->policy;
-  if (!weft_gpt_rank_reports(rank)) {
+  if (!weft_gpt_rank_reports(rank) || options->on_tuning == NULL) {
     return;
   }
   const bool plans = news != WEFT_GPT_TUNING_STAYED;
-  autotune->report =
-      (struct weft_gpt_tuning_report){.news = news,
-                                      .step = rank->step,
-                                      .before_schedule = before,
-                                      .schedule = autotune->current.schedule,
-                                      .before_ms = plans ? policy->before : policy->expected,
-                                      .promised_ms = plans ? policy->promised : NAN,
-                                      .after_ms = plans ? policy->after : NAN,
-                                      .promised_gain = plans ? policy->promised_gain : NAN,
-                                      .gain = policy->gain,
-                                      .memory = autotune->current.memory,
-                                      .memory_limit = autotune->memory_limit,
-                                      .planning_seconds = autotune->planning_seconds,
-                                      .plans = policy->plans,
-                                      .switches = policy->switches,
-                                      .returns = policy->returns};
-  autotune->has_report = true;
-  if (options->on_tuning != NULL) {
-    options->on_tuning(options->context, &autotune->report);
-  }
+  const struct weft_gpt_tuning_report report = {
+      .news = news,
+      .step = rank->step,
+      .before_schedule = before,
+      .schedule = autotune->current.schedule,
+      .before_ms = plans ? policy->before : policy->expected,
+      .promised_ms = plans ? policy->promised : NAN,
+      .after_ms = plans ? policy->after : NAN,
+      .promised_gain = plans ? policy->promised_gain : NAN,
+      .gain = policy->gain,
+      .memory = autotune->current.memory,
+      .memory_limit = autotune->memory_limit,
+      .planning_seconds = autotune->planning_seconds,
+      .plans = policy->plans,
+      .switches = policy->switches,
+      .returns = policy->returns};
+  options->on_tuning(options->context, &report);
 }
 
 /* ---- Switching ---- */
@@ -68,7 +66,7 @@ static enum weft_status switch_to(struct weft_gpt_rank *rank, struct weft_gpt_pl
 static enum weft_status switch_back(struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news,
                                     struct weft_error *error) {
   WEFT_TRY(switch_to(rank, rank->autotune.previous, error));
-  report(rank, news, rank->autotune.previous.schedule);
+  send_report(rank, news, rank->autotune.previous.schedule);
   return WEFT_OK;
 }
 
@@ -184,7 +182,7 @@ static enum weft_status begin_trial(struct weft_gpt_rank *rank, struct plan *pla
                                     plan->head.code_count, &planned.table, error));
   destroy_planned(&rank->autotune.previous);
   WEFT_TRY(switch_to(rank, planned, error));
-  report(rank, WEFT_GPT_TUNING_TRIES, before);
+  send_report(rank, WEFT_GPT_TUNING_TRIES, before);
   return WEFT_OK;
 }
 
@@ -195,7 +193,7 @@ static enum weft_status share_plan(struct weft_gpt_rank *rank, struct plan *plan
                               plan->head.planned_ms)) {
     return begin_trial(rank, plan, error);
   }
-  report(rank, WEFT_GPT_TUNING_STAYED, rank->autotune.current.schedule);
+  send_report(rank, WEFT_GPT_TUNING_STAYED, rank->autotune.current.schedule);
   return WEFT_OK;
 }
 
@@ -217,14 +215,14 @@ enum weft_status weft_gpt_rank_autotune(struct weft_gpt_rank *rank, struct weft_
   switch (weft_gpt_tuning_step(&rank->autotune.policy, step_ms)) {
     case WEFT_GPT_TUNING_GO_ON: break;
     case WEFT_GPT_TUNING_KEEP:
-      report(rank, WEFT_GPT_TUNING_KEPT, rank->autotune.previous.schedule);
+      send_report(rank, WEFT_GPT_TUNING_KEPT, rank->autotune.previous.schedule);
       break;
     case WEFT_GPT_TUNING_BACK:
       return is_over ? WEFT_OK : switch_back(rank, WEFT_GPT_TUNING_RETURNED, error);
     case WEFT_GPT_TUNING_RETRY:
       return is_over ? WEFT_OK : switch_back(rank, WEFT_GPT_TUNING_TRIES, error);
     case WEFT_GPT_TUNING_FORGET:
-      report(rank, WEFT_GPT_TUNING_DRIFTED, rank->autotune.current.schedule);
+      send_report(rank, WEFT_GPT_TUNING_DRIFTED, rank->autotune.current.schedule);
       weft_gpt_profile_reset(rank);
       break;
     case WEFT_GPT_TUNING_PLAN: return is_over ? WEFT_OK : replan(rank, error);

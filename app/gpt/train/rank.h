@@ -79,8 +79,6 @@ struct weft_gpt_autotune {
   struct weft_gpt_tuning policy;
   struct weft_gpt_planned current, previous; /* previous comes back if current is slower */
   double memory_limit, planning_seconds;     /* of the last search, on rank 0 */
-  struct weft_gpt_tuning_report report;      /* the last one, on rank 0 */
-  bool has_report;
 };
 
 /* ---- The rank ---- */

@@ -1,8 +1,8 @@
 /* A range of layers as a stage; see stage.h.
  *
  * Layer k of the stage reads x[k] and writes x[k + 1]; x[0] is the boundary's input
- * and x[layer_count] its output, so a slot holds what is in between, and the gradients
- * of the same, which W still needs after I. */
+ * and x[layer_count] its output, so a slot holds the activations in between, and their
+ * gradients, which backward_weight needs after backward_input. */
 #include "gpt/train/stage.h"
 
 #include <assert.h>
@@ -20,7 +20,7 @@ struct weft_gpt_slot {
   float *memory; /* all of it */
 };
 
-/* ---- Where things are ---- */
+/* ---- Slots ---- */
 
 static uint64_t row_floats(const struct weft_gpt_stage *stage) {
   return stage->context->sequences_max * stage->config->context * stage->config->dim;
@@ -37,7 +37,7 @@ static uint64_t saved_floats(const struct weft_gpt_stage *stage, uint32_t k) {
                               stage->config->context);
 }
 
-/* Activations between layers, their gradients, then what each layer keeps. */
+/* Activations between layers, their gradients, then what each layer saves. */
 uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
                               uint32_t first_layer, uint32_t layer_count) {
   uint64_t floats = 2 * (uint64_t)(layer_count - 1) * sequences_max * config->context * config->dim;
@@ -105,7 +105,7 @@ static enum weft_status check_inputs(const struct weft_gpt_stage *stage,
   return WEFT_OK;
 }
 
-/* Parameters are there from UNSHARD to RESHARD; gradients from the first backward on. */
+/* Parameters are unsharded from UNSHARD to RESHARD, gradients from the first backward on. */
 static enum weft_status check_unsharded(const struct weft_gpt_stage *stage,
                                         struct weft_error *error) {
   if (stage->layers[0].parameters == NULL) {
@@ -274,7 +274,7 @@ static enum weft_status zero_grad(struct weft_stage *base, struct weft_stage_cal
   return WEFT_OK;
 }
 
-/* The mean over replicas is taken here too, so that reducing only adds up. */
+/* Divides by the number of replicas too, so that reducing is only a sum. */
 static enum weft_status scale_grads(struct weft_stage *base, struct weft_stage_call *call,
                                     struct weft_error *error) {
   struct weft_gpt_stage *stage = stage_of(base);

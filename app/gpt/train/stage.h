@@ -20,7 +20,7 @@ struct weft_gpt_stage_context {
   void *before_forward_context;
 };
 
-/* What a layer's calls took in training. */
+/* Times of a layer's calls in training. */
 enum weft_gpt_pass { WEFT_GPT_PASS_F, WEFT_GPT_PASS_I, WEFT_GPT_PASS_W, WEFT_GPT_PASS_COUNT };
 struct weft_gpt_layer_times {
   int64_t total_ns[WEFT_GPT_PASS_COUNT];
@@ -35,7 +35,7 @@ struct weft_gpt_stage {
   struct weft_gpt_stage_memory memory;
   struct weft_gpt_layer_state *layers; /* [layer_count], memory's */
   struct weft_gpt_layer_times *times;  /* [layer_count]; the trainer clears them after a warm-up */
-  /* Activations between the stage's own layers and what layers keep, by slot; scratch. */
+  /* Activations between the stage's layers and what layers save, by slot; scratch. */
   struct weft_gpt_slot *slots;
   uint32_t slot_count;
   float *scratch;
@@ -60,7 +60,7 @@ enum weft_status weft_gpt_stage_create(const struct weft_gpt_stage_context *cont
                                        struct weft_gpt_stage **out, struct weft_error *error);
 void weft_gpt_stage_destroy(struct weft_gpt_stage *stage);
 
-/* Floats of what a stage keeps of a microbatch, without its input and what comes back. */
+/* Floats that a stage saves for a microbatch, without its input and the gradient of its output. */
 uint64_t weft_gpt_slot_floats(const struct weft_gpt_config *config, uint64_t sequences_max,
                               uint32_t first_layer, uint32_t layer_count);
 
@@ -78,17 +78,12 @@ enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft
 enum weft_status weft_gpt_stage_tie_grad(struct weft_stage *base, struct weft_stage_call *call,
                                          struct weft_error *error);
 
-/* Where the weight that is tied, wte, lies in the embedding or in the head. */
+/* The range of the tied weight, wte, in the embedding or in the head. */
 void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
                          uint64_t *count);
 
-/* Tests collectives in their order; *done of them are. WEFT_OK: all are. */
-enum weft_status weft_gpt_collectives_advance(struct weft_group *group,
-                                              struct weft_collective *collectives, uint32_t count,
-                                              uint32_t *done, struct weft_error *error);
-
-/* What goes between stages: x [B, T, C], f32, with a gradient. The last boundary, the
- * outputs, is logits [B, T, V] when wanted, else nothing. */
+/* The boundary between stages: x [B, T, C], f32, with a gradient. The last boundary, the outputs,
+ * has logits [B, T, V] when wanted, else nothing. */
 struct weft_boundary weft_gpt_boundary(const struct weft_gpt_config *config,
                                        uint64_t sequences_max);
 struct weft_boundary weft_gpt_output_boundary(const struct weft_gpt_config *config,

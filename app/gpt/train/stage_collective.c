@@ -1,6 +1,6 @@
-/* What a stage does together with its replicas, and with the stage that shares weights:
- * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per layer, and
- * answers "in progress" until all are done; the pipeline computes meanwhile. */
+/* The collective actions of a stage, with its replicas and with the stage that shares weights:
+ * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per layer, and returns
+ * WEFT_IN_PROGRESS until all are done, so that the pipeline can compute meanwhile. */
 #include <assert.h>
 #include <string.h>
 
@@ -13,19 +13,6 @@ static struct weft_gpt_stage *stage_of(struct weft_stage *stage) {
   return (struct weft_gpt_stage *)stage;
 }
 
-enum weft_status weft_gpt_collectives_advance(struct weft_group *group,
-                                              struct weft_collective *collectives, uint32_t count,
-                                              uint32_t *done, struct weft_error *error) {
-  while (*done < count) {
-    const enum weft_status status = group->ops->test(group, &collectives[*done], error);
-    if (status != WEFT_OK) {
-      return status;
-    }
-    (*done)++;
-  }
-  return WEFT_OK;
-}
-
 /* ---- Replicas ---- */
 
 static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
@@ -35,9 +22,18 @@ static enum weft_status start(struct weft_gpt_stage *stage, uint32_t k,
   return group->ops->start(group, &stage->collectives[k], error);
 }
 
+/* Tests the stage's collectives in order. WEFT_OK: all are done. */
 static enum weft_status finish(struct weft_gpt_stage *stage, struct weft_error *error) {
-  return weft_gpt_collectives_advance(stage->context->group, stage->collectives, stage->layer_count,
-                                      &stage->collectives_done, error);
+  struct weft_group *group = stage->context->group;
+  while (stage->collectives_done < stage->layer_count) {
+    const enum weft_status status =
+        group->ops->test(group, &stage->collectives[stage->collectives_done], error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    stage->collectives_done++;
+  }
+  return WEFT_OK;
 }
 
 enum weft_status weft_gpt_stage_unshard(struct weft_stage *base, struct weft_stage_call *call,
@@ -98,7 +94,7 @@ static enum weft_status reduce(struct weft_gpt_stage *stage, bool again, struct 
   return status;
 }
 
-/* Tied gradients are summed before. */
+/* Tied gradients must be summed before. */
 static bool waits_for_tie(const struct weft_gpt_stage *stage) {
   const struct weft_gpt_tie *tie = stage->context->tie;
   return tie != NULL && tie->group == NULL && (stage == tie->first || stage == tie->last) &&
@@ -157,8 +153,8 @@ static void tie_here(const struct weft_gpt_tie *tie) {
   memcpy(head, embedding, count * sizeof *head);
 }
 
-/* Both stages are here: whichever comes second adds up, and then reduces for the one that
- * had to wait. */
+/* Both stages are on this rank: the second to come adds up, and then reduces for the one that had
+ * to wait. */
 static enum weft_status tie_with_own(struct weft_gpt_tie *tie, const struct weft_gpt_stage *stage,
                                      bool again, struct weft_error *error) {
   struct weft_gpt_stage *other = stage == tie->first ? tie->last : tie->first;

@@ -37,8 +37,8 @@ void weft_gpt_pool_finish(struct weft_gpt_pool *pool) {
   *pool = (struct weft_gpt_pool){.allocator = NULL};
 }
 
-enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floats, float **out,
-                                       struct weft_error *error) {
+static enum weft_status pool_acquire(struct weft_gpt_pool *pool, uint64_t floats, float **out,
+                                     struct weft_error *error) {
   assert(pool->acquired < pool->capacity); /* a stage has at most one */
   if (pool->acquired == pool->allocated) {
     float *buffer = weft_gpt_allocate(pool->allocator, pool->floats, sizeof(float));
@@ -53,7 +53,7 @@ enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floa
 }
 
 /* Those in use stay in front. */
-void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats) {
+static void pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats) {
   assert(pool->acquired > 0);
   uint32_t k = 0;
   while (pool->buffers[k] != buffer) {
@@ -65,7 +65,7 @@ void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t f
   pool->acquired_bytes -= floats * sizeof(float);
 }
 
-void weft_gpt_rank_memory_note(struct weft_gpt_rank_memory *memory) {
+static void note_peak(struct weft_gpt_rank_memory *memory) {
   const uint64_t bytes = memory->resident_parameter_bytes + memory->resident_gradient_bytes +
                          memory->parameters.acquired_bytes + memory->gradients.acquired_bytes;
   memory->peak_bytes = bytes > memory->peak_bytes ? bytes : memory->peak_bytes;
@@ -160,7 +160,7 @@ static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
   }
   memory->rank->resident_parameter_bytes += block_floats(memory, PARAMETERS) * sizeof(float);
   memory->rank->resident_gradient_bytes += block_floats(memory, GRADIENTS) * sizeof(float);
-  weft_gpt_rank_memory_note(memory->rank);
+  note_peak(memory->rank);
   return WEFT_OK;
 }
 
@@ -230,9 +230,9 @@ enum weft_status weft_gpt_stage_memory_acquire_parameters(struct weft_gpt_stage_
   if (is_unsharded(memory, PARAMETERS) || memory->unsharded_parameters != NULL) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_gpt_pool_acquire(&memory->rank->parameters, memory->unsharded_floats,
-                                 &memory->unsharded_parameters, error));
-  weft_gpt_rank_memory_note(memory->rank);
+  WEFT_TRY(pool_acquire(&memory->rank->parameters, memory->unsharded_floats,
+                        &memory->unsharded_parameters, error));
+  note_peak(memory->rank);
   for (uint32_t k = 0; k < memory->layer_count; k++) {
     memory->layers[k].parameters = memory->unsharded_parameters + memory->offsets[k];
   }
@@ -244,9 +244,9 @@ enum weft_status weft_gpt_stage_memory_acquire_gradients(struct weft_gpt_stage_m
   if (is_unsharded(memory, GRADIENTS) || memory->unsharded_gradients != NULL) {
     return WEFT_OK;
   }
-  WEFT_TRY(weft_gpt_pool_acquire(&memory->rank->gradients, memory->unsharded_floats,
-                                 &memory->unsharded_gradients, error));
-  weft_gpt_rank_memory_note(memory->rank);
+  WEFT_TRY(pool_acquire(&memory->rank->gradients, memory->unsharded_floats,
+                        &memory->unsharded_gradients, error));
+  note_peak(memory->rank);
   assert(memory->unsharded_gradients != NULL);
   memset(memory->unsharded_gradients, 0, memory->unsharded_floats * sizeof(float));
   for (uint32_t k = 0; k < memory->layer_count; k++) {
@@ -259,8 +259,7 @@ void weft_gpt_stage_memory_release_parameters(struct weft_gpt_stage_memory *memo
   if (memory->unsharded_parameters == NULL) {
     return;
   }
-  weft_gpt_pool_release(&memory->rank->parameters, memory->unsharded_parameters,
-                        memory->unsharded_floats);
+  pool_release(&memory->rank->parameters, memory->unsharded_parameters, memory->unsharded_floats);
   memory->unsharded_parameters = NULL;
   for (uint32_t k = 0; k < memory->layer_count; k++) {
     memory->layers[k].parameters = NULL;
@@ -271,8 +270,7 @@ void weft_gpt_stage_memory_release_gradients(struct weft_gpt_stage_memory *memor
   if (memory->unsharded_gradients == NULL) {
     return;
   }
-  weft_gpt_pool_release(&memory->rank->gradients, memory->unsharded_gradients,
-                        memory->unsharded_floats);
+  pool_release(&memory->rank->gradients, memory->unsharded_gradients, memory->unsharded_floats);
   memory->unsharded_gradients = NULL;
   for (uint32_t k = 0; k < memory->layer_count; k++) {
     memory->layers[k].gradients = NULL;

@@ -56,9 +56,6 @@ enum weft_status weft_gpt_pool_init(struct weft_gpt_pool *pool,
                                     uint32_t capacity, struct weft_error *error);
 /* Also what is in use. */
 void weft_gpt_pool_finish(struct weft_gpt_pool *pool);
-enum weft_status weft_gpt_pool_acquire(struct weft_gpt_pool *pool, uint64_t floats, float **out,
-                                       struct weft_error *error);
-void weft_gpt_pool_release(struct weft_gpt_pool *pool, float *buffer, uint64_t floats);
 
 /* The pools of a rank, and how much they were used: bytes of shards, and the most of shards and
  * acquired buffers at one time. */
@@ -67,7 +64,6 @@ struct weft_gpt_rank_memory {
   uint64_t resident_parameter_bytes, resident_gradient_bytes;
   uint64_t peak_bytes; /* parameters and gradients */
 };
-void weft_gpt_rank_memory_note(struct weft_gpt_rank_memory *memory);
 
 /* ---- A stage ---- */
 

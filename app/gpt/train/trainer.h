@@ -66,14 +66,14 @@ struct weft_gpt_trainer_options {
   const char *schedule;
   const struct weft_program *program; /* instead of a schedule; borrowed. A program with SEND and
                                          RECV must also have what the options below need */
-  /* Begins with `schedule`, and looks for a faster one while it trains (autotune.h). */
+  /* Begins with `schedule`, and searches a faster one while it trains (autotune_policy.h). */
   bool tunes;
   double memory_limit; /* MiB that a rank may have for weights, gradients, moments, activations
                           and what it computes with; where `schedule` needs more, another one is
                           searched for the first step too. 0: none. For `tunes` alone, and the
                           same on all ranks */
   double memory_free;  /* MiB that a rank has if no limit is given; ranks may differ. 0: unknown */
-  double plan_effort;  /* of planning, as the search's (weft/search.h); 0: about ten
+  double plan_effort;  /* of the search (weft/search.h); 0: about ten
                           steps, a third at most */
   const uint32_t *first_layers; /* [stages + 1] the split; NULL: even */
   /* A world of replicas x ranks is opened by name (weft/comm.h); or it is open already, and this
@@ -84,7 +84,7 @@ struct weft_gpt_trainer_options {
   uint32_t threads_per_rank; /* of BLAS; 0: 1 */
   int64_t stall_limit;       /* ns; 0: never */
 
-  uint32_t replicas;         /* 0: 1. progress.batch is divided among them; progress.microbatches
+  uint32_t replicas;         /* 0: 1. training.batch is divided among them; training.microbatches
                                 are those of each */
   enum weft_gpt_shard shard; /* what is sharded over replicas; default: nothing */
   uint32_t unshard_window;   /* stages of a rank that are unsharded at once; 0: 3 */
@@ -102,8 +102,8 @@ struct weft_gpt_trainer_options {
   bool gather_events; /* of the other ranks of its pipeline: weft_gpt_trainer_events() */
   bool gather_model;  /* all parameters: weft_gpt_trainer_model() */
 
-  /* Called by a rank's thread. on_step and on_tuning by rank 0 of the world alone; NULL: not. interrupted by all
-   * ranks; where one is asked to stop, all finish the step, a checkpoint is written if
+  /* Called in a rank's thread; NULL: not. on_step and on_tuning: on rank 0 of the world only.
+   * interrupted: on all ranks; when it is true on one, all finish the step, write a checkpoint if
    * there is a folder for it, and run() returns WEFT_OK. */
   void (*on_step)(void *context, const struct weft_gpt_step_report *report);
   void (*on_tuning)(void *context, const struct weft_gpt_tuning_report *report);
@@ -131,7 +131,6 @@ void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer);
 /* ---- Results: the same in all processes, unless it says otherwise ---- */
 
 uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer);
-double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer); /* of the last step */
 /* Of all parameters, layer after layer: the same for every split, transport and way of
  * sharding. 0 before run() is over. */
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);
@@ -183,16 +182,12 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
  * destroy. */
 struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer *trainer);
 
-/* The last report to on_tuning, in the process with rank 0; NULL: none. */
-const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
-    const struct weft_gpt_trainer *trainer);
 /* The schedule of the last step, in the process with rank 0. */
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer);
 
-/* Measured costs, in ms and MiB, one entry per stage and one per layer: means over the steps
- * so far but the first, or since tuning last forgot what it had measured, and over
- * replicas. To be destroyed by the caller. WEFT_ERR_USAGE before the
- * second step. */
+/* Measured costs, in ms and MiB, one entry per stage and one per layer: means over
+ * replicas and over the steps but the first, or since auto-tuning last dropped its measurements.
+ * The caller destroys them. WEFT_ERR_USAGE before the second step. */
 enum weft_status weft_gpt_trainer_costs(const struct weft_gpt_trainer *trainer,
                                         struct weft_costs **out, struct weft_error *error);
 

@@ -8,10 +8,6 @@ uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].step;
 }
 
-double weft_gpt_trainer_loss(const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].stats.loss;
-}
-
 bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
   return trainer->first_local == 0;
 }
@@ -154,11 +150,6 @@ void weft_gpt_trainer_events(const struct weft_gpt_trainer *trainer, struct weft
       add_events(rank->profile.events, rank->profile.event_count, events, room, count);
     }
   }
-}
-
-const struct weft_gpt_tuning_report *weft_gpt_trainer_tuning(
-    const struct weft_gpt_trainer *trainer) {
-  return trainer->ranks[0].autotune.has_report ? &trainer->ranks[0].autotune.report : NULL;
 }
 
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer) {
