@@ -95,7 +95,7 @@ struct weft_device {
   const struct weft_device_ops *ops;
 };
 
-/* The host as a device: what NULL stands for. Operations are complete at return, and so
+/* The host as a device: what NULL means. Operations are complete at return, and so
  * every event has happened. Memory comes from the allocator. */
 WEFT_API struct weft_device *weft_host_device(void);
 

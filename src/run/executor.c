@@ -202,8 +202,8 @@ static enum weft_status drain(struct weft_executor *executor, struct weft_error 
 }
 
 static const char *name_leftover(const struct weft_held *held) {
-  return held->output != NULL     ? "an activation that was made and not sent"
-         : held->grad_out != NULL ? "a gradient that was made and not sent"
+  return held->output != NULL     ? "an activation that was computed and not sent"
+         : held->grad_out != NULL ? "a gradient that was computed and not sent"
          : held->grad_in != NULL  ? "a gradient that no weight gradient was taken from"
          : held->input != NULL    ? "an activation without a backward"
                                   : "a microbatch without its last backward";

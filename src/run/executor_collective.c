@@ -19,9 +19,8 @@ static const char *gradient_fault(const struct weft_executor *executor,
   if (action->op == WEFT_OP_TIE_GRAD && stage->tied) {
     return "the stage's gradients are tied already";
   }
-  return last != WEFT_RECORD_NONE && executor->at < last
-             ? "a backward of the stage stands behind it"
-             : NULL;
+  return last != WEFT_RECORD_NONE && executor->at < last ? "a backward of the stage follows it"
+                                                         : NULL;
 }
 
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,

@@ -32,7 +32,7 @@ static enum weft_status check_order(const struct weft_executor *executor,
   }
   if (sub->stage->needs->shards && !sub->stage->unsharded) {
     return weft_executor_fail_action(executor, sub->action,
-                                     "the stage is sharded: no UNSHARD stands before it", error);
+                                     "the stage is sharded: no UNSHARD precedes it", error);
   }
   return WEFT_OK;
 }
@@ -62,8 +62,8 @@ static enum weft_status await_input(struct weft_executor *executor, struct weft_
   }
   if (buffer == NULL) {
     return weft_executor_fail_action(executor, sub->action,
-                                     forward ? "its input has not been received or made"
-                                             : "its gradient has not been received or made",
+                                     forward ? "its input has not been received or computed"
+                                             : "its gradient has not been received or computed",
                                      error);
   }
   return buffer->under_way

@@ -174,8 +174,8 @@ enum weft_status weft_executor_send(struct weft_executor *executor,
                                      error);
   }
   if (*made == NULL) {
-    return weft_executor_fail_action(executor, action, "it has not been made, or was sent before",
-                                     error);
+    return weft_executor_fail_action(executor, action,
+                                     "it has not been computed, or was sent before", error);
   }
   WEFT_TRY(weft_executor_collect(executor, pool, error));
   struct weft_buffer *buffer = *made;

@@ -3,7 +3,7 @@
  *   hang.c         takes the snapshot
  *   wait_graph.c   follows who waits for whom to the culprit
  *   hang_dump.c    writes the snapshot as JSON ("weft-hang/1"), hang_reader.c reads it
- *   hang_explain.c says in words what a dump shows */
+ *   hang_explain.c explains a dump in sentences */
 #ifndef RUN_HANG_H
 #define RUN_HANG_H
 

@@ -115,7 +115,7 @@ static void add_diagnosis(struct weft_text *text, const struct weft_hang *hang) 
     weft_wait_graph_cycle(hang, &diagnosis.end, add_member, text);
     weft_text_add(text, "\n");
   } else if (failure->rank == NOBODY) {
-    weft_text_add(text, "culprit: nobody that is known\n");
+    weft_text_add(text, "culprit: unknown\n");
   } else {
     weft_text_addf(text, "culprit: rank %" PRIu32 "\n", failure->rank);
   }

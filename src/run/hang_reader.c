@@ -282,7 +282,7 @@ static enum weft_status read_number(struct reader *reader, json_t *value, void *
   if (json_is_integer(value) && json_integer_value(value) == expected) {
     return WEFT_OK;
   }
-  (void)snprintf(words, sizeof words, "%" PRId64 " (ranks stand in order, each once)", expected);
+  (void)snprintf(words, sizeof words, "%" PRId64 " (ranks are in order, each once)", expected);
   return unexpected(reader, words);
 }
 

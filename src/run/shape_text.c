@@ -1,4 +1,4 @@
-/* Shapes in words, for messages; see shape_text.h. */
+/* See shape_text.h. */
 #include "run/shape_text.h"
 
 #include <inttypes.h>

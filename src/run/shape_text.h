@@ -1,4 +1,4 @@
-/* Shapes and tensors in words, for messages. */
+/* Shapes and tensors as text, for messages. */
 #ifndef RUN_SHAPE_TEXT_H
 #define RUN_SHAPE_TEXT_H
 

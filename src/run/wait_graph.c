@@ -367,7 +367,7 @@ static void add_state(struct line *line, const struct graph *graph,
       if (state->has_acted || state->step > 0) {
         add(line, "has left, %s ago", time);
       } else {
-        add(line, "never came");
+        add(line, "never joined");
       }
       break;
     case WEFT_PHASE_COMPUTE:
@@ -385,7 +385,7 @@ static void add_state(struct line *line, const struct graph *graph,
         add(line, " for rank %" PRIu32 " (%s), which has done that", state->peer,
             weft_diagnosis_action(state->wants, action));
       } else {
-        add(line, ", for nobody that is known");
+        add(line, ", for no known rank");
       }
   }
 }
@@ -512,7 +512,7 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_ran
 
 static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_rank_state *state) {
   if ((state->flags & WEFT_RANK_STOPPED) != 0) {
-    add(hint, "SIGCONT lets rank %" PRIu32 "'s process go on", culprit);
+    add(hint, "SIGCONT resumes rank %" PRIu32 "'s process", culprit);
   } else {
     add(hint,
         "see whether rank %" PRIu32

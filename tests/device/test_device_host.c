@@ -1,4 +1,4 @@
-/* The host as a device: what NULL stands for. */
+/* The host as a device: what NULL means. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>

@@ -55,7 +55,7 @@ stops() {
     mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2 --stall-limit 1
     [ -s blow ]
     ends_with 75
-    says "rank $rank (" ", process " "), which is stopped, by a signal or a debugger" "SIGCONT lets rank $rank's process go on"
+    says "rank $rank (" ", process " "), which is stopped, by a signal or a debugger" "SIGCONT resumes rank $rank's process"
     [ "$(jq -c '[.ranks[] | select(.process == "stopped").rank]' weft-hang.json)" = "[$rank]" ]
     [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = $rank ]
     mpi_note_time times

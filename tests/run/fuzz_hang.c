@@ -1,7 +1,7 @@
 /* Fuzzes the reader of dumps. Beyond not crashing, what must hold:
  *   - a failing call explains itself in printable text, and names a place inside
  *     of the text;
- *   - what was read is explained to the end: a verdict, and somebody to blame, a
+ *   - what was read is explained to the end: a verdict, and a culprit, a
  *     cycle or nobody, in lines that a terminal can show. */
 #include <stdbool.h>
 #include <stddef.h>

@@ -42,7 +42,7 @@ struct bench {
   struct weft_error error;
 };
 
-/* Without a plan yet; the others give it one. */
+/* Without a program source, which the others set. */
 void bench_init(struct bench *bench, uint32_t stage_count, uint32_t m);
 void bench_use_schedule(struct bench *bench, const char *schedule, uint32_t p, uint32_t v,
                         uint32_t m);

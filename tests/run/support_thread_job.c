@@ -13,21 +13,21 @@
 
 #include <weft/support.h>
 
-void thread_job_init(struct thread_job *job, const struct trial_plan *plan) {
+void thread_job_init(struct thread_job *job, const struct trial_setup *setup) {
   memset(job, 0, sizeof *job);
-  job->plan = plan;
+  job->setup = setup;
   job->stall_limit = INT64_C(20000000000);
   job->leaving_rank = UINT32_MAX;
-  job->named = plan->named;
-  job->named.lower = &plan->lower;
-  job->fixed = (struct weft_fixed_source){.program = plan->program, .lower = &plan->lower};
-  job->inputs = linear_model_inputs(&plan->model);
-  job->targets = linear_model_targets(&plan->model);
-  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+  job->named = setup->named;
+  job->named.lower = &setup->lower;
+  job->fixed = (struct weft_fixed_source){.program = setup->program, .lower = &setup->lower};
+  job->inputs = linear_model_inputs(&setup->model);
+  job->targets = linear_model_targets(&setup->model);
+  for (uint32_t s = 0; s < setup->program->stage_count; s++) {
     uint32_t count;
-    float *parameters = weft_linear_stage_parameters(plan->model.stages[s], &count);
-    memcpy(parameters, plan->parameters[s], count * sizeof(float));
-    fault_stage_init(&job->stages[s], plan->model.bases[s], plan->seed + s);
+    float *parameters = weft_linear_stage_parameters(setup->model.stages[s], &count);
+    memcpy(parameters, setup->parameters[s], count * sizeof(float));
+    fault_stage_init(&job->stages[s], setup->model.bases[s], setup->seed + s);
     job->bases[s] = &job->stages[s].stage;
   }
 }
@@ -35,24 +35,24 @@ void thread_job_init(struct thread_job *job, const struct trial_plan *plan) {
 /* ---- A rank ---- */
 
 static bool has_last_stage(const struct thread_job *job, uint32_t rank) {
-  return job->plan->rank_of[job->plan->program->stage_count - 1] == rank;
+  return job->setup->rank_of[job->setup->program->stage_count - 1] == rank;
 }
 
 static struct weft_pipeline_options options_of(struct thread_job *job) {
-  const struct trial_plan *plan = job->plan;
-  const bool is_named = plan->named.schedule != NULL;
+  const struct trial_setup *setup = job->setup;
+  const bool is_named = setup->named.schedule != NULL;
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = is_named ? weft_source_named : weft_source_fixed;
   options.source_context = is_named ? (void *)&job->named : (void *)&job->fixed;
-  options.microbatch_count = plan->program->microbatch_count;
+  options.microbatch_count = setup->program->microbatch_count;
   options.stages = job->bases;
-  options.stage_count = plan->program->stage_count;
+  options.stage_count = setup->program->stage_count;
   options.device = test_device();
-  options.boundaries = &plan->model.boundary;
+  options.boundaries = &setup->model.boundary;
   options.boundary_count = 1;
-  options.comm = plan->comm;
+  options.comm = setup->comm;
   options.stall_limit = job->stall_limit;
-  options.check_payloads = plan->checks_payloads;
+  options.check_payloads = setup->checks_payloads;
   options.interrupted = job->interrupted;
   options.interrupted_context = job->interrupted_context;
   return options;
@@ -60,9 +60,9 @@ static struct weft_pipeline_options options_of(struct thread_job *job) {
 
 static const char *check_outputs(const struct thread_job *job, uint32_t step,
                                  const struct weft_step_result *result) {
-  const struct linear_model *model = &job->plan->model;
-  const struct linear_result *expected = &job->plan->expected[step];
-  const uint32_t m = job->plan->program->microbatch_count;
+  const struct linear_model *model = &job->setup->model;
+  const struct linear_result *expected = &job->setup->expected[step];
+  const uint32_t m = job->setup->program->microbatch_count;
   if (result->loss_count != m ||
       memcmp(result->losses, expected->losses, m * sizeof *result->losses) != 0) {
     return "wrong losses";
@@ -76,31 +76,32 @@ static const char *check_outputs(const struct thread_job *job, uint32_t step,
 }
 
 static const char *check_stages(const struct thread_job *job, uint32_t rank, uint32_t step) {
-  const struct trial_plan *plan = job->plan;
+  const struct trial_setup *setup = job->setup;
   const char *complaint = NULL;
-  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+  for (uint32_t s = 0; s < setup->program->stage_count; s++) {
     uint32_t count;
-    if (plan->rank_of[s] != rank || plan->is_eval[step]) {
+    if (setup->rank_of[s] != rank || setup->is_eval[step]) {
       continue;
     }
-    if (!linear_gradients_equal(&plan->model, s, &plan->expected[step])) {
+    if (!linear_gradients_equal(&setup->model, s, &setup->expected[step])) {
       complaint = "wrong gradients";
     }
     if (job->stages[s].misuse != NULL) {
       complaint = job->stages[s].misuse;
     }
-    trial_learn(plan->model.stages[s], weft_linear_stage_gradients(plan->model.stages[s], &count));
+    trial_learn(setup->model.stages[s],
+                weft_linear_stage_gradients(setup->model.stages[s], &count));
   }
   return complaint;
 }
 
 static enum weft_status take_step(struct thread_job *job, struct weft_pipeline *pipeline,
                                   uint32_t rank, uint32_t step, struct weft_error *error) {
-  const struct trial_plan *plan = job->plan;
+  const struct trial_setup *setup = job->setup;
   const bool last = has_last_stage(job, rank);
-  const bool compares = step < plan->steps;
-  const bool is_eval = compares && plan->is_eval[step];
-  const struct weft_batch batch = {.microbatch_count = plan->program->microbatch_count,
+  const bool compares = step < setup->steps;
+  const bool is_eval = compares && setup->is_eval[step];
+  const struct weft_batch batch = {.microbatch_count = setup->program->microbatch_count,
                                    .inputs = &job->inputs,
                                    .input_count = 1,
                                    .targets = &job->targets,
@@ -122,7 +123,7 @@ static enum weft_status take_step(struct thread_job *job, struct weft_pipeline *
 static enum weft_status take_steps(struct thread_job *job, struct weft_transport *transport,
                                    struct weft_error *error) {
   const struct weft_pipeline_options options = options_of(job);
-  const uint32_t steps = job->steps > 0 ? job->steps : job->plan->steps;
+  const uint32_t steps = job->steps > 0 ? job->steps : job->setup->steps;
   struct weft_pipeline *pipeline;
   WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
   enum weft_status status = WEFT_OK;
@@ -152,8 +153,8 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
 
 static void wrap(const struct thread_job *job, struct weft_comm *world,
                  struct weft_transport **endpoints) {
-  for (uint32_t r = 0; r < job->plan->program->rank_count; r++) {
-    const struct weft_fault_options options = {.seed = job->plan->seed,
+  for (uint32_t r = 0; r < job->setup->program->rank_count; r++) {
+    const struct weft_fault_options options = {.seed = job->setup->seed,
                                                .delay_max = job->delay_max};
     struct weft_error error;
     assert_int_equal(weft_fault_injector_create(NULL, weft_comm_endpoint(world, r), &options,
@@ -163,13 +164,13 @@ static void wrap(const struct thread_job *job, struct weft_comm *world,
 }
 
 enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error) {
-  const uint32_t p = job->plan->program->rank_count;
+  const uint32_t p = job->setup->program->rank_count;
   struct weft_transport *endpoints[THREAD_JOB_RANKS_MAX] = {NULL};
   struct weft_comm *world;
   assert_in_range(p, 1, THREAD_JOB_RANKS_MAX);
-  for (uint32_t s = 0; s < job->plan->program->stage_count; s++) {
+  for (uint32_t s = 0; s < job->setup->program->stage_count; s++) {
     job->stages[s].time_max = job->stage_time_max;
-    job->stages[s].is_quiet = job->plan->is_quiet;
+    job->stages[s].is_quiet = job->setup->is_quiet;
   }
   assert_int_equal(
       weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = p}, &world, error),
@@ -199,7 +200,7 @@ enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error
 
 const char *thread_job_judge(const struct thread_job *job, enum weft_status status,
                              const struct weft_error *error) {
-  for (uint32_t r = 0; r < job->plan->program->rank_count; r++) {
+  for (uint32_t r = 0; r < job->setup->program->rank_count; r++) {
     const struct thread_job_rank *rank = &job->ranks[r];
     if (rank->complaint != NULL) {
       return rank->complaint;

@@ -17,11 +17,11 @@ struct thread_job_rank {
 
 struct thread_job {
   /* in */
-  const struct trial_plan *plan;
+  const struct trial_setup *setup;
   int64_t stall_limit;      /* ns */
   int64_t stage_time_max;   /* ns */
   int64_t delay_max;        /* ns, of messages; 0: no fault injection */
-  uint32_t steps;           /* 0: the plan's; more: they are not compared */
+  uint32_t steps;           /* 0: the setup's; more: they are not compared */
   uint32_t leaving_rank;    /* UINT32_MAX: none */
   enum weft_status leaving; /* what it returns instead of its step; WEFT_OK: silently */
   bool (*interrupted)(void *context);
@@ -41,7 +41,7 @@ struct thread_job {
   struct weft_tensor inputs, targets;
 };
 
-void thread_job_init(struct thread_job *job, const struct trial_plan *plan);
+void thread_job_init(struct thread_job *job, const struct trial_setup *setup);
 /* Runs it to its end: the agreed error, or WEFT_OK. */
 enum weft_status thread_job_run(struct thread_job *job, struct weft_error *error);
 /* What is wrong with how it ended, given the agreed status and error; NULL:

@@ -32,18 +32,18 @@ static void mix(struct trial *trial, uint64_t value) {
 /* ---- Memory ---- */
 
 static bool runs_out(const struct trial *trial) {
-  const struct trial_plan *plan = trial->plan;
-  switch (plan->fault) {
+  const struct trial_setup *setup = trial->setup;
+  switch (setup->fault) {
     case FAULT_MEMORY_ONCE:
-    case FAULT_MEMORY_SILENT: return trial->allocations == plan->when;
-    case FAULT_MEMORY_GONE: return trial->allocations >= plan->when;
+    case FAULT_MEMORY_SILENT: return trial->allocations == setup->when;
+    case FAULT_MEMORY_GONE: return trial->allocations >= setup->when;
     default: return false;
   }
 }
 
 static void *reallocate(void *context, void *pointer, size_t old_size, size_t new_size) {
   struct trial *trial = context;
-  if (new_size > old_size) { /* a block that stays too large is nobody's trouble */
+  if (new_size > old_size) { /* a block that stays too large is no problem */
     trial->allocations++;
     if (runs_out(trial)) {
       trial->starved = trial->was_out_of_memory ? trial->starved : trial->at_work;
@@ -58,25 +58,25 @@ static void *reallocate(void *context, void *pointer, size_t old_size, size_t ne
 /* ---- Stages ---- */
 
 static void make_stages(struct trial *trial) {
-  const struct trial_plan *plan = trial->plan;
-  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+  const struct trial_setup *setup = trial->setup;
+  for (uint32_t s = 0; s < setup->program->stage_count; s++) {
     struct fault_stage *stage = &trial->stages[s];
     uint32_t count;
-    float *parameters = weft_linear_stage_parameters(plan->model.stages[s], &count);
-    memcpy(parameters, plan->parameters[s], count * sizeof(float));
+    float *parameters = weft_linear_stage_parameters(setup->model.stages[s], &count);
+    memcpy(parameters, setup->parameters[s], count * sizeof(float));
     weft_cost_stage_init(&trial->costs[s], WEFT_COST_VIRTUAL);
-    memcpy(trial->costs[s].times, plan->cost_times, sizeof plan->cost_times);
-    fault_stage_init(stage, plan->has_cost_stages ? &trial->costs[s].stage : plan->model.bases[s],
-                     plan->seed + s);
-    stage->time_max = plan->has_cost_stages ? 0 : plan->stage_time_max;
-    stage->is_quiet = plan->is_quiet;
+    memcpy(trial->costs[s].times, setup->cost_times, sizeof setup->cost_times);
+    fault_stage_init(stage, setup->has_cost_stages ? &trial->costs[s].stage : setup->model.bases[s],
+                     setup->seed + s);
+    stage->time_max = setup->has_cost_stages ? 0 : setup->stage_time_max;
+    stage->is_quiet = setup->is_quiet;
     trial->bases[s] = &stage->stage;
   }
-  struct fault_stage *victim = &trial->stages[plan->victim_stage];
-  victim->fail_at = plan->fault == FAULT_STAGE_FAILS ? plan->when : 0;
-  victim->never_at = plan->fault == FAULT_STAGE_NEVER_ENDS ? plan->when : 0;
-  victim->long_at = plan->fault == FAULT_SLOW_STAGE ? plan->when : 0;
-  victim->long_time = plan->amount;
+  struct fault_stage *victim = &trial->stages[setup->victim_stage];
+  victim->fail_at = setup->fault == FAULT_STAGE_FAILS ? setup->when : 0;
+  victim->never_at = setup->fault == FAULT_STAGE_NEVER_ENDS ? setup->when : 0;
+  victim->long_at = setup->fault == FAULT_SLOW_STAGE ? setup->when : 0;
+  victim->long_time = setup->amount;
 }
 
 /* ---- Ends ---- */
@@ -86,11 +86,11 @@ static void end_rank(struct trial_rank *rank, enum weft_status status) {
   rank->status = status;
 }
 
-/* As a rank's main function would: its own trouble becomes everybody's. */
+/* Broadcasts a rank's failure, as its main function would. */
 static void tell(struct trial_rank *rank, enum weft_status status) {
   struct weft_failure failure = {.rank = rank->rank, .error = rank->error};
   struct weft_transport *endpoint = weft_comm_endpoint(rank->trial->world, rank->rank);
-  if (rank->trial->plan->fault == FAULT_MEMORY_SILENT) {
+  if (rank->trial->setup->fault == FAULT_MEMORY_SILENT) {
     rank->is_lost = true;
     end_rank(rank, status);
     return;
@@ -105,38 +105,38 @@ static void tell(struct trial_rank *rank, enum weft_status status) {
 
 static bool is_interrupted(void *context) {
   struct trial_rank *rank = context;
-  const struct trial_plan *plan = rank->trial->plan;
+  const struct trial_setup *setup = rank->trial->setup;
   rank->questions++;
-  return plan->fault == FAULT_INTERRUPTED && plan->victim == rank->rank &&
-         rank->questions >= plan->when;
+  return setup->fault == FAULT_INTERRUPTED && setup->victim == rank->rank &&
+         rank->questions >= setup->when;
 }
 
-static bool needs_faults(const struct trial_plan *plan, uint32_t rank) {
-  switch (plan->fault) {
+static bool needs_faults(const struct trial_setup *setup, uint32_t rank) {
+  switch (setup->fault) {
     case FAULT_DELAY: return true;
     case FAULT_SLOW_WITHIN:
     case FAULT_SLOW_BEYOND:
     case FAULT_HEADER:
     case FAULT_PAYLOAD:
-    case FAULT_DEATH: return rank == plan->victim;
+    case FAULT_DEATH: return rank == setup->victim;
     default: return false;
   }
 }
 
 static enum weft_status make_transport(struct trial_rank *rank) {
-  const struct trial_plan *plan = rank->trial->plan;
-  const bool is_slow = plan->fault == FAULT_SLOW_WITHIN || plan->fault == FAULT_SLOW_BEYOND;
-  const bool damages = plan->fault == FAULT_HEADER || plan->fault == FAULT_PAYLOAD;
+  const struct trial_setup *setup = rank->trial->setup;
+  const bool is_slow = setup->fault == FAULT_SLOW_WITHIN || setup->fault == FAULT_SLOW_BEYOND;
+  const bool damages = setup->fault == FAULT_HEADER || setup->fault == FAULT_PAYLOAD;
   const struct weft_fault_options options = {
-      .seed = plan->seed,
-      .delay_max = plan->fault == FAULT_DELAY ? plan->amount : 0,
-      .damage_receive = damages ? plan->when : 0,
-      .damage_payload = plan->fault == FAULT_PAYLOAD,
-      .die_at = plan->fault == FAULT_DEATH ? plan->when : 0,
-      .slow_by = is_slow ? plan->amount : 0};
+      .seed = setup->seed,
+      .delay_max = setup->fault == FAULT_DELAY ? setup->amount : 0,
+      .damage_receive = damages ? setup->when : 0,
+      .damage_payload = setup->fault == FAULT_PAYLOAD,
+      .die_at = setup->fault == FAULT_DEATH ? setup->when : 0,
+      .slow_by = is_slow ? setup->amount : 0};
   rank->transport = weft_comm_endpoint(rank->trial->world, rank->rank);
   test_device_restrict(rank->transport);
-  return needs_faults(plan, rank->rank)
+  return needs_faults(setup, rank->rank)
              ? weft_fault_injector_create(&rank->trial->allocator, rank->transport, &options,
                                           &rank->transport, &rank->error)
              : WEFT_OK;
@@ -144,26 +144,26 @@ static enum weft_status make_transport(struct trial_rank *rank) {
 
 static struct weft_pipeline_options options_of(struct trial_rank *rank, int64_t stall_limit) {
   struct trial *trial = rank->trial;
-  const struct trial_plan *plan = trial->plan;
-  const bool is_odd = rank->rank == plan->victim;
+  const struct trial_setup *setup = trial->setup;
+  const bool is_odd = rank->rank == setup->victim;
   struct weft_pipeline_options options = weft_pipeline_options_default();
-  const bool is_named = plan->named.schedule != NULL;
+  const bool is_named = setup->named.schedule != NULL;
   options.source = is_named ? weft_source_named : weft_source_fixed;
   options.source_context = is_named ? (void *)&trial->named : (void *)&trial->fixed;
-  if (plan->fault == FAULT_PROGRAM && is_odd) {
+  if (setup->fault == FAULT_PROGRAM && is_odd) {
     options.source = weft_source_fixed;
     options.source_context = &trial->other;
   }
-  options.configuration = plan->fault == FAULT_CONFIGURATION && is_odd ? plan->when : 0;
-  options.microbatch_count = plan->program->microbatch_count;
+  options.configuration = setup->fault == FAULT_CONFIGURATION && is_odd ? setup->when : 0;
+  options.microbatch_count = setup->program->microbatch_count;
   options.stages = trial->bases;
-  options.stage_count = plan->program->stage_count;
+  options.stage_count = setup->program->stage_count;
   options.device = test_device();
-  options.boundaries = &plan->model.boundary;
+  options.boundaries = &setup->model.boundary;
   options.boundary_count = 1;
-  options.comm = plan->comm;
-  options.stall_limit = stall_limit >= 0 ? stall_limit : plan->stall_limit;
-  options.check_payloads = plan->checks_payloads;
+  options.comm = setup->comm;
+  options.stall_limit = stall_limit >= 0 ? stall_limit : setup->stall_limit;
+  options.check_payloads = setup->checks_payloads;
   options.interrupted = is_interrupted;
   options.interrupted_context = rank;
   return options;
@@ -187,36 +187,36 @@ static void create_rank(struct trial_rank *rank, int64_t stall_limit) {
 /* ---- Steps ---- */
 
 static bool has_last_stage(const struct trial_rank *rank) {
-  const struct trial_plan *plan = rank->trial->plan;
-  return plan->rank_of[plan->program->stage_count - 1] == rank->rank;
+  const struct trial_setup *setup = rank->trial->setup;
+  return setup->rank_of[setup->program->stage_count - 1] == rank->rank;
 }
 
 static bool is_odd_one(const struct trial_rank *rank) {
-  return rank->trial->plan->fault == FAULT_OTHER_MICROBATCHES &&
-         rank->trial->plan->victim == rank->rank;
+  return rank->trial->setup->fault == FAULT_OTHER_MICROBATCHES &&
+         rank->trial->setup->victim == rank->rank;
 }
 
 static void begin_step(struct trial_rank *rank) {
   struct trial *trial = rank->trial;
-  const struct trial_plan *plan = trial->plan;
+  const struct trial_setup *setup = trial->setup;
   const bool last = has_last_stage(rank);
   trial->at_work = rank->rank;
   const struct weft_batch batch = {.microbatch_count = is_odd_one(rank)
-                                                           ? plan->other_microbatches
-                                                           : plan->program->microbatch_count,
+                                                           ? setup->other_microbatches
+                                                           : setup->program->microbatch_count,
                                    .inputs = &trial->inputs,
                                    .input_count = 1,
                                    .targets = &trial->targets,
                                    .target_count = 1,
                                    .want_losses = last,
                                    .want_outputs = last};
-  if (plan->fault == FAULT_ABSENT && plan->victim == rank->rank) {
+  if (setup->fault == FAULT_ABSENT && setup->victim == rank->rank) {
     rank->is_lost = true;
     end_rank(rank, WEFT_ERR_CANCELLED);
     return;
   }
   const enum weft_status status =
-      weft_pipeline_begin(rank->pipeline, !plan->is_eval[rank->steps_done], &batch, &rank->error);
+      weft_pipeline_begin(rank->pipeline, !setup->is_eval[rank->steps_done], &batch, &rank->error);
   if (status < 0) {
     tell(rank, status);
     return;
@@ -227,41 +227,42 @@ static void begin_step(struct trial_rank *rank) {
 
 static void check_gradients(struct trial_rank *rank) {
   struct trial *trial = rank->trial;
-  const struct trial_plan *plan = trial->plan;
-  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
+  const struct trial_setup *setup = trial->setup;
+  for (uint32_t s = 0; s < setup->program->stage_count; s++) {
     uint32_t count;
-    if (plan->rank_of[s] != rank->rank) {
+    if (setup->rank_of[s] != rank->rank) {
       continue;
     }
-    if (!linear_gradients_equal(&plan->model, s, &plan->expected[rank->steps_done])) {
+    if (!linear_gradients_equal(&setup->model, s, &setup->expected[rank->steps_done])) {
       complain(trial, "step %u: wrong gradients of stage %u", rank->steps_done, s);
     }
-    trial_learn(plan->model.stages[s], weft_linear_stage_gradients(plan->model.stages[s], &count));
+    trial_learn(setup->model.stages[s],
+                weft_linear_stage_gradients(setup->model.stages[s], &count));
   }
 }
 
 static void check_outputs(struct trial_rank *rank) {
   struct trial *trial = rank->trial;
-  const struct trial_plan *plan = trial->plan;
-  const struct linear_result *expected = &plan->expected[rank->steps_done];
-  const uint32_t m = plan->program->microbatch_count;
+  const struct trial_setup *setup = trial->setup;
+  const struct linear_result *expected = &setup->expected[rank->steps_done];
+  const uint32_t m = setup->program->microbatch_count;
   struct weft_step_result result;
   weft_pipeline_result(rank->pipeline, &result);
   if (result.loss_count != m ||
       memcmp(result.losses, expected->losses, m * sizeof *result.losses) != 0) {
     complain(trial, "step %u: wrong losses", rank->steps_done);
   }
-  if (result.outputs.count != 1 || result.outputs.items[0].shape.dims[0] != plan->model.rows ||
+  if (result.outputs.count != 1 || result.outputs.items[0].shape.dims[0] != setup->model.rows ||
       memcmp(result.outputs.items[0].data, expected->outputs,
-             (size_t)plan->model.rows * plan->model.width * sizeof(float)) != 0) {
+             (size_t)setup->model.rows * setup->model.width * sizeof(float)) != 0) {
     complain(trial, "step %u: wrong outputs", rank->steps_done);
   }
 }
 
 static void end_step(struct trial_rank *rank) {
-  const struct trial_plan *plan = rank->trial->plan;
-  if (!plan->has_cost_stages && !is_odd_one(rank)) {
-    if (!plan->is_eval[rank->steps_done]) {
+  const struct trial_setup *setup = rank->trial->setup;
+  if (!setup->has_cost_stages && !is_odd_one(rank)) {
+    if (!setup->is_eval[rank->steps_done]) {
       check_gradients(rank);
     }
     if (has_last_stage(rank)) {
@@ -269,7 +270,7 @@ static void end_step(struct trial_rank *rank) {
     }
   }
   rank->steps_done++;
-  if (rank->steps_done == plan->steps) {
+  if (rank->steps_done == setup->steps) {
     end_rank(rank, WEFT_OK);
   } else {
     begin_step(rank);
@@ -292,8 +293,9 @@ static void watch_wait(struct trial_rank *rank) {
 
 static void take_turn(struct trial_rank *rank) {
   struct trial *trial = rank->trial;
-  const struct trial_plan *plan = trial->plan;
-  if (plan->fault == FAULT_FROZEN && plan->victim == rank->rank && rank->advances >= plan->when) {
+  const struct trial_setup *setup = trial->setup;
+  if (setup->fault == FAULT_FROZEN && setup->victim == rank->rank &&
+      rank->advances >= setup->when) {
     rank->is_lost = true;
     end_rank(rank, WEFT_ERR_CANCELLED);
     return;
@@ -313,7 +315,7 @@ static void take_turn(struct trial_rank *rank) {
   } else if (status == WEFT_OK) {
     end_step(rank);
   } else {
-    rank->is_lost = plan->fault == FAULT_DEATH && plan->victim == rank->rank &&
+    rank->is_lost = setup->fault == FAULT_DEATH && setup->victim == rank->rank &&
                     strncmp(rank->error.message, "chaos:", 6) == 0;
     end_rank(rank, status);
   }
@@ -369,7 +371,7 @@ static void look_back(struct trial *trial) {
       mix_events(trial, trial->ranks[r].pipeline);
     }
   }
-  for (uint32_t s = 0; s < trial->plan->program->stage_count; s++) {
+  for (uint32_t s = 0; s < trial->setup->program->stage_count; s++) {
     if (trial->stages[s].misuse != NULL) {
       complain(trial, "stage %u: %s", s, trial->stages[s].misuse);
     }
@@ -377,7 +379,7 @@ static void look_back(struct trial *trial) {
 }
 
 static void close_all(struct trial *trial) {
-  const uint32_t first = (uint32_t)(trial->plan->seed % trial->rank_count);
+  const uint32_t first = (uint32_t)(trial->setup->seed % trial->rank_count);
   for (uint32_t r = 0; r < trial->rank_count; r++) { /* in no particular order */
     weft_pipeline_destroy(trial->ranks[(first + r) % trial->rank_count].pipeline);
   }
@@ -390,25 +392,25 @@ static void close_all(struct trial *trial) {
   weft_comm_close(trial->world);
 }
 
-static void prepare(struct trial *trial, const struct trial_plan *plan) {
+static void prepare(struct trial *trial, const struct trial_setup *setup) {
   memset(trial, 0, sizeof *trial);
-  trial->plan = plan;
+  trial->setup = setup;
   test_memory_init(&trial->memory);
   trial->allocator = (struct weft_allocator){.reallocate = reallocate, .context = trial};
-  trial->named = plan->named;
+  trial->named = setup->named;
   trial->named.allocator = &trial->allocator;
-  trial->named.lower = &plan->lower;
+  trial->named.lower = &setup->lower;
   trial->fixed = (struct weft_fixed_source){
-      .allocator = &trial->allocator, .program = plan->program, .lower = &plan->lower};
+      .allocator = &trial->allocator, .program = setup->program, .lower = &setup->lower};
   trial->other = trial->fixed;
-  trial->other.program = plan->other_program;
-  trial->inputs = linear_model_inputs(&plan->model);
-  trial->targets = linear_model_targets(&plan->model);
+  trial->other.program = setup->other_program;
+  trial->inputs = linear_model_inputs(&setup->model);
+  trial->targets = linear_model_targets(&setup->model);
   make_stages(trial);
 }
 
 static void run_ranks(struct trial *trial, int64_t stall_limit) {
-  trial->rank_count = trial->plan->program->rank_count;
+  trial->rank_count = trial->setup->program->rank_count;
   for (uint32_t r = 0; r < trial->rank_count; r++) {
     trial->ranks[r].trial = trial;
     trial->ranks[r].rank = r;
@@ -424,11 +426,11 @@ static void run_ranks(struct trial *trial, int64_t stall_limit) {
   close_all(trial);
 }
 
-void trial_run(struct trial *trial, const struct trial_plan *plan, int64_t stall_limit) {
+void trial_run(struct trial *trial, const struct trial_setup *setup, int64_t stall_limit) {
   struct weft_error error;
   const uint64_t blocks = protected_device_blocks();
-  prepare(trial, plan);
-  if (weft_comm_open(&trial->allocator, "loopback", &plan->network, &trial->world, &error) ==
+  prepare(trial, setup);
+  if (weft_comm_open(&trial->allocator, "loopback", &setup->network, &trial->world, &error) ==
       WEFT_OK) {
     run_ranks(trial, stall_limit);
   } else if (!trial->was_out_of_memory) {

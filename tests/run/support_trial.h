@@ -26,11 +26,11 @@ enum trial_fault {
   FAULT_HEADER,             /* a bit of a header or shape flips */
   FAULT_PAYLOAD,            /* a bit of a payload flips; payloads are checked */
   FAULT_DEATH,              /* a rank goes silent */
-  FAULT_FROZEN,             /* a rank stops where it stands and looks alive */
+  FAULT_FROZEN,             /* a rank stops and looks alive */
   FAULT_ABSENT,             /* a rank never begins */
   FAULT_STAGE_FAILS,        /* a stage's function fails */
   FAULT_STAGE_NEVER_ENDS,   /* a stage's function answers "in progress" forever */
-  FAULT_MEMORY_ONCE,        /* one allocation fails; the rank tells the others */
+  FAULT_MEMORY_ONCE,        /* one allocation fails; the rank broadcasts it */
   FAULT_MEMORY_SILENT,      /* ... or just ends */
   FAULT_MEMORY_GONE,        /* from one allocation on all fail */
   FAULT_CONFIGURATION,      /* a rank has another configuration */
@@ -43,7 +43,7 @@ enum trial_fault {
 const char *trial_fault_name(enum trial_fault fault);
 
 /* What is run. */
-struct trial_plan {
+struct trial_setup {
   uint64_t seed;
   char name[96];
   struct weft_named_source named; /* schedule NULL: a hand-made program */
@@ -74,12 +74,12 @@ struct trial_plan {
 };
 
 /* Reproduces for a seed; `fault` FAULT_COUNT: drawn too. */
-void trial_draw(struct trial_plan *plan, uint64_t seed, enum trial_fault fault);
+void trial_draw(struct trial_setup *setup, uint64_t seed, enum trial_fault fault);
 /* A job of a named schedule with no fault, on as many ranks as fit
  * TRIAL_STAGES_MAX. False when there is no such schedule. */
-bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_source *named, uint32_t m,
-                         uint64_t seed);
-void trial_plan_finish(struct trial_plan *plan);
+bool trial_draw_schedule(struct trial_setup *setup, const struct weft_named_source *named,
+                         uint32_t m, uint64_t seed);
+void trial_setup_finish(struct trial_setup *setup);
 /* Parameters learn from gradients, so that no step repeats another. */
 void trial_learn(struct weft_linear_stage *stage, const float *gradients);
 
@@ -102,7 +102,7 @@ struct trial_rank {
 
 /* What happened. */
 struct trial {
-  const struct trial_plan *plan;
+  const struct trial_setup *setup;
   struct test_memory memory;
   struct weft_allocator allocator; /* of the runtime: `memory`, which may run out */
   uint64_t allocations;
@@ -126,7 +126,7 @@ struct trial {
   char complaint[1024]; /* what can never be right; "": nothing */
 };
 
-/* `stall_limit` instead of the plan's, when not negative. */
-void trial_run(struct trial *trial, const struct trial_plan *plan, int64_t stall_limit);
+/* `stall_limit` instead of the setup's, when not negative. */
+void trial_run(struct trial *trial, const struct trial_setup *setup, int64_t stall_limit);
 
 #endif

@@ -34,24 +34,24 @@ static int64_t draw_ticks(struct weft_random *random, uint32_t max) {
 
 /* ---- Programs ---- */
 
-static bool try_schedule(struct trial_plan *plan, struct weft_random *random) {
+static bool try_schedule(struct trial_setup *setup, struct weft_random *random) {
   const struct weft_schedule_info *info =
       weft_schedule_at(weft_random_below(random, (uint32_t)weft_schedule_count()));
-  plan->lower = weft_lower_options_default();
-  plan->lower.merge_bw = random_chance(random, 30);
-  plan->lower.unshard = random_chance(random, 40);
-  plan->lower.unshard_window = 1 + weft_random_below(random, 3);
-  plan->named = (struct weft_named_source){.schedule = info->name,
-                                           .ranks = 1 + weft_random_below(random, TRIAL_RANKS_MAX),
-                                           .stages_per_rank = weft_random_below(random, 5),
-                                           .lower = &plan->lower};
+  setup->lower = weft_lower_options_default();
+  setup->lower.merge_bw = random_chance(random, 30);
+  setup->lower.unshard = random_chance(random, 40);
+  setup->lower.unshard_window = 1 + weft_random_below(random, 3);
+  setup->named = (struct weft_named_source){.schedule = info->name,
+                                            .ranks = 1 + weft_random_below(random, TRIAL_RANKS_MAX),
+                                            .stages_per_rank = weft_random_below(random, 5),
+                                            .lower = &setup->lower};
   const uint32_t m = 1 + weft_random_below(random, 8);
-  if (weft_source_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
+  if (weft_source_named(&setup->named, m, true, &setup->program, NULL) != WEFT_OK) {
     return false;
   }
-  (void)snprintf(plan->name, sizeof plan->name, "%s p=%u v=%u m=%u", info->name, plan->named.ranks,
-                 plan->named.stages_per_rank, m);
-  return plan->program->stage_count <= TRIAL_STAGES_MAX;
+  (void)snprintf(setup->name, sizeof setup->name, "%s p=%u v=%u m=%u", info->name,
+                 setup->named.ranks, setup->named.stages_per_rank, m);
+  return setup->program->stage_count <= TRIAL_STAGES_MAX;
 }
 
 static bool completes(const struct weft_program *program, enum weft_run_comm comm) {
@@ -65,33 +65,33 @@ static bool completes(const struct weft_program *program, enum weft_run_comm com
   return is_ok;
 }
 
-static bool try_random_program(struct trial_plan *plan, struct weft_random *random) {
+static bool try_random_program(struct trial_setup *setup, struct weft_random *random) {
   const struct random_limits limits = {.communicate = true, .cells_two = 40, .cells_three = 30};
   struct draft draft = {0};
   bool misordered;
   random_program(random, &limits, &draft, &misordered);
-  plan->lower = weft_lower_options_default();
-  plan->named = (struct weft_named_source){.schedule = NULL};
-  plan->program = draft_build(&draft);
-  (void)snprintf(plan->name, sizeof plan->name, "random program p=%u n=%u m=%u",
-                 plan->program->rank_count, plan->program->stage_count,
-                 plan->program->microbatch_count);
+  setup->lower = weft_lower_options_default();
+  setup->named = (struct weft_named_source){.schedule = NULL};
+  setup->program = draft_build(&draft);
+  (void)snprintf(setup->name, sizeof setup->name, "random program p=%u n=%u m=%u",
+                 setup->program->rank_count, setup->program->stage_count,
+                 setup->program->microbatch_count);
   draft_finish(&draft);
-  return !misordered && completes(plan->program, plan->comm);
+  return !misordered && completes(setup->program, setup->comm);
 }
 
-static void draw_program(struct trial_plan *plan, struct weft_random *random) {
+static void draw_program(struct trial_setup *setup, struct weft_random *random) {
   const bool is_random = random_chance(random, 20);
   for (int round = 0; round < ROUNDS_MAX; round++) {
-    const bool found = is_random ? try_random_program(plan, random) : try_schedule(plan, random);
+    const bool found = is_random ? try_random_program(setup, random) : try_schedule(setup, random);
     if (found) {
-      (void)weft_placement_infer(plan->program, plan->rank_of);
+      (void)weft_placement_infer(setup->program, setup->rank_of);
       return;
     }
-    weft_program_destroy(plan->program);
-    plan->program = NULL;
+    weft_program_destroy(setup->program);
+    setup->program = NULL;
   }
-  (void)fprintf(stderr, "seed %llu: no program found\n", (unsigned long long)plan->seed);
+  (void)fprintf(stderr, "seed %llu: no program found\n", (unsigned long long)setup->seed);
   abort();
 }
 
@@ -115,122 +115,122 @@ void trial_learn(struct weft_linear_stage *stage, const float *gradients) {
   }
 }
 
-static void draw_model(struct trial_plan *plan, struct weft_random *random) {
-  const uint32_t m = plan->program->microbatch_count;
-  const uint32_t stages = plan->program->stage_count;
-  linear_model_init(&plan->model, stages, 2 + weft_random_below(random, 3),
+static void draw_model(struct trial_setup *setup, struct weft_random *random) {
+  const uint32_t m = setup->program->microbatch_count;
+  const uint32_t stages = setup->program->stage_count;
+  linear_model_init(&setup->model, stages, 2 + weft_random_below(random, 3),
                     m + weft_random_below(random, 2 * m), weft_random_next(random));
   for (uint32_t s = 0; s < stages; s++) {
     uint32_t count;
-    const float *parameters = weft_linear_stage_parameters(plan->model.stages[s], &count);
-    plan->parameters[s] = malloc(count * sizeof(float));
-    memcpy(plan->parameters[s], parameters, count * sizeof(float));
+    const float *parameters = weft_linear_stage_parameters(setup->model.stages[s], &count);
+    setup->parameters[s] = malloc(count * sizeof(float));
+    memcpy(setup->parameters[s], parameters, count * sizeof(float));
   }
-  for (uint32_t step = 0; step < plan->steps; step++) {
-    plan->expected[step] = linear_model_evaluate(&plan->model, plan->program, true, UINT32_MAX);
-    for (uint32_t s = 0; s < stages && !plan->is_eval[step]; s++) {
-      trial_learn(plan->model.stages[s], plan->expected[step].gradients[s]);
+  for (uint32_t step = 0; step < setup->steps; step++) {
+    setup->expected[step] = linear_model_evaluate(&setup->model, setup->program, true, UINT32_MAX);
+    for (uint32_t s = 0; s < stages && !setup->is_eval[step]; s++) {
+      trial_learn(setup->model.stages[s], setup->expected[step].gradients[s]);
     }
   }
 }
 
 /* ---- The rest ---- */
 
-static void draw_times(struct trial_plan *plan, struct weft_random *random) {
-  plan->network = (struct weft_comm_options){.rank_count = plan->program->rank_count,
-                                             .seed = weft_random_next(random),
-                                             .latency_ticks = draw_ticks(random, 20),
-                                             .occupied_ticks = draw_ticks(random, 10),
-                                             .delay_ticks_max = draw_ticks(random, 30)};
-  plan->stall_limit = STALL_LIMIT;
-  plan->stage_time_max = draw_ticks(random, 20);
-  plan->is_quiet = random_chance(random, 30);
-  plan->has_cost_stages = random_chance(random, 15);
+static void draw_times(struct trial_setup *setup, struct weft_random *random) {
+  setup->network = (struct weft_comm_options){.rank_count = setup->program->rank_count,
+                                              .seed = weft_random_next(random),
+                                              .latency_ticks = draw_ticks(random, 20),
+                                              .occupied_ticks = draw_ticks(random, 10),
+                                              .delay_ticks_max = draw_ticks(random, 30)};
+  setup->stall_limit = STALL_LIMIT;
+  setup->stage_time_max = draw_ticks(random, 20);
+  setup->is_quiet = random_chance(random, 30);
+  setup->has_cost_stages = random_chance(random, 15);
   for (uint32_t op = 0; op < WEFT_OP_COUNT; op++) {
-    plan->cost_times[op] = weft_random_below(random, 12);
+    setup->cost_times[op] = weft_random_below(random, 12);
   }
 }
 
-static void draw_fault(struct trial_plan *plan, struct weft_random *random) {
-  const uint32_t m = plan->program->microbatch_count;
-  plan->victim = weft_random_below(random, plan->program->rank_count);
-  plan->victim_stage = weft_random_below(random, plan->program->stage_count);
-  plan->when = draw_count(random, 7);
-  plan->amount = 1 + weft_random_below(random, 60);
-  plan->other_microbatches = 1 + (m + weft_random_below(random, 7)) % 8;
-  plan->checks_payloads = plan->fault == FAULT_PAYLOAD || random_chance(random, 30);
-  if (plan->fault == FAULT_SLOW_BEYOND || plan->fault == FAULT_SLOW_STAGE) {
-    plan->amount = INT64_C(10) * STALL_LIMIT;
+static void draw_fault(struct trial_setup *setup, struct weft_random *random) {
+  const uint32_t m = setup->program->microbatch_count;
+  setup->victim = weft_random_below(random, setup->program->rank_count);
+  setup->victim_stage = weft_random_below(random, setup->program->stage_count);
+  setup->when = draw_count(random, 7);
+  setup->amount = 1 + weft_random_below(random, 60);
+  setup->other_microbatches = 1 + (m + weft_random_below(random, 7)) % 8;
+  setup->checks_payloads = setup->fault == FAULT_PAYLOAD || random_chance(random, 30);
+  if (setup->fault == FAULT_SLOW_BEYOND || setup->fault == FAULT_SLOW_STAGE) {
+    setup->amount = INT64_C(10) * STALL_LIMIT;
   }
-  switch (plan->fault) {
+  switch (setup->fault) {
     case FAULT_SLOW_WITHIN: /* polls would shift with the limit, and with them the waits */
-      plan->is_quiet = false;
+      setup->is_quiet = false;
       break;
     case FAULT_SLOW_STAGE:
     case FAULT_STAGE_FAILS:
     case FAULT_STAGE_NEVER_ENDS:
-      plan->victim = plan->rank_of[plan->victim_stage];
-      plan->when = draw_count(random, 5);
+      setup->victim = setup->rank_of[setup->victim_stage];
+      setup->when = draw_count(random, 5);
       break;
     case FAULT_MEMORY_ONCE:
     case FAULT_MEMORY_SILENT:
-    case FAULT_MEMORY_GONE: plan->when = draw_count(random, 10); break;
+    case FAULT_MEMORY_GONE: setup->when = draw_count(random, 10); break;
     default: break;
   }
 }
 
-static void draw_evals(struct trial_plan *plan, struct weft_random *random) {
-  for (uint32_t step = 0; step < plan->steps; step++) {
-    plan->is_eval[step] = random_chance(random, 20);
+static void draw_evals(struct trial_setup *setup, struct weft_random *random) {
+  for (uint32_t step = 0; step < setup->steps; step++) {
+    setup->is_eval[step] = random_chance(random, 20);
   }
 }
 
-void trial_draw(struct trial_plan *plan, uint64_t seed, enum trial_fault fault) {
+void trial_draw(struct trial_setup *setup, uint64_t seed, enum trial_fault fault) {
   struct weft_random random = {.state = seed};
   const enum trial_fault drawn = (enum trial_fault)weft_random_below(&random, FAULT_COUNT);
-  *plan = (struct trial_plan){.seed = seed, .fault = fault == FAULT_COUNT ? drawn : fault};
-  plan->comm = (enum weft_run_comm)weft_random_below(&random, 3);
-  plan->steps = 1 + weft_random_below(&random, TRIAL_STEPS_MAX);
-  draw_program(plan, &random);
-  draw_evals(plan, &random);
-  draw_times(plan, &random);
-  draw_model(plan, &random);
-  draw_fault(plan, &random);
-  plan->other_program = alter_program(plan->program, plan->victim);
+  *setup = (struct trial_setup){.seed = seed, .fault = fault == FAULT_COUNT ? drawn : fault};
+  setup->comm = (enum weft_run_comm)weft_random_below(&random, 3);
+  setup->steps = 1 + weft_random_below(&random, TRIAL_STEPS_MAX);
+  draw_program(setup, &random);
+  draw_evals(setup, &random);
+  draw_times(setup, &random);
+  draw_model(setup, &random);
+  draw_fault(setup, &random);
+  setup->other_program = alter_program(setup->program, setup->victim);
 }
 
-bool trial_draw_schedule(struct trial_plan *plan, const struct weft_named_source *named, uint32_t m,
-                         uint64_t seed) {
+bool trial_draw_schedule(struct trial_setup *setup, const struct weft_named_source *named,
+                         uint32_t m, uint64_t seed) {
   struct weft_random random = {.state = seed};
-  *plan = (struct trial_plan){.seed = seed, .fault = FAULT_NONE, .named = *named, .steps = 2};
-  plan->lower = weft_lower_options_default();
-  plan->named.lower = &plan->lower;
-  if (weft_source_named(&plan->named, m, true, &plan->program, NULL) != WEFT_OK) {
+  *setup = (struct trial_setup){.seed = seed, .fault = FAULT_NONE, .named = *named, .steps = 2};
+  setup->lower = weft_lower_options_default();
+  setup->named.lower = &setup->lower;
+  if (weft_source_named(&setup->named, m, true, &setup->program, NULL) != WEFT_OK) {
     return false;
   }
-  if (plan->program->stage_count > TRIAL_STAGES_MAX) {
-    weft_program_destroy(plan->program);
+  if (setup->program->stage_count > TRIAL_STAGES_MAX) {
+    weft_program_destroy(setup->program);
     return false;
   }
-  (void)snprintf(plan->name, sizeof plan->name, "%s p=%u n=%u m=%u", named->schedule, named->ranks,
-                 plan->program->stage_count, m);
-  (void)weft_placement_infer(plan->program, plan->rank_of);
-  plan->comm = (enum weft_run_comm)weft_random_below(&random, 3);
-  draw_times(plan, &random);
-  plan->has_cost_stages = false;
-  draw_model(plan, &random);
-  plan->other_program = alter_program(plan->program, 0);
+  (void)snprintf(setup->name, sizeof setup->name, "%s p=%u n=%u m=%u", named->schedule,
+                 named->ranks, setup->program->stage_count, m);
+  (void)weft_placement_infer(setup->program, setup->rank_of);
+  setup->comm = (enum weft_run_comm)weft_random_below(&random, 3);
+  draw_times(setup, &random);
+  setup->has_cost_stages = false;
+  draw_model(setup, &random);
+  setup->other_program = alter_program(setup->program, 0);
   return true;
 }
 
-void trial_plan_finish(struct trial_plan *plan) {
-  for (uint32_t step = 0; step < plan->steps; step++) {
-    linear_result_free(&plan->model, &plan->expected[step]);
+void trial_setup_finish(struct trial_setup *setup) {
+  for (uint32_t step = 0; step < setup->steps; step++) {
+    linear_result_free(&setup->model, &setup->expected[step]);
   }
-  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
-    free(plan->parameters[s]);
+  for (uint32_t s = 0; s < setup->program->stage_count; s++) {
+    free(setup->parameters[s]);
   }
-  linear_model_finish(&plan->model);
-  weft_program_destroy(plan->other_program);
-  weft_program_destroy(plan->program);
+  linear_model_finish(&setup->model);
+  weft_program_destroy(setup->other_program);
+  weft_program_destroy(setup->program);
 }

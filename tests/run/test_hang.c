@@ -213,7 +213,7 @@ static void test_phases(void **state) {
   rank_states_init(&states, 2, "threads");
   rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 1, "1SEND_B0", tenths(300));
   states.items[0].step = 7;
-  check(&states, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which never came",
+  check(&states, 0, 1, "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which never joined",
         "see whether rank 1 was started, and whether it ended with an error of its own");
   states.items[1].step = 6;
   states.items[1].since = states.now - tenths(310);
@@ -236,12 +236,12 @@ static void test_phases(void **state) {
   rank_state_set(&states, 1, WEFT_PHASE_RECEIVE, "1F0", NOBODY, "", tenths(310));
   check(&states, 0, 1,
         "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits before 1F0 since 31.0 s, for "
-        "nobody that is known",
+        "no known rank",
         "look at rank 1's row of the program: 'weft verify' shows whether it can end");
   rank_state_set(&states, 1, WEFT_PHASE_SEND, "", 2, "", tenths(310));
   check(&states, 0, 1,
-        "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits since 31.0 s, for nobody "
-        "that is known",
+        "rank 0 has waited 30.0 s in 0RECV_B0 for rank 1, which waits since 31.0 s, for no known "
+        "rank",
         "look at rank 1's row of the program: 'weft verify' shows whether it can end");
   rank_states_finish(&states);
 }
@@ -258,12 +258,12 @@ static void test_stopped_and_silent(void **state) {
   check(&states, 0, 2,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which waits for rank 2, which is stopped, "
         "by a signal or a debugger, in 2F0 since 30.4 s",
-        "SIGCONT lets rank 2's process go on");
+        "SIGCONT resumes rank 2's process");
   states.items[1].flags = WEFT_RANK_STOPPED | WEFT_RANK_SILENT;
   check(&states, 0, 1,
         "rank 0 has waited 30.0 s before 0B0 for rank 1, which is stopped, by a signal or a "
         "debugger, before 1B0 since 30.2 s",
-        "SIGCONT lets rank 1's process go on");
+        "SIGCONT resumes rank 1's process");
   states.items[1].flags = WEFT_RANK_SILENT;
   check(&states, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which does not answer",
         "see whether rank 1's host is up, the network to it too, and whether its process is "
@@ -280,15 +280,16 @@ static void test_handshake(void **state) {
   for (uint32_t r = 0; r < 4; r++) {
     rank_state_set(&states, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
   }
-  check(&states, 1, 1, "rank 1 waits in the handshake since 30.0 s, for nobody that is known",
+  check(&states, 1, 1, "rank 1 waits in the handshake since 30.0 s, for no known rank",
         "every rank has come to the handshake: look at the network between them");
   rank_state_set(&states, 3, WEFT_PHASE_IDLE, "", NOBODY, "", states.now);
-  check(&states, 1, 3, "rank 1 has waited 30.0 s in the handshake for rank 3, which never came",
+  check(&states, 1, 3, "rank 1 has waited 30.0 s in the handshake for rank 3, which never joined",
         "see whether rank 3 was started, and whether it ended with an error of its own");
   rank_state_set(&states, 0, WEFT_PHASE_RECEIVE, "0RECV_B0", 2, "", tenths(290));
-  check(&states, 0, 3,
-        "rank 0 has waited 29.0 s in 0RECV_B0 for rank 2, which waits for rank 3, which never came",
-        "see whether rank 3 was started, and whether it ended with an error of its own");
+  check(
+      &states, 0, 3,
+      "rank 0 has waited 29.0 s in 0RECV_B0 for rank 2, which waits for rank 3, which never joined",
+      "see whether rank 3 was started, and whether it ended with an error of its own");
   /* The second step's handshake, while rank 2 is still in the first step. */
   for (uint32_t r = 0; r < 4; r++) {
     rank_state_set(&states, r, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(300));
@@ -510,21 +511,22 @@ static void test_explained_nothing(void **state) {
   struct rank_states states;
   rank_states_init(&states, 2, "threads");
   rank_state_set(&states, 1, WEFT_PHASE_HANDSHAKE, "", NOBODY, "", tenths(5));
-  check_explained(&states,
-                  "rank 0: is idle\n"
-                  "rank 1: waits in the handshake, since 0.5 s; step 0, cell 0\n"
-                  "\n"
-                  "verdict: rank 1 has waited 0.5 s in the handshake for rank 0, which never came\n"
-                  "culprit: rank 0\n"
-                  "hint: see whether rank 0 was started, and whether it ended with an error of its "
-                  "own\n");
+  check_explained(
+      &states,
+      "rank 0: is idle\n"
+      "rank 1: waits in the handshake, since 0.5 s; step 0, cell 0\n"
+      "\n"
+      "verdict: rank 1 has waited 0.5 s in the handshake for rank 0, which never joined\n"
+      "culprit: rank 0\n"
+      "hint: see whether rank 0 was started, and whether it ended with an error of its "
+      "own\n");
   states.items[1].phase = WEFT_PHASE_IDLE;
   check_explained(&states,
                   "rank 0: is idle\n"
                   "rank 1: is idle\n"
                   "\n"
                   "verdict: no rank waits for another\n"
-                  "culprit: nobody that is known\n"
+                  "culprit: unknown\n"
                   "hint: if this was no hang, there is nothing to do\n");
   rank_states_finish(&states);
 }
@@ -681,7 +683,7 @@ static void test_malformed(void **state) {
       {"[" RANK "]", "{}", "ranks: expected a list"},
       {"[" RANK "]", "[1]", "ranks[0]: expected an object, found 1"},
       {"[" RANK "]", "[" RANK ", " RANK "]",
-       "ranks[1].rank: expected 1 (ranks stand in order, each once), found 0"},
+       "ranks[1].rank: expected 1 (ranks are in order, each once), found 0"},
       {"\"rank\": 0", "\"rank\": -1", "ranks[0].rank: expected 0"},
       {"\"away\"", "\"asleep\"", "ranks[0].phase: expected away, greeting, compute"},
       {"\"away\"", "3", "ranks[0].phase: expected away, greeting, compute"},

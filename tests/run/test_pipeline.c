@@ -1,4 +1,4 @@
-/* Pipelines as trainers meet them: what is refused and how, plans for several
+/* Pipelines as trainers use them: what is refused and how, programs for several
  * numbers of microbatches, custom functions, several tensors, frozen stages, progress. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -92,25 +92,25 @@ static void test_arguments_of_stages(void **state) {
   bench_finish(&bench);
 }
 
-struct counted_plan {
+struct counted_source {
   struct weft_named_source named;
   uint32_t asked;
 };
 
 static enum weft_status count_plan(void *context, uint32_t m, bool training,
                                    struct weft_program **out, struct weft_error *error) {
-  struct counted_plan *plan = context;
-  plan->asked++;
-  return weft_source_named(&plan->named, m, training, out, error);
+  struct counted_source *source = context;
+  source->asked++;
+  return weft_source_named(&source->named, m, training, out, error);
 }
 
 static void test_microbatches_change_from_step_to_step(void **state) {
   (void)state;
   struct bench bench;
   bench_use_schedule(&bench, "Interleaved1F1B", 2, 2, 4);
-  struct counted_plan plan = {.named = bench.named};
+  struct counted_source source = {.named = bench.named};
   bench.options.source = count_plan;
-  bench.options.source_context = &plan;
+  bench.options.source_context = &source;
   bench_expect_ok(&bench, bench_create(&bench, 2));
   static const uint32_t sizes[] = {4, 7, 1, 4, 7, 12, 1, 4};
   uint32_t forwards = 0;
@@ -121,7 +121,8 @@ static void test_microbatches_change_from_step_to_step(void **state) {
     forwards += 2 * sizes[k];
   }
   assert_int_equal(bench.probes[3].calls[WEFT_OP_F], forwards);
-  assert_int_equal(plan.asked, 2 * 8); /* each of 4 numbers, for training and eval, once per rank */
+  assert_int_equal(source.asked,
+                   2 * 8); /* each of 4 numbers, for training and eval, once per rank */
   bench_finish(&bench);
 }
 
@@ -146,9 +147,9 @@ static enum weft_status set_plans(struct bench *bench, uint32_t first, uint32_t 
 
 static void test_plans_change_between_steps(void **state) {
   (void)state;
-  struct weft_named_source plans[] = {{.schedule = "1F1B", .ranks = 2},
-                                      {.schedule = "ZBH1", .ranks = 2},
-                                      {.schedule = "GPipe", .ranks = 2}};
+  struct weft_named_source sources[] = {{.schedule = "1F1B", .ranks = 2},
+                                        {.schedule = "ZBH1", .ranks = 2},
+                                        {.schedule = "GPipe", .ranks = 2}};
   static const uint32_t slots[][2] = {{2, 1}, {2, 2}, {6, 6}};
   struct weft_stage_ops ops = probe_ops;
   struct bench bench;
@@ -161,7 +162,7 @@ static void test_plans_change_between_steps(void **state) {
   bench_expect_ok(&bench, bench_create(&bench, 2));
   bench_expect_ok(&bench, bench_step(&bench, 6));
   for (uint32_t k = 0; k < 3; k++) {
-    bench_expect_ok(&bench, set_plans(&bench, 0, 2, &plans[k]));
+    bench_expect_ok(&bench, set_plans(&bench, 0, 2, &sources[k]));
     assert_null(weft_pipeline_program(bench.pipelines.items[1]));
     assert_int_equal(prepared[0], slots[k][0]);
     assert_int_equal(prepared[1], slots[k][1]);

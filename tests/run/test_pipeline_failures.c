@@ -1,4 +1,4 @@
-/* Pipelines that cannot go on: programs that are wrong, and errors that all ranks agree on. */
+/* Pipelines that cannot continue: programs that are wrong, and errors that all ranks agree on. */
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -33,12 +33,12 @@ static void test_programs_that_are_wrong(void **state) {
   refuse("0UNSHARD,0F0,0RESHARD,0B0\n", 1, "(0B0): the stage is sharded");
   refuse("0F0,0F1,0B0\n", 1, "still has");
   refuse("0F0,0SEND_F0,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 2,
-         "(0SEND_F0): it has not been made, or was sent before");
+         "(0SEND_F0): it has not been computed, or was sent before");
   refuse("0F0,0SEND_F0,0RECV_B0,0B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n", 2,
          "(0B0): it has been done before");
-  refuse("0UNSHARD,0F0,0F1,0B0,0REDUCE_GRAD,0B1\n", 1, "a backward of the stage stands behind it");
+  refuse("0UNSHARD,0F0,0F1,0B0,0REDUCE_GRAD,0B1\n", 1, "a backward of the stage follows it");
   refuse("0UNSHARD,0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n", 1, "are reduced already");
-  refuse("0F0,0F1,0B0,0TIE_GRAD,0B1\n", 1, "(0TIE_GRAD): a backward of the stage stands behind it");
+  refuse("0F0,0F1,0B0,0TIE_GRAD,0B1\n", 1, "(0TIE_GRAD): a backward of the stage follows it");
   refuse("0F0,0B0,0TIE_GRAD,0TIE_GRAD\n", 1, "are tied already");
   refuse("0F0,0B0,0REDUCE_GRAD,0TIE_GRAD\n", 1, "(0TIE_GRAD): the stage's gradients are reduced");
   refuse("0F0,0W0\n", 1, "(0W0): its input gradient (I) has not been done");

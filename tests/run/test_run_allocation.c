@@ -38,7 +38,7 @@ static uint64_t calls_of(const struct counter *counter) {
 struct setting {
   struct counter counter;
   char what[96];
-  struct weft_named_source plan;
+  struct weft_named_source source;
   struct weft_stage stages[64];
   struct weft_stage *bases[64];
   struct weft_boundary boundary;
@@ -80,7 +80,7 @@ static void describe(struct setting *setting, const struct weft_program *program
       .shape = {.dtype = WEFT_F32, .dim_count = 2, .dims = {MICROBATCHES, WIDTH}}};
   *options = weft_pipeline_options_default();
   options->source = weft_source_named;
-  options->source_context = &setting->plan;
+  options->source_context = &setting->source;
   options->microbatch_count = MICROBATCHES;
   options->stages = setting->bases;
   options->stage_count = program->stage_count;
@@ -95,11 +95,11 @@ static struct setting *set_up(const char *schedule, enum weft_run_comm comm, con
   struct setting *setting = calloc(1, sizeof *setting);
   setting->counter.allocator =
       (struct weft_allocator){.reallocate = count, .context = &setting->counter};
-  setting->plan = (struct weft_named_source){
+  setting->source = (struct weft_named_source){
       .allocator = &setting->counter.allocator, .schedule = schedule, .ranks = RANKS};
   (void)snprintf(setting->what, sizeof setting->what, "%s on %s, comm %d", schedule, where,
                  (int)comm);
-  if (weft_source_named(&setting->plan, MICROBATCHES, true, &program, &error) < 0) {
+  if (weft_source_named(&setting->source, MICROBATCHES, true, &program, &error) < 0) {
     fail_msg("%s: %s", setting->what, error.message);
   }
   describe(setting, program);

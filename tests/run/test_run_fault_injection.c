@@ -19,7 +19,7 @@
 enum { RANKS = 4, MICROBATCHES = 6, ROWS = 2 * MICROBATCHES + 1, WIDTH = 3, STALL = 100000 };
 
 struct run {
-  struct weft_named_source plan;
+  struct weft_named_source source;
   struct weft_program *program;
   struct linear_model model;
   struct linear_result expected;
@@ -59,8 +59,8 @@ static void set_up(struct run *run, const char *schedule, uint32_t only,
                    const struct weft_fault_options *faults, bool check_payloads) {
   struct weft_error error;
   memset(run, 0, sizeof *run);
-  run->plan = (struct weft_named_source){.schedule = schedule, .ranks = RANKS};
-  assert_int_equal(weft_source_named(&run->plan, MICROBATCHES, true, &run->program, &error),
+  run->source = (struct weft_named_source){.schedule = schedule, .ranks = RANKS};
+  assert_int_equal(weft_source_named(&run->source, MICROBATCHES, true, &run->program, &error),
                    WEFT_OK);
   assert_true(run->program->stage_count <= 2 * RANKS);
   linear_model_init(&run->model, run->program->stage_count, WIDTH, ROWS, 5);
@@ -74,7 +74,7 @@ static void set_up(struct run *run, const char *schedule, uint32_t only,
   }
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_source_named;
-  options.source_context = &run->plan;
+  options.source_context = &run->source;
   options.microbatch_count = MICROBATCHES;
   options.stages = run->model.bases;
   options.stage_count = run->model.stage_count;
@@ -117,11 +117,11 @@ enum { SCHEDULES = sizeof schedules / sizeof schedules[0] };
 static void test_delays_change_nothing(void **state) {
   (void)state;
   for (uint32_t seed = 0; seed < 40; seed++) {
-    const struct weft_fault_options chaos = {
+    const struct weft_fault_options faults = {
         .seed = seed, .delay_max = 1 + 10 * (seed % 7), .slow_by = seed % 3};
     struct run run;
     struct weft_error error = {0};
-    set_up(&run, schedules[seed % SCHEDULES], seed % 5 < RANKS ? seed % 5 : UINT32_MAX, &chaos,
+    set_up(&run, schedules[seed % SCHEDULES], seed % 5 < RANKS ? seed % 5 : UINT32_MAX, &faults,
            seed % 2 == 0);
     for (int k = 0; k < 3; k++) {
       if (step(&run, &error) != WEFT_OK) {
@@ -144,11 +144,11 @@ static uint64_t receives_of(const struct run *run, uint32_t rank) {
 }
 
 static void check_damage(uint32_t rank, uint64_t n, bool payload) {
-  const struct weft_fault_options chaos = {
+  const struct weft_fault_options faults = {
       .seed = n, .damage_receive = n, .damage_payload = payload};
   struct run run;
   struct weft_error error = {0};
-  set_up(&run, schedules[n % SCHEDULES], rank, &chaos, payload);
+  set_up(&run, schedules[n % SCHEDULES], rank, &faults, payload);
   const bool damaged = n <= receives_of(&run, rank);
   assert_int_equal(step(&run, &error), damaged ? WEFT_ERR_PROTOCOL : WEFT_OK);
   for (uint32_t r = 0; r < RANKS && damaged; r++) {
@@ -179,10 +179,10 @@ static void test_damage_is_found(void **state) {
 /* The others say who it was, all the same. Returns how many did. */
 static uint32_t check_death(uint32_t rank, uint64_t n) {
   uint32_t witnesses = 0;
-  const struct weft_fault_options chaos = {.die_at = n};
+  const struct weft_fault_options faults = {.die_at = n};
   struct run run;
   struct weft_error error = {0};
-  set_up(&run, schedules[n % SCHEDULES], rank, &chaos, false);
+  set_up(&run, schedules[n % SCHEDULES], rank, &faults, false);
   const enum weft_status status = step(&run, &error);
   const bool died = run.pipelines.statuses[rank] == WEFT_ERR_CANCELLED;
   struct weft_failure failure;

@@ -47,13 +47,13 @@ static const char *judge_agreement(const struct trial *trial) {
       continue;
     }
     if (rank->status == WEFT_OK) {
-      if (rank->steps_done != trial->plan->steps) {
+      if (rank->steps_done != trial->setup->steps) {
         return "a rank ended early without an error";
       }
       continue;
     }
     if (!trial->has_failure) {
-      return "a rank failed, and the others were not told";
+      return "a rank failed, and the others did not learn of it";
     }
     if (rank->status != trial->failure.error.status || rank->error.status != rank->status ||
         strcmp(rank->error.message, trial->failure.error.message) != 0 ||
@@ -66,14 +66,14 @@ static const char *judge_agreement(const struct trial *trial) {
 
 static const char *expect_failure(const struct trial *trial, enum weft_status status,
                                   bool to_blame) {
-  const struct trial_plan *plan = trial->plan;
+  const struct trial_setup *setup = trial->setup;
   if (trial->failure.error.status != status) {
     return "another status than the fault should give";
   }
-  if (!names(&trial->failure.error, plan->victim)) {
+  if (!names(&trial->failure.error, setup->victim)) {
     return "the message does not name the rank with the fault";
   }
-  return to_blame && trial->failure.rank != plan->victim ? "the wrong rank is to blame" : NULL;
+  return to_blame && trial->failure.rank != setup->victim ? "the wrong rank is to blame" : NULL;
 }
 
 /* What damaged it is not known; the message came from there. */
@@ -86,8 +86,8 @@ static const char *judge_damage(const struct trial *trial) {
 }
 
 /* Someone failed to get memory: it says so, or it is missed. Who is silent is so
- * between steps, where a rank's main function speaks for it; within a step the
- * pipeline tells the others by itself. */
+ * between steps, where a rank's main function reports it; within a step the
+ * pipeline broadcasts it. */
 static const char *judge_memory(const struct trial *trial) {
   const enum weft_status status = trial->failure.error.status;
   if (trial->failure.rank != trial->starved) {
@@ -99,7 +99,7 @@ static const char *judge_memory(const struct trial *trial) {
   return status == WEFT_ERR_MEMORY ? NULL : "another status than memory";
 }
 
-/* A message from or to the odd rank cannot fit; or its plan has no such number. */
+/* A message from or to the odd rank cannot fit; or its setup has no such number. */
 static const char *judge_microbatches(const struct trial *trial) {
   const enum weft_status status = trial->failure.error.status;
   if (status != WEFT_ERR_PROTOCOL && status != WEFT_ERR_USAGE) {
@@ -109,7 +109,7 @@ static const char *judge_microbatches(const struct trial *trial) {
 }
 
 static const char *judge_failure(const struct trial *trial) {
-  switch (trial->plan->fault) {
+  switch (trial->setup->fault) {
     case FAULT_NONE:
     case FAULT_DELAY:
     case FAULT_SLOW_WITHIN: return "it failed without a fault";
@@ -134,9 +134,9 @@ static const char *judge_failure(const struct trial *trial) {
 }
 
 /* A hand-made program may leave a rank without stages. */
-static bool has_stages(const struct trial_plan *plan, uint32_t rank) {
-  for (uint32_t s = 0; s < plan->program->stage_count; s++) {
-    if (plan->rank_of[s] == rank) {
+static bool has_stages(const struct trial_setup *setup, uint32_t rank) {
+  for (uint32_t s = 0; s < setup->program->stage_count; s++) {
+    if (setup->rank_of[s] == rank) {
       return true;
     }
   }
@@ -145,19 +145,19 @@ static bool has_stages(const struct trial_plan *plan, uint32_t rank) {
 
 /* Whether the fault has surely struck, and must have shown. */
 static bool must_fail(const struct trial *trial) {
-  const struct trial_plan *plan = trial->plan;
-  const struct fault_stage *stage = &trial->stages[plan->victim_stage];
-  switch (plan->fault) {
+  const struct trial_setup *setup = trial->setup;
+  const struct fault_stage *stage = &trial->stages[setup->victim_stage];
+  switch (setup->fault) {
     case FAULT_SLOW_STAGE:
     case FAULT_STAGE_FAILS:
-    case FAULT_STAGE_NEVER_ENDS: return stage->calls >= plan->when;
+    case FAULT_STAGE_NEVER_ENDS: return stage->calls >= setup->when;
     case FAULT_MEMORY_ONCE:
     case FAULT_MEMORY_GONE: return trial->was_out_of_memory && trial->world != NULL;
     case FAULT_CONFIGURATION:
     case FAULT_PROGRAM:
     case FAULT_ABSENT: return trial->rank_count > 1;
-    case FAULT_OTHER_MICROBATCHES: return trial->rank_count > 1 && has_stages(plan, plan->victim);
-    case FAULT_INTERRUPTED: return trial->ranks[plan->victim].questions >= plan->when;
+    case FAULT_OTHER_MICROBATCHES: return trial->rank_count > 1 && has_stages(setup, setup->victim);
+    case FAULT_INTERRUPTED: return trial->ranks[setup->victim].questions >= setup->when;
     default: return false;
   }
 }
@@ -178,13 +178,14 @@ static const char *judge(const struct trial *trial) {
 
 /* ---- Seeds ---- */
 
-static void describe(const struct trial_plan *plan, const struct trial *trial, const char *what) {
+static void describe(const struct trial_setup *setup, const struct trial *trial, const char *what) {
   static const char *const comms[] = {"posted", "eager", "rendezvous"};
-  print_message(
-      "seed %" PRIu64 ": %s\n  %s, %s, %u steps; fault: %s, rank %u, stage %u, no. %" PRIu64
-      ", %" PRId64 "\n  %" PRIu64 " turns, hash %016" PRIx64 "\n",
-      plan->seed, what, plan->name, comms[plan->comm], plan->steps, trial_fault_name(plan->fault),
-      plan->victim, plan->victim_stage, plan->when, plan->amount, trial->turns, trial->hash);
+  print_message("seed %" PRIu64
+                ": %s\n  %s, %s, %u steps; fault: %s, rank %u, stage %u, no. %" PRIu64 ", %" PRId64
+                "\n  %" PRIu64 " turns, hash %016" PRIx64 "\n",
+                setup->seed, what, setup->name, comms[setup->comm], setup->steps,
+                trial_fault_name(setup->fault), setup->victim, setup->victim_stage, setup->when,
+                setup->amount, trial->turns, trial->hash);
   for (uint32_t r = 0; r < trial->rank_count; r++) {
     const struct trial_rank *rank = &trial->ranks[r];
     print_message("  rank %u: %s after %u steps%s: %s\n", r, weft_status_name(rank->status),
@@ -194,41 +195,41 @@ static void describe(const struct trial_plan *plan, const struct trial *trial, c
   if (trial->has_failure) {
     print_message("  agreed, rank %u: %s\n", trial->failure.rank, trial->failure.error.message);
   }
-  print_message("  again: WEFT_SEED=%" PRIu64 "\n", plan->seed);
+  print_message("  again: WEFT_SEED=%" PRIu64 "\n", setup->seed);
 }
 
 /* A slow rank raises no alarm as long as nobody waits for the limit: the longest
  * wait is measured first, without one. */
-static void run_once(struct trial *trial, const struct trial_plan *plan) {
+static void run_once(struct trial *trial, const struct trial_setup *setup) {
   int64_t limit = -1;
-  if (plan->fault == FAULT_SLOW_WITHIN) {
-    trial_run(trial, plan, 0);
+  if (setup->fault == FAULT_SLOW_WITHIN) {
+    trial_run(trial, setup, 0);
     limit = trial->longest_wait + 1;
   }
-  trial_run(trial, plan, limit);
+  trial_run(trial, setup, limit);
 }
 
 static bool run_seed(uint64_t seed, bool talk, struct tally *tally) {
   static struct trial trial, again; /* large */
-  struct trial_plan plan;
-  trial_draw(&plan, seed, FAULT_COUNT);
-  run_once(&trial, &plan);
+  struct trial_setup setup;
+  trial_draw(&setup, seed, FAULT_COUNT);
+  run_once(&trial, &setup);
   const char *complaint = judge(&trial);
-  tally->drawn[plan.fault]++;
-  tally->failed[plan.fault] += trial.has_failure;
+  tally->drawn[setup.fault]++;
+  tally->failed[setup.fault] += trial.has_failure;
   tally->turns += trial.turns;
   if (complaint != NULL || talk || seed % REPLAY_EVERY == 0) {
-    run_once(&again, &plan);
+    run_once(&again, &setup);
     if (again.hash != trial.hash || again.turns != trial.turns) {
-      describe(&plan, &again, "a second run is not the same");
+      describe(&setup, &again, "a second run is not the same");
       tally->complaints++;
     }
   }
   if (complaint != NULL || talk) {
-    describe(&plan, &trial, complaint != NULL ? complaint : "as it should be");
+    describe(&setup, &trial, complaint != NULL ? complaint : "as it should be");
   }
   tally->complaints += complaint != NULL;
-  trial_plan_finish(&plan);
+  trial_setup_finish(&setup);
   return complaint == NULL;
 }
 

@@ -32,10 +32,10 @@ static void expect(const struct job *job, bool condition, const char *what) {
 }
 
 static struct weft_pipeline_options options_for(const struct linear_model *model,
-                                                struct weft_named_source *plan, uint32_t m) {
+                                                struct weft_named_source *source, uint32_t m) {
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_source_named;
-  options.source_context = plan;
+  options.source_context = source;
   options.microbatch_count = m;
   options.stages = model->bases;
   options.stage_count = model->stage_count;
@@ -111,14 +111,14 @@ static void check_left_out(const struct job *job, const struct linear_model *mod
 
 static void run_job(const struct job *job, bool leave_out) {
   struct weft_error error;
-  struct weft_named_source plan = {
+  struct weft_named_source source = {
       .schedule = job->schedule, .ranks = job->p, .stages_per_rank = job->v};
   struct weft_program *program;
-  expect(job, weft_source_named(&plan, job->m, true, &program, &error) == WEFT_OK, "plan");
+  expect(job, weft_source_named(&source, job->m, true, &program, &error) == WEFT_OK, "source");
   struct linear_model model;
   linear_model_init(&model, program->stage_count, WIDTH, job->rows, job->seed + 1);
   struct linear_result expected = linear_model_evaluate(&model, program, true, UINT32_MAX);
-  struct weft_pipeline_options options = options_for(&model, &plan, job->m);
+  struct weft_pipeline_options options = options_for(&model, &source, job->m);
   options.comm = job->comm;
   struct pipelines pipelines;
   pipelines_open(&pipelines, NULL,

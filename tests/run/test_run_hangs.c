@@ -105,7 +105,7 @@ static void check_agreement(const struct run *run) {
 }
 
 static struct weft_pipeline_options options_for(const struct weft_program *program,
-                                                struct weft_fixed_source *plan,
+                                                struct weft_fixed_source *source,
                                                 struct weft_stage *const *stages,
                                                 enum weft_run_comm comm, int64_t stall_limit) {
   static const struct weft_boundary boundary = {
@@ -114,7 +114,7 @@ static struct weft_pipeline_options options_for(const struct weft_program *progr
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_source_fixed;
-  options.source_context = plan;
+  options.source_context = source;
   options.microbatch_count = program->microbatch_count;
   options.stages = stages;
   options.stage_count = program->stage_count;
@@ -141,9 +141,9 @@ static void run_start(struct run *run, const struct weft_program *program, enum 
   for (uint32_t s = 0; s < program->stage_count; s++) {
     stages[s] = &null;
   }
-  struct weft_fixed_source plan = {.allocator = &run->memory.allocator, .program = program};
+  struct weft_fixed_source source = {.allocator = &run->memory.allocator, .program = program};
   const struct weft_pipeline_options options =
-      options_for(program, &plan, stages, comm, stall_limit);
+      options_for(program, &source, stages, comm, stall_limit);
   const struct weft_comm_options network = {.rank_count = p, .seed = seed};
   assert_int_equal(
       weft_comm_open(&run->memory.allocator, "loopback", &network, &run->world, &error), WEFT_OK);
@@ -217,16 +217,15 @@ static const char *compare_cycle(const struct weft_hang *hang, const struct weft
     const struct weft_hang_rank *rank = &hang->ranks[member->rank];
     if (memcmp(&rank->state.action, member->action, sizeof rank->state.action) != 0 ||
         rank->state.cell != member->step) {
-      return "a rank of the verifier's cycle stands elsewhere";
+      return "a rank of the verifier's cycle is elsewhere";
     }
     if (rank->state.peer != next->rank) {
       return "a rank of the verifier's cycle waits for another one";
     }
   }
-  const struct weft_wait_graph_end verdict =
+  const struct weft_wait_graph_end end =
       weft_hang_diagnose(hang, found->cycle[0].rank, &(struct weft_failure){.rank = 0});
-  return verdict.cycle_length != found->cycle_length ? "the report's cycle has another length"
-                                                     : NULL;
+  return end.cycle_length != found->cycle_length ? "the report's cycle has another length" : NULL;
 }
 
 struct naming {
@@ -253,18 +252,18 @@ static void look_for_name(void *context, uint32_t rank) {
  * their actions: all of them, or the first three of many. */
 static const char *compare_alarm(const struct weft_hang *hang, const struct weft_failure *failure,
                                  const struct weft_finding *found) {
-  const struct weft_wait_graph_end verdict =
+  const struct weft_wait_graph_end end =
       weft_hang_diagnose(hang, failure->rank, &(struct weft_failure){.rank = 0});
   struct naming naming = {
-      .hang = hang, .message = failure->error.message, .length = verdict.cycle_length};
+      .hang = hang, .message = failure->error.message, .length = end.cycle_length};
   if (failure->error.status != WEFT_ERR_STALLED) {
     return "it did not end in a stall";
   }
-  if (verdict.cycle_length == 0 || verdict.culprit != failure->rank) {
+  if (end.cycle_length == 0 || end.culprit != failure->rank) {
     return "the alarm blames a rank that is in no cycle";
   }
-  weft_wait_graph_cycle(hang, &verdict, look_for_name, &naming);
-  const bool is_enough = verdict.cycle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
+  weft_wait_graph_cycle(hang, &end, look_for_name, &naming);
+  const bool is_enough = end.cycle_length <= 4 ? naming.missing == 0 : naming.named >= 3;
   if (!is_enough || strstr(failure->error.message, "a cycle") == NULL) {
     return "the alarm does not name the cycle";
   }
@@ -402,9 +401,9 @@ struct subject {
 static bool make_subject(struct subject *subject, const struct weft_schedule_info *info, uint32_t p,
                          uint32_t m) {
   struct weft_lower_options lower = weft_lower_options_default();
-  struct weft_named_source plan = {.schedule = info->name, .ranks = p, .lower = &lower};
+  struct weft_named_source source = {.schedule = info->name, .ranks = p, .lower = &lower};
   lower.merge_bw = m % 2 == 0;
-  if (weft_source_named(&plan, m, true, &subject->program, NULL) != WEFT_OK) {
+  if (weft_source_named(&source, m, true, &subject->program, NULL) != WEFT_OK) {
     return false;
   }
   (void)snprintf(subject->name, sizeof subject->name, "%s p=%u m=%u", info->name, p, m);

@@ -42,19 +42,19 @@ static void job_hangs(int number) {
 }
 
 /* The job of a seed; now and then with slow stages and slow messages. */
-static void draw(struct trial_plan *plan, struct thread_job *job, uint64_t seed) {
-  trial_draw(plan, seed, FAULT_NONE);
-  thread_job_init(job, plan);
+static void draw(struct trial_setup *setup, struct thread_job *job, uint64_t seed) {
+  trial_draw(setup, seed, FAULT_NONE);
+  thread_job_init(job, setup);
   job->stage_time_max = seed % 8 == 1 ? 20000 : 0;
   job->delay_max = seed % 8 == 2 ? 20000 : 0;
 }
 
 static bool run_job(uint64_t seed) {
   static struct thread_job job; /* large */
-  struct trial_plan plan;
+  struct trial_setup setup;
   struct weft_error error = {.status = WEFT_OK};
-  draw(&plan, &job, seed);
-  const bool fits = plan.program->rank_count <= RANKS_MAX;
+  draw(&setup, &job, seed);
+  const bool fits = setup.program->rank_count <= RANKS_MAX;
   if (fits) {
     present_job = (sig_atomic_t)seed;
     (void)alarm(JOB_SECONDS);
@@ -62,11 +62,11 @@ static bool run_job(uint64_t seed) {
     (void)alarm(0);
     const char *complaint = thread_job_judge(&job, status, &error);
     if (status != WEFT_OK || complaint != NULL) {
-      fail_msg("job %" PRIu64 ", %s: %s", seed, plan.name,
+      fail_msg("job %" PRIu64 ", %s: %s", seed, setup.name,
                status != WEFT_OK ? error.message : complaint);
     }
   }
-  trial_plan_finish(&plan);
+  trial_setup_finish(&setup);
   return fits;
 }
 

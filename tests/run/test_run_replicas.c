@@ -31,7 +31,7 @@ enum {
 
 /* ---- A job: models and what a plain evaluation makes of them ---- */
 
-enum trouble { NONE, FAILS, HANGS };
+enum defect { NONE, FAILS, HANGS };
 
 /* A rank's part of adding up gradients over replicas; one stage per rank. */
 struct sharing {
@@ -41,7 +41,7 @@ struct sharing {
 };
 
 struct job {
-  struct weft_named_source plan;
+  struct weft_named_source source;
   struct weft_program *program;
   uint32_t m, replicas;
   struct linear_model models[REPLICAS_MAX]; /* each with weights and data of its own */
@@ -49,8 +49,8 @@ struct job {
   struct weft_tensor inputs[REPLICAS_MAX], targets[REPLICAS_MAX];
   struct weft_batch batches[RANKS_MAX];
 
-  enum trouble trouble; /* of a rank, in its n-th F */
-  uint32_t troubled_rank, trouble_at, forwards;
+  enum defect defect; /* of a rank, in its n-th F */
+  uint32_t defective_rank, defect_at, forwards;
   uint32_t odd_rank; /* has another configuration; UINT32_MAX: none */
   int64_t stall_limit;
   bool shares; /* gradients, between replicas */
@@ -62,7 +62,7 @@ struct job {
   bool wrong[RANKS_MAX]; /* results, where a rank has the last stage */
 };
 
-static uint32_t rank_count(const struct job *job) { return job->plan.ranks * job->replicas; }
+static uint32_t rank_count(const struct job *job) { return job->source.ranks * job->replicas; }
 
 static void make_batches(struct job *job) {
   uint32_t rank_of[64];
@@ -70,8 +70,8 @@ static void make_batches(struct job *job) {
   assert_in_range(stages, 1, 64);
   weft_placement_infer(job->program, rank_of);
   for (uint32_t r = 0; r < rank_count(job); r++) {
-    const uint32_t replica = r / job->plan.ranks;
-    const bool last = rank_of[stages - 1] == r % job->plan.ranks;
+    const uint32_t replica = r / job->source.ranks;
+    const bool last = rank_of[stages - 1] == r % job->source.ranks;
     job->batches[r] = (struct weft_batch){.microbatch_count = job->m,
                                           .inputs = &job->inputs[replica],
                                           .input_count = 1,
@@ -86,11 +86,11 @@ static void job_init(struct job *job, const char *schedule, uint32_t p, uint32_t
                      uint32_t replicas) {
   struct weft_error error;
   memset(job, 0, sizeof *job);
-  job->plan = (struct weft_named_source){.schedule = schedule, .ranks = p, .stages_per_rank = v};
+  job->source = (struct weft_named_source){.schedule = schedule, .ranks = p, .stages_per_rank = v};
   job->m = m;
   job->replicas = replicas;
   job->odd_rank = UINT32_MAX;
-  assert_int_equal(weft_source_named(&job->plan, m, true, &job->program, &error), WEFT_OK);
+  assert_int_equal(weft_source_named(&job->source, m, true, &job->program, &error), WEFT_OK);
   for (uint32_t d = 0; d < replicas; d++) {
     linear_model_init(&job->models[d], job->program->stage_count, WIDTH, 2 * m, 7 + d);
     job->expected[d] = linear_model_evaluate(&job->models[d], job->program, true, UINT32_MAX);
@@ -111,17 +111,17 @@ static void job_finish(struct job *job) {
 /* ---- Ranks ---- */
 
 static struct weft_pipeline_options options_for(struct job *job, uint32_t rank) {
-  const uint32_t replica = rank / job->plan.ranks;
+  const uint32_t replica = rank / job->source.ranks;
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_source_named;
-  options.source_context = &job->plan;
+  options.source_context = &job->source;
   options.microbatch_count = job->m;
   options.stages = job->models[replica].bases;
   options.stage_count = job->program->stage_count;
   options.boundaries = &job->models[replica].boundary;
   options.boundary_count = 1;
   options.device = test_device();
-  options.first_rank = replica * job->plan.ranks;
+  options.first_rank = replica * job->source.ranks;
   options.first_channel = replica * 2 * options.stage_count;
   options.configuration = rank == job->odd_rank;
   if (job->stall_limit > 0) {
@@ -130,14 +130,14 @@ static struct weft_pipeline_options options_for(struct job *job, uint32_t rank) 
   return options;
 }
 
-/* The troubled rank's F. */
+/* The defective rank's F. */
 static enum weft_status forward(void *context, const struct weft_custom_call *call,
                                 struct weft_error *error) {
   struct job *job = context;
   job->forwards += !call->calls[0]->again;
-  if (job->forwards == job->trouble_at) {
-    return job->trouble == HANGS ? WEFT_IN_PROGRESS
-                                 : weft_fail(error, WEFT_ERR_IO, "", "out of paper");
+  if (job->forwards == job->defect_at) {
+    return job->defect == HANGS ? WEFT_IN_PROGRESS
+                                : weft_fail(error, WEFT_ERR_IO, "", "out of paper");
   }
   return call->stages[0]->ops->forward(call->stages[0], call->calls[0], error);
 }
@@ -158,7 +158,7 @@ static enum weft_status reduce(void *context, const struct weft_custom_call *cal
 
 static enum weft_status share(struct job *job, struct weft_transport *transport,
                               struct weft_pipeline *pipeline, struct weft_error *error) {
-  const uint32_t p = job->plan.ranks, row = transport->rank % p;
+  const uint32_t p = job->source.ranks, row = transport->rank % p;
   struct sharing *sharing = &job->sharing[transport->rank];
   uint32_t ranks[REPLICAS_MAX];
   for (uint32_t d = 0; d < job->replicas; d++) {
@@ -184,14 +184,14 @@ static enum weft_status create(struct job *job, struct weft_transport *transport
   if (job->shares) {
     WEFT_TRY(share(job, transport, *out, error));
   }
-  return job->trouble != NONE && transport->rank == job->troubled_rank
+  return job->defect != NONE && transport->rank == job->defective_rank
              ? weft_pipeline_set_function(*out, WEFT_OP_F, forward, job, error)
              : WEFT_OK;
 }
 
 /* Losses and outputs; gradients are looked at when all ranks have ended. */
 static bool is_right(const struct job *job, uint32_t rank, const struct weft_step_result *result) {
-  const uint32_t replica = rank / job->plan.ranks;
+  const uint32_t replica = rank / job->source.ranks;
   const struct linear_result *expected = &job->expected[replica];
   return !job->batches[rank].want_losses ||
          (result->loss_count == job->m && result->outputs.count == 1 &&
@@ -200,14 +200,14 @@ static bool is_right(const struct job *job, uint32_t rank, const struct weft_ste
                  (size_t)job->models[replica].rows * WIDTH * sizeof(float)) == 0);
 }
 
-/* Two steps; with trouble as many as it takes. */
+/* Two steps; with a defect as many as it takes. */
 static enum weft_status rank_main(void *context, struct weft_transport *transport,
                                   struct weft_error *error) {
   struct job *job = context;
   const uint32_t rank = transport->rank;
   struct weft_pipeline *pipeline = NULL;
   enum weft_status status = create(job, transport, &pipeline, error);
-  for (uint32_t step = 0; status == WEFT_OK && (step < 2 || job->trouble != NONE); step++) {
+  for (uint32_t step = 0; status == WEFT_OK && (step < 2 || job->defect != NONE); step++) {
     struct weft_step_result result;
     status = weft_pipeline_step(pipeline, &job->batches[rank], &result, error);
     job->wrong[rank] |= status == WEFT_OK && !is_right(job, rank, &result);
@@ -253,7 +253,7 @@ static void run_loopback(struct job *job, struct weft_failure *failure) {
     assert_int_equal(create(job, pipelines.transports[r], &pipelines.items[r], &error), WEFT_OK);
   }
   enum weft_status status = WEFT_OK;
-  for (uint32_t step = 0; status == WEFT_OK && (step < 2 || job->trouble != NONE); step++) {
+  for (uint32_t step = 0; status == WEFT_OK && (step < 2 || job->defect != NONE); step++) {
     status = pipelines_step(&pipelines, true, job->batches, rank_count(job), &error);
     note_ends(job, &pipelines);
   }
@@ -359,13 +359,13 @@ static void check_trouble(const struct job *job, const struct weft_failure *fail
   }
 }
 
-static void cause(struct job *job, enum trouble trouble, uint32_t rank, bool threads) {
-  const enum weft_status status = trouble == HANGS ? WEFT_ERR_STALLED : WEFT_ERR_STAGE;
+static void cause(struct job *job, enum defect defect, uint32_t rank, bool threads) {
+  const enum weft_status status = defect == HANGS ? WEFT_ERR_STALLED : WEFT_ERR_STAGE;
   struct weft_failure failure;
-  job->trouble = trouble;
-  job->troubled_rank = rank;
-  job->trouble_at = job->m + 2; /* in the second step */
-  job->stall_limit = trouble == HANGS ? (threads ? STALL_NS : STALL_TICKS) : 0;
+  job->defect = defect;
+  job->defective_rank = rank;
+  job->defect_at = job->m + 2; /* in the second step */
+  job->stall_limit = defect == HANGS ? (threads ? STALL_NS : STALL_TICKS) : 0;
   run(job, threads, &failure);
   check_trouble(job, &failure, status, rank);
 }
@@ -480,10 +480,9 @@ static void before_the_other_tie(void **state) {
   /* The other way round, and a rank that has not begun the step, whatever its cell was. */
   all_wait(&states, 6);
   rank_state_set(&states, 0, WEFT_PHASE_HANDSHAKE, "", UINT32_MAX, "", 1000000000);
-  diagnose(
-      &states, program, 2, 0,
-      "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for nobody "
-      "that is known");
+  diagnose(&states, program, 2, 0,
+           "rank 2 has waited 1.0 s for rank 0, which waits in the handshake since 1.0 s, for no "
+           "known rank");
   /* It is past it: nobody can say more. */
   rank_state_set(&states, 0, WEFT_PHASE_COMPUTE, "", UINT32_MAX, "0REDUCE_GRAD", 1000000000);
   states.items[0].cell = 4;
@@ -535,7 +534,7 @@ static void done_in_a_replica(void **state) {
   struct weft_program *program = NULL;
   const char *text = "0F0,0SEND_F0,0F1,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n";
   assert_int_equal(weft_program_parse(NULL, text, strlen(text), "rows", &program, NULL), WEFT_OK);
-  for (uint32_t first = 0; first < 6; first++) { /* any place, as of a replica that stands there */
+  for (uint32_t first = 0; first < 6; first++) { /* any place, as of a replica there */
     struct rank_states states;
     struct weft_failure failure;
     char expected[64];

@@ -22,24 +22,24 @@ enum { REPEATS = 3, WATCHDOG_SECONDS = 250, ENDLESS = 100000000 };
 /* One at a time: large. */
 static struct thread_job job;
 
-static bool draw(struct trial_plan *plan, const char *schedule, uint32_t p, uint32_t m,
+static bool draw(struct trial_setup *setup, const char *schedule, uint32_t p, uint32_t m,
                  uint64_t seed) {
   const struct weft_named_source named = {.schedule = schedule, .ranks = p};
-  if (!trial_draw_schedule(plan, &named, m, seed)) {
+  if (!trial_draw_schedule(setup, &named, m, seed)) {
     return false;
   }
-  thread_job_init(&job, plan);
+  thread_job_init(&job, setup);
   return true;
 }
 
 /* ---- Results ---- */
 
-static void run_well(const struct trial_plan *plan) {
+static void run_well(const struct trial_setup *setup) {
   struct weft_error error = {.status = WEFT_OK};
   const enum weft_status status = thread_job_run(&job, &error);
   const char *complaint = thread_job_judge(&job, status, &error);
   if (status != WEFT_OK || complaint != NULL) {
-    fail_msg("%s: %s", plan->name, status != WEFT_OK ? error.message : complaint);
+    fail_msg("%s: %s", setup->name, status != WEFT_OK ? error.message : complaint);
   }
 }
 
@@ -49,15 +49,15 @@ static void every_schedule(void **state) {
   for (size_t k = 0; k < weft_schedule_count(); k++) {
     for (uint32_t p = 2; p <= 8; p *= 2) {
       for (uint32_t repeat = 0; repeat < REPEATS; repeat++) {
-        struct trial_plan plan;
-        if (!draw(&plan, weft_schedule_at(k)->name, p, 2 * p, 100 * p + 10 * k + repeat)) {
+        struct trial_setup setup;
+        if (!draw(&setup, weft_schedule_at(k)->name, p, 2 * p, 100 * p + 10 * k + repeat)) {
           continue;
         }
-        plan.comm = (enum weft_run_comm)(repeat % 3);
+        setup.comm = (enum weft_run_comm)(repeat % 3);
         job.stage_time_max = repeat == 1 ? 50000 : 0;
         job.delay_max = repeat == 2 ? 50000 : 0;
-        run_well(&plan);
-        trial_plan_finish(&plan);
+        run_well(&setup);
+        trial_setup_finish(&setup);
         jobs++;
       }
     }
@@ -71,18 +71,18 @@ static void every_schedule(void **state) {
 static void a_stage_fails(void **state) {
   (void)state;
   for (uint32_t seed = 0; seed < 40; seed++) {
-    struct trial_plan plan;
+    struct trial_setup setup;
     struct weft_error error = {.status = WEFT_OK};
     char rank[32];
-    assert_true(draw(&plan, seed % 2 == 0 ? "1F1B" : "ZBVZeroBubble", 4, 8, seed));
-    const uint32_t stage = seed % plan.program->stage_count;
+    assert_true(draw(&setup, seed % 2 == 0 ? "1F1B" : "ZBVZeroBubble", 4, 8, seed));
+    const uint32_t stage = seed % setup.program->stage_count;
     job.stages[stage].fail_at = 1 + seed % 20;
     const enum weft_status status = thread_job_run(&job, &error);
     assert_int_equal(status, WEFT_ERR_STAGE);
     assert_ptr_equal(thread_job_judge(&job, status, &error), NULL);
-    (void)snprintf(rank, sizeof rank, "rank %u,", plan.rank_of[stage]);
+    (void)snprintf(rank, sizeof rank, "rank %u,", setup.rank_of[stage]);
     assert_non_null(strstr(error.message, rank));
-    trial_plan_finish(&plan);
+    trial_setup_finish(&setup);
   }
 }
 
@@ -92,10 +92,10 @@ static void a_stage_fails(void **state) {
 static void a_rank_leaves(void **state) {
   (void)state;
   for (uint32_t seed = 0; seed < 20; seed++) {
-    struct trial_plan plan;
+    struct trial_setup setup;
     struct weft_error error = {.status = WEFT_OK};
     char message[64];
-    assert_true(draw(&plan, "Interleaved1F1B", 4, 8, seed));
+    assert_true(draw(&setup, "Interleaved1F1B", 4, 8, seed));
     job.leaving_rank = seed % 4;
     job.leaving = WEFT_ERR_IO;
     const enum weft_status status = thread_job_run(&job, &error);
@@ -103,7 +103,7 @@ static void a_rank_leaves(void **state) {
     assert_ptr_equal(thread_job_judge(&job, status, &error), NULL);
     (void)snprintf(message, sizeof message, "rank %u leaves early", seed % 4);
     assert_string_equal(error.message, message);
-    trial_plan_finish(&plan);
+    trial_setup_finish(&setup);
   }
 }
 
@@ -111,19 +111,19 @@ static void a_rank_leaves(void **state) {
 static void a_rank_leaves_silently(void **state) {
   (void)state;
   for (uint32_t seed = 0; seed < 4; seed++) {
-    struct trial_plan plan;
+    struct trial_setup setup;
     struct weft_error error = {.status = WEFT_OK};
     char rank[48];
-    assert_true(draw(&plan, "1F1B", 4, 4, seed));
+    assert_true(draw(&setup, "1F1B", 4, 4, seed));
     job.leaving_rank = seed % 4;
     job.leaving = WEFT_OK;
     job.stall_limit = 50000000;
     const enum weft_status status = thread_job_run(&job, &error);
     assert_int_equal(status, WEFT_ERR_STALLED);
     assert_ptr_equal(thread_job_judge(&job, status, &error), NULL);
-    (void)snprintf(rank, sizeof rank, "rank %u, which never came", seed % 4);
+    (void)snprintf(rank, sizeof rank, "rank %u, which never joined", seed % 4);
     assert_non_null(strstr(error.message, rank));
-    trial_plan_finish(&plan);
+    trial_setup_finish(&setup);
   }
 }
 
@@ -132,16 +132,16 @@ static void a_rank_leaves_silently(void **state) {
 static void all_stall_at_once(void **state) {
   (void)state;
   for (uint32_t seed = 0; seed < 100; seed++) {
-    struct trial_plan plan;
+    struct trial_setup setup;
     struct weft_error error = {.status = WEFT_OK};
-    assert_true(draw(&plan, "GPipe", 8, 2, seed));
+    assert_true(draw(&setup, "GPipe", 8, 2, seed));
     job.leaving_rank = seed % 8;
     job.leaving = WEFT_OK;
     job.stall_limit = 300000;
     const enum weft_status status = thread_job_run(&job, &error);
     assert_int_equal(status, WEFT_ERR_STALLED);
     assert_ptr_equal(thread_job_judge(&job, status, &error), NULL);
-    trial_plan_finish(&plan);
+    trial_setup_finish(&setup);
   }
 }
 
@@ -211,10 +211,10 @@ static void join_outsider(void *context) {
 static void run_until_told(void *(*thread_main)(void *), const char *schedule,
                            const char *expected) {
   for (uint32_t seed = 0; seed < 3; seed++) {
-    struct trial_plan plan;
+    struct trial_setup setup;
     struct outsider outsider = {.flag = 0};
     struct weft_error error = {.status = WEFT_OK};
-    assert_true(draw(&plan, schedule, 4, 8, seed));
+    assert_true(draw(&setup, schedule, 4, 8, seed));
     outsider_main = thread_main;
     job.steps = ENDLESS;
     job.interrupted = is_raised;
@@ -227,7 +227,7 @@ static void run_until_told(void *(*thread_main)(void *), const char *schedule,
     assert_int_equal(status, WEFT_ERR_CANCELLED);
     assert_ptr_equal(thread_job_judge(&job, status, &error), NULL);
     assert_non_null(strstr(error.message, expected));
-    trial_plan_finish(&plan);
+    trial_setup_finish(&setup);
   }
 }
 

@@ -79,9 +79,9 @@ static void compare(const struct weft_program *program, const struct weft_simula
 static void run_case(const char *schedule, uint32_t p, uint32_t v, uint32_t m,
                      const struct times *times, uint64_t seed) {
   struct weft_error error;
-  struct weft_named_source plan = {.schedule = schedule, .ranks = p, .stages_per_rank = v};
+  struct weft_named_source source = {.schedule = schedule, .ranks = p, .stages_per_rank = v};
   struct weft_program *program;
-  if (weft_source_named(&plan, m, true, &program, &error) != WEFT_OK) {
+  if (weft_source_named(&source, m, true, &program, &error) != WEFT_OK) {
     fail_msg("%s p=%u v=%u m=%u: %s", schedule, p, v, m, error.message);
   }
   const uint32_t n = program->stage_count;
@@ -98,7 +98,7 @@ static void run_case(const char *schedule, uint32_t p, uint32_t v, uint32_t m,
           {.largest = {.dtype = WEFT_F32, .dim_count = 1, .dims = {1}}, .needs_grad = true}}};
   struct weft_pipeline_options options = weft_pipeline_options_default();
   options.source = weft_source_named;
-  options.source_context = &plan;
+  options.source_context = &source;
   options.microbatch_count = m;
   options.stages = bases;
   options.stage_count = n;

@@ -1,4 +1,4 @@
-/* `weft explain-hang`: the dump of a run that hangs, in words. */
+/* `weft explain-hang`: explains the dump of a run that hangs. */
 #include "cli/cmd/commands.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"

@@ -20,7 +20,7 @@ void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_argum
                          : weft_cli_write_file(cli, path, &text);
   if (status == WEFT_CLI_OK) {
     weft_cli_quote(quoted, sizeof quoted, path);
-    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' says it in words", quoted);
+    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' explains it", quoted);
     weft_cli_print(cli, hint, "what all ranks were doing is in '%s'", quoted);
   }
   weft_text_finish(&text);
