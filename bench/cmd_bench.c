@@ -24,12 +24,12 @@ static const struct benchmark {
   bool on_request; /* takes longer, and is not part of `weft bench` without a name */
 } benchmarks[] = {
     {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan, false},
-    {"plan-search", "how long the planner takes to be as good as what has been published",
+    {"plan-search", "time that the planner needs to match published schedules",
      weft_cli_bench_plan_search, true},
     {"sim", "time and memory of the simulation per action", weft_cli_bench_sim, false},
-    {"run", "what the runtime adds to an action, and how near a run comes to its prediction",
+    {"run", "overhead of the runtime per action, and measured beside simulated time",
      weft_cli_bench_run, false},
-    {"train", "the trainer on one rank and on two, beside bare products and its prediction",
+    {"train", "the trainer on one rank and on two, beside bare matrix products and its simulation",
      measure_train, true},
     {"mpi", "messages beside bare MPI, and steps of two processes beside two threads",
      weft_cli_bench_mpi, true},

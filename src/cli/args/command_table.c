@@ -9,178 +9,43 @@
 
 /* ---- Options that mean something else in one command ---- */
 
-static const struct weft_cli_option plan_placement = {
-    WEFT_CLI_OPTION_PLACEMENT,
-    '\0',
-    "placement",
-    WEFT_CLI_KIND_CHOICE,
-    "KIND",
-    "any|loop|v",
-    0,
-    0,
-    0,
-    "placement of stages on ranks: loop, v, or the better one "
-    "(any, default)"};
-static const struct weft_cli_option train_placement = {
-    WEFT_CLI_OPTION_PLACEMENT,
-    '\0',
-    "placement",
-    WEFT_CLI_KIND_CHOICE,
-    "KIND",
-    "loop|v",
-    0,
-    0,
-    0,
-    "of --schedule auto: which rank owns which stage; default "
-    "v for two stages of a rank, else loop"};
-static const struct weft_cli_option plan_seed = {
-    WEFT_CLI_OPTION_SEED,
-    '\0',
-    "seed",
-    WEFT_CLI_KIND_NUMBER,
-    "N",
-    NULL,
-    0,
-    UINT64_MAX,
-    UINT64_MAX,
+#define ROW(NAME, ID, ...) \
+  static const struct weft_cli_option NAME = {WEFT_CLI_OPTION_##ID, __VA_ARGS__}
+
+ROW(plan_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "any|loop|v", 0, 0,
+    0, "placement of stages on ranks: loop, v, or the better one (any, default)");
+ROW(train_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0, 0,
+    "placement for --schedule auto; default v for two stages per rank, else loop");
+ROW(plan_seed, SEED, '\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX, UINT64_MAX,
     "the same seed, effort and threads give the same plan; default "
-    "0"};
-static const struct weft_cli_option train_seed = {
-    WEFT_CLI_OPTION_SEED,
-    '\0',
-    "seed",
-    WEFT_CLI_KIND_NUMBER,
-    "S",
-    NULL,
-    0,
-    UINT64_MAX,
-    UINT64_MAX,
-    "of the first weights, the order of the data and the sample; "
-    "default 1"};
-static const struct weft_cli_option sample_seed = {WEFT_CLI_OPTION_SEED,
-                                                   '\0',
-                                                   "seed",
-                                                   WEFT_CLI_KIND_NUMBER,
-                                                   "S",
-                                                   NULL,
-                                                   0,
-                                                   UINT64_MAX,
-                                                   UINT64_MAX,
-                                                   "the same seed gives the same text; default 1"};
-static const struct weft_cli_option run_steps = {
-    WEFT_CLI_OPTION_STEPS,
-    '\0',
-    "steps",
-    WEFT_CLI_KIND_NUMBER,
-    "N",
-    NULL,
-    1,
-    10000,
-    10000,
-    "steps to run; default 3, of which the first is a warm-up"};
-static const struct weft_cli_option train_steps = {WEFT_CLI_OPTION_STEPS,
-                                                   '\0',
-                                                   "steps",
-                                                   WEFT_CLI_KIND_NUMBER,
-                                                   "N",
-                                                   NULL,
-                                                   1,
-                                                   WEFT_CLI_STEPS_MAX,
-                                                   WEFT_CLI_STEPS_MAX,
-                                                   "steps in all; default 800"};
-static const struct weft_cli_option run_comm = {
-    WEFT_CLI_OPTION_COMM,
-    '\0',
-    "comm",
-    WEFT_CLI_KIND_CHOICE,
-    "MODEL",
-    "posted|eager|rendezvous",
-    0,
-    0,
-    0,
-    "when a rank goes on after SEND and RECV: posted (default), at "
-    "once; eager, a RECV has come; rendezvous, a SEND was taken too"};
-static const struct weft_cli_option train_stall_limit = {
-    WEFT_CLI_OPTION_STALL_LIMIT,
-    '\0',
-    "stall-limit",
-    WEFT_CLI_KIND_REAL,
-    "S",
-    NULL,
-    0,
-    31536000,
-    31536000,
-    "seconds that a rank waits before it says who hangs; 0 "
-    "is forever; default 300"};
-static const struct weft_cli_option train_memory = {
-    WEFT_CLI_OPTION_MEMORY,
-    '\0',
-    "memory",
-    WEFT_CLI_KIND_REAL,
-    "MIB",
-    NULL,
-    0,
+    "0");
+ROW(train_seed, SEED, '\0', "seed", WEFT_CLI_KIND_NUMBER, "S", NULL, 0, UINT64_MAX, UINT64_MAX,
+    "seed of the initial weights, the order of the data and the sample; default 1");
+ROW(sample_seed, SEED, '\0', "seed", WEFT_CLI_KIND_NUMBER, "S", NULL, 0, UINT64_MAX, UINT64_MAX,
+    "the same seed gives the same text; default 1");
+ROW(run_steps, STEPS, '\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 10000, 10000,
+    "steps to run; default 3, of which the first is a warm-up");
+ROW(train_steps, STEPS, '\0', "steps", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, WEFT_CLI_STEPS_MAX,
+    WEFT_CLI_STEPS_MAX, "steps in total; default 800");
+ROW(run_comm, COMM, '\0', "comm", WEFT_CLI_KIND_CHOICE, "MODEL", "posted|eager|rendezvous", 0, 0, 0,
+    "when a rank continues after SEND and RECV: at once (posted, default), after a RECV has "
+    "arrived (eager), or also after a SEND was received (rendezvous)");
+ROW(train_stall_limit, STALL_LIMIT, '\0', "stall-limit", WEFT_CLI_KIND_REAL, "S", NULL, 0, 31536000,
+    31536000, "seconds that a rank waits before it reports a hang; 0: no limit; default 300");
+ROW(train_memory, MEMORY, '\0', "memory", WEFT_CLI_KIND_REAL, "MIB", NULL, 0, WEFT_CLI_COST_MAX,
     WEFT_CLI_COST_MAX,
-    WEFT_CLI_COST_MAX,
-    "of --schedule auto: the most that a rank may have for "
-    "weights, gradients, moments and activations; default what "
-    "is free, shared among the ranks of a machine"};
-static const struct weft_cli_option plan_output = {
-    WEFT_CLI_OPTION_OUTPUT,
-    'o',
-    "output",
-    WEFT_CLI_KIND_FILE,
-    "FILE",
-    NULL,
-    0,
-    0,
-    0,
-    "write the table to FILE, whole or not at all; with --pareto "
-    "a picture: x.svg or x.html"};
-static const struct weft_cli_option timeline = {
-    WEFT_CLI_OPTION_OUTPUT,
-    'o',
-    "output",
-    WEFT_CLI_KIND_FILE,
-    "FILE",
-    NULL,
-    0,
-    0,
-    0,
-    "draw the last step: x.html beside its prediction, x.svg or "
-    "x.json (Chrome trace) as measured"};
-static const struct weft_cli_option shard_window = {
-    WEFT_CLI_OPTION_WINDOW,
-    '\0',
-    "window",
-    WEFT_CLI_KIND_NUMBER,
-    "K",
-    NULL,
-    1,
-    UINT32_MAX,
-    UINT32_MAX,
-    "stages of a rank whose weights are whole at once with --shard full; default 3"};
-static const struct weft_cli_option trained = {WEFT_CLI_OPTION_CHECKPOINT,
-                                               '\0',
-                                               "checkpoint",
-                                               WEFT_CLI_KIND_FILE,
-                                               "DIR",
-                                               NULL,
-                                               0,
-                                               0,
-                                               0,
-                                               "the newest checkpoint in this folder is the model"};
-static const struct weft_cli_option json_lines = {
-    WEFT_CLI_OPTION_JSON,
-    '\0',
-    "json",
-    WEFT_CLI_KIND_FLAG,
-    NULL,
-    NULL,
-    0,
-    0,
-    0,
-    "write a line of JSON per step, and one at the end"};
+    "memory limit of a rank for --schedule auto: weights, gradients, moments and activations; "
+    "default the free memory, divided by the ranks of a machine");
+ROW(plan_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+    "write the table to FILE, completely or not at all; with --pareto a picture: x.svg or x.html");
+ROW(timeline, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
+    "draw the last step: x.html with its prediction, x.svg or x.json (Chrome trace) as measured");
+ROW(shard_window, WINDOW, '\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UINT32_MAX,
+    UINT32_MAX, "stages of a rank unsharded at once with --shard full; default 3");
+ROW(trained, CHECKPOINT, '\0', "checkpoint", WEFT_CLI_KIND_FILE, "DIR", NULL, 0, 0, 0,
+    "folder of checkpoints; the newest one is the model");
+ROW(json_lines, JSON, '\0', "json", WEFT_CLI_KIND_FLAG, NULL, NULL, 0, 0, 0,
+    "write a line of JSON per step, and one at the end");
 
 /* ---- Commands ---- */
 
@@ -221,11 +86,11 @@ static const struct weft_cli_command commands[] = {
      {OPTION(MICROBATCHES), OPTION(COMM), OPTION(CHANNEL), OPTION(STAGES), OPTION(MAX_FINDINGS),
       OUTPUT_JSON_HELP},
      "prove that a table or program is right and cannot hang",
-     "Checks that every stage does every microbatch exactly once and in order, that sends and "
-     "receives pair up, and that no rank can wait forever. Every finding names rank, step, "
-     "action and rule; a deadlock is shown as the circle of actions that wait for each other.\n"
-     "The proof holds for the given model of communication. The default is the strictest: what "
-     "cannot hang there cannot hang anywhere.",
+     "Checks that every stage executes every microbatch exactly once and in order, that sends and "
+     "receives match, and that no rank can wait forever. Every finding names rank, step, action "
+     "and rule; a deadlock is shown as the cycle of actions that wait for each other.\n"
+     "The proof holds for the given communication model. The default is the strictest: a program "
+     "that cannot hang there cannot hang anywhere.",
      "weft verify program.csv --comm slots:2 --channel pair"},
     {"sim",
      "[FILE]",
@@ -234,15 +99,14 @@ static const struct weft_cli_command commands[] = {
      {OPTION(CHANNEL), OPTION(STEPS), TIMES, OPTION(SLOW), OPTION(JITTER), OPTION(RUNS),
       OPTION(SEED), OPTION(MEMORY), OPTION(CRITICAL_PATH), OUTPUT_JSON_HELP},
      "predict how long a schedule takes, where it idles, and its memory",
-     "Simulates one training step: how long it takes, how much of it every rank idles and why, "
-     "and the peaks of its memory. Times are those of the options, the same for all stages, "
-     "or of a costs file; numbers may be written as 0.25 or 1/3. With --memory the exit status is "
-     "1 when a rank needs more at any time: activations, and parameters and gradients where the "
-     "costs have their sizes. --channel pair and rank show what it costs when transfers share a "
-     "queue; a "
-     "compute-only table gets its SEND and RECV for that.\n"
-     "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank "
-     "had to wait. A compute-only table gets its SEND and RECV first.",
+     "Simulates one training step: its makespan, the idle time of every rank and its causes, and "
+     "peak memory. Times come from the options, the same for all stages, or from a costs file; "
+     "numbers may be written as 0.25 or 1/3. With --memory the exit status is 1 when a rank needs "
+     "more at any time: activations, and parameters and gradients where the costs have their "
+     "sizes. --channel pair and rank show the cost of transfers that share a queue; a compute-only "
+     "table gets SEND and RECV for that.\n"
+     "With --steps: the untimed dry run. Writes the same actions with a bubble wherever a rank has "
+     "to wait. A compute-only table gets SEND and RECV first.",
      "weft gen GPipe -p 4 -m 4 | weft sim --f 1 --b 2 --hop 0.1"},
     {"compare",
      "",
@@ -251,16 +115,16 @@ static const struct weft_cli_command commands[] = {
      {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(CHANNEL), TIMES,
       OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP},
      "rank all schedules for a pipeline by their time",
-     "Simulates every schedule that takes the given shape, best first, says which one wins and "
-     "why, and sets apart those over --memory. Without -v: v = 1, 2 and 4, as far as the recipe "
-     "goes. Memory is what a rank needs at most at any time: activations, and parameters and "
-     "gradients where the costs have their sizes, which no table shards. Exit status 1: none fits "
-     "into the memory.\n"
+     "Simulates every schedule that is possible for the given shape, best first, explains why the "
+     "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, as far as "
+     "the schedule allows. Memory is the peak of a rank: activations, and parameters and gradients "
+     "where the costs have their sizes, which no table shards. Exit status 1: none fits into the "
+     "memory.\n"
      "With -v costs are of a stage, as for sim. Without it, schedules with different v cut the "
      "same model: then costs given by options, or by a file with one entry, are those of a rank's "
-     "whole share, with v stages per rank each stage takes 1/v of its time and of its memory, and "
-     "a transfer takes what it takes. A file with one entry per stage compares the schedules "
-     "with that many stages.",
+     "share of the model; with v stages per rank each stage takes 1/v of its time and memory, and "
+     "the time of a transfer does not change. A file with one entry per stage compares the "
+     "schedules with that many stages.",
      "weft compare -p 4 -m 8 --memory 4"},
     {"plan",
      "",
@@ -294,11 +158,11 @@ static const struct weft_cli_command commands[] = {
      {OPTION(CHANNEL), TIMES, OPTION(SLOW), OPTION(JITTER), OPTION(SEED), OPTION(GRID),
       OPTION(WIDTH), OPTION(COLOUR_BY), OPTION(DARK), OPTION(OUTPUT), OPTION(HELP)},
      "draw the timeline of a table or program",
-     "Simulates it, and draws a line per rank with its memory below, on the terminal. With -o the "
-     "ending says what to draw: x.svg a picture to print, x.html a page to look around in, x.json "
-     "a Chrome trace. A page can show two FILEs on one time axis; if they have different "
-     "numbers of stages per rank, costs are of a rank's share of the model, as for compare. A "
-     "compute-only table gets its SEND and RECV first.\n"
+     "Simulates it and draws a line per rank with its memory below, on the terminal. With -o the "
+     "file name determines the format: x.svg a picture, x.html an interactive page, x.json a "
+     "Chrome trace. A page can show two FILEs on one time axis; if they have different numbers of "
+     "stages per rank, costs are of a rank's share of the model, as for compare. A compute-only "
+     "table gets SEND and RECV first.\n"
      "With --grid: rows are steps, columns are ranks, blank cells are bubbles.",
      "weft gen ZBVZeroBubble -p 4 -m 8 | weft show -o zbv.svg"},
     {"run",
@@ -308,22 +172,21 @@ static const struct weft_cli_command commands[] = {
      {TIMES, OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(STAGE), &run_steps,
       &run_comm, OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), OUTPUT_JSON_HELP},
      "execute a table or program for real, beside its prediction",
-     "Verifies it, then has every rank execute its row, with stages that take the given time. A "
-     "compute-only table is lowered first. Shows the measured time of a step beside the simulated "
-     "one. Times are in the costs file's unit (s, ms, us or ns; anything else, and no file, is "
-     "ms). On threads and mpi a transfer takes what it takes, and --hop is for the prediction "
-     "alone; "
-     "on loopback all times are virtual, and those of 'weft sim' where every SEND follows what it "
-     "sends.\n"
+     "Verifies it, then every rank executes its row, with stages that take the given time. A "
+     "compute-only table is lowered first. Reports the measured time of a step beside the "
+     "simulated one. Times are in the unit of the costs file (s, ms, us or ns; otherwise ms). On "
+     "threads and mpi transfers take their real time, and --hop is for the prediction only; on "
+     "loopback all times are virtual, and equal to those of 'weft sim' where every SEND follows "
+     "what it sends.\n"
      "On mpi each rank is a process: 'mpirun -n 4 weft run FILE' for a program of four ranks. All "
-     "read FILE, - comes from rank 0, and rank 0 reports.\n"
-     "With -o x.html the measured and the predicted timeline on one page, with x.svg or x.json "
-     "(Chrome trace) the measured one; the report goes to standard output then. With --json, -o "
-     "x.json is the report.\n"
-     "When a rank waits longer than --stall-limit all end, with one error that says who is to "
-     "blame (exit status 75), and what all ranks were doing is written to --dump, for "
-     "'weft explain-hang'. SIGINT and SIGTERM end the step on all ranks; a second one ends the "
-     "command at once.",
+     "ranks read FILE, rank 0 reads - for all, and rank 0 reports.\n"
+     "-o x.html draws the measured and the predicted timeline on one page, x.svg or x.json (Chrome "
+     "trace) the measured one; the report then goes to standard output. With --json, -o x.json is "
+     "the report.\n"
+     "When a rank waits longer than --stall-limit, all ranks end with one error that names the "
+     "rank to blame (exit status 75), and the state of all ranks is written to --dump, for 'weft "
+     "explain-hang'. SIGINT and SIGTERM end the step on all ranks; a second one ends the command "
+     "at once.",
      "weft gen 1F1B -p 4 -m 8 | weft run --f 1 --b 2 --steps 2"},
     {"train",
      "[FILE...]",
@@ -373,26 +236,26 @@ static const struct weft_cli_command commands[] = {
       &json_lines,
       OPTION(HELP)},
      "train the reference GPT on a pipeline",
-     "Trains a GPT on the bytes of text, its blocks cut into stages on as many ranks as -p says "
-     "(default 2), each in a thread of its own. A step has -m microbatches (default 8). Weights "
-     "after a step are the same bit for bit for every number of ranks, schedule, split, "
-     "transport and --shard that adds up gradients in the same order; parameters_hash is of them. "
-     "Loss is in nats per byte. The bubble is the idle share of all ranks, measured, beside what "
-     "the simulator makes of the measured times.\n"
+     "Trains a GPT on the bytes of text. Its blocks are divided into stages on -p ranks (default "
+     "2), each in its own thread. A step has -m microbatches (default 8). Weights after a step are "
+     "the same bit for bit for every number of ranks, schedule, split, transport and --shard that "
+     "adds gradients in the same order; parameters_hash is their hash. Loss is in nats per byte. "
+     "The bubble is the measured idle share of all ranks, reported beside the one that is "
+     "simulated from measured times.\n"
      "With --dp there are several such pipelines, each with its part of the batch and -m "
-     "microbatches, and their gradients are added up in the order of replicas.\n"
+     "microbatches; gradients are added in the order of replicas.\n"
      "On mpi each rank is a process: 'mpirun -n 4 weft train --dp 2' has two replicas of two "
-     "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and has "
-     "--log, --curve, --profile and -o; --data and --checkpoint must be there for all ranks.\n"
-     "With --schedule auto it begins with a safe schedule, measures what actions take, and plans "
-     "one within --memory; that is kept if it is faster, and it plans again when steps take longer "
-     "or less long than they did.\n"
-     "--resume goes on from a checkpoint as if there had been no end, on any ranks and schedule. "
-     "Model, data, batch, microbatches (unless --dp is given) and seed are the checkpoint's; "
-     "--steps may be raised.\n"
-     "SIGINT and SIGTERM let the step end, write a checkpoint if there is --checkpoint, and end "
-     "the command; a second one ends it at once. A rank that waits longer than --stall-limit ends "
-     "all (exit status 75), with what all ranks were doing in --dump.",
+     "ranks. Without -p the processes are divided among the replicas. Rank 0 reports, and writes "
+     "--log, --curve, --profile and -o; all ranks need --data and --checkpoint.\n"
+     "--schedule auto starts with a safe schedule, measures the actions, and plans a schedule "
+     "within --memory; it keeps it if it is faster, and plans again when the time of steps "
+     "changes.\n"
+     "--resume continues from a checkpoint as if the training had not stopped, on any ranks and "
+     "schedule. Model, data, batch, microbatches (unless --dp is given) and seed are those of the "
+     "checkpoint; --steps may be raised.\n"
+     "After SIGINT or SIGTERM the command finishes the step, writes a checkpoint if there is "
+     "--checkpoint, and ends; a second signal ends it at once. When a rank waits longer than "
+     "--stall-limit, all end (exit status 75), and the state of all ranks is written to --dump.",
      "weft train notes.txt --layers 2 --dim 32 --steps 50 --checkpoint model"},
     {"sample",
      "",
@@ -401,9 +264,9 @@ static const struct weft_cli_command commands[] = {
      {&trained, OPTION(PROMPT), OPTION(TOKENS), OPTION(TEMPERATURE), OPTION(TOP_K), &sample_seed,
       OUTPUT_JSON_HELP},
      "write text with a trained model",
-     "Reads the newest checkpoint that 'weft train' has written into a folder, or one step's "
-     "folder in it, and goes on with the prompt. Bytes that are not text are shown escaped on a "
-     "terminal, and written as they are elsewhere.",
+     "Reads the newest checkpoint that 'weft train' has written into a folder, or that of one "
+     "step, and continues the prompt. Bytes that are not text are escaped on a terminal, and "
+     "written unchanged elsewhere.",
      "weft sample --checkpoint model --prompt 'static int '"},
     {"explain",
      "[FILE]",
@@ -420,10 +283,10 @@ static const struct weft_cli_command commands[] = {
      1,
      "file",
      {OUTPUT_JSON_HELP},
-     "say who is stuck on what in a run that hangs",
-     "Reads the dump that a stalled run has written, and says in words what every rank does and "
-     "waits for, and who is to blame: the rank that all the others wait for, or the circle of "
-     "ranks that wait for each other.",
+     "explain which rank is stuck in a run that hangs",
+     "Reads the dump that a stalled run has written, and explains what every rank does and waits "
+     "for, and which is to blame: the rank that all others wait for, or the cycle of ranks that "
+     "wait for each other.",
      "weft explain-hang hang.json"},
     {"diff",
      "A B",
@@ -440,36 +303,35 @@ static const struct weft_cli_command commands[] = {
      {OPTION(RANKS), OPTION(MICROBATCHES), OPTION(LIST), OPTION(PROGRESS), OPTION(LARGE),
       OPTION(ACTIONS), OPTION(REPEATS), OUTPUT_JSON_HELP},
      "run the benchmarks",
-     "Without NAME all benchmarks but train and mpi run; 'weft bench --list' lists them.\n"
-     "plan: time and memory of gen, lower and verify per action, after checking their answer; and "
-     "the start-up time of the command.\n"
-     "sim: time and memory of the simulation and of the makespan alone, likewise; and the time of "
-     "an SVG. --large adds 1,024 ranks with two stages each and 4,096 microbatches.\n"
+     "Every benchmark checks its answer before it measures. Without NAME: plan, sim and run; 'weft "
+     "bench --list' lists all.\n"
+     "plan: time and memory of gen, lower and verify per action, and the start-up time of weft.\n"
+     "plan-search: the time that the planner needs to match published schedules, and the time of "
+     "one move of its search.\n"
+     "sim: time and memory of the simulation and of the makespan alone, and the time of an SVG. "
+     "--large adds 1,024 ranks with two stages each and 4,096 microbatches.\n"
      "run: CPU time of the executor per action, the hand-over of a message between threads, and "
-     "measured beside simulated time with stages that sleep, after checking that every schedule "
-     "takes exactly the simulated time in virtual time. Takes half a minute.\n"
-     "train: steps of a fixed model on one rank and on two, after checking that both come to the "
-     "same parameters; beside the same matrix products by sgemm, and beside the simulation. Takes "
-     "a "
+     "measured beside simulated time with stages that sleep. In virtual time every schedule must "
+     "take exactly the simulated time. Takes half a minute.\n"
+     "train: steps of a fixed model on one rank and on two, which must compute the same "
+     "parameters, beside the same matrix products by sgemm and beside the simulation. Takes a "
      "minute.\n"
-     "mpi: of every MPI that is installed two processes are started, again and again: messages of "
-     "8 bytes to 16 MiB beside those of bare MPI, a transfer beside a compute, and steps of two "
-     "processes beside those of two threads, whose parameters must be the same. Takes minutes. "
-     "'mpirun -n 2 weft bench mpi' measures messages and transfers of that job alone, with "
-     "--progress.\n"
-     "Default shape: -p 64 -m 256, two stages per rank; of run -p 8 -m 32, and -m 256.",
+     "mpi: with every installed MPI, messages of 8 bytes to 16 MiB between two processes beside "
+     "bare MPI, and steps of two processes beside steps of two threads. Takes minutes. 'mpirun -n "
+     "2 weft bench mpi' measures the messages of that job.\n"
+     "Default shape: -p 64 -m 256, two stages per rank; for run -p 8 -m 32, and -m 256.",
      "weft bench plan --large"},
     {"doctor",
      "",
      0,
      "",
      {OPTION(QUICK), OUTPUT_JSON_HELP},
-     "show what this build and machine have, and whether it works",
+     "check this build and machine, and show what they have",
      "Shows version, compiler, limits, processors and memory, and generates, lowers and verifies "
-     "every schedule once. Of every MPI that is installed it starts two processes, for at most ten "
-     "seconds, and shows how fast messages go between them.\n"
-     "Under mpirun rank 0 reports: where all ranks are, and how fast messages go between the first "
-     "two.",
+     "every schedule once. It starts two processes with every installed MPI, for at most ten "
+     "seconds, and shows the speed of messages between them.\n"
+     "Under mpirun rank 0 reports the hosts of all ranks and the speed of messages between the "
+     "first two.",
      "weft doctor"},
     {"help",
      "[COMMAND]",
@@ -480,13 +342,14 @@ static const struct weft_cli_command commands[] = {
      "Without COMMAND: the list of commands.",
      "weft help --completion bash > /etc/bash_completion.d/weft"},
 };
+
 static const struct weft_cli_exit_text exit_texts[] = {
-    {WEFT_CLI_OK, "fine"},
+    {WEFT_CLI_OK, "success"},
     {WEFT_CLI_FOUND_BAD, "checked and found bad: invalid, can hang, different, over the limit"},
     {WEFT_CLI_USAGE, "wrong usage, or more than a limit"},
     {WEFT_CLI_MALFORMED, "malformed input"},
     {WEFT_CLI_NO_INPUT, "an input file is missing or cannot be opened"},
-    {WEFT_CLI_UNAVAILABLE, "not part of this release, or of this build"},
+    {WEFT_CLI_UNAVAILABLE, "not available in this build or on this machine"},
     {WEFT_CLI_INTERNAL, "out of memory, or an internal error"},
     {WEFT_CLI_IO, "reading or writing failed"},
     {WEFT_CLI_PEER, "a peer died, timed out or was not understood"},
