@@ -189,7 +189,7 @@ one_stage() { # FIELDS: a costs file with one entry
   for command in sim compare; do
     "$WEFT" "$command" --help | tr -s ' \n' ' ' >help
     grep -q 'activations, and parameters and gradients where the costs have their sizes' help
-    grep -q 'memory that a rank may need, in the unit of the activations' help
+    grep -q 'memory limit of a rank, in the unit of the activations' help
   done
 }
 
