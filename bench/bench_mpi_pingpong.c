@@ -22,6 +22,7 @@ struct pingpong {
   uint32_t channel; /* from rank 0; the next one is the way back */
   uint64_t bytes;
   unsigned char *out, *in;
+  struct weft_message sent[2], received;
   uint64_t sequence;
   uint32_t rounds;
   uint64_t round_ns[ROUNDS_MAX];
@@ -35,28 +36,31 @@ static uint64_t bytes_of(uint32_t size) {
   return bytes;
 }
 
+/* The message of the next round is sealed while this one travels, as an executor does other
+ * work meanwhile. */
+static void prepare_next(struct pingpong *at) {
+  struct weft_message *next = &at->sent[++at->sequence % 2];
+  next->header.sequence = at->sequence;
+  weft_message_seal(next);
+}
+
 /* In the order of MPI_Send and MPI_Recv: rank 0 sends first. */
 static enum weft_status weft_round(struct pingpong *at, struct weft_error *error) {
   struct weft_transport *transport = at->job->transport;
   const struct weft_transport_ops *ops = transport->ops;
-  struct weft_message sent = {.header = {.magic = WEFT_MESSAGE_MAGIC,
-                                         .protocol = WEFT_PROTOCOL,
-                                         .bytes = at->bytes,
-                                         .sequence = at->sequence++},
-                              .data = at->out,
-                              .capacity = at->bytes};
-  struct weft_message received = {.data = at->in, .capacity = at->bytes};
-  weft_message_seal(&sent);
+  struct weft_message *sent = &at->sent[at->sequence % 2], *received = &at->received;
   if (transport->rank == 0) {
-    WEFT_TRY(ops->send(transport, at->channel, &sent, error));
-    WEFT_TRY(ops->receive(transport, at->channel + 1, &received, error));
-    WEFT_TRY(weft_cli_job_await(transport, &received, error));
+    WEFT_TRY(ops->send(transport, at->channel, sent, error));
+    WEFT_TRY(ops->receive(transport, at->channel + 1, received, error));
+    prepare_next(at);
+    WEFT_TRY(weft_cli_job_await(transport, received, error));
   } else {
-    WEFT_TRY(ops->receive(transport, at->channel, &received, error));
-    WEFT_TRY(weft_cli_job_await(transport, &received, error));
-    WEFT_TRY(ops->send(transport, at->channel + 1, &sent, error));
+    WEFT_TRY(ops->receive(transport, at->channel, received, error));
+    WEFT_TRY(weft_cli_job_await(transport, received, error));
+    WEFT_TRY(ops->send(transport, at->channel + 1, sent, error));
+    prepare_next(at);
   }
-  return weft_cli_job_await(transport, &sent, error);
+  return weft_cli_job_await(transport, sent, error);
 }
 
 /* A block of rounds; *half_ns: half of the median round trip. */
@@ -160,6 +164,12 @@ enum weft_status weft_bench_mpi_pingpong(struct weft_cli_job *job, uint64_t repe
   for (uint32_t k = 0; k < WEFT_BENCH_MPI_SIZES && status == WEFT_OK; k++) {
     struct pingpong at = {
         .job = job, .channel = 2 * k, .bytes = bytes_of(k), .out = memory, .in = memory + largest};
+    at.received = (struct weft_message){.data = at.in, .capacity = at.bytes};
+    at.sent[0] = at.sent[1] = (struct weft_message){
+        .header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = at.bytes},
+        .data = at.out,
+        .capacity = at.bytes};
+    weft_message_seal(&at.sent[0]);
     sizes[k] = (struct weft_bench_mpi_size){.bytes = at.bytes};
     status = measure(&at, repeats * BLOCKS_PER_REPEAT, &sizes[k], error);
   }

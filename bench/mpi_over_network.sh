@@ -1,5 +1,5 @@
 #!/bin/bash
-# Messages, and transfers beside compute, over a network that needs no core of the ranks: two
+# Messages over a network that needs no core of the ranks: two
 # hosts in network namespaces, joined by a virtual cable that the kernel slows down (tc tbf).
 #
 #     bench/mpi_over_network.sh [MBIT] [openmpi|mpich]
