@@ -15,16 +15,16 @@
 
 /* ---- What is trained ---- */
 
-enum { CORPUS = 3000 };
-static uint8_t text[CORPUS];
+enum { DATASET_SIZE = 3000 };
+static uint8_t text[DATASET_SIZE];
 
 struct weft_gpt_dataset hand_corpus(void) {
   static const char words[] = "a stitch in time saves nine; the weft runs under the warp, ";
-  for (uint32_t k = 0; k < CORPUS; k++) {
+  for (uint32_t k = 0; k < DATASET_SIZE; k++) {
     text[k] = (uint8_t)words[(k + k / 83) % (sizeof words - 1)];
   }
   return (struct weft_gpt_dataset){
-      .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 7};
+      .bytes = text, .size = DATASET_SIZE, .train_size = DATASET_SIZE * 9 / 10, .hash = 7};
 }
 
 struct weft_gpt_trainer_options hand_options(const struct weft_gpt_dataset *dataset) {

@@ -1,5 +1,5 @@
 /* --schedule auto, without the command: when it plans, keeps, returns and plans again, from
- * times that are made up; tables as letters; and trainings that change their schedule, which
+ * times that are made up; encoded schedules; and trainings that change their schedule, which
  * come to the same bits as those that do not. */
 #include <math.h>
 #include <setjmp.h>
@@ -160,7 +160,7 @@ static void test_without_times(void **state) {
   assert_true(isnan(tuning.gain) && fabs(tuning.promised_gain - 0.2) < 1e-12);
 }
 
-/* ---- Letters ---- */
+/* ---- Schedule codec ---- */
 
 static struct weft_program *generate(const char *schedule, uint32_t p, uint32_t v, uint32_t m) {
   const struct weft_shape shape = {.ranks = p, .stages_per_rank = v, .microbatches = m};
@@ -185,7 +185,7 @@ static void expect_same_rows(const struct weft_program *table, const struct weft
   }
 }
 
-static void test_letters_are_read_back(void **state) {
+static void test_schedules_are_decoded(void **state) {
   (void)state;
   static const struct {
     const char *schedule;
@@ -198,45 +198,45 @@ static void test_letters_are_read_back(void **state) {
       {"ZBVZeroBubble", 2, {0, 5, 1, 4, 2, 3}, {0, 2, 4, 6}},
   };
   for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-    const struct weft_gpt_stage_map places = {
+    const struct weft_gpt_stage_map map = {
         .rank_count = 3, .list = cases[k].list, .begin = cases[k].begin};
     struct weft_program *table = generate(cases[k].schedule, 3, cases[k].v, 6), *again;
-    uint8_t *letters = malloc(table->action_count);
+    uint8_t *codes = malloc(table->action_count);
     struct weft_error error;
-    const uint64_t count = weft_gpt_schedule_encode(table, &places, letters);
+    const uint64_t count = weft_gpt_schedule_encode(table, &map, codes);
     assert_true(count > 0 && count <= table->action_count);
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 6, letters, count, &again, &error),
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 6, codes, count, &again, &error),
                      WEFT_OK);
     expect_same_rows(table, again);
     weft_program_destroy(again);
-    /* One letter more or less, one twice, and one that does not exist. */
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 6, letters, count - 1, &again, &error),
+    /* One code more or less, one twice, and one that does not exist. */
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 6, codes, count - 1, &again, &error),
                      WEFT_ERR_FORMAT);
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 5, letters, count, &again, &error),
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 5, codes, count, &again, &error),
                      WEFT_ERR_FORMAT);
-    letters[1] = 0xfe;
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &places, 6, letters, count, &again, &error),
+    codes[1] = 0xfe;
+    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 6, codes, count, &again, &error),
                      WEFT_ERR_FORMAT);
-    free(letters);
+    free(codes);
     weft_program_destroy(table);
   }
 }
 
 /* Another order of microbatches, or overlaps: gradients would be added up differently. */
-static void test_tables_without_letters(void **state) {
+static void test_tables_without_codes(void **state) {
   (void)state;
   static const uint32_t loop[] = {0, 2, 1, 3}, v[] = {0, 3, 1, 2}, begin[] = {0, 2, 4};
   const struct weft_gpt_stage_map loops = {.rank_count = 2, .list = loop, .begin = begin};
   const struct weft_gpt_stage_map vs = {.rank_count = 2, .list = v, .begin = begin};
-  uint8_t letters[256];
+  uint8_t codes[256];
   struct weft_program *table = generate("LoopedBFS", 2, 2, 6);
-  assert_int_equal(weft_gpt_schedule_encode(table, &loops, letters), 0);
+  assert_int_equal(weft_gpt_schedule_encode(table, &loops, codes), 0);
   weft_program_destroy(table);
   table = generate("DualPipeV", 2, 2, 6);
-  assert_int_equal(weft_gpt_schedule_encode(table, &vs, letters), 0);
+  assert_int_equal(weft_gpt_schedule_encode(table, &vs, codes), 0);
   weft_program_destroy(table);
   table = generate("ZBVZeroBubble", 2, 2, 6); /* these stages are elsewhere */
-  assert_int_equal(weft_gpt_schedule_encode(table, &loops, letters), 0);
+  assert_int_equal(weft_gpt_schedule_encode(table, &loops, codes), 0);
   weft_program_destroy(table);
 }
 
@@ -247,11 +247,11 @@ enum { STRIDE = 3 };
 #else
 enum { STRIDE = 1 };
 #endif
-enum { CORPUS = 4000, STEPS = 9 };
+enum { DATASET_SIZE = 4000, STEPS = 9 };
 
-static uint8_t text[CORPUS];
+static uint8_t text[DATASET_SIZE];
 static struct weft_gpt_dataset dataset = {
-    .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 42};
+    .bytes = text, .size = DATASET_SIZE, .train_size = DATASET_SIZE * 9 / 10, .hash = 42};
 
 struct run {
   struct weft_gpt_tuning_report last; /* of those that tell how it went */
@@ -264,7 +264,7 @@ struct run {
 };
 
 static struct weft_gpt_trainer_options base_options(void) {
-  for (uint32_t k = 0; k < CORPUS; k++) {
+  for (uint32_t k = 0; k < DATASET_SIZE; k++) {
     text[k] = (uint8_t)("the quick brown fox; "[(k + k / 97) % 21]);
   }
   struct weft_gpt_trainer_options options = hand_options(&dataset);
@@ -454,8 +454,8 @@ int main(void) {
       cmocka_unit_test(test_drift),
       cmocka_unit_test(test_a_broken_promise),
       cmocka_unit_test(test_without_times),
-      cmocka_unit_test(test_letters_are_read_back),
-      cmocka_unit_test(test_tables_without_letters),
+      cmocka_unit_test(test_schedules_are_decoded),
+      cmocka_unit_test(test_tables_without_codes),
       cmocka_unit_test(test_the_same_bits),
       cmocka_unit_test(test_few_steps),
       cmocka_unit_test(test_memory),

@@ -22,19 +22,19 @@ enum { STEPS = 8 };
 #else
 enum { STEPS = 50 };
 #endif
-enum { BLOCKS = 14, PARTS = BLOCKS + 2, MICROBATCHES = 16, CORPUS = 4000 };
+enum { BLOCKS = 14, PARTS = BLOCKS + 2, MICROBATCHES = 16, DATASET_SIZE = 4000 };
 
 /* ---- A small model and some text ---- */
 
-static uint8_t text[CORPUS];
+static uint8_t text[DATASET_SIZE];
 
 static struct weft_gpt_dataset make_corpus(void) {
   static const char words[] = "the quick brown fox jumps over the lazy dog, and then again; ";
-  for (uint32_t k = 0; k < CORPUS; k++) {
+  for (uint32_t k = 0; k < DATASET_SIZE; k++) {
     text[k] = (uint8_t)words[(k + k / 97) % (sizeof words - 1)];
   }
   return (struct weft_gpt_dataset){
-      .bytes = text, .size = CORPUS, .train_size = CORPUS * 9 / 10, .hash = 42};
+      .bytes = text, .size = DATASET_SIZE, .train_size = DATASET_SIZE * 9 / 10, .hash = 42};
 }
 
 static struct weft_gpt_trainer_options base_options(const struct weft_gpt_dataset *dataset) {

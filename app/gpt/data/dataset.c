@@ -20,16 +20,11 @@ static const uint64_t size_max = UINT64_C(1) << 30;
 
 /* ---- Reading ---- */
 
-static const struct weft_allocator *or_default(const struct weft_allocator *allocator) {
-  return allocator != NULL ? allocator : weft_allocator_default();
-}
-
 /* Room for at least one byte more. */
 static enum weft_status grow(struct weft_gpt_dataset *dataset, struct weft_error *error) {
-  const struct weft_allocator *allocator = or_default(dataset->allocator);
   const uint64_t capacity = dataset->capacity == 0 ? 65536 : 2 * dataset->capacity;
-  uint8_t *bytes = allocator->reallocate(allocator->context, dataset->bytes,
-                                         (size_t)dataset->capacity, (size_t)capacity);
+  uint8_t *bytes = weft_array_resize(dataset->allocator, dataset->bytes, (size_t)dataset->capacity,
+                                     (size_t)capacity, 1);
   if (bytes == NULL) {
     return weft_fail_memory(error, capacity);
   }
@@ -146,10 +141,7 @@ static enum weft_status divide(struct weft_gpt_dataset *dataset, uint64_t least,
 }
 
 void weft_gpt_dataset_finish(struct weft_gpt_dataset *dataset) {
-  const struct weft_allocator *allocator = or_default(dataset->allocator);
-  if (dataset->bytes != NULL) {
-    (void)allocator->reallocate(allocator->context, dataset->bytes, (size_t)dataset->capacity, 0);
-  }
+  weft_array_free(dataset->allocator, dataset->bytes, (size_t)dataset->capacity, 1);
   *dataset = (struct weft_gpt_dataset){0};
 }
 

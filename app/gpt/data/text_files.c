@@ -1,5 +1,5 @@
-/* Walks through folders for files to train on. Links are not followed, so there is no
- * circle; folders wait in a list, so depth takes no stack. */
+/* Walks through folders for files to train on. Links are not followed, so there is no cycle;
+ * folders wait in a list, so depth needs no stack. */
 #define _POSIX_C_SOURCE 200809L
 #include "gpt/data/text_files.h"
 
@@ -20,7 +20,8 @@ void weft_gpt_paths_finish(struct weft_gpt_paths *paths) {
   for (uint64_t k = 0; k < paths->count; k++) {
     weft_gpt_free(paths->allocator, paths->items[k]);
   }
-  weft_gpt_free(paths->allocator, (void *)paths->items);
+  weft_array_free(paths->allocator, (void *)paths->items, (size_t)paths->capacity,
+                  sizeof *paths->items);
   *paths = (struct weft_gpt_paths){.allocator = paths->allocator};
 }
 
@@ -29,14 +30,11 @@ static bool reserve(struct weft_gpt_paths *paths) {
     return true;
   }
   const uint64_t capacity = paths->capacity == 0 ? 64 : 2 * paths->capacity;
-  char **items = weft_gpt_allocate(paths->allocator, capacity, sizeof *items);
+  char **items = weft_array_resize(paths->allocator, (void *)paths->items, (size_t)paths->capacity,
+                                   (size_t)capacity, sizeof *items);
   if (items == NULL) {
     return false;
   }
-  if (paths->count > 0) {
-    memcpy((void *)items, (const void *)paths->items, paths->count * sizeof *items);
-  }
-  weft_gpt_free(paths->allocator, (void *)paths->items);
   paths->items = items;
   paths->capacity = capacity;
   return true;
@@ -66,7 +64,7 @@ static void drop_last(struct weft_gpt_paths *paths) {
   weft_gpt_free(paths->allocator, paths->items[--paths->count]);
 }
 
-/* ---- What is text ---- */
+/* ---- Names of text files ---- */
 
 static bool is_text_name(const char *name) {
   static const char *const suffixes[] = {".c",  ".h",  ".def",   ".md",   ".txt", ".py",
@@ -89,15 +87,15 @@ static bool is_wanted_folder(const char *name) { return strncmp(name, "build", 5
 
 struct walk {
   struct weft_gpt_paths *files;
-  struct weft_gpt_paths folders; /* still to be looked into */
+  struct weft_gpt_paths folders; /* not visited yet */
 };
 
 static enum weft_status fail_on(const char *path, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_IO, "", "%s cannot be looked at: %s", path, strerror(errno));
 }
 
-/* Keeps the path that was just added to the folders there, moves it to the files, or
- * drops it. */
+/* Classifies the path that was just added to the folders: it stays there, moves to the files, or
+ * is dropped. */
 static enum weft_status sort_out(struct walk *walk, const char *name, struct weft_error *error) {
   const char *path = walk->folders.items[walk->folders.count - 1];
   struct stat status;
@@ -131,7 +129,7 @@ static enum weft_status read_folder(struct walk *walk, const char *folder, DIR *
   }
 }
 
-/* Takes the last of the folders; those found in it take its place. */
+/* Visits the last folder of the list; those found in it take its place. */
 static enum weft_status visit(struct walk *walk, struct weft_error *error) {
   char *folder = walk->folders.items[--walk->folders.count];
   DIR *stream = opendir(folder);

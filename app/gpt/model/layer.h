@@ -23,6 +23,16 @@ uint64_t weft_gpt_layer_saved(const struct weft_gpt_config *config, uint32_t lay
 uint64_t weft_gpt_layer_scratch(const struct weft_gpt_config *config, uint32_t layer,
                                 uint64_t sequences, uint64_t tokens);
 
+/* The same of a block and of the head, for B sequences of T tokens. */
+uint64_t weft_gpt_block_saved(const struct weft_gpt_config *config, uint64_t sequences,
+                              uint64_t tokens);
+uint64_t weft_gpt_block_scratch(const struct weft_gpt_config *config, uint64_t sequences,
+                                uint64_t tokens);
+uint64_t weft_gpt_head_saved(const struct weft_gpt_config *config, uint64_t sequences,
+                             uint64_t tokens);
+uint64_t weft_gpt_head_scratch(const struct weft_gpt_config *config, uint64_t sequences,
+                               uint64_t tokens);
+
 /* ids [B, T]: the embedding's input; y is its output. */
 void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const uint8_t *ids,
                                 float *y);

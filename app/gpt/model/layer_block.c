@@ -10,7 +10,7 @@
 #include <string.h>
 
 #include "gpt/kernels/kernels.h"
-#include "gpt/model/layer_layout.h"
+#include "gpt/model/layer.h"
 
 enum {
   LN1_WEIGHT,

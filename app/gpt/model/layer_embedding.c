@@ -3,7 +3,7 @@
 #include <assert.h>
 
 #include "gpt/kernels/kernels.h"
-#include "gpt/model/layer_layout.h"
+#include "gpt/model/layer.h"
 
 enum { WTE, WPE };
 

@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "gpt/kernels/kernels.h"
-#include "gpt/model/layer_layout.h"
+#include "gpt/model/layer.h"
 
 enum { LNF_WEIGHT, LNF_BIAS, LM_HEAD_WEIGHT };
 
