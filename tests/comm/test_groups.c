@@ -1,5 +1,5 @@
 /* Groups within a process: the cases that every transport passes (support_groups.h), on
- * threads and loopback, with and without chaos around; then what is their own: no time
+ * threads and loopback, with and without fault injection around; then what is their own: no time
  * passes in virtual time, members that disagree or leave, groups that end while others
  * read, out of memory. */
 #include <setjmp.h>
@@ -22,11 +22,11 @@ struct world {
   struct weft_comm *threads;  /* or */
   struct weft_comm *loopback; /* the other */
   struct weft_transport *inner[RANKS_MAX];
-  bool has_chaos;
+  bool has_faults;
   struct conformance_rank ranks[RANKS_MAX];
 };
 
-enum world_kind { THREADS, LOOPBACK, CHAOS_THREADS, CHAOS_LOOPBACK, KINDS };
+enum world_kind { THREADS, LOOPBACK, FAULTY_THREADS, FAULTY_LOOPBACK, KINDS };
 
 static void open_world(struct world *world, enum world_kind kind, uint32_t rank_count,
                        uint64_t seed) {
@@ -35,7 +35,7 @@ static void open_world(struct world *world, enum world_kind kind, uint32_t rank_
   const struct weft_fault_options faults = {.seed = seed, .delay_max = 10};
   memset(world, 0, sizeof *world);
   world->rank_count = rank_count;
-  world->has_chaos = kind >= CHAOS_THREADS;
+  world->has_faults = kind >= FAULTY_THREADS;
   if (kind % 2 == THREADS) {
     assert_int_equal(
         weft_comm_open(NULL, "threads", &(struct weft_comm_options){.rank_count = rank_count},
@@ -48,7 +48,7 @@ static void open_world(struct world *world, enum world_kind kind, uint32_t rank_
     world->inner[r] = world->threads != NULL ? weft_comm_endpoint(world->threads, r)
                                              : weft_comm_endpoint(world->loopback, r);
     world->ranks[r].transport = world->inner[r];
-    if (world->has_chaos) {
+    if (world->has_faults) {
       assert_int_equal(weft_fault_injector_create(NULL, world->inner[r], &faults,
                                                   &world->ranks[r].transport, NULL),
                        WEFT_OK);
@@ -57,7 +57,7 @@ static void open_world(struct world *world, enum world_kind kind, uint32_t rank_
 }
 
 static void close_world(struct world *world) {
-  for (uint32_t r = 0; r < world->rank_count && world->has_chaos; r++) {
+  for (uint32_t r = 0; r < world->rank_count && world->has_faults; r++) {
     world->ranks[r].transport->ops->destroy(world->ranks[r].transport);
   }
   weft_comm_close(world->threads);

@@ -16,7 +16,7 @@
 #include "support_fault_injection.h"
 #include "support_protected_device.h"
 
-struct chaos {
+struct injector {
   struct weft_transport base;    /* first */
   struct weft_transport_ops ops; /* with a name that says what is inside */
   char name[48];
@@ -29,13 +29,15 @@ struct chaos {
   uint32_t dead;       /* atomic: fail() comes from any thread */
 };
 
-static struct chaos *chaos_of(struct weft_transport *transport) {
-  struct chaos *chaos = (struct chaos *)transport;
-  assert(transport->ops == &chaos->ops);
-  return chaos;
+static struct injector *injector_of(struct weft_transport *transport) {
+  struct injector *injector = (struct injector *)transport;
+  assert(transport->ops == &injector->ops);
+  return injector;
 }
 
-static bool is_dead(struct chaos *chaos) { return __atomic_load_n(&chaos->dead, __ATOMIC_RELAXED); }
+static bool is_dead(struct injector *injector) {
+  return __atomic_load_n(&injector->dead, __ATOMIC_RELAXED);
+}
 
 /* ---- Death ---- */
 
@@ -45,42 +47,42 @@ static const char *ordinal_suffix(uint64_t number) {
   return number / 10 % 10 == 1 ? "th" : suffixes[number % 10];
 }
 
-static enum weft_status check_alive(struct chaos *chaos, struct weft_error *error) {
-  const uint64_t at = chaos->options.die_at;
-  if (!is_dead(chaos)) {
+static enum weft_status check_alive(struct injector *injector, struct weft_error *error) {
+  const uint64_t at = injector->options.die_at;
+  if (!is_dead(injector)) {
     return WEFT_OK;
   }
   return weft_fail(error, WEFT_ERR_CANCELLED, "it was told to: options.die_at",
-                   "chaos: rank %" PRIu32 " died at its %" PRIu64 "%s operation", chaos->base.rank,
-                   at, ordinal_suffix(at));
+                   "fault: rank %" PRIu32 " died at its %" PRIu64 "%s operation",
+                   injector->base.rank, at, ordinal_suffix(at));
 }
 
-static enum weft_status count_operation(struct chaos *chaos, struct weft_error *error) {
-  chaos->operations++;
-  if (chaos->operations == chaos->options.die_at) {
-    __atomic_store_n(&chaos->dead, 1, __ATOMIC_RELAXED);
+static enum weft_status count_operation(struct injector *injector, struct weft_error *error) {
+  injector->operations++;
+  if (injector->operations == injector->options.die_at) {
+    __atomic_store_n(&injector->dead, 1, __ATOMIC_RELAXED);
   }
-  return check_alive(chaos, error);
+  return check_alive(injector, error);
 }
 
 /* ---- Delays and damage ---- */
 
 /* Numbers of one message and no other. */
-static struct weft_random random_of(const struct chaos *chaos, const struct weft_held_end *end,
-                                    uint64_t sequence) {
-  struct weft_random random = {chaos->options.seed};
-  random.state = weft_random_next(&random) ^ chaos->base.rank;
+static struct weft_random random_of(const struct injector *injector,
+                                    const struct weft_held_end *end, uint64_t sequence) {
+  struct weft_random random = {injector->options.seed};
+  random.state = weft_random_next(&random) ^ injector->base.rank;
   random.state = weft_random_next(&random) ^ end->channel;
   random.state = weft_random_next(&random) ^ sequence;
   return random;
 }
 
-static int64_t delay_of(const struct chaos *chaos, const struct weft_held_end *end,
+static int64_t delay_of(const struct injector *injector, const struct weft_held_end *end,
                         uint64_t sequence) {
-  struct weft_random random = random_of(chaos, end, sequence);
-  const uint64_t bound = (uint64_t)chaos->options.delay_max + 1;
+  struct weft_random random = random_of(injector, end, sequence);
+  const uint64_t bound = (uint64_t)injector->options.delay_max + 1;
   int64_t delay = end->sends ? 0 : (int64_t)(weft_random_next(&random) % bound);
-  if (__builtin_add_overflow(delay, chaos->options.slow_by, &delay)) {
+  if (__builtin_add_overflow(delay, injector->options.slow_by, &delay)) {
     delay = WEFT_TIME_NEVER;
   }
   return delay;
@@ -91,18 +93,18 @@ static void flip(void *data, uint64_t bit) {
 }
 
 /* One bit of the header and of the shapes that are in use, or of the payload. */
-static void damage(const struct chaos *chaos, struct weft_message *message) {
+static void damage(const struct injector *injector, struct weft_message *message) {
   const uint64_t header_bits = 8 * sizeof message->header;
   const uint64_t bytes =
       message->header.bytes < message->capacity ? message->header.bytes : message->capacity;
   const uint64_t shapes = message->header.tensor_count < WEFT_TENSORS_MAX
                               ? message->header.tensor_count
                               : WEFT_TENSORS_MAX;
-  struct weft_random random = {chaos->options.seed};
-  random.state = weft_random_next(&random) ^ chaos->base.rank;
-  random.state = weft_random_next(&random) ^ chaos->options.damage_receive;
+  struct weft_random random = {injector->options.seed};
+  random.state = weft_random_next(&random) ^ injector->base.rank;
+  random.state = weft_random_next(&random) ^ injector->options.damage_receive;
   const uint64_t number = weft_random_next(&random);
-  if (chaos->options.damage_payload && bytes > 0 && message->data != NULL) {
+  if (injector->options.damage_payload && bytes > 0 && message->data != NULL) {
     unsigned char *data = test_device_view(message->device, message->data);
     data[(number >> 3) % bytes] ^= (unsigned char)(1u << (number & 7)); /* bytes x 8 may not fit */
     return;
@@ -117,83 +119,85 @@ static void damage(const struct chaos *chaos, struct weft_message *message) {
 
 /* ---- Sends and receives ---- */
 
-static enum weft_status chaos_open(struct weft_transport *transport,
-                                   const struct weft_channel_end *ends, uint32_t count,
-                                   struct weft_error *error) {
-  struct chaos *chaos = chaos_of(transport);
+static enum weft_status injector_open(struct weft_transport *transport,
+                                      const struct weft_channel_end *ends, uint32_t count,
+                                      struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
   struct weft_held_messages held;
-  WEFT_TRY(weft_held_init(&held, chaos->allocator, ends, count, error));
-  const enum weft_status status = chaos->inner->ops->open(chaos->inner, ends, count, error);
-  weft_held_finish(status < 0 ? &held : &chaos->held);
+  WEFT_TRY(weft_held_init(&held, injector->allocator, ends, count, error));
+  const enum weft_status status = injector->inner->ops->open(injector->inner, ends, count, error);
+  weft_held_finish(status < 0 ? &held : &injector->held);
   if (status >= 0) {
-    chaos->held = held;
+    injector->held = held;
   }
   return status;
 }
 
 /* Takes what the transport inside has delivered on a channel, in its order. */
-static enum weft_status take_delivered(struct chaos *chaos, struct weft_held_end *end,
+static enum weft_status take_delivered(struct injector *injector, struct weft_held_end *end,
                                        struct weft_error *error) {
   while (end->count > 0) {
-    const struct weft_held_message *held = &chaos->held.messages[end->first];
-    const enum weft_status status = chaos->inner->ops->test(chaos->inner, held->message, error);
+    const struct weft_held_message *held = &injector->held.messages[end->first];
+    const enum weft_status status =
+        injector->inner->ops->test(injector->inner, held->message, error);
     if (status != WEFT_OK) {
       return status;
     }
     if (held->damage) {
-      damage(chaos, held->message);
+      damage(injector, held->message);
     }
-    weft_held_deliver(&chaos->held, end);
+    weft_held_deliver(&injector->held, end);
   }
   return WEFT_OK;
 }
 
-static enum weft_status begin(struct chaos *chaos, bool sends, uint32_t channel,
+static enum weft_status begin(struct injector *injector, bool sends, uint32_t channel,
                               struct weft_message *message, struct weft_error *error) {
-  WEFT_TRY(count_operation(chaos, error));
-  struct weft_held_end *end = weft_held_find_end(&chaos->held, channel, sends);
+  WEFT_TRY(count_operation(injector, error));
+  struct weft_held_end *end = weft_held_find_end(&injector->held, channel, sends);
   if (end != NULL && end->count == end->depth) {
     /* What has been taken makes room, even if nobody has asked for it yet. */
-    WEFT_TRY(take_delivered(chaos, end, error));
+    WEFT_TRY(take_delivered(injector, end, error));
     if (end->count == end->depth) {
       return WEFT_IN_PROGRESS;
     }
   }
   const enum weft_status status =
-      sends ? chaos->inner->ops->send(chaos->inner, channel, message, error)
-            : chaos->inner->ops->receive(chaos->inner, channel, message, error);
+      sends ? injector->inner->ops->send(injector->inner, channel, message, error)
+            : injector->inner->ops->receive(injector->inner, channel, message, error);
   if (status != WEFT_OK || end == NULL) {
     return status;
   }
-  struct weft_held_message *held = weft_held_add(&chaos->held, end, message);
-  held->delay = delay_of(chaos, end, end->sequence);
-  chaos->receives += !sends;
-  held->damage = !sends && chaos->receives == chaos->options.damage_receive;
+  struct weft_held_message *held = weft_held_add(&injector->held, end, message);
+  held->delay = delay_of(injector, end, end->sequence);
+  injector->receives += !sends;
+  held->damage = !sends && injector->receives == injector->options.damage_receive;
   return WEFT_OK;
 }
 
-static enum weft_status chaos_send(struct weft_transport *transport, uint32_t channel,
-                                   struct weft_message *message, struct weft_error *error) {
-  return begin(chaos_of(transport), true, channel, message, error);
-}
-
-static enum weft_status chaos_receive(struct weft_transport *transport, uint32_t channel,
+static enum weft_status injector_send(struct weft_transport *transport, uint32_t channel,
                                       struct weft_message *message, struct weft_error *error) {
-  return begin(chaos_of(transport), false, channel, message, error);
+  return begin(injector_of(transport), true, channel, message, error);
 }
 
-static enum weft_status chaos_test(struct weft_transport *transport, struct weft_message *message,
-                                   struct weft_error *error) {
-  struct chaos *chaos = chaos_of(transport);
-  WEFT_TRY(check_alive(chaos, error));
-  const struct weft_held_message *held = weft_held_find(&chaos->held, message);
+static enum weft_status injector_receive(struct weft_transport *transport, uint32_t channel,
+                                         struct weft_message *message, struct weft_error *error) {
+  return begin(injector_of(transport), false, channel, message, error);
+}
+
+static enum weft_status injector_test(struct weft_transport *transport,
+                                      struct weft_message *message, struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
+  WEFT_TRY(check_alive(injector, error));
+  const struct weft_held_message *held = weft_held_find(&injector->held, message);
   if (held != NULL) {
-    const enum weft_status status = take_delivered(chaos, &chaos->held.ends[held->end], error);
-    if (weft_held_find(&chaos->held, message) != NULL) {
+    const enum weft_status status =
+        take_delivered(injector, &injector->held.ends[held->end], error);
+    if (weft_held_find(&injector->held, message) != NULL) {
       return status;
     }
   }
-  if (chaos->inner->ops->now(chaos->inner) < message->end) {
+  if (injector->inner->ops->now(injector->inner) < message->end) {
     return WEFT_IN_PROGRESS;
   }
   weft_held_let_go(message);
@@ -201,116 +205,117 @@ static enum weft_status chaos_test(struct weft_transport *transport, struct weft
 }
 
 /* Of a dead rank too: what the transport inside holds is about to be freed. */
-static void chaos_cancel(struct weft_transport *transport, struct weft_message *message) {
-  struct chaos *chaos = chaos_of(transport);
-  struct weft_held_message *held = weft_held_find(&chaos->held, message);
+static void injector_cancel(struct weft_transport *transport, struct weft_message *message) {
+  struct injector *injector = injector_of(transport);
+  struct weft_held_message *held = weft_held_find(&injector->held, message);
   if (held == NULL) {
     weft_held_let_go(message);
     return;
   }
-  weft_held_drop(&chaos->held, held);
-  chaos->inner->ops->cancel(chaos->inner, message);
+  weft_held_drop(&injector->held, held);
+  injector->inner->ops->cancel(injector->inner, message);
 }
 
 /* ---- Time ---- */
 
-static int64_t chaos_now(struct weft_transport *transport) {
-  struct weft_transport *inner = chaos_of(transport)->inner;
+static int64_t injector_now(struct weft_transport *transport) {
+  struct weft_transport *inner = injector_of(transport)->inner;
   return inner->ops->now(inner);
 }
 
 /* Looks at every channel: wait() must know of all releases to come. A test() that
  * fails will fail again when its owner asks. */
-static enum weft_status chaos_progress(struct weft_transport *transport, struct weft_error *error) {
-  struct chaos *chaos = chaos_of(transport);
-  WEFT_TRY(check_alive(chaos, error));
-  WEFT_TRY(chaos->inner->ops->progress(chaos->inner, error));
-  for (uint32_t k = 0; k < chaos->held.end_count; k++) {
-    (void)take_delivered(chaos, &chaos->held.ends[k], NULL);
+static enum weft_status injector_progress(struct weft_transport *transport,
+                                          struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
+  WEFT_TRY(check_alive(injector, error));
+  WEFT_TRY(injector->inner->ops->progress(injector->inner, error));
+  for (uint32_t k = 0; k < injector->held.end_count; k++) {
+    (void)take_delivered(injector, &injector->held.ends[k], NULL);
   }
-  weft_held_pass(&chaos->held, chaos->inner->ops->now(chaos->inner));
+  weft_held_pass(&injector->held, injector->inner->ops->now(injector->inner));
   return WEFT_OK;
 }
 
 /* A release is something that happens. Those before progress() are not new: if
  * they counted, a rank that waits for another message would never sleep. */
-static enum weft_status chaos_wait(struct weft_transport *transport, int64_t until,
-                                   struct weft_error *error) {
-  struct chaos *chaos = chaos_of(transport);
-  WEFT_TRY(check_alive(chaos, error));
-  const int64_t release = weft_held_next_release(&chaos->held);
-  return chaos->inner->ops->wait(chaos->inner, release < until ? release : until, error);
+static enum weft_status injector_wait(struct weft_transport *transport, int64_t until,
+                                      struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
+  WEFT_TRY(check_alive(injector, error));
+  const int64_t release = weft_held_next_release(&injector->held);
+  return injector->inner->ops->wait(injector->inner, release < until ? release : until, error);
 }
 
 /* ---- Passed on ---- */
 
-static enum weft_status chaos_exchange(struct weft_transport *transport, const void *mine,
-                                       void *all, size_t size, struct weft_error *error) {
-  struct chaos *chaos = chaos_of(transport);
-  WEFT_TRY(check_alive(chaos, error));
-  return chaos->inner->ops->exchange(chaos->inner, mine, all, size, error);
+static enum weft_status injector_exchange(struct weft_transport *transport, const void *mine,
+                                          void *all, size_t size, struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
+  WEFT_TRY(check_alive(injector, error));
+  return injector->inner->ops->exchange(injector->inner, mine, all, size, error);
 }
 
-static void chaos_fail(struct weft_transport *transport, const struct weft_failure *failure) {
-  struct chaos *chaos = chaos_of(transport);
-  if (!is_dead(chaos)) {
-    chaos->inner->ops->fail(chaos->inner, failure);
+static void injector_fail(struct weft_transport *transport, const struct weft_failure *failure) {
+  struct injector *injector = injector_of(transport);
+  if (!is_dead(injector)) {
+    injector->inner->ops->fail(injector->inner, failure);
   }
 }
 
-static bool chaos_failed(struct weft_transport *transport, struct weft_failure *failure) {
-  struct weft_transport *inner = chaos_of(transport)->inner;
+static bool injector_get_failure(struct weft_transport *transport, struct weft_failure *failure) {
+  struct weft_transport *inner = injector_of(transport)->inner;
   return inner->ops->get_failure(inner, failure);
 }
 
-static struct weft_rank_status *chaos_board(struct weft_transport *transport, uint32_t rank) {
-  struct weft_transport *inner = chaos_of(transport)->inner;
+static struct weft_rank_status *injector_status(struct weft_transport *transport, uint32_t rank) {
+  struct weft_transport *inner = injector_of(transport)->inner;
   return inner->ops->rank_status(inner, rank);
 }
 
-static void chaos_refresh_boards(struct weft_transport *transport, int64_t until) {
-  struct weft_transport *inner = chaos_of(transport)->inner;
+static void injector_refresh_boards(struct weft_transport *transport, int64_t until) {
+  struct weft_transport *inner = injector_of(transport)->inner;
   inner->ops->refresh_status(inner, until);
 }
 
-static void chaos_place(struct weft_transport *transport, uint32_t rank, char *buffer,
-                        size_t size) {
-  struct weft_transport *inner = chaos_of(transport)->inner;
+static void injector_location(struct weft_transport *transport, uint32_t rank, char *buffer,
+                              size_t size) {
+  struct weft_transport *inner = injector_of(transport)->inner;
   inner->ops->location(inner, rank, buffer, size);
 }
 
 /* The group is the one inside: it knows no faults. */
-static enum weft_status chaos_group(struct weft_transport *transport, uint32_t id,
-                                    const uint32_t *ranks, uint32_t count, struct weft_group **out,
-                                    struct weft_error *error) {
-  struct chaos *chaos = chaos_of(transport);
-  WEFT_TRY(check_alive(chaos, error));
-  return chaos->inner->ops->group(chaos->inner, id, ranks, count, out, error);
+static enum weft_status injector_group(struct weft_transport *transport, uint32_t id,
+                                       const uint32_t *ranks, uint32_t count,
+                                       struct weft_group **out, struct weft_error *error) {
+  struct injector *injector = injector_of(transport);
+  WEFT_TRY(check_alive(injector, error));
+  return injector->inner->ops->group(injector->inner, id, ranks, count, out, error);
 }
 
-static void chaos_destroy(struct weft_transport *transport) {
+static void injector_destroy(struct weft_transport *transport) {
   if (transport == NULL) {
     return;
   }
-  struct chaos *chaos = chaos_of(transport);
-  weft_held_finish(&chaos->held);
-  weft_array_free(chaos->allocator, chaos, 1, sizeof *chaos);
+  struct injector *injector = injector_of(transport);
+  weft_held_finish(&injector->held);
+  weft_array_free(injector->allocator, injector, 1, sizeof *injector);
 }
 
-static const struct weft_transport_ops chaos_ops = {
-    .destroy = chaos_destroy,
-    .open = chaos_open,
-    .send = chaos_send,
-    .receive = chaos_receive,
-    .test = chaos_test,
-    .cancel = chaos_cancel,
-    .progress = chaos_progress,
-    .wait = chaos_wait,
-    .now = chaos_now,
-    .exchange = chaos_exchange,
-    .fail = chaos_fail,
-    .get_failure = chaos_failed,
-    .rank_status = chaos_board,
+static const struct weft_transport_ops injector_ops = {
+    .destroy = injector_destroy,
+    .open = injector_open,
+    .send = injector_send,
+    .receive = injector_receive,
+    .test = injector_test,
+    .cancel = injector_cancel,
+    .progress = injector_progress,
+    .wait = injector_wait,
+    .now = injector_now,
+    .exchange = injector_exchange,
+    .fail = injector_fail,
+    .get_failure = injector_get_failure,
+    .rank_status = injector_status,
 };
 
 enum weft_status weft_fault_injector_create(const struct weft_allocator *allocator,
@@ -319,27 +324,28 @@ enum weft_status weft_fault_injector_create(const struct weft_allocator *allocat
                                             struct weft_transport **out, struct weft_error *error) {
   if (options->delay_max < 0 || options->slow_by < 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a message cannot be seen before it came",
-                     "chaos with delay_max %" PRId64 " and slow_by %" PRId64
+                     "fault injection with delay_max %" PRId64 " and slow_by %" PRId64
                      ", neither may be negative",
                      options->delay_max, options->slow_by);
   }
-  struct chaos *chaos = weft_array_allocate_zero(allocator, 1, sizeof *chaos);
-  if (chaos == NULL) {
-    return weft_fail_memory(error, sizeof *chaos);
+  struct injector *injector = weft_array_allocate_zero(allocator, 1, sizeof *injector);
+  if (injector == NULL) {
+    return weft_fail_memory(error, sizeof *injector);
   }
-  (void)snprintf(chaos->name, sizeof chaos->name, "chaos(%s)", inner->ops->name);
-  chaos->ops = chaos_ops;
-  chaos->ops.group = inner->ops->group != NULL ? chaos_group : NULL;
-  chaos->ops.refresh_status = inner->ops->refresh_status != NULL ? chaos_refresh_boards : NULL;
-  chaos->ops.location = inner->ops->location != NULL ? chaos_place : NULL;
-  chaos->ops.name = chaos->name;
-  chaos->ops.async_progress = inner->ops->async_progress;
-  chaos->ops.device_memory = inner->ops->device_memory;
-  chaos->base = (struct weft_transport){
-      .ops = &chaos->ops, .rank = inner->rank, .rank_count = inner->rank_count};
-  chaos->allocator = allocator;
-  chaos->inner = inner;
-  chaos->options = *options;
-  *out = &chaos->base;
+  (void)snprintf(injector->name, sizeof injector->name, "injector(%s)", inner->ops->name);
+  injector->ops = injector_ops;
+  injector->ops.group = inner->ops->group != NULL ? injector_group : NULL;
+  injector->ops.refresh_status =
+      inner->ops->refresh_status != NULL ? injector_refresh_boards : NULL;
+  injector->ops.location = inner->ops->location != NULL ? injector_location : NULL;
+  injector->ops.name = injector->name;
+  injector->ops.async_progress = inner->ops->async_progress;
+  injector->ops.device_memory = inner->ops->device_memory;
+  injector->base = (struct weft_transport){
+      .ops = &injector->ops, .rank = inner->rank, .rank_count = inner->rank_count};
+  injector->allocator = allocator;
+  injector->inner = inner;
+  injector->options = *options;
+  *out = &injector->base;
   return WEFT_OK;
 }

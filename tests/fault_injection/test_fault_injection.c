@@ -1,4 +1,4 @@
-/* Chaos around a transport that does what the test says: delays, their order and
+/* Fault injection around a transport that does what the test says: delays, their order and
  * what wakes a waiting rank; damage; death; memory. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -158,7 +158,7 @@ enum { DEPTH = 16 };
 
 struct world {
   struct fake fake;
-  struct weft_transport *chaos;
+  struct weft_transport *injector;
   struct weft_message messages[CHANNELS][DEPTH];
 };
 
@@ -174,11 +174,11 @@ static enum weft_status try_world(struct world *world, const struct weft_allocat
         .channel = CHANNELS - 1 - k, .sends = k == 0, .depth = DEPTH, .bytes_max = 64};
   }
   enum weft_status status =
-      weft_fault_injector_create(allocator, &world->fake.base, &options, &world->chaos, &error);
+      weft_fault_injector_create(allocator, &world->fake.base, &options, &world->injector, &error);
   if (status == WEFT_OK) {
-    status = world->chaos->ops->open(world->chaos, ends, CHANNELS, &error);
+    status = world->injector->ops->open(world->injector, ends, CHANNELS, &error);
     if (status != WEFT_OK) {
-      world->chaos->ops->destroy(world->chaos);
+      world->injector->ops->destroy(world->injector);
     }
   }
   return status;
@@ -192,27 +192,28 @@ static struct world *make_world(struct weft_fault_options options) {
 }
 
 static void free_world(struct world *world) {
-  world->chaos->ops->destroy(world->chaos);
+  world->injector->ops->destroy(world->injector);
   free(world);
 }
 
 static enum weft_status receive(struct world *world, uint32_t channel, uint32_t k,
                                 int64_t done_at) {
   world->fake.done_at = done_at;
-  return world->chaos->ops->receive(world->chaos, channel, &world->messages[channel][k], NULL);
+  return world->injector->ops->receive(world->injector, channel, &world->messages[channel][k],
+                                       NULL);
 }
 
 static enum weft_status test(struct world *world, uint32_t channel, uint32_t k) {
-  return world->chaos->ops->test(world->chaos, &world->messages[channel][k], NULL);
+  return world->injector->ops->test(world->injector, &world->messages[channel][k], NULL);
 }
 
 static void progress(struct world *world) {
-  assert_int_equal(world->chaos->ops->progress(world->chaos, NULL), WEFT_OK);
+  assert_int_equal(world->injector->ops->progress(world->injector, NULL), WEFT_OK);
 }
 
 /* What wait() tells the transport inside. */
 static int64_t wait_until(struct world *world, int64_t until) {
-  assert_int_equal(world->chaos->ops->wait(world->chaos, until, NULL), WEFT_OK);
+  assert_int_equal(world->injector->ops->wait(world->injector, until, NULL), WEFT_OK);
   return world->fake.waited_until;
 }
 
@@ -221,25 +222,25 @@ static int64_t wait_until(struct world *world, int64_t until) {
 static void test_without_faults(void **state) {
   (void)state;
   struct world *world = make_world((struct weft_fault_options){.seed = 1});
-  struct weft_transport *chaos = world->chaos;
+  struct weft_transport *injector = world->injector;
   struct weft_failure failure = {.error = {.status = WEFT_ERR_STALLED}};
   int all = 0;
-  assert_string_equal(chaos->ops->name, "chaos(fake)");
-  assert_int_equal(chaos->rank, 2);
-  assert_int_equal(chaos->rank_count, 3);
+  assert_string_equal(injector->ops->name, "injector(fake)");
+  assert_int_equal(injector->rank, 2);
+  assert_int_equal(injector->rank_count, 3);
   world->fake.now = 5;
-  assert_int_equal(chaos->ops->now(chaos), 5);
-  assert_ptr_equal(chaos->ops->rank_status(chaos, 1), &world->fake.boards[1]);
-  assert_int_equal(chaos->ops->exchange(chaos, &(int){42}, &all, sizeof all, NULL), WEFT_OK);
+  assert_int_equal(injector->ops->now(injector), 5);
+  assert_ptr_equal(injector->ops->rank_status(injector, 1), &world->fake.boards[1]);
+  assert_int_equal(injector->ops->exchange(injector, &(int){42}, &all, sizeof all, NULL), WEFT_OK);
   assert_int_equal(all, 42);
-  assert_true(chaos->ops->get_failure(chaos, &failure));
+  assert_true(injector->ops->get_failure(injector, &failure));
   assert_int_equal(failure.rank, 7);
   const uint32_t calls = world->fake.calls;
-  (chaos->ops->fail)(chaos, &failure); /* cmocka has a macro of that name */
+  (injector->ops->fail)(injector, &failure); /* cmocka has a macro of that name */
   assert_int_equal(world->fake.calls, calls + 1);
 
   assert_int_equal(receive(world, 0, 0, 9), WEFT_OK);
-  assert_int_equal(chaos->ops->send(chaos, 3, &world->messages[3][0], NULL), WEFT_OK);
+  assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
   progress(world);
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
   assert_int_equal(wait_until(world, 77), 77);
@@ -248,9 +249,9 @@ static void test_without_faults(void **state) {
   assert_int_equal(test(world, 0, 0), WEFT_OK);
   assert_int_equal(world->messages[0][0].end, 9); /* whenever it was asked for */
   assert_int_equal(test(world, 3, 0), WEFT_OK);
-  assert_int_equal(chaos->ops->send(chaos, 9, &world->messages[0][0], NULL),
+  assert_int_equal(injector->ops->send(injector, 9, &world->messages[0][0], NULL),
                    WEFT_ERR_USAGE); /* the one inside says so */
-  chaos->ops->destroy(NULL);
+  injector->ops->destroy(NULL);
   free_world(world);
 }
 
@@ -385,9 +386,9 @@ static void test_waits_end_at_a_release(void **state) {
 static void test_everything_is_slower(void **state) {
   (void)state;
   struct world *world = make_world((struct weft_fault_options){.slow_by = 50});
-  struct weft_transport *chaos = world->chaos;
+  struct weft_transport *injector = world->injector;
   world->fake.done_at = 10;
-  assert_int_equal(chaos->ops->send(chaos, 3, &world->messages[3][0], NULL), WEFT_OK);
+  assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
   assert_int_equal(receive(world, 0, 0, 20), WEFT_OK);
   world->fake.now = 20;
   progress(world);
@@ -407,7 +408,7 @@ static void test_everything_is_slower(void **state) {
   assert_int_equal(receive(world, 0, 0, 20), WEFT_OK);
   world->fake.now = INT64_MAX - 1;
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
-  world->chaos->ops->cancel(world->chaos, &world->messages[0][0]);
+  world->injector->ops->cancel(world->injector, &world->messages[0][0]);
   assert_int_equal(world->fake.cancels, 0); /* the one inside has given it back already */
   free_world(world);
 }
@@ -422,11 +423,12 @@ static void test_depth(void **state) {
     assert_int_equal(receive(world, 0, k, k < 2 ? 10 : 20), WEFT_OK);
   }
   const uint32_t calls = world->fake.calls;
-  assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra[0], NULL), WEFT_IN_PROGRESS);
+  assert_int_equal(world->injector->ops->receive(world->injector, 0, &extra[0], NULL),
+                   WEFT_IN_PROGRESS);
   assert_int_equal(world->fake.calls, calls);
   world->fake.now = 10;
   for (int k = 0; k < 3; k++) {
-    assert_int_equal(world->chaos->ops->receive(world->chaos, 0, &extra[k], NULL),
+    assert_int_equal(world->injector->ops->receive(world->injector, 0, &extra[k], NULL),
                      k < 2 ? WEFT_OK : WEFT_IN_PROGRESS);
   }
   assert_int_equal(test(world, 0, 0), WEFT_IN_PROGRESS);
@@ -435,7 +437,7 @@ static void test_depth(void **state) {
   assert_int_equal(test(world, 0, 1), WEFT_OK);
   assert_int_equal(test(world, 0, 0), WEFT_OK);
   world->fake.now = 25;
-  assert_int_equal(world->chaos->ops->test(world->chaos, &extra[1], NULL), WEFT_OK);
+  assert_int_equal(world->injector->ops->test(world->injector, &extra[1], NULL), WEFT_OK);
   for (uint32_t k = 2; k < DEPTH; k++) {
     assert_int_equal(test(world, 0, k), WEFT_OK);
   }
@@ -454,7 +456,7 @@ static void test_cancelling_what_is_held(void **state) {
   assert_int_equal(wait_until(world, WEFT_TIME_NEVER), 60);
   for (uint32_t k = 0; k < 3; k++) {
     struct weft_message *message = &world->messages[0][k];
-    world->chaos->ops->cancel(world->chaos, message);
+    world->injector->ops->cancel(world->injector, message);
     memset(message, 0xee, sizeof *message);
     assert_int_equal(wait_until(world, WEFT_TIME_NEVER), k < 2 ? 61 + k : WEFT_TIME_NEVER);
   }
@@ -469,7 +471,7 @@ static void test_errors_inside_are_passed_on(void **state) {
   world->fake.test_status = WEFT_ERR_PROTOCOL;
   progress(world); /* whose message it is, gets it */
   assert_int_equal(test(world, 0, 0), WEFT_ERR_PROTOCOL);
-  world->chaos->ops->cancel(world->chaos, &world->messages[0][0]);
+  world->injector->ops->cancel(world->injector, &world->messages[0][0]);
   assert_int_equal(world->fake.cancels, 1);
   free_world(world);
 }
@@ -585,30 +587,30 @@ static void check_death(enum weft_status status, const struct weft_error *error,
 
 static void test_the_dead_are_silent(void **state) {
   (void)state;
-  static const char message[] = "chaos: rank 2 died at its 3rd operation";
+  static const char message[] = "fault: rank 2 died at its 3rd operation";
   struct world *world = make_world((struct weft_fault_options){.die_at = 3});
-  struct weft_transport *chaos = world->chaos;
+  struct weft_transport *injector = world->injector;
   struct weft_failure failure = {.error = {.status = WEFT_ERR_STALLED}};
   struct weft_error error = {0};
   char all[8];
   assert_int_equal(receive(world, 0, 0, 100), WEFT_OK);
-  assert_int_equal(chaos->ops->send(chaos, 3, &world->messages[3][0], NULL), WEFT_OK);
+  assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
   progress(world);
   world->fake.boards[2].cell = 17;
   const uint32_t calls = world->fake.calls;
-  check_death(chaos->ops->send(chaos, 3, &world->messages[3][1], &error), &error, message);
-  check_death(chaos->ops->progress(chaos, &error), &error, message);
-  check_death(chaos->ops->wait(chaos, 5, &error), &error, message);
-  check_death(chaos->ops->exchange(chaos, "x", all, 1, &error), &error, message);
-  check_death(chaos->ops->test(chaos, &world->messages[0][0], &error), &error, message);
-  check_death(chaos->ops->receive(chaos, 0, &world->messages[0][1], &error), &error, message);
-  (chaos->ops->fail)(chaos, &failure);        /* cmocka has a macro of that name */
+  check_death(injector->ops->send(injector, 3, &world->messages[3][1], &error), &error, message);
+  check_death(injector->ops->progress(injector, &error), &error, message);
+  check_death(injector->ops->wait(injector, 5, &error), &error, message);
+  check_death(injector->ops->exchange(injector, "x", all, 1, &error), &error, message);
+  check_death(injector->ops->test(injector, &world->messages[0][0], &error), &error, message);
+  check_death(injector->ops->receive(injector, 0, &world->messages[0][1], &error), &error, message);
+  (injector->ops->fail)(injector, &failure);  /* cmocka has a macro of that name */
   assert_int_equal(world->fake.calls, calls); /* nobody was told anything */
-  assert_ptr_equal(chaos->ops->rank_status(chaos, 2), &world->fake.boards[2]);
+  assert_ptr_equal(injector->ops->rank_status(injector, 2), &world->fake.boards[2]);
   assert_int_equal(world->fake.boards[2].cell, 17);
-  assert_true(chaos->ops->get_failure(chaos, &failure));
-  chaos->ops->cancel(chaos, &world->messages[0][0]); /* its memory is about to go */
-  chaos->ops->cancel(chaos, &world->messages[3][0]);
+  assert_true(injector->ops->get_failure(injector, &failure));
+  injector->ops->cancel(injector, &world->messages[0][0]); /* its memory is about to go */
+  injector->ops->cancel(injector, &world->messages[3][0]);
   assert_int_equal(world->fake.cancels, 2);
   free_world(world);
 }
@@ -627,7 +629,7 @@ static void test_ordinals(void **state) {
     enum weft_status status = WEFT_OK;
     uint64_t calls = 0;
     for (; status == WEFT_OK; calls++) {
-      status = world->chaos->ops->receive(world->chaos, 0, &world->messages[0][0], &error);
+      status = world->injector->ops->receive(world->injector, 0, &world->messages[0][0], &error);
       if (status == WEFT_OK) {
         assert_int_equal(test(world, 0, 0), WEFT_OK);
       }
@@ -682,7 +684,7 @@ static void test_memory(void **state) {
     }
   }
   assert_int_equal(memory.calls, calls);
-  world->chaos->ops->destroy(world->chaos);
+  world->injector->ops->destroy(world->injector);
   assert_int_equal(memory.blocks, 0);
   free(world);
 }
@@ -692,20 +694,20 @@ static void test_open_that_fails(void **state) {
   struct test_memory memory;
   struct fake fake = {.base = {&fake_ops, 0, 1}, .open_status = WEFT_ERR_USAGE};
   const struct weft_channel_end ends[2] = {{.depth = 4}, {.depth = UINT32_MAX, .sends = true}};
-  struct weft_transport *chaos = NULL;
+  struct weft_transport *injector = NULL;
   struct weft_error error = {0};
   test_memory_init(&memory);
   assert_int_equal(weft_fault_injector_create(&memory.allocator, &fake.base,
-                                              &(struct weft_fault_options){0}, &chaos, &error),
+                                              &(struct weft_fault_options){0}, &injector, &error),
                    WEFT_OK);
-  assert_int_equal(chaos->ops->open(chaos, ends, 1, &error), WEFT_ERR_USAGE);
+  assert_int_equal(injector->ops->open(injector, ends, 1, &error), WEFT_ERR_USAGE);
   assert_int_equal(memory.blocks, 1);
   fake.open_status = WEFT_OK;
-  assert_int_equal(chaos->ops->open(chaos, ends, 1, &error), WEFT_OK);
+  assert_int_equal(injector->ops->open(injector, ends, 1, &error), WEFT_OK);
   fake.open_status = WEFT_ERR_USAGE; /* once more: nothing changes, nothing is lost */
-  assert_int_equal(chaos->ops->open(chaos, ends, 1, &error), WEFT_ERR_USAGE);
-  assert_int_equal(chaos->ops->open(chaos, ends, 2, &error), WEFT_ERR_MEMORY); /* absurd */
-  chaos->ops->destroy(chaos);
+  assert_int_equal(injector->ops->open(injector, ends, 1, &error), WEFT_ERR_USAGE);
+  assert_int_equal(injector->ops->open(injector, ends, 2, &error), WEFT_ERR_MEMORY); /* absurd */
+  injector->ops->destroy(injector);
   assert_int_equal(memory.blocks, 0);
 }
 

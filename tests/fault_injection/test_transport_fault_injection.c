@@ -1,4 +1,4 @@
-/* Chaos that only delays is a transport like any other: the conformance suite,
+/* Fault injection that only delays is a transport like any other: the conformance suite,
  * on threads and on loopback, each rank's end wrapped. */
 #include <setjmp.h>
 #include <stdarg.h>
@@ -11,7 +11,7 @@
 
 /* What is around each rank, and what is inside. */
 struct setting {
-  struct weft_fault_options chaos;
+  struct weft_fault_options injector;
   struct weft_comm_options loopback;
 };
 
@@ -19,7 +19,7 @@ static void wrap(const struct setting *setting, uint32_t rank_count,
                  struct weft_transport **endpoints) {
   for (uint32_t r = 0; r < rank_count; r++) {
     struct weft_error error;
-    if (weft_fault_injector_create(NULL, endpoints[r], &setting->chaos, &endpoints[r], &error) !=
+    if (weft_fault_injector_create(NULL, endpoints[r], &setting->injector, &endpoints[r], &error) !=
         WEFT_OK) {
       fail_msg("%s", error.message);
     }
@@ -64,7 +64,7 @@ static void *create_loopback(void *context, uint32_t rank_count,
   struct weft_error error;
   setting->loopback.rank_count = rank_count;
   setting->loopback.seed++;
-  setting->chaos.seed++;
+  setting->injector.seed++;
   if (weft_comm_open(NULL, "loopback", &setting->loopback, &world, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
@@ -86,8 +86,8 @@ static void drive_loopback(void *world, struct conformance_rank *ranks, uint32_t
   conformance_drive_steps(world, ranks, rank_count);
 }
 
-static int run_threads(struct weft_fault_options chaos, const char *name) {
-  struct setting setting = {.chaos = chaos};
+static int run_threads(struct weft_fault_options injector, const char *name) {
+  struct setting setting = {.injector = injector};
   const struct conformance_transport transport = {.name = name,
                                                   .context = &setting,
                                                   .create = create_threads,
@@ -97,8 +97,8 @@ static int run_threads(struct weft_fault_options chaos, const char *name) {
   return conformance_run(&transport);
 }
 
-static int run_loopback(struct weft_fault_options chaos, int64_t latency, const char *name) {
-  struct setting setting = {.chaos = chaos, .loopback = {.latency_ticks = latency}};
+static int run_loopback(struct weft_fault_options injector, int64_t latency, const char *name) {
+  struct setting setting = {.injector = injector, .loopback = {.latency_ticks = latency}};
   const struct conformance_transport transport = {.name = name,
                                                   .context = &setting,
                                                   .create = create_loopback,
@@ -113,10 +113,10 @@ int main(void) {
   const struct weft_fault_options slow = {.delay_max = 20, .slow_by = 7};
   const struct weft_fault_options real_delays = {.seed = 1, .delay_max = 20000};
   const struct weft_fault_options real_slow = {.seed = 2, .delay_max = 5000, .slow_by = 3000};
-  return run_loopback(none, 0, "chaos without faults around loopback") +
+  return run_loopback(none, 0, "fault injection without faults around loopback") +
          run_loopback(delays, 0, "delays around loopback") +
          run_loopback(slow, 13, "a slow rank around loopback") +
-         run_threads(none, "chaos without faults around threads") +
+         run_threads(none, "fault injection without faults around threads") +
          run_threads(real_delays, "delays around threads") +
          run_threads(real_slow, "a slow rank around threads");
 }

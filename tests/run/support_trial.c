@@ -316,7 +316,7 @@ static void take_turn(struct trial_rank *rank) {
     end_step(rank);
   } else {
     rank->is_lost = setup->fault == FAULT_DEATH && setup->victim == rank->rank &&
-                    strncmp(rank->error.message, "chaos:", 6) == 0;
+                    strncmp(rank->error.message, "fault:", 6) == 0;
     end_rank(rank, status);
   }
 }

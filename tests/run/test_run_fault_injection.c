@@ -54,7 +54,7 @@ static void make_batches(struct run *run) {
   }
 }
 
-/* Chaos around rank `only`, or around all of them (UINT32_MAX). */
+/* Fault injection around rank `only`, or around all of them (UINT32_MAX). */
 static void set_up(struct run *run, const char *schedule, uint32_t only,
                    const struct weft_fault_options *faults, bool check_payloads) {
   struct weft_error error;

@@ -36,7 +36,7 @@ enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
 
 /* ---- which ---- */
 
-/* Slurm's srun sets PMIX_RANK (--mpi=pmix) or PMI_RANK (--mpi=pmi2); Open MPI speaks
+/* Slurm's srun sets PMIX_RANK (--mpi=pmix) or PMI_RANK (--mpi=pmi2); Open MPI uses
  * the first, MPICH the second. */
 const char *weft_mpi_launcher(void) {
   if (getenv("OMPI_COMM_WORLD_RANK") != NULL || getenv("PMIX_RANK") != NULL) {
@@ -104,7 +104,7 @@ static bool find_driver(const char *file, char *out) {
 
 /* ---- loading ---- */
 
-/* Global, because Open MPI's components look for its symbols among all. */
+/* Global, because Open MPI's components need its symbols in the global scope. */
 static enum weft_status load(const char *path, const char *hint, const struct weft_mpi_driver **out,
                              struct weft_error *error) {
   char reason[REASON_SIZE];

@@ -1,6 +1,7 @@
 /* Messages of the threads transport: from the sender's ring to the receiver, and the receiver's
  * buffer back (threads.h has the picture). Lock-free; one thread uses each end. Nothing
  * allocates. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -65,6 +66,7 @@ void weft_end_match(struct weft_end *end) {
       break; /* not there yet, or revoked */
     }
     struct weft_message *message = end->messages[end->matched & end->mask];
+    assert(message != NULL);
     take(entry, message, weft_clock_ns());
     __atomic_store_n(&entry->state, WEFT_ENTRY_DONE, __ATOMIC_RELEASE);
     give_back(end, message);

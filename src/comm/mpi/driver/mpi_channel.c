@@ -69,6 +69,7 @@ static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
 /* One request for each end, and one for an exchange. */
 enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
                                         struct weft_error *error) {
+  assert(room > world->active_count);
   const struct weft_allocator *allocator = world->allocator;
   MPI_Request *active = weft_array_allocate(allocator, room, sizeof(MPI_Request));
   uint32_t *owner = weft_array_allocate(allocator, room, sizeof *owner);
@@ -81,7 +82,7 @@ enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t r
     weft_array_free(allocator, statuses, room, sizeof *statuses);
     return weft_fail_memory(error, room * sizeof *statuses);
   }
-  for (uint32_t k = 0; k < world->active_count; k++) { /* an exchange under way */
+  for (uint32_t k = 0; k < world->active_count; k++) { /* of an exchange in flight */
     active[k] = world->active[k];
     owner[k] = world->active_owner[k];
   }

@@ -1,16 +1,17 @@
-/* Collectives over some of the ranks, by messages from each to each: a member sends
- * every other one what that one needs, and adds up what it got in order of members, so
- * that the bits of a sum do not depend on the network.
+/* Collectives over some of the ranks, by messages from each member to each: a member sends every
+ * other one what that one needs, and sums what it received in order of members, so that the bits
+ * of a sum do not depend on the network.
  *
- * A collective goes in rounds. In a round, every member sends a block to every other
- * one and receives one from each; the next round begins when all of that is done, so
- * memory for what arrives is bounded. Members go through the same rounds, and order
- * between two of them is MPI's, so blocks need no names. One collective of a group is
- * under way at a time; those started after it follow in order.
+ * A collective is a sequence of rounds. In a round, every member sends a block to every other one
+ * and receives one from each; the next round begins when all of that is done, so the memory for
+ * received blocks is bounded. All members have the same rounds, and MPI keeps the order between
+ * two of them, so blocks need no names. A group executes one collective at a time, in the order in
+ * which they were started.
  *
  *   all-gather      shares, in pieces that MPI can count
  *   reduce-scatter  chunks of each share, summed by its owner
- *   all-reduce      reduce-scatter over slices, and then all-gather of these */
+ *   all-reduce      reduce-scatter over slices, then all-gather of these */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -29,7 +30,7 @@ struct weft_mpi_group {
   MPI_Request *requests; /* [2 * size]: receive and send, by member */
   MPI_Status *statuses;
   unsigned char *arrived;               /* [size][CHUNK] */
-  struct weft_collective *first, *last; /* under way, linked through state[1] */
+  struct weft_collective *first, *last; /* started and not done, linked through state[1] */
   enum phase phase;
   uint64_t round;
   bool posted;                 /* the present round's messages */
@@ -184,8 +185,8 @@ static void end_collective(struct weft_mpi_group *group) {
   begin_collective(group);
 }
 
-/* MPI says nothing about a message that is shorter than its receive. */
-static bool came_whole(struct weft_mpi_group *group) {
+/* MPI accepts a message that is shorter than its receive. */
+static bool is_complete(struct weft_mpi_group *group) {
   for (uint32_t other = 0; other < group->base.size; other++) {
     const struct span block =
         block_of(group, group->first, group->phase == PHASE_REDUCE ? group->base.member : other);
@@ -217,7 +218,7 @@ static bool end_round(struct weft_mpi_group *group) {
     weft_mpi_failure_of_mpi(group->world, result, "a collective");
     return false;
   }
-  if (!flag || !came_whole(group)) {
+  if (!flag || !is_complete(group)) {
     return false;
   }
   if (group->phase == PHASE_REDUCE) {
@@ -348,7 +349,7 @@ static void free_group(struct weft_mpi_group *group) {
   weft_array_free(allocator, group, 1, sizeof *group);
 }
 
-/* After a failure something may be under way, which keeps its memory. */
+/* After a failure a collective may be in flight, which keeps its memory. */
 static void group_destroy(struct weft_group *base) {
   struct weft_mpi_group *group = (struct weft_mpi_group *)base;
   if (group == NULL) {
@@ -399,6 +400,7 @@ static enum weft_status check_members(const struct weft_transport *transport, ui
 enum weft_status weft_mpi_group_create(struct weft_transport *transport, uint32_t id,
                                        const uint32_t *ranks, uint32_t count,
                                        struct weft_group **out, struct weft_error *error) {
+  assert(count > 0 && ranks != NULL && out != NULL);
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   const struct weft_allocator *allocator = world->allocator;
   uint32_t member;

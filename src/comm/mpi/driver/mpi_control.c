@@ -1,5 +1,6 @@
 /* Control messages: failures, and the statuses of ranks whose memory is not mapped here. They
  * are probed for now and then instead of being received in advance. The kind is the tag. */
+#include <assert.h>
 #include <string.h>
 
 #include "comm/mpi/driver/mpi_world.h"
@@ -7,6 +8,7 @@
 void weft_mpi_control_send(struct weft_mpi_world *world, uint32_t rank,
                            enum weft_mpi_control_kind kind, const void *data, size_t size,
                            MPI_Request *request) {
+  assert(rank < world->transport.rank_count && rank != world->transport.rank);
   (void)weft_mpi_await(request); /* the one before: it has come, or was small enough to be gone */
   (void)MPI_Isend(data, (int)size, MPI_BYTE, (int)rank, (int)kind, world->control, request);
 }

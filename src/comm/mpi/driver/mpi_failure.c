@@ -3,6 +3,7 @@
  * earliest failure, and so does every other one. A rank that does not hear from all (they
  * compute, or are dead) takes the earliest that it knows after WEFT_MPI_SETTLE_MS. In worlds of
  * many ranks nothing is forwarded, and all ranks wait that long. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -39,6 +40,7 @@ static void send_to_all(struct weft_mpi_world *world, const struct weft_mpi_fail
 }
 
 void weft_mpi_failure_report(struct weft_mpi_world *world, const struct weft_failure *failure) {
+  assert(failure->error.status < 0);
   if (world->has_failed) {
     return;
   }
@@ -49,6 +51,7 @@ void weft_mpi_failure_report(struct weft_mpi_world *world, const struct weft_fai
 }
 
 void weft_mpi_failure_heard(struct weft_mpi_world *world, uint32_t rank) {
+  assert(rank < world->transport.rank_count);
   if (!world->peers[rank].heard) {
     world->peers[rank].heard = true;
     world->heard_count++;
@@ -101,6 +104,7 @@ static void settle(struct weft_mpi_world *world) {
 }
 
 enum weft_status weft_mpi_failure_agreed(struct weft_mpi_world *world, struct weft_error *error) {
+  assert(world->has_failed);
   settle(world);
   if (error != NULL) {
     *error = world->note.failure.error;

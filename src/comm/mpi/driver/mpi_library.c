@@ -1,5 +1,5 @@
-/* Which MPI this is, in its own words: the first line of what it says of itself, and the
- * device, which MPICH and its kin name on a line further down ("MPICH Device: ch4:ucx"). */
+/* Which MPI this is: the first line of its version string, and the device, which MPICH and its
+ * kin name further down ("MPICH Device: ch4:ucx"). */
 #include <stdio.h>
 #include <string.h>
 

@@ -18,7 +18,7 @@
 #include "base/memory.h"
 #include "comm/mpi/driver/mpi_world.h"
 
-/* ---- what the system says ---- */
+/* ---- processes of this host ---- */
 
 /* The first bytes of a small file, without a newline; "" when it cannot be read. */
 static void read_line(const char *path, char *out, size_t size) {
@@ -213,7 +213,7 @@ static enum weft_status gather_infos(struct weft_mpi_world *world, enum weft_sta
   weft_array_free(world->allocator, all, count, size);
   if (result != MPI_SUCCESS) {
     return weft_fail(error, all == NULL ? WEFT_ERR_MEMORY : WEFT_ERR_PEER, "",
-                     "the ranks could not exchange who they are");
+                     "the ranks could not exchange their peer infos");
   }
   return status != WEFT_OK ? status : check_infos(world, error);
 }

@@ -6,6 +6,7 @@
  * sleeping for longer and longer, so that ranks that outnumber the cores do not starve each
  * other. */
 #define _GNU_SOURCE /* prctl, sched_getaffinity, syscall */
+#include <assert.h>
 #include <inttypes.h>
 #include <linux/futex.h>
 #include <sched.h>
@@ -34,6 +35,7 @@ enum {
 };
 
 void weft_mpi_list(struct weft_mpi_world *world, MPI_Request request, uint32_t owner) {
+  assert(world->active_count < world->active_room && request != MPI_REQUEST_NULL);
   world->active[world->active_count] = request;
   world->active_owner[world->active_count] = owner;
   world->active_count++;
@@ -153,7 +155,7 @@ enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft
 }
 
 /* Where MPI uses sockets, a poll may be a few system calls. What it costs when nothing has come
- * is the cheapest poll of late; one that moved a message says nothing. So polling takes a small
+ * is the cheapest poll of late; one that moved a message does not count. So polling takes a small
  * share of a computation, and the messages wait for a time that is short beside the latency of
  * such networks. */
 static void note_poll(struct weft_mpi_world *world, int64_t began) {
@@ -361,6 +363,7 @@ static void start_exchange(struct weft_mpi_world *world, const void *mine, size_
 
 enum weft_status weft_mpi_exchange(struct weft_transport *transport, const void *mine, void *all,
                                    size_t size, struct weft_error *error) {
+  assert(mine != NULL && all != NULL);
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   if (size > WEFT_EXCHANGE_MAX) {
     return weft_fail(error, WEFT_ERR_USAGE, "use weft_allgather()",

@@ -3,6 +3,7 @@
  * MPI can count, straight from one `data` into the other. Every part that arrives is checked
  * against the header, because MPI accepts a message that is shorter than its receive. Nothing
  * here allocates. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -146,6 +147,7 @@ static void end_part(struct weft_mpi_world *world, struct weft_mpi_end *end,
 void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
                        MPI_Status *status) {
   struct weft_message *message = end->messages[end->done & end->mask];
+  assert(end->done < end->posted && end->part < end->part_count && message != NULL);
   *request_of(end, end->done, end->part) = MPI_REQUEST_NULL;
   const bool good =
       end->state.sends ? result == MPI_SUCCESS : take_received(world, end, result, status, message);
@@ -315,6 +317,7 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status = WEFT_OK;
+  assert(message->state[0] <= world->end_count);
   weft_mpi_lock(world);
   if (message->state[0] != 0 && ++world->tests > TESTS_WITHOUT_PROGRESS) {
     weft_mpi_advance(world);
@@ -374,6 +377,7 @@ static void cancel_requests(struct weft_mpi_world *world, struct weft_mpi_end *e
 
 void weft_mpi_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  assert(message->state[0] <= world->end_count);
   weft_mpi_lock(world);
   if (message->state[0] != 0) {
     struct weft_mpi_end *end = &world->ends[message->state[0] - 1];

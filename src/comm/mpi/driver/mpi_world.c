@@ -1,5 +1,5 @@
 /* Opening and closing a world, and the table through which the library calls this driver.
- * Compiled once against each MPI; WEFT_MPI_IMPLEMENTATION says which.
+ * Compiled once against each MPI; WEFT_MPI_IMPLEMENTATION is its name.
  *
  * A world that has failed is not freed: MPI may still have requests of ours that never
  * complete, and their memory must stay. It becomes an attribute of its communicator, and the

@@ -76,7 +76,7 @@ static inline int weft_mpi_payload_tag(const struct weft_mpi_end *end) {
   return (int)(2 * end->channel + 1);
 }
 
-/* What every rank tells the others about itself when a world is opened. */
+/* What every rank sends to all others when a world is opened. */
 struct weft_mpi_peer_info {
   char version[16];
   char host[WEFT_MPI_HOST_SIZE];
@@ -141,7 +141,7 @@ struct weft_mpi_world {
   uint32_t end_count;
   struct weft_channel_ends by_channel;
 
-  /* The request that each end with something under way awaits; and the exchange's. */
+  /* The oldest request of each end with a message in flight; and the exchange's. */
   MPI_Request *active;    /* [active_room] */
   uint32_t *active_owner; /* index of an end; UINT32_MAX: the exchange */
   int *ready;             /* [active_room], for MPI_Testsome */
@@ -179,7 +179,7 @@ struct weft_mpi_world {
   int cancelled;                     /* 1: a message was; it may still come */
   int any_cancelled;                 /* by any rank; written when the world ends */
 
-  struct weft_mpi_group *groups; /* with a collective under way */
+  struct weft_mpi_group *groups; /* with a collective in flight */
 
   bool has_thread;
   pthread_t thread;
