@@ -160,6 +160,7 @@ int64_t weft_evaluation_summarise(struct weft_evaluation *evaluation) {
 
 int64_t weft_evaluate(struct weft_evaluation *evaluation, const struct weft_order *order,
                       int64_t cutoff) {
+  assert(evaluation->links != NULL && order != NULL && order->ops != NULL);
   const bool spans = evaluation->problem->objective == WEFT_OBJECTIVE_SPAN;
   uint32_t ready_count = 0;
   start(evaluation, &ready_count);

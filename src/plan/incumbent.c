@@ -53,6 +53,7 @@ void weft_incumbent_replace(struct weft_incumbent *incumbent, const struct weft_
 
 int64_t weft_incumbent_offer(struct weft_incumbent *incumbent, const struct weft_order *order,
                              const char *name) {
+  assert(incumbent->evaluation.links != NULL && order != NULL);
   incumbent->evaluated++;
   const int64_t value = weft_evaluate(&incumbent->evaluation, order, incumbent->value);
   const int64_t span_sum = incumbent->evaluation.span_sum;

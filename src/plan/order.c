@@ -35,6 +35,7 @@ static bool may_follow(const struct weft_problem *problem, const struct counts *
 
 int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
                            const uint8_t *sequence) {
+  assert(rank < problem->rank_count && sequence != NULL);
   struct counts counts = {0};
   int64_t held = 0, peak = 0;
   for (uint32_t n = 0; n < problem->length; n++) {
@@ -67,6 +68,7 @@ static void write_row(const struct weft_problem *problem, uint32_t rank, const u
 enum weft_status weft_order_table(const struct weft_problem *problem,
                                   const struct weft_order *order, struct weft_program **out,
                                   struct weft_error *error) {
+  assert(order->ops != NULL && out != NULL);
   const size_t count = weft_problem_op_count(problem);
   struct weft_action *actions = weft_array_allocate(problem->allocator, count, sizeof *actions);
   uint64_t *sizes = weft_array_allocate(problem->allocator, problem->rank_count, sizeof *sizes);

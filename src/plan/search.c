@@ -198,7 +198,10 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
     return weft_fail_memory(error, sizeof *answer);
   }
   const double ticks = best->problem.ticks_per_unit;
-  (void)weft_evaluate(&best->incumbent.evaluation, &best->incumbent.best, WEFT_NEVER);
+  const int64_t value =
+      weft_evaluate(&best->incumbent.evaluation, &best->incumbent.best, WEFT_NEVER);
+  assert(value == best->incumbent.value && value >= best->incumbent.bound);
+  (void)value;
   *answer = (struct weft_search_answer){
       .schedule = best->incumbent.name != NULL ? best->incumbent.name : "searched",
       .objective = search->request->objective,

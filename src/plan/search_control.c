@@ -19,6 +19,7 @@ void weft_search_control_start(struct weft_search_control *control,
 
 void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated) {
+  assert(control->request != NULL && done >= 0);
   const struct weft_search_request *request = control->request;
   if (request->report != NULL) {
     const struct weft_search_progress progress = {.value = value,

@@ -59,6 +59,7 @@ bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *proble
 void weft_paths_finish(struct weft_paths *paths) { weft_arena_finish(&paths->arena); }
 
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to) {
+  assert(from < paths->problem->stage_count && to < paths->problem->stage_count);
   const struct weft_problem *problem = paths->problem;
   const uint32_t last = problem->stage_count - 1;
   return paths->forward[last] - paths->forward[from] + problem->stages[last].time[WEFT_KIND_F] +
@@ -362,6 +363,7 @@ int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objecti
  * when I of the last microbatch ends at a stage, it still holds the stages before, and what is
  * kept for W. */
 int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank) {
+  assert(rank < problem->rank_count);
   int64_t held = 0, peak = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, rank, k)];
@@ -374,6 +376,7 @@ int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank)
 }
 
 int64_t weft_problem_least_memory(const struct weft_problem *problem, uint32_t *rank) {
+  assert(rank != NULL);
   int64_t least = -1;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t own = weft_problem_least_of(problem, r);

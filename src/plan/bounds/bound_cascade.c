@@ -7,6 +7,8 @@
  * the smallest that the later ranks allow, and monotone in theirs. If n exceeds the microbatches
  * or the memory, no order reaches T. A larger T leaves more D, so bisection finds the smallest T
  * that is not refuted. */
+#include <assert.h>
+
 #include "plan/bounds/bound.h"
 
 static int64_t most_forwards(const struct weft_problem *problem, uint32_t stage) {
@@ -45,6 +47,7 @@ static bool is_refuted(const struct weft_paths *paths, enum weft_objective objec
 
 int64_t weft_bound_cascade(const struct weft_paths *paths, enum weft_objective objective,
                            int64_t bound) {
+  assert(paths->forward != NULL && bound >= 0);
   const struct weft_problem *problem = paths->problem;
   if (problem->stages_per_rank != 1 || !is_refuted(paths, objective, bound)) {
     return bound;

@@ -64,6 +64,7 @@ static bool make_profiles(struct weft_state_table *table, uint64_t most) {
 
 bool weft_state_table_init(struct weft_state_table *table, const struct weft_problem *problem,
                            enum weft_line_detail detail, uint64_t most) {
+  assert(problem->stages_per_rank <= WEFT_LOCAL_STAGES_MAX);
   const uint32_t v = problem->stages_per_rank;
   const bool merged = detail == WEFT_LINE_RANK;
   *table = (struct weft_state_table){.problem = problem,
@@ -402,6 +403,7 @@ struct weft_state_table_at weft_state_table_begin(const struct weft_state_table 
 bool weft_state_table_follow(const struct weft_state_table *table, uint32_t rank,
                              uint32_t local_stage, enum weft_plan_op_kind kind,
                              struct weft_state_table_at *at) {
+  assert(rank < table->problem->rank_count && local_stage < table->problem->stages_per_rank);
   const struct weft_line_profiles *profiles = &table->profiles[rank];
   const uint32_t known = table->line + profiles->extra;
   const uint32_t own = table->detail == WEFT_LINE_RANK ? 0 : local_stage;
@@ -439,6 +441,7 @@ bool weft_state_table_keep_init(struct weft_state_table_kept *kept,
 
 void weft_state_table_keep(struct weft_state_table_kept *kept, const struct weft_state_table *table,
                            uint32_t rank) {
+  assert(table->now == &table->profiles[rank] && kept->latest != NULL);
   const size_t cells = cells_of(table, rank);
   memcpy(kept->latest, table->latest,
          (size_t)weft_state_table_size(table, rank) * sizeof *kept->latest);
@@ -458,6 +461,7 @@ void weft_state_table_keep_finish(struct weft_state_table_kept *kept,
 int64_t weft_state_table_latest(const struct weft_state_table *table,
                                 const struct weft_state_table_kept *kept, uint32_t rank,
                                 struct weft_state_table_at at) {
+  assert(rank < table->problem->rank_count && kept->latest != NULL);
   const struct weft_line_profiles *profiles = &table->profiles[rank];
   const size_t where = (size_t)at.first * profiles->count + at.profile;
   return at.weights < kept->low[where] || at.weights > kept->high[where]

@@ -128,6 +128,7 @@ static uint32_t op_of(const struct weft_state_table *table, uint32_t local_stage
 }
 
 bool weft_windows_fill(struct weft_windows *windows, uint32_t rank) {
+  assert(rank < windows->problem->rank_count);
   const struct weft_problem *problem = windows->problem;
   struct weft_state_table *table = &windows->table;
   for (uint32_t k = 0; k < table->line / 2; k++) {
@@ -280,6 +281,7 @@ static void open_windows(struct weft_windows *windows, enum weft_objective objec
 /* Sweeps the ranks in both directions as long as windows change. */
 bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objective,
                          int64_t target) {
+  assert(windows->stages != NULL);
   const uint32_t count = windows->problem->rank_count;
   open_windows(windows, objective, target);
   bool changed = true;
@@ -329,6 +331,7 @@ static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective ob
 
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work) {
+  assert(problem != NULL && bound >= 0);
   struct weft_paths paths;
   if (value <= bound || !weft_paths_init(&paths, problem)) {
     return bound;
@@ -339,5 +342,6 @@ int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objec
   }
   weft_windows_finish(&windows);
   weft_paths_finish(&paths);
+  assert(bound <= value);
   return bound;
 }

@@ -2,6 +2,7 @@
  * real time, stretched by a few parameters, gives the target times of all microbatches, and the
  * list scheduler turns them into an order. Coordinate descent: one parameter at a time changes as
  * long as that helps. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -182,6 +183,7 @@ static void set_period(struct chain *chain) {
 
 enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
                                              struct weft_error *error) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
   if (incumbent->problem->stages_per_rank < 2) {
     return WEFT_OK;
   }

@@ -150,7 +150,7 @@ struct decision {
   const struct weft_op_link *links; /* of its ops */
   const uint32_t *taken;
   const int64_t *targets;
-  const uint32_t *stages; /* by local_stage */
+  const uint32_t *stages; /* by local stage */
   uint32_t turned;        /* microbatches that have reached the last stage */
   int64_t now;
   int64_t held, held_for_w, limit;
@@ -311,6 +311,7 @@ static void change_memory(struct weft_list_scheduler *scheduler, uint32_t rank, 
       &problem->stages[problem->stage_of[rank * problem->stages_per_rank + op / WEFT_KINDS]];
   const enum weft_plan_op_kind kind = op % WEFT_KINDS;
   scheduler->held[rank] += weft_problem_change(stage, kind);
+  assert(scheduler->held[rank] >= 0);
   if (kind == WEFT_KIND_I) {
     scheduler->held_for_w[rank] += stage->held_after;
   } else if (kind == WEFT_KIND_W) {
@@ -349,6 +350,7 @@ static int64_t least_objective(const struct weft_list_scheduler *scheduler, uint
 int64_t weft_list_scheduler_run(struct weft_list_scheduler *scheduler,
                                 const struct weft_target_rule *rule, int64_t cutoff,
                                 struct weft_order *order) {
+  assert(rule != NULL && rule->fill >= 0 && rule->fill <= 1 && order != NULL);
   start(scheduler);
   while (scheduler->heap_size > 0) {
     const int64_t now = scheduler->when[scheduler->heap[0]];

@@ -1,5 +1,6 @@
 /* Named schedules as orders. Schedules that do not support the shape, or have actions that
  * orders do not have, are left out. */
+#include <assert.h>
 #include <weft/gen.h>
 #include <weft/support.h>
 
@@ -30,6 +31,7 @@ static enum weft_status offer_named(struct weft_incumbent *incumbent,
 }
 
 enum weft_status weft_construct_named(struct weft_incumbent *incumbent, struct weft_error *error) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   const uint32_t v = problem->stages_per_rank;
   for (size_t n = 0; n < weft_schedule_count(); n++) {

@@ -1,6 +1,8 @@
 /* The serial order, which needs the least memory: one microbatch after the other runs forward
  * through all stages and back, and its weight gradients follow at once. If any order fits into a
  * limit, this one does. */
+#include <assert.h>
+
 #include "plan/incumbent.h"
 
 static uint32_t add_microbatch(const struct weft_problem *problem, uint8_t *sequence, uint32_t n) {
@@ -20,6 +22,7 @@ static uint32_t add_microbatch(const struct weft_problem *problem, uint8_t *sequ
 }
 
 enum weft_status weft_construct_serial(struct weft_incumbent *incumbent, struct weft_error *error) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   (void)error;
   for (uint32_t r = 0; r < problem->rank_count; r++) {

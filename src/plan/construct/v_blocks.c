@@ -6,6 +6,7 @@
  *
  * A block only gives targets. The list scheduler turns them into an order with the real costs, and
  * takes care of the start, the end and the memory limit. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -266,6 +267,7 @@ static void try_blocks(struct blocks *blocks) {
 
 enum weft_status weft_construct_v_blocks(struct weft_incumbent *incumbent,
                                          struct weft_error *error) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   if (problem->placement != WEFT_PLACEMENT_V || problem->stages_per_rank != 2) {
     return WEFT_OK;

@@ -47,6 +47,7 @@ static bool takes_time(const struct weft_problem *problem) {
 
 enum weft_status weft_local_search_prepare(struct weft_local_search *search,
                                            struct weft_error *error) {
+  assert(search->control != NULL);
   const struct weft_problem *problem = search->incumbent.problem;
   if (search->has_evaluator || weft_problem_op_count(problem) > EVALUATOR_OPS_MAX ||
       !takes_time(problem)) {
@@ -183,6 +184,7 @@ static uint64_t thread_ns(void) {
 }
 
 void weft_anneal(struct weft_local_search *search, uint64_t work, double temperature) {
+  assert(temperature >= 0 && search->incumbent.value != WEFT_NEVER);
   struct weft_incumbent *incumbent = &search->incumbent;
   struct weft_evaluator *evaluator = &search->evaluator;
   if (!search->has_evaluator || weft_local_search_is_done(search)) {

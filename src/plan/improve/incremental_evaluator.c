@@ -295,6 +295,7 @@ static void copy_times(struct weft_evaluator *evaluator, const struct weft_evalu
 
 void weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_order *order,
                         const struct weft_evaluation *evaluation) {
+  assert(order != NULL && evaluation->problem == evaluator->problem);
   const struct weft_problem *problem = evaluator->problem;
   memcpy(evaluator->order.ops, order->ops, weft_problem_op_count(problem));
   for (uint32_t r = 0; r < problem->rank_count; r++) {
@@ -302,6 +303,7 @@ void weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_orde
   }
   copy_times(evaluator, evaluation);
   summarise(evaluator);
+  assert(evaluator->span_sum == evaluation->span_sum);
   weft_evaluator_refresh(evaluator);
 }
 
@@ -350,6 +352,7 @@ static void retreat(struct weft_evaluator *evaluator, uint32_t rank) {
 /* Sweeps the ranks in both directions: tails of forwards become known from the last rank to the
  * first, tails of backwards from the first to the last. */
 void weft_evaluator_refresh(struct weft_evaluator *evaluator) {
+  assert(evaluator->waiting_count == 0);
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t ranks = problem->rank_count;
   for (uint32_t r = 0; r < ranks; r++) {
@@ -555,6 +558,7 @@ bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move
 }
 
 void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_move *move) {
+  assert(evaluator->waiting_count == 0);
   roll_back(evaluator);
   put_back(evaluator, move);
   summarise(evaluator);
@@ -579,6 +583,7 @@ static uint32_t worst_rank(const struct weft_evaluator *evaluator) {
 
 uint32_t weft_evaluator_critical(const struct weft_evaluator *evaluator, uint32_t *positions,
                                  uint32_t room) {
+  assert(positions != NULL && room > 0);
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t size = problem->length;
   uint32_t rank = worst_rank(evaluator), n = size - 1, count = 0;

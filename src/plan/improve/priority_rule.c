@@ -257,6 +257,7 @@ static int64_t value_of(const struct weft_priority_scheduler *scheduler) {
 uint64_t weft_priority_schedule(struct weft_priority_scheduler *scheduler,
                                 const struct weft_priority_rule *rules, int64_t cutoff,
                                 struct weft_order *order, int64_t *value) {
+  assert(scheduler->problem->stages_per_rank == 1 && rules != NULL && value != NULL);
   const struct weft_problem *problem = scheduler->problem;
   const uint64_t ops = (uint64_t)problem->rank_count * problem->length;
   *value = WEFT_NEVER;

@@ -1,5 +1,6 @@
 /* Search over the parameters of priority rules: a grid, then the neighbourhood of its best point.
  * For one stage per rank. */
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -253,6 +254,7 @@ static void change(struct weft_local_search *search) {
 
 void weft_priority_search(struct weft_local_search *search, uint64_t work, uint64_t grid_work,
                           uint32_t number, uint32_t stride) {
+  assert(search->incumbent.problem->stages_per_rank == 1 && stride > 0);
   struct weft_incumbent *incumbent = &search->incumbent;
   const uint64_t from = search->work;
   try_grid(search, grid_work, number % GRID, stride);

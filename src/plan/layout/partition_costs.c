@@ -1,4 +1,5 @@
 /* Costs of the stages of a partition. */
+#include <assert.h>
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
@@ -86,6 +87,7 @@ enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
                                       const struct weft_search_request *request,
                                       const struct weft_shape *shape, const uint32_t *first,
                                       struct weft_costs **out, struct weft_error *error) {
+  assert(first[0] == 0 && out != NULL);
   const struct weft_costs *from = request->costs;
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
   const struct weft_stage_costs total = total_of(request);
