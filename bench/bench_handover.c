@@ -16,7 +16,7 @@
 
 enum { ROUNDS_PER_REPEAT = 5000, ROUNDS_MAX = 50000, WARM_UP = 1000, BLOCK = 250, BYTES = 64 };
 
-struct table_tennis {
+struct ping_pong {
   bool is_bound;
   uint32_t processors[2]; /* of the two ranks */
   uint32_t rounds;
@@ -26,35 +26,35 @@ struct table_tennis {
   char buffers[2][BYTES]; /* the other rank's, once they are swapped */
 };
 
-/* ---- The game ---- */
+/* ---- The self ---- */
 
 /* The buffers alternate too: a message has the one that the other end gave. */
-static enum weft_status play(struct weft_transport *transport, struct table_tennis *game,
-                             struct weft_message *ball, struct weft_message *net,
-                             struct weft_error *error) {
+static enum weft_status exchange(struct weft_transport *transport, struct ping_pong *self,
+                                 struct weft_message *sent, struct weft_message *received,
+                                 struct weft_error *error) {
   const struct weft_transport_ops *ops = transport->ops;
   const uint32_t mine = transport->rank, other = 1 - mine;
   enum weft_status status = WEFT_OK;
-  for (uint32_t k = 0; k < game->rounds && status == WEFT_OK; k++) {
+  for (uint32_t k = 0; k < self->rounds && status == WEFT_OK; k++) {
     const uint64_t begin = mine == 0 && k >= WARM_UP ? weft_cli_clock_ns() : 0;
-    status = ops->receive(transport, other, net, error);
+    status = ops->receive(transport, other, received, error);
     if (mine == 1 && status == WEFT_OK) {
-      status = weft_cli_job_await(transport, net, error);
+      status = weft_cli_job_await(transport, received, error);
     }
     if (status == WEFT_OK) {
-      memcpy(ball->data, &k, sizeof k);
-      status = ops->send(transport, mine, ball, error);
+      memcpy(sent->data, &k, sizeof k);
+      status = ops->send(transport, mine, sent, error);
     }
     if (mine == 0 && status == WEFT_OK) {
-      status = weft_cli_job_await(transport, net, error);
+      status = weft_cli_job_await(transport, received, error);
     }
     if (status == WEFT_OK) {
-      status = weft_cli_job_await(transport, ball, error);
+      status = weft_cli_job_await(transport, sent, error);
     }
-    game->wrong = game->wrong || (status == WEFT_OK && memcmp(net->data, &k, sizeof k) != 0);
+    self->wrong = self->wrong || (status == WEFT_OK && memcmp(received->data, &k, sizeof k) != 0);
     if (begin > 0) {
       const uint64_t took = weft_cli_clock_ns() - begin;
-      game->samples[game->sample_count++] = (uint32_t)(took < UINT32_MAX ? took : UINT32_MAX);
+      self->samples[self->sample_count++] = (uint32_t)(took < UINT32_MAX ? took : UINT32_MAX);
     }
   }
   return status;
@@ -62,49 +62,49 @@ static enum weft_status play(struct weft_transport *transport, struct table_tenn
 
 static enum weft_status run_rank(void *context, struct weft_transport *transport,
                                  struct weft_error *error) {
-  struct table_tennis *games = context;
+  struct ping_pong *ranks = context;
   const uint32_t mine = transport->rank, other = 1 - mine;
   const struct weft_channel_end ends[] = {
       {.channel = mine, .peer = other, .sends = true, .depth = 1, .bytes_max = BYTES},
       {.channel = other, .peer = other, .sends = false, .depth = 1, .bytes_max = BYTES}};
-  struct weft_message ball = {.header = {.magic = WEFT_MESSAGE_MAGIC, .bytes = BYTES},
-                              .data = games[mine].buffers[0],
+  struct weft_message sent = {.header = {.magic = WEFT_MESSAGE_MAGIC, .bytes = BYTES},
+                              .data = ranks[mine].buffers[0],
                               .capacity = BYTES};
-  struct weft_message net = {.data = games[mine].buffers[1], .capacity = BYTES};
+  struct weft_message received = {.data = ranks[mine].buffers[1], .capacity = BYTES};
   struct weft_bench_affinity before = {.is_known = false};
-  if (games[mine].is_bound) {
-    weft_bench_bind(&games[mine].processors[mine], 1, &before);
+  if (ranks[mine].is_bound) {
+    weft_bench_bind(&ranks[mine].processors[mine], 1, &before);
   }
   enum weft_status status = transport->ops->open(transport, ends, 2, error);
   if (status == WEFT_OK) {
-    status = play(transport, &games[mine], &ball, &net, error);
+    status = exchange(transport, &ranks[mine], &sent, &received, error);
   }
   weft_bench_unbind(&before);
   return status;
 }
 
-/* ---- What it takes ---- */
+/* ---- The result ---- */
 
 /* Other work on the machine preempts one of the two threads, and then some round trips take ten
  * thousand times as long: the block with the smallest median counts. */
-static uint64_t calmest_median(const uint32_t *samples, uint32_t count) {
-  uint64_t block[BLOCK], calmest = UINT64_MAX;
+static uint64_t fastest_median(const uint32_t *samples, uint32_t count) {
+  uint64_t block[BLOCK], fastest = UINT64_MAX;
   for (uint32_t begin = 0; begin + BLOCK <= count; begin += BLOCK) {
     for (uint32_t k = 0; k < BLOCK; k++) {
       block[k] = samples[begin + k];
     }
     const uint64_t median = weft_cli_median(block, BLOCK);
-    calmest = median < calmest ? median : calmest;
+    fastest = median < fastest ? median : fastest;
   }
-  return calmest;
+  return fastest;
 }
 
-static enum weft_status run_game(const struct weft_cli *cli, struct table_tennis *games,
-                                 struct weft_error *error) {
+static enum weft_status run_ping_pong(const struct weft_cli *cli, struct ping_pong *ranks,
+                                      struct weft_error *error) {
   const struct weft_comm_options options = {.rank_count = 2};
   struct weft_comm *comm = NULL;
   WEFT_TRY(weft_comm_open(cli->allocator, "threads", &options, &comm, error));
-  const enum weft_status status = weft_comm_run(comm, run_rank, games, error);
+  const enum weft_status status = weft_comm_run(comm, run_rank, ranks, error);
   weft_comm_close(comm);
   return status;
 }
@@ -113,29 +113,28 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
                             struct weft_cli_handover *handover) {
   const uint64_t wanted = WARM_UP + repeats * ROUNDS_PER_REPEAT;
   const uint32_t rounds = (uint32_t)(wanted < ROUNDS_MAX ? wanted : ROUNDS_MAX);
-  const size_t size = rounds * sizeof(uint32_t);
-  struct table_tennis games[2] = {{.rounds = rounds}, {.rounds = rounds}};
+  struct ping_pong ranks[2] = {{.rounds = rounds}, {.rounds = rounds}};
   struct weft_error error;
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
   for (int k = 0; k < 2; k++) {
-    games[k].is_bound = weft_bench_two_cores(games[k].processors);
+    ranks[k].is_bound = weft_bench_two_cores(ranks[k].processors);
   }
-  games[0].samples = weft_array_allocate(cli->allocator, size, 1);
-  if (games[0].samples == NULL) {
+  ranks[0].samples = weft_array_allocate(cli->allocator, rounds, sizeof(uint32_t));
+  if (ranks[0].samples == NULL) {
     return weft_cli_fail_memory(cli);
   }
   int status = WEFT_CLI_OK;
-  if (run_game(cli, games, &error) < 0) {
+  if (run_ping_pong(cli, ranks, &error) < 0) {
     status = weft_cli_fail(cli, NULL, &error);
-  } else if (games[0].wrong || games[1].wrong) {
+  } else if (ranks[0].wrong || ranks[1].wrong) {
     weft_cli_print(cli, "this is a bug", "bench: a message arrives with another content");
     status = WEFT_CLI_FOUND_BAD;
   }
   *handover = (struct weft_cli_handover){
-      .one_way_ns = calmest_median(games[0].samples, games[0].sample_count) / 2,
+      .one_way_ns = fastest_median(ranks[0].samples, ranks[0].sample_count) / 2,
       .block = BLOCK,
-      .round_trips = games[0].sample_count,
+      .round_trips = ranks[0].sample_count,
       .processors = processors > 0 ? (uint64_t)processors : 0};
-  weft_array_free(cli->allocator, games[0].samples, size, 1);
+  weft_array_free(cli->allocator, ranks[0].samples, rounds, sizeof(uint32_t));
   return status;
 }

@@ -243,11 +243,11 @@ static int run_command(const struct bench *bench, const struct weft_cli_mpi *mpi
   const char *line = child->output + strspn(child->output, "\n- "); /* launchers draw rulers */
   const char *what = mpi != NULL ? mpi->launcher : "one process";
   if (child->timed_out) {
-    weft_cli_print(bench->cli, "does 'weft doctor' say that it works?",
+    weft_cli_print(bench->cli, "'weft doctor' checks MPI",
                    "bench: %s: 'weft %s' had not ended after %d s", what, command[1],
                    LIMIT_MS / 1000);
   } else {
-    weft_cli_print(bench->cli, "does 'weft doctor' say that it works?",
+    weft_cli_print(bench->cli, "'weft doctor' checks MPI",
                    "bench: %s: 'weft %s' ended with status %d: %.*s", what, command[1],
                    child->status, (int)strcspn(line, "\n"), line);
   }

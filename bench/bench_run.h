@@ -12,7 +12,7 @@ struct weft_cli_executor_measurement {
   struct weft_cli_bench_case at;
   uint64_t compute_actions;     /* F, B, I, W of the program */
   uint64_t with_ns, without_ns; /* CPU time of a step, with the event log and without: median of
-                                   the calmest round */
+                                   the fastest round */
   uint64_t allocations;         /* by all steps but the first */
 };
 
@@ -25,7 +25,7 @@ struct weft_cli_sleep_measurement {
 };
 
 struct weft_cli_handover {
-  uint64_t one_way_ns; /* median of the calmest block */
+  uint64_t one_way_ns; /* median of the fastest block */
   uint64_t round_trips, block;
   uint64_t processors;
 };

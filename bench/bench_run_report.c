@@ -30,7 +30,7 @@ static void add_executors(struct weft_text *text, const struct weft_cli_run_resu
                    with, without, with - without, 100 * log_share(at));
   }
   weft_text_add(text,
-                "  CPU time per action, all ranks in one thread: the median step of the calmest\n"
+                "  CPU time per action, all ranks in one thread: the median step of the fastest\n"
                 "  round. What the event log takes of it, and of a step whose stages take 10 us\n"
                 "  each. No step but the first allocates.\n\n");
 }
@@ -61,7 +61,7 @@ void weft_cli_bench_add_run_text(struct weft_text *text,
   weft_text_addf(text,
                  "hand-over of a message between two threads: %" PRIu64
                  " ns, half of a round "
-                 "trip\n  (median of %" PRIu64 ", the calmest block of %" PRIu64 "; %" PRIu64
+                 "trip\n  (median of %" PRIu64 ", the fastest block of %" PRIu64 "; %" PRIu64
                  " processors)\n\n",
                  results->handover.one_way_ns, results->handover.block,
                  results->handover.round_trips / results->handover.block,

@@ -173,7 +173,7 @@ ends() {
 @test "run: what cannot be run, and wrong options" {
   "$WEFT" gen 1F1B -p 2 -m 2 >t.csv
   weft run t.csv --progress thread
-  fails 2 "--progress would change nothing" "--transport mpi"
+  fails 2 "--progress has no effect" "--transport mpi"
   weft run t.csv --transport thread
   fails 2 "expected one of loopback|threads|mpi" "did you mean 'threads'"
   weft run t.csv --stage sleeep
@@ -189,7 +189,7 @@ ends() {
   weft run t.csv --f 1000000000000
   fails 2 "seconds"
   weft run t.csv --f 1 --costs c.json
-  fails 2 "both say how long"
+  fails 2 "both give times"
   weft run no.csv
   fails 66 "no.csv"
   printf '0F0,junk\n' >bad.csv

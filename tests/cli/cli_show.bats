@@ -190,14 +190,14 @@ $(compared Interleaved1F1B 2) $share: a stage takes 1/2 of it" ]
   has 'activation under way' p.svg
 }
 
-@test "options that would change nothing are refused" {
+@test "options without an effect are refused" {
   tables
   for words in '--dark' '--colour-by stage' '--dark -o x.html' '--width 300 -o x.html' \
     '--width 300 -o x.json' '--colour-by op -o x.json' '--grid --f 1' '--grid --hop 2' \
     '--grid --width 30' '--grid --dark'; do
     # shellcheck disable=SC2086
     weft show a.csv $words
-    fails 2 "would change nothing"
+    fails 2 "has no effect"
     hints
   done
   weft show a.csv -o x.svg --colour-by rank

@@ -84,11 +84,11 @@ last() {
   fails 1 "no schedule fits into "
 }
 
-@test "auto: what would change nothing is refused" {
+@test "auto: options without an effect are refused" {
   train --memory 100
-  fails 2 "--memory would change nothing: there is no --schedule auto"
+  fails 2 "--memory has no effect without --schedule auto"
   train --placement v -v 2
-  fails 2 "--placement would change nothing"
+  fails 2 "--placement has no effect"
   train --schedule auto --placement v
   fails 2 "needs two stages on each rank"
 }

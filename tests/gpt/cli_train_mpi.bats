@@ -94,7 +94,7 @@ same() {
     succeeds
     [ "$(grep -c '^pipeline  2 ranks, 2 stages, 1F1B, .*, mpi$' <<<"$output")" -eq 1 ]
     [ "$(grep -c '^parameters_hash' <<<"$output")" -eq 1 ]
-    [ "$(grep -c '^What it writes now:$' <<<"$output")" -eq 1 ]
+    [ "$(grep -c '^Sample:$' <<<"$output")" -eq 1 ]
     [ "$(wc -l <log.json)" -eq 5 ]
     [ -s t.html ]
     [ -s c.svg ]

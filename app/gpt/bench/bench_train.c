@@ -87,7 +87,7 @@ struct prediction {
   struct series reached; /* the measured speed-up by the predicted one, in billionths */
 };
 
-struct contender {
+struct entry {
   struct weft_program *program, *on_one;
   struct series one, all;
   struct prediction alone, together;
@@ -98,19 +98,18 @@ struct bench {
   const struct weft_cli *cli;
   struct weft_gpt_dataset corpus;
   struct weft_gpt_bare *bares[WEFT_CLI_TRAIN_RANKS];
-  struct contender contenders[WEFT_CLI_TRAIN_SCHEDULES];
+  struct entry entries[WEFT_CLI_TRAIN_SCHEDULES];
   struct series bare, bare_all;
   struct series steps; /* on one rank, in whatever order */
   uint64_t hash;       /* of the parameters after a block */
 };
 
-static enum weft_status make_contender(struct bench *bench, const char *schedule,
-                                       struct contender *contender, struct weft_error *error) {
+static enum weft_status make_entry(struct bench *bench, const char *schedule, struct entry *entry,
+                                   struct weft_error *error) {
   struct weft_named_source plan = {
       .allocator = bench->cli->allocator, .schedule = schedule, .ranks = WEFT_CLI_TRAIN_RANKS};
-  WEFT_TRY(weft_source_named(&plan, MICROBATCHES, true, &contender->program, error));
-  return weft_cli_train_on_one_rank(bench->cli->allocator, contender->program, &contender->on_one,
-                                    error);
+  WEFT_TRY(weft_source_named(&plan, MICROBATCHES, true, &entry->program, error));
+  return weft_cli_train_on_one_rank(bench->cli->allocator, entry->program, &entry->on_one, error);
 }
 
 static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
@@ -122,7 +121,7 @@ static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
                                   progress.config.context, &bench->bares[k], error));
   }
   for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
-    WEFT_TRY(make_contender(bench, schedules[k], &bench->contenders[k], error));
+    WEFT_TRY(make_entry(bench, schedules[k], &bench->entries[k], error));
   }
   weft_gpt_set_blas_threads(1);
   return WEFT_OK;
@@ -134,8 +133,8 @@ static void release(struct bench *bench) {
     weft_gpt_bare_destroy(bench->bares[k]);
   }
   for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
-    weft_program_destroy(bench->contenders[k].program);
-    weft_program_destroy(bench->contenders[k].on_one);
+    weft_program_destroy(bench->entries[k].program);
+    weft_program_destroy(bench->entries[k].on_one);
   }
 }
 
@@ -150,14 +149,14 @@ static int fail_hash(const struct weft_cli *cli, const char *schedule, uint32_t 
 /* A few steps of 1F1B: first on all ranks, where memory is measured, since nothing has been
  * returned to malloc() yet; then on one. */
 static int check(struct bench *bench, struct weft_cli_train_results *results) {
-  const struct contender *contender = &bench->contenders[0];
+  const struct entry *entry = &bench->entries[0];
   struct weft_gpt_trainer_options options =
-      weft_cli_train_fixed_options(&bench->corpus, contender->program, CHECK_STEPS);
+      weft_cli_train_fixed_options(&bench->corpus, entry->program, CHECK_STEPS);
   struct weft_cli_train_block on_one;
-  int status = weft_cli_train_block_run(bench->cli, &options, contender->program, &results->memory);
-  options.program = contender->on_one;
+  int status = weft_cli_train_block_run(bench->cli, &options, entry->program, &results->memory);
+  options.program = entry->on_one;
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_train_block_run(bench->cli, &options, contender->program, &on_one);
+    status = weft_cli_train_block_run(bench->cli, &options, entry->program, &on_one);
   }
   return status == WEFT_CLI_OK && on_one.hash != results->memory.hash
              ? fail_hash(bench->cli, schedules[0], WEFT_CLI_TRAIN_RANKS)
@@ -170,7 +169,7 @@ static int run_block(struct bench *bench, size_t schedule, const struct weft_pro
   const struct weft_gpt_trainer_options options =
       weft_cli_train_fixed_options(&bench->corpus, program, STEPS);
   const int status =
-      weft_cli_train_block_run(bench->cli, &options, bench->contenders[schedule].program, block);
+      weft_cli_train_block_run(bench->cli, &options, bench->entries[schedule].program, block);
   bench->hash = bench->hash == 0 ? block->hash : bench->hash;
   return status == WEFT_CLI_OK && block->hash != bench->hash
              ? fail_hash(bench->cli, schedules[schedule], program->rank_count)
@@ -198,20 +197,20 @@ static void note_prediction(struct prediction *prediction, double pipeline_ms,
 
 static int measure_schedule(struct bench *bench, size_t schedule,
                             struct weft_cli_train_results *results) {
-  struct contender *contender = &bench->contenders[schedule];
+  struct entry *entry = &bench->entries[schedule];
   struct weft_cli_train_block one, all;
-  int status = run_block(bench, schedule, contender->on_one, &one);
+  int status = run_block(bench, schedule, entry->on_one, &one);
   if (status == WEFT_CLI_OK) {
-    status = run_block(bench, schedule, contender->program, &all);
+    status = run_block(bench, schedule, entry->program, &all);
   }
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  note_samples(&contender->one, &one);
+  note_samples(&entry->one, &one);
   note_samples(&bench->steps, &one);
-  note_samples(&contender->all, &all);
-  note_prediction(&contender->alone, one.simulated_ms, &one, &all);
-  note_prediction(&contender->together, all.simulated_ms, &one, &all);
+  note_samples(&entry->all, &all);
+  note_prediction(&entry->alone, one.simulated_ms, &one, &all);
+  note_prediction(&entry->together, all.simulated_ms, &one, &all);
   results->first_loss = one.first_loss;
   results->last_loss = one.last_loss;
   return WEFT_CLI_OK;
@@ -265,16 +264,16 @@ static void sum_up(struct bench *bench, struct weft_cli_train_results *results) 
   results->core_wanted = weft_gpt_blas_core_wanted();
   results->bare_ms = median_ms(&bench->bare);
   results->bare_all_ms = median_ms(&bench->bare_all);
-  results->steps = bench->contenders[0].one.count;
+  results->steps = bench->entries[0].one.count;
   for (size_t k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
-    struct contender *contender = &bench->contenders[k];
+    struct entry *entry = &bench->entries[k];
     results->schedules[k] =
         (struct weft_cli_train_measurement){.schedule = schedules[k],
-                                            .stage_count = contender->program->stage_count,
-                                            .one_ms = median_ms(&contender->one),
-                                            .all_ms = median_ms(&contender->all),
-                                            .alone = sum_up_prediction(&contender->alone),
-                                            .together = sum_up_prediction(&contender->together)};
+                                            .stage_count = entry->program->stage_count,
+                                            .one_ms = median_ms(&entry->one),
+                                            .all_ms = median_ms(&entry->all),
+                                            .alone = sum_up_prediction(&entry->alone),
+                                            .together = sum_up_prediction(&entry->together)};
   }
   results->step_ms = median_ms(&bench->steps);
 }

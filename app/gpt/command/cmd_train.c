@@ -70,7 +70,7 @@ static int draw_sample(const struct weft_cli_training *training,
   const int status =
       weft_cli_sample(training->cli, &training->options.training.config, parts, options, &sample);
   if (status == WEFT_CLI_OK) {
-    weft_text_add(text, "\nWhat it writes now:\n\n");
+    weft_text_add(text, "\nSample:\n\n");
     weft_cli_add_printable(text, prompt, strlen(prompt));
     weft_cli_add_printable(text, sample.data, sample.size);
     weft_text_add(text, "\n");
@@ -105,7 +105,7 @@ static int say_stopped(const struct weft_cli_training *training,
   if (dir != NULL) {
     weft_cli_quote(quoted, sizeof quoted, dir);
     (void)snprintf(hint, sizeof hint,
-                   "'weft train --resume %s --checkpoint %s', with the same --data, goes on from "
+                   "'weft train --resume %s --checkpoint %s', with the same --data, continues from "
                    "there",
                    quoted, quoted);
   } else {

@@ -121,7 +121,7 @@ void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_re
                      report->before_schedule, report->after_ms, report->before_ms);
       break;
     case WEFT_GPT_TUNING_DRIFTED:
-      weft_text_addf(text, "steps of %s take another time than expected: it is measured anew",
+      weft_text_addf(text, "steps of %s take another time than expected: measuring again",
                      report->schedule);
       break;
   }

@@ -98,8 +98,8 @@ void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_train
                  progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
                  weft_cli_train_transport(training));
   if (options->replicas > 1) {
-    static const char *const shared[] = {"all of it in each", "gradients and moments shared out",
-                                         "weights, gradients and moments shared out"};
+    static const char *const shared[] = {"unsharded", "gradients and moments sharded",
+                                         "weights, gradients and moments sharded"};
     weft_text_addf(text, "replicas  %" PRIu32 ", %s\n", options->replicas, shared[options->shard]);
   }
   add_split(text, training, trainer);

@@ -49,7 +49,7 @@ static int contradict(const struct weft_cli_training *training, enum weft_cli_op
   if (!arguments->given[option] || arguments->numbers[option] == has) {
     return WEFT_CLI_OK;
   }
-  (void)snprintf(hint, sizeof hint, "leave out --%s, or train anew without --resume", name);
+  (void)snprintf(hint, sizeof hint, "leave out --%s, or train without --resume", name);
   return weft_cli_usage(
       training->cli, hint,
       "--%s %" PRIu64
@@ -80,7 +80,7 @@ static int check_shape(const struct weft_cli_training *training,
     status = contradict(training, pairs[i].option, pairs[i].has);
   }
   if (status == WEFT_CLI_OK && training->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
-    status = weft_cli_usage(training->cli, "leave out --tied, or train anew without --resume",
+    status = weft_cli_usage(training->cli, "leave out --tied, or train without --resume",
                             "--tied is not what the checkpoint was trained with: its head has "
                             "weights of its own");
   }
@@ -192,8 +192,8 @@ static int check_folder(const struct weft_cli_training *training) {
   if (!is_same(progress, &training->options.training)) {
     char quoted[256], hint[400];
     weft_cli_quote(quoted, sizeof quoted, dir);
-    (void)snprintf(hint, sizeof hint, "--resume %s goes on with that one; else give another folder",
-                   quoted);
+    (void)snprintf(hint, sizeof hint,
+                   "--resume %s continues that training; otherwise give another folder", quoted);
     status = weft_cli_usage(training->cli, hint,
                             "in '%s' there is a checkpoint of another training, after step %" PRIu64
                             " of %" PRIu64,

@@ -16,7 +16,7 @@
 
 enum { STALL_LIMIT_S = 300, KEEP_DEFAULT = 2, EVAL_STEPS = 4, EVALS_DEFAULT = 20 };
 
-/* ---- Options that would change nothing ---- */
+/* ---- Options without an effect ---- */
 
 static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const struct {
@@ -25,19 +25,17 @@ static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_argumen
                {WEFT_CLI_OPTION_CHECKPOINT_KEEP, WEFT_CLI_OPTION_CHECKPOINT}};
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(pairs); i++) {
     if (arguments->given[pairs[i].option] && !arguments->given[pairs[i].needs]) {
-      return weft_cli_usage(cli, "--checkpoint DIR says where checkpoints go",
-                            "--%s would change nothing: there is no --checkpoint",
+      return weft_cli_usage(cli, "add --checkpoint DIR", "--%s has no effect without --checkpoint",
                             weft_cli_option_at(pairs[i].option)->name);
     }
   }
   if (arguments->given[WEFT_CLI_OPTION_WINDOW] &&
       arguments->choices[WEFT_CLI_OPTION_SHARD] != WEFT_GPT_SHARD_FULL) {
-    return weft_cli_usage(cli, "--shard full shares out weights",
-                          "--window would change nothing: weights are whole without --shard full");
+    return weft_cli_usage(cli, "--shard full shards weights",
+                          "--window has no effect: weights are unsharded without --shard full");
   }
   if (arguments->given[WEFT_CLI_OPTION_PROMPT] && arguments->given[WEFT_CLI_OPTION_NO_SAMPLE]) {
-    return weft_cli_usage(cli, "leave out one of them",
-                          "--prompt would change nothing: there is --no-sample");
+    return weft_cli_usage(cli, "leave out one of them", "--prompt has no effect with --no-sample");
   }
   return WEFT_CLI_OK;
 }
@@ -48,7 +46,7 @@ static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_argu
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
     if (arguments->given[options[i]] && !weft_cli_training_is_auto(arguments)) {
       return weft_cli_usage(cli, "--schedule auto plans within it",
-                            "--%s would change nothing: there is no --schedule auto",
+                            "--%s has no effect without --schedule auto",
                             weft_cli_option_at(options[i])->name);
     }
   }
@@ -73,9 +71,9 @@ static int refuse_measuring(const struct weft_cli *cli,
   const bool is_virtual = weft_cli_chosen_transport(arguments)->virtual_time;
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(measured) && is_virtual; i++) {
     if (arguments->given[measured[i]]) {
-      return weft_cli_usage(cli, "--transport threads has times",
-                            "--%s cannot be had on loopback: its time is virtual, and stands "
-                            "still while a rank computes",
+      return weft_cli_usage(cli, "--transport threads has real times",
+                            "--%s is not possible on loopback: its time is virtual, and does not "
+                            "pass while a rank computes",
                             weft_cli_option_at(measured[i])->name);
     }
   }
@@ -88,8 +86,8 @@ static int check_timeline(const struct weft_cli *cli, const struct weft_cli_argu
     return WEFT_CLI_OK;
   }
   char quoted[256];
-  return weft_cli_usage(cli, "what is said goes to standard output, and --log FILE keeps it",
-                        "-o '%s' does not say what to draw; expected a name that ends in .html "
+  return weft_cli_usage(cli, "the report goes to standard output; --log FILE keeps it",
+                        "-o '%s' has an unknown ending: expected a name that ends in .html "
                         "(page), .svg (picture) or .json (Chrome trace)",
                         weft_cli_quote(quoted, sizeof quoted, path));
 }
@@ -110,7 +108,7 @@ static int read_data(struct weft_cli_training *training) {
   struct weft_error error;
   if (count == 0 && !is_own_folder()) {
     return weft_cli_usage(training->cli,
-                          "for example: weft train --data notes.txt; a folder will do",
+                          "for example: weft train --data notes.txt; folders work too",
                           "there is nothing to train on: this is not the folder of Weft's own "
                           "sources, so --data FILE is needed");
   }

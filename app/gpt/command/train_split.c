@@ -15,7 +15,7 @@
 #include "gpt/command/train_setup.h"
 
 #define HINT_PROFILE \
-  "'weft train --profile FILE' writes a file for it, and one of another split will do"
+  "'weft train --profile FILE' writes a file for it, and one of another split works too"
 
 /* ---- By given numbers ---- */
 
@@ -60,7 +60,7 @@ static int fill_by_counts(struct weft_cli_training *training, const char *text, 
                           quoted, training->stage_count);
   }
   if (count != training->stage_count) {
-    return weft_cli_usage(training->cli, "the schedule and -p say how many stages there are",
+    return weft_cli_usage(training->cli, "the schedule and -p determine the number of stages",
                           "--split '%s' has %" PRIu32 " number%s, and there %s %" PRIu32 " stage%s",
                           quoted, count, weft_cli_plural(count),
                           training->stage_count == 1 ? "is" : "are", training->stage_count,

@@ -25,7 +25,7 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(numbers); k++) {
     if (arguments->given[numbers[k]]) {
       return weft_cli_usage(cli, "leave one of them out, or change the file",
-                            "--%s and --costs both say how long things take",
+                            "--%s and --costs both give times",
                             weft_cli_option_at(numbers[k])->name);
     }
   }

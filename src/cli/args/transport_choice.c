@@ -31,6 +31,6 @@ int weft_cli_check_progress(const struct weft_cli *cli, const struct weft_cli_ar
                             const struct weft_comm_info *transport) {
   return arguments->given[WEFT_CLI_OPTION_PROGRESS] && !transport->progress_thread
              ? weft_cli_usage(cli, "leave it out, or give --transport mpi",
-                              "--progress would change nothing: it is for the transport mpi")
+                              "--progress has no effect: it is for the transport mpi")
              : WEFT_CLI_OK;
 }

@@ -64,7 +64,7 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
   }
   char quoted[256];
   return weft_cli_usage(cli, "without -o the timeline is drawn as text, on standard output",
-                        "-o '%s' does not say what to draw; expected a name that ends in .svg "
+                        "-o '%s' has an unknown ending: expected a name that ends in .svg "
                         "(picture), .html (page) or .json (Chrome trace)",
                         weft_cli_quote(quoted, sizeof quoted, path));
 }
@@ -91,8 +91,7 @@ static const enum weft_cli_option_id timed[] = {
 };
 
 static int refuse(const struct weft_cli *cli, enum weft_cli_option_id option, const char *hint) {
-  return weft_cli_usage(cli, hint, "--%s would change nothing here",
-                        weft_cli_option_at(option)->name);
+  return weft_cli_usage(cli, hint, "--%s has no effect here", weft_cli_option_at(option)->name);
 }
 
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

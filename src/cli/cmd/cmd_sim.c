@@ -79,7 +79,7 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
   if (!given[WEFT_CLI_OPTION_JITTER] &&
       (given[WEFT_CLI_OPTION_RUNS] || given[WEFT_CLI_OPTION_SEED])) {
     return weft_cli_usage(cli, "for example: --jitter 0.05",
-                          "--%s is about varied times, and --jitter does not say how varied",
+                          "--%s needs --jitter, which is not given",
                           given[WEFT_CLI_OPTION_RUNS] ? "runs" : "seed");
   }
   return WEFT_CLI_OK;
