@@ -512,7 +512,7 @@ enum weft_status weft_world_group(struct weft_world *world, uint32_t rank, uint3
                                   const uint32_t *ranks, uint32_t count,
                                   void (*wake)(void *context, uint32_t rank), void *context,
                                   struct weft_group **out, struct weft_error *error) {
-  assert(rank < world->rank_count && ranks != NULL && wake != NULL && out != NULL);
+  assert(rank < world->rank_count && wake != NULL && out != NULL);
   uint32_t member = UINT32_MAX;
   WEFT_TRY(find_member(world, rank, id, ranks, count, &member, error));
   struct group *group = weft_array_allocate_zero(world->allocator, 1, sizeof *group);
