@@ -10,9 +10,11 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
+enum { PIECE_BYTES = 4092 };
+
 struct piece {
   int32_t size; /* 0: the end; below: reading failed, with this errno */
-  char bytes[WEFT_EXCHANGE_MAX - sizeof(int32_t)];
+  char bytes[PIECE_BYTES];
 };
 
 static void read_piece(int fd, struct piece *piece) {
@@ -35,33 +37,17 @@ static bool write_all(int fd, const char *bytes, size_t size) {
   return true;
 }
 
-static enum weft_status exchange(struct weft_transport *transport, const struct piece *mine,
-                                 struct piece *all, struct weft_error *error) {
-  const struct weft_transport_ops *ops = transport->ops;
-  enum weft_status status;
-  do {
-    status = ops->progress(transport, error);
-    if (status == WEFT_OK) {
-      status = ops->exchange(transport, mine, all, sizeof *mine, error);
-    }
-    if (status == WEFT_IN_PROGRESS) {
-      WEFT_TRY(ops->wait(transport, WEFT_TIME_NEVER, error));
-    }
-  } while (status == WEFT_IN_PROGRESS);
-  return status;
-}
-
 /* `pieces` has room for those of all ranks; rank 0's is the first. A rank that cannot keep
  * its copy still takes part to the end. */
 static enum weft_status copy_input(struct weft_transport *transport, int input, int copy,
                                    struct piece *pieces, struct weft_error *error) {
-  struct piece mine = {.size = 0};
+  struct piece mine = {.size = 0, .bytes = ""};
   bool kept = copy >= 0;
   do {
     if (transport->rank == 0) {
       read_piece(input, &mine);
     }
-    WEFT_TRY(exchange(transport, &mine, pieces, error));
+    WEFT_TRY(weft_allgather(transport, &mine, pieces, sizeof mine, 0, error));
     kept =
         kept && (pieces[0].size <= 0 || write_all(copy, pieces[0].bytes, (size_t)pieces[0].size));
   } while (pieces[0].size > 0);
