@@ -33,8 +33,8 @@
 enum {
   LINGER_MS = 1000,
   LINGER_OPEN_MPI_MS = 300,
-  REPORT_MS = 200,    /* for reports to pass through the launcher */
-  ORPHAN_GRACE_S = 5, /* from SIGTERM to SIGKILL when the launcher is gone */
+  REPORT_MS = 200, /* for reports to pass through the launcher */
+  GRACE_S = 5,     /* from SIGTERM to SIGKILL when the launcher is gone */
   START_LIMIT_S = 120,
   REPORT_SIZE = 2048
 };
@@ -117,8 +117,8 @@ struct supervisor {
   int signals, notices; /* pipes to read from */
   sigset_t sent;        /* signals that were forwarded */
   struct notice notice;
-  int64_t deadline_ns; /* of the rank's start; 0: none */
-  int64_t orphan_ns;   /* since when the launcher is gone; 0: it is not */
+  int64_t deadline_ns;      /* of the rank's start; 0: none */
+  int64_t launcher_gone_ns; /* since when the launcher is gone; 0: it is not */
 };
 
 static void note_signal(int number) {
@@ -147,12 +147,12 @@ static void read_notices(struct supervisor *self) {
 
 /* Without its launcher nobody would end the rank. PR_SET_PDEATHSIG does not help: a launcher
  * may start processes from a thread that ends before they do. */
-static void end_orphan(struct supervisor *self) {
+static void end_without_launcher(struct supervisor *self) {
   const int64_t now = weft_clock_ns();
-  if (self->orphan_ns == 0) {
-    self->orphan_ns = now;
+  if (self->launcher_gone_ns == 0) {
+    self->launcher_gone_ns = now;
     (void)kill(self->rank, SIGTERM);
-  } else if (now - self->orphan_ns > ORPHAN_GRACE_S * 1000 * NS_PER_MS) {
+  } else if (now - self->launcher_gone_ns > GRACE_S * 1000 * NS_PER_MS) {
     (void)kill(self->rank, SIGKILL);
   }
 }
@@ -188,7 +188,7 @@ static int wait_for_rank(struct supervisor *self) {
     forward_signals(self);
     read_notices(self);
     if (getppid() != self->launcher) {
-      end_orphan(self);
+      end_without_launcher(self);
     }
     if (self->deadline_ns > 0 && weft_clock_ns() >= self->deadline_ns) {
       (void)kill(self->rank, SIGKILL);
