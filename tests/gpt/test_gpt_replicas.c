@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -512,11 +513,76 @@ static void test_refused(void **state) {
   weft_program_destroy(program);
 }
 
+/* ---- Waits outside the pipeline have the stall limit too ---- */
+
+enum { LIMIT_MS = 600, LATE_MS = 1500 };
+
+static _Thread_local uint32_t rank_here;
+static void note_rank(void *context, uint32_t rank) {
+  (void)context;
+  rank_here = rank;
+}
+
+static void sleep_late(void) {
+  const struct timespec late = {.tv_sec = LATE_MS / 1000, .tv_nsec = LATE_MS % 1000 * 1000000L};
+  (void)nanosleep(&late, NULL);
+}
+
+/* Called before ranks gather the statistics of a step. */
+static bool come_late(void *context) {
+  (void)context;
+  if (rank_here == 1) {
+    sleep_late();
+  }
+  return false;
+}
+
+/* Called while the first replica writes a layer, and the other one gathers the next. */
+static int write_late(void *context, const char *operation, const char *path) {
+  (void)context;
+  (void)path;
+  if (strcmp(operation, "open") == 0) {
+    sleep_late();
+  }
+  return 0;
+}
+
+static void expect_stall(const struct weft_gpt_trainer_options *options) {
+  struct weft_gpt_trainer *trainer;
+  struct weft_error error;
+  assert_int_equal(weft_gpt_trainer_create(options, &trainer, &error), WEFT_OK);
+  assert_int_equal(weft_gpt_trainer_run(trainer, &error), WEFT_ERR_STALLED);
+  assert_non_null(strstr(error.message, "has waited"));
+  weft_gpt_trainer_destroy(trainer);
+}
+
+static void test_stalls(void **state) {
+  (void)state;
+  const struct weft_gpt_dataset dataset = hand_corpus();
+  const struct weft_gpt_files late = {.before = write_late};
+  char dir[] = "/tmp/weft-stall-XXXXXX", command[64];
+  struct weft_gpt_trainer_options options = hand_options(&dataset);
+  options.replicas = 2;
+  options.stall_limit = LIMIT_MS * INT64_C(1000000);
+  options.on_rank = note_rank;
+  options.interrupted = come_late;
+  expect_stall(&options);
+  assert_non_null(mkdtemp(dir));
+  options.interrupted = NULL;
+  options.shard = WEFT_GPT_SHARD_FULL;
+  options.checkpoint_dir = dir;
+  options.checkpoint_every = 1;
+  options.files = &late;
+  expect_stall(&options);
+  (void)snprintf(command, sizeof command, "rm -rf '%s'", dir);
+  assert_int_equal(system(command), 0);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(test_matrix),    cmocka_unit_test(test_evaluation),
       cmocka_unit_test(test_resume),    cmocka_unit_test(test_memory),
       cmocka_unit_test(test_processes), cmocka_unit_test(test_odd_ranks),
-      cmocka_unit_test(test_refused)};
+      cmocka_unit_test(test_refused),   cmocka_unit_test(test_stalls)};
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
