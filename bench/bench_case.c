@@ -1,4 +1,5 @@
 /* What benchmarks share. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "bench/bench.h"
@@ -18,6 +19,7 @@ enum {
 
 struct weft_cli_bench_case weft_cli_bench_small(const struct weft_cli_arguments *arguments,
                                                 size_t schedule) {
+  assert(arguments != NULL);
   return (struct weft_cli_bench_case){
       .schedule = schedules[schedule],
       .shape = {.ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, RANKS),
@@ -39,6 +41,7 @@ static uint32_t scale_microbatches(const struct weft_cli_bench_case *small, uint
 
 struct weft_cli_bench_case weft_cli_bench_large(const struct weft_cli_arguments *arguments,
                                                 const struct weft_cli_bench_case *small) {
+  assert(arguments != NULL);
   struct weft_cli_bench_case large = *small;
   large.shape.microbatches =
       scale_microbatches(small, weft_cli_number(arguments, WEFT_CLI_OPTION_ACTIONS, ACTIONS_LARGE));
@@ -47,6 +50,7 @@ struct weft_cli_bench_case weft_cli_bench_large(const struct weft_cli_arguments 
 }
 
 void weft_bench_print_case(const struct weft_cli *cli, const struct weft_cli_bench_case *at) {
+  assert(cli != NULL);
   if (cli->messages_terminal) {
     weft_cli_print(cli, NULL, "bench: %s, p = %" PRIu32 ", m = %" PRIu32, at->schedule,
                    at->shape.ranks, at->shape.microbatches);
@@ -55,6 +59,7 @@ void weft_bench_print_case(const struct weft_cli *cli, const struct weft_cli_ben
 
 int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
                         const char *what) {
+  assert(cli != NULL);
   weft_cli_print(cli, "this is a bug; 'weft doctor' checks every schedule",
                  "bench: %s at p = %" PRIu32 ", m = %" PRIu32 ": %s; nothing was measured",
                  at->schedule, at->shape.ranks, at->shape.microbatches, what);

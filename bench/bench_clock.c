@@ -1,6 +1,7 @@
 /* What benchmarks measure with. */
 #include "bench/bench_clock.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -54,6 +55,7 @@ static void *count(void *context, void *pointer, size_t old_size, size_t new_siz
 }
 
 void weft_cli_counter_init(struct weft_cli_counter *counter, const struct weft_allocator *inner) {
+  assert(counter != NULL);
   *counter = (struct weft_cli_counter){.allocator = {.reallocate = count, .context = counter},
                                        .inner = inner};
 }

@@ -2,6 +2,7 @@
  * half of the way there and back. Each thread gets a core of its own, where the system has
  * a call for that. */
 #define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -111,6 +112,7 @@ static enum weft_status run_ping_pong(const struct weft_cli *cli, struct ping_po
 
 int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
                             struct weft_cli_handover *handover) {
+  assert(cli != NULL && handover != NULL);
   const uint64_t wanted = WARM_UP + repeats * ROUNDS_PER_REPEAT;
   const uint32_t rounds = (uint32_t)(wanted < ROUNDS_MAX ? wanted : ROUNDS_MAX);
   struct ping_pong ranks[2] = {{.rounds = rounds}, {.rounds = rounds}};

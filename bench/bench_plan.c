@@ -4,6 +4,7 @@
  * Times are CPU times. There is one thread, which never waits, so on an idle
  * machine that is the time on the clock, and on a busy one it is still the work
  * done; the report says how much longer the clock ran. */
+#include <assert.h>
 #include <limits.h>
 
 #include <weft/weft.h>
@@ -172,6 +173,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 
 int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_text *text, struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
   struct weft_cli_bench_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE]};
   /* Before anything large is allocated: fork() takes longer for a large process. */
   char path[PATH_MAX];

@@ -1,4 +1,5 @@
 /* The report of `weft bench plan`: a table, or JSON. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "bench/bench_plan.h"
@@ -49,6 +50,7 @@ static void add_row(struct weft_text *text, const struct weft_cli_measurement *m
 }
 
 void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench_results *results) {
+  assert(text != NULL && results != NULL);
   weft_text_addf(text,
                  "weft %s, bench plan: p = %" PRIu32
                  ", v = %d; checked: verified under "
@@ -97,6 +99,7 @@ static void add_json_run(struct weft_json *json, const struct weft_cli_measureme
 
 void weft_cli_bench_add_plan_json(struct weft_json *json,
                                   const struct weft_cli_bench_results *results) {
+  assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-plan/1");
   weft_json_string(json, "version", weft_version());

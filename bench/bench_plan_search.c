@@ -4,6 +4,7 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 
@@ -230,6 +231,7 @@ static void add_json(struct weft_json *json, const struct results *results) {
 int weft_cli_bench_plan_search(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments, struct weft_text *text,
                                struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
   struct results results = {.repeats =
                                 (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, 5)};
   int status = WEFT_CLI_OK;

@@ -6,6 +6,7 @@
  * allocate. */
 #include "bench/bench_run.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -326,6 +327,7 @@ static int measure_sleeps(const struct weft_cli *cli, const struct weft_cli_argu
 
 int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
   struct weft_cli_run_results results = {.executor_count = 0};
   int status = measure_executors(cli, arguments, &results);
   if (status == WEFT_CLI_OK) {

@@ -1,4 +1,5 @@
 /* The report of `weft bench run`: tables, or JSON. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "bench/bench_run.h"
@@ -53,6 +54,7 @@ static void add_sleeps(struct weft_text *text, const struct weft_cli_run_results
 
 void weft_cli_bench_add_run_text(struct weft_text *text,
                                  const struct weft_cli_run_results *results) {
+  assert(text != NULL && results != NULL);
   weft_text_addf(text,
                  "weft %s, bench run: checked: in virtual time every schedule takes exactly the "
                  "simulated time\n\n",
@@ -91,6 +93,7 @@ static void add_executor(struct weft_json *json, const struct weft_cli_executor_
 
 void weft_cli_bench_add_run_json(struct weft_json *json,
                                  const struct weft_cli_run_results *results) {
+  assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-run/1");
   weft_json_string(json, "version", weft_version());

@@ -3,6 +3,7 @@
  * search calls. The answers are checked first (bench_sim_check.c).
  *
  * Times are CPU times, as in bench_plan.c. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/weft.h>
@@ -322,6 +323,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 
 int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
   struct weft_cli_sim_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE],
                                          /* Not when another size was asked for. */
                                          .has_wide = arguments->given[WEFT_CLI_OPTION_LARGE] &&

@@ -1,4 +1,5 @@
 /* Checks the simulation before it is timed. */
+#include <assert.h>
 #include <math.h>
 
 #include <weft/support.h>
@@ -216,6 +217,7 @@ static int check_simulation(const struct weft_cli *cli, const struct weft_cli_be
 
 int weft_cli_bench_check_sim(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
                              const struct weft_program *table, const struct weft_program *program) {
+  assert(cli != NULL && program != NULL);
   struct weft_costs *costs;
   struct weft_error error;
   int status = check_makespans(cli, at, table, program);

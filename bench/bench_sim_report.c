@@ -1,4 +1,5 @@
 /* The report of `weft bench sim`: a table, or JSON. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include "bench/bench_sim.h"
@@ -93,6 +94,7 @@ static void add_wide(struct weft_text *text, const struct weft_cli_sim_measureme
 
 void weft_cli_bench_add_sim_text(struct weft_text *text,
                                  const struct weft_cli_sim_results *results) {
+  assert(text != NULL && results != NULL);
   add_head(text, results);
   for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
     add_row(text, &results->small[i], NULL);
@@ -163,6 +165,7 @@ static void add_json_svg(struct weft_json *json, const struct weft_cli_sim_resul
 
 void weft_cli_bench_add_sim_json(struct weft_json *json,
                                  const struct weft_cli_sim_results *results) {
+  assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-sim/1");
   weft_json_string(json, "version", weft_version());

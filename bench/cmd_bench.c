@@ -1,4 +1,5 @@
 /* The program weft-bench: the list of benchmarks, and running them. */
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -76,6 +77,7 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
 
 int weft_bench_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       weft_bench_measurement *measure) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_text text = {.allocator = cli->allocator};
   struct weft_json json = {.text = &text};
   const bool as_json = arguments->given[WEFT_CLI_OPTION_JSON];
@@ -130,6 +132,7 @@ static int bench(const struct weft_cli *cli, const struct weft_cli_arguments *ar
 }
 
 int weft_bench_run(const struct weft_cli *cli, int argc, char **argv) {
+  assert(cli != NULL);
   static const struct weft_cli_handler handlers[] = {{"bench", bench}};
   static const struct weft_cli_program program = {.name = "weft-bench",
                                                   .summary = "The benchmarks of Weft.",

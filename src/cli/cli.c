@@ -42,6 +42,7 @@ static int print_version(const struct weft_cli *cli, const struct weft_cli_progr
 
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
                              const char *name) {
+  assert(cli != NULL && program != NULL);
   char quoted[80], hint[128];
   weft_cli_quote(quoted, sizeof quoted, name);
   struct weft_cli_suggestion suggestion;

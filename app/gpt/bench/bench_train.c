@@ -7,6 +7,7 @@
 #define _DEFAULT_SOURCE /* _SC_NPROCESSORS_ONLN */
 #include "bench/bench.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -295,6 +296,7 @@ static int measure(struct bench *bench, uint64_t rounds, struct weft_cli_train_r
 
 int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          struct weft_text *text, struct weft_json *json) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
   struct weft_cli_train_results results = {.steps = 0};
   weft_cli_choose_kernels(cli);
   struct bench *bench = weft_gpt_allocate(cli->allocator, 1, sizeof *bench);
@@ -315,6 +317,7 @@ int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_argum
 }
 
 int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   if (arguments->operand_count > 0 && strcmp(arguments->operands[0], "train") == 0) {
     return weft_bench_report(cli, arguments, weft_cli_bench_train);
   }

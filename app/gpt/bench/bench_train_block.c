@@ -2,6 +2,7 @@
 #include "bench/bench_clock.h"
 #include "cli/io/error_message.h"
 
+#include <assert.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -132,6 +133,7 @@ int weft_cli_train_block_run(const struct weft_cli *cli,
                              const struct weft_gpt_trainer_options *options,
                              const struct weft_program *program,
                              struct weft_cli_train_block *block) {
+  assert(cli != NULL && program != NULL);
   struct byte_counter counter = {.allocator = {.reallocate = count, .context = &counter},
                                  .inner = cli->allocator};
   struct watch watch = {.block = block, .options = options};

@@ -1,4 +1,6 @@
 /* The fixed model and text of the training benchmarks. */
+#include <assert.h>
+
 #include "bench/bench.h"
 
 #include <weft/support.h>
@@ -55,6 +57,7 @@ struct weft_gpt_training weft_cli_train_fixed_training(uint64_t steps) {
 struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_dataset *corpus,
                                                              const struct weft_program *program,
                                                              uint64_t steps) {
+  assert(program != NULL);
   return (struct weft_gpt_trainer_options){.training = weft_cli_train_fixed_training(steps),
                                            .dataset = corpus,
                                            .program = program,

@@ -2,6 +2,7 @@
  * that it computes the same sums. For comparing many ranks with one. */
 #include "cli/cli.h"
 
+#include <assert.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -57,6 +58,7 @@ static enum weft_status simulate(const struct weft_allocator *allocator,
 enum weft_status weft_cli_train_on_one_rank(const struct weft_allocator *allocator,
                                             const struct weft_program *program,
                                             struct weft_program **out, struct weft_error *error) {
+  assert(program != NULL);
   struct weft_simulation *simulation;
   WEFT_TRY(simulate(allocator, program, &simulation, error));
   const uint64_t count = simulation->event_count;

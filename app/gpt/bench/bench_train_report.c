@@ -1,6 +1,7 @@
 /* The report of `weft bench train`: tables, or JSON. */
 #include "cli/cli.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include "gpt/bench/bench_train.h"
@@ -97,6 +98,7 @@ static void add_memory(struct weft_text *text, const struct weft_cli_train_resul
 
 void weft_cli_bench_add_train_text(struct weft_text *text,
                                    const struct weft_cli_train_results *results) {
+  assert(text != NULL && results != NULL);
   add_model(text, results);
   add_schedules(text, results);
   add_products(text, results);
@@ -164,6 +166,7 @@ static void add_memory_object(struct weft_json *json, const struct weft_cli_trai
 
 void weft_cli_bench_add_train_json(struct weft_json *json,
                                    const struct weft_cli_train_results *results) {
+  assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-train/1");
   weft_json_string(json, "version", weft_version());

@@ -1,6 +1,7 @@
 /* `weft sample`: text with a trained model. */
 #include "gpt/command/train_commands.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include <weft/launch.h>
@@ -124,6 +125,7 @@ static int write_sample(const struct weft_cli *cli, const struct weft_cli_argume
 }
 
 int weft_train_cmd_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   const char *dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   struct model model = {.allocator = cli->allocator};
   struct weft_error error;

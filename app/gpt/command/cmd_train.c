@@ -1,6 +1,7 @@
 /* `weft train`: the reference trainer, from the command line to its report. */
 #include "gpt/command/train_commands.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <signal.h>
 #include <stdio.h>
@@ -268,6 +269,7 @@ static void merge_names(struct weft_cli_arguments *arguments) {
 }
 
 int weft_train_cmd_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_cli_arguments merged = *arguments;
   merge_names(&merged);
   const bool is_rank = weft_cli_chosen_transport(&merged)->process_per_rank;

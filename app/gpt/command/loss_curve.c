@@ -1,6 +1,7 @@
 /* The loss over the steps, as a picture. */
 #include "gpt/command/loss_curve.h"
 
+#include <assert.h>
 #include <math.h>
 
 #include "cli/io/chart.h"
@@ -17,6 +18,7 @@ static void thin_out(struct weft_cli_series *series) {
 }
 
 void weft_cli_series_add(struct weft_cli_series *series, double step, double loss) {
+  assert(series != NULL);
   if (!isfinite(loss)) {
     return;
   }
@@ -111,6 +113,7 @@ static void add_legend(struct weft_text *text, const struct weft_cli_loss_curve 
 }
 
 void weft_cli_loss_curve_add(struct weft_text *text, const struct weft_cli_loss_curve *curve) {
+  assert(text != NULL && curve != NULL);
   const struct weft_cli_chart chart = chart_of(curve);
   weft_cli_chart_begin(text, &chart);
   add_unigram(text, &chart, curve->unigram);

@@ -1,4 +1,6 @@
 /* Text that a model writes. */
+#include <assert.h>
+
 #include <weft/launch.h>
 
 #include "cli/args/option_parser.h"
@@ -8,6 +10,7 @@
 #include "gpt/kernels/kernels.h"
 
 void weft_cli_choose_kernels(const struct weft_cli *cli) {
+  assert(cli != NULL);
   const char *core = weft_gpt_blas_core_wanted();
   if (core != NULL) {
     weft_cli_process_restart(cli, "OPENBLAS_CORETYPE", core);
@@ -24,6 +27,7 @@ static bool goes_on(void *context, uint8_t byte) {
 int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,
                     const struct weft_gpt_layer_state *parts,
                     struct weft_gpt_sample_options options, struct weft_text *text) {
+  assert(cli != NULL && text != NULL);
   struct weft_gpt_sampler *sampler;
   struct weft_error error;
   options.on_byte = goes_on;
@@ -38,6 +42,7 @@ int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *co
 }
 
 void weft_cli_add_printable(struct weft_text *text, const char *data, size_t size) {
+  assert(text != NULL);
   size_t begin = 0;
   for (size_t k = 0; k <= size; k++) {
     const bool stays = k < size && (data[k] == '\n' || data[k] == '\t');

@@ -1,6 +1,7 @@
 /* `weft train --schedule auto`: the first schedule, the memory limit, and the report of tuning. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <float.h>
 #include <inttypes.h>
 #include <math.h>
@@ -21,6 +22,7 @@
 /* ---- The beginning ---- */
 
 bool weft_cli_training_is_auto(const struct weft_cli_arguments *arguments) {
+  assert(arguments != NULL);
   const char *schedule = arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
   return schedule != NULL && strcmp(schedule, "auto") == 0;
 }
@@ -44,6 +46,7 @@ static int check_placement(const struct weft_cli_training *training, uint64_t v)
 }
 
 int weft_cli_training_read_auto(struct weft_cli_training *training) {
+  assert(training != NULL);
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
   const uint64_t v = weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 1);
@@ -69,6 +72,7 @@ int weft_cli_training_read_auto(struct weft_cli_training *training) {
 }
 
 void weft_cli_training_read_memory(struct weft_cli_training *training) {
+  assert(training != NULL);
   const struct weft_cli_arguments *arguments = training->arguments;
   struct weft_gpt_trainer_options *options = &training->options;
   const struct weft_launch_info launch = weft_launch_info();
@@ -103,6 +107,7 @@ static void add_trial(struct weft_text *text, const struct weft_gpt_tuning_repor
 }
 
 void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_report *report) {
+  assert(text != NULL && report != NULL);
   weft_text_addf(text, "schedule after step %" PRIu64 ": ", report->step);
   switch (report->news) {
     case WEFT_GPT_TUNING_TRIES: add_trial(text, report); return;
@@ -130,6 +135,7 @@ void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_re
 
 void weft_cli_tuning_add_summary(struct weft_text *text,
                                  const struct weft_gpt_tuning_report *report) {
+  assert(text != NULL && report != NULL);
   weft_text_addf(text, "schedule         %s, after %" PRIu32 " plan%s", report->schedule,
                  report->plans, report->plans == 1 ? "" : "s");
   add_times(text, ": %.1f %% less time in the pipeline", 100 * report->gain);
@@ -147,6 +153,7 @@ static void add_numbers(struct weft_json *json, const struct weft_gpt_tuning_rep
 }
 
 void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuning_report *report) {
+  assert(report != NULL);
   static const char *const names[] = {"stayed", "tries", "kept", "returned", "drifted"};
   weft_json_open(json, "tuning", '{');
   weft_json_string(json, "news", names[report->news]);

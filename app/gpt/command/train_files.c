@@ -1,6 +1,7 @@
 /* The files that a training writes. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <inttypes.h>
 #include <limits.h>
@@ -43,6 +44,7 @@ static void folder_of(const char *path, char folder[PATH_MAX]) {
 }
 
 int weft_cli_train_check_files(const struct weft_cli_training *training) {
+  assert(training != NULL);
   const struct weft_cli *cli = training->cli;
   const struct weft_cli_arguments *arguments = training->arguments;
   static const enum weft_cli_option_id files[] = {WEFT_CLI_OPTION_PROFILE, WEFT_CLI_OPTION_OUTPUT,
@@ -203,6 +205,7 @@ static int write_curve(const struct weft_cli_training *training,
 int weft_cli_train_write_files(const struct weft_cli_training *training,
                                const struct weft_cli_train_progress *progress,
                                const struct weft_gpt_trainer *trainer) {
+  assert(training != NULL && progress != NULL && trainer != NULL);
   const int status = write_measured(training, progress, trainer);
   return status == WEFT_CLI_OK ? write_curve(training, progress) : status;
 }

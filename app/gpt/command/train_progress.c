@@ -1,6 +1,7 @@
 /* Progress of a training. Called by the thread of rank 0, while the others wait or continue. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -43,6 +44,7 @@ static int open_log(struct weft_cli_train_progress *progress, bool appends) {
 
 void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
                                   const struct weft_cli *cli) {
+  assert(progress != NULL && cli != NULL);
   memset(progress, 0, sizeof *progress);
   progress->cli = cli;
   progress->line.cli = cli;
@@ -52,6 +54,7 @@ void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
 
 int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
                                   const struct weft_cli_training *training) {
+  assert(progress != NULL && training != NULL);
   const struct weft_cli *cli = training->cli;
   const uint64_t steps = training->options.training.total_steps;
   const bool json = training->arguments->given[WEFT_CLI_OPTION_JSON];
@@ -70,6 +73,7 @@ int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
 }
 
 int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status) {
+  assert(progress != NULL);
   weft_text_finish(&progress->text);
   if (progress->log < 0 || close(progress->log) == 0 || errno == EINTR) {
     return status;
@@ -146,6 +150,7 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
 
 int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
                                        const struct weft_text *line) {
+  assert(progress != NULL && line != NULL);
   int status = WEFT_CLI_OK;
   if (progress->log >= 0) {
     status = weft_cli_write_descriptor(progress->cli, progress->log, progress->log_path, line);
@@ -228,6 +233,7 @@ static int say(struct weft_cli_train_progress *progress,
 }
 
 void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report) {
+  assert(report != NULL);
   struct weft_cli_train_progress *progress = context;
   struct weft_gpt_step_report known = *report;
   if (progress->is_virtual) {
@@ -241,6 +247,7 @@ void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_repo
 }
 
 void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report) {
+  assert(report != NULL);
   struct weft_cli_train_progress *progress = context;
   progress->tuning = *report;
   progress->has_tuned = progress->has_news = true;
@@ -280,6 +287,7 @@ static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_j
 int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
                                   const struct weft_cli_training *training,
                                   const struct weft_gpt_trainer *trainer) {
+  assert(progress != NULL && training != NULL && trainer != NULL);
   const struct weft_allocator *allocator = training->cli->allocator;
   const uint64_t mine = weft_gpt_trainer_bytes(trainer);
   if (training->job == NULL) {

@@ -1,6 +1,7 @@
 /* The reports before and after a training. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
@@ -78,6 +79,7 @@ static void add_split(struct weft_text *text, const struct weft_cli_training *tr
 
 void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_gpt_trainer *trainer) {
+  assert(text != NULL && training != NULL && trainer != NULL);
   const struct weft_gpt_trainer_options *options = &training->options;
   const struct weft_gpt_training *progress = &options->training;
   const struct weft_gpt_config *config = &progress->config;
@@ -136,6 +138,7 @@ static void add_losses(struct weft_text *text, const struct weft_gpt_step_report
 void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
                                 const struct weft_cli_train_progress *progress,
                                 const struct weft_gpt_trainer *trainer) {
+  assert(text != NULL && training != NULL && progress != NULL && trainer != NULL);
   const double bubble = weft_cli_train_progress_bubble(progress);
   const double rate = weft_cli_train_progress_rate(progress);
   weft_text_add(text, "\n");
@@ -189,6 +192,7 @@ static void add_blocks(struct weft_json *json, const struct weft_gpt_trainer *tr
 void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_cli_train_progress *progress,
                              const struct weft_gpt_trainer *trainer, const char *signal) {
+  assert(text != NULL && training != NULL && progress != NULL && trainer != NULL);
   const struct weft_gpt_trainer_options *options = &training->options;
   struct weft_json json = {.text = text};
   char hash[24];

@@ -3,6 +3,7 @@
  * checkpoint is refused, with both numbers. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -29,6 +30,7 @@ enum {
 #define CLIP_DEFAULT 1.0
 
 int weft_cli_training_open(struct weft_cli_training *training) {
+  assert(training != NULL);
   struct weft_error error;
   const char *dir = training->arguments->texts[WEFT_CLI_OPTION_RESUME];
   if (dir == NULL) {
@@ -145,6 +147,7 @@ static void read_optimizer(const struct weft_cli_arguments *arguments, bool is_n
 }
 
 int weft_cli_training_read_progress(struct weft_cli_training *training) {
+  assert(training != NULL);
   struct weft_gpt_training *progress = &training->options.training;
   const bool is_new = training->resume == NULL;
   *progress =
@@ -204,6 +207,7 @@ static int check_folder(const struct weft_cli_training *training) {
 }
 
 int weft_cli_training_check_data(struct weft_cli_training *training) {
+  assert(training != NULL);
   struct weft_gpt_training *progress = &training->options.training;
   const uint64_t hash = training->corpus.hash;
   if (training->resume != NULL && progress->data_hash != hash) {

@@ -1,6 +1,7 @@
 /* The schedule of a training, by name or from a file. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -137,6 +138,7 @@ static bool is_path(const char *text) {
 }
 
 int weft_cli_training_read_schedule(struct weft_cli_training *training) {
+  assert(training != NULL);
   const char *wanted = training->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
   const char *name = wanted != NULL ? wanted : SCHEDULE_DEFAULT;
   struct weft_error error;

@@ -193,6 +193,7 @@ int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arg
 }
 
 void weft_cli_training_finish(struct weft_cli_training *training) {
+  assert(training != NULL);
   const struct weft_allocator *allocator = training->cli->allocator;
   weft_gpt_dataset_finish(&training->corpus);
   weft_gpt_checkpoint_close(training->resume);

@@ -2,6 +2,7 @@
  * by times that another training has measured. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -155,6 +156,7 @@ static bool is_path(const char *text) {
 }
 
 int weft_cli_training_read_split(struct weft_cli_training *training) {
+  assert(training != NULL);
   const char *text = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
   if (text == NULL || strcmp(text, "even") == 0) {
     return WEFT_CLI_OK; /* the default of the trainer */

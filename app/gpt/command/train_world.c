@@ -2,6 +2,7 @@
  * processes, and missing options get the values that fit. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -21,6 +22,7 @@ bool weft_cli_training_reports(const struct weft_cli_training *training) {
 
 /* read_world() reports it when the numbers do not fit. */
 uint32_t weft_cli_training_ranks(const struct weft_cli_training *training) {
+  assert(training != NULL);
   const struct weft_cli_arguments *arguments = training->arguments;
   const uint32_t processes = processes_of(training);
   const uint64_t replicas = weft_cli_number(arguments, WEFT_CLI_OPTION_DP, 1);
@@ -45,6 +47,7 @@ static int say_misfit(const struct weft_cli_training *training, uint64_t replica
 }
 
 int weft_cli_training_read_world(struct weft_cli_training *training) {
+  assert(training != NULL);
   const struct weft_cli_arguments *arguments = training->arguments;
   const uint32_t processes = processes_of(training), ranks = training->options.ranks;
   const uint64_t usual = ranks > 0 && processes >= ranks ? processes / ranks : 1;

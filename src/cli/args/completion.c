@@ -1,4 +1,5 @@
 /* `weft help --completion SHELL`: completion scripts for bash, zsh and fish. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/gen.h>
@@ -119,6 +120,7 @@ static void add_bash_values(struct weft_text *text) {
 }
 
 void weft_cli_completion_bash_add(struct weft_text *text) {
+  assert(text != NULL);
   weft_text_add(text,
                 "# bash completion for weft; made by 'weft help --completion bash'\n"
                 "_weft() {\n"
@@ -223,6 +225,7 @@ static void add_zsh_command(struct weft_text *text, const struct weft_cli_comman
 }
 
 void weft_cli_completion_zsh_add(struct weft_text *text) {
+  assert(text != NULL);
   weft_text_add(text,
                 "#compdef weft\n"
                 "# zsh completion for weft; made by 'weft help --completion zsh'\n"
@@ -290,6 +293,7 @@ static void add_fish_command(struct weft_text *text, const struct weft_cli_comma
 }
 
 void weft_cli_completion_fish_add(struct weft_text *text) {
+  assert(text != NULL);
   weft_text_add(text, "# fish completion for weft; made by 'weft help --completion fish'\n");
   for (size_t i = 0; i < weft_cli_command_count(); i++) {
     add_fish_command(text, weft_cli_command_at(i));

@@ -1,6 +1,7 @@
 /* Times and memory from the command line: numbers for all stages, or a file. */
 #include "cli/args/cost_options.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -117,6 +118,7 @@ static void read_sim_options(const struct weft_cli_arguments *arguments,
 
 int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs) {
+  assert(cli != NULL && arguments != NULL);
   *costs = (struct weft_cli_costs){.allocator = cli->allocator,
                                    .file = arguments->texts[WEFT_CLI_OPTION_COSTS]};
   int status = check_given(cli, arguments);
@@ -189,6 +191,7 @@ static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
 
 int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
                        const struct weft_program *program, const char *name) {
+  assert(cli != NULL && program != NULL);
   struct weft_error error;
   release_fit(costs);
   if (weft_costs_check(costs->costs, program->stage_count, &error) < 0) {

@@ -1,4 +1,5 @@
 /* `weft help --man`: the manual page, in roff. */
+#include <assert.h>
 #include <string.h>
 
 #include "cli/args/help.h"
@@ -63,6 +64,7 @@ static void add_exit_status(struct weft_text *text) {
 }
 
 void weft_cli_man_add(struct weft_text *text) {
+  assert(text != NULL);
   weft_text_addf(text, ".TH WEFT 1 \"\" \"weft %s\" \"User Commands\"\n", weft_version());
   weft_text_add(
       text,

@@ -1,4 +1,5 @@
 /* Numbers on the command line: strict, and clear about what is wrong. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdlib.h>
 
@@ -52,6 +53,7 @@ static const char *fault_of(enum weft_cli_digits digits, uint64_t value, uint64_
 
 int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const char *text,
                           uint64_t minimum, uint64_t maximum, uint64_t limit, uint64_t *number) {
+  assert(cli != NULL);
   uint64_t value = 0;
   const enum weft_cli_digits digits = weft_cli_read_number(text, &value);
   const char *fault = fault_of(digits, value, minimum, maximum);
@@ -149,6 +151,7 @@ static int fail_real(const struct weft_cli *cli, const char *hint, const char *n
 
 int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char *text,
                        double minimum, double maximum, double *number) {
+  assert(cli != NULL);
   double value = 0;
   const char *fault = real_fault(text, false, minimum, maximum, &value);
   if (fault != NULL) {
@@ -161,6 +164,7 @@ int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char 
 
 int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
                        double minimum, double maximum, double *number) {
+  assert(cli != NULL);
   double value = 0;
   const char *fault = real_fault(text, true, minimum, maximum, &value);
   if (fault != NULL) {

@@ -3,6 +3,7 @@
  * prints by itself, and cannot suggest a name. */
 #include "cli/args/option_parser.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -226,6 +227,7 @@ static int read_operand(const struct parser *parser, const char *word) {
 
 int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *command, int count,
                    char **words, struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   *arguments = (struct weft_cli_arguments){.command = command};
   struct parser parser = {.cli = cli, .arguments = arguments, .words = words, .count = count};
   bool operands_only = false;

@@ -2,6 +2,7 @@
  * once), without regard to case. */
 #include "cli/args/suggest.h"
 
+#include <assert.h>
 #include <ctype.h>
 
 #define NAME_MAX_SIZE 48 /* more is no typing mistake */
@@ -35,12 +36,14 @@ static size_t distance_between(const char *a, size_t a_size, const char *b, size
 
 void weft_cli_suggestion_init(struct weft_cli_suggestion *suggestion, const char *wanted,
                               size_t wanted_size) {
+  assert(suggestion != NULL);
   *suggestion = (struct weft_cli_suggestion){.wanted = wanted, .wanted_size = wanted_size};
   suggestion->distance = wanted_size / 3 + 2; /* one more than is near enough */
 }
 
 void weft_cli_suggestion_offer(struct weft_cli_suggestion *suggestion, const char *name,
                                size_t name_size) {
+  assert(suggestion != NULL);
   if (suggestion->wanted_size > NAME_MAX_SIZE || name_size > NAME_MAX_SIZE || name_size == 0) {
     return;
   }

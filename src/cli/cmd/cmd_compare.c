@@ -6,6 +6,7 @@
  * its v stages takes 1/v of them. The simulation uses the undivided costs, with
  * transfers v times as long, and divides the result by v: so times that are
  * integers stay integers. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -222,6 +223,7 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
 }
 
 int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_cli_comparison comparison = {.entry_count = 0};
   const int status = read_shape(cli, arguments, &comparison.shape);
   return status != WEFT_CLI_OK ? status : compare(cli, arguments, &comparison);

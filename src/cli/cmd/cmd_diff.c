@@ -1,4 +1,5 @@
 /* `weft diff`: where two tables or programs differ, per rank. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -138,6 +139,7 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
 }
 
 int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   if (arguments->operand_count < 2) {
     return weft_cli_usage(cli, "for example: weft diff a.csv b.csv",
                           "%s: expected two files to compare",

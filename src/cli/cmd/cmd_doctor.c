@@ -1,4 +1,5 @@
 /* `weft doctor`: what this build and machine have, and whether it works. */
+#include <assert.h>
 #include <inttypes.h>
 #include <limits.h>
 #include <stdio.h>
@@ -279,6 +280,7 @@ static int examine_job(const struct weft_cli *cli, const struct weft_cli_argumen
 }
 
 int weft_cli_cmd_doctor(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   return cli->words != NULL && weft_launch_info().launcher != NULL ? examine_job(cli, arguments)
                                                                    : examine(cli, arguments, NULL);
 }

@@ -1,4 +1,5 @@
 /* `weft explain`: a program as a report. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/lower.h>
@@ -56,6 +57,7 @@ static int explain(const struct weft_cli *cli, const struct weft_cli_arguments *
 }
 
 int weft_cli_cmd_explain(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_program *program = NULL;
   int status = weft_cli_read_program(cli, arguments->operands[0], &program);
   const uint64_t rank = weft_cli_number(arguments, WEFT_CLI_OPTION_RANK, 0);

@@ -1,4 +1,5 @@
 /* `weft gen`: the table of a named schedule, and the list of them. */
+#include <assert.h>
 #include <string.h>
 
 #include <weft/gen.h>
@@ -185,6 +186,7 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
 }
 
 int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
     return list(cli, arguments);
   }

@@ -1,4 +1,6 @@
 /* `weft help`: the commands, one command, the man page, the completions. */
+#include <assert.h>
+
 #include "cli/args/help.h"
 #include "cli/cmd/commands.h"
 #include "cli/io/output_file.h"
@@ -11,6 +13,7 @@ static int help_on(const struct weft_cli *cli, const struct weft_cli_arguments *
 }
 
 int weft_cli_cmd_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   /* In the order of the option's choices. */
   static void (*const completions[])(struct weft_text *) = {
       weft_cli_completion_bash_add, weft_cli_completion_zsh_add, weft_cli_completion_fish_add};

@@ -1,4 +1,5 @@
 /* `weft lower`: a compute-only table in, a program with communication out. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/lower.h>
@@ -93,6 +94,7 @@ static int lower(const struct weft_cli *cli, const struct weft_cli_arguments *ar
 }
 
 int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_lower_options options;
   struct weft_program *table = NULL;
   int status = read_options(cli, arguments, &options);

@@ -1,5 +1,6 @@
 /* `weft run`: a table or program executed by all its ranks, and the measured time
  * beside the simulated one. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <signal.h>
@@ -417,6 +418,7 @@ static int run_as_rank(const struct subject *given) {
 }
 
 int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   struct subject subject = {
       .cli = cli, .arguments = arguments, .name = weft_cli_input_name(arguments->operands[0])};
   const int status = choose_transport(cli, arguments, &subject);

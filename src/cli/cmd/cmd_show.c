@@ -1,5 +1,6 @@
 /* `weft show`: a timeline in the terminal or as a file, by the file's ending; and
  * with --grid the grid of steps and ranks. */
+#include <assert.h>
 #include <string.h>
 #include <strings.h>
 
@@ -176,6 +177,7 @@ static int show_timelines(const struct weft_cli *cli, const struct weft_cli_argu
 }
 
 int weft_cli_cmd_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   enum kind kind;
   int status = choose_kind(cli, arguments, &kind);
   if (status == WEFT_CLI_OK) {

@@ -1,5 +1,6 @@
 /* `weft sim`: how long a table or program takes; and with --steps the untimed
  * dry run. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -231,6 +232,7 @@ static int run_steps(const struct weft_cli *cli, const struct weft_cli_arguments
 }
 
 int weft_cli_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   if (arguments->given[WEFT_CLI_OPTION_STEPS]) {
     return run_steps(cli, arguments);
   }

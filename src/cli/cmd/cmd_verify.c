@@ -1,4 +1,5 @@
 /* `weft verify`: the findings, as text or JSON. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -90,6 +91,7 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
 }
 
 int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_verify_options options;
   int status = read_options(cli, arguments, &options);
   if (status != WEFT_CLI_OK) {

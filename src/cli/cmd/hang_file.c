@@ -1,6 +1,7 @@
 /* Writes a dump for `weft explain-hang` beside the error message. */
 #include "cli/cmd/hang_file.h"
 
+#include <assert.h>
 #include <stdio.h>
 
 #include <weft/run.h>
@@ -10,6 +11,7 @@
 
 void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          struct weft_transport *transport) {
+  assert(cli != NULL && arguments != NULL);
   const char *given = arguments->texts[WEFT_CLI_OPTION_DUMP];
   const char *path = given != NULL ? given : "weft-hang.json";
   struct weft_text text = {.allocator = cli->allocator};

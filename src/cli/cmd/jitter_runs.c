@@ -1,4 +1,5 @@
 /* Many simulations of one program with varied times, and the percentiles of their makespans. */
+#include <assert.h>
 #include <stdlib.h>
 
 #include <weft/support.h>
@@ -34,6 +35,7 @@ static void summarise(double *makespans, uint64_t runs, struct weft_cli_jitter *
 
 int weft_cli_jitter_run(const struct weft_cli *cli, const struct weft_cli_costs *costs,
                         const char *name, uint64_t runs, struct weft_cli_jitter *jitter) {
+  assert(cli != NULL && jitter != NULL);
   double *makespans = weft_array_allocate(cli->allocator, runs, sizeof *makespans);
   if (makespans == NULL) {
     return weft_cli_fail_memory(cli);

@@ -1,6 +1,7 @@
 /* Stages that take the time the costs say. */
 #include "cli/cmd/timed_stages.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -82,6 +83,7 @@ static bool make_room(struct weft_cli_stages *stages) {
 }
 
 void weft_cli_stages_finish(struct weft_cli_stages *stages) {
+  assert(stages != NULL);
   weft_array_free(stages->allocator, stages->timed, stages->count, sizeof *stages->timed);
   weft_array_free(stages->allocator, stages->together, stages->count, sizeof *stages->together);
   weft_array_free(stages->allocator, stages->bases, stages->count, sizeof(struct weft_stage *));
@@ -122,6 +124,7 @@ static void set_all_times(struct weft_cli_stages *stages, const struct weft_prog
 int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *cli,
                          const struct weft_program *program, const struct weft_costs *costs,
                          enum weft_cli_stage_kind kind, const struct weft_cli_time_scale *scale) {
+  assert(stages != NULL && cli != NULL && program != NULL);
   *stages = (struct weft_cli_stages){.allocator = cli->allocator, .count = program->stage_count};
   if (kind == WEFT_CLI_STAGE_SLEEP || kind == WEFT_CLI_STAGE_SPIN) {
     const int status = check_times(cli, program, costs, scale);

@@ -1,6 +1,7 @@
 /* Whether the simulation of a table or program is meaningful. */
 #include "cli/cmd/validity.h"
 
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/verify.h>
@@ -19,6 +20,7 @@ static int say_finding(const struct weft_cli *cli, const struct weft_finding *fi
 
 int weft_cli_check_valid(const struct weft_cli *cli, const struct weft_program *program,
                          const char *name) {
+  assert(cli != NULL && program != NULL);
   struct weft_verify_options options = weft_verify_options_default();
   struct weft_report *report;
   struct weft_error error;

@@ -1,6 +1,7 @@
 /* The frame of a chart. */
 #include "cli/io/chart.h"
 
+#include <assert.h>
 #include <math.h>
 #include <string.h>
 
@@ -97,6 +98,7 @@ static void add_title(struct weft_text *text, const char *title) {
 }
 
 void weft_cli_chart_begin(struct weft_text *text, const struct weft_cli_chart *chart) {
+  assert(text != NULL);
   weft_text_addf(text,
                  "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
                  "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n",
@@ -113,6 +115,7 @@ void weft_cli_chart_end(struct weft_text *text) { weft_text_add(text, "</svg>\n"
 
 int weft_cli_chart_add_entry(struct weft_text *text, int x, const char *colour, const char *dash,
                              const char *words) {
+  assert(text != NULL);
   weft_text_addf(
       text,
       "<line x1=\"%d\" y1=\"40\" x2=\"%d\" y2=\"40\" stroke=\"%s\" stroke-width=\"2\"%s/>"

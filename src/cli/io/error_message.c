@@ -1,6 +1,7 @@
 /* Messages on stderr: what was found, what was expected, where, and a hint. */
 #include "cli/io/error_message.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <stdarg.h>
 #include <stdio.h>
@@ -18,6 +19,7 @@ static void *fixed_reallocate(void *context, void *pointer, size_t old_size, siz
 }
 
 void weft_cli_message_init(struct weft_cli_message *message, const char *who) {
+  assert(message != NULL);
   message->fixed = (struct weft_allocator){.reallocate = fixed_reallocate, .context = message};
   message->text = (struct weft_text){.allocator = &message->fixed};
   weft_text_add(&message->text, "weft: ");
@@ -38,6 +40,7 @@ static void write_message(const struct weft_cli *cli, const char *data, size_t s
 }
 
 void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *message) {
+  assert(cli != NULL && message != NULL);
   write_message(cli, message->text.data, message->text.size);
   if (message->text.failed || message->text.data[message->text.size - 1] != '\n') {
     write_message(cli, "\n", 1);
@@ -90,6 +93,7 @@ static void say(const struct weft_cli *cli, const char *hint, const char *format
 
 /* Every message begins with the command's name; that of `who` comes after it. */
 void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *text, size_t size) {
+  assert(cli != NULL);
   static const char name[] = "weft: ";
   const size_t name_size = sizeof name - 1;
   struct weft_text named = {.allocator = cli->allocator};
@@ -109,6 +113,7 @@ void weft_cli_print_as(const struct weft_cli *cli, const char *who, const char *
 }
 
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...) {
+  assert(cli != NULL);
   va_list arguments;
   va_start(arguments, format);
   say(cli, hint, format, arguments);
@@ -116,6 +121,7 @@ void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *fo
 }
 
 int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *format, ...) {
+  assert(cli != NULL);
   va_list arguments;
   va_start(arguments, format);
   say(cli, hint, format, arguments);
@@ -124,6 +130,7 @@ int weft_cli_usage(const struct weft_cli *cli, const char *hint, const char *for
 }
 
 int weft_cli_fail_memory(const struct weft_cli *cli) {
+  assert(cli != NULL);
   weft_cli_print(cli,
                  "a smaller schedule needs less; 'weft doctor' shows the memory of this machine",
                  "out of memory; nothing was written");
@@ -177,6 +184,7 @@ static void add_error(struct weft_cli_message *message, const char *file,
 }
 
 int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error) {
+  assert(cli != NULL);
   if (error->status == WEFT_ERR_MEMORY) {
     return weft_cli_fail_memory(cli);
   }
@@ -190,6 +198,7 @@ int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct wef
 
 int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char *text, size_t size,
                        const struct weft_error *error) {
+  assert(cli != NULL);
   if (error->line == 0 && error->status != WEFT_ERR_FORMAT) {
     return weft_cli_fail(cli, file, error);
   }

@@ -1,6 +1,7 @@
 /* Reading a table, a program, costs or a dump from a file or from standard input. */
 #include "cli/io/input_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -177,6 +178,7 @@ static int read_text(const struct weft_cli *cli, const char *path, struct buffer
 }
 
 int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out) {
+  assert(cli != NULL);
   struct buffer buffer = {.allocator = cli->allocator, .kind = &program_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
@@ -190,6 +192,7 @@ int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct w
 }
 
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out) {
+  assert(cli != NULL);
   struct buffer buffer = {.allocator = cli->allocator, .kind = &costs_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
@@ -204,6 +207,7 @@ int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct wef
 
 int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                        struct weft_text *text) {
+  assert(cli != NULL && text != NULL);
   struct buffer buffer = {.allocator = cli->allocator, .kind = &hang_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;

@@ -7,6 +7,7 @@
 #define _XOPEN_SOURCE 700 /* realpath() */
 #include "cli/io/output_file.h"
 
+#include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
@@ -85,6 +86,7 @@ static int fail_write(const struct weft_cli *cli, const char *what, const char *
 
 int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *name,
                               const struct weft_text *text) {
+  assert(cli != NULL && text != NULL);
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
@@ -206,6 +208,7 @@ static int write_regular(const struct weft_cli *cli, const char *given, const ch
 
 int weft_cli_write_file(const struct weft_cli *cli, const char *path,
                         const struct weft_text *text) {
+  assert(cli != NULL && text != NULL);
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }
@@ -241,6 +244,7 @@ bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arg
 
 int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_text *text, int status) {
+  assert(cli != NULL && arguments != NULL && text != NULL);
   if (text->failed) {
     return weft_cli_fail_memory(cli);
   }

@@ -42,6 +42,7 @@ static uint32_t text_columns(void) {
 }
 
 void weft_cli_process_init(struct weft_cli *cli, char **argv) {
+  assert(cli != NULL);
   keep_standard_descriptors();
   /* A closed pipe is an error of write(), and reported as exit status 74. */
   struct sigaction ignore;
@@ -85,6 +86,7 @@ const char *weft_cli_process_sibling(const char *name, char *buffer, size_t size
 }
 
 int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
+  assert(cli != NULL);
   char path[PATH_MAX];
   const bool is_trainer = strcmp(name, "weft-train") == 0;
   if (cli->words != NULL && weft_cli_process_sibling(name, path, sizeof path) != NULL) {
@@ -103,6 +105,7 @@ int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
 
 /* By its real name if that file still exists: it is what 'ps' shows. */
 void weft_cli_process_again(const struct weft_cli *cli) {
+  assert(cli != NULL);
   char buffer[PATH_MAX];
   if (cli->words == NULL || strcmp(cli->program_path, OWN_FILE) != 0) {
     return;
@@ -115,6 +118,7 @@ void weft_cli_process_again(const struct weft_cli *cli) {
 }
 
 void weft_cli_process_restart(const struct weft_cli *cli, const char *variable, const char *value) {
+  assert(cli != NULL);
   if (cli->words != NULL && getenv(variable) == NULL && setenv(variable, value, 1) == 0) {
     weft_cli_process_again(cli);
   }

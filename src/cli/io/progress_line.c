@@ -1,6 +1,7 @@
 /* The progress line. A command works without it, so failures to write it are ignored. */
 #include "cli/io/progress_line.h"
 
+#include <assert.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -23,6 +24,7 @@ bool weft_cli_progress_line_is_due(const struct weft_cli_progress_line *line) {
 
 void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
                                    const struct weft_text *text) {
+  assert(line != NULL && text != NULL);
   if (text->failed) {
     return;
   }
@@ -36,6 +38,7 @@ void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
 }
 
 void weft_cli_progress_line_clear(struct weft_cli_progress_line *line) {
+  assert(line != NULL);
   if (line->is_open) {
     show(line, CLEAR_LINE, strlen(CLEAR_LINE));
     line->is_open = false;

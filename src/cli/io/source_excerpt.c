@@ -1,6 +1,7 @@
 /* The line of a text in which something is wrong, with a caret under the column. */
 #include "cli/io/source_excerpt.h"
 
+#include <assert.h>
 #include <string.h>
 
 #include "cli/io/text_columns.h"
@@ -69,6 +70,7 @@ static void add_excerpt(struct weft_text *text, const struct excerpt *excerpt) {
 
 void weft_cli_excerpt_add(struct weft_text *message, const char *text, size_t size, uint64_t line,
                           uint64_t column) {
+  assert(message != NULL);
   struct excerpt excerpt;
   if (line > 0 && find_excerpt(text, size, line, column, &excerpt)) {
     add_excerpt(message, &excerpt);

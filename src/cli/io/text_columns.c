@@ -1,6 +1,7 @@
 /* Columns in text output. */
 #include "cli/io/text_columns.h"
 
+#include <assert.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -14,6 +15,7 @@ size_t weft_cli_width(const char *data, size_t size) {
 }
 
 void weft_cli_pad(struct weft_text *text, size_t begin, size_t width) {
+  assert(text != NULL);
   if (text->failed) {
     return;
   }
@@ -23,6 +25,7 @@ void weft_cli_pad(struct weft_text *text, size_t begin, size_t width) {
 }
 
 void weft_cli_trim(struct weft_text *text) {
+  assert(text != NULL);
   while (text->size > 0 && text->data[text->size - 1] == ' ') {
     text->size--;
   }

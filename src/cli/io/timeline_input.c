@@ -1,6 +1,7 @@
 /* What `weft show` draws. */
 #include "cli/io/timeline_input.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -120,6 +121,7 @@ static int simulate_all(const struct weft_cli *cli, const struct weft_cli_argume
 
 int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct weft_cli_timelines *timelines) {
+  assert(cli != NULL && arguments != NULL);
   struct weft_cli_costs costs;
   int status = check_operands(cli, arguments);
   if (status == WEFT_CLI_OK) {

@@ -1,4 +1,6 @@
 /* The comparison as JSON, "weft-compare/1". */
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "cli/report/compare_report.h"
@@ -44,6 +46,7 @@ static void add_reason(struct weft_json *json, const struct weft_cli_comparison 
 }
 
 void weft_cli_compare_json(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  assert(text != NULL && comparison != NULL);
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-compare/1");

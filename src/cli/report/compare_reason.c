@@ -1,5 +1,6 @@
 /* Which schedule wins, and why: one sentence, derived from its numbers and those
  * of the runner-up. */
+#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ static int compare_entries(const void *left, const void *right) {
 }
 
 void weft_cli_comparison_sort(struct weft_cli_comparison *comparison) {
+  assert(comparison != NULL);
   qsort(comparison->entries, comparison->entry_count, sizeof comparison->entries[0],
         compare_entries);
   comparison->fitting = 0;
@@ -128,6 +130,7 @@ static void add_none(struct weft_text *text, const struct weft_cli_comparison *c
 }
 
 void weft_cli_compare_reason(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  assert(text != NULL && comparison != NULL);
   const struct weft_cli_entry *winner = &comparison->entries[0], *other = &comparison->entries[1];
   if (comparison->fitting == 0) {
     add_none(text, comparison);

@@ -1,4 +1,5 @@
 /* The comparison as a table. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -56,6 +57,7 @@ static void add_omissions(struct weft_text *text, const struct weft_cli_comparis
 }
 
 void weft_cli_compare_text(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+  assert(text != NULL && comparison != NULL);
   const bool memory = has_memory(comparison);
   char limit[AMOUNT_SIZE];
   add_head(text, comparison);

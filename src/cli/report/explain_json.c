@@ -1,4 +1,6 @@
 /* The report as JSON, "weft-explain/1". */
+#include <assert.h>
+
 #include <weft/lower.h>
 #include <weft/spec.h>
 
@@ -113,6 +115,7 @@ static void add_row(struct weft_json *json, const struct weft_cli_explain_report
 }
 
 void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_explain_report *report) {
+  assert(text != NULL && report != NULL);
   struct weft_json json = {.text = text};
   const struct weft_program *program = report->program;
   weft_json_open(&json, NULL, '{');

@@ -1,5 +1,6 @@
 /* The report as text: a line per instruction, the parts of an overlap below it,
  * and at the end what the ops mean. */
+#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/lower.h>
@@ -161,6 +162,7 @@ static void add_legend(struct weft_text *text, const struct weft_cli_explain_rep
 }
 
 void weft_cli_explain_text(struct weft_text *text, const struct weft_cli_explain_report *report) {
+  assert(text != NULL && report != NULL);
   for (uint32_t rank = report->rank_first; rank < report->rank_end; rank++) {
     add_row(text, report, rank);
     weft_text_add(text, "\n");

@@ -1,6 +1,8 @@
 /* The part of the grid round a finding: few enough rows and columns to be read. */
 #include "cli/report/finding_grid.h"
 
+#include <assert.h>
+
 enum { COLUMNS_MAX = 12, ROWS_MAX = 28, MARGIN = 3, WINDOWS_MAX = 4 };
 
 struct excerpt {
@@ -82,6 +84,7 @@ enum weft_status weft_cli_finding_grid_add(struct weft_text *text,
                                            const struct weft_program *program,
                                            const struct weft_finding *finding,
                                            struct weft_error *error) {
+  assert(text != NULL && program != NULL);
   const bool cycle = finding->cycle_length > 0;
   struct excerpt excerpt = {.program = program,
                             .marks = cycle ? finding->cycle : &finding->place,

@@ -1,6 +1,7 @@
 /* The JSON document of a program: what CSV says, and its size, hash and buffers. */
 #include "cli/report/program_json.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 
@@ -96,6 +97,7 @@ static void add_json(struct weft_text *text, const struct weft_program *program)
 
 int weft_cli_write_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            const struct weft_program *program) {
+  assert(cli != NULL && arguments != NULL && program != NULL);
   struct weft_text text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     add_json(&text, program);

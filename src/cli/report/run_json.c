@@ -1,4 +1,6 @@
 /* The report of `weft run` as JSON, "weft-run/1". */
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "cli/report/run_report.h"
@@ -66,6 +68,7 @@ static void add_ranks(struct weft_json *json, const struct weft_cli_run_report *
 }
 
 void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_report *report) {
+  assert(text != NULL && report != NULL);
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-run/1");

@@ -1,6 +1,7 @@
 /* The timeline of a run as a file. */
 #include "cli/report/run_picture.h"
 
+#include <assert.h>
 #include <stdio.h>
 #include <string.h>
 #include <strings.h>
@@ -27,6 +28,7 @@ enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
 }
 
 enum weft_cli_run_picture weft_cli_run_picture_of(const struct weft_cli_arguments *arguments) {
+  assert(arguments != NULL);
   const char *path = arguments->texts[WEFT_CLI_OPTION_OUTPUT];
   const enum weft_cli_run_picture kind =
       path != NULL ? weft_cli_picture_of(path) : WEFT_CLI_RUN_NO_PICTURE;
@@ -46,6 +48,7 @@ static enum weft_status render(enum weft_cli_run_picture kind, const struct weft
 
 int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
                             const struct weft_cli_run_timeline *timeline) {
+  assert(cli != NULL && timeline != NULL);
   struct weft_text text = {.allocator = cli->allocator};
   struct weft_error error;
   char names[2][160];
@@ -65,6 +68,7 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
 
 int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
                       const struct weft_cli_run_report *report) {
+  assert(cli != NULL && report != NULL);
   const struct weft_cli_execution *execution = report->execution;
   const struct weft_program *program = execution->program;
   struct weft_simulation *measured;

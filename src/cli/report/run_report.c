@@ -1,6 +1,7 @@
 /* The report of `weft run` as text, and its numbers. */
 #include "cli/report/run_report.h"
 
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -41,6 +42,7 @@ static uint64_t count_actions(const struct weft_cli_run_report *report) {
 }
 
 void weft_cli_run_report_compute(struct weft_cli_run_report *report) {
+  assert(report != NULL);
   report->step = median_step(report);
   report->makespan = (double)report->execution->makespans[report->step] / report->per_unit;
   report->wall_ns = weft_cli_execution_wall_ns(report->execution, report->step);
@@ -48,6 +50,7 @@ void weft_cli_run_report_compute(struct weft_cli_run_report *report) {
 }
 
 double weft_cli_run_ratio(const struct weft_cli_run_report *report) {
+  assert(report != NULL);
   return report->simulation != NULL && report->simulation->makespan > 0 && !report->is_null
              ? report->makespan / report->simulation->makespan
              : -1;
@@ -58,6 +61,7 @@ double weft_cli_run_per_action_ns(const struct weft_cli_run_report *report) {
 }
 
 double weft_cli_run_overhead_ns(const struct weft_cli_run_report *report) {
+  assert(report != NULL);
   return report->actions > 0 ? (report->makespan - report->simulation->makespan) *
                                    report->per_unit / (double)report->actions
                              : 0;
@@ -147,6 +151,7 @@ static void add_ranks(struct weft_text *text, const struct weft_cli_run_report *
 }
 
 void weft_cli_run_add_text(struct weft_text *text, const struct weft_cli_run_report *report) {
+  assert(text != NULL && report != NULL);
   add_head(text, report);
   add_comparison(text, report);
   add_overhead(text, report);

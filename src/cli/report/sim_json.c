@@ -1,4 +1,6 @@
 /* The report as JSON, "weft-sim/1". */
+#include <assert.h>
+
 #include <weft/support.h>
 
 #include "cli/report/program_json.h"
@@ -85,6 +87,7 @@ static void add_path(struct weft_json *json, const struct weft_cli_sim_report *r
 }
 
 void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim_report *report) {
+  assert(report != NULL);
   const struct weft_simulation *simulation = report->simulation;
   weft_json_string(json, "unit", report->costs->unit);
   weft_json_exact(json, "makespan", simulation->makespan);
@@ -105,6 +108,7 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
 }
 
 void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  assert(text != NULL && report != NULL);
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-sim/1");

@@ -1,5 +1,6 @@
 /* The report as text: the totals, a table of the ranks, and
  * the critical path. */
+#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -43,6 +44,7 @@ static void add_peak(struct weft_text *text, const struct weft_simulation *simul
 }
 
 void weft_cli_sim_text_numbers(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  assert(text != NULL && report != NULL);
   const struct weft_simulation *simulation = report->simulation;
   const char *unit = report->costs->unit;
   add_line(text, "makespan", simulation->makespan, unit, "");
@@ -156,6 +158,7 @@ static void add_table_head(struct weft_text *text, const int *widths) {
 }
 
 void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  assert(text != NULL && report != NULL);
   const struct weft_simulation *simulation = report->simulation;
   const uint32_t count = simulation->program->rank_count;
   const uint32_t shown = count <= RANKS_SHOWN ? count : RANKS_SHOWN;
@@ -203,6 +206,7 @@ static void add_path(struct weft_text *text, const struct weft_cli_sim_report *r
 }
 
 void weft_cli_sim_text(struct weft_text *text, const struct weft_cli_sim_report *report) {
+  assert(text != NULL && report != NULL);
   add_whole(text, report);
   add_jitter(text, report);
   if (report->simulation->program->rank_count > 0) {

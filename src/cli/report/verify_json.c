@@ -1,4 +1,6 @@
 /* The result of `weft verify` as JSON. */
+#include <assert.h>
+
 #include "cli/report/program_json.h"
 #include "cli/report/verify_report.h"
 
@@ -63,6 +65,7 @@ static void add_json_model(struct weft_json *json, const struct weft_comm_model 
 }
 
 void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_result *result) {
+  assert(text != NULL && result != NULL);
   struct weft_json json = {.text = text};
   const struct weft_report *report = result->report;
   weft_json_open(&json, NULL, '{');

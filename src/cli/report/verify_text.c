@@ -1,4 +1,5 @@
 /* The result of `weft verify` as text. */
+#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
@@ -7,6 +8,7 @@
 #include "cli/report/verify_report.h"
 
 void weft_cli_add_capacity(struct weft_text *text, uint32_t capacity) {
+  assert(text != NULL);
   if (capacity == 0) {
     weft_text_add(text, "rendezvous");
   } else if (capacity == WEFT_CAPACITY_UNLIMITED) {
@@ -131,6 +133,7 @@ static enum weft_status add_findings(struct weft_text *text,
 enum weft_status weft_cli_verify_text(struct weft_text *text,
                                       const struct weft_cli_verify_result *result,
                                       struct weft_error *error) {
+  assert(text != NULL && result != NULL);
   if (result->report->ok) {
     add_ok(text, result);
     return WEFT_OK;
