@@ -13,8 +13,8 @@
 static enum weft_status fail_stalled(const struct weft_gpt_rank *rank, struct weft_error *error) {
   enum { REFRESH_NS = 1000000000 };
   struct weft_transport *transport = rank->transport;
-  struct weft_failure failure = {.rank = transport->rank};
-  char name[WEFT_RANK_NAME_SIZE];
+  struct weft_failure failure = {.rank = UINT32_MAX};
+  char name[WEFT_RANK_NAME_SIZE] = "one of them";
   if (transport->ops->refresh_status != NULL) {
     transport->ops->refresh_status(transport, transport->ops->now(transport) + REFRESH_NS);
   }
@@ -24,11 +24,13 @@ static enum weft_status fail_stalled(const struct weft_gpt_rank *rank, struct we
       failure.rank = r;
     }
   }
+  if (failure.rank != UINT32_MAX) {
+    (void)weft_rank_name(transport, failure.rank, name);
+  }
   (void)weft_fail(&failure.error, WEFT_ERR_STALLED, "'weft explain-hang' reads the dump",
                   "rank %" PRIu32 " has waited %.1f s after step %" PRIu64
                   " for the other replicas, and %s has not come",
-                  transport->rank, (double)rank->trainer->stall_limit * 1e-9, rank->step,
-                  weft_rank_name(transport, failure.rank, name));
+                  transport->rank, (double)rank->trainer->stall_limit * 1e-9, rank->step, name);
   transport->ops->fail(transport, &failure);
   if (error != NULL) {
     *error = failure.error;
