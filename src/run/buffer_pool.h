@@ -24,16 +24,17 @@ enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,
                                          const struct weft_boundary *boundary, bool gradients,
                                          uint32_t stage, struct weft_error *error);
 
+/* The small fields lie beside message.data, so that an action touches few cache lines. */
 struct weft_buffer {
   struct weft_message message; /* message.data is the memory, on message.device */
-  void *resident; /* on the pool's device, with message.data a copy of it on the host for the
-                     transport; NULL: there is only message.data */
-  struct weft_tensors tensors; /* views into the one on the device */
-  uint32_t record;             /* the SEND or RECV it is under way for */
-  bool under_way;              /* the transport has it */
-  uint64_t sequence;           /* on its channel, as a receive expects it */
+  void *resident;              /* on the pool's device, with message.data a copy of it on the host
+                                for the transport; NULL: there is only message.data */
   struct weft_buffer *next;    /* in the pool's list of free buffers or of sends */
   struct weft_buffer *older;   /* in the list of all buffers */
+  uint64_t sequence;           /* on its channel, as a receive expects it */
+  uint32_t record;             /* the SEND or RECV it is under way for */
+  bool under_way;              /* the transport has it */
+  struct weft_tensors tensors; /* views into the one on the device */
 };
 
 struct weft_buffer_pool {
