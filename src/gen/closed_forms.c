@@ -9,5 +9,5 @@ double weft_bubble_full_backward(const struct weft_shape *shape,
 }
 
 double weft_peak_of_1f1b(const struct weft_shape *shape) {
-  return weft_min(shape->microbatches, shape->ranks);
+  return weft_min_u32(shape->microbatches, shape->ranks);
 }

@@ -15,7 +15,7 @@ static double cells(const struct weft_shape *shape) {
 static void put_loop_row(const struct weft_shape *shape, uint32_t rank,
                          struct weft_program_builder *row) {
   for (uint32_t begin = 0; begin < shape->microbatches; begin += shape->ranks) {
-    const uint32_t end = begin + weft_min(shape->ranks, shape->microbatches - begin);
+    const uint32_t end = begin + weft_min_u32(shape->ranks, shape->microbatches - begin);
     for (uint32_t k = 0; k < shape->stages_per_rank; k++) {
       for (uint32_t mb = begin; mb < end; mb++) {
         weft_program_builder_put(row, WEFT_OP_F, weft_shape_stage_of(shape, rank, k), mb);
@@ -28,7 +28,7 @@ static void put_v_row(const struct weft_shape *shape, uint32_t rank,
                       struct weft_program_builder *row) {
   const uint32_t m = shape->microbatches;
   uint32_t down = 0;
-  for (; down < weft_min(m, 2 * (shape->ranks - rank) - 1); down++) {
+  for (; down < weft_min_u32(m, 2 * (shape->ranks - rank) - 1); down++) {
     weft_program_builder_put(row, WEFT_OP_F, rank, down);
   }
   for (uint32_t up = 0; up < m; up++) {

@@ -62,6 +62,6 @@ double weft_bubble_full_backward(const struct weft_shape *shape,
  * its memory. */
 double weft_peak_of_1f1b(const struct weft_shape *shape);
 
-static inline uint32_t weft_min(uint32_t a, uint32_t b) { return a < b ? a : b; }
+static inline uint32_t weft_min_u32(uint32_t a, uint32_t b) { return a < b ? a : b; }
 
 #endif

@@ -11,7 +11,7 @@ static void put_1f1b(const struct weft_shape *shape, uint32_t rank, uint32_t war
                      struct weft_program_builder *row) {
   const uint32_t m = shape->microbatches;
   uint32_t forward = 0;
-  for (; forward < weft_min(m, warm_up); forward++) {
+  for (; forward < weft_min_u32(m, warm_up); forward++) {
     weft_program_builder_put(row, WEFT_OP_F, rank, forward);
   }
   for (uint32_t backward = 0; backward < m; backward++) {
@@ -34,7 +34,7 @@ static void put_eager_row(const struct weft_shape *shape, uint32_t rank,
 }
 
 static double eager_peak(const struct weft_shape *shape) {
-  return weft_min(shape->microbatches, 2 * shape->ranks - 1);
+  return weft_min_u32(shape->microbatches, 2 * shape->ranks - 1);
 }
 
 const struct weft_generator weft_generator_1f1b = {

@@ -12,7 +12,7 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
                     struct weft_program_builder *row) {
   const uint32_t m = shape->microbatches, p = shape->ranks;
   uint32_t forward = 0, weight = 0;
-  for (; forward < weft_min(m, p - rank); forward++) {
+  for (; forward < weft_min_u32(m, p - rank); forward++) {
     weft_program_builder_put(row, WEFT_OP_F, rank, forward);
   }
   for (uint32_t input = 0; input < m; input++) {
@@ -30,7 +30,7 @@ static void put_row(const struct weft_shape *shape, uint32_t rank,
 }
 
 static double bubble(const struct weft_shape *shape, const struct weft_unit_costs *costs) {
-  const double p = shape->ranks, filled = weft_min(shape->microbatches, shape->ranks) - 1.0;
+  const double p = shape->ranks, filled = weft_min_u32(shape->microbatches, shape->ranks) - 1.0;
   return costs->w <= costs->i && costs->w <= costs->f
              ? (p - 1) * (costs->f + costs->i) - filled * costs->w
              : NAN;
