@@ -2,7 +2,7 @@
 #ifndef BENCH_CLOCK_H
 #define BENCH_CLOCK_H
 
-#include "cli/io/clock.h"
+#include "cli/io/wall_clock.h"
 
 /* CPU time of this process. */
 uint64_t weft_cli_cpu_ns(void);

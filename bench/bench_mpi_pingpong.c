@@ -4,7 +4,7 @@
 #include <string.h>
 
 #include "bench/bench_mpi.h"
-#include "cli/io/clock.h"
+#include "cli/io/wall_clock.h"
 
 enum {
   BLOCKS_PER_REPEAT = 5,

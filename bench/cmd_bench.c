@@ -7,9 +7,9 @@
 
 #include "bench/bench_mpi.h"
 #include "cli/args/suggest.h"
+#include "cli/cli_program.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
-#include "cli/program.h"
 
 /* Of the trainer: the program weft-train, which has BLAS. */
 static int measure_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

@@ -12,10 +12,10 @@
 #include "cli/args/help.h"
 #include "cli/args/option_parser.h"
 #include "cli/args/suggest.h"
+#include "cli/cli_program.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/job.h"
-#include "cli/program.h"
 
 static const struct weft_cli_handler *find_handler(const struct weft_cli_program *program,
                                                    const char *command) {

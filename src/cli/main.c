@@ -1,5 +1,5 @@
 /* The program weft: everything else is weft_cli_run(), which tests call too. */
-#include "cli/program.h"
+#include "cli/cli_program.h"
 
 int main(int argc, char **argv) {
   struct weft_cli cli;

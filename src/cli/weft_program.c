@@ -2,8 +2,8 @@
  * program from the same folder. */
 #include <weft/support.h>
 
+#include "cli/cli_program.h"
 #include "cli/cmd/commands.h"
-#include "cli/program.h"
 
 static int start_trainer(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   (void)arguments;

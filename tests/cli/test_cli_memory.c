@@ -13,7 +13,7 @@
 #include <cmocka.h>
 
 #include "bench/bench.h"
-#include "cli/program.h"
+#include "cli/cli_program.h"
 #include "support_memory.h"
 
 enum { WORDS_MAX = 16, CALLS_MAX = 100000 };

@@ -5,7 +5,7 @@
 
 #include <weft/support.h>
 
-#include "cli/program.h"
+#include "cli/cli_program.h"
 #include "gpt/bench/bench_train.h"
 #include "gpt/command/train_commands.h"
 

@@ -3,7 +3,7 @@
 #define CLI_HELP_H
 
 #include "cli/args/option_parser.h"
-#include "cli/program.h"
+#include "cli/cli_program.h"
 
 /* `weft COMMAND --help`, `weft help COMMAND`. */
 int weft_cli_help_command(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

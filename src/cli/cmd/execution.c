@@ -9,8 +9,8 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
-#include "cli/io/clock.h"
 #include "cli/io/error_message.h"
+#include "cli/io/wall_clock.h"
 
 #define SAY_AFTER_NS UINT64_C(1000000000)
 

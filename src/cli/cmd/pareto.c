@@ -9,8 +9,8 @@
 
 #include <weft/launch.h>
 
-#include "cli/io/clock.h"
 #include "cli/io/error_message.h"
+#include "cli/io/wall_clock.h"
 
 /* Intervals shorter than this share of the range are not divided. */
 #define RESOLUTION 0.004

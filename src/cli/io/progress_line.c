@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/io/clock.h"
+#include "cli/io/wall_clock.h"
 
 #define CLEAR_LINE "\r\x1b[K"
 #define RENEW_NS UINT64_C(100000000)

@@ -1,5 +1,5 @@
 /* The wall clock and medians. */
-#include "cli/io/clock.h"
+#include "cli/io/wall_clock.h"
 
 #include <assert.h>
 

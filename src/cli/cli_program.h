@@ -1,7 +1,7 @@
 /* A program: its name, and the commands that it runs. All three programs read their command
  * line with the same tables (args/option_table.h) and the same code (cli.c). */
-#ifndef CLI_PROGRAM_H
-#define CLI_PROGRAM_H
+#ifndef CLI_CLI_PROGRAM_H
+#define CLI_CLI_PROGRAM_H
 
 #include "cli/args/option_parser.h"
 

@@ -1,6 +1,6 @@
 /* The wall clock, and the median of what was measured with it. */
-#ifndef CLI_CLOCK_H
-#define CLI_CLOCK_H
+#ifndef CLI_WALL_CLOCK_H
+#define CLI_WALL_CLOCK_H
 
 #include <weft/base.h>
 
