@@ -155,7 +155,7 @@ static void many_channels(void **state) {
   carry(state, &traffic, 2);
 }
 
-/* Rank 1 receives nothing on channel 0 before rank 0 has been told to wait. */
+/* Rank 1 receives nothing on channel 0 before rank 0 has had to wait. */
 static void full_channel(void **state) {
   for (uint32_t depth = 1; depth <= 9; depth += 4) {
     struct traffic traffic = {.flow_count = 2, .seed = depth};
@@ -589,7 +589,7 @@ static void all_ranks_fail(void **state) {
   }
 }
 
-static void a_rank_that_exchanges_is_told(void **state) {
+static void a_failure_ends_an_exchange(void **state) {
   struct fixture fixture;
   struct failing failing = {.fails = true, .waits = true};
   struct exchanging exchanging = {0};
@@ -645,9 +645,9 @@ static void waits_have_deadlines(void **state) {
   tear_down(&fixture);
 }
 
-/* ---- boards ---- */
+/* ---- statuses ---- */
 
-enum { BOARD_ROUNDS = 300 };
+enum { STATUS_ROUNDS = 300 };
 
 struct writing {
   uint64_t rounds;
@@ -662,27 +662,27 @@ static enum weft_status write_and_read(struct conformance_rank *rank, struct wef
   __atomic_store_n(&mine->step, round, __ATOMIC_RELAXED);
   __atomic_store_n(&mine->recent[round % WEFT_STATUS_RECENT].action, round, __ATOMIC_RELAXED);
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
-    const uint64_t step = __atomic_load_n(&board->step, __ATOMIC_RELAXED);
+    const struct weft_rank_status *found = transport->ops->rank_status(transport, r);
+    const uint64_t step = __atomic_load_n(&found->step, __ATOMIC_RELAXED);
     CONFORMANCE_CHECK(error, step >= self->seen[r]);
-    CONFORMANCE_CHECK(error, step <= BOARD_ROUNDS);
+    CONFORMANCE_CHECK(error, step <= STATUS_ROUNDS);
     CONFORMANCE_CHECK(error, r != transport->rank || step == round);
     self->seen[r] = step;
   }
   rank->until = transport->ops->now(transport) + 1;
-  return round == BOARD_ROUNDS ? WEFT_OK : WEFT_IN_PROGRESS;
+  return round == STATUS_ROUNDS ? WEFT_OK : WEFT_IN_PROGRESS;
 }
 
 static void check_fresh_boards(struct weft_transport *transport) {
   for (uint32_t r = 0; r < transport->rank_count; r++) {
-    const struct weft_rank_status *board = transport->ops->rank_status(transport, r);
-    assert_int_equal(board->phase, WEFT_PHASE_IDLE);
-    assert_int_equal(board->peer, UINT32_MAX);
-    assert_int_equal(board->recent_count, 0);
+    const struct weft_rank_status *found = transport->ops->rank_status(transport, r);
+    assert_int_equal(found->phase, WEFT_PHASE_IDLE);
+    assert_int_equal(found->peer, UINT32_MAX);
+    assert_int_equal(found->recent_count, 0);
   }
 }
 
-static void boards_can_be_read(void **state) {
+static void statuses_can_be_read(void **state) {
   struct fixture fixture;
   struct writing ranks[RANKS_MAX] = {{0}};
   const uint32_t rank_count = at_most(state, 3);
@@ -696,7 +696,7 @@ static void boards_can_be_read(void **state) {
   for (uint32_t r = 0; r < rank_count; r++) {
     for (uint32_t other = 0; other < rank_count && fixture.endpoints[r] != NULL; other++) {
       struct weft_transport *transport = fixture.endpoints[r];
-      assert_int_equal(transport->ops->rank_status(transport, other)->step, BOARD_ROUNDS);
+      assert_int_equal(transport->ops->rank_status(transport, other)->step, STATUS_ROUNDS);
     }
   }
   assert_true(same_everywhere(&fixture, "read", 4));
@@ -726,9 +726,9 @@ int conformance_run(const struct conformance_transport *transport) {
       cmocka_unit_test_prestate(exchanges, context),
       cmocka_unit_test_prestate(one_rank_fails, context),
       cmocka_unit_test_prestate(all_ranks_fail, context),
-      cmocka_unit_test_prestate(a_rank_that_exchanges_is_told, context),
+      cmocka_unit_test_prestate(a_failure_ends_an_exchange, context),
       cmocka_unit_test_prestate(waits_have_deadlines, context),
-      cmocka_unit_test_prestate(boards_can_be_read, context),
+      cmocka_unit_test_prestate(statuses_can_be_read, context),
   };
   return cmocka_run_group_tests_name(transport->name, tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
 /* The cases of groups. All of them are one thing, seen from one rank: some groups, each
- * with a list of collectives, of which so many are under way at once. What goes in is
+ * with a list of collectives, of which so many are in flight at once. What goes in is
  * drawn from group, collective, member and element, so every rank knows what must come
  * out, bit for bit. Memory is overwritten as soon as it is the caller's again: who still
  * read it would get other sums, and a report of ThreadSanitizer. */
@@ -209,7 +209,7 @@ struct part {
   uint32_t end_count;
   uint32_t under_way;   /* collectives of a group at once */
   uint32_t collectives; /* of each group */
-  bool backwards;       /* the last one that is under way is asked about first */
+  bool backwards;       /* the last one in flight is tested first */
   bool fails;           /* this rank, once it has begun what it has to */
   bool is_open;
 };
@@ -278,7 +278,7 @@ static enum weft_status ask_all(const struct part *part, struct end *end,
     if (status < 0) {
       return status;
     }
-    /* They are done in order: nothing before one that is done can be under way. */
+    /* They are done in order: nothing before one that is done can be in flight. */
     CONFORMANCE_CHECK(error, !(part->backwards && later_done && status != WEFT_OK));
     later_done = later_done || status == WEFT_OK;
   }
@@ -368,7 +368,7 @@ static void all_sizes(struct conformance_rank *rank, uint32_t first_id) {
   }
 }
 
-static void several_under_way(struct conformance_rank *rank, uint32_t first_id) {
+static void several_in_flight(struct conformance_rank *rank, uint32_t first_id) {
   struct part *part = begin(rank, UNDER_WAY_MAX, 2 * shape_count());
   if (part != NULL) {
     add_first_ranks(part, rank->transport, first_id, rank->transport->rank_count, true);
@@ -449,7 +449,7 @@ static const struct {
   void (*begin)(struct conformance_rank *rank, uint32_t first_id);
 } cases[] = {
     {"all sizes", all_sizes},
-    {"several under way", several_under_way},
+    {"several in flight", several_in_flight},
     {"asked backwards", asked_backwards},
     {"disjoint and across", disjoint_and_across},
     {"misused", misused},

@@ -22,7 +22,7 @@ const char *groups_case_name(uint32_t number);
 /* Sets advance, end and state, which end() frees. Group ids are from 1000 x number on. */
 void groups_case_begin(uint32_t number, struct conformance_rank *rank);
 
-/* The world's last rank fails while the others have collectives under way with it. All
+/* The world's last rank fails while the others have collectives in flight with it. All
  * must end with its error. Worlds of two ranks or more. */
 void groups_failure_begin(struct conformance_rank *rank);
 bool groups_failure_is_right(const struct conformance_rank *rank);

@@ -22,7 +22,7 @@ struct traffic_end {
   const struct traffic_flow *flow;
   uint32_t number; /* of the flow */
   bool sends;
-  bool stuck; /* was told to wait once */
+  bool stuck; /* had to wait once */
   uint32_t window;
   struct traffic_slot *slots;
   uint64_t started;
@@ -271,7 +271,7 @@ static enum weft_status advance(struct conformance_rank *rank, struct weft_error
   return WEFT_IN_PROGRESS;
 }
 
-/* Cancels what is under way and frees all buffers, while others may be at work. */
+/* Cancels what is in flight and frees all buffers, while others may be at work. */
 static void tear_down(struct conformance_rank *rank) {
   struct traffic_rank *self = rank->state;
   for (uint32_t k = 0; k < self->end_count && self->traffic->fail_after != 0; k++) {

@@ -14,7 +14,7 @@ enum traffic_count {
   TRAFFIC_FREE = 0, /* nothing does */
   TRAFFIC_RECEIVED, /* messages it has received from `flow` */
   TRAFFIC_POSTED,   /* receives it has posted for `flow` */
-  TRAFFIC_STUCK     /* 1 when its sends of `flow` have all begun, or were once told to wait */
+  TRAFFIC_STUCK     /* 1 when its sends of `flow` have all begun, or had to wait once */
 };
 struct traffic_condition {
   enum traffic_count count;

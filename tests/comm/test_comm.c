@@ -193,7 +193,7 @@ struct endings {
   struct weft_comm *comm;
   uint32_t rank; /* that ends so */
   enum ending ending;
-  uint32_t told; /* ranks that saw it */
+  uint32_t notified; /* ranks that saw it */
 };
 
 static enum weft_status rank_that_ends(void *context, struct weft_transport *transport,
@@ -206,7 +206,7 @@ static enum weft_status rank_that_ends(void *context, struct weft_transport *tra
     return weft_fail(error, WEFT_ERR_STAGE, "", "no weights");
   }
   const enum weft_status status = weft_barrier(transport, 0, error);
-  (void)__atomic_fetch_add(&endings->told, 1, __ATOMIC_RELAXED);
+  (void)__atomic_fetch_add(&endings->notified, 1, __ATOMIC_RELAXED);
   return status;
 }
 
@@ -232,7 +232,7 @@ static void a_rank_fails_or_vanishes(void **state) {
     assert_int_equal(failure.rank, endings.rank);
     assert_int_equal(failure.error.status,
                      endings.ending == FAILS ? WEFT_ERR_STAGE : WEFT_ERR_PEER);
-    assert_int_equal(endings.told, RANKS - 1);
+    assert_int_equal(endings.notified, RANKS - 1);
     weft_comm_close(endings.comm);
   }
 }

@@ -92,7 +92,7 @@ static void test_times(void **state) {
   weft_comm_close(world);
 }
 
-/* Nothing under way, nobody waits for a time: said, not waited for. */
+/* Nothing is in flight, and no rank has a deadline: reported, not waited for. */
 static void test_nothing_left(void **state) {
   (void)state;
   struct weft_error error;

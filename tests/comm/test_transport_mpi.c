@@ -459,7 +459,7 @@ static void a_pipeline_on_a_device(void **state) {
 
 /* ---- statuses ---- */
 
-static void stay_until_told(struct part *part, const char *what) {
+static void synchronize(struct part *part, const char *what) {
   assert_true(same_everywhere(part, what, strlen(what)));
 }
 
@@ -488,7 +488,7 @@ static void a_stopped_process_shows(void **state) {
       while (flags_of(transport, 1) != 0) {
       }
     }
-    stay_until_told(&part, "stopped");
+    synchronize(&part, "stopped");
   }
   end_part(&part);
 }
@@ -560,7 +560,7 @@ static void all_memory_comes_back(void **state) {
 
 /* ---- what is refused, and facts ---- */
 
-static void facts_are_told(void **state) {
+static void facts_are_reported(void **state) {
   struct weft_comm_facts facts;
   struct part part = make_part(job_size());
   (void)state;
@@ -629,7 +629,7 @@ int main(int argc, char **argv) {
                                             .ranks_max = (uint32_t)size,
                                             .same_everywhere = same_everywhere};
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(facts_are_told),
+      cmocka_unit_test(facts_are_reported),
       cmocka_unit_test(all_memory_comes_back),
       cmocka_unit_test(odd_wishes_are_refused),
       cmocka_unit_test(a_driver_is_missing),

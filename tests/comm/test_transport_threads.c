@@ -69,7 +69,7 @@ enum ending { FAILS, FAILS_SILENTLY, EXITS, IS_CANCELLED };
 struct endings {
   uint32_t rank; /* that ends so */
   enum ending ending;
-  uint32_t told; /* ranks that saw it; atomic */
+  uint32_t notified; /* ranks that saw it; atomic */
 };
 
 static enum weft_status rank_that_ends(void *context, struct weft_transport *transport,
@@ -77,7 +77,7 @@ static enum weft_status rank_that_ends(void *context, struct weft_transport *tra
   struct endings *endings = context;
   if (transport->rank != endings->rank) {
     const enum weft_status status = wait_for_failure(transport, error);
-    (void)__atomic_fetch_add(&endings->told, 1, __ATOMIC_RELAXED);
+    (void)__atomic_fetch_add(&endings->notified, 1, __ATOMIC_RELAXED);
     return status;
   }
   switch (endings->ending) {
@@ -108,7 +108,7 @@ static void run_ending(uint32_t rank_count, uint32_t rank, enum ending ending,
   pthread_t thread;
   assert_int_equal(pthread_create(&thread, NULL, run_in_a_thread, arguments), 0);
   assert_int_equal(pthread_join(thread, NULL), 0);
-  assert_int_equal(endings.told, rank_count - 1);
+  assert_int_equal(endings.notified, rank_count - 1);
   struct weft_transport *transport = weft_comm_endpoint(world, 0);
   assert_true(transport->ops->get_failure(transport, failure));
   assert_int_equal(failure->rank, rank);
@@ -401,7 +401,7 @@ static enum weft_status race_main(void *context, struct weft_transport *transpor
   return WEFT_OK;
 }
 
-/* Whoever is faster: afterwards each has one of the two buffers. */
+/* Either may be faster: afterwards each has one of the two buffers. */
 static void each_buffer_has_one_owner(void **state) {
   (void)state;
   struct weft_comm *world = make_world(2);

@@ -23,7 +23,7 @@ struct injector {
   const struct weft_allocator *allocator;
   struct weft_transport *inner;
   struct weft_fault_options options;
-  struct weft_held_messages held;
+  struct weft_delay_queue held;
   uint64_t operations; /* calls of send and receive */
   uint64_t receives;   /* that were taken */
   uint32_t dead;       /* atomic: fail() comes from any thread */
@@ -52,7 +52,7 @@ static enum weft_status check_alive(struct injector *injector, struct weft_error
   if (!is_dead(injector)) {
     return WEFT_OK;
   }
-  return weft_fail(error, WEFT_ERR_CANCELLED, "it was told to: options.die_at",
+  return weft_fail(error, WEFT_ERR_CANCELLED, "options.die_at asks for it",
                    "fault: rank %" PRIu32 " died at its %" PRIu64 "%s operation",
                    injector->base.rank, at, ordinal_suffix(at));
 }
@@ -69,7 +69,7 @@ static enum weft_status count_operation(struct injector *injector, struct weft_e
 
 /* Numbers of one message and no other. */
 static struct weft_random random_of(const struct injector *injector,
-                                    const struct weft_held_end *end, uint64_t sequence) {
+                                    const struct weft_delay_end *end, uint64_t sequence) {
   struct weft_random random = {injector->options.seed};
   random.state = weft_random_next(&random) ^ injector->base.rank;
   random.state = weft_random_next(&random) ^ end->channel;
@@ -77,7 +77,7 @@ static struct weft_random random_of(const struct injector *injector,
   return random;
 }
 
-static int64_t delay_of(const struct injector *injector, const struct weft_held_end *end,
+static int64_t delay_of(const struct injector *injector, const struct weft_delay_end *end,
                         uint64_t sequence) {
   struct weft_random random = random_of(injector, end, sequence);
   const uint64_t bound = (uint64_t)injector->options.delay_max + 1;
@@ -123,10 +123,10 @@ static enum weft_status injector_open(struct weft_transport *transport,
                                       const struct weft_channel_end *ends, uint32_t count,
                                       struct weft_error *error) {
   struct injector *injector = injector_of(transport);
-  struct weft_held_messages held;
-  WEFT_TRY(weft_held_init(&held, injector->allocator, ends, count, error));
+  struct weft_delay_queue held;
+  WEFT_TRY(weft_delay_init(&held, injector->allocator, ends, count, error));
   const enum weft_status status = injector->inner->ops->open(injector->inner, ends, count, error);
-  weft_held_finish(status < 0 ? &held : &injector->held);
+  weft_delay_finish(status < 0 ? &held : &injector->held);
   if (status >= 0) {
     injector->held = held;
   }
@@ -134,10 +134,10 @@ static enum weft_status injector_open(struct weft_transport *transport,
 }
 
 /* Takes what the transport inside has delivered on a channel, in its order. */
-static enum weft_status take_delivered(struct injector *injector, struct weft_held_end *end,
+static enum weft_status take_delivered(struct injector *injector, struct weft_delay_end *end,
                                        struct weft_error *error) {
   while (end->count > 0) {
-    const struct weft_held_message *held = &injector->held.messages[end->first];
+    const struct weft_delay_message *held = &injector->held.messages[end->first];
     const enum weft_status status =
         injector->inner->ops->test(injector->inner, held->message, error);
     if (status != WEFT_OK) {
@@ -146,7 +146,7 @@ static enum weft_status take_delivered(struct injector *injector, struct weft_he
     if (held->damage) {
       damage(injector, held->message);
     }
-    weft_held_deliver(&injector->held, end);
+    weft_delay_deliver(&injector->held, end);
   }
   return WEFT_OK;
 }
@@ -154,7 +154,7 @@ static enum weft_status take_delivered(struct injector *injector, struct weft_he
 static enum weft_status begin(struct injector *injector, bool sends, uint32_t channel,
                               struct weft_message *message, struct weft_error *error) {
   WEFT_TRY(count_operation(injector, error));
-  struct weft_held_end *end = weft_held_find_end(&injector->held, channel, sends);
+  struct weft_delay_end *end = weft_delay_find_end(&injector->held, channel, sends);
   if (end != NULL && end->count == end->depth) {
     /* What has been taken makes room, even if nobody has asked for it yet. */
     WEFT_TRY(take_delivered(injector, end, error));
@@ -168,7 +168,7 @@ static enum weft_status begin(struct injector *injector, bool sends, uint32_t ch
   if (status != WEFT_OK || end == NULL) {
     return status;
   }
-  struct weft_held_message *held = weft_held_add(&injector->held, end, message);
+  struct weft_delay_message *held = weft_delay_add(&injector->held, end, message);
   held->delay = delay_of(injector, end, end->sequence);
   injector->receives += !sends;
   held->damage = !sends && injector->receives == injector->options.damage_receive;
@@ -189,30 +189,30 @@ static enum weft_status injector_test(struct weft_transport *transport,
                                       struct weft_message *message, struct weft_error *error) {
   struct injector *injector = injector_of(transport);
   WEFT_TRY(check_alive(injector, error));
-  const struct weft_held_message *held = weft_held_find(&injector->held, message);
+  const struct weft_delay_message *held = weft_delay_find(&injector->held, message);
   if (held != NULL) {
     const enum weft_status status =
         take_delivered(injector, &injector->held.ends[held->end], error);
-    if (weft_held_find(&injector->held, message) != NULL) {
+    if (weft_delay_find(&injector->held, message) != NULL) {
       return status;
     }
   }
   if (injector->inner->ops->now(injector->inner) < message->end) {
     return WEFT_IN_PROGRESS;
   }
-  weft_held_let_go(message);
+  weft_delay_let_go(message);
   return WEFT_OK;
 }
 
 /* Of a dead rank too: what the transport inside holds is about to be freed. */
 static void injector_cancel(struct weft_transport *transport, struct weft_message *message) {
   struct injector *injector = injector_of(transport);
-  struct weft_held_message *held = weft_held_find(&injector->held, message);
+  struct weft_delay_message *held = weft_delay_find(&injector->held, message);
   if (held == NULL) {
-    weft_held_let_go(message);
+    weft_delay_let_go(message);
     return;
   }
-  weft_held_drop(&injector->held, held);
+  weft_delay_drop(&injector->held, held);
   injector->inner->ops->cancel(injector->inner, message);
 }
 
@@ -233,7 +233,7 @@ static enum weft_status injector_progress(struct weft_transport *transport,
   for (uint32_t k = 0; k < injector->held.end_count; k++) {
     (void)take_delivered(injector, &injector->held.ends[k], NULL);
   }
-  weft_held_pass(&injector->held, injector->inner->ops->now(injector->inner));
+  weft_delay_pass(&injector->held, injector->inner->ops->now(injector->inner));
   return WEFT_OK;
 }
 
@@ -243,7 +243,7 @@ static enum weft_status injector_wait(struct weft_transport *transport, int64_t 
                                       struct weft_error *error) {
   struct injector *injector = injector_of(transport);
   WEFT_TRY(check_alive(injector, error));
-  const int64_t release = weft_held_next_release(&injector->held);
+  const int64_t release = weft_delay_next_release(&injector->held);
   return injector->inner->ops->wait(injector->inner, release < until ? release : until, error);
 }
 
@@ -298,7 +298,7 @@ static void injector_destroy(struct weft_transport *transport) {
     return;
   }
   struct injector *injector = injector_of(transport);
-  weft_held_finish(&injector->held);
+  weft_delay_finish(&injector->held);
   weft_array_free(injector->allocator, injector, 1, sizeof *injector);
 }
 

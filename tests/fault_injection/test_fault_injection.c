@@ -39,7 +39,7 @@ struct fake {
   int64_t waited_until;
   enum weft_status open_status;
   enum weft_status test_status; /* of what is not done */
-  struct weft_rank_status boards[3];
+  struct weft_rank_status statuses[3];
 };
 
 static struct fake *fake_of(struct weft_transport *transport) { return (struct fake *)transport; }
@@ -75,7 +75,7 @@ static struct posted *find_posted(struct fake *fake, const struct weft_message *
       return &fake->posted[k];
     }
   }
-  fail_msg("a message that is not under way");
+  fail_msg("a message that is not in flight");
   return NULL;
 }
 
@@ -133,7 +133,7 @@ static bool fake_failed(struct weft_transport *transport, struct weft_failure *f
 }
 
 static struct weft_rank_status *fake_board(struct weft_transport *transport, uint32_t rank) {
-  return &fake_of(transport)->boards[rank];
+  return &fake_of(transport)->statuses[rank];
 }
 
 static const struct weft_transport_ops fake_ops = {
@@ -211,7 +211,7 @@ static void progress(struct world *world) {
   assert_int_equal(world->injector->ops->progress(world->injector, NULL), WEFT_OK);
 }
 
-/* What wait() tells the transport inside. */
+/* What wait() passes to the inner transport. */
 static int64_t wait_until(struct world *world, int64_t until) {
   assert_int_equal(world->injector->ops->wait(world->injector, until, NULL), WEFT_OK);
   return world->fake.waited_until;
@@ -230,7 +230,7 @@ static void test_without_faults(void **state) {
   assert_int_equal(injector->rank_count, 3);
   world->fake.now = 5;
   assert_int_equal(injector->ops->now(injector), 5);
-  assert_ptr_equal(injector->ops->rank_status(injector, 1), &world->fake.boards[1]);
+  assert_ptr_equal(injector->ops->rank_status(injector, 1), &world->fake.statuses[1]);
   assert_int_equal(injector->ops->exchange(injector, &(int){42}, &all, sizeof all, NULL), WEFT_OK);
   assert_int_equal(all, 42);
   assert_true(injector->ops->get_failure(injector, &failure));
@@ -333,7 +333,7 @@ static void test_delays_depend_on_the_seed_alone(void **state) {
 }
 
 /* A later message that is asked for first does not overtake. */
-static void test_order_holds_whoever_is_asked(void **state) {
+static void test_order_holds_in_any_order_of_tests(void **state) {
   (void)state;
   for (uint64_t seed = 0; seed < 50; seed++) {
     struct world *world = make_world((struct weft_fault_options){.seed = seed, .delay_max = 30});
@@ -413,7 +413,7 @@ static void test_everything_is_slower(void **state) {
   free_world(world);
 }
 
-/* No more than `depth` under way; what has been delivered makes room, asked for or
+/* No more than `depth` in flight; what has been delivered makes room, asked for or
  * not. */
 static void test_depth(void **state) {
   (void)state;
@@ -596,7 +596,7 @@ static void test_the_dead_are_silent(void **state) {
   assert_int_equal(receive(world, 0, 0, 100), WEFT_OK);
   assert_int_equal(injector->ops->send(injector, 3, &world->messages[3][0], NULL), WEFT_OK);
   progress(world);
-  world->fake.boards[2].cell = 17;
+  world->fake.statuses[2].cell = 17;
   const uint32_t calls = world->fake.calls;
   check_death(injector->ops->send(injector, 3, &world->messages[3][1], &error), &error, message);
   check_death(injector->ops->progress(injector, &error), &error, message);
@@ -605,9 +605,9 @@ static void test_the_dead_are_silent(void **state) {
   check_death(injector->ops->test(injector, &world->messages[0][0], &error), &error, message);
   check_death(injector->ops->receive(injector, 0, &world->messages[0][1], &error), &error, message);
   (injector->ops->fail)(injector, &failure);  /* cmocka has a macro of that name */
-  assert_int_equal(world->fake.calls, calls); /* nobody was told anything */
-  assert_ptr_equal(injector->ops->rank_status(injector, 2), &world->fake.boards[2]);
-  assert_int_equal(world->fake.boards[2].cell, 17);
+  assert_int_equal(world->fake.calls, calls); /* nothing was forwarded */
+  assert_ptr_equal(injector->ops->rank_status(injector, 2), &world->fake.statuses[2]);
+  assert_int_equal(world->fake.statuses[2].cell, 17);
   assert_true(injector->ops->get_failure(injector, &failure));
   injector->ops->cancel(injector, &world->messages[0][0]); /* its memory is about to go */
   injector->ops->cancel(injector, &world->messages[3][0]);
@@ -716,7 +716,7 @@ static void test_open_that_fails(void **state) {
 enum { MESSAGES = 64, ENDS = 5 };
 enum held_state { OUTSIDE, TO_DELIVER, DELIVERED };
 
-static void check_lists(const struct weft_held_messages *held) {
+static void check_lists(const struct weft_delay_queue *held) {
   for (uint32_t e = 0; e < held->end_count; e++) {
     uint32_t length = 0;
     uint32_t last = WEFT_HELD_NONE;
@@ -732,61 +732,61 @@ static void check_lists(const struct weft_held_messages *held) {
 }
 
 /* The earliest release after `now`, found the plain way; and who is where. */
-static void check_held(struct weft_held_messages *held, const struct weft_message *messages,
+static void check_held(struct weft_delay_queue *held, const struct weft_message *messages,
                        const enum held_state *states, int64_t now) {
   int64_t next = WEFT_TIME_NEVER;
   for (uint32_t k = 0; k < MESSAGES; k++) {
-    const struct weft_held_message *found = weft_held_find(held, &messages[k]);
+    const struct weft_delay_message *found = weft_delay_find(held, &messages[k]);
     assert_int_equal(found != NULL, states[k] == TO_DELIVER);
     assert_true(found == NULL || found->message == &messages[k]);
     if (states[k] == DELIVERED && messages[k].end > now && messages[k].end < next) {
       next = messages[k].end;
     }
   }
-  assert_true(weft_held_next_release(held) == next);
+  assert_true(weft_delay_next_release(held) == next);
 }
 
 static void test_held_messages(void **state) {
   (void)state;
   static struct weft_message messages[MESSAGES];
   enum held_state states[MESSAGES] = {OUTSIDE};
-  struct weft_held_messages held;
+  struct weft_delay_queue held;
   struct weft_channel_end ends[ENDS];
   struct weft_random random = {11};
   for (uint32_t k = 0; k < ENDS; k++) {
     ends[k] = (struct weft_channel_end){.channel = 10 - k, .depth = 3 + 4 * k};
   }
-  assert_int_equal(weft_held_init(&held, NULL, ends, ENDS, NULL), WEFT_OK);
-  assert_null(weft_held_find_end(&held, 3, false));
-  assert_null(weft_held_find_end(&held, 10, true));
+  assert_int_equal(weft_delay_init(&held, NULL, ends, ENDS, NULL), WEFT_OK);
+  assert_null(weft_delay_find_end(&held, 3, false));
+  assert_null(weft_delay_find_end(&held, 10, true));
   for (int64_t now = 0; now < 20000; now++) {
     const uint32_t k = weft_random_below(&random, MESSAGES);
-    struct weft_held_end *end =
-        weft_held_find_end(&held, 10 - weft_random_below(&random, ENDS), false);
+    struct weft_delay_end *end =
+        weft_delay_find_end(&held, 10 - weft_random_below(&random, ENDS), false);
     assert_non_null(end);
     if (states[k] == TO_DELIVER && weft_random_below(&random, 4) == 0) {
-      weft_held_drop(&held, weft_held_find(&held, &messages[k]));
+      weft_delay_drop(&held, weft_delay_find(&held, &messages[k]));
       states[k] = OUTSIDE;
     } else if (states[k] == DELIVERED && weft_random_below(&random, 2) == 0) {
-      weft_held_let_go(&messages[k]); /* before its time, or after */
+      weft_delay_let_go(&messages[k]); /* before its time, or after */
       states[k] = OUTSIDE;
     } else if (states[k] == OUTSIDE && end->count < end->depth) {
-      weft_held_add(&held, end, &messages[k])->delay = weft_random_below(&random, 200);
+      weft_delay_add(&held, end, &messages[k])->delay = weft_random_below(&random, 200);
       states[k] = TO_DELIVER;
     }
     if (end->count > 0 && weft_random_below(&random, 2) == 0) {
       struct weft_message *first = held.messages[end->first].message;
       const int64_t released = end->released;
       first->end = now;
-      weft_held_deliver(&held, end);
+      weft_delay_deliver(&held, end);
       states[first - messages] = DELIVERED;
       assert_true(first->end >= now && first->end >= released);
     }
-    weft_held_pass(&held, now);
+    weft_delay_pass(&held, now);
     check_held(&held, messages, states, now);
     check_lists(&held);
   }
-  weft_held_finish(&held);
+  weft_delay_finish(&held);
 }
 
 int main(void) {
@@ -794,7 +794,7 @@ int main(void) {
       cmocka_unit_test(test_without_faults),
       cmocka_unit_test(test_messages_are_held_back),
       cmocka_unit_test(test_delays_depend_on_the_seed_alone),
-      cmocka_unit_test(test_order_holds_whoever_is_asked),
+      cmocka_unit_test(test_order_holds_in_any_order_of_tests),
       cmocka_unit_test(test_waits_end_at_a_release),
       cmocka_unit_test(test_everything_is_slower),
       cmocka_unit_test(test_depth),
