@@ -15,8 +15,8 @@ setup_file() {
   export mpis
 }
 
-# on MPI RANKS WORDS: runs the command, or $program, in so many processes. Beside what Weft says, $stderr
-# has the launcher's own words.
+# on MPI RANKS WORDS: runs the command, or $program, in so many processes. Beside Weft's reports, $stderr
+# has the launcher's.
 on() {
   local more=()
   [ "$1" = mpich ] || more=(--oversubscribe)
@@ -29,16 +29,16 @@ needs_mpi() {
   [ -n "$mpis" ] || skip "built without MPI: libopenmpi-dev openmpi-bin"
 }
 
-# said TEXT...: all of it is in $stderr; and what Weft says there is said once.
-said() {
+# reports_once TEXT...: all of it is in $stderr, which has one report of Weft.
+reports_once() {
   local text
   for text in "$@"; do
     if [[ $stderr != *"$text"* ]]; then
-      echo "not said: $text; but: $stderr" >&2
+      echo "not reported: $text; but: $stderr" >&2
       return 1
     fi
   done
-  [ "$(grep -c '^weft: ' <<<"$stderr")" -eq 1 ] || { echo "not said once: $stderr" >&2; return 1; }
+  [ "$(grep -c '^weft: ' <<<"$stderr")" -eq 1 ] || { echo "not one report: $stderr" >&2; return 1; }
 }
 
 @test "run: a process per rank, and rank 0 reports" {
@@ -56,7 +56,7 @@ said() {
   done
 }
 
-@test "run: mpirun alone says that it is MPI; the report is written once" {
+@test "run: mpirun alone selects MPI; the report is written once" {
   needs_mpi
   "$WEFT" gen ZBH1 -p 2 -m 4 >t.csv
   for mpi in $mpis; do
@@ -99,58 +99,58 @@ said() {
   done
 }
 
-@test "run: what all ranks find wrong is said once" {
+@test "run: what all ranks find wrong is reported once" {
   needs_mpi
   "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
   printf '0F0,junk\n' >bad.csv
   for mpi in $mpis; do
     on "$mpi" 3 run t.csv --transport mpi
     [ "$status" -eq 2 ]
-    said "t.csv: the program has 4 ranks, the job 3 processes" "mpirun -n 4 weft run t.csv"
+    reports_once "t.csv: the program has 4 ranks, the job 3 processes" "mpirun -n 4 weft run t.csv"
     on "$mpi" 2 run none.csv
     [ "$status" -eq 66 ]
-    said "none.csv"
+    reports_once "none.csv"
     on "$mpi" 2 run bad.csv
     [ "$status" -eq 65 ]
-    said "junk"
+    reports_once "junk"
     [ "$output" = "" ]
   done
 }
 
-@test "a wrong command line is said once" {
+@test "a wrong command line is reported once" {
   needs_mpi
   for mpi in $mpis; do
     on "$mpi" 3 run --stpes 2 t.csv
     [ "$status" -eq 2 ]
-    said "unknown option '--stpes'"
+    reports_once "unknown option '--stpes'"
     on "$mpi" 3 trian
     [ "$status" -eq 2 ]
-    said "unknown command 'trian'"
+    reports_once "unknown command 'trian'"
     on "$mpi" 3 run t.csv --steps many
     [ "$status" -eq 2 ]
-    said "--steps"
+    reports_once "--steps"
     cp "$WEFT" alone # without a driver
     program=./alone on "$mpi" 3 run --stpes 2 t.csv
     [ "$status" -eq 2 ]
-    said "weft: unknown option '--stpes'"
+    reports_once "weft: unknown option '--stpes'"
   done
 }
 
-@test "a wrong command line of some ranks names them, is said once, and ends all" {
+@test "a wrong command line of some ranks names them, is reported once, and ends all" {
   needs_mpi
   "$WEFT" gen 1F1B -p 3 -m 4 >t.csv
   for mpi in $mpis; do
     on "$mpi" 1 run t.csv : -n 2 "$WEFT" run t.csv --stpes 2
     [ "$status" -eq 2 ]
-    said "weft: rank 1 and 1 other: unknown option '--stpes'" "did you mean '--steps'"
+    reports_once "weft: rank 1 and 1 other: unknown option '--stpes'" "did you mean '--steps'"
     # One that reads standard input for all, and one that has no command.
     on "$mpi" 2 run - : -n 1 "$WEFT" ru <t.csv
     [ "$status" -eq 2 ]
-    said "weft: rank 2: unknown command 'ru'"
+    reports_once "weft: rank 2: unknown command 'ru'"
     # Others who never come are not waited for without end.
     WEFT_START_LIMIT=1 on "$mpi" 1 run --stpes t.csv : -n 1 sleep 30
     [ "$status" -eq 2 ]
-    said "weft: rank 0: unknown option '--stpes'"
+    reports_once "weft: rank 0: unknown option '--stpes'"
   done
 }
 
@@ -170,7 +170,7 @@ END
   for mpi in $mpis; do
     program=./odd on "$mpi" 3 none.csv t.csv --transport mpi
     [ "$status" -eq 66 ]
-    said "weft: rank 1: cannot open 'none.csv'"
+    reports_once "weft: rank 1: cannot open 'none.csv'"
     program=./odd on "$mpi" 3 other.csv t.csv --transport mpi
     [ "$status" -eq 75 ]
     [[ $stderr == *"rank 1 has another program than the others"* ]]
@@ -193,7 +193,7 @@ END
   for mpi in $mpis; do
     program=./odd on "$mpi" 3 run t.csv
     [ "$status" -eq 75 ]
-    said "rank 2 runs another build of weft than the others"
+    reports_once "rank 2 runs another build of weft than the others"
   done
 }
 
@@ -298,7 +298,7 @@ END
   for mpi in $mpis; do
     WEFT_START_LIMIT=2 program=./odd on "$mpi" 2 run t.csv
     [ "$status" -ne 0 ]
-    said "weft: rank 0: MPI has not started after 2 s: not all of the 2 processes have come"
+    reports_once "weft: rank 0: MPI has not started after 2 s: not all of the 2 processes have come"
   done
 }
 

@@ -33,7 +33,7 @@ kills() {
   wait "$other"
   mpi_is_tidy
   cat odd/times even/times >times.all
-  mpi_say_times times.all "$1: SIGKILL of a rank"
+  mpi_print_times times.all "$1: SIGKILL of a rank"
 }
 
 @test "Open MPI: a rank that is killed at any action ends the job, and is named" {
@@ -44,24 +44,24 @@ kills() {
   kills mpich
 }
 
-# stops MPI: SIGSTOP at two calls; the others do not wait for ever, and say so.
+# stops MPI: SIGSTOP at two calls; the others stop after the stall limit, and report it.
 stops() {
   local rank
   mpi_needs "$1"
   mpi_table
   mpi_launcher "$1"
   for rank in 0 2; do
-    mpi_strike "$1" $rank $((9 + rank)) 19
-    mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2 --stall-limit 1
-    [ -s blow ]
+    mpi_signal_at "$1" $rank $((9 + rank)) 19
+    mpi_run -n 4 "${preloaded[@]}" "$WEFT" run t.csv --f 1 --b 2 --stall-limit 1
+    [ -s signal_time ]
     ends_with 75
-    says "rank $rank (" ", process " "), which is stopped, by a signal or a debugger" "SIGCONT resumes rank $rank's process"
+    reports "rank $rank (" ", process " "), which is stopped, by a signal or a debugger" "SIGCONT resumes rank $rank's process"
     [ "$(jq -c '[.ranks[] | select(.process == "stopped").rank]' weft-hang.json)" = "[$rank]" ]
     [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = $rank ]
     mpi_note_time times
   done
   mpi_is_tidy
-  mpi_say_times times "$1: SIGSTOP of a rank, stall limit 1 s"
+  mpi_print_times times "$1: SIGSTOP of a rank, stall limit 1 s"
 }
 
 @test "Open MPI: a rank that is stopped is named when the others have waited for it" {
@@ -97,7 +97,7 @@ nothing_was_done() {
   for mpi in $(mpi_names); do
     mpi_launcher "$mpi"
     refused "$WEFT" run t.csv -- "$WEFT" run g.csv
-    says "rank 2 has another program than the others (" "; 1 of 4 ranks differ"
+    reports "rank 2 has another program than the others (" "; 1 of 4 ranks differ"
     nothing_was_done
   done
   mpi_is_tidy
@@ -111,7 +111,7 @@ nothing_was_done() {
     for more in "--comm eager" "--f 7"; do
       # shellcheck disable=SC2086
       refused "$WEFT" run t.csv -- "$WEFT" run t.csv $more
-      says "rank 2 has another configuration than the others (" "; 1 of 4 ranks differ"
+      reports "rank 2 has another configuration than the others (" "; 1 of 4 ranks differ"
       nothing_was_done
     done
   done
@@ -127,7 +127,7 @@ nothing_was_done() {
     mpi_launcher "$mpi"
     mpi_run -n 2 "$WEFT" run t.csv : -n 1 alone/weft run t.csv : -n 1 "$WEFT" run t.csv
     ends_with 69
-    says "weft-mpi-$mpi.so is not beside it"
+    reports "weft-mpi-$mpi.so is not beside it"
   done
   mpi_is_tidy
 }
@@ -140,7 +140,7 @@ nothing_was_done() {
   for mpi in $(mpi_names); do
     mpi_launcher "$mpi"
     refused "$WEFT" train --data text "${training[@]}" -- "$WEFT" train --data other "${training[@]}"
-    says "rank 2 has another configuration than the others (" "; 1 of 4 ranks differ"
+    reports "rank 2 has another configuration than the others (" "; 1 of 4 ranks differ"
     nothing_was_done
   done
   mpi_is_tidy
@@ -156,7 +156,7 @@ nothing_was_done() {
   for mpi in $(mpi_names); do
     mpi_launcher "$mpi"
     refused "$WEFT" run t.csv -- other/weft run t.csv
-    says "rank 2 runs another build of weft than the others: file "
+    reports "rank 2 runs another build of weft than the others: file "
   done
   mpi_is_tidy
 }

@@ -68,13 +68,13 @@ all_train() {
   hosts_begin a b c >&3
   for mpi in $(mpi_names); do
     mpi_hosts "$mpi" a:2 b:1 c:1
-    mpi_strike "$mpi" 2 30 9
-    mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2 --steps 1000
+    mpi_signal_at "$mpi" 2 30 9
+    mpi_run -n 4 "${preloaded[@]}" "$WEFT" run t.csv --f 1 --b 2 --steps 1000
     ends_with 75
-    says "weft: rank 2 (pid " " on b) was killed by signal 9 (SIGKILL)"
+    reports "weft: rank 2 (pid " " on b) was killed by signal 9 (SIGKILL)"
     rm -f times
     mpi_note_time times
-    mpi_say_times times "$mpi: SIGKILL of a rank on another host"
+    mpi_print_times times "$mpi: SIGKILL of a rank on another host"
   done
   mpi_is_tidy
 }
@@ -84,17 +84,17 @@ cut() {
   mpi_needs "$1"
   hosts_begin a b c >&3
   mpi_hosts "$1" a:2 b:1 c:1
-  mpi_strike "$1" 2 40 0
-  mpi_begin -n 4 "${struck[@]}" "$WEFT" run t.csv --f 5 --b 10 --steps 1000 --stall-limit 2
-  mpi_await_blow
+  mpi_signal_at "$1" 2 40 0
+  mpi_begin -n 4 "${preloaded[@]}" "$WEFT" run t.csv --f 5 --b 10 --steps 1000 --stall-limit 2
+  mpi_await_signal
   hosts_cut b
-  echo $EPOCHREALTIME >blow
+  echo $EPOCHREALTIME >signal_time
   mpi_end
   ends_with 75
-  says "rank 2 (b, process " "), which does not answer" "see whether rank 2's host is up"
+  reports "rank 2 (b, process " "), which does not answer" "see whether rank 2's host is up"
   [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = 2 ]
   mpi_note_time times
-  mpi_say_times times "$1: link of a host cut, stall limit 2 s"
+  mpi_print_times times "$1: link of a host cut, stall limit 2 s"
   mpi_is_tidy
 }
 

@@ -23,7 +23,7 @@ kills() {
     done
   done
   mpi_is_tidy
-  mpi_say_times times "$1: SIGKILL of a rank"
+  mpi_print_times times "$1: SIGKILL of a rank"
 }
 
 @test "Open MPI: every rank, every call" {

@@ -14,7 +14,7 @@ weft() {
   run --separate-stderr "$WEFT" "$@"
 }
 
-# fails STATUS TEXT...: the last command ended so, said all of it, wrote no data.
+# fails STATUS TEXT...: the last command ended so, reported all of it, wrote no data.
 fails() {
   local expected=$1 text
   shift
@@ -24,7 +24,7 @@ fails() {
   fi
   for text in "$@"; do
     if [[ $stderr != *"$text"* ]]; then
-      echo "not said: $text; but: $stderr" >&2
+      echo "not reported: $text; but: $stderr" >&2
       return 1
     fi
   done

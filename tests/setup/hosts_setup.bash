@@ -5,13 +5,13 @@
 # launchers (10.77.0.N) and `data` for messages (10.77.1.N); `data` can be slow, lossy, and
 # cut.
 #
-# All of it lives in one room: a PID namespace whose first process gets SIGKILL when the test
-# ends, however it ends; then the kernel ends everything else in the room and takes the
+# All of it lives in one sandbox: a PID namespace whose first process gets SIGKILL when the test
+# ends, however it ends; then the kernel ends everything else in the sandbox and takes the
 # networks away.
 # shellcheck shell=bash
 load ../setup/wait_setup
 
-# hosts_missing: says what is missing for such hosts on this machine; fails when nothing is.
+# hosts_missing: prints what is missing for such hosts on this machine; fails when nothing is.
 hosts_missing() {
   local tool probe status=0
   for tool in ip unshare nsenter setpriv ss; do
@@ -41,8 +41,8 @@ hosts_begin() {
   export HOSTS
   printf '%s\n' "$@" >"$HOSTS/names"
   mkdir "$HOSTS/tmp"
-  if ! { hosts_open_room && hosts_start "$@" && hosts_join_control &&
-    hosts_join_data "${options[@]}" && hosts_in_room ps -e -o pid= >"$HOSTS/own"; }; then
+  if ! { hosts_open_sandbox && hosts_start "$@" && hosts_join_control &&
+    hosts_join_data "${options[@]}" && hosts_in_sandbox ps -e -o pid= >"$HOSTS/own"; }; then
     echo "the hosts $* could not be started" >&2
     hosts_end
     unset HOSTS
@@ -50,26 +50,26 @@ hosts_begin() {
   fi
 }
 
-# The room's first process stays bash, which waits for orphans as init does.
-hosts_open_room() {
+# The first process of the sandbox stays bash, which waits for orphans as init does.
+hosts_open_sandbox() {
   # shellcheck disable=SC2016
   setpriv --pdeathsig KILL unshare --net --mount --pid --fork --kill-child --mount-proc \
     bash -c 'ip link set lo up; : >"$HOSTS/up"; sleep infinity; :' 3>&- &
   echo $! >"$HOSTS/keeper"
-  await 20 "the first process of the room of all hosts" test -e "$HOSTS/up" || return 1
-  { cat "/proc/$!/task/$!/children"; echo; } >"$HOSTS/room"
+  await 20 "the first process of the sandbox" test -e "$HOSTS/up" || return 1
+  { cat "/proc/$!/task/$!/children"; echo; } >"$HOSTS/sandbox"
 }
 
 # (bats waits for whoever has its descriptor 3. With $HOSTS_STAYS="exec", for what goes on in
 # the background, no shell waits for it, which would tell of its end.)
-hosts_in_room() {
-  local room
-  read -r room _ <"$HOSTS/room"
-  ${HOSTS_STAYS:-} nsenter --target "$room" --net --mount --pid -- env --chdir="$PWD" "$@" 3>&-
+hosts_in_sandbox() {
+  local sandbox
+  read -r sandbox _ <"$HOSTS/sandbox"
+  ${HOSTS_STAYS:-} nsenter --target "$sandbox" --net --mount --pid -- env --chdir="$PWD" "$@" 3>&-
 }
 
 # What the first process of a host does: names in $1, $2 its boot id. In /proc/self/stat is
-# its number in the room, as long as that is the room's /proc.
+# its number in the sandbox, as long as that is the sandbox's /proc.
 # shellcheck disable=SC2016
 HOSTS_INIT='
   read -r pid _ </proc/self/stat && mount -t proc proc /proc && mount -t sysfs sys /sys &&
@@ -84,7 +84,7 @@ hosts_start() {
     for host in "$@"; do echo "10.77.0.$(hosts_number "$host") $host"; done; } >"$HOSTS/etc_hosts"
   for host in "$@"; do
     cat /proc/sys/kernel/random/uuid >"$HOSTS/$host.boot_id"
-    HOSTS_STAYS="exec" hosts_in_room unshare --net --uts --ipc --mount "${pid_space[@]}" \
+    HOSTS_STAYS="exec" hosts_in_sandbox unshare --net --uts --ipc --mount "${pid_space[@]}" \
       bash -c "$HOSTS_INIT" host "$host" &
     disown
     await 20 "the first process of host '$host'" test -s "$HOSTS/$host.pid" || return 1
@@ -101,23 +101,23 @@ hosts_names() {
   cat "$HOSTS/names"
 }
 
-# hosts_on HOST COMMAND...: there, in a room that ends with the test.
+# hosts_on HOST COMMAND...: there, in the sandbox, which ends with the test.
 hosts_on() {
-  hosts_in_room "$WEFT_SOURCE_DIR/tests/hosts/on_host" "$@"
+  hosts_in_sandbox "$WEFT_SOURCE_DIR/tests/hosts/on_host" "$@"
 }
 
 # hosts_plug HOST NETWORK: a virtual cable from the host to the bridge of that name.
 hosts_plug() {
   local number
   number=$(hosts_number "$1")
-  hosts_in_room ip link add "$2$number" type veth peer name "$2" netns "$(cat "$HOSTS/$1.pid")"
-  hosts_in_room ip link set "$2$number" master "$2" up
+  hosts_in_sandbox ip link add "$2$number" type veth peer name "$2" netns "$(cat "$HOSTS/$1.pid")"
+  hosts_in_sandbox ip link set "$2$number" master "$2" up
 }
 
 hosts_join_control() {
   local host
-  hosts_in_room ip link add control type bridge
-  hosts_in_room ip link set control up
+  hosts_in_sandbox ip link add control type bridge
+  hosts_in_sandbox ip link set control up
   for host in $(hosts_names); do
     hosts_plug "$host" control
     hosts_address "$host" control 0
@@ -133,12 +133,12 @@ hosts_address() {
 
 # Whether this kernel can delay and lose packets itself.
 hosts_has_netem() {
-  hosts_in_room ip link add probe type dummy 2>/dev/null &&
-    hosts_in_room tc qdisc add dev probe root netem delay 1ms 2>/dev/null
+  hosts_in_sandbox ip link add probe type dummy 2>/dev/null &&
+    hosts_in_sandbox tc qdisc add dev probe root netem delay 1ms 2>/dev/null
 }
 
 # Plain virtual cables when nothing is asked of them; else netem on them where the kernel has
-# it, else the wire program. hosts_link says which.
+# it, else the wire program. hosts_link prints which.
 hosts_join_data() {
   local host link=wire
   if [ $# -eq 0 ]; then
@@ -164,8 +164,8 @@ hosts_link() {
 
 hosts_join_veth() {
   local host
-  hosts_in_room ip link add data type bridge
-  hosts_in_room ip link set data up
+  hosts_in_sandbox ip link add data type bridge
+  hosts_in_sandbox ip link set data up
   for host in $(hosts_names); do
     hosts_plug "$host" data
     if [ $# -gt 0 ]; then
@@ -196,14 +196,16 @@ hosts_join_wire() {
     pids+=("$(cat "$HOSTS/$host.pid")")
   done
   mkfifo "$HOSTS/orders" "$HOSTS/answers"
-  HOSTS_STAYS="exec" hosts_in_room "$WEFT_BUILD_DIR/tests/wire" "$@" data "${pids[@]}" \
+  HOSTS_STAYS="exec" hosts_in_sandbox "$WEFT_BUILD_DIR/tests/wire" "$@" data "${pids[@]}" \
     0<>"$HOSTS/orders" 1<>"$HOSTS/answers" &
   disown
-  read -r -t 60 answer <"$HOSTS/answers" && [ "$answer" = ready ] ||
-    { echo "waited 60 s for the wire program to say that it is ready" >&2; return 1; }
+  if ! read -r -t 60 answer <"$HOSTS/answers" || [ "$answer" != ready ]; then
+    echo "waited 60 s for the wire program to be ready" >&2
+    return 1
+  fi
 }
 
-# hosts_order WORDS: tells the wire; its answer goes to standard output.
+# hosts_order WORDS: sends an order to the wire program; its answer goes to standard output.
 hosts_order() {
   local answer
   echo "$*" >"$HOSTS/orders"
@@ -218,30 +220,30 @@ hosts_cut() {
   if [ "$(hosts_link)" = wire ]; then
     [ "$(hosts_order cut "$(hosts_number "$1")")" = "cut $(hosts_number "$1")" ]
   else
-    hosts_in_room ip link set "data$(hosts_number "$1")" nomaster
+    hosts_in_sandbox ip link set "data$(hosts_number "$1")" nomaster
   fi
 }
 hosts_mend() {
   if [ "$(hosts_link)" = wire ]; then
     [ "$(hosts_order mend "$(hosts_number "$1")")" = "mend $(hosts_number "$1")" ]
   else
-    hosts_in_room ip link set "data$(hosts_number "$1")" master data
+    hosts_in_sandbox ip link set "data$(hosts_number "$1")" master data
   fi
 }
 
 # hosts_power_off HOST: all of its processes are gone at once, and nobody answers for it. Not
 # for the first host.
 hosts_power_off() {
-  hosts_in_room ip link set "control$(hosts_number "$1")" nomaster
+  hosts_in_sandbox ip link set "control$(hosts_number "$1")" nomaster
   hosts_cut "$1"
-  hosts_in_room kill -KILL "$(cat "$HOSTS/$1.pid")"
+  hosts_in_sandbox kill -KILL "$(cat "$HOSTS/$1.pid")"
 }
 
 # hosts_left: what is left of jobs: processes, files in /dev/shm and temporary folders,
 # sockets of theirs; nothing when all have tidied up.
 hosts_left() {
   local host
-  hosts_in_room ps -e -o pid=,stat=,args= |
+  hosts_in_sandbox ps -e -o pid=,stat=,args= |
     awk 'NR == FNR { own[$1]; next } !($1 in own) && $3 != "ps" { print "process", $0 }' "$HOSTS/own" -
   for host in $(hosts_names); do
     # shellcheck disable=SC2016

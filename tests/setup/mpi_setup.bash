@@ -9,15 +9,15 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1
 # The MPIs that Weft was built for.
 mpi_names() {
   local file
-  for file in "$WEFT_BUILD_DIR"/tests/strike-*.so; do
-    file=${file##*/strike-}
+  for file in "$WEFT_BUILD_DIR"/tests/signal-at-call-*.so; do
+    file=${file##*/signal-at-call-}
     echo "${file%.so}"
   done
 }
 
 # mpi_needs MPI: skips the test where Weft was built without it.
 mpi_needs() {
-  [ -e "$WEFT_BUILD_DIR/tests/strike-$1.so" ] || skip "built without $1"
+  [ -e "$WEFT_BUILD_DIR/tests/signal-at-call-$1.so" ] || skip "built without $1"
 }
 
 # mpi_machine_begin, _end: one host for jobs that need no network, in setup_file.
@@ -110,20 +110,21 @@ mpi_is_tidy() {
   return 1
 }
 
-# mpi_strike MPI RANK CALL SIGNAL: the words before a command whose rank is to be struck
-# (tests/hosts/strike.c), into $struck; the file `blow` tells when.
-mpi_strike() {
-  rm -f blow
-  struck=(env "LD_PRELOAD=$WEFT_BUILD_DIR/tests/strike-$1.so" "WEFT_STRIKE=$2 $3 $4 $PWD/blow")
+# mpi_signal_at MPI RANK CALL SIGNAL: a rank gets that signal before that call
+# (tests/hosts/signal_at_call.c). Sets $preloaded, the words before the command; the file
+# `signal_time` holds when it happened.
+mpi_signal_at() {
+  rm -f signal_time
+  preloaded=(env "LD_PRELOAD=$WEFT_BUILD_DIR/tests/signal-at-call-$1.so" "WEFT_TEST_SIGNAL=$2 $3 $4 $PWD/signal_time")
 }
 
-# mpi_note_time FILE: how long after the blow the job ended, a line more in that file.
+# mpi_note_time FILE: how long after the signal the job ended, a line more in that file.
 mpi_note_time() {
-  awk -v end="$ended_at" '{ printf "%.3f\n", end - $1 }' blow >>"$1"
+  awk -v end="$ended_at" '{ printf "%.3f\n", end - $1 }' signal_time >>"$1"
 }
 
-# mpi_say_times FILE WHAT: how many, median and longest, for the log.
-mpi_say_times() {
+# mpi_print_times FILE WHAT: how many, median and longest, for the log.
+mpi_print_times() {
   sort -n "$1" | awk -v what="$2" '{ time[NR] = $1 }
     END { printf "# %s: %d, ended after %s s (median), %s s (longest)\n",
           what, NR, time[int((NR + 1) / 2)], time[NR] }' >&3
@@ -142,21 +143,21 @@ mpi_end() {
   stderr=$(<job.err)
 }
 
-# Waits until a rank has come to the call that mpi_strike named.
-mpi_await_blow() {
+# Waits until a rank has come to the call that mpi_signal_at named.
+mpi_await_signal() {
   local is_over=false
   # shellcheck disable=SC2317
-  struck_or_over() { [ -s blow ] || { has_ended "$job" && is_over=true; }; }
-  await 60 "a rank to come to the call that is struck" struck_or_over
+  sent_or_over() { [ -s signal_time ] || { has_ended "$job" && is_over=true; }; }
+  await 60 "a rank to come to the call that mpi_signal_at named" sent_or_over
   ! $is_over || { echo "the job has ended before: $(<job.err)" >&2; return 1; }
 }
 
-# says TEXT...: all of it was said; status and the rest are shown when not.
-says() {
+# reports TEXT...: all of it is in $stderr; status and the rest are shown when not.
+reports() {
   local text
   for text in "$@"; do
     if [[ $stderr != *"$text"* ]]; then
-      printf 'not said: %s; status %s, but:\n%s\n' "$text" "$status" "$stderr" >&2
+      printf 'not reported: %s; status %s, but:\n%s\n' "$text" "$status" "$stderr" >&2
       return 1
     fi
   done
@@ -165,19 +166,19 @@ ends_with() {
   [ "$status" -eq "$1" ] || { printf 'status %s instead of %s:\n%s\n' "$status" "$1" "$stderr" >&2; return 1; }
 }
 
-# mpi_table: a table t.csv of four ranks, rows of 16 to 24 calls that can be struck; a step takes 21 ms.
+# mpi_table: a table t.csv of four ranks, rows of 16 to 24 calls; a step takes 21 ms.
 mpi_table() {
   "$WEFT" gen 1F1B -p 4 -m 4 >t.csv
 }
 
-# mpi_kill_at MPI RANK CALL: SIGKILL before that call of that rank; all is said.
+# mpi_kill_at MPI RANK CALL: SIGKILL before that call of that rank; all is reported.
 mpi_kill_at() {
   mpi_launcher "$1"
-  mpi_strike "$1" "$2" "$3" 9
-  mpi_run -n 4 "${struck[@]}" "$WEFT" run t.csv --f 1 --b 2
-  [ -s blow ] || { echo "rank $2 has no call $3" >&2; return 1; }
+  mpi_signal_at "$1" "$2" "$3" 9
+  mpi_run -n 4 "${preloaded[@]}" "$WEFT" run t.csv --f 1 --b 2
+  [ -s signal_time ] || { echo "rank $2 has no call $3" >&2; return 1; }
   ends_with 75
-  says "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" ": rank $2 (" ") died"
+  reports "weft: rank $2 (pid " "was killed by signal 9 (SIGKILL)" ": rank $2 (" ") died"
   [ "$("$WEFT" explain-hang --json weft-hang.json | jq .culprit)" = "$2" ]
   rm weft-hang.json
   mpi_note_time times

@@ -1,14 +1,14 @@
-/* A blow at an exact moment, for tests: preloaded into a rank (LD_PRELOAD), it counts the
- * calls that actions of a program come down to, and before one of them has a signal strike
- * the process. It is compiled once against each MPI and calls its PMPI functions.
+/* Raises a signal at an exact moment, for tests: preloaded into a rank (LD_PRELOAD), it counts
+ * the calls that actions of a program come down to, and raises the signal before one of them.
+ * It is compiled once against each MPI and calls its PMPI functions.
  *
  *     SEND      MPI_Isend
  *     RECV      MPI_Irecv
  *     F, B ...  clock_nanosleep: stages that sleep
  *
- * WEFT_STRIKE="RANK CALL SIGNAL FILE": before the CALL-th of these calls (from 1) of that
- * rank, the time (CLOCK_REALTIME, seconds) is written to FILE, and the SIGNAL raised. With
- * CALL 0 nothing is struck, and FILE holds the number of calls in the end. */
+ * WEFT_TEST_SIGNAL="RANK CALL SIGNAL FILE": before the CALL-th of these calls (from 1) of that
+ * rank, the time (CLOCK_REALTIME, seconds) is written to FILE, and SIGNAL is raised (0: none).
+ * With CALL 0 nothing happens, and FILE holds the number of calls in the end. */
 #define _GNU_SOURCE /* RTLD_NEXT */
 #include <fcntl.h>
 #include <signal.h>
@@ -37,7 +37,7 @@ static const char *own_rank(void) {
 }
 
 static void read_plan(void) {
-  const char *text = getenv("WEFT_STRIKE");
+  const char *text = getenv("WEFT_TEST_SIGNAL");
   const char *rank = own_rank();
   plan.is_read = 1;
   plan.is_mine =
