@@ -3,7 +3,7 @@
 #ifndef COMM_RANK_THREADS_H
 #define COMM_RANK_THREADS_H
 
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 #include "comm/world.h"
 
 struct weft_rank_threads {

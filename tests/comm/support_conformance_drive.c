@@ -9,7 +9,7 @@
 
 #include <weft/support.h>
 
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 #include "support_conformance.h"
 
 enum weft_status conformance_violated(struct weft_error *error, const char *file, int line,

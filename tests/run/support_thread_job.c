@@ -1,6 +1,6 @@
 /* See support_thread_job.h. */
 #include "support_thread_job.h"
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 #include "support_fault_injection.h"
 #include "support_linear_stage.h"
 #include "support_protected_device.h"

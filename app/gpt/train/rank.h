@@ -2,7 +2,7 @@
  * do not change while they run. Everything else ranks exchange by messages. For train/ only.
  *
  *   loop.c             the training loop
- *   trainer.c          the world: ranks created, run and destroyed
+ *   trainer_world.c    the world: ranks created, run and destroyed
  *   trainer_layout.c   what follows from the options: programs, stages, ownership
  *   trainer_query.c    results, for the caller
  *   rank.c             a rank's groups, stages, memory and pipeline

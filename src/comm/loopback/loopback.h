@@ -6,7 +6,7 @@
 
 #include <weft/support.h>
 
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 #include "comm/world.h"
 
 struct weft_loopback_channel;

@@ -4,7 +4,7 @@
 #ifndef COMM_MPI_DRIVER_H
 #define COMM_MPI_DRIVER_H
 
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 
 /* A world as the library knows it; the driver's begins with it. */
 struct weft_mpi {

@@ -18,7 +18,7 @@
 #include <weft/comm.h>
 
 #include "comm/channel_ends.h"
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 #include "comm/world.h"
 
 enum { WEFT_CACHE_LINE = 64 };

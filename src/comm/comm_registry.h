@@ -1,5 +1,5 @@
 /* The table of transports, for those who implement one: a folder here, a struct weft_comm_kind
- * in it, and a line in registry.c. */
+ * in it, and a line in comm_registry.c. */
 #ifndef COMM_REGISTRY_H
 #define COMM_REGISTRY_H
 

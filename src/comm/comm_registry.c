@@ -1,5 +1,5 @@
 /* The table of transports, and the calls that go through it. */
-#include "comm/registry.h"
+#include "comm/comm_registry.h"
 
 #include <assert.h>
 #include <stdlib.h>

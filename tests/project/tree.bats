@@ -1,0 +1,30 @@
+#!/usr/bin/env bats
+# The tree itself: folders stay small, file names are unique, the README stays short, and the
+# private words of version 0.1 do not come back (docs/glossary.md has the field's words).
+bats_require_minimum_version 1.5.0
+
+setup() { cd "$WEFT_SOURCE_DIR" || return 1; }
+
+sources() { find include src app bench examples tests tools cmake -type f \
+  ! -path 'tests/golden/*' ! -path 'tests/corpus/*' ! -path 'tests/expected/*' ! -name '*.pyc'; }
+
+@test "no folder of sources has more than 40 files" {
+  run awk -F/ '{ sub("/[^/]*$", ""); count[$0]++ }
+    END { for (folder in count) if (count[folder] > 40) print folder ": " count[folder] " files" }' \
+    <(sources)
+  [ "$output" = "" ] || { echo "$output"; return 1; }
+}
+
+@test "file names are unique" {
+  run bash -c 'sed "s|.*/||" | grep "\.[ch]$" | sort | uniq -d' < <(sources)
+  [ "$output" = "" ] || { echo "$output"; return 1; }
+}
+
+@test "no file is named after nothing" {
+  run grep -E '/(util|utils|common|helper|helpers|misc)[^/]*$' <(sources)
+  [ "$status" -eq 1 ]
+}
+
+@test "the README has fewer than 250 lines" {
+  [ "$(wc -l <README.md)" -lt 250 ]
+}
