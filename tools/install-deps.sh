@@ -10,7 +10,7 @@ purpose=${1:-build}
 case $purpose in
   build) wanted=(cmake ninja gcc libc jansson pkg-config openblas) ;; # an MPI is used where there is one
   test)  wanted=(cmake ninja gcc libc jansson pkg-config openblas openmpi-run openmpi mpich-run mpich g++
-           clang clang-rt cmocka bats jq ip chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
+           clang clang-rt cmocka bats jq ip strace chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
   lint)  wanted=(cmake ninja gcc libc jansson pkg-config openblas openmpi-run openmpi mpich-run mpich g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
     echo "usage: $0 build|test|lint" >&2

@@ -1,4 +1,5 @@
 /* Errors: filling struct weft_error, and making outside text safe to show. */
+#include <assert.h>
 #include <weft/support.h>
 
 #include <stdarg.h>
@@ -48,6 +49,7 @@ static void replace_control_bytes(char *text) {
 
 enum weft_status weft_fail(struct weft_error *error, enum weft_status status, const char *hint,
                            const char *format, ...) {
+  assert(status < 0 && hint != NULL && format != NULL);
   if (error == NULL) {
     return status;
   }
@@ -70,6 +72,7 @@ enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes) {
 static bool is_plain(unsigned char byte) { return byte >= 0x20 && byte < 0x7f; }
 
 char *weft_escape(char *buffer, size_t buffer_size, const char *data, size_t size) {
+  assert(buffer != NULL && buffer_size > 0 && (data != NULL || size == 0));
   size_t used = 0;
   for (size_t i = 0; i < size; i++) {
     const unsigned char byte = (unsigned char)data[i];

@@ -1,4 +1,5 @@
 /* Writing JSON: commas, escapes and numbers. */
+#include <assert.h>
 #include <weft/support.h>
 
 #include <inttypes.h>
@@ -27,6 +28,7 @@ static void add_string(struct weft_text *text, const char *value) {
 }
 
 static void begin_value(struct weft_json *json, const char *key) {
+  assert(json->text != NULL);
   if (json->comma) {
     weft_text_append(json->text, ",", 1);
   }
@@ -38,12 +40,14 @@ static void begin_value(struct weft_json *json, const char *key) {
 }
 
 void weft_json_open(struct weft_json *json, const char *key, char bracket) {
+  assert(bracket == '{' || bracket == '[');
   begin_value(json, key);
   weft_text_append(json->text, &bracket, 1);
   json->comma = false;
 }
 
 void weft_json_close(struct weft_json *json, char bracket) {
+  assert(bracket == '}' || bracket == ']');
   weft_text_append(json->text, &bracket, 1);
   json->comma = true;
 }

@@ -1,5 +1,7 @@
 /* splitmix64: small, fast, the same on every machine; good enough for tests,
  * jitter and search, not for secrets. */
+#include <assert.h>
+
 #include <weft/support.h>
 
 uint64_t weft_splitmix(uint64_t state) {
@@ -16,6 +18,7 @@ uint64_t weft_random_next(struct weft_random *random) {
 }
 
 uint32_t weft_random_below(struct weft_random *random, uint32_t bound) {
+  assert(bound > 0);
   /* Multiply-shift; the bias is below 2^-32 and of no matter here. */
   return (uint32_t)(((weft_random_next(random) >> 32) * bound) >> 32);
 }

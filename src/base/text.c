@@ -1,6 +1,7 @@
 /* The growing text: what printers, listings and the command write into. */
 #include "base/memory.h"
 
+#include <assert.h>
 #include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
@@ -48,6 +49,7 @@ enum weft_status weft_text_status(const struct weft_text *text, struct weft_erro
 }
 
 void weft_text_append(struct weft_text *text, const char *data, size_t size) {
+  assert(data != NULL || size == 0);
   if (!reserve(text, size)) {
     return;
   }
@@ -59,6 +61,7 @@ void weft_text_append(struct weft_text *text, const char *data, size_t size) {
 }
 
 void weft_text_add(struct weft_text *text, const char *string) {
+  assert(string != NULL);
   weft_text_append(text, string, strlen(string));
 }
 
@@ -73,6 +76,7 @@ void weft_text_add_number(struct weft_text *text, uint64_t number) {
 }
 
 void weft_text_addf(struct weft_text *text, const char *format, ...) {
+  assert(format != NULL);
   va_list arguments;
   va_start(arguments, format);
   const int size = vsnprintf(NULL, 0, format, arguments);

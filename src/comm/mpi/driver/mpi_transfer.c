@@ -256,9 +256,11 @@ static void start_send(struct weft_mpi_world *world, struct weft_mpi_end *end,
                        struct weft_message *message) {
   message->begin = weft_mpi_time(world);
   const uint64_t position = accept(world, end, message);
-  int result = send_header(world, end, position, message);
+  /* The payload first: the peer copies it while this rank still sends the header. They have
+   * tags of their own, so the order does not matter to the receiver. */
+  int result = send_pieces(world, end, position, message);
   if (result == MPI_SUCCESS) {
-    result = send_pieces(world, end, position, message);
+    result = send_header(world, end, position, message);
   }
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "starting a send");
