@@ -1,4 +1,4 @@
-/* `weft bench mpi`: messages beside bare MPI, and steps of two processes beside steps of two
+/* `weft bench mpi`: messages against bare MPI, and steps of two processes against steps of two
  * threads.
  *
  * Every measurement is a command of its own, with a time limit: this program once more under

@@ -1,5 +1,5 @@
-/* What `weft bench mpi` measures: a ping-pong between two processes beside bare MPI, and steps
- * of two processes beside steps of two threads.
+/* What `weft bench mpi` measures: a ping-pong between two processes against bare MPI, and steps
+ * of two processes against steps of two threads.
  *
  *   bench_mpi.c            the command: starts jobs and compares them
  *   bench_mpi_pingpong.c   a rank of a job that measures messages

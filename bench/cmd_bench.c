@@ -28,11 +28,11 @@ static const struct benchmark {
     {"plan-search", "time that the planner needs to match published schedules",
      weft_cli_bench_plan_search, true},
     {"sim", "time and memory of the simulation per action", weft_cli_bench_sim, false},
-    {"run", "overhead of the runtime per action, and measured beside simulated time",
+    {"run", "overhead of the runtime per action, and measured against simulated time",
      weft_cli_bench_run, false},
-    {"train", "the trainer on one rank and on two, beside bare matrix products and its simulation",
+    {"train", "the trainer on one rank and on two, against bare matrix products and its simulation",
      measure_train, true},
-    {"mpi", "messages beside bare MPI, and steps of two processes beside two threads",
+    {"mpi", "messages against bare MPI, and steps of two processes against two threads",
      weft_cli_bench_mpi, true},
 };
 

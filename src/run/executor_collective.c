@@ -1,6 +1,6 @@
-/* UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD run in order beside the compute, as on a stream
- * of their own. An UNSHARD is only started in its place of the row; the first compute that
- * needs the parameters waits for it. */
+/* UNSHARD, RESHARD, REDUCE_GRAD and TIE_GRAD run in order, concurrently with the compute, as on
+ * a stream of their own. An UNSHARD is only started in its place of the row; the first compute
+ * that needs the parameters waits for it. */
 #include <assert.h>
 #include <inttypes.h>
 

@@ -85,8 +85,8 @@ ROW_INLINE void remember_buffer(const struct weft_sim_recorder *recorder, struct
 
 /* The rank was idle from its clock to `begin`, because of an input or of
  * parameters that came late. */
-ROW_INLINE void blame(const struct weft_sim_run *run, struct row *row, const int64_t *input,
-                      int64_t unsharded, int64_t begin) {
+ROW_INLINE void attribute_idle(const struct weft_sim_run *run, struct row *row,
+                               const int64_t *input, int64_t unsharded, int64_t begin) {
   struct weft_rank_record *record = &row->record;
   const int64_t gap = begin - row->clock;
   if (!record->has_begun) {
@@ -180,7 +180,7 @@ ROW_INLINE void record_cell(const struct weft_sim_recorder *recorder, struct row
     duration = weft_sim_adjust(run, row->rank, (uint64_t)(cell - run->program->actions), duration);
   }
   const int64_t end = begin + duration;
-  blame(run, row, latest, unsharded, begin);
+  attribute_idle(run, row, latest, unsharded, begin);
   row->record.busy += duration;
   row->clock = end;
   for (uint32_t k = 0; k <= parts && events; k++) {

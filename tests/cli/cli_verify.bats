@@ -49,7 +49,7 @@ load ../setup/cli_setup
   [ "$(grep -c '\[[a-z.]*\]$' <<<"$output")" -ge 3 ]
 }
 
-@test "a deadlock is a circle, one member a line" {
+@test "a deadlock is a cycle, one rank a line" {
   hang_table >hang.csv
   weft verify hang.csv
   [ "$status" -eq 1 ]

@@ -157,16 +157,17 @@ static int found_in(const struct disk *disk, struct entry *entries, uint32_t cou
   if (manifest == NULL) {
     return NOTHING;
   }
-  const struct content *speaks = &disk->files[manifest->file];
+  const struct content *committed = &disk->files[manifest->file];
   for (uint32_t k = 0; k < count; k++) {
     const struct content *file = &disk->files[entries[k].file];
     uint32_t layer;
     if (weft_gpt_layer_of_name(entries[k].name, &layer) && file->synced &&
-        file->generation == speaks->generation && file->layer == layer) {
+        file->generation == committed->generation && file->layer == layer) {
       found[layer] = true;
     }
   }
-  return speaks->synced && found[0] && found[1] && found[2] ? (int)speaks->generation : BROKEN;
+  return committed->synced && found[0] && found[1] && found[2] ? (int)committed->generation
+                                                               : BROKEN;
 }
 
 /* Over all worlds: the least generation a step's folder may hold. */

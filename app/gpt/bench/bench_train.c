@@ -1,4 +1,4 @@
-/* `weft bench train`: the reference trainer on one rank and on two, a thread each, beside bare
+/* `weft bench train`: the reference trainer on one rank and on two, a thread each, against bare
  * matrix products and its simulation.
  *
  * Before anything is timed, one rank and two must compute the same parameters, bit for bit; so

@@ -66,7 +66,7 @@ static void add_schedules(struct weft_text *text, const struct weft_cli_train_re
                  "  Medians of %" PRIu64
                  " whole steps, measured in turns; one rank does the same "
                  "in the same order.\n"
-                 "  The speed-up beside the one that is simulated from measured costs: those of "
+                 "  The speed-up divided by the one simulated from measured costs: those of "
                  "one rank\n"
                  "  alone, and those that stages have while both ranks work.\n\n",
                  results->steps);

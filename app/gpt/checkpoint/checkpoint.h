@@ -12,7 +12,7 @@
 
 #include "gpt/train/stage.h"
 
-/* What the manifest says beside the list of files and their checksums. */
+/* What the manifest says besides the list of files and their checksums. */
 struct weft_gpt_training {
   struct weft_gpt_config config;
   uint64_t step;      /* steps done */

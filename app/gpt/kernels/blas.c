@@ -1,4 +1,4 @@
-/* What is asked of OpenBLAS beside products: its threads, and whether it knows the
+/* What is asked of OpenBLAS besides products: its threads, and whether it knows the
  * processor it runs on. */
 #include <cblas.h>
 #include <stddef.h>

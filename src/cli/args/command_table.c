@@ -171,10 +171,11 @@ static const struct weft_cli_command commands[] = {
      "file",
      {TIMES, OPTION(SLOW), OPTION(TRANSPORT), OPTION(PROGRESS), OPTION(STAGE), &run_steps,
       &run_comm, OPTION(STALL_LIMIT), OPTION(DUMP), OPTION(UNCHECKED), OUTPUT_JSON_HELP},
-     "execute a table or program for real, beside its prediction",
+     "execute a table or program and compare it with its prediction",
      "Verifies it, then every rank executes its row, with stages that take the given time. A "
-     "compute-only table is lowered first. Reports the measured time of a step beside the "
-     "simulated one. Times are in the unit of the costs file (s, ms, us or ns; otherwise ms). On "
+     "compute-only table is lowered first. Reports the measured and the "
+     "simulated time of a step. Times are in the unit of the costs file (s, ms, us or ns; "
+     "otherwise ms). On "
      "threads and mpi transfers take their real time, and --hop is for the prediction only; on "
      "loopback all times are virtual, and equal to those of 'weft sim' where every SEND follows "
      "what it sends.\n"
@@ -240,7 +241,7 @@ static const struct weft_cli_command commands[] = {
      "2), each in its own thread. A step has -m microbatches (default 8). Weights after a step are "
      "the same bit for bit for every number of ranks, schedule, split, transport and --shard that "
      "adds gradients in the same order; parameters_hash is their hash. Loss is in nats per byte. "
-     "The bubble is the measured idle share of all ranks, reported beside the one that is "
+     "The bubble is the measured idle share of all ranks, reported with the one that is "
      "simulated from measured times.\n"
      "With --dp there are several such pipelines, each with its part of the batch and -m "
      "microbatches; gradients are added in the order of replicas.\n"
@@ -311,13 +312,14 @@ static const struct weft_cli_command commands[] = {
      "sim: time and memory of the simulation and of the makespan alone, and the time of an SVG. "
      "--large adds 1,024 ranks with two stages each and 4,096 microbatches.\n"
      "run: CPU time of the executor per action, the hand-over of a message between threads, and "
-     "measured beside simulated time with stages that sleep. In virtual time every schedule must "
+     "measured against simulated time with stages that sleep. In virtual time every schedule must "
      "take exactly the simulated time. Takes half a minute.\n"
      "train: steps of a fixed model on one rank and on two, which must compute the same "
-     "parameters, beside the same matrix products by sgemm and beside the simulation. Takes a "
+     "parameters, compared with the same matrix products by sgemm and with the simulation. Takes a "
      "minute.\n"
-     "mpi: with every installed MPI, messages of 8 bytes to 16 MiB between two processes beside "
-     "bare MPI, and steps of two processes beside steps of two threads. Takes minutes. 'mpirun -n "
+     "mpi: with every installed MPI, messages of 8 bytes to 16 MiB between two processes, by "
+     "Weft and by bare MPI, and steps of two processes and of two threads. Takes minutes. 'mpirun "
+     "-n "
      "2 weft bench mpi' measures the messages of that job.\n"
      "Default shape: -p 64 -m 256, two stages per rank; for run -p 8 -m 32, and -m 256.",
      "weft bench plan --large"},

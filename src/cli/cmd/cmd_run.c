@@ -233,13 +233,13 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
   if (subject->job != NULL) {
     weft_cli_job_fail(subject->job, error);
   }
-  const bool speaks = subject->job == NULL || weft_launch_is_reporter(subject->job->transport);
+  const bool reports = subject->job == NULL || weft_launch_is_reporter(subject->job->transport);
   if (number != 0) {
-    return speaks ? say_interrupted(execution, number) : 128 + number;
+    return reports ? say_interrupted(execution, number) : 128 + number;
   }
   /* A limit that is exceeded here is one of the system, and not of the file. */
   const char *name = error->status == WEFT_ERR_LIMIT ? NULL : subject->name;
-  if (!speaks) {
+  if (!reports) {
     weft_cli_job_report_activity(subject->job);
     return weft_cli_exit_status(name, error);
   }

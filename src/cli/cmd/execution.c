@@ -142,7 +142,7 @@ static void make_views(struct weft_cli_execution *execution) {
   }
 }
 
-/* What ranks must have in common beside the program: how long stages take. */
+/* What ranks must have in common besides the program: how long stages take. */
 static uint64_t configuration_of(const struct weft_cli_execution *execution) {
   uint64_t mixed = execution->step_count;
   for (uint32_t s = 0; s < execution->stages->count; s++) {

@@ -1,4 +1,4 @@
-/* Writes a dump for `weft explain-hang` beside the error message. */
+/* Writes a dump for `weft explain-hang` along with the error message. */
 #include "cli/cmd/hang_file.h"
 
 #include <assert.h>

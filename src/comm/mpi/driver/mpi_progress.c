@@ -156,8 +156,8 @@ enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft
 
 /* Where MPI uses sockets, a poll may be a few system calls. What it costs when nothing has come
  * is the cheapest poll of late; one that moved a message does not count. So polling takes a small
- * share of a computation, and the messages wait for a time that is short beside the latency of
- * such networks. */
+ * share of a computation, and the messages wait for a time that is short compared with
+ * the latency of such networks. */
 static void note_poll(struct weft_mpi_world *world, int64_t began) {
   const int64_t now = weft_mpi_time(world);
   const int64_t took = now - began;
