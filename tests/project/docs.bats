@@ -11,6 +11,7 @@ not_run=(
   'make test'
   'make lint'
   'make bench'
+  'tools/in-debian.sh --with test trixie make test'
   'ctest --preset release -R verify'
   "make install PREFIX=\$HOME/weft"
   "cc example.c \$(pkg-config --cflags --libs weft)"

@@ -69,3 +69,22 @@ fake_ctest() {
   [ "$status" -eq 1 ]
   [ "${lines[-1]}" = "0 passed, 1 failed" ]
 }
+
+# What it does inside, .ci/run shows. Here: what it refuses.
+@test "in-debian explains itself, and refuses what it cannot do" {
+  run -0 tools/in-debian.sh --help
+  [[ $output == "usage: tools/in-debian.sh "* ]]
+  run -2 tools/in-debian.sh etch true
+  [[ $output == *"'etch' is no suite"*"hint: it is bookworm or trixie"* ]]
+  run -2 tools/in-debian.sh --with cake trixie true
+  [[ $output == *"'cake': no such purpose"* ]]
+  run -2 tools/in-debian.sh --cake trixie true
+  [[ $output == *"unknown option '--cake'"* ]]
+  run -66 tools/in-debian.sh --bind "$BATS_TEST_TMPDIR/none" trixie true
+  if [ "$(id -u)" -eq 0 ]; then
+    run -77 setpriv --reuid 65534 --clear-groups bash -s trixie true <tools/in-debian.sh
+  else
+    run -77 tools/in-debian.sh trixie true
+  fi
+  [[ $output == *"need root"*"hint: run it with sudo"* ]]
+}
