@@ -537,3 +537,41 @@ parts() {
   weft sample --checkpoint c --tokens 0
   succeeds
 }
+
+# Parameters grow a millionfold per step.
+diverging=(--lr 1000 --clip 0 --weight-decay 1000 --warmup 0 --steps 8)
+
+@test "a training that diverges ends with status 1, a null loss and the last finite checkpoint" {
+  train "${diverging[@]}" --json --checkpoint c --checkpoint-every 1 --curve curve.svg
+  [ "$status" -eq 1 ]
+  [[ $stderr == "weft: training has diverged at step "*" of 8: "*"--resume c"*"step 1"* ]]
+  hints
+  [ "$(jq -s -c '.[-1] | [.final_loss, .validation_loss, .stopped_by, .steps < 8]' <<<"$output")" = \
+    '[null,null,"divergence",true]' ]
+  [ -s curve.svg ]
+  [ "$(echo c/*)" = c/step-00000001 ]
+  weft sample --checkpoint c --tokens 5
+  succeeds
+}
+
+@test "--on-divergence skip skips alike on all ranks; continue says so, and writes no such checkpoint" {
+  train "${diverging[@]}" --json --on-divergence skip -p 1
+  [ "$status" -eq 0 ]
+  [[ $stderr == "weft: step 2 has loss "*"it does not change parameters"* ]]
+  [ "$(jq -s -c '[.[] | .skipped // false]' <<<"$output")" = \
+    '[false,true,true,true,true,true,true,true,false]' ]
+  [ "$(jq -s '.[-1].skipped_steps' <<<"$output")" = 7 ]
+  local hash
+  hash=$(hash_of)
+  for words in '-p 2' '-p 2 --schedule ZBVZeroBubble' '-p 3 --transport loopback'; do
+    # shellcheck disable=SC2086
+    train "${diverging[@]}" --json --on-divergence skip $words
+    [ "$status" -eq 0 ]
+    [ "$(hash_of)" = "$hash" ]
+  done
+  train "${diverging[@]}" --on-divergence continue --checkpoint c --checkpoint-every 1
+  [ "$status" -eq 0 ]
+  [[ $stderr == *"no checkpoint is written from step "*"training continues"* ]]
+  [[ $output == *"loss             nan nats"*"validation       nan on"* ]]
+  [ "$(echo c/*)" = c/step-00000001 ]
+}

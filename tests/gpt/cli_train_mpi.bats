@@ -146,3 +146,13 @@ END
     [[ $stderr == *"rank 1 has another configuration than the others"* ]]
   done
 }
+
+@test "all ranks of a training that diverges end with status 1, and one says why" {
+  needs_mpi
+  for mpi in $mpis; do
+    train 4 -m 2 --dp 2 --lr 1000 --clip 0 --weight-decay 1000 --warmup 0 --json
+    [ "$status" -eq 1 ]
+    [ "$(grep -c 'training has diverged at step' <<<"$stderr")" -eq 1 ]
+    [ "$(jq -s '.[-1].stopped_by' <<<"$output")" = '"divergence"' ]
+  done
+}

@@ -3,6 +3,7 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <math.h>
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
@@ -41,9 +42,9 @@ static int say_plan(const struct weft_cli_training *training,
 
 static int say_outcome(const struct weft_cli_training *training,
                        struct weft_cli_train_progress *progress,
-                       const struct weft_gpt_trainer *trainer, const char *signal) {
+                       const struct weft_gpt_trainer *trainer, const char *stopped_by) {
   struct weft_text text = {.allocator = training->cli->allocator};
-  weft_cli_train_add_json(&text, training, progress, trainer, signal);
+  weft_cli_train_add_json(&text, training, progress, trainer, stopped_by);
   int status = weft_cli_train_progress_write_json(progress, &text);
   text.size = 0;
   if (status == WEFT_CLI_OK && !progress->json) {
@@ -118,6 +119,52 @@ static int say_stopped(const struct weft_cli_training *training,
   return 128 + number;
 }
 
+/* "the loss is nan, the gradient norm inf" */
+static void describe_divergence(enum weft_gpt_divergence divergence,
+                                const struct weft_gpt_step_report *last, char *text, size_t size) {
+  if (divergence == WEFT_GPT_DIVERGED_STEP) {
+    (void)snprintf(text, size, "the loss is %g, the gradient norm %g", last->loss,
+                   last->gradient_norm);
+  } else if (divergence == WEFT_GPT_DIVERGED_VALIDATION) {
+    (void)snprintf(text, size, "the validation loss is %g", last->validation_loss);
+  } else {
+    (void)snprintf(text, size, "after it parameters or moments are not finite");
+  }
+}
+
+/* What can be resumed from: checkpoints are finite. */
+static void describe_checkpoint(const struct weft_cli_training *training, char *text, size_t size) {
+  const char *dir = training->options.checkpoint_dir;
+  struct weft_gpt_checkpoint *checkpoint;
+  struct weft_error error;
+  char quoted[256];
+  if (dir == NULL ||
+      weft_gpt_checkpoint_open(training->cli->allocator, dir, &checkpoint, &error) < 0) {
+    (void)snprintf(text, size, "there is no checkpoint");
+    return;
+  }
+  (void)snprintf(text, size, "'--resume %s' continues from the checkpoint after step %" PRIu64,
+                 weft_cli_quote(quoted, sizeof quoted, dir),
+                 weft_gpt_checkpoint_training(checkpoint)->step);
+  weft_gpt_checkpoint_close(checkpoint);
+}
+
+static int say_diverged(const struct weft_cli_training *training,
+                        const struct weft_cli_train_progress *progress,
+                        enum weft_gpt_divergence divergence) {
+  char found[160], checkpoint[400], hint[640];
+  describe_divergence(divergence, &progress->last, found, sizeof found);
+  describe_checkpoint(training, checkpoint, sizeof checkpoint);
+  (void)snprintf(hint, sizeof hint,
+                 "lower --lr or --weight-decay, or clip gradients (--clip); %s; --on-divergence "
+                 "has other ways",
+                 checkpoint);
+  weft_cli_print(training->cli, hint,
+                 "training has diverged at step %" PRIu64 " of %" PRIu64 ": %s",
+                 progress->last.step, progress->last.steps, found);
+  return WEFT_CLI_FOUND_BAD;
+}
+
 /* On mpi all ranks get here, and one of them reports. */
 static int fail_training(const struct weft_cli_training *training,
                          const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
@@ -150,20 +197,33 @@ static int ended_by(const struct weft_cli_training *training,
 static int conclude(const struct weft_cli_training *training,
                     struct weft_cli_train_progress *progress,
                     const struct weft_gpt_trainer *trainer) {
-  const int number = ended_by(training, trainer);
+  const enum weft_gpt_divergence divergence = weft_gpt_trainer_divergence(trainer);
+  const bool diverged = divergence != WEFT_GPT_NOT_DIVERGED;
+  const int number = diverged ? 0 : ended_by(training, trainer);
   if (!weft_cli_training_reports(training)) {
-    return number != 0 && weft_launch_signal() != 0 ? 128 + number : WEFT_CLI_OK;
+    return diverged                                   ? WEFT_CLI_FOUND_BAD
+           : number != 0 && weft_launch_signal() != 0 ? 128 + number
+                                                      : WEFT_CLI_OK;
   }
   int status = weft_cli_train_write_files(training, progress, trainer);
   if (status == WEFT_CLI_OK) {
     status = say_outcome(training, progress, trainer,
-                         number != 0 ? weft_launch_signal_name(number) : NULL);
+                         diverged      ? "divergence"
+                         : number != 0 ? weft_launch_signal_name(number)
+                                       : NULL);
+  }
+  if (diverged) {
+    const int ended = say_diverged(training, progress, divergence);
+    return status == WEFT_CLI_OK ? ended : status;
   }
   if (number != 0) {
     const int ended = say_stopped(training, trainer, number);
     return status == WEFT_CLI_OK ? ended : status;
   }
-  return status == WEFT_CLI_OK ? say_sample(training, trainer) : status;
+  const bool finite = isfinite(progress->last.loss) &&
+                      (!progress->evaluated || isfinite(progress->last.validation_loss));
+  return status == WEFT_CLI_OK && (finite || progress->steps == 0) ? say_sample(training, trainer)
+                                                                   : status;
 }
 
 static void leave(const struct weft_cli_training *training, int status) {

@@ -63,6 +63,7 @@ int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
   }
   progress->json = json;
   progress->tunes = training->options.tunes;
+  progress->on_divergence = training->options.on_divergence;
   progress->live = !json && weft_cli_progress_line_is_wanted(cli);
   progress->is_virtual = weft_comm_find(training->options.transport)->virtual_time;
   progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
@@ -113,11 +114,12 @@ static void add_plain(struct weft_text *text, const struct weft_gpt_step_report 
   const int digits = snprintf(steps, sizeof steps, "%" PRIu64, report->steps);
   weft_text_addf(text, "step %*" PRIu64 "/%s  loss %.4f", digits, report->step, steps,
                  report->loss);
-  if (isfinite(report->validation_loss)) {
+  if (report->evaluated) {
     weft_text_addf(text, "  validation %.4f", report->validation_loss);
   }
   weft_text_addf(text, "  %6.0f tokens/s", report->tokens_per_s);
   add_bubble(text, report);
+  weft_text_add(text, report->skipped ? "  skipped" : "");
   weft_text_add(text, report->checkpointed ? "  checkpoint\n" : "\n");
 }
 
@@ -132,8 +134,11 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
   weft_json_exact(&json, "gradient_norm", report->gradient_norm);
   weft_json_real(&json, "bubble", report->bubble);
   weft_json_real(&json, "predicted_bubble", report->predicted_bubble);
-  if (isfinite(report->validation_loss)) {
+  if (report->evaluated) {
     weft_json_exact(&json, "validation_loss", report->validation_loss);
+  }
+  if (report->skipped) {
+    weft_json_boolean(&json, "skipped", true);
   }
   if (report->checkpointed) {
     weft_json_boolean(&json, "checkpoint", true);
@@ -198,7 +203,7 @@ static void renew(struct weft_cli_train_progress *progress,
 static void remember(struct weft_cli_train_progress *progress,
                      const struct weft_gpt_step_report *report) {
   const double validation =
-      isfinite(report->validation_loss) ? report->validation_loss : progress->last.validation_loss;
+      report->evaluated ? report->validation_loss : progress->last.validation_loss;
   weft_cli_series_add(&progress->training, (double)report->step, report->loss);
   weft_cli_series_add(&progress->validation, (double)report->step, report->validation_loss);
   if (progress->steps++ > 0) { /* the first one also touches all memory for the first time */
@@ -210,6 +215,35 @@ static void remember(struct weft_cli_train_progress *progress,
   }
   progress->last = *report;
   progress->last.validation_loss = validation;
+  progress->evaluated = progress->evaluated || report->evaluated;
+}
+
+/* Once each: when numbers stop being finite and the training continues, and when no checkpoint can
+ * be written. */
+static void warn(struct weft_cli_train_progress *progress,
+                 const struct weft_gpt_step_report *report) {
+  if (report->checkpoint_withheld && !progress->withheld) {
+    progress->withheld = true;
+    weft_cli_train_progress_clear(progress);
+    weft_cli_print(progress->cli, "checkpoints written before are untouched",
+                   "no checkpoint is written from step %" PRIu64
+                   " on: parameters or moments are not finite",
+                   report->step);
+  }
+  const bool continues = progress->on_divergence == WEFT_GPT_ON_DIVERGENCE_CONTINUE;
+  const bool finite = isfinite(report->loss) && isfinite(report->gradient_norm);
+  if (finite || progress->warned || !(report->skipped || continues)) {
+    return;
+  }
+  progress->warned = true;
+  weft_cli_train_progress_clear(progress);
+  weft_cli_print(progress->cli,
+                 continues ? "the default, --on-divergence stop, would have ended here"
+                           : "a smaller --lr or --clip may help when many steps are skipped",
+                 "step %" PRIu64 " has loss %g and gradient norm %g: %s", report->step,
+                 report->loss, report->gradient_norm,
+                 continues ? "training continues all the same"
+                           : "it does not change parameters; such steps are skipped");
 }
 
 static int say(struct weft_cli_train_progress *progress,
@@ -222,7 +256,7 @@ static int say(struct weft_cli_train_progress *progress,
     status = weft_cli_train_progress_write_json(progress, &progress->text);
   }
   const bool is_due = report->step % progress->say_every == 0 || progress->steps == 1 ||
-                      report->step == report->steps || isfinite(report->validation_loss);
+                      report->step == report->steps || report->evaluated;
   if (status == WEFT_CLI_OK && !progress->json && is_due) {
     status = write_plain(progress, report);
   }
@@ -240,6 +274,7 @@ void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_repo
     known.bubble = known.predicted_bubble = NAN;
   }
   remember(progress, &known);
+  warn(progress, &known);
   if (progress->failed == WEFT_CLI_OK) {
     const int status = say(progress, &known);
     __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);

@@ -10,7 +10,8 @@
 struct weft_cli_train_progress {
   const struct weft_cli *cli;
   bool json, live;
-  bool tunes;           /* --schedule auto */
+  bool tunes; /* --schedule auto */
+  enum weft_gpt_on_divergence on_divergence;
   bool is_virtual;      /* times are virtual */
   int log;              /* descriptor, or -1 */
   const char *log_path; /* for messages */
@@ -27,7 +28,10 @@ struct weft_cli_train_progress {
   uint64_t bubbles;
   uint64_t bytes;                   /* of memory, of all ranks together */
   uint64_t bytes_max;               /* of the rank, or the process with all ranks, that has most */
-  struct weft_gpt_step_report last; /* with the last known validation loss */
+  struct weft_gpt_step_report last; /* with the validation loss of the last evaluation */
+  bool evaluated;                   /* there was one */
+  bool warned;                      /* of a loss or a gradient norm that is not finite */
+  bool withheld;                    /* has said that checkpoints are not written */
   struct weft_cli_series training, validation;
   struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
   bool has_tuned;                       /* there is one */

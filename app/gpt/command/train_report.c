@@ -124,11 +124,12 @@ static void add_path(struct weft_text *text, const struct weft_cli_training *tra
   }
 }
 
-static void add_losses(struct weft_text *text, const struct weft_gpt_step_report *last,
+static void add_losses(struct weft_text *text, const struct weft_cli_train_progress *progress,
                        double unigram) {
+  const struct weft_gpt_step_report *last = &progress->last;
   weft_text_addf(text, "loss             %.4f nats per byte after step %" PRIu64 "\n", last->loss,
                  last->step);
-  if (isfinite(last->validation_loss)) {
+  if (progress->evaluated) {
     weft_text_addf(text, "validation       %.4f on text that it has not seen\n",
                    last->validation_loss);
   }
@@ -143,7 +144,7 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
   const double rate = weft_cli_train_progress_rate(progress);
   weft_text_add(text, "\n");
   if (progress->steps > 0) {
-    add_losses(text, &progress->last, weft_gpt_dataset_unigram_loss(&training->corpus));
+    add_losses(text, progress, weft_gpt_dataset_unigram_loss(&training->corpus));
   }
   if (isfinite(rate)) {
     weft_text_addf(text, "speed            %.0f tokens/s; %.1f s for %" PRIu64 " step%s\n", rate,
@@ -166,6 +167,12 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
   weft_text_add(text, "\n");
   if (progress->has_tuned) {
     weft_cli_tuning_add_summary(text, &progress->tuning);
+  }
+  const uint64_t skipped = weft_gpt_trainer_steps_skipped(trainer);
+  if (skipped > 0) {
+    weft_text_addf(
+        text, "skipped          %" PRIu64 " step%s, whose loss or gradient norm is not finite\n",
+        skipped, weft_cli_plural(skipped));
   }
   weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
   add_path(text, training, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
@@ -191,18 +198,20 @@ static void add_blocks(struct weft_json *json, const struct weft_gpt_trainer *tr
 
 void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_cli_train_progress *progress,
-                             const struct weft_gpt_trainer *trainer, const char *signal) {
+                             const struct weft_gpt_trainer *trainer, const char *stopped_by) {
   assert(text != NULL && training != NULL && progress != NULL && trainer != NULL);
   const struct weft_gpt_trainer_options *options = &training->options;
   struct weft_json json = {.text = text};
   char hash[24];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
   weft_json_open(&json, NULL, '{');
-  weft_json_exact(&json, "final_loss", progress->last.loss);
-  weft_json_exact(&json, "validation_loss", progress->last.validation_loss);
+  const bool diverged = weft_gpt_trainer_divergence(trainer) != WEFT_GPT_NOT_DIVERGED;
+  weft_json_exact(&json, "final_loss", diverged ? NAN : progress->last.loss);
+  weft_json_exact(&json, "validation_loss", diverged ? NAN : progress->last.validation_loss);
   weft_json_exact(&json, "unigram_entropy", weft_gpt_dataset_unigram_loss(&training->corpus));
   weft_json_string(&json, "parameters_hash", hash);
   weft_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
+  weft_json_number(&json, "skipped_steps", weft_gpt_trainer_steps_skipped(trainer));
   weft_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
   weft_json_real(&json, "seconds", progress->last.seconds_so_far);
   weft_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
@@ -220,8 +229,8 @@ void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_train
     weft_cli_tuning_add_totals(&json, progress->has_tuned ? &progress->tuning : NULL);
   }
   weft_json_string(&json, "transport", weft_cli_train_transport(training));
-  if (signal != NULL) {
-    weft_json_string(&json, "stopped_by", signal);
+  if (stopped_by != NULL) {
+    weft_json_string(&json, "stopped_by", stopped_by);
   }
   weft_json_close(&json, '}');
   weft_json_finish(&json);

@@ -8,13 +8,14 @@
 void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_gpt_trainer *trainer);
 
-/* The result, as text and as the last line of JSON. `signal` is its name, or NULL. */
+/* The result, as text and as the last line of JSON. `stopped_by` is a signal,
+ * "divergence", or NULL. */
 void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
                                 const struct weft_cli_train_progress *progress,
                                 const struct weft_gpt_trainer *trainer);
 void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_training *training,
                              const struct weft_cli_train_progress *progress,
-                             const struct weft_gpt_trainer *trainer, const char *signal);
+                             const struct weft_gpt_trainer *trainer, const char *stopped_by);
 
 /* "threads" or "loopback". */
 const char *weft_cli_train_transport(const struct weft_cli_training *training);

@@ -133,6 +133,8 @@ static void read_run(struct weft_cli_training *training) {
   options->transport = weft_cli_chosen_transport(arguments)->name;
   options->endpoint = training->job != NULL ? training->job->transport : NULL;
   options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
+  options->on_divergence =
+      (enum weft_gpt_on_divergence)arguments->choices[WEFT_CLI_OPTION_ON_DIVERGENCE];
   options->unshard_window = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_WINDOW, 0);
   options->loopback_seed = options->training.data_seed;
   options->threads_per_rank =

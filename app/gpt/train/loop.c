@@ -39,6 +39,9 @@ static double mean_loss(const struct weft_step_result *result) {
   return result->loss_count > 0 ? sum / result->loss_count : 0;
 }
 
+/* The sign of a NAN says nothing, but is printed. */
+static double unsigned_nan(double number) { return isnan(number) ? NAN : number; }
+
 /* The mean loss over the validation batches and the replicas. */
 static enum weft_status evaluate(struct weft_gpt_rank *rank, double *loss,
                                  struct weft_error *error) {
@@ -46,40 +49,45 @@ static enum weft_status evaluate(struct weft_gpt_rank *rank, double *loss,
   const uint32_t batches = trainer->options.eval_steps > 0 ? trainer->options.eval_steps : 1;
   struct weft_tensor inputs, targets;
   struct weft_step_result result;
-  double own = 0, sum = 0;
+  double own = 0;
   for (uint32_t k = 0; k < batches; k++) {
     const struct weft_batch batch = load_batch(rank, true, k, &inputs, &targets);
     WEFT_TRY(weft_pipeline_eval(rank->pipeline, &batch, &result, error));
     own += mean_loss(&result);
   }
-  own /= batches;
-  double *all = weft_array_allocate(trainer->allocator, trainer->world_size, sizeof *all);
-  if (all == NULL) {
-    return weft_fail_memory(error, trainer->world_size * sizeof *all);
+  WEFT_TRY(weft_gpt_rank_sum(rank, own / batches, loss, error));
+  *loss = unsigned_nan(*loss / trainer->options.replicas);
+  if (!isfinite(*loss) && trainer->options.on_divergence == WEFT_GPT_ON_DIVERGENCE_STOP) {
+    rank->divergence = WEFT_GPT_DIVERGED_VALIDATION;
   }
-  const enum weft_status status =
-      weft_allgather(rank->transport, &own, all, sizeof own, trainer->stall_limit, error);
-  for (uint32_t r = 0; status == WEFT_OK && r < trainer->world_size; r++) {
-    sum += all[r];
-  }
-  weft_array_free(trainer->allocator, all, trainer->world_size, sizeof *all);
-  *loss = sum / trainer->options.replicas;
-  return status;
+  return WEFT_OK;
 }
 
+/* After a divergence nothing is due. */
 static bool is_due(const struct weft_gpt_rank *rank, uint64_t every) {
-  return (every > 0 && rank->step % every == 0) || weft_gpt_rank_is_over(rank);
+  return rank->divergence == WEFT_GPT_NOT_DIVERGED &&
+         ((every > 0 && rank->step % every == 0) || weft_gpt_rank_is_over(rank));
 }
 
-/* Loss, norm, times and bubble of the step that is done. */
+static bool is_evaluation_due(const struct weft_gpt_rank *rank) {
+  const uint64_t every = rank->trainer->options.eval_every;
+  return every > 0 && is_due(rank, every);
+}
+
+static bool is_checkpoint_due(const struct weft_gpt_rank *rank) {
+  const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  return options->checkpoint_dir != NULL && is_due(rank, options->checkpoint_every);
+}
+
+/* Loss, norm, times and bubble of the last step. */
 static void fill_report(const struct weft_gpt_rank *rank, int64_t step_begin_ns,
                         struct weft_gpt_step_report *report) {
   const struct weft_gpt_training *training = weft_gpt_rank_training(rank);
   const int64_t now = weft_clock_ns();
-  report->step = rank->step;
+  report->step = rank->step + (rank->divergence == WEFT_GPT_DIVERGED_STEP ? 1 : 0);
   report->steps = training->total_steps;
-  report->loss = rank->stats.loss;
-  report->gradient_norm = rank->stats.gradient_norm;
+  report->loss = unsigned_nan(rank->stats.loss);
+  report->gradient_norm = unsigned_nan(rank->stats.gradient_norm);
   report->seconds = (double)(now - step_begin_ns) * 1e-9;
   report->tokens_per_s =
       (double)(training->batch * training->config.context) / fmax(report->seconds, 1e-9);
@@ -119,23 +127,35 @@ enum weft_status weft_gpt_rank_train(struct weft_gpt_rank *rank, struct weft_err
     WEFT_TRY(weft_gpt_rank_gather_stats(rank, mean_loss(&result), pipeline_ns, error));
     report.rate = weft_gpt_learning_rate(rank->step, training->rate, training->rate_min,
                                          training->warmup_steps, training->total_steps);
-    WEFT_TRY(weft_gpt_rank_optimizer_step(rank, report.rate, error));
-    rank->step++;
+    const uint64_t skipped = rank->skipped;
+    if (weft_gpt_rank_may_update(rank)) {
+      WEFT_TRY(weft_gpt_rank_optimizer_step(rank, report.rate, error));
+    }
+    report.skipped = rank->skipped > skipped;
+    rank->step += rank->divergence == WEFT_GPT_NOT_DIVERGED;
     if (reports) {
       fill_report(rank, begin_ns, &report);
     }
 
-    if (options->eval_every > 0 && is_due(rank, options->eval_every)) {
-      WEFT_TRY(evaluate(rank, &report.validation_loss, error));
+    bool finite = true;
+    if (report.skipped || is_evaluation_due(rank) || is_checkpoint_due(rank) || is_due(rank, 0)) {
+      WEFT_TRY(weft_gpt_rank_check_parameters(rank, &finite, error));
     }
-    if (options->checkpoint_dir != NULL && is_due(rank, options->checkpoint_every)) {
-      WEFT_TRY(weft_gpt_rank_save_checkpoint(rank, error));
-      report.checkpointed = true;
+    if (is_evaluation_due(rank)) {
+      WEFT_TRY(evaluate(rank, &report.validation_loss, error));
+      report.evaluated = true;
+    }
+    if (is_checkpoint_due(rank)) {
+      if (finite) {
+        WEFT_TRY(weft_gpt_rank_save_checkpoint(rank, error));
+      }
+      report.checkpointed = finite;
+      report.checkpoint_withheld = !finite;
     }
     if (reports && options->on_step != NULL) {
       options->on_step(options->context, &report);
     }
-    if (options->tunes) {
+    if (options->tunes && rank->divergence == WEFT_GPT_NOT_DIVERGED) {
       WEFT_TRY(weft_gpt_rank_autotune(rank, error));
     }
   }

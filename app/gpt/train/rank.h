@@ -7,6 +7,7 @@
  *   trainer_query.c    results, for the caller
  *   rank.c             a rank's groups, stages, memory and pipeline
  *   step_stats.c       loss, gradient norm and times of a step, gathered from all ranks
+ *   divergence.c       numbers that are not finite
  *   optimizer_step.c   AdamW on the rank's shards
  *   gather_layer.c     layers gathered from their shards
  *   snapshot.c         checkpoints, and the hash, the model and the events at the end
@@ -121,6 +122,8 @@ struct weft_gpt_rank {
   uint8_t *inputs, *targets; /* [batch][context] */
   uint64_t step;             /* done */
   bool stop;                 /* a rank was interrupted: all finish this step */
+  enum weft_gpt_divergence divergence;
+  uint64_t skipped; /* steps */
   int64_t run_begin_ns;
   struct weft_gpt_step_stats stats;
   unsigned char *stats_sent, *stats_received; /* records of step_stats.c */
@@ -173,7 +176,8 @@ static inline bool weft_gpt_rank_reports(const struct weft_gpt_rank *rank) {
   return rank->transport->rank == 0;
 }
 static inline bool weft_gpt_rank_is_over(const struct weft_gpt_rank *rank) {
-  return rank->stop || rank->step >= weft_gpt_rank_training(rank)->total_steps;
+  return rank->stop || rank->divergence != WEFT_GPT_NOT_DIVERGED ||
+         rank->step >= weft_gpt_rank_training(rank)->total_steps;
 }
 
 /* ---- rank.c ---- */
@@ -197,6 +201,20 @@ uint64_t weft_gpt_step_stats_bytes(const struct weft_gpt_trainer *trainer); /* o
  * the replica's, on the rank with the last stage; `pipeline_ns` is this rank's. */
 enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,
                                             int64_t pipeline_ns, struct weft_error *error);
+
+/* The sum of a number of each rank, the same on all. */
+enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, double *sum,
+                                   struct weft_error *error);
+
+/* ---- divergence.c ---- */
+
+/* Whether the optimizer may use the gradients of the step; if not, it is skipped, or the training
+ * is over. */
+bool weft_gpt_rank_may_update(struct weft_gpt_rank *rank);
+/* Whether parameters and moments of all ranks are finite; if not, the training is over unless it
+ * continues. */
+enum weft_status weft_gpt_rank_check_parameters(struct weft_gpt_rank *rank, bool *finite,
+                                                struct weft_error *error);
 
 /* ---- optimizer_step.c ---- */
 

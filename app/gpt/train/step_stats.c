@@ -172,6 +172,23 @@ static void add_up_heads(struct weft_gpt_rank *rank) {
   rank->stats.bubble = span > 0 ? 1 - busy / ((double)trainer->world_size * (double)span) : NAN;
 }
 
+enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, double *sum,
+                                   struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  double *all = weft_array_allocate(trainer->allocator, trainer->world_size, sizeof *all);
+  if (all == NULL) {
+    return weft_fail_memory(error, trainer->world_size * sizeof *all);
+  }
+  const enum weft_status status =
+      weft_allgather(rank->transport, &number, all, sizeof number, trainer->stall_limit, error);
+  *sum = 0;
+  for (uint32_t r = 0; status == WEFT_OK && r < trainer->world_size; r++) {
+    *sum += all[r];
+  }
+  weft_array_free(trainer->allocator, all, trainer->world_size, sizeof *all);
+  return status;
+}
+
 enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,
                                             int64_t pipeline_ns, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;

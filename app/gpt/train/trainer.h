@@ -19,9 +19,18 @@
 #include "gpt/checkpoint/checkpoint.h"
 #include "gpt/data/dataset.h"
 
+/* What a trainer does with a step whose loss or gradient norm is not finite. Such a step stops the
+ * training, does not change parameters and moments, or changes them like any other. Non-finite
+ * parameters stop the training unless it continues; no checkpoint of them is ever written. */
+enum weft_gpt_on_divergence {
+  WEFT_GPT_ON_DIVERGENCE_STOP,
+  WEFT_GPT_ON_DIVERGENCE_SKIP,
+  WEFT_GPT_ON_DIVERGENCE_CONTINUE
+};
+
 /* After each step; NAN: not known. */
 struct weft_gpt_step_report {
-  uint64_t step;  /* done, from 1 */
+  uint64_t step;  /* done, or the one that diverged; from 1 */
   uint64_t steps; /* in all */
   double loss;    /* mean over the batch, nats per token */
   double validation_loss;
@@ -32,8 +41,11 @@ struct weft_gpt_step_report {
   double seconds_so_far;   /* since run() */
   double bubble;           /* share of ranks x time without compute, measured */
   double predicted_bubble; /* simulated from measured costs */
+  bool evaluated;          /* validation_loss is this step's, finite or not */
   bool checkpointed;
-  const char *schedule; /* of this step: a name, or "searched" */
+  bool skipped;             /* the step did not change parameters */
+  bool checkpoint_withheld; /* one was due, but parameters are not finite */
+  const char *schedule;     /* of this step: a name, or "searched" */
 };
 
 /* What auto-tuning has done. Times are those of the pipeline's part of a step, medians over
@@ -98,6 +110,8 @@ struct weft_gpt_trainer_options {
   uint64_t eval_every; /* steps; 0: never */
   uint32_t eval_steps; /* batches of an evaluation; 0: 1 */
 
+  enum weft_gpt_on_divergence on_divergence;
+
   /* At the end of run(), to the process with rank 0; the same on all processes. */
   bool gather_events; /* of the other ranks of its pipeline: weft_gpt_trainer_events() */
   bool gather_model;  /* all parameters: weft_gpt_trainer_model() */
@@ -124,13 +138,26 @@ struct weft_gpt_trainer;
 /* With an endpoint given, a failure is sent to the other processes. */
 enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *options,
                                          struct weft_gpt_trainer **out, struct weft_error *error);
-/* To the last step, or until interrupted. Returns what all ranks agree on. */
+/* To the last step, or until interrupted or diverged. Returns what all ranks agree on; WEFT_OK after
+ * a divergence too. */
 enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error);
 void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer);
 
 /* ---- Results: the same in all processes, unless it says otherwise ---- */
 
 uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer);
+
+/* What stopped the training: nothing, the loss or gradient norm of step steps_done + 1, or the
+ * parameters or the validation loss after step steps_done. */
+enum weft_gpt_divergence {
+  WEFT_GPT_NOT_DIVERGED,
+  WEFT_GPT_DIVERGED_STEP,
+  WEFT_GPT_DIVERGED_PARAMETERS,
+  WEFT_GPT_DIVERGED_VALIDATION
+};
+enum weft_gpt_divergence weft_gpt_trainer_divergence(const struct weft_gpt_trainer *trainer);
+uint64_t weft_gpt_trainer_steps_skipped(const struct weft_gpt_trainer *trainer);
+
 /* Of all parameters, layer after layer: the same for every split, transport and way of
  * sharding. 0 before run() is over. */
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer);

@@ -281,6 +281,7 @@ static uint64_t hash_configuration(const struct weft_gpt_trainer *trainer) {
                               options->checkpoint_every,
                               options->eval_every,
                               options->eval_steps,
+                              options->on_divergence,
                               options->resume != NULL,
                               options->tunes,
                               options->gather_events,

@@ -8,6 +8,14 @@ uint64_t weft_gpt_trainer_steps_done(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].step;
 }
 
+enum weft_gpt_divergence weft_gpt_trainer_divergence(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].divergence;
+}
+
+uint64_t weft_gpt_trainer_steps_skipped(const struct weft_gpt_trainer *trainer) {
+  return trainer->ranks[0].skipped;
+}
+
 bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
   return trainer->first_local == 0;
 }

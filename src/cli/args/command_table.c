@@ -212,6 +212,7 @@ static const struct weft_cli_command commands[] = {
       OPTION(WARMUP),
       OPTION(WEIGHT_DECAY),
       OPTION(CLIP),
+      OPTION(ON_DIVERGENCE),
       &train_seed,
       OPTION(SCHEDULE),
       OPTION(SPLIT),
@@ -347,7 +348,7 @@ static const struct weft_cli_command commands[] = {
 
 static const struct weft_cli_exit_text exit_texts[] = {
     {WEFT_CLI_OK, "success"},
-    {WEFT_CLI_FOUND_BAD, "checked and found bad: invalid, can hang, different, over the limit"},
+    {WEFT_CLI_FOUND_BAD, "found bad: invalid, can hang, different, over the limit, diverged"},
     {WEFT_CLI_USAGE, "wrong usage, or more than a limit"},
     {WEFT_CLI_MALFORMED, "malformed input"},
     {WEFT_CLI_NO_INPUT, "an input file is missing or cannot be opened"},

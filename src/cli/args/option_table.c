@@ -124,6 +124,10 @@ const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT] = {
         "weight decay of AdamW, for matrices; default 0.1"),
     ROW(CLIP, '\0', "clip", WEFT_CLI_KIND_RATE, "X", NULL, 0, WEFT_CLI_COST_MAX, WEFT_CLI_COST_MAX,
         "limit for the norm of the gradient; 0: none; default 1"),
+    ROW(ON_DIVERGENCE, '\0', "on-divergence", WEFT_CLI_KIND_CHOICE, "WHAT", "stop|skip|continue", 0,
+        0, 0,
+        "when a loss or a gradient norm is not finite: stop (default, status 1), skip the step's "
+        "update, or continue"),
     ROW(SCHEDULE, '\0', "schedule", WEFT_CLI_KIND_TEXT, "NAME", NULL, 0, 0, 0,
         "a schedule that 'weft gen' lists, a file with a table or "
         "program, or auto: planned from measured times; default 1F1B"),
