@@ -35,6 +35,14 @@ make_pages() {
   show queued.html queued.csv --costs slow.json --channel rank
   show by_stage.html small.csv --colour-by stage
   show large.html large.csv --hop 0.5
+  "$WEFT" gen 1F1B -p 64 -m 256 -o uniform.csv
+  show uniform.html uniform.csv
+  "$WEFT" gen ZBVZeroBubble -p 4 -m 8 -o zbv.csv
+  show zbv.html zbv.csv
+  show zbv_light.svg zbv.csv
+  show zbv_dark.svg zbv.csv --dark
+  echo '{"schema": "weft-costs/1", "unit": "ms", "stages": [{"f": 1234.56789, "i": 0.0123456, "w": 1}]}' >digits.json
+  show digits.html small.csv --costs digits.json
 }
 
 @test "the page in a browser: hover, click, zoom, keyboard, a second schedule, hostile files" {

@@ -4,6 +4,7 @@ pages and runs this in their folder; screenshots are left there too."""
 
 import base64
 import json
+import math
 import os
 import random
 import re
@@ -33,6 +34,46 @@ HOVERED = {
                  "8 – 8.5 ms, takes 0.5 ms", "waited for 0F2 on rank 0, which ended at 8 ms"],
 }
 HOSTILE = "</script><img src=x onerror=\"document.title='taken'\">\u2028<!--<script>"
+
+
+def timeline_of(table, durations):
+    """The events of a compute-only table by rank, (begin, end, op) in order: an
+    independent simulation, without transfers."""
+    with open(table, encoding="utf-8") as file:
+        rows = [re.findall(r"(\d+)([FB])(\d+)", line) for line in file]
+    done, events, free, at = {}, [[] for _ in rows], [0] * len(rows), [0] * len(rows)
+    last = max(int(stage) for row in rows for stage, _, _ in row)
+    moved = True
+    while moved:
+        moved = False
+        for rank, row in enumerate(rows):
+            while at[rank] < len(row):
+                stage, op, microbatch = int(row[at[rank]][0]), row[at[rank]][1], row[at[rank]][2]
+                needs = [(stage - 1, "F", microbatch)] if op == "F" else [
+                    (stage, "F", microbatch), (stage + 1, "B", microbatch)]
+                needs = [need for need in needs if 0 <= need[0] <= last]
+                if any(need not in done for need in needs):
+                    break
+                begin = max([free[rank]] + [done[need] for need in needs])
+                free[rank] = done[stage, op, microbatch] = begin + durations[op]
+                events[rank].append((begin, free[rank], op))
+                at[rank] += 1
+                moved = True
+    return events
+
+
+def shares(events, begin, length, columns):
+    """For each of the columns the share of its time that each op has."""
+    found = [{} for _ in range(columns)]
+    for start, end, op in events:
+        first = max(0, math.floor((start - begin) / length))
+        last = min(columns - 1, math.floor((end - begin) / length))
+        for column in range(first, last + 1):
+            left = begin + column * length
+            part = min(end, left + length) - max(start, left)
+            if part > 0:
+                found[column][op] = found[column].get(op, 0) + part / length
+    return found
 
 
 class Timeline(unittest.TestCase):
@@ -172,9 +213,9 @@ class Timeline(unittest.TestCase):
         for name in [SMALL, "overlaps.html", "queued.html", "sharded.html"]:
             self.open(name)
             self.page.press("p")
-            parts = re.findall(r"([0-9.]+)(?: ms)? of ", self.page.text("#selection p"))
+            parts = re.findall(r"([0-9.]+) (?:ms|units?) of ", self.page.text("#selection p"))
             begin, end = self.ask("window()")
-            self.assertAlmostEqual(sum(map(float, parts)), end - begin, places=5, msg=name)
+            self.assertAlmostEqual(sum(map(float, parts)), end - begin, places=2, msg=name)
 
     def test_zoom_and_pan(self):
         self.open(SMALL)
@@ -399,7 +440,137 @@ class Timeline(unittest.TestCase):
         self.assertIn("gradients tied, stage 7", self.page.text("#selection") + "\n".join(self.tooltip()))
         self.expect_quiet()
 
+    # ---- Pixels ----
+
+    def pixels_of(self, y):
+        """The pixels of the plot at this height of the window: red, green, blue of each."""
+        plot = self.ask("plot()")
+        data = self.page.run("""
+            const canvas = document.getElementById('canvas');
+            const y = Math.floor((arguments[0] - canvas.getBoundingClientRect().top) * arguments[2]);
+            const left = Math.round(arguments[1] * arguments[2]);
+            return Array.from(canvas.getContext('2d').getImageData(left, y, arguments[3], 1).data)""",
+                             y, plot["left"], plot["ratio"], math.floor(plot["width"] * plot["ratio"]))
+        return [data[i:i + 3] for i in range(0, len(data), 4)]
+
+    def colours(self, *ops):
+        """The palette's colours of ops, by number in the op table, as numbers."""
+        light = json.loads(self.data_of("uniform.html"))["palette"]["light"]["ops"]
+        return [[int(light[op][i:i + 2], 16) for i in (1, 3, 5)] for op in ops]
+
+    def expect_true_shares(self, events, action, exact):
+        """Each column without idle time shows the mean colour of what it covers; with
+        `exact` off it may be darker (a line between actions), never lighter."""
+        plot, (begin, end) = self.ask("plot()"), self.ask("window()")
+        pixels = self.pixels_of(self.box(action)["bottom"] - 2)
+        length = (end - begin) / (plot["width"] * plot["ratio"])
+        forward, backward = self.colours(*self.ops_named("F", "B"))
+        checked = 0
+        for column, found in enumerate(shares(events, begin, length, len(pixels))):
+            if sum(found.values()) < 1 - 1e-6:
+                continue  # idle in part
+            checked += 1
+            for channel in range(3):
+                wanted = forward[channel] * found.get("F", 0) + backward[channel] * found.get("B", 0)
+                where = f"column {column} of {action} at {plot['ratio']}, window {begin} - {end}"
+                self.assertLessEqual(pixels[column][channel], wanted + 1.51, where)
+                if exact:
+                    self.assertGreaterEqual(pixels[column][channel], wanted - 1.51, where)
+        return checked
+
+    def ops_named(self, *names):
+        """Their numbers, from the colours of the legend, which the command's op table gives."""
+        legend = self.page.run("""
+            return Array.from(document.querySelectorAll('#legend .entry')).filter((e) => e.querySelector('.swatch'))
+              .map((e) => [e.innerText.split(' ')[0], e.querySelector('.swatch').style.backgroundColor])""")
+        light = json.loads(self.data_of("uniform.html"))["palette"]["light"]["ops"]
+        texts = ["rgb({}, {}, {})".format(*(int(c[i:i + 2], 16) for i in (1, 3, 5))) for c in light]
+        return [texts.index(dict(legend)[name]) for name in names]
+
+    def test_narrow_actions_have_their_share_of_each_pixel(self):
+        events = timeline_of("uniform.csv", {"F": 1, "B": 2})
+        self.assertEqual(max(end for rank in events for _, end, _ in rank), 957)
+        try:
+            for ratio in [1, 1.25, 2]:
+                self.page.emulate_screen(ratio)
+                self.open("uniform.html")
+                self.assertEqual(self.ask("plot()")["ratio"], ratio)
+                for rank in [0, 5, 11]:
+                    checked = self.expect_true_shares(events[rank], f"{rank}F0", exact=True)
+                    self.assertGreater(checked, 600 * ratio)  # warm-up and the steady phase
+                self.page.press("+", "+")  # some actions now have a line where they begin
+                for rank in [0, 5, 11]:
+                    self.expect_true_shares(events[rank], f"{rank}F0", exact=False)
+        finally:
+            self.page.emulate_screen(0)
+
+    def test_later_stages_of_a_rank_are_paler_as_in_svg(self):
+        for theme in ["light", "dark"]:
+            self.page.emulate_dark(theme == "dark")
+            self.open("zbv.html")
+            with open(f"zbv_{theme}.svg", encoding="utf-8") as file:
+                svg = file.read()
+            seen = set()
+            for action in ["0F0", "7F0", "0I0", "7I0", "0W0", "7W0"]:
+                box = self.box(action)
+                pixels = self.pixels_of(box["bottom"] - 2)
+                x = (box["left"] + box["right"]) / 2 - self.ask("plot()")["left"]
+                colour = "#%02x%02x%02x" % tuple(pixels[int(x)])
+                self.assertIn(f'fill="{colour}"', svg, action)
+                seen.add(colour)
+            self.assertEqual(len(seen), 6)
+            self.assertIn("(paler: later stages of the rank)", self.page.text("#legend"))
+        self.page.emulate_dark(False)
+        self.open(SMALL)
+        self.assertNotIn("paler", self.page.text("#legend"))
+
     # ---- Looks, size ----
+
+    def test_buttons_have_names_and_no_odd_glyphs(self):
+        self.open(SMALL)
+        for text, name, picture in self.page.run("""
+                return Array.from(document.querySelectorAll('button')).map((b) =>
+                  [b.textContent.trim(), b.getAttribute('aria-label') || b.textContent, b.querySelector('svg') !== null])"""):
+            self.assertRegex(text, "^[A-Za-z: ?+\u2212\u00d7\u2026]*$")
+            self.assertTrue(name.strip())
+            self.assertTrue(text or picture, name)
+        rows = "return weftTimeline.boxOf(0, '0F0')"
+        before = self.page.run(rows)
+        self.page.run("document.getElementById('rows-less').click()")
+        self.page.frame()
+        after = self.page.run(rows)
+        self.assertLess(after["bottom"] - after["top"], before["bottom"] - before["top"])
+
+    def test_small_window(self):
+        try:
+            self.page.emulate_screen(1.25, 801, 700)
+            self.open("uniform.html")  # higher than the window, and details below it
+            top, bottom = self.page.run("""
+                const box = document.getElementById('side').getBoundingClientRect();
+                return [box.top, box.bottom]""")
+            self.assertLess(top, 500)
+            self.assertEqual(bottom, 700)
+            right = self.page.run("""
+                const canvas = document.getElementById('canvas');
+                return Array.from(canvas.getContext('2d').getImageData(canvas.width - 1, 300, 1, 1).data)""")
+            self.assertEqual(right, [255, 255, 255, 255])  # no seam at the edge
+        finally:
+            self.page.emulate_screen(0)
+
+    def test_numbers_have_four_digits_and_a_unit(self):
+        self.open("digits.html")  # F 1234.56789, B 1.0123456
+        self.assertIn("makespan 4942 ms", self.page.text("#cards").replace("\n", " "))
+        self.page.press("/", *"1B0", "Enter")
+        self.assertEqual(self.tooltip()[2], "2469.136 \u2013 2470.148 ms, takes 1.012 ms")
+        self.assertEqual(self.page.text("#selection dd:nth-of-type(3)"), "1.012 ms")
+        self.assertIn("Idle time in ms", self.page.text("#summary"))
+        for cell in self.page.run("return Array.from(document.querySelectorAll('#summary td')).map((c) => c.innerText)"):
+            self.assertRegex(cell, r"^(\d{0,5}|\d\.\d{1,3}|\d\d\.\d{1,2}|\d{3}\.\d)$")
+        self.open("whole.html")
+        self.assertIn("makespan 33 units of time", self.page.text("#cards").replace("\n", " "))
+        self.page.hover(*self.centre("0F0"))
+        self.assertEqual(self.tooltip()[2], "0 \u2013 1 units, takes 1 unit")
+        self.assertEqual(self.page.text("#range"), "showing 0 \u2013 33 of 0 \u2013 33 units")
 
     def test_dark(self):
         background = "return getComputedStyle(document.body).backgroundColor"

@@ -197,6 +197,15 @@ class Browser:
                   {"cmd": "Emulation.setEmulatedMedia", "params": {"features": [feature]}})
         self.frame()
 
+    def emulate_screen(self, ratio, width=0, height=0):
+        """So many pixels of the screen to one of the page; 0: as it was. Sizes of 0 stay."""
+        if ratio == 0:
+            self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.clearDeviceMetricsOverride", "params": {}})
+        else:
+            metrics = {"width": width, "height": height, "deviceScaleFactor": ratio, "mobile": False}
+            self._ask("POST", "/goog/cdp/execute", {"cmd": "Emulation.setDeviceMetricsOverride", "params": metrics})
+        self.frame()
+
     def screenshot(self, path):
         with open(path, "wb") as file:
             file.write(base64.b64decode(self._ask("GET", "/screenshot")))

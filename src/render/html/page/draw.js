@@ -69,9 +69,7 @@ function drawChain(app, selected) {
 
 function outline(app, context, model, id, box, thickness) {
   const { events } = model.picture;
-  const part = model.part[id];
-  const height = part === 0 ? box.height : box.height / (part >> 4);
-  const y = box.y + (part === 0 ? 0 : height * (part & 15));
+  const { y, height } = boxOfPart(model, id, box);
   const x = Math.max(app.gutter - 4, xOf(app, events.begin[id]));
   const right = Math.min(app.width + 4, xOf(app, events.end[id]));
   context.lineWidth = thickness;
@@ -81,20 +79,23 @@ function outline(app, context, model, id, box, thickness) {
 
 // ---- A frame ----
 
-function drawRow(app, row) {
-  const context = app.context;
-  const lanes = row.model.lanes[row.rank];
-  context.fillStyle = themeOf(app).ops[0];
-  context.fillRect(app.gutter, row.compute.y, plotWidth(app), row.compute.height);
-  drawIdle(app, row);
-  drawLane(app, row.model, lanes.compute, row.compute);
-  if (row.shards) drawLane(app, row.model, lanes.shards, row.shards);
-  if (row.transfers) {
-    const half = row.transfers.height / 2;
-    drawLane(app, row.model, lanes.sends, { y: row.transfers.y, height: half - 0.5 });
-    drawLane(app, row.model, lanes.receives, { y: row.transfers.y + half, height: half - 0.5 });
+function drawGround(app, row) {
+  const top = pixelY(app, row.compute.y) / app.ratio + app.scroll;
+  const bottom = pixelY(app, row.compute.y + row.compute.height) / app.ratio + app.scroll;
+  app.context.fillStyle = themeOf(app).ops[0];
+  app.context.fillRect(app.gutter, top, plotWidth(app), bottom - top);
+}
+
+function drawRows(app, rows) {
+  const shown = joined(rows.map(lanesShown));
+  rows.forEach((row) => drawGround(app, row));
+  drawStrips(app, shown);
+  rows.forEach((row) => drawStripes(app, row));
+  for (const { row, lane, box } of shown) {
+    drawDetails(app, row.model, lane, box);
+    if (lane.hasInstants) drawInstants(app, row.model, lane, box);
   }
-  if (row.memory) drawMemory(app, row);
+  rows.filter((row) => row.memory).forEach((row) => drawMemory(app, row));
 }
 
 function visibleRows(app) {
@@ -114,7 +115,7 @@ function drawPlot(app) {
   app.alpha = lit.length > 0 ? 0.28 : 1;
   app.bare = lit.length > 0;
   context.globalAlpha = app.alpha;
-  rows.forEach((row) => drawRow(app, row));
+  drawRows(app, rows);
   app.alpha = context.globalAlpha = 1;
   app.bare = false;
   for (const chain of lit) {
@@ -128,7 +129,7 @@ function drawFrame(app) {
   const context = app.context;
   context.setTransform(app.ratio, 0, 0, app.ratio, 0, 0);
   context.fillStyle = themeOf(app).background;
-  context.fillRect(0, 0, app.width, app.height);
+  context.fillRect(0, 0, app.width, app.height + 1);
   context.textBaseline = 'middle';
   context.textAlign = 'center';
   drawPlot(app);

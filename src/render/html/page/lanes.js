@@ -1,7 +1,9 @@
-// The lanes of a rank: its actions, its transfers, its idle time. What is narrower
-// than a pixel is drawn as one: a lane costs pixels, not events.
+// What is drawn on the strips of colour (coverage.js) where there is room: labels, the
+// lines between events, the stripes of idle time.
 
 const LABEL_LEAST = 7; // pixels; smaller is not read
+const SEAM_LEAST = 5; // wide, for a line where an event begins
+const STRIPES_LEAST = 4;
 
 // The full action, else the microbatch, else the microbatch in small print.
 function drawLabel(app, model, id, x, y, width, height, ink) {
@@ -19,106 +21,78 @@ function drawLabel(app, model, id, x, y, width, height, ink) {
   context.fillText(text, x + width / 2, y + height / 2 + 0.5);
 }
 
+// The parts of an overlap share the height.
+function boxOfPart(model, id, box) {
+  const part = model.part[id];
+  const height = part === 0 ? box.height : box.height / (part >> 4);
+  return { y: part === 0 ? box.y : box.y + height * (part & 15), height };
+}
+
+// An event by itself: one of a chain, on top of the pale rest.
 function drawCell(app, model, paints, id, box, x, width) {
   const context = app.context;
   const paint = paintIndex(paints, model.picture.events, id);
-  const part = model.part[id];
-  const height = part === 0 ? box.height : box.height / (part >> 4);
-  const y = part === 0 ? box.y : box.y + height * (part & 15);
+  const { y, height } = boxOfPart(model, id, box);
   const left = Math.max(x, app.gutter - 2);
   const right = Math.min(x + width, app.width + 2);
   const gap = width > 5 ? 1 : width > 2.5 ? 0.5 : 0;
   context.fillStyle = paints.texts[paint];
-  context.fillRect(left, y, right - left - gap, height - (part === 0 ? 0 : 0.5));
+  context.fillRect(left, y, right - left - gap, height);
   if (!app.bare && right - left >= 6) drawLabel(app, model, id, left, y, right - left - gap, height, paints.inks[paint]);
 }
 
-// The mean colour of some of the events from..to, with 4 bits to a channel, so
-// that neighbours are often equal and drawn as one.
-function mixedColour(paints, events, lane, from, to) {
-  const step = Math.max(1, (to - from) >> 2);
-  let red = 0;
-  let green = 0;
-  let blue = 0;
-  let count = 0;
-  for (let i = from; i < to; i += step) {
-    const value = paints.values[paintIndex(paints, events, lane.ids[i])];
-    red += value >> 16;
-    green += (value >> 8) & 255;
-    blue += value & 255;
-    count += 16;
-  }
-  return (Math.round(red / count) << 8) + (Math.round(green / count) << 4) + Math.round(blue / count);
-}
-
-const MIXED_MAX = 4096;
-
-function mixedText(app, mixed) {
-  if (!app.mixedTexts[mixed]) {
-    const channel = (shift) => Math.min(255, ((mixed >> shift) & 15) * 16);
-    app.mixedTexts[mixed] = `rgb(${channel(8)},${channel(4)},${channel(0)})`;
-  }
-  return app.mixedTexts[mixed];
-}
-
-// Columns of pixels that look the same, not yet drawn.
-function flushColumns(app, run, box) {
-  if (run.width > 0) {
-    app.context.globalAlpha = app.alpha * ((run.look >> 12) / 8);
-    app.context.fillStyle = mixedText(app, run.look & (MIXED_MAX - 1));
-    app.context.fillRect(run.x, box.y, run.width, box.height);
-    app.context.globalAlpha = app.alpha;
-  }
-  run.width = 0;
-}
-
-// Events that begin in one pixel: their mean colour, as strong as they fill it.
-function addColumn(app, run, box, x, grain, look) {
-  if (run.width > 0 && run.look === look && run.x + run.width === x) {
-    run.width += grain;
-    return;
-  }
-  flushColumns(app, run, box);
-  Object.assign(run, { x, width: grain, look });
-}
-
-function drawLane(app, model, lane, box) {
+// What can be read in the events of a lane that are wide enough, and where they
+// begin. The line there is away from the background, so that it is no gap.
+function drawDetails(app, model, lane, box) {
+  const { context } = app;
   const { events } = model.picture;
   const paints = paintsOf(app, model);
   const scale = pixelsPerUnit(app);
-  const grain = box.height < 4 ? 3 : 1; // a thin lane shows no detail: coarser, and faster
-  const run = { x: 0, width: 0, look: 0 };
-  let i = firstAbove(lane.endMax, app.from - 1 / scale);
-  while (i < lane.ids.length && lane.begin[i] <= app.to) {
+  if (lane.longest * scale < SEAM_LEAST) return;
+  for (let i = firstAbove(lane.endMax, app.from); i < lane.ids.length && lane.begin[i] <= app.to; i++) {
     const id = lane.ids[i];
-    const x = app.gutter + (lane.begin[i] - app.from) * scale;
     const width = (events.end[id] - lane.begin[i]) * scale;
-    if (width >= 1.5 * grain) {
-      flushColumns(app, run, box);
-      drawCell(app, model, paints, id, box, x, width);
-      i++;
-    } else {
-      const column = Math.floor(x / grain) * grain;
-      const next = Math.max(i + 1, firstAbove(lane.begin, timeAt(app, column + grain), i));
-      const filled = Math.min(1, ((lane.busy[next] - lane.busy[i]) * scale) / grain);
-      const look = (Math.max(3, Math.round(filled * 8)) << 12) | mixedColour(paints, events, lane, i, next);
-      if (column + grain > app.gutter) addColumn(app, run, box, column, grain, look);
-      i = next;
-    }
+    if (width < SEAM_LEAST) continue;
+    const { y, height } = boxOfPart(model, id, box);
+    const x = app.gutter + (lane.begin[i] - app.from) * scale;
+    context.globalAlpha = app.alpha * 0.3 * Math.min(1, (width - SEAM_LEAST) / 10);
+    context.fillStyle = themeOf(app).highlight;
+    context.fillRect(Math.floor(x * app.ratio) / app.ratio, y, 1 / app.ratio, height);
+    context.globalAlpha = app.alpha;
+    const left = Math.max(x, app.gutter);
+    const right = Math.min(x + width, app.width - PAD_RIGHT);
+    if (!app.bare) drawLabel(app, model, id, left, y, right - left, height, paints.inks[paintIndex(paints, events, id)]);
   }
-  flushColumns(app, run, box);
 }
 
-function drawIdle(app, row) {
-  const context = app.context;
+// Transfers that take no time have no share of any pixel: a mark each, where there
+// is room for that.
+function drawInstants(app, model, lane, box) {
+  const { context } = app;
+  const { events } = model.picture;
+  const paints = paintsOf(app, model);
+  const first = firstAtLeast(lane.begin, app.from);
+  const end = firstAbove(lane.begin, app.to);
+  if ((end - first) * 4 > plotWidth(app)) return;
+  for (let i = first; i < end; i++) {
+    if (events.end[lane.ids[i]] > lane.begin[i]) continue;
+    context.fillStyle = paints.texts[paintIndex(paints, events, lane.ids[i])];
+    context.fillRect(Math.floor(xOf(app, lane.begin[i]) * app.ratio) / app.ratio, box.y, 1 / app.ratio, box.height);
+  }
+}
+
+// Stripes over the idle stretches that are wide enough for them: their whole pixels,
+// the others are in the strip.
+function drawStripes(app, row) {
+  const { context } = app;
   const idle = row.model.idle[row.rank];
-  let drawn = -Infinity;
+  if (idle.longest * pixelsPerUnit(app) < STRIPES_LEAST) return;
   for (let i = firstAbove(idle.end, app.from); i < idle.stretches.length && idle.begin[i] < app.to; i++) {
     const x = Math.max(app.gutter, xOf(app, idle.begin[i]));
     const right = Math.min(app.width - PAD_RIGHT, xOf(app, idle.end[i]));
-    if (right <= drawn) continue;
+    if (right - x < STRIPES_LEAST) continue;
+    const left = Math.ceil(x * app.ratio - 1e-6) / app.ratio;
     context.fillStyle = stripes(app, idle.stretches[i].cause);
-    context.fillRect(x, row.compute.y, Math.max(0.5, right - x), row.compute.height);
-    drawn = Math.floor(right);
+    context.fillRect(left, row.compute.y, Math.floor(right * app.ratio + 1e-6) / app.ratio - left, row.compute.height);
   }
 }

@@ -116,13 +116,12 @@ function drawAxis(app) {
   context.font = '11px system-ui, "DejaVu Sans", sans-serif';
   context.textAlign = 'center';
   eachTick(app, (time, x) => {
-    context.fillText(formatNumber(time), Math.min(x, app.width - 24), AXIS_HEIGHT / 2 - 1);
+    context.fillText(formatNumber(time, axisStep(app)), Math.min(x, app.width - 24), AXIS_HEIGHT / 2 - 1);
     context.fillRect(Math.round(x), AXIS_HEIGHT - 5, 1, 5);
   });
   context.textAlign = 'left';
   const { unit } = app.models[0].picture;
-  const wide = app.gutter >= 100 && unit !== '';
-  context.fillText(wide ? `time, ${unit}` : unit || 'time', 12, AXIS_HEIGHT / 2 - 1);
+  context.fillText(unit === '' ? 'units of time' : `time, ${shorten(unit, 10)}`, 12, AXIS_HEIGHT / 2 - 1);
   context.textAlign = 'center';
 }
 

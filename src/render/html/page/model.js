@@ -16,18 +16,22 @@ const isShard = (op) => KIND[op] === 'SHARD';
 const isTransfer = (op) => isSend(op) || isReceive(op);
 
 // Events of one kind on one rank, by begin. `endMax` is the running maximum of
-// the ends, so that both ends of a window are found by binary search; `busy` is
-// the running sum of the times, for the merged drawing.
-function makeLane(events, list) {
+// the ends, so that both ends of a window are found by binary search; `longest` is
+// the most time of one, so that detail for which there is no room costs nothing.
+// `slices`: equal parts of the height, one for each part of an overlap.
+function makeLane(events, part, list) {
   const ids = Uint32Array.from(list).sort((a, b) => events.begin[a] - events.begin[b] || a - b);
   const lane = { ids, begin: new Float64Array(ids.length), endMax: new Float64Array(ids.length),
-    busy: new Float64Array(ids.length + 1) };
+    longest: 0, hasInstants: false, slices: 1 };
   let endMax = -Infinity;
   for (let i = 0; i < ids.length; i++) {
     lane.begin[i] = events.begin[ids[i]];
     endMax = Math.max(endMax, events.end[ids[i]]);
     lane.endMax[i] = endMax;
-    lane.busy[i + 1] = lane.busy[i] + events.end[ids[i]] - lane.begin[i];
+    const length = events.end[ids[i]] - lane.begin[i];
+    lane.longest = Math.max(lane.longest, length);
+    lane.hasInstants = lane.hasInstants || length === 0;
+    lane.slices = Math.max(lane.slices, part[ids[i]] >> 4);
   }
   return lane;
 }
@@ -75,7 +79,7 @@ function lanesOf(model, rank) {
     else if (isShard(op)) lists.shards.push(id);
   }
   const lanes = {};
-  for (const name of Object.keys(lists)) lanes[name] = makeLane(events, lists[name]);
+  for (const name of Object.keys(lists)) lanes[name] = makeLane(events, model.part, lists[name]);
   return lanes;
 }
 
@@ -216,7 +220,8 @@ function idleOf(model, rank) {
   }
   pushStretch(stretches, free, model.origin + model.picture.makespan, started ? CAUSE.END : CAUSE.START, NONE);
   return { stretches, begin: Float64Array.from(stretches, (s) => s.begin),
-    end: Float64Array.from(stretches, (s) => s.end) };
+    end: Float64Array.from(stretches, (s) => s.end),
+    longest: stretches.reduce((most, s) => Math.max(most, s.end - s.begin), 0) };
 }
 
 // First begin and last end of everything, and the begin of the first work.
@@ -235,14 +240,27 @@ function measure(model) {
   if (!(model.last > model.first)) Object.assign(model, { first: 0, last: 1 });
 }
 
+// Which of its rank's stages a stage is, and the most stages of a rank: as in SVG.
+function markChunks(model) {
+  const { events, stages, ranks } = model.picture;
+  const owner = new Uint16Array(stages);
+  const next = new Uint32Array(ranks);
+  for (let id = 0; id < events.count; id++) {
+    if (isCompute(events.op[id])) owner[events.stage[id]] = events.rank[id];
+  }
+  model.chunkOf = Uint32Array.from(owner, (rank) => next[rank]++);
+  model.chunks = next.reduce((most, count) => Math.max(most, count), 1);
+}
+
 function buildModel(picture) {
   const model = { picture, part: markParts(picture.events), lanes: [], idle: [] };
+  markChunks(model);
   measure(model);
   for (let rank = 0; rank < picture.ranks; rank++) model.lanes.push(lanesOf(model, rank));
   for (let rank = 0; rank < picture.ranks; rank++) model.idle.push(idleOf(model, rank));
   model.successors = successorsOf(picture.events);
   model.hasTransfers = picture.events.op.some(isTransfer);
-  model.hasShards = model.lanes.some((lanes) => lanes.shards.busy[lanes.shards.ids.length] > 0);
+  model.hasShards = model.lanes.some((lanes) => lanes.shards.longest > 0);
   model.memoryPeak = Math.max(0, ...picture.rankTimes.map((times) => times.peakActivation));
   return model;
 }

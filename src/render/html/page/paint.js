@@ -2,10 +2,27 @@
 
 const themeOf = (app) => app.palette[app.dark ? 'dark' : 'light'];
 
+const hexOf = (value) => `#${value.toString(16).padStart(6, '0')}`;
+const valueOf = (colour) => parseInt(colour.slice(1), 16);
+
+// `share` of 256 parts of `to`, the rest of `from`; as render/palette.c.
+function mix(from, to, share) {
+  const channel = (shift) => ((((from >> shift) & 255) * (256 - share) + ((to >> shift) & 255) * share) >> 8) << shift;
+  return channel(16) | channel(8) | channel(0);
+}
+
+// Black or white, as render/palette.c.
 function inkOn(colour) {
-  const value = parseInt(colour.slice(1), 16);
-  const luma = (299 * (value >> 16) + 587 * ((value >> 8) & 255) + 114 * (value & 255)) / 1000;
-  return luma >= 140 ? '#000000' : '#ffffff';
+  const value = valueOf(colour);
+  const [red, green, blue] = [value >> 16, (value >> 8) & 255, value & 255];
+  return 2126 * red * red + 7152 * green * green + 722 * blue * blue > 2600 * 255 * 255 ? '#000000' : '#ffffff';
+}
+
+// Of an op on the k-th of `count` stages of its rank: paler for later ones, as
+// render/palette.c.
+function chunkColour(app, op, k, count) {
+  const share = count > 1 ? Math.floor((104 * k) / (count - 1)) : 0;
+  return hexOf(mix(valueOf(themeOf(app).ops[op]), 0xffffff, share));
 }
 
 function stageColour(app, model, stage, op) {
@@ -17,15 +34,19 @@ function stageColour(app, model, stage, op) {
 }
 
 // The colours of a schedule as text, as numbers and with what can be read on
-// them: one for each op, or one for each compute op of each stage and one for each
-// other op.
+// them: one for each op; then the compute ops of each stage, or of the first stages of
+// all ranks, of the second ones, and so on. `idle` is the mean of each cause's stripes.
 function makePaints(app, model) {
+  const byStage = app.colourBy === 'stage';
   const texts = themeOf(app).ops.slice();
-  for (let stage = 0; app.colourBy === 'stage' && stage < model.picture.stages; stage++) {
-    for (const op of COMPUTE_OPS) texts.push(stageColour(app, model, stage, op));
+  for (let group = 0; group < (byStage ? model.picture.stages : model.chunks); group++) {
+    for (const op of COMPUTE_OPS) {
+      texts.push(byStage ? stageColour(app, model, group, op) : chunkColour(app, op, group, model.chunks));
+    }
   }
-  return { key: `${app.colourBy}${app.dark}`, byStage: app.colourBy === 'stage', texts,
-    inks: texts.map(inkOn), values: Uint32Array.from(texts, (text) => parseInt(text.slice(1), 16)) };
+  return { key: `${app.colourBy}${app.dark}`, chunkOf: byStage ? null : model.chunkOf, texts,
+    inks: texts.map(inkOn), values: Uint32Array.from(texts, valueOf),
+    idle: CAUSES.map((name, cause) => mix(valueOf(texts[0]), valueOf(causeColour(app, cause)), STRIPES_SHARE)) };
 }
 
 function paintsOf(app, model) {
@@ -35,8 +56,9 @@ function paintsOf(app, model) {
 
 function paintIndex(paints, events, id) {
   const op = events.op[id];
-  return paints.byStage && isCompute(op)
-    ? OPS.length + COMPUTE_OPS.length * events.stage[id] + COMPUTE_PLACE[op] : op;
+  if (!isCompute(op)) return op;
+  const group = paints.chunkOf ? paints.chunkOf[events.stage[id]] : events.stage[id];
+  return OPS.length + COMPUTE_OPS.length * group + COMPUTE_PLACE[op];
 }
 
 function causeColour(app, cause) {
@@ -50,6 +72,8 @@ function causeColour(app, cause) {
     default: return app.dark ? '#57606a' : '#b4bdc7';
   }
 }
+
+const STRIPES_SHARE = 28; // of 256: lines of 1.4 pixels on the slant, every 8, at 0.45
 
 // Stripes, so that waiting looks unlike work, also in grey.
 function stripes(app, cause) {

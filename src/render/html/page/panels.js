@@ -57,7 +57,7 @@ function cardOf(app, model, index) {
   const { picture } = model;
   const card = element('div', { class: 'card' }, [
     element('h2', { text: picture.name, title: picture.name }),
-    fact('makespan', formatTime(picture, picture.makespan)),
+    fact('makespan', `${formatNumber(picture.makespan)} ${unitOf(picture)}`),
     fact('idle', formatShare(picture.bubbleRatio)),
     fact('peak activation', formatNumber(picture.peakActivation)),
     element('span', { text: `${picture.ranks} ranks, ${picture.stages} stages, ${picture.microbatches} microbatches` }),
@@ -78,15 +78,16 @@ function showCards(app) {
 
 // ---- Legend ----
 
-function legendEntry(colour, text) {
+function legendEntry(colours, text) {
+  const swatches = colours.map((colour) => element('span', { class: 'swatch', colour }));
   return element('span', { class: 'entry' },
-    [element('span', { class: 'swatch', colour }), element('span', { text })]);
+    [element('span', { class: 'swatches' }, swatches), element('span', { text })]);
 }
 
 function causeEntry(app, cause, k) {
-  const entry = legendEntry(themeOf(app).ops[0], `${k === 0 ? 'idle ' : ''}${CAUSE_WORDS[cause]}`);
+  const entry = legendEntry([themeOf(app).ops[0]], `${k === 0 ? 'idle ' : ''}${CAUSE_WORDS[cause]}`);
   const colour = causeColour(app, cause);
-  entry.firstChild.style.backgroundImage =
+  entry.firstChild.firstChild.style.backgroundImage =
     `repeating-linear-gradient(135deg, ${colour} 0 1.5px, transparent 1.5px 4px)`;
   if (k === 0) entry.classList.add('first-of-group');
   return entry;
@@ -98,13 +99,23 @@ function opsShown(app) {
   return Array.from(seen).sort((a, b) => a - b);
 }
 
+// The first and the palest colour of an op, where ranks have several stages.
+function opColours(app, op) {
+  const chunks = isCompute(op) ? Math.max(...app.models.map((model) => model.chunks)) : 1;
+  return chunks === 1 ? [themeOf(app).ops[op]] : [0, chunks - 1].map((k) => chunkColour(app, op, k, chunks));
+}
+
+function chunkEntries(app) {
+  const several = app.colourBy === 'op' && app.models.some((model) => model.chunks > 1);
+  return several ? [element('span', { class: 'entry', text: '(paler: later stages of the rank)' })] : [];
+}
+
 function opEntries(app) {
-  const { ops } = themeOf(app);
   return app.opsShown
     .filter((op) => KIND[op] !== 'GROUP' && !isReceive(op) && (app.colourBy === 'op' || !isCompute(op)))
     .filter((op) => !isSend(op) || app.showTransfers)
     .filter((op) => !isShard(op) || has(app, 'hasShards'))
-    .map((op) => legendEntry(ops[op], isSend(op) ? OPS[op].legend : `${OPS[op].text} ${OPS[op].phrase}`));
+    .map((op) => legendEntry(opColours(app, op), isSend(op) ? OPS[op].legend : `${OPS[op].text} ${OPS[op].phrase}`));
 }
 
 function stageEntries(app) {
@@ -113,7 +124,7 @@ function stageEntries(app) {
   const shown = stages <= 16 ? stages : 8;
   return Array.from({ length: shown }, (unused, k) => {
     const stage = shown === 1 ? 0 : Math.round((k * (stages - 1)) / (shown - 1));
-    return legendEntry(stageColour(app, model, stage, OP.B), `stage ${stage}`);
+    return legendEntry([stageColour(app, model, stage, OP.B)], `stage ${stage}`);
   });
 }
 
@@ -125,7 +136,7 @@ function causesShown(app) {
 function showLegend(app) {
   const causes = causesShown(app).map((cause, k) => causeEntry(app, cause, k));
   const stages = app.colourBy === 'stage' ? stageEntries(app) : [];
-  fill(byId('legend'), [...stages, ...opEntries(app), ...causes]);
+  fill(byId('legend'), [...stages, ...opEntries(app), ...chunkEntries(app), ...causes]);
 }
 
 // ---- The selected event ----
@@ -209,22 +220,22 @@ function showSelection(app) {
 
 // ---- Idle by cause ----
 
-function stackOf(app, times, longest) {
+function stackOf(app, picture, times, longest) {
   const bars = times.idleByCause.map((idle, cause) => element('i', { colour: causeColour(app, cause),
     width: `${longest > 0 ? (100 * idle) / longest : 0}%`,
-    title: `${formatNumber(idle)} ${CAUSE_WORDS[cause]}` }));
+    title: `${formatTime(picture, idle, picture.makespan)} ${CAUSE_WORDS[cause]}` }));
   return element('div', { class: 'stack' }, bars);
 }
 
 function summaryRow(app, picture, rank, longest) {
   const times = picture.rankTimes[rank];
-  const causes = times.idleByCause.map((idle, cause) => `${CAUSES[cause]} ${formatNumber(idle)}`)
+  const causes = times.idleByCause.map((idle, cause) => `${CAUSES[cause]} ${formatTime(picture, idle, picture.makespan)}`)
     .filter((text, cause) => times.idleByCause[cause] > 0).join(', ');
   return element('tr', { title: causes }, [
     element('td', { text: String(rank) }),
-    element('td', { class: 'share', 'aria-label': causes || 'none' }, [stackOf(app, times, longest)]),
-    element('td', { text: formatNumber(times.idle) }),
-    element('td', { text: formatNumber(times.busy) }),
+    element('td', { class: 'share', 'aria-label': causes || 'none' }, [stackOf(app, picture, times, longest)]),
+    element('td', { text: formatNumber(times.idle, picture.makespan) }),
+    element('td', { text: formatNumber(times.busy, picture.makespan) }),
     element('td', { text: formatNumber(times.peakActivation), title: `at ${formatTime(picture, times.peakAt)}` }),
   ]);
 }
@@ -245,7 +256,7 @@ function summaryOf(app, model) {
   const head = element('tr', {}, heads.map((text) => element('th', { text, scope: 'col' })));
   const body = [];
   for (let rank = 0; rank < picture.ranks; rank++) body.push(summaryRow(app, picture, rank, longest));
-  return [element('h3', { text: `Idle time, ${shorten(picture.name, 40)}` }),
+  return [element('h3', { text: `Idle time in ${unitOf(picture)}, ${shorten(picture.name, 40)}` }),
     element('p', { text: totalsOf(picture) || 'none' }),
     element('table', {}, [element('thead', {}, [head]), element('tbody', {}, body)])];
 }
@@ -281,9 +292,10 @@ function hideTooltip() {
 }
 
 function showRange(app) {
-  const { unit } = app.models[0].picture;
+  const { picture } = app.models[0];
   const { first, last } = extentOf(app);
-  const from = formatNumber(Math.max(first, app.from));
-  const to = formatNumber(Math.min(last, app.to));
-  byId('range').textContent = `showing ${from} – ${to} of ${formatNumber(first)} – ${formatNumber(last)}${unit === '' ? '' : ` ${unit}`}`;
+  const shown = app.to - app.from;
+  const from = formatNumber(Math.max(first, app.from), shown);
+  const to = formatNumber(Math.min(last, app.to), shown);
+  byId('range').textContent = `showing ${from} – ${to} of ${rangeText(picture, first, last)}`;
 }

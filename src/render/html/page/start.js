@@ -26,6 +26,20 @@ function redraw(app) {
   redrawOverlay(app);
 }
 
+// Also when the window moves to a screen of other pixels.
+function followRatio(app) {
+  const same = window.matchMedia(`(resolution: ${window.devicePixelRatio}dppx)`);
+  same.addEventListener('change', () => {
+    resize(app);
+    followRatio(app);
+  }, { once: true });
+}
+
+function makeStripCanvas() {
+  const canvas = document.createElement('canvas');
+  return { canvas, context: canvas.getContext('2d') };
+}
+
 function resize(app) {
   app.ratio = window.devicePixelRatio || 1;
   app.width = app.scroller.clientWidth;
@@ -34,11 +48,12 @@ function resize(app) {
   byId('spacer').style.height = `${Math.max(app.height, app.contentHeight)}px`;
   app.width = app.scroller.clientWidth; // less, where that brought a scroll bar
   for (const canvas of [app.canvas, app.overlay.canvas]) {
-    canvas.width = Math.round(app.width * app.ratio);
-    canvas.height = Math.round(app.height * app.ratio);
-    canvas.style.width = `${app.width}px`;
-    canvas.style.height = `${app.height}px`;
+    canvas.width = Math.floor(app.width * app.ratio);
+    canvas.height = Math.ceil(app.height * app.ratio);
+    canvas.style.width = `${canvas.width / app.ratio}px`; // a pixel of it is one of the screen
+    canvas.style.height = `${canvas.height / app.ratio}px`;
   }
+  app.width = app.canvas.width / app.ratio; // all pixels are whole
   app.patterns = {};
   redraw(app);
 }
@@ -57,6 +72,7 @@ function handleOf(app) {
     frameTime: () => app.frameTime,
     startTime: () => app.startTime,
     window: () => [app.from, app.to],
+    plot: () => ({ left: app.gutter, width: plotWidth(app), ratio: app.ratio }),
   });
 }
 
@@ -64,7 +80,7 @@ function start() {
   const app = {
     canvas: byId('canvas'), context: byId('canvas').getContext('2d', { alpha: false }),
     overlay: byId('overlay').getContext('2d'), scroller: byId('scroller'),
-    models: [], rows: [], titles: [], patterns: {}, mixedTexts: [], pointers: new Map(),
+    models: [], rows: [], titles: [], patterns: {}, strips: makeStripCanvas(), pointers: new Map(),
     showMemory: true, showTransfers: true, showPath: false, densityShift: 0, alpha: 1,
     focus: null, selected: null, hover: null, pointer: null, scroll: 0, from: 0, to: 1,
   };
@@ -79,6 +95,7 @@ function start() {
   prefersDark.addEventListener('change', (event) => setTheme(app, event.matches));
   setTheme(app, prefersDark.matches);
   listen(app);
+  followRatio(app);
   modelsChanged(app);
   fit(app);
   app.startTime = performance.now() - begin;

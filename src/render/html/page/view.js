@@ -71,7 +71,7 @@ function layOut(app) {
     }
   });
   app.contentHeight = y;
-  app.gutter = density.compute >= 24 ? 112 : 72;
+  app.gutter = Math.round((density.compute >= 24 ? 112 : 92) * app.ratio) / app.ratio;
   app.rowTops = Float64Array.from(app.rows, (row) => row.y);
 }
 

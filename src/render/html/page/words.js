@@ -3,13 +3,26 @@
 const CAUSE_WORDS = ['before its first action', 'waiting for an activation', 'waiting for a gradient',
   'waiting for the channel', 'waiting for parameters', 'after its last action'];
 
-function formatNumber(value) {
-  const text = String(Number(value.toPrecision(7)));
+// Four digits of `step`, of the value itself if left out, but never less than a whole
+// number: 957, 52.35, 0.0123, 12,346. With the length of an event for the step, its
+// begin and end differ in what is shown.
+function formatNumber(value, step) {
+  const size = Math.abs(step || value);
+  if (!(size > 0)) return '0';
+  if (size < 1e-6 || Math.abs(value) >= 1e15) return String(Number(value.toPrecision(4)));
+  const decimals = Math.max(0, 3 - Math.floor(Math.log10(size)));
+  const [whole, rest] = String(Number(value.toFixed(decimals))).split('.');
+  const grouped = Math.abs(value) >= 10000 ? whole.replace(/\B(?=(\d{3})+$)/g, ',') : whole;
+  const text = rest === undefined ? grouped : `${grouped}.${rest}`;
   return text === '-0' ? '0' : text;
 }
 
-function formatTime(picture, value) {
-  return picture.unit === '' ? formatNumber(value) : `${formatNumber(value)} ${picture.unit}`;
+// Costs without a unit are in units of time.
+const unitOf = (picture) => picture.unit || 'units of time';
+
+function formatTime(picture, value, step) {
+  const number = formatNumber(value, step);
+  return `${number} ${picture.unit || (number === '1' ? 'unit' : 'units')}`;
 }
 
 function formatShare(value) {
@@ -38,9 +51,12 @@ function whereOf(model, id) {
   return `${labelOf(model, id)} on rank ${model.picture.events.rank[id]}`;
 }
 
+const rangeText = (picture, from, to) =>
+  `${formatNumber(from, to - from)} – ${formatNumber(to, to - from)} ${picture.unit || 'units'}`;
+
 function spanOf(model, id) {
   const { begin, end } = model.picture.events;
-  return `${formatNumber(begin[id])} – ${formatTime(model.picture, end[id])}`;
+  return rangeText(model.picture, begin[id], end[id]);
 }
 
 function arrivalWords(model, id, arrival) {
@@ -108,7 +124,7 @@ function eventLines(model, id) {
 function idleLines(model, rank, stretch) {
   const lines = [
     `idle · rank ${rank}`,
-    `${formatNumber(stretch.begin)} – ${formatTime(model.picture, stretch.end)}: ${stretchWords(model, stretch)}`,
+    `${rangeText(model.picture, stretch.begin, stretch.end)}: ${stretchWords(model, stretch)}`,
   ];
   if (stretch.before !== NONE) {
     lines.push(`${cellLabel(model, stretch.before)} waited for ${waitWords(model, stretch.before)}`);
