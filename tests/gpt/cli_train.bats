@@ -222,6 +222,29 @@ has_lines() {
   has "hint: --checkpoint DIR" err
 }
 
+@test "a folder of checkpoints is locked: a second training names the first, until that is gone" {
+  text >data.txt
+  "$WEFT" train --data data.txt --layers 2 --dim 32 --heads 2 --context 32 --steps 100000 \
+    --checkpoint c --checkpoint-every 20 --json >out 2>err 3>&- &
+  local pid=$!
+  await 60 "the first checkpoint" test -e c/step-00000020/manifest.json
+  for words in "" "--resume c"; do
+    # shellcheck disable=SC2086
+    weft train --data data.txt --layers 2 --dim 32 --heads 2 --context 32 --steps 100000 \
+      --checkpoint c $words
+    fails 2 "another training writes its checkpoints into 'c': process $pid on $(hostname) since 2"
+    hints
+  done
+  kill -KILL $pid
+  await_end 60 $pid "the killed training"
+  [ -e c/.weft-lock ]
+  local step
+  step=$(printf '%s\n' c/step-*/manifest.json | tail -n 1 | tr -dc 0-9)
+  weft train --data data.txt --resume c --checkpoint c --steps $((10#$step + 2)) --json
+  succeeds
+  [ ! -e c/.weft-lock ]
+}
+
 @test "--profile is read by sim and compare" {
   train --profile costs.json --schedule ZBH1
   succeeds

@@ -182,10 +182,14 @@ static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_tra
 }
 
 /* Checkpoints of two trainings in one folder could be confused. */
-static int check_folder(const struct weft_cli_training *training) {
+static int check_folder(struct weft_cli_training *training) {
   const char *dir = training->arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   struct weft_gpt_checkpoint *there;
   struct weft_error error;
+  if (dir != NULL && weft_cli_training_reports(training) &&
+      weft_gpt_checkpoint_lock(dir, &training->lock, &error) < 0) {
+    return weft_cli_fail(training->cli, NULL, &error);
+  }
   if (dir == NULL || training->resume != NULL ||
       weft_gpt_checkpoint_open(training->cli->allocator, dir, &there, &error) < 0) {
     return WEFT_CLI_OK;

@@ -180,7 +180,8 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            struct weft_cli_job *job, struct weft_cli_training *training) {
   assert(cli != NULL && arguments != NULL && training != NULL);
-  *training = (struct weft_cli_training){.cli = cli, .arguments = arguments, .job = job};
+  *training = (struct weft_cli_training){
+      .cli = cli, .arguments = arguments, .job = job, .lock = {.descriptor = -1}};
   int status = check_options(cli, arguments);
   status = THEN(status, weft_cli_training_open(training));
   status = THEN(status, weft_cli_training_read_progress(training));
@@ -197,6 +198,7 @@ int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arg
 void weft_cli_training_finish(struct weft_cli_training *training) {
   assert(training != NULL);
   const struct weft_allocator *allocator = training->cli->allocator;
+  weft_gpt_checkpoint_unlock(training->options.checkpoint_dir, &training->lock);
   weft_gpt_dataset_finish(&training->corpus);
   weft_gpt_checkpoint_close(training->resume);
   weft_program_destroy(training->program);

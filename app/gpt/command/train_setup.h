@@ -4,6 +4,7 @@
 #define GPT_TRAIN_SETUP_H
 
 #include "cli/job.h"
+#include "gpt/checkpoint/checkpoint_lock.h"
 #include "gpt/train/trainer.h"
 
 /* What decided which layers are on which stage. */
@@ -15,9 +16,10 @@ struct weft_cli_training {
   struct weft_cli_job *job;                /* on mpi; or NULL */
   struct weft_gpt_trainer_options options; /* all but the callbacks */
   struct weft_gpt_dataset corpus;
-  struct weft_gpt_checkpoint *resume; /* or NULL */
-  struct weft_program *program;       /* of --schedule FILE or of a fixed table; or NULL */
-  uint32_t *first_layers;             /* of --split; or NULL */
+  struct weft_gpt_checkpoint *resume;   /* or NULL */
+  struct weft_gpt_checkpoint_lock lock; /* of --checkpoint, where rank 0 is */
+  struct weft_program *program;         /* of --schedule FILE or of a fixed table; or NULL */
+  uint32_t *first_layers;               /* of --split; or NULL */
   enum weft_cli_split split_by;
   uint32_t stage_count;
 };
