@@ -34,8 +34,8 @@ enum weft_cli_exit {
   WEFT_CLI_PEER = 75
 };
 
-/* Fills `cli` from this process and prepares it: SIGPIPE is ignored, and no file is ever opened
- * as descriptor 0, 1 or 2. */
+/* Fills `cli` from this process and prepares it: SIGPIPE and SIGXFSZ are ignored, and no
+ * file is ever opened as descriptor 0, 1 or 2. */
 void weft_cli_process_init(struct weft_cli *cli, char **argv);
 
 /* The path of this program's file; NULL: unknown. */

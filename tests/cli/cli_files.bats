@@ -120,13 +120,35 @@ load ../setup/cli_setup
   is_tidy
 }
 
-@test "-o leaves nothing behind when the disk is full" {
-  echo precious >out.csv
-  # A limit on the size of files stands in for a full disk: 1 block is 1024 bytes.
-  run -74 bash -c 'trap "" XFSZ; ulimit -f 1; "$WEFT" gen 1F1B -p 64 -m 64 -o out.csv 2>messages'
-  has "^weft: cannot write 'out.csv': " messages
-  [ "$(cat out.csv)" = precious ]
-  is_tidy
+@test "a limit on the size of files ends with 74 and leaves nothing behind" {
+  "$WEFT" gen 1F1B -p 64 -m 64 >table.csv
+  echo precious >out.html
+  for command in 'gen 1F1B -p 64 -m 64' 'lower table.csv' 'show table.csv' 'sim table.csv --json' \
+    'explain table.csv' 'help --man'; do
+    # A block is 1024 bytes.
+    run bash -c "ulimit -f 1; exec \"\$WEFT\" $command -o out.html 2>messages"
+    if [ "$status" -ne 74 ]; then
+      echo "$command: status $status" >&2
+      return 1
+    fi
+    has "^weft: cannot write 'out.html': File too large" messages
+    [ "$(cat out.html)" = precious ]
+    is_tidy
+  done
+  run -74 bash -c 'ulimit -f 1; exec "$WEFT" gen 1F1B -p 64 -m 64 2>messages >out.csv'
+  has "^weft: cannot write to 'standard output': File too large" messages
+}
+
+@test "a full disk ends with 74 and leaves nothing behind" {
+  "$WEFT" gen 1F1B -p 64 -m 64 >table.csv
+  mkdir small
+  unshare -rm mount -t tmpfs none small 2>/dev/null || skip "this machine allows no mounts"
+  # shellcheck disable=SC2016
+  run -74 unshare -rm bash -c 'mount -t tmpfs -o size=8k none small && echo precious >small/out &&
+    "$WEFT" lower table.csv -o small/out 2>messages
+    status=$?; ls -A small; cat small/out; exit $status'
+  has "^weft: cannot write 'small/out': No space left" messages
+  [ "$output" = $'out\nprecious' ]
 }
 
 @test "-o where no file can be" {

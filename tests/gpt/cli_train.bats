@@ -501,10 +501,16 @@ parts() {
   [[ $stderr == *"/dev/full"*"No space left"* ]]
   weft train --data data.txt --steps 2 --layers 1 --dim 8 --heads 1 --json --log nowhere/log
   fails 74 nowhere/log
-  run --separate-stderr bash -c "trap '' XFSZ; ulimit -f 4; exec \"\$@\"" - \
-    "$WEFT" train --data data.txt --steps 2 --layers 1 --dim 16 --heads 1 --json --checkpoint c
-  [ "$status" -eq 74 ]
-  [[ $stderr == "weft: "*"File too large"* ]]
+  for written in '--checkpoint c' '--log long.jsonl --steps 99' '--curve c.svg --steps 99'; do
+    # shellcheck disable=SC2086
+    run --separate-stderr bash -c "ulimit -f 4; exec \"\$@\"" - "$WEFT" train --data data.txt \
+      --steps 2 --layers 1 --dim 16 --heads 1 --context 16 --no-sample $written
+    [ "$status" -eq 74 ]
+    [[ $stderr == "weft: "*"File too large"* ]]
+  done
+  # Other layers' files were written; they are no use.
+  [ "$(ls -A c)" = "" ]
+  [ ! -e c.svg ]
   weft sample --checkpoint c
   fails 66 c
 }

@@ -54,6 +54,11 @@ enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, 
                                             const struct weft_gpt_layer_file *layers, uint32_t keep,
                                             struct weft_error *error);
 
+/* Removes what was written of a step without a manifest. After a failure
+ * only: it does not wait for other ranks. */
+void weft_gpt_checkpoint_discard(const struct weft_gpt_files *files, const char *dir,
+                                 uint64_t step);
+
 /* A checkpoint to read: `dir` is DIR (its complete one of the highest step) or one step's
  * folder. WEFT_ERR_MISSING if there is none; WEFT_ERR_FORMAT if its manifest is damaged:
  * an older one is not taken instead. */

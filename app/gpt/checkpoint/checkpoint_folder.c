@@ -210,6 +210,15 @@ static enum weft_status remove_incomplete(const struct weft_gpt_files *files, co
   return weft_gpt_folder_remove(files, folder, error);
 }
 
+void weft_gpt_checkpoint_discard(const struct weft_gpt_files *files, const char *dir,
+                                 uint64_t step) {
+  struct weft_gpt_path folder;
+  if (weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step).text, NULL) == WEFT_OK &&
+      !weft_gpt_file_is_there(folder.text, WEFT_GPT_MANIFEST)) {
+    (void)remove_incomplete(files, folder.text, NULL);
+  }
+}
+
 /* First the manifest is renamed, so that the step is no longer complete; then the files go. */
 static enum weft_status remove_complete(const struct weft_gpt_files *files, const char *folder,
                                         struct weft_error *error) {

@@ -149,11 +149,25 @@ static enum weft_status rank_main(void *context, struct weft_transport *transpor
   return weft_gpt_rank_train(weft_gpt_trainer_local(trainer, transport->rank), error);
 }
 
+/* When a checkpoint cannot be written, for lack of space perhaps, its files only take space. */
+static void discard_checkpoint(const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_trainer_options *options = &trainer->options;
+  if (options->checkpoint_dir != NULL) {
+    weft_gpt_checkpoint_discard(options->files, options->checkpoint_dir, trainer->ranks[0].step);
+  }
+}
+
 enum weft_status weft_gpt_trainer_run(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   assert(trainer != NULL && error != NULL);
+  enum weft_status status;
   if (trainer->comm != NULL) {
-    return weft_comm_run(trainer->comm, rank_main, trainer, error);
+    status = weft_comm_run(trainer->comm, rank_main, trainer, error);
+  } else {
+    status = rank_main(trainer, trainer->options.endpoint, error);
+    status = status < 0 ? fail_world(trainer->options.endpoint, error) : status;
   }
-  const enum weft_status status = rank_main(trainer, trainer->options.endpoint, error);
-  return status < 0 ? fail_world(trainer->options.endpoint, error) : status;
+  if (status < 0) {
+    discard_checkpoint(trainer);
+  }
+  return status;
 }

@@ -44,11 +44,12 @@ static uint32_t text_columns(void) {
 void weft_cli_process_init(struct weft_cli *cli, char **argv) {
   assert(cli != NULL);
   keep_standard_descriptors();
-  /* A closed pipe is an error of write(), and reported as exit status 74. */
+  /* A closed pipe and a file above `ulimit -f` are errors of write(), reported as exit status 74. */
   struct sigaction ignore;
   memset(&ignore, 0, sizeof ignore);
   ignore.sa_handler = SIG_IGN;
   (void)sigaction(SIGPIPE, &ignore, NULL);
+  (void)sigaction(SIGXFSZ, &ignore, NULL);
 
   *cli = (struct weft_cli){
       .allocator = weft_allocator_default(),
