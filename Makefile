@@ -5,7 +5,8 @@
 #   make test-long    the tests that take long
 #   make bench        measure
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
-#   make install      PREFIX=/usr/local, DESTDIR= for packagers
+#   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
+#   make uninstall    the same PREFIX and DESTDIR
 #   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
@@ -16,7 +17,7 @@ DESTDIR ?=
 JOBS ?= $(shell nproc)
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-test deps-lint test test-long bench lint install train clean
+.PHONY: build deps-build deps-test deps-lint test test-long bench lint install uninstall train clean
 
 deps-build deps-test deps-lint: deps-%:
 	@tools/install-deps.sh $*
@@ -47,8 +48,8 @@ bench: build
 lint: deps-lint
 	@tools/lint.sh
 
-install: build
-	@DESTDIR="$(DESTDIR)" cmake --install build --prefix "$(PREFIX)"
+install uninstall: build
+	@tools/install.sh $@ "$(PREFIX)" "$(DESTDIR)"
 
 # TRAIN: further options. The folder is for one training, so the last one's goes.
 TRAIN ?=

@@ -76,3 +76,18 @@ if(WEFT_MPI AND NOT WEFT_FUZZ)
     message(STATUS "no MPI (libopenmpi-dev openmpi-bin, or libmpich-dev mpich): built without its transport")
   endif()
 endif()
+
+# Who links libweft-run has the drivers built, and finds them: the shared library beside itself,
+# a program with the static one on its run path. Weft's own programs look beside themselves.
+function(weft_mpi_for_users)
+  foreach(name IN LISTS WEFT_MPIS)
+    add_dependencies(weft_run_static weft_mpi_${name})
+    add_dependencies(weft_run_shared weft_mpi_${name})
+  endforeach()
+  target_link_options(weft_run_static INTERFACE
+    $<INSTALL_INTERFACE:-Wl,-rpath,$<INSTALL_PREFIX>/${CMAKE_INSTALL_LIBDIR}/weft>)
+  if(NOT PROJECT_IS_TOP_LEVEL)
+    target_link_options(weft_run_static INTERFACE
+      $<BUILD_INTERFACE:-Wl,-rpath,${PROJECT_BINARY_DIR}/lib>)
+  endif()
+endfunction()

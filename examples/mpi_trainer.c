@@ -1,5 +1,6 @@
 /* A trainer under MPI: one layer y = w x per process, learning y = -x. A rank that dies,
- * fails or hangs ends the whole job with one report and exit status 75.
+ * fails or hangs ends the whole job with one report, exit status 75, and what all ranks were
+ * doing in hang.json, for `weft explain-hang`.
  *     cc examples/mpi_trainer.c $(pkg-config --cflags --libs weft-run) -o mpi_trainer
  *     mpirun -n 4 ./mpi_trainer [STEPS] */
 #include <stdio.h>
@@ -91,7 +92,7 @@ static enum weft_status train(struct weft_transport *transport, long steps,
     struct weft_step_result result = {0};
     double mean = 0;
     status = weft_pipeline_step(pipeline, &batch, &result, error);
-    layer.w -= 0.1f * layer.dw;
+    layer.w -= 0.005f * layer.dw;
     layer.dw = 0;
     for (uint32_t k = 0; k < result.loss_count; k++) mean += result.losses[k] / MICROBATCHES;
     if (result.loss_count > 0 && step % 100 == 0) {
@@ -103,6 +104,18 @@ static enum weft_status train(struct weft_transport *transport, long steps,
   return status;
 }
 
+/* After a failure: what all ranks were doing, in a file. */
+static void write_hang_file(struct weft_transport *transport, const char *path) {
+  struct weft_text text = {0};
+  FILE *file = NULL;
+  if (weft_launch_is_reporter(transport) && weft_hang_dump(transport, &text, NULL) == WEFT_OK &&
+      (file = fopen(path, "w")) != NULL) {
+    fputs(text.data, file);
+    fclose(file);
+  }
+  weft_text_finish(&text);
+}
+
 int main(int argc, char **argv) {
   struct weft_error error = {.status = WEFT_OK};
   struct weft_comm *comm = NULL;
@@ -111,7 +124,9 @@ int main(int argc, char **argv) {
   weft_launch_startup_begin(NULL, 0);
   enum weft_status status = weft_comm_open(NULL, "mpi", NULL, &comm, &error);
   weft_launch_startup_end();
-  if (status == WEFT_OK)
+  if (status == WEFT_OK) {
     status = train(weft_comm_local(comm), argc > 1 ? atol(argv[1]) : 300, &error);
+    if (status != WEFT_OK) write_hang_file(weft_comm_local(comm), "hang.json");
+  }
   return weft_launch_end(comm, status == WEFT_OK ? NULL : &error);
 }

@@ -52,7 +52,8 @@ WEFT_API void weft_launch_begin(const char *program);
  * Otherwise it tells all other ranks, and one of them reports the error that they agree on
  * (weft_launch_is_reporter); each other rank writes one line with what it was doing. Then it
  * ends the job and does not return. The exit status is WEFT_LAUNCH_FAILED, or 128 + the
- * signal for WEFT_ERR_CANCELLED after a signal (weft_launch_signal).
+ * signal for WEFT_ERR_CANCELLED after a signal (weft_launch_signal). Where all ranks are in this
+ * process (threads, loopback), it reports the error, closes the world and returns that status.
  *
  * `comm` may be NULL, when it could not be opened: it reports `error` and returns. */
 WEFT_API int weft_launch_end(struct weft_comm *comm, const struct weft_error *error);

@@ -3,20 +3,25 @@
  * Each rank has a pipeline of its own, on a transport (weft/comm.h), and calls
  * weft_pipeline_step() once per training step:
  *
+ *     #include <weft/run.h>
+ *     #include <weft/source.h>                     // weft_source_named
+ *     #include <weft/support.h>                    // WEFT_TRY
+ *
  *     static enum weft_status rank_main(void *context, struct weft_transport *transport,
  *                                       struct weft_error *error) {
  *       struct weft_pipeline_options options = weft_pipeline_options_default();
- *       options.source = weft_source_named;          // a named schedule (weft/source.h)
+ *       options.source = weft_source_named;        // a named schedule
  *       options.source_context = &my_schedule;
  *       options.microbatch_count = 8;
- *       options.stages = my_stages;              // your forward and backward
+ *       options.stages = my_stages;                // your forward and backward
  *       options.stage_count = 4;
- *       options.boundaries = &my_boundary;       // what goes from stage to stage
+ *       options.boundaries = &my_boundary;         // what goes from stage to stage
  *       options.boundary_count = 1;
  *       struct weft_pipeline *pipeline;
  *       WEFT_TRY(weft_pipeline_create(NULL, transport, &options, &pipeline, error));
- *       enum weft_status status = weft_pipeline_step(pipeline, &batch, &result, error);
- *       ...
+ *       enum weft_status status = weft_pipeline_step(pipeline, &my_batch, NULL, error);
+ *       weft_pipeline_destroy(pipeline);           // after as many steps as you like
+ *       return status;
  *     }
  *
  * docs/your-trainer.md explains a complete trainer.
@@ -231,7 +236,8 @@ struct weft_pipeline_options {
   uint32_t first_rank;
   uint32_t first_channel;
 
-  bool scale_grads;        /* gradients times 1 / microbatch_count; default true */
+  bool scale_grads;        /* gradients times 1 / microbatch_count, by the stages' scale_grads,
+                              which all of them must then have; default true */
   enum weft_run_comm comm; /* default posted */
   int64_t stall_limit;     /* in the transport's time; default 30 s; 0: never */
   uint32_t forward_ahead;  /* sends under way at once per boundary when there is no backward to

@@ -93,6 +93,11 @@ int weft_launch_end(struct weft_comm *comm, const struct weft_error *error) {
     has_failed = transport->ops->get_failure(transport, &failure);
     assert(has_failed);
   }
+  if (has_failed && !weft_comm_info(comm)->process_per_rank) { /* one process: one report */
+    weft_launch_report(failure.error.hint, "%s", failure.error.message);
+    weft_comm_close(comm);
+    return exit_status_of(&failure.error);
+  }
   if (has_failed) {
     report(transport, &failure.error);
     weft_comm_abandon(comm, exit_status_of(&failure.error));

@@ -19,6 +19,16 @@ setup() {
   consumer=$WEFT_SOURCE_DIR/tests/consumer
 }
 
+# finds_driver PROGRAM: under each MPI that Weft was built for.
+finds_driver() {
+  local mpi
+  for mpi in openmpi mpich; do
+    [ -e "$WEFT_BUILD_DIR/lib/weft-mpi-$mpi.so" ] || continue
+    OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error \
+      timeout 60 "mpirun.$mpi" -n 1 "$1" 0 3>&- | grep '^step   0  loss'
+  done
+}
+
 uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
 
 @test "pkg-config: the shared library" {
@@ -26,7 +36,7 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   read -ra libs < <(pkg-config --libs weft)
   cc -std=c11 "${warnings[@]}" "${cflags[@]}" -o consumer "$consumer/consumer.c" "${libs[@]}"
   uses_shared consumer
-  [ "$(LD_LIBRARY_PATH=$LIBDIR ./consumer)" = "cannot hang" ]
+  [ "$(./consumer)" = "cannot hang" ]
 }
 
 @test "pkg-config: the static library" {
@@ -40,7 +50,7 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   read -ra cflags < <(pkg-config --cflags weft)
   read -ra libs < <(pkg-config --libs weft)
   g++ -std=c++11 "${warnings[@]}" "${cflags[@]}" -o consumer "$consumer/consumer.cc" "${libs[@]}"
-  [ "$(LD_LIBRARY_PATH=$LIBDIR ./consumer)" = "cannot hang" ]
+  [ "$(./consumer)" = "cannot hang" ]
 }
 
 # The example of a whole trainer is what a user of the runtime looks like.
@@ -51,11 +61,11 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
     "${libs[@]}" -lm
   readelf -d trainer | grep -q 'NEEDED.*\[libweft-run\.so\.0\]'
   uses_shared trainer
-  LD_LIBRARY_PATH=$LIBDIR ./trainer 1F1B >losses
+  ./trainer 1F1B >losses
   [ "$(wc -l <losses)" = 5 ]
   awk '{ loss[NR] = $4 } END { exit !(loss[1] > 0.3 && loss[5] < loss[1] / 20) }' losses
   for schedule in GPipe Eager1F1B ZBH1; do # the same losses, whatever the schedule
-    LD_LIBRARY_PATH=$LIBDIR ./trainer $schedule | diff losses -
+    ./trainer $schedule | diff losses -
   done
 }
 
@@ -94,6 +104,8 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
   done
   uses_shared build/consumer_shared
   run ! uses_shared build/consumer_static
+  finds_driver build/mpi_shared
+  finds_driver build/mpi_static
 }
 
 @test "CMake: a version that does not fit is refused" {
@@ -105,8 +117,68 @@ uses_shared() { readelf -d "$1" | grep -q 'NEEDED.*\[libweft\.so\.0\]'; }
 
 @test "CMake: add_subdirectory" {
   cmake -S "$consumer" -B build -G Ninja -DWEFT_SUBDIRECTORY="$WEFT_SOURCE_DIR" >/dev/null
-  cmake --build build --target consumer_static >/dev/null
+  cmake --build build --target consumer_static mpi_shared mpi_static >/dev/null
   [ "$(build/consumer_static)" = "cannot hang" ]
+  finds_driver build/mpi_shared
+  finds_driver build/mpi_static
+}
+
+@test "a driver that is not found: the error says where it was looked for" {
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  cc "${cflags[@]}" -o alone "$WEFT_SOURCE_DIR/examples/mpi_trainer.c" \
+    "$LIBDIR/libweft-run.a" "$LIBDIR/libweft.a" -ljansson -lm -pthread
+  run env PMI_RANK=0 PMI_SIZE=1 ./alone
+  [[ $output == *"there is no driver for MPICH: looked for weft-mpi-mpich.so in "*" of "*"$PWD"* ]]
+  [[ $output == *"hint: WEFT_MPI_DRIVER may name the file; for a Weft built without it: install libmpich-dev and mpich"* ]]
+  run env PMI_RANK=0 PMI_SIZE=1 WEFT_MPI_DRIVER=nosuch.so ./alone
+  [[ $output == *"the MPI driver cannot be loaded: nosuch.so"* ]]
+}
+
+@test "the examples at the top of run.h compile" {
+  { cat <<'END'
+#include <weft/run.h>
+#include <weft/source.h>
+static struct weft_named_source my_schedule = {.schedule = "1F1B", .ranks = 4};
+static struct weft_stage *my_stages[4];
+static struct weft_boundary my_boundary;
+static struct weft_batch my_batch;
+END
+    sed -n '/\*\//q; s/^ \*     //p; s/^ \*$//p' "$PREFIX/include/weft/run.h" | sed 's/void \*context/void */'
+  } >example.c
+  grep -q WEFT_TRY example.c
+  cc -std=c11 -Wall -Wextra -Werror -Wno-unused-function -I"$PREFIX/include" -fsyntax-only example.c
+}
+
+# rank by rank the same, with and without shards, on threads; walk.bats adds MPI.
+@test "examples: replicas agree, and a training that was killed goes on with the same bits" {
+  read -ra cflags < <(pkg-config --cflags weft-run)
+  read -ra libs < <(pkg-config --libs weft-run)
+  for program in replicas checkpoint; do
+    cc -std=c11 "${warnings[@]}" "${cflags[@]}" -o "$program" \
+      "$WEFT_SOURCE_DIR/examples/$program.c" "${libs[@]}"
+  done
+  for replicas in 1 2 4; do
+    ./replicas $replicas >unsharded
+    [ "$(wc -l <unsharded)" = 3 ]
+    ./replicas $replicas full | diff unsharded -
+  done
+  run -75 ./replicas 3
+  [[ $output == "replicas: 3 replicas on 4 ranks"* ]]
+
+  ./checkpoint killed 100000000 >/dev/null &
+  for ((k = 0; k < 300; k++)); do
+    [ ! -e killed/step-100 ] || break
+    sleep 0.1
+  done
+  kill -KILL $!
+  wait $! || true
+  last=$(od -An -t d8 killed/latest | tr -d ' ')
+  ./checkpoint killed $((last + 70)) >/dev/null
+  ./checkpoint whole $((last + 70)) >/dev/null
+  diff -r "killed/step-$((last + 70))" "whole/step-$((last + 70))"
+  rm -r "killed/step-$((last + 70))"
+  run -75 ./checkpoint killed $((last + 99))
+  [[ $output == "checkpoint: "*"cannot read killed/step-"*"No such file"* ]]
 }
 
 @test "every public header stands alone, in strict C11 and in C++11" {

@@ -127,7 +127,7 @@ nothing_was_done() {
     mpi_launcher "$mpi"
     mpi_run -n 2 "$WEFT" run t.csv : -n 1 alone/weft run t.csv : -n 1 "$WEFT" run t.csv
     ends_with 69
-    reports "weft-mpi-$mpi.so is not beside it"
+    reports "looked for weft-mpi-$mpi.so in "
   done
   mpi_is_tidy
 }

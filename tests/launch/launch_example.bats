@@ -18,7 +18,6 @@ setup_file() {
   pc=$(dirname "$(find "$PREFIX" -name weft.pc)")
   read -ra cflags < <(PKG_CONFIG_PATH=$pc pkg-config --cflags weft-run)
   read -ra libs < <(PKG_CONFIG_PATH=$pc pkg-config --libs weft-run)
-  export LD_LIBRARY_PATH=${pc%/pkgconfig}
   cc -std=c11 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" -o "$BATS_FILE_TMPDIR/mpi_trainer" \
     "$WEFT_SOURCE_DIR/examples/mpi_trainer.c" "${libs[@]}"
 }
@@ -98,6 +97,8 @@ terminate_a_rank() { kill -TERM "$victim"; }
     during kill_a_rank
     fails_once 75 '^mpi_trainer: rank [012] \(pid [0-9]+ on .*\) was killed by signal 9 \(SIGKILL\)$'
     fails_once 75 '^mpi_trainer: rank [01]: .*rank [012] \(.*, process [0-9]+\) died'
+    "$WEFT" explain-hang hang.json | grep -q '^verdict: rank [012] (.*) died'
+    rm hang.json
   done
 }
 

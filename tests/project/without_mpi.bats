@@ -26,7 +26,7 @@ load ../setup/cli_setup
 # refused LAUNCHER'S-VARIABLE PACKAGES WORDS: by a command that has no driver beside it.
 refused() {
   run --separate-stderr env ${1:+"$1"} ./weft "${@:3}"
-  fails 69 "this Weft has no driver for " "hint: install $2, and build Weft again"
+  fails 69 "there is no driver for " "install $2, and build Weft again"
 }
 
 @test "without a driver, asking for MPI exits with 69 and names the packages" {

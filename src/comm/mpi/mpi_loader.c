@@ -24,13 +24,15 @@ struct implementation {
   const char *name;
   const char *title;
   const char *file;
-  const char *packages; /* what to install */
+  const char *packages; /* a hint: what to install */
 };
 
+#define HINT(packages)                                                                \
+  "WEFT_MPI_DRIVER may name the file; for a Weft built without it: install " packages \
+  ", and build Weft again"
 static const struct implementation implementations[] = {
-    {"openmpi", "Open MPI", "weft-mpi-openmpi.so",
-     "install libopenmpi-dev and openmpi-bin, and build Weft again"},
-    {"mpich", "MPICH", "weft-mpi-mpich.so", "install libmpich-dev and mpich, and build Weft again"},
+    {"openmpi", "Open MPI", "weft-mpi-openmpi.so", HINT("libopenmpi-dev and openmpi-bin")},
+    {"mpich", "MPICH", "weft-mpi-mpich.so", HINT("libmpich-dev and mpich")},
 };
 enum { IMPLEMENTATIONS = sizeof implementations / sizeof implementations[0] };
 
@@ -84,9 +86,9 @@ static bool program_folder(char *out) {
 }
 
 /* Installed beside the library or the program, or in a build folder. */
+#define INSTALLED "../" WEFT_LIBDIR "/weft"
 static bool find_in(const char *folder, const char *file, char *out) {
-  static const char installed[] = "/../" WEFT_LIBDIR "/weft/";
-  static const char *const places[] = {"/weft/", "/", "/lib/", "/../lib/", installed};
+  static const char *const places[] = {"/weft/", "/", "/lib/", "/../lib/", "/" INSTALLED "/"};
   for (size_t k = 0; k < sizeof places / sizeof places[0]; k++) {
     const int length = snprintf(out, PATH_SIZE, "%s%s%s", folder, places[k], file);
     if (length > 0 && length < PATH_SIZE && access(out, R_OK) == 0) {
@@ -96,23 +98,48 @@ static bool find_in(const char *folder, const char *file, char *out) {
   return false;
 }
 
-static bool find_driver(const char *file, char *out) {
+/* Else `out` is the bare name, which dlopen() looks for on the library path. A program that is
+ * linked with the static library has the folder of the drivers there (its run path). */
+static void find_driver(const char *file, char *out) {
   char folder[PATH_SIZE];
-  return (library_folder(folder) && find_in(folder, file, out)) ||
-         (program_folder(folder) && find_in(folder, file, out));
+  if (!(library_folder(folder) && find_in(folder, file, out)) &&
+      !(program_folder(folder) && find_in(folder, file, out))) {
+    (void)snprintf(out, PATH_SIZE, "%s", file);
+  }
+}
+
+static enum weft_status fail_not_found(const struct implementation *which,
+                                       struct weft_error *error) {
+  char folder[PATH_SIZE], library[REASON_SIZE] = "", program[REASON_SIZE] = "";
+  if (library_folder(folder)) {
+    weft_escape(library, sizeof library, folder, strlen(folder));
+  }
+  if (program_folder(folder)) {
+    weft_escape(program, sizeof program, folder, strlen(folder));
+  }
+  const bool two = strcmp(library, program) != 0;
+  return weft_fail(error, WEFT_ERR_UNAVAILABLE, which->packages,
+                   "there is no driver for %s: looked for %s in ., weft, lib, ../lib and " INSTALLED
+                   " of %.130s%s%.130s, and on the library path",
+                   which->title, which->file, library, two ? " and " : "", two ? program : "");
 }
 
 /* ---- loading ---- */
 
 /* Global, because Open MPI's components need its symbols in the global scope. */
-static enum weft_status load(const char *path, const char *hint, const struct weft_mpi_driver **out,
-                             struct weft_error *error) {
+static enum weft_status load(const char *path, const struct implementation *which,
+                             const struct weft_mpi_driver **out, struct weft_error *error) {
   char reason[REASON_SIZE];
   void *handle = dlopen(path, RTLD_NOW | RTLD_GLOBAL | RTLD_NODELETE);
   if (handle == NULL) {
     const char *text = dlerror();
     text = text != NULL ? text : "unknown";
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE, hint, "the MPI driver cannot be loaded: %s",
+    if (which != NULL && strchr(path, '/') == NULL && strncmp(text, path, strlen(path)) == 0) {
+      return fail_not_found(which, error);
+    }
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     which != NULL ? which->packages : "WEFT_MPI_DRIVER names the file",
+                     "the MPI driver cannot be loaded: %s",
                      weft_escape(reason, sizeof reason, text, strlen(text)));
   }
   const struct weft_mpi_driver *driver = dlsym(handle, WEFT_MPI_DRIVER_SYMBOL);
@@ -130,12 +157,8 @@ static enum weft_status load(const char *path, const char *hint, const struct we
 static enum weft_status load_one(const struct implementation *which,
                                  const struct weft_mpi_driver **out, struct weft_error *error) {
   char path[PATH_SIZE];
-  if (!find_driver(which->file, path)) {
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE, which->packages,
-                     "this Weft has no driver for %s: %s is not beside it", which->title,
-                     which->file);
-  }
-  return load(path, which->packages, out, error);
+  find_driver(which->file, path);
+  return load(path, which, out, error);
 }
 
 /* The first that is there. */
@@ -172,7 +195,7 @@ static enum weft_status choose_driver(const char *wanted, const struct weft_mpi_
     WEFT_TRY(check_launcher(wanted, error));
   }
   if (path != NULL && path[0] != '\0') {
-    return load(path, "WEFT_MPI_DRIVER names the file", out, error);
+    return load(path, NULL, out, error);
   }
   wanted = wanted != NULL ? wanted : weft_mpi_launcher();
   return wanted != NULL ? load_one(find_implementation(wanted), out, error) : load_any(out, error);
