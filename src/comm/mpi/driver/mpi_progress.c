@@ -145,10 +145,14 @@ void weft_mpi_advance(struct weft_mpi_world *world) {
 
 enum weft_status weft_mpi_progress(struct weft_transport *transport, struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
+  world->tests = 0;
+  if (world->found != world->seen && !__atomic_load_n(&world->has_failed, __ATOMIC_RELAXED)) {
+    world->seen = world->found; /* wait() has just polled, and its caller comes for the result */
+    return WEFT_OK;
+  }
   weft_mpi_lock(world);
   weft_mpi_advance(world);
-  world->seen = world->events;
-  world->tests = 0;
+  world->seen = world->found = world->events;
   const enum weft_status status = weft_mpi_failure_check(world, error);
   weft_mpi_unlock(world);
   return status;
@@ -232,6 +236,7 @@ static bool poll_once(struct weft_mpi_world *world) {
   }
   const bool happened =
       world->events != world->seen || __atomic_load_n(&world->has_failed, __ATOMIC_RELAXED);
+  world->found = world->events;
   weft_mpi_unlock(world);
   return happened;
 }

@@ -137,11 +137,11 @@ static void end_part(struct weft_mpi_world *world, struct weft_mpi_end *end,
   if (message->begin > message->end) { /* clocks of two hosts */
     message->begin = message->end;
   }
-  message->state[0] = 0;
   end->messages[end->done & end->mask] = NULL;
   end->part = 0;
   end->done++;
   world->events++;
+  __atomic_store_n(&message->state[0], 0, __ATOMIC_RELEASE); /* test() may see it now */
 }
 
 void weft_mpi_end_take(struct weft_mpi_world *world, struct weft_mpi_end *end, int result,
@@ -273,12 +273,15 @@ static void start_receive(struct weft_mpi_world *world, struct weft_mpi_end *end
                           struct weft_message *message) {
   const int peer = (int)end->peer;
   const uint64_t position = accept(world, end, message);
-  int result = MPI_Irecv(header_of(end, position), (int)end->header_size, MPI_BYTE, peer,
-                         weft_mpi_header_tag(end), world->messages, request_of(end, position, 0));
+  int result = MPI_SUCCESS;
   for (uint32_t part = 1; part < end->part_count && result == MPI_SUCCESS; part++) {
     result = MPI_Irecv(piece_place(world, message, part),
                        piece_size(world, end->state.bytes_max, part), MPI_BYTE, peer,
                        weft_mpi_payload_tag(end), world->messages, request_of(end, position, part));
+  }
+  if (result == MPI_SUCCESS) {
+    result = MPI_Irecv(header_of(end, position), (int)end->header_size, MPI_BYTE, peer,
+                       weft_mpi_header_tag(end), world->messages, request_of(end, position, 0));
   }
   if (result != MPI_SUCCESS) {
     weft_mpi_failure_of_mpi(world, result, "posting a receive");
@@ -319,6 +322,9 @@ enum weft_status weft_mpi_test(struct weft_transport *transport, struct weft_mes
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
   enum weft_status status = WEFT_OK;
+  if (__atomic_load_n(&message->state[0], __ATOMIC_ACQUIRE) == 0) {
+    return WEFT_OK;
+  }
   assert(message->state[0] <= world->end_count);
   weft_mpi_lock(world);
   if (message->state[0] != 0 && ++world->tests > TESTS_WITHOUT_PROGRESS) {

@@ -148,12 +148,15 @@ struct weft_mpi_world {
   MPI_Status *statuses;
   uint32_t active_count;
   uint32_t active_room;
-  uint64_t events;       /* things that happened for this rank */
-  uint64_t seen;         /* of these, at the last progress() */
-  uint32_t tests;        /* in vain, since then */
-  uint32_t polls;        /* of the network */
-  int64_t poll_ns;       /* what a poll costs at least; 0: not known */
-  int64_t next_progress; /* before this time, progress_from_compute() does nothing */
+  uint64_t events;               /* things that happened for this rank */
+  uint64_t seen;                 /* of these, at the last progress() */
+  uint64_t found;                /* of these, by wait() */
+  uint32_t tests;                /* in vain, since then */
+  uint32_t polls;                /* of the network */
+  uint32_t has_failed;           /* atomic: a failure is known */
+  int64_t poll_ns;               /* what a poll costs at least; 0: not known */
+  int64_t next_progress;         /* before this time, progress_from_compute() does nothing */
+  struct weft_mpi_group *groups; /* with a collective in flight */
 
   bool exchanging;
   bool exchanged;
@@ -168,8 +171,7 @@ struct weft_mpi_world {
   int64_t next_control;
   int64_t next_peers;
 
-  uint32_t has_failed; /* atomic: a failure is known */
-  bool settled;        /* and agreed */
+  bool settled; /* a failure is known, and agreed */
   int64_t failed_at;
   uint32_t heard_count; /* ranks that have reported which failure they know, without this one */
   struct weft_mpi_failure_note note; /* the best so far */
@@ -178,8 +180,6 @@ struct weft_mpi_world {
   int64_t cancel_until;              /* cancel() waits no longer; 0: has not waited */
   int cancelled;                     /* 1: a message was; it may still come */
   int any_cancelled;                 /* by any rank; written when the world ends */
-
-  struct weft_mpi_group *groups; /* with a collective in flight */
 
   bool has_thread;
   pthread_t thread;
