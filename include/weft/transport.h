@@ -83,6 +83,8 @@ struct weft_channel_end {
   bool sends;         /* this end sends */
   uint32_t depth;     /* messages in flight at once, at least; >= 1 */
   uint64_t bytes_max; /* largest payload */
+  bool rendezvous;    /* a send is done only when its receive is posted, whatever its size; both
+                         ends say the same */
 };
 
 /* What a rank is doing. The rank writes it, and any rank may read it at any time: each field by
@@ -205,8 +207,9 @@ struct weft_transport_ops {
                               struct weft_message *message, struct weft_error *error);
 
   /* WEFT_OK: done, and the message belongs to the caller again. A send is done when the peer has
-   * received it or, where the network copies, when `data` may be overwritten. A received message
-   * is delivered unchecked: use weft_message_check(). WEFT_IN_PROGRESS, or an error. */
+   * received it or, where the network copies and the channel is not rendezvous, when `data` may be
+   * overwritten. A received message is delivered unchecked: use weft_message_check().
+   * WEFT_IN_PROGRESS, or an error. */
   enum weft_status (*test)(struct weft_transport *transport, struct weft_message *message,
                            struct weft_error *error);
   /* Returns a message that is not done to the caller, for tear-down; the channel cannot be used

@@ -142,6 +142,9 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
     const struct weft_executor_stage *stage = &executor->stages[k];
     add_ends(executor, &ends, stage, &row->stages[stage->stage]);
   }
+  for (uint32_t k = 0; k < ends.count; k++) {
+    ends.items[k].rendezvous = executor->options->comm == WEFT_COMM_RENDEZVOUS;
+  }
   const enum weft_status status =
       executor->transport->ops->open(executor->transport, ends.items, ends.count, error);
   weft_array_free(executor->allocator, ends.items, room, sizeof *ends.items);

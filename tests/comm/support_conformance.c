@@ -326,6 +326,84 @@ static void posted_receives_are_taken(void **state) {
   tear_down(&fixture);
 }
 
+/* Rank 0 sends on channel 0. Rank 1 posts the receive late, and then sends back on channel 1 when
+ * it did. */
+struct late {
+  struct weft_message messages[2]; /* of channels 0 and 1 */
+  uint64_t bytes;
+  int64_t a_while, post_at, done_at;
+  int64_t posted_at; /* payload of channel 1 */
+  uint32_t started, done;
+  char data[100000];
+};
+
+static enum weft_status open_late(struct late *self, struct weft_transport *transport,
+                                  struct weft_error *error) {
+  struct weft_channel_end ends[2];
+  const uint64_t bytes[2] = {self->bytes, sizeof self->posted_at};
+  for (uint32_t c = 0; c < 2; c++) {
+    ends[c] = (struct weft_channel_end){.channel = c,
+                                        .peer = 1 - transport->rank,
+                                        .sends = transport->rank == c,
+                                        .depth = 1,
+                                        .bytes_max = bytes[c],
+                                        .rendezvous = true};
+    self->messages[c].header.bytes = bytes[c];
+    self->messages[c].capacity = bytes[c];
+    self->messages[c].data = c == 0 ? (void *)self->data : (void *)&self->posted_at;
+  }
+  self->post_at = transport->ops->now(transport) + self->a_while;
+  return transport->ops->open(transport, ends, 2, error);
+}
+
+static enum weft_status send_to_late(struct conformance_rank *rank, struct weft_error *error) {
+  struct late *self = rank->state;
+  struct weft_transport *transport = rank->transport;
+  if (self->post_at == 0) {
+    WEFT_TRY(open_late(self, transport, error));
+  }
+  for (; self->done < 2; self->done++) {
+    struct weft_message *message = &self->messages[self->done];
+    if (self->started == self->done) {
+      const int64_t now = transport->ops->now(transport);
+      if (transport->rank == 1 && now < self->post_at) {
+        rank->until = self->post_at;
+        return WEFT_IN_PROGRESS;
+      }
+      if (transport->rank == 1 && self->done == 0) {
+        self->posted_at = now;
+      }
+      WEFT_TRY((transport->rank == self->done ? transport->ops->send : transport->ops->receive)(
+          transport, self->done, message, error));
+      self->started++;
+    }
+    const enum weft_status status = transport->ops->test(transport, message, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+    if (self->done == 0) {
+      self->done_at = transport->ops->now(transport);
+    }
+  }
+  CONFORMANCE_CHECK(error, self->done_at >= *(const int64_t *)self->messages[1].data);
+  return WEFT_OK;
+}
+
+static void rendezvous_waits_for_the_receive(void **state) {
+  static const uint64_t sizes[] = {0, 8, 3000, 100000};
+  static struct late ranks[2];
+  for (size_t k = 0; k < sizeof sizes / sizeof sizes[0]; k++) {
+    struct fixture fixture;
+    memset(ranks, 0, sizeof ranks);
+    set_up(&fixture, state, 2);
+    ranks[0].bytes = ranks[1].bytes = sizes[k];
+    ranks[0].a_while = ranks[1].a_while = a_while(&fixture);
+    all_advance(&fixture, send_to_late, ranks, sizeof ranks[0]);
+    drive_well(&fixture);
+    tear_down(&fixture);
+  }
+}
+
 /* ---- what is refused; calls of both ranks from this thread ---- */
 
 static enum weft_status open_one(struct weft_transport *transport, uint32_t channel, bool sends,
@@ -716,6 +794,7 @@ int conformance_run(const struct conformance_transport *transport) {
       cmocka_unit_test_prestate(receive_before_send, context),
       cmocka_unit_test_prestate(send_before_receive, context),
       cmocka_unit_test_prestate(posted_receives_are_taken, context),
+      cmocka_unit_test_prestate(rendezvous_waits_for_the_receive, context),
       cmocka_unit_test_prestate(payload_sizes, context),
       cmocka_unit_test_prestate(ranks_in_a_ring, context),
       cmocka_unit_test_prestate(traffic_at_random, context),

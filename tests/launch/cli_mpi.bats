@@ -75,6 +75,20 @@ reports_once() {
   done
 }
 
+@test "run: rendezvous stalls in the cycle that verify reports" {
+  needs_mpi
+  printf '%s\n' 0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1 \
+    1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1 >t.csv
+  for mpi in $mpis; do
+    on "$mpi" 2 run t.csv --stage null --unchecked --stall-limit 1 --comm rendezvous
+    [ "$status" -eq 75 ]
+    [[ $stderr == *"a cycle: rank 0 waits in 0SEND_F1 for rank 1 (1RECV_F1); rank 1 waits in 1SEND_B0 for rank 0 (0RECV_B0)"* ]]
+    # MPI has room for messages this small.
+    on "$mpi" 2 run t.csv --stage null --unchecked --comm eager
+    succeeds
+  done
+}
+
 @test "run: a picture has the events of all ranks" {
   needs_mpi
   "$WEFT" gen ZBVZeroBubble -p 3 -m 6 >t.csv

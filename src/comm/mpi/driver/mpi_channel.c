@@ -60,6 +60,7 @@ static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
   end->channel = from->channel;
   end->peer = from->peer;
   end->state = (struct weft_channel_end_state){.sends = from->sends, .bytes_max = from->bytes_max};
+  end->rendezvous = from->rendezvous;
   end->depth = from->depth;
   end->mask = weft_channel_round_up(from->depth) - 1;
   lay_out(world, end);

@@ -236,8 +236,10 @@ static int send_header(struct weft_mpi_world *world, struct weft_mpi_end *end, u
   if (within > 0) {
     memcpy(at + sizeof wire + shapes, message->data, within);
   }
-  return MPI_Isend(at, (int)(sizeof wire + shapes + within), MPI_BYTE, (int)end->peer,
-                   weft_mpi_header_tag(end), world->messages, request_of(end, position, 0));
+  /* The receive of the header is posted last, so rendezvous of the header is that of all. */
+  return (end->rendezvous ? MPI_Issend : MPI_Isend)(
+      at, (int)(sizeof wire + shapes + within), MPI_BYTE, (int)end->peer, weft_mpi_header_tag(end),
+      world->messages, request_of(end, position, 0));
 }
 
 static int send_pieces(struct weft_mpi_world *world, struct weft_mpi_end *end, uint64_t position,

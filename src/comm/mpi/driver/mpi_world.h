@@ -56,6 +56,7 @@ struct weft_mpi_end {
   bool broken; /* something arrived that cannot be right: world->trouble */
   bool listed; /* among the world's active requests */
   bool near;   /* the peer is on this host */
+  bool rendezvous;
   uint32_t depth;
   uint32_t mask; /* of the ring */
   uint32_t part;
