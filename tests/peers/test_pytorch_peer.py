@@ -26,7 +26,7 @@ except ImportError as error:
     sys.exit(69)
 
 Action = torch_schedules._Action
-TESTS = os.path.dirname(os.path.abspath(__file__))
+TESTS = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 GOLDEN = os.path.join(TESTS, "golden")
 
 # What tests/inspect/test_grid.c compares with: one table of each kind.
