@@ -71,3 +71,16 @@ peer() { # CHECK
   }
   [ "$(grep -c ': same losses and gradients' "$BATS_TEST_TMPDIR/planned")" -eq 4 ]
 }
+
+@test "PyTorch's stages are measured into a costs file, and stage 0 computes no input gradient" {
+  if grep -q '^WEFT_SANITIZE:STRING=.' "$WEFT_BUILD_DIR/CMakeCache.txt"; then
+    skip "once is enough, without sanitizers"
+  fi
+  cd "$BATS_TEST_TMPDIR"
+  measure=("$PYTHON" "$WEFT_SOURCE_DIR/examples/pytorch_costs.py" --layers 2,1 --width 512 --rows 64 -m 4 --steps 3)
+  "${measure[@]}" -o costs.json
+  jq -e '.stages | length == 2 and all(.f > 0 and .w > 0) and .[0].i < .[0].w / 4 and .[1].i > 0' costs.json
+  "$WEFT" plan -p 2 -v 1 -m 4 --costs costs.json --effort 0.05 -o table.csv
+  "$WEFT" sim table.csv --costs costs.json
+  "${measure[@]}" --table table.csv | grep -E '^table.csv: a step takes [0-9.]+ ms'
+}
