@@ -10,11 +10,14 @@
 #   make train        train a small GPT on these sources; what comes of it is in train-out/
 #   make clean
 #
+# With WERROR=1, here or in the environment, the compiler's warnings are errors.
 # What is missing on the machine is installed first (tools/install-deps.sh).
 
 PREFIX ?= /usr/local
 DESTDIR ?=
 JOBS ?= $(shell nproc)
+WERROR ?=
+CONFIGURE = cmake --log-level=WARNING -DWEFT_WERROR=$(if $(WERROR),ON,OFF) --preset
 
 .DEFAULT_GOAL := build
 .PHONY: build deps-build deps-test deps-lint test test-long bench lint install uninstall train clean
@@ -23,12 +26,12 @@ deps-build deps-test deps-lint: deps-%:
 	@tools/install-deps.sh $*
 
 build: deps-build
-	@cmake --preset release --log-level=WARNING >/dev/null
+	@$(CONFIGURE) release >/dev/null
 	@cmake --build --preset release --target product
 
 # One rule for a whole build, tests included: built-release, built-asan ...
 built-%: deps-test
-	@cmake --preset $* --log-level=WARNING >/dev/null
+	@$(CONFIGURE) $* >/dev/null
 	@cmake --build --preset $*
 
 test: built-release built-asan built-tsan built-fuzz

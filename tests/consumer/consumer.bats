@@ -3,7 +3,7 @@
 # CMake, from C and from C++; and what it shows of itself.
 bats_require_minimum_version 1.5.0
 
-warnings=(-Wall -Wextra -Wpedantic -Werror)
+warnings=(-Wall -Wextra -Wpedantic ${WEFT_WERROR:+"$WEFT_WERROR"})
 
 setup_file() {
   export PREFIX=$BATS_FILE_TMPDIR/prefix

@@ -18,7 +18,7 @@ setup_file() {
   pc=$(dirname "$(find "$PREFIX" -name weft.pc)")
   read -ra cflags < <(PKG_CONFIG_PATH=$pc pkg-config --cflags weft-run)
   read -ra libs < <(PKG_CONFIG_PATH=$pc pkg-config --libs weft-run)
-  cc -std=c11 -Wall -Wextra -Wpedantic -Werror "${cflags[@]}" -o "$BATS_FILE_TMPDIR/mpi_trainer" \
+  cc -std=c11 -Wall -Wextra -Wpedantic ${WEFT_WERROR:+"$WEFT_WERROR"} "${cflags[@]}" -o "$BATS_FILE_TMPDIR/mpi_trainer" \
     "$WEFT_SOURCE_DIR/examples/mpi_trainer.c" "${libs[@]}"
 }
 

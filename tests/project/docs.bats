@@ -101,7 +101,7 @@ lines_in() {
   grep -q 'int main' "$BATS_TEST_TMPDIR/example.c"
   cd "$BATS_TEST_TMPDIR"
   mapfile -t flags < <(sed -n 's/^WEFT_SANITIZE:STRING=\(.\)/-fsanitize=\1/p' "$WEFT_BUILD_DIR/CMakeCache.txt")
-  cc -std=c11 -Wall -Wextra -Werror "${flags[@]}" -I"$WEFT_SOURCE_DIR/include" example.c \
+  cc -std=c11 -Wall -Wextra ${WEFT_WERROR:+"$WEFT_WERROR"} "${flags[@]}" -I"$WEFT_SOURCE_DIR/include" example.c \
     -L"$WEFT_BUILD_DIR/lib" -Wl,-rpath,"$WEFT_BUILD_DIR/lib" -lweft -o example
   ./example >printed
   awk '/^```c$/ { seen = 1 } seen && /^```text$/ { inside = 1; next } inside && /^```/ { exit } inside' \

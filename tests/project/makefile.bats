@@ -88,3 +88,27 @@ fake_ctest() {
   fi
   [[ $output == *"need root"*"hint: run it with sudo"* ]]
 }
+
+# A compiler that nobody has tried yet warns of something: so does this one, in every file.
+@test "a warning stops the build only where that is asked for" {
+  cd "$BATS_TEST_TMPDIR"
+  echo '#warning "a new compiler finds something"' >warning.h
+  configure() {
+    CFLAGS="-include $PWD/warning.h" cmake -S "$WEFT_SOURCE_DIR" -B tree -G Ninja \
+      -DWEFT_TESTS=OFF -DWEFT_TRAINER=OFF -DWEFT_MPI=OFF "$@" >/dev/null
+  }
+  configure
+  run -0 cmake --build tree --target weft_device
+  [[ $output == *"a new compiler finds something"* ]]
+  configure -DWEFT_WERROR=ON
+  run -1 cmake --build tree --target weft_device
+  [[ $output == *"a new compiler finds something"* ]]
+  # The Makefile asks for it when it is asked.
+  cd "$WEFT_SOURCE_DIR"
+  for target in build built-release built-fuzz; do
+    run env -u WERROR -u MAKEFLAGS make --dry-run $target
+    [[ $output == *-DWEFT_WERROR=OFF* ]]
+    run env -u MAKEFLAGS WERROR=1 make --dry-run $target
+    [[ $output == *-DWEFT_WERROR=ON* ]]
+  done
+}
