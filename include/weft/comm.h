@@ -56,6 +56,8 @@ struct weft_comm_options {
   int64_t latency_ticks;   /* of every message */
   int64_t occupied_ticks;  /* a message occupies its channel this long, before the latency */
   int64_t delay_ticks_max; /* random extra latency, 0 ... max; order on a channel is kept */
+  int64_t stage_limit_ns;  /* real time in one call of a stage's function, in which virtual time
+                              stands still; default 30 s; 0: no limit (see weft_comm_run) */
 
   /* mpi */
   const char *implementation; /* "openmpi", "mpich"; NULL: the one that started this process,
@@ -91,19 +93,32 @@ WEFT_API struct weft_transport *weft_comm_local(struct weft_comm *comm);
 /* Runs rank_main once on every rank of this process and returns when all have returned. It may
  * block in weft_pipeline_step(), weft_allgather() or weft_transport_ops.wait():
  *
- *   threads    a thread per rank; rank 0 runs in the caller's
+ *   threads    a thread per rank
  *   mpi        this process's rank, in the caller's thread
  *   loopback   a thread per rank, of which one runs at a time; it runs until it waits, and then
  *              the rank with the next event in virtual time does
  *
  * A rank_main that fails, or whose thread ends without returning, fails the world, so that the
  * other ranks return too. Returns the error that all ranks agree on, else WEFT_OK. On loopback
- * WEFT_ERR_STALLED when every rank waits and nothing is in flight. */
+ * WEFT_ERR_STALLED when every rank waits and nothing is in flight.
+ *
+ * A stage's function that never returns cannot be stopped. On threads, when a rank has been in
+ * one call for the stall limit of its pipeline, the world fails, the other ranks return, and so
+ * does weft_comm_run(): with WEFT_ERR_STALLED, which names the rank and the action, and without
+ * that rank. On loopback likewise after options.stage_limit_ns; the other ranks are then left
+ * waiting for their turn. See weft_comm_stuck_ranks(). */
 WEFT_API enum weft_status weft_comm_run(
     struct weft_comm *comm,
     enum weft_status (*rank_main)(void *context, struct weft_transport *transport,
                                   struct weft_error *error),
     void *context, struct weft_error *error);
+
+/* Ranks that weft_comm_run() has returned without, because they are stuck in a stage's function.
+ * When it is not 0, their threads still run, and everything that they may touch must stay as it
+ * is until the process ends: the caller frees neither the stages nor what rank_main uses, and
+ * weft_comm_close() frees nothing. A thread whose function does return after all is stopped
+ * there, and calls nothing any more. */
+WEFT_API uint32_t weft_comm_stuck_ranks(const struct weft_comm *comm);
 
 /* Ends this process, and with it the whole job, with `exit_status`: for a failed world whose
  * ranks are processes, after the diagnosis has been printed. Other ranks get a moment to print

@@ -28,7 +28,9 @@
  *
  * No call blocks forever: it succeeds, or it fails within the stall limit with an
  * error that is the same on all ranks and names the rank, the action and the
- * peer. After a failure a pipeline can only be queried and destroyed. */
+ * peer. After a failure a pipeline can only be queried and destroyed. A stage's function
+ * that never returns keeps its own rank's call; the other ranks' calls fail, and
+ * weft_comm_run() returns without that rank (weft/comm.h says what becomes of its thread). */
 #ifndef WEFT_RUN_H
 #define WEFT_RUN_H
 
@@ -239,7 +241,8 @@ struct weft_pipeline_options {
   bool scale_grads;        /* gradients times 1 / microbatch_count, by the stages' scale_grads,
                               which all of them must then have; default true */
   enum weft_run_comm comm; /* default posted */
-  int64_t stall_limit;     /* in the transport's time; default 30 s; 0: never */
+  int64_t stall_limit;     /* how long a rank may wait without progress, or be in one call of a
+                              stage's function; in the transport's time; default 30 s; 0: never */
   uint32_t forward_ahead;  /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
   bool no_events;          /* no event log: for measuring its cost */

@@ -44,7 +44,8 @@ static enum weft_status fail_unknown(const char *name, struct weft_error *error)
 }
 
 struct weft_comm_options weft_comm_options_default(void) {
-  return (struct weft_comm_options){.progress = WEFT_COMM_PROGRESS_CALLS};
+  return (struct weft_comm_options){.stage_limit_ns = INT64_C(30000000000),
+                                    .progress = WEFT_COMM_PROGRESS_CALLS};
 }
 
 enum weft_status weft_comm_open(const struct weft_allocator *allocator, const char *name,
@@ -63,7 +64,7 @@ enum weft_status weft_comm_open(const struct weft_allocator *allocator, const ch
 }
 
 void weft_comm_close(struct weft_comm *comm) {
-  if (comm != NULL) {
+  if (comm != NULL && comm->stuck_ranks == 0) {
     comm->kind->close(comm);
   }
 }
@@ -91,6 +92,10 @@ enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main
                                struct weft_error *error) {
   assert(comm != NULL && rank_main != NULL);
   return comm->kind->run(comm, NULL, rank_main, context, error);
+}
+
+uint32_t weft_comm_stuck_ranks(const struct weft_comm *comm) {
+  return comm != NULL ? comm->stuck_ranks : 0;
 }
 
 enum weft_status weft_comm_next(struct weft_comm *comm, uint32_t *rank, struct weft_error *error) {

@@ -34,6 +34,7 @@ struct weft_comm_kind {
 /* Base of every world: put it first. */
 struct weft_comm {
   const struct weft_comm_kind *kind;
+  uint32_t stuck_ranks; /* whose threads run on: nothing may be freed */
 };
 
 extern const struct weft_comm_kind weft_loopback_kind;

@@ -1,64 +1,106 @@
-/* A thread per rank; see rank_threads.h. */
+/* A thread per rank, and the caller as their watchdog; see rank_threads.h. */
 #include "comm/rank_threads.h"
 
 #include <assert.h>
 #include <inttypes.h>
-#include <pthread.h>
 #include <stdio.h>
 #include <string.h>
+#include <time.h>
 
+#include <weft/ir.h>
 #include <weft/support.h>
 
 #include "base/memory.h"
 
+enum { WATCH_NS = 100 * 1000 * 1000, NS_PER_S = 1000000000 };
+
 struct rank_thread {
-  const struct weft_rank_threads *run;
+  struct rank_threads *threads;
   struct weft_transport *transport;
   uint32_t rank;
-  bool started; /* `thread` must be joined */
+  bool started;  /* `thread` must be joined, */
+  bool left;     /* unless it is left behind */
+  bool returned; /* under the lock */
   pthread_t thread;
+  uint64_t calls;    /* of stages' functions, as the watchdog last saw it */
+  int64_t inside_ns; /* in the present one, at least */
 };
 
+/* Ranks that are left behind keep it. */
 struct rank_threads {
-  const struct weft_rank_threads *run;
-  struct rank_thread *ranks; /* [rank_count] */
+  struct weft_rank_threads run;
+  pthread_mutex_t lock;
+  pthread_cond_t ended;
+  uint32_t running; /* under the lock: ranks that have not returned and are not left behind */
+  struct rank_thread ranks[];
 };
 
-static void end_rank(const struct rank_thread *self) {
-  if (self->run->end != NULL) {
-    self->run->end(self->run->comm, self->rank);
+/* ---- Conditions ---- */
+
+bool weft_condition_init(pthread_cond_t *condition) {
+  pthread_condattr_t attributes;
+  if (pthread_condattr_init(&attributes) != 0) {
+    return false;
   }
+  const bool made = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
+                    pthread_cond_init(condition, &attributes) == 0;
+  pthread_condattr_destroy(&attributes);
+  return made;
+}
+
+bool weft_condition_wait(pthread_cond_t *condition, pthread_mutex_t *lock, int64_t until) {
+  const struct timespec deadline = {.tv_sec = (time_t)(until / NS_PER_S),
+                                    .tv_nsec = (long)(until % NS_PER_S)};
+  return until == WEFT_TIME_NEVER ? pthread_cond_wait(condition, lock) == 0
+                                  : pthread_cond_timedwait(condition, lock, &deadline) == 0;
+}
+
+/* ---- A rank ---- */
+
+static void end_rank(struct rank_thread *self) {
+  struct rank_threads *threads = self->threads;
+  if (threads->run.end != NULL) {
+    threads->run.end(threads->run.comm, self->rank);
+  }
+  pthread_mutex_lock(&threads->lock);
+  self->returned = true;
+  threads->running -= !self->left;
+  pthread_cond_signal(&threads->ended);
+  pthread_mutex_unlock(&threads->lock);
 }
 
 /* Cleanup handler: the thread ends inside rank_main. */
 static void rank_vanished(void *argument) {
-  const struct rank_thread *self = argument;
+  struct rank_thread *self = argument;
+  const struct weft_rank_threads *run = &self->threads->run;
   struct weft_failure failure = {.rank = self->rank};
   (void)weft_fail(&failure.error, WEFT_ERR_PEER,
                   "return from rank_main instead of ending its thread",
                   "the thread of rank %" PRIu32 " ended without returning", self->rank);
-  self->run->fail(self->run->comm, &failure);
+  run->fail(run->comm, &failure);
   end_rank(self);
 }
 
 static void rank_failed(const struct rank_thread *self, enum weft_status status,
                         const struct weft_error *error) {
+  const struct weft_rank_threads *run = &self->threads->run;
   struct weft_failure failure = {.rank = self->rank, .error = *error};
   if (error->status != status) { /* rank_main gave no reason */
     (void)weft_fail(&failure.error, status, "have rank_main fill in its error",
                     "rank %" PRIu32 " failed: %s", self->rank, weft_status_name(status));
   }
-  self->run->fail(self->run->comm, &failure);
+  run->fail(run->comm, &failure);
 }
 
 static void *run_rank(void *argument) {
   struct rank_thread *self = argument;
+  const struct weft_rank_threads *run = &self->threads->run;
   struct weft_error error = {.status = WEFT_OK};
-  if (self->run->begin != NULL) {
-    self->run->begin(self->run->comm, self->rank);
+  if (run->begin != NULL) {
+    run->begin(run->comm, self->rank);
   }
   pthread_cleanup_push(rank_vanished, self);
-  const enum weft_status status = self->run->rank_main(self->run->context, self->transport, &error);
+  const enum weft_status status = run->rank_main(run->context, self->transport, &error);
   if (status < 0) {
     rank_failed(self, status, &error);
   }
@@ -68,6 +110,7 @@ static void *run_rank(void *argument) {
 }
 
 static void start_failed(const struct rank_thread *self, int code) {
+  const struct weft_rank_threads *run = &self->threads->run;
   struct weft_failure failure = {.rank = self->rank};
   char reason[128];
   if (strerror_r(code, reason, sizeof reason) != 0) {
@@ -76,61 +119,170 @@ static void start_failed(const struct rank_thread *self, int code) {
   (void)weft_fail(&failure.error, WEFT_ERR_LIMIT,
                   "the system allows no more threads, or has no memory for their stacks",
                   "cannot start a thread for rank %" PRIu32 " of %" PRIu32 ": %s", self->rank,
-                  self->run->world->rank_count, reason);
-  self->run->fail(self->run->comm, &failure);
+                  run->world->rank_count, reason);
+  run->fail(run->comm, &failure);
 }
 
-/* All but rank 0. False: one could not be started, and the world has failed. */
-static bool start_ranks(const struct rank_threads *threads) {
-  for (uint32_t r = 1; r < threads->run->world->rank_count; r++) {
-    struct rank_thread *rank = &threads->ranks[r];
-    const int code = pthread_create(&rank->thread, NULL, run_rank, rank);
+/* Rank 0 comes last. When one cannot be started the world has failed, and it and those after it
+ * are ended here. */
+static void start_ranks(struct rank_threads *threads) {
+  const uint32_t count = threads->run.world->rank_count;
+  int code = 0;
+  for (uint32_t k = 1; k <= count && code == 0; k++) {
+    struct rank_thread *rank = &threads->ranks[k % count];
+    code = pthread_create(&rank->thread, NULL, run_rank, rank);
+    rank->started = code == 0;
     if (code != 0) {
       start_failed(rank, code);
-      return false;
     }
-    rank->started = true;
   }
-  return true;
+  for (uint32_t r = count; r-- > 0;) {
+    if (!threads->ranks[r].started) {
+      end_rank(&threads->ranks[r]);
+    }
+  }
 }
 
-/* Cleanup handler of the caller, which is rank 0's thread: also when it ends in rank_main. */
-static void join_ranks(void *argument) {
-  const struct rank_threads *threads = argument;
-  const struct weft_world *world = threads->run->world;
-  for (uint32_t r = 1; r < world->rank_count; r++) {
-    if (threads->ranks[r].started) {
-      (void)pthread_join(threads->ranks[r].thread, NULL);
+/* ---- The watchdog ---- */
+
+static int64_t limit_of(const struct rank_threads *threads, uint32_t rank) {
+  const struct weft_rank_status *status = &threads->run.world->ranks[rank].status;
+  return threads->run.takes_turns ? threads->run.stage_limit_ns
+                                  : __atomic_load_n(&status->stall_limit, __ATOMIC_RELAXED);
+}
+
+/* Whether a rank is in the same call of a function as long as it may be. */
+static bool is_stuck(struct rank_thread *rank, int64_t elapsed) {
+  const struct weft_rank_status *status = &rank->threads->run.world->ranks[rank->rank].status;
+  const uint64_t calls = __atomic_load_n(&status->calls, __ATOMIC_RELAXED);
+  const int64_t limit = limit_of(rank->threads, rank->rank);
+  const bool is_same = calls % 2 == 1 && calls == rank->calls;
+  rank->calls = calls;
+  rank->inside_ns = is_same ? rank->inside_ns + elapsed : 0;
+  return limit > 0 && rank->inside_ns >= limit;
+}
+
+/* "1F3 (stage 1, microbatch 3)" */
+static void name_call(const struct weft_rank_status *status, char *out, size_t size) {
+  struct weft_action action;
+  char text[64];
+  uint64_t packed = __atomic_load_n(&status->wants, __ATOMIC_RELAXED); /* a collective */
+  if (packed == 0 || __atomic_load_n(&status->phase, __ATOMIC_RELAXED) != WEFT_PHASE_COMPUTE) {
+    packed = __atomic_load_n(&status->action, __ATOMIC_RELAXED);
+  }
+  memcpy(&action, &packed, sizeof action);
+  if (action.op == WEFT_OP_IDLE || action.op >= WEFT_OP_COUNT) {
+    (void)snprintf(out, size, "zero_grad, prepare or the program source");
+  } else if (action.parts > 0) {
+    (void)snprintf(out, size, "%s", weft_op_info((enum weft_op)action.op)->text);
+  } else {
+    const bool has_microbatch = weft_op_info((enum weft_op)action.op)->kind == WEFT_KIND_COMPUTE;
+    const int used =
+        snprintf(out, size, "%s (stage %u", weft_action_format(&action, text, sizeof text),
+                 (unsigned)action.stage);
+    (void)snprintf(out + used, size - (size_t)used, has_microbatch ? ", microbatch %u)" : ")",
+                   (unsigned)action.microbatch);
+  }
+}
+
+static void fail_stuck(const struct rank_thread *rank) {
+  const struct weft_rank_threads *run = &rank->threads->run;
+  struct weft_failure failure = {.rank = rank->rank};
+  char call[128], hint[160];
+  name_call(&run->world->ranks[rank->rank].status, call, sizeof call);
+  (void)snprintf(hint, sizeof hint,
+                 "look at that function of the stage; if it only takes long, a larger %s gives it "
+                 "time. Its thread still runs",
+                 run->takes_turns ? "stage_limit_ns" : "stall_limit");
+  (void)weft_fail(&failure.error, WEFT_ERR_STALLED, hint,
+                  "rank %" PRIu32 " has been in %s for %.1f s and does not return", rank->rank,
+                  call, (double)rank->inside_ns / 1e9);
+  run->fail(run->comm, &failure);
+}
+
+/* It is not waited for any more. Where ranks take turns, it has the turn, and the others wait for
+ * it forever. */
+static void leave_behind(struct rank_threads *threads, uint32_t stuck) {
+  for (uint32_t r = 0; r < threads->run.world->rank_count; r++) {
+    struct rank_thread *rank = &threads->ranks[r];
+    if ((r == stuck || threads->run.takes_turns) && !rank->returned && !rank->left) {
+      (void)__atomic_fetch_or(&threads->run.world->ranks[r].status.flags, WEFT_RANK_LEFT_BEHIND,
+                              __ATOMIC_SEQ_CST);
+      rank->left = true;
+      threads->running--;
+      threads->run.comm->stuck_ranks++;
     }
   }
-  weft_array_free(world->allocator, threads->ranks, world->rank_count, sizeof *threads->ranks);
+}
+
+/* Waits for the ranks. A moment counts only as far as this thread ran in it: not while the
+ * process was stopped, or in a debugger. */
+static void watch(struct rank_threads *threads) {
+  int64_t before = weft_clock_ns();
+  pthread_mutex_lock(&threads->lock);
+  while (threads->running > 0) {
+    (void)weft_condition_wait(&threads->ended, &threads->lock, before + WATCH_NS);
+    const int64_t now = weft_clock_ns();
+    const int64_t elapsed = now - before < 2 * WATCH_NS ? now - before : 2 * WATCH_NS;
+    if (elapsed < WATCH_NS) {
+      continue; /* a rank has ended */
+    }
+    before = now;
+    for (uint32_t r = 0; r < threads->run.world->rank_count; r++) {
+      struct rank_thread *rank = &threads->ranks[r];
+      if (!rank->returned && !rank->left && is_stuck(rank, elapsed)) {
+        fail_stuck(rank); /* unless the world has failed already */
+        leave_behind(threads, r);
+      }
+    }
+  }
+  pthread_mutex_unlock(&threads->lock);
+}
+
+/* ---- The run ---- */
+
+static void finish(struct rank_threads *threads) {
+  const uint32_t count = threads->run.world->rank_count;
+  for (uint32_t r = 0; r < count; r++) {
+    struct rank_thread *rank = &threads->ranks[r];
+    if (rank->started && rank->left) {
+      (void)pthread_detach(rank->thread);
+    } else if (rank->started) {
+      (void)pthread_join(rank->thread, NULL);
+    }
+  }
+  if (threads->run.comm->stuck_ranks == 0) {
+    pthread_cond_destroy(&threads->ended);
+    pthread_mutex_destroy(&threads->lock);
+    weft_array_free(threads->run.world->allocator, threads,
+                    sizeof *threads + count * sizeof threads->ranks[0], 1);
+  }
 }
 
 enum weft_status weft_rank_threads_run(const struct weft_rank_threads *run,
                                        struct weft_error *error) {
   assert(run->world != NULL && run->rank_main != NULL && run->fail != NULL);
   const uint32_t count = run->world->rank_count;
-  struct rank_threads threads = {.run = run};
-  threads.ranks = weft_array_allocate_zero(run->world->allocator, count, sizeof *threads.ranks);
-  if (threads.ranks == NULL) {
-    return weft_fail_memory(error, count * sizeof *threads.ranks);
+  const size_t size = sizeof(struct rank_threads) + count * sizeof(struct rank_thread);
+  struct rank_threads *threads = weft_array_allocate_zero(run->world->allocator, size, 1);
+  if (threads == NULL || !weft_condition_init(&threads->ended)) {
+    weft_array_free(run->world->allocator, threads, size, 1);
+    return weft_fail_memory(error, size);
   }
+  (void)pthread_mutex_init(&threads->lock, NULL);
+  threads->run = *run;
+  threads->running = count;
   for (uint32_t r = 0; r < count; r++) {
-    threads.ranks[r].run = run;
-    threads.ranks[r].rank = r;
-    threads.ranks[r].transport =
+    threads->ranks[r].threads = threads;
+    threads->ranks[r].rank = r;
+    threads->ranks[r].transport =
         run->endpoints != NULL ? run->endpoints[r] : weft_comm_endpoint(run->comm, r);
   }
-  pthread_cleanup_push(join_ranks, &threads);
-  if (start_ranks(&threads)) {
-    (void)run_rank(&threads.ranks[0]);
-  } else {
-    for (uint32_t r = count; r-- > 0;) {
-      if (!threads.ranks[r].started) {
-        end_rank(&threads.ranks[r]);
-      }
-    }
-  }
-  pthread_cleanup_pop(1);
+  int before;
+  (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before); /* the ranks use `run` */
+  start_ranks(threads);
+  watch(threads);
+  finish(threads);
+  (void)pthread_setcancelstate(before, NULL);
   return weft_world_check(run->world, error);
 }

@@ -149,7 +149,11 @@ static enum weft_status zero_gradients(struct weft_executor *executor, struct we
     const bool again = executor->custom_again;
     weft_executor_fill_call(executor, stage->stage, 0, call);
     call->again = again;
+    show_phase(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle());
+    WEFT_STATUS_STORE(executor->status->action, weft_action_pack(weft_action_idle()));
+    weft_rank_status_enter(executor->status);
     const enum weft_status status = stage->impl->ops->zero_grad(stage->impl, call, error);
+    weft_rank_status_leave(executor->status);
     executor->custom_again = status == WEFT_IN_PROGRESS;
     if (status == WEFT_IN_PROGRESS) {
       return weft_executor_block(executor, WEFT_PHASE_COMPUTE, UINT32_MAX, weft_action_idle(),

@@ -102,8 +102,12 @@ enum weft_status weft_executor_poll_collectives(struct weft_executor *executor,
     if (!executor->collective_running) {
       weft_executor_fill_call(executor, action->stage, 0, &executor->collective_call);
       executor->collective_begin = executor->now;
+      WEFT_STATUS_STORE(executor->status->phase, (uint32_t)WEFT_PHASE_COMPUTE);
+      WEFT_STATUS_STORE(executor->status->wants, weft_action_pack(*action));
     }
+    weft_rank_status_enter(executor->status);
     const enum weft_status status = call_collective(executor, action, error);
+    weft_rank_status_leave(executor->status);
     if (status < 0) {
       return weft_executor_fail_stage(executor, action, error);
     }

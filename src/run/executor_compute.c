@@ -276,7 +276,9 @@ static enum weft_status call_functions(struct weft_executor *executor, struct we
     }
     call->now = executor->now;
     call->ready_at = 0;
+    weft_rank_status_enter(executor->status);
     const enum weft_status answer = sub->functions[sub->function_at](sub->stage->impl, call, error);
+    weft_rank_status_leave(executor->status);
     call->again = answer == WEFT_IN_PROGRESS;
     const enum weft_status status = settle(executor, sub, sub->action, answer, error);
     if (status != WEFT_OK) {
@@ -308,7 +310,9 @@ static enum weft_status call_custom(struct weft_executor *executor, const struct
                                         .actions = executor->custom_actions,
                                         .stages = executor->custom_stages,
                                         .calls = executor->custom_calls};
+  weft_rank_status_enter(executor->status);
   const enum weft_status answer = custom->function(custom->context, &call, error);
+  weft_rank_status_leave(executor->status);
   executor->custom_again = answer == WEFT_IN_PROGRESS;
   const enum weft_status status =
       settle(executor, &executor->sub_actions[first], cell, answer, error);

@@ -278,7 +278,10 @@ static enum weft_status set_slots(struct weft_executor *executor, struct weft_ex
                                   uint32_t count, struct weft_error *error) {
   assert(stage->free_slot_count == stage->slot_count); /* no microbatch is in flight */
   if (stage->impl->ops->prepare != NULL) {
-    WEFT_TRY(stage->impl->ops->prepare(stage->impl, count, error));
+    weft_rank_status_enter(executor->status);
+    const enum weft_status status = stage->impl->ops->prepare(stage->impl, count, error);
+    weft_rank_status_leave(executor->status);
+    WEFT_TRY(status);
   }
   uint32_t *slots = weft_array_allocate(executor->allocator, count, sizeof *slots);
   if (slots == NULL) {

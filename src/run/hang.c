@@ -3,6 +3,7 @@
 #include "run/hang.h"
 
 #include <assert.h>
+#include <unistd.h>
 
 #include <weft/support.h>
 
@@ -22,6 +23,12 @@ void weft_rank_state_read(const struct weft_rank_status *status, struct weft_ran
       .since = WEFT_STATUS_LOAD(status->since),
       .flags = WEFT_STATUS_LOAD(status->flags) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT),
       .has_acted = WEFT_STATUS_LOAD(status->recent_count) > 0};
+}
+
+void weft_rank_status_stop(const struct weft_rank_status *status) {
+  while ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
+    (void)pause();
+  }
 }
 
 /* Copies the ring, oldest first. */

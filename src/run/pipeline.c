@@ -111,8 +111,15 @@ static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microb
   if (microbatch_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch", "0 microbatches");
   }
-  WEFT_TRY(options->source(options->source_context, microbatch_count, training, &program, error));
-  const enum weft_status status = check_program(pipeline, program, microbatch_count, error);
+  struct weft_rank_status *rank_status =
+      pipeline->transport->ops->rank_status(pipeline->transport, pipeline->transport->rank);
+  WEFT_STATUS_STORE(rank_status->stall_limit, options->stall_limit);
+  weft_rank_status_enter(rank_status);
+  enum weft_status status =
+      options->source(options->source_context, microbatch_count, training, &program, error);
+  weft_rank_status_leave(rank_status);
+  WEFT_TRY(status);
+  status = check_program(pipeline, program, microbatch_count, error);
   if (status < 0) {
     weft_program_destroy(program);
     return status;

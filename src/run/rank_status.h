@@ -27,6 +27,21 @@ static inline struct weft_action weft_action_unpack(uint64_t packed) {
   return action.op < WEFT_OP_COUNT ? action : weft_action_idle();
 }
 
+/* Around every call of a function that Weft was given: weft_comm_run() sees when one does not
+ * return. A rank that it has left behind meanwhile never comes back from leave(). */
+static inline void weft_rank_status_enter(struct weft_rank_status *status) {
+  WEFT_STATUS_STORE(status->calls, WEFT_STATUS_LOAD(status->calls) + 1);
+}
+
+void weft_rank_status_stop(const struct weft_rank_status *status);
+
+static inline void weft_rank_status_leave(struct weft_rank_status *status) {
+  WEFT_STATUS_STORE(status->calls, WEFT_STATUS_LOAD(status->calls) + 1);
+  if ((WEFT_STATUS_LOAD(status->flags) & WEFT_RANK_LEFT_BEHIND) != 0) {
+    weft_rank_status_stop(status);
+  }
+}
+
 /* Adds a finished cell to the ring of recent ones. */
 static inline void weft_rank_status_remember(struct weft_rank_status *status,
                                              struct weft_action action, int64_t begin,

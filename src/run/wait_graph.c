@@ -371,7 +371,9 @@ static void add_state(struct line *line, const struct graph *graph,
       }
       break;
     case WEFT_PHASE_COMPUTE:
-      if (awaits_collective(state)) {
+      if (state->action.op == WEFT_OP_IDLE && !awaits_collective(state)) {
+        add(line, "is in zero_grad since %s", time);
+      } else if (awaits_collective(state)) {
         add(line, "waits for its %s since %s", weft_diagnosis_action(state->wants, action), time);
       } else {
         add(line, "is in %s since %s", weft_diagnosis_action(state->action, action), time);
@@ -486,9 +488,9 @@ static void hint_compute(struct line *hint, const struct graph *graph, uint32_t 
         " is slow rather than stuck: it began this only %s ago; a larger "
         "stall_limit gives it time",
         culprit, weft_diagnosis_time(computed, graph->nanoseconds, time));
-  } else if (doing.op == WEFT_OP_OVERLAP_F_B) {
+  } else if (doing.op == WEFT_OP_OVERLAP_F_B || doing.op == WEFT_OP_IDLE) {
     add(hint, "look at rank %" PRIu32 ": it has not returned from its %s", culprit,
-        function_of(doing.op));
+        doing.op == WEFT_OP_IDLE ? "zero_grad" : function_of(doing.op));
   } else {
     add(hint, "look at rank %" PRIu32 "'s stage %u: it has not returned from its %s", culprit,
         doing.stage, function_of(doing.op));

@@ -136,6 +136,15 @@ ends() {
   is_tidy
 }
 
+@test "run: a stage that does not return ends the command with status 75" {
+  "$WEFT" gen GPipe -p 1 -m 2 >one.csv
+  weft run one.csv --f 1e6 --stall-limit 0.3
+  fails 75 "rank 0 has been in 0F0 (stage 0, microbatch 0) for" "does not return"
+  "$WEFT" gen 1F1B -p 2 -m 4 >two.csv
+  weft run two.csv --f 1e6 --stall-limit 0.3 --stage spin
+  fails 75 "for rank 0, which is in 0F0 since"
+}
+
 @test "run: a message out of turn ends it with status 75" {
   weft run "$hangs/pair_ordered_differently.csv" --unchecked --transport loopback
   fails 75 "rank 1 got a message from rank 0 with microbatch"
@@ -147,7 +156,7 @@ ends() {
   grep -q '^weft: stopped by SIGTERM in step 1 of 3; 0 steps were done, all ranks have ended$' err
   ends INT 130 0.4 t.csv --f 5 --b 10
   grep -q '^weft: stopped by SIGINT' err
-  # Ranks that wait for each other for ever, too.
+  # Ranks that wait for each other forever, too.
   ends TERM 143 0.3 "$hangs/ring_of_sends.csv" --unchecked --comm rendezvous --stall-limit 0
   grep -q '^weft: stopped by SIGTERM in step 1 of 3' err
   ends INT 130 0.3 t.csv --transport loopback --steps 10000

@@ -126,8 +126,8 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
 }
 
 void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer) {
-  if (trainer == NULL) {
-    return;
+  if (trainer == NULL || weft_comm_stuck_ranks(trainer->comm) > 0) {
+    return; /* threads that are stuck in a stage use it */
   }
   const struct weft_allocator *allocator = trainer->allocator;
   for (uint32_t k = 0; trainer->ranks != NULL && k < trainer->local_count; k++) {

@@ -36,6 +36,7 @@ struct subject {
   struct weft_program *lowered; /* of a table; or NULL */
   const struct weft_program *program;
   struct weft_simulation *simulation; /* NULL: unchecked, and it cannot finish */
+  bool is_stuck;                      /* ranks are left in their stages */
   struct weft_cli_stages stages;
   bool has_costs, has_stages;
   double per_unit;          /* the transport's time */
@@ -336,6 +337,7 @@ static int execute(struct subject *subject) {
   weft_launch_signals_end();
   const int status =
       result < 0 ? fail_run(subject, &execution, &error) : write_report(subject, &execution);
+  subject->is_stuck = weft_comm_stuck_ranks(execution.comm_world) > 0;
   weft_cli_execution_finish(&execution);
   return status;
 }
@@ -385,6 +387,9 @@ static int run(struct subject *subject) {
   }
   if (status == WEFT_CLI_OK) {
     status = execute(subject);
+  }
+  if (subject->is_stuck) {
+    return status; /* a thread is still in a stage, and uses the rest too */
   }
   if (subject->has_stages) {
     weft_cli_stages_finish(&subject->stages);

@@ -368,6 +368,9 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
 void weft_cli_execution_finish(struct weft_cli_execution *execution) {
   const struct weft_allocator *allocator = execution->cli->allocator;
   const uint32_t p = execution->program->rank_count, steps = execution->step_count;
+  if (weft_comm_stuck_ranks(execution->comm_world) > 0) {
+    return; /* their threads use it all */
+  }
   for (uint32_t r = 0; execution->pipelines != NULL && r < p; r++) {
     weft_pipeline_destroy(execution->pipelines[r]);
   }

@@ -9,6 +9,7 @@
 #include <semaphore.h>
 #include <stdio.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "comm/loopback/loopback.h"
 #include "comm/rank_threads.h"
@@ -21,9 +22,9 @@ struct turn {
 };
 
 struct weft_loopback_run {
-  struct turn *turns; /* [rank_count] */
-  uint32_t running;   /* ranks that have not returned */
-  bool begun;         /* the first turn has been given */
+  uint32_t running; /* ranks that have not returned */
+  bool begun;       /* the first turn has been given */
+  struct turn turns[];
 };
 
 static struct weft_loopback *loopback_of(struct weft_comm *comm) {
@@ -93,14 +94,14 @@ static uint32_t choose_next(struct weft_loopback *world) {
   return UINT32_MAX;
 }
 
-static void give_turn(const struct weft_loopback_run *run, uint32_t rank) {
+static void give_turn(struct weft_loopback_run *run, uint32_t rank) {
   if (rank != UINT32_MAX) {
     (void)sem_post(&run->turns[rank].given);
   }
 }
 
 /* A rank that is cancelled here would end without having the turn, so it cannot be. */
-static void await_turn(const struct weft_loopback_run *run, uint32_t rank) {
+static void await_turn(struct weft_loopback_run *run, uint32_t rank) {
   int before;
   (void)pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &before);
   while (sem_wait(&run->turns[rank].given) != 0) {
@@ -109,9 +110,18 @@ static void await_turn(const struct weft_loopback_run *run, uint32_t rank) {
   (void)pthread_setcancelstate(before, NULL);
 }
 
+/* weft_comm_run() has returned without this rank: nobody may run any more. */
+static void stop_if_left(struct weft_loopback *world, uint32_t rank) {
+  const struct weft_rank_status *status = &world->shared.ranks[rank].status;
+  while ((__atomic_load_n(&status->flags, __ATOMIC_SEQ_CST) & WEFT_RANK_LEFT_BEHIND) != 0) {
+    (void)pause();
+  }
+}
+
 enum weft_status weft_loopback_yield(struct weft_loopback *world, uint32_t rank,
                                      struct weft_error *error) {
   assert(world->run != NULL && !world->run->turns[rank].returned);
+  stop_if_left(world, rank);
   const uint32_t next = choose_next(world);
   if (next != rank) {
     give_turn(world->run, next);
@@ -133,6 +143,7 @@ static void begin_rank(struct weft_comm *comm, uint32_t rank) {
 /* When a thread could not be started, the caller ends those that are not there, rank 0 last. */
 static void end_rank(struct weft_comm *comm, uint32_t rank) {
   struct weft_loopback *world = loopback_of(comm);
+  stop_if_left(world, rank);
   world->run->turns[rank].returned = true;
   world->run->running--;
   if (world->run->begun || rank == 0) {
@@ -148,14 +159,16 @@ static void fail_world(struct weft_comm *comm, const struct weft_failure *failur
   first->ops->fail(first, failure);
 }
 
-/* Cleanup handler: rank 0 runs in the caller's thread, which may end in rank_main. */
-static void finish_run(void *argument) {
-  struct weft_loopback *world = argument;
+static void finish_run(struct weft_loopback *world) {
+  struct weft_loopback_run *run = world->run;
   const uint32_t count = world->shared.rank_count;
-  for (uint32_t r = 0; r < count; r++) {
-    (void)sem_destroy(&world->run->turns[r].given);
+  if (world->comm.stuck_ranks > 0) {
+    return;
   }
-  weft_array_free(world->allocator, world->run->turns, count, sizeof *world->run->turns);
+  for (uint32_t r = 0; r < count; r++) {
+    (void)sem_destroy(&run->turns[r].given);
+  }
+  weft_array_free(world->allocator, run, sizeof *run + count * sizeof run->turns[0], 1);
   world->run = NULL;
 }
 
@@ -171,20 +184,21 @@ enum weft_status weft_loopback_run(struct weft_comm *comm, struct weft_transport
                                             .context = context,
                                             .fail = fail_world,
                                             .begin = begin_rank,
-                                            .end = end_rank};
-  struct weft_loopback_run run = {.running = count};
-  run.turns = weft_array_allocate_zero(world->allocator, count, sizeof *run.turns);
-  if (run.turns == NULL) {
-    return weft_fail_memory(error, count * sizeof *run.turns);
+                                            .end = end_rank,
+                                            .takes_turns = true,
+                                            .stage_limit_ns = world->options.stage_limit_ns};
+  const size_t size = sizeof *world->run + count * sizeof world->run->turns[0];
+  struct weft_loopback_run *run = weft_array_allocate_zero(world->allocator, size, 1);
+  if (run == NULL) {
+    return weft_fail_memory(error, size);
   }
+  run->running = count;
   for (uint32_t r = 0; r < count; r++) {
-    (void)sem_init(&run.turns[r].given, 0, 0);
+    (void)sem_init(&run->turns[r].given, 0, 0);
     weft_loopback_wake(world, r);
   }
-  enum weft_status status;
-  world->run = &run;
-  pthread_cleanup_push(finish_run, world);
-  status = weft_rank_threads_run(&threads, error);
-  pthread_cleanup_pop(1);
+  world->run = run;
+  const enum weft_status status = weft_rank_threads_run(&threads, error);
+  finish_run(world);
   return status;
 }

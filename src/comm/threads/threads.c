@@ -10,7 +10,6 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <sched.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <weft/support.h>
@@ -22,8 +21,7 @@
 enum {
   SPIN_NS = 20 * 1000,  /* before sleeping, which costs about as much */
   SPINS_PER_CLOCK = 32, /* readings of the counter for each of the clock */
-  YIELDS = 4,           /* instead, where ranks outnumber cores */
-  NS_PER_S = 1000000000
+  YIELDS = 4            /* instead, where ranks outnumber cores */
 };
 
 /* ---- waiting and waking ---- */
@@ -82,14 +80,10 @@ static bool yield(const struct weft_endpoint *endpoint) {
 }
 
 static void sleep_until(struct weft_endpoint *endpoint, int64_t until) {
-  const struct timespec deadline = {.tv_sec = (time_t)(until / NS_PER_S),
-                                    .tv_nsec = (long)(until % NS_PER_S)};
   pthread_mutex_lock(&endpoint->lock);
   __atomic_store_n(&endpoint->shared.sleeping, 1, __ATOMIC_SEQ_CST);
   while (nothing_happened(endpoint)) {
-    if (until == WEFT_TIME_NEVER) {
-      (void)pthread_cond_wait(&endpoint->wake, &endpoint->lock);
-    } else if (pthread_cond_timedwait(&endpoint->wake, &endpoint->lock, &deadline) != 0) {
+    if (!weft_condition_wait(&endpoint->wake, &endpoint->lock, until)) {
       break; /* the deadline */
     }
   }
@@ -203,18 +197,6 @@ static const struct weft_transport_ops threads_ops = {
 
 /* ---- the world ---- */
 
-/* A condition with deadlines of now()'s clock. */
-static bool make_condition(pthread_cond_t *condition) {
-  pthread_condattr_t attributes;
-  if (pthread_condattr_init(&attributes) != 0) {
-    return false;
-  }
-  const bool made = pthread_condattr_setclock(&attributes, CLOCK_MONOTONIC) == 0 &&
-                    pthread_cond_init(condition, &attributes) == 0;
-  pthread_condattr_destroy(&attributes);
-  return made;
-}
-
 static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
   struct weft_endpoint *endpoint = &threads->endpoints[rank];
   endpoint->base = (struct weft_transport){
@@ -223,7 +205,7 @@ static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
   if (pthread_mutex_init(&endpoint->lock, NULL) != 0) {
     return false;
   }
-  if (!make_condition(&endpoint->wake)) {
+  if (!weft_condition_init(&endpoint->wake)) {
     pthread_mutex_destroy(&endpoint->lock);
     return false;
   }
