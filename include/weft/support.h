@@ -31,6 +31,17 @@ extern "C" {
     }                                                \
   } while (0)
 
+/* Returns WEFT_ERR_USAGE to the caller when a pointer that its function needs is NULL: for
+ * functions of a public header. */
+#define WEFT_NEED(pointer, error)                       \
+  do {                                                  \
+    if ((pointer) == NULL) {                            \
+      return weft_fail_null(error, __func__, #pointer); \
+    }                                                   \
+  } while (0)
+WEFT_API enum weft_status weft_fail_null(struct weft_error *error, const char *function,
+                                         const char *argument);
+
 /* Fills *error (unless NULL) and returns `status`. The message is formatted, the hint is
  * literal; either is truncated with "..." when too long. Control bytes in the message
  * become "?". */

@@ -64,6 +64,12 @@ enum weft_status weft_fail(struct weft_error *error, enum weft_status status, co
   return status;
 }
 
+enum weft_status weft_fail_null(struct weft_error *error, const char *function,
+                                const char *argument) {
+  return weft_fail(error, WEFT_ERR_USAGE, "its header says which pointers may be NULL",
+                   "%s: %s is NULL", function, argument);
+}
+
 enum weft_status weft_fail_memory(struct weft_error *error, size_t bytes) {
   return weft_fail(error, WEFT_ERR_MEMORY, "close other programs, or use a smaller schedule",
                    "out of memory: %zu bytes could not be had", bytes);

@@ -45,6 +45,7 @@ void weft_text_finish(struct weft_text *text) {
 }
 
 enum weft_status weft_text_status(const struct weft_text *text, struct weft_error *error) {
+  WEFT_NEED(text, error);
   return text->failed ? weft_fail_memory(error, text->capacity * 2) : WEFT_OK;
 }
 

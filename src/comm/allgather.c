@@ -95,7 +95,11 @@ static enum weft_status gather(struct weft_transport *transport, const unsigned 
 
 enum weft_status weft_allgather(struct weft_transport *transport, const void *mine, void *all,
                                 size_t size, int64_t stall_limit, struct weft_error *error) {
-  assert(transport != NULL && (size == 0 || (mine != NULL && all != NULL)));
+  WEFT_NEED(transport, error);
+  if (size > 0) {
+    WEFT_NEED(mine, error);
+    WEFT_NEED(all, error);
+  }
   unsigned char stack[STACK_RANKS * WEFT_EXCHANGE_MAX];
   unsigned char *pieces = stack;
   if (size == 0) {
@@ -121,7 +125,7 @@ enum weft_status weft_allgather(struct weft_transport *transport, const void *mi
 
 enum weft_status weft_barrier(struct weft_transport *transport, int64_t stall_limit,
                               struct weft_error *error) {
-  assert(transport != NULL);
+  WEFT_NEED(transport, error);
   unsigned char nothing[1] = {0};
   return exchange(transport, nothing, nothing, 0, stall_limit, error);
 }

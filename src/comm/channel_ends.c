@@ -44,6 +44,15 @@ void weft_channel_ends_finish(struct weft_channel_ends *ends,
   *ends = (struct weft_channel_ends){.slots = NULL};
 }
 
+enum weft_status weft_channel_check_open(const struct weft_transport *transport, bool is_open,
+                                         struct weft_error *error) {
+  return !is_open ? WEFT_OK
+                  : weft_fail(error, WEFT_ERR_USAGE,
+                              "an endpoint serves one pipeline, which names all its channels at "
+                              "once: open another world for another one",
+                              "rank %" PRIu32 " opens its channels a second time", transport->rank);
+}
+
 enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,
                                        const struct weft_transport *transport,
                                        const struct weft_channel_end *end, uint32_t index,

@@ -32,6 +32,10 @@ enum weft_status weft_channel_ends_init(struct weft_channel_ends *ends,
 void weft_channel_ends_finish(struct weft_channel_ends *ends,
                               const struct weft_allocator *allocator);
 
+/* WEFT_ERR_USAGE when open() has been called before. */
+enum weft_status weft_channel_check_open(const struct weft_transport *transport, bool is_open,
+                                         struct weft_error *error);
+
 /* Adds an end as number `index`. WEFT_ERR_USAGE for a peer that does not exist or is this rank,
  * a depth that is 0 or too large, and a channel that is open already. */
 enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,

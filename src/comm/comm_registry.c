@@ -2,6 +2,7 @@
 #include "comm/comm_registry.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -27,8 +28,7 @@ const struct weft_comm_info *weft_comm_transport(uint32_t k) {
 }
 
 const struct weft_comm_info *weft_comm_find(const char *name) {
-  assert(name != NULL);
-  const struct weft_comm_kind *kind = find_kind(name);
+  const struct weft_comm_kind *kind = name != NULL ? find_kind(name) : NULL;
   return kind != NULL ? &kind->info : NULL;
 }
 
@@ -48,17 +48,44 @@ struct weft_comm_options weft_comm_options_default(void) {
                                     .progress = WEFT_COMM_PROGRESS_CALLS};
 }
 
+static enum weft_status check_options(const struct weft_comm_options *options,
+                                      struct weft_error *error) {
+  const struct {
+    const char *name;
+    int64_t value;
+  } times[] = {{"latency_ticks", options->latency_ticks},
+               {"occupied_ticks", options->occupied_ticks},
+               {"delay_ticks_max", options->delay_ticks_max},
+               {"stage_limit_ns", options->stage_limit_ns}};
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(times); k++) {
+    if (times[k].value < 0) {
+      return weft_fail(error, WEFT_ERR_USAGE, "a time is 0 or more",
+                       "weft_comm_options.%s is %" PRId64, times[k].name, times[k].value);
+    }
+  }
+  if (options->progress != WEFT_COMM_PROGRESS_CALLS &&
+      options->progress != WEFT_COMM_PROGRESS_THREAD) {
+    return weft_fail(error, WEFT_ERR_USAGE, "WEFT_COMM_PROGRESS_CALLS or WEFT_COMM_PROGRESS_THREAD",
+                     "weft_comm_options.progress is %d, which does not exist",
+                     (int)options->progress);
+  }
+  return WEFT_OK;
+}
+
 enum weft_status weft_comm_open(const struct weft_allocator *allocator, const char *name,
                                 const struct weft_comm_options *options, struct weft_comm **out,
                                 struct weft_error *error) {
-  assert(name != NULL && out != NULL);
+  WEFT_NEED(name, error);
+  WEFT_NEED(out, error);
   const struct weft_comm_options defaults = weft_comm_options_default();
   const struct weft_comm_kind *kind = find_kind(name);
   if (kind == NULL) {
     return fail_unknown(name, error);
   }
-  WEFT_TRY(kind->open(allocator != NULL ? allocator : weft_allocator_default(),
-                      options != NULL ? options : &defaults, out, error));
+  options = options != NULL ? options : &defaults;
+  WEFT_TRY(check_options(options, error));
+  WEFT_TRY(
+      kind->open(allocator != NULL ? allocator : weft_allocator_default(), options, out, error));
   assert((*out)->kind == kind);
   return WEFT_OK;
 }
@@ -90,7 +117,8 @@ struct weft_transport *weft_comm_local(struct weft_comm *comm) {
 
 enum weft_status weft_comm_run(struct weft_comm *comm, weft_rank_main *rank_main, void *context,
                                struct weft_error *error) {
-  assert(comm != NULL && rank_main != NULL);
+  WEFT_NEED(comm, error);
+  WEFT_NEED(rank_main, error);
   return comm->kind->run(comm, NULL, rank_main, context, error);
 }
 
@@ -99,7 +127,13 @@ uint32_t weft_comm_stuck_ranks(const struct weft_comm *comm) {
 }
 
 enum weft_status weft_comm_next(struct weft_comm *comm, uint32_t *rank, struct weft_error *error) {
-  assert(comm->kind->next != NULL);
+  WEFT_NEED(comm, error);
+  WEFT_NEED(rank, error);
+  if (comm->kind->next == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "use weft_comm_run()",
+                     "the transport %s has no virtual time in which ranks could be stepped",
+                     comm->kind->info.name);
+  }
   return comm->kind->next(comm, rank, error);
 }
 
@@ -131,6 +165,8 @@ void weft_comm_facts(const struct weft_comm *comm, struct weft_comm_facts *facts
 enum weft_status weft_comm_pingpong(struct weft_comm *comm,
                                     const struct weft_comm_pingpong *pingpong,
                                     struct weft_error *error) {
+  WEFT_NEED(comm, error);
+  WEFT_NEED(pingpong, error);
   if (comm->kind->pingpong == NULL) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "it is for transports with a network",
                      "the transport %s has nothing to compare with", comm->kind->info.name);

@@ -51,6 +51,7 @@ static enum weft_status check_shapes(const struct weft_message *message, struct 
 }
 
 enum weft_status weft_message_check(const struct weft_message *message, struct weft_error *error) {
+  WEFT_NEED(message, error);
   const struct weft_message_header *header = &message->header;
   if (header->magic != WEFT_MESSAGE_MAGIC) {
     return damaged(error, "magic number", header->magic, WEFT_MESSAGE_MAGIC);

@@ -31,26 +31,33 @@ void weft_device_free(struct weft_device *device, const struct weft_allocator *a
 enum weft_status weft_device_fill(struct weft_device *device, void *data, unsigned char value,
                                   uint64_t bytes, struct weft_stream *stream,
                                   struct weft_error *error) {
-  assert(data != NULL || bytes == 0);
+  if (bytes > 0) {
+    WEFT_NEED(data, error);
+  }
   device = resolve(device);
   return device->ops->fill(device, data, value, bytes, stream, error);
 }
 
 enum weft_status weft_device_checksum(struct weft_device *device, const void *data, uint64_t bytes,
                                       uint64_t *sum, struct weft_error *error) {
-  assert(data != NULL || bytes == 0);
+  WEFT_NEED(sum, error);
+  if (bytes > 0) {
+    WEFT_NEED(data, error);
+  }
   device = resolve(device);
   return device->ops->checksum(device, data, bytes, sum, error);
 }
 
 enum weft_status weft_copy(const struct weft_copy *copy, struct weft_stream *stream,
                            struct weft_error *error) {
+  WEFT_NEED(copy, error);
   struct weft_device *to = resolve(copy->to_device);
   struct weft_device *from = resolve(copy->from_device);
   if (copy->row_bytes == 0 || copy->rows == 0) {
     return WEFT_OK;
   }
-  assert(copy->to != NULL && copy->from != NULL);
+  WEFT_NEED(copy->to, error);
+  WEFT_NEED(copy->from, error);
   if (!weft_device_is_host(to) && !weft_device_is_host(from) && to->ops != from->ops) {
     return weft_fail(error, WEFT_ERR_UNAVAILABLE, "copy through host memory",
                      "nothing copies from the memory of a %s device to that of a %s device",

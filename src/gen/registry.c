@@ -222,7 +222,9 @@ static enum weft_status generate_fixed(const struct weft_allocator *allocator,
 enum weft_status weft_generate(const struct weft_allocator *allocator, const char *name,
                                const struct weft_shape *shape, struct weft_program **out,
                                struct weft_error *error) {
-  assert(shape != NULL && out != NULL);
+  WEFT_NEED(name, error);
+  WEFT_NEED(shape, error);
+  WEFT_NEED(out, error);
   const struct weft_generator *generator = find(name, error);
   if (generator == NULL) {
     return WEFT_ERR_USAGE;

@@ -341,7 +341,9 @@ enum weft_status weft_diff_create(const struct weft_allocator *allocator,
                                   const struct weft_program *a, const struct weft_program *b,
                                   size_t differences_max, struct weft_diff **out,
                                   struct weft_error *error) {
-  assert(a != NULL && b != NULL && out != NULL);
+  WEFT_NEED(a, error);
+  WEFT_NEED(b, error);
+  WEFT_NEED(out, error);
   struct differ differ = {
       .allocator = allocator, .scratch = {.allocator = allocator}, .found_max = differences_max};
   enum weft_status status = compare_programs(&differ, a, b, error);

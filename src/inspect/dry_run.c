@@ -427,7 +427,8 @@ static enum weft_status run_and_write(struct dry_run *run, const struct weft_all
 
 enum weft_status weft_dry_run(const struct weft_allocator *allocator, const struct weft_program *in,
                               struct weft_program **out, struct weft_error *error) {
-  assert(in != NULL && out != NULL);
+  WEFT_NEED(in, error);
+  WEFT_NEED(out, error);
   struct dry_run run = {.in = in, .arena = {.allocator = allocator}};
   const enum weft_status status = run_and_write(&run, allocator, out, error);
   weft_arena_finish(&run.arena);

@@ -312,7 +312,8 @@ static enum weft_status layout(struct grid *grid, const struct weft_grid_options
 enum weft_status weft_grid_print(const struct weft_program *program,
                                  const struct weft_grid_options *options, struct weft_text *text,
                                  struct weft_error *error) {
-  assert(program != NULL && text != NULL);
+  WEFT_NEED(program, error);
+  WEFT_NEED(text, error);
   static const struct weft_grid_options everything = {.ranks = NULL};
   struct grid grid = {.program = program,
                       .arena = {.allocator = program->allocator},

@@ -82,7 +82,8 @@ static bool allocate(struct weft_links *links, size_t pairs) {
 enum weft_status weft_links_create(const struct weft_allocator *allocator,
                                    const struct weft_program *program, struct weft_links **out,
                                    struct weft_error *error) {
-  assert(program != NULL && out != NULL);
+  WEFT_NEED(program, error);
+  WEFT_NEED(out, error);
   size_t pairs;
   WEFT_TRY(weft_pairs_count(program, &pairs, error));
   struct weft_links *links = weft_array_allocate_zero(allocator, 1, sizeof *links);

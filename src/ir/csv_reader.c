@@ -314,8 +314,10 @@ static enum weft_status read_rows(struct reader *reader) {
 enum weft_status weft_program_parse(const struct weft_allocator *allocator, const char *text,
                                     size_t size, const char *name, struct weft_program **out,
                                     struct weft_error *error) {
-  assert(text != NULL || size == 0);
-  assert(out != NULL);
+  WEFT_NEED(out, error);
+  if (size > 0) {
+    WEFT_NEED(text, error);
+  }
   struct reader reader = {.at = text,
                           .end = text + size,
                           .line_begin = text,

@@ -236,11 +236,18 @@ static enum weft_status check_records(const struct weft_program *program,
 enum weft_status weft_program_create(const struct weft_allocator *allocator, uint32_t rank_count,
                                      const uint64_t *row_sizes, const struct weft_action *actions,
                                      struct weft_program **out, struct weft_error *error) {
-  assert(out != NULL);
+  WEFT_NEED(out, error);
+  if (rank_count > 0) {
+    WEFT_NEED(row_sizes, error);
+  }
   struct weft_program *program = NULL;
   WEFT_TRY(weft_program_allocate(allocator, rank_count, row_sizes, &program, error));
   assert(program != NULL);
   if (program->action_count > 0) {
+    if (actions == NULL) {
+      weft_program_destroy(program);
+      return weft_fail_null(error, __func__, "actions");
+    }
     memcpy(program->actions, actions, program->action_count * sizeof *actions);
   }
   const enum weft_status status = check_records(program, error);

@@ -62,7 +62,8 @@ static enum weft_status copy_input(struct weft_transport *transport, int input, 
 
 enum weft_status weft_launch_share_input(struct weft_transport *transport, int input, int *copy,
                                          struct weft_error *error) {
-  assert(transport != NULL && copy != NULL);
+  WEFT_NEED(transport, error);
+  WEFT_NEED(copy, error);
   const uint32_t p = transport->rank_count;
   struct piece *pieces = weft_array_allocate(NULL, p, sizeof *pieces);
   if (pieces == NULL) {

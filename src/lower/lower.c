@@ -103,7 +103,8 @@ enum weft_status weft_lower(const struct weft_allocator *allocator,
                             const struct weft_program *table,
                             const struct weft_lower_options *options, struct weft_program **out,
                             struct weft_error *error) {
-  assert(table != NULL && out != NULL);
+  WEFT_NEED(table, error);
+  WEFT_NEED(out, error);
   const struct weft_lower_options standard = weft_lower_options_default();
   options = options != NULL ? options : &standard;
   if (table->level != WEFT_LEVEL_COMPUTE) {

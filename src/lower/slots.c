@@ -174,6 +174,7 @@ static bool allocate_results(struct weft_program *program, struct weft_program *
 }
 
 enum weft_status weft_slots_assign(struct weft_program *program, struct weft_error *error) {
+  WEFT_NEED(program, error);
   return weft_slots_assign_recycling(program, NULL, error);
 }
 

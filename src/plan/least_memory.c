@@ -36,7 +36,9 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
 enum weft_status weft_search_least_memory(const struct weft_allocator *allocator,
                                           const struct weft_search_request *request, double *least,
                                           struct weft_error *error) {
-  assert(request != NULL && request->costs != NULL && least != NULL);
+  WEFT_NEED(request, error);
+  WEFT_NEED(least, error);
+  WEFT_NEED(request->costs, error);
   /* With a limit of 0, partitions are made for the least memory. */
   struct weft_search_request starved = *request;
   struct weft_plan_layouts layouts;

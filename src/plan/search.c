@@ -265,7 +265,9 @@ static enum weft_status run(struct search *search, struct weft_search_answer **o
 enum weft_status weft_search(const struct weft_allocator *allocator,
                              const struct weft_search_request *request,
                              struct weft_search_answer **out, struct weft_error *error) {
-  assert(request != NULL && request->costs != NULL && out != NULL);
+  WEFT_NEED(request, error);
+  WEFT_NEED(out, error);
+  WEFT_NEED(request->costs, error);
   struct search search = {.allocator = allocator, .request = request};
   WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, error));
   const uint32_t count = search.layouts.count;

@@ -18,6 +18,10 @@ struct weft_buffer_layout {
   uint64_t capacity;                  /* of a buffer */
 };
 
+/* Whether counts and shapes of a boundary are possible, before anything else reads it. */
+enum weft_status weft_boundary_check(const struct weft_boundary *boundary, uint32_t stage,
+                                     struct weft_error *error);
+
 /* The activations of a boundary, or the gradients of those tensors that need one. `stage` is
  * for messages. */
 enum weft_status weft_buffer_layout_init(struct weft_buffer_layout *layout,

@@ -18,7 +18,7 @@ static const struct weft_boundary *boundary_behind(const struct weft_pipeline_op
 }
 
 static bool needs_gradients(const struct weft_boundary *boundary) {
-  for (uint32_t k = 0; k < boundary->tensor_count && k < WEFT_TENSORS_MAX; k++) {
+  for (uint32_t k = 0; k < boundary->tensor_count; k++) {
     if (boundary->tensors[k].needs_grad) {
       return true;
     }

@@ -72,6 +72,8 @@ static void write_failure(struct weft_json *json, const struct weft_hang *hang) 
 
 enum weft_status weft_hang_dump(struct weft_transport *transport, struct weft_text *text,
                                 struct weft_error *error) {
+  WEFT_NEED(transport, error);
+  WEFT_NEED(text, error);
   struct weft_hang hang;
   struct weft_json json = {.text = text};
   weft_hang_refresh(transport);

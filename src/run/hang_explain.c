@@ -149,6 +149,10 @@ static void write_diagnosis(struct weft_text *text, const struct weft_hang *hang
 enum weft_status weft_hang_explain(const struct weft_allocator *allocator, const char *dump,
                                    size_t size, const char *name, struct weft_text *text,
                                    struct weft_error *error) {
+  WEFT_NEED(text, error);
+  if (size > 0) {
+    WEFT_NEED(dump, error);
+  }
   struct weft_hang hang;
   WEFT_TRY(weft_hang_read(allocator, dump, size, name, &hang, error));
   for (uint32_t r = 0; r < hang.rank_count; r++) {
@@ -163,6 +167,10 @@ enum weft_status weft_hang_explain(const struct weft_allocator *allocator, const
 enum weft_status weft_hang_explain_json(const struct weft_allocator *allocator, const char *dump,
                                         size_t size, const char *name, struct weft_text *text,
                                         struct weft_error *error) {
+  WEFT_NEED(text, error);
+  if (size > 0) {
+    WEFT_NEED(dump, error);
+  }
   struct weft_hang hang;
   WEFT_TRY(weft_hang_read(allocator, dump, size, name, &hang, error));
   write_diagnosis(text, &hang);

@@ -107,7 +107,7 @@ static enum weft_status check_program(const struct weft_pipeline *pipeline,
 static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microbatch_count,
                                  bool training, struct weft_row **out, struct weft_error *error) {
   const struct weft_pipeline_options *options = &pipeline->options;
-  struct weft_program *program;
+  struct weft_program *program = NULL;
   if (microbatch_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "a step has at least one microbatch", "0 microbatches");
   }
@@ -119,6 +119,10 @@ static enum weft_status make_row(struct weft_pipeline *pipeline, uint32_t microb
       options->source(options->source_context, microbatch_count, training, &program, error);
   weft_rank_status_leave(rank_status);
   WEFT_TRY(status);
+  if (program == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a source that succeeds writes the program to *out",
+                     "options.source has made no program: it returned WEFT_OK, and *out is NULL");
+  }
   status = check_program(pipeline, program, microbatch_count, error);
   if (status < 0) {
     weft_program_destroy(program);
@@ -191,6 +195,13 @@ static enum weft_status check_options(const struct weft_pipeline_options *option
   if (options->stall_limit < 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "0 means never", "the stall limit is negative");
   }
+  if ((uint32_t)options->comm > WEFT_COMM_RENDEZVOUS) {
+    return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_run_comm",
+                     "options.comm is %d, which does not exist", (int)options->comm);
+  }
+  for (uint32_t k = 0; k < options->boundary_count; k++) {
+    WEFT_TRY(weft_boundary_check(&options->boundaries[k], k, error));
+  }
   return WEFT_OK;
 }
 
@@ -228,7 +239,9 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
                                       struct weft_transport *transport,
                                       const struct weft_pipeline_options *options,
                                       struct weft_pipeline **out, struct weft_error *error) {
-  assert(transport != NULL && options != NULL && out != NULL);
+  WEFT_NEED(transport, error);
+  WEFT_NEED(options, error);
+  WEFT_NEED(out, error);
   WEFT_TRY(check_options(options, error));
   struct weft_pipeline *pipeline = weft_array_allocate_zero(allocator, 1, sizeof *pipeline);
   if (pipeline == NULL) {
@@ -321,6 +334,8 @@ enum weft_status weft_pipeline_set_source(
     enum weft_status (*source)(void *context, uint32_t microbatch_count, bool training,
                                struct weft_program **out, struct weft_error *error),
     void *source_context, struct weft_error *error) {
+  WEFT_NEED(pipeline, error);
+  WEFT_NEED(source, error);
   struct weft_pipeline_options other = pipeline->options;
   struct weft_error unheard;
   struct weft_row *row = NULL;
@@ -353,6 +368,10 @@ static enum weft_status take_microbatches(struct weft_batch_split *mb,
                                           const struct weft_chunk *chunks,
                                           uint32_t microbatch_count, const char *what,
                                           struct weft_error *error) {
+  if (count > 0 && tensors == NULL && ready == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "set batch.inputs and batch.targets, or their counts",
+                     "batch.%s_count is %" PRIu32 ", and batch.%ss is NULL", what, count, what);
+  }
   if (ready != NULL && tensors != NULL) {
     return weft_fail(error, WEFT_ERR_USAGE, "leave one of them out",
                      "%ss are given both whole and as microbatches", what);
@@ -425,8 +444,11 @@ static void start(struct weft_pipeline *pipeline, const struct weft_batch *batch
 
 enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
                                      const struct weft_batch *batch, struct weft_error *error) {
-  assert(batch != NULL);
+  WEFT_NEED(pipeline, error);
+  WEFT_NEED(batch, error);
   struct weft_row *row;
+  struct weft_error unheard;
+  error = error != NULL ? error : &unheard;
   if (pipeline->state == FAILED) {
     *error = pipeline->failure;
     return error->status;
@@ -501,6 +523,7 @@ static bool is_interrupted(const struct weft_pipeline *pipeline) {
 }
 
 enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct weft_error *error) {
+  WEFT_NEED(pipeline, error);
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
   if (pipeline->state != RUNNING) {
@@ -535,6 +558,7 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
 }
 
 enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_error *error) {
+  WEFT_NEED(pipeline, error);
   struct weft_transport *transport = pipeline->transport;
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
@@ -548,6 +572,10 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
                                  struct weft_error *error) {
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
+  if (pipeline == NULL) {
+    return weft_fail_null(error, training ? "weft_pipeline_step" : "weft_pipeline_eval",
+                          "pipeline");
+  }
   enum weft_status status = weft_pipeline_begin(pipeline, training, batch, error);
   if (status < 0) {
     /* Other ranks would wait for this one: broadcast the failure. */
@@ -585,6 +613,7 @@ enum weft_status weft_pipeline_set_function(
     enum weft_status (*function)(void *context, const struct weft_custom_call *call,
                                  struct weft_error *error),
     void *context, struct weft_error *error) {
+  WEFT_NEED(pipeline, error);
   const uint32_t replaceable = WEFT_OPS_COMPUTE | WEFT_OPS_SHARD | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B);
   const bool known = (uint32_t)op < WEFT_OP_COUNT;
   if (!known || !weft_op_in((uint32_t)op, replaceable)) {

@@ -117,7 +117,11 @@ static uint64_t follow(const struct path *path, uint64_t *events, uint64_t room)
 enum weft_status weft_critical_path(const struct weft_allocator *allocator,
                                     const struct weft_simulation *simulation, uint64_t *events,
                                     uint64_t room, uint64_t *count, struct weft_error *error) {
-  assert(simulation != NULL && count != NULL);
+  WEFT_NEED(simulation, error);
+  WEFT_NEED(count, error);
+  if (room > 0) {
+    WEFT_NEED(events, error);
+  }
   const struct weft_program *program = simulation->program;
   struct path path = {.simulation = simulation};
   WEFT_TRY(weft_sim_require_events(simulation, error));

@@ -453,8 +453,12 @@ enum weft_status weft_simulation_measured(const struct weft_allocator *allocator
                                           const struct weft_event *events, uint64_t event_count,
                                           double ticks_per_unit, struct weft_simulation **out,
                                           struct weft_error *error) {
-  assert(program != NULL && costs != NULL && out != NULL);
-  assert(events != NULL || event_count == 0);
+  WEFT_NEED(program, error);
+  WEFT_NEED(costs, error);
+  WEFT_NEED(out, error);
+  if (event_count > 0) {
+    WEFT_NEED(events, error);
+  }
   struct measured measured = {.allocator = allocator,
                               .program = program,
                               .costs = costs,

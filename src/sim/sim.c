@@ -102,7 +102,9 @@ enum weft_status weft_simulate(const struct weft_allocator *allocator,
                                const struct weft_program *program, const struct weft_costs *costs,
                                const struct weft_sim_options *options, struct weft_simulation **out,
                                struct weft_error *error) {
-  assert(program != NULL && costs != NULL && out != NULL);
+  WEFT_NEED(program, error);
+  WEFT_NEED(costs, error);
+  WEFT_NEED(out, error);
   struct weft_sim_options standard;
   struct weft_sim_run run;
   struct owned_simulation *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
@@ -166,7 +168,9 @@ enum weft_status weft_makespan(const struct weft_allocator *allocator,
                                const struct weft_program *program, const struct weft_costs *costs,
                                const struct weft_sim_options *options, double *makespan,
                                struct weft_error *error) {
-  assert(program != NULL && costs != NULL);
+  WEFT_NEED(program, error);
+  WEFT_NEED(costs, error);
+  WEFT_NEED(makespan, error);
   struct weft_sim_options standard;
   struct weft_sim_run run;
   enum weft_status status =
@@ -227,7 +231,9 @@ enum weft_status weft_period(const struct weft_allocator *allocator,
                              const struct weft_program *program, const struct weft_costs *costs,
                              const struct weft_sim_options *options, double *period,
                              struct weft_error *error) {
-  assert(program != NULL && costs != NULL);
+  WEFT_NEED(program, error);
+  WEFT_NEED(costs, error);
+  WEFT_NEED(period, error);
   struct weft_sim_options standard;
   struct weft_sim_run run;
   const size_t size = (size_t)(PERIOD_STEPS_MAX + 1) * program->rank_count;

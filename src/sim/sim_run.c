@@ -503,6 +503,14 @@ enum weft_status weft_sim_run_init(struct weft_sim_run *run, const struct weft_a
                        weft_program_has(program, WEFT_OPS_SEND | WEFT_OPS_RECV),
       .has_backward = weft_program_has(program, WEFT_OPS_BACKWARD),
       .adjusts = options->rank_factors != NULL || options->jitter > 0};
+  if ((uint32_t)options->channel > WEFT_CHANNEL_RANK) {
+    return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
+                     "channel model %d does not exist", (int)options->channel);
+  }
+  if (!(options->jitter >= 0 && options->jitter < INFINITY)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "a share of an action's time, 0 or more",
+                     "jitter %g is not possible", options->jitter);
+  }
   if (options->channel != WEFT_CHANNEL_EDGE && !run->has_transfers && program->rank_count > 1) {
     return weft_fail(error, WEFT_ERR_USAGE, "lower the table with send/recv first",
                      "shared channels carry SENDs and RECVs, and this table has none");

@@ -28,7 +28,9 @@ static enum weft_status copy(const struct weft_allocator *allocator,
 enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, bool training,
                                    struct weft_program **out, struct weft_error *error) {
   const struct weft_fixed_source *source = context;
-  assert(source != NULL && source->program != NULL && out != NULL);
+  WEFT_NEED(source, error);
+  WEFT_NEED(source->program, error);
+  WEFT_NEED(out, error);
   const struct weft_program *program = source->program;
   const bool fits = program->microbatch_count == microbatch_count;
   if (!training && (!fits || weft_program_has(program, WEFT_OPS_BACKWARD))) {

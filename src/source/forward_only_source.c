@@ -160,11 +160,12 @@ enum weft_status weft_source_forward_only(const struct weft_allocator *allocator
                                           uint32_t microbatch_count,
                                           const struct weft_lower_options *lower,
                                           struct weft_program **out, struct weft_error *error) {
+  WEFT_NEED(like, error);
+  WEFT_NEED(out, error);
   struct weft_lower_options options = lower != NULL ? *lower : weft_lower_options_default();
   options.communicate = options.assign_slots = true;
   options.merge_bw = options.reduce_grad = options.tie_grad = false;
   struct weft_program *table = NULL;
-  assert(like != NULL && out != NULL);
   WEFT_TRY(check(like, microbatch_count, error));
   WEFT_TRY(order_forwards(allocator, like, microbatch_count, &table, error));
   const enum weft_status status = weft_lower(allocator, table, &options, out, error);

@@ -32,7 +32,9 @@ static enum weft_status make_placement(const struct weft_named_source *source,
 enum weft_status weft_source_named(void *context, uint32_t microbatch_count, bool training,
                                    struct weft_program **out, struct weft_error *error) {
   const struct weft_named_source *source = context;
-  assert(source != NULL && source->schedule != NULL && out != NULL);
+  WEFT_NEED(source, error);
+  WEFT_NEED(source->schedule, error);
+  WEFT_NEED(out, error);
   const struct weft_shape shape = {.ranks = source->ranks,
                                    .stages_per_rank = source->stages_per_rank,
                                    .microbatches = microbatch_count};

@@ -210,7 +210,10 @@ enum weft_status weft_balanced_partition(const struct weft_allocator *allocator,
                                          const double *weights, uint32_t count,
                                          uint32_t stage_count, uint32_t *first,
                                          struct weft_error *error) {
-  assert(first != NULL);
+  WEFT_NEED(first, error);
+  if (count > 0) {
+    WEFT_NEED(weights, error);
+  }
   struct partition partition = {.count = count, .stage_count = stage_count};
   WEFT_TRY(check(weights, count, stage_count, error));
   const bool has_memory = allocate(&partition, allocator);

@@ -82,7 +82,7 @@ double weft_hop_transfer(const struct weft_hop_costs *hop) {
 
 enum weft_status weft_costs_create(const struct weft_allocator *allocator, uint32_t stage_count,
                                    struct weft_costs **out, struct weft_error *error) {
-  assert(out != NULL);
+  WEFT_NEED(out, error);
   if (stage_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give one entry for all stages, or one per stage",
                      "costs of 0 stages: expected at least one entry");
@@ -112,6 +112,7 @@ enum weft_status weft_costs_create(const struct weft_allocator *allocator, uint3
 
 enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_t part_count,
                                       struct weft_error *error) {
+  WEFT_NEED(costs, error);
   if (part_count == 0 || costs->part_count > 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give all parts of the model at once",
                      "%" PRIu32 " parts for costs that have %" PRIu32, part_count,
@@ -193,7 +194,7 @@ static enum weft_status check_entry(const char *list, uint32_t index,
 
 enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage_count,
                                   struct weft_error *error) {
-  assert(costs != NULL);
+  WEFT_NEED(costs, error);
   if (costs->stage_count != 1 && costs->stage_count != stage_count) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give one entry that serves all stages, or one for each stage",

@@ -390,8 +390,10 @@ static enum weft_status syntax_fault(const struct reader *reader, const json_err
 enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,
                                   size_t size, const char *name, struct weft_costs **out,
                                   struct weft_error *error) {
-  assert(text != NULL || size == 0);
-  assert(out != NULL);
+  WEFT_NEED(out, error);
+  if (size > 0) {
+    WEFT_NEED(text, error);
+  }
   struct reader reader = {
       .text = text, .size = size, .name = name != NULL ? name : "costs", .error = error};
   WEFT_TRY(check_text(&reader));

@@ -262,9 +262,14 @@ enum weft_status weft_verify(const struct weft_allocator *allocator,
                              const struct weft_program *program,
                              const struct weft_verify_options *options, struct weft_report **out,
                              struct weft_error *error) {
-  assert(program != NULL && out != NULL);
+  WEFT_NEED(program, error);
+  WEFT_NEED(out, error);
   const struct weft_verify_options standard = weft_verify_options_default();
   options = options != NULL ? options : &standard;
+  if ((uint32_t)options->model.channel > WEFT_CHANNEL_RANK) {
+    return weft_fail(error, WEFT_ERR_USAGE, "one of enum weft_channel_model",
+                     "channel model %d does not exist", (int)options->model.channel);
+  }
   struct owned_report *owned = weft_array_allocate_zero(allocator, 1, sizeof *owned);
   if (owned == NULL) {
     return weft_fail_memory(error, sizeof *owned);

@@ -8,6 +8,7 @@
 #include <string.h>
 
 #include "base/memory.h"
+#include "comm/channel_ends.h"
 #include "comm/collectives.h"
 #include "comm/loopback/loopback.h"
 
@@ -40,6 +41,7 @@ struct weft_loopback_channel {
 struct weft_loopback_endpoint {
   struct weft_transport base;
   struct weft_loopback *world;
+  bool opened;
   uint32_t *incoming; /* channel numbers that this rank receives on */
   uint32_t incoming_count;
 };
@@ -232,6 +234,8 @@ static enum weft_status loopback_open(struct weft_transport *transport,
   struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
   const struct weft_allocator *allocator = endpoint->world->allocator;
   uint32_t incoming = 0;
+  WEFT_TRY(weft_channel_check_open(transport, endpoint->opened, error));
+  endpoint->opened = true;
   for (uint32_t k = 0; k < count; k++) {
     incoming += !ends[k].sends;
   }

@@ -200,10 +200,7 @@ enum weft_status weft_endpoint_open(struct weft_transport *transport,
                                     const struct weft_channel_end *ends, uint32_t count,
                                     struct weft_error *error) {
   struct weft_endpoint *endpoint = (struct weft_endpoint *)transport;
-  if (endpoint->opened) {
-    return weft_fail(error, WEFT_ERR_USAGE, "name all channels in one call",
-                     "rank %" PRIu32 " opens its channels a second time", transport->rank);
-  }
+  WEFT_TRY(weft_channel_check_open(transport, endpoint->opened, error));
   endpoint->opened = true;
   const enum weft_status status = open_ends(endpoint, ends, count, error);
   if (status != WEFT_OK) {

@@ -429,7 +429,10 @@ static enum weft_status add_page(const struct weft_picture *pictures, size_t pic
 enum weft_status weft_render_html(const struct weft_picture *pictures, size_t picture_count,
                                   const struct weft_render_options *options, struct weft_text *text,
                                   struct weft_error *error) {
-  assert((pictures != NULL || picture_count == 0) && text != NULL);
+  WEFT_NEED(text, error);
+  if (picture_count > 0) {
+    WEFT_NEED(pictures, error);
+  }
   const struct weft_render_options standard = weft_render_options_default();
   WEFT_TRY(check(pictures, picture_count, error));
   return add_page(pictures, picture_count, options != NULL ? options : &standard, text, error);

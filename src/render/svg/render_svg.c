@@ -189,7 +189,9 @@ static enum weft_status check_width(uint32_t width, struct weft_error *error) {
 enum weft_status weft_render_svg(const struct weft_picture *picture,
                                  const struct weft_render_options *options, struct weft_text *text,
                                  struct weft_error *error) {
-  assert(picture->simulation != NULL && text != NULL);
+  WEFT_NEED(picture, error);
+  WEFT_NEED(text, error);
+  WEFT_NEED(picture->simulation, error);
   const struct weft_render_options standard = weft_render_options_default();
   options = options != NULL ? options : &standard;
   const uint32_t width = options->width != 0 ? options->width : WIDTH_DEFAULT;

@@ -393,7 +393,10 @@ static bool allocate_points(struct trace *trace, const struct weft_allocator *al
 enum weft_status weft_render_trace(const struct weft_picture *picture,
                                    const struct weft_render_options *options,
                                    struct weft_text *text, struct weft_error *error) {
-  assert(picture->simulation != NULL && picture->costs != NULL && text != NULL);
+  WEFT_NEED(picture, error);
+  WEFT_NEED(text, error);
+  WEFT_NEED(picture->simulation, error);
+  WEFT_NEED(picture->costs, error);
   (void)options; /* colours are the viewer's */
   const struct weft_allocator *allocator =
       text->allocator != NULL ? text->allocator : weft_allocator_default();

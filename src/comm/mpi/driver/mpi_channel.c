@@ -133,10 +133,7 @@ enum weft_status weft_mpi_open(struct weft_transport *transport,
                                const struct weft_channel_end *ends, uint32_t count,
                                struct weft_error *error) {
   struct weft_mpi_world *world = weft_mpi_world_of(transport);
-  if (world->opened) {
-    return weft_fail(error, WEFT_ERR_USAGE, "name all channels in one call",
-                     "rank %" PRIu32 " opens its channels a second time", transport->rank);
-  }
+  WEFT_TRY(weft_channel_check_open(transport, world->opened, error));
   weft_mpi_lock(world);
   world->opened = true;
   const enum weft_status status = open_ends(world, ends, count, error);
