@@ -138,10 +138,10 @@ ends() {
 
 @test "run: a stage that does not return ends the command with status 75" {
   "$WEFT" gen GPipe -p 1 -m 2 >one.csv
-  weft run one.csv --f 1e6 --stall-limit 0.3
+  weft run one.csv --f 1000000 --stall-limit 0.3
   fails 75 "rank 0 has been in 0F0 (stage 0, microbatch 0) for" "does not return"
   "$WEFT" gen 1F1B -p 2 -m 4 >two.csv
-  weft run two.csv --f 1e6 --stall-limit 0.3 --stage spin
+  weft run two.csv --f 1000000 --stall-limit 0.3 --stage spin
   fails 75 "for rank 0, which is in 0F0 since"
 }
 
