@@ -12,6 +12,19 @@ load ../setup/cli_setup
   jq -e '.ok and (.checks | all(.ok)) and .limits.actions == 268435456 and .processors > 0' d.json >/dev/null
 }
 
+@test "doctor --quick names the MPIs that are installed, and those that are not" {
+  mkdir bin
+  ln -s "$(command -v bash)" bin/
+  printf '%s\n' '#!/bin/bash' 'echo "HYDRA build details:"' >bin/mpiexec.mpich
+  chmod +x bin/mpiexec.mpich
+  run --separate-stderr env PATH="$PWD/bin" "$WEFT" doctor --quick
+  succeeds
+  [[ $output == *"  openmpi       none found; 'apt-get install "*"  mpich         installed; not tested (--quick)"*"launcher    mpiexec.mpich"* ]]
+  PATH="$PWD/bin" "$WEFT" doctor --quick --json >d.json
+  jq -e '.ok and (.mpi.implementations |
+    .[0].launcher == null and .[1].launcher == "mpiexec.mpich" and .[1].ok == null)' d.json
+}
+
 @test "bench lists its benchmarks" {
   weft bench --list
   succeeds

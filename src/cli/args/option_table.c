@@ -188,7 +188,7 @@ const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT] = {
         WEFT_ACTIONS_MAX, "approximate number of actions of a large program; default 50000000"),
     ROW(REPEATS, '\0', "repeats", WEFT_CLI_KIND_NUMBER, "N", NULL, 1, 99, 99,
         "repetitions of each measurement; the median is reported"),
-    FLAG(QUICK, "quick", "do not start processes to test MPI"),
+    FLAG(QUICK, "quick", "name the installed MPIs without testing them"),
     FLAG(MAN, "man", "write the manual page (roff)"),
     ROW(COMPLETION, '\0', "completion", WEFT_CLI_KIND_CHOICE, "SHELL", "bash|zsh|fish", 0, 0, 0,
         "write the completion script of a shell"),

@@ -67,12 +67,12 @@ static void try_mpi(const char *command, struct weft_cli_mpi_trial *trial) {
 void weft_cli_mpi_try(const struct weft_cli *cli, bool quick,
                       struct weft_cli_mpi_trial trials[WEFT_CLI_MPI_COUNT]) {
   char buffer[PATH_MAX];
-  const char *command =
-      cli->words != NULL && !quick ? weft_cli_process_file(buffer, sizeof buffer) : NULL;
+  const char *command = cli->words != NULL ? weft_cli_process_file(buffer, sizeof buffer) : NULL;
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT; k++) {
     trials[k] = (struct weft_cli_mpi_trial){.mpi = command != NULL ? weft_cli_mpi_find(k)
                                                                    : weft_cli_mpi_at(k)};
-    if (trials[k].mpi.launcher != NULL) {
+    trials[k].tested = trials[k].mpi.launcher != NULL && !quick;
+    if (trials[k].tested) {
       try_mpi(command, &trials[k]);
     }
   }
@@ -100,7 +100,8 @@ static void add_trial(struct weft_text *text, const struct weft_cli_mpi_trial *t
                    mpi->launcher);
     return;
   } else {
-    weft_text_addf(text, "  %-13s %s\n", mpi->name, trial->library);
+    weft_text_addf(text, "  %-13s %s\n", mpi->name,
+                   trial->tested ? trial->library : "installed; not tested (--quick)");
   }
   add_line(text, "launcher", mpi->launcher);
   add_line(text, "threading", trial->threading);
@@ -137,8 +138,13 @@ void weft_cli_mpi_add_json(struct weft_json *json,
     weft_json_open(json, NULL, '{');
     weft_json_string(json, "name", trial->mpi.name);
     add_string(json, "launcher", trial->mpi.launcher);
-    weft_json_boolean(json, "driver", trial->mpi.launcher != NULL && !trial->without_driver);
-    weft_json_boolean(json, "ok", trial->message[0] == '\0');
+    if (trial->mpi.launcher != NULL && !trial->tested) {
+      weft_json_null(json, "driver");
+      weft_json_null(json, "ok");
+    } else {
+      weft_json_boolean(json, "driver", trial->mpi.launcher != NULL && !trial->without_driver);
+      weft_json_boolean(json, "ok", trial->message[0] == '\0');
+    }
     add_string(json, "message", trial->message);
     add_string(json, "library", trial->library);
     add_string(json, "threading", trial->threading);

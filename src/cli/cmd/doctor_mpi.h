@@ -21,6 +21,7 @@ void weft_cli_ping_add_json(struct weft_json *json, const struct weft_cli_ping *
 
 struct weft_cli_mpi_trial {
   struct weft_cli_mpi mpi;
+  bool tested; /* with two processes */
   bool without_driver;
   char library[200];
   char threading[24];
@@ -30,7 +31,7 @@ struct weft_cli_mpi_trial {
 };
 
 /* Starts two processes of `weft doctor` under each launcher; takes at most ten seconds for
- * each. `quick`: starts nothing. */
+ * each. `quick`: only looks which launchers there are. */
 void weft_cli_mpi_try(const struct weft_cli *cli, bool quick,
                       struct weft_cli_mpi_trial trials[WEFT_CLI_MPI_COUNT]);
 void weft_cli_mpi_add(struct weft_text *text,
