@@ -108,6 +108,7 @@ enum weft_rank_phase {
 #define WEFT_RANK_SILENT 2u  /* it does not answer: its status is old, or empty */
 /* weft_comm_run() has returned without it: its thread must stop when its function returns. */
 #define WEFT_RANK_LEFT_BEHIND 4u
+#define WEFT_RANK_DEAD 8u /* its process has ended too early: its status is the last one */
 
 struct weft_recent_action {
   uint64_t action; /* struct weft_action, its 8 bytes */

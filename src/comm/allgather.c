@@ -14,7 +14,7 @@ enum {
 
 /* A rank that keeps the others waiting: its process is stopped, or it is busy with an action.
  * UINT32_MAX: not known. */
-static uint32_t find_missing(struct weft_transport *transport) {
+static uint32_t find_missing(struct weft_transport *transport, bool *stopped) {
   const struct weft_transport_ops *ops = transport->ops;
   uint32_t missing = UINT32_MAX;
   if (ops->refresh_status != NULL) {
@@ -23,7 +23,8 @@ static uint32_t find_missing(struct weft_transport *transport) {
   for (uint32_t r = transport->rank_count; r-- > 0;) {
     const struct weft_rank_status *status = ops->rank_status(transport, r);
     const uint32_t phase = __atomic_load_n(&status->phase, __ATOMIC_RELAXED);
-    if ((__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0) {
+    *stopped = (__atomic_load_n(&status->flags, __ATOMIC_RELAXED) & WEFT_RANK_STOPPED) != 0;
+    if (*stopped) {
       return r;
     }
     missing = phase != WEFT_PHASE_IDLE && phase != WEFT_PHASE_DONE ? r : missing;
@@ -43,8 +44,10 @@ static enum weft_status fail_world(struct weft_transport *transport, uint32_t ra
 
 static enum weft_status fail_stalled(struct weft_transport *transport, int64_t limit,
                                      struct weft_error *error) {
-  const uint32_t missing = find_missing(transport);
+  bool stopped = false;
+  const uint32_t missing = find_missing(transport, &stopped);
   char name[WEFT_RANK_NAME_SIZE] = "another rank", waited[48];
+  char hint[64] = "is its process stopped, or its host gone?";
   struct weft_error reason;
   if (missing < transport->rank_count) {
     (void)weft_rank_name(transport, missing, name);
@@ -54,10 +57,13 @@ static enum weft_status fail_stalled(struct weft_transport *transport, int64_t l
   } else {
     (void)snprintf(waited, sizeof waited, "%.1f s", (double)limit / 1e9);
   }
-  (void)weft_fail(&reason, WEFT_ERR_STALLED, "is its process stopped, or its host gone?",
-                  "%s has not come to the end of the step; rank %" PRIu32
-                  " has waited there for %s",
-                  name, transport->rank, waited);
+  if (stopped) {
+    (void)snprintf(hint, sizeof hint, "SIGCONT resumes rank %" PRIu32 "'s process", missing);
+  }
+  (void)weft_fail(
+      &reason, WEFT_ERR_STALLED, hint,
+      "%s%s has not come to the end of the step; rank %" PRIu32 " has waited there for %s", name,
+      stopped ? ", which is stopped, by a signal or a debugger," : "", transport->rank, waited);
   return fail_world(transport, missing, &reason, error);
 }
 

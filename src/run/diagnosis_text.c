@@ -18,6 +18,9 @@ const char *weft_diagnosis_phase(uint32_t phase) {
 }
 
 const char *weft_diagnosis_flags(uint64_t flags) {
+  if ((flags & WEFT_RANK_DEAD) != 0) {
+    return "dead";
+  }
   if ((flags & WEFT_RANK_STOPPED) != 0) {
     return "stopped";
   }

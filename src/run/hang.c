@@ -21,7 +21,8 @@ void weft_rank_state_read(const struct weft_rank_status *status, struct weft_ran
       .action = weft_action_unpack(WEFT_STATUS_LOAD(status->action)),
       .wants = weft_action_unpack(WEFT_STATUS_LOAD(status->wants)),
       .since = WEFT_STATUS_LOAD(status->since),
-      .flags = WEFT_STATUS_LOAD(status->flags) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT),
+      .flags =
+          WEFT_STATUS_LOAD(status->flags) & (WEFT_RANK_STOPPED | WEFT_RANK_SILENT | WEFT_RANK_DEAD),
       .has_acted = WEFT_STATUS_LOAD(status->recent_count) > 0};
 }
 

@@ -18,7 +18,7 @@ struct weft_rank_state {
   struct weft_action action;
   struct weft_action wants; /* what the peer has to do; IDLE: unknown */
   int64_t since;
-  uint64_t flags; /* WEFT_RANK_STOPPED, WEFT_RANK_SILENT */
+  uint64_t flags; /* WEFT_RANK_STOPPED, _SILENT, _DEAD */
   bool has_acted; /* it has finished an action */
 };
 

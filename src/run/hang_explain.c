@@ -43,8 +43,11 @@ static void add_rank(struct weft_text *text, const struct weft_hang *hang, uint3
   const uint64_t elapsed = weft_diagnosis_elapsed(hang->now, state->since);
   const char *process = weft_diagnosis_flags(state->flags);
   char word[WEFT_DIAGNOSIS_WORD];
+  const bool dead = (state->flags & WEFT_RANK_DEAD) != 0;
   weft_text_addf(text, "rank %" PRIu32 ": %s%s", number, process != NULL ? process : "",
-                 process != NULL ? "; " : "");
+                 dead              ? "; its last status: "
+                 : process != NULL ? "; "
+                                   : "");
   add_phase(text, state);
   if (state->phase != WEFT_PHASE_IDLE || rank->recent_count > 0 || state->step > 0) {
     weft_text_addf(text, ", since %s; step %" PRIu64 ", cell %" PRIu64,

@@ -294,14 +294,14 @@ static enum weft_status read_phase(struct reader *reader, json_t *value, void *f
   return WEFT_OK;
 }
 
-static const char *process_of(uint32_t index) {
-  return weft_diagnosis_flags(index == 0 ? WEFT_RANK_STOPPED : WEFT_RANK_SILENT);
-}
+static const uint64_t process_flags[] = {WEFT_RANK_STOPPED, WEFT_RANK_SILENT, WEFT_RANK_DEAD};
+
+static const char *process_of(uint32_t index) { return weft_diagnosis_flags(process_flags[index]); }
 
 static enum weft_status read_process(struct reader *reader, json_t *value, void *field) {
   uint32_t index;
-  WEFT_TRY(read_word(reader, value, process_of, 2, "stopped or silent", &index));
-  *(uint64_t *)field = index == 0 ? WEFT_RANK_STOPPED : WEFT_RANK_SILENT;
+  WEFT_TRY(read_word(reader, value, process_of, 3, "stopped, silent or dead", &index));
+  *(uint64_t *)field = process_flags[index];
   return WEFT_OK;
 }
 

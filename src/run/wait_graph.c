@@ -340,6 +340,10 @@ static char *time_since(const struct graph *graph, int64_t since,
 static void add_flags(struct line *line, const struct graph *graph,
                       const struct weft_rank_state *state) {
   char action[WEFT_DIAGNOSIS_WORD], place[WEFT_DIAGNOSIS_WORD], time[WEFT_DIAGNOSIS_WORD];
+  if ((state->flags & WEFT_RANK_DEAD) != 0) {
+    add(line, "has died");
+    return;
+  }
   if ((state->flags & WEFT_RANK_STOPPED) == 0) {
     add(line, "does not answer");
     return;
@@ -513,7 +517,9 @@ static void hint_done(struct line *hint, uint32_t culprit, const struct weft_ran
 }
 
 static void hint_flags(struct line *hint, uint32_t culprit, const struct weft_rank_state *state) {
-  if ((state->flags & WEFT_RANK_STOPPED) != 0) {
+  if ((state->flags & WEFT_RANK_DEAD) != 0) {
+    add(hint, "look for what killed rank %" PRIu32 ": memory, a signal", culprit);
+  } else if ((state->flags & WEFT_RANK_STOPPED) != 0) {
     add(hint, "SIGCONT resumes rank %" PRIu32 "'s process", culprit);
   } else {
     add(hint,

@@ -139,6 +139,9 @@ static enum weft_status one_is_missing(void *context, struct weft_transport *tra
   }
   struct weft_rank_status *own = transport->ops->rank_status(transport, 2);
   __atomic_store_n(&own->phase, (uint32_t)WEFT_PHASE_COMPUTE, __ATOMIC_RELAXED);
+  if (*limit % 2 != 0) {
+    __atomic_store_n(&own->flags, WEFT_RANK_STOPPED, __ATOMIC_RELAXED);
+  }
   for (;;) {
     WEFT_TRY(transport->ops->progress(transport, error));
     WEFT_TRY(transport->ops->wait(transport, WEFT_TIME_NEVER, error));
@@ -155,6 +158,12 @@ static void barrier_with_a_limit(void **state) {
     assert_int_equal(weft_comm_run(comm, one_is_missing, &limits[k], &error), WEFT_ERR_STALLED);
     assert_non_null(strstr(error.message, "rank 2 has not"));
     assert_non_null(strstr(error.message, waited[k]));
+    weft_comm_close(comm);
+    comm = open_world(in_process[k], 4, 1);
+    limits[k]++; /* odd: its process is stopped */
+    assert_int_equal(weft_comm_run(comm, one_is_missing, &limits[k], &error), WEFT_ERR_STALLED);
+    assert_non_null(strstr(error.message, "rank 2, which is stopped, by a signal or a debugger"));
+    assert_string_equal(error.hint, "SIGCONT resumes rank 2's process");
     weft_comm_close(comm);
   }
 }

@@ -248,6 +248,12 @@ static void play_disagreement(uint64_t there, uint64_t here) {
       transport->ops->cancel(transport, &message);
     } else {
       expect_trouble(transport, &message, words);
+      if (there > WEFT_MPI_EAGER && here <= WEFT_MPI_EAGER) {
+        /* No receive is posted for the payload; MPICH 4.2 ends no process that still sends. */
+        const struct weft_mpi_world *world = weft_mpi_world_of(transport);
+        MPI_Recv(data, (int)there, MPI_BYTE, 0, weft_mpi_payload_tag(&world->ends[0]),
+                 world->messages, MPI_STATUS_IGNORE);
+      }
     }
   }
   end_part(&part);

@@ -268,7 +268,10 @@ static void test_stopped_and_silent(void **state) {
   check(&states, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which does not answer",
         "see whether rank 1's host is up, the network to it too, and whether its process is "
         "stopped or stuck");
-  states.items[1].flags = ~(uint64_t)(WEFT_RANK_STOPPED | WEFT_RANK_SILENT); /* nonsense */
+  states.items[1].flags = WEFT_RANK_DEAD;
+  check(&states, 0, 1, "rank 0 has waited 30.0 s before 0B0 for rank 1, which has died",
+        "look for what killed rank 1: memory, a signal");
+  states.items[1].flags = ~(uint64_t)15; /* nonsense */
   assert_int_equal(diagnose(&states, 0).rank, 2);
   rank_states_finish(&states);
 }
@@ -413,6 +416,7 @@ static void test_round_trip(void **state) {
   fill_three(&states);
   states.items[0].flags = WEFT_RANK_STOPPED;
   states.items[1].flags = WEFT_RANK_SILENT;
+  states.items[2].flags = WEFT_RANK_DEAD;
   set_failure(&states, 2, "a \"quoted\" \\ path,\na line, \xff and \xc3\xa9", "do \"this\"");
   struct weft_text text = dump(&states);
   assert_int_equal(weft_hang_take(NULL, &states.transport, &taken, &error), WEFT_OK);
@@ -455,13 +459,15 @@ static void test_explained_chain(void **state) {
   states.items[1].phase = WEFT_PHASE_FAILED;
   states.items[0].phase = WEFT_PHASE_DONE;
   states.items[2].phase = WEFT_PHASE_IDLE;
-  check_explained(&states,
-                  "rank 0: has done its part, since 30.0 s; step 7, cell 12; before that 0SEND_F0\n"
-                  "rank 1: has failed, since 30.5 s; step 7, cell 0\n"
-                  "rank 2: is idle, since 31.0 s; step 7, cell 0; before that 2F39\n"
-                  "\n"
-                  "verdict: rank 1, 1B0: the stage failed\n"
-                  "culprit: rank 1\n");
+  states.items[2].flags = WEFT_RANK_DEAD;
+  check_explained(
+      &states,
+      "rank 0: has done its part, since 30.0 s; step 7, cell 12; before that 0SEND_F0\n"
+      "rank 1: has failed, since 30.5 s; step 7, cell 0\n"
+      "rank 2: dead; its last status: is idle, since 31.0 s; step 7, cell 0; before that 2F39\n"
+      "\n"
+      "verdict: rank 1, 1B0: the stage failed\n"
+      "culprit: rank 1\n");
   rank_states_finish(&states);
 }
 
@@ -688,7 +694,7 @@ static void test_malformed(void **state) {
       {"\"away\"", "\"asleep\"", "ranks[0].phase: expected away, greeting, compute"},
       {"\"away\"", "3", "ranks[0].phase: expected away, greeting, compute"},
       {"\"step\": 0", "\"process\": \"idle\", \"step\": 0",
-       "ranks[0].process: expected stopped or silent, found \"idle\""},
+       "ranks[0].process: expected stopped, silent or dead, found \"idle\""},
       {"\"step\": 0", "\"process\": null, \"step\": 0", "ranks[0].process: expected stopped"},
       {"\"step\": 0", "\"step\": -1", "ranks[0].step: expected a whole number from 0 up, found -1"},
       {"\"cell\": 0", "\"cell\": true", "ranks[0].cell: expected a whole number from 0 up"},

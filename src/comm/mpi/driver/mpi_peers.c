@@ -270,6 +270,7 @@ static void end_of_process(struct weft_mpi_world *world, uint32_t rank) {
   if (peer->mapped && __atomic_load_n(&peer->shared->finalizing, __ATOMIC_ACQUIRE)) {
     return;
   }
+  (void)__atomic_fetch_or(&peer->shared->status.flags, WEFT_RANK_DEAD, __ATOMIC_RELAXED);
   struct weft_failure failure = {.rank = rank};
   (void)weft_fail(&failure.error, WEFT_ERR_PEER, "look for what killed it: memory, a signal",
                   "rank %" PRIu32 " (%s, process %" PRId32 ") died", rank, peer->info.host,
@@ -301,8 +302,11 @@ void weft_mpi_peers_mark_stopped(struct weft_mpi_world *world) {
     if (!peer->visible || !read_process(peer->info.pid, &state, &started)) {
       continue;
     }
-    const bool stopped = state == 'T' || state == 't';
-    __atomic_store_n(&peer->shared->status.flags, stopped ? WEFT_RANK_STOPPED : 0,
-                     __ATOMIC_RELAXED);
+    uint64_t *flags = &peer->shared->status.flags;
+    if (state == 'T' || state == 't') {
+      (void)__atomic_fetch_or(flags, WEFT_RANK_STOPPED, __ATOMIC_RELAXED);
+    } else {
+      (void)__atomic_fetch_and(flags, ~(uint64_t)WEFT_RANK_STOPPED, __ATOMIC_RELAXED);
+    }
   }
 }
