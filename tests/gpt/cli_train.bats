@@ -567,6 +567,27 @@ parts() {
   succeeds
 }
 
+# The raw losses to scale, and a mean that does not lag behind them.
+@test "--curve draws each loss, and says what its mean is" {
+  train --steps 100 --curve curve.svg --log log.jsonl --no-sample
+  succeeds
+  has ">training<" curve.svg
+  has ">centred mean of 5 steps<" curve.svg
+  python3 - curve.svg log.jsonl <<'END'
+import json, re, sys
+loss = [line["loss"] for line in map(json.loads, open(sys.argv[2])) if "step" in line]
+paths = re.findall(r'<path fill="none"[^>]*stroke="#3b82d6"[^>]* d="([^"]*)"', open(sys.argv[1]).read())
+raw, mean = [[float(point.split()[1]) for point in re.split("[ML]", path)[1:]] for path in paths]
+assert len(loss) == len(raw) == len(mean) == 100
+scale = (raw[-1] - raw[0]) / (loss[-1] - loss[0])
+for k in range(100):
+    side = min(2, k, 99 - k)
+    around = raw[k - side:k + side + 1]
+    assert abs(raw[k] - raw[0] - scale * (loss[k] - loss[0])) < 0.05, k
+    assert abs(mean[k] - sum(around) / len(around)) < 0.05, k
+END
+}
+
 # Parameters grow a millionfold per step.
 diverging=(--lr 1000 --clip 0 --weight-decay 1000 --warmup 0 --steps 8)
 

@@ -2,7 +2,9 @@
 #include "gpt/command/loss_curve.h"
 
 #include <assert.h>
+#include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 
 #include "cli/io/chart.h"
 
@@ -60,20 +62,29 @@ static struct weft_cli_chart chart_of(const struct weft_cli_loss_curve *curve) {
   return chart;
 }
 
-/* `smooth` 0: the points as they are; towards 1: a running mean over more of them. */
+/* The mean of as many points on either side, at most `side`; fewer towards both ends. */
+static double centred_mean(const struct weft_cli_series *series, uint32_t at, uint32_t side) {
+  const uint32_t after = series->count - 1 - at;
+  const uint32_t before = at < after ? at : after;
+  const uint32_t wide = side < before ? side : before;
+  double sum = 0;
+  for (uint32_t k = at - wide; k <= at + wide; k++) {
+    sum += series->points[k].loss;
+  }
+  return sum / (2 * wide + 1);
+}
+
+/* `side` 0: the points as they are. */
 static void add_line(struct weft_text *text, const struct weft_cli_chart *chart,
-                     const struct weft_cli_series *series, double smooth, const char *style) {
-  double mean = 0, weight = 0;
+                     const struct weft_cli_series *series, uint32_t side, const char *style) {
   if (series->count == 0) {
     return;
   }
   weft_text_addf(text, "<path fill=\"none\" stroke-linejoin=\"round\" %s d=\"", style);
   for (uint32_t k = 0; k < series->count; k++) {
-    mean = smooth * mean + (1 - smooth) * series->points[k].loss;
-    weight = smooth * weight + (1 - smooth);
     weft_text_addf(text, "%s%.2f %.2f", k == 0 ? "M" : "L",
                    weft_cli_chart_x(chart, series->points[k].step),
-                   weft_cli_chart_y(chart, mean / weight));
+                   weft_cli_chart_y(chart, centred_mean(series, k, side)));
   }
   weft_text_add(text, "\"/>\n");
 }
@@ -101,8 +112,24 @@ static void add_unigram(struct weft_text *text, const struct weft_cli_chart *cha
                  WEFT_CLI_CHART_LEFT, y, WEFT_CLI_CHART_RIGHT, y);
 }
 
+/* Points on either side of a mean; 0: too few points for means. */
+static uint32_t side_of_mean(const struct weft_cli_series *series) {
+  return series->count > 40 ? series->count / 40 : 0;
+}
+
 static void add_legend(struct weft_text *text, const struct weft_cli_loss_curve *curve) {
-  int x = weft_cli_chart_add_entry(text, WEFT_CLI_CHART_LEFT, TRAINING, "", "training");
+  const uint32_t side = side_of_mean(curve->training);
+  const uint64_t every = curve->training->every;
+  char words[64];
+  (void)snprintf(words, sizeof words, every > 1 ? "training, every %" PRIu64 " steps" : "training",
+                 every);
+  int x = weft_cli_chart_add_entry(text, WEFT_CLI_CHART_LEFT, TRAINING,
+                                   side > 0 ? " stroke-opacity=\"0.4\"" : "", words);
+  if (side > 0) {
+    (void)snprintf(words, sizeof words, "centred mean of %" PRIu64 " steps",
+                   (2 * side + 1) * (every > 1 ? every : 1));
+    x = weft_cli_chart_add_entry(text, x, TRAINING, "", words);
+  }
   if (curve->validation->count > 0) {
     x = weft_cli_chart_add_entry(text, x, VALIDATION, "", "validation");
   }
@@ -117,10 +144,12 @@ void weft_cli_loss_curve_add(struct weft_text *text, const struct weft_cli_loss_
   const struct weft_cli_chart chart = chart_of(curve);
   weft_cli_chart_begin(text, &chart);
   add_unigram(text, &chart, curve->unigram);
-  add_line(text, &chart, curve->training, 0,
-           "stroke=\"" TRAINING "\" stroke-width=\"1\" stroke-opacity=\"0.4\"");
-  add_line(text, &chart, curve->training, curve->training->count > 40 ? 0.9 : 0,
-           "stroke=\"" TRAINING "\" stroke-width=\"1.8\"");
+  const uint32_t side = side_of_mean(curve->training);
+  if (side > 0) {
+    add_line(text, &chart, curve->training, 0,
+             "stroke=\"" TRAINING "\" stroke-width=\"1\" stroke-opacity=\"0.4\"");
+  }
+  add_line(text, &chart, curve->training, side, "stroke=\"" TRAINING "\" stroke-width=\"1.8\"");
   add_line(text, &chart, curve->validation, 0, "stroke=\"" VALIDATION "\" stroke-width=\"1.8\"");
   add_dots(text, &chart, curve->validation);
   add_legend(text, curve);
