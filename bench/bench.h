@@ -21,21 +21,21 @@ int weft_bench_run(const struct weft_cli *cli, int argc, char **argv);
 int weft_bench_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       weft_bench_measurement *measure);
 
-weft_bench_measurement weft_cli_bench_plan;
-weft_bench_measurement weft_cli_bench_plan_search;
-weft_bench_measurement weft_cli_bench_sim;
-weft_bench_measurement weft_cli_bench_run;
-weft_bench_measurement weft_cli_bench_mpi; /* WEFT_CLI_UNAVAILABLE without MPI */
+weft_bench_measurement weft_bench_cmd_plan;
+weft_bench_measurement weft_bench_cmd_plan_search;
+weft_bench_measurement weft_bench_cmd_sim;
+weft_bench_measurement weft_bench_cmd_run;
+weft_bench_measurement weft_bench_cmd_mpi; /* WEFT_CLI_UNAVAILABLE without MPI */
 
 /* ---- Cases ---- */
 
 enum {
-  WEFT_CLI_BENCH_SCHEDULES = 5,
-  WEFT_CLI_BENCH_REPEATS_MAX = 99 /* as in the option table */
+  WEFT_BENCH_SCHEDULES = 5,
+  WEFT_BENCH_REPEATS_MAX = 99 /* as in the option table */
 };
 
 /* What is measured, and for how long. */
-struct weft_cli_bench_case {
+struct weft_bench_case {
   const char *schedule;
   struct weft_shape shape;
   uint64_t actions; /* of the lowered program */
@@ -46,23 +46,22 @@ struct weft_cli_bench_case {
 
 /* The schedule with that number at the shape that the options give, or at the
  * default: p = 64, v = 2, m = 256. */
-struct weft_cli_bench_case weft_cli_bench_small(const struct weft_cli_arguments *arguments,
-                                                size_t schedule);
+struct weft_bench_case weft_bench_small_case(const struct weft_cli_arguments *arguments,
+                                             size_t schedule);
 
 /* The same with about as many actions as the options give, or 5·10^7. */
-struct weft_cli_bench_case weft_cli_bench_large(const struct weft_cli_arguments *arguments,
-                                                const struct weft_cli_bench_case *small);
+struct weft_bench_case weft_bench_large_case(const struct weft_cli_arguments *arguments,
+                                             const struct weft_bench_case *small);
 
 /* Prints on a terminal what is being measured. */
-void weft_bench_print_case(const struct weft_cli *cli, const struct weft_cli_bench_case *at);
+void weft_bench_print_case(const struct weft_cli *cli, const struct weft_bench_case *at);
 
 /* Prints that the answer is wrong; returns the exit status. */
-int weft_cli_bench_fail(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
-                        const char *what);
+int weft_bench_fail(const struct weft_cli *cli, const struct weft_bench_case *at, const char *what);
 
 /* Schedule, shape, actions, repeats. */
-void weft_cli_bench_add_case(struct weft_json *json, const struct weft_cli_bench_case *at);
+void weft_bench_add_case(struct weft_json *json, const struct weft_bench_case *at);
 
-double weft_cli_per_action(const struct weft_cli_bench_case *at, uint64_t amount);
+double weft_bench_per_action(const struct weft_bench_case *at, uint64_t amount);
 
 #endif

@@ -11,13 +11,13 @@
 #include <time.h>
 #include <unistd.h>
 
-uint64_t weft_cli_cpu_ns(void) {
+uint64_t weft_bench_cpu_ns(void) {
   struct timespec now;
   (void)clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
   return (uint64_t)now.tv_sec * UINT64_C(1000000000) + (uint64_t)now.tv_nsec;
 }
 
-uint64_t weft_cli_stolen_ms(void) {
+uint64_t weft_bench_stolen_ms(void) {
   uint64_t ticks = 0;
   FILE *file = fopen("/proc/stat", "r");
   if (file != NULL) {
@@ -30,7 +30,7 @@ uint64_t weft_cli_stolen_ms(void) {
   return ticks * 1000 / (uint64_t)sysconf(_SC_CLK_TCK);
 }
 
-uint64_t weft_cli_system_ns(void) {
+uint64_t weft_bench_system_ns(void) {
   struct rusage usage;
   if (getrusage(RUSAGE_SELF, &usage) != 0) {
     return 0;
@@ -40,7 +40,7 @@ uint64_t weft_cli_system_ns(void) {
 }
 
 static void *count(void *context, void *pointer, size_t old_size, size_t new_size) {
-  struct weft_cli_counter *counter = context;
+  struct weft_bench_counter *counter = context;
   void *result = counter->inner->reallocate(counter->inner->context, pointer, old_size, new_size);
   if (result == NULL && new_size > 0) {
     return NULL;
@@ -54,10 +54,11 @@ static void *count(void *context, void *pointer, size_t old_size, size_t new_siz
   return result;
 }
 
-void weft_cli_counter_init(struct weft_cli_counter *counter, const struct weft_allocator *inner) {
+void weft_bench_counter_init(struct weft_bench_counter *counter,
+                             const struct weft_allocator *inner) {
   assert(counter != NULL);
-  *counter = (struct weft_cli_counter){.allocator = {.reallocate = count, .context = counter},
-                                       .inner = inner};
+  *counter = (struct weft_bench_counter){.allocator = {.reallocate = count, .context = counter},
+                                         .inner = inner};
 }
 
 /* ---- Starting ---- */
@@ -84,7 +85,7 @@ static uint64_t start_once(const char *program) {
   return fine ? weft_cli_clock_ns() - begin : 0;
 }
 
-uint64_t weft_cli_startup_ns(const char *program) {
+uint64_t weft_bench_startup_ns(const char *program) {
   enum { STARTS = 20 };
   uint64_t samples[STARTS];
   (void)start_once(program); /* warm-up */

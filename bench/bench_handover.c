@@ -110,8 +110,8 @@ static enum weft_status run_ping_pong(const struct weft_cli *cli, struct ping_po
   return status;
 }
 
-int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
-                            struct weft_cli_handover *handover) {
+int weft_bench_handover(const struct weft_cli *cli, uint64_t repeats,
+                        struct weft_bench_handover *handover) {
   assert(cli != NULL && handover != NULL);
   const uint64_t wanted = WARM_UP + repeats * ROUNDS_PER_REPEAT;
   const uint32_t rounds = (uint32_t)(wanted < ROUNDS_MAX ? wanted : ROUNDS_MAX);
@@ -132,7 +132,7 @@ int weft_cli_bench_handover(const struct weft_cli *cli, uint64_t repeats,
     weft_cli_print(cli, "this is a bug", "bench: a message arrives with another content");
     status = WEFT_CLI_FOUND_BAD;
   }
-  *handover = (struct weft_cli_handover){
+  *handover = (struct weft_bench_handover){
       .one_way_ns = fastest_median(ranks[0].samples, ranks[0].sample_count) / 2,
       .block = BLOCK,
       .round_trips = ranks[0].sample_count,

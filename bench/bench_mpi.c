@@ -26,7 +26,7 @@
 
 enum { LIMIT_MS = 120 * 1000, COMMAND_WORDS = 32, STEPS_MAX = 16, ROWS_MAX = 16 };
 
-/* In the environment of a job: rank 0 writes lines for weft_cli_bench_mpi() and no report. */
+/* In the environment of a job: rank 0 writes lines for weft_bench_cmd_mpi() and no report. */
 #define LINES_MARK "WEFT_BENCH_LINES"
 
 static const char *progress_name(enum weft_comm_progress progress) {
@@ -44,7 +44,7 @@ struct pair {
 
 struct steps {
   const char *mpi, *stages, *schedule; /* "openmpi", "spin" or "gpt", "1F1B" */
-  struct pair pairs[WEFT_CLI_BENCH_REPEATS_MAX];
+  struct pair pairs[WEFT_BENCH_REPEATS_MAX];
   size_t pair_count;
   uint64_t stolen_ms;
 };
@@ -76,8 +76,8 @@ static double median(double *values, size_t count) {
 }
 
 static struct summary summarize(const struct steps *steps) {
-  double threads[WEFT_CLI_BENCH_REPEATS_MAX], mpi[WEFT_CLI_BENCH_REPEATS_MAX];
-  double ratios[WEFT_CLI_BENCH_REPEATS_MAX];
+  double threads[WEFT_BENCH_REPEATS_MAX], mpi[WEFT_BENCH_REPEATS_MAX];
+  double ratios[WEFT_BENCH_REPEATS_MAX];
   const size_t count = steps->pair_count;
   struct summary summary = {.ratio = 0};
   for (size_t k = 0; k < count; k++) {
@@ -285,7 +285,7 @@ static int measure_messages(struct bench *bench, const struct weft_cli_mpi *mpi)
                                  NULL};
   struct weft_bench_mpi_messages *at = &bench->results->messages[bench->results->message_count];
   struct weft_cli_child child;
-  const uint64_t stolen_ms = weft_cli_stolen_ms();
+  const uint64_t stolen_ms = weft_bench_stolen_ms();
   const int status = run_command(bench, mpi, command, &child);
   if (status != WEFT_CLI_OK) {
     return status;
@@ -293,7 +293,7 @@ static int measure_messages(struct bench *bench, const struct weft_cli_mpi *mpi)
   *at = (struct weft_bench_mpi_messages){.mpi = mpi->name,
                                          .over = "memory",
                                          .progress = bench->results->progress,
-                                         .stolen_ms = weft_cli_stolen_ms() - stolen_ms};
+                                         .stolen_ms = weft_bench_stolen_ms() - stolen_ms};
   const char *line = child.output;
   for (size_t k = 0; k < WEFT_BENCH_MPI_SIZES; k++) {
     struct weft_bench_mpi_size *size = &at->sizes[k];
@@ -386,14 +386,14 @@ static int measure_round(struct bench *bench, const struct weft_cli_mpi *mpi, ui
                          struct steps *steps) {
   struct pair *pair = &steps->pairs[steps->pair_count];
   char hashes[2][32];
-  const uint64_t stolen_ms = weft_cli_stolen_ms();
+  const uint64_t stolen_ms = weft_bench_stolen_ms();
   int status = WEFT_CLI_OK;
   for (uint64_t k = 0; k < 2 && status == WEFT_CLI_OK; k++) {
     const bool on_mpi = (k + round) % 2 == 1;
     status = run_steps(bench, on_mpi ? mpi : NULL, steps,
                        on_mpi ? &pair->mpi_ms : &pair->threads_ms, hashes[on_mpi]);
   }
-  steps->stolen_ms += weft_cli_stolen_ms() - stolen_ms;
+  steps->stolen_ms += weft_bench_stolen_ms() - stolen_ms;
   if (status == WEFT_CLI_OK && strcmp(hashes[0], hashes[1]) != 0) {
     weft_cli_print(bench->cli, "this is a bug",
                    "bench: %s on two processes of %s comes to other parameters than on two threads",
@@ -483,7 +483,7 @@ static void remove_tables(const struct bench *bench) {
   }
 }
 
-int weft_cli_bench_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+int weft_bench_cmd_mpi(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
   struct bench bench = {.cli = cli};
   if (cli->words == NULL || weft_cli_process_file(bench.self, sizeof bench.self) == NULL ||
@@ -566,7 +566,7 @@ int weft_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_argumen
     status = weft_cli_job_agree(&job, check_count(&job));
   }
   if (status == WEFT_CLI_OK) {
-    const uint64_t stolen_ms = weft_cli_stolen_ms();
+    const uint64_t stolen_ms = weft_bench_stolen_ms();
     struct weft_bench_mpi_messages *at = &results->messages[results->message_count++];
     results->rounds = weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, WEFT_BENCH_MPI_ROUNDS);
     weft_comm_facts(job.comm, &facts);
@@ -577,7 +577,7 @@ int weft_bench_mpi_job(const struct weft_cli *cli, const struct weft_cli_argumen
       status = weft_launch_is_reporter(job.transport) ? weft_cli_fail(&job.cli, NULL, &error)
                                                       : WEFT_CLI_PEER;
     }
-    at->stolen_ms = weft_cli_stolen_ms() - stolen_ms;
+    at->stolen_ms = weft_bench_stolen_ms() - stolen_ms;
   }
   if (status == WEFT_CLI_OK && job.transport->rank == 0) {
     status = report(&job, arguments, results);

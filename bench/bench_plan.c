@@ -18,49 +18,49 @@
 /* One pass through gen, lower and verify. The table is given back once it is
  * lowered, as the command does. On success the program is the caller's. */
 static enum weft_status pass(const struct weft_allocator *allocator,
-                             const struct weft_cli_measurement *measurement,
-                             uint64_t times_ns[WEFT_CLI_BENCH_PHASES], bool *ok,
+                             const struct weft_bench_plan_measurement *measurement,
+                             uint64_t times_ns[WEFT_BENCH_PLAN_PHASES], bool *ok,
                              struct weft_program **out, struct weft_error *error) {
   struct weft_program *table, *program;
   struct weft_report *report;
-  const uint64_t begin = weft_cli_cpu_ns();
+  const uint64_t begin = weft_bench_cpu_ns();
   enum weft_status status =
       weft_generate(allocator, measurement->at.schedule, &measurement->at.shape, &table, error);
   if (status < 0) {
     return status;
   }
-  const uint64_t generated = weft_cli_cpu_ns();
+  const uint64_t generated = weft_bench_cpu_ns();
   status = weft_lower(allocator, table, NULL, &program, error);
-  const uint64_t lowered = weft_cli_cpu_ns();
+  const uint64_t lowered = weft_bench_cpu_ns();
   weft_program_destroy(table);
   if (status < 0) {
     return status;
   }
-  const uint64_t verify_begin = weft_cli_cpu_ns();
+  const uint64_t verify_begin = weft_bench_cpu_ns();
   status = weft_verify(allocator, program, NULL, &report, error);
-  const uint64_t verified = weft_cli_cpu_ns();
+  const uint64_t verified = weft_bench_cpu_ns();
   if (status < 0) {
     weft_program_destroy(program);
     return status;
   }
   *ok = report->ok;
   weft_report_destroy(report);
-  times_ns[WEFT_CLI_BENCH_GEN] = generated - begin;
-  times_ns[WEFT_CLI_BENCH_LOWER] = lowered - generated;
-  times_ns[WEFT_CLI_BENCH_VERIFY] = verified - verify_begin;
+  times_ns[WEFT_BENCH_PLAN_GEN] = generated - begin;
+  times_ns[WEFT_BENCH_PLAN_LOWER] = lowered - generated;
+  times_ns[WEFT_BENCH_PLAN_VERIFY] = verified - verify_begin;
   *out = program;
   return WEFT_OK;
 }
 
 /* The check, which is the warm-up too: the proof, the size, the memory. */
-static int check(const struct weft_cli *cli, struct weft_cli_measurement *measurement,
+static int check(const struct weft_cli *cli, struct weft_bench_plan_measurement *measurement,
                  uint64_t *hash) {
-  struct weft_cli_counter counter;
+  struct weft_bench_counter counter;
   struct weft_program *program;
   struct weft_error error;
-  uint64_t times_ns[WEFT_CLI_BENCH_PHASES];
+  uint64_t times_ns[WEFT_BENCH_PLAN_PHASES];
   bool ok;
-  weft_cli_counter_init(&counter, cli->allocator);
+  weft_bench_counter_init(&counter, cli->allocator);
   if (pass(&counter.allocator, measurement, times_ns, &ok, &program, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
@@ -70,45 +70,45 @@ static int check(const struct weft_cli *cli, struct weft_cli_measurement *measur
   measurement->peak_bytes = counter.bytes_peak;
   weft_program_destroy(program);
   if (!ok) {
-    return weft_cli_bench_fail(cli, &measurement->at, "the program does not verify");
+    return weft_bench_fail(cli, &measurement->at, "the program does not verify");
   }
   return counter.bytes_now == 0 ? WEFT_CLI_OK
-                                : weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
+                                : weft_bench_fail(cli, &measurement->at, "memory is lost");
 }
 
 /* A measurement under way. */
 struct sampling {
-  struct weft_cli_measurement *measurement;
+  struct weft_bench_plan_measurement *measurement;
   uint64_t hash; /* of the program that was checked */
   uint64_t count;
-  uint64_t samples[WEFT_CLI_BENCH_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
+  uint64_t samples[WEFT_BENCH_PLAN_PHASES][WEFT_BENCH_REPEATS_MAX];
 };
 
 static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
-                          struct weft_cli_measurement *measurement) {
+                          struct weft_bench_plan_measurement *measurement) {
   *sampling = (struct sampling){.measurement = measurement};
   weft_bench_print_case(cli, &measurement->at);
   return check(cli, measurement, &sampling->hash);
 }
 
 static int sample(const struct weft_cli *cli, struct sampling *sampling) {
-  struct weft_cli_bench_case *at = &sampling->measurement->at;
+  struct weft_bench_case *at = &sampling->measurement->at;
   struct weft_program *program;
   struct weft_error error;
-  uint64_t times_ns[WEFT_CLI_BENCH_PHASES];
+  uint64_t times_ns[WEFT_BENCH_PLAN_PHASES];
   bool ok;
-  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
+  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_bench_cpu_ns();
   if (pass(cli->allocator, sampling->measurement, times_ns, &ok, &program, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   const bool same = weft_program_hash(program) == sampling->hash;
   weft_program_destroy(program);
   at->clock_ns += weft_cli_clock_ns() - clock_begin;
-  at->cpu_ns += weft_cli_cpu_ns() - cpu_begin;
+  at->cpu_ns += weft_bench_cpu_ns() - cpu_begin;
   if (!ok || !same) {
-    return weft_cli_bench_fail(cli, at, "two runs give different programs");
+    return weft_bench_fail(cli, at, "two runs give different programs");
   }
-  for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
+  for (unsigned phase = 0; phase < WEFT_BENCH_PLAN_PHASES; phase++) {
     sampling->samples[phase][sampling->count] = times_ns[phase];
   }
   sampling->count++;
@@ -116,7 +116,7 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
 }
 
 static void end_sampling(struct sampling *sampling) {
-  for (unsigned phase = 0; phase < WEFT_CLI_BENCH_PHASES; phase++) {
+  for (unsigned phase = 0; phase < WEFT_BENCH_PLAN_PHASES; phase++) {
     sampling->measurement->times_ns[phase] =
         weft_cli_median(sampling->samples[phase], (size_t)sampling->count);
   }
@@ -140,11 +140,12 @@ static int take_turns(const struct weft_cli *cli, struct sampling *small, struct
 }
 
 static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_measurement *small, struct weft_cli_measurement *large) {
+                   struct weft_bench_plan_measurement *small,
+                   struct weft_bench_plan_measurement *large) {
   struct sampling of_small, of_large;
   int status = begin_sampling(cli, &of_small, small);
   if (status == WEFT_CLI_OK && large != NULL) {
-    large->at = weft_cli_bench_large(arguments, &small->at);
+    large->at = weft_bench_large_case(arguments, &small->at);
     status = begin_sampling(cli, &of_large, large);
   }
   if (status == WEFT_CLI_OK) {
@@ -161,30 +162,30 @@ static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *
 }
 
 static int measure_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_cli_bench_results *results) {
+                       struct weft_bench_plan_results *results) {
   int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
-    results->small[i].at = weft_cli_bench_small(arguments, i);
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
+    results->small[i].at = weft_bench_small_case(arguments, i);
     status =
         measure(cli, arguments, &results->small[i], results->has_large ? &results->large[i] : NULL);
   }
   return status;
 }
 
-int weft_cli_bench_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+int weft_bench_cmd_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_text *text, struct weft_json *json) {
   assert(cli != NULL && arguments != NULL && text != NULL);
-  struct weft_cli_bench_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE]};
+  struct weft_bench_plan_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE]};
   /* Before anything large is allocated: fork() takes longer for a large process. */
   char path[PATH_MAX];
   if (cli->words != NULL && weft_cli_process_sibling("weft", path, sizeof path) != NULL) {
-    results.startup_ns = weft_cli_startup_ns(path);
+    results.startup_ns = weft_bench_startup_ns(path);
   }
   const int status = measure_all(cli, arguments, &results);
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_plan_json(json, &results);
+    weft_bench_add_plan_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
-    weft_cli_bench_add_text(text, &results);
+    weft_bench_add_plan_text(text, &results);
   }
   return status;
 }

@@ -4,41 +4,41 @@
 
 #include "bench/bench_plan.h"
 
-static double per_action(const struct weft_cli_measurement *measurement, uint64_t amount) {
-  return weft_cli_per_action(&measurement->at, amount);
+static double per_action(const struct weft_bench_plan_measurement *measurement, uint64_t amount) {
+  return weft_bench_per_action(&measurement->at, amount);
 }
 
-static double plan_per_action(const struct weft_cli_measurement *measurement) {
-  return per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_GEN] +
-                                     measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
+static double plan_per_action(const struct weft_bench_plan_measurement *measurement) {
+  return per_action(measurement, measurement->times_ns[WEFT_BENCH_PLAN_GEN] +
+                                     measurement->times_ns[WEFT_BENCH_PLAN_LOWER]);
 }
 
-static double verify_per_action(const struct weft_cli_measurement *measurement) {
-  return per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
+static double verify_per_action(const struct weft_bench_plan_measurement *measurement) {
+  return per_action(measurement, measurement->times_ns[WEFT_BENCH_PLAN_VERIFY]);
 }
 
 /* ---- Text ---- */
 
 /* How much longer the clock on the wall ran than this process worked. */
-static double clock_per_cpu(const struct weft_cli_bench_results *results) {
+static double clock_per_cpu(const struct weft_bench_plan_results *results) {
   uint64_t clock_ns = 0, cpu_ns = 0;
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES; i++) {
     clock_ns += results->small[i].at.clock_ns + results->large[i].at.clock_ns;
     cpu_ns += results->small[i].at.cpu_ns + results->large[i].at.cpu_ns;
   }
   return cpu_ns > 0 ? (double)clock_ns / (double)cpu_ns : 1.0;
 }
 
-static void add_row(struct weft_text *text, const struct weft_cli_measurement *measurement,
-                    const struct weft_cli_measurement *small) {
+static void add_row(struct weft_text *text, const struct weft_bench_plan_measurement *measurement,
+                    const struct weft_bench_plan_measurement *small) {
   weft_text_addf(
       text, "%-22s %8" PRIu32 " %10" PRIu64 " %9.2f %7.2f %7.2f %10.2f %8.2f %6.1f %6.1f",
       measurement->at.schedule, measurement->at.shape.microbatches, measurement->at.actions,
-      (double)(measurement->times_ns[WEFT_CLI_BENCH_GEN] +
-               measurement->times_ns[WEFT_CLI_BENCH_LOWER]) /
+      (double)(measurement->times_ns[WEFT_BENCH_PLAN_GEN] +
+               measurement->times_ns[WEFT_BENCH_PLAN_LOWER]) /
           1e6,
-      per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_GEN]),
-      per_action(measurement, measurement->times_ns[WEFT_CLI_BENCH_LOWER]),
+      per_action(measurement, measurement->times_ns[WEFT_BENCH_PLAN_GEN]),
+      per_action(measurement, measurement->times_ns[WEFT_BENCH_PLAN_LOWER]),
       plan_per_action(measurement), verify_per_action(measurement),
       per_action(measurement, measurement->held_bytes),
       per_action(measurement, measurement->peak_bytes));
@@ -49,7 +49,8 @@ static void add_row(struct weft_text *text, const struct weft_cli_measurement *m
   weft_text_add(text, "\n");
 }
 
-void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench_results *results) {
+void weft_bench_add_plan_text(struct weft_text *text,
+                              const struct weft_bench_plan_results *results) {
   assert(text != NULL && results != NULL);
   weft_text_addf(text,
                  "weft %s, bench plan: p = %" PRIu32
@@ -63,10 +64,10 @@ void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench
   weft_text_addf(text, "%-22s %8s %10s %9s %7s %7s %10s %8s %6s %6s", "schedule", "m", "actions",
                  "ms", "ns/act", "ns/act", "ns/act", "ns/act", "B/act", "B/act");
   weft_text_add(text, results->has_large ? "    plan  verify\n" : "\n");
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES; i++) {
     add_row(text, &results->small[i], NULL);
   }
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES && results->has_large; i++) {
     add_row(text, &results->large[i], &results->small[i]);
   }
   weft_text_addf(text, "\nCPU time, medians; the clock ran %.2f times as long.\n",
@@ -78,13 +79,14 @@ void weft_cli_bench_add_text(struct weft_text *text, const struct weft_cli_bench
 
 /* ---- JSON ---- */
 
-static void add_json_run(struct weft_json *json, const struct weft_cli_measurement *measurement,
-                         const struct weft_cli_measurement *small) {
+static void add_json_run(struct weft_json *json,
+                         const struct weft_bench_plan_measurement *measurement,
+                         const struct weft_bench_plan_measurement *small) {
   weft_json_open(json, NULL, '{');
-  weft_cli_bench_add_case(json, &measurement->at);
-  weft_json_number(json, "gen_ns", measurement->times_ns[WEFT_CLI_BENCH_GEN]);
-  weft_json_number(json, "lower_ns", measurement->times_ns[WEFT_CLI_BENCH_LOWER]);
-  weft_json_number(json, "verify_ns", measurement->times_ns[WEFT_CLI_BENCH_VERIFY]);
+  weft_bench_add_case(json, &measurement->at);
+  weft_json_number(json, "gen_ns", measurement->times_ns[WEFT_BENCH_PLAN_GEN]);
+  weft_json_number(json, "lower_ns", measurement->times_ns[WEFT_BENCH_PLAN_LOWER]);
+  weft_json_number(json, "verify_ns", measurement->times_ns[WEFT_BENCH_PLAN_VERIFY]);
   weft_json_real(json, "gen_lower_ns_per_action", plan_per_action(measurement));
   weft_json_real(json, "verify_ns_per_action", verify_per_action(measurement));
   weft_json_real(json, "held_bytes_per_action", per_action(measurement, measurement->held_bytes));
@@ -97,8 +99,8 @@ static void add_json_run(struct weft_json *json, const struct weft_cli_measureme
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_plan_json(struct weft_json *json,
-                                  const struct weft_cli_bench_results *results) {
+void weft_bench_add_plan_json(struct weft_json *json,
+                              const struct weft_bench_plan_results *results) {
   assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-plan/1");
@@ -110,10 +112,10 @@ void weft_cli_bench_add_plan_json(struct weft_json *json,
   }
   weft_json_real(json, "clock_per_cpu", clock_per_cpu(results));
   weft_json_open(json, "runs", '[');
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES; i++) {
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES; i++) {
     add_json_run(json, &results->small[i], NULL);
   }
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && results->has_large; i++) {
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES && results->has_large; i++) {
     add_json_run(json, &results->large[i], &results->small[i]);
   }
   weft_json_close(json, ']');

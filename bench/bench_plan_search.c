@@ -54,12 +54,12 @@ struct results {
   uint32_t repeats;
 };
 
-static struct weft_cli_bench_case case_of(const struct profile *profile) {
-  return (struct weft_cli_bench_case){.schedule = profile->name,
-                                      .shape = {.ranks = profile->ranks,
-                                                .stages_per_rank = profile->stages_per_rank,
-                                                .microbatches = profile->microbatches,
-                                                .placement = profile->placement}};
+static struct weft_bench_case case_of(const struct profile *profile) {
+  return (struct weft_bench_case){.schedule = profile->name,
+                                  .shape = {.ranks = profile->ranks,
+                                            .stages_per_rank = profile->stages_per_rank,
+                                            .microbatches = profile->microbatches,
+                                            .placement = profile->placement}};
 }
 
 static enum weft_status make_costs(const struct weft_cli *cli, const struct profile *profile,
@@ -128,7 +128,7 @@ static int search(const struct weft_cli *cli, struct trial *trial) {
 /* ---- What is measured ---- */
 
 static int measure_single(const struct weft_cli *cli, size_t which, struct results *results) {
-  uint64_t samples[WEFT_CLI_BENCH_REPEATS_MAX], checks[WEFT_CLI_BENCH_REPEATS_MAX];
+  uint64_t samples[WEFT_BENCH_REPEATS_MAX], checks[WEFT_BENCH_REPEATS_MAX];
   struct trial trial = {
       .profile = &singles[which], .limit = singles[which].memory, .effort = EFFORT_SINGLE};
   for (uint32_t n = 0; n < results->repeats; n++) {
@@ -137,8 +137,8 @@ static int measure_single(const struct weft_cli *cli, size_t which, struct resul
       return status;
     }
     if (trial.bubble > singles[which].bubble + 0.00005) {
-      const struct weft_cli_bench_case at = case_of(&singles[which]);
-      return weft_cli_bench_fail(cli, &at, "the plan is worse than the published one");
+      const struct weft_bench_case at = case_of(&singles[which]);
+      return weft_bench_fail(cli, &at, "the plan is worse than the published one");
     }
     samples[n] = trial.clock_ns;
     checks[n] = (uint64_t)trial.check_ns;
@@ -150,7 +150,7 @@ static int measure_single(const struct weft_cli *cli, size_t which, struct resul
 }
 
 static int measure_v(const struct weft_cli *cli, struct results *results) {
-  uint64_t samples[WEFT_CLI_BENCH_REPEATS_MAX] = {0};
+  uint64_t samples[WEFT_BENCH_REPEATS_MAX] = {0};
   for (uint32_t n = 0; n < results->repeats; n++) {
     for (uint32_t k = 0; k < V_LIMITS; k++) {
       struct trial trial = {.profile = &v, .limit = V_LEAST + k, .effort = EFFORT_V};
@@ -228,7 +228,7 @@ static void add_json(struct weft_json *json, const struct results *results) {
   weft_json_close(json, '}');
 }
 
-int weft_cli_bench_plan_search(const struct weft_cli *cli,
+int weft_bench_cmd_plan_search(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments, struct weft_text *text,
                                struct weft_json *json) {
   assert(cli != NULL && arguments != NULL && text != NULL);

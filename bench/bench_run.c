@@ -54,13 +54,13 @@ struct watch {
 
 static void look(void *context, uint32_t step) {
   struct watch *watch = context;
-  const uint64_t now = weft_cli_cpu_ns();
+  const uint64_t now = weft_bench_cpu_ns();
   if (step > 1 && watch->sample_count < STEPS_MAX) {
     watch->samples[watch->sample_count++] = now - watch->last_ns;
   }
   watch->last_calls = __atomic_load_n(&watch->counter.calls, __ATOMIC_RELAXED);
   watch->first_calls = step == 1 ? watch->last_calls : watch->first_calls;
-  watch->last_ns = weft_cli_cpu_ns();
+  watch->last_ns = weft_bench_cpu_ns();
 }
 
 static void watch_init(struct watch *watch, const struct weft_cli *cli) {
@@ -90,7 +90,7 @@ static void set_costs(struct weft_costs *costs) {
   memcpy(costs->unit, "ms", 3);
 }
 
-static int prepare(const struct weft_cli *cli, struct weft_cli_bench_case *at,
+static int prepare(const struct weft_cli *cli, struct weft_bench_case *at,
                    struct subject *subject) {
   const struct weft_named_source plan = {.allocator = cli->allocator,
                                          .schedule = at->schedule,
@@ -135,7 +135,7 @@ static int init_stages(const struct weft_cli *cli, const struct subject *subject
 
 /* ---- The answer ---- */
 
-static int check(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+static int check(const struct weft_cli *cli, const struct weft_bench_case *at,
                  const struct subject *subject) {
   const double per_unit = subject->simulation->ticks_per_unit;
   struct weft_cli_stages stages;
@@ -148,7 +148,7 @@ static int check(const struct weft_cli *cli, const struct weft_cli_bench_case *a
   if (weft_cli_execute(&execution, &error) < 0) {
     status = weft_cli_fail(cli, NULL, &error);
   } else if ((double)execution.makespans[0] / per_unit != subject->simulation->makespan) {
-    status = weft_cli_bench_fail(cli, at, "in virtual time it does not take the simulated time");
+    status = weft_bench_fail(cli, at, "in virtual time it does not take the simulated time");
   }
   weft_cli_execution_finish(&execution);
   weft_cli_stages_finish(&stages);
@@ -158,7 +158,7 @@ static int check(const struct weft_cli *cli, const struct weft_cli_bench_case *a
 /* ---- The executor ---- */
 
 /* Of one round; the first is a warm-up. */
-static uint32_t choose_steps(const struct weft_cli_bench_case *at) {
+static uint32_t choose_steps(const struct weft_bench_case *at) {
   const uint64_t steps = ACTIONS_MEASURED / at->actions / REPEATS;
   return (uint32_t)(steps < STEPS_MIN ? STEPS_MIN : steps > STEPS_MAX ? STEPS_MAX : steps);
 }
@@ -166,7 +166,7 @@ static uint32_t choose_steps(const struct weft_cli_bench_case *at) {
 /* One round: the median of its steps becomes *calmest_ns, if it is less. */
 static int time_steps(const struct weft_cli *cli, const struct subject *subject,
                       struct weft_cli_stages *stages, bool no_events,
-                      struct weft_cli_executor_measurement *measurement, uint64_t *calmest_ns) {
+                      struct weft_bench_executor_measurement *measurement, uint64_t *calmest_ns) {
   struct watch watch;
   struct weft_error error;
   struct weft_cli_execution execution =
@@ -193,7 +193,7 @@ static int time_steps(const struct weft_cli *cli, const struct subject *subject,
  * by more than the log costs, so the fastest round of each counts. */
 static int time_rounds(const struct weft_cli *cli, const struct subject *subject,
                        struct weft_cli_stages *stages,
-                       struct weft_cli_executor_measurement *measurement) {
+                       struct weft_bench_executor_measurement *measurement) {
   int status = WEFT_CLI_OK;
   for (uint64_t k = 0; k < measurement->at.repeats && status == WEFT_CLI_OK; k++) {
     status = time_steps(cli, subject, stages, false, measurement, &measurement->with_ns);
@@ -214,7 +214,7 @@ static uint64_t count_compute(const struct weft_program *program) {
 }
 
 static int measure_executor(const struct weft_cli *cli,
-                            struct weft_cli_executor_measurement *measurement) {
+                            struct weft_bench_executor_measurement *measurement) {
   struct subject subject;
   struct weft_cli_stages stages;
   weft_bench_print_case(cli, &measurement->at);
@@ -233,12 +233,12 @@ static int measure_executor(const struct weft_cli *cli,
   }
   release(&subject);
   return status == WEFT_CLI_OK && measurement->allocations > 0
-             ? weft_cli_bench_fail(cli, &measurement->at, "a step allocates")
+             ? weft_bench_fail(cli, &measurement->at, "a step allocates")
              : status;
 }
 
 static int measure_executors(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                             struct weft_cli_run_results *results) {
+                             struct weft_bench_run_results *results) {
   static const char *const schedules[] = {
       "GPipe",         "1F1B",     "Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble",
       "ZBVZeroBubble", "DualPipeV"};
@@ -246,8 +246,8 @@ static int measure_executors(const struct weft_cli *cli, const struct weft_cli_a
   const bool both = !arguments->given[WEFT_CLI_OPTION_MICROBATCHES];
   int status = WEFT_CLI_OK;
   for (size_t k = 0; k < (both ? 2 : 1) * count_of && status == WEFT_CLI_OK; k++) {
-    struct weft_cli_executor_measurement *measurement = &results->executor[k];
-    measurement->at = (struct weft_cli_bench_case){
+    struct weft_bench_executor_measurement *measurement = &results->executor[k];
+    measurement->at = (struct weft_bench_case){
         .schedule = schedules[k % count_of],
         .shape = {.ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, RANKS),
                   .microbatches = k >= count_of
@@ -264,13 +264,13 @@ static int measure_executors(const struct weft_cli *cli, const struct weft_cli_a
 /* ---- Stages that sleep ---- */
 
 static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
-                      struct weft_cli_stages *stages, struct weft_cli_sleep_measurement *at) {
+                      struct weft_cli_stages *stages, struct weft_bench_sleep_measurement *at) {
   struct weft_error error;
   uint64_t samples[SLEEP_STEPS - 1];
   struct weft_cli_execution execution = execution_of(cli, subject, stages, "threads", SLEEP_STEPS);
-  const uint64_t stolen_ms = weft_cli_stolen_ms();
+  const uint64_t stolen_ms = weft_bench_stolen_ms();
   const enum weft_status result = weft_cli_execute(&execution, &error);
-  at->stolen_ms = weft_cli_stolen_ms() - stolen_ms;
+  at->stolen_ms = weft_bench_stolen_ms() - stolen_ms;
   for (uint32_t step = 1; step < SLEEP_STEPS && result == WEFT_OK; step++) {
     samples[step - 1] = (uint64_t)execution.makespans[step];
   }
@@ -284,7 +284,7 @@ static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
   return WEFT_CLI_OK;
 }
 
-static int measure_sleep(const struct weft_cli *cli, struct weft_cli_sleep_measurement *at) {
+static int measure_sleep(const struct weft_cli *cli, struct weft_bench_sleep_measurement *at) {
   struct subject subject;
   struct weft_cli_stages stages;
   weft_bench_print_case(cli, &at->at);
@@ -305,15 +305,15 @@ static int measure_sleep(const struct weft_cli *cli, struct weft_cli_sleep_measu
 }
 
 static int measure_sleeps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          struct weft_cli_run_results *results) {
+                          struct weft_bench_run_results *results) {
   int status = WEFT_CLI_OK;
   for (size_t k = 0; k < weft_schedule_count() && status == WEFT_CLI_OK; k++) {
     const struct weft_schedule_info *info = weft_schedule_at(k);
-    if (!info->trains || info->fixed || results->sleep_count == WEFT_CLI_SLEEP_MAX) {
+    if (!info->trains || info->fixed || results->sleep_count == WEFT_BENCH_SLEEP_MAX) {
       continue;
     }
-    struct weft_cli_sleep_measurement *measurement = &results->sleep[results->sleep_count++];
-    measurement->at = (struct weft_cli_bench_case){
+    struct weft_bench_sleep_measurement *measurement = &results->sleep[results->sleep_count++];
+    measurement->at = (struct weft_bench_case){
         .schedule = info->name,
         .shape = {.ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, RANKS),
                   .microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES,
@@ -325,22 +325,22 @@ static int measure_sleeps(const struct weft_cli *cli, const struct weft_cli_argu
 
 /* ---- All ---- */
 
-int weft_cli_bench_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+int weft_bench_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
   assert(cli != NULL && arguments != NULL && text != NULL);
-  struct weft_cli_run_results results = {.executor_count = 0};
+  struct weft_bench_run_results results = {.executor_count = 0};
   int status = measure_executors(cli, arguments, &results);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_bench_handover(
-        cli, weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, REPEATS), &results.handover);
+    status = weft_bench_handover(cli, weft_cli_number(arguments, WEFT_CLI_OPTION_REPEATS, REPEATS),
+                                 &results.handover);
   }
   if (status == WEFT_CLI_OK) {
     status = measure_sleeps(cli, arguments, &results);
   }
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_run_json(json, &results);
+    weft_bench_add_run_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
-    weft_cli_bench_add_run_text(text, &results);
+    weft_bench_add_run_text(text, &results);
   }
   return status;
 }

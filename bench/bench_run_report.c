@@ -7,24 +7,24 @@
 #define STAGE_NS 10000.0
 
 /* What the event log costs, as a share of a step whose stages take 10 us. */
-static double log_share(const struct weft_cli_executor_measurement *at) {
+static double log_share(const struct weft_bench_executor_measurement *at) {
   const double more = (double)at->with_ns - (double)at->without_ns;
   return more / ((double)at->compute_actions * STAGE_NS + (double)at->with_ns);
 }
 
-static double ratio_of(const struct weft_cli_sleep_measurement *at) {
+static double ratio_of(const struct weft_bench_sleep_measurement *at) {
   return at->measured_ms / at->simulated_ms;
 }
 
 /* ---- Text ---- */
 
-static void add_executors(struct weft_text *text, const struct weft_cli_run_results *results) {
+static void add_executors(struct weft_text *text, const struct weft_bench_run_results *results) {
   weft_text_addf(text, "%-22s %6s %6s %9s %8s %11s %9s %9s\n", "stages that do nothing", "p", "m",
                  "actions", "ns/act", "without log", "log", "of 10 us");
   for (size_t k = 0; k < results->executor_count; k++) {
-    const struct weft_cli_executor_measurement *at = &results->executor[k];
-    const double with = weft_cli_per_action(&at->at, at->with_ns);
-    const double without = weft_cli_per_action(&at->at, at->without_ns);
+    const struct weft_bench_executor_measurement *at = &results->executor[k];
+    const double with = weft_bench_per_action(&at->at, at->with_ns);
+    const double without = weft_bench_per_action(&at->at, at->without_ns);
     weft_text_addf(text,
                    "%-22s %6" PRIu32 " %6" PRIu32 " %9" PRIu64 " %8.1f %11.1f %9.1f %7.2f %%\n",
                    at->at.schedule, at->at.shape.ranks, at->at.shape.microbatches, at->at.actions,
@@ -36,11 +36,11 @@ static void add_executors(struct weft_text *text, const struct weft_cli_run_resu
                 "  each. No step but the first allocates.\n\n");
 }
 
-static void add_sleeps(struct weft_text *text, const struct weft_cli_run_results *results) {
+static void add_sleeps(struct weft_text *text, const struct weft_bench_run_results *results) {
   weft_text_addf(text, "%-22s %6s %6s %12s %12s %8s %8s %10s\n", "stages that sleep", "p", "m",
                  "measured ms", "simulated ms", "ratio", "fastest", "stolen ms");
   for (size_t k = 0; k < results->sleep_count; k++) {
-    const struct weft_cli_sleep_measurement *at = &results->sleep[k];
+    const struct weft_bench_sleep_measurement *at = &results->sleep[k];
     weft_text_addf(
         text, "%-22s %6" PRIu32 " %6" PRIu32 " %12.2f %12.2f %8.4f %8.4f %10" PRIu64 "\n",
         at->at.schedule, at->at.shape.ranks, at->at.shape.microbatches, at->measured_ms,
@@ -52,8 +52,7 @@ static void add_sleeps(struct weft_text *text, const struct weft_cli_run_results
                 "  the host gave to others meanwhile, of all processors together.\n");
 }
 
-void weft_cli_bench_add_run_text(struct weft_text *text,
-                                 const struct weft_cli_run_results *results) {
+void weft_bench_add_run_text(struct weft_text *text, const struct weft_bench_run_results *results) {
   assert(text != NULL && results != NULL);
   weft_text_addf(text,
                  "weft %s, bench run: checked: in virtual time every schedule takes exactly the "
@@ -73,26 +72,25 @@ void weft_cli_bench_add_run_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
-static void add_shape(struct weft_json *json, const struct weft_cli_bench_case *at) {
+static void add_shape(struct weft_json *json, const struct weft_bench_case *at) {
   weft_json_string(json, "schedule", at->schedule);
   weft_json_number(json, "ranks", at->shape.ranks);
   weft_json_number(json, "microbatches", at->shape.microbatches);
   weft_json_number(json, "actions", at->actions);
 }
 
-static void add_executor(struct weft_json *json, const struct weft_cli_executor_measurement *at) {
+static void add_executor(struct weft_json *json, const struct weft_bench_executor_measurement *at) {
   weft_json_open(json, NULL, '{');
   add_shape(json, &at->at);
-  weft_json_real(json, "ns_per_action", weft_cli_per_action(&at->at, at->with_ns));
+  weft_json_real(json, "ns_per_action", weft_bench_per_action(&at->at, at->with_ns));
   weft_json_real(json, "ns_per_action_without_events",
-                 weft_cli_per_action(&at->at, at->without_ns));
+                 weft_bench_per_action(&at->at, at->without_ns));
   weft_json_real(json, "event_share_of_10us_stages", log_share(at));
   weft_json_number(json, "allocations_per_step", at->allocations);
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_run_json(struct weft_json *json,
-                                 const struct weft_cli_run_results *results) {
+void weft_bench_add_run_json(struct weft_json *json, const struct weft_bench_run_results *results) {
   assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-run/1");
@@ -107,7 +105,7 @@ void weft_cli_bench_add_run_json(struct weft_json *json,
   weft_json_number(json, "handover_round_trips", results->handover.round_trips);
   weft_json_open(json, "sleep", '[');
   for (size_t k = 0; k < results->sleep_count; k++) {
-    const struct weft_cli_sleep_measurement *at = &results->sleep[k];
+    const struct weft_bench_sleep_measurement *at = &results->sleep[k];
     weft_json_open(json, NULL, '{');
     add_shape(json, &at->at);
     weft_json_exact(json, "measured_ms", at->measured_ms);

@@ -16,7 +16,7 @@ enum { WIDE_RANKS = 1024, WIDE_STAGES_PER_RANK = 2, WIDE_MICROBATCHES = 4096, SV
 
 /* What is simulated again and again. */
 struct subject {
-  struct weft_cli_counter counter; /* all its memory goes through it */
+  struct weft_bench_counter counter; /* all its memory goes through it */
   struct weft_costs *costs;
   struct weft_program *table;
   struct weft_program *program;
@@ -29,20 +29,20 @@ static void release(struct subject *subject) {
 }
 
 /* On success the subject is the caller's to release. */
-static int prepare(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+static int prepare(const struct weft_cli *cli, const struct weft_bench_case *at,
                    struct subject *subject, uint64_t *plan_ns) {
   struct weft_error error;
   *subject = (struct subject){.costs = NULL};
-  weft_cli_counter_init(&subject->counter, cli->allocator);
+  weft_bench_counter_init(&subject->counter, cli->allocator);
   const struct weft_allocator *allocator = &subject->counter.allocator;
-  const uint64_t begin = weft_cli_cpu_ns();
+  const uint64_t begin = weft_bench_cpu_ns();
   if (weft_generate(allocator, at->schedule, &at->shape, &subject->table, &error) < 0 ||
       weft_lower(allocator, subject->table, NULL, &subject->program, &error) < 0 ||
       weft_costs_create(allocator, 1, &subject->costs, &error) < 0) {
     release(subject);
     return weft_cli_fail(cli, NULL, &error);
   }
-  *plan_ns = weft_cli_cpu_ns() - begin;
+  *plan_ns = weft_bench_cpu_ns() - begin;
   return WEFT_CLI_OK;
 }
 
@@ -59,34 +59,35 @@ static enum weft_status time_simulation(const struct subject *subject, bool no_e
                                         uint64_t times_ns[2], double *makespan,
                                         struct weft_error *error) {
   struct weft_simulation *simulation;
-  const uint64_t system_begin = weft_cli_system_ns(), begin = weft_cli_cpu_ns();
+  const uint64_t system_begin = weft_bench_system_ns(), begin = weft_bench_cpu_ns();
   const enum weft_status status = simulate(subject, no_events, &simulation, error);
   if (status < 0) {
     return status;
   }
-  times_ns[0] = weft_cli_cpu_ns() - begin;
-  times_ns[1] = weft_cli_system_ns() - system_begin;
+  times_ns[0] = weft_bench_cpu_ns() - begin;
+  times_ns[1] = weft_bench_system_ns() - system_begin;
   *makespan = simulation->makespan;
   weft_simulation_destroy(simulation);
   return WEFT_OK;
 }
 
 static enum weft_status time_simulations(const struct subject *subject,
-                                         uint64_t times_ns[WEFT_CLI_SIM_PHASES], double *makespan,
+                                         uint64_t times_ns[WEFT_BENCH_SIM_PHASES], double *makespan,
                                          bool *same, struct weft_error *error) {
   double without;
   enum weft_status status =
-      time_simulation(subject, true, &times_ns[WEFT_CLI_SIM_NUMBERS], &without, error);
+      time_simulation(subject, true, &times_ns[WEFT_BENCH_SIM_NUMBERS], &without, error);
   if (status == WEFT_OK) {
-    status = time_simulation(subject, false, &times_ns[WEFT_CLI_SIM_EVENTS], makespan, error);
+    status = time_simulation(subject, false, &times_ns[WEFT_BENCH_SIM_EVENTS], makespan, error);
   }
   *same = status == WEFT_OK && without == *makespan;
   return status;
 }
 
 /* One pass: both simulations, the makespan, the makespan of the table. */
-static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WEFT_CLI_SIM_PHASES],
-                             bool *same, struct weft_error *error) {
+static enum weft_status pass(const struct subject *subject,
+                             uint64_t times_ns[WEFT_BENCH_SIM_PHASES], bool *same,
+                             struct weft_error *error) {
   const struct weft_allocator *allocator = &subject->counter.allocator;
   const struct weft_costs *costs = subject->costs;
   double expected, of_program = 0, of_table = 0;
@@ -94,17 +95,17 @@ static enum weft_status pass(const struct subject *subject, uint64_t times_ns[WE
   if (status < 0) {
     return status;
   }
-  const uint64_t program_begin = weft_cli_cpu_ns();
+  const uint64_t program_begin = weft_bench_cpu_ns();
   status = weft_makespan(allocator, subject->program, costs, NULL, &of_program, error);
-  const uint64_t table_begin = weft_cli_cpu_ns();
+  const uint64_t table_begin = weft_bench_cpu_ns();
   if (status == WEFT_OK) {
     status = weft_makespan(allocator, subject->table, costs, NULL, &of_table, error);
   }
   if (status < 0) {
     return status;
   }
-  times_ns[WEFT_CLI_SIM_MAKESPAN] = table_begin - program_begin;
-  times_ns[WEFT_CLI_SIM_TABLE] = weft_cli_cpu_ns() - table_begin;
+  times_ns[WEFT_BENCH_SIM_MAKESPAN] = table_begin - program_begin;
+  times_ns[WEFT_BENCH_SIM_TABLE] = weft_bench_cpu_ns() - table_begin;
   *same = *same && of_program == expected && of_table == expected;
   return WEFT_OK;
 }
@@ -124,8 +125,8 @@ static int measure_peak(const struct weft_cli *cli, struct subject *subject, boo
 }
 
 static int measure_memory(const struct weft_cli *cli, struct subject *subject,
-                          struct weft_cli_sim_measurement *measurement) {
-  struct weft_cli_counter *counter = &subject->counter;
+                          struct weft_bench_sim_measurement *measurement) {
+  struct weft_bench_counter *counter = &subject->counter;
   const size_t held = counter->bytes_now;
   struct weft_error error;
   double makespan;
@@ -140,22 +141,22 @@ static int measure_memory(const struct weft_cli *cli, struct subject *subject,
     status = measure_peak(cli, subject, false, &measurement->events_bytes);
   }
   if (status == WEFT_CLI_OK && counter->bytes_now != held) {
-    status = weft_cli_bench_fail(cli, &measurement->at, "memory is lost");
+    status = weft_bench_fail(cli, &measurement->at, "memory is lost");
   }
   return status;
 }
 
 /* A measurement under way. */
 struct sampling {
-  struct weft_cli_sim_measurement *measurement;
+  struct weft_bench_sim_measurement *measurement;
   struct subject subject;
   uint64_t count;
-  uint64_t samples[WEFT_CLI_SIM_PHASES][WEFT_CLI_BENCH_REPEATS_MAX];
+  uint64_t samples[WEFT_BENCH_SIM_PHASES][WEFT_BENCH_REPEATS_MAX];
 };
 
 /* Checks first. On success the subject is there until end_sampling(). */
 static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
-                          struct weft_cli_sim_measurement *measurement) {
+                          struct weft_bench_sim_measurement *measurement) {
   struct subject *subject = &sampling->subject;
   sampling->measurement = measurement;
   sampling->count = 0;
@@ -166,7 +167,7 @@ static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
   }
   measurement->at.actions = subject->program->action_count;
   measurement->table_actions = subject->table->action_count;
-  status = weft_cli_bench_check_sim(cli, &measurement->at, subject->table, subject->program);
+  status = weft_bench_check_sim(cli, &measurement->at, subject->table, subject->program);
   if (status == WEFT_CLI_OK) {
     status = measure_memory(cli, subject, measurement);
   }
@@ -177,20 +178,20 @@ static int begin_sampling(const struct weft_cli *cli, struct sampling *sampling,
 }
 
 static int sample(const struct weft_cli *cli, struct sampling *sampling) {
-  struct weft_cli_bench_case *at = &sampling->measurement->at;
-  uint64_t times_ns[WEFT_CLI_SIM_PHASES];
+  struct weft_bench_case *at = &sampling->measurement->at;
+  uint64_t times_ns[WEFT_BENCH_SIM_PHASES];
   struct weft_error error;
   bool same;
-  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_cli_cpu_ns();
+  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_bench_cpu_ns();
   if (pass(&sampling->subject, times_ns, &same, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   at->clock_ns += weft_cli_clock_ns() - clock_begin;
-  at->cpu_ns += weft_cli_cpu_ns() - cpu_begin;
+  at->cpu_ns += weft_bench_cpu_ns() - cpu_begin;
   if (!same) {
-    return weft_cli_bench_fail(cli, at, "two runs give different times");
+    return weft_bench_fail(cli, at, "two runs give different times");
   }
-  for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
+  for (unsigned phase = 0; phase < WEFT_BENCH_SIM_PHASES; phase++) {
     sampling->samples[phase][sampling->count] = times_ns[phase];
   }
   sampling->count++;
@@ -198,7 +199,7 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
 }
 
 static void end_sampling(struct sampling *sampling) {
-  for (unsigned phase = 0; phase < WEFT_CLI_SIM_PHASES; phase++) {
+  for (unsigned phase = 0; phase < WEFT_BENCH_SIM_PHASES; phase++) {
     sampling->measurement->times_ns[phase] =
         weft_cli_median(sampling->samples[phase], (size_t)sampling->count);
   }
@@ -223,14 +224,15 @@ static int take_turns(const struct weft_cli *cli, struct sampling *small, struct
 
 /* `large` may be NULL. */
 static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_sim_measurement *small, struct weft_cli_sim_measurement *large) {
+                   struct weft_bench_sim_measurement *small,
+                   struct weft_bench_sim_measurement *large) {
   struct sampling of_small, of_large;
   int status = begin_sampling(cli, &of_small, small);
   if (status != WEFT_CLI_OK) {
     return status;
   }
   if (large != NULL) {
-    large->at = weft_cli_bench_large(arguments, &small->at);
+    large->at = weft_bench_large_case(arguments, &small->at);
     status = begin_sampling(cli, &of_large, large);
   }
   if (status != WEFT_CLI_OK) {
@@ -247,19 +249,19 @@ static int measure(const struct weft_cli *cli, const struct weft_cli_arguments *
 
 /* ---- The picture ---- */
 
-static int draw(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+static int draw(const struct weft_cli *cli, const struct weft_bench_case *at,
                 const struct weft_simulation *simulation, const struct weft_costs *costs,
-                struct weft_cli_sim_results *results) {
+                struct weft_bench_sim_results *results) {
   const struct weft_render_options options = weft_render_options_default();
   const struct weft_picture picture = {
       .name = at->schedule, .simulation = simulation, .costs = costs};
-  uint64_t samples[WEFT_CLI_BENCH_REPEATS_MAX];
+  uint64_t samples[WEFT_BENCH_REPEATS_MAX];
   for (uint64_t i = 0; i < at->repeats; i++) {
     struct weft_text text = {.allocator = cli->allocator};
     struct weft_error error;
-    const uint64_t begin = weft_cli_cpu_ns();
+    const uint64_t begin = weft_bench_cpu_ns();
     const enum weft_status status = weft_render_svg(&picture, &options, &text, &error);
-    samples[i] = weft_cli_cpu_ns() - begin;
+    samples[i] = weft_bench_cpu_ns() - begin;
     results->svg_bytes = text.size;
     const bool whole = status == WEFT_OK && strstr(text.data, "</svg>") != NULL;
     weft_text_finish(&text);
@@ -267,15 +269,15 @@ static int draw(const struct weft_cli *cli, const struct weft_cli_bench_case *at
       return weft_cli_fail(cli, NULL, &error);
     }
     if (!whole) {
-      return weft_cli_bench_fail(cli, at, "the SVG is not whole");
+      return weft_bench_fail(cli, at, "the SVG is not whole");
     }
   }
   results->svg_ns = weft_cli_median(samples, (size_t)at->repeats);
   return WEFT_CLI_OK;
 }
 
-static int measure_svg(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
-                       struct weft_cli_sim_results *results) {
+static int measure_svg(const struct weft_cli *cli, const struct weft_bench_case *at,
+                       struct weft_bench_sim_results *results) {
   struct subject subject;
   struct weft_simulation *simulation;
   struct weft_error error;
@@ -298,10 +300,10 @@ static int measure_svg(const struct weft_cli *cli, const struct weft_cli_bench_c
 /* ---- All ---- */
 
 static int measure_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       struct weft_cli_sim_results *results) {
+                       struct weft_bench_sim_results *results) {
   int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < WEFT_CLI_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
-    results->small[i].at = weft_cli_bench_small(arguments, i);
+  for (size_t i = 0; i < WEFT_BENCH_SCHEDULES && status == WEFT_CLI_OK; i++) {
+    results->small[i].at = weft_bench_small_case(arguments, i);
     status =
         measure(cli, arguments, &results->small[i], results->has_large ? &results->large[i] : NULL);
   }
@@ -310,29 +312,28 @@ static int measure_all(const struct weft_cli *cli, const struct weft_cli_argumen
     status = measure_svg(cli, &results->svg_at, results);
   }
   if (status == WEFT_CLI_OK && results->has_wide) {
-    results->wide.at =
-        (struct weft_cli_bench_case){.schedule = "InterleavedZeroBubble",
-                                     .shape = {.ranks = WIDE_RANKS,
-                                               .stages_per_rank = WIDE_STAGES_PER_RANK,
-                                               .microbatches = WIDE_MICROBATCHES},
-                                     .repeats = 1};
+    results->wide.at = (struct weft_bench_case){.schedule = "InterleavedZeroBubble",
+                                                .shape = {.ranks = WIDE_RANKS,
+                                                          .stages_per_rank = WIDE_STAGES_PER_RANK,
+                                                          .microbatches = WIDE_MICROBATCHES},
+                                                .repeats = 1};
     status = measure(cli, arguments, &results->wide, NULL);
   }
   return status;
 }
 
-int weft_cli_bench_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+int weft_bench_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        struct weft_text *text, struct weft_json *json) {
   assert(cli != NULL && arguments != NULL && text != NULL);
-  struct weft_cli_sim_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE],
-                                         /* Not when another size was asked for. */
-                                         .has_wide = arguments->given[WEFT_CLI_OPTION_LARGE] &&
-                                                     !arguments->given[WEFT_CLI_OPTION_ACTIONS]};
+  struct weft_bench_sim_results results = {.has_large = arguments->given[WEFT_CLI_OPTION_LARGE],
+                                           /* Not when another size was asked for. */
+                                           .has_wide = arguments->given[WEFT_CLI_OPTION_LARGE] &&
+                                                       !arguments->given[WEFT_CLI_OPTION_ACTIONS]};
   const int status = measure_all(cli, arguments, &results);
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_sim_json(json, &results);
+    weft_bench_add_sim_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
-    weft_cli_bench_add_sim_text(text, &results);
+    weft_bench_add_sim_text(text, &results);
   }
   return status;
 }

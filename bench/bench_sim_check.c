@@ -137,7 +137,7 @@ static double evaluate(struct evaluation *evaluation) {
 static bool is_near(double a, double b) { return fabs(a - b) <= 1e-9 * fmax(1, fabs(b)); }
 
 /* With unequal times and dear transfers: three ways, one answer. */
-static int check_makespans(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+static int check_makespans(const struct weft_cli *cli, const struct weft_bench_case *at,
                            const struct weft_program *table, const struct weft_program *program) {
   struct weft_stage_costs stage = {.f = 2, .i = 3, .w = 1.5, .b = 4.25, .overlap_f_b = -1};
   const struct weft_costs costs = {.stage_count = 1, .stages = &stage, .hop = {.latency = 0.75}};
@@ -156,7 +156,7 @@ static int check_makespans(const struct weft_cli *cli, const struct weft_cli_ben
   }
   return is_near(of_table, expected) && is_near(of_program, expected)
              ? WEFT_CLI_OK
-             : weft_cli_bench_fail(cli, at, "the makespan is not that of a plain evaluation");
+             : weft_bench_fail(cli, at, "the makespan is not that of a plain evaluation");
 }
 
 static bool adds_up(const struct weft_simulation *simulation) {
@@ -174,7 +174,7 @@ static bool adds_up(const struct weft_simulation *simulation) {
 }
 
 /* The closed forms of `weft gen --list`, where there is one for the shape. */
-static bool meets_forms(const struct weft_cli_bench_case *at,
+static bool meets_forms(const struct weft_bench_case *at,
                         const struct weft_simulation *simulation) {
   const struct weft_unit_costs unit = {.f = 1, .i = 1, .w = 1};
   const struct weft_schedule_info *info = weft_schedule_find(at->schedule, NULL);
@@ -186,7 +186,7 @@ static bool meets_forms(const struct weft_cli_bench_case *at,
          (isnan(peak) || is_near(simulation->peak_activation, v * peak));
 }
 
-static const char *find_wrong(const struct weft_cli_bench_case *at,
+static const char *find_wrong(const struct weft_bench_case *at,
                               const struct weft_simulation *simulation, double makespan) {
   return simulation->makespan != makespan ? "the makespan alone is not that of the simulation"
          : !adds_up(simulation)           ? "the time of a rank does not add up"
@@ -194,7 +194,7 @@ static const char *find_wrong(const struct weft_cli_bench_case *at,
                                           : NULL;
 }
 
-static int check_simulation(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
+static int check_simulation(const struct weft_cli *cli, const struct weft_bench_case *at,
                             const struct weft_costs *costs, const struct weft_program *program) {
   struct weft_sim_options options = weft_sim_options_default();
   struct weft_error error;
@@ -212,11 +212,11 @@ static int check_simulation(const struct weft_cli *cli, const struct weft_cli_be
     wrong = find_wrong(at, simulation, makespan);
     weft_simulation_destroy(simulation);
   }
-  return wrong == NULL ? WEFT_CLI_OK : weft_cli_bench_fail(cli, at, wrong);
+  return wrong == NULL ? WEFT_CLI_OK : weft_bench_fail(cli, at, wrong);
 }
 
-int weft_cli_bench_check_sim(const struct weft_cli *cli, const struct weft_cli_bench_case *at,
-                             const struct weft_program *table, const struct weft_program *program) {
+int weft_bench_check_sim(const struct weft_cli *cli, const struct weft_bench_case *at,
+                         const struct weft_program *table, const struct weft_program *program) {
   assert(cli != NULL && program != NULL);
   struct weft_costs *costs;
   struct weft_error error;

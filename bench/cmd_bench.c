@@ -24,16 +24,16 @@ static const struct benchmark {
   weft_bench_measurement *measure;
   bool on_request; /* takes longer, and is not part of `weft bench` without a name */
 } benchmarks[] = {
-    {"plan", "time and memory of gen, lower and verify per action", weft_cli_bench_plan, false},
+    {"plan", "time and memory of gen, lower and verify per action", weft_bench_cmd_plan, false},
     {"plan-search", "time that the planner needs to match published schedules",
-     weft_cli_bench_plan_search, true},
-    {"sim", "time and memory of the simulation per action", weft_cli_bench_sim, false},
+     weft_bench_cmd_plan_search, true},
+    {"sim", "time and memory of the simulation per action", weft_bench_cmd_sim, false},
     {"run", "overhead of the runtime per action, and measured against simulated time",
-     weft_cli_bench_run, false},
+     weft_bench_cmd_run, false},
     {"train", "the trainer on one rank and on two, against bare matrix products and its simulation",
      measure_train, true},
     {"mpi", "messages against bare MPI, and steps of two processes against two threads",
-     weft_cli_bench_mpi, true},
+     weft_bench_cmd_mpi, true},
 };
 
 static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
@@ -124,7 +124,7 @@ static int bench(const struct weft_cli *cli, const struct weft_cli_arguments *ar
   if (arguments->operand_count > 0 && benchmark == NULL) {
     return fail_name(cli, arguments->operands[0]);
   }
-  if (benchmark != NULL && benchmark->measure == weft_cli_bench_mpi &&
+  if (benchmark != NULL && benchmark->measure == weft_bench_cmd_mpi &&
       weft_launch_info().launcher != NULL) {
     return weft_bench_mpi_job(cli, arguments);
   }

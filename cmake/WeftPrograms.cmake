@@ -4,7 +4,7 @@
 #     weft         src/cli           libc, libm and jansson; no BLAS
 #     weft-bench   bench/            the same
 #     weft-train   app/gpt/command   the reference trainer, the only one with BLAS
-#                  app/gpt/bench     (cmake/WeftTrainer.cmake)
+#                  bench/train       (cmake/WeftTrainer.cmake)
 #
 # Everything but the files with main() is in libraries, so that tests can link it.
 
@@ -47,7 +47,7 @@ set(WEFT_PROGRAMS weft_command weft_bench)
 weft_program(weft_command weft src/cli/main.c weft_cli)
 weft_program(weft_bench weft-bench bench/bench_main.c weft_benchmarks weft_cli)
 if(WEFT_HAS_TRAINER)
-  file(GLOB sources CONFIGURE_DEPENDS app/gpt/command/*.c app/gpt/bench/*.c)
+  file(GLOB sources CONFIGURE_DEPENDS app/gpt/command/*.c bench/train/*.c)
   list(FILTER sources EXCLUDE REGEX "_main\\.c$")
   weft_program_library(weft_train_commands SOURCES ${sources} INCLUDES
     ${PROJECT_SOURCE_DIR}/app ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)

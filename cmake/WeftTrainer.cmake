@@ -14,7 +14,7 @@ set(WEFT_HAS_TRAINER OFF)
 if(WEFT_TRAINER AND OPENBLAS_FOUND)
   set(WEFT_HAS_TRAINER ON)
   file(GLOB_RECURSE sources CONFIGURE_DEPENDS app/gpt/*.c)
-  list(FILTER sources EXCLUDE REGEX "/gpt/(command|bench)/") # cmake/WeftPrograms.cmake
+  list(FILTER sources EXCLUDE REGEX "/gpt/command/") # cmake/WeftPrograms.cmake
   add_library(weft_gpt_objects OBJECT ${sources})
   target_include_directories(weft_gpt_objects PUBLIC
     ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR}/app)

@@ -20,15 +20,15 @@ enum { TOKENS_DEFAULT = 300 };
 struct model {
   const struct weft_allocator *allocator;
   struct weft_gpt_checkpoint *checkpoint;
-  const struct weft_gpt_training *progress;
-  struct weft_gpt_layer_state *parts; /* [part_count], weights alone */
-  uint32_t part_count;
+  const struct weft_gpt_training *training;
+  struct weft_gpt_layer_state *layers; /* [layer_count], weights alone */
+  uint32_t layer_count;
 };
 
-static enum weft_status load_part(struct model *model, uint32_t part, struct weft_error *error) {
-  struct weft_gpt_layer_state *state = &model->parts[part];
-  state->layer = part;
-  state->floats = weft_gpt_layer_floats(&model->progress->config, part);
+static enum weft_status load_layer(struct model *model, uint32_t layer, struct weft_error *error) {
+  struct weft_gpt_layer_state *state = &model->layers[layer];
+  state->layer = layer;
+  state->floats = weft_gpt_layer_floats(&model->training->config, layer);
   state->parameters = weft_gpt_allocate(model->allocator, state->floats, sizeof(float));
   if (state->parameters == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
@@ -43,24 +43,24 @@ static enum weft_status load(struct model *model, const char *dir, struct weft_e
   if (status < 0) {
     return status;
   }
-  model->progress = weft_gpt_checkpoint_training(model->checkpoint);
-  model->part_count = weft_gpt_layer_count(&model->progress->config);
-  model->parts = weft_gpt_allocate(model->allocator, model->part_count, sizeof *model->parts);
-  if (model->parts == NULL) {
+  model->training = weft_gpt_checkpoint_training(model->checkpoint);
+  model->layer_count = weft_gpt_layer_count(&model->training->config);
+  model->layers = weft_gpt_allocate(model->allocator, model->layer_count, sizeof *model->layers);
+  if (model->layers == NULL) {
     *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
     return WEFT_ERR_MEMORY;
   }
-  for (uint32_t part = 0; part < model->part_count && status == WEFT_OK; part++) {
-    status = load_part(model, part, error);
+  for (uint32_t layer = 0; layer < model->layer_count && status == WEFT_OK; layer++) {
+    status = load_layer(model, layer, error);
   }
   return status;
 }
 
 static void unload(struct model *model) {
-  for (uint32_t part = 0; model->parts != NULL && part < model->part_count; part++) {
-    weft_gpt_free(model->allocator, model->parts[part].parameters);
+  for (uint32_t layer = 0; model->layers != NULL && layer < model->layer_count; layer++) {
+    weft_gpt_free(model->allocator, model->layers[layer].parameters);
   }
-  weft_gpt_free(model->allocator, model->parts);
+  weft_gpt_free(model->allocator, model->layers);
   weft_gpt_checkpoint_close(model->checkpoint);
 }
 
@@ -70,10 +70,10 @@ static void add_json(struct weft_text *text, const struct model *model, const ch
                      const struct weft_text *sample) {
   struct weft_json json = {.text = text};
   struct weft_text printable = {.allocator = text->allocator};
-  weft_cli_add_printable(&printable, sample->data, sample->size);
+  weft_train_add_printable(&printable, sample->data, sample->size);
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-sample/1");
-  weft_json_number(&json, "step", model->progress->step);
+  weft_json_number(&json, "step", model->training->step);
   weft_json_string(&json, "prompt", prompt);
   weft_json_string(&json, "text", printable.data != NULL ? printable.data : "");
   weft_json_close(&json, '}');
@@ -86,8 +86,8 @@ static void add_json(struct weft_text *text, const struct model *model, const ch
 static void add_words(struct weft_text *text, const char *prompt, const struct weft_text *sample,
                       bool printable) {
   if (printable) {
-    weft_cli_add_printable(text, prompt, strlen(prompt));
-    weft_cli_add_printable(text, sample->data, sample->size);
+    weft_train_add_printable(text, prompt, strlen(prompt));
+    weft_train_add_printable(text, sample->data, sample->size);
   } else {
     weft_text_add(text, prompt);
     weft_text_append(text, sample->data, sample->size);
@@ -108,7 +108,7 @@ static int write_sample(const struct weft_cli *cli, const struct weft_cli_argume
   options.seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, 1);
   struct weft_text sample = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
   weft_text_add(&sample, "");
-  int status = weft_cli_sample(cli, &model->progress->config, model->parts, options, &sample);
+  int status = weft_train_sample(cli, &model->training->config, model->layers, options, &sample);
   if (status == WEFT_CLI_OK) {
     if (arguments->given[WEFT_CLI_OPTION_JSON]) {
       add_json(&text, model, prompt, &sample);
@@ -133,7 +133,7 @@ int weft_train_cmd_sample(const struct weft_cli *cli, const struct weft_cli_argu
     return weft_cli_usage(cli, "'weft train --checkpoint DIR' trains a model into a folder",
                           "there is no model: expected --checkpoint DIR");
   }
-  weft_cli_choose_kernels(cli);
+  weft_train_choose_kernels(cli);
   weft_launch_signals_begin();
   int status = load(&model, dir, &error) < 0 ? weft_cli_fail(cli, NULL, &error)
                                              : write_sample(cli, arguments, &model);

@@ -30,27 +30,24 @@ static int write_text(const struct weft_cli *cli, struct weft_text *text) {
   return status;
 }
 
-static int say_plan(const struct weft_cli_training *training,
-                    const struct weft_gpt_trainer *trainer) {
-  struct weft_text text = {.allocator = training->cli->allocator};
-  if (training->arguments->given[WEFT_CLI_OPTION_JSON] || !weft_cli_training_reports(training)) {
+static int say_plan(const struct weft_train_setup *setup, const struct weft_gpt_trainer *trainer) {
+  struct weft_text text = {.allocator = setup->cli->allocator};
+  if (setup->arguments->given[WEFT_CLI_OPTION_JSON] || !weft_train_setup_reports(setup)) {
     return WEFT_CLI_OK;
   }
-  weft_cli_train_add_plan(&text, training, trainer);
-  return write_text(training->cli, &text);
+  weft_train_add_plan(&text, setup, trainer);
+  return write_text(setup->cli, &text);
 }
 
-static int say_outcome(const struct weft_cli_training *training,
-                       struct weft_cli_train_progress *progress,
+static int say_outcome(const struct weft_train_setup *setup, struct weft_train_progress *progress,
                        const struct weft_gpt_trainer *trainer, const char *stopped_by) {
-  struct weft_text text = {.allocator = training->cli->allocator};
-  weft_cli_train_add_json(&text, training, progress, trainer, stopped_by);
-  int status = weft_cli_train_progress_write_json(progress, &text);
+  struct weft_text text = {.allocator = setup->cli->allocator};
+  weft_train_add_json(&text, setup, progress, trainer, stopped_by);
+  int status = weft_train_progress_write_json(progress, &text);
   text.size = 0;
   if (status == WEFT_CLI_OK && !progress->json) {
-    weft_cli_train_add_summary(&text, training, progress, trainer);
-    status =
-        weft_cli_write_descriptor(training->cli, training->cli->output, "standard output", &text);
+    weft_train_add_summary(&text, setup, progress, trainer);
+    status = weft_cli_write_descriptor(setup->cli, setup->cli->output, "standard output", &text);
   }
   weft_text_finish(&text);
   return status;
@@ -58,23 +55,23 @@ static int say_outcome(const struct weft_cli_training *training,
 
 /* ---- A sample ---- */
 
-static int draw_sample(const struct weft_cli_training *training,
-                       const struct weft_gpt_layer_state *parts, struct weft_text *text) {
-  const char *given = training->arguments->texts[WEFT_CLI_OPTION_PROMPT];
+static int draw_sample(const struct weft_train_setup *setup,
+                       const struct weft_gpt_layer_state *layers, struct weft_text *text) {
+  const char *given = setup->arguments->texts[WEFT_CLI_OPTION_PROMPT];
   const char *prompt = given != NULL ? given : "";
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
-  struct weft_text sample = {.allocator = training->cli->allocator};
+  struct weft_text sample = {.allocator = setup->cli->allocator};
   options.prompt = (const uint8_t *)prompt;
   options.prompt_size = strlen(prompt);
   options.count = SAMPLE_BYTES;
   options.temperature = SAMPLE_TEMPERATURE;
-  options.seed = training->options.training.data_seed;
+  options.seed = setup->options.training.data_seed;
   const int status =
-      weft_cli_sample(training->cli, &training->options.training.config, parts, options, &sample);
+      weft_train_sample(setup->cli, &setup->options.training.config, layers, options, &sample);
   if (status == WEFT_CLI_OK) {
     weft_text_add(text, "\nSample:\n\n");
-    weft_cli_add_printable(text, prompt, strlen(prompt));
-    weft_cli_add_printable(text, sample.data, sample.size);
+    weft_train_add_printable(text, prompt, strlen(prompt));
+    weft_train_add_printable(text, sample.data, sample.size);
     weft_text_add(text, "\n");
   }
   text->failed = text->failed || sample.failed;
@@ -82,16 +79,16 @@ static int draw_sample(const struct weft_cli_training *training,
   return status;
 }
 
-static int say_sample(const struct weft_cli_training *training,
+static int say_sample(const struct weft_train_setup *setup,
                       const struct weft_gpt_trainer *trainer) {
-  const struct weft_gpt_layer_state *parts = weft_gpt_trainer_model(trainer);
-  if (parts == NULL) { /* not requested */
+  const struct weft_gpt_layer_state *layers = weft_gpt_trainer_model(trainer);
+  if (layers == NULL) { /* not requested */
     return WEFT_CLI_OK;
   }
-  struct weft_text text = {.allocator = training->cli->allocator};
-  const int status = draw_sample(training, parts, &text);
+  struct weft_text text = {.allocator = setup->cli->allocator};
+  const int status = draw_sample(setup, layers, &text);
   if (status == WEFT_CLI_OK) {
-    return write_text(training->cli, &text);
+    return write_text(setup->cli, &text);
   }
   weft_text_finish(&text);
   return status;
@@ -99,9 +96,9 @@ static int say_sample(const struct weft_cli_training *training,
 
 /* ---- When it ends early ---- */
 
-static int say_stopped(const struct weft_cli_training *training,
-                       const struct weft_gpt_trainer *trainer, int number) {
-  const char *dir = training->options.checkpoint_dir;
+static int say_stopped(const struct weft_train_setup *setup, const struct weft_gpt_trainer *trainer,
+                       int number) {
+  const char *dir = setup->options.checkpoint_dir;
   const uint64_t done = weft_gpt_trainer_steps_done(trainer);
   char quoted[256], hint[640];
   if (dir != NULL) {
@@ -113,8 +110,8 @@ static int say_stopped(const struct weft_cli_training *training,
   } else {
     (void)snprintf(hint, sizeof hint, "--checkpoint DIR would have kept what was trained");
   }
-  weft_cli_print(training->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
-                 weft_launch_signal_name(number), done, training->options.training.total_steps,
+  weft_cli_print(setup->cli, hint, "stopped by %s after step %" PRIu64 " of %" PRIu64 "; %s",
+                 weft_launch_signal_name(number), done, setup->options.training.total_steps,
                  dir != NULL ? "a checkpoint is written" : "nothing was saved");
   return 128 + number;
 }
@@ -133,13 +130,13 @@ static void describe_divergence(enum weft_gpt_divergence divergence,
 }
 
 /* What can be resumed from: checkpoints are finite. */
-static void describe_checkpoint(const struct weft_cli_training *training, char *text, size_t size) {
-  const char *dir = training->options.checkpoint_dir;
+static void describe_checkpoint(const struct weft_train_setup *setup, char *text, size_t size) {
+  const char *dir = setup->options.checkpoint_dir;
   struct weft_gpt_checkpoint *checkpoint;
   struct weft_error error;
   char quoted[256];
   if (dir == NULL ||
-      weft_gpt_checkpoint_open(training->cli->allocator, dir, &checkpoint, &error) < 0) {
+      weft_gpt_checkpoint_open(setup->cli->allocator, dir, &checkpoint, &error) < 0) {
     (void)snprintf(text, size, "there is no checkpoint");
     return;
   }
@@ -149,35 +146,34 @@ static void describe_checkpoint(const struct weft_cli_training *training, char *
   weft_gpt_checkpoint_close(checkpoint);
 }
 
-static int say_diverged(const struct weft_cli_training *training,
-                        const struct weft_cli_train_progress *progress,
+static int say_diverged(const struct weft_train_setup *setup,
+                        const struct weft_train_progress *progress,
                         enum weft_gpt_divergence divergence) {
   char found[160], checkpoint[400], hint[640];
   describe_divergence(divergence, &progress->last, found, sizeof found);
-  describe_checkpoint(training, checkpoint, sizeof checkpoint);
+  describe_checkpoint(setup, checkpoint, sizeof checkpoint);
   (void)snprintf(hint, sizeof hint,
                  "lower --lr or --weight-decay, or clip gradients (--clip); %s; --on-divergence "
                  "has other ways",
                  checkpoint);
-  weft_cli_print(training->cli, hint,
-                 "training has diverged at step %" PRIu64 " of %" PRIu64 ": %s",
+  weft_cli_print(setup->cli, hint, "training has diverged at step %" PRIu64 " of %" PRIu64 ": %s",
                  progress->last.step, progress->last.steps, found);
   return WEFT_CLI_FOUND_BAD;
 }
 
 /* On mpi all ranks get here, and one of them reports. */
-static int fail_training(const struct weft_cli_training *training,
+static int fail_training(const struct weft_train_setup *setup,
                          const struct weft_gpt_trainer *trainer, const struct weft_error *error) {
-  if (training->job != NULL) {
-    weft_cli_job_fail(training->job, error);
+  if (setup->job != NULL) {
+    weft_cli_job_fail(setup->job, error);
   }
-  if (training->job != NULL && !weft_launch_is_reporter(training->job->transport)) {
-    weft_cli_job_report_activity(training->job);
+  if (setup->job != NULL && !weft_launch_is_reporter(setup->job->transport)) {
+    weft_cli_job_report_activity(setup->job);
     return weft_cli_exit_status(NULL, error);
   }
-  const int status = weft_cli_fail(training->cli, NULL, error);
+  const int status = weft_cli_fail(setup->cli, NULL, error);
   if (status == WEFT_CLI_PEER) {
-    weft_cli_write_hang(training->cli, training->arguments, weft_gpt_trainer_transport(trainer));
+    weft_cli_write_hang(setup->cli, setup->arguments, weft_gpt_trainer_transport(trainer));
   }
   return status;
 }
@@ -186,123 +182,119 @@ static int fail_training(const struct weft_cli_training *training,
 
 /* The signal that ended the training before its last step; 0: none. It may have reached another
  * process. */
-static int ended_by(const struct weft_cli_training *training,
-                    const struct weft_gpt_trainer *trainer) {
+static int ended_by(const struct weft_train_setup *setup, const struct weft_gpt_trainer *trainer) {
   const int number = weft_launch_signal();
-  const bool is_over =
-      weft_gpt_trainer_steps_done(trainer) >= training->options.training.total_steps;
+  const bool is_over = weft_gpt_trainer_steps_done(trainer) >= setup->options.training.total_steps;
   return is_over ? 0 : (number != 0 ? number : SIGTERM);
 }
 
-static int conclude(const struct weft_cli_training *training,
-                    struct weft_cli_train_progress *progress,
+static int conclude(const struct weft_train_setup *setup, struct weft_train_progress *progress,
                     const struct weft_gpt_trainer *trainer) {
   const enum weft_gpt_divergence divergence = weft_gpt_trainer_divergence(trainer);
   const bool diverged = divergence != WEFT_GPT_NOT_DIVERGED;
-  const int number = diverged ? 0 : ended_by(training, trainer);
-  if (!weft_cli_training_reports(training)) {
+  const int number = diverged ? 0 : ended_by(setup, trainer);
+  if (!weft_train_setup_reports(setup)) {
     return diverged                                   ? WEFT_CLI_FOUND_BAD
            : number != 0 && weft_launch_signal() != 0 ? 128 + number
                                                       : WEFT_CLI_OK;
   }
-  int status = weft_cli_train_write_files(training, progress, trainer);
+  int status = weft_train_write_files(setup, progress, trainer);
   if (status == WEFT_CLI_OK) {
-    status = say_outcome(training, progress, trainer,
+    status = say_outcome(setup, progress, trainer,
                          diverged      ? "divergence"
                          : number != 0 ? weft_launch_signal_name(number)
                                        : NULL);
   }
   if (diverged) {
-    const int ended = say_diverged(training, progress, divergence);
+    const int ended = say_diverged(setup, progress, divergence);
     return status == WEFT_CLI_OK ? ended : status;
   }
   if (number != 0) {
-    const int ended = say_stopped(training, trainer, number);
+    const int ended = say_stopped(setup, trainer, number);
     return status == WEFT_CLI_OK ? ended : status;
   }
   const bool finite = isfinite(progress->last.loss) &&
                       (!progress->evaluated || isfinite(progress->last.validation_loss));
-  return status == WEFT_CLI_OK && (finite || progress->steps == 0) ? say_sample(training, trainer)
+  return status == WEFT_CLI_OK && (finite || progress->steps == 0) ? say_sample(setup, trainer)
                                                                    : status;
 }
 
-static void leave(const struct weft_cli_training *training, int status) {
-  if (training->job != NULL) {
-    weft_cli_job_leave(training->job, status);
+static void leave(const struct weft_train_setup *setup, int status) {
+  if (setup->job != NULL) {
+    weft_cli_job_leave(setup->job, status);
   }
 }
 
-static int run(const struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+static int run(const struct weft_train_setup *setup, struct weft_train_progress *progress,
                struct weft_gpt_trainer *trainer) {
   struct weft_error error;
-  int status = say_plan(training, trainer);
+  int status = say_plan(setup, trainer);
   if (status != WEFT_CLI_OK) {
-    leave(training, status);
+    leave(setup, status);
     return status;
   }
   const enum weft_status result = weft_gpt_trainer_run(trainer, &error);
-  weft_cli_train_progress_clear(progress);
+  weft_train_progress_clear(progress);
   if (result < 0) {
-    return fail_training(training, trainer, &error);
+    return fail_training(setup, trainer, &error);
   }
-  status = weft_cli_train_progress_weigh(progress, training, trainer);
+  status = weft_train_progress_weigh(progress, setup, trainer);
   if (status != WEFT_CLI_OK) {
-    leave(training, status);
+    leave(setup, status);
     return status;
   }
   status = progress->failed;
-  return status == WEFT_CLI_OK ? conclude(training, progress, trainer) : status;
+  return status == WEFT_CLI_OK ? conclude(setup, progress, trainer) : status;
 }
 
 /* Everything that can fail before the ranks start. */
-static int prepare(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
+static int prepare(struct weft_train_setup *setup, struct weft_train_progress *progress,
                    struct weft_gpt_trainer **trainer) {
   struct weft_error error;
-  int status = weft_cli_train_check_files(training);
+  int status = weft_train_check_files(setup);
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_train_progress_begin(progress, training);
+    status = weft_train_progress_begin(progress, setup);
   }
-  training->options.on_step = weft_cli_train_progress_step;
-  training->options.on_tuning = weft_cli_train_progress_tuning;
-  training->options.interrupted = weft_cli_train_progress_interrupted;
-  training->options.context = progress;
-  if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&training->options, trainer, &error) < 0) {
-    status = weft_cli_fail(training->cli, NULL, &error);
+  setup->options.on_step = weft_train_progress_step;
+  setup->options.on_tuning = weft_train_progress_tuning;
+  setup->options.interrupted = weft_train_progress_interrupted;
+  setup->options.context = progress;
+  if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&setup->options, trainer, &error) < 0) {
+    status = weft_cli_fail(setup->cli, NULL, &error);
   }
   return status;
 }
 
-static int train(struct weft_cli_training *training, struct weft_cli_train_progress *progress,
-                 int status) {
+static int train(struct weft_train_setup *setup, struct weft_train_progress *progress, int status) {
   struct weft_gpt_trainer *trainer = NULL;
   if (status == WEFT_CLI_OK) {
-    status = prepare(training, progress, &trainer);
+    status = prepare(setup, progress, &trainer);
   }
-  if (training->job != NULL) {
-    status = weft_cli_job_agree(training->job, status);
+  if (setup->job != NULL) {
+    status = weft_cli_job_agree(setup->job, status);
   }
   if (status == WEFT_CLI_OK) {
-    status = run(training, progress, trainer);
+    status = run(setup, progress, trainer);
   }
   if (trainer != NULL) {
     weft_gpt_trainer_destroy(trainer);
   }
-  return weft_cli_train_progress_finish(progress, status);
+  return weft_train_progress_finish(progress, status);
 }
 
 /* As one of several processes, or as all ranks. */
 static int train_as(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                     struct weft_cli_job *job) {
   const struct weft_allocator *allocator = cli->allocator;
-  struct weft_cli_training training;
-  struct weft_cli_train_progress *progress = weft_array_allocate(allocator, 1, sizeof *progress);
+  struct weft_train_setup setup;
+  struct weft_train_progress *progress = weft_array_allocate(allocator, 1, sizeof *progress);
   if (progress == NULL) {
     return weft_cli_fail_memory(cli);
   }
-  weft_cli_train_progress_init(progress, cli);
-  const int read = weft_cli_training_read(cli, arguments, job, &training);
-  const int status = train(&training, progress, read);
-  weft_cli_training_finish(&training);
+  weft_train_progress_init(progress, cli);
+  const int read = weft_train_setup_read(cli, arguments, job, &setup);
+  const int status = train(&setup, progress, read);
+  weft_train_setup_finish(&setup);
   weft_array_free(allocator, progress, 1, sizeof *progress);
   return status;
 }
@@ -333,7 +325,7 @@ int weft_train_cmd_train(const struct weft_cli *cli, const struct weft_cli_argum
   struct weft_cli_arguments merged = *arguments;
   merge_names(&merged);
   const bool is_rank = weft_cli_chosen_transport(&merged)->process_per_rank;
-  weft_cli_choose_kernels(cli);
+  weft_train_choose_kernels(cli);
   weft_launch_signals_begin();
   const int status = is_rank ? train_as_rank(cli, &merged) : train_as(cli, &merged, NULL);
   weft_launch_signals_end();

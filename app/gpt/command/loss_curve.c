@@ -10,7 +10,7 @@
 
 /* ---- Points ---- */
 
-static void thin_out(struct weft_cli_series *series) {
+static void thin_out(struct weft_train_loss_series *series) {
   uint32_t kept = 0;
   for (uint32_t k = 0; k < series->count; k += 2) {
     series->points[kept++] = series->points[k];
@@ -19,7 +19,7 @@ static void thin_out(struct weft_cli_series *series) {
   series->every *= 2;
 }
 
-void weft_cli_series_add(struct weft_cli_series *series, double step, double loss) {
+void weft_train_loss_series_add(struct weft_train_loss_series *series, double step, double loss) {
   assert(series != NULL);
   if (!isfinite(loss)) {
     return;
@@ -28,13 +28,13 @@ void weft_cli_series_add(struct weft_cli_series *series, double step, double los
   if (series->seen++ % series->every != 0) {
     return;
   }
-  if (series->count == WEFT_CLI_SERIES_MAX) {
+  if (series->count == WEFT_TRAIN_LOSS_SERIES_MAX) {
     thin_out(series);
     if ((series->seen - 1) % series->every != 0) {
       return;
     }
   }
-  series->points[series->count++] = (struct weft_cli_series_point){step, loss};
+  series->points[series->count++] = (struct weft_train_loss_series_point){step, loss};
 }
 
 /* ---- Drawing ---- */
@@ -43,14 +43,14 @@ void weft_cli_series_add(struct weft_cli_series *series, double step, double los
 #define VALIDATION "#e2762b"
 #define UNIGRAM "#2f9e6a"
 
-static void stretch(const struct weft_cli_series *series, struct weft_cli_chart *chart) {
+static void stretch(const struct weft_train_loss_series *series, struct weft_cli_chart *chart) {
   for (uint32_t k = 0; k < series->count; k++) {
-    const struct weft_cli_series_point *point = &series->points[k];
+    const struct weft_train_loss_series_point *point = &series->points[k];
     weft_cli_chart_include(chart, point->step, point->loss);
   }
 }
 
-static struct weft_cli_chart chart_of(const struct weft_cli_loss_curve *curve) {
+static struct weft_cli_chart chart_of(const struct weft_train_loss_curve *curve) {
   struct weft_cli_chart chart = weft_cli_chart_empty(curve->title, "step");
   stretch(curve->training, &chart);
   stretch(curve->validation, &chart);
@@ -63,7 +63,8 @@ static struct weft_cli_chart chart_of(const struct weft_cli_loss_curve *curve) {
 }
 
 /* The mean of as many points on either side, at most `side`; fewer towards both ends. */
-static double centred_mean(const struct weft_cli_series *series, uint32_t at, uint32_t side) {
+static double centred_mean(const struct weft_train_loss_series *series, uint32_t at,
+                           uint32_t side) {
   const uint32_t after = series->count - 1 - at;
   const uint32_t before = at < after ? at : after;
   const uint32_t wide = side < before ? side : before;
@@ -76,7 +77,8 @@ static double centred_mean(const struct weft_cli_series *series, uint32_t at, ui
 
 /* `side` 0: the points as they are. */
 static void add_line(struct weft_text *text, const struct weft_cli_chart *chart,
-                     const struct weft_cli_series *series, uint32_t side, const char *style) {
+                     const struct weft_train_loss_series *series, uint32_t side,
+                     const char *style) {
   if (series->count == 0) {
     return;
   }
@@ -90,7 +92,7 @@ static void add_line(struct weft_text *text, const struct weft_cli_chart *chart,
 }
 
 static void add_dots(struct weft_text *text, const struct weft_cli_chart *chart,
-                     const struct weft_cli_series *series) {
+                     const struct weft_train_loss_series *series) {
   weft_text_add(text, "<g fill=\"" VALIDATION "\">\n");
   for (uint32_t k = 0; k < series->count && series->count <= 64; k++) {
     weft_text_addf(text, "<circle cx=\"%.2f\" cy=\"%.2f\" r=\"2.6\"/>\n",
@@ -113,11 +115,11 @@ static void add_unigram(struct weft_text *text, const struct weft_cli_chart *cha
 }
 
 /* Points on either side of a mean; 0: too few points for means. */
-static uint32_t side_of_mean(const struct weft_cli_series *series) {
+static uint32_t side_of_mean(const struct weft_train_loss_series *series) {
   return series->count > 40 ? series->count / 40 : 0;
 }
 
-static void add_legend(struct weft_text *text, const struct weft_cli_loss_curve *curve) {
+static void add_legend(struct weft_text *text, const struct weft_train_loss_curve *curve) {
   const uint32_t side = side_of_mean(curve->training);
   const uint64_t every = curve->training->every;
   char words[64];
@@ -139,7 +141,7 @@ static void add_legend(struct weft_text *text, const struct weft_cli_loss_curve 
   }
 }
 
-void weft_cli_loss_curve_add(struct weft_text *text, const struct weft_cli_loss_curve *curve) {
+void weft_train_loss_curve_add(struct weft_text *text, const struct weft_train_loss_curve *curve) {
   assert(text != NULL && curve != NULL);
   const struct weft_cli_chart chart = chart_of(curve);
   weft_cli_chart_begin(text, &chart);

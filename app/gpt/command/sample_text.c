@@ -9,7 +9,7 @@
 #include "gpt/command/sample_text.h"
 #include "gpt/kernels/kernels.h"
 
-void weft_cli_choose_kernels(const struct weft_cli *cli) {
+void weft_train_choose_kernels(const struct weft_cli *cli) {
   assert(cli != NULL);
   const char *core = weft_gpt_blas_core_wanted();
   if (core != NULL) {
@@ -24,14 +24,14 @@ static bool goes_on(void *context, uint8_t byte) {
   return weft_launch_signal() == 0;
 }
 
-int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,
-                    const struct weft_gpt_layer_state *parts,
-                    struct weft_gpt_sample_options options, struct weft_text *text) {
+int weft_train_sample(const struct weft_cli *cli, const struct weft_gpt_config *config,
+                      const struct weft_gpt_layer_state *layers,
+                      struct weft_gpt_sample_options options, struct weft_text *text) {
   assert(cli != NULL && text != NULL);
   struct weft_gpt_sampler *sampler;
   struct weft_error error;
   options.on_byte = goes_on;
-  if (weft_gpt_sampler_create(cli->allocator, config, parts, &sampler, &error) < 0) {
+  if (weft_gpt_sampler_create(cli->allocator, config, layers, &sampler, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   const int status = weft_gpt_sample(sampler, &options, text, &error) < 0
@@ -41,7 +41,7 @@ int weft_cli_sample(const struct weft_cli *cli, const struct weft_gpt_config *co
   return status;
 }
 
-void weft_cli_add_printable(struct weft_text *text, const char *data, size_t size) {
+void weft_train_add_printable(struct weft_text *text, const char *data, size_t size) {
   assert(text != NULL);
   size_t begin = 0;
   for (size_t k = 0; k <= size; k++) {

@@ -21,7 +21,7 @@
 
 /* ---- The beginning ---- */
 
-bool weft_cli_training_is_auto(const struct weft_cli_arguments *arguments) {
+bool weft_train_setup_is_auto(const struct weft_cli_arguments *arguments) {
   assert(arguments != NULL);
   const char *schedule = arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
   return schedule != NULL && strcmp(schedule, "auto") == 0;
@@ -34,47 +34,47 @@ static const char *first_schedule(const struct weft_cli_arguments *arguments, ui
   return v == 1 ? "1F1B" : v == 2 && !loops ? "ZBVZeroBubble" : "Interleaved1F1B";
 }
 
-static int check_placement(const struct weft_cli_training *training, uint64_t v) {
-  const struct weft_cli_arguments *arguments = training->arguments;
+static int check_placement(const struct weft_train_setup *setup, uint64_t v) {
+  const struct weft_cli_arguments *arguments = setup->arguments;
   const bool wants_v = arguments->given[WEFT_CLI_OPTION_PLACEMENT] &&
                        arguments->choices[WEFT_CLI_OPTION_PLACEMENT] != 0;
-  return wants_v && v != 2 ? weft_cli_usage(training->cli, "-v 2 --placement v",
+  return wants_v && v != 2 ? weft_cli_usage(setup->cli, "-v 2 --placement v",
                                             "--placement v needs two stages on each rank; there "
                                             "%s %" PRIu64,
                                             v == 1 ? "is" : "are", v)
                            : WEFT_CLI_OK;
 }
 
-int weft_cli_training_read_auto(struct weft_cli_training *training) {
-  assert(training != NULL);
-  const struct weft_cli_arguments *arguments = training->arguments;
-  struct weft_gpt_trainer_options *options = &training->options;
+int weft_train_setup_read_auto(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  const struct weft_cli_arguments *arguments = setup->arguments;
+  struct weft_gpt_trainer_options *options = &setup->options;
   const uint64_t v = weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 1);
   struct weft_program *program;
   struct weft_error error;
-  const int status = check_placement(training, v);
+  const int status = check_placement(setup, v);
   if (status != WEFT_CLI_OK) {
     return status;
   }
   options->tunes = true;
   options->schedule = first_schedule(arguments, v);
-  options->ranks = weft_cli_training_ranks(training);
+  options->ranks = weft_train_setup_ranks(setup);
   options->stages_per_rank = (uint32_t)v;
   const struct weft_shape shape = {.ranks = options->ranks,
                                    .stages_per_rank = options->stages_per_rank,
                                    .microbatches = options->training.microbatches};
-  if (weft_generate(training->cli->allocator, options->schedule, &shape, &program, &error) < 0) {
-    return weft_cli_fail(training->cli, NULL, &error);
+  if (weft_generate(setup->cli->allocator, options->schedule, &shape, &program, &error) < 0) {
+    return weft_cli_fail(setup->cli, NULL, &error);
   }
-  training->stage_count = program->stage_count;
+  setup->stage_count = program->stage_count;
   weft_program_destroy(program);
   return WEFT_CLI_OK;
 }
 
-void weft_cli_training_read_memory(struct weft_cli_training *training) {
-  assert(training != NULL);
-  const struct weft_cli_arguments *arguments = training->arguments;
-  struct weft_gpt_trainer_options *options = &training->options;
+void weft_train_setup_read_memory(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  const struct weft_cli_arguments *arguments = setup->arguments;
+  struct weft_gpt_trainer_options *options = &setup->options;
   const struct weft_launch_info launch = weft_launch_info();
   if (!options->tunes) {
     return;
@@ -83,8 +83,8 @@ void weft_cli_training_read_memory(struct weft_cli_training *training) {
     options->memory_limit = fmax(weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0), DBL_MIN);
     return;
   }
-  const double ranks = training->job != NULL ? launch.ranks_on_host
-                                             : (double)options->ranks * (double)options->replicas;
+  const double ranks = setup->job != NULL ? launch.ranks_on_host
+                                          : (double)options->ranks * (double)options->replicas;
   options->memory_free = FREE_SHARE * (double)weft_cli_free_memory() / MEBIBYTE / fmax(ranks, 1);
 }
 
@@ -106,7 +106,7 @@ static void add_trial(struct weft_text *text, const struct weft_gpt_tuning_repor
   weft_text_add(text, " MiB on a rank\n");
 }
 
-void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_report *report) {
+void weft_train_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_report *report) {
   assert(text != NULL && report != NULL);
   weft_text_addf(text, "schedule after step %" PRIu64 ": ", report->step);
   switch (report->news) {
@@ -133,8 +133,8 @@ void weft_cli_tuning_add(struct weft_text *text, const struct weft_gpt_tuning_re
   weft_text_add(text, "\n");
 }
 
-void weft_cli_tuning_add_summary(struct weft_text *text,
-                                 const struct weft_gpt_tuning_report *report) {
+void weft_train_tuning_add_summary(struct weft_text *text,
+                                   const struct weft_gpt_tuning_report *report) {
   assert(text != NULL && report != NULL);
   weft_text_addf(text, "schedule         %s, after %" PRIu32 " plan%s", report->schedule,
                  report->plans, report->plans == 1 ? "" : "s");
@@ -152,7 +152,8 @@ static void add_numbers(struct weft_json *json, const struct weft_gpt_tuning_rep
   weft_json_real(json, "gain", report != NULL ? report->gain : nothing);
 }
 
-void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuning_report *report) {
+void weft_train_tuning_add_json(struct weft_json *json,
+                                const struct weft_gpt_tuning_report *report) {
   assert(report != NULL);
   static const char *const names[] = {"stayed", "tries", "kept", "returned", "drifted"};
   weft_json_open(json, "tuning", '{');
@@ -167,8 +168,8 @@ void weft_cli_tuning_add_json(struct weft_json *json, const struct weft_gpt_tuni
   weft_json_close(json, '}');
 }
 
-void weft_cli_tuning_add_totals(struct weft_json *json,
-                                const struct weft_gpt_tuning_report *report) {
+void weft_train_tuning_add_totals(struct weft_json *json,
+                                  const struct weft_gpt_tuning_report *report) {
   weft_json_number(json, "replanned", report != NULL ? report->plans : 0);
   weft_json_number(json, "switched", report != NULL ? report->switches : 0);
   weft_json_number(json, "returned", report != NULL ? report->returns : 0);

@@ -43,10 +43,10 @@ static void folder_of(const char *path, char folder[PATH_MAX]) {
   }
 }
 
-int weft_cli_train_check_files(const struct weft_cli_training *training) {
-  assert(training != NULL);
-  const struct weft_cli *cli = training->cli;
-  const struct weft_cli_arguments *arguments = training->arguments;
+int weft_train_check_files(const struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  const struct weft_cli *cli = setup->cli;
+  const struct weft_cli_arguments *arguments = setup->arguments;
   static const enum weft_cli_option_id files[] = {WEFT_CLI_OPTION_PROFILE, WEFT_CLI_OPTION_OUTPUT,
                                                   WEFT_CLI_OPTION_CURVE};
   const char *dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
@@ -57,7 +57,7 @@ int weft_cli_train_check_files(const struct weft_cli_training *training) {
       return fail_path(cli, WEFT_CLI_OPTION_CHECKPOINT, dir, errno);
     }
   }
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(files) && weft_cli_training_reports(training); i++) {
+  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(files) && weft_train_setup_reports(setup); i++) {
     const char *path = arguments->texts[files[i]];
     if (path != NULL) {
       folder_of(path, folder);
@@ -70,8 +70,8 @@ int weft_cli_train_check_files(const struct weft_cli_training *training) {
 }
 
 /* "GPT, 6 blocks, 1F1B on 2 ranks" */
-static void name_it(const struct weft_cli_training *training, char *name, size_t size) {
-  const struct weft_gpt_trainer_options *options = &training->options;
+static void name_it(const struct weft_train_setup *setup, char *name, size_t size) {
+  const struct weft_gpt_trainer_options *options = &setup->options;
   char quoted[64];
   char times[24] = "";
   if (options->replicas > 1) {
@@ -85,44 +85,44 @@ static void name_it(const struct weft_cli_training *training, char *name, size_t
 
 /* ---- Measured costs ---- */
 
-static int write_profile(const struct weft_cli_training *training, const struct weft_costs *costs) {
-  const char *path = training->arguments->texts[WEFT_CLI_OPTION_PROFILE];
-  struct weft_text text = {.allocator = training->cli->allocator};
+static int write_profile(const struct weft_train_setup *setup, const struct weft_costs *costs) {
+  const char *path = setup->arguments->texts[WEFT_CLI_OPTION_PROFILE];
+  struct weft_text text = {.allocator = setup->cli->allocator};
   struct weft_json json = {.text = &text};
   weft_costs_print(costs, &json, NULL);
   weft_json_finish(&json);
-  const int status = weft_cli_write_file(training->cli, path, &text);
+  const int status = weft_cli_write_file(setup->cli, path, &text);
   weft_text_finish(&text);
   return status;
 }
 
 /* ---- The last step ---- */
 
-static int draw(const struct weft_cli_training *training, const struct weft_costs *costs,
+static int draw(const struct weft_train_setup *setup, const struct weft_costs *costs,
                 const struct weft_simulation *measured, const struct weft_program *program) {
-  const struct weft_cli *cli = training->cli;
+  const struct weft_cli *cli = setup->cli;
   struct weft_simulation *predicted;
   struct weft_error error;
   char name[128];
   if (weft_simulate(cli->allocator, program, costs, NULL, &predicted, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  name_it(training, name, sizeof name);
+  name_it(setup, name, sizeof name);
   const struct weft_cli_run_timeline timeline = {.name = name,
-                                                 .transport = weft_cli_train_transport(training),
+                                                 .transport = weft_train_transport(setup),
                                                  .measured = measured,
                                                  .predicted = predicted,
                                                  .costs = costs};
   const int status =
-      weft_cli_timeline_write(cli, training->arguments->texts[WEFT_CLI_OPTION_OUTPUT], &timeline);
+      weft_cli_timeline_write(cli, setup->arguments->texts[WEFT_CLI_OPTION_OUTPUT], &timeline);
   weft_simulation_destroy(predicted);
   return status;
 }
 
-static int measure_and_draw(const struct weft_cli_training *training,
-                            const struct weft_costs *costs, const struct weft_gpt_trainer *trainer,
-                            struct weft_event *events, uint64_t count) {
-  const struct weft_cli *cli = training->cli;
+static int measure_and_draw(const struct weft_train_setup *setup, const struct weft_costs *costs,
+                            const struct weft_gpt_trainer *trainer, struct weft_event *events,
+                            uint64_t count) {
+  const struct weft_cli *cli = setup->cli;
   const struct weft_program *program = weft_gpt_trainer_program(trainer);
   struct weft_simulation *measured;
   struct weft_error error;
@@ -131,49 +131,49 @@ static int measure_and_draw(const struct weft_cli_training *training,
                                &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  const int status = draw(training, costs, measured, program);
+  const int status = draw(setup, costs, measured, program);
   weft_simulation_destroy(measured);
   return status;
 }
 
-static int write_timeline(const struct weft_cli_training *training, const struct weft_costs *costs,
+static int write_timeline(const struct weft_train_setup *setup, const struct weft_costs *costs,
                           const struct weft_gpt_trainer *trainer) {
-  const struct weft_allocator *allocator = training->cli->allocator;
+  const struct weft_allocator *allocator = setup->cli->allocator;
   uint64_t count;
   weft_gpt_trainer_events(trainer, NULL, 0, &count);
   struct weft_event *events = weft_array_allocate(allocator, count, sizeof *events);
   if (events == NULL) {
-    return weft_cli_fail_memory(training->cli);
+    return weft_cli_fail_memory(setup->cli);
   }
-  const int status = measure_and_draw(training, costs, trainer, events, count);
+  const int status = measure_and_draw(setup, costs, trainer, events, count);
   weft_array_free(allocator, events, count, sizeof *events);
   return status;
 }
 
-static int write_measured(const struct weft_cli_training *training,
-                          const struct weft_cli_train_progress *progress,
+static int write_measured(const struct weft_train_setup *setup,
+                          const struct weft_train_progress *progress,
                           const struct weft_gpt_trainer *trainer) {
-  const bool *given = training->arguments->given;
+  const bool *given = setup->arguments->given;
   struct weft_costs *costs;
   struct weft_error error;
   if (!given[WEFT_CLI_OPTION_PROFILE] && !given[WEFT_CLI_OPTION_OUTPUT]) {
     return WEFT_CLI_OK;
   }
   if (progress->timed == 0) { /* stopped early, or nothing was left to train */
-    weft_cli_print(training->cli, NULL,
+    weft_cli_print(setup->cli, NULL,
                    "no timeline and no costs are written: the first step is a warm-up, and there "
                    "was no second");
     return WEFT_CLI_OK;
   }
   if (weft_gpt_trainer_costs(trainer, &costs, &error) < 0) {
-    return weft_cli_fail(training->cli, NULL, &error);
+    return weft_cli_fail(setup->cli, NULL, &error);
   }
   int status = WEFT_CLI_OK;
   if (given[WEFT_CLI_OPTION_PROFILE]) {
-    status = write_profile(training, costs);
+    status = write_profile(setup, costs);
   }
   if (status == WEFT_CLI_OK && given[WEFT_CLI_OPTION_OUTPUT]) {
-    status = write_timeline(training, costs, trainer);
+    status = write_timeline(setup, costs, trainer);
   }
   weft_costs_destroy(costs);
   return status;
@@ -181,31 +181,31 @@ static int write_measured(const struct weft_cli_training *training,
 
 /* ---- The loss ---- */
 
-static int write_curve(const struct weft_cli_training *training,
-                       const struct weft_cli_train_progress *progress) {
-  const char *path = training->arguments->texts[WEFT_CLI_OPTION_CURVE];
-  struct weft_text text = {.allocator = training->cli->allocator};
+static int write_curve(const struct weft_train_setup *setup,
+                       const struct weft_train_progress *progress) {
+  const char *path = setup->arguments->texts[WEFT_CLI_OPTION_CURVE];
+  struct weft_text text = {.allocator = setup->cli->allocator};
   char name[128], title[192];
   if (path == NULL) {
     return WEFT_CLI_OK;
   }
-  name_it(training, name, sizeof name);
+  name_it(setup, name, sizeof name);
   (void)snprintf(title, sizeof title, "%s: loss in nats per byte", name);
-  const struct weft_cli_loss_curve curve = {
+  const struct weft_train_loss_curve curve = {
       .title = title,
       .training = &progress->training,
       .validation = &progress->validation,
-      .unigram = weft_gpt_dataset_unigram_loss(&training->corpus)};
-  weft_cli_loss_curve_add(&text, &curve);
-  const int status = weft_cli_write_file(training->cli, path, &text);
+      .unigram = weft_gpt_dataset_unigram_loss(&setup->dataset)};
+  weft_train_loss_curve_add(&text, &curve);
+  const int status = weft_cli_write_file(setup->cli, path, &text);
   weft_text_finish(&text);
   return status;
 }
 
-int weft_cli_train_write_files(const struct weft_cli_training *training,
-                               const struct weft_cli_train_progress *progress,
-                               const struct weft_gpt_trainer *trainer) {
-  assert(training != NULL && progress != NULL && trainer != NULL);
-  const int status = write_measured(training, progress, trainer);
-  return status == WEFT_CLI_OK ? write_curve(training, progress) : status;
+int weft_train_write_files(const struct weft_train_setup *setup,
+                           const struct weft_train_progress *progress,
+                           const struct weft_gpt_trainer *trainer) {
+  assert(setup != NULL && progress != NULL && trainer != NULL);
+  const int status = write_measured(setup, progress, trainer);
+  return status == WEFT_CLI_OK ? write_curve(setup, progress) : status;
 }

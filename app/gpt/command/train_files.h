@@ -7,11 +7,11 @@
 /* Creates the folder of checkpoints, if it is missing, and checks the folders of all other files:
  * before hours of training, not after. WEFT_CLI_OK, or another exit status after printing what is
  * wrong. */
-int weft_cli_train_check_files(const struct weft_cli_training *training);
+int weft_train_check_files(const struct weft_train_setup *setup);
 
 /* Writes the requested files. WEFT_CLI_OK, or another exit status after printing why. */
-int weft_cli_train_write_files(const struct weft_cli_training *training,
-                               const struct weft_cli_train_progress *progress,
-                               const struct weft_gpt_trainer *trainer);
+int weft_train_write_files(const struct weft_train_setup *setup,
+                           const struct weft_train_progress *progress,
+                           const struct weft_gpt_trainer *trainer);
 
 #endif

@@ -5,8 +5,8 @@
 
 #include <weft/support.h>
 
+#include "bench/train/bench_train.h"
 #include "cli/cli_program.h"
-#include "gpt/bench/bench_train.h"
 #include "gpt/command/train_commands.h"
 
 static const struct weft_cli_handler handlers[] = {

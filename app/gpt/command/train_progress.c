@@ -22,7 +22,7 @@ enum { LINES_DEFAULT = 20 };
 
 /* ---- Beginning and end ---- */
 
-static int open_log(struct weft_cli_train_progress *progress, bool appends) {
+static int open_log(struct weft_train_progress *progress, bool appends) {
   char quoted[256];
   if (progress->log_path == NULL) {
     return WEFT_CLI_OK;
@@ -42,8 +42,7 @@ static int open_log(struct weft_cli_train_progress *progress, bool appends) {
   return WEFT_CLI_IO;
 }
 
-void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
-                                  const struct weft_cli *cli) {
+void weft_train_progress_init(struct weft_train_progress *progress, const struct weft_cli *cli) {
   assert(progress != NULL && cli != NULL);
   memset(progress, 0, sizeof *progress);
   progress->cli = cli;
@@ -52,28 +51,28 @@ void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
   progress->text.allocator = cli->allocator;
 }
 
-int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
-                                  const struct weft_cli_training *training) {
-  assert(progress != NULL && training != NULL);
-  const struct weft_cli *cli = training->cli;
-  const uint64_t steps = training->options.training.total_steps;
-  const bool json = training->arguments->given[WEFT_CLI_OPTION_JSON];
-  if (!weft_cli_training_reports(training)) {
+int weft_train_progress_begin(struct weft_train_progress *progress,
+                              const struct weft_train_setup *setup) {
+  assert(progress != NULL && setup != NULL);
+  const struct weft_cli *cli = setup->cli;
+  const uint64_t steps = setup->options.training.total_steps;
+  const bool json = setup->arguments->given[WEFT_CLI_OPTION_JSON];
+  if (!weft_train_setup_reports(setup)) {
     return WEFT_CLI_OK;
   }
   progress->json = json;
-  progress->tunes = training->options.tunes;
-  progress->on_divergence = training->options.on_divergence;
+  progress->tunes = setup->options.tunes;
+  progress->on_divergence = setup->options.on_divergence;
   progress->live = !json && weft_cli_progress_line_is_wanted(cli);
-  progress->is_virtual = weft_comm_find(training->options.transport)->virtual_time;
-  progress->log_path = training->arguments->texts[WEFT_CLI_OPTION_LOG];
+  progress->is_virtual = weft_comm_find(setup->options.transport)->virtual_time;
+  progress->log_path = setup->arguments->texts[WEFT_CLI_OPTION_LOG];
   progress->say_every = steps > LINES_DEFAULT ? steps / LINES_DEFAULT : 1;
   progress->last = (struct weft_gpt_step_report){
       .loss = NAN, .validation_loss = NAN, .bubble = NAN, .predicted_bubble = NAN};
-  return open_log(progress, training->resume != NULL);
+  return open_log(progress, setup->resume != NULL);
 }
 
-int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status) {
+int weft_train_progress_finish(struct weft_train_progress *progress, int status) {
   assert(progress != NULL);
   weft_text_finish(&progress->text);
   if (progress->log < 0 || close(progress->log) == 0 || errno == EINTR) {
@@ -124,7 +123,7 @@ static void add_plain(struct weft_text *text, const struct weft_gpt_step_report 
 }
 
 static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report,
-                     const struct weft_cli_train_progress *progress) {
+                     const struct weft_train_progress *progress) {
   struct weft_json json = {.text = text};
   weft_json_open(&json, NULL, '{');
   weft_json_number(&json, "step", report->step);
@@ -147,14 +146,14 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
     weft_json_string(&json, "schedule", report->schedule);
   }
   if (progress->has_news) {
-    weft_cli_tuning_add_json(&json, &progress->tuning);
+    weft_train_tuning_add_json(&json, &progress->tuning);
   }
   weft_json_close(&json, '}');
   weft_json_finish(&json);
 }
 
-int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
-                                       const struct weft_text *line) {
+int weft_train_progress_write_json(struct weft_train_progress *progress,
+                                   const struct weft_text *line) {
   assert(progress != NULL && line != NULL);
   int status = WEFT_CLI_OK;
   if (progress->log >= 0) {
@@ -167,9 +166,9 @@ int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
   return status;
 }
 
-static int write_plain(struct weft_cli_train_progress *progress,
+static int write_plain(struct weft_train_progress *progress,
                        const struct weft_gpt_step_report *report) {
-  weft_cli_train_progress_clear(progress);
+  weft_train_progress_clear(progress);
   progress->text.size = 0;
   add_plain(&progress->text, report);
   return weft_cli_write_descriptor(progress->cli, progress->cli->output, "standard output",
@@ -178,12 +177,11 @@ static int write_plain(struct weft_cli_train_progress *progress,
 
 /* ---- The line that renews itself ---- */
 
-void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress) {
+void weft_train_progress_clear(struct weft_train_progress *progress) {
   weft_cli_progress_line_clear(&progress->line);
 }
 
-static void renew(struct weft_cli_train_progress *progress,
-                  const struct weft_gpt_step_report *report) {
+static void renew(struct weft_train_progress *progress, const struct weft_gpt_step_report *report) {
   if (!weft_cli_progress_line_is_due(&progress->line)) {
     return;
   }
@@ -200,12 +198,12 @@ static void renew(struct weft_cli_train_progress *progress,
 
 /* ---- A step ---- */
 
-static void remember(struct weft_cli_train_progress *progress,
+static void remember(struct weft_train_progress *progress,
                      const struct weft_gpt_step_report *report) {
   const double validation =
       report->evaluated ? report->validation_loss : progress->last.validation_loss;
-  weft_cli_series_add(&progress->training, (double)report->step, report->loss);
-  weft_cli_series_add(&progress->validation, (double)report->step, report->validation_loss);
+  weft_train_loss_series_add(&progress->training, (double)report->step, report->loss);
+  weft_train_loss_series_add(&progress->validation, (double)report->step, report->validation_loss);
   if (progress->steps++ > 0) { /* the first one also touches all memory for the first time */
     progress->timed++;
     progress->seconds += report->seconds;
@@ -220,11 +218,10 @@ static void remember(struct weft_cli_train_progress *progress,
 
 /* Once each: when numbers stop being finite and the training continues, and when no checkpoint can
  * be written. */
-static void warn(struct weft_cli_train_progress *progress,
-                 const struct weft_gpt_step_report *report) {
+static void warn(struct weft_train_progress *progress, const struct weft_gpt_step_report *report) {
   if (report->checkpoint_withheld && !progress->withheld) {
     progress->withheld = true;
-    weft_cli_train_progress_clear(progress);
+    weft_train_progress_clear(progress);
     weft_cli_print(progress->cli, "checkpoints written before are untouched",
                    "no checkpoint is written from step %" PRIu64
                    " on: parameters or moments are not finite",
@@ -236,7 +233,7 @@ static void warn(struct weft_cli_train_progress *progress,
     return;
   }
   progress->warned = true;
-  weft_cli_train_progress_clear(progress);
+  weft_train_progress_clear(progress);
   weft_cli_print(progress->cli,
                  continues ? "the default, --on-divergence stop, would have ended here"
                            : "a smaller --lr or --clip may help when many steps are skipped",
@@ -246,14 +243,13 @@ static void warn(struct weft_cli_train_progress *progress,
                            : "it does not change parameters; such steps are skipped");
 }
 
-static int say(struct weft_cli_train_progress *progress,
-               const struct weft_gpt_step_report *report) {
+static int say(struct weft_train_progress *progress, const struct weft_gpt_step_report *report) {
   int status = WEFT_CLI_OK;
   if (progress->json || progress->log >= 0) {
     progress->text.size = 0;
     add_json(&progress->text, report, progress);
     progress->has_news = false;
-    status = weft_cli_train_progress_write_json(progress, &progress->text);
+    status = weft_train_progress_write_json(progress, &progress->text);
   }
   const bool is_due = report->step % progress->say_every == 0 || progress->steps == 1 ||
                       report->step == report->steps || report->evaluated;
@@ -266,9 +262,9 @@ static int say(struct weft_cli_train_progress *progress,
   return status;
 }
 
-void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report) {
+void weft_train_progress_step(void *context, const struct weft_gpt_step_report *report) {
   assert(report != NULL);
-  struct weft_cli_train_progress *progress = context;
+  struct weft_train_progress *progress = context;
   struct weft_gpt_step_report known = *report;
   if (progress->is_virtual) {
     known.bubble = known.predicted_bubble = NAN;
@@ -281,32 +277,32 @@ void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_repo
   }
 }
 
-void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report) {
+void weft_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report) {
   assert(report != NULL);
-  struct weft_cli_train_progress *progress = context;
+  struct weft_train_progress *progress = context;
   progress->tuning = *report;
   progress->has_tuned = progress->has_news = true;
   if (progress->json || progress->failed != WEFT_CLI_OK) {
     return;
   }
-  weft_cli_train_progress_clear(progress);
+  weft_train_progress_clear(progress);
   progress->text.size = 0;
-  weft_cli_tuning_add(&progress->text, report);
+  weft_train_tuning_add(&progress->text, report);
   const int status = weft_cli_write_descriptor(progress->cli, progress->cli->output,
                                                "standard output", &progress->text);
   __atomic_store_n(&progress->failed, status, __ATOMIC_RELAXED);
 }
 
-bool weft_cli_train_progress_interrupted(void *context) {
-  const struct weft_cli_train_progress *progress = context;
+bool weft_train_progress_interrupted(void *context) {
+  const struct weft_train_progress *progress = context;
   return weft_launch_signal() != 0 ||
          __atomic_load_n(&progress->failed, __ATOMIC_RELAXED) != WEFT_CLI_OK;
 }
 
 /* ---- Memory ---- */
 
-static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_job *job,
-                     uint64_t mine, uint64_t *all) {
+static int weigh_all(struct weft_train_progress *progress, struct weft_cli_job *job, uint64_t mine,
+                     uint64_t *all) {
   struct weft_error error;
   if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) < 0) {
     return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
@@ -319,32 +315,32 @@ static int weigh_all(struct weft_cli_train_progress *progress, struct weft_cli_j
   return WEFT_CLI_OK;
 }
 
-int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
-                                  const struct weft_cli_training *training,
-                                  const struct weft_gpt_trainer *trainer) {
-  assert(progress != NULL && training != NULL && trainer != NULL);
-  const struct weft_allocator *allocator = training->cli->allocator;
+int weft_train_progress_weigh(struct weft_train_progress *progress,
+                              const struct weft_train_setup *setup,
+                              const struct weft_gpt_trainer *trainer) {
+  assert(progress != NULL && setup != NULL && trainer != NULL);
+  const struct weft_allocator *allocator = setup->cli->allocator;
   const uint64_t mine = weft_gpt_trainer_bytes(trainer);
-  if (training->job == NULL) {
+  if (setup->job == NULL) {
     progress->bytes = progress->bytes_max = mine;
     return WEFT_CLI_OK;
   }
-  const uint32_t count = training->job->transport->rank_count;
+  const uint32_t count = setup->job->transport->rank_count;
   uint64_t *all = weft_array_allocate(allocator, count, sizeof *all);
   if (all == NULL) {
-    return weft_cli_fail_memory(training->cli);
+    return weft_cli_fail_memory(setup->cli);
   }
-  const int status = weigh_all(progress, training->job, mine, all);
+  const int status = weigh_all(progress, setup->job, mine, all);
   weft_array_free(allocator, all, count, sizeof *all);
   return status;
 }
 
 /* ---- Means ---- */
 
-double weft_cli_train_progress_rate(const struct weft_cli_train_progress *progress) {
+double weft_train_progress_rate(const struct weft_train_progress *progress) {
   return progress->seconds > 0 ? progress->tokens / progress->seconds : NAN;
 }
 
-double weft_cli_train_progress_bubble(const struct weft_cli_train_progress *progress) {
+double weft_train_progress_bubble(const struct weft_train_progress *progress) {
   return progress->bubbles > 0 ? progress->bubble / (double)progress->bubbles : NAN;
 }

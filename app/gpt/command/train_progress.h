@@ -7,7 +7,7 @@
 #include "gpt/command/loss_curve.h"
 #include "gpt/command/train_setup.h"
 
-struct weft_cli_train_progress {
+struct weft_train_progress {
   const struct weft_cli *cli;
   bool json, live;
   bool tunes; /* --schedule auto */
@@ -32,42 +32,41 @@ struct weft_cli_train_progress {
   bool evaluated;                   /* there was one */
   bool warned;                      /* of a loss or a gradient norm that is not finite */
   bool withheld;                    /* has said that checkpoints are not written */
-  struct weft_cli_series training, validation;
+  struct weft_train_loss_series training, validation;
   struct weft_gpt_tuning_report tuning; /* the last one of --schedule auto */
   bool has_tuned;                       /* there is one */
   bool has_news;                        /* not yet written to a line of JSON */
 };
 
 /* Before anything that may fail. */
-void weft_cli_train_progress_init(struct weft_cli_train_progress *progress,
-                                  const struct weft_cli *cli);
+void weft_train_progress_init(struct weft_train_progress *progress, const struct weft_cli *cli);
 /* Opens --log and begins; WEFT_CLI_OK or another exit status after printing why.
  * Finish in either case. */
-int weft_cli_train_progress_begin(struct weft_cli_train_progress *progress,
-                                  const struct weft_cli_training *training);
+int weft_train_progress_begin(struct weft_train_progress *progress,
+                              const struct weft_train_setup *setup);
 /* Closes the log; the status, or WEFT_CLI_IO when that fails. */
-int weft_cli_train_progress_finish(struct weft_cli_train_progress *progress, int status);
+int weft_train_progress_finish(struct weft_train_progress *progress, int status);
 
 /* Callbacks of the trainer; `context` is the progress. Interrupted: a signal has come, or
  * progress could not be written. */
-void weft_cli_train_progress_step(void *context, const struct weft_gpt_step_report *report);
-bool weft_cli_train_progress_interrupted(void *context);
-void weft_cli_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report);
+void weft_train_progress_step(void *context, const struct weft_gpt_step_report *report);
+bool weft_train_progress_interrupted(void *context);
+void weft_train_progress_tuning(void *context, const struct weft_gpt_tuning_report *report);
 
 /* After the last step: memory of all ranks. All processes call it. WEFT_CLI_OK or another
  * exit status after printing why. */
-int weft_cli_train_progress_weigh(struct weft_cli_train_progress *progress,
-                                  const struct weft_cli_training *training,
-                                  const struct weft_gpt_trainer *trainer);
+int weft_train_progress_weigh(struct weft_train_progress *progress,
+                              const struct weft_train_setup *setup,
+                              const struct weft_gpt_trainer *trainer);
 
 /* Clears the progress line, if there is one. */
-void weft_cli_train_progress_clear(struct weft_cli_train_progress *progress);
+void weft_train_progress_clear(struct weft_train_progress *progress);
 /* Writes a line of JSON: to standard output with --json, and to the log. */
-int weft_cli_train_progress_write_json(struct weft_cli_train_progress *progress,
-                                       const struct weft_text *line);
+int weft_train_progress_write_json(struct weft_train_progress *progress,
+                                   const struct weft_text *line);
 
 /* Means over this run; NAN: none. */
-double weft_cli_train_progress_rate(const struct weft_cli_train_progress *progress);
-double weft_cli_train_progress_bubble(const struct weft_cli_train_progress *progress);
+double weft_train_progress_rate(const struct weft_train_progress *progress);
+double weft_train_progress_bubble(const struct weft_train_progress *progress);
 
 #endif

@@ -14,23 +14,23 @@
 #include "gpt/command/train_auto.h"
 #include "gpt/command/train_report.h"
 
-const char *weft_cli_train_transport(const struct weft_cli_training *training) {
-  return training->options.transport;
+const char *weft_train_transport(const struct weft_train_setup *setup) {
+  return setup->options.transport;
 }
 
-static const char *shard_name(const struct weft_cli_training *training) {
+static const char *shard_name(const struct weft_train_setup *setup) {
   static const char *const names[] = {"none", "grads", "full"};
-  return names[training->options.shard];
+  return names[setup->options.shard];
 }
 
 static double to_mebibytes(uint64_t bytes) { return (double)bytes / (1024.0 * 1024.0); }
 
 /* ---- Before ---- */
 
-/* "embedding, blocks 0-2": the parts of a stage. */
-static void add_parts(struct weft_text *text, uint32_t first, uint32_t end, uint32_t layers) {
+/* "embedding, blocks 0-2": the layers of a stage. */
+static void add_layers(struct weft_text *text, uint32_t first, uint32_t end, uint32_t blocks) {
   const uint32_t begin = first > 1 ? first - 1 : 0; /* of blocks */
-  const uint32_t after = end > layers + 1 ? layers : (end > 0 ? end - 1 : 0);
+  const uint32_t after = end > blocks + 1 ? blocks : (end > 0 ? end - 1 : 0);
   const char *comma = "";
   if (first == 0) {
     weft_text_add(text, "embedding");
@@ -44,79 +44,79 @@ static void add_parts(struct weft_text *text, uint32_t first, uint32_t end, uint
     }
     comma = ", ";
   }
-  if (end == layers + 2) {
+  if (end == blocks + 2) {
     weft_text_addf(text, "%shead", comma);
   }
 }
 
 /* What decided the split, unless it is the default. */
-static void add_reason(struct weft_text *text, const struct weft_cli_training *training) {
-  const char *split = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
-  if (training->split_by == WEFT_CLI_SPLIT_GIVEN) {
+static void add_reason(struct weft_text *text, const struct weft_train_setup *setup) {
+  const char *split = setup->arguments->texts[WEFT_CLI_OPTION_SPLIT];
+  if (setup->split_by == WEFT_TRAIN_SPLIT_GIVEN) {
     weft_text_add(text, "; as given");
-  } else if (training->split_by == WEFT_CLI_SPLIT_MEASURED) {
+  } else if (setup->split_by == WEFT_TRAIN_SPLIT_MEASURED) {
     const char *name = weft_cli_input_name(split);
     weft_text_add(text, "; by the times in ");
     weft_text_add_escaped(text, name, strlen(name));
   }
 }
 
-static void add_split(struct weft_text *text, const struct weft_cli_training *training,
+static void add_split(struct weft_text *text, const struct weft_train_setup *setup,
                       const struct weft_gpt_trainer *trainer) {
   enum { SHOWN_MAX = 16 };
-  const uint32_t layers = training->options.training.config.blocks;
+  const uint32_t blocks = setup->options.training.config.blocks;
   uint32_t count;
   const uint32_t *first = weft_gpt_trainer_split(trainer, &count);
   weft_text_add(text, "stages    ");
   for (uint32_t s = 0; s < count && s < SHOWN_MAX; s++) {
     weft_text_add(text, s > 0 ? " | " : "");
-    add_parts(text, first[s], first[s + 1], layers);
+    add_layers(text, first[s], first[s + 1], blocks);
   }
   weft_text_add(text, count > SHOWN_MAX ? " | ..." : "");
-  add_reason(text, training);
+  add_reason(text, setup);
   weft_text_add(text, "\n");
 }
 
-void weft_cli_train_add_plan(struct weft_text *text, const struct weft_cli_training *training,
-                             const struct weft_gpt_trainer *trainer) {
-  assert(text != NULL && training != NULL && trainer != NULL);
-  const struct weft_gpt_trainer_options *options = &training->options;
-  const struct weft_gpt_training *progress = &options->training;
-  const struct weft_gpt_config *config = &progress->config;
-  const uint64_t rows = progress->batch / options->replicas / progress->microbatches;
+void weft_train_add_plan(struct weft_text *text, const struct weft_train_setup *setup,
+                         const struct weft_gpt_trainer *trainer) {
+  assert(text != NULL && setup != NULL && trainer != NULL);
+  const struct weft_gpt_trainer_options *options = &setup->options;
+  const struct weft_gpt_training *training = &options->training;
+  const struct weft_gpt_config *config = &training->config;
+  const uint64_t rows = training->batch / options->replicas / training->microbatches;
   weft_text_addf(text,
                  "model     %" PRIu32 " block%s, %" PRIu32 " wide, %" PRIu32
                  " head%s, context %" PRIu32 "; %" PRIu64 " parameters\n",
                  config->blocks, weft_cli_plural(config->blocks), config->dim, config->heads,
                  weft_cli_plural(config->heads), config->context, weft_gpt_parameter_count(config));
   weft_text_addf(text, "data      %" PRIu64 " bytes, of which %" PRIu64 " validate\n",
-                 training->corpus.size, training->corpus.size - training->corpus.train_size);
+                 setup->dataset.size, setup->dataset.size - setup->dataset.train_size);
   weft_text_addf(text,
                  "pipeline  %" PRIu32 " rank%s, %" PRIu32 " stage%s, %s%s, %" PRIu32
                  " microbatch%s of %" PRIu64 " sequence%s, %s\n",
-                 options->ranks, weft_cli_plural(options->ranks), training->stage_count,
-                 weft_cli_plural(training->stage_count), options->tunes ? "auto from " : "",
-                 weft_gpt_trainer_schedule(trainer), progress->microbatches,
-                 progress->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
-                 weft_cli_train_transport(training));
+                 options->ranks, weft_cli_plural(options->ranks), setup->stage_count,
+                 weft_cli_plural(setup->stage_count), options->tunes ? "auto from " : "",
+                 weft_gpt_trainer_schedule(trainer), training->microbatches,
+                 training->microbatches == 1 ? "" : "es", rows, weft_cli_plural(rows),
+                 weft_train_transport(setup));
   if (options->replicas > 1) {
     static const char *const shared[] = {"unsharded", "gradients and moments sharded",
                                          "weights, gradients and moments sharded"};
     weft_text_addf(text, "replicas  %" PRIu32 ", %s\n", options->replicas, shared[options->shard]);
   }
-  add_split(text, training, trainer);
-  if (training->resume != NULL) {
-    weft_text_addf(text, "resumes   after step %" PRIu64 " of %" PRIu64 "\n", progress->step,
-                   progress->total_steps);
+  add_split(text, setup, trainer);
+  if (setup->resume != NULL) {
+    weft_text_addf(text, "resumes   after step %" PRIu64 " of %" PRIu64 "\n", training->step,
+                   training->total_steps);
   }
   weft_text_add(text, "\n");
 }
 
 /* ---- After ---- */
 
-static void add_path(struct weft_text *text, const struct weft_cli_training *training,
+static void add_path(struct weft_text *text, const struct weft_train_setup *setup,
                      enum weft_cli_option_id option, const char *label) {
-  const char *path = training->arguments->texts[option];
+  const char *path = setup->arguments->texts[option];
   if (path != NULL) {
     weft_text_addf(text, "%-17s", label);
     weft_text_add_escaped(text, path, strlen(path));
@@ -124,7 +124,7 @@ static void add_path(struct weft_text *text, const struct weft_cli_training *tra
   }
 }
 
-static void add_losses(struct weft_text *text, const struct weft_cli_train_progress *progress,
+static void add_losses(struct weft_text *text, const struct weft_train_progress *progress,
                        double unigram) {
   const struct weft_gpt_step_report *last = &progress->last;
   weft_text_addf(text, "loss             %.4f nats per byte after step %" PRIu64 "\n", last->loss,
@@ -136,15 +136,15 @@ static void add_losses(struct weft_text *text, const struct weft_cli_train_progr
   weft_text_addf(text, "unigram baseline %.4f, from the frequencies of bytes\n", unigram);
 }
 
-void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_training *training,
-                                const struct weft_cli_train_progress *progress,
-                                const struct weft_gpt_trainer *trainer) {
-  assert(text != NULL && training != NULL && progress != NULL && trainer != NULL);
-  const double bubble = weft_cli_train_progress_bubble(progress);
-  const double rate = weft_cli_train_progress_rate(progress);
+void weft_train_add_summary(struct weft_text *text, const struct weft_train_setup *setup,
+                            const struct weft_train_progress *progress,
+                            const struct weft_gpt_trainer *trainer) {
+  assert(text != NULL && setup != NULL && progress != NULL && trainer != NULL);
+  const double bubble = weft_train_progress_bubble(progress);
+  const double rate = weft_train_progress_rate(progress);
   weft_text_add(text, "\n");
   if (progress->steps > 0) {
-    add_losses(text, progress, weft_gpt_dataset_unigram_loss(&training->corpus));
+    add_losses(text, progress, weft_gpt_dataset_unigram_loss(&setup->dataset));
   }
   if (isfinite(rate)) {
     weft_text_addf(text, "speed            %.0f tokens/s; %.1f s for %" PRIu64 " step%s\n", rate,
@@ -161,12 +161,12 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
   }
   weft_text_addf(text, "memory           %.1f MiB: weights, gradients, moments, activations",
                  to_mebibytes(progress->bytes));
-  if (training->job != NULL) {
+  if (setup->job != NULL) {
     weft_text_addf(text, "; at most %.1f MiB on a rank", to_mebibytes(progress->bytes_max));
   }
   weft_text_add(text, "\n");
   if (progress->has_tuned) {
-    weft_cli_tuning_add_summary(text, &progress->tuning);
+    weft_train_tuning_add_summary(text, &progress->tuning);
   }
   const uint64_t skipped = weft_gpt_trainer_steps_skipped(trainer);
   if (skipped > 0) {
@@ -175,11 +175,11 @@ void weft_cli_train_add_summary(struct weft_text *text, const struct weft_cli_tr
         skipped, weft_cli_plural(skipped));
   }
   weft_text_addf(text, "parameters_hash  %016" PRIx64 "\n", weft_gpt_trainer_hash(trainer));
-  add_path(text, training, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
-  add_path(text, training, WEFT_CLI_OPTION_LOG, "log");
-  add_path(text, training, WEFT_CLI_OPTION_CURVE, "loss curve");
-  add_path(text, training, WEFT_CLI_OPTION_OUTPUT, "timeline");
-  add_path(text, training, WEFT_CLI_OPTION_PROFILE, "measured costs");
+  add_path(text, setup, WEFT_CLI_OPTION_CHECKPOINT, "checkpoint");
+  add_path(text, setup, WEFT_CLI_OPTION_LOG, "log");
+  add_path(text, setup, WEFT_CLI_OPTION_CURVE, "loss curve");
+  add_path(text, setup, WEFT_CLI_OPTION_OUTPUT, "timeline");
+  add_path(text, setup, WEFT_CLI_OPTION_PROFILE, "measured costs");
 }
 
 /* Blocks of each stage, as --split takes them. */
@@ -196,11 +196,11 @@ static void add_blocks(struct weft_json *json, const struct weft_gpt_trainer *tr
   weft_json_close(json, ']');
 }
 
-void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_training *training,
-                             const struct weft_cli_train_progress *progress,
-                             const struct weft_gpt_trainer *trainer, const char *stopped_by) {
-  assert(text != NULL && training != NULL && progress != NULL && trainer != NULL);
-  const struct weft_gpt_trainer_options *options = &training->options;
+void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *setup,
+                         const struct weft_train_progress *progress,
+                         const struct weft_gpt_trainer *trainer, const char *stopped_by) {
+  assert(text != NULL && setup != NULL && progress != NULL && trainer != NULL);
+  const struct weft_gpt_trainer_options *options = &setup->options;
   struct weft_json json = {.text = text};
   char hash[24];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
@@ -208,27 +208,27 @@ void weft_cli_train_add_json(struct weft_text *text, const struct weft_cli_train
   const bool diverged = weft_gpt_trainer_divergence(trainer) != WEFT_GPT_NOT_DIVERGED;
   weft_json_exact(&json, "final_loss", diverged ? NAN : progress->last.loss);
   weft_json_exact(&json, "validation_loss", diverged ? NAN : progress->last.validation_loss);
-  weft_json_exact(&json, "unigram_entropy", weft_gpt_dataset_unigram_loss(&training->corpus));
+  weft_json_exact(&json, "unigram_entropy", weft_gpt_dataset_unigram_loss(&setup->dataset));
   weft_json_string(&json, "parameters_hash", hash);
   weft_json_number(&json, "steps", weft_gpt_trainer_steps_done(trainer));
   weft_json_number(&json, "skipped_steps", weft_gpt_trainer_steps_skipped(trainer));
-  weft_json_real(&json, "tokens_per_s", weft_cli_train_progress_rate(progress));
+  weft_json_real(&json, "tokens_per_s", weft_train_progress_rate(progress));
   weft_json_real(&json, "seconds", progress->last.seconds_so_far);
-  weft_json_real(&json, "bubble", weft_cli_train_progress_bubble(progress));
+  weft_json_real(&json, "bubble", weft_train_progress_bubble(progress));
   weft_json_real(&json, "predicted_bubble", progress->last.predicted_bubble);
   weft_json_number(&json, "memory_bytes", progress->bytes);
   weft_json_number(&json, "memory_bytes_max", progress->bytes_max);
   weft_json_number(&json, "parameters", weft_gpt_parameter_count(&options->training.config));
   weft_json_number(&json, "ranks", options->ranks);
   weft_json_number(&json, "replicas", options->replicas);
-  weft_json_string(&json, "shard", shard_name(training));
-  weft_json_number(&json, "stages", training->stage_count);
+  weft_json_string(&json, "shard", shard_name(setup));
+  weft_json_number(&json, "stages", setup->stage_count);
   add_blocks(&json, trainer, options->training.config.blocks);
   weft_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
   if (options->tunes) {
-    weft_cli_tuning_add_totals(&json, progress->has_tuned ? &progress->tuning : NULL);
+    weft_train_tuning_add_totals(&json, progress->has_tuned ? &progress->tuning : NULL);
   }
-  weft_json_string(&json, "transport", weft_cli_train_transport(training));
+  weft_json_string(&json, "transport", weft_train_transport(setup));
   if (stopped_by != NULL) {
     weft_json_string(&json, "stopped_by", stopped_by);
   }

@@ -29,23 +29,23 @@ enum {
 #define DECAY_DEFAULT 0.1
 #define CLIP_DEFAULT 1.0
 
-int weft_cli_training_open(struct weft_cli_training *training) {
-  assert(training != NULL);
+int weft_train_setup_open(struct weft_train_setup *setup) {
+  assert(setup != NULL);
   struct weft_error error;
-  const char *dir = training->arguments->texts[WEFT_CLI_OPTION_RESUME];
+  const char *dir = setup->arguments->texts[WEFT_CLI_OPTION_RESUME];
   if (dir == NULL) {
     return WEFT_CLI_OK;
   }
-  return weft_gpt_checkpoint_open(training->cli->allocator, dir, &training->resume, &error) < 0
-             ? weft_cli_fail(training->cli, NULL, &error)
+  return weft_gpt_checkpoint_open(setup->cli->allocator, dir, &setup->resume, &error) < 0
+             ? weft_cli_fail(setup->cli, NULL, &error)
              : WEFT_CLI_OK;
 }
 
 /* ---- A checkpoint's ---- */
 
-static int contradict(const struct weft_cli_training *training, enum weft_cli_option_id option,
+static int contradict(const struct weft_train_setup *setup, enum weft_cli_option_id option,
                       uint64_t has) {
-  const struct weft_cli_arguments *arguments = training->arguments;
+  const struct weft_cli_arguments *arguments = setup->arguments;
   const char *name = weft_cli_option_at(option)->name;
   char quoted[256], hint[128];
   if (!arguments->given[option] || arguments->numbers[option] == has) {
@@ -53,7 +53,7 @@ static int contradict(const struct weft_cli_training *training, enum weft_cli_op
   }
   (void)snprintf(hint, sizeof hint, "leave out --%s, or train without --resume", name);
   return weft_cli_usage(
-      training->cli, hint,
+      setup->cli, hint,
       "--%s %" PRIu64
       " is not what the checkpoint in '%s' was trained with: "
       "that is %" PRIu64,
@@ -61,9 +61,9 @@ static int contradict(const struct weft_cli_training *training, enum weft_cli_op
       weft_cli_quote(quoted, sizeof quoted, arguments->texts[WEFT_CLI_OPTION_RESUME]), has);
 }
 
-static int check_shape(const struct weft_cli_training *training,
-                       const struct weft_gpt_training *progress) {
-  const struct weft_gpt_config *config = &progress->config;
+static int check_shape(const struct weft_train_setup *setup,
+                       const struct weft_gpt_training *training) {
+  const struct weft_gpt_config *config = &training->config;
   const struct {
     enum weft_cli_option_id option;
     uint64_t has;
@@ -71,39 +71,39 @@ static int check_shape(const struct weft_cli_training *training,
                {WEFT_CLI_OPTION_DIM, config->dim},
                {WEFT_CLI_OPTION_HEADS, config->heads},
                {WEFT_CLI_OPTION_CONTEXT, config->context},
-               {WEFT_CLI_OPTION_BATCH, progress->batch},
-               {WEFT_CLI_OPTION_SEED, progress->data_seed},
-               {WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches}};
+               {WEFT_CLI_OPTION_BATCH, training->batch},
+               {WEFT_CLI_OPTION_SEED, training->data_seed},
+               {WEFT_CLI_OPTION_MICROBATCHES, training->microbatches}};
   /* With --dp the microbatches of a replica may have to change. */
   const size_t count =
-      WEFT_ARRAY_LENGTH(pairs) - (training->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
+      WEFT_ARRAY_LENGTH(pairs) - (setup->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
   int status = WEFT_CLI_OK;
   for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
-    status = contradict(training, pairs[i].option, pairs[i].has);
+    status = contradict(setup, pairs[i].option, pairs[i].has);
   }
-  if (status == WEFT_CLI_OK && training->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
-    status = weft_cli_usage(training->cli, "leave out --tied, or train without --resume",
+  if (status == WEFT_CLI_OK && setup->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
+    status = weft_cli_usage(setup->cli, "leave out --tied, or train without --resume",
                             "--tied is not what the checkpoint was trained with: its head has "
                             "weights of its own");
   }
   return status;
 }
 
-static int check_steps(const struct weft_cli_training *training,
-                       const struct weft_gpt_training *progress) {
+static int check_steps(const struct weft_train_setup *setup,
+                       const struct weft_gpt_training *training) {
   const uint64_t steps =
-      weft_cli_number(training->arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
-  if (steps >= progress->step) {
+      weft_cli_number(setup->arguments, WEFT_CLI_OPTION_STEPS, training->total_steps);
+  if (steps >= training->step) {
     return WEFT_CLI_OK;
   }
-  return weft_cli_usage(training->cli, "--steps counts all steps, also those before the checkpoint",
+  return weft_cli_usage(setup->cli, "--steps counts all steps, also those before the checkpoint",
                         "--steps %" PRIu64 " is over already: the checkpoint has %" PRIu64, steps,
-                        progress->step);
+                        training->step);
 }
 
 /* ---- New ones ---- */
 
-static struct weft_gpt_training new_progress(const struct weft_cli_arguments *arguments) {
+static struct weft_gpt_training new_training(const struct weft_cli_arguments *arguments) {
   const uint64_t seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, SEED_DEFAULT);
   return (struct weft_gpt_training){
       .config = {.blocks =
@@ -132,39 +132,39 @@ static struct weft_gpt_training new_progress(const struct weft_cli_arguments *ar
 
 /* What may differ from the checkpoint. */
 static void read_optimizer(const struct weft_cli_arguments *arguments, bool is_new,
-                           struct weft_gpt_training *progress) {
-  progress->total_steps = weft_cli_number(arguments, WEFT_CLI_OPTION_STEPS, progress->total_steps);
-  progress->rate = weft_cli_real(arguments, WEFT_CLI_OPTION_LR, progress->rate);
+                           struct weft_gpt_training *training) {
+  training->total_steps = weft_cli_number(arguments, WEFT_CLI_OPTION_STEPS, training->total_steps);
+  training->rate = weft_cli_real(arguments, WEFT_CLI_OPTION_LR, training->rate);
   const bool follows = is_new || arguments->given[WEFT_CLI_OPTION_LR];
-  progress->rate_min = weft_cli_real(arguments, WEFT_CLI_OPTION_LR_MIN,
-                                     follows ? progress->rate / 10 : progress->rate_min);
-  const uint64_t tenth = progress->total_steps / 10;
-  progress->warmup_steps =
+  training->rate_min = weft_cli_real(arguments, WEFT_CLI_OPTION_LR_MIN,
+                                     follows ? training->rate / 10 : training->rate_min);
+  const uint64_t tenth = training->total_steps / 10;
+  training->warmup_steps =
       weft_cli_number(arguments, WEFT_CLI_OPTION_WARMUP,
-                      !is_new ? progress->warmup_steps : (tenth < WARMUP_MAX ? tenth : WARMUP_MAX));
-  progress->decay = weft_cli_real(arguments, WEFT_CLI_OPTION_WEIGHT_DECAY, progress->decay);
-  progress->clip = weft_cli_real(arguments, WEFT_CLI_OPTION_CLIP, progress->clip);
+                      !is_new ? training->warmup_steps : (tenth < WARMUP_MAX ? tenth : WARMUP_MAX));
+  training->decay = weft_cli_real(arguments, WEFT_CLI_OPTION_WEIGHT_DECAY, training->decay);
+  training->clip = weft_cli_real(arguments, WEFT_CLI_OPTION_CLIP, training->clip);
 }
 
-int weft_cli_training_read_progress(struct weft_cli_training *training) {
-  assert(training != NULL);
-  struct weft_gpt_training *progress = &training->options.training;
-  const bool is_new = training->resume == NULL;
-  *progress =
-      is_new ? new_progress(training->arguments) : *weft_gpt_checkpoint_training(training->resume);
+int weft_train_setup_read_training(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  struct weft_gpt_training *training = &setup->options.training;
+  const bool is_new = setup->resume == NULL;
+  *training =
+      is_new ? new_training(setup->arguments) : *weft_gpt_checkpoint_training(setup->resume);
   if (!is_new) {
-    int status = check_shape(training, progress);
-    status = status == WEFT_CLI_OK ? check_steps(training, progress) : status;
+    int status = check_shape(setup, training);
+    status = status == WEFT_CLI_OK ? check_steps(setup, training) : status;
     if (status != WEFT_CLI_OK) {
       return status;
     }
   }
-  progress->microbatches = (uint32_t)weft_cli_number(
-      training->arguments, WEFT_CLI_OPTION_MICROBATCHES, progress->microbatches);
-  read_optimizer(training->arguments, is_new, progress);
+  training->microbatches = (uint32_t)weft_cli_number(setup->arguments, WEFT_CLI_OPTION_MICROBATCHES,
+                                                     training->microbatches);
+  read_optimizer(setup->arguments, is_new, training);
   struct weft_error error;
-  return weft_gpt_config_check(&progress->config, &error) < 0
-             ? weft_cli_fail(training->cli, NULL, &error)
+  return weft_gpt_config_check(&training->config, &error) < 0
+             ? weft_cli_fail(setup->cli, NULL, &error)
              : WEFT_CLI_OK;
 }
 
@@ -182,45 +182,45 @@ static bool is_same(const struct weft_gpt_training *a, const struct weft_gpt_tra
 }
 
 /* Checkpoints of two trainings in one folder could be confused. */
-static int check_folder(struct weft_cli_training *training) {
-  const char *dir = training->arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
+static int check_folder(struct weft_train_setup *setup) {
+  const char *dir = setup->arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   struct weft_gpt_checkpoint *there;
   struct weft_error error;
-  if (dir != NULL && weft_cli_training_reports(training) &&
-      weft_gpt_checkpoint_lock(dir, &training->lock, &error) < 0) {
-    return weft_cli_fail(training->cli, NULL, &error);
+  if (dir != NULL && weft_train_setup_reports(setup) &&
+      weft_gpt_checkpoint_lock(dir, &setup->lock, &error) < 0) {
+    return weft_cli_fail(setup->cli, NULL, &error);
   }
-  if (dir == NULL || training->resume != NULL ||
-      weft_gpt_checkpoint_open(training->cli->allocator, dir, &there, &error) < 0) {
+  if (dir == NULL || setup->resume != NULL ||
+      weft_gpt_checkpoint_open(setup->cli->allocator, dir, &there, &error) < 0) {
     return WEFT_CLI_OK;
   }
-  const struct weft_gpt_training *progress = weft_gpt_checkpoint_training(there);
+  const struct weft_gpt_training *training = weft_gpt_checkpoint_training(there);
   int status = WEFT_CLI_OK;
-  if (!is_same(progress, &training->options.training)) {
+  if (!is_same(training, &setup->options.training)) {
     char quoted[256], hint[400];
     weft_cli_quote(quoted, sizeof quoted, dir);
     (void)snprintf(hint, sizeof hint,
                    "--resume %s continues that training; otherwise give another folder", quoted);
-    status = weft_cli_usage(training->cli, hint,
+    status = weft_cli_usage(setup->cli, hint,
                             "in '%s' there is a checkpoint of another training, after step %" PRIu64
                             " of %" PRIu64,
-                            quoted, progress->step, progress->total_steps);
+                            quoted, training->step, training->total_steps);
   }
   weft_gpt_checkpoint_close(there);
   return status;
 }
 
-int weft_cli_training_check_data(struct weft_cli_training *training) {
-  assert(training != NULL);
-  struct weft_gpt_training *progress = &training->options.training;
-  const uint64_t hash = training->corpus.hash;
-  if (training->resume != NULL && progress->data_hash != hash) {
+int weft_train_setup_check_data(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  struct weft_gpt_training *training = &setup->options.training;
+  const uint64_t hash = setup->dataset.hash;
+  if (setup->resume != NULL && training->data_hash != hash) {
     return weft_cli_usage(
-        training->cli, "give --data as at the beginning",
+        setup->cli, "give --data as at the beginning",
         "the data is not what the checkpoint was trained on: its hash is %016" PRIx64
         ", and the checkpoint has %016" PRIx64,
-        hash, progress->data_hash);
+        hash, training->data_hash);
   }
-  progress->data_hash = hash;
-  return check_folder(training);
+  training->data_hash = hash;
+  return check_folder(setup);
 }

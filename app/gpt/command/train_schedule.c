@@ -50,85 +50,85 @@ static bool trains(const struct weft_program *program) {
   return false;
 }
 
-static int check_given(const struct weft_cli_training *training, enum weft_cli_option_id option,
+static int check_given(const struct weft_train_setup *setup, enum weft_cli_option_id option,
                        const char *name, uint64_t has) {
-  const struct weft_cli_arguments *arguments = training->arguments;
+  const struct weft_cli_arguments *arguments = setup->arguments;
   char quoted[256];
   if (!arguments->given[option] || arguments->numbers[option] == has) {
     return WEFT_CLI_OK;
   }
-  return weft_cli_usage(training->cli, "a table has its own ranks, stages and microbatches",
+  return weft_cli_usage(setup->cli, "a table has its own ranks, stages and microbatches",
                         "--%s %" PRIu64 " does not fit '%s': that has %" PRIu64,
                         weft_cli_option_at(option)->name, arguments->numbers[option],
                         weft_cli_quote(quoted, sizeof quoted, name), has);
 }
 
 /* The numbers of the program count; given options must agree with them. */
-static int take_program(struct weft_cli_training *training, const char *name) {
-  const struct weft_program *program = training->program;
-  struct weft_gpt_training *progress = &training->options.training;
+static int take_program(struct weft_train_setup *setup, const char *name) {
+  const struct weft_program *program = setup->program;
+  struct weft_gpt_training *training = &setup->options.training;
   char quoted[256];
   if (!trains(program)) {
-    weft_cli_print(training->cli, "a schedule to train with has a backward for every forward",
+    weft_cli_print(setup->cli, "a schedule to train with has a backward for every forward",
                    "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
     return WEFT_CLI_FOUND_BAD;
   }
-  int status = check_given(training, WEFT_CLI_OPTION_RANKS, name, program->rank_count);
+  int status = check_given(setup, WEFT_CLI_OPTION_RANKS, name, program->rank_count);
   if (status == WEFT_CLI_OK) {
-    status = check_given(training, WEFT_CLI_OPTION_STAGES_PER_RANK, name,
+    status = check_given(setup, WEFT_CLI_OPTION_STAGES_PER_RANK, name,
                          program->stage_count / program->rank_count);
   }
   if (status == WEFT_CLI_OK) {
-    status = check_given(training, WEFT_CLI_OPTION_MICROBATCHES, name, program->microbatch_count);
+    status = check_given(setup, WEFT_CLI_OPTION_MICROBATCHES, name, program->microbatch_count);
   }
-  if (training->resume == NULL) {
-    progress->microbatches = program->microbatch_count;
+  if (setup->resume == NULL) {
+    training->microbatches = program->microbatch_count;
   }
-  training->options.program = program;
-  training->options.ranks = program->rank_count;
-  training->stage_count = program->stage_count;
+  setup->options.program = program;
+  setup->options.ranks = program->rank_count;
+  setup->stage_count = program->stage_count;
   return status;
 }
 
-static int read_file(struct weft_cli_training *training, const char *path) {
-  int status = weft_cli_read_program(training->cli, path, &training->program);
+static int read_file(struct weft_train_setup *setup, const char *path) {
+  int status = weft_cli_read_program(setup->cli, path, &setup->program);
   if (status == WEFT_CLI_OK) {
-    status = verify(training->cli, path, training->program);
+    status = verify(setup->cli, path, setup->program);
   }
-  return status == WEFT_CLI_OK ? take_program(training, path) : status;
+  return status == WEFT_CLI_OK ? take_program(setup, path) : status;
 }
 
 /* ---- A name ---- */
 
-static int read_named(struct weft_cli_training *training, const struct weft_schedule_info *info) {
-  const struct weft_cli_arguments *arguments = training->arguments;
-  struct weft_gpt_trainer_options *options = &training->options;
+static int read_named(struct weft_train_setup *setup, const struct weft_schedule_info *info) {
+  const struct weft_cli_arguments *arguments = setup->arguments;
+  struct weft_gpt_trainer_options *options = &setup->options;
   struct weft_program *program;
   struct weft_error error;
   options->schedule = info->name;
-  options->ranks = weft_cli_training_ranks(training);
+  options->ranks = weft_train_setup_ranks(setup);
   options->stages_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 0);
   const struct weft_shape shape = {.ranks = options->ranks,
                                    .stages_per_rank = options->stages_per_rank,
                                    .microbatches = options->training.microbatches};
-  if (weft_generate(training->cli->allocator, info->name, &shape, &program, &error) < 0) {
-    return weft_cli_fail(training->cli, NULL, &error);
+  if (weft_generate(setup->cli->allocator, info->name, &shape, &program, &error) < 0) {
+    return weft_cli_fail(setup->cli, NULL, &error);
   }
-  training->stage_count = program->stage_count;
+  setup->stage_count = program->stage_count;
   weft_program_destroy(program);
   return WEFT_CLI_OK;
 }
 
 /* A fixed table has its own shape. */
-static int read_fixed(struct weft_cli_training *training, const struct weft_schedule_info *info) {
+static int read_fixed(struct weft_train_setup *setup, const struct weft_schedule_info *info) {
   const struct weft_shape shape = {.ranks = 0};
   struct weft_error error;
-  if (weft_generate(training->cli->allocator, info->name, &shape, &training->program, &error) < 0) {
-    return weft_cli_fail(training->cli, NULL, &error);
+  if (weft_generate(setup->cli->allocator, info->name, &shape, &setup->program, &error) < 0) {
+    return weft_cli_fail(setup->cli, NULL, &error);
   }
-  training->options.schedule = info->name;
-  return take_program(training, info->name);
+  setup->options.schedule = info->name;
+  return take_program(setup, info->name);
 }
 
 static bool is_path(const char *text) {
@@ -137,22 +137,22 @@ static bool is_path(const char *text) {
          (size > 4 && strcmp(text + size - 4, ".csv") == 0) || access(text, F_OK) == 0;
 }
 
-int weft_cli_training_read_schedule(struct weft_cli_training *training) {
-  assert(training != NULL);
-  const char *wanted = training->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
+int weft_train_setup_read_schedule(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  const char *wanted = setup->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
   const char *name = wanted != NULL ? wanted : SCHEDULE_DEFAULT;
   struct weft_error error;
-  if (weft_cli_training_is_auto(training->arguments)) {
-    return weft_cli_training_read_auto(training);
+  if (weft_train_setup_is_auto(setup->arguments)) {
+    return weft_train_setup_read_auto(setup);
   }
   const struct weft_schedule_info *info = weft_schedule_find(name, &error);
   if (info == NULL) {
-    training->options.schedule = name;
-    return is_path(name) ? read_file(training, name) : weft_cli_fail(training->cli, NULL, &error);
+    setup->options.schedule = name;
+    return is_path(name) ? read_file(setup, name) : weft_cli_fail(setup->cli, NULL, &error);
   }
   if (!info->trains) {
-    return weft_cli_usage(training->cli, "'weft gen --list' lists the schedules",
+    return weft_cli_usage(setup->cli, "'weft gen --list' lists the schedules",
                           "%s has no backward: it is for evaluation", info->name);
   }
-  return info->fixed ? read_fixed(training, info) : read_named(training, info);
+  return info->fixed ? read_fixed(setup, info) : read_named(setup, info);
 }

@@ -44,7 +44,7 @@ static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_argu
   static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_MEMORY,
                                                     WEFT_CLI_OPTION_PLACEMENT};
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
-    if (arguments->given[options[i]] && !weft_cli_training_is_auto(arguments)) {
+    if (arguments->given[options[i]] && !weft_train_setup_is_auto(arguments)) {
       return weft_cli_usage(cli, "--schedule auto plans within it",
                             "--%s has no effect without --schedule auto",
                             weft_cli_option_at(options[i])->name);
@@ -100,15 +100,14 @@ static bool is_own_folder(void) {
          access("README.md", R_OK) == 0;
 }
 
-static int read_data(struct weft_cli_training *training) {
+static int read_data(struct weft_train_setup *setup) {
   static const char *const own[] = {"README.md", "docs", "include", "app", "src"};
-  const struct weft_cli_arguments *arguments = training->arguments;
+  const struct weft_cli_arguments *arguments = setup->arguments;
   const char *const *paths = arguments->list;
   uint32_t count = arguments->list_count;
   struct weft_error error;
   if (count == 0 && !is_own_folder()) {
-    return weft_cli_usage(training->cli,
-                          "for example: weft train --data notes.txt; folders work too",
+    return weft_cli_usage(setup->cli, "for example: weft train --data notes.txt; folders work too",
                           "there is nothing to train on: this is not the folder of Weft's own "
                           "sources, so --data FILE is needed");
   }
@@ -116,22 +115,22 @@ static int read_data(struct weft_cli_training *training) {
     paths = own;
     count = WEFT_ARRAY_LENGTH(own);
   }
-  const uint64_t context = training->options.training.config.context;
-  const enum weft_status status = weft_gpt_dataset_read(&training->corpus, training->cli->allocator,
+  const uint64_t context = setup->options.training.config.context;
+  const enum weft_status status = weft_gpt_dataset_read(&setup->dataset, setup->cli->allocator,
                                                         paths, count, context + 1, &error);
-  return status < 0 ? weft_cli_fail(training->cli, NULL, &error) : WEFT_CLI_OK;
+  return status < 0 ? weft_cli_fail(setup->cli, NULL, &error) : WEFT_CLI_OK;
 }
 
 /* ---- The rest ---- */
 
-static void read_run(struct weft_cli_training *training) {
-  const struct weft_cli_arguments *arguments = training->arguments;
-  struct weft_gpt_trainer_options *options = &training->options;
+static void read_run(struct weft_train_setup *setup) {
+  const struct weft_cli_arguments *arguments = setup->arguments;
+  struct weft_gpt_trainer_options *options = &setup->options;
   const uint64_t steps = options->training.total_steps;
-  options->allocator = training->cli->allocator;
-  options->dataset = &training->corpus;
+  options->allocator = setup->cli->allocator;
+  options->dataset = &setup->dataset;
   options->transport = weft_cli_chosen_transport(arguments)->name;
-  options->endpoint = training->job != NULL ? training->job->transport : NULL;
+  options->endpoint = setup->job != NULL ? setup->job->transport : NULL;
   options->shard = (enum weft_gpt_shard)arguments->choices[WEFT_CLI_OPTION_SHARD];
   options->on_divergence =
       (enum weft_gpt_on_divergence)arguments->choices[WEFT_CLI_OPTION_ON_DIVERGENCE];
@@ -145,7 +144,7 @@ static void read_run(struct weft_cli_training *training) {
   options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_EVERY, 0);
   options->checkpoint_keep =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_KEEP, KEEP_DEFAULT);
-  options->resume = training->resume;
+  options->resume = setup->resume;
   options->eval_every = weft_cli_number(arguments, WEFT_CLI_OPTION_EVAL_EVERY,
                                         steps > EVALS_DEFAULT ? steps / EVALS_DEFAULT : 1);
   options->eval_steps = EVAL_STEPS;
@@ -177,31 +176,31 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
               weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments)));
 }
 
-int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                           struct weft_cli_job *job, struct weft_cli_training *training) {
-  assert(cli != NULL && arguments != NULL && training != NULL);
-  *training = (struct weft_cli_training){
+int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          struct weft_cli_job *job, struct weft_train_setup *setup) {
+  assert(cli != NULL && arguments != NULL && setup != NULL);
+  *setup = (struct weft_train_setup){
       .cli = cli, .arguments = arguments, .job = job, .lock = {.descriptor = -1}};
   int status = check_options(cli, arguments);
-  status = THEN(status, weft_cli_training_open(training));
-  status = THEN(status, weft_cli_training_read_progress(training));
-  status = THEN(status, weft_cli_training_read_schedule(training));
-  status = THEN(status, weft_cli_training_read_world(training));
-  status = THEN(status, weft_cli_training_read_split(training));
-  status = THEN(status, read_data(training));
-  status = THEN(status, weft_cli_training_check_data(training));
-  read_run(training);
-  weft_cli_training_read_memory(training);
+  status = THEN(status, weft_train_setup_open(setup));
+  status = THEN(status, weft_train_setup_read_training(setup));
+  status = THEN(status, weft_train_setup_read_schedule(setup));
+  status = THEN(status, weft_train_setup_read_world(setup));
+  status = THEN(status, weft_train_setup_read_split(setup));
+  status = THEN(status, read_data(setup));
+  status = THEN(status, weft_train_setup_check_data(setup));
+  read_run(setup);
+  weft_train_setup_read_memory(setup);
   return status;
 }
 
-void weft_cli_training_finish(struct weft_cli_training *training) {
-  assert(training != NULL);
-  const struct weft_allocator *allocator = training->cli->allocator;
-  weft_gpt_checkpoint_unlock(training->options.checkpoint_dir, &training->lock);
-  weft_gpt_dataset_finish(&training->corpus);
-  weft_gpt_checkpoint_close(training->resume);
-  weft_program_destroy(training->program);
-  weft_array_free(allocator, training->first_layers, (size_t)training->stage_count + 1,
-                  sizeof *training->first_layers);
+void weft_train_setup_finish(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  const struct weft_allocator *allocator = setup->cli->allocator;
+  weft_gpt_checkpoint_unlock(setup->options.checkpoint_dir, &setup->lock);
+  weft_gpt_dataset_finish(&setup->dataset);
+  weft_gpt_checkpoint_close(setup->resume);
+  weft_program_destroy(setup->program);
+  weft_array_free(allocator, setup->first_layers, (size_t)setup->stage_count + 1,
+                  sizeof *setup->first_layers);
 }

@@ -8,45 +8,45 @@
 #include "gpt/train/trainer.h"
 
 /* What decided which layers are on which stage. */
-enum weft_cli_split { WEFT_CLI_SPLIT_WORK, WEFT_CLI_SPLIT_GIVEN, WEFT_CLI_SPLIT_MEASURED };
+enum weft_train_split { WEFT_TRAIN_SPLIT_WORK, WEFT_TRAIN_SPLIT_GIVEN, WEFT_TRAIN_SPLIT_MEASURED };
 
-struct weft_cli_training {
+struct weft_train_setup {
   const struct weft_cli *cli;
   const struct weft_cli_arguments *arguments;
   struct weft_cli_job *job;                /* on mpi; or NULL */
   struct weft_gpt_trainer_options options; /* all but the callbacks */
-  struct weft_gpt_dataset corpus;
+  struct weft_gpt_dataset dataset;
   struct weft_gpt_checkpoint *resume;   /* or NULL */
   struct weft_gpt_checkpoint_lock lock; /* of --checkpoint, where rank 0 is */
   struct weft_program *program;         /* of --schedule FILE or of a fixed table; or NULL */
   uint32_t *first_layers;               /* of --split; or NULL */
-  enum weft_cli_split split_by;
+  enum weft_train_split split_by;
   uint32_t stage_count;
 };
 
 /* Fills it from scratch; `job` on mpi, else NULL. Returns WEFT_CLI_OK, or another exit status
  * after printing what is wrong. Finish in either case. */
-int weft_cli_training_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                           struct weft_cli_job *job, struct weft_cli_training *training);
-void weft_cli_training_finish(struct weft_cli_training *training);
+int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          struct weft_cli_job *job, struct weft_train_setup *setup);
+void weft_train_setup_finish(struct weft_train_setup *setup);
 
 /* Whether this process reports: it has rank 0. */
-bool weft_cli_training_reports(const struct weft_cli_training *training);
+bool weft_train_setup_reports(const struct weft_train_setup *setup);
 
 /* ---- Between train_*.c ---- */
 
 /* Opens --resume, if given; then model, data and optimizer from it, or from options and
  * defaults; then, when the data has been read, whether it is the checkpoint's,
  * and whether --checkpoint is free for this training (train_resume.c). */
-int weft_cli_training_open(struct weft_cli_training *training);
-int weft_cli_training_read_progress(struct weft_cli_training *training);
-int weft_cli_training_check_data(struct weft_cli_training *training);
-/* The schedule (train_schedule.c), which needs the progress, and the split into stages
+int weft_train_setup_open(struct weft_train_setup *setup);
+int weft_train_setup_read_training(struct weft_train_setup *setup);
+int weft_train_setup_check_data(struct weft_train_setup *setup);
+/* The schedule (train_schedule.c), which needs the training, and the split into stages
  * (train_split.c), which needs both. */
-int weft_cli_training_read_schedule(struct weft_cli_training *training);
-int weft_cli_training_read_split(struct weft_cli_training *training);
+int weft_train_setup_read_schedule(struct weft_train_setup *setup);
+int weft_train_setup_read_split(struct weft_train_setup *setup);
 /* The number of replicas, and of ranks of a pipeline where no option gives it (train_world.c). */
-uint32_t weft_cli_training_ranks(const struct weft_cli_training *training);
-int weft_cli_training_read_world(struct weft_cli_training *training);
+uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup);
+int weft_train_setup_read_world(struct weft_train_setup *setup);
 
 #endif

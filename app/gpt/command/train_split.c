@@ -46,73 +46,73 @@ static bool read_counts(const char *text, uint32_t *blocks, uint32_t room, uint3
   }
 }
 
-static int fill_by_counts(struct weft_cli_training *training, const char *text, uint32_t *blocks) {
-  const struct weft_gpt_config *config = &training->options.training.config;
+static int fill_by_counts(struct weft_train_setup *setup, const char *text, uint32_t *blocks) {
+  const struct weft_gpt_config *config = &setup->options.training.config;
   uint32_t count;
   char quoted[80];
   struct weft_error error;
   weft_cli_quote(quoted, sizeof quoted, text);
-  if (!read_counts(text, blocks, training->stage_count, &count)) {
-    return weft_cli_usage(training->cli, "for example: --split 2,4, or --split costs.json",
+  if (!read_counts(text, blocks, setup->stage_count, &count)) {
+    return weft_cli_usage(setup->cli, "for example: --split 2,4, or --split costs.json",
                           "--split '%s' is not a list of numbers: expected the blocks of each of "
                           "%" PRIu32
                           " stages, with commas between them, or 'even', or a file of "
                           "measured costs",
-                          quoted, training->stage_count);
+                          quoted, setup->stage_count);
   }
-  if (count != training->stage_count) {
-    return weft_cli_usage(training->cli, "the schedule and -p determine the number of stages",
+  if (count != setup->stage_count) {
+    return weft_cli_usage(setup->cli, "the schedule and -p determine the number of stages",
                           "--split '%s' has %" PRIu32 " number%s, and there %s %" PRIu32 " stage%s",
                           quoted, count, weft_cli_plural(count),
-                          training->stage_count == 1 ? "is" : "are", training->stage_count,
-                          weft_cli_plural(training->stage_count));
+                          setup->stage_count == 1 ? "is" : "are", setup->stage_count,
+                          weft_cli_plural(setup->stage_count));
   }
-  return weft_gpt_split_counts(config, blocks, count, training->first_layers, &error) < 0
-             ? weft_cli_fail(training->cli, NULL, &error)
+  return weft_gpt_split_counts(config, blocks, count, setup->first_layers, &error) < 0
+             ? weft_cli_fail(setup->cli, NULL, &error)
              : WEFT_CLI_OK;
 }
 
-static int split_by_counts(struct weft_cli_training *training, const char *text) {
-  const struct weft_allocator *allocator = training->cli->allocator;
-  uint32_t *blocks = weft_array_allocate(allocator, training->stage_count, sizeof *blocks);
+static int split_by_counts(struct weft_train_setup *setup, const char *text) {
+  const struct weft_allocator *allocator = setup->cli->allocator;
+  uint32_t *blocks = weft_array_allocate(allocator, setup->stage_count, sizeof *blocks);
   const int status =
-      blocks == NULL ? weft_cli_fail_memory(training->cli) : fill_by_counts(training, text, blocks);
-  weft_array_free(allocator, blocks, training->stage_count, sizeof *blocks);
-  training->split_by = WEFT_CLI_SPLIT_GIVEN;
+      blocks == NULL ? weft_cli_fail_memory(setup->cli) : fill_by_counts(setup, text, blocks);
+  weft_array_free(allocator, blocks, setup->stage_count, sizeof *blocks);
+  setup->split_by = WEFT_TRAIN_SPLIT_GIVEN;
   return status;
 }
 
 /* ---- By measured costs ---- */
 
 /* One microbatch's forward and backward. */
-static int fill_by_times(struct weft_cli_training *training, const struct weft_costs *costs,
+static int fill_by_times(struct weft_train_setup *setup, const struct weft_costs *costs,
                          double *times) {
-  const struct weft_gpt_config *config = &training->options.training.config;
+  const struct weft_gpt_config *config = &setup->options.training.config;
   struct weft_error error;
   for (uint32_t p = 0; p < costs->part_count; p++) {
     times[p] = costs->parts[p].f + costs->parts[p].i + costs->parts[p].w;
   }
-  return weft_gpt_split(training->cli->allocator, config, times, training->stage_count,
-                        training->first_layers, &error) < 0
-             ? weft_cli_fail(training->cli, NULL, &error)
+  return weft_gpt_split(setup->cli->allocator, config, times, setup->stage_count,
+                        setup->first_layers, &error) < 0
+             ? weft_cli_fail(setup->cli, NULL, &error)
              : WEFT_CLI_OK;
 }
 
-static int check_parts(const struct weft_cli_training *training, const char *path,
+static int check_parts(const struct weft_train_setup *setup, const char *path,
                        const struct weft_costs *costs) {
-  const uint32_t layers = training->options.training.config.blocks;
+  const uint32_t layers = setup->options.training.config.blocks;
   const uint32_t expected = layers + 2;
   char quoted[256];
   weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(path));
   if (costs->part_count == 0) {
     weft_cli_print(
-        training->cli, HINT_PROFILE,
+        setup->cli, HINT_PROFILE,
         "'%s' has no times of the model's parts: expected a list 'parts' beside 'stages'", quoted);
     return WEFT_CLI_MALFORMED;
   }
   return costs->part_count == expected
              ? WEFT_CLI_OK
-             : weft_cli_usage(training->cli, HINT_PROFILE,
+             : weft_cli_usage(setup->cli, HINT_PROFILE,
                               "'%s' was not measured with such a model: it has times of %" PRIu32
                               " part%s, and the embedding, %" PRIu32
                               " block%s and the head are "
@@ -121,27 +121,26 @@ static int check_parts(const struct weft_cli_training *training, const char *pat
                               weft_cli_plural(layers), expected);
 }
 
-static int split_by_costs(struct weft_cli_training *training, const char *path) {
-  const char *schedule = training->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
+static int split_by_costs(struct weft_train_setup *setup, const char *path) {
+  const char *schedule = setup->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
   struct weft_costs *costs;
   if (strcmp(path, "-") == 0 && schedule != NULL && strcmp(schedule, "-") == 0) {
-    return weft_cli_usage(training->cli, "give one of them as a file",
+    return weft_cli_usage(setup->cli, "give one of them as a file",
                           "standard input can be read only once: as the schedule or as the costs");
   }
-  int status = weft_cli_read_costs(training->cli, path, &costs);
+  int status = weft_cli_read_costs(setup->cli, path, &costs);
   if (status != WEFT_CLI_OK) {
     return status;
   }
-  status = check_parts(training, path, costs);
+  status = check_parts(setup, path, costs);
   if (status == WEFT_CLI_OK) {
-    const struct weft_allocator *allocator = training->cli->allocator;
+    const struct weft_allocator *allocator = setup->cli->allocator;
     double *times = weft_array_allocate(allocator, costs->part_count, sizeof *times);
-    status =
-        times == NULL ? weft_cli_fail_memory(training->cli) : fill_by_times(training, costs, times);
+    status = times == NULL ? weft_cli_fail_memory(setup->cli) : fill_by_times(setup, costs, times);
     weft_array_free(allocator, times, costs->part_count, sizeof *times);
   }
   weft_costs_destroy(costs);
-  training->split_by = WEFT_CLI_SPLIT_MEASURED;
+  setup->split_by = WEFT_TRAIN_SPLIT_MEASURED;
   return status;
 }
 
@@ -155,17 +154,17 @@ static bool is_path(const char *text) {
           (size > 5 && strcmp(text + size - 5, ".json") == 0) || access(text, F_OK) == 0);
 }
 
-int weft_cli_training_read_split(struct weft_cli_training *training) {
-  assert(training != NULL);
-  const char *text = training->arguments->texts[WEFT_CLI_OPTION_SPLIT];
+int weft_train_setup_read_split(struct weft_train_setup *setup) {
+  assert(setup != NULL);
+  const char *text = setup->arguments->texts[WEFT_CLI_OPTION_SPLIT];
   if (text == NULL || strcmp(text, "even") == 0) {
     return WEFT_CLI_OK; /* the default of the trainer */
   }
-  training->first_layers = weft_array_allocate(
-      training->cli->allocator, (size_t)training->stage_count + 1, sizeof *training->first_layers);
-  if (training->first_layers == NULL) {
-    return weft_cli_fail_memory(training->cli);
+  setup->first_layers = weft_array_allocate(setup->cli->allocator, (size_t)setup->stage_count + 1,
+                                            sizeof *setup->first_layers);
+  if (setup->first_layers == NULL) {
+    return weft_cli_fail_memory(setup->cli);
   }
-  training->options.first_layers = training->first_layers;
-  return is_path(text) ? split_by_costs(training, text) : split_by_counts(training, text);
+  setup->options.first_layers = setup->first_layers;
+  return is_path(text) ? split_by_costs(setup, text) : split_by_counts(setup, text);
 }

@@ -17,22 +17,22 @@
 #include <weft/weft.h>
 
 #include "bench/bench_clock.h"
+#include "bench/train/bench_train.h"
 #include "cli/io/error_message.h"
-#include "gpt/bench/bench_train.h"
 #include "gpt/command/sample_text.h"
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/aligned_memory.h"
 
 enum {
-  MICROBATCHES = WEFT_CLI_TRAIN_MICROBATCHES,
+  MICROBATCHES = WEFT_BENCH_TRAIN_MICROBATCHES,
   ROUNDS = 2,
   STEPS = 3, /* of a block; the first is a warm-up */
   CHECK_STEPS = 2,
-  SAMPLES_MAX = WEFT_CLI_BENCH_REPEATS_MAX * WEFT_CLI_TRAIN_SCHEDULES * STEPS
+  SAMPLES_MAX = WEFT_BENCH_REPEATS_MAX * WEFT_BENCH_TRAIN_SCHEDULES * STEPS
 };
 
-static const char *const schedules[WEFT_CLI_TRAIN_SCHEDULES] = {"1F1B", "Interleaved1F1B", "ZBH1",
-                                                                "ZBVZeroBubble", "GPipe"};
+static const char *const schedules[WEFT_BENCH_TRAIN_SCHEDULES] = {"1F1B", "Interleaved1F1B", "ZBH1",
+                                                                  "ZBVZeroBubble", "GPipe"};
 
 /* ---- The bare products ---- */
 
@@ -97,9 +97,9 @@ struct entry {
 /* The state of the benchmark. */
 struct bench {
   const struct weft_cli *cli;
-  struct weft_gpt_dataset corpus;
-  struct weft_gpt_bare *bares[WEFT_CLI_TRAIN_RANKS];
-  struct entry entries[WEFT_CLI_TRAIN_SCHEDULES];
+  struct weft_gpt_dataset dataset;
+  struct weft_gpt_bare *bares[WEFT_BENCH_TRAIN_RANKS];
+  struct entry entries[WEFT_BENCH_TRAIN_SCHEDULES];
   struct series bare, bare_all;
   struct series steps; /* on one rank, in whatever order */
   uint64_t hash;       /* of the parameters after a block */
@@ -108,20 +108,20 @@ struct bench {
 static enum weft_status make_entry(struct bench *bench, const char *schedule, struct entry *entry,
                                    struct weft_error *error) {
   struct weft_named_source plan = {
-      .allocator = bench->cli->allocator, .schedule = schedule, .ranks = WEFT_CLI_TRAIN_RANKS};
+      .allocator = bench->cli->allocator, .schedule = schedule, .ranks = WEFT_BENCH_TRAIN_RANKS};
   WEFT_TRY(weft_source_named(&plan, MICROBATCHES, true, &entry->program, error));
-  return weft_cli_train_on_one_rank(bench->cli->allocator, entry->program, &entry->on_one, error);
+  return weft_bench_train_on_one_rank(bench->cli->allocator, entry->program, &entry->on_one, error);
 }
 
 static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
   const struct weft_allocator *allocator = bench->cli->allocator;
-  const struct weft_gpt_training progress = weft_cli_train_fixed_training(STEPS);
-  WEFT_TRY(weft_cli_train_fixed_dataset(allocator, &bench->corpus, error));
-  for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
-    WEFT_TRY(weft_gpt_bare_create(allocator, &progress.config, progress.batch / MICROBATCHES,
-                                  progress.config.context, &bench->bares[k], error));
+  const struct weft_gpt_training training = weft_bench_train_fixed_training(STEPS);
+  WEFT_TRY(weft_bench_train_fixed_dataset(allocator, &bench->dataset, error));
+  for (int k = 0; k < WEFT_BENCH_TRAIN_RANKS; k++) {
+    WEFT_TRY(weft_gpt_bare_create(allocator, &training.config, training.batch / MICROBATCHES,
+                                  training.config.context, &bench->bares[k], error));
   }
-  for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+  for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     WEFT_TRY(make_entry(bench, schedules[k], &bench->entries[k], error));
   }
   weft_gpt_set_blas_threads(1);
@@ -129,11 +129,11 @@ static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
 }
 
 static void release(struct bench *bench) {
-  weft_gpt_free(bench->cli->allocator, bench->corpus.bytes);
-  for (int k = 0; k < WEFT_CLI_TRAIN_RANKS; k++) {
+  weft_gpt_free(bench->cli->allocator, bench->dataset.bytes);
+  for (int k = 0; k < WEFT_BENCH_TRAIN_RANKS; k++) {
     weft_gpt_bare_destroy(bench->bares[k]);
   }
-  for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+  for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     weft_program_destroy(bench->entries[k].program);
     weft_program_destroy(bench->entries[k].on_one);
   }
@@ -142,35 +142,35 @@ static void release(struct bench *bench) {
 /* ---- The answer ---- */
 
 static int fail_hash(const struct weft_cli *cli, const char *schedule, uint32_t ranks) {
-  const struct weft_cli_bench_case at = {.schedule = schedule,
-                                         .shape = {.ranks = ranks, .microbatches = MICROBATCHES}};
-  return weft_cli_bench_fail(cli, &at, "the parameters differ from those of one rank");
+  const struct weft_bench_case at = {.schedule = schedule,
+                                     .shape = {.ranks = ranks, .microbatches = MICROBATCHES}};
+  return weft_bench_fail(cli, &at, "the parameters differ from those of one rank");
 }
 
 /* A few steps of 1F1B: first on all ranks, where memory is measured, since nothing has been
  * returned to malloc() yet; then on one. */
-static int check(struct bench *bench, struct weft_cli_train_results *results) {
+static int check(struct bench *bench, struct weft_bench_train_results *results) {
   const struct entry *entry = &bench->entries[0];
   struct weft_gpt_trainer_options options =
-      weft_cli_train_fixed_options(&bench->corpus, entry->program, CHECK_STEPS);
-  struct weft_cli_train_block on_one;
-  int status = weft_cli_train_block_run(bench->cli, &options, entry->program, &results->memory);
+      weft_bench_train_fixed_options(&bench->dataset, entry->program, CHECK_STEPS);
+  struct weft_bench_train_block on_one;
+  int status = weft_bench_train_block_run(bench->cli, &options, entry->program, &results->memory);
   options.program = entry->on_one;
   if (status == WEFT_CLI_OK) {
-    status = weft_cli_train_block_run(bench->cli, &options, entry->program, &on_one);
+    status = weft_bench_train_block_run(bench->cli, &options, entry->program, &on_one);
   }
   return status == WEFT_CLI_OK && on_one.hash != results->memory.hash
-             ? fail_hash(bench->cli, schedules[0], WEFT_CLI_TRAIN_RANKS)
+             ? fail_hash(bench->cli, schedules[0], WEFT_BENCH_TRAIN_RANKS)
              : status;
 }
 
 /* The hash of every block is that of the first. */
 static int run_block(struct bench *bench, size_t schedule, const struct weft_program *program,
-                     struct weft_cli_train_block *block) {
+                     struct weft_bench_train_block *block) {
   const struct weft_gpt_trainer_options options =
-      weft_cli_train_fixed_options(&bench->corpus, program, STEPS);
+      weft_bench_train_fixed_options(&bench->dataset, program, STEPS);
   const int status =
-      weft_cli_train_block_run(bench->cli, &options, bench->entries[schedule].program, block);
+      weft_bench_train_block_run(bench->cli, &options, bench->entries[schedule].program, block);
   bench->hash = bench->hash == 0 ? block->hash : bench->hash;
   return status == WEFT_CLI_OK && block->hash != bench->hash
              ? fail_hash(bench->cli, schedules[schedule], program->rank_count)
@@ -179,7 +179,7 @@ static int run_block(struct bench *bench, size_t schedule, const struct weft_pro
 
 /* ---- Rounds ---- */
 
-static void note_samples(struct series *series, const struct weft_cli_train_block *block) {
+static void note_samples(struct series *series, const struct weft_bench_train_block *block) {
   for (uint32_t k = 0; k < block->sample_count; k++) {
     add_sample(series, block->samples_ns[k]);
   }
@@ -188,18 +188,18 @@ static void note_samples(struct series *series, const struct weft_cli_train_bloc
 /* Work outside the pipeline, norms and updates, is that of one rank divided by the ranks. Costs
  * are means, so the mean step is compared with the prediction. */
 static void note_prediction(struct prediction *prediction, double pipeline_ms,
-                            const struct weft_cli_train_block *one,
-                            const struct weft_cli_train_block *all) {
-  const double rest_ms = (one->mean_ms - one->busy_ms) / WEFT_CLI_TRAIN_RANKS;
+                            const struct weft_bench_train_block *one,
+                            const struct weft_bench_train_block *all) {
+  const double rest_ms = (one->mean_ms - one->busy_ms) / WEFT_BENCH_TRAIN_RANKS;
   const double step_ms = pipeline_ms + rest_ms;
   add_sample(&prediction->step_ns, (uint64_t)(step_ms * 1e6));
   add_sample(&prediction->reached, (uint64_t)(step_ms / all->mean_ms * BILLION));
 }
 
 static int measure_schedule(struct bench *bench, size_t schedule,
-                            struct weft_cli_train_results *results) {
+                            struct weft_bench_train_results *results) {
   struct entry *entry = &bench->entries[schedule];
-  struct weft_cli_train_block one, all;
+  struct weft_bench_train_block one, all;
   int status = run_block(bench, schedule, entry->on_one, &one);
   if (status == WEFT_CLI_OK) {
     status = run_block(bench, schedule, entry->program, &all);
@@ -221,7 +221,7 @@ static int measure_bare(struct bench *bench) {
   struct weft_error error;
   uint64_t alone_ns = 0, together_ns = 0;
   if (time_bare(bench->cli, bench->bares, 1, &alone_ns, &error) < 0 ||
-      time_bare(bench->cli, bench->bares, WEFT_CLI_TRAIN_RANKS, &together_ns, &error) < 0) {
+      time_bare(bench->cli, bench->bares, WEFT_BENCH_TRAIN_RANKS, &together_ns, &error) < 0) {
     return weft_cli_fail(bench->cli, NULL, &error);
   }
   add_sample(&bench->bare, alone_ns);
@@ -230,13 +230,13 @@ static int measure_bare(struct bench *bench) {
 }
 
 static int measure_rounds(struct bench *bench, uint64_t rounds,
-                          struct weft_cli_train_results *results) {
+                          struct weft_bench_train_results *results) {
   int status = WEFT_CLI_OK;
-  for (uint64_t k = 0; k < rounds * WEFT_CLI_TRAIN_SCHEDULES && status == WEFT_CLI_OK; k++) {
-    const size_t schedule = (size_t)(k % WEFT_CLI_TRAIN_SCHEDULES);
-    const struct weft_cli_bench_case at = {
+  for (uint64_t k = 0; k < rounds * WEFT_BENCH_TRAIN_SCHEDULES && status == WEFT_CLI_OK; k++) {
+    const size_t schedule = (size_t)(k % WEFT_BENCH_TRAIN_SCHEDULES);
+    const struct weft_bench_case at = {
         .schedule = schedules[schedule],
-        .shape = {.ranks = WEFT_CLI_TRAIN_RANKS, .microbatches = MICROBATCHES}};
+        .shape = {.ranks = WEFT_BENCH_TRAIN_RANKS, .microbatches = MICROBATCHES}};
     weft_bench_print_case(bench->cli, &at);
     status = measure_bare(bench);
     if (status == WEFT_CLI_OK) {
@@ -246,40 +246,40 @@ static int measure_rounds(struct bench *bench, uint64_t rounds,
   return status;
 }
 
-static struct weft_cli_train_prediction sum_up_prediction(struct prediction *prediction) {
-  return (struct weft_cli_train_prediction){
+static struct weft_bench_train_prediction sum_up_prediction(struct prediction *prediction) {
+  return (struct weft_bench_train_prediction){
       .step_ms = median_ms(&prediction->step_ns),
       .reached = (double)weft_cli_median(prediction->reached.samples, prediction->reached.count) /
                  BILLION};
 }
 
-static void sum_up(struct bench *bench, struct weft_cli_train_results *results) {
+static void sum_up(struct bench *bench, struct weft_bench_train_results *results) {
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
-  results->progress = weft_cli_train_fixed_training(STEPS);
-  const struct weft_gpt_config *config = &results->progress.config;
+  results->training = weft_bench_train_fixed_training(STEPS);
+  const struct weft_gpt_config *config = &results->training.config;
   results->parameters = weft_gpt_parameter_count(config);
   results->processors = processors > 0 ? (uint64_t)processors : 0;
   results->operations =
       MICROBATCHES *
-      weft_gpt_flops(config, results->progress.batch / MICROBATCHES, config->context);
+      weft_gpt_flops(config, results->training.batch / MICROBATCHES, config->context);
   results->core_wanted = weft_gpt_blas_core_wanted();
   results->bare_ms = median_ms(&bench->bare);
   results->bare_all_ms = median_ms(&bench->bare_all);
   results->steps = bench->entries[0].one.count;
-  for (size_t k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+  for (size_t k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     struct entry *entry = &bench->entries[k];
     results->schedules[k] =
-        (struct weft_cli_train_measurement){.schedule = schedules[k],
-                                            .stage_count = entry->program->stage_count,
-                                            .one_ms = median_ms(&entry->one),
-                                            .all_ms = median_ms(&entry->all),
-                                            .alone = sum_up_prediction(&entry->alone),
-                                            .together = sum_up_prediction(&entry->together)};
+        (struct weft_bench_train_measurement){.schedule = schedules[k],
+                                              .stage_count = entry->program->stage_count,
+                                              .one_ms = median_ms(&entry->one),
+                                              .all_ms = median_ms(&entry->all),
+                                              .alone = sum_up_prediction(&entry->alone),
+                                              .together = sum_up_prediction(&entry->together)};
   }
   results->step_ms = median_ms(&bench->steps);
 }
 
-static int measure(struct bench *bench, uint64_t rounds, struct weft_cli_train_results *results) {
+static int measure(struct bench *bench, uint64_t rounds, struct weft_bench_train_results *results) {
   struct weft_error error;
   if (prepare(bench, &error) < 0) {
     return weft_cli_fail(bench->cli, NULL, &error);
@@ -294,11 +294,11 @@ static int measure(struct bench *bench, uint64_t rounds, struct weft_cli_train_r
   return status;
 }
 
-int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+int weft_bench_cmd_train(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                          struct weft_text *text, struct weft_json *json) {
   assert(cli != NULL && arguments != NULL && text != NULL);
-  struct weft_cli_train_results results = {.steps = 0};
-  weft_cli_choose_kernels(cli);
+  struct weft_bench_train_results results = {.steps = 0};
+  weft_train_choose_kernels(cli);
   struct bench *bench = weft_gpt_allocate(cli->allocator, 1, sizeof *bench);
   if (bench == NULL) {
     return weft_cli_fail_memory(cli);
@@ -309,9 +309,9 @@ int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_argum
   release(bench);
   weft_gpt_free(cli->allocator, bench);
   if (status == WEFT_CLI_OK && json != NULL) {
-    weft_cli_bench_add_train_json(json, &results);
+    weft_bench_add_train_json(json, &results);
   } else if (status == WEFT_CLI_OK) {
-    weft_cli_bench_add_train_text(text, &results);
+    weft_bench_add_train_text(text, &results);
   }
   return status;
 }
@@ -319,7 +319,7 @@ int weft_cli_bench_train(const struct weft_cli *cli, const struct weft_cli_argum
 int weft_train_cmd_bench(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   if (arguments->operand_count > 0 && strcmp(arguments->operands[0], "train") == 0) {
-    return weft_bench_report(cli, arguments, weft_cli_bench_train);
+    return weft_bench_report(cli, arguments, weft_bench_cmd_train);
   }
   return weft_cli_usage(cli, "'weft bench' runs the others",
                         "weft-train runs the benchmark train only");

@@ -4,32 +4,32 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "gpt/bench/bench_train.h"
+#include "bench/train/bench_train.h"
 
 #define MIB 1048576.0
 
-static double tokens_per_s(const struct weft_cli_train_results *results, double step_ms) {
-  const struct weft_gpt_training *progress = &results->progress;
-  return (double)(progress->batch * progress->config.context) / step_ms * 1e3;
+static double tokens_per_s(const struct weft_bench_train_results *results, double step_ms) {
+  const struct weft_gpt_training *training = &results->training;
+  return (double)(training->batch * training->config.context) / step_ms * 1e3;
 }
 
-static double gflops(const struct weft_cli_train_results *results, double ms) {
+static double gflops(const struct weft_bench_train_results *results, double ms) {
   return results->operations / ms / 1e6;
 }
 
-static double speed_up(const struct weft_cli_train_measurement *at) {
+static double speed_up(const struct weft_bench_train_measurement *at) {
   return at->one_ms / at->all_ms;
 }
 
 /* ---- Text ---- */
 
-static void add_model(struct weft_text *text, const struct weft_cli_train_results *results) {
-  const struct weft_gpt_training *progress = &results->progress;
-  const struct weft_gpt_config *config = &progress->config;
+static void add_model(struct weft_text *text, const struct weft_bench_train_results *results) {
+  const struct weft_gpt_training *training = &results->training;
+  const struct weft_gpt_config *config = &training->config;
   weft_text_addf(text,
                  "weft %s, bench train: checked: %d ranks and one come to the same parameters, "
                  "bit for bit\n\n",
-                 weft_version(), WEFT_CLI_TRAIN_RANKS);
+                 weft_version(), WEFT_BENCH_TRAIN_RANKS);
   weft_text_addf(text,
                  "model: %" PRIu32 " blocks, dim %" PRIu32 ", %" PRIu32 " heads, context %" PRIu32
                  ", %.2f M parameters\n"
@@ -37,8 +37,8 @@ static void add_model(struct weft_text *text, const struct weft_cli_train_result
                  " tokens, AdamW; loss %.4f, then %.4f\n"
                  "on:    %" PRIu64 " processors, a thread per rank, each with one BLAS thread\n",
                  config->blocks, config->dim, config->heads, config->context,
-                 (double)results->parameters / 1e6, progress->batch, progress->microbatches,
-                 progress->batch * config->context, results->first_loss, results->last_loss,
+                 (double)results->parameters / 1e6, training->batch, training->microbatches,
+                 training->batch * config->context, results->first_loss, results->last_loss,
                  results->processors);
   if (results->core_wanted != NULL) {
     weft_text_addf(
@@ -50,13 +50,13 @@ static void add_model(struct weft_text *text, const struct weft_cli_train_result
   weft_text_add(text, "\n");
 }
 
-static void add_schedules(struct weft_text *text, const struct weft_cli_train_results *results) {
+static void add_schedules(struct weft_text *text, const struct weft_bench_train_results *results) {
   weft_text_addf(text, "%-16s %6s %9s %9s %9s %9s %8s %18s\n", "", "", "one rank", "2 ranks",
                  "one rank", "2 ranks", "", "measured/predicted");
   weft_text_addf(text, "%-16s %6s %9s %9s %9s %9s %8s %9s %8s\n", "schedule", "stages", "ms", "ms",
                  "tokens/s", "tokens/s", "speed-up", "alone", "both");
-  for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
-    const struct weft_cli_train_measurement *at = &results->schedules[k];
+  for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
+    const struct weft_bench_train_measurement *at = &results->schedules[k];
     weft_text_addf(text, "%-16s %6" PRIu32 " %9.1f %9.1f %9.0f %9.0f %8.3f %9.3f %8.3f\n",
                    at->schedule, at->stage_count, at->one_ms, at->all_ms,
                    tokens_per_s(results, at->one_ms), tokens_per_s(results, at->all_ms),
@@ -72,7 +72,7 @@ static void add_schedules(struct weft_text *text, const struct weft_cli_train_re
                  results->steps);
 }
 
-static void add_products(struct weft_text *text, const struct weft_cli_train_results *results) {
+static void add_products(struct weft_text *text, const struct weft_bench_train_results *results) {
   weft_text_addf(text,
                  "products of a step: %.2f GFLOP; a step on one rank %.1f GFLOP/s, the same "
                  "products alone %.1f\n"
@@ -84,8 +84,8 @@ static void add_products(struct weft_text *text, const struct weft_cli_train_res
                  results->bare_all_ms / results->bare_ms);
 }
 
-static void add_memory(struct weft_text *text, const struct weft_cli_train_results *results) {
-  const struct weft_cli_train_block *memory = &results->memory;
+static void add_memory(struct weft_text *text, const struct weft_bench_train_results *results) {
+  const struct weft_bench_train_block *memory = &results->memory;
   weft_text_addf(text,
                  "memory of %s on 2 ranks: the trainer's own account %.1f MiB; all that it "
                  "allocates %.1f MiB\n",
@@ -96,8 +96,8 @@ static void add_memory(struct weft_text *text, const struct weft_cli_train_resul
   }
 }
 
-void weft_cli_bench_add_train_text(struct weft_text *text,
-                                   const struct weft_cli_train_results *results) {
+void weft_bench_add_train_text(struct weft_text *text,
+                               const struct weft_bench_train_results *results) {
   assert(text != NULL && results != NULL);
   add_model(text, results);
   add_schedules(text, results);
@@ -107,20 +107,21 @@ void weft_cli_bench_add_train_text(struct weft_text *text,
 
 /* ---- JSON ---- */
 
-static void add_model_object(struct weft_json *json, const struct weft_cli_train_results *results) {
-  const struct weft_gpt_training *progress = &results->progress;
+static void add_model_object(struct weft_json *json,
+                             const struct weft_bench_train_results *results) {
+  const struct weft_gpt_training *training = &results->training;
   weft_json_open(json, "model", '{');
-  weft_json_number(json, "layers", progress->config.blocks);
-  weft_json_number(json, "dim", progress->config.dim);
-  weft_json_number(json, "heads", progress->config.heads);
-  weft_json_number(json, "context", progress->config.context);
-  weft_json_number(json, "vocabulary", progress->config.vocabulary);
+  weft_json_number(json, "layers", training->config.blocks);
+  weft_json_number(json, "dim", training->config.dim);
+  weft_json_number(json, "heads", training->config.heads);
+  weft_json_number(json, "context", training->config.context);
+  weft_json_number(json, "vocabulary", training->config.vocabulary);
   weft_json_number(json, "parameters", results->parameters);
   weft_json_close(json, '}');
-  weft_json_number(json, "batch", progress->batch);
-  weft_json_number(json, "microbatches", progress->microbatches);
-  weft_json_number(json, "tokens_per_step", progress->batch * progress->config.context);
-  weft_json_number(json, "ranks", WEFT_CLI_TRAIN_RANKS);
+  weft_json_number(json, "batch", training->batch);
+  weft_json_number(json, "microbatches", training->microbatches);
+  weft_json_number(json, "tokens_per_step", training->batch * training->config.context);
+  weft_json_number(json, "ranks", WEFT_BENCH_TRAIN_RANKS);
   weft_json_number(json, "blas_threads_per_rank", 1);
   weft_json_number(json, "processors", results->processors);
   if (results->core_wanted != NULL) {
@@ -135,8 +136,8 @@ static void add_model_object(struct weft_json *json, const struct weft_cli_train
 }
 
 static void add_schedule_object(struct weft_json *json,
-                                const struct weft_cli_train_results *results,
-                                const struct weft_cli_train_measurement *at) {
+                                const struct weft_bench_train_results *results,
+                                const struct weft_bench_train_measurement *at) {
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schedule", at->schedule);
   weft_json_number(json, "stages", at->stage_count);
@@ -152,7 +153,7 @@ static void add_schedule_object(struct weft_json *json,
   weft_json_close(json, '}');
 }
 
-static void add_memory_object(struct weft_json *json, const struct weft_cli_train_block *memory) {
+static void add_memory_object(struct weft_json *json, const struct weft_bench_train_block *memory) {
   weft_json_open(json, "memory", '{');
   weft_json_number(json, "trainer_bytes", memory->trainer_bytes);
   weft_json_number(json, "allocated_peak_bytes", memory->counted_bytes);
@@ -164,15 +165,15 @@ static void add_memory_object(struct weft_json *json, const struct weft_cli_trai
   weft_json_close(json, '}');
 }
 
-void weft_cli_bench_add_train_json(struct weft_json *json,
-                                   const struct weft_cli_train_results *results) {
+void weft_bench_add_train_json(struct weft_json *json,
+                               const struct weft_bench_train_results *results) {
   assert(results != NULL);
   weft_json_open(json, NULL, '{');
   weft_json_string(json, "schema", "weft-bench-train/1");
   weft_json_string(json, "version", weft_version());
   add_model_object(json, results);
   weft_json_open(json, "schedules", '[');
-  for (int k = 0; k < WEFT_CLI_TRAIN_SCHEDULES; k++) {
+  for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     add_schedule_object(json, results, &results->schedules[k]);
   }
   weft_json_close(json, ']');

@@ -5,7 +5,7 @@
 
 #include <weft/support.h>
 
-#include "gpt/bench/bench_train.h"
+#include "bench/train/bench_train.h"
 #include "gpt/model/aligned_memory.h"
 
 enum { LAYERS = 8, DIM = 256, HEADS = 8, CONTEXT = 128, BATCH = 16, TEXT_BYTES = 65536 };
@@ -20,20 +20,20 @@ static void write_text(uint8_t *bytes) {
   }
 }
 
-enum weft_status weft_cli_train_fixed_dataset(const struct weft_allocator *allocator,
-                                              struct weft_gpt_dataset *corpus,
-                                              struct weft_error *error) {
+enum weft_status weft_bench_train_fixed_dataset(const struct weft_allocator *allocator,
+                                                struct weft_gpt_dataset *dataset,
+                                                struct weft_error *error) {
   uint8_t *bytes = weft_gpt_allocate(allocator, TEXT_BYTES, 1);
   if (bytes == NULL) {
     return weft_fail_memory(error, TEXT_BYTES);
   }
   write_text(bytes);
-  *corpus = (struct weft_gpt_dataset){
+  *dataset = (struct weft_gpt_dataset){
       .bytes = bytes, .size = TEXT_BYTES, .train_size = TEXT_BYTES / 10 * 9, .hash = 1};
   return WEFT_OK;
 }
 
-struct weft_gpt_training weft_cli_train_fixed_training(uint64_t steps) {
+struct weft_gpt_training weft_bench_train_fixed_training(uint64_t steps) {
   return (struct weft_gpt_training){.config = {.blocks = LAYERS,
                                                .dim = DIM,
                                                .heads = HEADS,
@@ -43,7 +43,7 @@ struct weft_gpt_training weft_cli_train_fixed_training(uint64_t steps) {
                                     .data_hash = 1,
                                     .data_seed = 1,
                                     .batch = BATCH,
-                                    .microbatches = WEFT_CLI_TRAIN_MICROBATCHES,
+                                    .microbatches = WEFT_BENCH_TRAIN_MICROBATCHES,
                                     .rate = 1e-3,
                                     .rate_min = 1e-4,
                                     .beta1 = 0.9,
@@ -54,12 +54,11 @@ struct weft_gpt_training weft_cli_train_fixed_training(uint64_t steps) {
                                     .total_steps = steps};
 }
 
-struct weft_gpt_trainer_options weft_cli_train_fixed_options(const struct weft_gpt_dataset *corpus,
-                                                             const struct weft_program *program,
-                                                             uint64_t steps) {
+struct weft_gpt_trainer_options weft_bench_train_fixed_options(
+    const struct weft_gpt_dataset *dataset, const struct weft_program *program, uint64_t steps) {
   assert(program != NULL);
-  return (struct weft_gpt_trainer_options){.training = weft_cli_train_fixed_training(steps),
-                                           .dataset = corpus,
+  return (struct weft_gpt_trainer_options){.training = weft_bench_train_fixed_training(steps),
+                                           .dataset = dataset,
                                            .program = program,
                                            .transport = "threads",
                                            .threads_per_rank = 1,

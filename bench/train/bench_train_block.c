@@ -9,7 +9,7 @@
 
 #include <weft/weft.h>
 
-#include "gpt/bench/bench_train.h"
+#include "bench/train/bench_train.h"
 
 /* ---- Memory ---- */
 
@@ -56,7 +56,7 @@ static uint64_t resident_bytes(void) {
 /* ---- Steps ---- */
 
 struct watch {
-  struct weft_cli_train_block *block;
+  struct weft_bench_train_block *block;
   const struct weft_gpt_trainer_options *options; /* as given */
   uint64_t last_ns, resident;
 };
@@ -77,11 +77,11 @@ static void between_steps(void *context, uint32_t rank, uint64_t step) {
 
 static void on_step(void *context, const struct weft_gpt_step_report *report) {
   struct watch *watch = context;
-  struct weft_cli_train_block *block = watch->block;
+  struct weft_bench_train_block *block = watch->block;
   const uint64_t now = weft_cli_clock_ns();
   if (watch->last_ns == 0) {
     block->first_loss = report->loss;
-  } else if (block->sample_count < WEFT_CLI_TRAIN_STEPS_MAX) {
+  } else if (block->sample_count < WEFT_BENCH_TRAIN_STEPS_MAX) {
     block->samples_ns[block->sample_count++] = now - watch->last_ns;
   }
   block->last_loss = report->loss;
@@ -89,7 +89,7 @@ static void on_step(void *context, const struct weft_gpt_step_report *report) {
   watch->last_ns = weft_cli_clock_ns();
 }
 
-static double mean_ms(const struct weft_cli_train_block *block) {
+static double mean_ms(const struct weft_bench_train_block *block) {
   double sum = 0;
   for (uint32_t k = 0; k < block->sample_count; k++) {
     sum += (double)block->samples_ns[k] / 1e6;
@@ -99,7 +99,7 @@ static double mean_ms(const struct weft_cli_train_block *block) {
 
 static enum weft_status predict(const struct weft_gpt_trainer *trainer,
                                 const struct weft_program *program,
-                                struct weft_cli_train_block *block, struct weft_error *error) {
+                                struct weft_bench_train_block *block, struct weft_error *error) {
   struct weft_costs *costs;
   struct weft_simulation *simulation;
   enum weft_status status = weft_gpt_trainer_costs(trainer, &costs, error);
@@ -118,7 +118,7 @@ static enum weft_status predict(const struct weft_gpt_trainer *trainer,
 }
 
 static enum weft_status train(struct weft_gpt_trainer *trainer, const struct weft_program *program,
-                              struct weft_cli_train_block *block, struct weft_error *error) {
+                              struct weft_bench_train_block *block, struct weft_error *error) {
   enum weft_status status = weft_gpt_trainer_run(trainer, error);
   if (status == WEFT_OK) {
     status = predict(trainer, program, block, error);
@@ -129,10 +129,10 @@ static enum weft_status train(struct weft_gpt_trainer *trainer, const struct wef
   return status;
 }
 
-int weft_cli_train_block_run(const struct weft_cli *cli,
-                             const struct weft_gpt_trainer_options *options,
-                             const struct weft_program *program,
-                             struct weft_cli_train_block *block) {
+int weft_bench_train_block_run(const struct weft_cli *cli,
+                               const struct weft_gpt_trainer_options *options,
+                               const struct weft_program *program,
+                               struct weft_bench_train_block *block) {
   assert(cli != NULL && program != NULL);
   struct byte_counter counter = {.allocator = {.reallocate = count, .context = &counter},
                                  .inner = cli->allocator};
@@ -145,7 +145,7 @@ int weft_cli_train_block_run(const struct weft_cli *cli,
   own.on_rank = on_rank;
   own.between_steps = between_steps;
   own.context = &watch;
-  *block = (struct weft_cli_train_block){.sample_count = 0};
+  *block = (struct weft_bench_train_block){.sample_count = 0};
   const uint64_t before = resident_bytes();
   enum weft_status status = weft_gpt_trainer_create(&own, &trainer, &error);
   if (status == WEFT_OK) {

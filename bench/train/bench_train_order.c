@@ -8,7 +8,7 @@
 #include <weft/support.h>
 #include <weft/weft.h>
 
-#include "gpt/bench/bench_train.h"
+#include "bench/train/bench_train.h"
 #include "gpt/model/aligned_memory.h"
 
 struct ordered {
@@ -55,9 +55,9 @@ static enum weft_status simulate(const struct weft_allocator *allocator,
   return status;
 }
 
-enum weft_status weft_cli_train_on_one_rank(const struct weft_allocator *allocator,
-                                            const struct weft_program *program,
-                                            struct weft_program **out, struct weft_error *error) {
+enum weft_status weft_bench_train_on_one_rank(const struct weft_allocator *allocator,
+                                              const struct weft_program *program,
+                                              struct weft_program **out, struct weft_error *error) {
   assert(program != NULL);
   struct weft_simulation *simulation;
   WEFT_TRY(simulate(allocator, program, &simulation, error));
