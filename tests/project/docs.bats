@@ -23,6 +23,8 @@ not_run=(
   'build/weft bench plan-search'
   'build/weft bench sim'
   'build/weft bench sim --large'
+  'python3 examples/pytorch_costs.py --layers 2,1,1,1 -o measured.json'
+  'python3 examples/pytorch_costs.py --layers 2,1,1,1 --steps 20 --table alike.csv'
   'python3 bench/against_pytorch.py'
   'python3 bench/dry_run_against_pytorch.py'
   'build/weft bench run'
