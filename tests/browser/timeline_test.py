@@ -302,22 +302,35 @@ class Timeline(unittest.TestCase):
         self.assertEqual(self.tooltip()[0], "0F0 · rank 0")
         self.shot("pair")
 
+    def test_the_same_model_is_compared(self):
+        self.open("pair.html")
+        self.assertEqual(self.page.text(".card .compare"), "7.1 % shorter than the first")
+        self.open(SMALL)
+        self.load(SMALL)
+        self.assertEqual(self.page.text(".card .compare"), "as long as the first")
+        self.open(SMALL)
+        self.load("by_stage.html")
+        self.assertEqual(self.page.text(".card .compare"),
+                         "not compared with the first: its times are in units of time")
+
     def test_schedules_that_cut_the_model_differently(self):
         self.open("cuts.html")
         cards = self.page.text("#cards")
         self.assertIn("costs are of a rank's share of the model: a stage takes 1/2 of it", cards)
         self.assertIn("13.6 % shorter than the first", cards)
-        self.assertNotIn("if a stage takes the same time", cards)
+        self.assertNotIn("not compared", cards)
         self.open("whole.html")
         self.load("table.html")
-        self.assertIn("than the first, if a stage takes the same time in both", self.page.text("#cards"))
+        self.assertIn("not compared with the first: 8 stages instead of 4, of the same costs each, are a larger model",
+                      self.page.text("#cards"))
+        self.assertNotIn("longer", self.page.text("#cards"))
 
     def test_load_another(self):
         self.open(SMALL)
         self.assertEqual(self.load("overlaps.html"),
                          "overlaps.html is shown below; units differ: ms, none")
         self.assertEqual(self.page.run("return document.querySelectorAll('.card').length"), 2)
-        self.assertIn("% longer than the first", self.page.text(".card .compare"))
+        self.assertIn("not compared with the first", self.page.text(".card .compare"))
         begin, end = self.ask("window()")
         self.assertEqual(begin, 0)
         self.assertGreater(end, 14)  # one axis for both

@@ -42,15 +42,18 @@ function fact(name, value) {
   return entry;
 }
 
-// Costs are of a stage, unless a note says that they are of a rank's share.
+// Costs are of a stage, unless a note says that they are of a rank's share. With other
+// numbers of stages the models differ then, and one is not longer by its schedule.
 function comparison(app, picture) {
   const first = app.models[0].picture;
   const change = first.makespan > 0 ? picture.makespan / first.makespan - 1 : 0;
-  const sameModel = picture.stages === first.stages || (picture.note !== '' && first.note !== '');
-  const condition = sameModel ? '' : ', if a stage takes the same time in both';
-  if (Math.abs(change) < 5e-5) return `as long as the first${condition}`;
-  const share = (100 * Math.abs(change)).toFixed(1);
-  return `${share} % ${change < 0 ? 'shorter' : 'longer'} than the first${condition}`;
+  if (picture.unit !== first.unit) return `not compared with the first: its times are in ${unitOf(picture)}`;
+  if (picture.stages !== first.stages && (picture.note === '' || first.note === '')) {
+    const size = picture.stages > first.stages ? 'larger' : 'smaller';
+    return `not compared with the first: ${picture.stages} stages instead of ${first.stages}, of the same costs each, are a ${size} model`;
+  }
+  if (Math.abs(change) < 5e-5) return 'as long as the first';
+  return `${formatShare(Math.abs(change))} ${change < 0 ? 'shorter' : 'longer'} than the first`;
 }
 
 function cardOf(app, model, index) {
