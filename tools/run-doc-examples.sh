@@ -2,6 +2,7 @@
 # Writes a document to standard output with what its examples really print:
 #
 #     WEFT=build/weft tools/run-doc-examples.sh FILE
+#     tools/run-doc-examples.sh --apply FILE    only makes its change, in this folder (see below)
 #
 # An example is a fenced block marked `console`. "$ " begins a command, "> "
 # continues it, the lines that follow are its output. All examples of a document
@@ -11,11 +12,16 @@
 # with it is left as it is.
 #
 # A document that shows how to change Weft has its examples run by a Weft so
-# changed: blocks marked `c PATH` are new files, blocks marked `diff` are applied.
+# changed: blocks marked `c PATH` are new files, blocks marked `diff` are applied, unless
+# somebody has followed the document and the sources are so changed already.
 set -euo pipefail
 
+only_apply=false
+if [[ $1 == --apply ]]; then
+  only_apply=true
+  shift
+fi
 document=$(realpath "$1")
-weft=$(realpath -e "${WEFT:-build/weft}")
 sources=$(realpath "$(dirname "${BASH_SOURCE[0]}")/..")
 
 scratch=$(mktemp -d)
@@ -27,19 +33,33 @@ blocks() {
   awk -v mark="\`\`\`$1" '$0 == "```" { inside = 0 } inside { print } $0 == mark { inside = 1 }' "$document"
 }
 
+# --unidiff-zero: a hunk may end with what it adds, so that it still fits when somebody has added
+# a line of their own in the same place.
+change_sources() {
+  local file apply=(git apply -C1 --unidiff-zero --ignore-whitespace)
+  sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
+    blocks "c $file" >"$file"
+  done
+  GIT_CEILING_DIRECTORIES=$(dirname "$PWD")
+  export GIT_CEILING_DIRECTORIES
+  blocks diff | "${apply[@]}" --reverse --check - 2>/dev/null || blocks diff | "${apply[@]}" -
+}
+
 build_changed() {
   mkdir "$scratch/tree"
   cp -R "$sources"/{src,include,bench,cmake,CMakeLists.txt} "$scratch/tree"
   cd "$scratch/tree" || return
-  sed -n 's/^```c //p' "$document" | while IFS= read -r file; do
-    blocks "c $file" >"$file"
-  done
-  blocks diff | GIT_CEILING_DIRECTORIES=$scratch git apply -C1 --ignore-whitespace - &&
+  change_sources &&
     cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DWEFT_TESTS=OFF -DWEFT_TRAINER=OFF &&
     cmake --build build --target weft_command &&
     ln -s "$scratch/tree/build/weft" "$scratch/bin/weft"
 }
 
+if $only_apply; then
+  change_sources
+  exit
+fi
+weft=$(realpath -e "${WEFT:-build/weft}")
 if ! grep -q '^```diff$' "$document"; then
   ln -s "$weft" "$scratch/bin/weft"
 elif ! (build_changed) >"$scratch/log" 2>&1; then
