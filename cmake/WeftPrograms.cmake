@@ -51,6 +51,7 @@ if(WEFT_HAS_TRAINER)
   list(FILTER sources EXCLUDE REGEX "_main\\.c$")
   weft_program_library(weft_train_commands SOURCES ${sources} INCLUDES
     ${PROJECT_SOURCE_DIR}/app ${PROJECT_BINARY_DIR}/inc/cli ${PROJECT_BINARY_DIR}/inc/bench)
+  target_link_libraries(weft_train_commands PRIVATE PkgConfig::OPENBLAS)
   weft_program(weft_train weft-train app/gpt/command/train_main.c
     weft_train_commands weft_benchmarks weft_cli weft_gpt)
   target_include_directories(weft_train PRIVATE ${PROJECT_SOURCE_DIR}/app)

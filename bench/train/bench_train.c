@@ -36,23 +36,23 @@ static const char *const schedules[WEFT_BENCH_TRAIN_SCHEDULES] = {"1F1B", "Inter
 
 /* ---- The bare products ---- */
 
-static struct weft_gpt_bare *bare_of(struct weft_transport *transport, void *context) {
-  struct weft_gpt_bare **bares = context;
+static struct weft_bench_bare *bare_of(struct weft_transport *transport, void *context) {
+  struct weft_bench_bare **bares = context;
   return bares[transport->rank];
 }
 
 static enum weft_status run_bare(void *context, struct weft_transport *transport,
                                  struct weft_error *error) {
-  struct weft_gpt_bare *bare = bare_of(transport, context);
+  struct weft_bench_bare *bare = bare_of(transport, context);
   (void)error;
   for (uint32_t k = 0; k < MICROBATCHES; k++) {
-    weft_gpt_bare_run(bare);
+    weft_bench_bare_run(bare);
   }
   return WEFT_OK;
 }
 
 /* Each of `count` threads does the products of a whole step. */
-static enum weft_status time_bare(const struct weft_cli *cli, struct weft_gpt_bare **bares,
+static enum weft_status time_bare(const struct weft_cli *cli, struct weft_bench_bare **bares,
                                   uint32_t count, uint64_t *time_ns, struct weft_error *error) {
   const struct weft_comm_options options = {.rank_count = count};
   struct weft_comm *comm = NULL;
@@ -98,7 +98,7 @@ struct entry {
 struct bench {
   const struct weft_cli *cli;
   struct weft_gpt_dataset dataset;
-  struct weft_gpt_bare *bares[WEFT_BENCH_TRAIN_RANKS];
+  struct weft_bench_bare *bares[WEFT_BENCH_TRAIN_RANKS];
   struct entry entries[WEFT_BENCH_TRAIN_SCHEDULES];
   struct series bare, bare_all;
   struct series steps; /* on one rank, in whatever order */
@@ -118,8 +118,8 @@ static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
   const struct weft_gpt_training training = weft_bench_train_fixed_training(STEPS);
   WEFT_TRY(weft_bench_train_fixed_dataset(allocator, &bench->dataset, error));
   for (int k = 0; k < WEFT_BENCH_TRAIN_RANKS; k++) {
-    WEFT_TRY(weft_gpt_bare_create(allocator, &training.config, training.batch / MICROBATCHES,
-                                  training.config.context, &bench->bares[k], error));
+    WEFT_TRY(weft_bench_bare_create(allocator, &training.config, training.batch / MICROBATCHES,
+                                    training.config.context, &bench->bares[k], error));
   }
   for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     WEFT_TRY(make_entry(bench, schedules[k], &bench->entries[k], error));
@@ -131,7 +131,7 @@ static enum weft_status prepare(struct bench *bench, struct weft_error *error) {
 static void release(struct bench *bench) {
   weft_gpt_free(bench->cli->allocator, bench->dataset.bytes);
   for (int k = 0; k < WEFT_BENCH_TRAIN_RANKS; k++) {
-    weft_gpt_bare_destroy(bench->bares[k]);
+    weft_bench_bare_destroy(bench->bares[k]);
   }
   for (int k = 0; k < WEFT_BENCH_TRAIN_SCHEDULES; k++) {
     weft_program_destroy(bench->entries[k].program);
@@ -261,7 +261,7 @@ static void sum_up(struct bench *bench, struct weft_bench_train_results *results
   results->processors = processors > 0 ? (uint64_t)processors : 0;
   results->operations =
       MICROBATCHES *
-      weft_gpt_flops(config, results->training.batch / MICROBATCHES, config->context);
+      weft_bench_flops(config, results->training.batch / MICROBATCHES, config->context);
   results->core_wanted = weft_gpt_blas_core_wanted();
   results->bare_ms = median_ms(&bench->bare);
   results->bare_all_ms = median_ms(&bench->bare_all);

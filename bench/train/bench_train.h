@@ -4,7 +4,7 @@
 #define GPT_BENCH_TRAIN_H
 
 #include "bench/bench.h"
-#include "gpt/kernels/flops.h"
+#include "bench/train/flops.h"
 #include "gpt/train/trainer.h"
 
 enum {

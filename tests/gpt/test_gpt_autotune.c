@@ -1,5 +1,5 @@
 /* --schedule auto, without the command: when it plans, keeps, returns and plans again, from
- * times that are made up; encoded schedules; and trainings that change their schedule, which
+ * times that are made up; the order of microbatches; and trainings that change their schedule, which
  * come to the same bits as those that do not. */
 #include <math.h>
 #include <setjmp.h>
@@ -14,7 +14,7 @@
 #include <weft/weft.h>
 
 #include "gpt/train/autotune_policy.h"
-#include "gpt/train/schedule_codec.h"
+#include "gpt/train/schedule_order.h"
 #include "gpt/train/trainer.h"
 #include "support_gpt_hand.h"
 
@@ -160,84 +160,33 @@ static void test_without_times(void **state) {
   assert_true(isnan(tuning.gain) && fabs(tuning.promised_gain - 0.2) < 1e-12);
 }
 
-/* ---- Schedule codec ---- */
+/* ---- Order of microbatches ---- */
 
-static struct weft_program *generate(const char *schedule, uint32_t p, uint32_t v, uint32_t m) {
-  const struct weft_shape shape = {.ranks = p, .stages_per_rank = v, .microbatches = m};
-  struct weft_program *program = NULL;
+static void expect_order(const char *schedule, uint32_t v, const uint32_t *rank_of, bool keeps) {
+  const struct weft_shape shape = {.ranks = 2, .stages_per_rank = v, .microbatches = 6};
+  struct weft_program *table = NULL;
   struct weft_error error;
-  if (weft_generate(NULL, schedule, &shape, &program, &error) < 0) {
+  if (weft_generate(NULL, schedule, &shape, &table, &error) < 0) {
     fail_msg("%s: %s", schedule, error.message);
   }
-  return program;
-}
-
-/* Without its bubbles. */
-static void expect_same_rows(const struct weft_program *table, const struct weft_program *again) {
-  for (uint32_t r = 0; r < table->rank_count; r++) {
-    uint64_t at = again->row_begin[r];
-    for (uint64_t k = table->row_begin[r]; k < table->row_begin[r + 1]; k++) {
-      if (table->actions[k].op != WEFT_OP_IDLE && table->actions[k].op != WEFT_OP_REDUCE_GRAD) {
-        assert_memory_equal(&table->actions[k], &again->actions[at++], sizeof *again->actions);
-      }
-    }
-    assert_int_equal(at, again->row_begin[r + 1]);
+  if (weft_gpt_schedule_keeps_order(table, rank_of, 2 * v) != keeps) {
+    fail_msg("%s: the order is %s", schedule, keeps ? "not kept" : "kept");
   }
-}
-
-static void test_schedules_are_decoded(void **state) {
-  (void)state;
-  static const struct {
-    const char *schedule;
-    uint32_t v;
-    uint32_t list[6], begin[4];
-  } cases[] = {
-      {"1F1B", 1, {0, 1, 2}, {0, 1, 2, 3}},
-      {"ZBH1", 1, {0, 1, 2}, {0, 1, 2, 3}},
-      {"InterleavedZeroBubble", 2, {0, 3, 1, 4, 2, 5}, {0, 2, 4, 6}},
-      {"ZBVZeroBubble", 2, {0, 5, 1, 4, 2, 3}, {0, 2, 4, 6}},
-  };
-  for (size_t k = 0; k < sizeof cases / sizeof cases[0]; k++) {
-    const struct weft_gpt_stage_map map = {
-        .rank_count = 3, .list = cases[k].list, .begin = cases[k].begin};
-    struct weft_program *table = generate(cases[k].schedule, 3, cases[k].v, 6), *again;
-    uint8_t *codes = malloc(table->action_count);
-    struct weft_error error;
-    const uint64_t count = weft_gpt_schedule_encode(table, &map, codes);
-    assert_true(count > 0 && count <= table->action_count);
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 6, codes, count, &again, &error),
-                     WEFT_OK);
-    expect_same_rows(table, again);
-    weft_program_destroy(again);
-    /* One code more or less, one twice, and one that does not exist. */
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 6, codes, count - 1, &again, &error),
-                     WEFT_ERR_FORMAT);
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 5, codes, count, &again, &error),
-                     WEFT_ERR_FORMAT);
-    codes[1] = 0xfe;
-    assert_int_equal(weft_gpt_schedule_decode(NULL, &map, 6, codes, count, &again, &error),
-                     WEFT_ERR_FORMAT);
-    free(codes);
-    weft_program_destroy(table);
-  }
+  weft_program_destroy(table);
 }
 
 /* Another order of microbatches, or overlaps: gradients would be added up differently. */
-static void test_tables_without_codes(void **state) {
+static void test_order(void **state) {
   (void)state;
-  static const uint32_t loop[] = {0, 2, 1, 3}, v[] = {0, 3, 1, 2}, begin[] = {0, 2, 4};
-  const struct weft_gpt_stage_map loops = {.rank_count = 2, .list = loop, .begin = begin};
-  const struct weft_gpt_stage_map vs = {.rank_count = 2, .list = v, .begin = begin};
-  uint8_t codes[256];
-  struct weft_program *table = generate("LoopedBFS", 2, 2, 6);
-  assert_int_equal(weft_gpt_schedule_encode(table, &loops, codes), 0);
-  weft_program_destroy(table);
-  table = generate("DualPipeV", 2, 2, 6);
-  assert_int_equal(weft_gpt_schedule_encode(table, &vs, codes), 0);
-  weft_program_destroy(table);
-  table = generate("ZBVZeroBubble", 2, 2, 6); /* these stages are elsewhere */
-  assert_int_equal(weft_gpt_schedule_encode(table, &loops, codes), 0);
-  weft_program_destroy(table);
+  static const uint32_t loop[] = {0, 1, 0, 1}, v[] = {0, 1, 1, 0};
+  expect_order("1F1B", 1, loop, true);
+  expect_order("GPipe", 1, loop, true);
+  expect_order("ZBH1", 1, loop, true);
+  expect_order("InterleavedZeroBubble", 2, loop, true);
+  expect_order("ZBVZeroBubble", 2, v, true);
+  expect_order("ZBVZeroBubble", 2, loop, false); /* these stages are elsewhere */
+  expect_order("LoopedBFS", 2, loop, false);
+  expect_order("DualPipeV", 2, v, false);
 }
 
 /* ---- Trainings ---- */
@@ -454,8 +403,7 @@ int main(void) {
       cmocka_unit_test(test_drift),
       cmocka_unit_test(test_a_broken_promise),
       cmocka_unit_test(test_without_times),
-      cmocka_unit_test(test_schedules_are_decoded),
-      cmocka_unit_test(test_tables_without_codes),
+      cmocka_unit_test(test_order),
       cmocka_unit_test(test_the_same_bits),
       cmocka_unit_test(test_few_steps),
       cmocka_unit_test(test_memory),

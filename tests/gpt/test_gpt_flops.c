@@ -13,7 +13,7 @@
 
 #include <weft/weft.h>
 
-#include "gpt/kernels/flops.h"
+#include "bench/train/flops.h"
 #include "gpt/kernels/gemm_avx512.h"
 #include "gpt/kernels/gemm_tile.h"
 #include "gpt/train/trainer.h"
@@ -21,7 +21,7 @@
 enum { CALLS_MAX = 100000 };
 
 struct calls {
-  struct weft_gpt_gemm_shape list[CALLS_MAX];
+  struct weft_bench_gemm_shape list[CALLS_MAX];
   size_t count;
 };
 
@@ -35,7 +35,7 @@ void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER Order, OPENBLAS_CONST enum CBLA
                  OPENBLAS_CONST blasint ldb, OPENBLAS_CONST float beta, float *C,
                  OPENBLAS_CONST blasint ldc) {
   (void)Order, (void)alpha, (void)A, (void)B;
-  struct weft_gpt_gemm_shape product;
+  struct weft_bench_gemm_shape product;
   memset(&product, 0, sizeof product); /* the gaps are compared too */
   product.transposed_a = TransA == CblasTrans;
   product.transposed_b = TransB == CblasTrans;
@@ -52,7 +52,7 @@ void cblas_sgemm(OPENBLAS_CONST enum CBLAS_ORDER Order, OPENBLAS_CONST enum CBLA
 
 /* As the sgemm that it replaces. */
 bool weft_gpt_gemm_avx512(const struct weft_gpt_gemm *wide) {
-  struct weft_gpt_gemm_shape product;
+  struct weft_bench_gemm_shape product;
   memset(&product, 0, sizeof product);
   product.transposed_a = wide->a_transposed;
   product.transposed_b = wide->b_transposed;
@@ -68,7 +68,7 @@ bool weft_gpt_gemm_avx512(const struct weft_gpt_gemm *wide) {
 
 void weft_gpt_gemm_tile_run(const struct weft_gpt_gemm_tile *tile, uint64_t rows, uint64_t columns,
                             uint64_t depth, bool add) {
-  struct weft_gpt_gemm_shape product;
+  struct weft_bench_gemm_shape product;
   memset(&product, 0, sizeof product);
   product.small = true;
   product.transposed_a = tile->a_step != 1;
@@ -83,9 +83,9 @@ void weft_gpt_gemm_tile_run(const struct weft_gpt_gemm_tile *tile, uint64_t rows
   made.list[made.count++] = product;
 }
 
-static void write_down(void *context, const struct weft_gpt_gemm_shape *product) {
+static void write_down(void *context, const struct weft_bench_gemm_shape *product) {
   struct calls *calls = context;
-  struct weft_gpt_gemm_shape *to = &calls->list[calls->count++];
+  struct weft_bench_gemm_shape *to = &calls->list[calls->count++];
   assert_true(calls->count < CALLS_MAX);
   memset(to, 0, sizeof *to);
   to->small = product->small;
@@ -98,7 +98,7 @@ static void write_down(void *context, const struct weft_gpt_gemm_shape *product)
 }
 
 static int compare(const void *a, const void *b) {
-  return memcmp(a, b, sizeof(struct weft_gpt_gemm_shape));
+  return memcmp(a, b, sizeof(struct weft_bench_gemm_shape));
 }
 
 static void train_step(const struct weft_gpt_config *config, uint32_t microbatches,
@@ -130,7 +130,7 @@ static void check(struct weft_gpt_config config, uint64_t sequences) {
   made.count = listed.count = 0;
   train_step(&config, MICROBATCHES, sequences);
   for (int k = 0; k < MICROBATCHES; k++) {
-    weft_gpt_list_gemms(&config, sequences, config.context, write_down, &listed);
+    weft_bench_list_gemms(&config, sequences, config.context, write_down, &listed);
   }
   assert_int_equal(made.count, listed.count);
   qsort(made.list, made.count, sizeof made.list[0], compare);
@@ -155,7 +155,7 @@ static void test_operations(void **state) {
       .blocks = 2, .dim = 32, .heads = 4, .context = 64, .vocabulary = WEFT_GPT_VOCABULARY};
   const double weights = 2.0 * 12 * 32 * 32 + 256 * 32;
   const double tokens = 3 * 64, attention = 2.0 * 3 * 4 * 7 * 2 * 64 * 64 * 8 * 10 / 16;
-  assert_true(weft_gpt_flops(&config, 3, 64) == 6 * weights * tokens + attention);
+  assert_true(weft_bench_flops(&config, 3, 64) == 6 * weights * tokens + attention);
 }
 
 /* Under AddressSanitizer: no operand is too small. (Here with the counting product.) */
@@ -163,15 +163,15 @@ static void test_bare(void **state) {
   (void)state;
   const struct weft_gpt_config config = {
       .blocks = 2, .dim = 32, .heads = 4, .context = 100, .vocabulary = WEFT_GPT_VOCABULARY};
-  struct weft_gpt_bare *bare;
+  struct weft_bench_bare *bare;
   struct weft_error error;
-  assert_int_equal(weft_gpt_bare_create(NULL, &config, 2, 100, &bare, &error), WEFT_OK);
+  assert_int_equal(weft_bench_bare_create(NULL, &config, 2, 100, &bare, &error), WEFT_OK);
   made.count = listed.count = 0;
-  weft_gpt_bare_run(bare);
-  weft_gpt_list_gemms(&config, 2, 100, write_down, &listed);
+  weft_bench_bare_run(bare);
+  weft_bench_list_gemms(&config, 2, 100, write_down, &listed);
   assert_int_equal(made.count, listed.count);
   assert_memory_equal(made.list, listed.list, made.count * sizeof made.list[0]);
-  weft_gpt_bare_destroy(bare);
+  weft_bench_bare_destroy(bare);
 }
 
 int main(void) {

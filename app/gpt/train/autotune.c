@@ -1,5 +1,5 @@
 /* The schedule of a training replaced between two steps; autotune_policy.h decides when. Rank 0
- * of the world plans and sends the schedule, encoded, to all ranks; each gives it to its
+ * of the world plans and sends the schedule, as text, to all ranks; each gives it to its
  * pipeline, which compares programs with the other ranks before the next step. */
 #include <assert.h>
 #include <math.h>
@@ -9,7 +9,7 @@
 #include <weft/support.h>
 
 #include "gpt/train/rank.h"
-#include "gpt/train/schedule_codec.h"
+#include "gpt/train/schedule_order.h"
 
 /* ---- Reports ---- */
 
@@ -72,41 +72,15 @@ static enum weft_status switch_back(struct weft_gpt_rank *rank, enum weft_gpt_tu
 
 /* ---- Planning, on rank 0 ---- */
 
-/* Rank 0 sends the head and, when the policy accepts it, the codes. */
+/* Rank 0 sends the head and, when the policy accepts it, the table as text. */
 struct plan {
   struct {
     double current_ms, planned_ms; /* predicted; NAN: no better plan was found */
-    uint64_t code_count;
+    uint64_t text_size;
   } head;
-  uint8_t *codes; /* [head.code_count] the table, encoded */
-  uint64_t code_capacity;
+  struct weft_text text;         /* on rank 0 */
   struct weft_gpt_planned found; /* on rank 0 */
 };
-
-static struct weft_gpt_stage_map stage_map(const struct weft_gpt_trainer *trainer) {
-  return (struct weft_gpt_stage_map){.rank_count = trainer->options.ranks,
-                                     .list = trainer->stages.list,
-                                     .begin = trainer->stages.begin};
-}
-
-static enum weft_status allocate_codes(const struct weft_gpt_rank *rank, struct plan *plan,
-                                       uint64_t count, struct weft_error *error) {
-  plan->codes = weft_array_allocate_zero(rank->trainer->allocator, count, 1);
-  plan->code_capacity = count;
-  return plan->codes != NULL ? WEFT_OK : weft_fail_memory(error, count);
-}
-
-static enum weft_status encode(const struct weft_gpt_rank *rank, struct plan *plan,
-                               struct weft_error *error) {
-  const struct weft_program *table = plan->found.table;
-  const struct weft_gpt_stage_map map = stage_map(rank->trainer);
-  WEFT_TRY(allocate_codes(rank, plan, table->action_count, error));
-  plan->head.code_count = weft_gpt_schedule_encode(table, &map, plan->codes);
-  if (plan->head.code_count == 0) { /* gradients would be summed in another order */
-    plan->head.planned_ms = NAN;
-  }
-  return WEFT_OK;
-}
 
 /* Predicts lowered programs, with their transfers and collectives. */
 static enum weft_status predict(const struct weft_gpt_rank *rank, const struct weft_costs *costs,
@@ -125,16 +99,22 @@ static enum weft_status predict(const struct weft_gpt_rank *rank, const struct w
 
 static enum weft_status search(struct weft_gpt_rank *rank, const struct weft_costs *costs,
                                struct plan *plan, struct weft_error *error) {
-  const double given = rank->trainer->options.memory_limit;
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  const double given = trainer->options.memory_limit;
   rank->autotune.memory_limit = given > 0 ? given : rank->stats.memory_free;
   const enum weft_status status = weft_gpt_trainer_search(
-      rank->trainer, rank, costs, rank->autotune.memory_limit, &plan->found, error);
+      trainer, rank, costs, rank->autotune.memory_limit, &plan->found, error);
   if (status == WEFT_ERR_INVALID) {
     return WEFT_OK; /* none fits into the memory */
   }
   WEFT_TRY(status);
   WEFT_TRY(predict(rank, costs, plan, error));
-  return encode(rank, plan, error);
+  if (!weft_gpt_schedule_keeps_order(plan->found.table, trainer->rank_of, trainer->stage_count)) {
+    plan->head.planned_ms = NAN; /* gradients would be summed in another order */
+  }
+  weft_program_print(plan->found.table, &plan->text);
+  plan->head.text_size = plan->text.size;
+  return weft_text_status(&plan->text, error);
 }
 
 static enum weft_status make_plan(struct weft_gpt_rank *rank, struct plan *plan,
@@ -167,19 +147,31 @@ static enum weft_status broadcast(const struct weft_gpt_rank *rank, void *bytes,
   return status;
 }
 
-/* All ranks decode the table, rank 0 too, so that all have the same. */
+/* All ranks read the table, rank 0 too, so that all have the same. */
+static enum weft_status share_table(const struct weft_gpt_rank *rank, const struct plan *plan,
+                                    struct weft_program **table, struct weft_error *error) {
+  const struct weft_allocator *allocator = rank->trainer->allocator;
+  const size_t size = (size_t)plan->head.text_size;
+  char *text = weft_array_allocate_zero(allocator, size, 1);
+  if (text == NULL) {
+    return weft_fail_memory(error, size);
+  }
+  if (plan->text.size > 0) {
+    memcpy(text, plan->text.data, size);
+  }
+  enum weft_status status = broadcast(rank, text, size, error);
+  if (status == WEFT_OK) {
+    status = weft_program_parse(allocator, text, size, "the schedule of rank 0", table, error);
+  }
+  weft_array_free(allocator, text, size, 1);
+  return status;
+}
+
 static enum weft_status begin_trial(struct weft_gpt_rank *rank, struct plan *plan,
                                     struct weft_error *error) {
-  const struct weft_gpt_stage_map map = stage_map(rank->trainer);
   const char *before = rank->autotune.current.schedule;
   struct weft_gpt_planned planned = plan->found;
-  if (plan->codes == NULL) {
-    WEFT_TRY(allocate_codes(rank, plan, plan->head.code_count, error));
-  }
-  WEFT_TRY(broadcast(rank, plan->codes, (size_t)plan->head.code_count, error));
-  WEFT_TRY(weft_gpt_schedule_decode(rank->trainer->allocator, &map,
-                                    weft_gpt_rank_training(rank)->microbatches, plan->codes,
-                                    plan->head.code_count, &planned.table, error));
+  WEFT_TRY(share_table(rank, plan, &planned.table, error));
   destroy_planned(&rank->autotune.previous);
   WEFT_TRY(switch_to(rank, planned, error));
   send_report(rank, WEFT_GPT_TUNING_TRIES, before);
@@ -198,13 +190,14 @@ static enum weft_status share_plan(struct weft_gpt_rank *rank, struct plan *plan
 }
 
 static enum weft_status replan(struct weft_gpt_rank *rank, struct weft_error *error) {
-  struct plan plan = {.head = {.current_ms = NAN, .planned_ms = NAN}};
+  struct plan plan = {.head = {.current_ms = NAN, .planned_ms = NAN},
+                      .text = {.allocator = rank->trainer->allocator}};
   enum weft_status status = weft_gpt_rank_reports(rank) ? make_plan(rank, &plan, error) : WEFT_OK;
   if (status == WEFT_OK) {
     status = share_plan(rank, &plan, error);
   }
   destroy_planned(&plan.found);
-  weft_array_free(rank->trainer->allocator, plan.codes, plan.code_capacity, 1);
+  weft_text_finish(&plan.text);
   return status;
 }
 

@@ -1,6 +1,6 @@
 /* The list of matrix products. It repeats what model/layer_*.c and the kernels do;
  * tests/gpt/test_gpt_flops.c compares it with the calls of a training step. */
-#include "gpt/kernels/flops.h"
+#include "bench/train/flops.h"
 
 #include <assert.h>
 #include <cblas.h>
@@ -12,38 +12,38 @@
 
 struct listing {
   uint32_t sequences, tokens, rows, channels, heads, width;
-  weft_gpt_gemm_visit *visit;
+  weft_bench_gemm_visit *visit;
   void *context;
 };
 
 /* ---- Linear layers: y[R, out] = x[R, in] w[out, in]^T ---- */
 
 static void list_forward(const struct listing *to, uint32_t in, uint32_t out, bool adds) {
-  to->visit(to->context, &(struct weft_gpt_gemm_shape){.transposed_b = true,
-                                                       .adds = adds,
-                                                       .m = to->rows,
-                                                       .n = out,
-                                                       .k = in,
-                                                       .a_stride = in,
-                                                       .b_stride = in,
-                                                       .c_stride = out});
+  to->visit(to->context, &(struct weft_bench_gemm_shape){.transposed_b = true,
+                                                         .adds = adds,
+                                                         .m = to->rows,
+                                                         .n = out,
+                                                         .k = in,
+                                                         .a_stride = in,
+                                                         .b_stride = in,
+                                                         .c_stride = out});
 }
 
 static void list_backward_input(const struct listing *to, uint32_t in, uint32_t out) {
   to->visit(to->context,
-            &(struct weft_gpt_gemm_shape){
+            &(struct weft_bench_gemm_shape){
                 .m = to->rows, .n = in, .k = out, .a_stride = out, .b_stride = in, .c_stride = in});
 }
 
 static void list_backward_weight(const struct listing *to, uint32_t in, uint32_t out) {
-  to->visit(to->context, &(struct weft_gpt_gemm_shape){.transposed_a = true,
-                                                       .adds = true,
-                                                       .m = out,
-                                                       .n = in,
-                                                       .k = to->rows,
-                                                       .a_stride = out,
-                                                       .b_stride = in,
-                                                       .c_stride = in});
+  to->visit(to->context, &(struct weft_bench_gemm_shape){.transposed_a = true,
+                                                         .adds = true,
+                                                         .m = out,
+                                                         .n = in,
+                                                         .k = to->rows,
+                                                         .a_stride = out,
+                                                         .b_stride = in,
+                                                         .c_stride = in});
 }
 
 /* ---- Attention: tiles on and below the diagonal ---- */
@@ -66,13 +66,13 @@ static void list_scores(const struct listing *to, uint32_t row, uint32_t column,
   for (uint32_t r = 0, n; r < rows; r += n) {
     n = group_size(row == column, rows, r);
     to->visit(to->context,
-              &(struct weft_gpt_gemm_shape){.small = true,
-                                            .m = n,
-                                            .n = row == column ? r + n : tile_size(to, column),
-                                            .k = to->width,
-                                            .a_stride = a_stride,
-                                            .b_stride = TILE,
-                                            .c_stride = TILE});
+              &(struct weft_bench_gemm_shape){.small = true,
+                                              .m = n,
+                                              .n = row == column ? r + n : tile_size(to, column),
+                                              .k = to->width,
+                                              .a_stride = a_stride,
+                                              .b_stride = TILE,
+                                              .c_stride = TILE});
   }
 }
 
@@ -83,14 +83,14 @@ static void list_matmul(const struct listing *to, uint32_t row, uint32_t column,
   for (uint32_t r = 0, n; r < rows; r += n) {
     n = group_size(row == column, rows, r);
     to->visit(to->context,
-              &(struct weft_gpt_gemm_shape){.small = true,
-                                            .adds = column > 0,
-                                            .m = n,
-                                            .n = to->width,
-                                            .k = row == column ? r + n : tile_size(to, column),
-                                            .a_stride = TILE,
-                                            .b_stride = to->width,
-                                            .c_stride = c_stride});
+              &(struct weft_bench_gemm_shape){.small = true,
+                                              .adds = column > 0,
+                                              .m = n,
+                                              .n = to->width,
+                                              .k = row == column ? r + n : tile_size(to, column),
+                                              .a_stride = TILE,
+                                              .b_stride = to->width,
+                                              .c_stride = c_stride});
   }
 }
 
@@ -100,15 +100,15 @@ static void list_matmul_transposed(const struct listing *to, uint32_t row, uint3
   const uint32_t rows = tile_size(to, row), columns = tile_size(to, column);
   for (uint32_t c = 0, n; c < columns; c += n) {
     n = group_size(diagonal, columns, c);
-    to->visit(to->context, &(struct weft_gpt_gemm_shape){.small = true,
-                                                         .transposed_a = true,
-                                                         .adds = !diagonal,
-                                                         .m = n,
-                                                         .n = to->width,
-                                                         .k = rows - (diagonal ? c : 0),
-                                                         .a_stride = TILE,
-                                                         .b_stride = to->width,
-                                                         .c_stride = 3 * to->channels});
+    to->visit(to->context, &(struct weft_bench_gemm_shape){.small = true,
+                                                           .transposed_a = true,
+                                                           .adds = !diagonal,
+                                                           .m = n,
+                                                           .n = to->width,
+                                                           .k = rows - (diagonal ? c : 0),
+                                                           .a_stride = TILE,
+                                                           .b_stride = to->width,
+                                                           .c_stride = 3 * to->channels});
   }
 }
 
@@ -167,8 +167,8 @@ static void list_block_weight(const struct listing *to) {
   list_backward_weight(to, c, 3 * c);
 }
 
-void weft_gpt_list_gemms(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens,
-                         weft_gpt_gemm_visit *visit, void *context) {
+void weft_bench_list_gemms(const struct weft_gpt_config *config, uint64_t sequences,
+                           uint64_t tokens, weft_bench_gemm_visit *visit, void *context) {
   assert(visit != NULL);
   const struct listing to = {.sequences = (uint32_t)sequences,
                              .tokens = (uint32_t)tokens,
@@ -192,19 +192,19 @@ void weft_gpt_list_gemms(const struct weft_gpt_config *config, uint64_t sequence
   }
 }
 
-static void add_operations(void *context, const struct weft_gpt_gemm_shape *product) {
+static void add_operations(void *context, const struct weft_bench_gemm_shape *product) {
   *(double *)context += 2.0 * product->m * product->n * product->k;
 }
 
-double weft_gpt_flops(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens) {
+double weft_bench_flops(const struct weft_gpt_config *config, uint64_t sequences, uint64_t tokens) {
   double operations = 0;
-  weft_gpt_list_gemms(config, sequences, tokens, add_operations, &operations);
+  weft_bench_list_gemms(config, sequences, tokens, add_operations, &operations);
   return operations;
 }
 
 /* ---- Bare ---- */
 
-struct weft_gpt_bare {
+struct weft_bench_bare {
   const struct weft_allocator *allocator;
   struct weft_gpt_config config;
   uint64_t sequences, tokens;
@@ -217,8 +217,8 @@ static void enlarge(uint64_t *floats, uint64_t rows, uint64_t columns, uint64_t 
   *floats = needed > *floats ? needed : *floats;
 }
 
-static void measure_operands(void *context, const struct weft_gpt_gemm_shape *product) {
-  struct weft_gpt_bare *bare = context;
+static void measure_operands(void *context, const struct weft_bench_gemm_shape *product) {
+  struct weft_bench_bare *bare = context;
   const bool ta = product->transposed_a, tb = product->transposed_b;
   enlarge(&bare->floats[0], ta ? product->k : product->m, ta ? product->m : product->k,
           product->a_stride);
@@ -227,23 +227,23 @@ static void measure_operands(void *context, const struct weft_gpt_gemm_shape *pr
   enlarge(&bare->floats[2], product->m, product->n, product->c_stride);
 }
 
-enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
-                                      const struct weft_gpt_config *config, uint64_t sequences,
-                                      uint64_t tokens, struct weft_gpt_bare **out,
-                                      struct weft_error *error) {
+enum weft_status weft_bench_bare_create(const struct weft_allocator *allocator,
+                                        const struct weft_gpt_config *config, uint64_t sequences,
+                                        uint64_t tokens, struct weft_bench_bare **out,
+                                        struct weft_error *error) {
   assert(sequences > 0 && tokens > 0 && out != NULL);
-  struct weft_gpt_bare *bare = weft_gpt_allocate(allocator, 1, sizeof *bare);
+  struct weft_bench_bare *bare = weft_gpt_allocate(allocator, 1, sizeof *bare);
   if (bare == NULL) {
     return weft_fail_memory(error, sizeof *bare);
   }
-  *bare = (struct weft_gpt_bare){
+  *bare = (struct weft_bench_bare){
       .allocator = allocator, .config = *config, .sequences = sequences, .tokens = tokens};
-  weft_gpt_list_gemms(config, sequences, tokens, measure_operands, bare);
+  weft_bench_list_gemms(config, sequences, tokens, measure_operands, bare);
   for (int k = 0; k < 3; k++) {
     bare->operands[k] = weft_gpt_allocate(allocator, bare->floats[k], sizeof(float));
     if (bare->operands[k] == NULL) {
       const uint64_t floats = bare->floats[k];
-      weft_gpt_bare_destroy(bare);
+      weft_bench_bare_destroy(bare);
       return weft_fail_memory(error, floats * sizeof(float));
     }
     for (uint64_t i = 0; i < bare->floats[k]; i++) { /* no sum of them is ever subnormal */
@@ -254,8 +254,8 @@ enum weft_status weft_gpt_bare_create(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
-static void multiply_small(const struct weft_gpt_bare *bare,
-                           const struct weft_gpt_gemm_shape *product) {
+static void multiply_small(const struct weft_bench_bare *bare,
+                           const struct weft_bench_gemm_shape *product) {
   const bool turned = product->transposed_a;
   const struct weft_gpt_gemm_tile tile = {.a = bare->operands[0],
                                           .a_row = turned ? 1 : product->a_stride,
@@ -267,8 +267,8 @@ static void multiply_small(const struct weft_gpt_bare *bare,
   weft_gpt_gemm_tile_run(&tile, product->m, product->n, product->k, product->adds);
 }
 
-static void multiply(void *context, const struct weft_gpt_gemm_shape *product) {
-  const struct weft_gpt_bare *bare = context;
+static void multiply(void *context, const struct weft_bench_gemm_shape *product) {
+  const struct weft_bench_bare *bare = context;
   if (product->small) {
     multiply_small(bare, product);
     return;
@@ -280,12 +280,12 @@ static void multiply(void *context, const struct weft_gpt_gemm_shape *product) {
               product->adds ? 1.0f : 0.0f, bare->operands[2], (blasint)product->c_stride);
 }
 
-void weft_gpt_bare_run(struct weft_gpt_bare *bare) {
+void weft_bench_bare_run(struct weft_bench_bare *bare) {
   assert(bare != NULL);
-  weft_gpt_list_gemms(&bare->config, bare->sequences, bare->tokens, multiply, bare);
+  weft_bench_list_gemms(&bare->config, bare->sequences, bare->tokens, multiply, bare);
 }
 
-void weft_gpt_bare_destroy(struct weft_gpt_bare *bare) {
+void weft_bench_bare_destroy(struct weft_bench_bare *bare) {
   if (bare == NULL) {
     return;
   }
