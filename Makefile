@@ -3,6 +3,7 @@
 #   make              the library and the command, in build/
 #   make test         every test, plain and under sanitizers, and a minute of fuzzing
 #   make test-long    the tests that take long
+#   make test-command the tests of the programs, the documents and MPI, in the plain build
 #   make bench        measure
 #   make lint         format, warnings of two compilers, clang-tidy, shellcheck
 #   make install      PREFIX=/usr/local, DESTDIR= for packagers; docs/install.md
@@ -20,9 +21,9 @@ WERROR ?=
 CONFIGURE = cmake --log-level=WARNING -DWEFT_WERROR=$(if $(WERROR),ON,OFF) --preset
 
 .DEFAULT_GOAL := build
-.PHONY: build deps-build deps-test deps-lint test test-long bench lint install uninstall train clean
+.PHONY: build deps-build deps-command deps-test deps-lint test test-long test-command bench lint install uninstall train clean
 
-deps-build deps-test deps-lint: deps-%:
+deps-build deps-command deps-test deps-lint: deps-%:
 	@tools/install-deps.sh $*
 
 build: deps-build
@@ -39,6 +40,12 @@ test: built-release built-asan built-tsan built-fuzz
 
 test-long: built-release
 	@tools/run-tests.sh release -- -j $(JOBS) -L long
+
+test-command: deps-command
+	@$(CONFIGURE) release >/dev/null
+	@cmake --build --preset release
+	@tools/run-tests.sh release -- -j $(JOBS) -LE long \
+	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|tree|without_mpi)|_(openmpi|mpich)$$'
 
 bench: build
 	@build/weft bench

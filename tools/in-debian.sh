@@ -16,8 +16,8 @@ Runs COMMAND in a bare Debian SUITE (bookworm, trixie), in a copy of this workin
 git tracks or would add), and exits with its status. Root only. debootstrap makes the system,
 from the mirror and with the proxy of this machine's apt; the network is shared.
 
-  --with PURPOSE  begin with what 'tools/install-deps.sh PURPOSE' installs (build, test, lint);
-                  without it only git and make are there
+  --with PURPOSE  begin with what 'tools/install-deps.sh PURPOSE' installs (build, command,
+                  test, lint); without it only git and make are there
   --prepare       make and keep the systems that this command needs, run no command
   --bind FOLDER   show this folder of the machine inside, under the same path, writable
   --fresh         forget the kept systems of SUITE first
@@ -25,8 +25,8 @@ from the mirror and with the proxy of this machine's apt; the network is shared.
 
 Systems are kept in $WEFT_DEBIAN_CACHE, or else in the folder weft-debian of $XDG_CACHE_HOME or
 ~/.cache: about 0.4 GB for each SUITE and 3 GB with the purpose test. WEFT_DEBIAN_MIRROR is the
-mirror to use instead of that of this machine's apt. COMMAND sees the variables CI, JOBS, TERM,
-the proxies, CMAKE_* and WEFT_*.
+mirror to use instead of that of this machine's apt. Of the environment, COMMAND sees CI, JOBS,
+TERM, WERROR and the proxies.
 
   tools/in-debian.sh trixie make train
   tools/in-debian.sh --with test trixie make test
@@ -116,8 +116,8 @@ while [[ ${1:-} == -* ]]; do
   shift
 done
 case $purpose in
-  bare | build | test | lint) ;;
-  *) refuse 2 "--with '$purpose': no such purpose" "it is build, test or lint" ;;
+  bare | build | command | test | lint) ;;
+  *) refuse 2 "--with '$purpose': no such purpose" "it is build, command, test or lint" ;;
 esac
 suite=${1:-}
 case $suite in
@@ -252,7 +252,7 @@ isolated() {
 in_container() {
   local system=$1 upper=$2 folder=$3 variable kept=()
   shift 3
-  for variable in $(compgen -e | grep -E '^(CI|JOBS|TERM|https?_proxy|no_proxy|CMAKE_[A-Z_]*|WEFT_[A-Z_]*)$'); do
+  for variable in $(compgen -e | grep -E '^(CI|JOBS|TERM|WERROR|https?_proxy|no_proxy)$'); do
     kept+=("$variable=${!variable}")
   done
   mkdir -p "$work/root"

@@ -1,19 +1,23 @@
 #!/bin/bash
 # Installs, through apt-get, what is missing for a purpose:
 #
-#     tools/install-deps.sh build|test|lint
+#     tools/install-deps.sh build|command|test|lint
 #
+# command: what `make test-command` needs; test: what `make test` needs.
 # Silent, and touches nothing, when all is there.
 set -euo pipefail
 
 purpose=${1:-build}
+build=(cmake ninja gcc libc jansson pkg-config openblas) # an MPI is used where there is one
+mpis=(openmpi-run openmpi mpich-run mpich)
+command=("${build[@]}" "${mpis[@]}" g++ cmocka bats git jq ip ps strace python3)
 case $purpose in
-  build) wanted=(cmake ninja gcc libc jansson pkg-config openblas) ;; # an MPI is used where there is one
-  test)  wanted=(cmake ninja gcc libc jansson pkg-config openblas openmpi-run openmpi mpich-run mpich g++
-           clang clang-rt cmocka bats jq ip strace chromium chromedriver python3) ;; # a browser, for the HTML timeline: the largest by far
-  lint)  wanted=(cmake ninja gcc libc jansson pkg-config openblas openmpi-run openmpi mpich-run mpich g++ clang cmocka clang-format clang-tidy shellcheck) ;;
+  build) wanted=("${build[@]}") ;;
+  command) wanted=("${command[@]}") ;;
+  test)  wanted=("${command[@]}" clang clang-rt chromium chromedriver) ;; # a browser, for the HTML timeline: the largest by far
+  lint)  wanted=("${build[@]}" "${mpis[@]}" g++ clang cmocka clang-format clang-tidy shellcheck) ;;
   *)
-    echo "usage: $0 build|test|lint" >&2
+    echo "usage: $0 build|command|test|lint" >&2
     exit 2
     ;;
 esac
@@ -54,6 +58,7 @@ package_of() {
     mpich)    echo libmpich-dev ;;
     mpich-run) echo mpich ;;
     ip)       echo iproute2 ;;
+    ps)       echo procps ;;
     chromedriver) echo chromium-driver ;;
     clang-rt) clang_runtime_package ;;
     *)        echo "$1" ;;

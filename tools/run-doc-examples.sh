@@ -14,6 +14,8 @@
 # A document that shows how to change Weft has its examples run by a Weft so
 # changed: blocks marked `c PATH` are new files, blocks marked `diff` are applied, unless
 # somebody has followed the document and the sources are so changed already.
+# WEFT_CHANGED_TREE is a folder where such a tree stays, so that the next document
+# only has to compile what differs.
 set -euo pipefail
 
 only_apply=false
@@ -45,14 +47,33 @@ change_sources() {
   blocks diff | "${apply[@]}" --reverse --check - 2>/dev/null || blocks diff | "${apply[@]}" -
 }
 
+# What the last document changed is as it was: with a new time, so that it is compiled again.
+restore_tree() {
+  local file
+  while IFS= read -r file; do
+    if [[ -e $sources/$file ]]; then
+      cp "$sources/$file" "$file"
+    else
+      rm -f "$file"
+    fi
+  done <changed
+}
+
 build_changed() {
-  mkdir "$scratch/tree"
-  cp -R "$sources"/{src,include,bench,cmake,CMakeLists.txt} "$scratch/tree"
-  cd "$scratch/tree" || return
+  local tree=${WEFT_CHANGED_TREE:-$scratch/tree}
+  if [[ ! -e $tree/changed ]]; then
+    mkdir -p "$tree"
+    cp -R "$sources"/{src,include,bench,cmake,CMakeLists.txt} "$tree"
+    : >"$tree/changed"
+  fi
+  cd "$tree" || return
+  restore_tree
+  { sed -n 's/^```c //p' "$document"; blocks diff | sed -n 's|^+++ b/||p'; } >changed
   change_sources &&
-    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=Debug -DWEFT_TESTS=OFF -DWEFT_TRAINER=OFF &&
+    cmake -S . -B build -G Ninja -DCMAKE_BUILD_TYPE=None -DWEFT_TESTS=OFF \
+      -DWEFT_TRAINER=OFF -DWEFT_MPI=OFF &&
     cmake --build build --target weft_command &&
-    ln -s "$scratch/tree/build/weft" "$scratch/bin/weft"
+    ln -s "$tree/build/weft" "$scratch/bin/weft"
 }
 
 if $only_apply; then

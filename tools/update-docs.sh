@@ -103,6 +103,7 @@ fi
 
 fresh=$(mktemp -d)
 trap 'rm -rf "$fresh"' EXIT
+export WEFT_CHANGED_TREE=$fresh/tree
 stale=0
 for document in "${documents[@]}"; do
   fill_blocks "$document" >"$fresh/filled.md"

@@ -63,8 +63,8 @@ options_of() {
   for command in $(commands); do
     for option in $(options_of "$command"); do
       # With --help at the end nothing is done; a bad option would be an error first.
-      weft "$command" "--$option" --help
-      [[ $stderr != *"unknown option"* ]]
+      said=$("$WEFT" "$command" "--$option" --help 2>&1 >/dev/null) || true
+      [[ $said != *"unknown option"* ]]
     done
   done
 }
@@ -75,12 +75,16 @@ options_of() {
     "$WEFT" help --completion $shell >weft.$shell
   done
   for command in $(commands); do
-    grep -q "^\.SS \"weft $command" weft.1
+    manual=$(sed -n "/^\.SS \"weft $command/,/^\.SS/p" weft.1)
+    in_bash=$(sed -n "/^    $command) options=/p" weft.bash)
+    in_zsh=$(sed -n "/^    $command)/,/;;/p" weft.zsh)
+    in_fish=$(grep "seen_subcommand_from $command' " weft.fish)
+    [ "$manual" != "" ]
     for option in $(options_of "$command"); do
-      sed -n "/^\.SS \"weft $command /,/^\.SS/p" weft.1 | grep -qF -- "\\-\\-${option//-/\\-}"
-      sed -n "/^    $command) options=/p" weft.bash | grep -q -- " --${option}[ ']"
-      sed -n "/^    $command)/,/;;/p" weft.zsh | grep -q -- "'--${option}[=[]"
-      grep -q "seen_subcommand_from $command' -l $option " weft.fish
+      [[ $manual == *"\\-\\-${option//-/\\-}"* ]]
+      [[ $in_bash == *" --$option "* || $in_bash == *" --$option'"* ]]
+      [[ $in_zsh == *"'--$option="* || $in_zsh == *"'--${option}["* ]]
+      [[ $in_fish == *" -l $option "* ]]
     done
   done
   for name in $("$WEFT" gen --list --json | jq -r '.schedules[].name'); do

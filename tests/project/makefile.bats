@@ -26,7 +26,9 @@ setup() {
 }
 
 @test "install-deps does nothing, and says nothing, when all is there" {
-  for purpose in build test; do
+  purposes=(build command)
+  ! command -v clang chromium >/dev/null || purposes+=(test) # not after 'install-deps.sh command'
+  for purpose in "${purposes[@]}"; do
     run tools/install-deps.sh $purpose
     [ "$status" -eq 0 ]
     [ "$output" = "" ]
