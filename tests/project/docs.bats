@@ -179,6 +179,17 @@ anchors() {
   done
 }
 
+@test "the messages that troubleshooting.md quotes are those of the sources" {
+  for text in 'installing needs root, and there is no sudo' 'built without its transport' \
+    'which runs this command, is not in the folder of this one' ' was killed by signal ' \
+    'MPI has not started after ' ' than the others' 'there is no driver for ' ': looked for ' \
+    'the MPI driver cannot be loaded: ' 'not the driver of Weft ' 'this process was started by ' \
+    ' and is to use ' 'a cycle: ' ' has waited '; do
+    grep -qF -- "$text" docs/troubleshooting.md || { echo "not in the page any more: $text"; return 1; }
+    grep -qrF -- "$text" src include tools cmake || { echo "no program says: $text"; return 1; }
+  done
+}
+
 # shellcheck disable=SC2016
 @test "files that the documents name are there" {
   # In prose, between backquotes: folders and files of the tree.
