@@ -1,15 +1,12 @@
-/* Reads the manifest, strictly: every field exactly once, and no other. jansson allocates by
- * malloc(), after the text's size and the number of its values have been checked. */
+/* Reads the manifest, strictly: every field exactly once, and no other. */
 #include <assert.h>
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdarg.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 #include <weft/support.h>
 
+#include "gpt/checkpoint/checkpoint_json.h"
 #include "gpt/checkpoint/manifest.h"
 #include "gpt/model/aligned_memory.h"
 
@@ -27,44 +24,22 @@ enum {
 };
 
 struct reader {
+  struct weft_gpt_json json;
   const struct weft_allocator *allocator;
-  const char *name; /* of the file */
   const char *text;
   uint64_t size;
   struct weft_gpt_training training;
   struct weft_gpt_manifest_layer *layers;
-  struct weft_error *error;
 };
 
-/* ---- Faults ---- */
-
-static enum weft_status fault(const struct reader *reader, const char *format, ...)
-    WEFT_PRINTF(2, 3);
-
-static enum weft_status fault(const struct reader *reader, const char *format, ...) {
-  char what[256];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(what, sizeof what, format, arguments);
-  va_end(arguments);
-  return weft_fail(reader->error, WEFT_ERR_FORMAT,
-                   "name the folder of another step, or move this one away", "'%s': %s",
-                   reader->name, what);
-}
+#define fault(reader, ...) weft_gpt_json_fault(&(reader)->json, __VA_ARGS__)
 
 /* "model.layers is 0; expected ..." */
 static enum weft_status unexpected(const struct reader *reader, const char *section,
                                    const char *field, const json_t *value, const char *expected) {
-  char buffer[48];
-  char *dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_ENSURE_ASCII);
-  const char *found = json_is_object(value)  ? "an object"
-                      : json_is_array(value) ? "a list"
-                      : dumped == NULL       ? "something else"
-                                       : weft_escape(buffer, sizeof buffer, dumped, strlen(dumped));
-  const enum weft_status status = fault(reader, "%s%s%s is %s; expected %s", section,
-                                        section[0] != '\0' ? "." : "", field, found, expected);
-  free(dumped);
-  return status;
+  char name[64];
+  (void)snprintf(name, sizeof name, "%s%s%s", section, section[0] != '\0' ? "." : "", field);
+  return weft_gpt_json_unexpected(&reader->json, name, value, expected);
 }
 
 /* ---- Values ---- */
@@ -86,27 +61,18 @@ static bool read_hex(const char *text, size_t length, uint64_t *number) {
   return true;
 }
 
-static bool read_number(const json_t *value, uint64_t number_max, uint64_t *number) {
-  if (!json_is_integer(value) || json_integer_value(value) < 0 ||
-      (uint64_t)json_integer_value(value) > number_max) {
-    return false;
-  }
-  *number = (uint64_t)json_integer_value(value);
-  return true;
-}
-
 /* Puts a value where its field is in the struct; false: it is not of that kind. */
 static bool read_value(const json_t *value, enum weft_gpt_field_kind kind, void *to) {
   uint64_t number = 0;
   switch (kind) {
     case WEFT_GPT_FIELD_NUMBER32:
-      if (!read_number(value, UINT32_MAX, &number)) {
+      if (!weft_gpt_json_integer(value, UINT32_MAX, &number)) {
         return false;
       }
       memcpy(to, &(uint32_t){(uint32_t)number}, sizeof(uint32_t));
       return true;
     case WEFT_GPT_FIELD_NUMBER64:
-      if (!read_number(value, INT64_MAX, &number)) {
+      if (!weft_gpt_json_integer(value, INT64_MAX, &number)) {
         return false;
       }
       break;
@@ -140,34 +106,6 @@ static const char *expected_of(enum weft_gpt_field_kind kind) {
 
 /* ---- Objects ---- */
 
-/* Every member of `object` is named in `names`, and the other way round. */
-static enum weft_status check_members(const struct reader *reader, const char *section,
-                                      json_t *object, const char *const *names, uint32_t count) {
-  const char *dot = section[0] != '\0' ? "." : "";
-  for (uint32_t k = 0; k < count; k++) {
-    if (json_object_get(object, names[k]) == NULL) {
-      return fault(reader, "%s%s%s is missing", section, dot, names[k]);
-    }
-  }
-  if (json_object_size(object) == count) {
-    return WEFT_OK;
-  }
-  const char *key;
-  json_t *value;
-  json_object_foreach(object, key, value) {
-    uint32_t k = 0;
-    while (k < count && strcmp(names[k], key) != 0) {
-      k++;
-    }
-    if (k == count) {
-      char escaped[64];
-      return fault(reader, "%s%s%s is not a field of " WEFT_GPT_MANIFEST_SCHEMA, section, dot,
-                   weft_escape(escaped, sizeof escaped, key, strlen(key)));
-    }
-  }
-  return WEFT_OK;
-}
-
 static enum weft_status read_fields(struct reader *reader, const struct weft_gpt_section *section,
                                     json_t *object) {
   for (uint32_t k = 0; k < section->field_count; k++) {
@@ -183,13 +121,11 @@ static enum weft_status read_fields(struct reader *reader, const struct weft_gpt
 static enum weft_status read_section(struct reader *reader, const struct weft_gpt_section *section,
                                      json_t *object) {
   const char *names[16];
-  if (!json_is_object(object)) {
-    return unexpected(reader, "", section->name, object, "an object");
-  }
   for (uint32_t k = 0; k < section->field_count; k++) {
     names[k] = section->fields[k].name;
   }
-  WEFT_TRY(check_members(reader, section->name, object, names, section->field_count));
+  WEFT_TRY(weft_gpt_json_check_members(&reader->json, section->name, object, names,
+                                       section->field_count));
   return read_fields(reader, section, object);
 }
 
@@ -207,10 +143,7 @@ static enum weft_status read_layer(struct reader *reader, uint32_t index, json_t
   struct weft_gpt_manifest_layer *layer = &reader->layers[index];
   char section[32];
   (void)snprintf(section, sizeof section, "parts[%" PRIu32 "]", index);
-  if (!json_is_object(object)) {
-    return unexpected(reader, "", section, object, "an object");
-  }
-  WEFT_TRY(check_members(reader, section, object, names, 3));
+  WEFT_TRY(weft_gpt_json_check_members(&reader->json, section, object, names, 3));
   const json_t *file = json_object_get(object, names[0]);
   const json_t *size = json_object_get(object, names[1]);
   const json_t *checksum = json_object_get(object, names[2]);
@@ -238,7 +171,7 @@ static enum weft_status read_layers(struct reader *reader, json_t *list) {
   }
   reader->layers = weft_gpt_allocate(reader->allocator, count, sizeof *reader->layers);
   if (reader->layers == NULL) {
-    return weft_fail_memory(reader->error, count * sizeof *reader->layers);
+    return weft_fail_memory(reader->json.error, count * sizeof *reader->layers);
   }
   for (uint32_t k = 0; k < count; k++) {
     WEFT_TRY(read_layer(reader, k, json_array_get(list, k)));
@@ -302,7 +235,7 @@ static enum weft_status read_document(struct reader *reader, json_t *document) {
   for (uint32_t k = 1; k < WEFT_GPT_SECTIONS; k++) {
     names[count++] = sections[k].name;
   }
-  WEFT_TRY(check_members(reader, "", document, names, count));
+  WEFT_TRY(weft_gpt_json_check_members(&reader->json, "", document, names, count));
   WEFT_TRY(read_fields(reader, &sections[0], document));
   for (uint32_t k = 1; k < WEFT_GPT_SECTIONS; k++) {
     WEFT_TRY(read_section(reader, &sections[k], json_object_get(document, sections[k].name)));
@@ -311,33 +244,14 @@ static enum weft_status read_document(struct reader *reader, json_t *document) {
   return read_layers(reader, json_object_get(document, "parts"));
 }
 
-static enum weft_status check_text(const struct reader *reader) {
-  uint32_t commas = 0;
+static enum weft_status read_text(struct reader *reader) {
+  json_t *document;
   if (reader->size > WEFT_GPT_MANIFEST_BYTES_MAX) {
     return fault(reader, "%" PRIu64 " bytes; the limit is %" PRIu64, reader->size,
                  WEFT_GPT_MANIFEST_BYTES_MAX);
   }
-  for (uint64_t i = 0; i < reader->size; i++) {
-    commas += reader->text[i] == ',';
-  }
-  if (commas > COMMAS_MAX) {
-    return fault(reader, "%" PRIu32 " commas; the limit is %u", commas, COMMAS_MAX);
-  }
-  return WEFT_OK;
-}
-
-static enum weft_status read_text(struct reader *reader) {
-  json_error_t wrong;
-  WEFT_TRY(check_text(reader));
-  json_t *document = json_loadb(reader->text, (size_t)reader->size, JSON_REJECT_DUPLICATES, &wrong);
-  if (document == NULL) {
-    char words[160];
-    if (json_error_code(&wrong) == json_error_out_of_memory) {
-      return weft_fail_memory(reader->error, reader->size);
-    }
-    return fault(reader, "line %d: not JSON: %s", wrong.line,
-                 weft_escape(words, sizeof words, wrong.text, strlen(wrong.text)));
-  }
+  WEFT_TRY(
+      weft_gpt_json_load(&reader->json, reader->text, (size_t)reader->size, COMMAS_MAX, &document));
   const enum weft_status status = read_document(reader, document);
   json_decref(document);
   return status;
@@ -349,8 +263,13 @@ enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, 
                                         struct weft_gpt_manifest_layer **layers,
                                         struct weft_error *error) {
   assert(name != NULL && training != NULL && layers != NULL);
-  struct reader reader = {
-      .allocator = allocator, .name = name, .text = text, .size = size, .error = error};
+  struct reader reader = {.json = {.name = name,
+                                   .format = WEFT_GPT_MANIFEST_SCHEMA,
+                                   .hint = "name the folder of another step, or move this one away",
+                                   .error = error},
+                          .allocator = allocator,
+                          .text = text,
+                          .size = size};
   const enum weft_status status = read_text(&reader);
   if (status < 0) {
     weft_gpt_free(allocator, reader.layers);
