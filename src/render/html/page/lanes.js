@@ -5,20 +5,21 @@ const LABEL_LEAST = 7; // pixels; smaller is not read
 const SEAM_LEAST = 5; // wide, for a line where an event begins
 const STRIPES_LEAST = 4;
 
-// The full action, else the microbatch, else the microbatch in small print.
+// The full action, else the microbatch, else the microbatch in small print. There must
+// be room for the widest of all, so that of equal events all have a label or none.
 function drawLabel(app, model, id, x, y, width, height, ink) {
   const context = app.context;
   const { op, microbatch } = model.picture.events;
   const size = Math.min(app.density.font, height - 2);
-  const full = labelOf(model, id);
-  const short = isShard(op[id]) ? full : String(microbatch[id]);
-  const fits = full.length * size * 0.62 <= width - 4;
-  const text = fits ? full : short;
-  const fitted = fits ? size : Math.min(size, (width - 1) / (short.length * 0.62));
+  const shard = isShard(op[id]);
+  const digits = String(model.picture.microbatches - 1).length;
+  const widest = String(model.picture.stages - 1).length + OPS[op[id]].text.length + (shard ? 0 : digits);
+  const fits = widest * size * 0.62 <= width - 4;
+  const fitted = fits ? size : Math.min(size, (width - 1) / ((shard ? widest : digits) * 0.62));
   if (fitted < LABEL_LEAST) return;
   context.font = `${fitted}px ui-monospace, "DejaVu Sans Mono", monospace`;
   context.fillStyle = ink;
-  context.fillText(text, x + width / 2, y + height / 2 + 0.5);
+  context.fillText(fits || shard ? labelOf(model, id) : String(microbatch[id]), x + width / 2, y + height / 2 + 0.5);
 }
 
 // The parts of an overlap share the height.

@@ -65,8 +65,8 @@ function cardOf(app, model, index) {
     fact('peak activation', formatNumber(picture.peakActivation)),
     element('span', { text: `${picture.ranks} ranks, ${picture.stages} stages, ${picture.microbatches} microbatches` }),
   ]);
-  if (picture.note !== '') card.appendChild(element('span', { text: picture.note }));
   if (index > 0) card.appendChild(element('span', { class: 'compare', text: comparison(app, picture) }));
+  if (picture.note !== '') card.appendChild(element('span', { text: picture.note }));
   if (app.models.length > 1) {
     card.appendChild(element('button', { type: 'button', text: '×', title: 'Take it off the page',
       'aria-label': `Take ${picture.name} off the page`, click: () => removeModel(app, index) }));
