@@ -10,3 +10,10 @@ load ../setup/cli_setup
   echo "$(((end - begin) / 1000000)) ms"
   [ $((end - begin)) -lt 1000000000 ]
 }
+
+@test "a table of millions of actions is drawn without its transfers, and fits on a page" {
+  "$WEFT" gen 1F1B -p 1024 -m 1700 -o huge.csv # 3.5 million actions, 10.4 million events with transfers
+  "$WEFT" show huge.csv -o huge.html
+  [ "$(stat -c %s huge.html)" -gt 1000000 ]
+  rm huge.html
+}

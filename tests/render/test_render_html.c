@@ -461,11 +461,11 @@ static void test_refusals(void **state) {
   struct weft_text text = {0};
   struct weft_error error;
   assert_int_equal(weft_render_html(NULL, 0, NULL, &text, &error), WEFT_ERR_USAGE);
-  const struct weft_simulation huge = {.event_count = UINT64_C(5000000)};
+  const struct weft_simulation huge = {.event_count = UINT64_C(6000000)};
   const struct weft_picture pictures[] = {{"a", &huge, NULL, NULL}, {"b", &huge, NULL, NULL}};
   assert_int_equal(weft_render_html(pictures, 2, NULL, &text, &error), WEFT_ERR_LIMIT);
   assert_string_equal(error.message,
-                      "a page of 10000000 events would not open; the most is 8000000");
+                      "a page of 12000000 events would not open; the most is 10000000");
   assert_int_equal(text.size, 0);
   weft_text_finish(&text);
 }

@@ -12,13 +12,20 @@
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 
+/* Of a longer table transfers could not be seen, and three times the events are more
+ * than a page can hold. Without SEND and RECV they take the same time, unless channels
+ * are shared. */
+#define TRANSFERS_ACTIONS_MAX 2500000u
+
 /* A table gets SEND and RECV, and nothing else, so that transfers can be seen;
  * a program is drawn as it is. */
-static int add_transfers(const struct weft_cli *cli, struct weft_cli_timeline *timeline,
-                         const char *name) {
+static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs *costs,
+                         struct weft_cli_timeline *timeline, const char *name) {
   const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
   struct weft_error error;
-  if (timeline->given->level != WEFT_LEVEL_COMPUTE) {
+  if (timeline->given->level != WEFT_LEVEL_COMPUTE ||
+      (timeline->given->action_count > TRANSFERS_ACTIONS_MAX &&
+       costs->options.channel == WEFT_CHANNEL_EDGE)) {
     return WEFT_CLI_OK;
   }
   if (weft_lower(cli->allocator, timeline->given, &options, &timeline->lowered, &error) < 0) {
@@ -47,15 +54,15 @@ static int simulate(const struct weft_cli *cli, struct weft_cli_costs *costs,
   return status;
 }
 
-static int read_timeline(const struct weft_cli *cli, const char *path,
-                         struct weft_cli_timeline *timeline) {
+static int read_timeline(const struct weft_cli *cli, const struct weft_cli_costs *costs,
+                         const char *path, struct weft_cli_timeline *timeline) {
   const char *name = weft_cli_input_name(path);
   int status = weft_cli_read_program(cli, path, &timeline->given);
   if (status == WEFT_CLI_OK) {
     status = weft_cli_check_valid(cli, timeline->given, name);
   }
   if (status == WEFT_CLI_OK) {
-    status = add_transfers(cli, timeline, name);
+    status = add_transfers(cli, costs, timeline, name);
   }
   return status;
 }
@@ -133,7 +140,7 @@ int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_ar
   const size_t count = arguments->operand_count > 0 ? arguments->operand_count : 1;
   for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
     timelines->count = i + 1;
-    status = read_timeline(cli, arguments->operands[i], &timelines->list[i]);
+    status = read_timeline(cli, &costs, arguments->operands[i], &timelines->list[i]);
   }
   if (status == WEFT_CLI_OK) {
     status = simulate_all(cli, arguments, &costs, timelines);

@@ -42,7 +42,7 @@
 #include "sim/sim_events.h"
 
 /* What a browser can still hold and draw; page/codec.js has it too. */
-#define EVENTS_MAX UINT64_C(8000000)
+#define EVENTS_MAX UINT64_C(10000000)
 /* More stages than this share colours: their colours could not be distinguished. */
 #define STAGE_COLOURS_MAX 256u
 

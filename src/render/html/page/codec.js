@@ -3,7 +3,7 @@
 // loads is not trusted: every count is checked before it is used.
 
 const SCHEMA = 'weft-timeline/1';
-const EVENTS_MAX = 8000000;
+const EVENTS_MAX = 10000000;
 const RANKS_MAX = 65536;
 const CAUSES = ['start', 'forward', 'gradient', 'channel', 'unshard', 'end'];
 

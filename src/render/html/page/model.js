@@ -20,7 +20,9 @@ const isTransfer = (op) => isSend(op) || isReceive(op);
 // the most time of one, so that detail for which there is no room costs nothing.
 // `slices`: equal parts of the height, one for each part of an overlap.
 function makeLane(events, part, list) {
-  const ids = Uint32Array.from(list).sort((a, b) => events.begin[a] - events.begin[b] || a - b);
+  const ids = Uint32Array.from(list);
+  const inOrder = ids.every((id, i) => i === 0 || events.begin[ids[i - 1]] <= events.begin[id]);
+  if (!inOrder) ids.sort((a, b) => events.begin[a] - events.begin[b] || a - b);
   const lane = { ids, begin: new Float64Array(ids.length), endMax: new Float64Array(ids.length),
     longest: 0, hasInstants: false, slices: 1 };
   let endMax = -Infinity;
