@@ -78,6 +78,14 @@ under() {
   [ "$well" -ge 26 ]
 }
 
+# BLAS would try forever to get its buffers (Debian 13), before the trainer's first line.
+@test "memory: the trainer is not started where it does not fit" {
+  [[ -x ${WEFT%/*}/weft-train ]] || skip "built without the trainer"
+  run -70 --separate-stderr timeout -k 1 $seconds bash -c 'ulimit -v 180000; "$WEFT" sample'
+  # shellcheck disable=SC2154
+  [[ $stderr == *"at least 512 MB"*"limited to 175 MB"*"hint: raise the limit"* ]]
+}
+
 @test "memory: 20 MB suffice for all planning" {
   under -v 20000
   [ "$well" -ge 25 ]

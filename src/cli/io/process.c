@@ -7,11 +7,14 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include "cli/io/error_message.h"
 
 #define OWN_FILE "/proc/self/exe"
+
+enum { TRAINER_MB = 512 };
 
 /* With a standard descriptor closed, the next open() would get its number, and messages or data
  * would end up in some file. /dev/null replaces it; for stdout it is read-only, so that writing
@@ -86,11 +89,29 @@ const char *weft_cli_process_sibling(const char *name, char *buffer, size_t size
   return access(buffer, X_OK) == 0 ? buffer : NULL;
 }
 
+/* OpenBLAS takes memory while it is loaded, before main(), and tries forever when there is none. */
+static bool trainer_fits(const struct weft_cli *cli) {
+  struct rlimit limit;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur == RLIM_INFINITY ||
+      limit.rlim_cur >= (rlim_t)TRAINER_MB << 20) {
+    return true;
+  }
+  weft_cli_print(
+      cli, "raise the limit: 'ulimit -v unlimited'",
+      "the trainer needs an address space of at least %d MB, and this process is limited "
+      "to %llu MB",
+      TRAINER_MB, (unsigned long long)(limit.rlim_cur >> 20));
+  return false;
+}
+
 int weft_cli_process_become(const struct weft_cli *cli, const char *name) {
   assert(cli != NULL);
   char path[PATH_MAX];
   const bool is_trainer = strcmp(name, "weft-train") == 0;
   if (cli->words != NULL && weft_cli_process_sibling(name, path, sizeof path) != NULL) {
+    if (is_trainer && !trainer_fits(cli)) {
+      return WEFT_CLI_INTERNAL;
+    }
     cli->words[0] = path;
     (void)execv(path, cli->words);
     weft_cli_print(cli, "run it yourself to see more", "%s cannot be started: %s", path,
