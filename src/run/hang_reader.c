@@ -1,11 +1,8 @@
-/* Reads a dump, strictly. As with costs, jansson parses the text and allocates with
- * malloc(), after the size of the text and the number of its values have been checked;
- * json_place finds the place of a field that is wrong. */
+/* Reads a dump, strictly: jansson parses the text, and json_document finds the place of a field that
+ * is wrong. */
 #include "run/hang.h"
 
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdarg.h>
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
@@ -15,73 +12,36 @@
 #include "ir/action.h"
 #include "run/diagnosis_text.h"
 #include "run/rank_status.h"
-#include "spec/json_place.h"
+#include "spec/json_document.h"
 
 #define SCHEMA "weft-hang/1"
 #define TEXT_BYTES_MAX ((size_t)256 << 20)
 /* A rank has 10 values and 16 recent actions with 3 each. */
 #define COMMAS_MAX (WEFT_RANKS_MAX * UINT32_C(64))
-#define HINT_DUMP "a dump is what weft_hang_dump() writes"
 
 struct reader {
-  const char *text;
-  size_t size;
-  const char *name;
-  struct weft_json_path path; /* to the value being read */
-  const char *leaf;           /* member that lies too deep for a path; NULL: none */
+  struct weft_json_document document;
+  const char *leaf; /* member that lies too deep for a path; NULL: none */
   struct weft_hang *hang;
-  struct weft_error *error;
 };
 
 /* ---- Faults ---- */
 
-static enum weft_status fault_at(const struct reader *reader, const struct weft_json_place *place,
-                                 const char *format, ...) WEFT_PRINTF(3, 4);
-
-/* "file:line:column: field: ..." */
-static enum weft_status fault_at(const struct reader *reader, const struct weft_json_place *place,
-                                 const char *format, ...) {
-  char name[128], what[256];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(what, sizeof what, format, arguments);
-  va_end(arguments);
-  weft_escape(name, sizeof name, reader->name, strlen(reader->name));
-  (void)weft_fail(reader->error, WEFT_ERR_FORMAT, HINT_DUMP, "%s:%" PRIu64 ":%" PRIu64 ": %s%s%s",
-                  name, place->line, place->column, place->field,
-                  place->field[0] != '\0' ? ": " : "", what);
-  if (reader->error != NULL) {
-    reader->error->line = place->line;
-    reader->error->column = place->column;
-  }
-  return WEFT_ERR_FORMAT;
-}
+/* Beside or below the value being read. */
+#define fault(reader, place, ...) \
+  weft_json_document_fail(&(reader)->document, place, WEFT_ERR_FORMAT, NULL, __VA_ARGS__)
 
 static struct weft_json_place here(const struct reader *reader) {
-  return weft_json_find(reader->text, reader->size, &reader->path);
-}
-
-/* The token at a place, as the file has it. */
-static const char *found_at(const struct reader *reader, const struct weft_json_place *place,
-                            char *buffer, size_t size) {
-  if (place->begin >= reader->size) {
-    return "the end of the file";
-  }
-  switch (reader->text[place->begin]) {
-    case '{': return "an object";
-    case '[': return "a list";
-    default:
-      return weft_escape(buffer, size, reader->text + place->begin, place->end - place->begin);
-  }
+  return weft_json_document_here(&reader->document);
 }
 
 /* The value being read is not the expected one. */
 static enum weft_status unexpected(const struct reader *reader, const char *expected) {
+  if (reader->leaf == NULL) {
+    return weft_json_document_unexpected(&reader->document, NULL, expected);
+  }
   const struct weft_json_place place = here(reader);
-  char found[48];
-  return reader->leaf != NULL ? fault_at(reader, &place, "%s: expected %s", reader->leaf, expected)
-                              : fault_at(reader, &place, "expected %s, found %s", expected,
-                                         found_at(reader, &place, found, sizeof found));
+  return fault(reader, &place, "%s: expected %s", reader->leaf, expected);
 }
 
 /* ---- Objects ---- */
@@ -106,11 +66,11 @@ static enum weft_status unknown_member(const struct reader *reader, const char *
                              members->name);
   }
   if (reader->leaf != NULL) {
-    return fault_at(reader, &place, "%s: unknown field; expected %s",
-                    weft_escape(escaped, sizeof escaped, key, strlen(key)), known);
+    return fault(reader, &place, "%s: unknown field; expected %s",
+                 weft_escape(escaped, sizeof escaped, key, strlen(key)), known);
   }
-  weft_json_point(&place, reader->text, place.key);
-  return fault_at(reader, &place, "unknown field; expected %s", known);
+  weft_json_point(&place, reader->document.text, place.key);
+  return fault(reader, &place, "unknown field; expected %s", known);
 }
 
 static enum weft_status read_member(struct reader *reader, const char *key, json_t *value,
@@ -126,18 +86,18 @@ static enum weft_status read_member(struct reader *reader, const char *key, json
 
 static enum weft_status read_members(struct reader *reader, json_t *object,
                                      const struct member *members, void *target, bool *seen) {
-  const bool deep = reader->path.depth == WEFT_JSON_DEPTH_MAX;
+  const bool deep = reader->document.path.depth == WEFT_JSON_DEPTH_MAX;
   uint64_t ordinal = 0;
   for (void *at = json_object_iter(object); at != NULL; at = json_object_iter_next(object, at)) {
     const char *key = json_object_iter_key(at);
     if (deep) {
       reader->leaf = key;
     } else {
-      reader->path.ordinals[reader->path.depth++] = ordinal++;
+      reader->document.path.ordinals[reader->document.path.depth++] = ordinal++;
     }
     WEFT_TRY(read_member(reader, key, json_object_iter_value(at), members, target, seen));
     reader->leaf = NULL;
-    reader->path.depth -= deep ? 0 : 1;
+    reader->document.path.depth -= deep ? 0 : 1;
   }
   return WEFT_OK;
 }
@@ -153,7 +113,7 @@ static enum weft_status read_object(struct reader *reader, json_t *object,
   for (size_t k = 0; members[k].name != NULL; k++) {
     if (!seen[k] && !members[k].optional) {
       const struct weft_json_place place = here(reader);
-      return fault_at(reader, &place, "%s is missing", members[k].name);
+      return fault(reader, &place, "%s is missing", members[k].name);
     }
   }
   return WEFT_OK;
@@ -316,12 +276,12 @@ static enum weft_status read_recent(struct reader *reader, json_t *value, void *
   if (!json_is_array(value) || count > WEFT_STATUS_RECENT) {
     return unexpected(reader, "a list of at most 16 actions");
   }
-  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
+  uint64_t *ordinal = &reader->document.path.ordinals[reader->document.path.depth++];
   for (*ordinal = 0; *ordinal < count; ++*ordinal) {
     WEFT_TRY(read_object(reader, json_array_get(value, (size_t)*ordinal), members,
                          &rank->recent[*ordinal]));
   }
-  reader->path.depth--;
+  reader->document.path.depth--;
   rank->recent_count = (uint32_t)count;
   rank->state.has_acted = count > 0;
   return WEFT_OK;
@@ -342,12 +302,12 @@ static enum weft_status read_ranks(struct reader *reader, json_t *value, void *f
                                           {"recent", read_recent, 0, false},
                                           {NULL, NULL, 0, false}};
   struct weft_hang *hang = field;
-  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
+  uint64_t *ordinal = &reader->document.path.ordinals[reader->document.path.depth++];
   for (*ordinal = 0; *ordinal < hang->rank_count; ++*ordinal) {
     WEFT_TRY(read_object(reader, json_array_get(value, (size_t)*ordinal), members,
                          &hang->ranks[*ordinal]));
   }
-  reader->path.depth--;
+  reader->document.path.depth--;
   return WEFT_OK;
 }
 
@@ -413,16 +373,16 @@ static enum weft_status allocate_ranks(const struct reader *reader, const json_t
   const json_t *list = json_object_get(document, "ranks");
   const struct weft_json_place place = here(reader);
   if (!json_is_array(list)) {
-    return fault_at(reader, &place, "ranks: expected a list with an object for each rank");
+    return fault(reader, &place, "ranks: expected a list with an object for each rank");
   }
   const size_t count = json_array_size(list);
   if (count == 0 || count > WEFT_RANKS_MAX) {
-    return fault_at(reader, &place, "ranks: expected 1 to %" PRIu32 " of them, found %zu",
-                    WEFT_RANKS_MAX, count);
+    return fault(reader, &place, "ranks: expected 1 to %" PRIu32 " of them, found %zu",
+                 WEFT_RANKS_MAX, count);
   }
   hang->ranks = weft_array_allocate_zero(hang->allocator, count, sizeof *hang->ranks);
   if (hang->ranks == NULL) {
-    return weft_fail_memory(reader->error, count * sizeof *hang->ranks);
+    return weft_fail_memory(reader->document.error, count * sizeof *hang->ranks);
   }
   hang->rank_count = (uint32_t)count;
   return WEFT_OK;
@@ -445,55 +405,19 @@ static enum weft_status read_document(struct reader *reader, json_t *document) {
 
 /* ---- The text ---- */
 
-static enum weft_status check_text(const struct reader *reader) {
-  if (reader->size > TEXT_BYTES_MAX) {
-    return weft_fail(reader->error, WEFT_ERR_LIMIT, HINT_DUMP,
-                     "the dump has %zu bytes; the limit is %zu", reader->size, TEXT_BYTES_MAX);
-  }
-  uint64_t commas = 0;
-  for (size_t i = 0; i < reader->size; i++) {
-    commas += reader->text[i] == ',';
-  }
-  if (commas > COMMAS_MAX) {
-    return weft_fail(reader->error, WEFT_ERR_LIMIT, HINT_DUMP,
-                     "the dump has %" PRIu64 " values; the limit is %" PRIu32, commas, COMMAS_MAX);
-  }
-  return WEFT_OK;
-}
-
-/* jansson's message may quote the text. */
-static enum weft_status syntax_fault(const struct reader *reader, const json_error_t *found) {
-  const enum json_error_code code = json_error_code(found);
-  char words[192];
-  if (code == json_error_out_of_memory) {
-    return weft_fail_memory(reader->error, reader->size);
-  }
-  const bool at_end = code == json_error_premature_end_of_input;
-  const size_t position = found->position > 0 && !at_end ? (size_t)found->position : 0;
-  struct weft_json_place place =
-      weft_json_at(reader->text, reader->size, at_end ? reader->size : position);
-  if (at_end) {
-    weft_json_point(&place, reader->text, reader->size);
-  }
-  return fault_at(reader, &place, "not JSON: %s",
-                  weft_escape(words, sizeof words, found->text, strlen(found->text)));
-}
-
 enum weft_status weft_hang_read(const struct weft_allocator *allocator, const char *dump,
                                 size_t size, const char *name, struct weft_hang *hang,
                                 struct weft_error *error) {
   struct weft_hang picture = {.allocator = allocator};
-  struct reader reader = {.text = dump,
-                          .size = size,
-                          .name = name != NULL ? name : "dump",
-                          .hang = &picture,
-                          .error = error};
-  WEFT_TRY(check_text(&reader));
-  json_error_t found;
-  json_t *document = json_loadb(dump, size, JSON_REJECT_DUPLICATES, &found);
-  if (document == NULL) {
-    return syntax_fault(&reader, &found);
-  }
+  struct reader reader = {.document = {.text = dump,
+                                       .size = size,
+                                       .name = name != NULL ? name : "dump",
+                                       .what = "a dump",
+                                       .hint = "a dump is what weft_hang_dump() writes",
+                                       .error = error},
+                          .hang = &picture};
+  json_t *document;
+  WEFT_TRY(weft_json_document_load(&reader.document, TEXT_BYTES_MAX, COMMAS_MAX, 0, &document));
   const enum weft_status status = read_document(&reader, document);
   json_decref(document);
   if (status < 0) {

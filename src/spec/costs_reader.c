@@ -1,13 +1,7 @@
 /* The costs file: JSON to struct weft_costs, strictly. jansson reads the text;
- * json_place finds the line, column and name of a field that is wrong.
- *
- * jansson takes memory from malloc(): its hook is global, and this library has
- * no global state. What it can take is bounded before it begins, by the size of
- * the text and by the number of values in it. */
+ * json_document finds the line, column and name of a field that is wrong. */
 #include <assert.h>
 #include <inttypes.h>
-#include <jansson.h>
-#include <stdarg.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -15,7 +9,7 @@
 #include <weft/support.h>
 
 #include "spec/costs_fields.h"
-#include "spec/json_place.h"
+#include "spec/json_document.h"
 
 #define SCHEMA "weft-costs/1"
 #define TEXT_BYTES_MAX ((size_t)64 << 20)
@@ -28,75 +22,12 @@
   "0.9}]}"
 #define HINT_SYNTAX "JSON has no NaN, no Infinity, no comments, and no comma after the last element"
 
-struct reader {
-  const char *text;
-  size_t size;
-  const char *name;
-  struct weft_json_path path; /* to the value being read */
-  struct weft_error *error;
-};
-
-/* ---- Faults ---- */
-
-static enum weft_status fault_at(const struct reader *reader, const struct weft_json_place *place,
-                                 enum weft_status status, const char *hint, const char *format, ...)
-    WEFT_PRINTF(5, 6);
-
-/* "file:line:column: field: ..." */
-static enum weft_status fault_at(const struct reader *reader, const struct weft_json_place *place,
-                                 enum weft_status status, const char *hint, const char *format,
-                                 ...) {
-  char name[128], what[256];
-  va_list arguments;
-  va_start(arguments, format);
-  (void)vsnprintf(what, sizeof what, format, arguments);
-  va_end(arguments);
-  weft_escape(name, sizeof name, reader->name, strlen(reader->name));
-  (void)weft_fail(reader->error, status, hint, "%s:%" PRIu64 ":%" PRIu64 ": %s%s%s", name,
-                  place->line, place->column, place->field, place->field[0] != '\0' ? ": " : "",
-                  what);
-  if (reader->error != NULL) {
-    reader->error->line = place->line;
-    reader->error->column = place->column;
-  }
-  return status;
-}
-
-/* What is at a place, as the file has it. */
-static const char *found_at(const struct reader *reader, const struct weft_json_place *place,
-                            char *buffer, size_t size) {
-  if (place->begin >= reader->size) {
-    return "the end of the file";
-  }
-  switch (reader->text[place->begin]) {
-    case '{': return "an object";
-    case '[': return "a list";
-    default:
-      return weft_escape(buffer, size, reader->text + place->begin, place->end - place->begin);
-  }
-}
-
-/* The value being read is not what belongs there. */
-static enum weft_status unexpected(const struct reader *reader, const char *hint,
-                                   const char *expected) {
-  const struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
-  char found[48];
-  return fault_at(reader, &place, WEFT_ERR_FORMAT, hint, "expected %s, found %s", expected,
-                  found_at(reader, &place, found, sizeof found));
-}
-
 /* ---- Numbers ---- */
 
-static enum weft_status unexpected_number(const struct reader *reader) {
-  char expected[64];
-  (void)snprintf(expected, sizeof expected, "a number from 0 to %g", WEFT_COST_MAX);
-  return unexpected(reader, HINT_RANGE, expected);
-}
-
-static enum weft_status read_number(const struct reader *reader, const json_t *value,
+static enum weft_status read_number(const struct weft_json_document *reader, const json_t *value,
                                     double *number) {
   if (!json_is_real(value) || !weft_cost_is_sane(json_real_value(value))) {
-    return unexpected_number(reader);
+    return weft_json_document_unexpected(reader, HINT_RANGE, reader->numbers);
   }
   *number = json_real_value(value) + 0.0; /* -0 becomes 0 */
   return WEFT_OK;
@@ -112,9 +43,9 @@ static const struct weft_cost_field *find_field(const struct weft_cost_field *fi
   return NULL;
 }
 
-static enum weft_status unknown_field(const struct reader *reader,
+static enum weft_status unknown_field(const struct weft_json_document *reader,
                                       const struct weft_cost_field *fields) {
-  struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
+  struct weft_json_place place = weft_json_document_here(reader);
   char known[192] = "";
   size_t used = 0;
   for (; fields->name != NULL; fields++) {
@@ -122,17 +53,18 @@ static enum weft_status unknown_field(const struct reader *reader,
                              fields->name);
   }
   weft_json_point(&place, reader->text, place.key);
-  return fault_at(reader, &place, WEFT_ERR_FORMAT, "take it out; docs/prediction.md has the format",
-                  "unknown field; expected %s", known);
+  return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT,
+                                 "take it out; docs/prediction.md has the format",
+                                 "unknown field; expected %s", known);
 }
 
 /* The members of an object, all of them numbers. */
-static enum weft_status read_numbers(struct reader *reader, json_t *object,
+static enum weft_status read_numbers(struct weft_json_document *reader, json_t *object,
                                      const struct weft_cost_field *fields, void *numbers) {
   const char *key;
   json_t *value;
   if (!json_is_object(object)) {
-    return unexpected(reader, HINT_EXAMPLE, "an object with numbers");
+    return weft_json_document_unexpected(reader, HINT_EXAMPLE, "an object with numbers");
   }
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
   *ordinal = 0;
@@ -153,7 +85,7 @@ static enum weft_status read_numbers(struct reader *reader, json_t *object,
 
 /* ---- Stages ---- */
 
-static enum weft_status read_stage(struct reader *reader, json_t *entry,
+static enum weft_status read_stage(struct weft_json_document *reader, json_t *entry,
                                    struct weft_stage_costs *stage) {
   *stage = weft_stage_costs_default();
   stage->b = -1; /* left out */
@@ -161,33 +93,33 @@ static enum weft_status read_stage(struct reader *reader, json_t *entry,
   if (stage->b < 0) {
     stage->b = stage->i + stage->w;
     if (!weft_cost_is_sane(stage->b)) {
-      const struct weft_json_place place =
-          weft_json_find(reader->text, reader->size, &reader->path);
-      return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
-                      "b is left out, and i + w is %g: expected at most %g", stage->b,
-                      WEFT_COST_MAX);
+      const struct weft_json_place place = weft_json_document_here(reader);
+      return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
+                                     "b is left out, and i + w is %g: expected at most %g",
+                                     stage->b, WEFT_COST_MAX);
     }
   }
   return WEFT_OK;
 }
 
-static enum weft_status check_entries(const struct reader *reader, const json_t *list,
+static enum weft_status check_entries(const struct weft_json_document *reader, const json_t *list,
                                       const char *expected, const char *hint) {
   if (!json_is_array(list)) {
-    return unexpected(reader, HINT_EXAMPLE, expected);
+    return weft_json_document_unexpected(reader, HINT_EXAMPLE, expected);
   }
   const size_t count = json_array_size(list);
   if (count > 0 && count <= WEFT_STAGES_MAX) {
     return WEFT_OK;
   }
-  const struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
-  return count == 0 ? fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
-                               "expected at least one entry, found an empty list")
-                    : fault_at(reader, &place, WEFT_ERR_LIMIT, hint,
-                               "%zu entries; the limit is %" PRIu32, count, WEFT_STAGES_MAX);
+  const struct weft_json_place place = weft_json_document_here(reader);
+  return count == 0 ? weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+                                              "expected at least one entry, found an empty list")
+                    : weft_json_document_fail(reader, &place, WEFT_ERR_LIMIT, hint,
+                                              "%zu entries; the limit is %" PRIu32, count,
+                                              WEFT_STAGES_MAX);
 }
 
-static enum weft_status read_stages(struct reader *reader, const json_t *list,
+static enum weft_status read_stages(struct weft_json_document *reader, const json_t *list,
                                     const struct weft_costs *costs) {
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
   for (*ordinal = 0; *ordinal < costs->stage_count; ++*ordinal) {
@@ -199,7 +131,7 @@ static enum weft_status read_stages(struct reader *reader, const json_t *list,
 
 /* ---- Parts ---- */
 
-static enum weft_status read_parts(struct reader *reader, const json_t *list,
+static enum weft_status read_parts(struct weft_json_document *reader, const json_t *list,
                                    struct weft_costs *costs) {
   WEFT_TRY(check_entries(reader, list, "a list with one object for each part of the model",
                          "parts can be left out"));
@@ -215,14 +147,14 @@ static enum weft_status read_parts(struct reader *reader, const json_t *list,
 
 /* ---- The other members ---- */
 
-static enum weft_status read_hop(struct reader *reader, json_t *object,
+static enum weft_status read_hop(struct weft_json_document *reader, json_t *object,
                                  struct weft_hop_costs *hop) {
   WEFT_TRY(read_numbers(reader, object, weft_hop_cost_fields(), hop));
   if (!weft_cost_is_sane(weft_hop_transfer(hop))) {
-    const struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
-    return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
-                    "bytes / bytes_per_unit is %g: expected at most %g", weft_hop_transfer(hop),
-                    WEFT_COST_MAX);
+    const struct weft_json_place place = weft_json_document_here(reader);
+    return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
+                                   "bytes / bytes_per_unit is %g: expected at most %g",
+                                   weft_hop_transfer(hop), WEFT_COST_MAX);
   }
   return WEFT_OK;
 }
@@ -238,26 +170,27 @@ static bool is_printable(const char *text) {
   return true;
 }
 
-static enum weft_status read_unit(const struct reader *reader, const json_t *value,
+static enum weft_status read_unit(const struct weft_json_document *reader, const json_t *value,
                                   struct weft_costs *costs) {
   const char *unit = json_string_value(value);
   if (unit == NULL || strlen(unit) >= sizeof costs->unit || !is_printable(unit)) {
-    return unexpected(reader, "for example \"unit\": \"ms\"",
-                      "a text of at most 15 bytes that can be printed");
+    return weft_json_document_unexpected(reader, "for example \"unit\": \"ms\"",
+                                         "a text of at most 15 bytes that can be printed");
   }
   memcpy(costs->unit, unit, strlen(unit) + 1);
   return WEFT_OK;
 }
 
-static enum weft_status read_schema(const struct reader *reader, const json_t *value) {
+static enum weft_status read_schema(const struct weft_json_document *reader, const json_t *value) {
   const char *schema = json_string_value(value);
   return schema != NULL && strcmp(schema, SCHEMA) == 0
              ? WEFT_OK
-             : unexpected(reader, "this release reads no other", "\"" SCHEMA "\"");
+             : weft_json_document_unexpected(reader, "this release reads no other",
+                                             "\"" SCHEMA "\"");
 }
 
-static enum weft_status read_member(struct reader *reader, const char *key, json_t *value,
-                                    struct weft_costs *costs) {
+static enum weft_status read_member(struct weft_json_document *reader, const char *key,
+                                    json_t *value, struct weft_costs *costs) {
   static const struct weft_cost_field members[] = {{"schema", 0, false}, {"unit", 0, false},
                                                    {"stages", 0, false}, {"hop", 0, false},
                                                    {"parts", 0, false},  {NULL, 0, false}};
@@ -279,7 +212,7 @@ static enum weft_status read_member(struct reader *reader, const char *key, json
   return unknown_field(reader, members);
 }
 
-static enum weft_status read_members(struct reader *reader, json_t *document,
+static enum weft_status read_members(struct weft_json_document *reader, json_t *document,
                                      struct weft_costs *costs) {
   const char *key;
   json_t *value;
@@ -293,18 +226,19 @@ static enum weft_status read_members(struct reader *reader, json_t *document,
 
 /* ---- The document ---- */
 
-static enum weft_status require_member(const struct reader *reader, const json_t *document,
-                                       const char *key, const char *expected) {
+static enum weft_status require_member(const struct weft_json_document *reader,
+                                       const json_t *document, const char *key,
+                                       const char *expected) {
   if (json_object_get(document, key) != NULL) {
     return WEFT_OK;
   }
-  const struct weft_json_place place = weft_json_find(reader->text, reader->size, &reader->path);
-  return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE, "%s is missing: expected %s", key,
-                  expected);
+  const struct weft_json_place place = weft_json_document_here(reader);
+  return weft_json_document_fail(reader, &place, WEFT_ERR_FORMAT, HINT_EXAMPLE,
+                                 "%s is missing: expected %s", key, expected);
 }
 
 /* Leaves the path at the member `stages`. */
-static void go_to_stages(struct reader *reader, json_t *document) {
+static void go_to_stages(struct weft_json_document *reader, json_t *document) {
   const char *key;
   json_t *value;
   reader->path = (struct weft_json_path){.depth = 1};
@@ -316,9 +250,9 @@ static void go_to_stages(struct reader *reader, json_t *document) {
   }
 }
 
-static enum weft_status check_document(struct reader *reader, json_t *document) {
+static enum weft_status check_document(struct weft_json_document *reader, json_t *document) {
   if (!json_is_object(document)) {
-    return unexpected(reader, HINT_EXAMPLE, "an object");
+    return weft_json_document_unexpected(reader, HINT_EXAMPLE, "an object");
   }
   WEFT_TRY(require_member(reader, document, "schema", "\"schema\": \"" SCHEMA "\""));
   WEFT_TRY(require_member(reader, document, "stages", "a list of objects"));
@@ -328,8 +262,9 @@ static enum weft_status check_document(struct reader *reader, json_t *document) 
                        "one entry serves all stages");
 }
 
-static enum weft_status read_document(struct reader *reader, const struct weft_allocator *allocator,
-                                      json_t *document, struct weft_costs **out) {
+static enum weft_status read_document(struct weft_json_document *reader,
+                                      const struct weft_allocator *allocator, json_t *document,
+                                      struct weft_costs **out) {
   struct weft_costs *costs;
   WEFT_TRY(check_document(reader, document));
   WEFT_TRY(weft_costs_create(allocator,
@@ -346,47 +281,6 @@ static enum weft_status read_document(struct reader *reader, const struct weft_a
 
 /* ---- The text ---- */
 
-static enum weft_status check_text(const struct reader *reader) {
-  if (reader->size > TEXT_BYTES_MAX) {
-    return weft_fail(reader->error, WEFT_ERR_LIMIT, "is this a costs file?",
-                     "the costs have %zu bytes; the limit is %zu", reader->size, TEXT_BYTES_MAX);
-  }
-  uint64_t commas = 0;
-  for (size_t i = 0; i < reader->size; i++) {
-    commas += reader->text[i] == ',';
-  }
-  if (commas > COMMAS_MAX) {
-    return weft_fail(reader->error, WEFT_ERR_LIMIT, "is this a costs file?",
-                     "the costs have %" PRIu64 " values; the limit is %" PRIu32, commas,
-                     COMMAS_MAX);
-  }
-  return WEFT_OK;
-}
-
-/* jansson's message, which may quote the text. */
-static enum weft_status syntax_fault(const struct reader *reader, const json_error_t *found) {
-  const enum json_error_code code = json_error_code(found);
-  char words[192];
-  if (code == json_error_out_of_memory) {
-    return weft_fail_memory(reader->error, reader->size);
-  }
-  const bool at_end = code == json_error_premature_end_of_input;
-  const size_t position = found->position > 0 && !at_end ? (size_t)found->position : 0;
-  struct weft_json_place place =
-      weft_json_at(reader->text, reader->size, at_end ? reader->size : position);
-  if (at_end) {
-    weft_json_point(&place, reader->text, reader->size);
-  }
-  if (code == json_error_numeric_overflow) {
-    char number[48];
-    return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_RANGE,
-                    "expected a number from 0 to %g, found %s", WEFT_COST_MAX,
-                    found_at(reader, &place, number, sizeof number));
-  }
-  return fault_at(reader, &place, WEFT_ERR_FORMAT, HINT_SYNTAX, "not JSON: %s",
-                  weft_escape(words, sizeof words, found->text, strlen(found->text)));
-}
-
 enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,
                                   size_t size, const char *name, struct weft_costs **out,
                                   struct weft_error *error) {
@@ -394,16 +288,21 @@ enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const 
   if (size > 0) {
     WEFT_NEED(text, error);
   }
-  struct reader reader = {
-      .text = text, .size = size, .name = name != NULL ? name : "costs", .error = error};
-  WEFT_TRY(check_text(&reader));
-  json_error_t found;
+  char numbers[64];
+  (void)snprintf(numbers, sizeof numbers, "a number from 0 to %g", WEFT_COST_MAX);
+  struct weft_json_document reader = {.text = text,
+                                      .size = size,
+                                      .name = name != NULL ? name : "costs",
+                                      .what = "costs",
+                                      .hint = "is this a costs file?",
+                                      .syntax_hint = HINT_SYNTAX,
+                                      .numbers = numbers,
+                                      .numbers_hint = HINT_RANGE,
+                                      .error = error};
   /* Whole numbers as reals, so that 10^30 is a number like others, and refused by name. */
-  json_t *document =
-      json_loadb(text, size, JSON_REJECT_DUPLICATES | JSON_DECODE_INT_AS_REAL, &found);
-  if (document == NULL) {
-    return syntax_fault(&reader, &found);
-  }
+  json_t *document;
+  WEFT_TRY(weft_json_document_load(&reader, TEXT_BYTES_MAX, COMMAS_MAX, JSON_DECODE_INT_AS_REAL,
+                                   &document));
   const enum weft_status status = read_document(&reader, allocator, document, out);
   json_decref(document);
   return status;

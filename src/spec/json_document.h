@@ -1,0 +1,44 @@
+/* A JSON file that is read strictly: its limits, its parser, and messages that name the file, the
+ * place, the field, what was found and what was expected.
+ *
+ * jansson takes memory from malloc(): its hook is global, and this library has no global state.
+ * What it can take is bounded before it begins, by the size of the text and by the number of
+ * values in it. */
+#ifndef SPEC_JSON_DOCUMENT_H
+#define SPEC_JSON_DOCUMENT_H
+
+#include <jansson.h>
+
+#include "spec/json_place.h"
+
+struct weft_json_document {
+  const char *text;
+  size_t size;
+  const char *name;                   /* of the file */
+  const char *what;                   /* "costs", for messages about limits */
+  const char *hint;                   /* where no other fits */
+  const char *syntax_hint;            /* for what is not JSON; NULL: `hint` */
+  const char *numbers, *numbers_hint; /* expected where a number is too large; NULL: not JSON */
+  struct weft_json_path path;         /* to the value being read */
+  struct weft_error *error;
+};
+
+/* WEFT_ERR_LIMIT for more bytes, or commas, than these. The caller gives *out back by
+ * json_decref(). */
+enum weft_status weft_json_document_load(const struct weft_json_document *document,
+                                         size_t bytes_max, uint32_t commas_max, size_t flags,
+                                         json_t **out);
+
+/* Where the value being read is. */
+struct weft_json_place weft_json_document_here(const struct weft_json_document *document);
+
+/* "file:line:column: field: ..."; hint NULL: the document's. */
+enum weft_status weft_json_document_fail(const struct weft_json_document *document,
+                                         const struct weft_json_place *place,
+                                         enum weft_status status, const char *hint,
+                                         const char *format, ...) WEFT_PRINTF(5, 6);
+/* The value being read is not the expected one. */
+enum weft_status weft_json_document_unexpected(const struct weft_json_document *document,
+                                               const char *hint, const char *expected);
+
+#endif
