@@ -116,7 +116,7 @@ static void start_failed(const struct rank_thread *self, int code) {
   if (strerror_r(code, reason, sizeof reason) != 0) {
     (void)snprintf(reason, sizeof reason, "error %d", code);
   }
-  (void)weft_fail(&failure.error, WEFT_ERR_LIMIT,
+  (void)weft_fail(&failure.error, WEFT_ERR_SYSTEM,
                   "the system allows no more threads, or has no memory for their stacks",
                   "cannot start a thread for rank %" PRIu32 " of %" PRIu32 ": %s", self->rank,
                   run->world->rank_count, reason);

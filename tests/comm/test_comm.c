@@ -298,7 +298,7 @@ static void threads_cannot_be_started(void **state) {
     struct weft_comm *comm = open_world(in_process[k], 3, 1);
     struct weft_error error;
     assert_int_equal(pthread_setattr_default_np(&huge), 0);
-    assert_int_equal(weft_comm_run(comm, gather_all_sizes, NULL, &error), WEFT_ERR_LIMIT);
+    assert_int_equal(weft_comm_run(comm, gather_all_sizes, NULL, &error), WEFT_ERR_SYSTEM);
     assert_int_equal(pthread_setattr_default_np(&before), 0);
     assert_non_null(strstr(error.message, "rank 1 of 3"));
     weft_comm_close(comm);

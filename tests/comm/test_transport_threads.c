@@ -167,7 +167,7 @@ static void threads_cannot_be_started(void **state) {
   assert_int_equal(pthread_attr_init(&huge), 0);
   assert_int_equal(pthread_attr_setstacksize(&huge, (size_t)1 << 50), 0);
   assert_int_equal(pthread_setattr_default_np(&huge), 0);
-  assert_int_equal(weft_comm_run(world, never_called, &called, &error), WEFT_ERR_LIMIT);
+  assert_int_equal(weft_comm_run(world, never_called, &called, &error), WEFT_ERR_SYSTEM);
   assert_int_equal(pthread_setattr_default_np(&before), 0);
   assert_non_null(strstr(error.message, "rank 1 of 3"));
   assert_false(called);

@@ -81,7 +81,7 @@ last() {
   succeeds
   [ "$(last ".memory_bytes < 3 * 1048576 * $least * 1.001")" = true ]
   train --schedule auto --memory 0
-  fails 1 "no schedule fits into "
+  fails 2 "--memory is 0"
 }
 
 @test "auto: options without an effect are refused" {

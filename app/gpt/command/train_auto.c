@@ -2,7 +2,6 @@
 #include "cli/args/option_parser.h"
 
 #include <assert.h>
-#include <float.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -79,8 +78,8 @@ void weft_train_setup_read_memory(struct weft_train_setup *setup) {
   if (!options->tunes) {
     return;
   }
-  if (arguments->given[WEFT_CLI_OPTION_MEMORY]) { /* 0 is a limit too */
-    options->memory_limit = fmax(weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0), DBL_MIN);
+  if (arguments->given[WEFT_CLI_OPTION_MEMORY]) {
+    options->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
     return;
   }
   const double ranks = setup->job != NULL ? launch.ranks_on_host

@@ -138,8 +138,7 @@ static void read_run(struct weft_train_setup *setup) {
   options->loopback_seed = options->training.data_seed;
   options->threads_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS_PER_RANK, 1);
-  options->stall_limit =
-      (int64_t)(1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, STALL_LIMIT_S));
+  options->stall_limit = weft_cli_stall_limit(arguments, STALL_LIMIT_S);
   options->checkpoint_dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_EVERY, 0);
   options->checkpoint_keep =

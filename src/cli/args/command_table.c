@@ -353,7 +353,7 @@ static const struct weft_cli_exit_text exit_texts[] = {
     {WEFT_CLI_MALFORMED, "malformed input"},
     {WEFT_CLI_NO_INPUT, "an input file is missing or cannot be opened"},
     {WEFT_CLI_UNAVAILABLE, "not available in this build or on this machine"},
-    {WEFT_CLI_INTERNAL, "out of memory, or an internal error"},
+    {WEFT_CLI_INTERNAL, "out of memory or threads, or an internal error"},
     {WEFT_CLI_IO, "reading or writing failed"},
     {WEFT_CLI_PEER, "a peer died, timed out or was not understood"},
     {130, "interrupted (SIGINT)"},

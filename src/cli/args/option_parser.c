@@ -28,6 +28,11 @@ double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_o
   return arguments->given[id] ? arguments->reals[id] : otherwise;
 }
 
+int64_t weft_cli_stall_limit(const struct weft_cli_arguments *arguments, double otherwise) {
+  const double ns = 1e9 * weft_cli_real(arguments, WEFT_CLI_OPTION_STALL_LIMIT, otherwise);
+  return ns > 0 && ns < 1 ? 1 : (int64_t)ns;
+}
+
 /* "weft help gen": where the options of the command are listed. */
 static const char *help_hint(const struct parser *parser, char *buffer, size_t size) {
   (void)snprintf(buffer, size, "'weft help %s' lists its options",
@@ -93,9 +98,14 @@ static int read_value(const struct parser *parser, const struct weft_cli_option 
     case WEFT_CLI_KIND_NUMBER:
       return weft_cli_read_bounded(parser->cli, name, text, option->minimum, option->maximum,
                                    option->limit, &arguments->numbers[id]);
-    case WEFT_CLI_KIND_REAL:
-      return weft_cli_read_real(parser->cli, name, text, (double)option->minimum,
-                                (double)option->maximum, &arguments->reals[id]);
+    case WEFT_CLI_KIND_REAL: {
+      const int status = weft_cli_read_real(parser->cli, name, text, (double)option->minimum,
+                                            (double)option->maximum, &arguments->reals[id]);
+      return status == WEFT_CLI_OK && id == WEFT_CLI_OPTION_MEMORY && !(arguments->reals[id] > 0)
+                 ? weft_cli_usage(parser->cli, "leave the option out for no limit",
+                                  "--memory is 0, and no schedule runs without memory")
+                 : status;
+    }
     case WEFT_CLI_KIND_RATE:
       return weft_cli_read_rate(parser->cli, name, text, (double)option->minimum,
                                 (double)option->maximum, &arguments->reals[id]);

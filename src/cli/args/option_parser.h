@@ -49,6 +49,8 @@ int weft_cli_read_bounded(const struct weft_cli *cli, const char *name, const ch
 /* The option's number, or `otherwise` when it was not given. */
 double weft_cli_real(const struct weft_cli_arguments *arguments, enum weft_cli_option_id id,
                      double otherwise);
+/* --stall-limit in nanoseconds, at least one where it is not 0: that means no limit. */
+int64_t weft_cli_stall_limit(const struct weft_cli_arguments *arguments, double otherwise);
 
 /* A number from minimum to maximum: digits, a decimal ("0.25") or a fraction
  * ("1/3"). Prints what is wrong and returns WEFT_CLI_USAGE otherwise. */

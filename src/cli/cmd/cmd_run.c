@@ -181,7 +181,7 @@ static int64_t real_limit(const struct subject *subject) {
                            ? fmax(STALL_LIMIT_S, 2e-9 * subject->simulation->makespan *
                                                      weft_cli_unit_ns(subject->costs.costs->unit))
                            : STALL_LIMIT_S;
-  return (int64_t)(1e9 * weft_cli_real(subject->arguments, WEFT_CLI_OPTION_STALL_LIMIT, usual));
+  return weft_cli_stall_limit(subject->arguments, usual);
 }
 
 static void set_up(const struct subject *subject, struct weft_cli_execution *execution) {
@@ -238,8 +238,7 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
   if (number != 0) {
     return reports ? say_interrupted(execution, number) : 128 + number;
   }
-  /* A limit that is exceeded here is one of the system, and not of the file. */
-  const char *name = error->status == WEFT_ERR_LIMIT ? NULL : subject->name;
+  const char *name = error->status == WEFT_ERR_SYSTEM ? NULL : subject->name;
   if (!reports) {
     weft_cli_job_report_activity(subject->job);
     return weft_cli_exit_status(name, error);

@@ -154,7 +154,8 @@ static int exit_status(enum weft_status status, bool from_file) {
     case WEFT_IN_PROGRESS:
     case WEFT_ERR_STAGE:
     case WEFT_ERR_CANCELLED:
-    case WEFT_ERR_INTERNAL: return WEFT_CLI_INTERNAL;
+    case WEFT_ERR_INTERNAL:
+    case WEFT_ERR_SYSTEM: return WEFT_CLI_INTERNAL;
   }
   return WEFT_CLI_INTERNAL;
 }

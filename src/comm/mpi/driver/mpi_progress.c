@@ -334,7 +334,7 @@ enum weft_status weft_mpi_start_thread(struct weft_mpi_world *world, struct weft
   const int failed = pthread_create(&world->thread, NULL, thread_main, world);
   (void)pthread_sigmask(SIG_SETMASK, &before, NULL);
   if (failed != 0) {
-    return weft_fail(error, WEFT_ERR_UNAVAILABLE, "use progress by calls",
+    return weft_fail(error, WEFT_ERR_SYSTEM, "use progress by calls",
                      "the progress thread cannot be started: %s", strerror(failed));
   }
   world->has_thread = true;
