@@ -81,7 +81,7 @@ WEFT_API void weft_launch_startup_end(void);
 
 /* ---- Failures ---- */
 
-/* Whether this rank reports for the job: rank 0, or rank 1 when rank 0 is to blame, which
+/* Whether this rank reports for the job: rank 0, or rank 1 when rank 0 is the culprit, which
  * may be dead; after a signal, the rank that received it. */
 WEFT_API bool weft_launch_is_reporter(struct weft_transport *transport);
 

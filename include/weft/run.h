@@ -57,7 +57,7 @@ struct weft_stage_call {
   uint32_t microbatch_count; /* of this step */
   uint32_t slot;             /* one of the stage's slots, this microbatch's from its forward to its
                                 last backward: index of what the stage keeps in between */
-  uint64_t step;             /* from 0 */
+  uint64_t step;             /* from 1; evals count too */
   bool training;             /* false in eval: nothing need be kept for a backward */
   bool first_backward;       /* of the stage in this step */
   bool last_backward;        /* the stage's last B or W of this step */

@@ -79,13 +79,16 @@ WEFT_API enum weft_status weft_message_check(const struct weft_message *message,
 /* One end of a channel. */
 struct weft_channel_end {
   uint32_t channel;
-  uint32_t peer;      /* rank at the other end */
-  bool sends;         /* this end sends */
-  uint32_t depth;     /* messages in flight at once, at least; >= 1 */
-  uint64_t bytes_max; /* largest payload */
-  bool rendezvous;    /* a send is done only when its receive is posted, whatever its size; both
+  uint32_t peer;       /* rank at the other end */
+  bool sends;          /* this end sends */
+  uint32_t depth;      /* messages in flight at once, at least; >= 1 */
+  uint64_t bytes_max;  /* largest payload */
+  bool rendezvous;     /* a send is done only when its receive is posted, whatever its size; both
                          ends say the same */
+  const char *content; /* what it carries, for messages; NULL: not known. Read by open() only */
 };
+
+#define WEFT_CONTENT_MAX 96 /* bytes of it that are kept */
 
 /* What a rank is doing. The rank writes it, and any rank may read it at any time: each field by
  * an atomic access of its own (__atomic_load_n and __atomic_store_n, relaxed). So a reader may
@@ -119,7 +122,7 @@ struct weft_recent_action {
 struct weft_rank_status {
   uint32_t phase;      /* enum weft_rank_phase */
   uint32_t peer;       /* the rank it waits for; UINT32_MAX: none */
-  uint64_t step;       /* of training */
+  uint64_t step;       /* of training, from 1; 0: none yet */
   uint64_t cell;       /* in its row, from 0 */
   uint64_t action;     /* the present one: struct weft_action, its 8 bytes */
   uint64_t wants;      /* action of the peer that would end the wait, likewise; 0: unknown. In
@@ -134,7 +137,7 @@ struct weft_rank_status {
 
 /* Why a world failed: the one error that all ranks agree on. */
 struct weft_failure {
-  uint32_t rank;           /* the one to blame, as far as is known; UINT32_MAX: none */
+  uint32_t rank;           /* the culprit, as far as is known; UINT32_MAX: none */
   struct weft_error error; /* its message names rank, action and peer */
 };
 

@@ -4,6 +4,8 @@
 
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
 
 #include <weft/support.h>
 
@@ -51,6 +53,26 @@ enum weft_status weft_channel_check_open(const struct weft_transport *transport,
                               "an endpoint serves one pipeline, which names all its channels at "
                               "once: open another world for another one",
                               "rank %" PRIu32 " opens its channels a second time", transport->rank);
+}
+
+void weft_channel_copy_content(const struct weft_channel_end *end, char *content) {
+  (void)snprintf(content, WEFT_CONTENT_MAX, "%s", end->content != NULL ? end->content : "");
+}
+
+enum weft_status weft_channel_compare_content(const struct weft_channel_end *end, uint32_t rank,
+                                              uint64_t bytes_max, const char *content,
+                                              struct weft_error *error) {
+  char own[WEFT_CONTENT_MAX];
+  weft_channel_copy_content(end, own);
+  const bool is_named = own[0] != '\0' && content[0] != '\0' && strcmp(own, content) != 0;
+  if (end->bytes_max == bytes_max && !is_named) {
+    return WEFT_OK;
+  }
+  return weft_fail(error, WEFT_ERR_USAGE, "all ranks must describe the same boundaries",
+                   "rank %" PRIu32 " has %s%sup to %" PRIu64 " bytes on channel %" PRIu32
+                   ", where rank %" PRIu32 " has %s%sup to %" PRIu64,
+                   rank, is_named ? own : "", is_named ? ", " : "", end->bytes_max, end->channel,
+                   end->peer, is_named ? content : "", is_named ? ", " : "", bytes_max);
 }
 
 enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,

@@ -36,6 +36,13 @@ void weft_channel_ends_finish(struct weft_channel_ends *ends,
 enum weft_status weft_channel_check_open(const struct weft_transport *transport, bool is_open,
                                          struct weft_error *error);
 
+/* Keeps an end's content [WEFT_CONTENT_MAX], and compares that of the second end to open a channel
+ * with the first one's: WEFT_ERR_USAGE names both. */
+void weft_channel_copy_content(const struct weft_channel_end *end, char *content);
+enum weft_status weft_channel_compare_content(const struct weft_channel_end *end, uint32_t rank,
+                                              uint64_t bytes_max, const char *content,
+                                              struct weft_error *error);
+
 /* Adds an end as number `index`. WEFT_ERR_USAGE for a peer that does not exist or is this rank,
  * a depth that is 0 or too large, and a channel that is open already. */
 enum weft_status weft_channel_ends_add(struct weft_channel_ends *ends,

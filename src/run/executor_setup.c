@@ -7,6 +7,7 @@
 #include <weft/support.h>
 
 #include "run/executor.h"
+#include "run/shape_text.h"
 
 /* Channels hold at least this many messages, even if the first program needs fewer: later
  * programs may need more. */
@@ -97,19 +98,25 @@ static void share_pools(struct weft_executor_stage *stage) {
 /* ---- Channels ---- */
 
 struct ends {
+  const struct weft_pipeline_options *options;
   struct weft_channel_end *items;
+  char (*contents)[WEFT_CONTENT_MAX]; /* of the items */
   uint32_t count;
 };
 
 static void add_end(struct ends *ends, uint32_t channel, uint32_t peer, bool sends,
-                    const struct weft_buffer_pool *pool, uint32_t buffers) {
+                    const struct weft_buffer_pool *pool, uint32_t buffers, uint32_t boundary,
+                    bool gradients) {
   if (pool != NULL) {
+    const char *content = weft_boundary_text(ends->contents[ends->count], WEFT_CONTENT_MAX,
+                                             boundary_behind(ends->options, boundary), gradients);
     ends->items[ends->count++] =
         (struct weft_channel_end){.channel = channel,
                                   .peer = peer,
                                   .sends = sends,
                                   .depth = buffers > DEPTH_MIN ? buffers : DEPTH_MIN,
-                                  .bytes_max = pool->layout.capacity};
+                                  .bytes_max = pool->layout.capacity,
+                                  .content = content};
   }
 }
 
@@ -118,25 +125,28 @@ static void add_ends(const struct weft_executor *executor, struct ends *ends,
   const uint32_t s = stage->stage;
   if (!stage->is_last && stage->above == NULL) {
     add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_ACTIVATION), stage->above_rank,
-            true, stage->out, needs->outputs);
+            true, stage->out, needs->outputs, s, false);
     add_end(ends, weft_executor_channel(executor, s + 1, WEFT_MESSAGE_GRADIENT), stage->above_rank,
-            false, stage->grad_in, needs->grads_in);
+            false, stage->grad_in, needs->grads_in, s, true);
   }
   if (!stage->is_first && stage->below == NULL) {
     add_end(ends, weft_executor_channel(executor, s - 1, WEFT_MESSAGE_ACTIVATION),
-            stage->below_rank, false, stage->in, needs->inputs);
+            stage->below_rank, false, stage->in, needs->inputs, s - 1, false);
     add_end(ends, weft_executor_channel(executor, s, WEFT_MESSAGE_GRADIENT), stage->below_rank,
-            true, stage->grad_out, needs->grads_out);
+            true, stage->grad_out, needs->grads_out, s - 1, true);
   }
 }
 
 static enum weft_status open_channels(struct weft_executor *executor, const struct weft_row *row,
                                       struct weft_error *error) {
   const size_t room = 4 * (size_t)executor->own_count + 1;
-  struct ends ends = {.count = 0};
+  struct ends ends = {.options = executor->options};
   ends.items = weft_array_allocate(executor->allocator, room, sizeof *ends.items);
-  if (ends.items == NULL) {
-    return weft_fail_memory(error, room * sizeof *ends.items);
+  ends.contents = weft_array_allocate(executor->allocator, room, sizeof *ends.contents);
+  if (ends.items == NULL || ends.contents == NULL) {
+    weft_array_free(executor->allocator, ends.items, room, sizeof *ends.items);
+    weft_array_free(executor->allocator, ends.contents, room, sizeof *ends.contents);
+    return weft_fail_memory(error, room * sizeof *ends.contents);
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_executor_stage *stage = &executor->stages[k];
@@ -148,6 +158,7 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
   const enum weft_status status =
       executor->transport->ops->open(executor->transport, ends.items, ends.count, error);
   weft_array_free(executor->allocator, ends.items, room, sizeof *ends.items);
+  weft_array_free(executor->allocator, ends.contents, room, sizeof *ends.contents);
   return status;
 }
 
@@ -242,9 +253,14 @@ static enum weft_status check_ops(const struct weft_executor *executor,
                      stage->stage, name);
   }
   if (ops->backward == NULL && !can_split) {
-    return weft_fail(error, WEFT_ERR_USAGE, "give it backward, or run eval only",
-                     "the schedule trains stage %" PRIu32 ", and its %s stage has no backward",
-                     stage->stage, name);
+    const char *found = ops->backward_input != NULL    ? "backward_input and no backward_weight"
+                        : ops->backward_weight != NULL ? "backward_weight and no backward_input"
+                                                       : "no backward";
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give it backward, or both backward_input and backward_weight, or run eval "
+                     "only",
+                     "the schedule trains stage %" PRIu32 ", and its %s stage has %s", stage->stage,
+                     name, found);
   }
   if (executor->options->scale_grads && ops->scale_grads == NULL) {
     return weft_fail(

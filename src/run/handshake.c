@@ -4,9 +4,12 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stddef.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
+
+#include "run/shape_text.h"
 
 static uint64_t mix(uint64_t sum, uint64_t value) {
   const uint64_t pair[2] = {sum, value};
@@ -28,17 +31,23 @@ struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *op
                                           uint64_t program_hash) {
   assert(options->boundary_count == 1 || options->boundary_count == options->stage_count);
   const char *version = weft_version();
-  uint64_t configuration = mix(options->configuration, options->stage_count);
-  configuration = mix(configuration, (uint64_t)options->scale_grads << 8 | options->comm);
+  uint64_t boundaries = 0;
   for (uint32_t k = 0; k < options->stage_count; k++) {
-    configuration =
-        mix_boundary(configuration, &options->boundaries[options->boundary_count == 1 ? 0 : k]);
+    boundaries =
+        mix_boundary(boundaries, &options->boundaries[options->boundary_count == 1 ? 0 : k]);
   }
-  return (struct weft_handshake){
+  struct weft_handshake handshake = {
       .protocol = WEFT_PROTOCOL,
       .build = mix(weft_checksum(version, strlen(version)), sizeof(struct weft_message)),
+      .stages = options->stage_count,
+      .microbatches = options->microbatch_count,
+      .boundaries = boundaries,
       .program = program_hash,
-      .configuration = configuration};
+      .configuration =
+          mix(options->configuration, (uint64_t)options->scale_grads << 8 | options->comm)};
+  (void)weft_boundary_text(handshake.boundary, sizeof handshake.boundary, &options->boundaries[0],
+                           false);
+  return handshake;
 }
 
 /* ---- Comparing ---- */
@@ -47,15 +56,23 @@ struct handshake_field {
   const char *name;
   size_t offset;
   const char *hint;
+  bool is_number; /* else a hash */
 };
 
 static const struct handshake_field fields[] = {
-    {"protocol", offsetof(struct weft_handshake, protocol), "start the same release on all ranks"},
-    {"build", offsetof(struct weft_handshake, build), "start the same release on all ranks"},
+    {"protocol", offsetof(struct weft_handshake, protocol), "start the same release on all ranks",
+     false},
+    {"build", offsetof(struct weft_handshake, build), "start the same release on all ranks", false},
+    {"number of stages", offsetof(struct weft_handshake, stages),
+     "give all ranks the same options.stage_count", true},
+    {"number of microbatches", offsetof(struct weft_handshake, microbatches),
+     "give all ranks the same options.microbatch_count", true},
+    {"boundary", offsetof(struct weft_handshake, boundaries),
+     "give all ranks the same boundaries: shapes and needs_grad", false},
     {"program", offsetof(struct weft_handshake, program),
-     "give all ranks the same schedule, shape and number of microbatches"},
+     "give all ranks the same schedule, shape and number of microbatches", false},
     {"configuration", offsetof(struct weft_handshake, configuration),
-     "give all ranks the same boundaries and options"},
+     "give all ranks the same options", false},
 };
 
 static uint64_t field_of(const struct weft_handshake *handshake,
@@ -80,15 +97,32 @@ static uint64_t vote(const struct weft_handshake *handshakes, uint32_t rank_coun
   return candidate;
 }
 
+/* The value of a field, for a message: a number, the first boundary in words, or a hash. */
+static const char *show(const struct weft_handshake *handshake, const struct handshake_field *field,
+                        char buffer[sizeof handshake->boundary]) {
+  if (field->offset == offsetof(struct weft_handshake, boundaries)) {
+    memcpy(buffer, handshake->boundary, sizeof handshake->boundary);
+    buffer[sizeof handshake->boundary - 1] = '\0'; /* another process has written it */
+  } else if (field->is_number) {
+    (void)snprintf(buffer, sizeof handshake->boundary, "%" PRIu64, field_of(handshake, field));
+  } else {
+    (void)snprintf(buffer, sizeof handshake->boundary, "%016" PRIx64, field_of(handshake, field));
+  }
+  return buffer;
+}
+
 static enum weft_status compare_field(const struct weft_handshake *handshakes, uint32_t rank_count,
                                       const struct handshake_field *field, uint32_t *odd_rank,
                                       struct weft_error *error) {
   const uint64_t most = vote(handshakes, rank_count, field);
-  uint32_t odd = 0, first_odd = UINT32_MAX;
+  uint32_t odd = 0, first_odd = UINT32_MAX, usual_rank = 0;
+  char found[sizeof handshakes->boundary], usual[sizeof handshakes->boundary];
   for (uint32_t r = 0; r < rank_count; r++) {
     if (field_of(&handshakes[r], field) != most) {
       first_odd = odd == 0 ? r : first_odd;
       odd++;
+    } else {
+      usual_rank = r;
     }
   }
   if (odd == 0) {
@@ -97,17 +131,17 @@ static enum weft_status compare_field(const struct weft_handshake *handshakes, u
   *odd_rank = first_odd;
   if (rank_count - odd <= odd) {
     return weft_fail(error, WEFT_ERR_PEER, field->hint,
-                     "the ranks do not agree on the %s: rank %" PRIu32 " has %016" PRIx64
-                     ", rank %" PRIu32 " has %016" PRIx64,
+                     "the ranks do not agree on the %s: rank %" PRIu32 " has %s, rank %" PRIu32
+                     " has %s",
                      field->name, first_odd == 0 ? 1 : 0,
-                     field_of(&handshakes[first_odd == 0 ? 1 : 0], field), first_odd,
-                     field_of(&handshakes[first_odd], field));
+                     show(&handshakes[first_odd == 0 ? 1 : 0], field, usual), first_odd,
+                     show(&handshakes[first_odd], field, found));
   }
   return weft_fail(error, WEFT_ERR_PEER, field->hint,
-                   "rank %" PRIu32 " has another %s than the others (%016" PRIx64
-                   ", theirs is %016" PRIx64 "); %" PRIu32 " of %" PRIu32 " ranks differ",
-                   first_odd, field->name, field_of(&handshakes[first_odd], field), most, odd,
-                   rank_count);
+                   "rank %" PRIu32 " has another %s than the others (%s, theirs is %s); %" PRIu32
+                   " of %" PRIu32 " ranks differ",
+                   first_odd, field->name, show(&handshakes[first_odd], field, found),
+                   show(&handshakes[usual_rank], field, usual), odd, rank_count);
 }
 
 enum weft_status weft_handshakes_compare(const struct weft_handshake *handshakes,

@@ -8,15 +8,20 @@
 struct weft_handshake {
   uint64_t protocol;
   uint64_t build;         /* version, and layout of messages */
+  uint64_t stages;        /* these two as they are, and not as hashes */
+  uint64_t microbatches;  /* of the first program */
+  uint64_t boundaries;    /* hash */
   uint64_t program;       /* hash of the first program */
-  uint64_t configuration; /* boundaries, options, and the user's own */
+  uint64_t configuration; /* hash of options, and the user's own */
+  char boundary[64];      /* the first boundary in words, for the message */
 };
+_Static_assert(sizeof(struct weft_handshake) <= WEFT_EXCHANGE_MAX, "one exchange");
 
 struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *options,
                                           uint64_t program_hash);
 
 /* WEFT_OK, or WEFT_ERR_PEER, which names the rank that differs from most others (two ranks
- * when there is no majority), and the field. */
+ * when there is no majority), and the field. Numbers and shapes are compared before hashes. */
 enum weft_status weft_handshakes_compare(const struct weft_handshake *handshakes,
                                          uint32_t rank_count, uint32_t *odd_rank,
                                          struct weft_error *error);

@@ -74,6 +74,11 @@ enum weft_status weft_hang_take(const struct weft_allocator *allocator,
     take_recent(status, &ranks[r]);
   }
   hang->has_failure = ops->get_failure(transport, &hang->failure);
+  if (hang->has_failure && hang->failure.rank < p && hang->failure.error.status == WEFT_ERR_PEER) {
+    /* It is gone, and its status is of before. */
+    enum weft_rank_phase *phase = &ranks[hang->failure.rank].state.phase;
+    *phase = *phase == WEFT_PHASE_DONE || *phase == WEFT_PHASE_IDLE ? WEFT_PHASE_FAILED : *phase;
+  }
   hang->now = ops->now(transport); /* after the status, so that no wait is negative */
   return WEFT_OK;
 }

@@ -250,6 +250,7 @@ enum weft_status weft_pipeline_create(const struct weft_allocator *allocator,
   pipeline->allocator = allocator;
   pipeline->transport = transport;
   pipeline->options = *options;
+  pipeline->step = 1;
   pipeline->inputs.allocator = pipeline->targets.allocator = allocator;
   pipeline->outputs.allocator = allocator;
   pipeline->executor.allocator = allocator;

@@ -5,6 +5,7 @@
 #include <stdio.h>
 #include <string.h>
 
+#include <weft/run.h>
 #include <weft/support.h>
 
 /* A dtype, six numbers of 20 digits and what is between them. */
@@ -28,6 +29,28 @@ char *weft_tensor_label(char *buffer, const char *what, uint32_t number, const c
   } else {
     (void)snprintf(buffer, WEFT_TENSOR_LABEL_MAX, "%.20s %" PRIu32 " (%s)", what, number,
                    weft_escape(safe, sizeof safe, name, strlen(name)));
+  }
+  return buffer;
+}
+
+char *weft_boundary_text(char *buffer, size_t size, const struct weft_boundary *boundary,
+                         bool gradients) {
+  size_t used = 0;
+  buffer[0] = '\0';
+  for (uint32_t k = 0; k < boundary->tensor_count && used + 1 < size; k++) {
+    const struct weft_boundary_tensor *tensor = &boundary->tensors[k];
+    char shape[WEFT_SHAPE_TEXT_MAX], name[32];
+    if (gradients && !tensor->needs_grad) {
+      continue;
+    }
+    if (tensor->name == NULL) {
+      (void)snprintf(name, sizeof name, "tensor %" PRIu32, k);
+    } else {
+      (void)weft_escape(name, sizeof name, tensor->name, strlen(tensor->name));
+    }
+    const int more = snprintf(buffer + used, size - used, "%s%s %s", used > 0 ? ", " : "", name,
+                              weft_shape_text(shape, &tensor->largest));
+    used += (size_t)more;
   }
   return buffer;
 }

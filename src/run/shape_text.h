@@ -14,4 +14,10 @@ char *weft_shape_text(char *buffer, const struct weft_tensor_shape *shape);
  * returns it. */
 char *weft_tensor_label(char *buffer, const char *what, uint32_t number, const char *name);
 
+struct weft_boundary;
+/* "x f32[2, 3], mask u8[2]": the tensors of a boundary, or those that need gradients; as many as
+ * fit. Returns the buffer. */
+char *weft_boundary_text(char *buffer, size_t size, const struct weft_boundary *boundary,
+                         bool gradients);
+
 #endif

@@ -4,7 +4,7 @@ load ../setup/cli_setup
 
 dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
 
-@test "explain-hang says what every rank does, who is to blame, and what to do" {
+@test "explain-hang says what every rank does, which is the culprit, and what to do" {
   weft explain-hang "$dumps/chain.json"
   succeeds
   [ "${lines[0]}" = "rank 0: waits before 0B0 for rank 1 (1SEND_B0), since 30.0 s; step 7, cell 12; before that 0SEND_F0" ]
@@ -21,6 +21,15 @@ dumps=$WEFT_SOURCE_DIR/tests/corpus/fuzz_hang
   cmp a b
   cmp a c
   has '^cycle: ranks 0 1$' a
+}
+
+@test "explain-hang without a file looks for weft-hang.json" {
+  cp "$dumps/chain.json" weft-hang.json
+  "$WEFT" explain-hang </dev/null >out
+  grep -q '^culprit: rank 2$' out
+  rm weft-hang.json
+  run --separate-stderr "$WEFT" explain-hang </dev/null
+  fails 66 "weft-hang.json"
 }
 
 @test "explain-hang --json has culprit, cycle, message and hint" {

@@ -55,7 +55,7 @@ static void test_a_failing_stage(void **state) {
   bench.probes[2].fail_at = 5;
   bench_expect_ok(&bench, bench_create(&bench, 4));
   assert_int_equal(bench_step(&bench, 8), WEFT_ERR_STAGE);
-  bench_expect_message(&bench, "rank 2, step 0, 2F4 failed: out of paper");
+  bench_expect_message(&bench, "rank 2, step 1, 2F4 failed: out of paper");
   bench_expect_agreed(&bench);
   struct weft_failure failure;
   assert_true(
@@ -123,6 +123,39 @@ static void test_the_odd_rank_is_named(void **state) {
   }
 }
 
+/* Numbers and shapes are named as they are, not as hashes. */
+static void test_what_differs_is_named(void **state) {
+  (void)state;
+  for (int which = 0; which < 2; which++) {
+    struct bench bench;
+    bench_use_schedule(&bench, "1F1B", 3, 1, 4);
+    pipelines_open(&bench.pipelines, NULL, &(struct weft_comm_options){.rank_count = 3});
+    struct weft_boundary other = bench.options.boundaries[0];
+    other.tensors[0].name = "x";
+    enum weft_status status = WEFT_OK;
+    for (uint32_t r = 0; r < 3 && status == WEFT_OK; r++) {
+      other.tensors[0].largest = (struct weft_tensor_shape){
+          .dtype = WEFT_F32, .dim_count = 2, .dims = {r == 1 ? 9 : 8, 2}};
+      bench.options.boundaries = which == 0 ? bench.options.boundaries : &other;
+      bench.options.boundary_count = which == 0 ? bench.options.boundary_count : 1;
+      bench.options.microbatch_count = which == 0 && r == 1 ? 6 : 4;
+      status = weft_pipeline_create(NULL, bench.pipelines.transports[r], &bench.options,
+                                    &bench.pipelines.items[r], &bench.error);
+    }
+    if (which == 0) {
+      bench_expect_ok(&bench, status);
+      assert_int_equal(bench_step(&bench, 4), WEFT_ERR_PEER);
+      bench_expect_message(
+          &bench, "rank 1 has another number of microbatches than the others (6, theirs is 4)");
+    } else {
+      assert_int_equal(status, WEFT_ERR_USAGE);
+      bench_expect_message(&bench, "rank 1 has x f32[9, 2], up to ");
+      bench_expect_message(&bench, "where rank 0 has x f32[8, 2], up to ");
+    }
+    bench_finish(&bench);
+  }
+}
+
 static bool stop_at_once(void *context) {
   (void)context;
   return true;
@@ -146,6 +179,7 @@ int main(void) {
       cmocka_unit_test(test_states_are_refreshed),
       cmocka_unit_test(test_a_stage_that_never_returns),
       cmocka_unit_test(test_the_odd_rank_is_named),
+      cmocka_unit_test(test_what_differs_is_named),
       cmocka_unit_test(test_interruption),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

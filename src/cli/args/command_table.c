@@ -185,7 +185,7 @@ static const struct weft_cli_command commands[] = {
      "trace) the measured one; the report then goes to standard output. With --json, -o x.json is "
      "the report.\n"
      "When a rank waits longer than --stall-limit, all ranks end with one error that names the "
-     "rank to blame (exit status 75), and the state of all ranks is written to --dump, for 'weft "
+     "culprit (exit status 75), and the state of all ranks is written to --dump, for 'weft "
      "explain-hang'. SIGINT and SIGTERM end the step on all ranks; a second one ends the command "
      "at once.",
      "weft gen 1F1B -p 4 -m 8 | weft run --f 1 --b 2 --steps 2"},
@@ -287,8 +287,9 @@ static const struct weft_cli_command commands[] = {
      {OUTPUT_JSON_HELP},
      "explain which rank is stuck in a run that hangs",
      "Reads the dump that a stalled run has written, and explains what every rank does and waits "
-     "for, and which is to blame: the rank that all others wait for, or the cycle of ranks that "
-     "wait for each other.",
+     "for, and which is the culprit: the rank that all others wait for, or the cycle of ranks that "
+     "wait for each other. Without DUMP it reads standard input if that is a file or a pipe, else "
+     "weft-hang.json in this folder.",
      "weft explain-hang hang.json"},
     {"diff",
      "A B",

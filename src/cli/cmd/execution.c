@@ -203,7 +203,7 @@ static enum weft_status synchronize(struct weft_cli_execution *execution,
                                     struct weft_error *error) {
   const uint32_t p = transport->rank_count;
   struct weft_cli_rank_step *all = &execution->rank_steps[(uint64_t)(step > 0 ? step - 1 : 0) * p];
-  /* Ranks that are still in the step know better which rank is to blame: they report first. */
+  /* Ranks that are still in the step know better which rank is the culprit: they report first. */
   const int64_t limit =
       execution->stall_limit < INT64_MAX / 2 ? 2 * execution->stall_limit : execution->stall_limit;
   if (!execution->transport->process_per_rank) {

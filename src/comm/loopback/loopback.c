@@ -31,6 +31,7 @@ struct weft_loopback_channel {
   uint32_t number;
   uint32_t sender, receiver; /* UINT32_MAX: that end is not open yet */
   uint64_t bytes_max;
+  char content[WEFT_CONTENT_MAX];
   struct flight_queue sent;
   struct flight_queue posted; /* receives: only `message` counts */
   struct weft_random random;  /* of delays: they must not depend on the order of wake-ups */
@@ -186,6 +187,7 @@ static enum weft_status find_channel(struct weft_loopback *world,
     (*channel)->random.state = weft_random_next(&(*channel)->random) ^ end->channel;
     (*channel)->sender = (*channel)->receiver = UINT32_MAX;
     (*channel)->bytes_max = end->bytes_max;
+    weft_channel_copy_content(end, (*channel)->content);
   }
   *out = *channel;
   return WEFT_OK;
@@ -210,13 +212,8 @@ static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
                      ", which is already open",
                      endpoint->base.rank, end->channel, end->peer);
   }
-  if (channel->bytes_max != end->bytes_max) {
-    return weft_fail(error, WEFT_ERR_USAGE, "both ranks must describe the same boundary",
-                     "channel %" PRIu32 " is for %" PRIu64 " bytes at rank %" PRIu32
-                     " and for %" PRIu64 " at rank %" PRIu32,
-                     end->channel, end->bytes_max, endpoint->base.rank, channel->bytes_max,
-                     end->peer);
-  }
+  WEFT_TRY(weft_channel_compare_content(end, endpoint->base.rank, channel->bytes_max,
+                                        channel->content, error));
   struct flight_queue *queue = end->sends ? &channel->sent : &channel->posted;
   if (!queue_init(world->allocator, queue, end->depth)) {
     return weft_fail_memory(error, end->depth * sizeof *queue->items);

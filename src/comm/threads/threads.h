@@ -51,6 +51,7 @@ struct weft_threads_channel {
   uint32_t sender; /* rank */
   uint32_t receiver;
   uint64_t bytes_max;
+  char content[WEFT_CONTENT_MAX];
   /* The sender's ring; atomic; NULL until the sender opens its end. */
   struct weft_entry *entries;
   uint32_t entry_mask;

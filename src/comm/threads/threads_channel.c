@@ -69,6 +69,7 @@ static struct weft_threads_channel *get_channel(struct weft_threads *threads,
   channel->sender = end->sends ? rank : end->peer;
   channel->receiver = end->sends ? end->peer : rank;
   channel->bytes_max = end->bytes_max;
+  weft_channel_copy_content(end, channel->content);
   *place = channel;
   threads->channel_count++;
   return channel;
@@ -100,13 +101,7 @@ static enum weft_status agree(const struct weft_threads_channel *channel,
                      " to rank %" PRIu32,
                      rank, channel->number, sender, receiver, channel->sender, channel->receiver);
   }
-  if (end->bytes_max != channel->bytes_max) {
-    return weft_fail(error, WEFT_ERR_USAGE, "all ranks must describe the same boundaries",
-                     "rank %" PRIu32 " opens channel %" PRIu32 " for payloads of up to %" PRIu64
-                     " bytes, rank %" PRIu32 " for up to %" PRIu64,
-                     rank, channel->number, end->bytes_max, end->peer, channel->bytes_max);
-  }
-  return WEFT_OK;
+  return weft_channel_compare_content(end, rank, channel->bytes_max, channel->content, error);
 }
 
 /* Whole cache lines, on their boundaries. */
