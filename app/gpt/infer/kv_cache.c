@@ -15,23 +15,6 @@
 /* Rows that are computed at once: enough for products of matrices to be fast. */
 enum { ROWS_MAX = 128 };
 
-enum { WTE, WPE };
-enum { LNF_WEIGHT, LNF_BIAS, LM_HEAD_WEIGHT };
-enum {
-  LN1_WEIGHT,
-  LN1_BIAS,
-  QKV_WEIGHT,
-  QKV_BIAS,
-  ATTENTION_PROJ_WEIGHT,
-  ATTENTION_PROJ_BIAS,
-  LN2_WEIGHT,
-  LN2_BIAS,
-  FC_WEIGHT,
-  FC_BIAS,
-  MLP_PROJ_WEIGHT,
-  MLP_PROJ_BIAS,
-};
-
 struct weft_gpt_inference {
   const struct weft_allocator *allocator;
   const struct weft_gpt_config *config;
@@ -214,31 +197,37 @@ static void run_block(const struct weft_gpt_inference *inference, uint32_t layer
   const struct weft_gpt_inference *d = inference;
   const uint64_t c = d->config->dim;
   float *qkv = d->qkv + (layer - 1) * d->config->context * 3 * c; /* of this block */
-  weft_gpt_layernorm(rows, c, d->x, w.at[LN1_WEIGHT], w.at[LN1_BIAS], d->normed, d->mean, d->rstd);
-  product(rows, c, 3 * c, d->normed, w.at[QKV_WEIGHT], w.at[QKV_BIAS], false,
+  weft_gpt_layernorm(rows, c, d->x, w.at[WEFT_GPT_LN1_WEIGHT], w.at[WEFT_GPT_LN1_BIAS], d->normed,
+                     d->mean, d->rstd);
+  product(rows, c, 3 * c, d->normed, w.at[WEFT_GPT_QKV_WEIGHT], w.at[WEFT_GPT_QKV_BIAS], false,
           qkv + d->position * 3 * c);
   attend(d, qkv, rows);
-  product(rows, c, c, d->mixed, w.at[ATTENTION_PROJ_WEIGHT], w.at[ATTENTION_PROJ_BIAS], true, d->x);
-  weft_gpt_layernorm(rows, c, d->x, w.at[LN2_WEIGHT], w.at[LN2_BIAS], d->normed, d->mean, d->rstd);
-  product(rows, c, 4 * c, d->normed, w.at[FC_WEIGHT], w.at[FC_BIAS], false, d->hidden);
+  product(rows, c, c, d->mixed, w.at[WEFT_GPT_ATTENTION_PROJ_WEIGHT],
+          w.at[WEFT_GPT_ATTENTION_PROJ_BIAS], true, d->x);
+  weft_gpt_layernorm(rows, c, d->x, w.at[WEFT_GPT_LN2_WEIGHT], w.at[WEFT_GPT_LN2_BIAS], d->normed,
+                     d->mean, d->rstd);
+  product(rows, c, 4 * c, d->normed, w.at[WEFT_GPT_FC_WEIGHT], w.at[WEFT_GPT_FC_BIAS], false,
+          d->hidden);
   weft_gpt_gelu(rows * 4 * c, d->hidden, d->gelu);
-  product(rows, 4 * c, c, d->gelu, w.at[MLP_PROJ_WEIGHT], w.at[MLP_PROJ_BIAS], true, d->x);
+  product(rows, 4 * c, c, d->gelu, w.at[WEFT_GPT_MLP_PROJ_WEIGHT], w.at[WEFT_GPT_MLP_PROJ_BIAS],
+          true, d->x);
 }
 
 /* Of one row. */
 static void run_head(const struct weft_gpt_inference *inference, const float *x) {
   const struct weft_gpt_inference *d = inference;
   const struct tensors w = tensors_of(d, d->config->blocks + 1);
-  weft_gpt_layernorm(1, d->config->dim, x, w.at[LNF_WEIGHT], w.at[LNF_BIAS], d->normed, d->mean,
-                     d->rstd);
-  product(1, d->config->dim, d->config->vocabulary, d->normed, w.at[LM_HEAD_WEIGHT], NULL, false,
-          d->logits);
+  weft_gpt_layernorm(1, d->config->dim, x, w.at[WEFT_GPT_LNF_WEIGHT], w.at[WEFT_GPT_LNF_BIAS],
+                     d->normed, d->mean, d->rstd);
+  product(1, d->config->dim, d->config->vocabulary, d->normed, w.at[WEFT_GPT_LM_HEAD_WEIGHT], NULL,
+          false, d->logits);
 }
 
 static void read_rows(struct weft_gpt_inference *inference, const uint8_t *bytes, uint64_t rows) {
   const struct tensors w = tensors_of(inference, 0);
   const uint64_t c = inference->config->dim;
-  weft_gpt_embed(1, rows, c, bytes, w.at[WTE], w.at[WPE] + inference->position * c, inference->x);
+  weft_gpt_embed(1, rows, c, bytes, w.at[WEFT_GPT_WTE],
+                 w.at[WEFT_GPT_WPE] + inference->position * c, inference->x);
   for (uint32_t layer = 1; layer <= inference->config->blocks; layer++) {
     run_block(inference, layer, rows);
   }

@@ -12,21 +12,6 @@
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/layer.h"
 
-enum {
-  LN1_WEIGHT,
-  LN1_BIAS,
-  QKV_WEIGHT,
-  QKV_BIAS,
-  ATTENTION_PROJ_WEIGHT,
-  ATTENTION_PROJ_BIAS,
-  LN2_WEIGHT,
-  LN2_BIAS,
-  FC_WEIGHT,
-  FC_BIAS,
-  MLP_PROJ_WEIGHT,
-  MLP_PROJ_BIAS,
-};
-
 /* What forward saves. An arrow: what backward_input writes there for backward_weight, once the
  * first is used up. */
 struct block_saved {
@@ -116,20 +101,21 @@ void weft_gpt_block_forward(const struct weft_gpt_layer_call *call, const float 
   const struct block b = open_block(call);
   const struct block_saved *k = &b.saved;
   const uint64_t rows = b.rows, c = b.channels;
-  weft_gpt_layernorm(rows, c, x, parameter(&b, LN1_WEIGHT), parameter(&b, LN1_BIAS), k->ln1,
-                     k->mean1, k->rstd1);
-  weft_gpt_linear(rows, c, 3 * c, k->ln1, parameter(&b, QKV_WEIGHT), parameter(&b, QKV_BIAS),
-                  k->qkv);
+  weft_gpt_layernorm(rows, c, x, parameter(&b, WEFT_GPT_LN1_WEIGHT),
+                     parameter(&b, WEFT_GPT_LN1_BIAS), k->ln1, k->mean1, k->rstd1);
+  weft_gpt_linear(rows, c, 3 * c, k->ln1, parameter(&b, WEFT_GPT_QKV_WEIGHT),
+                  parameter(&b, WEFT_GPT_QKV_BIAS), k->qkv);
   weft_gpt_attention(b.sequences, b.tokens, c, b.heads, k->qkv, k->attention, k->log_sums,
                      b.scratch);
-  weft_gpt_linear_residual(rows, c, c, k->attention, parameter(&b, ATTENTION_PROJ_WEIGHT),
-                           parameter(&b, ATTENTION_PROJ_BIAS), x, k->xmid);
-  weft_gpt_layernorm(rows, c, k->xmid, parameter(&b, LN2_WEIGHT), parameter(&b, LN2_BIAS), k->ln2,
-                     k->mean2, k->rstd2);
-  weft_gpt_linear(rows, c, 4 * c, k->ln2, parameter(&b, FC_WEIGHT), parameter(&b, FC_BIAS), k->fc);
+  weft_gpt_linear_residual(rows, c, c, k->attention, parameter(&b, WEFT_GPT_ATTENTION_PROJ_WEIGHT),
+                           parameter(&b, WEFT_GPT_ATTENTION_PROJ_BIAS), x, k->xmid);
+  weft_gpt_layernorm(rows, c, k->xmid, parameter(&b, WEFT_GPT_LN2_WEIGHT),
+                     parameter(&b, WEFT_GPT_LN2_BIAS), k->ln2, k->mean2, k->rstd2);
+  weft_gpt_linear(rows, c, 4 * c, k->ln2, parameter(&b, WEFT_GPT_FC_WEIGHT),
+                  parameter(&b, WEFT_GPT_FC_BIAS), k->fc);
   weft_gpt_gelu(rows * 4 * c, k->fc, k->gelu);
-  weft_gpt_linear_residual(rows, 4 * c, c, k->gelu, parameter(&b, MLP_PROJ_WEIGHT),
-                           parameter(&b, MLP_PROJ_BIAS), k->xmid, y);
+  weft_gpt_linear_residual(rows, 4 * c, c, k->gelu, parameter(&b, WEFT_GPT_MLP_PROJ_WEIGHT),
+                           parameter(&b, WEFT_GPT_MLP_PROJ_BIAS), k->xmid, y);
 }
 
 /* dx gets the gradient of xmid, which stays in `saved` for backward_weight too. */
@@ -137,13 +123,15 @@ static void mlp_backward_input(const struct block *b, const float *dy, float *dx
   const struct block_saved *k = &b->saved;
   const uint64_t rows = b->rows, c = b->channels;
   float *hidden = b->scratch; /* [R, 4 C] */
-  weft_gpt_linear_backward_input(rows, 4 * c, c, dy, parameter(b, MLP_PROJ_WEIGHT), hidden, false);
+  weft_gpt_linear_backward_input(rows, 4 * c, c, dy, parameter(b, WEFT_GPT_MLP_PROJ_WEIGHT), hidden,
+                                 false);
   weft_gpt_gelu_backward(rows * 4 * c, k->fc, hidden, k->fc);
   float *normed = b->scratch; /* [R, C] */
-  weft_gpt_linear_backward_input(rows, c, 4 * c, k->fc, parameter(b, FC_WEIGHT), normed, false);
+  weft_gpt_linear_backward_input(rows, c, 4 * c, k->fc, parameter(b, WEFT_GPT_FC_WEIGHT), normed,
+                                 false);
   memcpy(dx, dy, rows * c * sizeof *dx);
-  weft_gpt_layernorm_backward_input(rows, c, k->xmid, parameter(b, LN2_WEIGHT), k->mean2, k->rstd2,
-                                    normed, dx, k->share2);
+  weft_gpt_layernorm_backward_input(rows, c, k->xmid, parameter(b, WEFT_GPT_LN2_WEIGHT), k->mean2,
+                                    k->rstd2, normed, dx, k->share2);
   memcpy(k->xmid, dx, rows * c * sizeof *dx);
 }
 
@@ -152,13 +140,15 @@ static void attention_backward_input(const struct block *b, const float *x, floa
   const struct block_saved *k = &b->saved;
   const uint64_t rows = b->rows, c = b->channels;
   float *mixed = b->scratch; /* [R, C] */
-  weft_gpt_linear_backward_input(rows, c, c, dx, parameter(b, ATTENTION_PROJ_WEIGHT), mixed, false);
+  weft_gpt_linear_backward_input(rows, c, c, dx, parameter(b, WEFT_GPT_ATTENTION_PROJ_WEIGHT),
+                                 mixed, false);
   weft_gpt_attention_backward(b->sequences, b->tokens, c, b->heads, k->qkv, k->attention,
                               k->log_sums, mixed, k->qkv, b->scratch + rows * c);
   float *normed = b->scratch; /* [R, C] */
-  weft_gpt_linear_backward_input(rows, c, 3 * c, k->qkv, parameter(b, QKV_WEIGHT), normed, false);
-  weft_gpt_layernorm_backward_input(rows, c, x, parameter(b, LN1_WEIGHT), k->mean1, k->rstd1,
-                                    normed, dx, k->share1);
+  weft_gpt_linear_backward_input(rows, c, 3 * c, k->qkv, parameter(b, WEFT_GPT_QKV_WEIGHT), normed,
+                                 false);
+  weft_gpt_layernorm_backward_input(rows, c, x, parameter(b, WEFT_GPT_LN1_WEIGHT), k->mean1,
+                                    k->rstd1, normed, dx, k->share1);
 }
 
 void weft_gpt_block_backward_input(const struct weft_gpt_layer_call *call, const float *x,
@@ -176,17 +166,20 @@ void weft_gpt_block_backward_weight(const struct weft_gpt_layer_call *call, cons
   const struct block b = open_block(call);
   const struct block_saved *k = &b.saved;
   const uint64_t rows = b.rows, c = b.channels;
-  weft_gpt_linear_backward_weight(rows, 4 * c, c, k->gelu, dy, gradients + b.at[MLP_PROJ_WEIGHT],
-                                  gradients + b.at[MLP_PROJ_BIAS]);
-  weft_gpt_linear_backward_weight(rows, c, 4 * c, k->ln2, k->fc, gradients + b.at[FC_WEIGHT],
-                                  gradients + b.at[FC_BIAS]);
+  weft_gpt_linear_backward_weight(rows, 4 * c, c, k->gelu, dy,
+                                  gradients + b.at[WEFT_GPT_MLP_PROJ_WEIGHT],
+                                  gradients + b.at[WEFT_GPT_MLP_PROJ_BIAS]);
+  weft_gpt_linear_backward_weight(rows, c, 4 * c, k->ln2, k->fc,
+                                  gradients + b.at[WEFT_GPT_FC_WEIGHT],
+                                  gradients + b.at[WEFT_GPT_FC_BIAS]);
   weft_gpt_linear_backward_weight(rows, c, c, k->attention, k->xmid,
-                                  gradients + b.at[ATTENTION_PROJ_WEIGHT],
-                                  gradients + b.at[ATTENTION_PROJ_BIAS]);
-  weft_gpt_linear_backward_weight(rows, c, 3 * c, k->ln1, k->qkv, gradients + b.at[QKV_WEIGHT],
-                                  gradients + b.at[QKV_BIAS]);
-  weft_gpt_add(c, k->share1, gradients + b.at[LN1_WEIGHT]);
-  weft_gpt_add(c, k->share1 + c, gradients + b.at[LN1_BIAS]);
-  weft_gpt_add(c, k->share2, gradients + b.at[LN2_WEIGHT]);
-  weft_gpt_add(c, k->share2 + c, gradients + b.at[LN2_BIAS]);
+                                  gradients + b.at[WEFT_GPT_ATTENTION_PROJ_WEIGHT],
+                                  gradients + b.at[WEFT_GPT_ATTENTION_PROJ_BIAS]);
+  weft_gpt_linear_backward_weight(rows, c, 3 * c, k->ln1, k->qkv,
+                                  gradients + b.at[WEFT_GPT_QKV_WEIGHT],
+                                  gradients + b.at[WEFT_GPT_QKV_BIAS]);
+  weft_gpt_add(c, k->share1, gradients + b.at[WEFT_GPT_LN1_WEIGHT]);
+  weft_gpt_add(c, k->share1 + c, gradients + b.at[WEFT_GPT_LN1_BIAS]);
+  weft_gpt_add(c, k->share2, gradients + b.at[WEFT_GPT_LN2_WEIGHT]);
+  weft_gpt_add(c, k->share2 + c, gradients + b.at[WEFT_GPT_LN2_BIAS]);
 }

@@ -5,8 +5,6 @@
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/layer.h"
 
-enum { WTE, WPE };
-
 uint64_t weft_gpt_layer_saved(const struct weft_gpt_config *config, uint32_t layer,
                               uint64_t sequences, uint64_t tokens) {
   assert(layer < weft_gpt_layer_count(config));
@@ -33,7 +31,8 @@ void weft_gpt_embedding_forward(const struct weft_gpt_layer_call *call, const ui
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
   weft_gpt_layer_parameters(call->config, call->layer, tensors);
   weft_gpt_embed(call->sequences, call->tokens, call->config->dim, ids,
-                 call->parameters + tensors[WTE].offset, call->parameters + tensors[WPE].offset, y);
+                 call->parameters + tensors[WEFT_GPT_WTE].offset,
+                 call->parameters + tensors[WEFT_GPT_WPE].offset, y);
 }
 
 void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, const uint8_t *ids,
@@ -42,5 +41,6 @@ void weft_gpt_embedding_backward_weight(const struct weft_gpt_layer_call *call, 
   struct weft_gpt_parameter tensors[WEFT_GPT_PARAMETERS_MAX];
   weft_gpt_layer_parameters(call->config, call->layer, tensors);
   weft_gpt_embed_backward_weight(call->sequences, call->tokens, call->config->dim, ids, dy,
-                                 gradients + tensors[WTE].offset, gradients + tensors[WPE].offset);
+                                 gradients + tensors[WEFT_GPT_WTE].offset,
+                                 gradients + tensors[WEFT_GPT_WPE].offset);
 }

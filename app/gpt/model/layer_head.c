@@ -6,8 +6,6 @@
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/layer.h"
 
-enum { LNF_WEIGHT, LNF_BIAS, LM_HEAD_WEIGHT };
-
 struct head_layer {
   uint64_t rows, channels, vocabulary;
   const float *parameters;
@@ -52,10 +50,11 @@ double weft_gpt_head_forward(const struct weft_gpt_layer_call *call, const float
   assert(x != NULL && call->layer == call->config->blocks + 1);
   const struct head_layer head = open_head(call);
   float *scores = logits != NULL ? logits : head.dlogits;
-  weft_gpt_layernorm(head.rows, head.channels, x, head.parameters + head.at[LNF_WEIGHT],
-                     head.parameters + head.at[LNF_BIAS], head.normed, head.mean, head.rstd);
+  weft_gpt_layernorm(head.rows, head.channels, x, head.parameters + head.at[WEFT_GPT_LNF_WEIGHT],
+                     head.parameters + head.at[WEFT_GPT_LNF_BIAS], head.normed, head.mean,
+                     head.rstd);
   weft_gpt_linear(head.rows, head.channels, head.vocabulary, head.normed,
-                  head.parameters + head.at[LM_HEAD_WEIGHT], NULL, scores);
+                  head.parameters + head.at[WEFT_GPT_LM_HEAD_WEIGHT], NULL, scores);
   if (targets == NULL) {
     return 0.0;
   }
@@ -70,11 +69,12 @@ void weft_gpt_head_backward_input(const struct weft_gpt_layer_call *call, const 
   assert(x != NULL && dx != NULL);
   const struct head_layer head = open_head(call);
   weft_gpt_linear_backward_input(head.rows, head.channels, head.vocabulary, head.dlogits,
-                                 head.parameters + head.at[LM_HEAD_WEIGHT], call->scratch, false);
+                                 head.parameters + head.at[WEFT_GPT_LM_HEAD_WEIGHT], call->scratch,
+                                 false);
   memset(dx, 0, head.rows * head.channels * sizeof *dx);
   weft_gpt_layernorm_backward_input(head.rows, head.channels, x,
-                                    head.parameters + head.at[LNF_WEIGHT], head.mean, head.rstd,
-                                    call->scratch, dx, head.share);
+                                    head.parameters + head.at[WEFT_GPT_LNF_WEIGHT], head.mean,
+                                    head.rstd, call->scratch, dx, head.share);
 }
 
 void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const float *x,
@@ -83,7 +83,7 @@ void weft_gpt_head_backward_weight(const struct weft_gpt_layer_call *call, const
   (void)x; /* its norm is saved */
   const struct head_layer head = open_head(call);
   weft_gpt_linear_backward_weight(head.rows, head.channels, head.vocabulary, head.normed,
-                                  head.dlogits, gradients + head.at[LM_HEAD_WEIGHT], NULL);
-  weft_gpt_add(head.channels, head.share, gradients + head.at[LNF_WEIGHT]);
-  weft_gpt_add(head.channels, head.share + head.channels, gradients + head.at[LNF_BIAS]);
+                                  head.dlogits, gradients + head.at[WEFT_GPT_LM_HEAD_WEIGHT], NULL);
+  weft_gpt_add(head.channels, head.share, gradients + head.at[WEFT_GPT_LNF_WEIGHT]);
+  weft_gpt_add(head.channels, head.share + head.channels, gradients + head.at[WEFT_GPT_LNF_BIAS]);
 }

@@ -48,8 +48,6 @@ static const struct form head_forms[] = {
     {"lm_head.weight", FILL_NORMAL, VOCABULARY, 1},
 };
 
-enum { WTE = 0, LM_HEAD = 2 }; /* in the embedding's table and the head's */
-
 #define COUNT_OF(array) ((uint32_t)(sizeof(array) / sizeof *(array)))
 _Static_assert(sizeof block_forms / sizeof *block_forms == WEFT_GPT_PARAMETERS_MAX, "");
 
@@ -192,8 +190,8 @@ void weft_gpt_layer_initialize(const struct weft_gpt_config *config, uint32_t la
   memset(parameters, 0, weft_gpt_layer_floats(config, layer) * sizeof *parameters);
   for (uint32_t k = 0; k < count; k++) {
     /* A tied head begins with the embedding's. */
-    const bool copy = config->tied && is_head(config, layer) && k == LM_HEAD;
-    const uint64_t stream = stream_of(config->seed, copy ? 0 : layer, copy ? WTE : k);
+    const bool copy = config->tied && is_head(config, layer) && k == WEFT_GPT_LM_HEAD_WEIGHT;
+    const uint64_t stream = stream_of(config->seed, copy ? 0 : layer, copy ? WEFT_GPT_WTE : k);
     fill_tensor(config, stream, forms[k].fill, table[k].count, parameters + table[k].offset);
   }
 }

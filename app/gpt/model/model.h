@@ -60,6 +60,24 @@ struct weft_gpt_parameter {
  * too, as a copy of wte that always equals it. No biases in the head. */
 uint32_t weft_gpt_layer_parameters(const struct weft_gpt_config *config, uint32_t layer,
                                    struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX]);
+/* Their numbers in the embedding, in a block and in the head. */
+enum { WEFT_GPT_WTE, WEFT_GPT_WPE };
+enum {
+  WEFT_GPT_LN1_WEIGHT,
+  WEFT_GPT_LN1_BIAS,
+  WEFT_GPT_QKV_WEIGHT,
+  WEFT_GPT_QKV_BIAS,
+  WEFT_GPT_ATTENTION_PROJ_WEIGHT,
+  WEFT_GPT_ATTENTION_PROJ_BIAS,
+  WEFT_GPT_LN2_WEIGHT,
+  WEFT_GPT_LN2_BIAS,
+  WEFT_GPT_FC_WEIGHT,
+  WEFT_GPT_FC_BIAS,
+  WEFT_GPT_MLP_PROJ_WEIGHT,
+  WEFT_GPT_MLP_PROJ_BIAS
+};
+enum { WEFT_GPT_LNF_WEIGHT, WEFT_GPT_LNF_BIAS, WEFT_GPT_LM_HEAD_WEIGHT };
+
 /* Floats of a layer; 64-byte aligned offsets, so there may be gaps, which are 0. */
 uint64_t weft_gpt_layer_floats(const struct weft_gpt_config *config, uint32_t layer);
 /* Parameters of all layers; a tied one counts once. */

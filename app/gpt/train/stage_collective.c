@@ -115,11 +115,10 @@ enum weft_status weft_gpt_stage_reduce_grad(struct weft_stage *base, struct weft
 
 void weft_gpt_tied_range(const struct weft_gpt_config *config, bool head, uint64_t *offset,
                          uint64_t *count) {
-  enum { WTE = 0, LM_HEAD = 2 };
   struct weft_gpt_parameter parameters[WEFT_GPT_PARAMETERS_MAX];
   (void)weft_gpt_layer_parameters(config, head ? config->blocks + 1 : 0, parameters);
-  *offset = parameters[head ? LM_HEAD : WTE].offset;
-  *count = parameters[head ? LM_HEAD : WTE].count;
+  *offset = parameters[head ? WEFT_GPT_LM_HEAD_WEIGHT : WEFT_GPT_WTE].offset;
+  *count = parameters[head ? WEFT_GPT_LM_HEAD_WEIGHT : WEFT_GPT_WTE].count;
 }
 
 static float *tied_gradient(const struct weft_gpt_stage *stage, bool head, uint64_t *count) {

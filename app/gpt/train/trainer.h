@@ -124,7 +124,7 @@ struct weft_gpt_trainer_options {
   bool (*interrupted)(void *context);
   /* Called in the thread that is about to allocate what a rank of the world owns, or to run it.
    * create() allocates all ranks of this process in the caller's thread; run() runs each in a
-   * thread of its own, the first in the caller's. NULL: not. */
+   * thread of its own, unless each is a process. NULL: not. */
   void (*on_rank)(void *context, uint32_t rank);
   /* By all ranks, each before every step and once after the last: `step` are done. NULL: not. */
   void (*between_steps)(void *context, uint32_t rank, uint64_t step);
@@ -176,9 +176,6 @@ bool weft_gpt_trainer_copy_layer(const struct weft_gpt_trainer *trainer,
 /* Parameters of all layers [layer_count], for the sampler: in the process with rank 0 after
  * run() with gather_model, else NULL. Valid until destroy. */
 const struct weft_gpt_layer_state *weft_gpt_trainer_model(const struct weft_gpt_trainer *trainer);
-
-/* Whether rank 0 of the world, which reports, is in this process. */
-bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer);
 
 /* ---- Memory, in bytes ---- */
 

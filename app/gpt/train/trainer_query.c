@@ -16,10 +16,6 @@ uint64_t weft_gpt_trainer_steps_skipped(const struct weft_gpt_trainer *trainer) 
   return trainer->ranks[0].skipped;
 }
 
-bool weft_gpt_trainer_reports(const struct weft_gpt_trainer *trainer) {
-  return trainer->first_local == 0;
-}
-
 uint64_t weft_gpt_trainer_hash(const struct weft_gpt_trainer *trainer) {
   return trainer->ranks[0].hash;
 }
