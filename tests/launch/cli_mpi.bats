@@ -6,6 +6,7 @@ load ../setup/cli_setup
 
 setup_file() {
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
+  export OMPI_MCA_btl=^tcp # one host; Open MPI 5 warns of networks that it would not use
   mpis=
   for mpi in openmpi mpich; do
     if [ -e "$WEFT_BUILD_DIR/lib/weft-mpi-$mpi.so" ]; then
@@ -154,15 +155,18 @@ reports_once() {
   needs_mpi
   "$WEFT" gen 1F1B -p 3 -m 4 >t.csv
   for mpi in $mpis; do
-    on "$mpi" 1 run t.csv : -n 2 "$WEFT" run t.csv --stpes 2
+    differ_on odd '[12]' "$WEFT" run t.csv --stpes 2
+    program=./odd on "$mpi" 3 "$WEFT" run t.csv
     [ "$status" -eq 2 ]
     reports_once "weft: rank 1 and 1 other: unknown option '--stpes'" "did you mean '--steps'"
     # One that reads standard input for all, and one that has no command.
-    on "$mpi" 2 run - : -n 1 "$WEFT" ru <t.csv
+    differ_on odd 2 "$WEFT" ru
+    program=./odd on "$mpi" 3 "$WEFT" run - <t.csv
     [ "$status" -eq 2 ]
     reports_once "weft: rank 2: unknown command 'ru'"
     # Others who never come are not waited for without end.
-    WEFT_START_LIMIT=1 on "$mpi" 1 run --stpes t.csv : -n 1 sleep 30
+    differ_on odd 1 sleep 30
+    WEFT_START_LIMIT=1 program=./odd on "$mpi" 2 "$WEFT" run --stpes t.csv
     [ "$status" -eq 2 ]
     reports_once "weft: rank 0: unknown option '--stpes'"
   done
@@ -289,7 +293,9 @@ kill_launcher() {
     for signal in TERM INT; do
       ends kill_launcher
       [ "$status" -ne 0 ]
-      has '^weft: rank [01]: stopped by SIG' err
+      if [ "$mpi" = mpich ] || ! is_openmpi_5; then # which loses what ranks write then
+        has '^weft: rank [01]: stopped by SIG' err
+      fi
     done
     signal=KILL
     ends kill_launcher

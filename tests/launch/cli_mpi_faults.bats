@@ -81,7 +81,8 @@ refused() {
   done
   shift
   rm -f weft-hang.json
-  mpi_run -n 2 "${usual[@]}" : -n 1 "$@" : -n 1 "${usual[@]}"
+  differ_on odd 2 "$@"
+  mpi_run -n 4 ./odd "${usual[@]}"
   ends_with 75
 }
 
@@ -125,7 +126,8 @@ nothing_was_done() {
   cp "$WEFT" alone/weft
   for mpi in $(mpi_names); do
     mpi_launcher "$mpi"
-    mpi_run -n 2 "$WEFT" run t.csv : -n 1 alone/weft run t.csv : -n 1 "$WEFT" run t.csv
+    differ_on odd 2 alone/weft run t.csv
+    mpi_run -n 4 ./odd "$WEFT" run t.csv
     ends_with 69
     reports "looked for weft-mpi-$mpi.so in "
   done

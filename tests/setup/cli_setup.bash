@@ -72,3 +72,20 @@ hang_table() {
   printf '%s\n' 0F0,0F1,0SEND_F0,0RECV_B0,0SEND_F1,0RECV_B1,0B0,0B1 \
     1RECV_F0,1F0,1RECV_F1,1F1,1B0,1SEND_B0,1B1,1SEND_B1
 }
+
+# differ_on FILE RANKS WORDS...: makes the script FILE, which executes its words, but on those
+# ranks (a pattern) WORDS. Instead of 'mpirun ... : ...', on which Open MPI 5's launcher crashes.
+differ_on() {
+  local file=$1 ranks=$2
+  shift 2
+  printf '%s\n' '#!/bin/bash' "case \${OMPI_COMM_WORLD_RANK:-\$PMI_RANK} in $ranks) set -- ${*@Q} ;; esac" \
+    'exec "$@"' >"$file"
+  chmod +x "$file"
+}
+
+# Whether this Open MPI is 5 or later; its launcher is another one (PRRTE).
+is_openmpi_5() {
+  local version
+  version=$(mpirun.openmpi --version | sed -n 's/.*(Open MPI) \([0-9]*\).*/\1/p')
+  [ "${version:-0}" -ge 5 ]
+}
