@@ -291,7 +291,7 @@ logged() {
 }
 
 install_debootstrap() {
-  apt-get update -q && apt-get install -q -y --no-install-recommends debootstrap
+  apt-get update -q && apt-get install -q -y --no-install-recommends debootstrap debian-archive-keyring
 }
 
 make_bare() { # ROOT
