@@ -385,6 +385,8 @@ else
 fi
 copy_tree "$copied/root/weft"
 share_settings "$copied"
-status=0
-in_container "$system" "$upper" /root/weft "$@" || status=$?
-exit "$status"
+{ # read as a whole, so that this file may change meanwhile
+  status=0
+  in_container "$system" "$upper" /root/weft "$@" || status=$?
+  exit "$status"
+}
