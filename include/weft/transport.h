@@ -249,6 +249,11 @@ struct weft_transport_ops {
   enum weft_status (*exchange)(struct weft_transport *transport, const void *mine, void *all,
                                size_t size, struct weft_error *error);
 
+  /* What a rank gave to the exchange that this rank has completed last, valid until this rank's
+   * next one: where it is not NULL, exchange() also takes NULL for `all`, so that the ranks of one
+   * process need no memory that is quadratic in their number. */
+  const void *(*exchanged)(struct weft_transport *transport, uint32_t rank);
+
   /* Fails the world. The first failure counts: progress() of every rank, this one too, returns
    * its error from then on. Any thread. */
   void (*fail)(struct weft_transport *transport, const struct weft_failure *failure);

@@ -88,11 +88,17 @@ enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, co
   }
   const bool complete = *arrived_in(world, round) == world->rank_count;
   if (complete) {
-    for (uint32_t r = 0; r < world->rank_count; r++) {
+    for (uint32_t r = 0; r < world->rank_count && all != NULL; r++) {
       memcpy((unsigned char *)all + r * size, world->ranks[r].blobs[round % 2].bytes, size);
     }
     self->rounds_done = round;
   }
   pthread_mutex_unlock(&world->lock);
   return complete ? WEFT_OK : WEFT_IN_PROGRESS;
+}
+
+/* Rank `of` writes this blob again only after `rank` has contributed to the round in between. */
+const void *weft_world_exchanged(struct weft_world *world, uint32_t rank, uint32_t of) {
+  assert(of < world->rank_count && world->ranks[rank].rounds_done > 0);
+  return world->ranks[of].blobs[world->ranks[rank].rounds_done % 2].bytes;
 }

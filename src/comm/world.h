@@ -52,6 +52,8 @@ enum weft_status weft_world_check(struct weft_world *world, struct weft_error *e
 
 /* As ops->exchange. `*first_call`: this call contributed the rank's bytes, for which other ranks
  * may be waiting. */
+/* As ops->exchanged. */
+const void *weft_world_exchanged(struct weft_world *world, uint32_t rank, uint32_t of);
 enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, const void *mine,
                                      void *all, size_t size, bool *first_call);
 

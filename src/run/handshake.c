@@ -75,6 +75,12 @@ static const struct handshake_field fields[] = {
      "give all ranks the same options", false},
 };
 
+static const struct weft_handshake *of(const struct weft_handshakes *handshakes, uint32_t rank) {
+  return handshakes->all != NULL
+             ? &handshakes->all[rank]
+             : handshakes->transport->ops->exchanged(handshakes->transport, rank);
+}
+
 static uint64_t field_of(const struct weft_handshake *handshake,
                          const struct handshake_field *field) {
   uint64_t value;
@@ -83,12 +89,12 @@ static uint64_t field_of(const struct weft_handshake *handshake,
 }
 
 /* The value that most ranks have, by the majority vote of Boyer and Moore. */
-static uint64_t vote(const struct weft_handshake *handshakes, uint32_t rank_count,
+static uint64_t vote(const struct weft_handshakes *handshakes, uint32_t rank_count,
                      const struct handshake_field *field) {
   uint64_t candidate = 0;
   uint32_t votes = 0;
   for (uint32_t r = 0; r < rank_count; r++) {
-    const uint64_t value = field_of(&handshakes[r], field);
+    const uint64_t value = field_of(of(handshakes, r), field);
     if (votes == 0) {
       candidate = value;
     }
@@ -111,14 +117,15 @@ static const char *show(const struct weft_handshake *handshake, const struct han
   return buffer;
 }
 
-static enum weft_status compare_field(const struct weft_handshake *handshakes, uint32_t rank_count,
+static enum weft_status compare_field(const struct weft_handshakes *handshakes, uint32_t rank_count,
                                       const struct handshake_field *field, uint32_t *odd_rank,
                                       struct weft_error *error) {
   const uint64_t most = vote(handshakes, rank_count, field);
   uint32_t odd = 0, first_odd = UINT32_MAX, usual_rank = 0;
-  char found[sizeof handshakes->boundary], usual[sizeof handshakes->boundary];
+  char found[sizeof((struct weft_handshake *)0)->boundary],
+      usual[sizeof((struct weft_handshake *)0)->boundary];
   for (uint32_t r = 0; r < rank_count; r++) {
-    if (field_of(&handshakes[r], field) != most) {
+    if (field_of(of(handshakes, r), field) != most) {
       first_odd = odd == 0 ? r : first_odd;
       odd++;
     } else {
@@ -134,17 +141,17 @@ static enum weft_status compare_field(const struct weft_handshake *handshakes, u
                      "the ranks do not agree on the %s: rank %" PRIu32 " has %s, rank %" PRIu32
                      " has %s",
                      field->name, first_odd == 0 ? 1 : 0,
-                     show(&handshakes[first_odd == 0 ? 1 : 0], field, usual), first_odd,
-                     show(&handshakes[first_odd], field, found));
+                     show(of(handshakes, first_odd == 0 ? 1 : 0), field, usual), first_odd,
+                     show(of(handshakes, first_odd), field, found));
   }
   return weft_fail(error, WEFT_ERR_PEER, field->hint,
                    "rank %" PRIu32 " has another %s than the others (%s, theirs is %s); %" PRIu32
                    " of %" PRIu32 " ranks differ",
-                   first_odd, field->name, show(&handshakes[first_odd], field, found),
-                   show(&handshakes[usual_rank], field, usual), odd, rank_count);
+                   first_odd, field->name, show(of(handshakes, first_odd), field, found),
+                   show(of(handshakes, usual_rank), field, usual), odd, rank_count);
 }
 
-enum weft_status weft_handshakes_compare(const struct weft_handshake *handshakes,
+enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshakes,
                                          uint32_t rank_count, uint32_t *odd_rank,
                                          struct weft_error *error) {
   for (unsigned k = 0; k < sizeof fields / sizeof fields[0]; k++) {

@@ -29,7 +29,7 @@ struct weft_pipeline {
   struct weft_error failure; /* when FAILED */
   bool handshake_done;
   struct weft_handshake handshake;
-  struct weft_handshake *handshakes; /* [rank_count] */
+  struct weft_handshake *handshakes; /* [rank_count]; NULL: the transport keeps them */
 
   uint64_t step;
   struct weft_row *last_row;
@@ -221,10 +221,12 @@ static enum weft_status copy_boundaries(struct weft_pipeline *pipeline, struct w
 static enum weft_status build(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   WEFT_TRY(copy_boundaries(pipeline, error));
-  pipeline->handshakes = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
-                                                  sizeof *pipeline->handshakes);
-  if (pipeline->handshakes == NULL) {
-    return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->handshakes);
+  if (transport->ops->exchanged == NULL) {
+    pipeline->handshakes = weft_array_allocate_zero(pipeline->allocator, transport->rank_count,
+                                                    sizeof *pipeline->handshakes);
+    if (pipeline->handshakes == NULL) {
+      return weft_fail_memory(error, transport->rank_count * sizeof *pipeline->handshakes);
+    }
   }
   struct weft_row *row = NULL;
   WEFT_TRY(make_row(pipeline, pipeline->options.microbatch_count, true, &row, error));
@@ -480,18 +482,24 @@ static uint32_t find_absent(const struct weft_pipeline *pipeline) {
   return UINT32_MAX;
 }
 
-static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_error *error) {
+static enum weft_status exchange_handshakes(struct weft_pipeline *pipeline, uint32_t *odd_rank,
+                                            struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
-  uint32_t odd_rank = transport->rank;
-  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
-  enum weft_status status = transport->ops->exchange(
+  const struct weft_handshakes handshakes = {.all = pipeline->handshakes, .transport = transport};
+  const enum weft_status status = transport->ops->exchange(
       transport, &pipeline->handshake, pipeline->handshakes, sizeof pipeline->handshake, error);
+  return status == WEFT_OK
+             ? weft_handshakes_compare(&handshakes, transport->rank_count, odd_rank, error)
+             : status;
+}
+
+static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_error *error) {
+  uint32_t odd_rank = pipeline->transport->rank;
+  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
+  const enum weft_status status = exchange_handshakes(pipeline, &odd_rank, error);
   if (status == WEFT_IN_PROGRESS) {
     return weft_executor_block(&pipeline->executor, WEFT_PHASE_HANDSHAKE, find_absent(pipeline),
                                weft_action_idle(), 0, error);
-  }
-  if (status == WEFT_OK) {
-    status = weft_handshakes_compare(pipeline->handshakes, transport->rank_count, &odd_rank, error);
   }
   if (status < 0) {
     return give_up(pipeline, odd_rank, error);

@@ -421,6 +421,10 @@ static enum weft_status loopback_exchange(struct weft_transport *transport, cons
   return status;
 }
 
+static const void *loopback_exchanged(struct weft_transport *transport, uint32_t rank) {
+  return weft_world_exchanged(&endpoint_of(transport)->world->shared, transport->rank, rank);
+}
+
 static void loopback_fail(struct weft_transport *transport, const struct weft_failure *failure) {
   /* Any thread: weft_loopback_next() wakes the ranks. */
   (void)weft_world_fail(&endpoint_of(transport)->world->shared, failure);
@@ -462,6 +466,7 @@ static const struct weft_transport_ops loopback_ops = {
     .wait = loopback_wait,
     .now = loopback_now,
     .exchange = loopback_exchange,
+    .exchanged = loopback_exchanged,
     .fail = loopback_fail,
     .get_failure = loopback_failed,
     .rank_status = loopback_status,

@@ -145,6 +145,11 @@ static enum weft_status endpoint_exchange(struct weft_transport *transport, cons
   return status;
 }
 
+static const void *endpoint_exchanged(struct weft_transport *transport, uint32_t rank) {
+  return weft_world_exchanged(&((struct weft_endpoint *)transport)->threads->world, transport->rank,
+                              rank);
+}
+
 void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure) {
   if (weft_world_fail(&threads->world, failure)) {
     signal_all_but(threads, NULL);
@@ -189,6 +194,7 @@ static const struct weft_transport_ops threads_ops = {
     .wait = endpoint_wait,
     .now = endpoint_now,
     .exchange = endpoint_exchange,
+    .exchanged = endpoint_exchanged,
     .fail = endpoint_fail,
     .get_failure = endpoint_failed,
     .rank_status = endpoint_status,
