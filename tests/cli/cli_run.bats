@@ -150,13 +150,6 @@ ends() {
   fails 75 "wait"
 }
 
-@test "run: a thread that cannot be started is status 70" {
-  "$WEFT" gen 1F1B -p 8 -m 8 >t.csv
-  (ulimit -s 1000000 && ulimit -v 3000000 && "$WEFT" run t.csv --stage null 2>err) && return 1
-  (ulimit -s 1000000 && ulimit -v 3000000 && "$WEFT" run t.csv --stage null 2>err) || [ $? -eq 70 ]
-  grep -q 'cannot start a thread for rank [0-9] of 8' err
-}
-
 @test "run: a message out of turn ends it with status 75" {
   weft run "$hangs/pair_ordered_differently.csv" --unchecked --transport loopback
   fails 75 "rank 1 got a message from rank 0 with microbatch"
