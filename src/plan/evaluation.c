@@ -37,18 +37,28 @@ static struct weft_op_link *link_of(struct weft_evaluation *evaluation, uint32_t
                       kind];
 }
 
+/* The sender and the receiver of gradients may each be I or B. */
+static void connect_backward(struct weft_evaluation *evaluation, uint32_t from, uint32_t to,
+                             uint32_t row) {
+  connect(evaluation, link_of(evaluation, from, WEFT_KIND_I),
+          link_of(evaluation, to, WEFT_KIND_I), from, to, row);
+  connect(evaluation, link_of(evaluation, from, WEFT_KIND_B),
+          link_of(evaluation, to, WEFT_KIND_B), from, to, row);
+}
+
 static void connect_all(struct weft_evaluation *evaluation) {
   const struct weft_problem *problem = evaluation->problem;
-  const enum weft_plan_op_kind back = weft_problem_backward(problem);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const uint32_t first = problem->stages[s].local_stage * WEFT_KINDS;
     for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
-      link_of(evaluation, s, kind)->time = problem->stages[s].time[kind];
+      struct weft_op_link *link = link_of(evaluation, s, kind);
+      link->time = problem->stages[s].time[kind];
+      link->counted_as = (uint8_t)(first + weft_problem_counted_as(problem, kind));
     }
     if (s + 1 < problem->stage_count) {
       connect(evaluation, link_of(evaluation, s, WEFT_KIND_F),
               link_of(evaluation, s + 1, WEFT_KIND_F), s, s + 1, s);
-      connect(evaluation, link_of(evaluation, s + 1, back), link_of(evaluation, s, back), s + 1, s,
-              problem->stage_count + s);
+      connect_backward(evaluation, s + 1, s, problem->stage_count + s);
     }
   }
 }
@@ -115,7 +125,7 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
   int64_t now = evaluation->clock[rank];
   for (; n < problem->length; n++) {
     const struct weft_op_link *link = &links[sequence[n]];
-    const uint32_t microbatch = taken[sequence[n]];
+    const uint32_t microbatch = taken[link->counted_as];
     if (link->waits_for != NULL) {
       if (microbatch >= *link->arrived) {
         break;
@@ -126,7 +136,7 @@ static void advance(struct weft_evaluation *evaluation, const struct weft_order 
       evaluation->first[rank] = now;
     }
     now += link->time;
-    taken[sequence[n]] = microbatch + 1;
+    taken[link->counted_as] = microbatch + 1;
     if (link->makes != NULL) {
       link->makes[microbatch] = weft_op_link_arrival(link, microbatch, now);
       *link->made = microbatch + 1;

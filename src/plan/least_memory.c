@@ -1,5 +1,20 @@
-/* The smallest memory limit with a schedule: the activations of a rank that runs one microbatch
- * at a time, and the parameters and gradients of its stages. */
+/* The smallest memory limit with a schedule.
+ *
+ * A stage either runs the forwards of all microbatches before its first backward, or it does not.
+ * If one does not, nor does any later one: its first backward comes before that of this stage, and
+ * the last forward there after the one here. So the stages of the first kind are the first ones of
+ * the pipeline. Let H be those of them on a rank, from the first to the last, and R the rank's other
+ * stages. Then, with m microbatches,
+ *
+ * - if R is not empty: when the last microbatch starts its last forward on the rank, it holds its
+ *   activations of all stages of R, all m hold those of H, and every stage of R has had its first
+ *   backward, so it has gradients;
+ * - when a stage of H starts its first backward, all m microbatches hold it and the stages before
+ *   it, and it and the stages after it have gradients.
+ *
+ * The serial order (serial_order.c) holds no more than the largest of these. So the least limit is
+ * the least over all numbers of stages of the first kind. A whole backward holds nothing for W; a
+ * split one is as good where it is the only choice (problem.c). */
 #include <assert.h>
 #include <math.h>
 
@@ -8,11 +23,103 @@
 #include "plan/layout/layout.h"
 #include "plan/problem.h"
 
-static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
-  double least = 0;
+static const struct weft_problem_stage *stage_at(const struct weft_problem *problem, uint32_t rank,
+                                                 uint32_t local_stage) {
+  return &problem->stages[problem->stage_of[rank * problem->stages_per_rank + local_stage]];
+}
+
+/* With `held` of the rank's stages in H. */
+static int64_t peak_of(const struct weft_problem *problem, uint32_t rank, uint32_t held) {
+  const int64_t m = problem->microbatch_count;
+  const uint32_t v = problem->stages_per_rank;
+  int64_t all = 0, gradients = 0, peak = 0;
+  for (uint32_t k = 0; k < v; k++) {
+    all += stage_at(problem, rank, k)->held * (k < held ? m : 1);
+    gradients += k < held ? 0 : stage_at(problem, rank, k)->gradients;
+  }
+  if (held < v) {
+    peak = all + gradients;
+    for (uint32_t k = held; k < v; k++) {
+      all -= stage_at(problem, rank, k)->held;
+    }
+  }
+  for (uint32_t k = held; k-- > 0;) {
+    gradients += stage_at(problem, rank, k)->gradients;
+    peak = weft_max(peak, all + gradients);
+    all -= stage_at(problem, rank, k)->held * m;
+  }
+  return peak;
+}
+
+int64_t weft_problem_serial_peak(const struct weft_problem *problem, uint32_t rank,
+                                 uint32_t stages) {
+  assert(rank < problem->rank_count && stages <= problem->stage_count);
+  uint32_t held = 0;
+  while (held < problem->stages_per_rank &&
+         problem->stage_of[rank * problem->stages_per_rank + held] < stages) {
+    held++;
+  }
+  return peak_of(problem, rank, held);
+}
+
+static bool has_gradients(const struct weft_problem *problem) {
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    if (problem->stages[s].gradients > 0) {
+      return true;
+    }
+  }
+  return false;
+}
+
+/* How much a serial order exceeds the limits, at most; *rank: where. */
+static int64_t excess_of(const struct weft_problem *problem, uint32_t stages, uint32_t *rank) {
+  int64_t most = INT64_MIN;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const double activations = (double)weft_problem_least_of(problem, r) / problem->sizes_per_unit;
-    least = fmax(least, weft_problem_add_kept(problem, costs, r, activations));
+    const int64_t own = weft_problem_serial_peak(problem, r, stages) - problem->limit[r];
+    if (own > most) {
+      most = own;
+      *rank = r;
+    }
+  }
+  return most;
+}
+
+uint32_t weft_problem_serial_stages(const struct weft_problem *problem, uint32_t *rank) {
+  assert(problem != NULL && rank != NULL);
+  uint32_t best = 0;
+  int64_t least = excess_of(problem, 0, rank);
+  /* One microbatch at a time is best where no gradients come late. */
+  for (uint32_t n = 1; n <= problem->stage_count && has_gradients(problem) && least > 0; n++) {
+    uint32_t where = 0;
+    const int64_t excess = excess_of(problem, n, &where);
+    if (excess < least) {
+      least = excess;
+      best = n;
+      *rank = where;
+    }
+  }
+  return best;
+}
+
+int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank) {
+  assert(rank < problem->rank_count);
+  int64_t least = peak_of(problem, rank, 0);
+  for (uint32_t held = 1; held <= problem->stages_per_rank; held++) {
+    least = weft_min(least, peak_of(problem, rank, held));
+  }
+  return least;
+}
+
+/* ---- Of a request ---- */
+
+static double least_of(const struct weft_problem *problem, const struct weft_costs *costs) {
+  uint32_t rank;
+  double least = 0;
+  const uint32_t stages = weft_problem_serial_stages(problem, &rank);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    least = fmax(least, weft_problem_kept(problem, costs, r) +
+                            (double)weft_problem_serial_peak(problem, r, stages) /
+                                problem->sizes_per_unit);
   }
   return least;
 }
@@ -22,10 +129,8 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
                              struct weft_error *error) {
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
-    struct weft_search_request own = *request;
     struct weft_problem problem;
-    own.whole_backward = layout->whole_backward;
-    WEFT_TRY(weft_problem_init(&problem, layouts->allocator, &layout->shape, layout->costs, &own,
+    WEFT_TRY(weft_problem_init(&problem, layouts->allocator, &layout->shape, layout->costs, request,
                                error));
     *least = fmin(*least, least_of(&problem, layout->costs));
     weft_problem_finish(&problem);

@@ -75,8 +75,7 @@ static enum weft_status check_numbers(const struct weft_search_answer *answer,
   }
   const double rounding =
       SIZE_ERROR * (*peak + (double)answer->stages_per_rank * answer->table->microbatch_count);
-  /* Less is fine: the search counts gradients from the beginning of the step. */
-  if (!(*peak <= answer->peak_memory + rounding)) {
+  if (!(fabs(*peak - answer->peak_memory) <= rounding)) {
     return fail_number(error, "peak memory", answer->peak_memory, *peak);
   }
   if (!(*peak <= memory_limit + rounding)) {

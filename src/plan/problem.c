@@ -13,14 +13,27 @@
 /* Sizes are integers, this many to the unit unless sums would overflow. */
 #define SIZES_PER_UNIT 1e9
 
-static uint64_t op_count(const struct weft_shape *shape, bool whole_backward) {
-  return (uint64_t)shape->stages_per_rank * shape->microbatches * (whole_backward ? 2 : 3);
+static uint64_t op_count(const struct weft_shape *shape, enum weft_plan_backward backward) {
+  return (uint64_t)shape->stages_per_rank * shape->microbatches *
+         (backward == WEFT_BACKWARD_WHOLE ? 2 : 3);
 }
 
-static enum weft_status check_shape(const struct weft_shape *shape, bool whole_backward,
-                                    struct weft_error *error) {
+/* Without B nothing is lost where it takes no less time than I and W, and its memory is held as
+ * long. */
+static enum weft_plan_backward backward_of(const struct weft_costs *costs, bool whole) {
+  for (uint32_t s = 0; s < costs->stage_count && !whole; s++) {
+    const struct weft_stage_costs *stage = &costs->stages[s];
+    if (stage->b < stage->i + stage->w || stage->activation_after_i > stage->activation) {
+      return WEFT_BACKWARD_MIXED;
+    }
+  }
+  return whole ? WEFT_BACKWARD_WHOLE : WEFT_BACKWARD_SPLIT;
+}
+
+static enum weft_status check_shape(const struct weft_shape *shape,
+                                    enum weft_plan_backward backward, struct weft_error *error) {
   const uint64_t stages = (uint64_t)shape->ranks * shape->stages_per_rank;
-  const uint64_t length = op_count(shape, whole_backward);
+  const uint64_t length = op_count(shape, backward);
   if (stages == 0 || shape->microbatches == 0) {
     return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
                      "%" PRIu32 " ranks with %" PRIu32 " stages each and %" PRIu32
@@ -53,26 +66,46 @@ static double size_sum(const struct weft_problem *problem, const struct weft_cos
   return sum;
 }
 
-double weft_problem_add_kept(const struct weft_problem *problem, const struct weft_costs *costs,
-                             uint32_t rank, double size) {
+static const struct weft_stage_costs *costs_at(const struct weft_problem *problem,
+                                               const struct weft_costs *costs, uint32_t rank,
+                                               uint32_t local_stage) {
+  return weft_costs_of(costs, problem->stage_of[rank * problem->stages_per_rank + local_stage]);
+}
+
+/* With one stage per rank, the limit can be reduced by its gradients: when they come, everything
+ * that was held before is still held. */
+static bool counts_gradients(const struct weft_problem *problem) {
+  return problem->stages_per_rank > 1;
+}
+
+double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                         uint32_t rank) {
   assert(rank < problem->rank_count);
+  double size = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-    const struct weft_stage_costs *stage =
-        weft_costs_of(costs, problem->stage_of[rank * problem->stages_per_rank + k]);
-    size += stage->parameters + stage->gradients;
+    const struct weft_stage_costs *stage = costs_at(problem, costs, rank, k);
+    size += stage->parameters + (counts_gradients(problem) ? 0 : stage->gradients);
   }
   return size;
+}
+
+int64_t weft_problem_limit_at_end(const struct weft_problem *problem, uint32_t rank) {
+  assert(rank < problem->rank_count);
+  int64_t limit = problem->limit[rank];
+  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
+    limit -= problem->stages[problem->stage_of[rank * problem->stages_per_rank + k]].gradients;
+  }
+  return limit;
 }
 
 static void set_limits(struct weft_problem *problem, const struct weft_costs *costs,
                        double memory_limit) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     /* plan_check.c has the same tolerance. */
-    const double left = memory_limit * (1 + 1e-9) - weft_problem_add_kept(problem, costs, r, 0);
+    const double left = memory_limit * (1 + 1e-9) - weft_problem_kept(problem, costs, r);
     const double size = left * problem->sizes_per_unit;
-    problem->limit[r] = size < 0                             ? -1
-                        : size >= (double)problem->limit_max ? problem->limit_max
-                                                             : (int64_t)floor(size);
+    problem->limit[r] =
+        size >= (double)problem->limit_max ? problem->limit_max : (int64_t)floor(size);
   }
 }
 
@@ -84,6 +117,8 @@ static void set_sizes(struct weft_problem *problem, const struct weft_costs *cos
     const struct weft_stage_costs *stage = weft_costs_of(costs, s);
     problem->stages[s].held = llrint(stage->activation * problem->sizes_per_unit);
     problem->stages[s].held_after = llrint(stage->activation_after_i * problem->sizes_per_unit);
+    problem->stages[s].gradients =
+        counts_gradients(problem) ? llrint(stage->gradients * problem->sizes_per_unit) : 0;
   }
 }
 
@@ -149,15 +184,16 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
   assert(shape != NULL && costs != NULL && request != NULL);
-  WEFT_TRY(check_shape(shape, request->whole_backward, error));
+  const enum weft_plan_backward backward = backward_of(costs, request->whole_backward);
+  WEFT_TRY(check_shape(shape, backward, error));
   *problem = (struct weft_problem){.allocator = allocator,
                                    .arena = {.allocator = allocator},
                                    .rank_count = shape->ranks,
                                    .stage_count = shape->ranks * shape->stages_per_rank,
                                    .stages_per_rank = shape->stages_per_rank,
                                    .microbatch_count = shape->microbatches,
-                                   .length = (uint32_t)op_count(shape, request->whole_backward),
-                                   .whole_backward = request->whole_backward,
+                                   .length = (uint32_t)op_count(shape, backward),
+                                   .backward = backward,
                                    .objective = request->objective,
                                    .placement = shape->placement};
   const enum weft_status status = fill(problem, shape, costs, request->memory_limit, error);
@@ -168,6 +204,15 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
 }
 
 void weft_problem_finish(struct weft_problem *problem) { weft_arena_finish(&problem->arena); }
+
+struct weft_problem weft_problem_restrict(const struct weft_problem *problem,
+                                          enum weft_plan_backward backward) {
+  assert(problem->backward == WEFT_BACKWARD_MIXED);
+  struct weft_problem view = *problem;
+  view.backward = backward;
+  view.length = problem->length / 3 * (backward == WEFT_BACKWARD_WHOLE ? 2 : 3);
+  return view;
+}
 
 int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next) {
   assert(stage < problem->stage_count && next < problem->stage_count);

@@ -12,16 +12,35 @@
 
 #include "base/memory.h"
 
-/* An op of a rank is a byte: kind + WEFT_KINDS * local stage. */
-enum weft_plan_op_kind { WEFT_KIND_F, WEFT_KIND_I, WEFT_KIND_W, WEFT_KIND_B, WEFT_KINDS };
+/* An op of a rank is a byte: kind + WEFT_KINDS * local stage. Where whole and split backwards are
+ * mixed, a microbatch has I and W at a stage, or B and NO_W: NO_W takes the place of W in the
+ * sequence, and takes no time. So all sequences have the same length, and the k-th of I and B
+ * together, and of W and NO_W together, belongs to microbatch k. */
+enum weft_plan_op_kind {
+  WEFT_KIND_F,
+  WEFT_KIND_I,
+  WEFT_KIND_W,
+  WEFT_KIND_B,
+  WEFT_KIND_NO_W,
+  WEFT_KINDS
+};
 
 /* Stages per rank, so that ops fit into bytes. */
-enum { WEFT_LOCAL_STAGES_MAX = 63 };
+enum { WEFT_LOCAL_STAGES_MAX = 51 };
+
+/* The backwards that a problem allows. */
+enum weft_plan_backward {
+  WEFT_BACKWARD_SPLIT, /* I and W: B is never better */
+  WEFT_BACKWARD_WHOLE, /* B only */
+  WEFT_BACKWARD_MIXED  /* for every microbatch and stage one of both */
+};
 
 struct weft_problem_stage {
   int64_t time[WEFT_KINDS];
   int64_t held;       /* memory from the start of F to the end of I or B */
   int64_t held_after; /* memory from the end of I to the end of W */
+  int64_t gradients;  /* memory from the start of the first backward on; 0 where the limit of the
+                         rank has been reduced by it */
   uint32_t rank;
   uint32_t local_stage; /* index among the rank's stages, ascending */
 };
@@ -33,8 +52,8 @@ struct weft_problem {
   uint32_t stage_count;
   uint32_t stages_per_rank;
   uint32_t microbatch_count;
-  uint32_t length;     /* ops in the sequence of a rank: v * m * (3 or 2) */
-  bool whole_backward; /* F B instead of F I W */
+  uint32_t length; /* ops in the sequence of a rank: v * m * (3 or 2) */
+  enum weft_plan_backward backward;
   enum weft_objective objective;
   enum weft_placement_kind placement;
   int64_t latency;       /* of a transfer between ranks; 0 within a rank */
@@ -43,7 +62,7 @@ struct weft_problem {
   double ticks_per_unit; /* of time */
   double sizes_per_unit; /* of memory */
   int64_t limit_max;     /* more than can ever be held: no limit */
-  int64_t *limit;        /* [rank_count] for activations, after parameters and gradients */
+  int64_t *limit;        /* [rank_count] for activations and stages[].gradients */
   struct weft_problem_stage *stages; /* [stage_count] */
   uint32_t *stage_of;                /* [rank * v + local stage] */
 };
@@ -61,9 +80,18 @@ void weft_problem_finish(struct weft_problem *problem);
 /* Time of a transfer between two neighbouring stages on a free channel. */
 int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next);
 
-/* Adds to a size, in the unit of the costs, the parameters and gradients of the rank's stages. */
-double weft_problem_add_kept(const struct weft_problem *problem, const struct weft_costs *costs,
-                             uint32_t rank, double size);
+/* A view of a mixed problem, in which all backwards are whole or all are split. It borrows the
+ * arrays, and needs no weft_problem_finish(). */
+struct weft_problem weft_problem_restrict(const struct weft_problem *problem,
+                                          enum weft_plan_backward backward);
+
+/* Memory of a rank that the limit does not count, in the unit of the costs: its parameters, and
+ * the gradients by which the limit has been reduced. */
+double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
+                         uint32_t rank);
+
+/* The limit of a rank for activations alone, once it has the gradients of all its stages. */
+int64_t weft_problem_limit_at_end(const struct weft_problem *problem, uint32_t rank);
 
 /* How the memory of a rank changes when an op starts (F) or ends (the others). */
 static inline int64_t weft_problem_change(const struct weft_problem_stage *stage,
@@ -72,18 +100,33 @@ static inline int64_t weft_problem_change(const struct weft_problem_stage *stage
     case WEFT_KIND_F: return stage->held;
     case WEFT_KIND_I: return stage->held_after - stage->held;
     case WEFT_KIND_W: return -stage->held_after;
-    default: return -stage->held;
+    case WEFT_KIND_B: return -stage->held;
+    default: return 0;
   }
+}
+
+/* Memory that an op of this kind and microbatch adds when it starts, and that stays. */
+static inline int64_t weft_problem_gradients(const struct weft_problem_stage *stage,
+                                             enum weft_plan_op_kind kind, uint32_t microbatch) {
+  return microbatch == 0 && (kind == WEFT_KIND_I || kind == WEFT_KIND_B) ? stage->gradients : 0;
 }
 
 /* The op of the same stage and microbatch that must come before a backward. */
 static inline enum weft_plan_op_kind weft_problem_needed_by(enum weft_plan_op_kind kind) {
-  return kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
+  return kind == WEFT_KIND_W || kind == WEFT_KIND_NO_W ? WEFT_KIND_I : WEFT_KIND_F;
 }
 
-/* The op that sends gradients: B or I. */
+/* The op that sends gradients, and that counts them: B or I. */
 static inline enum weft_plan_op_kind weft_problem_backward(const struct weft_problem *problem) {
-  return problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  return problem->backward == WEFT_BACKWARD_WHOLE ? WEFT_KIND_B : WEFT_KIND_I;
+}
+
+/* The kind under which an op is counted: where backwards are mixed, B counts as I, NO_W as W. */
+static inline enum weft_plan_op_kind weft_problem_counted_as(const struct weft_problem *problem,
+                                                             enum weft_plan_op_kind kind) {
+  return problem->backward == WEFT_BACKWARD_MIXED && kind >= WEFT_KIND_B
+             ? (enum weft_plan_op_kind)(kind - 2)
+             : kind;
 }
 
 static inline size_t weft_problem_op_count(const struct weft_problem *problem) {
@@ -111,14 +154,14 @@ static inline uint8_t *weft_order_sequence(const struct weft_problem *problem,
   return order->ops + (size_t)rank * problem->length;
 }
 
-/* The peak memory of a rank's sequence; -1 for an invalid sequence: a backward before its
+/* The peak of what a rank's limit counts; -1 for an invalid sequence: a backward before its
  * forward, or a wrong number of ops. */
 int64_t weft_sequence_peak(const struct weft_problem *problem, uint32_t rank,
                            const uint8_t *sequence);
 
 /* The order as a table, and back. WEFT_ERR_INVALID for a table with other actions than the
  * problem's, another placement, overlaps, or microbatches out of order. Where the problem splits
- * backwards, B becomes I, W. */
+ * all backwards, B becomes I, W. */
 enum weft_status weft_order_table(const struct weft_problem *problem,
                                   const struct weft_order *order, struct weft_program **out,
                                   struct weft_error *error);
@@ -126,11 +169,16 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
                                  const struct weft_program *table, struct weft_order *order,
                                  struct weft_error *error);
 
+/* A valid order of a problem whose backwards are all whole or all split, in a mixed one. */
+void weft_order_convert(const struct weft_problem *from, const struct weft_order *order,
+                        const struct weft_problem *to, struct weft_order *out);
+
 /* ---- Evaluation: evaluation.c ---- */
 
 /* The input and output of an op of a rank. Arrivals are by microbatch. */
 struct weft_op_link {
   int64_t time;             /* of the op */
+  uint8_t counted_as;       /* the op whose number this one increases */
   const int64_t *waits_for; /* [microbatch] arrival of its input; NULL: it needs none */
   const uint32_t *arrived;  /* number of arrivals known so far */
   int64_t *makes;           /* [microbatch] arrival of its output at the receiver; NULL: none */
@@ -192,10 +240,19 @@ int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objecti
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work);
 
-/* The smallest activation limit of a rank: an order exists if and only if every rank's limit is
- * at least this. */
+/* ---- Least memory: least_memory.c ---- */
+
+/* The serial orders (serial_order.c): the first `stages` stages of the pipeline run the forwards
+ * of all microbatches before their first backward, and the others run one microbatch at a time.
+ * The peak of what the limit of a rank counts. */
+int64_t weft_problem_serial_peak(const struct weft_problem *problem, uint32_t rank,
+                                 uint32_t stages);
+
+/* The serial order that exceeds the limits least: the number of such stages, and the rank that
+ * comes closest to its limit or exceeds it most. If this order does not fit, none does. */
+uint32_t weft_problem_serial_stages(const struct weft_problem *problem, uint32_t *rank);
+
+/* The smallest limit of a rank by itself: no order holds less. */
 int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank);
-/* The largest of them, and the rank that needs it. */
-int64_t weft_problem_least_memory(const struct weft_problem *problem, uint32_t *rank);
 
 #endif

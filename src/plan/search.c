@@ -34,7 +34,31 @@ static constructor *const constructors[] = {
     weft_construct_chain_greedy,
 };
 
+static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_error *error);
+
+/* The orders of a mixed problem in which all backwards are whole, or all are split. */
+static enum weft_status construct_unmixed(struct weft_incumbent *incumbent,
+                                          enum weft_plan_backward backward,
+                                          struct weft_error *error) {
+  const struct weft_problem *problem = incumbent->problem;
+  const struct weft_problem view = weft_problem_restrict(problem, backward);
+  struct weft_incumbent own;
+  WEFT_TRY(weft_incumbent_init_bound(&own, &view, incumbent->bound, error));
+  const enum weft_status status = construct(&own, error);
+  if (status == WEFT_OK && own.value != WEFT_NEVER) {
+    weft_order_convert(&view, &own.best, problem, &incumbent->draft);
+    (void)weft_incumbent_offer(incumbent, &incumbent->draft, own.name);
+  }
+  incumbent->evaluated += own.evaluated;
+  weft_incumbent_finish(&own);
+  return status;
+}
+
 static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_error *error) {
+  if (incumbent->problem->backward == WEFT_BACKWARD_MIXED) {
+    WEFT_TRY(construct_unmixed(incumbent, WEFT_BACKWARD_SPLIT, error));
+    return construct_unmixed(incumbent, WEFT_BACKWARD_WHOLE, error);
+  }
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {
     if (!weft_incumbent_is_optimal(incumbent)) {
       WEFT_TRY(constructors[n](incumbent, error));
@@ -55,11 +79,9 @@ static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_l
                                      const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
                                      struct weft_error *error) {
-  struct weft_search_request own = *request;
-  own.whole_backward = layout->whole_backward;
   attempt->layout = layout;
-  WEFT_TRY(
-      weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
+  WEFT_TRY(weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, request,
+                             error));
   const enum weft_status status =
       weft_incumbent_init(&attempt->incumbent, &attempt->problem, error);
   if (status != WEFT_OK) {
@@ -144,8 +166,15 @@ static bool is_open(const struct search *search, const struct attempt *attempt) 
 
 static enum weft_status improve_all(struct search *search, struct weft_error *error) {
   uint32_t open = 0;
+  struct attempt *last = NULL;
   for (uint32_t n = 0; n < search->attempt_count; n++) {
-    open += is_open(search, &search->attempts[n]);
+    if (is_open(search, &search->attempts[n])) {
+      last = &search->attempts[n];
+      open++;
+    }
+  }
+  if (open == 1) {
+    return improve(search, last, 1, error);
   }
   const double share = open > 1 ? CHOOSING / open : 0;
   for (uint32_t n = 0; open > 1 && n < search->attempt_count; n++) {
@@ -153,19 +182,33 @@ static enum weft_status improve_all(struct search *search, struct weft_error *er
       WEFT_TRY(improve(search, &search->attempts[n], share, error));
     }
   }
-  return improve(search, search->best, open > 1 ? 1 - CHOOSING : 1, error);
+  return improve(search, search->best, 1 - CHOOSING, error);
 }
 
 /* ---- The answer ---- */
 
+/* Names the least limit over all layouts, and what makes it necessary in the first of them. */
 static enum weft_status explain_memory(const struct search *search, struct weft_error *error) {
-  const struct weft_problem *problem = &search->attempts[0].problem;
+  const struct attempt *attempt = &search->attempts[0];
+  const struct weft_problem *problem = &attempt->problem;
   uint32_t rank = 0;
-  const double least = (double)weft_problem_least_memory(problem, &rank) / problem->sizes_per_unit;
+  double least;
+  WEFT_TRY(weft_search_least_memory(search->allocator, search->request, &least, error));
+  const uint32_t stages = weft_problem_serial_stages(problem, &rank);
+  const double kept = weft_problem_kept(problem, attempt->layout->costs, rank);
+  const double held =
+      (double)weft_problem_serial_peak(problem, rank, stages) / problem->sizes_per_unit;
+  if (kept > 0) {
+    return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
+                     "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
+                     "%" PRIu32 " has %.9g of parameters and gradients, and holds at least %.9g of "
+                     "activations",
+                     search->request->memory_limit, least, rank, kept, held);
+  }
   return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
-                   "no schedule fits into a memory of %.9g per rank: rank %" PRIu32
-                   " holds %.9g after the forward of a single microbatch",
-                   search->request->memory_limit, rank, least);
+                   "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
+                   "%" PRIu32 " holds %.9g after the forward of a single microbatch",
+                   search->request->memory_limit, least, rank, held);
 }
 
 static double peak_of(const struct attempt *attempt) {
@@ -173,9 +216,9 @@ static double peak_of(const struct attempt *attempt) {
   double peak = 0;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const uint8_t *sequence = weft_order_sequence(problem, &attempt->incumbent.best, r);
-    const double activations =
+    const double counted =
         (double)weft_sequence_peak(problem, r, sequence) / problem->sizes_per_unit;
-    peak = fmax(peak, weft_problem_add_kept(problem, attempt->layout->costs, r, activations));
+    peak = fmax(peak, counted + weft_problem_kept(problem, attempt->layout->costs, r));
   }
   return peak;
 }

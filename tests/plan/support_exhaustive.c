@@ -5,7 +5,8 @@
  * before it. So every order occurs at least once with its true times, when its ops are added in the
  * order of their starts; elsewhere it occurs later, never earlier. Times depend on others only
  * through sums and maxima: a prefix that is at least as early as another in everything, and has
- * the same ops, ends no later, whatever follows. */
+ * the same ops, ends no later, whatever follows. A whole backward counts as a backward and its W,
+ * which are done at once. */
 #include "support_exhaustive.h"
 
 #include <setjmp.h>
@@ -17,7 +18,7 @@
 #include <cmocka.h>
 
 enum { STAGES = EXHAUSTIVE_STAGES, MICROBATCHES = EXHAUSTIVE_MICROBATCHES, OPS = 3 };
-enum { ACT_F, ACT_BACK, ACT_W };
+enum { ACT_F, ACT_BACK, ACT_W, ACT_WHOLE, ACTS };
 
 struct prefix {
   uint8_t done[STAGES][OPS];
@@ -39,8 +40,10 @@ enum { BUCKETS = 1 << 14 };
 struct enumeration {
   const struct weft_problem *problem;
   uint32_t stages, ranks, count;
-  unsigned ops; /* 3, or 2 with a whole backward */
-  int64_t time[STAGES][OPS];
+  enum weft_plan_backward backward;
+  int64_t time[STAGES][ACTS];
+  int64_t back[STAGES]; /* the least time of a backward until its gradient is sent, */
+  int64_t both[STAGES]; /* and of a backward and its W */
   int64_t late[STAGES]; /* [rank] subtracted from its end: its first start for spans */
   int64_t best;         /* objective so far; INT64_MAX: none */
   size_t most;
@@ -58,15 +61,25 @@ static int64_t memory_of(const struct enumeration *all, const struct prefix *at,
     if (stage->rank == rank) {
       const uint8_t *done = at->done[s];
       sum += (done[ACT_F] - done[ACT_BACK]) * stage->held;
-      sum += all->ops == 3 ? (done[ACT_BACK] - done[ACT_W]) * stage->held_after : 0;
+      sum += (done[ACT_BACK] - done[ACT_W]) * stage->held_after;
+      sum += done[ACT_BACK] > 0 ? stage->gradients : 0;
     }
   }
   return sum;
 }
 
+static bool is_allowed(const struct enumeration *all, unsigned act) {
+  switch (all->backward) {
+    case WEFT_BACKWARD_SPLIT: return act != ACT_WHOLE;
+    case WEFT_BACKWARD_WHOLE: return act == ACT_F || act == ACT_WHOLE;
+    default: return true;
+  }
+}
+
 /* Arrival of the inputs of an op; -1 when it is unknown yet. */
 static int64_t input_of(const struct enumeration *all, const struct prefix *at, uint32_t s,
                         unsigned act) {
+  act = act == ACT_WHOLE ? ACT_BACK : act;
   const uint8_t n = at->done[s][act];
   if (n == all->count || (act != ACT_F && n == at->done[s][act - 1])) {
     return -1;
@@ -95,10 +108,17 @@ static void send(const struct enumeration *all, struct prefix *at, uint32_t from
 static bool add_op(const struct enumeration *all, struct prefix *at, uint32_t s, unsigned act) {
   const uint32_t rank = all->problem->stages[s].rank;
   const int64_t input = input_of(all, at, s, act);
-  if (input < 0) {
+  const bool is_back = act == ACT_BACK || act == ACT_WHOLE;
+  if (input < 0 || !is_allowed(all, act)) {
     return false;
   }
-  const uint8_t n = at->done[s][act]++;
+  const uint8_t n = at->done[s][is_back ? ACT_BACK : act];
+  const int64_t grows = is_back && n == 0 ? all->problem->stages[s].gradients : 0;
+  if (memory_of(all, at, rank) + grows > all->problem->limit[rank]) {
+    return false;
+  }
+  at->done[s][is_back ? ACT_BACK : act]++;
+  at->done[s][ACT_W] = (uint8_t)(at->done[s][ACT_W] + (act == ACT_WHOLE));
   if (memory_of(all, at, rank) > all->problem->limit[rank]) {
     return false;
   }
@@ -106,7 +126,7 @@ static bool add_op(const struct enumeration *all, struct prefix *at, uint32_t s,
   at->clock[rank] = at->now + all->time[s][act];
   if (act == ACT_F && s + 1 < all->stages) {
     send(all, at, s, s + 1, 0, n, at->clock[rank]);
-  } else if (act == ACT_BACK && s > 0) {
+  } else if (is_back && s > 0) {
     send(all, at, s, s - 1, 1, n, at->clock[rank]);
   }
   return true;
@@ -114,10 +134,8 @@ static bool add_op(const struct enumeration *all, struct prefix *at, uint32_t s,
 
 static bool is_done(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->ops; act++) {
-      if (at->done[s][act] < all->count) {
-        return false;
-      }
+    if (all->problem->stages[s].rank == rank && at->done[s][ACT_W] < all->count) {
+      return false;
     }
   }
   return true;
@@ -146,8 +164,11 @@ static void forget(const struct enumeration *all, struct prefix *at) {
 static int64_t left_of(const struct enumeration *all, const struct prefix *at, uint32_t rank) {
   int64_t sum = 0;
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned act = 0; all->problem->stages[s].rank == rank && act < all->ops; act++) {
-      sum += (all->count - at->done[s][act]) * all->time[s][act];
+    if (all->problem->stages[s].rank == rank) {
+      const uint8_t *done = at->done[s];
+      sum += (all->count - done[ACT_F]) * all->time[s][ACT_F];
+      sum += (all->count - done[ACT_BACK]) * all->both[s];
+      sum += (done[ACT_BACK] - done[ACT_W]) * all->time[s][ACT_W];
     }
   }
   return sum;
@@ -177,10 +198,9 @@ static int64_t bound_of(const struct enumeration *all, const struct prefix *at) 
   for (uint32_t s = all->stages; s-- > 0;) {
     const uint32_t rank = all->problem->stages[s].rank;
     if (at->done[s][ACT_BACK] < all->count) {
-      path = later(path, at->clock[rank]) + all->time[s][ACT_BACK];
-      const int64_t w = all->ops == 3 ? all->time[s][ACT_W] : 0;
-      worst = later(worst, path + w - all->late[rank]);
-      path += s > 0 ? hop_of(all, s - 1) : 0;
+      path = later(path, at->clock[rank]);
+      worst = later(worst, path + all->both[s] - all->late[rank]);
+      path += all->back[s] + (s > 0 ? hop_of(all, s - 1) : 0);
     }
   }
   return worst;
@@ -268,14 +288,16 @@ static void keep(const struct enumeration *all, struct layer *layer, const struc
   *head = (uint32_t)++layer->count;
 }
 
-static void follow(const struct enumeration *all, const struct prefix *from, struct layer *layer) {
+/* Layers are numbered by the ops done; a whole backward leads to the next but one. */
+static void follow(const struct enumeration *all, const struct prefix *from, struct layer *next,
+                   struct layer *next_but_one) {
   for (uint32_t s = 0; s < all->stages; s++) {
-    for (unsigned act = 0; act < all->ops; act++) {
+    for (unsigned act = 0; act < ACTS; act++) {
       struct prefix at = *from;
       if (add_op(all, &at, s, act)) {
         forget(all, &at);
         if (bound_of(all, &at) < all->best) {
-          keep(all, layer, &at);
+          keep(all, act == ACT_WHOLE ? next_but_one : next, &at);
         }
       }
     }
@@ -315,15 +337,15 @@ static void thin(const struct enumeration *all, struct layer *layer, size_t widt
 /* All layers, or with a width only the prefixes with the smallest bounds of each (beam search).
  * Returns the best objective found, all->best if none is smaller. */
 static int64_t pass(struct enumeration *all, size_t width) {
-  struct layer now, next;
+  struct layer now, next, last;
   layer_init(&now);
   layer_init(&next);
+  layer_init(&last);
   const struct prefix empty = {0};
   keep(all, &now, &empty);
-  for (uint32_t n = 0; n < all->stages * all->ops * all->count && !all->full; n++) {
-    layer_clear(&next);
+  for (uint32_t n = 0; n < all->stages * OPS * all->count && !all->full; n++) {
     for (size_t k = 0; k < now.count; k++) {
-      follow(all, &now.list[k], &next);
+      follow(all, &now.list[k], &next, &last);
     }
     if (width > 0) {
       thin(all, &next, width);
@@ -331,7 +353,9 @@ static int64_t pass(struct enumeration *all, size_t width) {
     all->full = width == 0 && next.count > all->most;
     const struct layer swap = now;
     now = next;
-    next = swap;
+    next = last;
+    last = swap;
+    layer_clear(&last);
   }
   int64_t best = all->best;
   for (size_t k = 0; k < now.count; k++) {
@@ -340,6 +364,7 @@ static int64_t pass(struct enumeration *all, size_t width) {
   }
   layer_finish(&now);
   layer_finish(&next);
+  layer_finish(&last);
   return best;
 }
 
@@ -349,8 +374,17 @@ static void set_times(struct enumeration *all, enum weft_objective objective) {
   for (uint32_t s = 0; s < all->stages; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     all->time[s][ACT_F] = stage->time[WEFT_KIND_F];
-    all->time[s][ACT_BACK] = stage->time[problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I];
-    all->time[s][ACT_W] = stage->time[WEFT_KIND_W];
+    const int64_t i = stage->time[WEFT_KIND_I], w = stage->time[WEFT_KIND_W];
+    const int64_t b = stage->time[WEFT_KIND_B];
+    all->time[s][ACT_BACK] = i;
+    all->time[s][ACT_W] = w;
+    all->time[s][ACT_WHOLE] = b;
+    all->back[s] = all->backward == WEFT_BACKWARD_WHOLE   ? b
+                   : all->backward == WEFT_BACKWARD_SPLIT ? i
+                                                          : weft_min(i, b);
+    all->both[s] = all->backward == WEFT_BACKWARD_WHOLE   ? b
+                   : all->backward == WEFT_BACKWARD_SPLIT ? i + w
+                                                          : weft_min(i + w, b);
     if (stage->local_stage == 0 && objective == WEFT_OBJECTIVE_SPAN) {
       all->late[stage->rank] = first;
     }
@@ -365,7 +399,7 @@ int64_t exhaustive_best(const struct weft_problem *problem, enum weft_objective 
                             .stages = problem->stage_count,
                             .ranks = problem->rank_count,
                             .count = problem->microbatch_count,
-                            .ops = problem->whole_backward ? 2 : 3,
+                            .backward = problem->backward,
                             .best = INT64_MAX,
                             .most = most};
   set_times(&all, objective);

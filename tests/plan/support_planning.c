@@ -78,6 +78,12 @@ void planning_limit(struct planning *planning, double limit) {
   make_problem(planning);
 }
 
+double planning_least(const struct planning *planning) {
+  double least = 0;
+  assert_int_equal(weft_search_least_memory(NULL, &planning->request, &least, NULL), WEFT_OK);
+  return least;
+}
+
 void planning_finish(struct planning *planning) {
   weft_problem_finish(&planning->problem);
   weft_costs_destroy(planning->costs);
@@ -94,13 +100,14 @@ struct draft {
 
 static int64_t change_of(const struct weft_problem_stage *stage, unsigned kind) {
   const int64_t changes[WEFT_KINDS] = {stage->held, stage->held_after - stage->held,
-                                       -stage->held_after, -stage->held};
+                                       -stage->held_after, -stage->held, 0};
   return changes[kind];
 }
 
 static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool eager) {
   const struct weft_problem *problem = draft->problem;
-  const unsigned back = problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I;
+  const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
+  const unsigned back = whole ? WEFT_KIND_B : WEFT_KIND_I;
   const uint32_t *done = draft->done + (size_t)s * WEFT_KINDS;
   const uint32_t n = done[kind];
   const struct weft_problem_stage *stage = &problem->stages[s];
@@ -111,12 +118,12 @@ static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool ea
     /* Only one microbatch at a time is certain to fit until the end. */
     const uint32_t last = problem->stage_count - 1;
     const bool alone =
-        draft->done[back] == n && (problem->whole_backward || draft->done[WEFT_KIND_W] == n);
+        draft->done[back] == n && (whole || draft->done[WEFT_KIND_W] == n);
     return (s == 0 ? alone || eager : draft->done[(size_t)(s - 1) * WEFT_KINDS] > n) &&
            draft->held[stage->rank] + stage->held <= problem->limit[stage->rank] && last >= s;
   }
   if (kind == WEFT_KIND_W) {
-    return !problem->whole_backward && done[WEFT_KIND_I] > n;
+    return !whole && done[WEFT_KIND_I] > n;
   }
   return kind == back && done[WEFT_KIND_F] > n &&
          (s + 1 == problem->stage_count || draft->done[(size_t)(s + 1) * WEFT_KINDS + back] > n);

@@ -25,6 +25,9 @@ void planning_init(struct planning *planning, struct weft_random *random,
                    const struct weft_shape *shape, bool whole_backward);
 /* The same problem with a limit per rank, in units of the costs. */
 void planning_limit(struct planning *planning, double limit);
+/* The least limit of the request. */
+double planning_least(const struct planning *planning);
+
 void planning_finish(struct planning *planning);
 
 /* A random order that can finish: the actions that can go next, in random order. With a

@@ -85,7 +85,8 @@ static void ranks_that_wait_for_each_other_never_end(void **state) {
   struct planning planning;
   planning_init(&planning, &random, &shape, true);
   /* rank 0: 0F0 2F0 2B0 0B0, rank 1: 1F0 3F0 3B0 1B0; and with 2F0 before 0F0 */
-  uint8_t ops[] = {0, 4, 7, 3, 0, 4, 7, 3};
+  uint8_t ops[] = {0, WEFT_KINDS, WEFT_KINDS + WEFT_KIND_B, WEFT_KIND_B,
+                   0, WEFT_KINDS, WEFT_KINDS + WEFT_KIND_B, WEFT_KIND_B};
   const struct weft_order order = {.ops = ops};
   struct weft_evaluation evaluation;
   assert_int_equal(weft_evaluation_init(&evaluation, &planning.problem, NULL), WEFT_OK);
@@ -93,7 +94,7 @@ static void ranks_that_wait_for_each_other_never_end(void **state) {
   assert_true(value < WEFT_NEVER);
   assert_true(weft_evaluate(&evaluation, &order, value) == value);
   assert_true(weft_evaluate(&evaluation, &order, value - 1) == WEFT_NEVER);
-  ops[0] = 4, ops[1] = 0;
+  ops[0] = WEFT_KINDS, ops[1] = 0;
   assert_true(weft_evaluate(&evaluation, &order, WEFT_NEVER) == WEFT_NEVER);
   weft_evaluation_finish(&evaluation);
   planning_finish(&planning);

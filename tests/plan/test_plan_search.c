@@ -40,9 +40,7 @@ static struct weft_shape draw_small(struct weft_random *random) {
 
 /* A limit between what one microbatch needs and what all need. */
 static void draw_limit(struct planning *planning, struct weft_random *random) {
-  uint32_t rank;
-  const double least = (double)weft_problem_least_memory(&planning->problem, &rank) /
-                       planning->problem.sizes_per_unit;
+  const double least = planning_least(planning);
   const uint32_t share = weft_random_below(random, 8);
   planning_limit(planning,
                  share == 7 ? INFINITY : least * (1 + share * planning->shape.microbatches / 7.0));

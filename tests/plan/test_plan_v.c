@@ -39,10 +39,8 @@ static void let_some_grow(struct planning *planning, struct weft_random *random)
 
 /* A feasible limit: the least one, a little more, or much more. */
 static void draw_limit(struct planning *planning, struct weft_random *random) {
-  const struct weft_problem *problem = &planning->problem;
-  uint32_t rank;
   planning_limit(planning, INFINITY);
-  const double least = (double)weft_problem_least_memory(problem, &rank) / problem->sizes_per_unit;
+  const double least = planning_least(planning);
   static const double more[] = {0, 0.3, 1, 3};
   planning_limit(planning, least * (1 + more[weft_random_below(random, 4)] *
                                             (double)weft_random_below(random, 101) / 100));

@@ -19,12 +19,35 @@
 
 /* ---- Paths ---- */
 
+/* Where whole and split backwards are mixed, the bounds are those of a problem with only split
+ * ones, in which I and W take the least time that either kind allows: a whole backward is an I and
+ * a W right after it. */
 int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage) {
-  return problem->stages[stage].time[problem->whole_backward ? WEFT_KIND_B : WEFT_KIND_I];
+  const int64_t *time = problem->stages[stage].time;
+  switch (problem->backward) {
+    case WEFT_BACKWARD_SPLIT: return time[WEFT_KIND_I];
+    case WEFT_BACKWARD_WHOLE: return time[WEFT_KIND_B];
+    default: return weft_min(time[WEFT_KIND_I], time[WEFT_KIND_B]);
+  }
 }
 
 int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage) {
-  return problem->whole_backward ? 0 : problem->stages[stage].time[WEFT_KIND_W];
+  const int64_t *time = problem->stages[stage].time;
+  switch (problem->backward) {
+    case WEFT_BACKWARD_SPLIT: return time[WEFT_KIND_W];
+    case WEFT_BACKWARD_WHOLE: return 0;
+    default:
+      return weft_min(time[WEFT_KIND_W], time[WEFT_KIND_B] - weft_paths_back(problem, stage));
+  }
+}
+
+int64_t weft_paths_after(const struct weft_problem *problem, uint32_t stage) {
+  const struct weft_problem_stage *at = &problem->stages[stage];
+  switch (problem->backward) {
+    case WEFT_BACKWARD_SPLIT: return at->held_after;
+    case WEFT_BACKWARD_WHOLE: return 0;
+    default: return weft_min(at->held_after, at->held);
+  }
 }
 
 static int64_t slowest_at(const struct weft_problem *problem, uint32_t stage) {
@@ -148,7 +171,7 @@ static int64_t through_state(const struct view *view, int64_t x, int64_t y, int6
 static int64_t through_one(const struct view *view, int64_t closing, bool own) {
   const struct weft_problem *problem = view->paths->problem;
   const struct weft_problem_stage *stage = &problem->stages[view->first];
-  const int64_t after = problem->whole_backward ? 0 : stage->held_after;
+  const int64_t after = weft_paths_after(problem, view->first);
   const int64_t most = weft_max(1, fits(view, view->limit, stage->held));
   int64_t least = INT64_MAX;
   for (int64_t x = 1; x <= most; x++) {
@@ -226,7 +249,7 @@ static int64_t most_left(const struct view *view) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t w = weft_paths_weight(problem, s);
     items[count++] = (struct item){stage->held, weft_paths_back(problem, s) + w, view->count};
-    items[count++] = (struct item){problem->whole_backward ? 0 : stage->held_after, w, view->count};
+    items[count++] = (struct item){weft_paths_after(problem, s), w, view->count};
   }
   return weft_min(knapsack_bound(items, count, view->limit), view->count * (view->i + view->w));
 }
@@ -237,8 +260,8 @@ static int64_t most_weights(const struct view *view) {
   struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
-    items[k] = (struct item){problem->whole_backward ? 0 : problem->stages[s].held_after,
-                             weft_paths_weight(problem, s), view->count};
+    items[k] = (struct item){weft_paths_after(problem, s), weft_paths_weight(problem, s),
+                             view->count};
   }
   const int64_t room = view->limit - problem->stages[view->first].held;
   return weft_min(view->count * view->w,
@@ -278,9 +301,7 @@ static int64_t occupied(const struct view *view) {
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
     sum += (double)problem->stages[s].held * (double)weft_paths_trip(view->paths, s, s);
-    if (!problem->whole_backward) {
-      sum += (double)problem->stages[s].held_after * (double)weft_paths_weight(problem, s);
-    }
+    sum += (double)weft_paths_after(problem, s) * (double)weft_paths_weight(problem, s);
   }
   const double least = sum * (double)view->count / (double)view->limit;
   return (int64_t)(least * (1 - 1e-12));
@@ -354,36 +375,4 @@ int64_t weft_problem_bound(const struct weft_problem *problem, enum weft_objecti
   const int64_t bound = weft_bound_cascade(&paths, objective, bound_with(&paths, objective));
   weft_paths_finish(&paths);
   return bound;
-}
-
-/* ---- Least memory ---- */
-
-/* One microbatch at a time, with its weight gradients at once, holds this. No order holds less:
- * the first microbatch holds all of a rank's stages when its F starts at the last of them; and
- * when I of the last microbatch ends at a stage, it still holds the stages before, and what is
- * kept for W. */
-int64_t weft_problem_least_of(const struct weft_problem *problem, uint32_t rank) {
-  assert(rank < problem->rank_count);
-  int64_t held = 0, peak = 0;
-  for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
-    const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, rank, k)];
-    const int64_t after = problem->whole_backward ? 0 : stage->held_after;
-    peak = weft_max(peak, held + after);
-    held += stage->held;
-    peak = weft_max(peak, held);
-  }
-  return peak;
-}
-
-int64_t weft_problem_least_memory(const struct weft_problem *problem, uint32_t *rank) {
-  assert(rank != NULL);
-  int64_t least = -1;
-  for (uint32_t r = 0; r < problem->rank_count; r++) {
-    const int64_t own = weft_problem_least_of(problem, r);
-    if (own > least) {
-      least = own;
-      *rank = r;
-    }
-  }
-  return least;
 }

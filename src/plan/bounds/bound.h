@@ -17,9 +17,10 @@ struct weft_paths {
 bool weft_paths_init(struct weft_paths *paths, const struct weft_problem *problem);
 void weft_paths_finish(struct weft_paths *paths);
 
-/* Time of I or B; of W, which is 0 for a whole backward. */
+/* Time of I or B; of W, which is 0 for a whole backward; and memory between them. */
 int64_t weft_paths_back(const struct weft_problem *problem, uint32_t stage);
 int64_t weft_paths_weight(const struct weft_problem *problem, uint32_t stage);
+int64_t weft_paths_after(const struct weft_problem *problem, uint32_t stage);
 
 /* Time from the start of F at `from` to the end of I or B at `to` for a microbatch alone. */
 int64_t weft_paths_trip(const struct weft_paths *paths, uint32_t from, uint32_t to);

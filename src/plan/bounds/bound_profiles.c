@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "plan/bounds/bound.h"
+
 struct enumeration {
   struct weft_line_profiles *profiles;
   uint32_t width;              /* ops that profiles distinguish */
@@ -30,7 +32,7 @@ static void weigh(struct enumeration *enumeration, const struct weft_problem *pr
   enumeration->after = INT64_MAX;
   for (uint32_t k = 0; k < v; k++) {
     const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[rank * v + k]];
-    const int64_t after = problem->whole_backward ? 0 : stage->held_after;
+    const int64_t after = weft_paths_after(problem, problem->stage_of[rank * v + k]);
     least = weft_min(least, stage->held);
     enumeration->after = k < counted ? weft_min(enumeration->after, after) : enumeration->after;
     if (k >= counted) {
@@ -45,8 +47,8 @@ static void weigh(struct enumeration *enumeration, const struct weft_problem *pr
   }
   enumeration->limit = problem->limit[rank];
   enumeration->longest = m * (detail == WEFT_LINE_RANK ? v : 1);
-  enumeration->microbatches = problem->whole_backward ? 0 : m;
-  enumeration->most_weights = problem->whole_backward ? 0 : m * counted;
+  enumeration->microbatches = problem->backward == WEFT_BACKWARD_WHOLE ? 0 : m;
+  enumeration->most_weights = problem->backward == WEFT_BACKWARD_WHOLE ? 0 : m * counted;
 }
 
 static uint32_t weights_within(const struct enumeration *enumeration, int64_t room) {
@@ -168,8 +170,10 @@ static uint32_t find(const struct enumeration *enumeration, const uint32_t *row)
   return WEFT_PROFILE_NONE;
 }
 
-/* The profile after op n: one fewer before it, one more after it, and one more that awaits W. */
-static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, uint32_t n) {
+/* The profile after op n: one fewer before it, one more after it, and, if it leaves a W, one more
+ * that awaits it. */
+static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, uint32_t n,
+                       bool leaves_w) {
   const uint32_t line = enumeration->profiles->line;
   uint32_t row[WEFT_LINE_MAX + 1];
   if (n > 0 && gaps[n] == 0) {
@@ -182,7 +186,7 @@ static uint32_t follow(struct enumeration *enumeration, const uint32_t *gaps, ui
   }
   const uint32_t weight = 2 * line - 2 - n; /* of the I of the second stage: line, and so on */
   if (n >= line / 2 && n < line && weight >= line && weight < enumeration->width &&
-      enumeration->microbatches > 0) {
+      enumeration->microbatches > 0 && leaves_w) {
     enumeration->gap[weight]++;
   }
   write_row(enumeration, row);
@@ -200,10 +204,11 @@ static void describe(struct enumeration *enumeration, uint32_t index) {
     if (n < profiles->line) {
       behind += gaps[n];
       profiles->behind[(size_t)index * profiles->line + n] = behind;
+      profiles->whole[(size_t)index * profiles->line + n] = follow(enumeration, gaps, n, false);
     } else {
       profiles->waiting[(size_t)index * profiles->extra + n - profiles->line] = gaps[n];
     }
-    profiles->next[(size_t)index * enumeration->width + n] = follow(enumeration, gaps, n);
+    profiles->next[(size_t)index * enumeration->width + n] = follow(enumeration, gaps, n, true);
   }
   profiles->most[index] = weights_within(enumeration, room);
   profiles->offset[index + 1] = profiles->offset[index] + profiles->most[index] + 1;
@@ -217,6 +222,7 @@ static bool fill(struct enumeration *enumeration) {
   if (!WEFT_ALLOCATE(arena, profiles->behind, (size_t)count * profiles->line) ||
       !WEFT_ALLOCATE(arena, profiles->waiting, (size_t)count * profiles->extra) ||
       !WEFT_ALLOCATE(arena, profiles->next, (size_t)count * (profiles->line + profiles->extra)) ||
+      !WEFT_ALLOCATE(arena, profiles->whole, (size_t)count * profiles->line) ||
       !WEFT_ALLOCATE(arena, profiles->most, count) ||
       !WEFT_ALLOCATE(arena, profiles->offset, (size_t)count + 1)) {
     return false;

@@ -29,6 +29,7 @@ struct weft_line_profiles {
   uint32_t *behind;  /* [profile * line + n] how many fewer than the first op */
   uint32_t *waiting; /* [profile * extra + n] microbatches that await W */
   uint32_t *next;    /* [profile * (line + extra) + n] after one more op n; WEFT_PROFILE_NONE */
+  uint32_t *whole;   /* [profile * line + n] likewise after a backward that leaves no W */
   uint32_t *most;    /* [profile] W that may be pending and are only counted */
   size_t *offset;    /* [profile + 1] sums of most + 1: offsets in tables over profiles and W */
 };

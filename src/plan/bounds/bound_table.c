@@ -3,7 +3,7 @@
  * An entry is a number of ops done: of the first op of the line, of the others by the
  * profile, and of W by how many are pending. What fits into memory and what may follow depends on
  * nothing else. Only the earliest time of an entry matters: whatever can follow a later time can
- * follow that one. */
+ * follow that one. A whole backward leads to the same entry as a split one and its W. */
 #include "plan/bounds/bound_table.h"
 
 #include <assert.h>
@@ -124,25 +124,37 @@ static void add_up(int64_t *times, uint32_t count, uint32_t m, int64_t *sums) {
 static void set_times(struct weft_state_table *table, uint32_t rank) {
   const struct weft_problem *problem = table->problem;
   const uint32_t v = problem->stages_per_rank, m = problem->microbatch_count;
+  const bool mixed = problem->backward == WEFT_BACKWARD_MIXED;
+  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of an op */
   int64_t forward[WEFT_LOCAL_STAGES_MAX] = {0}, back[WEFT_LOCAL_STAGES_MAX] = {0},
           weight[WEFT_LOCAL_STAGES_MAX] = {0};
+  table->weight_time = INT64_MAX;
+  for (uint32_t n = 0; n < table->line; n++) {
+    table->ops[n].time = INT64_MAX;
+    table->ops[n].whole = mixed && n >= table->line / 2 ? INT64_MAX : -1;
+  }
   for (uint32_t k = 0; k < v; k++) {
     const uint32_t s = problem->stage_of[rank * v + k];
-    forward[k] = problem->stages[s].time[WEFT_KIND_F];
+    const int64_t *time = problem->stages[s].time;
+    struct weft_state_table_op *op = &table->ops[own == 1 ? k : 0];
+    struct weft_state_table_op *mirror = &table->ops[table->line - 1 - (own == 1 ? k : 0)];
+    forward[k] = time[WEFT_KIND_F];
     back[k] = weft_paths_back(problem, s);
     weight[k] = weft_paths_weight(problem, s);
-    table->extra_time[k] = weight[k];
+    op->time = weft_min(op->time, forward[k]);
+    mirror->time = weft_min(mirror->time, mixed ? time[WEFT_KIND_I] : back[k]);
+    mirror->whole = mixed ? weft_min(mirror->whole, time[WEFT_KIND_B]) : -1;
+    table->extra_time[k] = mixed ? time[WEFT_KIND_W] : weight[k];
+    table->extra_least[k] = weight[k];
+    if (k < table->counted) {
+      table->weight_time = weft_min(table->weight_time, table->extra_time[k]);
+    }
   }
-  const uint32_t own = table->detail == WEFT_LINE_RANK ? v : 1; /* stages of an op */
   for (uint32_t n = 0; n < table->line / 2; n++) {
     add_up(forward + n, own, m, table->ops[n].sums);
-    table->ops[n].time = forward[n];
-    struct weft_state_table_op *mirror = &table->ops[table->line - 1 - n];
-    add_up(back + n, own, m, mirror->sums);
-    mirror->time = back[n];
+    add_up(back + n, own, m, table->ops[table->line - 1 - n].sums);
   }
   add_up(weight, table->counted, m, table->weight_sums);
-  table->weight_time = weight[0];
 }
 
 /* ---- Moves ---- */
@@ -168,7 +180,7 @@ struct move {
   uint32_t backs;     /* there: I done whose W are only counted */
 };
 
-enum { MOVES_MAX = WEFT_LINE_MAX + 1 };
+enum { MOVES_MAX = 4 * WEFT_LOCAL_STAGES_MAX + 1 };
 
 static void weigh(const struct weft_state_table *table, uint32_t first, uint32_t profile,
                   struct move *move) {
@@ -183,8 +195,8 @@ static void weigh(const struct weft_state_table *table, uint32_t first, uint32_t
   for (uint32_t k = 0; k < profiles->extra; k++) {
     const uint32_t back = first - behind[table->line - 2 - k];
     const int64_t done = back - profiles->waiting[(size_t)profile * profiles->extra + k];
-    move->done += done * table->extra_time[k + 1];
-    move->left += (table->count - done) * table->extra_time[k + 1];
+    move->done += done * table->extra_least[k + 1];
+    move->left += (table->count - done) * table->extra_least[k + 1];
   }
 }
 
@@ -206,7 +218,16 @@ static struct move describe_move(const struct weft_state_table *table, uint32_t 
                        .head = op->head[k],
                        .tail = op->tail[k],
                        .time = op->time,
-                       .shift = adds && !table->problem->whole_backward};
+                       .shift = adds && table->problem->backward != WEFT_BACKWARD_WHOLE};
+}
+
+static struct move lead_to(const struct weft_state_table *table, struct move move, uint32_t first,
+                           uint32_t profile) {
+  move.most = table->now->most[profile];
+  move.cell = cell(table, first, profile);
+  move.row = row(table, first, profile);
+  weigh(table, first, profile, &move);
+  return move;
 }
 
 static uint32_t list_moves(const struct weft_state_table *table, uint32_t first, uint32_t profile,
@@ -221,13 +242,13 @@ static uint32_t list_moves(const struct weft_state_table *table, uint32_t first,
     if (next == WEFT_PROFILE_NONE || k == table->count) {
       continue;
     }
-    const uint32_t then = first + (n == 0);
-    struct move *move = &moves[count++];
-    *move = describe_move(table, n, k);
-    move->most = profiles->most[next];
-    move->cell = cell(table, then, next);
-    move->row = row(table, then, next);
-    weigh(table, then, next, move);
+    moves[count++] = lead_to(table, describe_move(table, n, k), first + (n == 0), next);
+    if (n < table->line && table->ops[n].whole >= 0) {
+      struct move whole = describe_move(table, n, k);
+      whole.time = table->ops[n].whole;
+      whole.shift = 0;
+      moves[count++] = lead_to(table, whole, first, profiles->whole[(size_t)profile * table->line + n]);
+    }
   }
   return count;
 }

@@ -8,6 +8,7 @@
 /* An op of the line (bound_profiles.h). The lists are indexed by its occurrences. */
 struct weft_state_table_op {
   int64_t time;   /* the smallest one, if stages are merged */
+  int64_t whole;  /* time of a whole backward, where backwards are mixed; else -1 */
   int64_t *sums;  /* [count + 1] the least time of that many */
   int64_t *head;  /* [count] earliest start; given, ascending */
   int64_t *tail;  /* [count] latest end; given, ascending */
@@ -22,8 +23,10 @@ struct weft_state_table {
   uint32_t line;                       /* ops on it */
   struct weft_line_profiles *profiles; /* [rank_count] */
   struct weft_state_table_op ops[WEFT_LINE_MAX];
-  int64_t weight_time, *weight_sums;         /* of W that are only counted, [v * m + 1] */
-  int64_t extra_time[WEFT_LOCAL_STAGES_MAX]; /* of W that profiles distinguish */
+  int64_t weight_time;                       /* of W that are only counted */
+  int64_t *weight_sums;                      /* [v * m + 1] the least time of that many */
+  int64_t extra_time[WEFT_LOCAL_STAGES_MAX]; /* of W that profiles distinguish, */
+  int64_t extra_least[WEFT_LOCAL_STAGES_MAX]; /* and their share of a whole backward, if less */
   uint32_t counted;                          /* stages whose W are only counted */
   const struct weft_line_profiles *now;      /* of the rank that is filled in */
   uint64_t visited;                          /* entries reached */

@@ -49,8 +49,8 @@ static bool weights_are_equal(const struct weft_problem *problem) {
   for (uint32_t n = 0; n < problem->stage_count; n++) {
     const uint32_t s = problem->stage_of[n], first = problem->stage_of[n - n % v];
     if (weft_paths_weight(problem, s) != weft_paths_weight(problem, first) ||
-        problem->stages[s].held_after != problem->stages[first].held_after) {
-      return problem->whole_backward;
+        weft_paths_after(problem, s) != weft_paths_after(problem, first)) {
+      return false;
     }
   }
   return true;

@@ -17,13 +17,16 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t *time = stage->time;
-    const int64_t back =
-        problem->whole_backward ? time[WEFT_KIND_B] : time[WEFT_KIND_I] + time[WEFT_KIND_W];
+    const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
+    const int64_t back = whole ? time[WEFT_KIND_B] : time[WEFT_KIND_I] + time[WEFT_KIND_W];
     scheduler->work[stage->rank] += (time[WEFT_KIND_F] + back) * problem->microbatch_count;
-    const int64_t growth = problem->whole_backward ? 0 : stage->held_after - stage->held;
+    const int64_t growth = whole ? 0 : stage->held_after - stage->held;
     if (growth > scheduler->growth[stage->rank]) {
       scheduler->growth[stage->rank] = growth;
     }
+  }
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    scheduler->limit[r] = weft_problem_limit_at_end(problem, r) - scheduler->growth[r];
   }
 }
 
@@ -47,6 +50,7 @@ enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
       !WEFT_ALLOCATE(arena, scheduler->work, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->rest, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->growth, ranks) ||
+      !WEFT_ALLOCATE(arena, scheduler->limit, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->when, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->heap, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->heap_at, ranks)) {
@@ -177,7 +181,7 @@ static struct decision begin_decision(const struct weft_list_scheduler *schedule
                            .now = now,
                            .held = scheduler->held[rank],
                            .held_for_w = scheduler->held_for_w[rank],
-                           .limit = problem->limit[rank] - scheduler->growth[rank],
+                           .limit = scheduler->limit[rank],
                            .returning = -1,
                            .ready = NO_OP,
                            .ready_target = INT64_MAX,

@@ -30,6 +30,7 @@ struct weft_list_scheduler {
   int64_t *work;          /* [rank] time of all its ops */
   int64_t *rest;          /* [rank] time of its remaining ops */
   int64_t *growth;        /* [rank] memory that an I may add until its W */
+  int64_t *limit;         /* [rank] for activations, without that and with all gradients */
   int64_t *when;          /* [rank] its next decision; INT64_MAX: none */
   uint32_t *heap;         /* ranks by when */
   uint32_t *heap_at;      /* [rank] index in the heap; UINT32_MAX: not in it */

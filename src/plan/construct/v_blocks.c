@@ -105,7 +105,7 @@ static uint32_t units_of(const struct weft_problem *problem) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t both = problem->stages[problem->stage_of[2 * r]].held +
                          problem->stages[problem->stage_of[2 * r + 1]].held;
-    const int64_t fit = both > 0 ? (int64_t)(2 * (double)problem->limit[r] / (double)both) : least;
+    const int64_t fit = both > 0 ? (int64_t)(2 * (double)weft_problem_limit_at_end(problem, r) / (double)both) : least;
     least = fit < least ? fit : least;
   }
   return least < 0 ? 0 : (uint32_t)least;

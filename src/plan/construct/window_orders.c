@@ -10,7 +10,7 @@
 #include "plan/incumbent.h"
 
 struct rule {
-  uint8_t priority[WEFT_KINDS]; /* smaller goes first */
+  uint8_t priority[WEFT_KIND_B + 1]; /* smaller goes first */
   bool by_slack;                /* the op with the least slack instead; W has more */
   uint8_t patience;             /* wait for F or I, in quarters of the time of W */
 };
@@ -123,11 +123,12 @@ static struct candidate look_at(const struct builder *builder, uint32_t s,
   const struct weft_state_table *table = &builder->windows.table;
   struct candidate one = {.stage = s, .kind = kind, .to = builder->at[rank]};
   const int64_t input = input_of(builder, s, kind);
-  if (input < 0 || builder->held[rank] + weft_problem_change(stage, kind) > problem->limit[rank] ||
+  const uint32_t k = builder->done[(size_t)s * WEFT_KINDS + kind];
+  const int64_t held = builder->held[rank] + weft_problem_gradients(stage, kind, k);
+  if (input < 0 || held + weft_max(0, weft_problem_change(stage, kind)) > problem->limit[rank] ||
       !weft_state_table_follow(table, rank, stage->local_stage, kind, &one.to)) {
     return one;
   }
-  const uint32_t k = builder->done[(size_t)s * WEFT_KINDS + kind];
   const int64_t tail = kind == WEFT_KIND_W ? builder->windows.end[rank]
                                            : builder->windows.stages[s].tail[direction_of(kind)][k];
   const int64_t latest = weft_state_table_latest(table, &builder->kept[rank], rank, one.to);
@@ -160,9 +161,10 @@ static void choose(const struct builder *builder, uint32_t rank) {
   bool in_time = false;
   for (uint32_t n = 0; n < v * WEFT_KINDS; n++) {
     list[count] = look_at(builder, problem->stage_of[rank * v + n / WEFT_KINDS], n % WEFT_KINDS);
-    const bool is_used = problem->whole_backward
+    /* In a mixed problem too, all backwards are split. */
+    const bool is_used = problem->backward == WEFT_BACKWARD_WHOLE
                              ? n % WEFT_KINDS == WEFT_KIND_B || n % WEFT_KINDS == WEFT_KIND_F
-                             : n % WEFT_KINDS != WEFT_KIND_B;
+                             : n % WEFT_KINDS < WEFT_KIND_B;
     if (is_used && list[count].is_valid) {
       in_time = in_time || list[count].in_time;
       count++;
@@ -207,6 +209,7 @@ static void append(struct builder *builder, uint32_t rank, struct weft_order *or
   weft_order_sequence(problem, order, rank)[builder->length[rank]++] =
       (uint8_t)(stage->local_stage * WEFT_KINDS + one.kind);
   builder->clock[rank] = end;
+  builder->held[rank] += weft_problem_gradients(stage, one.kind, k);
   builder->held[rank] += weft_problem_change(stage, one.kind);
   builder->at[rank] = one.to;
   uint32_t to = one.stage;

@@ -32,28 +32,27 @@ enum weft_status weft_local_search_init(struct weft_local_search *search,
   return status;
 }
 
-/* The evaluator detects a deadlock by times that grow without end. */
-static bool takes_time(const struct weft_problem *problem) {
+static bool has_ops_without_time(const struct weft_problem *problem) {
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const int64_t *time = problem->stages[s].time;
-    const bool back = problem->whole_backward ? time[WEFT_KIND_B] > 0
-                                              : time[WEFT_KIND_I] > 0 && time[WEFT_KIND_W] > 0;
-    if (time[WEFT_KIND_F] == 0 || !back) {
-      return false;
+    const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
+    if (time[WEFT_KIND_F] == 0 || time[whole ? WEFT_KIND_B : WEFT_KIND_I] == 0 ||
+        (!whole && time[WEFT_KIND_W] == 0)) {
+      return true;
     }
   }
-  return true;
+  return problem->backward == WEFT_BACKWARD_MIXED; /* NO_W */
 }
 
 enum weft_status weft_local_search_prepare(struct weft_local_search *search,
                                            struct weft_error *error) {
   assert(search->control != NULL);
   const struct weft_problem *problem = search->incumbent.problem;
-  if (search->has_evaluator || weft_problem_op_count(problem) > EVALUATOR_OPS_MAX ||
-      !takes_time(problem)) {
+  if (search->has_evaluator || weft_problem_op_count(problem) > EVALUATOR_OPS_MAX) {
     return WEFT_OK;
   }
   WEFT_TRY(weft_evaluator_init(&search->evaluator, problem, error));
+  search->may_miss_deadlocks = has_ops_without_time(problem);
   search->has_evaluator = true;
   return WEFT_OK;
 }
@@ -82,6 +81,9 @@ static uint32_t draw_distance(struct weft_random *random) {
   return 1 + weft_random_below(random, limits[weft_random_below(random, 6)]);
 }
 
+/* One of this many moves splits or joins a backward, where both are allowed. */
+enum { FLIP_INTERVAL = 4 };
+
 static bool draw_move(struct weft_local_search *search, bool hill_climbing,
                       struct weft_move *move) {
   const struct weft_problem *problem = search->incumbent.problem;
@@ -94,6 +96,10 @@ static bool draw_move(struct weft_local_search *search, bool hill_climbing,
   } else {
     rank = weft_random_below(random, problem->rank_count);
     n = weft_random_below(random, problem->length);
+  }
+  if (problem->backward == WEFT_BACKWARD_MIXED && weft_random_below(random, FLIP_INTERVAL) == 0) {
+    *move = (struct weft_move){.rank = rank, .from = n, .to = n};
+    return n > 0;
   }
   const uint32_t far = draw_distance(random);
   const uint32_t how =
@@ -118,20 +124,31 @@ static double cost_of(const struct weft_evaluator *evaluator, bool hill_climbing
   return (double)evaluator->value + (hill_climbing ? 0 : mean / VALUE_WEIGHT);
 }
 
-static void update_critical(struct weft_local_search *search, bool refresh) {
-  if (refresh) {
-    weft_evaluator_refresh(&search->evaluator);
-  }
+static void update_critical(struct weft_local_search *search) {
   search->critical_count =
       weft_evaluator_critical(&search->evaluator, search->critical, CRITICAL_MAX);
 }
 
-static void keep_best(struct weft_local_search *search) {
+static void set_order(struct weft_local_search *search) {
+  struct weft_incumbent *incumbent = &search->incumbent;
+  (void)weft_evaluate(&incumbent->evaluation, &incumbent->best, WEFT_NEVER);
+  weft_evaluator_set(&search->evaluator, &incumbent->best, &incumbent->evaluation);
+  update_critical(search);
+}
+
+/* False when the order turns out to deadlock. */
+static bool keep_best(struct weft_local_search *search) {
   const struct weft_evaluator *evaluator = &search->evaluator;
-  if (weft_incumbent_is_beaten(&search->incumbent, evaluator->value, evaluator->span_sum)) {
-    weft_incumbent_replace(&search->incumbent, &evaluator->order, evaluator->value,
-                           evaluator->span_sum, NULL);
+  struct weft_incumbent *incumbent = &search->incumbent;
+  if (!weft_incumbent_is_beaten(incumbent, evaluator->value, evaluator->span_sum)) {
+    return true;
   }
+  if (search->may_miss_deadlocks &&
+      weft_evaluate(&incumbent->evaluation, &evaluator->order, WEFT_NEVER) == WEFT_NEVER) {
+    return false;
+  }
+  weft_incumbent_replace(incumbent, &evaluator->order, evaluator->value, evaluator->span_sum, NULL);
+  return true;
 }
 
 /* The state of one call. */
@@ -171,9 +188,12 @@ static void try_move(struct weft_local_search *search, struct anneal *anneal) {
     return;
   }
   anneal->cost = cost;
-  keep_best(search);
-  if (++anneal->kept % (anneal->hill_climbing ? 1 : CRITICAL_INTERVAL) == 0) {
-    update_critical(search, anneal->kept % REFRESH_INTERVAL == 0);
+  const bool refresh = ++anneal->kept % REFRESH_INTERVAL == 0;
+  if (!keep_best(search) || (refresh && !weft_evaluator_refresh(evaluator))) {
+    set_order(search); /* the last moves led to a deadlock */
+    anneal->cost = cost_of(evaluator, anneal->hill_climbing);
+  } else if (anneal->kept % (anneal->hill_climbing ? 1 : CRITICAL_INTERVAL) == 0) {
+    update_critical(search);
   }
 }
 
@@ -190,9 +210,7 @@ void weft_anneal(struct weft_local_search *search, uint64_t work, double tempera
   if (!search->has_evaluator || weft_local_search_is_done(search)) {
     return;
   }
-  (void)weft_evaluate(&incumbent->evaluation, &incumbent->best, WEFT_NEVER);
-  weft_evaluator_set(evaluator, &incumbent->best, &incumbent->evaluation);
-  update_critical(search, false);
+  set_order(search);
   const bool hill_climbing = temperature == 0;
   const uint64_t begin = thread_ns();
   struct anneal anneal = {.from = evaluator->computed,

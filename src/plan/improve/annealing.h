@@ -20,6 +20,7 @@ struct weft_local_search {
   struct weft_random random;
   struct weft_search_control *control;
   bool has_evaluator; /* false: no annealing */
+  bool may_miss_deadlocks; /* some ops take no time */
   uint64_t work;      /* done, in nanoseconds of a typical core */
 };
 
@@ -42,8 +43,8 @@ static inline bool weft_local_search_is_done(const struct weft_local_search *sea
 void weft_priority_search(struct weft_local_search *search, uint64_t work, uint64_t grid_work,
                           uint32_t number, uint32_t stride);
 
-/* Allocates what annealing needs, unless the problem is too large for it or has ops that take no
- * time: then weft_anneal() does nothing. WEFT_ERR_MEMORY. */
+/* Allocates what annealing needs, unless the problem is too large for it: then weft_anneal() does
+ * nothing. WEFT_ERR_MEMORY. */
 enum weft_status weft_local_search_prepare(struct weft_local_search *search,
                                            struct weft_error *error);
 

@@ -36,9 +36,11 @@ static void describe(struct weft_evaluator *evaluator, uint32_t stage) {
     *facts_of(evaluator, stage, kind) =
         (struct weft_op_facts){.time = at->time[kind],
                                .change = weft_problem_change(at, kind),
+                               .grows = weft_problem_gradients(at, kind, 0),
                                .input = NONE,
                                .output = NONE,
-                               .own = stage * WEFT_KINDS + kind};
+                               .own = stage * WEFT_KINDS +
+                                      weft_problem_counted_as(evaluator->problem, kind)};
   }
 }
 
@@ -50,24 +52,23 @@ static void connect(struct weft_evaluator *evaluator, uint32_t from, uint32_t to
   sender->output = row;
   sender->latency = crosses ? problem->latency : 0;
   sender->occupancy = crosses ? problem->occupancy : 0;
-  sender->receiver = to * WEFT_KINDS + kind;
-  sender->receiver_rank = problem->stages[to].rank;
-  sender->receiver_op = problem->stages[to].local_stage * WEFT_KINDS + kind;
   struct weft_op_facts *receiver = facts_of(evaluator, to, kind);
+  sender->receiver = receiver->own;
+  sender->receiver_rank = problem->stages[to].rank;
   receiver->input = row;
-  receiver->sender = from * WEFT_KINDS + kind;
+  receiver->sender = sender->own;
   receiver->sender_rank = problem->stages[from].rank;
 }
 
 static void describe_all(struct weft_evaluator *evaluator) {
   const struct weft_problem *problem = evaluator->problem;
-  const unsigned back = weft_problem_backward(problem);
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     describe(evaluator, s);
   }
   for (uint32_t s = 0; s + 1 < problem->stage_count; s++) {
     connect(evaluator, s, s + 1, WEFT_KIND_F, s);
-    connect(evaluator, s + 1, s, back, problem->stage_count + s);
+    connect(evaluator, s + 1, s, WEFT_KIND_I, problem->stage_count + s);
+    connect(evaluator, s + 1, s, WEFT_KIND_B, problem->stage_count + s);
   }
 }
 
@@ -261,11 +262,13 @@ static void number_ops(struct weft_evaluator *evaluator, uint32_t rank) {
   int64_t held = 0;
   for (uint32_t n = 0; n < problem->length; n++) {
     const uint8_t op = evaluator->order.ops[row + n];
-    const uint32_t microbatch = counts[op]++;
+    const unsigned kind = op % WEFT_KINDS;
+    const uint32_t microbatch =
+        counts[op - kind + (unsigned)weft_problem_counted_as(problem, kind)]++;
     evaluator->index[row + n] = microbatch;
     evaluator->position[(size_t)all[op].own * problem->microbatch_count + microbatch] = n;
     evaluator->held[row + n] = held;
-    held += all[op].change;
+    held += all[op].change + (microbatch == 0 ? all[op].grows : 0);
   }
 }
 
@@ -304,7 +307,7 @@ void weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_orde
   copy_times(evaluator, evaluation);
   summarise(evaluator);
   assert(evaluator->span_sum == evaluation->span_sum);
-  weft_evaluator_refresh(evaluator);
+  (void)weft_evaluator_refresh(evaluator);
 }
 
 /* ---- Tails ---- */
@@ -313,11 +316,12 @@ void weft_evaluator_set(struct weft_evaluator *evaluator, const struct weft_orde
 static int64_t tail_through(const struct weft_evaluator *evaluator,
                             const struct weft_op_facts *facts, uint32_t microbatch) {
   const struct weft_problem *problem = evaluator->problem;
-  const uint32_t at =
+  const size_t at =
+      (size_t)facts->receiver_rank * problem->length +
       evaluator->position[(size_t)facts->receiver * problem->microbatch_count + microbatch];
   return facts->occupancy + facts->latency +
-         rank_facts(evaluator, facts->receiver_rank)[facts->receiver_op].time +
-         evaluator->tail[(size_t)facts->receiver_rank * problem->length + at];
+         rank_facts(evaluator, facts->receiver_rank)[evaluator->order.ops[at]].time +
+         evaluator->tail[at];
 }
 
 /* Computes tails of a rank backwards, as far as its receivers' are known; pending[rank] ops are
@@ -351,23 +355,27 @@ static void retreat(struct weft_evaluator *evaluator, uint32_t rank) {
 
 /* Sweeps the ranks in both directions: tails of forwards become known from the last rank to the
  * first, tails of backwards from the first to the last. */
-void weft_evaluator_refresh(struct weft_evaluator *evaluator) {
+bool weft_evaluator_refresh(struct weft_evaluator *evaluator) {
   assert(evaluator->waiting_count == 0);
   const struct weft_problem *problem = evaluator->problem;
   const uint32_t ranks = problem->rank_count;
   for (uint32_t r = 0; r < ranks; r++) {
     evaluator->pending[r] = problem->length;
   }
-  for (uint32_t left = 1; left > 0;) {
+  uint64_t left = UINT64_MAX, before = 0;
+  for (bool stuck = false; left > 0 && !stuck;) {
+    before = left;
     left = 0;
     for (uint32_t k = 0; k < 2 * ranks; k++) {
       const uint32_t rank = k < ranks ? ranks - 1 - k : k - ranks;
       retreat(evaluator, rank);
       left += evaluator->pending[rank];
     }
+    stuck = left == before;
   }
   memset(evaluator->pending, 0xff, ranks * sizeof *evaluator->pending);
   evaluator->computed += weft_problem_op_count(problem);
+  return left == 0;
 }
 
 /* ---- Moves ---- */
@@ -402,17 +410,24 @@ static void shift(struct weft_evaluator *evaluator, const struct weft_move *move
 }
 
 /* Renumbers the ops of the moved op's stage; false when one would come before the op that it
- * needs. Only ops within the segment can be passed, so the first of each kind in it says how many
- * came before. */
+ * needs, or when whole and split backwards would change places, and so belong to other
+ * microbatches than their W. Only ops within the segment can be passed, so the first of each kind
+ * in it says how many came before. */
 static bool renumber(const struct weft_evaluator *evaluator, struct segment *segment,
                      uint8_t moved) {
-  const size_t row = (size_t)segment->rank * evaluator->problem->length + segment->from;
+  const struct weft_problem *problem = evaluator->problem;
+  const size_t row = (size_t)segment->rank * problem->length + segment->from;
   const unsigned first = moved / WEFT_KINDS * (unsigned)WEFT_KINDS;
-  uint32_t counts[WEFT_KINDS] = {NONE, NONE, NONE, NONE};
+  const unsigned moved_as = weft_problem_counted_as(problem, moved - first);
+  uint32_t counts[WEFT_KINDS] = {NONE, NONE, NONE, NONE, NONE};
   for (uint32_t k = segment->size; k-- > 0;) {
     const unsigned kind = evaluator->order.ops[row + k] - first;
     if (kind < WEFT_KINDS) {
-      counts[kind] = evaluator->index[row + k];
+      const unsigned as = weft_problem_counted_as(problem, kind);
+      if (as == moved_as && kind != moved - first) {
+        return false;
+      }
+      counts[as] = evaluator->index[row + k];
     }
   }
   for (uint32_t k = 0; k < segment->size; k++) {
@@ -420,11 +435,12 @@ static bool renumber(const struct weft_evaluator *evaluator, struct segment *seg
     if (kind >= WEFT_KINDS) {
       continue;
     }
+    const unsigned as = weft_problem_counted_as(problem, kind);
     const uint32_t needed = kind == WEFT_KIND_F ? NONE : counts[weft_problem_needed_by(kind)];
-    if (needed != NONE && counts[kind] >= needed) {
+    if (needed != NONE && counts[as] >= needed) {
       return false;
     }
-    segment->index[k] = counts[kind]++;
+    segment->index[k] = counts[as]++;
   }
   return true;
 }
@@ -435,8 +451,13 @@ static bool fits(const struct weft_evaluator *evaluator, struct segment *segment
   int64_t held =
       evaluator->held[(size_t)segment->rank * evaluator->problem->length + segment->from];
   for (uint32_t k = 0; k < segment->size; k++) {
+    const struct weft_op_facts *facts = &all[segment->ops[k]];
     segment->held[k] = held;
-    held += all[segment->ops[k]].change;
+    held += segment->index[k] == 0 ? facts->grows : 0;
+    if (held > limit) {
+      return false;
+    }
+    held += facts->change;
     if (held > limit) {
       return false;
     }
@@ -533,9 +554,91 @@ static void put_back(struct weft_evaluator *evaluator, const struct weft_move *m
   }
 }
 
+/* ---- Whole and split backwards ---- */
+
+/* Splits the backward at a position, or joins it with its W. `n`: the positions of both. */
+static void flip(struct weft_evaluator *evaluator, uint32_t rank, const uint32_t n[2]) {
+  const struct weft_op_facts *all = rank_facts(evaluator, rank);
+  const size_t row = (size_t)rank * evaluator->problem->length;
+  uint8_t *sequence = evaluator->order.ops + row;
+  const bool split = sequence[n[0]] % WEFT_KINDS == WEFT_KIND_B;
+  const uint8_t first = sequence[n[0]] / WEFT_KINDS * (uint8_t)WEFT_KINDS;
+  const int64_t before = all[sequence[n[0]]].change;
+  sequence[n[0]] = (uint8_t)(first + (split ? WEFT_KIND_I : WEFT_KIND_B));
+  sequence[n[1]] = (uint8_t)(first + (split ? WEFT_KIND_W : WEFT_KIND_NO_W));
+  const int64_t more = all[sequence[n[0]]].change - before;
+  for (uint32_t k = n[0] + 1; k <= n[1]; k++) {
+    evaluator->held[row + k] += more;
+  }
+}
+
+/* Whether the memory allows to split a backward: it holds more until its W. */
+static bool may_split(const struct weft_evaluator *evaluator, uint32_t rank, const uint32_t n[2]) {
+  const struct weft_op_facts *all = rank_facts(evaluator, rank);
+  const size_t row = (size_t)rank * evaluator->problem->length;
+  const uint8_t *sequence = evaluator->order.ops + row;
+  const uint8_t first = sequence[n[0]] / WEFT_KINDS * (uint8_t)WEFT_KINDS;
+  const int64_t more = -all[first + WEFT_KIND_W].change;
+  const int64_t limit = evaluator->problem->limit[rank];
+  for (uint32_t k = n[0] + 1; k <= n[1]; k++) {
+    const struct weft_op_facts *facts = &all[sequence[k]];
+    const int64_t held = evaluator->held[row + k] + more;
+    const int64_t starts = held + (evaluator->index[row + k] == 0 ? facts->grows : 0);
+    if (held > limit || starts > limit || (k < n[1] && starts + facts->change > limit)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* The position of a backward and of its W; false when there is none, or no choice. */
+static bool find_pair(const struct weft_evaluator *evaluator, uint32_t rank, uint32_t from,
+                      uint32_t n[2]) {
+  const struct weft_problem *problem = evaluator->problem;
+  const size_t row = (size_t)rank * problem->length;
+  const uint8_t op = evaluator->order.ops[row + from];
+  const unsigned as = weft_problem_counted_as(problem, op % WEFT_KINDS);
+  if (problem->backward != WEFT_BACKWARD_MIXED || as == WEFT_KIND_F) {
+    return false;
+  }
+  const struct weft_op_facts *first = rank_facts(evaluator, rank) + (op - op % WEFT_KINDS);
+  for (unsigned k = 0; k < 2; k++) {
+    n[k] = evaluator->position[(size_t)first[WEFT_KIND_I + k].own * problem->microbatch_count +
+                               evaluator->index[row + from]];
+  }
+  return true;
+}
+
+static bool try_flip(struct weft_evaluator *evaluator, const struct weft_move *move,
+                     int64_t cutoff) {
+  uint32_t n[2];
+  if (!find_pair(evaluator, move->rank, move->from, n)) {
+    return false;
+  }
+  const size_t row = (size_t)move->rank * evaluator->problem->length;
+  if (evaluator->order.ops[row + n[0]] % WEFT_KINDS == WEFT_KIND_B &&
+      !may_split(evaluator, move->rank, n)) {
+    return false;
+  }
+  evaluator->log_size = 0;
+  flip(evaluator, move->rank, n);
+  mark(evaluator, move->rank, n[0]);
+  mark(evaluator, move->rank, n[1]);
+  if (!settle(evaluator, cutoff)) {
+    roll_back(evaluator);
+    flip(evaluator, move->rank, n);
+    return false;
+  }
+  summarise(evaluator);
+  return true;
+}
+
 bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move *move,
                         int64_t cutoff) {
   assert(move->rank < evaluator->problem->rank_count && move->from > 0 && move->to > 0);
+  if (move->from == move->to) {
+    return try_flip(evaluator, move, cutoff);
+  }
   assert(move->from < evaluator->problem->length && move->to < evaluator->problem->length);
   const uint8_t moved =
       evaluator->order.ops[(size_t)move->rank * evaluator->problem->length + move->from];
@@ -559,8 +662,13 @@ bool weft_evaluator_try(struct weft_evaluator *evaluator, const struct weft_move
 
 void weft_evaluator_undo(struct weft_evaluator *evaluator, const struct weft_move *move) {
   assert(evaluator->waiting_count == 0);
+  uint32_t n[2];
   roll_back(evaluator);
-  put_back(evaluator, move);
+  if (move->from != move->to) {
+    put_back(evaluator, move);
+  } else if (find_pair(evaluator, move->rank, move->from, n)) {
+    flip(evaluator, move->rank, n);
+  }
   summarise(evaluator);
 }
 

@@ -23,7 +23,8 @@ struct weft_priority_scheduler_rank {
   uint32_t forwards_known, gradients_known;
   uint32_t count[WEFT_KINDS]; /* done */
   uint32_t left;              /* ops */
-  uint8_t next;               /* its next op */
+  uint32_t whole_from, whole_to;
+  uint8_t next; /* its next op */
   uint8_t *sequence;          /* where that is appended */
 };
 
@@ -54,6 +55,15 @@ enum weft_status weft_priority_scheduler_init(struct weft_priority_scheduler *sc
 
 void weft_priority_scheduler_finish(struct weft_priority_scheduler *scheduler) {
   weft_arena_finish(&scheduler->arena);
+}
+
+static inline bool is_whole(const struct weft_priority_scheduler_rank *rank, uint32_t microbatch) {
+  return microbatch >= rank->whole_from && microbatch < rank->whole_to;
+}
+
+/* The next backward of a rank. */
+static inline uint8_t next_back(const struct weft_priority_scheduler_rank *rank, uint8_t back) {
+  return is_whole(rank, rank->count[back]) ? WEFT_KIND_B : back;
 }
 
 /* ---- One rank's decision ---- */
@@ -93,7 +103,7 @@ static inline int64_t decide(struct weft_priority_scheduler_rank *rank, const st
   const bool forward_now = view->forward <= now;
   if (view->gradient <= now) {
     const bool first = forward_now && rank->count[WEFT_KIND_F] - rank->count[back] < rule->eager;
-    rank->next = first ? WEFT_KIND_F : back;
+    rank->next = first ? WEFT_KIND_F : next_back(rank, back);
     return now;
   }
   if (forward_now && is_in_time(now + rank->time[WEFT_KIND_F], view->gradient, rule->f_delay)) {
@@ -110,7 +120,7 @@ static inline int64_t decide(struct weft_priority_scheduler_rank *rank, const st
       return now;
     }
   }
-  rank->next = next == view->gradient ? back : WEFT_KIND_F;
+  rank->next = next == view->gradient ? next_back(rank, back) : WEFT_KIND_F;
   return next;
 }
 
@@ -158,23 +168,30 @@ static void clear_tree(struct weft_priority_scheduler *scheduler) {
   }
 }
 
-static int64_t work_of(const struct weft_priority_scheduler *scheduler,
-                       const struct weft_problem_stage *stage) {
-  return scheduler->problem->microbatch_count *
-         (stage->time[WEFT_KIND_F] + stage->time[scheduler->back] +
-          (scheduler->back == WEFT_KIND_I ? stage->time[WEFT_KIND_W] : 0));
+/* Of a rank, with so many whole backwards. */
+static int64_t work_of(const struct weft_problem *problem, const struct weft_problem_stage *stage,
+                       uint32_t whole) {
+  const int64_t split = problem->microbatch_count - whole;
+  return problem->microbatch_count * stage->time[WEFT_KIND_F] + whole * stage->time[WEFT_KIND_B] +
+         split * (stage->time[WEFT_KIND_I] + stage->time[WEFT_KIND_W]);
 }
 
-static void start_rank(struct weft_priority_scheduler *scheduler, uint32_t r, int64_t cutoff,
+static void start_rank(struct weft_priority_scheduler *scheduler, uint32_t r,
+                       const struct weft_priority_rule *rule, int64_t cutoff,
                        struct weft_order *order) {
   const struct weft_problem *problem = scheduler->problem;
+  const bool mixed = problem->backward == WEFT_BACKWARD_MIXED;
+  const uint32_t from = mixed ? rule->whole_from : 0, to = mixed ? rule->whole_to : 0;
+  const uint32_t whole = problem->backward == WEFT_BACKWARD_WHOLE ? problem->microbatch_count
+                         : from < to                              ? to - from
+                                                                  : 0;
   const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[r]];
   const uint32_t m = problem->microbatch_count;
   /* Reserves memory for its I, in case that holds more. */
-  const int64_t held = weft_max(stage->held, problem->whole_backward ? 0 : stage->held_after);
+  const int64_t held = weft_max(stage->held, problem->backward == WEFT_BACKWARD_WHOLE ? 0 : stage->held_after);
   scheduler->ranks[r] = (struct weft_priority_scheduler_rank){
       .first = -1,
-      .idle_max = cutoff - work_of(scheduler, stage),
+      .idle_max = cutoff - work_of(problem, stage, whole),
       .limit = problem->limit[r],
       .change = {held, stage->held_after - held, -stage->held_after, -held},
       .forward = scheduler->forward + (size_t)r * m,
@@ -182,6 +199,8 @@ static void start_rank(struct weft_priority_scheduler *scheduler, uint32_t r, in
       .forwards_known = r == 0 ? m : 0,
       .gradients_known = r + 1 == problem->rank_count ? m : 0,
       .left = problem->length,
+      .whole_from = from,
+      .whole_to = to,
       .sequence = weft_order_sequence(problem, order, r)};
   for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
     scheduler->ranks[r].time[kind] = stage->time[kind];
@@ -215,13 +234,24 @@ static inline void send(struct weft_priority_scheduler *scheduler, uint32_t r, u
   }
 }
 
+/* The W of whole backwards: they take no time, but are numbered with the others. */
+static inline void skip_w(struct weft_priority_scheduler_rank *rank) {
+  while (rank->count[WEFT_KIND_W] < rank->count[WEFT_KIND_I] &&
+         is_whole(rank, rank->count[WEFT_KIND_W])) {
+    rank->count[WEFT_KIND_W]++;
+    *rank->sequence++ = WEFT_KIND_NO_W;
+    rank->left--;
+  }
+}
+
 /* Runs the next op of a rank, and lets the affected ranks decide again; false when the rank has
  * idled too long for the cutoff. */
 static inline bool act(struct weft_priority_scheduler *scheduler, uint32_t r,
                        const struct weft_priority_rule *rules) {
   struct weft_priority_scheduler_rank *rank = &scheduler->ranks[r];
   const uint8_t kind = rank->next;
-  const uint32_t microbatch = rank->count[kind]++;
+  const bool is_back = kind == WEFT_KIND_I || kind == WEFT_KIND_B;
+  const uint32_t microbatch = rank->count[is_back ? scheduler->back : kind]++;
   const int64_t when = scheduler->when[r];
   if (rank->first < 0) {
     rank->first = when;
@@ -236,8 +266,11 @@ static inline bool act(struct weft_priority_scheduler *scheduler, uint32_t r,
   *rank->sequence++ = kind;
   rank->left--;
   rank->held += rank->change[kind];
+  if (kind != WEFT_KIND_F && rank->whole_from < rank->whole_to) {
+    skip_w(rank);
+  }
   if (kind != WEFT_KIND_W) {
-    send(scheduler, r, kind, microbatch, rules);
+    send(scheduler, r, is_back ? scheduler->back : kind, microbatch, rules);
   }
   decide_again(scheduler, r, rules);
   return true;
@@ -262,15 +295,17 @@ uint64_t weft_priority_schedule(struct weft_priority_scheduler *scheduler,
   const uint64_t ops = (uint64_t)problem->rank_count * problem->length;
   *value = WEFT_NEVER;
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    start_rank(scheduler, r, cutoff, order);
+    start_rank(scheduler, r, &rules[r], cutoff, order);
   }
   clear_tree(scheduler);
   decide_again(scheduler, 0, rules);
-  for (uint64_t n = 0; n < ops; n++) {
+  for (uint64_t n = 0; n < ops;) {
     const uint32_t r = soonest(scheduler);
+    const uint32_t left = scheduler->ranks[r].left;
     if (scheduler->when[r] == NEVER || !act(scheduler, r, rules)) {
       return n + 1;
     }
+    n += left - scheduler->ranks[r].left;
   }
   *value = value_of(scheduler);
   return ops;

@@ -13,6 +13,8 @@ struct weft_priority_rule {
   uint32_t eager;    /* forwards that precede a ready backward */
   int64_t f_delay;   /* longest time that a forward may delay a backward that will arrive */
   int64_t w_overrun; /* longest time that a W may delay an op whose input will arrive */
+  /* Where backwards are mixed: those of these microbatches are whole, the others are split. */
+  uint32_t whole_from, whole_to;
 };
 
 /* Scratch memory of the scheduler; one per thread. */

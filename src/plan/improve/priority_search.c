@@ -53,6 +53,10 @@ static void clamp(const struct weft_problem *problem, struct weft_priority_rule 
     const uint32_t most = most_in_flight(problem, r);
     rules[r].cap = within(rules[r].cap, most);
     rules[r].warmup = within(rules[r].warmup, most);
+    rules[r].whole_to = rules[r].whole_to < problem->microbatch_count ? rules[r].whole_to
+                                                                      : problem->microbatch_count;
+    rules[r].whole_from =
+        rules[r].whole_from < rules[r].whole_to ? rules[r].whole_from : rules[r].whole_to;
   }
 }
 
@@ -137,6 +141,20 @@ enum {
 
 enum { GRID = CAPS * 9 };
 
+/* Ways to mix backwards: all split, all whole, or whole ones between the first and the last few,
+ * when all ranks are busy. */
+enum { MIX_SPLIT, MIX_WHOLE, MIX_BOTH_ENDS, MIX_LAST, MIXES };
+
+static void set_mix(const struct weft_problem *problem, unsigned how,
+                    struct weft_priority_rule *rules) {
+  const uint32_t m = problem->microbatch_count;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const uint32_t ends = rules[r].warmup < m ? rules[r].warmup : m;
+    rules[r].whole_from = how == MIX_SPLIT ? m : how == MIX_BOTH_ENDS ? ends : 0;
+    rules[r].whole_to = how == MIX_SPLIT || how == MIX_WHOLE ? m : m - ends;
+  }
+}
+
 /* How long W and F may delay other ops, in halves of their own time. The best choices come first,
  * as large problems do not reach the end of the grid. */
 static const uint8_t delays[9][2] = {{2, 2}, {0, 0}, {1, 1}, {1, 2}, {0, 1},
@@ -164,7 +182,7 @@ static uint32_t cap_of(const struct weft_problem *problem, uint32_t rank, unsign
 static void set_grid(const struct weft_problem *problem, unsigned n,
                      struct weft_priority_rule *rules) {
   const unsigned how = n % CAPS;
-  const uint8_t *delay = delays[n / CAPS];
+  const uint8_t *delay = delays[n % GRID / CAPS];
   set_warmups(problem, rules);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t *time = stage_of(problem, r)->time;
@@ -175,14 +193,22 @@ static void set_grid(const struct weft_problem *problem, unsigned n,
                                            .w_overrun = time[WEFT_KIND_W] * delay[0] / 2,
                                            .f_delay = time[WEFT_KIND_F] * delay[1] / 2};
   }
+  if (problem->backward == WEFT_BACKWARD_MIXED) {
+    set_mix(problem, n / GRID % MIXES, rules);
+  }
   clamp(problem, rules);
+}
+
+static uint32_t grid_size(const struct weft_problem *problem) {
+  return problem->backward == WEFT_BACKWARD_MIXED ? GRID * MIXES : GRID;
 }
 
 static void try_grid(struct weft_local_search *search, uint64_t work, uint32_t number,
                      uint32_t stride) {
   const uint64_t from = search->work;
   int64_t best = WEFT_NEVER;
-  for (unsigned n = number; n < GRID && !weft_local_search_is_done(search); n += stride) {
+  const uint32_t size = grid_size(search->incumbent.problem);
+  for (unsigned n = number; n < size && !weft_local_search_is_done(search); n += stride) {
     if (n > number && search->work - from >= work) {
       return;
     }
@@ -203,7 +229,9 @@ static void change_one(struct weft_local_search *search, struct weft_priority_ru
   const uint32_t r = weft_random_below(random, problem->rank_count);
   const int64_t *time = stage_of(problem, r)->time;
   const uint32_t step = weft_random_below(random, 2) == 0 ? 1U : UINT32_MAX;
-  switch (weft_random_below(random, 5)) {
+  switch (weft_random_below(random, problem->backward == WEFT_BACKWARD_MIXED ? 7 : 5)) {
+    case 6: rules[r].whole_from += rules[r].whole_from + step == UINT32_MAX ? 0 : step; break;
+    case 5: rules[r].whole_to += rules[r].whole_to + step == UINT32_MAX ? 0 : step; break;
     case 0: rules[r].cap += step; break;
     case 1: rules[r].warmup += step; break;
     case 2:

@@ -65,35 +65,13 @@ static enum weft_status set_parts(struct weft_plan_layouts *layouts,
 static enum weft_status add(struct weft_plan_layouts *layouts,
                             const struct weft_search_request *request,
                             const struct weft_shape *shape, const uint32_t *first,
-                            bool whole_backward, struct weft_error *error) {
+                            struct weft_error *error) {
   assert(layouts->count < WEFT_PLAN_LAYOUTS_MAX);
   struct weft_plan_layout *layout = &layouts->list[layouts->count];
-  *layout = (struct weft_plan_layout){.shape = *shape, .whole_backward = whole_backward};
+  *layout = (struct weft_plan_layout){.shape = *shape};
   WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
   layouts->count++;
   return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
-}
-
-static bool whole_is_cheaper(const struct weft_costs *costs) {
-  for (uint32_t s = 0; s < costs->stage_count; s++) {
-    if (costs->stages[s].b < costs->stages[s].i + costs->stages[s].w) {
-      return true;
-    }
-  }
-  return false;
-}
-
-static enum weft_status add_backwards(struct weft_plan_layouts *layouts,
-                                      const struct weft_search_request *request,
-                                      const struct weft_shape *shape, const uint32_t *first,
-                                      struct weft_error *error) {
-  if (!request->whole_backward) {
-    WEFT_TRY(add(layouts, request, shape, first, false, error));
-  }
-  if (request->whole_backward || whole_is_cheaper(request->costs)) {
-    WEFT_TRY(add(layouts, request, shape, first, true, error));
-  }
-  return WEFT_OK;
 }
 
 /* ---- Partitions ---- */
@@ -125,7 +103,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  first, error));
     if (!is_listed(layouts, shape, first)) {
-      WEFT_TRY(add_backwards(layouts, request, shape, first, error));
+      WEFT_TRY(add(layouts, request, shape, first, error));
     }
   }
   return WEFT_OK;
@@ -154,7 +132,7 @@ static enum weft_status add_placement(struct weft_plan_layouts *layouts,
                                    .microbatches = request->microbatches,
                                    .placement = placement};
   return part_count(request) > 0 ? add_partitions(layouts, request, &shape, error)
-                                 : add_backwards(layouts, request, &shape, NULL, error);
+                                 : add(layouts, request, &shape, NULL, error);
 }
 
 static enum weft_status add_placements(struct weft_plan_layouts *layouts,

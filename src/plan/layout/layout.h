@@ -1,5 +1,5 @@
-/* Layouts: what a request leaves open besides the order: the stages per rank, their placement, the
- * partition of the model into stages, and whether backwards are split. Internal to the module. */
+/* Layouts: what a request leaves open besides the order: the stages per rank, their placement, and
+ * the partition of the model into stages. Internal to the module. */
 #ifndef PLAN_LAYOUT_H
 #define PLAN_LAYOUT_H
 
@@ -7,13 +7,12 @@
 
 struct weft_plan_layout {
   struct weft_shape shape;
-  bool whole_backward;
   struct weft_costs *costs; /* one entry per stage; owned */
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
 };
 
-/* Up to five placements, six partitions, split backwards or not. */
-enum { WEFT_PLAN_LAYOUTS_MAX = 64 };
+/* Up to five placements and six partitions. */
+enum { WEFT_PLAN_LAYOUTS_MAX = 32 };
 
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;
