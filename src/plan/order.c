@@ -260,3 +260,19 @@ void weft_order_convert(const struct weft_problem *from, const struct weft_order
     assert(writer.size == to->length);
   }
 }
+
+void weft_order_renumber(const struct weft_problem *problem, struct weft_order *order) {
+  assert(problem->backward == WEFT_BACKWARD_MIXED && order->ops != NULL);
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    /* What is written never exceeds what is read: NO_W are written late. */
+    uint8_t *sequence = weft_order_sequence(problem, order, r);
+    struct writer writer = {.walk = {.problem = problem}, .sequence = sequence};
+    for (uint32_t n = 0; n < problem->length; n++) {
+      const uint8_t op = sequence[n];
+      if (op % WEFT_KINDS != WEFT_KIND_NO_W) {
+        (void)convert(&writer, op / WEFT_KINDS, op % WEFT_KINDS);
+      }
+    }
+    assert(writer.size == problem->length);
+  }
+}

@@ -169,6 +169,10 @@ enum weft_status weft_order_read(const struct weft_problem *problem,
                                  const struct weft_program *table, struct weft_order *order,
                                  struct weft_error *error);
 
+/* Moves the NO_W of an order in which each follows its B at once to where the numbers of W and
+ * NO_W are those of their backwards. */
+void weft_order_renumber(const struct weft_problem *problem, struct weft_order *order);
+
 /* A valid order of a problem whose backwards are all whole or all split, in a mixed one. */
 void weft_order_convert(const struct weft_problem *from, const struct weft_order *order,
                         const struct weft_problem *to, struct weft_order *out);

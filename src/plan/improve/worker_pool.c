@@ -26,8 +26,9 @@ uint32_t weft_worker_count(uint32_t asked) {
   return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
 }
 
-/* Shares of the work: a better bound, and orders from its time windows, after the first round; and
- * once more a better bound after the last. */
+/* Shares of the work: a beam search before the first round; a better bound, and orders from its
+ * time windows, after it; and once more a better bound after the last. */
+#define BEAM 0.1
 #define WINDOWS 0.25
 #define SHARPENING 0.1
 
@@ -223,7 +224,7 @@ static uint64_t work_left(const struct worker_pool *pool) {
     const uint64_t own = pool->workers[n].search.work;
     most = own > most ? own : most;
   }
-  const uint64_t all = (uint64_t)((double)pool->task->work * (1 - WINDOWS - SHARPENING));
+  const uint64_t all = (uint64_t)((double)pool->task->work * (1 - BEAM - WINDOWS - SHARPENING));
   return all > most ? all - most : 0;
 }
 
@@ -237,6 +238,7 @@ static enum weft_status prepare(struct worker_pool *pool, struct weft_error *err
 static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *error) {
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
   double done = 0;
+  WEFT_TRY(weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * (double)pool->task->work), error));
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
     pool->round = &list.rounds[n];

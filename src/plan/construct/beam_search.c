@@ -1,0 +1,568 @@
+/* Beam search over prefixes of orders, which is exact for small problems.
+ *
+ * Prefixes grow op by op, in order of starts: an op starts when its rank is free and its input has
+ * arrived, and no earlier than the op added before it. Every order occurs with its true times when
+ * its ops are added in the order of their starts. All prefixes with the same number of ops form a
+ * layer. Of two that have done the same ops, one that is as early in everything makes the other
+ * superfluous, whatever follows; and a prefix whose lower bound reaches the best known value is
+ * dropped. A layer keeps the `width` prefixes with the smallest bounds. If that never drops one,
+ * no order is better than what is known then, which is optimal.
+ *
+ * A whole backward counts as a backward and its W, done at once: it leads to the next layer but
+ * one. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "plan/bounds/bound.h"
+#include "plan/incumbent.h"
+
+enum { COUNT_F, COUNT_BACK, COUNT_W, COUNTS };
+
+/* A prefix is a block of memory: this, then int64_t times[time_count], then uint16_t
+ * done[stage * COUNTS + COUNT_...], in whole words. */
+struct prefix {
+  int64_t now; /* start of the last op */
+  int64_t bound;
+  int64_t sum; /* of the ends of all ranks: the tie-breaker */
+  uint32_t trace;
+  uint32_t next; /* in the same bucket, + 1 */
+};
+
+/* The last op of a prefix, and the prefix before. */
+struct trace {
+  uint32_t before;
+  uint16_t stage;
+  uint16_t kind;
+};
+
+struct layer {
+  unsigned char *blocks;
+  uint32_t *buckets; /* [bucket_count] index of a prefix + 1 */
+  uint32_t count;
+};
+
+enum { LAYERS = 3, ROOM = 4 /* prefixes until a layer is thinned, as a multiple of the width */ };
+
+struct beam {
+  const struct weft_problem *problem;
+  struct weft_arena arena;
+  struct layer layers[LAYERS];
+  size_t stride, done_at;          /* of blocks; of the counts in them */
+  uint32_t time_count, done_words; /* words of 8 bytes */
+  uint32_t width, bucket_count;
+  uint32_t clock_at, held_at, left_at, channel_at, arrival_at; /* in the times */
+  int64_t *back, *both; /* [stage] least time until the gradient is sent, and with its W */
+  int64_t *first;       /* [rank] subtracted from its end */
+  struct trace *traces;
+  uint32_t trace_count, trace_room;
+  int64_t cutoff;
+  uint64_t work_left; /* prefixes to try */
+  bool is_exact;
+  uint32_t *order; /* scratch of thin() */
+  unsigned char *scratch;
+};
+
+/* ---- Blocks ---- */
+
+static struct prefix *prefix_at(const struct beam *beam, const struct layer *layer, uint32_t n) {
+  return (struct prefix *)(void *)(layer->blocks + (size_t)n * beam->stride);
+}
+
+static int64_t *times_of(struct prefix *prefix) { return (int64_t *)(void *)(prefix + 1); }
+
+static const int64_t *times_in(const struct prefix *prefix) {
+  return (const int64_t *)(const void *)(prefix + 1);
+}
+
+static uint16_t *done_of(const struct beam *beam, struct prefix *prefix) {
+  return (uint16_t *)(void *)((unsigned char *)prefix + beam->done_at);
+}
+
+static const uint16_t *done_in(const struct beam *beam, const struct prefix *prefix) {
+  return (const uint16_t *)(const void *)((const unsigned char *)prefix + beam->done_at);
+}
+
+/* Arrivals at a stage: of activations (path 0) or gradients. */
+static uint32_t arrivals_at(const struct beam *beam, uint32_t stage, unsigned path) {
+  return beam->arrival_at + (stage * 2 + path) * beam->problem->microbatch_count;
+}
+
+/* ---- The next op ---- */
+
+static bool is_allowed(const struct weft_problem *problem, enum weft_plan_op_kind kind) {
+  return kind == WEFT_KIND_F || problem->backward == WEFT_BACKWARD_MIXED ||
+         (kind == WEFT_KIND_B) == (problem->backward == WEFT_BACKWARD_WHOLE);
+}
+
+/* Arrival of the input of the next op of a kind; -1: it cannot be next. */
+static int64_t input_of(const struct beam *beam, const struct prefix *from, uint32_t s,
+                        enum weft_plan_op_kind kind) {
+  const struct weft_problem *problem = beam->problem;
+  const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
+  if (kind == WEFT_KIND_W) {
+    return done[COUNT_W] < done[COUNT_BACK] ? 0 : -1;
+  }
+  if (kind == WEFT_KIND_F) {
+    const uint16_t n = done[COUNT_F];
+    return n == problem->microbatch_count   ? -1
+           : s == 0                         ? 0
+           : n < done[COUNT_F - COUNTS]     ? times_in(from)[arrivals_at(beam, s, 0) + n]
+                                            : -1;
+  }
+  const uint16_t n = done[COUNT_BACK];
+  return n == done[COUNT_F]                ? -1
+         : s + 1 == problem->stage_count   ? 0
+         : n < done[COUNT_BACK + COUNTS]   ? times_in(from)[arrivals_at(beam, s, 1) + n]
+                                           : -1;
+}
+
+static void send(const struct beam *beam, struct prefix *at, uint32_t from, uint32_t to,
+                 unsigned path, uint32_t microbatch, int64_t end) {
+  const struct weft_problem *problem = beam->problem;
+  int64_t *times = times_of(at);
+  if (problem->stages[from].rank != problem->stages[to].rank) {
+    int64_t *channel = &times[beam->channel_at + from * 2 + path];
+    end = weft_max(end, *channel) + problem->occupancy;
+    *channel = end;
+    end += problem->latency;
+  }
+  times[arrivals_at(beam, to, path) + microbatch] = end;
+}
+
+/* Memory and time left after an op. False when memory does not suffice. */
+static bool account(const struct beam *beam, struct prefix *at, uint32_t s,
+                    enum weft_plan_op_kind kind) {
+  const struct weft_problem_stage *stage = &beam->problem->stages[s];
+  const int64_t limit = beam->problem->limit[stage->rank];
+  int64_t *held = &times_of(at)[beam->held_at + stage->rank];
+  int64_t *left = &times_of(at)[beam->left_at + stage->rank];
+  uint16_t *done = done_of(beam, at) + (size_t)s * COUNTS;
+  *held += weft_problem_gradients(stage, kind, done[COUNT_BACK]);
+  if (*held > limit) {
+    return false;
+  }
+  *held += weft_problem_change(stage, kind);
+  switch (kind) {
+    case WEFT_KIND_F:
+      done[COUNT_F]++;
+      *left -= stage->time[WEFT_KIND_F];
+      break;
+    case WEFT_KIND_W:
+      done[COUNT_W]++;
+      *left -= stage->time[WEFT_KIND_W];
+      break;
+    case WEFT_KIND_I:
+      done[COUNT_BACK]++;
+      *left += stage->time[WEFT_KIND_W] - beam->both[s];
+      break;
+    default:
+      done[COUNT_BACK]++;
+      done[COUNT_W]++;
+      *left -= beam->both[s];
+  }
+  return *held <= limit;
+}
+
+static bool add_op(const struct beam *beam, struct prefix *at, uint32_t s,
+                   enum weft_plan_op_kind kind, int64_t input) {
+  const struct weft_problem *problem = beam->problem;
+  const uint32_t rank = problem->stages[s].rank;
+  const uint16_t *done = done_of(beam, at) + (size_t)s * COUNTS;
+  int64_t *clock = &times_of(at)[beam->clock_at + rank];
+  if (!account(beam, at, s, kind)) {
+    return false;
+  }
+  at->now = weft_max(at->now, weft_max(*clock, input));
+  at->sum -= *clock;
+  *clock = at->now + problem->stages[s].time[kind];
+  at->sum += *clock;
+  if (kind == WEFT_KIND_F && s + 1 < problem->stage_count) {
+    send(beam, at, s, s + 1, 0, done[COUNT_F] - 1U, *clock);
+  } else if (kind != WEFT_KIND_F && kind != WEFT_KIND_W && s > 0) {
+    send(beam, at, s, s - 1, 1, done[COUNT_BACK] - 1U, *clock);
+  }
+  return true;
+}
+
+/* The work left on each rank, and the path of the last microbatch. */
+static int64_t bound_of(const struct beam *beam, const struct prefix *at) {
+  const struct weft_problem *problem = beam->problem;
+  const uint32_t m = problem->microbatch_count;
+  const int64_t *times = times_in(at), *clock = times + beam->clock_at;
+  int64_t worst = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const int64_t left = times[beam->left_at + r];
+    const int64_t from = left > 0 ? weft_max(clock[r], at->now) : clock[r];
+    worst = weft_max(worst, from + left - beam->first[r]);
+  }
+  int64_t path = at->now;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    if (done_in(beam, at)[(size_t)s * COUNTS + COUNT_F] < m) {
+      path = weft_max(path, clock[problem->stages[s].rank]) + problem->stages[s].time[WEFT_KIND_F];
+      path += s + 1 < problem->stage_count ? weft_problem_hop(problem, s, s + 1) : 0;
+    }
+  }
+  for (uint32_t s = problem->stage_count; s-- > 0;) {
+    if (done_in(beam, at)[(size_t)s * COUNTS + COUNT_BACK] < m) {
+      const uint32_t rank = problem->stages[s].rank;
+      path = weft_max(path, clock[rank]);
+      worst = weft_max(worst, path + beam->both[s] - beam->first[rank]);
+      path += beam->back[s] + (s > 0 ? weft_problem_hop(problem, s - 1, s) : 0);
+    }
+  }
+  return worst;
+}
+
+/* ---- Dominance ---- */
+
+/* Whether `a`, which has done the same ops, is as early as `b` in all that matters later. */
+static bool is_as_early(const struct beam *beam, const struct prefix *a, const struct prefix *b) {
+  const struct weft_problem *problem = beam->problem;
+  const int64_t *x = times_in(a), *y = times_in(b);
+  const uint16_t *done = done_in(beam, a);
+  if (a->now > b->now) {
+    return false;
+  }
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    const int64_t other = y[beam->clock_at + r];
+    if (x[beam->clock_at + r] >
+        (y[beam->left_at + r] > 0 ? weft_max(other, b->now) : other)) {
+      return false;
+    }
+  }
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    for (unsigned path = 0; path < 2; path++) {
+      const unsigned count = path == 0 ? COUNT_F : COUNT_BACK;
+      const uint32_t from = path == 0 ? s - 1 : s + 1;
+      if (from >= problem->stage_count) {
+        continue;
+      }
+      const uint32_t row = arrivals_at(beam, s, path);
+      for (uint32_t n = done[(size_t)s * COUNTS + count]; n < done[(size_t)from * COUNTS + count];
+           n++) {
+        if (x[row + n] > weft_max(y[row + n], b->now)) {
+          return false;
+        }
+      }
+      const uint32_t channel = beam->channel_at + from * 2 + path;
+      if (problem->occupancy > 0 && x[channel] > weft_max(y[channel], b->now)) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+static uint32_t bucket_of(const struct beam *beam, const struct prefix *at) {
+  const uint64_t *words = (const uint64_t *)(const void *)done_in(beam, at);
+  uint64_t hash = 0x9e3779b97f4a7c15U;
+  for (uint32_t n = 0; n < beam->done_words; n++) {
+    hash = (hash ^ words[n]) * 0xff51afd7ed558ccdU;
+    hash ^= hash >> 32;
+  }
+  return (uint32_t)hash & (beam->bucket_count - 1);
+}
+
+/* ---- Layers ---- */
+
+static void clear(const struct beam *beam, struct layer *layer) {
+  layer->count = 0;
+  memset(layer->buckets, 0, beam->bucket_count * sizeof *layer->buckets);
+}
+
+static void link_in(const struct beam *beam, struct layer *layer, uint32_t n) {
+  struct prefix *at = prefix_at(beam, layer, n);
+  uint32_t *head = &layer->buckets[bucket_of(beam, at)];
+  at->next = *head;
+  *head = n + 1;
+}
+
+/* Whether prefix `a` goes before `b` when a layer is thinned. */
+static bool goes_before(const struct prefix *a, const struct prefix *b) {
+  return a->bound != b->bound ? a->bound < b->bound
+         : a->sum != b->sum   ? a->sum < b->sum
+                              : a->trace < b->trace;
+}
+
+static void sift(const struct beam *beam, const struct layer *layer, uint32_t from,
+                 uint32_t count) {
+  uint32_t *order = beam->order;
+  for (uint32_t child; (child = 2 * from + 1) < count; from = child) {
+    if (child + 1 < count && goes_before(prefix_at(beam, layer, order[child]),
+                                         prefix_at(beam, layer, order[child + 1]))) {
+      child++;
+    }
+    if (!goes_before(prefix_at(beam, layer, order[from]), prefix_at(beam, layer, order[child]))) {
+      return;
+    }
+    const uint32_t swap = order[from];
+    order[from] = order[child];
+    order[child] = swap;
+  }
+}
+
+/* Keeps the `width` best prefixes, in their order. */
+static void thin(struct beam *beam, struct layer *layer) {
+  const uint32_t width = beam->width;
+  if (layer->count <= width) {
+    return;
+  }
+  beam->is_exact = false;
+  for (uint32_t n = 0; n < width; n++) { /* a heap of the best, the worst of them first */
+    beam->order[n] = n;
+  }
+  for (uint32_t n = width / 2; n-- > 0;) {
+    sift(beam, layer, n, width);
+  }
+  for (uint32_t n = width; n < layer->count; n++) {
+    if (goes_before(prefix_at(beam, layer, n), prefix_at(beam, layer, beam->order[0]))) {
+      beam->order[0] = n;
+      sift(beam, layer, 0, width);
+    }
+  }
+  for (uint32_t n = 0; n < layer->count; n++) {
+    prefix_at(beam, layer, n)->next = 0;
+  }
+  for (uint32_t n = 0; n < width; n++) {
+    prefix_at(beam, layer, beam->order[n])->next = 1;
+  }
+  const uint32_t count = layer->count;
+  clear(beam, layer);
+  for (uint32_t n = 0; n < count; n++) {
+    const struct prefix *at = prefix_at(beam, layer, n);
+    if (at->next == 1) {
+      memmove(prefix_at(beam, layer, layer->count), at, beam->stride);
+      link_in(beam, layer, layer->count++);
+    }
+  }
+}
+
+/* Keeps a prefix unless another one is as early; false when there is no memory for its trace. */
+static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at, uint32_t stage,
+                 enum weft_plan_op_kind kind) {
+  const size_t done_size = (size_t)beam->done_words * sizeof(uint64_t);
+  struct prefix *place = NULL;
+  for (uint32_t n = layer->buckets[bucket_of(beam, at)]; n != 0;) {
+    struct prefix *other = prefix_at(beam, layer, n - 1);
+    n = other->next;
+    if (memcmp(done_in(beam, other), done_in(beam, at), done_size) != 0) {
+      continue;
+    }
+    if (is_as_early(beam, other, at)) {
+      return true;
+    }
+    if (is_as_early(beam, at, other)) {
+      place = other;
+      break;
+    }
+  }
+  if (beam->trace_count == beam->trace_room) {
+    beam->is_exact = false;
+    return false;
+  }
+  if (place == NULL) {
+    if (layer->count == ROOM * beam->width) {
+      thin(beam, layer);
+    }
+    place = prefix_at(beam, layer, layer->count);
+    memcpy(place, at, beam->stride);
+    link_in(beam, layer, layer->count++);
+  } else {
+    const uint32_t next = place->next;
+    memcpy(place, at, beam->stride);
+    place->next = next;
+  }
+  beam->traces[beam->trace_count] =
+      (struct trace){.before = at->trace, .stage = (uint16_t)stage, .kind = (uint16_t)kind};
+  place->trace = beam->trace_count++;
+  return true;
+}
+
+static bool extend(struct beam *beam, const struct prefix *from, struct layer *next,
+                   struct layer *next_but_one) {
+  static const enum weft_plan_op_kind kinds[] = {WEFT_KIND_F, WEFT_KIND_I, WEFT_KIND_B,
+                                                 WEFT_KIND_W};
+  struct prefix *at = (struct prefix *)(void *)beam->scratch;
+  for (uint32_t s = 0; s < beam->problem->stage_count; s++) {
+    for (unsigned k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
+      const int64_t input =
+          is_allowed(beam->problem, kinds[k]) ? input_of(beam, from, s, kinds[k]) : -1;
+      if (input < 0) {
+        continue;
+      }
+      if (beam->work_left == 0) {
+        beam->is_exact = false;
+        return false;
+      }
+      beam->work_left--;
+      memcpy(at, from, beam->stride);
+      if (!add_op(beam, at, s, kinds[k], input)) {
+        continue;
+      }
+      at->bound = weft_max(at->bound, bound_of(beam, at));
+      if (at->bound < beam->cutoff &&
+          !keep(beam, kinds[k] == WEFT_KIND_B ? next_but_one : next, at, s, kinds[k])) {
+        return false;
+      }
+    }
+  }
+  return true;
+}
+
+/* ---- Orders ---- */
+
+/* The sequence of each rank, from the trace of a complete prefix. */
+static void write_order(const struct beam *beam, const struct prefix *at, struct weft_order *order,
+                        uint32_t *positions) {
+  const struct weft_problem *problem = beam->problem;
+  const bool mixed = problem->backward == WEFT_BACKWARD_MIXED;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    positions[r] = problem->length;
+  }
+  for (uint32_t n = at->trace; n != 0; n = beam->traces[n].before) {
+    const struct weft_problem_stage *stage = &problem->stages[beam->traces[n].stage];
+    const uint32_t kind = beam->traces[n].kind;
+    uint8_t *sequence = weft_order_sequence(problem, order, stage->rank);
+    if (mixed && kind == WEFT_KIND_B) {
+      positions[stage->rank]--; /* of its NO_W, as yet without a place */
+    }
+    sequence[--positions[stage->rank]] =
+        (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
+    if (mixed && kind == WEFT_KIND_B) {
+      sequence[positions[stage->rank] + 1] =
+          (uint8_t)(stage->local_stage * WEFT_KINDS + WEFT_KIND_NO_W);
+    }
+  }
+  if (mixed) {
+    weft_order_renumber(problem, order);
+  }
+}
+
+/* ---- The search ---- */
+
+static bool allocate(struct beam *beam) {
+  struct weft_arena *arena = &beam->arena;
+  const struct weft_problem *problem = beam->problem;
+  const size_t prefixes = (size_t)ROOM * beam->width + 1;
+  for (unsigned n = 0; n < LAYERS; n++) {
+    beam->layers[n].blocks = weft_arena_allocate(arena, prefixes, beam->stride);
+    if (beam->layers[n].blocks == NULL ||
+        !WEFT_ALLOCATE(arena, beam->layers[n].buckets, beam->bucket_count)) {
+      return false;
+    }
+  }
+  beam->scratch = weft_arena_allocate(arena, 1, beam->stride);
+  return beam->scratch != NULL && WEFT_ALLOCATE(arena, beam->order, beam->width) &&
+         WEFT_ALLOCATE(arena, beam->traces, beam->trace_room) &&
+         WEFT_ALLOCATE(arena, beam->back, problem->stage_count) &&
+         WEFT_ALLOCATE(arena, beam->both, problem->stage_count) &&
+         WEFT_ALLOCATE(arena, beam->first, problem->rank_count);
+}
+
+static void set_times(struct beam *beam, struct prefix *start) {
+  const struct weft_problem *problem = beam->problem;
+  int64_t path = 0; /* a rank starts with F of its first stage, and nothing delays that */
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    const int64_t split = stage->time[WEFT_KIND_I] + stage->time[WEFT_KIND_W];
+    beam->back[s] = weft_paths_back(problem, s);
+    beam->both[s] = problem->backward == WEFT_BACKWARD_WHOLE   ? stage->time[WEFT_KIND_B]
+                    : problem->backward == WEFT_BACKWARD_SPLIT ? split
+                                                               : weft_min(split,
+                                                                          stage->time[WEFT_KIND_B]);
+    times_of(start)[beam->left_at + stage->rank] +=
+        problem->microbatch_count * (stage->time[WEFT_KIND_F] + beam->both[s]);
+    if (stage->local_stage == 0 && problem->objective == WEFT_OBJECTIVE_SPAN) {
+      beam->first[stage->rank] = path;
+    }
+    path += stage->time[WEFT_KIND_F];
+    path += s + 1 < problem->stage_count ? weft_problem_hop(problem, s, s + 1) : 0;
+  }
+}
+
+static void search(struct beam *beam, struct weft_incumbent *incumbent) {
+  const struct weft_problem *problem = beam->problem;
+  struct layer *now = &beam->layers[0], *next = &beam->layers[1], *after = &beam->layers[2];
+  struct prefix *start = prefix_at(beam, now, 0);
+  memset(start, 0, beam->stride);
+  set_times(beam, start);
+  beam->trace_count = 1;
+  now->count = 1;
+  const uint64_t layers = (uint64_t)problem->stage_count * problem->microbatch_count * COUNTS;
+  for (uint64_t n = 0; n < layers; n++) {
+    thin(beam, now);
+    for (uint32_t k = 0; k < now->count; k++) {
+      if (!extend(beam, prefix_at(beam, now, k), next, after)) {
+        return;
+      }
+    }
+    struct layer *empty = now;
+    now = next;
+    next = after;
+    after = empty;
+    clear(beam, after);
+  }
+  uint32_t best = 0;
+  for (uint32_t k = 1; k < now->count; k++) {
+    best = goes_before(prefix_at(beam, now, k), prefix_at(beam, now, best)) ? k : best;
+  }
+  if (now->count > 0) {
+    write_order(beam, prefix_at(beam, now, best), &incumbent->draft,
+                incumbent->evaluation.position);
+    (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
+  }
+}
+
+static void set_layout(struct beam *beam) {
+  const struct weft_problem *problem = beam->problem;
+  const uint32_t ranks = problem->rank_count, stages = problem->stage_count;
+  beam->clock_at = 0;
+  beam->held_at = ranks;
+  beam->left_at = 2 * ranks;
+  beam->channel_at = 3 * ranks;
+  beam->arrival_at = beam->channel_at + 2 * stages;
+  beam->time_count = beam->arrival_at + 2 * stages * problem->microbatch_count;
+  beam->done_words = (stages * COUNTS + 3) / 4;
+  beam->done_at = sizeof(struct prefix) + (size_t)beam->time_count * sizeof(int64_t);
+  beam->stride = beam->done_at + (size_t)beam->done_words * sizeof(uint64_t);
+}
+
+/* Larger problems need more memory for a prefix than a useful width allows. */
+enum { OPS_MAX = 4096, WIDTH_MAX = 1 << 15, PREFIX_BYTES_PER_WORK = 16 };
+
+enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work,
+                                     struct weft_error *error) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
+  const struct weft_problem *problem = incumbent->problem;
+  const size_t ops = weft_problem_op_count(problem);
+  struct beam beam = {.problem = problem,
+                      .arena = {.allocator = problem->allocator},
+                      .cutoff = incumbent->value,
+                      .is_exact = true};
+  (void)error;
+  if (ops > OPS_MAX || weft_incumbent_is_optimal(incumbent)) {
+    return WEFT_OK;
+  }
+  set_layout(&beam);
+  /* A prefix is copied for each op that may follow it, of which there are a few. */
+  const uint64_t tries = work / (100 + beam.stride / PREFIX_BYTES_PER_WORK);
+  const uint64_t width = tries / ops / (1 + problem->stages_per_rank);
+  beam.work_left = tries;
+  beam.width = width < WIDTH_MAX ? (uint32_t)width : WIDTH_MAX;
+  beam.trace_room = (uint32_t)weft_min((int64_t)tries + 1, 1 << 24);
+  for (beam.bucket_count = 64; beam.bucket_count < ROOM * beam.width;) {
+    beam.bucket_count *= 2;
+  }
+  /* Without memory for it, the search goes on without it. */
+  if (beam.width >= 2 && allocate(&beam)) {
+    search(&beam, incumbent);
+    if (beam.is_exact) {
+      incumbent->bound = incumbent->value;
+    }
+  }
+  weft_arena_finish(&beam.arena);
+  return WEFT_OK;
+}
