@@ -109,14 +109,43 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
   return WEFT_OK;
 }
 
+/* Share of the work that goes into partitions of a shape, and nanoseconds of a typical core to rate
+ * one, for each stage. */
+#define PARTITIONING 0.05
+enum { RATING_WORK = 2000, TRIES_MAX = 20000 };
+
+/* The partitions with the smallest bounds that a local search finds from the first one. */
+static enum weft_status add_found(struct weft_plan_layouts *layouts,
+                                  const struct weft_search_request *request,
+                                  const struct weft_shape *shape, const uint32_t *start,
+                                  struct weft_error *error) {
+  const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
+  const double tries = PARTITIONING * 1e9 * request->effort / RATING_WORK / stage_count;
+  struct weft_partition_list list;
+  WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count, error));
+  enum weft_status status =
+      weft_partition_search(layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX),
+                            start, &list, error);
+  for (uint32_t n = 0; n < list.count && status == WEFT_OK; n++) {
+    if (!is_listed(layouts, shape, list.first[n])) {
+      status = add(layouts, request, shape, list.first[n], error);
+    }
+  }
+  weft_partition_list_finish(&list);
+  return status;
+}
+
 static enum weft_status add_partitions(struct weft_plan_layouts *layouts,
                                        const struct weft_search_request *request,
                                        const struct weft_shape *shape, struct weft_error *error) {
   const size_t room = (size_t)shape->ranks * shape->stages_per_rank + 1;
   uint32_t *first = weft_array_allocate(layouts->allocator, room, sizeof *first);
-  const enum weft_status status = first != NULL
-                                      ? add_partitions_into(layouts, request, shape, first, error)
-                                      : weft_fail_memory(error, room * sizeof *first);
+  enum weft_status status = first != NULL
+                                ? add_partitions_into(layouts, request, shape, first, error)
+                                : weft_fail_memory(error, room * sizeof *first);
+  if (status == WEFT_OK) {
+    status = add_found(layouts, request, shape, first, error);
+  }
   weft_array_free(layouts->allocator, first, room, sizeof *first);
   return status;
 }

@@ -23,6 +23,35 @@ enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      const struct weft_shape *shape, enum weft_partition_kind kind,
                                      uint32_t *first, struct weft_error *error);
 
+enum { WEFT_PARTITION_LIST_MAX = 6 };
+
+/* Scores from here on: the partition does not fit into the memory. */
+#define WEFT_PARTITION_TOO_LARGE 1e30
+
+/* Partitions with small lower bounds. */
+struct weft_partition_list {
+  const struct weft_allocator *allocator;
+  uint32_t stage_count;
+  uint32_t count;
+  uint32_t *memory;
+  uint32_t *first[WEFT_PARTITION_LIST_MAX]; /* [stage_count + 1] */
+  double score[WEFT_PARTITION_LIST_MAX];    /* the bound */
+};
+
+/* WEFT_ERR_MEMORY. */
+enum weft_status weft_partition_list_init(struct weft_partition_list *list,
+                                          const struct weft_allocator *allocator,
+                                          uint32_t stage_count, struct weft_error *error);
+void weft_partition_list_finish(struct weft_partition_list *list);
+
+/* Rates so many partitions, from `start` on, and adds the best few to the list
+ * (partition_search.c). Errors as for weft_partition_make(). */
+enum weft_status weft_partition_search(const struct weft_allocator *allocator,
+                                       const struct weft_search_request *request,
+                                       const struct weft_shape *shape, uint32_t tries,
+                                       const uint32_t *start, struct weft_partition_list *list,
+                                       struct weft_error *error);
+
 /* Costs of the stages of a partition, one entry each. Times and known sizes are sums over the
  * parts; what the parts do not specify comes from the entries of the request's costs, divided in
  * proportion to the time of F. */

@@ -1,0 +1,149 @@
+/* Search for partitions with small lower bounds. The bound of a partition is cheap, and close to
+ * what its best order takes; so parts are moved between stages by simulated annealing of the bound,
+ * and the best few partitions found on the way become layouts of their own. */
+#include <assert.h>
+#include <math.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "plan/layout/partition.h"
+#include "plan/problem.h"
+
+struct partition_search {
+  const struct weft_allocator *allocator;
+  const struct weft_search_request *request;
+  const struct weft_shape *shape;
+  uint32_t stage_count;
+  struct weft_random random;
+  struct weft_partition_list *list;
+  struct weft_error *error;
+};
+
+/* The bound of a partition, in the unit of the costs. Partitions that do not fit into the memory
+ * come after all others, those that exceed it least first. */
+static enum weft_status rate(const struct partition_search *search, const uint32_t *first,
+                             double *score) {
+  struct weft_costs *costs;
+  struct weft_problem problem;
+  WEFT_TRY(weft_partition_costs(search->allocator, search->request, search->shape, first, &costs,
+                                search->error));
+  costs->hop = search->request->costs->hop;
+  const enum weft_status status = weft_problem_init(&problem, search->allocator, search->shape,
+                                                    costs, search->request, search->error);
+  if (status == WEFT_OK) {
+    uint32_t rank;
+    const uint32_t stages = weft_problem_serial_stages(&problem, &rank);
+    const int64_t excess = weft_problem_serial_peak(&problem, rank, stages) - problem.limit[rank];
+    *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
+                        : (double)weft_problem_bound(&problem, problem.objective) /
+                              problem.ticks_per_unit;
+    weft_problem_finish(&problem);
+  }
+  weft_costs_destroy(costs);
+  return status;
+}
+
+/* Moves a part from one stage to another: those in between shift by one. */
+static bool move_part(struct partition_search *search, uint32_t *first) {
+  const uint32_t from = weft_random_below(&search->random, search->stage_count);
+  const uint32_t far = weft_random_below(&search->random, 2) == 0
+                           ? 1
+                           : 1 + weft_random_below(&search->random, search->stage_count);
+  const uint32_t to = weft_random_below(&search->random, 2) == 0 ? from + far : from - far;
+  if (to >= search->stage_count || first[from + 1] - first[from] < 2) {
+    return false;
+  }
+  for (uint32_t s = from + 1; s <= to; s++) {
+    first[s]--;
+  }
+  for (uint32_t s = to + 1; s <= from; s++) {
+    first[s]++;
+  }
+  return true;
+}
+
+/* Keeps the best few, each once. */
+static void note(const struct partition_search *search, const uint32_t *first, double score) {
+  struct weft_partition_list *list = search->list;
+  const size_t size = ((size_t)search->stage_count + 1) * sizeof *first;
+  uint32_t worst = 0;
+  for (uint32_t n = 0; n < list->count; n++) {
+    if (memcmp(list->first[n], first, size) == 0) {
+      return;
+    }
+    worst = list->score[n] > list->score[worst] ? n : worst;
+  }
+  if (list->count < WEFT_PARTITION_LIST_MAX) {
+    worst = list->count++;
+  } else if (score >= list->score[worst]) {
+    return;
+  }
+  memcpy(list->first[worst], first, size);
+  list->score[worst] = score;
+}
+
+enum weft_status weft_partition_search(const struct weft_allocator *allocator,
+                                       const struct weft_search_request *request,
+                                       const struct weft_shape *shape, uint32_t tries,
+                                       const uint32_t *start, struct weft_partition_list *list,
+                                       struct weft_error *error) {
+  assert(request->costs->part_count > 0 && start[0] == 0 && list != NULL);
+  struct partition_search search = {.allocator = allocator,
+                                    .request = request,
+                                    .shape = shape,
+                                    .stage_count = shape->ranks * shape->stages_per_rank,
+                                    .random = {.state = request->seed},
+                                    .list = list,
+                                    .error = error};
+  const uint32_t room = search.stage_count + 1;
+  const size_t size = room * sizeof *start;
+  uint32_t *now = weft_array_allocate(allocator, 2 * (size_t)room, sizeof *now);
+  if (now == NULL) {
+    return weft_fail_memory(error, 2 * size);
+  }
+  uint32_t *tried = now + room;
+  double score = 0;
+  memcpy(now, start, size);
+  enum weft_status status = rate(&search, now, &score);
+  for (uint32_t n = 0; n < tries && status == WEFT_OK; n++) {
+    double own = 0;
+    memcpy(tried, now, size);
+    if (!move_part(&search, tried)) {
+      continue;
+    }
+    status = rate(&search, tried, &own);
+    const double left = 1 - (double)n / tries;
+    const double allowance = -0.01 * score * left * left * log(weft_random_share(&search.random) + 1e-300);
+    if (status == WEFT_OK && own < WEFT_PARTITION_TOO_LARGE) {
+      note(&search, tried, own);
+    }
+    if (status == WEFT_OK && own <= score + allowance) {
+      memcpy(now, tried, size);
+      score = own;
+    }
+  }
+  weft_array_free(allocator, now, 2 * (size_t)room, sizeof *now);
+  return status;
+}
+
+enum weft_status weft_partition_list_init(struct weft_partition_list *list,
+                                          const struct weft_allocator *allocator,
+                                          uint32_t stage_count, struct weft_error *error) {
+  const size_t room = (size_t)stage_count + 1;
+  *list = (struct weft_partition_list){.allocator = allocator, .stage_count = stage_count};
+  list->memory =
+      weft_array_allocate(allocator, WEFT_PARTITION_LIST_MAX * room, sizeof *list->memory);
+  if (list->memory == NULL) {
+    return weft_fail_memory(error, WEFT_PARTITION_LIST_MAX * room * sizeof *list->memory);
+  }
+  for (uint32_t n = 0; n < WEFT_PARTITION_LIST_MAX; n++) {
+    list->first[n] = list->memory + n * room;
+  }
+  return WEFT_OK;
+}
+
+void weft_partition_list_finish(struct weft_partition_list *list) {
+  weft_array_free(list->allocator, list->memory,
+                  WEFT_PARTITION_LIST_MAX * ((size_t)list->stage_count + 1), sizeof *list->memory);
+}
