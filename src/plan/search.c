@@ -71,6 +71,7 @@ static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_
 
 struct attempt {
   struct weft_plan_layout *layout;
+  bool dropped; /* others are more promising */
   struct weft_problem problem;
   struct weft_incumbent incumbent;
 };
@@ -164,25 +165,45 @@ static bool is_open(const struct search *search, const struct attempt *attempt) 
   return value_of(attempt) < INFINITY && bound_of(attempt) < value_of(search->best);
 }
 
-static enum weft_status improve_all(struct search *search, struct weft_error *error) {
-  uint32_t open = 0;
-  struct attempt *last = NULL;
+/* The open attempts, the best first. */
+static uint32_t list_open(const struct search *search, struct attempt **list) {
+  uint32_t count = 0;
   for (uint32_t n = 0; n < search->attempt_count; n++) {
-    if (is_open(search, &search->attempts[n])) {
-      last = &search->attempts[n];
-      open++;
+    struct attempt *attempt = &search->attempts[n];
+    if (attempt->dropped || !is_open(search, attempt)) {
+      continue;
     }
-  }
-  if (open == 1) {
-    return improve(search, last, 1, error);
-  }
-  const double share = open > 1 ? CHOOSING / open : 0;
-  for (uint32_t n = 0; open > 1 && n < search->attempt_count; n++) {
-    if (is_open(search, &search->attempts[n])) {
-      WEFT_TRY(improve(search, &search->attempts[n], share, error));
+    uint32_t k = count++;
+    for (; k > 0 && value_of(attempt) < value_of(list[k - 1]); k--) {
+      list[k] = list[k - 1];
     }
+    list[k] = attempt;
   }
-  return improve(search, search->best, 1 - CHOOSING, error);
+  return count;
+}
+
+/* Successive halving: all open layouts get a little work each, then the better half of them, and so
+ * on; the last one gets the rest. */
+static enum weft_status improve_all(struct search *search, struct weft_error *error) {
+  struct attempt *list[WEFT_PLAN_LAYOUTS_MAX];
+  uint32_t open = list_open(search, list);
+  double rounds = open > 1 ? ceil(log2(open)) : 1, left = 1;
+  while (open > 1) {
+    const double share = CHOOSING / rounds / open;
+    for (uint32_t n = 0; n < open; n++) {
+      if (is_open(search, list[n])) {
+        WEFT_TRY(improve(search, list[n], share, error));
+      }
+    }
+    left -= CHOOSING / rounds;
+    const uint32_t before = open;
+    open = list_open(search, list);
+    for (uint32_t n = (before + 1) / 2; n < open; n++) {
+      list[n]->dropped = true;
+    }
+    open = open < (before + 1) / 2 ? open : (before + 1) / 2;
+  }
+  return open == 1 ? improve(search, list[0], left, error) : WEFT_OK;
 }
 
 /* ---- The answer ---- */

@@ -112,7 +112,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
 /* Share of the work that goes into partitions of a shape, and nanoseconds of a typical core to rate
  * one, for each stage. */
 #define PARTITIONING 0.05
-enum { RATING_WORK = 2000, TRIES_MAX = 20000 };
+enum { RATING_WORK = 2000, TRIES_MAX = 20000, ACTIONS_MAX = 2000000 /* of all together */ };
 
 /* The partitions with the smallest bounds that a local search finds from the first one. */
 static enum weft_status add_found(struct weft_plan_layouts *layouts,
@@ -121,8 +121,10 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
                                   struct weft_error *error) {
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
   const double tries = PARTITIONING * 1e9 * request->effort / RATING_WORK / stage_count;
+  const double most = ACTIONS_MAX / (3.0 * stage_count * shape->microbatches);
   struct weft_partition_list list;
-  WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count, error));
+  WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count,
+                                    (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)), error));
   enum weft_status status =
       weft_partition_search(layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX),
                             start, &list, error);

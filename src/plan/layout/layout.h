@@ -11,8 +11,8 @@ struct weft_plan_layout {
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
 };
 
-/* Up to five placements and twelve partitions. */
-enum { WEFT_PLAN_LAYOUTS_MAX = 64 };
+/* Up to five placements and thirty partitions. */
+enum { WEFT_PLAN_LAYOUTS_MAX = 150 };
 
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;

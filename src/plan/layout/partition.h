@@ -23,7 +23,7 @@ enum weft_status weft_partition_make(const struct weft_allocator *allocator,
                                      const struct weft_shape *shape, enum weft_partition_kind kind,
                                      uint32_t *first, struct weft_error *error);
 
-enum { WEFT_PARTITION_LIST_MAX = 6 };
+enum { WEFT_PARTITION_LIST_MAX = 24 };
 
 /* Scores from here on: the partition does not fit into the memory. */
 #define WEFT_PARTITION_TOO_LARGE 1e30
@@ -32,16 +32,17 @@ enum { WEFT_PARTITION_LIST_MAX = 6 };
 struct weft_partition_list {
   const struct weft_allocator *allocator;
   uint32_t stage_count;
-  uint32_t count;
+  uint32_t count, most;
   uint32_t *memory;
   uint32_t *first[WEFT_PARTITION_LIST_MAX]; /* [stage_count + 1] */
   double score[WEFT_PARTITION_LIST_MAX];    /* the bound */
 };
 
-/* WEFT_ERR_MEMORY. */
+/* For at most `most` of them. WEFT_ERR_MEMORY. */
 enum weft_status weft_partition_list_init(struct weft_partition_list *list,
                                           const struct weft_allocator *allocator,
-                                          uint32_t stage_count, struct weft_error *error);
+                                          uint32_t stage_count, uint32_t most,
+                                          struct weft_error *error);
 void weft_partition_list_finish(struct weft_partition_list *list);
 
 /* Rates so many partitions, from `start` on, and adds the best few to the list

@@ -74,7 +74,7 @@ static void note(const struct partition_search *search, const uint32_t *first, d
     }
     worst = list->score[n] > list->score[worst] ? n : worst;
   }
-  if (list->count < WEFT_PARTITION_LIST_MAX) {
+  if (list->count < list->most) {
     worst = list->count++;
   } else if (score >= list->score[worst]) {
     return;
@@ -129,9 +129,12 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
 
 enum weft_status weft_partition_list_init(struct weft_partition_list *list,
                                           const struct weft_allocator *allocator,
-                                          uint32_t stage_count, struct weft_error *error) {
+                                          uint32_t stage_count, uint32_t most,
+                                          struct weft_error *error) {
+  assert(most > 0 && most <= WEFT_PARTITION_LIST_MAX);
   const size_t room = (size_t)stage_count + 1;
-  *list = (struct weft_partition_list){.allocator = allocator, .stage_count = stage_count};
+  *list = (struct weft_partition_list){
+      .allocator = allocator, .stage_count = stage_count, .most = most};
   list->memory =
       weft_array_allocate(allocator, WEFT_PARTITION_LIST_MAX * room, sizeof *list->memory);
   if (list->memory == NULL) {
