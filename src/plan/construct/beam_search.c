@@ -62,7 +62,8 @@ struct beam {
   uint64_t work_left; /* prefixes to try */
   bool is_exact;
   uint32_t *order; /* scratch of thin() */
-  unsigned char *scratch;
+  struct choice *choices; /* scratch of extend(), */
+  unsigned char *scratch; /* and a prefix */
 };
 
 /* ---- Blocks ---- */
@@ -305,8 +306,7 @@ static void sift(const struct beam *beam, const struct layer *layer, uint32_t fr
 }
 
 /* Keeps the `width` best prefixes, in their order. */
-static void thin(struct beam *beam, struct layer *layer) {
-  const uint32_t width = beam->width;
+static void thin(struct beam *beam, struct layer *layer, uint32_t width) {
   if (layer->count <= width) {
     return;
   }
@@ -365,7 +365,7 @@ static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at
   }
   if (place == NULL) {
     if (layer->count == ROOM * beam->width) {
-      thin(beam, layer);
+      thin(beam, layer, beam->width);
     }
     place = prefix_at(beam, layer, layer->count);
     memcpy(place, at, beam->stride);
@@ -381,32 +381,99 @@ static bool keep(struct beam *beam, struct layer *layer, const struct prefix *at
   return true;
 }
 
-static bool extend(struct beam *beam, const struct prefix *from, struct layer *next,
-                   struct layer *next_but_one) {
+/* An op that may be next. */
+struct choice {
+  uint32_t stage;
+  enum weft_plan_op_kind kind;
+  int64_t input, start, end;
+};
+
+static bool needs_memory(const struct beam *beam, const struct prefix *from, uint32_t s,
+                         enum weft_plan_op_kind kind) {
+  const struct weft_problem_stage *stage = &beam->problem->stages[s];
+  const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
+  return beam->problem->limit[stage->rank] < beam->problem->limit_max &&
+         weft_problem_change(stage, kind) +
+                 weft_problem_gradients(stage, kind, done[COUNT_BACK]) >
+             0;
+}
+
+/* When an op that starts now would have ended, whether its backward is whole or split; INT64_MAX
+ * when it needs memory. */
+static int64_t end_of(const struct beam *beam, const struct prefix *from,
+                      const struct choice *choice) {
+  const struct weft_problem *problem = beam->problem;
+  const int64_t *time = problem->stages[choice->stage].time;
+  int64_t end = choice->end;
+  if (needs_memory(beam, from, choice->stage, choice->kind)) {
+    return INT64_MAX;
+  }
+  if (problem->backward == WEFT_BACKWARD_MIXED && choice->kind == WEFT_KIND_I) {
+    end = needs_memory(beam, from, choice->stage, WEFT_KIND_B)
+              ? INT64_MAX
+              : weft_max(end, choice->start + time[WEFT_KIND_B]);
+  } else if (problem->backward == WEFT_BACKWARD_MIXED && choice->kind == WEFT_KIND_B) {
+    end = needs_memory(beam, from, choice->stage, WEFT_KIND_I)
+              ? INT64_MAX
+              : weft_max(end, choice->start + time[WEFT_KIND_I]);
+  }
+  return end;
+}
+
+/* Lists the ops that may be next. Let one that needs no memory end before another can start: if
+ * the other were next, the rank of the first would idle that long, and could run it meanwhile.
+ * So the other need not be next. */
+static uint32_t list_choices(const struct beam *beam, const struct prefix *from,
+                             struct choice *choices) {
   static const enum weft_plan_op_kind kinds[] = {WEFT_KIND_F, WEFT_KIND_I, WEFT_KIND_B,
                                                  WEFT_KIND_W};
-  struct prefix *at = (struct prefix *)(void *)beam->scratch;
-  for (uint32_t s = 0; s < beam->problem->stage_count; s++) {
+  const struct weft_problem *problem = beam->problem;
+  int64_t first_end = INT64_MAX;
+  uint32_t count = 0, kept = 0;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
     for (unsigned k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {
-      const int64_t input =
-          is_allowed(beam->problem, kinds[k]) ? input_of(beam, from, s, kinds[k]) : -1;
+      const int64_t input = is_allowed(problem, kinds[k]) ? input_of(beam, from, s, kinds[k]) : -1;
       if (input < 0) {
         continue;
       }
-      if (beam->work_left == 0) {
-        beam->is_exact = false;
-        return false;
-      }
-      beam->work_left--;
-      memcpy(at, from, beam->stride);
-      if (!add_op(beam, at, s, kinds[k], input)) {
-        continue;
-      }
-      at->bound = weft_max(at->bound, bound_of(beam, at));
-      if (at->bound < beam->cutoff &&
-          !keep(beam, kinds[k] == WEFT_KIND_B ? next_but_one : next, at, s, kinds[k])) {
-        return false;
-      }
+      const int64_t clock = times_in(from)[beam->clock_at + problem->stages[s].rank];
+      const int64_t start = weft_max(from->now, weft_max(clock, input));
+      struct choice *choice = &choices[count++];
+      *choice = (struct choice){.stage = s,
+                                .kind = kinds[k],
+                                .input = input,
+                                .start = start,
+                                .end = start + problem->stages[s].time[kinds[k]]};
+      first_end = weft_min(first_end, end_of(beam, from, choice));
+    }
+  }
+  for (uint32_t n = 0; n < count; n++) {
+    if (choices[n].start < first_end || choices[n].end <= first_end) {
+      choices[kept++] = choices[n];
+    }
+  }
+  return kept;
+}
+
+static bool extend(struct beam *beam, const struct prefix *from, struct layer *next,
+                   struct layer *next_but_one) {
+  struct prefix *at = (struct prefix *)(void *)beam->scratch;
+  const uint32_t count = list_choices(beam, from, beam->choices);
+  for (uint32_t n = 0; n < count; n++) {
+    const struct choice *choice = &beam->choices[n];
+    if (beam->work_left == 0) {
+      beam->is_exact = false;
+      return false;
+    }
+    beam->work_left--;
+    memcpy(at, from, beam->stride);
+    if (!add_op(beam, at, choice->stage, choice->kind, choice->input)) {
+      continue;
+    }
+    at->bound = weft_max(at->bound, bound_of(beam, at));
+    if (at->bound < beam->cutoff && !keep(beam, choice->kind == WEFT_KIND_B ? next_but_one : next,
+                                          at, choice->stage, choice->kind)) {
+      return false;
     }
   }
   return true;
@@ -459,7 +526,8 @@ static bool allocate(struct beam *beam) {
          WEFT_ALLOCATE(arena, beam->traces, beam->trace_room) &&
          WEFT_ALLOCATE(arena, beam->back, problem->stage_count) &&
          WEFT_ALLOCATE(arena, beam->both, problem->stage_count) &&
-         WEFT_ALLOCATE(arena, beam->first, problem->rank_count);
+         WEFT_ALLOCATE(arena, beam->first, problem->rank_count) &&
+         WEFT_ALLOCATE(arena, beam->choices, (size_t)problem->stage_count * WEFT_KIND_NO_W);
 }
 
 static void set_times(struct beam *beam, struct prefix *start) {
@@ -492,8 +560,14 @@ static void search(struct beam *beam, struct weft_incumbent *incumbent) {
   beam->trace_count = 1;
   now->count = 1;
   const uint64_t layers = (uint64_t)problem->stage_count * problem->microbatch_count * COUNTS;
+  const uint64_t tries = beam->work_left;
+  uint64_t extended = 0;
   for (uint64_t n = 0; n < layers; n++) {
-    thin(beam, now);
+    /* As many as the work allows, if all layers to come have as many, and as many tries each. */
+    const double per_prefix = 1.5 + (double)(tries - beam->work_left) / (double)(extended + 1);
+    const double width = (double)beam->work_left / (double)(layers - n) / per_prefix;
+    thin(beam, now, width < beam->width ? 1 + (uint32_t)width : beam->width);
+    extended += now->count;
     for (uint32_t k = 0; k < now->count; k++) {
       if (!extend(beam, prefix_at(beam, now, k), next, after)) {
         return;
@@ -549,7 +623,7 @@ enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t 
   set_layout(&beam);
   /* A prefix is copied for each op that may follow it, of which there are a few. */
   const uint64_t tries = work / (100 + beam.stride / PREFIX_BYTES_PER_WORK);
-  const uint64_t width = tries / ops / (1 + problem->stages_per_rank);
+  const uint64_t width = tries / ops;
   beam.work_left = tries;
   beam.width = width < WIDTH_MAX ? (uint32_t)width : WIDTH_MAX;
   beam.trace_room = (uint32_t)weft_min((int64_t)tries + 1, 1 << 24);
