@@ -67,6 +67,7 @@ struct weft_search_request {
   /* The same effort, seed and threads give the same answer, unless the search is cancelled. */
   double effort;     /* work, in seconds of a typical core per thread */
   double time_limit; /* in seconds; the search then ends with the best order so far; 0: none */
+  bool use_time;     /* go on after the effort until the time limit, unless the order is optimal */
   uint64_t seed;
   uint32_t threads; /* 0: as many as the process has cores */
 

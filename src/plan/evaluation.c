@@ -40,10 +40,10 @@ static struct weft_op_link *link_of(struct weft_evaluation *evaluation, uint32_t
 /* The sender and the receiver of gradients may each be I or B. */
 static void connect_backward(struct weft_evaluation *evaluation, uint32_t from, uint32_t to,
                              uint32_t row) {
-  connect(evaluation, link_of(evaluation, from, WEFT_KIND_I),
-          link_of(evaluation, to, WEFT_KIND_I), from, to, row);
-  connect(evaluation, link_of(evaluation, from, WEFT_KIND_B),
-          link_of(evaluation, to, WEFT_KIND_B), from, to, row);
+  connect(evaluation, link_of(evaluation, from, WEFT_KIND_I), link_of(evaluation, to, WEFT_KIND_I),
+          from, to, row);
+  connect(evaluation, link_of(evaluation, from, WEFT_KIND_B), link_of(evaluation, to, WEFT_KIND_B),
+          from, to, row);
 }
 
 static void connect_all(struct weft_evaluation *evaluation) {

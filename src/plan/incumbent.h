@@ -52,6 +52,12 @@ static inline bool weft_incumbent_is_optimal(const struct weft_incumbent *incumb
   return incumbent->value <= incumbent->bound;
 }
 
+/* Whether constructors may end: the best order is optimal, or the search is cancelled. */
+static inline bool weft_incumbent_is_done(const struct weft_incumbent *incumbent) {
+  return weft_incumbent_is_optimal(incumbent) ||
+         weft_search_control_poll(incumbent->problem->control);
+}
+
 /* ---- Constructors ---- */
 
 /* The named schedules on the problem's placement. */

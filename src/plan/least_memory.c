@@ -117,9 +117,9 @@ static double least_of(const struct weft_problem *problem, const struct weft_cos
   double least = 0;
   const uint32_t stages = weft_problem_serial_stages(problem, &rank);
   for (uint32_t r = 0; r < problem->rank_count; r++) {
-    least = fmax(least, weft_problem_kept(problem, costs, r) +
-                            (double)weft_problem_serial_peak(problem, r, stages) /
-                                problem->sizes_per_unit);
+    least = fmax(
+        least, weft_problem_kept(problem, costs, r) +
+                   (double)weft_problem_serial_peak(problem, r, stages) / problem->sizes_per_unit);
   }
   return least;
 }

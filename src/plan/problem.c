@@ -46,10 +46,13 @@ static enum weft_status check_shape(const struct weft_shape *shape,
                      WEFT_LOCAL_STAGES_MAX);
   }
   if (stages > WEFT_STAGES_MAX || shape->microbatches > WEFT_MICROBATCHES_MAX ||
-      length > WEFT_ACTIONS_MAX / shape->ranks) {
-    return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer microbatches",
-                     "%" PRIu32 " ranks x %" PRIu64 " actions are more than %" PRIu64, shape->ranks,
-                     length, WEFT_ACTIONS_MAX);
+      length > WEFT_PROBLEM_OPS_MAX / shape->ranks) {
+    return weft_fail(error, WEFT_ERR_LIMIT,
+                     "plan for fewer microbatches; the order of the steady state repeats",
+                     "%" PRIu32 " ranks with %" PRIu64
+                     " actions each are more than the %d that a "
+                     "plan may have",
+                     shape->ranks, length, WEFT_PROBLEM_OPS_MAX);
   }
   return WEFT_OK;
 }

@@ -11,6 +11,7 @@
 #include <weft/search.h>
 
 #include "base/memory.h"
+#include "plan/search_control.h"
 
 /* An op of a rank is a byte: kind + WEFT_KINDS * local stage. Where whole and split backwards are
  * mixed, a microbatch has I and W at a stage, or B and NO_W: NO_W takes the place of W in the
@@ -27,6 +28,9 @@ enum weft_plan_op_kind {
 
 /* Stages per rank, so that ops fit into bytes. */
 enum { WEFT_LOCAL_STAGES_MAX = 51 };
+
+/* Ops of a problem. A constructor takes seconds for as many. */
+enum { WEFT_PROBLEM_OPS_MAX = 1 << 26 };
 
 /* The backwards that a problem allows. */
 enum weft_plan_backward {
@@ -47,7 +51,8 @@ struct weft_problem_stage {
 
 struct weft_problem {
   const struct weft_allocator *allocator;
-  struct weft_arena arena; /* of the arrays */
+  struct weft_search_control *control; /* of the search; NULL: none */
+  struct weft_arena arena;             /* of the arrays */
   uint32_t rank_count;
   uint32_t stage_count;
   uint32_t stages_per_rank;

@@ -29,7 +29,6 @@ typedef enum weft_status constructor(struct weft_incumbent *incumbent, struct we
 
 static constructor *const constructors[] = {
     weft_construct_named,
-    weft_construct_serial,
     weft_construct_v_blocks,
     weft_construct_chain_greedy,
 };
@@ -59,8 +58,9 @@ static enum weft_status construct(struct weft_incumbent *incumbent, struct weft_
     WEFT_TRY(construct_unmixed(incumbent, WEFT_BACKWARD_SPLIT, error));
     return construct_unmixed(incumbent, WEFT_BACKWARD_WHOLE, error);
   }
+  WEFT_TRY(weft_construct_serial(incumbent, error));
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(constructors); n++) {
-    if (!weft_incumbent_is_optimal(incumbent)) {
+    if (!weft_incumbent_is_done(incumbent)) {
       WEFT_TRY(constructors[n](incumbent, error));
     }
   }
@@ -79,10 +79,12 @@ struct attempt {
 static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_layout *layout,
                                      const struct weft_allocator *allocator,
                                      const struct weft_search_request *request,
+                                     struct weft_search_control *control,
                                      struct weft_error *error) {
   attempt->layout = layout;
   WEFT_TRY(weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, request,
                              error));
+  attempt->problem.control = control;
   const enum weft_status status =
       weft_incumbent_init(&attempt->incumbent, &attempt->problem, error);
   if (status != WEFT_OK) {
@@ -130,8 +132,11 @@ static void choose(struct search *search) {
 /* Starts every layout with its bound and the orders of the constructors. */
 static enum weft_status construct_all(struct search *search, struct weft_error *error) {
   for (uint32_t n = 0; n < search->layouts.count; n++) {
+    if (n > 0 && weft_search_control_poll(&search->control)) {
+      break;
+    }
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
-                          search->request, error));
+                          search->request, &search->control, error));
     search->attempt_count++;
     WEFT_TRY(construct(&search->attempts[n].incumbent, error));
   }
@@ -143,6 +148,9 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
 
 /* Share of the work that goes into choosing the layout, if several are open. */
 #define CHOOSING 0.4
+
+/* More than a search has threads, each of which has a seed. */
+enum { WEFT_SEARCH_SEEDS = 1000 };
 
 static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
                                 struct weft_error *error) {
@@ -158,6 +166,22 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
   search->control.done += share;
   choose(search);
   return WEFT_OK;
+}
+
+/* Goes on until the time is over, with more and more work. */
+static enum weft_status use_time(struct search *search, struct weft_error *error) {
+  struct weft_search_request more = *search->request;
+  const struct weft_search_request *request = search->request;
+  enum weft_status status = WEFT_OK;
+  search->request = &more;
+  while (status == WEFT_OK && !weft_incumbent_is_optimal(&search->best->incumbent) &&
+         !weft_search_control_is_cancelled(&search->control)) {
+    more.seed += WEFT_SEARCH_SEEDS;
+    status = improve(search, search->best, 1, error);
+    more.effort *= 1.5;
+  }
+  search->request = request;
+  return status;
 }
 
 /* Whether a layout may still have the best order. */
@@ -222,7 +246,8 @@ static enum weft_status explain_memory(const struct search *search, struct weft_
   if (kept > 0) {
     return weft_fail(error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
                      "no schedule fits into a memory of %.9g per rank; the least is %.9g: rank "
-                     "%" PRIu32 " has %.9g of parameters and gradients, and holds at least %.9g of "
+                     "%" PRIu32
+                     " has %.9g of parameters and gradients, and holds at least %.9g of "
                      "activations",
                      search->request->memory_limit, least, rank, kept, held);
   }
@@ -323,6 +348,9 @@ static enum weft_status run(struct search *search, struct weft_search_answer **o
     return explain_memory(search, error);
   }
   WEFT_TRY(improve_all(search, error));
+  if (search->request->use_time) {
+    WEFT_TRY(use_time(search, error));
+  }
   return make_answer(search, out, error);
 }
 

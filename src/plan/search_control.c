@@ -2,8 +2,12 @@
 #include "plan/search_control.h"
 
 #include <assert.h>
+#include <math.h>
 
 #include <weft/support.h>
+
+/* Seconds between reports while nothing new is known. */
+#define INTERVAL 0.02
 
 static double seconds(void) { return (double)weft_clock_ns() * 1e-9; }
 
@@ -15,21 +19,38 @@ void weft_search_control_start(struct weft_search_control *control,
   atomic_init(&control->cancelled, false);
   control->done = 0;
   control->share = 0;
+  control->reported = control->started;
+  control->last = (struct weft_search_progress){.value = INFINITY};
+}
+
+static void report(struct weft_search_control *control) {
+  const struct weft_search_request *request = control->request;
+  control->reported = seconds();
+  if (request->report != NULL) {
+    request->report(request->context, &control->last);
+  }
+  if ((request->stop != NULL && request->stop(request->context)) ||
+      (request->time_limit > 0 && control->reported - control->started >= request->time_limit)) {
+    atomic_store_explicit(&control->cancelled, true, memory_order_relaxed);
+  }
 }
 
 void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated) {
   assert(control->request != NULL && done >= 0);
-  const struct weft_search_request *request = control->request;
-  if (request->report != NULL) {
-    const struct weft_search_progress progress = {.value = value,
-                                                  .bound = bound,
-                                                  .done = control->done + control->share * done,
-                                                  .evaluated = evaluated};
-    request->report(request->context, &progress);
+  control->last = (struct weft_search_progress){.value = value,
+                                                .bound = bound,
+                                                .done = control->done + control->share * done,
+                                                .evaluated = evaluated};
+  report(control);
+}
+
+bool weft_search_control_poll(struct weft_search_control *control) {
+  if (control == NULL) {
+    return false;
   }
-  if ((request->stop != NULL && request->stop(request->context)) ||
-      (request->time_limit > 0 && seconds() - control->started >= request->time_limit)) {
-    atomic_store_explicit(&control->cancelled, true, memory_order_relaxed);
+  if (seconds() - control->reported >= INTERVAL) {
+    report(control);
   }
+  return weft_search_control_is_cancelled(control);
 }

@@ -9,10 +9,12 @@
 
 struct weft_search_control {
   const struct weft_search_request *request;
-  double started;        /* seconds */
-  atomic_bool cancelled; /* polled by the workers */
-  double done;           /* share of the search that is complete */
-  double share;          /* share of the search that is running */
+  double started;                   /* seconds */
+  atomic_bool cancelled;            /* polled by the workers */
+  double done;                      /* share of the search that is complete */
+  double share;                     /* share of the search that is running */
+  double reported;                  /* when, in seconds */
+  struct weft_search_progress last; /* what was reported */
 };
 
 void weft_search_control_start(struct weft_search_control *control,
@@ -22,6 +24,11 @@ void weft_search_control_start(struct weft_search_control *control,
  * caller asks for it or time is up. `done` is a share of what is running. */
 void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated);
+
+/* Reports the same again if the last report is some time ago. Returns whether the search is
+ * cancelled. For long work between reports, on the thread that called weft_search(). NULL: never
+ * cancelled. */
+bool weft_search_control_poll(struct weft_search_control *control);
 
 static inline bool weft_search_control_is_cancelled(struct weft_search_control *control) {
   return atomic_load_explicit(&control->cancelled, memory_order_relaxed);

@@ -117,8 +117,7 @@ static bool may_go(const struct draft *draft, uint32_t s, unsigned kind, bool ea
   if (kind == WEFT_KIND_F) {
     /* Only one microbatch at a time is certain to fit until the end. */
     const uint32_t last = problem->stage_count - 1;
-    const bool alone =
-        draft->done[back] == n && (whole || draft->done[WEFT_KIND_W] == n);
+    const bool alone = draft->done[back] == n && (whole || draft->done[WEFT_KIND_W] == n);
     return (s == 0 ? alone || eager : draft->done[(size_t)(s - 1) * WEFT_KINDS] > n) &&
            draft->held[stage->rank] + stage->held <= problem->limit[stage->rank] && last >= s;
   }

@@ -50,9 +50,9 @@ static void try_op(struct sequences *sequences, uint32_t rank, uint32_t n) {
   }
   for (uint32_t op = 0; op < problem->stages_per_rank * WEFT_KINDS; op++) {
     const uint32_t kind = op % WEFT_KINDS;
-    const bool is_used =
-        problem->backward == WEFT_BACKWARD_WHOLE ? kind == WEFT_KIND_F || kind == WEFT_KIND_B
-                                                 : kind < WEFT_KIND_B;
+    const bool is_used = problem->backward == WEFT_BACKWARD_WHOLE
+                             ? kind == WEFT_KIND_F || kind == WEFT_KIND_B
+                             : kind < WEFT_KIND_B;
     const uint32_t needs = kind == WEFT_KIND_W ? WEFT_KIND_I : WEFT_KIND_F;
     const uint32_t most =
         kind == WEFT_KIND_F ? problem->microbatch_count : counts[op - kind + needs];

@@ -59,7 +59,8 @@ static void draw_stage(struct weft_stage_costs *stage, struct weft_random *rando
   const double whole = stage->i + stage->w;
   stage->b = kind % 3 == 0 ? whole : 0.25 * floor(4 * whole * (0.55 + size(random, 45) / 100));
   stage->activation = 1 + size(random, 3);
-  stage->activation_after_i = kind % 5 == 0 ? size(random, 5) : size(random, 2) / 2 * stage->activation;
+  stage->activation_after_i =
+      kind % 5 == 0 ? size(random, 5) : size(random, 2) / 2 * stage->activation;
   stage->parameters = kind % 2 == 0 ? size(random, 4) : 0;
   stage->gradients = kind % 4 < 3 ? size(random, 6) : 0;
 }
@@ -162,10 +163,10 @@ static void certificates_are_true(void **state) {
   for (; tally.cases < cases; seed++) {
     (void)try_case(seed, &tally);
   }
-  print_message("%u cases, %u with mixed backwards, %u refused; %u solved, %u proven optimal; "
-                "worst %.2f %% above the optimum\n",
-                tally.cases, tally.mixed, tally.refused, tally.solved, tally.optimal,
-                100 * tally.worst);
+  print_message(
+      "%u cases, %u with mixed backwards, %u refused; %u solved, %u proven optimal; "
+      "worst %.2f %% above the optimum\n",
+      tally.cases, tally.mixed, tally.refused, tally.solved, tally.optimal, 100 * tally.worst);
   assert_true(tally.refused > 0 || cases < 50);
   assert_true(tally.solved >= 0.97 * (tally.cases - tally.refused));
 }

@@ -2,9 +2,9 @@
 #include "cli/cmd/plan_command.h"
 #include "cli/io/error_message.h"
 
-/* A search with this share of the time limit normally ends before the limit, and is reproducible
- * then. */
-#define EFFORT_OF_LIMIT 0.8
+/* A search whose effort is this share of the time limit normally ends before the limit; the rest of
+ * the time is used, too. */
+#define EFFORT_OF_LIMIT 0.5
 
 static int check_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   static const char example[] = "for example: weft plan -p 4 -m 8";
@@ -23,6 +23,7 @@ static void read_effort(const struct weft_cli_arguments *arguments,
   const double usual =
       request->time_limit > 0 ? EFFORT_OF_LIMIT * request->time_limit : request->effort;
   request->effort = weft_cli_real(arguments, WEFT_CLI_OPTION_EFFORT, usual);
+  request->use_time = request->time_limit > 0 && !arguments->given[WEFT_CLI_OPTION_EFFORT];
 }
 
 int weft_cli_plan_read_request(const struct weft_cli *cli,

@@ -260,8 +260,8 @@ static int64_t most_weights(const struct view *view) {
   struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const uint32_t s = stage_at(problem, view->rank, k);
-    items[k] = (struct item){weft_paths_after(problem, s), weft_paths_weight(problem, s),
-                             view->count};
+    items[k] =
+        (struct item){weft_paths_after(problem, s), weft_paths_weight(problem, s), view->count};
   }
   const int64_t room = view->limit - problem->stages[view->first].held;
   return weft_min(view->count * view->w,

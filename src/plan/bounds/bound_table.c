@@ -247,7 +247,8 @@ static uint32_t list_moves(const struct weft_state_table *table, uint32_t first,
       struct move whole = describe_move(table, n, k);
       whole.time = table->ops[n].whole;
       whole.shift = 0;
-      moves[count++] = lead_to(table, whole, first, profiles->whole[(size_t)profile * table->line + n]);
+      moves[count++] =
+          lead_to(table, whole, first, profiles->whole[(size_t)profile * table->line + n]);
     }
   }
   return count;
@@ -319,7 +320,8 @@ static void go_forward(struct weft_state_table *table) {
   const struct move begin = {
       .most = table->now->most[start], .cell = cell(table, 0, start), .row = row(table, 0, start)};
   note(table, &begin, 0, table->from);
-  for (uint32_t first = 0; first <= table->count; first++) {
+  for (uint32_t first = 0; first <= table->count && !table->cancelled; first++) {
+    table->cancelled = weft_search_control_poll(table->problem->control);
     for (uint32_t profile = 0; profile < table->now->count; profile++) {
       const size_t where = cell(table, first, profile);
       if (table->low[where] <= table->high[where]) {
@@ -404,6 +406,9 @@ bool weft_state_table_fill(struct weft_state_table *table, uint32_t rank, int64_
   table->visited = 0;
   set_times(table, rank);
   go_forward(table);
+  if (table->cancelled) {
+    return true;
+  }
   const uint32_t start = table->now->start;
   const size_t last = cell(table, table->count, start);
   if (table->low[last] > table->high[last] ||

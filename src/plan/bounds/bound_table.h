@@ -23,15 +23,16 @@ struct weft_state_table {
   uint32_t line;                       /* ops on it */
   struct weft_line_profiles *profiles; /* [rank_count] */
   struct weft_state_table_op ops[WEFT_LINE_MAX];
-  int64_t weight_time;                       /* of W that are only counted */
-  int64_t *weight_sums;                      /* [v * m + 1] the least time of that many */
-  int64_t extra_time[WEFT_LOCAL_STAGES_MAX]; /* of W that profiles distinguish, */
+  int64_t weight_time;                        /* of W that are only counted */
+  int64_t *weight_sums;                       /* [v * m + 1] the least time of that many */
+  int64_t extra_time[WEFT_LOCAL_STAGES_MAX];  /* of W that profiles distinguish, */
   int64_t extra_least[WEFT_LOCAL_STAGES_MAX]; /* and their share of a whole backward, if less */
-  uint32_t counted;                          /* stages whose W are only counted */
-  const struct weft_line_profiles *now;      /* of the rank that is filled in */
-  uint64_t visited;                          /* entries reached */
-  int64_t from, end;                         /* of the rank */
-  int64_t *lists;                            /* all lists above */
+  uint32_t counted;                           /* stages whose W are only counted */
+  const struct weft_line_profiles *now;       /* of the rank that is filled in */
+  uint64_t visited;                           /* entries reached */
+  bool cancelled;                             /* the search is; the table is not complete */
+  int64_t from, end;                          /* of the rank */
+  int64_t *lists;                             /* all lists above */
   int64_t *earliest;    /* [first ops * stride + offset of profile + pending W] */
   int64_t *latest;      /* likewise */
   uint32_t *low, *high; /* [first ops * profiles + profile] range of pending W reached */

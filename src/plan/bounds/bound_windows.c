@@ -242,6 +242,10 @@ static bool narrow(struct weft_windows *windows, uint32_t rank) {
   const bool done = weft_windows_fill(windows, rank);
   const uint64_t work = windows->table.visited + weft_state_table_size(&windows->table, rank) / 16;
   windows->work_left -= work < windows->work_left ? work : windows->work_left;
+  if (windows->table.cancelled) {
+    windows->work_left = 0;
+    return true;
+  }
   if (!done) {
     return false;
   }

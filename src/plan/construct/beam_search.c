@@ -50,6 +50,7 @@ struct beam {
   const struct weft_problem *problem;
   struct weft_arena arena;
   struct layer layers[LAYERS];
+  unsigned char *blocks;           /* of all layers: not cleared */
   size_t stride, done_at;          /* of blocks; of the counts in them */
   uint32_t time_count, done_words; /* words of 8 bytes */
   uint32_t width, bucket_count;
@@ -61,7 +62,7 @@ struct beam {
   int64_t cutoff;
   uint64_t work_left; /* prefixes to try */
   bool is_exact;
-  uint32_t *order; /* scratch of thin() */
+  uint32_t *order;        /* scratch of thin() */
   struct choice *choices; /* scratch of extend(), */
   unsigned char *scratch; /* and a prefix */
 };
@@ -108,16 +109,16 @@ static int64_t input_of(const struct beam *beam, const struct prefix *from, uint
   }
   if (kind == WEFT_KIND_F) {
     const uint16_t n = done[COUNT_F];
-    return n == problem->microbatch_count   ? -1
-           : s == 0                         ? 0
-           : n < done[COUNT_F - COUNTS]     ? times_in(from)[arrivals_at(beam, s, 0) + n]
-                                            : -1;
+    return n == problem->microbatch_count ? -1
+           : s == 0                       ? 0
+           : n < done[COUNT_F - COUNTS]   ? times_in(from)[arrivals_at(beam, s, 0) + n]
+                                          : -1;
   }
   const uint16_t n = done[COUNT_BACK];
-  return n == done[COUNT_F]                ? -1
-         : s + 1 == problem->stage_count   ? 0
-         : n < done[COUNT_BACK + COUNTS]   ? times_in(from)[arrivals_at(beam, s, 1) + n]
-                                           : -1;
+  return n == done[COUNT_F]              ? -1
+         : s + 1 == problem->stage_count ? 0
+         : n < done[COUNT_BACK + COUNTS] ? times_in(from)[arrivals_at(beam, s, 1) + n]
+                                         : -1;
 }
 
 static void send(const struct beam *beam, struct prefix *at, uint32_t from, uint32_t to,
@@ -229,8 +230,7 @@ static bool is_as_early(const struct beam *beam, const struct prefix *a, const s
   }
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t other = y[beam->clock_at + r];
-    if (x[beam->clock_at + r] >
-        (y[beam->left_at + r] > 0 ? weft_max(other, b->now) : other)) {
+    if (x[beam->clock_at + r] > (y[beam->left_at + r] > 0 ? weft_max(other, b->now) : other)) {
       return false;
     }
   }
@@ -393,8 +393,7 @@ static bool needs_memory(const struct beam *beam, const struct prefix *from, uin
   const struct weft_problem_stage *stage = &beam->problem->stages[s];
   const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
   return beam->problem->limit[stage->rank] < beam->problem->limit_max &&
-         weft_problem_change(stage, kind) +
-                 weft_problem_gradients(stage, kind, done[COUNT_BACK]) >
+         weft_problem_change(stage, kind) + weft_problem_gradients(stage, kind, done[COUNT_BACK]) >
              0;
 }
 
@@ -455,13 +454,16 @@ static uint32_t list_choices(const struct beam *beam, const struct prefix *from,
   return kept;
 }
 
+enum { POLL_INTERVAL = 1024 }; /* tries */
+
 static bool extend(struct beam *beam, const struct prefix *from, struct layer *next,
                    struct layer *next_but_one) {
   struct prefix *at = (struct prefix *)(void *)beam->scratch;
   const uint32_t count = list_choices(beam, from, beam->choices);
   for (uint32_t n = 0; n < count; n++) {
     const struct choice *choice = &beam->choices[n];
-    if (beam->work_left == 0) {
+    if (beam->work_left == 0 || (beam->work_left % POLL_INTERVAL == 0 &&
+                                 weft_search_control_poll(beam->problem->control))) {
       beam->is_exact = false;
       return false;
     }
@@ -496,8 +498,7 @@ static void write_order(const struct beam *beam, const struct prefix *at, struct
     if (mixed && kind == WEFT_KIND_B) {
       positions[stage->rank]--; /* of its NO_W, as yet without a place */
     }
-    sequence[--positions[stage->rank]] =
-        (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
+    sequence[--positions[stage->rank]] = (uint8_t)(stage->local_stage * WEFT_KINDS + kind);
     if (mixed && kind == WEFT_KIND_B) {
       sequence[positions[stage->rank] + 1] =
           (uint8_t)(stage->local_stage * WEFT_KINDS + WEFT_KIND_NO_W);
@@ -510,20 +511,34 @@ static void write_order(const struct beam *beam, const struct prefix *at, struct
 
 /* ---- The search ---- */
 
+/* Those of all layers, and one more. */
+static size_t block_count(const struct beam *beam) {
+  return (size_t)LAYERS * ROOM * beam->width + 1;
+}
+
+static void release(struct beam *beam) {
+  const struct weft_allocator *allocator = beam->problem->allocator;
+  weft_array_free(allocator, beam->blocks, block_count(beam), beam->stride);
+  weft_array_free(allocator, beam->traces, beam->trace_room, sizeof *beam->traces);
+  weft_arena_finish(&beam->arena);
+}
+
 static bool allocate(struct beam *beam) {
   struct weft_arena *arena = &beam->arena;
   const struct weft_problem *problem = beam->problem;
-  const size_t prefixes = (size_t)ROOM * beam->width + 1;
+  beam->blocks = weft_array_allocate(problem->allocator, block_count(beam), beam->stride);
+  beam->traces = weft_array_allocate(problem->allocator, beam->trace_room, sizeof *beam->traces);
+  if (beam->blocks == NULL || beam->traces == NULL) {
+    return false;
+  }
   for (unsigned n = 0; n < LAYERS; n++) {
-    beam->layers[n].blocks = weft_arena_allocate(arena, prefixes, beam->stride);
-    if (beam->layers[n].blocks == NULL ||
-        !WEFT_ALLOCATE(arena, beam->layers[n].buckets, beam->bucket_count)) {
+    beam->layers[n].blocks = beam->blocks + n * (size_t)ROOM * beam->width * beam->stride;
+    if (!WEFT_ALLOCATE(arena, beam->layers[n].buckets, beam->bucket_count)) {
       return false;
     }
   }
-  beam->scratch = weft_arena_allocate(arena, 1, beam->stride);
-  return beam->scratch != NULL && WEFT_ALLOCATE(arena, beam->order, beam->width) &&
-         WEFT_ALLOCATE(arena, beam->traces, beam->trace_room) &&
+  beam->scratch = beam->blocks + (block_count(beam) - 1) * beam->stride;
+  return WEFT_ALLOCATE(arena, beam->order, beam->width) &&
          WEFT_ALLOCATE(arena, beam->back, problem->stage_count) &&
          WEFT_ALLOCATE(arena, beam->both, problem->stage_count) &&
          WEFT_ALLOCATE(arena, beam->first, problem->rank_count) &&
@@ -537,10 +552,10 @@ static void set_times(struct beam *beam, struct prefix *start) {
     const struct weft_problem_stage *stage = &problem->stages[s];
     const int64_t split = stage->time[WEFT_KIND_I] + stage->time[WEFT_KIND_W];
     beam->back[s] = weft_paths_back(problem, s);
-    beam->both[s] = problem->backward == WEFT_BACKWARD_WHOLE   ? stage->time[WEFT_KIND_B]
-                    : problem->backward == WEFT_BACKWARD_SPLIT ? split
-                                                               : weft_min(split,
-                                                                          stage->time[WEFT_KIND_B]);
+    beam->both[s] = problem->backward == WEFT_BACKWARD_WHOLE ? stage->time[WEFT_KIND_B]
+                    : problem->backward == WEFT_BACKWARD_SPLIT
+                        ? split
+                        : weft_min(split, stage->time[WEFT_KIND_B]);
     times_of(start)[beam->left_at + stage->rank] +=
         problem->microbatch_count * (stage->time[WEFT_KIND_F] + beam->both[s]);
     if (stage->local_stage == 0 && problem->objective == WEFT_OBJECTIVE_SPAN) {
@@ -617,7 +632,7 @@ enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t 
                       .cutoff = incumbent->value,
                       .is_exact = true};
   (void)error;
-  if (ops > OPS_MAX || weft_incumbent_is_optimal(incumbent)) {
+  if (ops > OPS_MAX || weft_incumbent_is_done(incumbent)) {
     return WEFT_OK;
   }
   set_layout(&beam);
@@ -637,6 +652,6 @@ enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t 
       incumbent->bound = incumbent->value;
     }
   }
-  weft_arena_finish(&beam.arena);
+  release(&beam);
   return WEFT_OK;
 }

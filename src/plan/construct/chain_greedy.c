@@ -151,7 +151,7 @@ static void climb(struct chain *chain, struct setting setting) {
   int64_t best = run(chain, &setting, WEFT_NEVER);
   uint32_t still = 0;
   for (uint32_t n = 0; still < PARAMETER_COUNT; n++) {
-    if (chain->runs == 0 || weft_incumbent_is_optimal(chain->incumbent)) {
+    if (chain->runs == 0 || weft_incumbent_is_done(chain->incumbent)) {
       return;
     }
     still = try_choices(chain, &setting, n % PARAMETER_COUNT, &best) ? 0 : still + 1;

@@ -24,8 +24,7 @@ static enum weft_status offer_named(struct weft_incumbent *incumbent,
     /* With its backwards split it is no longer the named schedule. */
     const bool whole = weft_program_has(table, WEFT_OP_BIT(WEFT_OP_B));
     const bool is_whole = problem->backward == WEFT_BACKWARD_WHOLE;
-    (void)weft_incumbent_offer(incumbent, &incumbent->draft,
-                               whole == is_whole ? info->name : NULL);
+    (void)weft_incumbent_offer(incumbent, &incumbent->draft, whole == is_whole ? info->name : NULL);
   }
   weft_program_destroy(table);
   return status == WEFT_ERR_MEMORY ? status : WEFT_OK;

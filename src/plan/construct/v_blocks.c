@@ -105,7 +105,9 @@ static uint32_t units_of(const struct weft_problem *problem) {
   for (uint32_t r = 0; r < problem->rank_count; r++) {
     const int64_t both = problem->stages[problem->stage_of[2 * r]].held +
                          problem->stages[problem->stage_of[2 * r + 1]].held;
-    const int64_t fit = both > 0 ? (int64_t)(2 * (double)weft_problem_limit_at_end(problem, r) / (double)both) : least;
+    const int64_t fit =
+        both > 0 ? (int64_t)(2 * (double)weft_problem_limit_at_end(problem, r) / (double)both)
+                 : least;
     least = fit < least ? fit : least;
   }
   return least < 0 ? 0 : (uint32_t)least;
@@ -225,7 +227,7 @@ static void try_all(struct blocks *blocks) {
   const uint32_t stride = blocks->count / (most + 1) + 1;
   for (uint32_t n = 0; n < blocks->count && blocks->runs > 0; n++) {
     blocks->all[n].value = WEFT_NEVER;
-    if (n % stride == 0 && !weft_incumbent_is_optimal(blocks->incumbent)) {
+    if (n % stride == 0 && !weft_incumbent_is_done(blocks->incumbent)) {
       set_targets(blocks, &blocks->all[n]);
       run(blocks, &blocks->all[n], first_lead, first_fill, cutoff_of(blocks->incumbent));
     }
@@ -239,7 +241,7 @@ static void try_other_rules(struct blocks *blocks, struct block *block) {
   for (size_t f = 0; f < WEFT_ARRAY_LENGTH(fills); f++) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(leads); n++) {
       const bool done = leads[n] == first_lead && fills[f] == first_fill;
-      if (!done && blocks->runs > 0 && !weft_incumbent_is_optimal(blocks->incumbent)) {
+      if (!done && blocks->runs > 0 && !weft_incumbent_is_done(blocks->incumbent)) {
         run(blocks, block, leads[n], fills[f], blocks->incumbent->value);
       }
     }

@@ -11,8 +11,8 @@
 
 struct rule {
   uint8_t priority[WEFT_KIND_B + 1]; /* smaller goes first */
-  bool by_slack;                /* the op with the least slack instead; W has more */
-  uint8_t patience;             /* wait for F or I, in quarters of the time of W */
+  bool by_slack;                     /* the op with the least slack instead; W has more */
+  uint8_t patience;                  /* wait for F or I, in quarters of the time of W */
 };
 
 static const struct rule rules[] = {
@@ -264,9 +264,12 @@ static bool build(struct builder *builder, struct weft_order *order) {
 static void build_all(struct builder *builder, struct weft_incumbent *incumbent) {
   for (uint32_t r = 0; r < incumbent->problem->rank_count; r++) {
     (void)weft_windows_fill(&builder->windows, r);
+    if (builder->windows.table.cancelled) {
+      return;
+    }
     weft_state_table_keep(&builder->kept[r], &builder->windows.table, r);
   }
-  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_incumbent_is_optimal(incumbent); n++) {
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(rules) && !weft_incumbent_is_done(incumbent); n++) {
     builder->rule = &rules[n];
     if (build(builder, &incumbent->draft)) {
       (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
@@ -292,7 +295,7 @@ static void try_targets(struct builder *builder, struct weft_incumbent *incumben
 }
 
 static void sharpen(struct weft_incumbent *incumbent, uint64_t work) {
-  if (weft_incumbent_is_optimal(incumbent)) {
+  if (weft_incumbent_is_done(incumbent)) {
     return;
   }
   const int64_t value = incumbent->value == WEFT_NEVER ? 2 * incumbent->bound : incumbent->value;

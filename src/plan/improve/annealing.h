@@ -19,9 +19,9 @@ struct weft_local_search {
   uint32_t critical_count;
   struct weft_random random;
   struct weft_search_control *control;
-  bool has_evaluator; /* false: no annealing */
+  bool has_evaluator;      /* false: no annealing */
   bool may_miss_deadlocks; /* some ops take no time */
-  uint64_t work;      /* done, in nanoseconds of a typical core */
+  uint64_t work;           /* done, in nanoseconds of a typical core */
 };
 
 /* WEFT_ERR_MEMORY. */

@@ -33,14 +33,13 @@ static struct weft_op_facts *facts_of(struct weft_evaluator *evaluator, uint32_t
 static void describe(struct weft_evaluator *evaluator, uint32_t stage) {
   const struct weft_problem_stage *at = &evaluator->problem->stages[stage];
   for (unsigned kind = 0; kind < WEFT_KINDS; kind++) {
-    *facts_of(evaluator, stage, kind) =
-        (struct weft_op_facts){.time = at->time[kind],
-                               .change = weft_problem_change(at, kind),
-                               .grows = weft_problem_gradients(at, kind, 0),
-                               .input = NONE,
-                               .output = NONE,
-                               .own = stage * WEFT_KINDS +
-                                      weft_problem_counted_as(evaluator->problem, kind)};
+    *facts_of(evaluator, stage, kind) = (struct weft_op_facts){
+        .time = at->time[kind],
+        .change = weft_problem_change(at, kind),
+        .grows = weft_problem_gradients(at, kind, 0),
+        .input = NONE,
+        .output = NONE,
+        .own = stage * WEFT_KINDS + weft_problem_counted_as(evaluator->problem, kind)};
   }
 }
 

@@ -24,8 +24,8 @@ struct weft_priority_scheduler_rank {
   uint32_t count[WEFT_KINDS]; /* done */
   uint32_t left;              /* ops */
   uint32_t whole_from, whole_to;
-  uint8_t next; /* its next op */
-  uint8_t *sequence;          /* where that is appended */
+  uint8_t next;      /* its next op */
+  uint8_t *sequence; /* where that is appended */
 };
 
 enum weft_status weft_priority_scheduler_init(struct weft_priority_scheduler *scheduler,
@@ -188,7 +188,8 @@ static void start_rank(struct weft_priority_scheduler *scheduler, uint32_t r,
   const struct weft_problem_stage *stage = &problem->stages[problem->stage_of[r]];
   const uint32_t m = problem->microbatch_count;
   /* Reserves memory for its I, in case that holds more. */
-  const int64_t held = weft_max(stage->held, problem->backward == WEFT_BACKWARD_WHOLE ? 0 : stage->held_after);
+  const int64_t held =
+      weft_max(stage->held, problem->backward == WEFT_BACKWARD_WHOLE ? 0 : stage->held_after);
   scheduler->ranks[r] = (struct weft_priority_scheduler_rank){
       .first = -1,
       .idle_max = cutoff - work_of(problem, stage, whole),

@@ -238,7 +238,8 @@ static enum weft_status prepare(struct worker_pool *pool, struct weft_error *err
 static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *error) {
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
   double done = 0;
-  WEFT_TRY(weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * (double)pool->task->work), error));
+  WEFT_TRY(
+      weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * (double)pool->task->work), error));
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
     pool->round = &list.rounds[n];

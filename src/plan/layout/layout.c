@@ -9,6 +9,7 @@
 #include <weft/support.h>
 
 #include "plan/layout/partition.h"
+#include "plan/problem.h"
 
 /* Tried when v is not given. */
 static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
@@ -125,9 +126,8 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
   struct weft_partition_list list;
   WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count,
                                     (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)), error));
-  enum weft_status status =
-      weft_partition_search(layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX),
-                            start, &list, error);
+  enum weft_status status = weft_partition_search(
+      layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX), start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK; n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
       status = add(layouts, request, shape, list.first[n], error);
@@ -228,7 +228,8 @@ static enum weft_status list_usual(struct weft_plan_layouts *layouts,
   for (size_t n = 0; n < WEFT_ARRAY_LENGTH(usual_stages_per_rank); n++) {
     const uint32_t v = usual_stages_per_rank[n];
     const uint64_t stages = (uint64_t)request->ranks * v;
-    if (stages <= (parts > 0 ? parts : WEFT_STAGES_MAX)) {
+    const bool fits = stages * request->microbatches <= WEFT_PROBLEM_OPS_MAX / 3;
+    if (stages <= (parts > 0 ? parts : WEFT_STAGES_MAX) && (fits || n == 0)) {
       WEFT_TRY(add_placements(layouts, request, v, error));
     }
   }

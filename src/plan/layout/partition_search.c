@@ -35,9 +35,9 @@ static enum weft_status rate(const struct partition_search *search, const uint32
     uint32_t rank;
     const uint32_t stages = weft_problem_serial_stages(&problem, &rank);
     const int64_t excess = weft_problem_serial_peak(&problem, rank, stages) - problem.limit[rank];
-    *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
-                        : (double)weft_problem_bound(&problem, problem.objective) /
-                              problem.ticks_per_unit;
+    *score = excess > 0
+                 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
+                 : (double)weft_problem_bound(&problem, problem.objective) / problem.ticks_per_unit;
     weft_problem_finish(&problem);
   }
   weft_costs_destroy(costs);
@@ -114,7 +114,8 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
     }
     status = rate(&search, tried, &own);
     const double left = 1 - (double)n / tries;
-    const double allowance = -0.01 * score * left * left * log(weft_random_share(&search.random) + 1e-300);
+    const double allowance =
+        -0.01 * score * left * left * log(weft_random_share(&search.random) + 1e-300);
     if (status == WEFT_OK && own < WEFT_PARTITION_TOO_LARGE) {
       note(&search, tried, own);
     }
