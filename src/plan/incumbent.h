@@ -75,9 +75,9 @@ enum weft_status weft_construct_chain_greedy(struct weft_incumbent *incumbent,
                                              struct weft_error *error);
 
 /* Beam search, which for small problems finds the optimum and raises the bound to it. For about
- * `work` nanoseconds of a typical core; does nothing when that is too little. */
-enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work,
-                                     struct weft_error *error);
+ * `work` nanoseconds of a typical core; does nothing when that is too little. Returns the work
+ * done. */
+uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work);
 
 /* From the time windows that a bound leaves open, for any placement; also raises the bound. Visits
  * about `work` states of tables at most, as weft_problem_sharpen() does; does nothing when the

@@ -150,38 +150,35 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
 #define CHOOSING 0.4
 
 /* More than a search has threads, each of which has a seed. */
-enum { WEFT_SEARCH_SEEDS = 1000 };
+enum { SEEDS = 1000 };
 
+/* Work of the first of several searches, each of which has twice as much as the one before: so a
+ * search with more effort begins like one with less, and one that is stopped has gone through small
+ * ones. In nanoseconds of a typical core. */
+#define FIRST_WORK 5e8
+
+/* A share of the effort; `to_the_end`: and then all the time, if that is asked for. */
 static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
-                                struct weft_error *error) {
+                                bool to_the_end, struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  const struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
-                                        .seed = request->seed,
-                                        .work = (uint64_t)(request->effort * share * 1e9)};
-  search->control.share = share;
-  if (attempt->incumbent.value != WEFT_NEVER && !weft_incumbent_is_optimal(&attempt->incumbent) &&
-      !weft_search_control_is_cancelled(&search->control)) {
+  const double all = request->effort * share * 1e9;
+  struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
+                                  .seed = request->seed};
+  double left = to_the_end && request->use_time ? INFINITY : all, next = FIRST_WORK * share;
+  while (left >= 1 && attempt->incumbent.value != WEFT_NEVER &&
+         !weft_incumbent_is_optimal(&attempt->incumbent) &&
+         !weft_search_control_is_cancelled(&search->control)) {
+    const double work = fmin(left, next);
+    task.work = (uint64_t)work;
+    search->control.share = fmin(share, share * work / all);
     WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
+    search->control.done = fmin(1, search->control.done + search->control.share);
+    task.seed += SEEDS;
+    left -= work;
+    next *= 2;
   }
-  search->control.done += share;
   choose(search);
   return WEFT_OK;
-}
-
-/* Goes on until the time is over, with more and more work. */
-static enum weft_status use_time(struct search *search, struct weft_error *error) {
-  struct weft_search_request more = *search->request;
-  const struct weft_search_request *request = search->request;
-  enum weft_status status = WEFT_OK;
-  search->request = &more;
-  while (status == WEFT_OK && !weft_incumbent_is_optimal(&search->best->incumbent) &&
-         !weft_search_control_is_cancelled(&search->control)) {
-    more.seed += WEFT_SEARCH_SEEDS;
-    status = improve(search, search->best, 1, error);
-    more.effort *= 1.5;
-  }
-  search->request = request;
-  return status;
 }
 
 /* Whether a layout may still have the best order. */
@@ -216,7 +213,7 @@ static enum weft_status improve_all(struct search *search, struct weft_error *er
     const double share = CHOOSING / rounds / open;
     for (uint32_t n = 0; n < open; n++) {
       if (is_open(search, list[n])) {
-        WEFT_TRY(improve(search, list[n], share, error));
+        WEFT_TRY(improve(search, list[n], share, false, error));
       }
     }
     left -= CHOOSING / rounds;
@@ -227,7 +224,7 @@ static enum weft_status improve_all(struct search *search, struct weft_error *er
     }
     open = open < (before + 1) / 2 ? open : (before + 1) / 2;
   }
-  return open == 1 ? improve(search, list[0], left, error) : WEFT_OK;
+  return open == 1 ? improve(search, list[0], left, true, error) : WEFT_OK;
 }
 
 /* ---- The answer ---- */
@@ -348,9 +345,6 @@ static enum weft_status run(struct search *search, struct weft_search_answer **o
     return explain_memory(search, error);
   }
   WEFT_TRY(improve_all(search, error));
-  if (search->request->use_time) {
-    WEFT_TRY(use_time(search, error));
-  }
   return make_answer(search, out, error);
 }
 

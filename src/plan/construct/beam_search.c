@@ -619,11 +619,13 @@ static void set_layout(struct beam *beam) {
   beam->stride = beam->done_at + (size_t)beam->done_words * sizeof(uint64_t);
 }
 
-/* Larger problems need more memory for a prefix than a useful width allows. */
-enum { OPS_MAX = 4096, WIDTH_MAX = 1 << 15, PREFIX_BYTES_PER_WORK = 16 };
+/* Narrower beams find nothing that other constructors do not. */
+enum { OPS_MAX = 4096, WIDTH_MIN = 100, WIDTH_MAX = 1 << 15 };
 
-enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work,
-                                     struct weft_error *error) {
+/* Nanoseconds to try a prefix: with its bound, and a copy of so many bytes per nanosecond. */
+enum { TRY_WORK = 100, COPY_BYTES = 16 };
+
+uint64_t weft_construct_beam(struct weft_incumbent *incumbent, uint64_t work) {
   assert(incumbent != NULL && incumbent->draft.ops != NULL);
   const struct weft_problem *problem = incumbent->problem;
   const size_t ops = weft_problem_op_count(problem);
@@ -631,27 +633,27 @@ enum weft_status weft_construct_beam(struct weft_incumbent *incumbent, uint64_t 
                       .arena = {.allocator = problem->allocator},
                       .cutoff = incumbent->value,
                       .is_exact = true};
-  (void)error;
   if (ops > OPS_MAX || weft_incumbent_is_done(incumbent)) {
-    return WEFT_OK;
+    return 0;
   }
   set_layout(&beam);
-  /* A prefix is copied for each op that may follow it, of which there are a few. */
-  const uint64_t tries = work / (100 + beam.stride / PREFIX_BYTES_PER_WORK);
-  const uint64_t width = tries / ops;
+  const uint64_t per_try = TRY_WORK + beam.stride / COPY_BYTES;
+  const uint64_t tries = work / per_try;
   beam.work_left = tries;
-  beam.width = width < WIDTH_MAX ? (uint32_t)width : WIDTH_MAX;
+  beam.width = tries / ops < WIDTH_MAX ? (uint32_t)(tries / ops) : WIDTH_MAX;
   beam.trace_room = (uint32_t)weft_min((int64_t)tries + 1, 1 << 24);
   for (beam.bucket_count = 64; beam.bucket_count < ROOM * beam.width;) {
     beam.bucket_count *= 2;
   }
-  /* Without memory for it, the search goes on without it. */
-  if (beam.width >= 2 && allocate(&beam)) {
+  if (beam.width < WIDTH_MIN) {
+    return 0;
+  }
+  if (allocate(&beam)) { /* without memory for it, the search goes on without it */
     search(&beam, incumbent);
     if (beam.is_exact) {
       incumbent->bound = incumbent->value;
     }
   }
   release(&beam);
-  return WEFT_OK;
+  return (tries - beam.work_left) * per_try;
 }

@@ -95,7 +95,8 @@ struct worker_pool {
   struct worker *workers;
   uint32_t size;
   const struct round *round;
-  uint64_t amount; /* of work, in this round */
+  uint64_t amount;    /* of work, in this round */
+  uint64_t beam_work; /* done before the first round */
   pthread_mutex_t lock;
   pthread_cond_t ended;
   uint32_t working; /* under lock */
@@ -224,8 +225,8 @@ static uint64_t work_left(const struct worker_pool *pool) {
     const uint64_t own = pool->workers[n].search.work;
     most = own > most ? own : most;
   }
-  const uint64_t all = (uint64_t)((double)pool->task->work * (1 - BEAM - WINDOWS - SHARPENING));
-  return all > most ? all - most : 0;
+  const uint64_t all = (uint64_t)((double)pool->task->work * (1 - WINDOWS - SHARPENING));
+  return all > most + pool->beam_work ? all - most - pool->beam_work : 0;
 }
 
 static enum weft_status prepare(struct worker_pool *pool, struct weft_error *error) {
@@ -238,8 +239,8 @@ static enum weft_status prepare(struct worker_pool *pool, struct weft_error *err
 static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *error) {
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
   double done = 0;
-  WEFT_TRY(
-      weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * (double)pool->task->work), error));
+  pool->beam_work =
+      weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * (double)pool->task->work));
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
     pool->round = &list.rounds[n];
