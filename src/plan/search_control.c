@@ -38,10 +38,12 @@ static void report(struct weft_search_control *control) {
 void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated) {
   assert(control->request != NULL && done >= 0);
-  control->last = (struct weft_search_progress){.value = value,
-                                                .bound = bound,
-                                                .done = control->done + control->share * done,
-                                                .evaluated = evaluated};
+  if (value <= control->last.value) { /* another layout may be better */
+    control->last.value = value;
+    control->last.bound = bound;
+  }
+  control->last.done = control->done + control->share * done;
+  control->last.evaluated = evaluated;
   report(control);
 }
 
