@@ -113,6 +113,7 @@ struct weft_program {
   uint32_t *activation_slots; /* [rank_count], or NULL */
   const struct weft_allocator *allocator;
   size_t allocated_bytes; /* held by this program, all arrays together */
+  uint64_t known_hash;    /* weft_program_hash(), once it has been stored here; 0: not yet */
 };
 
 /* NULL is fine. */

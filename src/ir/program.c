@@ -175,6 +175,9 @@ static uint64_t hash_number(uint64_t hash, uint64_t number) {
 
 uint64_t weft_program_hash(const struct weft_program *program) {
   assert(program != NULL);
+  if (program->known_hash != 0) {
+    return program->known_hash;
+  }
   uint64_t hash = UINT64_C(0xcbf29ce484222325);
   for (uint64_t i = 0; i < program->action_count; i++) {
     const struct weft_action action = program->actions[i];

@@ -103,10 +103,17 @@ static uint64_t vote(const struct weft_handshakes *handshakes, uint32_t rank_cou
   return candidate;
 }
 
-/* The value of a field, for a message: a number, the first boundary in words, or a hash. */
-static const char *show(const struct weft_handshake *handshake, const struct handshake_field *field,
+/* The value of a field, for a message: a number, the first boundary in words if the other rank has
+ * another one, or a hash. */
+static const char *show(const struct weft_handshake *handshake, const struct weft_handshake *other,
+                        const struct handshake_field *field,
                         char buffer[sizeof handshake->boundary]) {
-  if (field->offset == offsetof(struct weft_handshake, boundaries)) {
+  const bool is_boundary = field->offset == offsetof(struct weft_handshake, boundaries);
+  if (is_boundary &&
+      memcmp(handshake->boundary, other->boundary, sizeof handshake->boundary) == 0) {
+    (void)snprintf(buffer, sizeof handshake->boundary, "a later one than the first, %016" PRIx64,
+                   field_of(handshake, field));
+  } else if (is_boundary) {
     memcpy(buffer, handshake->boundary, sizeof handshake->boundary);
     buffer[sizeof handshake->boundary - 1] = '\0'; /* another process has written it */
   } else if (field->is_number) {
@@ -136,25 +143,30 @@ static enum weft_status compare_field(const struct weft_handshakes *handshakes, 
     return WEFT_OK;
   }
   *odd_rank = first_odd;
+  const struct weft_handshake *odd_one = of(handshakes, first_odd);
+  const struct weft_handshake *first = of(handshakes, first_odd == 0 ? 1 : 0);
   if (rank_count - odd <= odd) {
     return weft_fail(error, WEFT_ERR_PEER, field->hint,
                      "the ranks do not agree on the %s: rank %" PRIu32 " has %s, rank %" PRIu32
                      " has %s",
-                     field->name, first_odd == 0 ? 1 : 0,
-                     show(of(handshakes, first_odd == 0 ? 1 : 0), field, usual), first_odd,
-                     show(of(handshakes, first_odd), field, found));
+                     field->name, first_odd == 0 ? 1 : 0, show(first, odd_one, field, usual),
+                     first_odd, show(odd_one, first, field, found));
   }
   return weft_fail(error, WEFT_ERR_PEER, field->hint,
                    "rank %" PRIu32 " has another %s than the others (%s, theirs is %s); %" PRIu32
                    " of %" PRIu32 " ranks differ",
-                   first_odd, field->name, show(of(handshakes, first_odd), field, found),
-                   show(of(handshakes, usual_rank), field, usual), odd, rank_count);
+                   first_odd, field->name, show(odd_one, of(handshakes, usual_rank), field, found),
+                   show(of(handshakes, usual_rank), odd_one, field, usual), odd, rank_count);
 }
 
 enum weft_status weft_handshakes_compare(const struct weft_handshakes *handshakes,
                                          uint32_t rank_count, uint32_t *odd_rank,
                                          struct weft_error *error) {
-  for (unsigned k = 0; k < sizeof fields / sizeof fields[0]; k++) {
+  bool same = true;
+  for (uint32_t r = 1; r < rank_count && same; r++) {
+    same = memcmp(of(handshakes, 0), of(handshakes, r), sizeof(struct weft_handshake)) == 0;
+  }
+  for (unsigned k = 0; k < sizeof fields / sizeof fields[0] && !same; k++) {
     WEFT_TRY(compare_field(handshakes, rank_count, &fields[k], odd_rank, error));
   }
   return WEFT_OK;

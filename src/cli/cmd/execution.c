@@ -136,9 +136,11 @@ static enum weft_status lend(void *context, uint32_t microbatch_count, bool trai
 
 static void make_views(struct weft_cli_execution *execution) {
   static const struct weft_allocator keeper = {.reallocate = keep};
+  const uint64_t hash = weft_program_hash(execution->program); /* once for all ranks */
   for (uint32_t r = 0; r < execution->program->rank_count; r++) {
     execution->views[r] = *execution->program;
     execution->views[r].allocator = &keeper;
+    execution->views[r].known_hash = hash;
   }
 }
 
