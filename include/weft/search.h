@@ -61,6 +61,9 @@ struct weft_search_request {
   const struct weft_costs *costs;
   bool keep_partition; /* the entries are the stages; ignore the parts */
   bool whole_backward; /* do not split backwards: B instead of I and W */
+  /* All backwards are whole, or all are split, so that each stage sums its weight gradients in the
+   * order of the microbatches. The bound then holds for the kind of the answer. */
+  bool uniform_backward;
   double memory_limit; /* per rank, in the unit of the costs' sizes; INFINITY: none */
   enum weft_objective objective;
 

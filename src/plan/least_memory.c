@@ -129,8 +129,10 @@ static enum weft_status find(const struct weft_plan_layouts *layouts,
                              struct weft_error *error) {
   for (uint32_t n = 0; n < layouts->count; n++) {
     const struct weft_plan_layout *layout = &layouts->list[n];
+    struct weft_search_request own = *request;
     struct weft_problem problem;
-    WEFT_TRY(weft_problem_init(&problem, layouts->allocator, &layout->shape, layout->costs, request,
+    own.whole_backward = layout->whole_backward;
+    WEFT_TRY(weft_problem_init(&problem, layouts->allocator, &layout->shape, layout->costs, &own,
                                error));
     *least = fmin(*least, least_of(&problem, layout->costs));
     weft_problem_finish(&problem);

@@ -20,8 +20,9 @@ static uint64_t op_count(const struct weft_shape *shape, enum weft_plan_backward
 
 /* Without B nothing is lost where it takes no less time than I and W, and its memory is held as
  * long. */
-static enum weft_plan_backward backward_of(const struct weft_costs *costs, bool whole) {
-  for (uint32_t s = 0; s < costs->stage_count && !whole; s++) {
+static enum weft_plan_backward backward_of(const struct weft_costs *costs, bool whole,
+                                           bool uniform) {
+  for (uint32_t s = 0; s < costs->stage_count && !whole && !uniform; s++) {
     const struct weft_stage_costs *stage = &costs->stages[s];
     if (stage->b < stage->i + stage->w || stage->activation_after_i > stage->activation) {
       return WEFT_BACKWARD_MIXED;
@@ -64,7 +65,7 @@ static double size_sum(const struct weft_problem *problem, const struct weft_cos
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const struct weft_stage_costs *stage = weft_costs_of(costs, s);
     sum += (stage->activation + stage->activation_after_i) * problem->microbatch_count +
-           stage->parameters + stage->gradients;
+           stage->parameters + stage->gradients + stage->gradients_sharded;
   }
   return sum;
 }
@@ -81,13 +82,19 @@ static bool counts_gradients(const struct weft_problem *problem) {
   return problem->stages_per_rank > 1;
 }
 
+/* What comes with the first backward; a part of the gradients may be there from the beginning. */
+static double late_gradients(const struct weft_stage_costs *stage) {
+  return fmax(0, stage->gradients - stage->gradients_sharded);
+}
+
 double weft_problem_kept(const struct weft_problem *problem, const struct weft_costs *costs,
                          uint32_t rank) {
   assert(rank < problem->rank_count);
   double size = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     const struct weft_stage_costs *stage = costs_at(problem, costs, rank, k);
-    size += stage->parameters + (counts_gradients(problem) ? 0 : stage->gradients);
+    size += stage->parameters + stage->gradients_sharded;
+    size += counts_gradients(problem) ? 0 : late_gradients(stage);
   }
   return size;
 }
@@ -121,7 +128,7 @@ static void set_sizes(struct weft_problem *problem, const struct weft_costs *cos
     problem->stages[s].held = llrint(stage->activation * problem->sizes_per_unit);
     problem->stages[s].held_after = llrint(stage->activation_after_i * problem->sizes_per_unit);
     problem->stages[s].gradients =
-        counts_gradients(problem) ? llrint(stage->gradients * problem->sizes_per_unit) : 0;
+        counts_gradients(problem) ? llrint(late_gradients(stage) * problem->sizes_per_unit) : 0;
   }
 }
 
@@ -187,7 +194,8 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    const struct weft_search_request *request,
                                    struct weft_error *error) {
   assert(shape != NULL && costs != NULL && request != NULL);
-  const enum weft_plan_backward backward = backward_of(costs, request->whole_backward);
+  const enum weft_plan_backward backward =
+      backward_of(costs, request->whole_backward, request->uniform_backward);
   WEFT_TRY(check_shape(shape, backward, error));
   *problem = (struct weft_problem){.allocator = allocator,
                                    .arena = {.allocator = allocator},

@@ -81,9 +81,11 @@ static enum weft_status attempt_init(struct attempt *attempt, struct weft_plan_l
                                      const struct weft_search_request *request,
                                      struct weft_search_control *control,
                                      struct weft_error *error) {
+  struct weft_search_request own = *request;
+  own.whole_backward = layout->whole_backward;
   attempt->layout = layout;
-  WEFT_TRY(weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, request,
-                             error));
+  WEFT_TRY(
+      weft_problem_init(&attempt->problem, allocator, &layout->shape, layout->costs, &own, error));
   attempt->problem.control = control;
   const enum weft_status status =
       weft_incumbent_init(&attempt->incumbent, &attempt->problem, error);

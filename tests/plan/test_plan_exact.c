@@ -63,6 +63,7 @@ static void draw_stage(struct weft_stage_costs *stage, struct weft_random *rando
       kind % 5 == 0 ? size(random, 5) : size(random, 2) / 2 * stage->activation;
   stage->parameters = kind % 2 == 0 ? size(random, 4) : 0;
   stage->gradients = kind % 4 < 3 ? size(random, 6) : 0;
+  stage->gradients_sharded = kind % 7 == 0 ? size(random, 2) : 0;
 }
 
 static void draw_costs(struct weft_costs *costs, struct weft_random *random) {

@@ -89,6 +89,7 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   request.placement = request.stages_per_rank > 1 ? trainer->placement : WEFT_PLACEMENT_LOOP;
   request.costs = costs;
   request.keep_partition = true;
+  request.uniform_backward = true; /* else sums of gradients would depend on the schedule */
   request.effort = choose_effort(trainer, rank);
   request.threads = rank != NULL ? 0 : 1;
   request.time_limit = rank != NULL && trainer->stall_limit > 0

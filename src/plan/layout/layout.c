@@ -63,16 +63,26 @@ static enum weft_status set_parts(struct weft_plan_layouts *layouts,
   return WEFT_OK;
 }
 
+static enum weft_status add_kind(struct weft_plan_layouts *layouts,
+                                 const struct weft_search_request *request,
+                                 const struct weft_shape *shape, const uint32_t *first,
+                                 bool whole_backward, struct weft_error *error) {
+  assert(layouts->count < WEFT_PLAN_LAYOUTS_MAX);
+  struct weft_plan_layout *layout = &layouts->list[layouts->count];
+  *layout = (struct weft_plan_layout){.shape = *shape, .whole_backward = whole_backward};
+  WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
+  layouts->count++;
+  return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
+}
+
 static enum weft_status add(struct weft_plan_layouts *layouts,
                             const struct weft_search_request *request,
                             const struct weft_shape *shape, const uint32_t *first,
                             struct weft_error *error) {
-  assert(layouts->count < WEFT_PLAN_LAYOUTS_MAX);
-  struct weft_plan_layout *layout = &layouts->list[layouts->count];
-  *layout = (struct weft_plan_layout){.shape = *shape};
-  WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
-  layouts->count++;
-  return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
+  WEFT_TRY(add_kind(layouts, request, shape, first, request->whole_backward, error));
+  return request->uniform_backward && !request->whole_backward
+             ? add_kind(layouts, request, shape, first, true, error)
+             : WEFT_OK;
 }
 
 /* ---- Partitions ---- */

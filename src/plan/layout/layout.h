@@ -7,12 +7,13 @@
 
 struct weft_plan_layout {
   struct weft_shape shape;
+  bool whole_backward;
   struct weft_costs *costs; /* one entry per stage; owned */
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
 };
 
-/* Up to five placements and thirty partitions. */
-enum { WEFT_PLAN_LAYOUTS_MAX = 150 };
+/* Up to five placements, thirty partitions, and backwards that are all whole or all split. */
+enum { WEFT_PLAN_LAYOUTS_MAX = 300 };
 
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;
