@@ -44,11 +44,14 @@ test: built-release built-asan built-tsan built-fuzz
 test-long: built-release
 	@tools/run-tests.sh release -- -j $(JOBS) -L long
 
+# Left out: what needs Python's packages, and killed ranks: of 20 jobs of MPICH 4.2 with one, some
+# do not end (docs/mpi.md).
 test-command: deps-command
 	@$(CONFIGURE) release >/dev/null
 	@cmake --build --preset release --target command_tests
 	@tools/run-tests.sh release -- -j $(TEST_JOBS) -LE long \
-	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|tree|without_mpi)|_(openmpi|mpich)$$'
+	  -R '^(cli_|docs|launch_|mpi_|consumer|makefile|tree|without_mpi)|_(openmpi|mpich)$$' \
+	  -E '^(cli_train_safetensors|cli_mpi_faults)$$'
 
 bench: build
 	@build/weft bench
