@@ -23,6 +23,10 @@ extern "C" {
 
 /* ---- The transports: one table ---- */
 
+/* All of them. A new one is an entry here and a folder src/comm/NAME, which defines
+ * weft_NAME_kind (src/comm/comm_registry.h). */
+#define WEFT_TRANSPORTS(X) X(loopback) X(threads) X(mpi)
+
 /* What a caller needs to know about a transport, instead of its name. */
 struct weft_comm_info {
   const char *name;

@@ -8,11 +8,9 @@
 
 #include <weft/support.h>
 
-static const struct weft_comm_kind *const kinds[] = {
-    &weft_loopback_kind,
-    &weft_threads_kind,
-    &weft_mpi_kind,
-};
+#define KIND(name) &weft_##name##_kind,
+static const struct weft_comm_kind *const kinds[] = {WEFT_TRANSPORTS(KIND)};
+#undef KIND
 
 static const struct weft_comm_kind *find_kind(const char *name) {
   for (size_t k = 0; k < WEFT_ARRAY_LENGTH(kinds); k++) {

@@ -37,8 +37,8 @@ struct weft_comm {
   uint32_t stuck_ranks; /* whose threads run on: nothing may be freed */
 };
 
-extern const struct weft_comm_kind weft_loopback_kind;
-extern const struct weft_comm_kind weft_threads_kind;
-extern const struct weft_comm_kind weft_mpi_kind;
+#define WEFT_DECLARE_KIND(name) extern const struct weft_comm_kind weft_##name##_kind;
+WEFT_TRANSPORTS(WEFT_DECLARE_KIND)
+#undef WEFT_DECLARE_KIND
 
 #endif

@@ -4,7 +4,12 @@
 #include <assert.h>
 #include <string.h>
 
+#include <weft/comm.h>
 #include <weft/ir.h>
+
+/* "loopback|threads|..." */
+#define OR_TRANSPORT(name) "|" #name
+#define TRANSPORTS (&(WEFT_TRANSPORTS(OR_TRANSPORT))[1])
 
 /* As in gpt/model/model.h, which this module does not see. */
 #define LAYERS_MAX 4096
@@ -85,7 +90,7 @@ const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT] = {
     FLAG(PARETO, "pareto", "plan for every memory limit that makes a difference"),
     ROW(FOR, '\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch", 0, 0, 0,
         "also print what this program needs to run the table"),
-    ROW(TRANSPORT, '\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME", "loopback|threads|mpi", 0, 0, 0,
+    ROW(TRANSPORT, '\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME", TRANSPORTS, 0, 0, 0,
         "what carries messages: threads (one per rank), loopback (one "
         "thread, virtual time) or mpi (a process per rank); default "
         "threads, and mpi where mpirun has started several processes"),
