@@ -44,8 +44,8 @@ test: built-release built-asan built-tsan built-fuzz
 test-long: built-release
 	@tools/run-tests.sh release -- -j $(JOBS) -L long
 
-# Left out: what needs Python's packages, and killed ranks: of 20 jobs of MPICH 4.2 with one, some
-# do not end (docs/mpi.md).
+# Left out: what needs Python's packages, and killed ranks: one of 20 such jobs of MPICH 4.2 did not
+# end (docs/mpi.md).
 test-command: deps-command
 	@$(CONFIGURE) release >/dev/null
 	@cmake --build --preset release --target command_tests

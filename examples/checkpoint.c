@@ -78,7 +78,7 @@ static enum weft_status fail_file(struct weft_error *error, const char *what, co
   return weft_fail(error, WEFT_ERR_IO, "", "%s %s: %s", what, path, strerror(errno));
 }
 
-/* Under another name first: whoever reads `path` finds all of it or nothing. A trainer that must
+/* Under another name first: a reader of `path` finds all of it or nothing. A trainer that must
  * survive a loss of power calls fsync() before rename(), for the file and for its folder. */
 static enum weft_status write_file(const char *path, const void *data, size_t size,
                                    struct weft_error *error) {

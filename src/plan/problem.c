@@ -18,17 +18,22 @@ static uint64_t op_count(const struct weft_shape *shape, enum weft_plan_backward
          (backward == WEFT_BACKWARD_WHOLE ? 2 : 3);
 }
 
-/* Without B nothing is lost where it takes no less time than I and W, and its memory is held as
- * long. */
-static enum weft_plan_backward backward_of(const struct weft_costs *costs, bool whole,
-                                           bool uniform) {
-  for (uint32_t s = 0; s < costs->stage_count && !whole && !uniform; s++) {
+bool weft_costs_gain_from_whole(const struct weft_costs *costs) {
+  assert(costs != NULL);
+  for (uint32_t s = 0; s < costs->stage_count; s++) {
     const struct weft_stage_costs *stage = &costs->stages[s];
     if (stage->b < stage->i + stage->w || stage->activation_after_i > stage->activation) {
-      return WEFT_BACKWARD_MIXED;
+      return true;
     }
   }
-  return whole ? WEFT_BACKWARD_WHOLE : WEFT_BACKWARD_SPLIT;
+  return false;
+}
+
+static enum weft_plan_backward backward_of(const struct weft_costs *costs, bool whole,
+                                           bool uniform) {
+  return whole                                           ? WEFT_BACKWARD_WHOLE
+         : !uniform && weft_costs_gain_from_whole(costs) ? WEFT_BACKWARD_MIXED
+                                                         : WEFT_BACKWARD_SPLIT;
 }
 
 static enum weft_status check_shape(const struct weft_shape *shape,

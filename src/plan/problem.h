@@ -82,6 +82,10 @@ enum weft_status weft_problem_init(struct weft_problem *problem,
                                    struct weft_error *error);
 void weft_problem_finish(struct weft_problem *problem);
 
+/* Whether a whole backward may be better than a split one at some stage: it takes less time than I
+ * and W, or W holds more memory than F. */
+bool weft_costs_gain_from_whole(const struct weft_costs *costs);
+
 /* Time of a transfer between two neighbouring stages on a free channel. */
 int64_t weft_problem_hop(const struct weft_problem *problem, uint32_t stage, uint32_t next);
 

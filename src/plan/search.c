@@ -341,7 +341,6 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
 
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
-  weft_search_control_start(&search->control, search->request);
   WEFT_TRY(construct_all(search, error));
   if (value_of(search->best) == INFINITY) {
     return explain_memory(search, error);
@@ -357,7 +356,8 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   WEFT_NEED(out, error);
   WEFT_NEED(request->costs, error);
   struct search search = {.allocator = allocator, .request = request};
-  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, error));
+  weft_search_control_start(&search.control, request);
+  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, &search.control, error));
   const uint32_t count = search.layouts.count;
   search.attempts = weft_array_allocate_zero(allocator, count, sizeof *search.attempts);
   const enum weft_status status = search.attempts == NULL

@@ -80,7 +80,8 @@ static enum weft_status add(struct weft_plan_layouts *layouts,
                             const struct weft_shape *shape, const uint32_t *first,
                             struct weft_error *error) {
   WEFT_TRY(add_kind(layouts, request, shape, first, request->whole_backward, error));
-  return request->uniform_backward && !request->whole_backward
+  return request->uniform_backward && !request->whole_backward &&
+                 weft_costs_gain_from_whole(request->costs)
              ? add_kind(layouts, request, shape, first, true, error)
              : WEFT_OK;
 }
@@ -136,8 +137,9 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
   struct weft_partition_list list;
   WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count,
                                     (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)), error));
-  enum weft_status status = weft_partition_search(
-      layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX), start, &list, error);
+  enum weft_status status =
+      weft_partition_search(layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX),
+                            layouts->control, start, &list, error);
   for (uint32_t n = 0; n < list.count && status == WEFT_OK; n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
       status = add(layouts, request, shape, list.first[n], error);
@@ -264,9 +266,10 @@ static enum weft_status list_all(struct weft_plan_layouts *layouts,
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,
+                                        struct weft_search_control *control,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
-  *layouts = (struct weft_plan_layouts){.allocator = allocator};
+  *layouts = (struct weft_plan_layouts){.allocator = allocator, .control = control};
   layouts->list = weft_array_allocate(allocator, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
     return weft_fail_memory(error, WEFT_PLAN_LAYOUTS_MAX * sizeof *layouts->list);

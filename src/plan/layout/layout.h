@@ -5,6 +5,8 @@
 
 #include <weft/search.h>
 
+#include "plan/search_control.h"
+
 struct weft_plan_layout {
   struct weft_shape shape;
   bool whole_backward;
@@ -17,15 +19,17 @@ enum { WEFT_PLAN_LAYOUTS_MAX = 300 };
 
 struct weft_plan_layouts {
   const struct weft_allocator *allocator;
+  struct weft_search_control *control; /* of the search; NULL: none */
   uint32_t count;
   struct weft_plan_layout *list; /* [count] of WEFT_PLAN_LAYOUTS_MAX */
 };
 
 /* All layouts that a request leaves open, at least one. WEFT_ERR_USAGE when the costs do not fit
- * the shape; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. */
+ * the shape; WEFT_ERR_LIMIT, WEFT_ERR_MEMORY. A cancelled search has fewer partitions. */
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
                                         const struct weft_search_request *request,
+                                        struct weft_search_control *control,
                                         struct weft_error *error);
 void weft_plan_layouts_finish(struct weft_plan_layouts *layouts);
 

@@ -4,6 +4,8 @@
 
 #include <weft/search.h>
 
+#include "plan/search_control.h"
+
 /* Goals of a partition. All minimise the work of the heaviest rank, heuristically. */
 enum weft_partition_kind {
   WEFT_PARTITION_EVEN,        /* ... with the others as equal as possible */
@@ -46,12 +48,12 @@ enum weft_status weft_partition_list_init(struct weft_partition_list *list,
 void weft_partition_list_finish(struct weft_partition_list *list);
 
 /* Rates so many partitions, from `start` on, and adds the best few to the list
- * (partition_search.c). Errors as for weft_partition_make(). */
+ * (partition_search.c), or fewer when the search is cancelled. Errors as for weft_partition_make(). */
 enum weft_status weft_partition_search(const struct weft_allocator *allocator,
                                        const struct weft_search_request *request,
                                        const struct weft_shape *shape, uint32_t tries,
-                                       const uint32_t *start, struct weft_partition_list *list,
-                                       struct weft_error *error);
+                                       struct weft_search_control *control, const uint32_t *start,
+                                       struct weft_partition_list *list, struct weft_error *error);
 
 /* Costs of the stages of a partition, one entry each. Times and known sizes are sums over the
  * parts; what the parts do not specify comes from the entries of the request's costs, divided in

@@ -86,8 +86,8 @@ static void note(const struct partition_search *search, const uint32_t *first, d
 enum weft_status weft_partition_search(const struct weft_allocator *allocator,
                                        const struct weft_search_request *request,
                                        const struct weft_shape *shape, uint32_t tries,
-                                       const uint32_t *start, struct weft_partition_list *list,
-                                       struct weft_error *error) {
+                                       struct weft_search_control *control, const uint32_t *start,
+                                       struct weft_partition_list *list, struct weft_error *error) {
   assert(request->costs->part_count > 0 && start[0] == 0 && list != NULL);
   struct partition_search search = {.allocator = allocator,
                                     .request = request,
@@ -106,7 +106,7 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
   double score = 0;
   memcpy(now, start, size);
   enum weft_status status = rate(&search, now, &score);
-  for (uint32_t n = 0; n < tries && status == WEFT_OK; n++) {
+  for (uint32_t n = 0; n < tries && status == WEFT_OK && !weft_search_control_poll(control); n++) {
     double own = 0;
     memcpy(tried, now, size);
     if (!move_part(&search, tried)) {
