@@ -27,8 +27,6 @@ target_compile_definitions(weft_flags INTERFACE _POSIX_C_SOURCE=200809L)
 target_compile_options(weft_flags INTERFACE
   -fvisibility=hidden -fno-semantic-interposition
   -Wall -Wextra -Wshadow -Wconversion -Wstrict-prototypes -Wmissing-prototypes -Wvla
-  # Constants are anonymous enums here, also those of sizes in pixels and of shares.
-  $<$<C_COMPILER_ID:Clang,AppleClang>:-Wno-enum-float-conversion>
   $<$<BOOL:${WEFT_WERROR}>:-Werror>)
 
 if(WEFT_FUZZ)

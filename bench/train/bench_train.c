@@ -190,7 +190,7 @@ static void note_samples(struct series *series, const struct weft_bench_train_bl
 static void note_prediction(struct prediction *prediction, double pipeline_ms,
                             const struct weft_bench_train_block *one,
                             const struct weft_bench_train_block *all) {
-  const double rest_ms = (one->mean_ms - one->busy_ms) / WEFT_BENCH_TRAIN_RANKS;
+  const double rest_ms = (one->mean_ms - one->busy_ms) / (double)WEFT_BENCH_TRAIN_RANKS;
   const double step_ms = pipeline_ms + rest_ms;
   add_sample(&prediction->step_ns, (uint64_t)(step_ms * 1e6));
   add_sample(&prediction->reached, (uint64_t)(step_ms / all->mean_ms * BILLION));
@@ -260,7 +260,7 @@ static void sum_up(struct bench *bench, struct weft_bench_train_results *results
   results->parameters = weft_gpt_parameter_count(config);
   results->processors = processors > 0 ? (uint64_t)processors : 0;
   results->operations =
-      MICROBATCHES *
+      (double)MICROBATCHES *
       weft_bench_flops(config, results->training.batch / MICROBATCHES, config->context);
   results->core_wanted = weft_gpt_blas_core_wanted();
   results->bare_ms = median_ms(&bench->bare);

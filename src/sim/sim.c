@@ -223,7 +223,7 @@ static enum weft_status find_period(struct weft_sim_run *run, int64_t *history, 
   /* Not yet settled: the mean of the second half is within 1/32 of a step. */
   const int64_t *last = history + (size_t)PERIOD_STEPS_MAX * p;
   const int64_t *half = history + (size_t)PERIOD_HALF * p;
-  *period = (double)(last[0] - half[0]) / PERIOD_HALF / run->ticks.per_unit;
+  *period = (double)(last[0] - half[0]) / (double)PERIOD_HALF / run->ticks.per_unit;
   return WEFT_OK;
 }
 

@@ -93,7 +93,7 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   request.effort = choose_effort(trainer, rank);
   request.threads = rank != NULL ? 0 : 1;
   request.time_limit = rank != NULL && trainer->stall_limit > 0
-                           ? (double)trainer->stall_limit * 1e-9 / ATTEMPTS / 2
+                           ? (double)trainer->stall_limit * 1e-9 / (double)(2 * ATTEMPTS)
                            : 0; /* the other ranks wait */
   request.stop = rank != NULL ? stop : NULL;
   request.context = rank;

@@ -22,7 +22,8 @@
 #include "cli/io/text_columns.h"
 #include "cli/report/run_picture.h"
 
-enum { STEPS_DEFAULT = 3, STALL_LIMIT_S = 30 };
+enum { STEPS_DEFAULT = 3 };
+#define STALL_LIMIT_S 30.0
 
 /* Everything between the command line and the report. */
 struct subject {

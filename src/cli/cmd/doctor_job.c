@@ -72,7 +72,7 @@ static enum weft_status ping(struct weft_transport *transport, char *memory,
   WEFT_TRY(play(transport, 0, 1, SMALL_BYTES, ROUNDS, memory, &small_ns, error));
   WEFT_TRY(play(transport, 2, 3, LARGE_BYTES, LARGE_ROUNDS, memory, &large_ns, error));
   ping->latency_ns = small_ns / 2;
-  ping->bytes_per_s = (uint64_t)(2e9 * LARGE_BYTES / (double)large_ns);
+  ping->bytes_per_s = (uint64_t)(2e9 * (double)LARGE_BYTES / (double)large_ns);
   return WEFT_OK;
 }
 

@@ -187,7 +187,7 @@ int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_re
                         .progress = progress,
                         .pareto = pareto,
                         .begin_ns = weft_cli_clock_ns()};
-  front.request.effort = request->effort / WEFT_CLI_PARETO_MAX;
+  front.request.effort = request->effort / (double)WEFT_CLI_PARETO_MAX;
   progress->rounds = WEFT_CLI_PARETO_MAX;
   return weft_search_least_memory(cli->allocator, request, &pareto->least, &error) < 0
              ? weft_cli_fail(cli, NULL, &error)

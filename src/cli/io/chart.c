@@ -30,7 +30,7 @@ void weft_cli_chart_include(struct weft_cli_chart *chart, double x, double y) {
 
 /* 1, 2 or 5 times a power of ten, so that there are at most TICKS of them. */
 static double tick_of(double range, double finest) {
-  const double rough = fmax(range / TICKS, finest);
+  const double rough = fmax(range / (double)TICKS, finest);
   const double power = pow(10, floor(log10(rough)));
   const double digit = rough / power;
   return power * (digit <= 1 ? 1 : digit <= 2 ? 2 : digit <= 5 ? 5 : 10);
@@ -49,11 +49,11 @@ void weft_cli_chart_fit(struct weft_cli_chart *chart, double finest_x, double fi
 }
 
 double weft_cli_chart_x(const struct weft_cli_chart *chart, double x) {
-  return LEFT + (x - chart->left) / (chart->right - chart->left) * (RIGHT - LEFT);
+  return (double)LEFT + (x - chart->left) / (chart->right - chart->left) * (double)(RIGHT - LEFT);
 }
 
 double weft_cli_chart_y(const struct weft_cli_chart *chart, double y) {
-  return TOP + (chart->high - y) / (chart->high - chart->low) * (BOTTOM - TOP);
+  return (double)TOP + (chart->high - y) / (chart->high - chart->low) * (double)(BOTTOM - TOP);
 }
 
 /* ---- Drawing ---- */

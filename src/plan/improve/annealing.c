@@ -121,7 +121,7 @@ enum { OP_WORK = 15, MOVE_WORK = 200 };
 
 static double cost_of(const struct weft_evaluator *evaluator, bool hill_climbing) {
   const double mean = (double)evaluator->span_sum / evaluator->problem->rank_count;
-  return (double)evaluator->value + (hill_climbing ? 0 : mean / VALUE_WEIGHT);
+  return (double)evaluator->value + (hill_climbing ? 0 : mean / (double)VALUE_WEIGHT);
 }
 
 static void update_critical(struct weft_local_search *search) {

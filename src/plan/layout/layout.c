@@ -132,8 +132,8 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
                                   const struct weft_shape *shape, const uint32_t *start,
                                   struct weft_error *error) {
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
-  const double tries = PARTITIONING * 1e9 * request->effort / RATING_WORK / stage_count;
-  const double most = ACTIONS_MAX / (3.0 * stage_count * shape->microbatches);
+  const double tries = PARTITIONING * 1e9 * request->effort / (double)RATING_WORK / stage_count;
+  const double most = (double)ACTIONS_MAX / (3.0 * stage_count * shape->microbatches);
   struct weft_partition_list list;
   WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count,
                                     (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)), error));

@@ -107,7 +107,7 @@ static void lay_out(struct weft_svg *svg) {
   const double ranks = rank_count > 0 ? rank_count : 1;
   svg->label_digits = count_digits(simulation->program->microbatch_count);
   svg->plot_left = 46 + 7 * count_digits(rank_count);
-  svg->plot_width = svg->width - svg->plot_left - RIGHT;
+  svg->plot_width = svg->width - svg->plot_left - (double)RIGHT;
   svg->rows_top = weft_svg_has_name(svg) ? TOP : TOP - TITLE;
   svg->row = row_for(rank_count);
   if (svg->picture->costs == NULL || !(simulation->peak_activation > 0)) {
@@ -116,9 +116,9 @@ static void lay_out(struct weft_svg *svg) {
   if (!shows_transfers(svg)) {
     svg->row.transfers = 0;
   }
-  const double fair = svg->plot_width * ranks / COLUMNS_MAX;
+  const double fair = svg->plot_width * ranks / (double)COLUMNS_MAX;
   svg->cell_min = fair > CELL_MIN ? fair : CELL_MIN;
-  const double pixels = MEMORY_COLUMNS_MAX / ranks;
+  const double pixels = (double)MEMORY_COLUMNS_MAX / ranks;
   svg->memory.column_count = (uint32_t)(pixels < svg->plot_width ? pixels : svg->plot_width);
   svg->memory.column_count += svg->memory.column_count == 0;
   svg->memory.extent = svg->extent;
@@ -164,7 +164,7 @@ static enum weft_status draw(struct weft_svg *svg, struct weft_error *error) {
   WEFT_TRY(look_through(svg, error));
   lay_out(svg);
   const uint32_t rank_count = svg->picture->simulation->program->rank_count;
-  const double legend_top = weft_svg_row_top(svg, rank_count) + AXIS;
+  const double legend_top = weft_svg_row_top(svg, rank_count) + (double)AXIS;
   svg->height = legend_top + weft_svg_add_legend(svg, legend_top, false) + 16;
   open_document(svg);
   weft_svg_add_title(svg);

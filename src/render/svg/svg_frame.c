@@ -5,7 +5,9 @@
 
 #include "render/svg/svg_document.h"
 
-enum { TITLE_SIZE = 16, SMALL_SIZE = 11, TICK_PIXELS = 90 };
+#define TITLE_SIZE 16.0
+#define SMALL_SIZE 11.0
+#define TICK_PIXELS 90.0
 
 static void add_time(struct weft_svg *svg, double time) {
   const struct weft_costs *costs = svg->picture->costs;

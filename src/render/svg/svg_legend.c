@@ -5,7 +5,10 @@
 
 #include "render/svg/svg_document.h"
 
-enum { SWATCH = 12, LINE = 20, WORDS = 11, STAGES_NAMED = 16 };
+#define SWATCH 12.0
+#define LINE 20.0
+#define WORDS 11.0
+enum { STAGES_NAMED = 16 };
 
 /* Where the next item goes. */
 struct legend {
@@ -27,8 +30,7 @@ static void add_item(struct legend *legend, const uint32_t *colours, uint32_t co
   }
   if (legend->draw) {
     for (uint32_t i = 0; i < colour_count; i++) {
-      weft_svg_rect(svg->text, legend->x + i * (double)SWATCH, legend->y, SWATCH, SWATCH,
-                    colours[i]);
+      weft_svg_rect(svg->text, legend->x + i * SWATCH, legend->y, SWATCH, SWATCH, colours[i]);
     }
     weft_svg_text_begin(svg->text, legend->x + swatch, legend->y + SWATCH - 2, WORDS, "start",
                         svg->palette->ink);

@@ -105,7 +105,7 @@ static void add_rank(struct layout *layout, uint32_t rank, struct weft_text *tex
 
 /* The smallest level that is not below the size: a little memory is not none. */
 static unsigned level_of(double size, double peak) {
-  const double level = size / peak * LEVELS;
+  const double level = size / peak * (double)LEVELS;
   unsigned steps = (unsigned)level;
   steps += level > steps + 1e-9;
   return steps > LEVELS ? LEVELS : steps;
