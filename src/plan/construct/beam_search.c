@@ -388,13 +388,14 @@ struct choice {
   int64_t input, start, end;
 };
 
+/* Gradients come before an activation goes: the op needs memory even if it then holds less. */
 static bool needs_memory(const struct beam *beam, const struct prefix *from, uint32_t s,
                          enum weft_plan_op_kind kind) {
   const struct weft_problem_stage *stage = &beam->problem->stages[s];
   const uint16_t *done = done_in(beam, from) + (size_t)s * COUNTS;
   return beam->problem->limit[stage->rank] < beam->problem->limit_max &&
-         weft_problem_change(stage, kind) + weft_problem_gradients(stage, kind, done[COUNT_BACK]) >
-             0;
+         (weft_problem_change(stage, kind) > 0 ||
+          weft_problem_gradients(stage, kind, done[COUNT_BACK]) > 0);
 }
 
 /* When an op that starts now would have ended, whether its backward is whole or split; INT64_MAX
