@@ -59,6 +59,10 @@ struct weft_search_request {
    * With parts: the search partitions the parts into stages, and the entries only supply what the
    * parts do not specify. */
   const struct weft_costs *costs;
+  /* [ranks] the actions of a rank take so many times as long as the costs say: more than 0, at most
+   * 1e6; NULL: all 1. Partitions take them into account, and the answer's costs include them. Which
+   * rank has which stage does not depend on them. Borrowed. */
+  const double *rank_factors;
   bool keep_partition; /* the entries are the stages; ignore the parts */
   bool whole_backward; /* do not split backwards: B instead of I and W */
   /* All backwards are whole, or all are split, so that each stage sums its weight gradients in the
@@ -90,7 +94,7 @@ struct weft_search_answer {
   enum weft_objective objective;
   enum weft_placement_kind placement;
   uint32_t stages_per_rank;
-  struct weft_costs *costs; /* one entry per stage of the table */
+  struct weft_costs *costs; /* one entry per stage of the table, as its rank executes it */
   uint32_t *stage_parts;    /* [stage_count] number of parts of each stage; NULL without parts */
   double makespan;
   double span;

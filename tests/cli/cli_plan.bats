@@ -128,6 +128,20 @@ holds() {
   jq -e '.peak_memory == 1' p.json >/dev/null
 }
 
+@test "plan --slow: the plan is for these ranks, and sim --slow agrees" {
+  unequal
+  weft plan -p 4 -m 8 --costs costs.json --slow 1=1.7 --slow 3=1.5 "${quick[@]}" --json -o t.csv
+  succeeds
+  jq -r .makespan <<<"$output" >planned
+  jq .costs <<<"$output" >own.json
+  jq -e '(.costs.stages | map(.f)) == [3, 6.8, 4, 9]' <<<"$output"
+  "$WEFT" sim t.csv --costs costs.json --slow 1=1.7 --slow 3=1.5 --json | jq -r .makespan | diff - planned
+  "$WEFT" sim t.csv --costs own.json --json | jq -r .makespan | diff - planned
+  weft plan -p 4 -m 8 --slow 4=2
+  fails 2 "rank 4"
+  hints
+}
+
 @test "plan cuts the model into stages, and says which parts each has" {
   layered
   "$WEFT" plan -p 4 -m 8 -v 1 --costs parts.json "${quick[@]}" --json -o t.csv >p.json

@@ -306,6 +306,30 @@ static void a_plan_cuts_the_model(void **state) {
   model_finish(&model);
 }
 
+/* The second of three equal ranks takes twice as long: it gets half as many parts. */
+static void a_slow_rank_has_fewer_parts(void **state) {
+  static const double factors[] = {1, 2, 1}, wrong[] = {1, 0, 1};
+  const struct weft_shape shape = {.ranks = 3, .stages_per_rank = 1, .microbatches = 8};
+  struct model model;
+  struct weft_search_answer *answer;
+  struct weft_error error;
+  (void)state;
+  model_init(&model, 10, &shape);
+  model.request.stages_per_rank = 1;
+  model.request.effort = 0.01;
+  model.request.rank_factors = factors;
+  assert_int_equal(weft_search(NULL, &model.request, &answer, NULL), WEFT_OK);
+  assert_int_equal(answer->stage_parts[0], 4);
+  assert_int_equal(answer->stage_parts[1], 2);
+  assert_int_equal(answer->stage_parts[2], 4);
+  assert_true(answer->costs->stages[1].f == 4 && answer->costs->stages[2].f == 4);
+  weft_search_answer_destroy(answer);
+  model.request.rank_factors = wrong;
+  assert_int_equal(weft_search(NULL, &model.request, &answer, &error), WEFT_ERR_USAGE);
+  assert_non_null(strstr(error.message, "rank 1"));
+  model_finish(&model);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(one_stage_a_rank_is_cut_as_well_as_can_be),
@@ -316,6 +340,7 @@ int main(void) {
       cmocka_unit_test(layouts_are_all_different),
       cmocka_unit_test(stages_need_a_part_each),
       cmocka_unit_test(a_plan_cuts_the_model),
+      cmocka_unit_test(a_slow_rank_has_fewer_parts),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -130,10 +130,10 @@ static const struct weft_cli_command commands[] = {
      "",
      0,
      "",
-     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), TIMES, OPTION(MEMORY),
-      &plan_placement, OPTION(NO_SPLIT), OPTION(KEEP_PARTITION), OPTION(OBJECTIVE), OPTION(EFFORT),
-      OPTION(TIME_LIMIT), &plan_seed, OPTION(THREADS), OPTION(PARETO), OPTION(FOR), &plan_output,
-      OPTION(JSON), OPTION(HELP)},
+     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), TIMES, OPTION(SLOW),
+      OPTION(MEMORY), &plan_placement, OPTION(NO_SPLIT), OPTION(KEEP_PARTITION), OPTION(OBJECTIVE),
+      OPTION(EFFORT), OPTION(TIME_LIMIT), &plan_seed, OPTION(THREADS), OPTION(PARETO), OPTION(FOR),
+      &plan_output, OPTION(JSON), OPTION(HELP)},
      "search for the best schedule for given costs and memory",
      "Searches for the order of actions that takes the least time within --memory, and reports a "
      "lower bound for its placement, so that you know how far from optimal it is at most. Every "

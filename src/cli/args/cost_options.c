@@ -146,8 +146,9 @@ static void release_fit(struct weft_cli_costs *costs) {
   costs->program = NULL;
 }
 
-static int fit_factors(const struct weft_cli *cli, struct weft_cli_costs *costs,
-                       uint32_t rank_count) {
+int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *costs,
+                             uint32_t rank_count) {
+  assert(costs->factors == NULL);
   for (unsigned k = 0; k < costs->straggler_count; k++) {
     if (costs->stragglers[k].rank >= rank_count) {
       return weft_cli_usage(cli, "ranks are counted from 0",
@@ -197,7 +198,7 @@ int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
   if (weft_costs_check(costs->costs, program->stage_count, &error) < 0) {
     return weft_cli_fail(cli, costs->file, &error);
   }
-  int status = fit_factors(cli, costs, program->rank_count);
+  int status = weft_cli_costs_fit_ranks(cli, costs, program->rank_count);
   if (status == WEFT_CLI_OK) {
     status = fit_program(cli, costs, program, name);
   }

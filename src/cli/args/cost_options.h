@@ -49,6 +49,10 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
 int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
                        const struct weft_program *program, const char *name);
 
+/* Only --slow, for so many ranks and a program that is not made yet: options.rank_factors. Once. */
+int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *costs,
+                             uint32_t rank_count);
+
 void weft_cli_costs_finish(struct weft_cli_costs *costs);
 
 #endif

@@ -195,7 +195,7 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
 }
 
 static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                const struct weft_costs *costs) {
+                struct weft_cli_costs *costs) {
   struct weft_search_request request;
   int status = weft_cli_plan_read_request(cli, arguments, costs, &request);
   if (status != WEFT_CLI_OK) {
@@ -215,7 +215,7 @@ int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_argument
     status = weft_cli_costs_read(cli, arguments, &costs);
   }
   if (status == WEFT_CLI_OK) {
-    status = plan(cli, arguments, costs.costs);
+    status = plan(cli, arguments, &costs);
     weft_cli_costs_finish(&costs);
   }
   return status;

@@ -5,6 +5,7 @@
 
 #include <weft/search.h>
 
+#include "cli/args/cost_options.h"
 #include "cli/cmd/plan_target.h"
 #include "cli/report/sim_report.h"
 
@@ -14,11 +15,11 @@ struct weft_cli_plan {
   struct weft_cli_sim_report prediction;     /* of the answer's simulation */
 };
 
-/* Reads the options into a request, which borrows `costs`. Returns WEFT_CLI_OK, or another exit
+/* Reads the options into a request, which borrows `costs`, fitted to its ranks. Returns WEFT_CLI_OK, or another exit
  * status after it has printed the error. */
 int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
-                               const struct weft_costs *costs, struct weft_search_request *request);
+                               struct weft_cli_costs *costs, struct weft_search_request *request);
 
 /* Value of the objective. */
 double weft_cli_plan_value(const struct weft_search_answer *answer);

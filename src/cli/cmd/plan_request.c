@@ -28,15 +28,18 @@ static void read_effort(const struct weft_cli_arguments *arguments,
 
 int weft_cli_plan_read_request(const struct weft_cli *cli,
                                const struct weft_cli_arguments *arguments,
-                               const struct weft_costs *costs,
-                               struct weft_search_request *request) {
-  const int status = check_shape(cli, arguments);
+                               struct weft_cli_costs *costs, struct weft_search_request *request) {
+  int status = check_shape(cli, arguments);
+  if (status == WEFT_CLI_OK) {
+    /* The parser keeps numbers within 32 bits. */
+    const uint64_t ranks = weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
+    status = weft_cli_costs_fit_ranks(cli, costs, (uint32_t)ranks);
+  }
   if (status != WEFT_CLI_OK) {
     return status;
   }
   const unsigned placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT];
   *request = weft_search_request_default();
-  /* The parser keeps numbers within 32 bits. */
   request->ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0);
   request->microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0);
   request->stages_per_rank =
@@ -45,7 +48,8 @@ int weft_cli_plan_read_request(const struct weft_cli *cli,
   request->placement = placement == 2 ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_LOOP;
   request->keep_partition = arguments->given[WEFT_CLI_OPTION_KEEP_PARTITION];
   request->whole_backward = arguments->given[WEFT_CLI_OPTION_NO_SPLIT];
-  request->costs = costs;
+  request->costs = costs->costs;
+  request->rank_factors = costs->options.rank_factors;
   request->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, request->memory_limit);
   request->objective = arguments->choices[WEFT_CLI_OPTION_OBJECTIVE] == 1 ? WEFT_OBJECTIVE_SPAN
                                                                           : WEFT_OBJECTIVE_MAKESPAN;

@@ -11,6 +11,8 @@
 #include "plan/layout/partition.h"
 #include "plan/problem.h"
 
+#define FACTOR_MAX 1e6 /* of a rank */
+
 /* Tried when v is not given. */
 static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
 
@@ -34,13 +36,31 @@ static enum weft_status share_costs(const struct weft_allocator *allocator,
   return WEFT_OK;
 }
 
+void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_request *request,
+                          const struct weft_shape *shape) {
+  for (uint32_t s = 0; request->rank_factors != NULL && s < costs->stage_count; s++) {
+    const double factor = request->rank_factors[weft_shape_rank_of(shape, s)];
+    struct weft_stage_costs *stage = &costs->stages[s];
+    const bool is_sum = stage->b == stage->i + stage->w; /* it stays one, whatever is rounded */
+    stage->f *= factor;
+    stage->i *= factor;
+    stage->w *= factor;
+    stage->b = is_sum ? stage->i + stage->w : stage->b * factor;
+    stage->overlap_f_b *= factor; /* negative: not specified */
+  }
+}
+
 /* `first` is the partition; NULL without parts. */
 static enum weft_status make_costs(const struct weft_allocator *allocator,
                                    const struct weft_search_request *request,
                                    const struct weft_shape *shape, const uint32_t *first,
                                    struct weft_costs **out, struct weft_error *error) {
-  WEFT_TRY(first != NULL ? weft_partition_costs(allocator, request, shape, first, out, error)
-                         : share_costs(allocator, request, shape->stages_per_rank, out, error));
+  if (first != NULL) {
+    WEFT_TRY(weft_partition_costs(allocator, request, shape, first, out, error));
+  } else {
+    WEFT_TRY(share_costs(allocator, request, shape->stages_per_rank, out, error));
+    weft_costs_slow_down(*out, request, shape);
+  }
   (*out)->hop = request->costs->hop;
   memcpy((*out)->unit, request->costs->unit, sizeof(*out)->unit);
   return WEFT_OK;
@@ -248,12 +268,25 @@ static enum weft_status list_usual(struct weft_plan_layouts *layouts,
   return WEFT_OK;
 }
 
+static enum weft_status check_factors(const struct weft_search_request *request,
+                                      struct weft_error *error) {
+  for (uint32_t r = 0; request->rank_factors != NULL && r < request->ranks; r++) {
+    if (!(request->rank_factors[r] > 0 && request->rank_factors[r] <= FACTOR_MAX)) {
+      return weft_fail(error, WEFT_ERR_USAGE, "1 is as fast as the costs say",
+                       "the factor of rank %" PRIu32 " is %g: expected more than 0, at most %g", r,
+                       request->rank_factors[r], FACTOR_MAX);
+    }
+  }
+  return WEFT_OK;
+}
+
 static enum weft_status list_all(struct weft_plan_layouts *layouts,
                                  const struct weft_search_request *request,
                                  struct weft_error *error) {
   uint32_t v;
   WEFT_TRY(find_stages_per_rank(request, &v, error));
   WEFT_TRY(check_parts(request, v, error));
+  WEFT_TRY(check_factors(request, error));
   WEFT_TRY(v != 0 ? add_placements(layouts, request, v, error)
                   : list_usual(layouts, request, error));
   if (layouts->count == 0) {

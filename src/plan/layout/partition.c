@@ -34,6 +34,7 @@ struct partition {
   const struct weft_allocator *allocator;
   struct weft_arena arena;
   const struct weft_shape *shape;
+  const double *factors; /* [ranks] or NULL: all 1 */
   uint32_t part_count, stage_count;
   double limit;
   double *work;      /* [part_count] of a microbatch */
@@ -78,7 +79,8 @@ static struct score score_of(const struct partition *partition) {
 /* Adds a part to a stage (sign 1) or removes it (-1). */
 static void put(struct partition *partition, uint32_t stage, uint32_t part, double sign) {
   const uint32_t rank = weft_shape_rank_of(partition->shape, stage);
-  partition->load[rank] += sign * partition->work[part];
+  partition->load[rank] +=
+      sign * partition->work[part] * (partition->factors != NULL ? partition->factors[rank] : 1);
   partition->memory[rank] +=
       sign * (partition->kept[part] + partition->in_flight[rank] * partition->held[part]);
 }
@@ -294,14 +296,16 @@ static void fill_from_back(struct partition *partition, double most) {
   }
 }
 
-/* With one stage per rank and enough memory the starting partition is optimal already. */
+/* With one stage per rank, ranks of equal speed and enough memory the starting partition is optimal
+ * already. */
 static void arrange(struct partition *partition, enum weft_partition_kind kind) {
   if (kind == WEFT_PARTITION_LIGHT_LAST) {
     fill_from_front(partition, heaviest_stage(partition));
   } else if (kind == WEFT_PARTITION_LIGHT_FIRST) {
     fill_from_back(partition, heaviest_stage(partition));
   }
-  if (partition->shape->stages_per_rank > 1 || kind >= WEFT_PARTITION_FULL) {
+  if (partition->shape->stages_per_rank > 1 || partition->factors != NULL ||
+      kind >= WEFT_PARTITION_FULL) {
     search_locally(partition);
   }
 }
@@ -350,6 +354,7 @@ enum weft_status weft_partition_make(const struct weft_allocator *allocator,
       .allocator = allocator,
       .arena = {.allocator = allocator},
       .shape = shape,
+      .factors = request->rank_factors,
       .part_count = request->costs->part_count,
       .stage_count = shape->ranks * shape->stages_per_rank,
       .limit = kind >= WEFT_PARTITION_FULL ? request->memory_limit : INFINITY};

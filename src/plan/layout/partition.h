@@ -55,12 +55,16 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
                                        struct weft_search_control *control, const uint32_t *start,
                                        struct weft_partition_list *list, struct weft_error *error);
 
-/* Costs of the stages of a partition, one entry each. Times and known sizes are sums over the
+/* Costs of the stages of a partition on their ranks, one entry each. Times and known sizes are sums over the
  * parts; what the parts do not specify comes from the entries of the request's costs, divided in
  * proportion to the time of F. */
 enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
                                       const struct weft_search_request *request,
                                       const struct weft_shape *shape, const uint32_t *first,
                                       struct weft_costs **out, struct weft_error *error);
+
+/* Multiplies the times of every stage by the factor of its rank. */
+void weft_costs_slow_down(struct weft_costs *costs, const struct weft_search_request *request,
+                          const struct weft_shape *shape);
 
 #endif

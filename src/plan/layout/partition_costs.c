@@ -98,5 +98,6 @@ enum weft_status weft_partition_costs(const struct weft_allocator *allocator,
     const double share = all.f > 0 ? own.f / all.f : 1.0 / stage_count;
     (*out)->stages[s] = stage_of(&total, &all, &own, share);
   }
+  weft_costs_slow_down(*out, request, shape);
   return WEFT_OK;
 }
