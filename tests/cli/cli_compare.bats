@@ -141,11 +141,74 @@ document() {
   hints
   weft compare -p 4
   fails 2 "-m, the number of microbatches"
-  weft compare -p 4 -m 8 file.csv
-  fails 2 "too many"
   weft compare -p 1000000 -m 1000000
   fails 2 "no schedule has this shape" "the limit is"
   hints
   weft compare -p 4 -m 8 --jitter 0.1
   fails 2 "unknown option '--jitter'"
+}
+
+@test "compare FILE: the shape is the file's, and it is ranked as its schedule" {
+  "$WEFT" gen ZBVZeroBubble -p 4 -m 8 -o mine.csv
+  "$WEFT" gen 1F1B -p 4 -m 8 | "$WEFT" lower -o program.csv
+  "$WEFT" compare mine.csv program.csv --hop 0.25 --json >c.json
+  [ "$(jq -c '[.ranks, .microbatches, [.schedules[] | select(.file) | .name]]' c.json)" = '[4,8,["mine.csv","program.csv"]]' ]
+  numbers='map([.v, .makespan, .span, .bubble_ratio, .peak_activation, .peak_memory, .fits])'
+  jq -c '[.schedules[] | select(.name == "ZBVZeroBubble" or .name == "1F1B")] | '"$numbers" c.json >named
+  jq -c '[.schedules[] | select(.file)] | '"$numbers" c.json >files
+  cmp named files
+  # A file comes before a schedule that is as good; the other rows are those without files.
+  jq -c 'del(.schedules[] | select(.file)) | del(.winner, .why)' c.json >rest
+  "$WEFT" compare -p 4 -m 8 --hop 0.25 --json | jq -c 'del(.winner, .why)' >without
+  cmp rest without
+}
+
+@test "compare FILE: a better table wins, by text and JSON; its v is compared too" {
+  "$WEFT" plan -p 3 -m 6 -v 3 --placement loop --threads 1 --effort 0.1 -o best.csv >/dev/null 2>&1
+  weft compare best.csv --memory 4
+  succeeds
+  has '^[* ] best.csv  *3 ' <(echo "$output")
+  has '^  Interleaved1F1B  *3 ' <(echo "$output")
+  "$WEFT" sim best.csv --json >s.json
+  "$WEFT" compare - --json <best.csv >c.json
+  jq -e --slurpfile s s.json '.schedules[] | select(.file) |
+    .name == "standard input" and .v == 3 and .makespan == $s[0].makespan / 3' c.json >/dev/null
+  printf '0F0,1F0,1B0,0B0\n' >one.csv
+  weft compare one.csv
+  succeeds
+  has '^[* ] one.csv  *2 ' <(echo "$output")
+  # Stages of ranks may differ in number.
+  printf '0F0,1F0,,,1B0,0B0\n,,2F0,2B0,,\n' >uneven.csv
+  weft compare uneven.csv
+  succeeds
+  has '^[* ] uneven.csv  *1.5 ' <(echo "$output")
+}
+
+@test "compare FILE: what is not comparable is refused" {
+  "$WEFT" gen 1F1B -p 4 -m 8 -o a.csv
+  "$WEFT" gen 1F1B -p 2 -m 8 -o b.csv
+  weft compare a.csv b.csv
+  fails 2 "b.csv has 2 ranks" "not 4 and 8 as the first file"
+  hints
+  weft compare -p 3 a.csv
+  fails 2 "a.csv has 4 ranks" "not 3 and 8 as asked for"
+  weft compare -v 2 a.csv
+  fails 2 "a.csv has 4 stages" "4 ranks with 2 stages"
+  hints
+  weft compare - - <a.csv
+  fails 2 "only once"
+  weft compare a.csv --costs - <<<'{"schema": "weft-costs/1", "stages": [{}, {}]}'
+  fails 2 "2 entries"
+  weft compare - --costs - <a.csv
+  fails 2 "only once"
+  "$WEFT" gen ForwardOnly -p 4 -m 8 -o forward.csv
+  weft compare forward.csv
+  fails 2 "no backward"
+  printf '0F0,0B0\n1F0\n' >broken.csv
+  weft compare broken.csv
+  fails 1 "broken.csv"
+  weft compare missing.csv
+  fails 66 "missing.csv"
+  weft compare a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv a.csv
+  fails 2 "too many"
 }

@@ -109,17 +109,20 @@ static const struct weft_cli_command commands[] = {
      "to wait. A compute-only table gets SEND and RECV first.",
      "weft gen GPipe -p 4 -m 4 | weft sim --f 1 --b 2 --hop 0.1"},
     {"compare",
-     "",
-     0,
-     "",
+     "[FILE...]",
+     WEFT_CLI_OPERANDS_MAX,
+     "file",
      {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), OPTION(CHANNEL), TIMES,
       OPTION(SLOW), OPTION(MEMORY), OUTPUT_JSON_HELP},
      "rank all schedules for a pipeline by their time",
      "Simulates every schedule that is possible for the given shape, best first, explains why the "
-     "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, as far as "
-     "the schedule allows. Memory is the peak of a rank: activations, and parameters and gradients "
+     "first one wins, and lists those over --memory apart. Without -v: v = 1, 2 and 4, and that of "
+     "the files, as far as the schedule allows. Memory is the peak of a rank: activations, and "
+     "parameters and gradients "
      "where the costs have their sizes, which no table shards. Exit status 1: none fits into the "
      "memory.\n"
+     "FILEs, tables or programs, are ranked with the schedules of their shape: -p and -m are then "
+     "those of the files, and all of them must have the same.\n"
      "With -v costs are of a stage, as for sim. Without it, schedules with different v cut the "
      "same model: then costs given by options, or by a file with one entry, are those of a rank's "
      "share of the model; with v stages per rank each stage takes 1/v of its time and memory, and "

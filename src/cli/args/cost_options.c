@@ -30,7 +30,9 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
                             weft_cli_option_at(numbers[k])->name);
     }
   }
-  bool taken = arguments->command->operands_max > 0 && arguments->operand_count == 0;
+  /* Without an operand a command reads standard input, unless it takes a list. */
+  bool taken = arguments->command->operands_max > 0 && arguments->operand_count == 0 &&
+               strstr(arguments->command->operands, "...") == NULL;
   for (unsigned k = 0; k < arguments->operand_count; k++) {
     taken = taken || strcmp(arguments->operands[k], "-") == 0;
   }

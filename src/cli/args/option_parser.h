@@ -4,7 +4,6 @@
 
 #include "cli/args/option_table.h"
 
-#define WEFT_CLI_OPERANDS_MAX 2
 #define WEFT_CLI_LIST_MAX 1024
 
 struct weft_cli_arguments {

@@ -117,6 +117,8 @@ enum weft_cli_option_kind {
   WEFT_CLI_KIND_TEXT /* any, but empty */
 };
 
+/* The most operands of a command, unless they are a list. */
+#define WEFT_CLI_OPERANDS_MAX 16
 /* operands_max of a command whose operands are further values of its LIST option. */
 #define WEFT_CLI_OPERANDS_LIST UINT_MAX
 

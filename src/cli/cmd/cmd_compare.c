@@ -1,4 +1,4 @@
-/* `weft compare`: every schedule for a shape, simulated and ranked.
+/* `weft compare`: every schedule for a shape, and tables from files, simulated and ranked.
  *
  * Costs are of a stage, as everywhere, when v is given or the file has one entry
  * per stage. Otherwise schedules with different v cut the same model into more or
@@ -13,7 +13,9 @@
 
 #include "cli/args/cost_options.h"
 #include "cli/cmd/commands.h"
+#include "cli/cmd/validity.h"
 #include "cli/io/error_message.h"
+#include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/report/compare_report.h"
 #include "cli/report/sim_report.h"
@@ -22,23 +24,27 @@ struct compare_run {
   const struct weft_cli *cli;
   struct weft_cli_costs costs;
   struct weft_hop_costs hop; /* as given */
+  const struct weft_cli_arguments *arguments;
+  struct weft_program *files[WEFT_CLI_OPERANDS_MAX]; /* [operand_count] */
   struct weft_cli_comparison *comparison;
 };
 
-/* ---- One schedule ---- */
+static double stages_per_rank(const struct weft_program *program) {
+  return (double)program->stage_count / program->rank_count;
+}
+
+/* ---- One schedule or file ---- */
 
 static void record(struct compare_run *run, const struct weft_simulation *simulation,
-                   const struct weft_schedule_info *info, size_t order, uint32_t v) {
+                   struct weft_cli_entry entry) {
   struct weft_cli_comparison *comparison = run->comparison;
-  const double scale = comparison->per_stage ? 1 : v;
+  const double scale = comparison->per_stage ? 1 : entry.v;
   const uint32_t p = simulation->program->rank_count;
-  struct weft_cli_entry entry = {.info = info,
-                                 .v = v,
-                                 .order = order,
-                                 .makespan = simulation->makespan / scale,
-                                 .span = simulation->span / scale,
-                                 .bubble_ratio = simulation->bubble_ratio,
-                                 .peak_activation = simulation->peak_activation / scale};
+  entry.makespan = simulation->makespan / scale;
+  entry.span = simulation->span / scale;
+  entry.bubble_ratio = simulation->bubble_ratio;
+  entry.peak_activation = simulation->peak_activation / scale;
+  entry.order = comparison->entry_count;
   for (uint32_t rank = 0; rank < p; rank++) {
     const struct weft_rank_times *times = &simulation->ranks[rank];
     entry.busy += times->busy / scale / p;
@@ -62,14 +68,16 @@ static void leave_out(struct weft_cli_comparison *comparison, const struct weft_
   (void)snprintf(omission->why, sizeof omission->why, "%s", why);
 }
 
+/* `entry` has the name and where it comes from. */
 static int simulate(struct compare_run *run, const struct weft_program *table,
-                    const struct weft_schedule_info *info, size_t order, uint32_t v) {
+                    struct weft_cli_entry entry) {
   struct weft_cli_costs *costs = &run->costs;
-  const double scale = run->comparison->per_stage ? 1 : v;
+  entry.v = stages_per_rank(table);
+  const double scale = run->comparison->per_stage ? 1 : entry.v;
   costs->costs->hop = run->hop;
   costs->costs->hop.latency *= scale;
   costs->costs->hop.bytes *= scale;
-  const int status = weft_cli_costs_fit(run->cli, costs, table, info->name);
+  const int status = weft_cli_costs_fit(run->cli, costs, table, entry.name);
   if (status != WEFT_CLI_OK) {
     return status;
   }
@@ -78,9 +86,9 @@ static int simulate(struct compare_run *run, const struct weft_program *table,
   costs->options.no_events = true;
   if (weft_simulate(run->cli->allocator, costs->program, costs->costs, &costs->options, &simulation,
                     &error) < 0) {
-    return weft_cli_fail(run->cli, info->name, &error);
+    return weft_cli_fail(run->cli, entry.name, &error);
   }
-  record(run, simulation, info, order, v);
+  record(run, simulation, entry);
   weft_simulation_destroy(simulation);
   return WEFT_CLI_OK;
 }
@@ -104,30 +112,66 @@ static int try_schedule(struct compare_run *run, size_t order, uint32_t v) {
   if (made < 0) {
     return weft_cli_fail(run->cli, NULL, &error);
   }
-  const int status = simulate(run, table, info, order, v);
+  const int status = simulate(
+      run, table,
+      (struct weft_cli_entry){.name = info->name,
+                              .one_v = info->stages_per_rank_min == info->stages_per_rank_max});
   weft_program_destroy(table);
   return status;
 }
 
 /* ---- All schedules ---- */
 
-/* With v given, that one; else 1, 2 and 4 as far as the recipe goes. */
-static int try_values(struct compare_run *run, size_t order) {
+/* Whether one of the first `end` files has v stages per rank. */
+static bool has_file_of(const struct compare_run *run, double v, unsigned end) {
+  for (unsigned k = 0; k < end; k++) {
+    if (stages_per_rank(run->files[k]) == v) {
+      return true;
+    }
+  }
+  return false;
+}
+
+static int try_value(struct compare_run *run, size_t order, uint32_t v) {
   const struct weft_schedule_info *info = weft_schedule_at(order);
+  return v < info->stages_per_rank_min || v > info->stages_per_rank_max
+             ? WEFT_CLI_OK
+             : try_schedule(run, order, v);
+}
+
+/* With v given, that one; else 1, 2, 4 and those of the files, as far as the recipe goes. */
+static int try_values(struct compare_run *run, size_t order) {
   if (run->comparison->shape.stages_per_rank != 0) {
     return try_schedule(run, order, run->comparison->shape.stages_per_rank);
   }
   int status = WEFT_CLI_OK;
   for (uint32_t v = 1; v <= 4 && status == WEFT_CLI_OK; v *= 2) {
-    if (v >= info->stages_per_rank_min && v <= info->stages_per_rank_max) {
-      status = try_schedule(run, order, v);
+    status = try_value(run, order, v);
+  }
+  for (unsigned k = 0; k < run->arguments->operand_count && status == WEFT_CLI_OK; k++) {
+    const struct weft_program *file = run->files[k];
+    const uint32_t v = file->stage_count / file->rank_count;
+    if (file->stage_count % file->rank_count == 0 && v != 1 && v != 2 && v != 4 &&
+        !has_file_of(run, v, k)) {
+      status = try_value(run, order, v);
     }
   }
   return status;
 }
 
-static int try_all(struct compare_run *run) {
+static int try_files(struct compare_run *run) {
   int status = WEFT_CLI_OK;
+  for (unsigned k = 0; k < run->arguments->operand_count && status == WEFT_CLI_OK; k++) {
+    status = simulate(
+        run, run->files[k],
+        (struct weft_cli_entry){
+            .name = weft_cli_input_name(run->arguments->operands[k]), .file = true, .one_v = true});
+  }
+  return status;
+}
+
+static int try_all(struct compare_run *run) {
+  int status = try_files(run);
   for (size_t order = 0; order < weft_schedule_count() && status == WEFT_CLI_OK; order++) {
     const struct weft_schedule_info *info = weft_schedule_at(order);
     if (info->trains && !info->fixed) {
@@ -166,15 +210,82 @@ static int fix_stages(const struct weft_cli *cli, const struct weft_costs *costs
   return WEFT_CLI_OK;
 }
 
+/* ---- Files ---- */
+
+/* Another number of ranks or microbatches is other work, and a forward pass is less. */
+static int check_file(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                      unsigned index, const struct weft_program *file,
+                      const struct weft_shape *shape) {
+  char quoted[256];
+  (void)weft_cli_quote(quoted, sizeof quoted, weft_cli_input_name(arguments->operands[index]));
+  if (file->rank_count != shape->ranks || file->microbatch_count != shape->microbatches) {
+    return weft_cli_usage(
+        cli,
+        index == 0 ? "leave -p and -m out: the file has them"
+                   : "schedules are comparable when they do the same work on as many ranks",
+        "%s has %" PRIu32 " ranks and %" PRIu32 " microbatches, not %" PRIu32 " and %" PRIu32
+        " as %s",
+        quoted, file->rank_count, file->microbatch_count, shape->ranks, shape->microbatches,
+        index == 0 ? "asked for" : "the first file");
+  }
+  if (shape->stages_per_rank != 0 &&
+      file->stage_count != (uint64_t)shape->ranks * shape->stages_per_rank) {
+    return weft_cli_usage(
+        cli, "leave -v out: then costs are of a rank's share of the model, for any v",
+        "%s has %" PRIu32 " stages, which is not %" PRIu32 " ranks with %" PRIu32 " stages each",
+        quoted, file->stage_count, shape->ranks, shape->stages_per_rank);
+  }
+  for (uint64_t k = 0; k < file->action_count; k++) {
+    if (file->actions[k].op == WEFT_OP_B || file->actions[k].op == WEFT_OP_I) {
+      return WEFT_CLI_OK;
+    }
+  }
+  return weft_cli_usage(cli, "'weft sim' predicts its time",
+                        "%s has no backward; compare ranks schedules that train", quoted);
+}
+
+static int read_file(struct compare_run *run, unsigned index) {
+  const struct weft_cli *cli = run->cli;
+  const char *path = run->arguments->operands[index];
+  struct weft_shape *shape = &run->comparison->shape;
+  for (unsigned k = 0; k < index; k++) {
+    if (weft_cli_is_standard_input(path) &&
+        weft_cli_is_standard_input(run->arguments->operands[k])) {
+      return weft_cli_usage(cli, "give the others as files",
+                            "standard input can be read only once");
+    }
+  }
+  int status = weft_cli_read_program(cli, path, &run->files[index]);
+  if (status == WEFT_CLI_OK) {
+    status = weft_cli_check_valid(cli, run->files[index], weft_cli_input_name(path));
+  }
+  if (status != WEFT_CLI_OK) {
+    return status;
+  }
+  const struct weft_program *file = run->files[index];
+  shape->ranks = shape->ranks == 0 ? file->rank_count : shape->ranks;
+  shape->microbatches = shape->microbatches == 0 ? file->microbatch_count : shape->microbatches;
+  return check_file(cli, run->arguments, index, file, shape);
+}
+
+static int read_files(struct compare_run *run) {
+  int status = WEFT_CLI_OK;
+  for (unsigned k = 0; k < run->arguments->operand_count && status == WEFT_CLI_OK; k++) {
+    status = read_file(run, k);
+  }
+  return status;
+}
+
 /* ---- The command ---- */
 
+/* What is not given is 0 and taken from the first file. */
 static int read_shape(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       struct weft_shape *shape) {
-  static const char example[] = "for example: weft compare -p 4 -m 8";
-  if (!arguments->given[WEFT_CLI_OPTION_RANKS]) {
+  static const char example[] = "for example: weft compare -p 4 -m 8, or weft compare FILE";
+  if (!arguments->given[WEFT_CLI_OPTION_RANKS] && arguments->operand_count == 0) {
     return weft_cli_usage(cli, example, "compare needs -p, the number of ranks");
   }
-  if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES]) {
+  if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES] && arguments->operand_count == 0) {
     return weft_cli_usage(cli, example, "compare needs -m, the number of microbatches");
   }
   /* The parser keeps numbers within 32 bits. */
@@ -201,16 +312,19 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
 
 static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    struct weft_cli_comparison *comparison) {
-  struct compare_run run = {.cli = cli, .comparison = comparison};
+  struct compare_run run = {.cli = cli, .arguments = arguments, .comparison = comparison};
   int status = weft_cli_costs_read(cli, arguments, &run.costs);
   if (status != WEFT_CLI_OK) {
     return status;
   }
+  status = read_files(&run);
   run.hop = run.costs.costs->hop;
   comparison->unit = run.costs.costs->unit;
   comparison->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
   comparison->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
-  status = fix_stages(cli, run.costs.costs, comparison);
+  if (status == WEFT_CLI_OK) {
+    status = fix_stages(cli, run.costs.costs, comparison);
+  }
   if (status == WEFT_CLI_OK) {
     status = try_all(&run);
   }
@@ -219,6 +333,9 @@ static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *
     status = write_report(cli, arguments, comparison);
   }
   weft_cli_costs_finish(&run.costs);
+  for (unsigned k = 0; k < arguments->operand_count; k++) {
+    weft_program_destroy(run.files[k]);
+  }
   return status;
 }
 

@@ -6,6 +6,8 @@
 
 #include "cli/args/option_parser.h"
 
+enum { WEFT_CLI_TIMELINES_MAX = 2 };
+
 struct weft_cli_timeline {
   struct weft_program *given;
   struct weft_program *lowered; /* a table with SEND and RECV added; or NULL */
@@ -16,8 +18,8 @@ struct weft_cli_timeline {
 
 /* All that a command line names. Zero-initialise. */
 struct weft_cli_timelines {
-  struct weft_cli_timeline list[WEFT_CLI_OPERANDS_MAX];
-  struct weft_picture pictures[WEFT_CLI_OPERANDS_MAX];
+  struct weft_cli_timeline list[WEFT_CLI_TIMELINES_MAX];
+  struct weft_picture pictures[WEFT_CLI_TIMELINES_MAX];
   size_t count;
   struct weft_costs *costs; /* of all of them */
 };

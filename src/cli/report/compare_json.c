@@ -7,8 +7,9 @@
 
 static void add_entry(struct weft_json *json, const struct weft_cli_entry *entry) {
   weft_json_open(json, NULL, '{');
-  weft_json_string(json, "name", entry->info->name);
-  weft_json_number(json, "v", entry->v);
+  weft_json_string(json, "name", entry->name);
+  weft_json_boolean(json, "file", entry->file);
+  weft_json_exact(json, "v", entry->v);
   weft_json_exact(json, "makespan", entry->makespan);
   weft_json_exact(json, "span", entry->span);
   weft_json_exact(json, "bubble_ratio", entry->bubble_ratio);
@@ -32,8 +33,8 @@ static void add_winner(struct weft_json *json, const struct weft_cli_comparison 
     return;
   }
   weft_json_open(json, "winner", '{');
-  weft_json_string(json, "name", comparison->entries[0].info->name);
-  weft_json_number(json, "v", comparison->entries[0].v);
+  weft_json_string(json, "name", comparison->entries[0].name);
+  weft_json_exact(json, "v", comparison->entries[0].v);
   weft_json_close(json, '}');
 }
 

@@ -1,7 +1,6 @@
 /* Which schedule wins, and why: one sentence, derived from its numbers and those
  * of the runner-up. */
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 
@@ -30,7 +29,7 @@ static int compare_entries(const void *left, const void *right) {
   if (a->v != b->v) { /* fewer stages, fewer messages */
     return a->v < b->v ? -1 : 1;
   }
-  return a->order < b->order ? -1 : 1;
+  return a->order < b->order ? -1 : 1; /* a file before a schedule that does as well */
 }
 
 void weft_cli_comparison_sort(struct weft_cli_comparison *comparison) {
@@ -53,9 +52,10 @@ static const char *const cause_words[WEFT_IDLE_CAUSES] = {
     [WEFT_IDLE_UNSHARD] = "waiting for parameters", [WEFT_IDLE_END] = "after its last action"};
 
 static void add_entry(struct weft_text *text, const struct weft_cli_entry *entry) {
-  weft_text_add(text, entry->info->name);
-  if (entry->info->stages_per_rank_min != entry->info->stages_per_rank_max) {
-    weft_text_addf(text, " with v = %" PRIu32, entry->v);
+  char v[AMOUNT_SIZE];
+  weft_text_add(text, entry->name);
+  if (!entry->one_v) {
+    weft_text_addf(text, " with v = %s", weft_cli_amount(v, sizeof v, entry->v));
   }
 }
 

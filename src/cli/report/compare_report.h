@@ -8,9 +8,11 @@
 
 /* A schedule with its numbers, in times and sizes of a rank's share of the model. */
 struct weft_cli_entry {
-  const struct weft_schedule_info *info;
-  uint32_t v;
-  size_t order; /* of the registry */
+  const char *name; /* of the schedule or of the file */
+  bool file;
+  bool one_v;   /* there is no other v under this name */
+  double v;     /* of a file: a whole number, unless its ranks have different numbers of stages */
+  size_t order; /* files in the order given, then schedules in that of the registry */
   bool fits;    /* under the memory limit, if there is one */
   double makespan;
   double span;
@@ -28,8 +30,8 @@ struct weft_cli_omission {
   char why[512]; /* the library's message */
 };
 
-/* Schedules times values of v. */
-enum { WEFT_CLI_ENTRIES_MAX = 64 };
+/* Files, and schedules times values of v. */
+enum { WEFT_CLI_ENTRIES_MAX = 256 };
 
 struct weft_cli_comparison {
   struct weft_shape shape;

@@ -7,7 +7,7 @@
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"
 
-#define AMOUNT_SIZE 40
+enum { AMOUNT_SIZE = 40, NAME_WIDTH_MIN = 22, NAME_WIDTH_MAX = 60 };
 
 static void add_head(struct weft_text *text, const struct weft_cli_comparison *comparison) {
   const struct weft_shape *shape = &comparison->shape;
@@ -22,12 +22,23 @@ static void add_head(struct weft_text *text, const struct weft_cli_comparison *c
                             "each stage takes 1/v of its time and of its activations\n\n");
 }
 
+/* The width of the names' column. */
+static int name_width(const struct weft_cli_comparison *comparison) {
+  size_t width = NAME_WIDTH_MIN;
+  for (size_t k = 0; k < comparison->entry_count; k++) {
+    const size_t length = strlen(comparison->entries[k].name);
+    width = length > width && length <= NAME_WIDTH_MAX ? length : width;
+  }
+  return (int)width;
+}
+
 /* Name, v, and the numbers, each in its column. */
-static void add_row(struct weft_text *text, const struct weft_cli_entry *entry, bool wins,
-                    bool memory) {
-  char makespan[AMOUNT_SIZE], span[AMOUNT_SIZE], peak[AMOUNT_SIZE], needed[AMOUNT_SIZE];
-  weft_text_addf(text, "%c %-22s %3" PRIu32 "  %10s  %10s  %6.2f %%  %10s", wins ? '*' : ' ',
-                 entry->info->name, entry->v,
+static void add_row(struct weft_text *text, const struct weft_cli_entry *entry, int width,
+                    bool wins, bool memory) {
+  char v[AMOUNT_SIZE], makespan[AMOUNT_SIZE], span[AMOUNT_SIZE], peak[AMOUNT_SIZE],
+      needed[AMOUNT_SIZE];
+  weft_text_addf(text, "%c %-*s %3s  %10s  %10s  %6.2f %%  %10s", wins ? '*' : ' ', width,
+                 entry->name, weft_cli_amount(v, sizeof v, entry->v),
                  weft_cli_amount(makespan, sizeof makespan, entry->makespan),
                  weft_cli_amount(span, sizeof span, entry->span), 100 * entry->bubble_ratio,
                  weft_cli_amount(peak, sizeof peak, entry->peak_activation));
@@ -47,11 +58,12 @@ static bool has_memory(const struct weft_cli_comparison *comparison) {
   return false;
 }
 
-static void add_omissions(struct weft_text *text, const struct weft_cli_comparison *comparison) {
+static void add_omissions(struct weft_text *text, const struct weft_cli_comparison *comparison,
+                          int width) {
   weft_text_add(text, comparison->omission_count > 0 ? "\nleft out:\n" : "");
   for (size_t k = 0; k < comparison->omission_count; k++) {
     const struct weft_cli_omission *omission = &comparison->omissions[k];
-    weft_text_addf(text, "  %-22s %3" PRIu32 "  %s\n", omission->info->name, omission->v,
+    weft_text_addf(text, "  %-*s %3" PRIu32 "  %s\n", width, omission->info->name, omission->v,
                    omission->why);
   }
 }
@@ -59,18 +71,19 @@ static void add_omissions(struct weft_text *text, const struct weft_cli_comparis
 void weft_cli_compare_text(struct weft_text *text, const struct weft_cli_comparison *comparison) {
   assert(text != NULL && comparison != NULL);
   const bool memory = has_memory(comparison);
+  const int width = name_width(comparison);
   char limit[AMOUNT_SIZE];
   add_head(text, comparison);
-  weft_text_addf(text, "  %-22s %3s  %10s  %10s  %8s  %10s%s\n", "name", "v", "makespan", "span",
-                 "bubble", "activation", memory ? "      memory" : "");
+  weft_text_addf(text, "  %-*s %3s  %10s  %10s  %8s  %10s%s\n", width, "name", "v", "makespan",
+                 "span", "bubble", "activation", memory ? "      memory" : "");
   for (size_t k = 0; k < comparison->entry_count; k++) {
     if (k == comparison->fitting) {
       weft_text_addf(text, "%sover the memory limit of %s:\n", k > 0 ? "\n" : "",
                      weft_cli_amount(limit, sizeof limit, comparison->memory_limit));
     }
-    add_row(text, &comparison->entries[k], k == 0 && comparison->fitting > 0, memory);
+    add_row(text, &comparison->entries[k], width, k == 0 && comparison->fitting > 0, memory);
   }
-  add_omissions(text, comparison);
+  add_omissions(text, comparison, width);
   weft_text_add(text, "\n");
   weft_cli_compare_reason(text, comparison);
   weft_text_add(text, ".\n");
