@@ -72,6 +72,9 @@ struct weft_report {
   const struct weft_finding *findings; /* most basic first, then by rank and step */
   size_t finding_count;
   uint64_t findings_left_out; /* over findings_max */
+  /* After a deadlock: the smallest capacity of the channels without one, the rest of the model
+   * unchanged; WEFT_CAPACITY_UNLIMITED: every capacity has one. Otherwise that of the model. */
+  uint32_t least_capacity;
 };
 
 struct weft_verify_options {

@@ -213,12 +213,13 @@ static enum weft_status run_checks(struct weft_verify_context *context,
   WEFT_TRY(weft_verify_order(context));
   WEFT_TRY(weft_verify_shards(context));
   bool live = can_run(context);
+  report->least_capacity = context->model.capacity;
   if (live && weft_has_transfers(context)) {
     WEFT_TRY(weft_verify_channels(context));
     live = context->findings.count[WEFT_RULE_CHANNEL_ORDER] == 0;
   }
   if (live) {
-    WEFT_TRY(weft_verify_liveness(context));
+    WEFT_TRY(weft_verify_liveness(context, &report->least_capacity));
   }
   report->liveness_checked = live;
   return WEFT_OK;

@@ -75,6 +75,7 @@ void weft_verify_presence(struct weft_verify_context *context); /* fills exists 
 enum weft_status weft_verify_order(struct weft_verify_context *context);
 enum weft_status weft_verify_channels(struct weft_verify_context *context);
 enum weft_status weft_verify_shards(struct weft_verify_context *context);
-enum weft_status weft_verify_liveness(struct weft_verify_context *context);
+enum weft_status weft_verify_liveness(struct weft_verify_context *context,
+                                      uint32_t *least_capacity);
 
 #endif

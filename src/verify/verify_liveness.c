@@ -37,6 +37,7 @@ struct rank_state {
 struct run {
   struct weft_verify_context *context;
   bool has_transfers;
+  uint32_t capacity; /* of a channel */
   struct weft_message_queue queue;
   uint32_t *sent;  /* [channel] messages put in */
   uint32_t *taken; /* [channel] messages received */
@@ -84,7 +85,6 @@ static uint32_t receiver_of(const struct run *run, struct weft_action send) {
 
 static bool try_send(struct run *run, struct rank_state *state, struct weft_action send) {
   const uint32_t channel = channel_of_send(run, send);
-  const uint32_t capacity = run->context->model.capacity;
   if (!state->offered) {
     state->offered = true;
     state->message = run->sent[channel]++;
@@ -92,8 +92,8 @@ static bool try_send(struct run *run, struct rank_state *state, struct weft_acti
       wake(run, receiver_of(run, send));
     }
   }
-  if (capacity != WEFT_CAPACITY_UNLIMITED &&
-      (uint64_t)run->taken[channel] + capacity <= state->message) {
+  if (run->capacity != WEFT_CAPACITY_UNLIMITED &&
+      (uint64_t)run->taken[channel] + run->capacity <= state->message) {
     return false;
   }
   state->offered = false;
@@ -171,13 +171,8 @@ static bool try_cell(struct run *run, uint32_t rank, const struct weft_action *c
   return !weft_op_in(cell->op, WEFT_OPS_RECV) || try_receive(run, *cell);
 }
 
-static void run_all(struct run *run) {
-  const struct weft_program *program = run->context->program;
-  for (uint32_t r = program->rank_count; r-- > 0;) {
-    run->ranks[r] =
-        (struct rank_state){.at = program->row_begin[r], .end = program->row_begin[r + 1]};
-    wake(run, r);
-  }
+/* Until every rank has finished or must wait. */
+static void run_on(struct run *run) {
   while (run->work_count > 0) {
     const uint32_t rank = run->work[--run->work_count];
     struct rank_state *state = &run->ranks[rank];
@@ -186,6 +181,16 @@ static void run_all(struct run *run) {
       state->at += weft_cell_records(record(run, state->at));
     }
   }
+}
+
+static void run_all(struct run *run) {
+  const struct weft_program *program = run->context->program;
+  for (uint32_t r = program->rank_count; r-- > 0;) {
+    run->ranks[r] =
+        (struct rank_state){.at = program->row_begin[r], .end = program->row_begin[r + 1]};
+    wake(run, r);
+  }
+  run_on(run);
 }
 
 /* ---- The wait graph ---- */
@@ -408,6 +413,44 @@ static bool report_stuck(struct run *run) {
   return allocated;
 }
 
+/* ---- The smallest capacity ---- */
+
+/* The smallest capacity with which a stuck rank can go on; WEFT_CAPACITY_UNLIMITED: none can. */
+static uint32_t next_capacity(const struct run *run) {
+  uint32_t least = WEFT_CAPACITY_UNLIMITED;
+  for (uint32_t r = 0; r < run->context->program->rank_count; r++) {
+    const struct rank_state *state = &run->ranks[r];
+    if (is_stuck(run, r) && state->offered) {
+      const uint32_t needed =
+          state->message - run->taken[channel_of_send(run, *record(run, state->at))] + 1;
+      least = needed < least ? needed : least;
+    }
+  }
+  return least;
+}
+
+/* Goes on from where the run got stuck. What was possible with a smaller capacity is possible
+ * with a larger one, so the run with the larger one comes by there too. The capacity grows to
+ * what the first rank needs, at most to the messages of a channel. */
+static uint32_t find_capacity(struct run *run) {
+  uint32_t capacity = run->capacity;
+  while (run->has_transfers && (capacity = next_capacity(run)) != WEFT_CAPACITY_UNLIMITED) {
+    run->capacity = capacity;
+    for (uint32_t r = 0; r < run->context->program->rank_count; r++) {
+      if (run->ranks[r].offered) {
+        wake(run, r);
+      }
+    }
+    run_on(run);
+  }
+  for (uint32_t r = 0; r < run->context->program->rank_count; r++) {
+    if (is_stuck(run, r)) {
+      return WEFT_CAPACITY_UNLIMITED;
+    }
+  }
+  return run->capacity;
+}
+
 /* ---- Setting up ---- */
 
 static bool allocate(struct run *run) {
@@ -443,15 +486,18 @@ static void release(struct run *run) {
   weft_message_queue_finish(&run->queue);
 }
 
-enum weft_status weft_verify_liveness(struct weft_verify_context *context) {
+enum weft_status weft_verify_liveness(struct weft_verify_context *context,
+                                      uint32_t *least_capacity) {
   assert(context->owner != NULL);
   struct run run = {.context = context,
                     .has_transfers = weft_has_transfers(context),
+                    .capacity = context->model.capacity,
                     .queue = {.allocator = context->allocator}};
   bool enough = allocate(&run);
   if (enough) {
     run_all(&run);
     enough = report_stuck(&run);
+    *least_capacity = find_capacity(&run);
   }
   release(&run);
   return enough ? WEFT_OK : weft_fail_memory(context->error, context->program->action_count);

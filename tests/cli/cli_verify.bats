@@ -67,10 +67,39 @@ load ../setup/cli_setup
   [ "$status" -eq 1 ]
   weft verify p.csv --comm slots:0
   [ "$status" -eq 1 ]
+  [[ ${lines[-1]} == "  hint: --comm slots:1 is the smallest without a deadlock" ]]
+  run -1 "$WEFT" verify p.csv --json
+  [ "$(jq .smallest_slots <<<"$output")" = 1 ]
   weft verify p.csv --comm slots:1
   [ "$status" -eq 0 ]
   weft verify p.csv --comm eager
   [ "$status" -eq 0 ]
+  # Both receive first.
+  printf '%s\n' 0F0,2RECV_F0,2F0,0SEND_F0 1RECV_F0,1F0,1SEND_F0 >q.csv
+  weft verify q.csv --comm slots:3
+  [ "$status" -eq 1 ]
+  [[ ${lines[-1]} == "  hint: no number of buffers helps, not even --comm eager" ]]
+  run -1 "$WEFT" verify q.csv --json
+  [ "$(jq -c '[.smallest_slots, has("smallest_slots")]' <<<"$output")" = '[null,true]' ]
+  # A table waits for data, not for buffers.
+  printf '%s\n' 0F0,0B0,0F1,0B1 1F1,1B1,1F0,1B0 >t.csv
+  weft verify t.csv
+  [ "$status" -eq 1 ]
+  [[ $output != *hint* ]]
+}
+
+@test "the smallest slots:K of a large program is found at once, and is the smallest" {
+  # The first rank runs ahead with stage 0 while the messages for its stage 16 pile up.
+  awk 'BEGIN { p = 16; m = 2000
+    for (r = 0; r < p; r++) {
+      for (s = r; s < 2 * p; s += p) for (k = 0; k < m; k++)
+        printf "%s%sF%d%s", (s > 0 ? s "RECV_F" k "," : ""), s, k, (s < 2 * p - 1 ? "," s "SEND_F" k "," : ",")
+      print "" } }' | sed 's/,$//' >p.csv
+  run -1 timeout 10 "$WEFT" verify p.csv --json
+  slots=$(jq .smallest_slots <<<"$output")
+  [ "$slots" -gt 100 ]
+  "$WEFT" verify p.csv --comm "slots:$slots" >/dev/null
+  run -1 "$WEFT" verify p.csv --comm "slots:$((slots - 1))"
 }
 
 @test "the grid excerpt stays small" {

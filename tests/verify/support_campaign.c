@@ -6,6 +6,7 @@
  *     of every rank, and nothing else;
  *   - the reported cycle is a cycle of ranks that are stuck there and wait for
  *     each other;
+ *   - the reported smallest capacity is the first that completes when all are tried;
  *   - what completes with rendezvous completes under every model, and what
  *     completes on coarser channels completes on finer ones. */
 #include "support_campaign.h"
@@ -35,10 +36,27 @@ static bool complain(struct campaign *campaign, const struct weft_program *progr
   return false;
 }
 
+/* The smallest capacity that completes, by trying them; more than one for each record are never
+ * needed. */
+static uint32_t least_capacity(const struct weft_program *program, const struct oracle *oracle,
+                               struct weft_comm_model model) {
+  for (uint64_t capacity = model.capacity; capacity <= program->action_count; capacity++) {
+    struct oracle_run run;
+    model.capacity = (uint32_t)capacity;
+    oracle_run(oracle, model, &run);
+    const bool complete = run.complete;
+    oracle_run_finish(&run);
+    if (complete) {
+      return (uint32_t)capacity;
+    }
+  }
+  return WEFT_CAPACITY_UNLIMITED;
+}
+
 /* What is wrong with a report, given what really happens; NULL for nothing. */
 static const char *judge(const struct weft_program *program, const struct oracle *oracle,
                          const struct oracle_run *run, const struct weft_report *report,
-                         bool misordered, struct campaign *campaign) {
+                         struct weft_comm_model model, bool misordered, struct campaign *campaign) {
   const struct weft_finding *deadlock = NULL;
   bool order = false;
   for (size_t number = 0; number < report->finding_count; number++) {
@@ -66,6 +84,13 @@ static const char *judge(const struct weft_program *program, const struct oracle
   if (report->liveness_checked && (deadlock != NULL) == run->complete) {
     return run->complete ? "a deadlock is reported, and there is none"
                          : "a deadlock is not reported";
+  }
+  if (report->liveness_checked) {
+    const uint32_t least = least_capacity(program, oracle, model);
+    if (report->least_capacity != least) {
+      return "the smallest capacity is another one";
+    }
+    campaign->grown += deadlock != NULL && least != WEFT_CAPACITY_UNLIMITED && least > 1;
   }
   if (deadlock != NULL) {
     campaign->cycles++;
@@ -108,7 +133,7 @@ static bool check_model(struct campaign *campaign, const struct weft_program *pr
   if (complaint == NULL) {
     complaint = weft_verify(NULL, program, &options, &report, &error) != WEFT_OK
                     ? error.message
-                    : judge(program, oracle, &run, report, misordered, campaign);
+                    : judge(program, oracle, &run, report, options.model, misordered, campaign);
   }
   if (complaint != NULL) {
     complain(campaign, program, oracle_model_name(model), complaint, report);

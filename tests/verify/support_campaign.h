@@ -16,6 +16,7 @@ struct campaign {
   uint64_t stuck;     /* pairs that get stuck */
   uint64_t cycles;    /* reported cycles that were replayed */
   uint64_t states;    /* states explored */
+  uint64_t grown;     /* stuck pairs that complete with more than one slot and not with fewer */
   uint32_t differing; /* programs whose verdict depends on the model */
   /* programs whose verdict depends on: */
   uint32_t edge_pair;   /* one channel per boundary or per pair of ranks */

@@ -30,10 +30,10 @@ static void report(const char *what, const struct campaign *campaign) {
   printf("%s: %" PRIu32 " programs, %" PRIu64 " complete, %" PRIu64 " stuck, %" PRIu32
          " differ by model (edge/pair %" PRIu32 ", pair/rank %" PRIu32 ", 1/2 slots %" PRIu32
          ", 2 slots/eager %" PRIu32 "), %" PRIu32 " misordered, %" PRIu64
-         " cycles replayed, %" PRIu64 " states\n",
+         " need more than a slot, %" PRIu64 " cycles replayed, %" PRIu64 " states\n",
          what, campaign->programs, campaign->complete, campaign->stuck, campaign->differing,
          campaign->edge_pair, campaign->pair_rank, campaign->one_two, campaign->two_eager,
-         campaign->misordered, campaign->cycles, campaign->states);
+         campaign->misordered, campaign->grown, campaign->cycles, campaign->states);
 }
 
 static void programs_under_every_model(void **state) {
@@ -52,6 +52,7 @@ static void programs_under_every_model(void **state) {
   assert_true(campaign.edge_pair > OFTEN && campaign.pair_rank > SOMETIMES);
   assert_true(campaign.one_two > OFTEN && campaign.two_eager > SOMETIMES);
   assert_true(campaign.misordered > OFTEN);
+  assert_true(campaign.grown > OFTEN);
 }
 
 static void tables(void **state) {

@@ -49,6 +49,11 @@ static void add_json_findings(struct weft_json *json, const struct weft_report *
   weft_json_number(json, "findings_left_out", report->findings_left_out);
   if (deadlock != NULL) {
     add_json_cycle(json, deadlock);
+    if (report->least_capacity == WEFT_CAPACITY_UNLIMITED) {
+      weft_json_null(json, "smallest_slots");
+    } else {
+      weft_json_number(json, "smallest_slots", report->least_capacity);
+    }
   }
 }
 

@@ -103,6 +103,15 @@ static const struct weft_finding *drawn_finding(const struct weft_report *report
   return &report->findings[0];
 }
 
+static void add_capacity_hint(struct weft_text *text, uint32_t capacity) {
+  if (capacity == WEFT_CAPACITY_UNLIMITED) {
+    weft_text_add(text, "  hint: no number of buffers helps, not even --comm eager\n");
+    return;
+  }
+  weft_text_addf(text, "  hint: --comm slots:%" PRIu32 " is the smallest without a deadlock\n",
+                 capacity);
+}
+
 static enum weft_status add_findings(struct weft_text *text,
                                      const struct weft_cli_verify_result *result,
                                      struct weft_error *error) {
@@ -127,6 +136,9 @@ static enum weft_status add_findings(struct weft_text *text,
                    count == 1 ? "it" : "them");
   }
   weft_text_add(text, "\n");
+  if (drawn_finding(report)->cycle_length > 0 && result->program->level == WEFT_LEVEL_COMMS) {
+    add_capacity_hint(text, report->least_capacity);
+  }
   return status;
 }
 
