@@ -77,7 +77,7 @@ peer() { # CHECK
     skip "once is enough, without sanitizers"
   fi
   cd "$BATS_TEST_TMPDIR"
-  measure=("$PYTHON" "$WEFT_SOURCE_DIR/examples/pytorch_costs.py" --layers 2,1 --width 512 --rows 64 -m 4 --steps 3)
+  measure=("$PYTHON" "$WEFT_SOURCE_DIR/examples/pytorch_costs.py" --layers "2,1" --width 512 --rows 64 -m 4 --steps 3)
   "${measure[@]}" -o costs.json
   jq -e '.stages | length == 2 and all(.f > 0 and .w > 0) and .[0].i < .[0].w / 4 and .[1].i > 0' costs.json
   "$WEFT" plan -p 2 -v 1 -m 4 --costs costs.json --effort 0.05 -o table.csv

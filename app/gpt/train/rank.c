@@ -200,8 +200,9 @@ static enum weft_status allocate(struct weft_gpt_rank *rank, struct weft_error *
   rank->targets = weft_gpt_allocate(allocator, tokens, 1);
   rank->stats_sent = weft_gpt_allocate(allocator, record, 1);
   rank->stats_received = weft_gpt_allocate(allocator, trainer->world_size, record);
-  rank->stages = weft_gpt_allocate(allocator, trainer->stage_count, sizeof *rank->stages);
-  rank->bases = weft_gpt_allocate(allocator, trainer->stage_count, sizeof *rank->bases);
+  rank->stages =
+      weft_gpt_allocate(allocator, trainer->stage_count, sizeof(struct weft_gpt_stage *));
+  rank->bases = weft_gpt_allocate(allocator, trainer->stage_count, sizeof(struct weft_stage *));
   return rank->inputs != NULL && rank->targets != NULL && rank->stats_sent != NULL &&
                  rank->stats_received != NULL && rank->stages != NULL && rank->bases != NULL
              ? WEFT_OK

@@ -27,7 +27,7 @@ struct weft_cli_rank_place {
 /* Round trips on the channels `out` and `back`; the fastest of them, on rank 0. Every send
  * finds its receive posted. */
 static enum weft_status play(struct weft_transport *transport, uint32_t out, uint32_t back,
-                             uint64_t bytes, uint32_t rounds, char *memory, uint64_t *fastest_ns,
+                             uint64_t bytes, uint32_t rounds, void *memory, uint64_t *fastest_ns,
                              struct weft_error *error) {
   const struct weft_transport_ops *ops = transport->ops;
   const bool first = transport->rank == 0;
@@ -35,7 +35,7 @@ static enum weft_status play(struct weft_transport *transport, uint32_t out, uin
       .header = {.magic = WEFT_MESSAGE_MAGIC, .protocol = WEFT_PROTOCOL, .bytes = bytes},
       .data = memory,
       .capacity = bytes};
-  struct weft_message received = {.data = memory + LARGE_BYTES, .capacity = bytes};
+  struct weft_message received = {.data = (char *)memory + LARGE_BYTES, .capacity = bytes};
   *fastest_ns = UINT64_MAX;
   for (uint32_t k = 0; k < rounds; k++) {
     const int64_t begin = weft_clock_ns();

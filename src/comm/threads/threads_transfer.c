@@ -115,6 +115,7 @@ static struct weft_end *choose_end(const struct weft_endpoint *endpoint, uint32_
   if (*status < 0) {
     return NULL;
   }
+  assert(end != NULL);
   if (end->posted - end->matched == end->depth) {
     update(end);
     if (end->posted - end->matched == end->depth) {

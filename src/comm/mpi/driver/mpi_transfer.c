@@ -206,6 +206,7 @@ static struct weft_mpi_end *choose_end(const struct weft_mpi_world *world, uint3
                         weft_device_name(message->device));
     return NULL;
   }
+  assert(end != NULL);
   *status = end->posted - end->done < end->depth ? WEFT_OK : WEFT_IN_PROGRESS;
   return *status == WEFT_OK ? end : NULL;
 }

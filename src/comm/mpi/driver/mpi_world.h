@@ -317,8 +317,8 @@ void weft_mpi_groups_advance(struct weft_mpi_world *world);
 void weft_mpi_library_describe(char *out, size_t size);
 
 /* mpi_pingpong.c: as the driver's function. */
-enum weft_status weft_mpi_driver_pingpong(struct weft_mpi *world,
-                                          const struct weft_comm_pingpong *game,
+enum weft_status weft_mpi_driver_pingpong(struct weft_mpi *base,
+                                          const struct weft_comm_pingpong *pingpong,
                                           struct weft_error *error);
 
 #endif
