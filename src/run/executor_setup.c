@@ -241,6 +241,10 @@ static enum weft_status check_ops(const struct weft_executor *executor,
   const struct weft_stage_ops *ops = stage->impl->ops;
   const char *name = ops->name != NULL ? ops->name : "unnamed";
   const bool can_split = ops->backward_input != NULL && ops->backward_weight != NULL;
+  const char *found = ops->backward_input != NULL    ? "backward_input and no backward_weight"
+                      : ops->backward_weight != NULL ? "backward_weight and no backward_input"
+                      : ops->backward != NULL        ? "backward only"
+                                                     : "no backward";
   if (!needs->has_backward || !stage->wants_backward) {
     return WEFT_OK;
   }
@@ -249,13 +253,10 @@ static enum weft_status check_ops(const struct weft_executor *executor,
                      "give it backward_input and backward_weight, or take a schedule that does not "
                      "split: GPipe, 1F1B, Eager1F1B, LoopedBFS, Interleaved1F1B",
                      "the schedule splits the backward of stage %" PRIu32
-                     " into I and W, and its %s stage cannot",
-                     stage->stage, name);
+                     " into I and W, and its %s stage has %s",
+                     stage->stage, name, found);
   }
   if (ops->backward == NULL && !can_split) {
-    const char *found = ops->backward_input != NULL    ? "backward_input and no backward_weight"
-                        : ops->backward_weight != NULL ? "backward_weight and no backward_input"
-                                                       : "no backward";
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give it backward, or both backward_input and backward_weight, or run eval "
                      "only",

@@ -262,6 +262,22 @@ static void wrong_in_pipelines(void **state) {
   REFUSES_OPTION("schedule is NULL", options.scale_grads = true);
   source.schedule = "GPipe";
 
+  /* Which half of a split backward is missing. */
+  struct weft_stage_ops ops = *stage.ops;
+  stage.ops = &ops;
+  ops.backward_weight = NULL;
+  source.schedule = "ZBH1";
+  REFUSES_OPTION("has backward_input and no backward_weight", options.scale_grads = true);
+  ops.backward_input = NULL;
+  REFUSES_OPTION("has backward only", options.scale_grads = true);
+  ops.backward = NULL;
+  REFUSES_OPTION("has no backward", options.scale_grads = true);
+  source.schedule = "GPipe";
+  REFUSES_OPTION("has no backward", options.scale_grads = true);
+  ops.backward_input = weft_null_stage_ops()->backward_input;
+  REFUSES_OPTION("has backward_input and no backward_weight", options.scale_grads = true);
+  stage.ops = weft_null_stage_ops();
+
   options = good;
   assert_int_equal(weft_pipeline_create(NULL, transport, &options, &pipeline, &error), WEFT_OK);
   struct weft_batch batch = {.microbatch_count = 2};
