@@ -418,6 +418,19 @@ static void device_memory_is_refused(void **state) {
   end_part(&part);
 }
 
+/* The endpoint has a pipeline already. */
+static void refuses_a_second(struct weft_transport *transport,
+                             struct weft_pipeline_options options) {
+  struct weft_pipeline *second = NULL;
+  struct weft_error error;
+  for (options.first_channel = 0; options.first_channel <= 4; options.first_channel += 4) {
+    assert_int_equal(weft_pipeline_create(NULL, transport, &options, &second, &error),
+                     WEFT_ERR_USAGE);
+    assert_non_null(strstr(error.message, "opens its channels a second time"));
+  }
+  assert_null(second);
+}
+
 /* A pipeline on a device copies its messages through host memory. */
 static void a_pipeline_on_a_device(void **state) {
   struct part part = make_part(2);
@@ -454,6 +467,7 @@ static void a_pipeline_on_a_device(void **state) {
       assert_int_equal(weft_pipeline_step(pipeline, &batch, NULL, &error), WEFT_OK);
       assert_true(linear_gradients_equal(&model, transport->rank, &expected));
     }
+    refuses_a_second(transport, options);
     weft_pipeline_destroy(pipeline);
     linear_result_free(&model, &expected);
     linear_model_finish(&model);
