@@ -188,13 +188,11 @@ static void name_call(const struct weft_rank_status *status, char *out, size_t s
 static void fail_stuck(const struct rank_thread *rank) {
   const struct weft_rank_threads *run = &rank->threads->run;
   struct weft_failure failure = {.rank = rank->rank};
-  char call[128], hint[160];
+  char call[128];
   name_call(&run->world->ranks[rank->rank].status, call, sizeof call);
-  (void)snprintf(hint, sizeof hint,
-                 "look at that function of the stage; if it only takes long, a larger %s gives it "
-                 "time. Its thread still runs",
-                 run->takes_turns ? "stage_limit_ns" : "stall_limit");
-  (void)weft_fail(&failure.error, WEFT_ERR_STALLED, hint,
+  (void)weft_fail(&failure.error, WEFT_ERR_STALLED,
+                  "look at that function of the stage; if it only takes long, a larger stall limit "
+                  "(on loopback stage_limit_ns) gives it time. Its thread still runs",
                   "rank %" PRIu32 " has been in %s for %.1f s and does not return", rank->rank,
                   call, (double)rank->inside_ns / 1e9);
   run->fail(run->comm, &failure);

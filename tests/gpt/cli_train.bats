@@ -245,6 +245,27 @@ has_lines() {
   [ ! -e c/.weft-lock ]
 }
 
+@test "a stage that never returns is named after the stall limit, and nothing is left" {
+  text >data.txt
+  stuck_library 2000 # the fourth step
+  for words in "-p 1" "-p 2" "-p 1 --dp 2 --shard full" "-p 2 --transport loopback"; do
+    rm -rf c
+    # shellcheck disable=SC2086
+    LD_PRELOAD=$PWD/stuck.so timeout --kill-after=5 60 "$WEFT" train --data data.txt --layers 2 --dim 16 --heads 2 \
+      --context 16 --batch 8 -m 4 --steps 1000 --stall-limit 0.3 --checkpoint c \
+      --checkpoint-every 1 --dump hang.json --json $words >out 2>err 3>&- &
+    local pid=$!
+    await_end 60 $pid "the training with $words"
+    [ "$status" -eq 75 ]
+    grep -qE '^weft: rank [0-9] has (been in 0F[0-3] \(stage 0, microbatch [0-3]\) for [0-9]\.|waited .* for rank [0-9], which is in 0F[0-3] )' err
+    has "hint: look at " err
+    jq -e .schema hang.json
+    [ ! -e c/.weft-lock ]
+    "$WEFT" sample --checkpoint c --tokens 1 >/dev/null # what was saved before is whole
+    [ "$(jq -s '.[-1].step' out)" = "$(printf '%s\n' c/step-* | tail -n 1 | tr -dc 1-9)" ]
+  done
+}
+
 @test "--profile is read by sim and compare" {
   train --profile costs.json --schedule ZBH1
   succeeds

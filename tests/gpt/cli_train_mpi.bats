@@ -148,6 +148,50 @@ END
   done
 }
 
+@test "a folder of checkpoints is locked: a second job names the process that has it" {
+  needs_mpi
+  seq 1 900 >data.txt
+  for mpi in $mpis; do
+    rm -rf c
+    "mpirun.$mpi" -n 2 "$WEFT" train --data data.txt "${model[@]}" --steps 100000 -m 4 \
+      --checkpoint c --checkpoint-every 20 --json >out 2>err 3>&- &
+    local pid=$! owner=
+    await 60 "the first checkpoint" test -e c/step-00000020/manifest.json
+    owner=$(<c/.weft-lock)
+    [[ $owner == "process "*" on $(hostname) since "* ]]
+    for ranks in 0 2; do
+      train "$ranks" -m 4 --steps 100000 --checkpoint c
+      [ "$status" -eq 2 ]
+      [ "$output" = "" ]
+      [ "$(grep -c "another training writes its checkpoints into 'c': $owner" <<<"$stderr")" -eq 1 ]
+      hints
+    done
+    kill -TERM $pid
+    await_end 60 $pid "the first job"
+    await 10 "the end of the lock" test ! -e c/.weft-lock
+  done
+}
+
+@test "a stage that never returns ends the job after the stall limit, and nothing is left" {
+  needs_mpi
+  seq 1 900 >data.txt
+  stuck_library 0
+  cat >stuck <<'END'
+#!/bin/bash
+[ "${OMPI_COMM_WORLD_RANK:-$PMI_RANK}" != 1 ] || export LD_PRELOAD=$PWD/stuck.so
+exec "$WEFT" "$@"
+END
+  chmod +x stuck
+  for mpi in $mpis; do
+    program=./stuck train 2 -m 4 --stall-limit 1 --checkpoint "$PWD/c"
+    [ "$status" -eq 75 ]
+    [[ $stderr == *"weft: rank 0: rank 0 has waited "*" for rank 1 ("*"), which is in 1F"* ]]
+    [ ! -e c/.weft-lock ]
+    [ -z "$(ls c)" ]
+    await 10 "the end of all processes" has_no_process "$PWD/c"
+  done
+}
+
 @test "all ranks of a training that diverges end with status 1, and one says why" {
   needs_mpi
   for mpi in $mpis; do

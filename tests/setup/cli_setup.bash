@@ -89,3 +89,25 @@ is_openmpi_5() {
   version=$(mpirun.openmpi --version | sed -n 's/.*(Open MPI) \([0-9]*\).*/\1/p')
   [ "${version:-0}" -ge 5 ]
 }
+
+# stuck_library CALLS: makes stuck.so. Preloaded (LD_PRELOAD), it keeps a forward of the trainer
+# from returning: the attention's logf() stays in its first call after so many.
+stuck_library() {
+  cat >stuck.c <<END
+#include <math.h>
+#include <unistd.h>
+static unsigned calls;
+float logf(float x) {
+  while (__atomic_add_fetch(&calls, 1, __ATOMIC_RELAXED) > $1) {
+    (void)pause();
+  }
+  return (float)log(x);
+}
+END
+  cc -std=gnu11 -O1 -fno-builtin -shared -fPIC -o stuck.so stuck.c -lm
+}
+
+# has_no_process TEXT: no command line has it.
+has_no_process() {
+  ! pgrep -f -- "$1" >/dev/null
+}

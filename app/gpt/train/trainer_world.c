@@ -31,6 +31,7 @@ static enum weft_status open_world(struct weft_gpt_trainer *trainer, struct weft
     struct weft_comm_options comm = weft_comm_options_default();
     comm.rank_count = trainer->world_size;
     comm.seed = options->loopback_seed;
+    comm.stage_limit_ns = options->stall_limit;
     WEFT_TRY(weft_comm_open(trainer->allocator,
                             options->transport != NULL ? options->transport : "threads", &comm,
                             &trainer->comm, error));
