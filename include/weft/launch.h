@@ -40,6 +40,9 @@ extern "C" {
  * rank, the supervisor reports it, gives the other ranks a moment to report what they know,
  * and ends the job with WEFT_LAUNCH_FAILED. Signals to the supervisor are forwarded.
  *
+ * Where a library has started a thread when it was loaded, the rank starts its program again,
+ * with the same words: what main() does before this call is done twice.
+ *
  * Without a launcher, or already below a supervisor, it returns at once. `program` comes
  * first in every report and stays valid until the process ends. */
 WEFT_API void weft_launch_begin(const char *program);

@@ -275,9 +275,50 @@ static _Noreturn void supervise(struct supervisor *self) {
 
 /* ---- Beginning ---- */
 
-/* In the new process. */
-static void become_rank(pid_t supervisor, int notices, const struct sigaction *before) {
-  char mark[48];
+#define OWN_FILE "/proc/self/exe"
+
+static bool has_threads(void) {
+  char line[128];
+  long count = 1;
+  FILE *file = fopen("/proc/self/status", "re");
+  while (file != NULL && fgets(line, sizeof line, file) != NULL) {
+    (void)sscanf(line, "Threads: %ld", &count);
+  }
+  if (file != NULL) {
+    (void)fclose(file);
+  }
+  return count > 1;
+}
+
+/* What this process was started with, for execv(); NULL: not known. */
+static char **read_words(void) {
+  FILE *file = fopen("/proc/self/cmdline", "re");
+  char **words = NULL;
+  for (size_t count = 0; file != NULL; count++) {
+    size_t capacity = 0;
+    char **more = weft_array_resize(NULL, words, count, count + 1, sizeof *words);
+    if (more == NULL) {
+      (void)fclose(file);
+      return NULL;
+    }
+    words = more;
+    words[count] = NULL;
+    if (getdelim(&words[count], &capacity, '\0', file) <= 0) {
+      words[count] = NULL;
+      (void)fclose(file);
+      file = NULL;
+    }
+  }
+  return words;
+}
+
+/* In the new process; without allocating, since other threads may have held a lock.
+ *
+ * Libraries may start threads when they are loaded: UCX does, which MPICH uses. A fork copies
+ * their locks but not them, and a lock that one of them holds then is never free in the new
+ * process: MPI_Init() waits for it forever. So the rank starts its program again (`words`). */
+static void become_rank(pid_t supervisor, const struct sigaction *before, const char *path,
+                        char **words) {
 #ifdef __linux__
   (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
 #endif
@@ -289,13 +330,16 @@ static void become_rank(pid_t supervisor, int notices, const struct sigaction *b
     (void)sigaction(forwarded[k], &before[k], NULL);
   }
   (void)sigaction(SIGCHLD, &before[FORWARDED], NULL);
-  (void)snprintf(mark, sizeof mark, "%jd %d", (intmax_t)supervisor, notices);
-  notice_fd = setenv(MARK, mark, 1) == 0 ? notices : -1;
+  if (words != NULL && notice_fd >= 0) {
+    (void)execv(path, words); /* by its name, if that file still exists: it is what 'ps' shows */
+    (void)execv(OWN_FILE, words);
+  }
 }
 
 void weft_launch_begin(const char *program) {
   struct supervisor self = {.rank = -1};
   struct sigaction action, before[FORWARDED + 1];
+  char mark[48], path[PATH_MAX] = "";
   int signals[2], notices[2];
   assert(program != NULL);
   program_name = program;
@@ -317,6 +361,10 @@ void weft_launch_begin(const char *program) {
   }
   (void)sigaction(SIGCHLD, &action, &before[FORWARDED]);
   const pid_t supervisor = getpid();
+  char **words = has_threads() ? read_words() : NULL;
+  (void)!readlink(OWN_FILE, path, sizeof path - 1);
+  (void)snprintf(mark, sizeof mark, "%jd %d", (intmax_t)supervisor, notices[1]);
+  notice_fd = setenv(MARK, mark, 1) == 0 ? notices[1] : -1;
   self.rank = fork();
   if (self.rank > 0) {
     (void)close(notices[1]);
@@ -330,8 +378,9 @@ void weft_launch_begin(const char *program) {
   }
   (void)close(notices[0]);
   if (self.rank == 0) {
-    become_rank(supervisor, notices[1], before);
+    become_rank(supervisor, before, path, words);
   } else {
+    notice_fd = -1;
     for (unsigned k = 0; k < FORWARDED; k++) {
       (void)sigaction(forwarded[k], &before[k], NULL);
     }

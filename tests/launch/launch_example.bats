@@ -8,12 +8,12 @@ load ../setup/wait_setup
 setup_file() {
   export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 UCX_LOG_LEVEL=error
   export OMPI_MCA_btl=^tcp # one host; Open MPI 5 warns of networks that it would not use
-  local name pc cflags libs
+  local name cflags libs
   mpis=
   for name in openmpi mpich; do
     [ ! -e "$WEFT_BUILD_DIR/lib/weft-mpi-$name.so" ] || mpis+=" $name"
   done
-  export mpis PREFIX=$BATS_FILE_TMPDIR/prefix
+  export mpis pc PREFIX=$BATS_FILE_TMPDIR/prefix
   [ -n "$mpis" ] || return 0
   DESTDIR='' cmake --install "$WEFT_BUILD_DIR" --prefix "$PREFIX" >/dev/null
   pc=$(dirname "$(find "$PREFIX" -name weft.pc)")
@@ -109,6 +109,45 @@ terminate_a_rank() { kill -TERM "$victim"; }
     [ "$status" -ne 0 ]
     fails_once "$status" '^mpi_trainer: rank [012]: .*was asked to stop'
   done
+}
+
+@test "a rank has the threads that libraries started before it was forked" {
+  cat >threads.c <<'END'
+#include <dirent.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <unistd.h>
+#include <weft/launch.h>
+static void *wait_forever(void *context) {
+  for (;;) {
+    pause();
+  }
+  return context;
+}
+__attribute__((constructor)) static void start_thread(void) {
+  pthread_t thread;
+  pthread_create(&thread, NULL, wait_forever, NULL);
+}
+int main(int count, char **words) {
+  int threads = -2; /* . and .. */
+  puts("main");
+  fflush(stdout);
+  weft_launch_begin("threads");
+  for (DIR *tasks = opendir("/proc/self/task"); readdir(tasks) != NULL;) {
+    threads++;
+  }
+  printf("%d threads, %d words: %s, %s, %s\n", threads, count, words[0], words[1], words[2]);
+  return 3;
+}
+END
+  # shellcheck disable=SC2046
+  cc -pthread threads.c $(PKG_CONFIG_PATH=$pc pkg-config --cflags --libs weft-run) -o threads
+  run --separate-stderr env OMPI_COMM_WORLD_RANK=0 OMPI_COMM_WORLD_SIZE=1 ./threads 'two words' ''
+  [ "$status" -eq 3 ]
+  [ "$stderr" = "" ]
+  [ "$output" = "main
+main
+2 threads, 3 words: ./threads, two words, " ]
 }
 
 @test "a job in which a process does not come ends" {
