@@ -72,6 +72,13 @@ static int64_t construct(const struct weft_problem *problem, constructor *make) 
   return value;
 }
 
+static enum weft_status construct_periodic(struct weft_incumbent *incumbent,
+                                           struct weft_error *error) {
+  (void)error;
+  (void)weft_construct_periodic(incumbent, 7000000, 0);
+  return WEFT_OK;
+}
+
 static bool grows(const struct planning *planning) {
   for (uint32_t s = 0; s < planning->costs->stage_count; s++) {
     if (planning->costs->stages[s].activation_after_i > planning->costs->stages[s].activation) {
@@ -94,6 +101,7 @@ static void whatever_fits_has_an_order(void **state) {
     const int64_t plain = construct(problem, weft_construct_serial);
     const int64_t blocks = construct(problem, weft_construct_v_blocks);
     const int64_t greedy = construct(problem, weft_construct_chain_greedy);
+    (void)construct(problem, construct_periodic); /* stays within the memory, if it has any order */
     assert_true(plain < WEFT_NEVER);
     if (!grows(&planning)) {
       assert_true(greedy < WEFT_NEVER);
@@ -191,10 +199,45 @@ static void more_memory_is_not_worse(void **state) {
   }
 }
 
+/* ---- Periodic orders ---- */
+
+/* A loop of 32 ranks, two stages each, the last of which takes 1.6 times as long; 64 microbatches
+ * in three quarters of the memory of 1F1B. Greedy orders are 20 % above the bound. */
+static void periodic_orders_are_near_the_bound(void **state) {
+  (void)state;
+  const struct weft_shape shape = {.ranks = 32, .stages_per_rank = 2, .microbatches = 64};
+  struct weft_search_request request = weft_search_request_default();
+  struct weft_costs *costs;
+  struct weft_problem problem;
+  assert_int_equal(weft_costs_create(NULL, 64, &costs, NULL), WEFT_OK);
+  for (uint32_t s = 0; s < 64; s++) {
+    const double scale = s == 63 ? 1.6 : 1;
+    costs->stages[s] = (struct weft_stage_costs){.f = 4 * scale,
+                                                 .i = 4.2 * scale,
+                                                 .w = 3.5 * scale,
+                                                 .b = 7.7 * scale,
+                                                 .activation = 1,
+                                                 .activation_after_i = 0.6};
+  }
+  costs->hop.latency = 0.2;
+  request.ranks = shape.ranks;
+  request.stages_per_rank = shape.stages_per_rank;
+  request.microbatches = shape.microbatches;
+  request.costs = costs;
+  request.memory_limit = 48;
+  assert_int_equal(weft_problem_init(&problem, NULL, &shape, costs, &request, NULL), WEFT_OK);
+  const double bound = (double)weft_problem_bound(&problem, WEFT_OBJECTIVE_MAKESPAN);
+  assert_true((double)construct(&problem, weft_construct_chain_greedy) > 1.15 * bound);
+  assert_true((double)construct(&problem, construct_periodic) < 1.03 * bound);
+  weft_problem_finish(&problem);
+  weft_costs_destroy(costs);
+}
+
 int main(void) {
   const struct CMUnitTest tests[] = {
       cmocka_unit_test(whatever_fits_has_an_order),
       cmocka_unit_test(lists_come_to_an_end_within_the_memory),
+      cmocka_unit_test(periodic_orders_are_near_the_bound),
       cmocka_unit_test(blocks_make_v_min_and_v_half),
       cmocka_unit_test(more_memory_is_not_worse),
   };

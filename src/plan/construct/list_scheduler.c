@@ -19,6 +19,7 @@ static void set_facts(struct weft_list_scheduler *scheduler) {
     const int64_t *time = stage->time;
     const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
     const int64_t back = whole ? time[WEFT_KIND_B] : time[WEFT_KIND_I] + time[WEFT_KIND_W];
+    scheduler->in_flight[s] = UINT32_MAX;
     scheduler->work[stage->rank] += (time[WEFT_KIND_F] + back) * problem->microbatch_count;
     const int64_t growth = whole ? 0 : stage->held_after - stage->held;
     if (growth > scheduler->growth[stage->rank]) {
@@ -45,6 +46,7 @@ enum weft_status weft_list_scheduler_init(struct weft_list_scheduler *scheduler,
       .problem = problem, .times = times, .arena = {.allocator = problem->allocator}};
   struct weft_arena *arena = &scheduler->arena;
   if (!WEFT_ALLOCATE(arena, scheduler->targets, target_count(problem)) ||
+      !WEFT_ALLOCATE(arena, scheduler->in_flight, problem->stage_count) ||
       !WEFT_ALLOCATE(arena, scheduler->held, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->held_for_w, ranks) ||
       !WEFT_ALLOCATE(arena, scheduler->work, ranks) ||
@@ -155,7 +157,8 @@ struct decision {
   const uint32_t *taken;
   const int64_t *targets;
   const uint32_t *stages; /* by local stage */
-  uint32_t turned;        /* microbatches that have reached the last stage */
+  const uint32_t *in_flight;
+  uint32_t turned; /* microbatches that have reached the last stage */
   int64_t now;
   int64_t held, held_for_w, limit;
   int64_t returning; /* part of `held` that belongs to those; -1: not computed yet */
@@ -177,6 +180,7 @@ static struct decision begin_decision(const struct weft_list_scheduler *schedule
                            .taken = scheduler->times->taken + row,
                            .targets = scheduler->targets + row * problem->microbatch_count,
                            .stages = problem->stage_of + (size_t)rank * problem->stages_per_rank,
+                           .in_flight = scheduler->in_flight,
                            .turned = *scheduler->turned,
                            .now = now,
                            .held = scheduler->held[rank],
@@ -240,6 +244,11 @@ static int64_t reserve_after(const struct decision *decision, uint32_t local_sta
 
 /* Whether a forward fits into the memory, if necessary after all pending W. */
 static bool has_room(struct decision *decision, uint32_t local_stage) {
+  const uint32_t *taken = decision->taken + (size_t)local_stage * WEFT_KINDS;
+  if (taken[WEFT_KIND_F] - taken[weft_problem_backward(decision->problem)] >=
+      decision->in_flight[decision->stages[local_stage]]) {
+    return false;
+  }
   const int64_t held =
       decision->held - decision->held_for_w + stage_at(decision, local_stage)->held;
   return held <= decision->limit &&

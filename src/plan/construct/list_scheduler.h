@@ -25,6 +25,8 @@ struct weft_list_scheduler {
   struct weft_evaluation *times; /* borrowed: receives the times of a run */
   struct weft_arena arena;
   int64_t *targets;       /* [(rank * v * WEFT_KINDS + op) * m + microbatch], set by the caller */
+  uint32_t *in_flight;    /* [stage] most microbatches between F and I; set by the caller, at
+                             first any number */
   int64_t *held;          /* [rank] memory */
   int64_t *held_for_w;    /* [rank] the part of it that W will free */
   int64_t *work;          /* [rank] time of all its ops */

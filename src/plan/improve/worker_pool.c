@@ -26,8 +26,9 @@ uint32_t weft_worker_count(uint32_t asked) {
   return asked < 1 ? 1 : asked > WORKERS_MAX ? WORKERS_MAX : asked;
 }
 
-/* Shares of the work: a beam search before the first round; a better bound, and orders from its
+/* Shares of the work: periodic orders and a beam search before the first round; a better bound, and orders from its
  * time windows, after it; and once more a better bound after the last. */
+#define PERIODIC 0.1
 #define BEAM 0.1
 #define WINDOWS 0.25
 #define SHARPENING 0.1
@@ -95,8 +96,8 @@ struct worker_pool {
   struct worker *workers;
   uint32_t size;
   const struct round *round;
-  uint64_t amount;    /* of work, in this round */
-  uint64_t beam_work; /* done before the first round */
+  uint64_t amount;      /* of work, in this round */
+  uint64_t work_before; /* the first round */
   pthread_mutex_t lock;
   pthread_cond_t ended;
   uint32_t working; /* under lock */
@@ -226,7 +227,7 @@ static uint64_t work_left(const struct worker_pool *pool) {
     most = own > most ? own : most;
   }
   const uint64_t all = (uint64_t)((double)pool->task->work * (1 - WINDOWS - SHARPENING));
-  return all > most + pool->beam_work ? all - most - pool->beam_work : 0;
+  return all > most + pool->work_before ? all - most - pool->work_before : 0;
 }
 
 static enum weft_status prepare(struct worker_pool *pool, struct weft_error *error) {
@@ -239,8 +240,10 @@ static enum weft_status prepare(struct worker_pool *pool, struct weft_error *err
 static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *error) {
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
   double done = 0;
-  pool->beam_work =
-      weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * (double)pool->task->work));
+  const double all = (double)pool->task->work;
+  pool->work_before =
+      weft_construct_periodic(pool->incumbent, (uint64_t)(PERIODIC * all), pool->task->seed);
+  pool->work_before += weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * all));
   share_best(pool);
   for (size_t n = 0; n < list.count; n++) {
     pool->round = &list.rounds[n];

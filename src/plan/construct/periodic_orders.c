@@ -1,0 +1,526 @@
+/* Orders that repeat: every microbatch takes the same path, one period after the one before it.
+ *
+ * The period of a rank is a circle, on which each of its ops has a place, and no two overlap. The
+ * ops of a microbatch get their places in the order of its path: forwards from the first stage to
+ * the last, then backwards. An op takes one of the free places from the arrival of its input on;
+ * the longer it waits, the longer all stages before it hold their activations. Among many such
+ * choices a beam search keeps the ones that hold the least. A place that leaves gaps which nothing
+ * fits into is only taken if the rank has that much time left. W run where nothing else does.
+ *
+ * The places are targets for the list scheduler, which takes care of the start, the end and the
+ * memory limit; the microbatches in flight at a stage may be limited to those of the pattern. The
+ * period is at least the work of the busiest rank; with little memory a longer one is better. It,
+ * waits at some ops, and the rule of the list scheduler are found by a local search. */
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "plan/construct/list_scheduler.h"
+#include "plan/incumbent.h"
+
+/* What the local search varies. */
+struct wait {
+  uint32_t step;
+  double periods;
+};
+
+enum { WAITS_MAX = 6, ANY_NUMBER = -1 };
+
+struct setting {
+  double stretch; /* of the period */
+  struct wait waits[WAITS_MAX];
+  uint32_t wait_count;
+  int32_t spare; /* microbatches in flight at a stage beyond those of the pattern; ANY_NUMBER */
+  double lead;   /* of the list scheduler, in periods; LEAD_ANY */
+  double fill;   /* of the list scheduler */
+};
+
+#define LEAD_ANY 1e6
+
+/* A place on the circle of a rank. */
+struct place {
+  int64_t at; /* less than the period */
+  int64_t time;
+};
+
+/* The places of the first ops of a microbatch's path. */
+struct pattern {
+  double cost;          /* memory times waiting time */
+  int64_t *start;       /* [2 * stage_count] along the path */
+  struct place *places; /* [rank * 2v + n], ascending */
+  uint32_t *counts;     /* [rank] */
+  int64_t *lost;        /* [rank] time in gaps that nothing fits into */
+};
+
+struct choice {
+  double cost;
+  int64_t start, lost;
+  uint32_t pattern;
+};
+
+enum { WIDTH = 8, CHOICES = 4 /* of a pattern for its next op */, SUMS_MAX = 1 << 12 };
+
+struct periodic {
+  struct weft_incumbent *incumbent;
+  const struct weft_problem *problem;
+  struct weft_list_scheduler scheduler;
+  struct weft_arena arena;
+  struct weft_random random;
+  struct pattern *now, *next; /* [WIDTH] */
+  uint32_t count;             /* in now */
+  struct choice *choices;     /* [WIDTH * CHOICES] */
+  int64_t **sums;             /* [rank] times that some of its ops take together, ascending */
+  uint32_t *sum_counts;       /* [rank] */
+  double *open;               /* [stage] memory of it and all stages before, in shares of limits */
+  const struct setting *setting; /* of the patterns */
+  int64_t least;                 /* work of the busiest rank for a microbatch */
+  int64_t period;
+  int64_t best; /* value of the best setting */
+  uint64_t work_left;
+};
+
+/* ---- Times that ops take together ---- */
+
+static int by_time(const void *a, const void *b) {
+  const int64_t x = *(const int64_t *)a, y = *(const int64_t *)b;
+  return (x > y) - (x < y);
+}
+
+/* Adds to the sums all of them plus `time`. */
+static uint32_t add_time(int64_t *sums, uint32_t count, int64_t time) {
+  if (time == 0 || 2 * count > SUMS_MAX) {
+    return count;
+  }
+  for (uint32_t n = 0; n < count; n++) {
+    sums[count + n] = sums[n] + time;
+  }
+  qsort(sums, (size_t)2 * count, sizeof *sums, by_time);
+  uint32_t kept = 1;
+  for (uint32_t n = 1; n < 2 * count; n++) {
+    if (sums[n] != sums[kept - 1]) {
+      sums[kept++] = sums[n];
+    }
+  }
+  return kept;
+}
+
+static void collect_sums(struct periodic *periodic, uint32_t rank) {
+  const struct weft_problem *problem = periodic->problem;
+  const uint32_t v = problem->stages_per_rank;
+  const bool whole = problem->backward == WEFT_BACKWARD_WHOLE;
+  int64_t *sums = periodic->sums[rank];
+  uint32_t count = 1;
+  sums[0] = 0;
+  for (uint32_t k = 0; k < v; k++) {
+    const int64_t *time = problem->stages[problem->stage_of[rank * v + k]].time;
+    count = add_time(sums, count, time[WEFT_KIND_F]);
+    count = add_time(sums, count, time[weft_problem_backward(problem)]);
+    count = add_time(sums, count, whole ? 0 : time[WEFT_KIND_W]);
+  }
+  periodic->sum_counts[rank] = count;
+}
+
+/* The number of sums that are at most `time`; at least 1. */
+static uint32_t sums_within(const struct periodic *periodic, uint32_t rank, int64_t time) {
+  const int64_t *sums = periodic->sums[rank];
+  uint32_t from = 1, to = periodic->sum_counts[rank];
+  while (from < to) {
+    const uint32_t middle = from + (to - from) / 2;
+    if (sums[middle] <= time) {
+      from = middle + 1;
+    } else {
+      to = middle;
+    }
+  }
+  return from;
+}
+
+static int64_t lost_in(const struct periodic *periodic, uint32_t rank, int64_t gap) {
+  return gap - periodic->sums[rank][sums_within(periodic, rank, gap) - 1];
+}
+
+/* ---- Places ---- */
+
+struct step {
+  uint32_t number, stage, rank;
+  int64_t time;
+};
+
+static struct step step_of(const struct weft_problem *problem, uint32_t number) {
+  const bool forward = number < problem->stage_count;
+  const uint32_t s = forward ? number : 2 * problem->stage_count - 1 - number;
+  const struct weft_problem_stage *stage = &problem->stages[s];
+  return (struct step){.number = number,
+                       .stage = s,
+                       .rank = stage->rank,
+                       .time = stage->time[forward ? WEFT_KIND_F : weft_problem_backward(problem)]};
+}
+
+static int64_t wait_at(const struct periodic *periodic, uint32_t step) {
+  double sum = 0;
+  for (uint32_t n = 0; n < periodic->setting->wait_count; n++) {
+    const struct wait *wait = &periodic->setting->waits[n];
+    sum += wait->step == step ? wait->periods : 0;
+  }
+  return (int64_t)(sum * (double)periodic->period);
+}
+
+/* When a step may start: when its input arrives, or later if the setting says so. */
+static int64_t ready_at(const struct periodic *periodic, const struct pattern *pattern,
+                        const struct step *step) {
+  const struct weft_problem *problem = periodic->problem;
+  if (step->number == 0) {
+    return 0;
+  }
+  const struct step before = step_of(problem, step->number - 1);
+  const int64_t hop =
+      before.stage == step->stage ? 0 : weft_problem_hop(problem, before.stage, step->stage);
+  return pattern->start[step->number - 1] + before.time + hop + wait_at(periodic, step->number);
+}
+
+static int64_t slack_of(const struct periodic *periodic, uint32_t rank) {
+  return periodic->period - periodic->scheduler.work[rank] / periodic->problem->microbatch_count;
+}
+
+static void offer(const struct periodic *periodic, const struct choice *choice, uint32_t rank,
+                  struct choice *list, uint32_t *count) {
+  if (choice->lost > slack_of(periodic, rank)) {
+    return;
+  }
+  uint32_t n = *count < CHOICES ? (*count)++ : CHOICES;
+  for (; n > 0 && choice->cost < list[n - 1].cost; n--) {
+    if (n < CHOICES) {
+      list[n] = list[n - 1];
+    }
+  }
+  if (n < CHOICES) {
+    list[n] = *choice;
+  }
+}
+
+/* The places of a step in a gap of the circle: as early as possible; after a time that other ops
+ * fill; or right before the end. */
+static void look_into(const struct periodic *periodic, const struct step *step,
+                      const struct choice *from, int64_t gap_at, int64_t gap, struct choice *list,
+                      uint32_t *count) {
+  const int64_t period = periodic->period, rest = gap - step->time;
+  const int64_t into = ((from->start - gap_at) % period + period) % period;
+  const int64_t earliest = into <= rest ? into : 0, wait = into <= rest ? 0 : period - into;
+  const uint32_t next = sums_within(periodic, step->rank, earliest - 1);
+  const int64_t filled =
+      next < periodic->sum_counts[step->rank] ? periodic->sums[step->rank][next] : -1;
+  const int64_t offsets[] = {earliest, earliest == 0 ? -1 : filled, rest};
+  for (unsigned n = 0; n < 3; n++) {
+    if (offsets[n] < earliest || offsets[n] > rest || (n > 0 && offsets[n] == offsets[n - 1])) {
+      continue;
+    }
+    struct choice one = *from;
+    const int64_t waits = wait + offsets[n] - earliest;
+    one.start += waits;
+    one.cost += (double)waits * periodic->open[step->stage];
+    one.lost += lost_in(periodic, step->rank, offsets[n]) +
+                lost_in(periodic, step->rank, rest - offsets[n]) -
+                lost_in(periodic, step->rank, gap);
+    offer(periodic, &one, step->rank, list, count);
+  }
+}
+
+static uint32_t list_choices(const struct periodic *periodic, uint32_t which,
+                             const struct step *step, struct choice *list) {
+  const struct pattern *pattern = &periodic->now[which];
+  const struct place *places =
+      pattern->places + (size_t)step->rank * 2 * periodic->problem->stages_per_rank;
+  const uint32_t places_count = pattern->counts[step->rank];
+  const struct choice from = {.cost = pattern->cost,
+                              .start = ready_at(periodic, pattern, step),
+                              .lost = pattern->lost[step->rank],
+                              .pattern = which};
+  uint32_t count = 0;
+  if (places_count == 0) {
+    list[0] = from;
+    list[0].lost = lost_in(periodic, step->rank, periodic->period - step->time);
+    return 1;
+  }
+  for (uint32_t n = 0; n < places_count; n++) {
+    const int64_t at = places[n].at + places[n].time;
+    const int64_t end = n + 1 < places_count ? places[n + 1].at : places[0].at + periodic->period;
+    if (end - at >= step->time) {
+      look_into(periodic, step, &from, at, end - at, list, &count);
+    }
+  }
+  return count;
+}
+
+static void copy_pattern(const struct periodic *periodic, const struct pattern *from,
+                         struct pattern *to) {
+  const struct weft_problem *problem = periodic->problem;
+  memcpy(to->start, from->start, 2 * (size_t)problem->stage_count * sizeof *to->start);
+  memcpy(to->places, from->places, 2 * (size_t)problem->stage_count * sizeof *to->places);
+  memcpy(to->counts, from->counts, problem->rank_count * sizeof *to->counts);
+  memcpy(to->lost, from->lost, problem->rank_count * sizeof *to->lost);
+}
+
+static void put(const struct periodic *periodic, struct pattern *pattern, const struct step *step,
+                const struct choice *choice) {
+  struct place *places =
+      pattern->places + (size_t)step->rank * 2 * periodic->problem->stages_per_rank;
+  uint32_t n = pattern->counts[step->rank]++;
+  const struct place place = {.at = choice->start % periodic->period, .time = step->time};
+  for (; n > 0 && places[n - 1].at > place.at; n--) {
+    places[n] = places[n - 1];
+  }
+  places[n] = place;
+  pattern->start[step->number] = choice->start;
+  pattern->lost[step->rank] = choice->lost;
+  pattern->cost = choice->cost;
+}
+
+static int by_cost(const void *a, const void *b) {
+  const struct choice *x = a, *y = b;
+  return x->cost != y->cost         ? (x->cost > y->cost) - (x->cost < y->cost)
+         : x->pattern != y->pattern ? (x->pattern > y->pattern) - (x->pattern < y->pattern)
+                                    : (x->start > y->start) - (x->start < y->start);
+}
+
+/* Nanoseconds of a typical core: to list the choices of a pattern, and to schedule an op. */
+enum { CHOICES_WORK = 400, OP_WORK = 70 };
+
+static void spend(struct periodic *periodic, uint64_t work) {
+  periodic->work_left -= work < periodic->work_left ? work : periodic->work_left;
+}
+
+/* False when no pattern has a place for some op. */
+static bool find_patterns(struct periodic *periodic) {
+  const struct weft_problem *problem = periodic->problem;
+  const uint32_t steps = 2 * problem->stage_count;
+  struct pattern *first = &periodic->now[0];
+  periodic->count = 1;
+  first->cost = 0;
+  memset(first->counts, 0, problem->rank_count * sizeof *first->counts);
+  memset(first->lost, 0, problem->rank_count * sizeof *first->lost);
+  for (uint32_t n = 0; n < steps; n++) {
+    const struct step step = step_of(problem, n);
+    uint32_t count = 0;
+    for (uint32_t k = 0; k < periodic->count; k++) {
+      count += list_choices(periodic, k, &step, periodic->choices + count);
+    }
+    spend(periodic, (uint64_t)periodic->count * CHOICES_WORK);
+    if (count == 0) {
+      return false;
+    }
+    qsort(periodic->choices, count, sizeof *periodic->choices, by_cost);
+    periodic->count = count < WIDTH ? count : WIDTH;
+    for (uint32_t k = 0; k < periodic->count; k++) {
+      const struct choice *choice = &periodic->choices[k];
+      copy_pattern(periodic, &periodic->now[choice->pattern], &periodic->next[k]);
+      put(periodic, &periodic->next[k], &step, choice);
+    }
+    struct pattern *swap = periodic->now;
+    periodic->now = periodic->next;
+    periodic->next = swap;
+  }
+  return true;
+}
+
+/* ---- Orders ---- */
+
+static void set_row(const struct periodic *periodic, uint32_t stage, enum weft_plan_op_kind kind,
+                    int64_t at, int64_t period) {
+  int64_t *row = weft_target_row(&periodic->scheduler, stage, kind);
+  for (uint32_t k = 0; k < periodic->problem->microbatch_count; k++) {
+    row[k] = at + k * period;
+  }
+}
+
+static void set_targets(const struct periodic *periodic) {
+  const struct weft_problem *problem = periodic->problem;
+  const enum weft_plan_op_kind back = weft_problem_backward(problem);
+  const int64_t *start = periodic->now[0].start, period = periodic->period;
+  const int32_t spare = periodic->setting->spare;
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const int64_t turn = start[2 * problem->stage_count - 1 - s];
+    const int64_t held = turn + problem->stages[s].time[back] - start[s];
+    set_row(periodic, s, WEFT_KIND_F, start[s], period);
+    set_row(periodic, s, back, turn, period);
+    set_row(periodic, s, WEFT_KIND_W, WEFT_TARGET_LAST - s, 0);
+    periodic->scheduler.in_flight[s] =
+        spare == ANY_NUMBER ? UINT32_MAX
+                            : (uint32_t)((held + period - 1) / period) + (uint32_t)spare;
+  }
+}
+
+static void schedule(struct periodic *periodic) {
+  struct weft_incumbent *incumbent = periodic->incumbent;
+  const struct setting *setting = periodic->setting;
+  const struct weft_target_rule rule = {
+      .lead = setting->lead < LEAD_ANY ? (int64_t)(setting->lead * (double)periodic->period)
+                                       : INT64_MAX,
+      .fill = setting->fill};
+  set_targets(periodic);
+  const int64_t value =
+      weft_list_scheduler_run(&periodic->scheduler, &rule, periodic->best - 1, &incumbent->draft);
+  spend(periodic, weft_problem_op_count(periodic->problem) * OP_WORK);
+  periodic->best = weft_min(periodic->best, value);
+  if (value < incumbent->value) {
+    (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
+  }
+}
+
+/* ---- Settings ---- */
+
+/* Whether a setting is the best so far. */
+static bool is_better(struct periodic *periodic, const struct setting *setting) {
+  const int64_t before = periodic->best;
+  periodic->setting = setting;
+  periodic->period = (int64_t)((double)periodic->least * setting->stretch);
+  const double least = (double)periodic->period * periodic->problem->microbatch_count;
+  if (least < (double)before && find_patterns(periodic)) {
+    schedule(periodic);
+  }
+  return periodic->best < before;
+}
+
+static bool is_finished(const struct periodic *periodic) {
+  return periodic->work_left == 0 || weft_incumbent_is_done(periodic->incumbent);
+}
+
+static void try_usual(struct periodic *periodic, struct setting *best) {
+  static const double stretches[] = {1, 1.02, 1.05, 1.1, 1.16, 1.24, 1.35, 1.5};
+  static const struct setting rules[] = {
+      {.spare = ANY_NUMBER, .lead = LEAD_ANY}, {.spare = 1, .lead = LEAD_ANY},
+      {.spare = ANY_NUMBER, .lead = 1},        {.spare = 0, .lead = LEAD_ANY},
+      {.spare = 2, .lead = LEAD_ANY},          {.spare = ANY_NUMBER, .lead = 0.5},
+      {.spare = 3, .lead = LEAD_ANY},          {.spare = ANY_NUMBER, .lead = 0.3},
+  };
+  for (size_t r = 0; r < WEFT_ARRAY_LENGTH(rules); r++) {
+    for (size_t n = 0; n < WEFT_ARRAY_LENGTH(stretches) && !is_finished(periodic); n++) {
+      struct setting setting = rules[r];
+      setting.stretch = stretches[n];
+      setting.fill = 0.5;
+      if (is_better(periodic, &setting)) {
+        *best = setting;
+      }
+    }
+  }
+}
+
+/* A small random change. */
+static void vary(struct periodic *periodic, struct setting *setting) {
+  static const double leads[] = {0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, LEAD_ANY};
+  struct weft_random *random = &periodic->random;
+  const uint32_t steps = 2 * periodic->problem->stage_count;
+  switch (weft_random_below(random, 8)) {
+    case 0:
+    case 1:
+      setting->stretch *= 1 + 0.04 * (weft_random_share(random) - 0.5);
+      setting->stretch = setting->stretch < 1 ? 1 : setting->stretch;
+      break;
+    case 2: setting->spare = (int32_t)weft_random_below(random, 6) - 1; break;
+    case 3: setting->lead = leads[weft_random_below(random, WEFT_ARRAY_LENGTH(leads))]; break;
+    case 4: setting->fill = weft_random_below(random, 5) / 4.0; break;
+    case 5:
+      if (setting->wait_count > 0) {
+        setting->waits[weft_random_below(random, setting->wait_count)] =
+            setting->waits[setting->wait_count - 1];
+        setting->wait_count--;
+      }
+      break;
+    default: {
+      const uint32_t n = setting->wait_count < WAITS_MAX ? setting->wait_count++
+                                                         : weft_random_below(random, WAITS_MAX);
+      setting->waits[n].step = 1 + weft_random_below(random, steps - 1);
+      setting->waits[n].periods = 0.5 * weft_random_share(random);
+    }
+  }
+}
+
+static void search(struct periodic *periodic) {
+  struct setting best = {.stretch = 1};
+  try_usual(periodic, &best);
+  while (!is_finished(periodic) && periodic->best < WEFT_NEVER) {
+    struct setting other = best;
+    do {
+      vary(periodic, &other);
+    } while (weft_random_below(&periodic->random, 2) == 0);
+    if (is_better(periodic, &other)) {
+      best = other;
+    }
+    spend(periodic, CHOICES_WORK);
+  }
+}
+
+/* ---- The constructor ---- */
+
+static bool allocate_patterns(struct periodic *periodic, struct pattern *patterns) {
+  const size_t stages = periodic->problem->stage_count, ranks = periodic->problem->rank_count;
+  struct weft_arena *arena = &periodic->arena;
+  for (uint32_t n = 0; n < WIDTH; n++) {
+    if (!WEFT_ALLOCATE(arena, patterns[n].start, 2 * stages) ||
+        !WEFT_ALLOCATE(arena, patterns[n].places, 2 * stages) ||
+        !WEFT_ALLOCATE(arena, patterns[n].counts, ranks) ||
+        !WEFT_ALLOCATE(arena, patterns[n].lost, ranks)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static bool allocate(struct periodic *periodic) {
+  const size_t stages = periodic->problem->stage_count, ranks = periodic->problem->rank_count;
+  struct weft_arena *arena = &periodic->arena;
+  if (!WEFT_ALLOCATE(arena, periodic->now, WIDTH) || !WEFT_ALLOCATE(arena, periodic->next, WIDTH) ||
+      !WEFT_ALLOCATE(arena, periodic->choices, (size_t)WIDTH * CHOICES) ||
+      !WEFT_ALLOCATE(arena, periodic->sums, ranks) ||
+      !WEFT_ALLOCATE(arena, periodic->sum_counts, ranks) ||
+      !WEFT_ALLOCATE(arena, periodic->open, stages) ||
+      !allocate_patterns(periodic, periodic->now) || !allocate_patterns(periodic, periodic->next)) {
+    return false;
+  }
+  for (uint32_t r = 0; r < ranks; r++) {
+    if (!WEFT_ALLOCATE(arena, periodic->sums[r], SUMS_MAX)) {
+      return false;
+    }
+  }
+  return true;
+}
+
+static void prepare(struct periodic *periodic) {
+  const struct weft_problem *problem = periodic->problem;
+  double open = 0;
+  for (uint32_t r = 0; r < problem->rank_count; r++) {
+    collect_sums(periodic, r);
+    periodic->least =
+        weft_max(periodic->least, periodic->scheduler.work[r] / problem->microbatch_count);
+  }
+  for (uint32_t s = 0; s < problem->stage_count; s++) {
+    const struct weft_problem_stage *stage = &problem->stages[s];
+    open += ((double)stage->held + 1e-6) / ((double)problem->limit[stage->rank] + 1);
+    periodic->open[s] = open;
+  }
+}
+
+uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work, uint64_t seed) {
+  assert(incumbent != NULL && incumbent->draft.ops != NULL);
+  const struct weft_problem *problem = incumbent->problem;
+  struct weft_error error;
+  struct periodic periodic = {.incumbent = incumbent,
+                              .problem = problem,
+                              .arena = {.allocator = problem->allocator},
+                              .random = {.state = seed},
+                              .best = WEFT_NEVER,
+                              .work_left = work};
+  /* Without memory for it, the search goes on without it. */
+  if (!weft_incumbent_is_done(incumbent) &&
+      weft_list_scheduler_init(&periodic.scheduler, problem, &incumbent->evaluation, &error) ==
+          WEFT_OK) {
+    if (allocate(&periodic)) {
+      prepare(&periodic);
+      search(&periodic);
+    }
+    weft_list_scheduler_finish(&periodic.scheduler);
+  }
+  weft_arena_finish(&periodic.arena);
+  return work - periodic.work_left;
+}
