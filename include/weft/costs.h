@@ -21,7 +21,7 @@ struct weft_stage_costs {
   double b;                  /* full backward; i + w */
   double overlap_f_b;        /* an overlap, by its F's stage; < 0: f + b of its parts */
   double activation;         /* held from the start of F to the end of I or B; 1 */
-  double activation_after_i; /* held from then to the end of W; 1 */
+  double activation_after_i; /* held from then to the end of W; in a file: activation */
   double unshard;            /* time of UNSHARD; 0 */
   double reduce_grad;        /* time of REDUCE_GRAD; 0 */
   double parameters;         /* size from the start of UNSHARD to the end of RESHARD; 0 */

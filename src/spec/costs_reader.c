@@ -88,8 +88,11 @@ static enum weft_status read_numbers(struct weft_json_document *reader, json_t *
 static enum weft_status read_stage(struct weft_json_document *reader, json_t *entry,
                                    struct weft_stage_costs *stage) {
   *stage = weft_stage_costs_default();
-  stage->b = -1; /* left out */
+  stage->b = stage->activation_after_i = -1; /* left out */
   WEFT_TRY(read_numbers(reader, entry, weft_stage_cost_fields(), stage));
+  if (stage->activation_after_i < 0) {
+    stage->activation_after_i = stage->activation;
+  }
   if (stage->b < 0) {
     stage->b = stage->i + stage->w;
     if (!weft_cost_is_sane(stage->b)) {
@@ -138,8 +141,12 @@ static enum weft_status read_parts(struct weft_json_document *reader, const json
   WEFT_TRY(weft_costs_add_parts(costs, (uint32_t)json_array_size(list), reader->error));
   uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
   for (*ordinal = 0; *ordinal < costs->part_count; ++*ordinal) {
+    struct weft_part_costs *part = &costs->parts[*ordinal];
     WEFT_TRY(read_numbers(reader, json_array_get(list, (size_t)*ordinal), weft_part_cost_fields(),
-                          &costs->parts[*ordinal]));
+                          part));
+    if (part->activation_after_i < 0) {
+      part->activation_after_i = part->activation;
+    }
   }
   reader->path.depth--;
   return WEFT_OK;

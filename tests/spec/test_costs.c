@@ -70,6 +70,18 @@ static void test_defaults(void **state) {
   assert_true(stage->parameters == 0 && stage->gradients == 0);
   assert_true(costs->hop.latency == 0 && costs->hop.bytes == 0 && costs->hop.bytes_per_unit == 0);
   weft_costs_destroy(costs);
+  /* What I leaves behind is all of it, unless the file says otherwise. */
+  costs = parsed(HEAD
+                 "\"stages\": [{\"activation\": 3}, {\"activation_after_i\": 0},"
+                 " {\"activation_after_i\": 5, \"activation\": 2}],"
+                 " \"parts\": [{\"activation\": 4}, {\"activation\": 4, "
+                 "\"activation_after_i\": 1}, {}]}");
+  assert_true(costs->stages[0].activation_after_i == 3);
+  assert_true(costs->stages[1].activation == 1 && costs->stages[1].activation_after_i == 0);
+  assert_true(costs->stages[2].activation_after_i == 5);
+  assert_true(costs->parts[0].activation_after_i == 4 && costs->parts[1].activation_after_i == 1);
+  assert_true(costs->parts[2].activation_after_i < 0);
+  weft_costs_destroy(costs);
 }
 
 static void test_every_field(void **state) {
