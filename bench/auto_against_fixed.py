@@ -2,7 +2,7 @@
 """Training with --schedule auto beside fixed schedules, on a model that is cut unequally.
 
     bench/auto_against_fixed.py [--build DIR] [--splits A,B;C,D] [--microbatches M] [--steps N]
-        [--rounds N] [--fixed NAME,NAME] [--json]
+        [--rounds N] [--fixed NAME,NAME] [--partition] [--json]
 
 `weft train` on Weft's own sources, as many ranks as the split has numbers, each a thread: for
 each split N rounds of every fixed schedule and of auto, one after the other. Of each run the
@@ -11,6 +11,9 @@ tokens/s of whole steps, with norms and updates; of the rounds the median. `chan
 `after` with the first of the fixed schedules, which auto begins with, round by round, and is
 the median of that; `promised` and `measured` are medians of what auto says of the pipeline's
 part of a step, and `kept` how often the new schedule stayed. Status 1 when parameters differ.
+
+Auto keeps the split, unless --partition is given: then it plans that too, from a trial before the
+first step. `promised` is then what the new split promises, and `chosen` the last round's.
 """
 
 import argparse
@@ -33,6 +36,7 @@ def read_options():
     parser.add_argument("--steps", default="40")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--fixed", default="1F1B,ZBH1")
+    parser.add_argument("--partition", action="store_true")
     parser.add_argument("--json", action="store_true")
     return parser.parse_args()
 
@@ -42,6 +46,8 @@ def train(options, split, schedule):
     words = [os.path.join(options.build, "weft"), "train", *MODEL, "--split", split, "-p",
              str(len(split.split(","))), "-m", options.microbatches, "--steps", options.steps,
              "--schedule", schedule, "--eval-every", "1000000", "--json"]
+    if schedule == "auto" and not options.partition:
+        words.append("--keep-partition")
     done = subprocess.run(words, cwd=os.path.join(HERE, ".."), capture_output=True, text=True,
                           check=False, timeout=3600)
     if done.returncode != 0:
@@ -60,7 +66,8 @@ def measure_auto(options, split):
     changed = next((k for k, step in enumerate(steps) if step["schedule"] != first), len(steps))
     later = steps[changed:] if last["schedule"] != first else steps
     return {"before": median(steps[:changed]), "after": median(later),
-            "kept": last["schedule"] != first, "promised": last["promised_gain"] or 0,
+            "kept": last["schedule"] != first, "chosen": ",".join(map(str, last["split"])),
+            "promised": (last["split_gain"] if options.partition else last["promised_gain"]) or 0,
             "measured": last["gain"] or 0, "hash": last["parameters_hash"]}
 
 
@@ -89,7 +96,7 @@ def show(row, names):
           f"{100 * middle(row, lambda r: r['change']):+8.1f} %"
           f"{100 * middle(row, lambda r: r['auto']['promised']):9.1f} %"
           f"{100 * middle(row, lambda r: r['auto']['measured']):9.1f} %"
-          f"{kept:5} of {len(row['rounds'])}"
+          f"{kept:5} of {len(row['rounds'])}  {row['rounds'][-1]['auto']['chosen']}"
           f"{'' if row['same_bits'] else '  OTHER PARAMETERS'}", flush=True)
 
 
@@ -99,7 +106,7 @@ def main():
     if not options.json:
         fixed = "".join(f"{name:>10}" for name in options.fixed.split(","))
         print(f"tokens/s    {fixed}{'before':>10}{'after':>10}{'change':>10}{'promised':>11}"
-              f"{'measured':>11}{'kept':>9}")
+              f"{'measured':>11}{'kept':>9}  chosen")
     for split in options.splits.split(";"):
         rows.append(measure(options, split))
         if not options.json:

@@ -92,3 +92,25 @@ last() {
   train --schedule auto --placement v
   fails 2 "needs two stages on each rank"
 }
+
+@test "auto: a bad split is replaced by a planned one, with the same bits" {
+  bad=(--layers 8 -p 2 --split 7,1 --steps 20 --no-sample)
+  train --json "${bad[@]}"
+  succeeds
+  hash=$(last .parameters_hash)
+  for transport in threads loopback; do
+    train --json "${bad[@]}" --schedule auto --transport "$transport"
+    succeeds
+    [ "$(last .parameters_hash)" = "$hash" ]
+    [ "$(last '(.split | add == 8 and max < 7) and .split_gain > 0.03 and .steps == 20')" = true ]
+    [ "${#lines[@]}" -eq 21 ]
+  done
+  train "${bad[@]}" --schedule auto
+  succeeds
+  [[ $output == *$'\n'"stages    "*"; planned from measured times, promises "*" % less than 7,1"$'\n'* ]]
+  train --json "${bad[@]}" --schedule auto --keep-partition
+  succeeds
+  [ "$(last '.split == [7, 1] and .split_gain == 0')" = true ]
+  train "${bad[@]}" --keep-partition
+  fails 2 "--keep-partition has no effect without --schedule auto"
+}

@@ -259,6 +259,9 @@ static int prepare(struct weft_train_setup *setup, struct weft_train_progress *p
   setup->options.on_tuning = weft_train_progress_tuning;
   setup->options.interrupted = weft_train_progress_interrupted;
   setup->options.context = progress;
+  if (status == WEFT_CLI_OK) {
+    status = weft_train_setup_plan_split(setup);
+  }
   if (status == WEFT_CLI_OK && weft_gpt_trainer_create(&setup->options, trainer, &error) < 0) {
     status = weft_cli_fail(setup->cli, NULL, &error);
   }

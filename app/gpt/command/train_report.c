@@ -58,6 +58,9 @@ static void add_reason(struct weft_text *text, const struct weft_train_setup *se
     const char *name = weft_cli_input_name(split);
     weft_text_add(text, "; by the times in ");
     weft_text_add_escaped(text, name, strlen(name));
+  } else if (setup->split_by == WEFT_TRAIN_SPLIT_PLANNED) {
+    weft_text_addf(text, "; planned from measured times, promises %.1f %% less than %s",
+                   100 * setup->split_gain, split != NULL ? split : "even");
   }
 }
 
@@ -224,6 +227,9 @@ void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *
   weft_json_string(&json, "shard", shard_name(setup));
   weft_json_number(&json, "stages", setup->stage_count);
   add_blocks(&json, trainer, options->training.config.blocks);
+  if (options->tunes) {
+    weft_json_exact(&json, "split_gain", setup->split_gain);
+  }
   weft_json_string(&json, "schedule", weft_gpt_trainer_schedule(trainer));
   if (options->tunes) {
     weft_train_tuning_add_totals(&json, progress->has_tuned ? &progress->tuning : NULL);

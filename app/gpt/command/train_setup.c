@@ -41,8 +41,8 @@ static int refuse_idle(const struct weft_cli *cli, const struct weft_cli_argumen
 }
 
 static int refuse_untuned(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  static const enum weft_cli_option_id options[] = {WEFT_CLI_OPTION_MEMORY,
-                                                    WEFT_CLI_OPTION_PLACEMENT};
+  static const enum weft_cli_option_id options[] = {
+      WEFT_CLI_OPTION_MEMORY, WEFT_CLI_OPTION_PLACEMENT, WEFT_CLI_OPTION_KEEP_PARTITION};
   for (size_t i = 0; i < WEFT_ARRAY_LENGTH(options); i++) {
     if (arguments->given[options[i]] && !weft_train_setup_is_auto(arguments)) {
       return weft_cli_usage(cli, "--schedule auto plans within it",

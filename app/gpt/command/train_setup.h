@@ -8,7 +8,12 @@
 #include "gpt/train/trainer.h"
 
 /* What decided which layers are on which stage. */
-enum weft_train_split { WEFT_TRAIN_SPLIT_WORK, WEFT_TRAIN_SPLIT_GIVEN, WEFT_TRAIN_SPLIT_MEASURED };
+enum weft_train_split {
+  WEFT_TRAIN_SPLIT_WORK,
+  WEFT_TRAIN_SPLIT_GIVEN,
+  WEFT_TRAIN_SPLIT_MEASURED,
+  WEFT_TRAIN_SPLIT_PLANNED
+};
 
 struct weft_train_setup {
   const struct weft_cli *cli;
@@ -19,7 +24,8 @@ struct weft_train_setup {
   struct weft_gpt_checkpoint *resume;   /* or NULL */
   struct weft_gpt_checkpoint_lock lock; /* of --checkpoint, where rank 0 is */
   struct weft_program *program;         /* of --schedule FILE or of a fixed table; or NULL */
-  uint32_t *first_layers;               /* of --split; or NULL */
+  uint32_t *first_layers;               /* of --split, or planned; or NULL */
+  double split_gain;                    /* that the planned split promises */
   enum weft_train_split split_by;
   uint32_t stage_count;
 };
@@ -45,6 +51,9 @@ int weft_train_setup_check_data(struct weft_train_setup *setup);
  * (train_split.c), which needs both. */
 int weft_train_setup_read_schedule(struct weft_train_setup *setup);
 int weft_train_setup_read_split(struct weft_train_setup *setup);
+/* For --schedule auto: measures some steps of a trial, whose weights are thrown away, and plans the
+ * split from them. Keeps it where that is not worth it. The callbacks must be set. */
+int weft_train_setup_plan_split(struct weft_train_setup *setup);
 /* The number of replicas, and of ranks of a pipeline where no option gives it (train_world.c). */
 uint32_t weft_train_setup_ranks(const struct weft_train_setup *setup);
 int weft_train_setup_read_world(struct weft_train_setup *setup);

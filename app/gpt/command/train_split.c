@@ -1,5 +1,5 @@
-/* Which blocks of the model are on which stage (--split): by estimated work, by given numbers, or
- * by times that another training has measured. */
+/* Which blocks of the model are on which stage (--split): by estimated work, by given numbers, by
+ * times that another training has measured, or planned from those of a trial. */
 #include "cli/args/option_parser.h"
 
 #include <assert.h>
@@ -142,6 +142,70 @@ static int split_by_costs(struct weft_train_setup *setup, const char *path) {
   weft_costs_destroy(costs);
   setup->split_by = WEFT_TRAIN_SPLIT_MEASURED;
   return status;
+}
+
+/* ---- By the planner ---- */
+
+/* A trial of so many steps is for trainings of at least so many times as many. The first step is
+ * a warm-up. */
+enum { TRIAL_STEPS = 4, TRIALS_MIN = 5 };
+
+/* On mpi the ranks have one world, which has one pipeline. */
+static bool is_worth_a_trial(const struct weft_train_setup *setup) {
+  const struct weft_gpt_training *training = &setup->options.training;
+  return setup->options.tunes && !setup->arguments->given[WEFT_CLI_OPTION_KEEP_PARTITION] &&
+         setup->stage_count > 1 && setup->job == NULL &&
+         training->total_steps >= training->step + TRIAL_STEPS * TRIALS_MIN;
+}
+
+static struct weft_gpt_trainer_options trial_options(const struct weft_train_setup *setup) {
+  struct weft_gpt_trainer_options options = setup->options;
+  options.training.total_steps = options.training.step + TRIAL_STEPS;
+  options.checkpoint_dir = NULL;
+  options.eval_every = 0;
+  options.gather_events = options.gather_model = false;
+  options.on_step = NULL;
+  options.on_tuning = NULL;
+  return options;
+}
+
+static enum weft_status run_trial(const struct weft_train_setup *setup, uint32_t *first_layers,
+                                  double *gain, struct weft_error *error) {
+  const struct weft_gpt_trainer_options options = trial_options(setup);
+  struct weft_gpt_trainer *trainer;
+  WEFT_TRY(weft_gpt_trainer_create(&options, &trainer, error));
+  enum weft_status status = weft_gpt_trainer_run(trainer, error);
+  *gain = 0;
+  if (status == WEFT_OK && weft_gpt_trainer_steps_done(trainer) == options.training.total_steps) {
+    status = weft_gpt_trainer_plan_split(trainer, first_layers, gain, error);
+  }
+  weft_gpt_trainer_destroy(trainer);
+  return status;
+}
+
+int weft_train_setup_plan_split(struct weft_train_setup *setup) {
+  assert(setup != NULL && setup->options.interrupted != NULL);
+  const struct weft_allocator *allocator = setup->cli->allocator;
+  const size_t count = (size_t)setup->stage_count + 1;
+  struct weft_error error;
+  double gain;
+  if (!is_worth_a_trial(setup)) {
+    return WEFT_CLI_OK;
+  }
+  uint32_t *planned = weft_array_allocate(allocator, count, sizeof *planned);
+  if (planned == NULL) {
+    return weft_cli_fail_memory(setup->cli);
+  }
+  const enum weft_status status = run_trial(setup, planned, &gain, &error);
+  if (status < 0 || gain == 0) {
+    weft_array_free(allocator, planned, count, sizeof *planned);
+    return status < 0 ? weft_cli_fail(setup->cli, NULL, &error) : WEFT_CLI_OK;
+  }
+  weft_array_free(allocator, setup->first_layers, count, sizeof *planned);
+  setup->options.first_layers = setup->first_layers = planned;
+  setup->split_by = WEFT_TRAIN_SPLIT_PLANNED;
+  setup->split_gain = gain;
+  return WEFT_CLI_OK;
 }
 
 /* ---- By whichever ---- */

@@ -303,18 +303,17 @@ static void add_up_layers(const struct weft_gpt_rank *rank, uint32_t s,
 /* A microbatch has a slot of the stage, the buffer of its input and, from I to W, that of the
  * gradient of its output. Moments and scratch are always allocated, so they count as
  * parameters. */
-static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t s,
-                               struct weft_stage_costs *costs) {
+static void fill_planned_sizes(const struct weft_gpt_trainer *trainer, uint32_t first,
+                               uint32_t count, struct weft_stage_costs *costs) {
   const struct weft_gpt_config *config = &trainer->config;
   const uint64_t sequences = trainer->sequences_max;
-  const uint32_t first = trainer->first_layers[s], count = trainer->first_layers[s + 1] - first;
   const double unit = sizeof(float) / 1048576.0;
   const double row = unit * (double)(sequences * config->context * config->dim);
   uint64_t scratch = 0;
   fill_sizes(trainer, first, count, costs);
   costs->activation =
-      unit * (double)weft_gpt_slot_floats(config, sequences, first, count) + (s > 0 ? row : 0);
-  costs->activation_after_i = costs->activation + (s + 1 < trainer->stage_count ? row : 0);
+      unit * (double)weft_gpt_slot_floats(config, sequences, first, count) + (first > 0 ? row : 0);
+  costs->activation_after_i = costs->activation + (first + count < trainer->layer_count ? row : 0);
   for (uint32_t k = 0; k < count; k++) {
     const uint64_t layer = weft_gpt_layer_scratch(config, first + k, sequences, config->context);
     scratch = layer > scratch ? layer : scratch;
@@ -332,6 +331,7 @@ enum weft_status weft_gpt_profile_planner_costs(const struct weft_gpt_rank *rank
                                                 struct weft_costs **out, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const bool is_virtual = trainer->virtual_time;
+  const uint32_t *first = trainer->first_layers;
   WEFT_TRY(check_measured(rank, error));
   WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, out, error));
   memcpy((*out)->unit, "ms", 3);
@@ -342,11 +342,40 @@ enum weft_status weft_gpt_profile_planner_costs(const struct weft_gpt_rank *rank
       add_up_layers(rank, s, stage);
     }
     stage->b = stage->i + stage->w;
-    fill_planned_sizes(trainer, s, stage);
+    fill_planned_sizes(trainer, first[s], first[s + 1] - first[s], stage);
   }
   if (!is_virtual) {
     fill_hop(rank, *out);
   }
+  return WEFT_OK;
+}
+
+/* Sizes of a layer are those of a stage with nothing else on it, which is more than it adds to a
+ * stage. */
+enum weft_status weft_gpt_profile_layer_costs(const struct weft_gpt_rank *rank,
+                                              struct weft_costs **out, struct weft_error *error) {
+  const struct weft_gpt_trainer *trainer = rank->trainer;
+  struct weft_costs *costs;
+  WEFT_TRY(weft_gpt_profile_planner_costs(rank, &costs, error));
+  const enum weft_status status = weft_costs_add_parts(costs, trainer->layer_count, error);
+  if (status < 0) {
+    weft_costs_destroy(costs);
+    return status;
+  }
+  fill_layers(rank, costs);
+  for (uint32_t p = 0; p < costs->part_count; p++) {
+    struct weft_stage_costs alone;
+    fill_planned_sizes(trainer, p, 1, &alone);
+    costs->parts[p].activation = alone.activation;
+    costs->parts[p].activation_after_i = alone.activation_after_i;
+    costs->parts[p].parameters = alone.parameters;
+    costs->parts[p].gradients = alone.gradients;
+  }
+  for (uint32_t s = 0; s < costs->stage_count; s++) { /* by the same measure */
+    add_up_layers(rank, s, &costs->stages[s]);
+    costs->stages[s].b = costs->stages[s].i + costs->stages[s].w;
+  }
+  *out = costs;
   return WEFT_OK;
 }
 
@@ -363,7 +392,8 @@ enum weft_status weft_gpt_trainer_estimate_costs(const struct weft_gpt_trainer *
     }
     stage->f = stage->i = stage->w = work;
     stage->b = 2 * work;
-    fill_planned_sizes(trainer, s, stage);
+    fill_planned_sizes(trainer, trainer->first_layers[s],
+                       trainer->first_layers[s + 1] - trainer->first_layers[s], stage);
   }
   return WEFT_OK;
 }

@@ -283,7 +283,10 @@ double weft_gpt_profile_predict_bubble(const struct weft_gpt_rank *rank);
 /* Costs for the planner: times as measured, sizes as allocated. */
 enum weft_status weft_gpt_profile_planner_costs(const struct weft_gpt_rank *rank,
                                                 struct weft_costs **out, struct weft_error *error);
-/* The same before anything is measured, from estimated work. */
+/* The same with one part per layer, and stages that take the times of their layers. */
+enum weft_status weft_gpt_profile_layer_costs(const struct weft_gpt_rank *rank,
+                                              struct weft_costs **out, struct weft_error *error);
+/* The costs of stages before anything is measured, from estimated work. */
 enum weft_status weft_gpt_trainer_estimate_costs(const struct weft_gpt_trainer *trainer,
                                                  struct weft_costs **out, struct weft_error *error);
 

@@ -3,6 +3,7 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <math.h>
+#include <string.h>
 
 #include <weft/search.h>
 #include <weft/support.h>
@@ -13,6 +14,7 @@
 /* Effort of the search for the first schedule; and of those from measured times, which may take
  * as long as some steps. */
 #define EFFORT_FIRST 0.1
+#define EFFORT_SPLIT 0.3
 #define EFFORT_MOST (1.0 / 3)
 #define EFFORT_STEPS 10
 
@@ -137,6 +139,53 @@ enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
     request.memory_limit -= need - limit;
   }
   return fail_limit(limit, need, error);
+}
+
+/* ---- The split ---- */
+
+/* The time of the best schedule for the present split, or for the best one. INFINITY: none fits. */
+static enum weft_status best_split(const struct weft_gpt_trainer *trainer,
+                                   const struct weft_costs *costs, bool keep, double *makespan,
+                                   uint32_t *first_layers, struct weft_error *error) {
+  struct weft_search_request request = make_request(trainer, NULL, costs);
+  struct weft_search_answer *answer;
+  const double limit = trainer->options.memory_limit;
+  request.keep_partition = keep;
+  request.memory_limit = limit > 0 ? limit : INFINITY;
+  request.effort = EFFORT_SPLIT;
+  const enum weft_status status = weft_search(trainer->allocator, &request, &answer, error);
+  if (status < 0) {
+    *makespan = INFINITY;
+    return status == WEFT_ERR_INVALID ? WEFT_OK : status;
+  }
+  *makespan = answer->makespan;
+  for (uint32_t s = 0; !keep && s < trainer->stage_count; s++) {
+    first_layers[s + 1] = first_layers[s] + answer->stage_parts[s];
+  }
+  weft_search_answer_destroy(answer);
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_trainer_plan_split(const struct weft_gpt_trainer *trainer,
+                                             uint32_t *first_layers, double *gain,
+                                             struct weft_error *error) {
+  assert(trainer != NULL && first_layers != NULL && gain != NULL);
+  struct weft_costs *costs;
+  double present = 0, planned = 0;
+  WEFT_TRY(weft_gpt_profile_layer_costs(&trainer->ranks[0], &costs, error));
+  first_layers[0] = 0;
+  enum weft_status status = best_split(trainer, costs, true, &present, NULL, error);
+  if (status == WEFT_OK) {
+    status = best_split(trainer, costs, false, &planned, first_layers, error);
+  }
+  weft_costs_destroy(costs);
+  WEFT_TRY(status);
+  *gain = planned < INFINITY ? (present < INFINITY ? 1 - planned / present : 1) : 0;
+  if (!(*gain >= WEFT_GPT_SPLIT_GAIN_MIN)) {
+    *gain = 0;
+    memcpy(first_layers, trainer->first_layers, (trainer->stage_count + 1u) * sizeof *first_layers);
+  }
+  return WEFT_OK;
 }
 
 /* ---- The first schedule ---- */

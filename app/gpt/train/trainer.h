@@ -209,6 +209,16 @@ struct weft_transport *weft_gpt_trainer_transport(const struct weft_gpt_trainer 
 /* The schedule of the last step, in the process with rank 0. */
 const char *weft_gpt_trainer_schedule(const struct weft_gpt_trainer *trainer);
 
+/* The split into stages that the planner chooses together with the order, for the measured times
+ * of layers and the memory limit of the options: first_layers [stage_count + 1], and the share of
+ * the time of a step that it promises to save. Without a promise of WEFT_GPT_SPLIT_GAIN_MIN, or where
+ * nothing fits, first_layers is the present split and the gain 0. The same in all processes.
+ * WEFT_ERR_USAGE before the second step. */
+#define WEFT_GPT_SPLIT_GAIN_MIN 0.03
+enum weft_status weft_gpt_trainer_plan_split(const struct weft_gpt_trainer *trainer,
+                                             uint32_t *first_layers, double *gain,
+                                             struct weft_error *error);
+
 /* Measured costs, in ms and MiB, one entry per stage and one per layer: means over
  * replicas and over the steps but the first, or since auto-tuning last dropped its measurements.
  * The caller destroys them. WEFT_ERR_USAGE before the second step. */

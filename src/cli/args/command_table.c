@@ -16,6 +16,8 @@ ROW(plan_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", 
     0, "placement of stages on ranks: loop, v, or the better one (any, default)");
 ROW(train_placement, PLACEMENT, '\0', "placement", WEFT_CLI_KIND_CHOICE, "KIND", "loop|v", 0, 0, 0,
     "placement for --schedule auto; default v for two stages per rank, else loop");
+ROW(train_keep_partition, KEEP_PARTITION, '\0', "keep-partition", WEFT_CLI_KIND_FLAG, NULL, NULL, 0,
+    0, 0, "let --schedule auto keep the split");
 ROW(plan_seed, SEED, '\0', "seed", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, UINT64_MAX, UINT64_MAX,
     "the same seed, effort and threads give the same plan; default "
     "0");
@@ -232,6 +234,7 @@ static const struct weft_cli_command commands[] = {
       &train_stall_limit,
       &train_memory,
       &train_placement,
+      &train_keep_partition,
       OPTION(PROFILE),
       OPTION(LOG),
       OPTION(CURVE),
@@ -254,7 +257,8 @@ static const struct weft_cli_command commands[] = {
      "--log, --curve, --profile and -o; all ranks need --data and --checkpoint.\n"
      "--schedule auto starts with a safe schedule, measures the actions, and plans a schedule "
      "within --memory; it keeps it if it is faster, and plans again when the time of steps "
-     "changes.\n"
+     "changes. Trainings of 20 steps or more, except on mpi, first measure four steps of a trial "
+     "and plan the split too, --split or not, unless --keep-partition forbids it.\n"
      "--resume continues from a checkpoint as if the training had not stopped, on any ranks and "
      "schedule. Model, data, batch, microbatches (unless --dp is given) and seed are those of the "
      "checkpoint; --steps may be raised.\n"
