@@ -23,7 +23,7 @@ static void test_a_stage_that_cannot_split(void **state) {
   bench.probes[1].stage.ops = &whole;
   assert_int_equal(bench_create(&bench, 2), WEFT_ERR_USAGE);
   bench_expect_message(&bench, "stage 1");
-  bench_expect_message(&bench, "whole stage cannot");
+  bench_expect_message(&bench, "whole stage has backward only");
   /* The hint lists the schedules of the registry that would do, and no other. */
   for (size_t k = 0; k < weft_schedule_count(); k++) {
     const struct weft_schedule_info *info = weft_schedule_at(k);
