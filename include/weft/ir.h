@@ -112,8 +112,9 @@ struct weft_program {
   uint32_t *receive_slots;    /* [rank_count] buffers each rank needs, or NULL */
   uint32_t *activation_slots; /* [rank_count], or NULL */
   const struct weft_allocator *allocator;
-  size_t allocated_bytes; /* held by this program, all arrays together */
-  uint64_t known_hash;    /* weft_program_hash(), once it has been stored here; 0: not yet */
+  size_t allocated_bytes;      /* held by this program, all arrays together */
+  uint64_t known_hash;         /* weft_program_hash(), once it has been stored here; 0: not yet */
+  const uint32_t *known_ranks; /* weft_placement_infer()'s, likewise; borrowed; NULL: not yet */
 };
 
 /* NULL is fine. */

@@ -124,7 +124,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
   executor->collective_running = false;
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
-    stage->needs = &row->stages[stage->stage];
+    stage->needs = &row->stages[k];
     stage->held = &row->held[(uint64_t)k * row->program->microbatch_count];
     stage->unsharded = !stage->needs->shards;
     stage->unsharded_ticket = 0;

@@ -79,11 +79,10 @@ struct weft_executor {
   void *progress_context;          /* or NULL: progress is asynchronous */
   struct weft_custom custom[WEFT_OP_COUNT];
 
-  struct weft_executor_stage *stages; /* [own_count] */
+  struct weft_executor_stage *stages; /* [own_count], ascending; weft_executor_stage_of() */
   uint32_t own_count;
-  struct weft_executor_stage **of_stage; /* [stage_count]; NULL: another rank's */
   uint32_t stage_count;
-  uint32_t *rank_of; /* [stage_count]: row of the program */
+  uint64_t placement_hash; /* as a row's */
 
   struct weft_sub_action *sub_actions; /* [sub_action_capacity] */
   uint32_t sub_action_capacity;
@@ -158,9 +157,20 @@ static inline bool weft_executor_reads_time(const struct weft_executor *executor
 }
 
 /* The transport's rank that runs a stage; UINT32_MAX: none does. */
-static inline uint32_t weft_executor_rank_of(const struct weft_executor *executor, uint32_t stage) {
-  const uint32_t row = executor->rank_of[stage];
-  return row != WEFT_RANK_NONE ? executor->options->first_rank + row : UINT32_MAX;
+static inline uint32_t weft_executor_rank_of(const struct weft_executor *executor,
+                                             const struct weft_row *row, uint32_t stage) {
+  const uint32_t rank = row->rank_of[stage];
+  return rank != WEFT_RANK_NONE ? executor->options->first_rank + rank : UINT32_MAX;
+}
+
+/* NULL: another rank's. No table of all stages: each of many ranks would have one. */
+static inline struct weft_executor_stage *weft_executor_stage_of(
+    const struct weft_executor *executor, uint32_t stage) {
+  struct weft_executor_stage *low = executor->stages;
+  for (uint32_t count = executor->own_count; count > 1; count -= count / 2) {
+    low += low[count / 2].stage <= stage ? count / 2 : 0;
+  }
+  return executor->own_count > 0 && low->stage == stage ? low : NULL;
 }
 
 /* The transport's channel for what a stage sends. */

@@ -42,17 +42,18 @@ static enum weft_status check_stage(const struct weft_executor *executor, uint32
   return WEFT_OK;
 }
 
-static void link_stage(struct weft_executor *executor, struct weft_executor_stage *stage) {
+static void link_stage(struct weft_executor *executor, const struct weft_row *first,
+                       struct weft_executor_stage *stage) {
   const struct weft_pipeline_options *options = executor->options;
   const uint32_t s = stage->stage;
   stage->is_first = s == 0;
   stage->is_last = s + 1 == executor->stage_count;
   stage->impl = options->stages[s];
   stage->wants_backward = stage->is_last || needs_gradients(boundary_behind(options, s));
-  stage->below = stage->is_first ? NULL : executor->of_stage[s - 1];
-  stage->above = stage->is_last ? NULL : executor->of_stage[s + 1];
-  stage->below_rank = stage->is_first ? UINT32_MAX : weft_executor_rank_of(executor, s - 1);
-  stage->above_rank = stage->is_last ? UINT32_MAX : weft_executor_rank_of(executor, s + 1);
+  stage->below = stage->is_first ? NULL : weft_executor_stage_of(executor, s - 1);
+  stage->above = stage->is_last ? NULL : weft_executor_stage_of(executor, s + 1);
+  stage->below_rank = stage->is_first ? UINT32_MAX : weft_executor_rank_of(executor, first, s - 1);
+  stage->above_rank = stage->is_last ? UINT32_MAX : weft_executor_rank_of(executor, first, s + 1);
 }
 
 enum { POOL_IN, POOL_OUT, POOL_GRAD_IN, POOL_GRAD_OUT };
@@ -150,7 +151,7 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
   }
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_executor_stage *stage = &executor->stages[k];
-    add_ends(executor, &ends, stage, &row->stages[stage->stage]);
+    add_ends(executor, &ends, stage, &row->stages[k]);
   }
   for (uint32_t k = 0; k < ends.count; k++) {
     ends.items[k].rendezvous = executor->options->comm == WEFT_COMM_RENDEZVOUS;
@@ -164,33 +165,26 @@ static enum weft_status open_channels(struct weft_executor *executor, const stru
 
 /* ---- Making ---- */
 
-static bool allocate_stages(struct weft_executor *executor, const struct weft_row *first) {
-  const struct weft_allocator *allocator = executor->allocator;
-  executor->own_count = first->own_count;
-  executor->stage_count = first->program->stage_count;
-  executor->stages =
-      weft_array_allocate_zero(allocator, executor->own_count, sizeof *executor->stages);
-  executor->of_stage = weft_array_allocate_zero(allocator, executor->stage_count,
-                                                sizeof(struct weft_executor_stage *));
-  executor->rank_of =
-      weft_array_allocate(allocator, executor->stage_count, sizeof *executor->rank_of);
-  return executor->stages != NULL && executor->of_stage != NULL && executor->rank_of != NULL;
-}
-
 static enum weft_status make_stages(struct weft_executor *executor, const struct weft_row *first,
                                     struct weft_error *error) {
+  executor->stage_count = first->program->stage_count;
+  executor->placement_hash = first->placement_hash;
+  executor->stages =
+      weft_array_allocate_zero(executor->allocator, first->own_count, sizeof *executor->stages);
+  if (executor->stages == NULL) {
+    return weft_fail_memory(error, first->own_count * sizeof *executor->stages);
+  }
+  executor->own_count = first->own_count;
   for (uint32_t k = 0; k < first->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     stage->stage = first->own_stages[k];
-    executor->of_stage[stage->stage] = stage;
     for (unsigned n = 0; n < 4; n++) {
       weft_buffer_pool_init(&stage->own_pools[n], executor->allocator, executor->options->device);
     }
   }
-  memcpy(executor->rank_of, first->rank_of, executor->stage_count * sizeof *executor->rank_of);
   for (uint32_t k = 0; k < executor->own_count; k++) {
     WEFT_TRY(check_stage(executor, executor->stages[k].stage, error));
-    link_stage(executor, &executor->stages[k]);
+    link_stage(executor, first, &executor->stages[k]);
     WEFT_TRY(open_pools(executor, &executor->stages[k], error));
     share_pools(&executor->stages[k]); /* stages ascend, so the one below exists */
   }
@@ -223,9 +217,6 @@ enum weft_status weft_executor_init(struct weft_executor *executor,
       .status = transport->ops->rank_status(transport, transport->rank),
       .progress = transport->ops->async_progress ? progress_nothing : progress,
       .progress_context = transport->ops->async_progress ? NULL : transport};
-  if (!allocate_stages(executor, first)) {
-    return weft_fail_memory(error, first->program->stage_count * sizeof *executor->stages);
-  }
   WEFT_TRY(make_stages(executor, first, error));
   WEFT_TRY(weft_executor_fit(executor, first, error));
   return open_channels(executor, first, error);
@@ -370,8 +361,7 @@ static enum weft_status fit_collectives(struct weft_executor *executor, uint32_t
 static enum weft_status check_same_stages(const struct weft_executor *executor,
                                           const struct weft_row *row, struct weft_error *error) {
   if (row->program->stage_count != executor->stage_count ||
-      memcmp(row->rank_of, executor->rank_of, executor->stage_count * sizeof *executor->rank_of) !=
-          0) {
+      row->placement_hash != executor->placement_hash) {
     return weft_fail(error, WEFT_ERR_USAGE, "a pipeline keeps its stages where they are",
                      "the program for %" PRIu32
                      " microbatches puts stages on other ranks than the "
@@ -388,7 +378,7 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
   WEFT_TRY(fit_collectives(executor, row->collectives, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
-    const struct weft_row_stage *needs = &row->stages[stage->stage];
+    const struct weft_row_stage *needs = &row->stages[k];
     WEFT_TRY(check_ops(executor, stage, needs, error));
     WEFT_TRY(fit_pools(stage, needs, error));
     WEFT_TRY(fit_slots(executor, stage, needs->slots, error));
@@ -401,7 +391,7 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
   WEFT_TRY(check_same_stages(executor, row, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
     const struct weft_executor_stage *stage = &executor->stages[k];
-    WEFT_TRY(check_ops(executor, stage, &row->stages[stage->stage], error));
+    WEFT_TRY(check_ops(executor, stage, &row->stages[k], error));
   }
   return WEFT_OK;
 }
@@ -410,7 +400,7 @@ enum weft_status weft_executor_refit(struct weft_executor *executor, const struc
                                      struct weft_error *error) {
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
-    const uint32_t count = row->stages[stage->stage].slots;
+    const uint32_t count = row->stages[k].slots;
     if (count < stage->slot_count && count > 0) {
       WEFT_TRY(set_slots(executor, stage, count, error));
     }
@@ -444,7 +434,4 @@ void weft_executor_finish(struct weft_executor *executor) {
   weft_array_free(allocator, executor->collectives, executor->collective_capacity,
                   sizeof *executor->collectives);
   weft_array_free(allocator, executor->stages, executor->own_count, sizeof *executor->stages);
-  weft_array_free(allocator, executor->of_stage, executor->stage_count,
-                  sizeof(struct weft_executor_stage *));
-  weft_array_free(allocator, executor->rank_of, executor->stage_count, sizeof *executor->rank_of);
 }

@@ -31,11 +31,17 @@ struct weft_handshake weft_handshake_make(const struct weft_pipeline_options *op
                                           uint64_t program_hash) {
   assert(options->boundary_count == 1 || options->boundary_count == options->stage_count);
   const char *version = weft_version();
-  uint64_t boundaries = 0;
-  for (uint32_t k = 0; k < options->stage_count; k++) {
-    boundaries =
-        mix_boundary(boundaries, &options->boundaries[options->boundary_count == 1 ? 0 : k]);
+  uint64_t boundaries = 0, last = 0, equal = 0; /* equal ones in a row, as when one is given */
+  for (uint32_t k = 0; k < options->boundary_count; k++) {
+    const uint64_t hash = mix_boundary(0, &options->boundaries[k]);
+    if (equal > 0 && hash != last) {
+      boundaries = mix(mix(boundaries, last), equal);
+      equal = 0;
+    }
+    last = hash;
+    equal += options->boundary_count == 1 ? options->stage_count : 1;
   }
+  boundaries = mix(mix(boundaries, last), equal);
   struct weft_handshake handshake = {
       .protocol = WEFT_PROTOCOL,
       .build = mix(weft_checksum(version, strlen(version)), sizeof(struct weft_message)),

@@ -54,7 +54,7 @@ static void say(const struct weft_pipeline *pipeline, const char *line) {
 }
 
 static bool has_stage(const struct weft_pipeline *pipeline, uint32_t stage) {
-  return pipeline->executor.of_stage[stage] != NULL;
+  return weft_executor_stage_of(&pipeline->executor, stage) != NULL;
 }
 
 static bool has_first_stage(const struct weft_pipeline *pipeline) { return has_stage(pipeline, 0); }
@@ -400,7 +400,7 @@ static enum weft_status take_batch(struct weft_pipeline *pipeline, const struct 
                      "rank %" PRIu32 " is asked for %s, and the last stage (%" PRIu32
                      ") is on rank %" PRIu32,
                      pipeline->transport->rank, batch->want_losses ? "losses" : "outputs", last,
-                     weft_executor_rank_of(&pipeline->executor, last));
+                     weft_executor_rank_of(&pipeline->executor, pipeline->rows, last));
   }
   return WEFT_OK;
 }

@@ -40,59 +40,68 @@ struct stage_levels {
 
 struct counting {
   const struct weft_row *row;
-  struct stage_levels *levels; /* [stage] */
+  struct stage_levels *levels; /* [own stage] */
 };
 
-static bool is_own(const struct counting *c, uint32_t stage) {
-  return stage < c->row->program->stage_count && c->row->rank_of[stage] == c->row->rank;
+/* Whether the rank has a stage, and as its how many-th. */
+static bool find_own(const struct weft_row *row, uint32_t stage, uint32_t *index) {
+  uint32_t low = 0;
+  for (uint32_t count = row->own_count; count > 1; count -= count / 2) {
+    low += row->own_stages[low + count / 2] <= stage ? count / 2 : 0;
+  }
+  *index = low;
+  return low < row->own_count && row->own_stages[low] == stage;
 }
 
-static void count_forward(struct counting *c, uint32_t s) {
-  const bool has_backward = c->row->stages[s].has_backward;
-  const bool is_last = s + 1 == c->row->program->stage_count;
-  rise(&c->levels[s].slots);
-  rise(&c->levels[s].outputs);
-  if (is_own(c, s + 1)) {
-    rise(&c->levels[s + 1].inputs);
+static void count_forward(struct counting *c, uint32_t k) {
+  struct stage_levels *levels = &c->levels[k];
+  const uint32_t s = c->row->own_stages[k];
+  rise(&levels->slots);
+  rise(&levels->outputs);
+  if (k + 1 < c->row->own_count && c->row->own_stages[k + 1] == s + 1) {
+    rise(&c->levels[k + 1].inputs);
   }
-  if (is_last) {
-    fall(&c->levels[s].outputs);
-    rise(&c->levels[s].grads_in); /* the loss makes it */
+  if (s + 1 == c->row->program->stage_count) {
+    fall(&levels->outputs);
+    rise(&levels->grads_in); /* the loss makes it */
   }
-  if (!has_backward) {
-    fall(&c->levels[s].slots);
-    fall(&c->levels[s].inputs);
+  if (!c->row->stages[k].has_backward) {
+    fall(&levels->slots);
+    fall(&levels->inputs);
   }
 }
 
 /* The gradient of a microbatch: B or I. */
-static void count_gradient(struct counting *c, uint32_t s) {
-  rise(&c->levels[s].grads_unsent);
-  fall(&c->levels[s].outputs);
-  if (s > 0 && is_own(c, s - 1)) {
-    rise(&c->levels[s - 1].grads_in);
+static void count_gradient(struct counting *c, uint32_t k) {
+  rise(&c->levels[k].grads_unsent);
+  fall(&c->levels[k].outputs);
+  if (k > 0 && c->row->own_stages[k - 1] + 1 == c->row->own_stages[k]) {
+    rise(&c->levels[k - 1].grads_in);
   }
 }
 
-static void count_end(struct counting *c, uint32_t s) {
-  fall(&c->levels[s].slots);
-  fall(&c->levels[s].inputs);
-  fall(&c->levels[s].grads_in);
+static void count_end(struct stage_levels *levels) {
+  fall(&levels->slots);
+  fall(&levels->inputs);
+  fall(&levels->grads_in);
 }
 
 static void count_action(struct counting *c, struct weft_action action) {
-  const uint32_t s = action.stage;
+  uint32_t k;
+  if (!find_own(c->row, action.stage, &k)) {
+    return; /* IDLE, or the head of an overlap */
+  }
   switch (action.op) {
-    case WEFT_OP_RECV_F: rise(&c->levels[s].inputs); break;
-    case WEFT_OP_RECV_B: rise(&c->levels[s].grads_in); break;
-    case WEFT_OP_SEND_B: fall(&c->levels[s].grads_unsent); break;
-    case WEFT_OP_F: count_forward(c, s); break;
-    case WEFT_OP_I: count_gradient(c, s); break;
+    case WEFT_OP_RECV_F: rise(&c->levels[k].inputs); break;
+    case WEFT_OP_RECV_B: rise(&c->levels[k].grads_in); break;
+    case WEFT_OP_SEND_B: fall(&c->levels[k].grads_unsent); break;
+    case WEFT_OP_F: count_forward(c, k); break;
+    case WEFT_OP_I: count_gradient(c, k); break;
     case WEFT_OP_B:
-      count_gradient(c, s);
-      count_end(c, s);
+      count_gradient(c, k);
+      count_end(&c->levels[k]);
       break;
-    case WEFT_OP_W: count_end(c, s); break;
+    case WEFT_OP_W: count_end(&c->levels[k]); break;
     default: break;
   }
 }
@@ -119,9 +128,10 @@ static uint32_t alive_at_most(const struct weft_row *row, uint32_t stage) {
 
 static uint32_t larger(uint32_t a, uint32_t b) { return a > b ? a : b; }
 
-static void note_needs(struct weft_row *row, uint32_t s, const struct stage_levels *levels,
+static void note_needs(struct weft_row *row, uint32_t k, const struct stage_levels *levels,
                        uint32_t forward_ahead) {
-  struct weft_row_stage *stage = &row->stages[s];
+  struct weft_row_stage *stage = &row->stages[k];
+  const uint32_t s = row->own_stages[k];
   const uint32_t microbatches = row->program->microbatch_count;
   /* All sub-actions of an overlap begin before any of them ends. */
   const uint32_t together = row->sub_actions_max - 1;
@@ -142,7 +152,12 @@ static void note_needs(struct weft_row *row, uint32_t s, const struct stage_leve
 static void note_ops(struct weft_row *row) {
   for (uint64_t i = row->begin; i < row->end; i++) {
     const struct weft_action action = row->program->actions[i];
-    struct weft_row_stage *stage = &row->stages[action.stage];
+    uint32_t k;
+    row->sub_actions_max = larger(row->sub_actions_max, action.parts);
+    if (!find_own(row, action.stage, &k)) {
+      continue; /* IDLE, or the head of an overlap */
+    }
+    struct weft_row_stage *stage = &row->stages[k];
     if (weft_op_in(action.op, WEFT_OPS_BACKWARD)) {
       stage->has_backward = true;
       stage->splits = stage->splits || action.op != WEFT_OP_B;
@@ -155,25 +170,23 @@ static void note_ops(struct weft_row *row) {
     }
     stage->shards = stage->shards || action.op == WEFT_OP_UNSHARD;
     row->collectives += weft_op_in(action.op, WEFT_OPS_SHARD);
-    row->sub_actions_max = larger(row->sub_actions_max, action.parts);
   }
 }
 
 static enum weft_status count_needs(const struct weft_allocator *allocator, struct weft_row *row,
                                     uint32_t forward_ahead, struct weft_error *error) {
-  const uint32_t stage_count = row->program->stage_count;
   struct counting c = {.row = row};
-  c.levels = weft_array_allocate_zero(allocator, stage_count, sizeof *c.levels);
+  c.levels = weft_array_allocate_zero(allocator, row->own_count, sizeof *c.levels);
   if (c.levels == NULL) {
-    return weft_fail_memory(error, stage_count * sizeof *c.levels);
+    return weft_fail_memory(error, row->own_count * sizeof *c.levels);
   }
   for (uint64_t i = row->begin; i < row->end; i++) {
     count_action(&c, row->program->actions[i]);
   }
   for (uint32_t k = 0; k < row->own_count; k++) {
-    note_needs(row, row->own_stages[k], &c.levels[row->own_stages[k]], forward_ahead);
+    note_needs(row, k, &c.levels[k], forward_ahead);
   }
-  weft_array_free(allocator, c.levels, stage_count, sizeof *c.levels);
+  weft_array_free(allocator, c.levels, row->own_count, sizeof *c.levels);
   return WEFT_OK;
 }
 
@@ -201,42 +214,52 @@ static enum weft_status check_stages(const struct weft_row *row, struct weft_err
 
 /* ---- Making ---- */
 
-static bool allocate(struct weft_row *row, bool with_times) {
+/* Of all stages, unless the program brings it. */
+static enum weft_status find_ranks(struct weft_row *row, struct weft_error *error) {
   const struct weft_program *program = row->program;
-  const size_t stages = program->stage_count;
-  row->stages = weft_arena_allocate(&row->arena, stages, sizeof *row->stages);
-  row->own_stages = weft_arena_allocate(&row->arena, stages, sizeof *row->own_stages);
-  row->rank_of = weft_arena_allocate(&row->arena, stages, sizeof *row->rank_of);
+  row->rank_of = program->known_ranks;
+  if (row->rank_of == NULL) {
+    uint32_t *ranks =
+        weft_arena_allocate(&row->arena, program->stage_count, sizeof *program->known_ranks);
+    if (ranks == NULL) {
+      return weft_fail_memory(error, program->stage_count * sizeof *ranks);
+    }
+    (void)weft_placement_infer(program, ranks);
+    row->rank_of = ranks;
+  }
+  row->placement_hash =
+      weft_checksum(row->rank_of, program->stage_count * sizeof *program->known_ranks);
+  return check_stages(row, error);
+}
+
+static bool allocate(struct weft_row *row, bool with_times) {
+  for (uint32_t s = 0; s < row->program->stage_count; s++) {
+    row->own_count += row->rank_of[s] == row->rank;
+  }
+  row->held_count = (uint64_t)row->own_count * row->program->microbatch_count;
+  row->stages = weft_arena_allocate(&row->arena, row->own_count, sizeof *row->stages);
+  row->own_stages = weft_arena_allocate(&row->arena, row->own_count, sizeof *row->own_stages);
+  row->held = weft_arena_allocate(&row->arena, row->held_count, sizeof *row->held);
   if (with_times) {
     row->times = weft_arena_allocate(&row->arena, row->end - row->begin, sizeof *row->times);
   }
-  return row->stages != NULL && row->own_stages != NULL && row->rank_of != NULL &&
+  return row->stages != NULL && row->own_stages != NULL && row->held != NULL &&
          (!with_times || row->times != NULL);
-}
-
-static void find_own_stages(struct weft_row *row) {
-  for (uint32_t s = 0; s < row->program->stage_count; s++) {
-    row->stages[s].first_backward = row->stages[s].last_backward = WEFT_RECORD_NONE;
-    if (row->rank_of[s] == row->rank) {
-      row->own_stages[row->own_count++] = s;
-    }
-  }
 }
 
 static enum weft_status fill(const struct weft_allocator *allocator, struct weft_row *row,
                              uint32_t forward_ahead, bool with_times, struct weft_error *error) {
   size_t pairs;
   WEFT_TRY(weft_pairs_count(row->program, &pairs, error));
+  WEFT_TRY(find_ranks(row, error));
   if (!allocate(row, with_times)) {
-    return weft_fail_memory(error, row->program->stage_count * sizeof *row->stages);
-  }
-  (void)weft_placement_infer(row->program, row->rank_of);
-  WEFT_TRY(check_stages(row, error));
-  find_own_stages(row);
-  row->held_count = (uint64_t)row->own_count * row->program->microbatch_count;
-  row->held = weft_arena_allocate(&row->arena, row->held_count, sizeof *row->held);
-  if (row->held == NULL) {
     return weft_fail_memory(error, row->held_count * sizeof *row->held);
+  }
+  for (uint32_t s = 0, k = 0; s < row->program->stage_count; s++) {
+    if (row->rank_of[s] == row->rank) {
+      row->stages[k].first_backward = row->stages[k].last_backward = WEFT_RECORD_NONE;
+      row->own_stages[k++] = s;
+    }
   }
   note_ops(row);
   return count_needs(allocator, row, forward_ahead, error);

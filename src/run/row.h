@@ -48,12 +48,13 @@ struct weft_row {
   uint64_t begin, end;           /* records of the rank */
   uint32_t sub_actions_max;      /* of a cell, at least 1 */
   uint32_t collectives;          /* UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD in the row */
-  struct weft_row_stage *stages; /* [program->stage_count]; only the rank's own are filled */
+  struct weft_row_stage *stages; /* [own stage, ascending] */
   struct weft_held *held;        /* [own stage, ascending][microbatch] */
   uint64_t held_count;
   uint32_t *own_stages; /* ascending */
   uint32_t own_count;
-  uint32_t *rank_of;           /* [stage_count] */
+  const uint32_t *rank_of;     /* [program->stage_count] */
+  uint64_t placement_hash;     /* of rank_of */
   struct weft_row_time *times; /* [end - begin], or NULL */
   struct weft_row *next;
 };

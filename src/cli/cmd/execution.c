@@ -137,10 +137,12 @@ static enum weft_status lend(void *context, uint32_t microbatch_count, bool trai
 static void make_views(struct weft_cli_execution *execution) {
   static const struct weft_allocator keeper = {.reallocate = keep};
   const uint64_t hash = weft_program_hash(execution->program); /* once for all ranks */
+  (void)weft_placement_infer(execution->program, execution->stage_ranks);
   for (uint32_t r = 0; r < execution->program->rank_count; r++) {
     execution->views[r] = *execution->program;
     execution->views[r].allocator = &keeper;
     execution->views[r].known_hash = hash;
+    execution->views[r].known_ranks = execution->stage_ranks;
   }
 }
 
@@ -320,8 +322,11 @@ static enum weft_status make_room(struct weft_cli_execution *execution, struct w
       weft_array_allocate_zero(allocator, p + (size_t)1, sizeof *execution->event_begin);
   execution->pipelines = weft_array_allocate_zero(allocator, p, sizeof(struct weft_pipeline *));
   execution->views = weft_array_allocate_zero(allocator, p, sizeof *execution->views);
+  execution->stage_ranks = weft_array_allocate(allocator, execution->program->stage_count,
+                                               sizeof *execution->stage_ranks);
   if (execution->rank_steps == NULL || execution->makespans == NULL ||
-      execution->event_begin == NULL || execution->pipelines == NULL || execution->views == NULL) {
+      execution->event_begin == NULL || execution->pipelines == NULL || execution->views == NULL ||
+      execution->stage_ranks == NULL) {
     return weft_fail_memory(error, notes * sizeof *execution->rank_steps);
   }
   count_events(execution);
@@ -384,6 +389,8 @@ void weft_cli_execution_finish(struct weft_cli_execution *execution) {
                     sizeof *execution->events);
   }
   weft_array_free(allocator, execution->views, p, sizeof *execution->views);
+  weft_array_free(allocator, execution->stage_ranks, execution->program->stage_count,
+                  sizeof *execution->stage_ranks);
   weft_array_free(allocator, execution->pipelines, p, sizeof(struct weft_pipeline *));
   weft_array_free(allocator, execution->event_begin, p + (size_t)1, sizeof *execution->event_begin);
   weft_array_free(allocator, execution->makespans, steps, sizeof *execution->makespans);

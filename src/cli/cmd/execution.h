@@ -58,6 +58,7 @@ struct weft_cli_execution {
   /* Private. */
   struct weft_comm *comm_world;     /* the job's, or its own */
   struct weft_program *views;       /* [rank_count]: the program, as each pipeline owns it */
+  uint32_t *stage_ranks;            /* [stage_count]: weft_placement_infer()'s */
   struct weft_pipeline **pipelines; /* [rank_count] */
   uint64_t said_ns;
 };
