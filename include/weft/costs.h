@@ -39,6 +39,14 @@ struct weft_hop_costs {
   double bytes_per_unit; /* 0: the second part takes no time */
 };
 
+/* The sum of gradients over d replicas of a pipeline, in a ring: each sends 2 (d - 1) messages of
+ * 1/d of its gradients, and each message takes latency + its size / size_per_unit. Only
+ * weft/choice.h needs it. */
+struct weft_all_reduce_costs {
+  double latency;       /* 0 */
+  double size_per_unit; /* in the unit of the stages' sizes; 0: the second part takes no time */
+};
+
 /* Of one part of the model, the smallest thing that is not cut: a layer. Times left out of a
  * file are 0. Sizes are as for a stage, which has the sum of its parts'; a negative one is not
  * known. */
@@ -57,6 +65,8 @@ struct weft_costs {
   uint32_t stage_count; /* 1: one entry serves all stages */
   struct weft_stage_costs *stages;
   struct weft_hop_costs hop;
+  struct weft_all_reduce_costs all_reduce;
+  double microbatch_size; /* samples of a microbatch that takes these times; 0: 1 */
   const struct weft_allocator *allocator;
   uint32_t part_count; /* 0: not known */
   /* In the order of the model, whatever stages they are on; for who cuts it into stages.
@@ -79,7 +89,7 @@ WEFT_API enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_
                                                struct weft_error *error);
 
 /* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...},
- * "parts": [...]}.
+ * "all_reduce": {...}, "microbatch_size": ..., "parts": [...]}.
  * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown
  * fields, duplicates, negative, NaN, infinite and absurd numbers are refused. */
 WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,

@@ -47,7 +47,10 @@ struct weft_search_progress {
  * costs. */
 struct weft_search_request {
   uint32_t ranks;
-  uint32_t microbatches;
+  uint32_t microbatches; /* of each replica */
+  /* Of the pipeline. More than one sum up their gradients after the last backward, which takes the
+   * time of the costs' all_reduce for the rank with the most: it is part of the objective. 0: 1. */
+  uint32_t replicas;
   uint32_t stages_per_rank;           /* v; 0: the search chooses */
   bool any_placement;                 /* true: the search chooses; false: `placement` */
   enum weft_placement_kind placement; /* LOOP or V; the same for v = 1 */
@@ -98,8 +101,10 @@ struct weft_search_answer {
   uint32_t *stage_parts;    /* [stage_count] number of parts of each stage; NULL without parts */
   double makespan;
   double span;
+  double all_reduce;  /* time that replicas need after it; part of the objective */
   double peak_memory; /* of the rank with the most */
   double bound;       /* no schedule with this placement and partition has a smaller objective */
+  double open_bound;  /* no schedule that the request allows has: at most `bound` */
   bool optimal;       /* the objective equals the bound */
   bool stopped;       /* by `stop` or the time limit: more work might find a better one */
   uint64_t evaluated; /* orders */

@@ -24,13 +24,15 @@
  * code), ir.h (the language), spec.h (shape and placement), gen.h (named schedules), lower.h (communication, buffers),
  * verify.h (the proof), inspect.h (dry run, grid, listing, difference), costs.h
  * and sim.h (prediction), render.h (pictures), source.h (programs when needed),
- * search.h (the best schedule for given costs).
+ * search.h (the best schedule for given costs), choice.h (how to use a number of
+ * ranks for a global batch).
  * Running is a library of its own, libweft-run: run.h, device.h, comm.h,
  * launch.h. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H
 
 #include <weft/base.h>
+#include <weft/choice.h>
 #include <weft/costs.h>
 #include <weft/gen.h>
 #include <weft/inspect.h>

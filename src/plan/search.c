@@ -119,11 +119,24 @@ struct search {
 static double value_of(const struct attempt *attempt) {
   return attempt->incumbent.value == WEFT_NEVER
              ? INFINITY
-             : (double)attempt->incumbent.value / attempt->problem.ticks_per_unit;
+             : (double)attempt->incumbent.value / attempt->problem.ticks_per_unit +
+                   attempt->layout->all_reduce;
 }
 
 static double bound_of(const struct attempt *attempt) {
-  return (double)attempt->incumbent.bound / attempt->problem.ticks_per_unit;
+  return (double)attempt->incumbent.bound / attempt->problem.ticks_per_unit +
+         attempt->layout->all_reduce;
+}
+
+/* No layout that the request leaves open has an order with a smaller objective. */
+static double open_bound_of(const struct search *search) {
+  /* A search that is stopped at once has not bounded all layouts. */
+  double bound = search->attempt_count < search->layouts.count ? 0 : search->layouts.rest;
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    const struct attempt *attempt = &search->attempts[n];
+    bound = value_of(attempt) < INFINITY ? fmin(bound, bound_of(attempt)) : bound;
+  }
+  return fmin(bound, bound_of(search->best));
 }
 
 static void choose(struct search *search) {
@@ -135,7 +148,8 @@ static void choose(struct search *search) {
   }
 }
 
-/* Starts every layout with its bound and the orders of the constructors. */
+/* Starts every layout with its bound, and with the orders of the constructors if one of them may be
+ * the best. */
 static enum weft_status construct_all(struct search *search, struct weft_error *error) {
   for (uint32_t n = 0; n < search->layouts.count; n++) {
     if (n > 0 && weft_search_control_poll(&search->control)) {
@@ -144,9 +158,11 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,
                           search->request, &search->control, error));
     search->attempt_count++;
-    WEFT_TRY(construct(&search->attempts[n].incumbent, error));
+    if (search->best == NULL || bound_of(&search->attempts[n]) < value_of(search->best)) {
+      WEFT_TRY(construct(&search->attempts[n].incumbent, error));
+    }
+    choose(search);
   }
-  choose(search);
   return WEFT_OK;
 }
 
@@ -177,6 +193,7 @@ static enum weft_status improve(struct search *search, struct attempt *attempt, 
     const double work = fmin(left, next);
     task.work = (uint64_t)work;
     search->control.share = fmin(share, share * work / all);
+    search->control.all_reduce = attempt->layout->all_reduce;
     WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
     search->control.done = fmin(1, search->control.done + search->control.share);
     task.seed += SEEDS;
@@ -302,7 +319,9 @@ static enum weft_status make_answer(struct search *search, struct weft_search_an
       .makespan = (double)best->incumbent.evaluation.makespan / ticks,
       .span = (double)best->incumbent.evaluation.span / ticks,
       .peak_memory = peak_of(best),
-      .bound = (double)best->incumbent.bound / ticks,
+      .all_reduce = best->layout->all_reduce,
+      .bound = bound_of(best),
+      .open_bound = open_bound_of(search),
       .optimal = weft_incumbent_is_optimal(&best->incumbent),
       .stopped = weft_search_control_is_cancelled(&search->control),
       .evaluated = best->incumbent.evaluated,

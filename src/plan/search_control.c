@@ -19,6 +19,7 @@ void weft_search_control_start(struct weft_search_control *control,
   atomic_init(&control->cancelled, false);
   control->done = 0;
   control->share = 0;
+  control->all_reduce = 0;
   control->reported = control->started;
   control->last = (struct weft_search_progress){.value = INFINITY};
 }
@@ -38,9 +39,9 @@ static void report(struct weft_search_control *control) {
 void weft_search_control_report(struct weft_search_control *control, double value, double bound,
                                 double done, uint64_t evaluated) {
   assert(control->request != NULL && done >= 0);
-  if (value <= control->last.value) { /* another layout may be better */
-    control->last.value = value;
-    control->last.bound = bound;
+  if (value + control->all_reduce <= control->last.value) { /* another layout may be better */
+    control->last.value = value + control->all_reduce;
+    control->last.bound = bound + control->all_reduce;
   }
   control->last.done = control->done + control->share * done;
   control->last.evaluated = evaluated;

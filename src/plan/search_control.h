@@ -13,6 +13,7 @@ struct weft_search_control {
   atomic_bool cancelled;            /* polled by the workers */
   double done;                      /* share of the search that is complete */
   double share;                     /* share of the search that is running */
+  double all_reduce;                /* to be added to reported values */
   double reported;                  /* when, in seconds */
   struct weft_search_progress last; /* what was reported */
 };

@@ -43,6 +43,15 @@ const struct weft_cost_field *weft_hop_cost_fields(void) {
   return fields;
 }
 
+const struct weft_cost_field *weft_all_reduce_cost_fields(void) {
+  static const struct weft_cost_field fields[] = {
+      {"latency", offsetof(struct weft_all_reduce_costs, latency), false},
+      {"size_per_unit", offsetof(struct weft_all_reduce_costs, size_per_unit), false},
+      {NULL, 0, false},
+  };
+  return fields;
+}
+
 const struct weft_cost_field *weft_part_cost_fields(void) {
   static const struct weft_cost_field fields[] = {
       {"f", offsetof(struct weft_part_costs, f), false},
@@ -75,6 +84,10 @@ struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *c
 
 /* NaN compares false with everything. */
 bool weft_cost_is_sane(double number) { return number >= 0 && number <= WEFT_COST_MAX; }
+
+bool weft_microbatch_size_is_sane(double number) {
+  return number >= 1 && number <= WEFT_MICROBATCHES_MAX && number == floor(number);
+}
 
 double weft_hop_transfer(const struct weft_hop_costs *hop) {
   return hop->bytes_per_unit > 0 ? hop->bytes / hop->bytes_per_unit : 0;
@@ -207,6 +220,17 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
   }
   for (uint32_t p = 0; p < costs->part_count; p++) {
     WEFT_TRY(check_entry("parts", p, weft_part_cost_fields(), &costs->parts[p], error));
+  }
+  const struct weft_cost_field *bad = find_bad(weft_all_reduce_cost_fields(), &costs->all_reduce);
+  if (bad != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, HINT_RANGE,
+                     "all_reduce.%s is %g: expected a number from 0 to %g", bad->name,
+                     weft_cost_of(&costs->all_reduce, bad), WEFT_COST_MAX);
+  }
+  if (costs->microbatch_size != 0 && !weft_microbatch_size_is_sane(costs->microbatch_size)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "leave it 0 for microbatches of one sample",
+                     "microbatch_size is %g: expected a whole number from 1 to %u",
+                     costs->microbatch_size, (unsigned)WEFT_MICROBATCHES_MAX);
   }
   return check_hop(&costs->hop, error);
 }

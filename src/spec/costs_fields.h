@@ -1,4 +1,4 @@
-/* The numbers of a stage, of a hop and of a part by name: reading, writing, checking and
+/* The numbers of a stage, of a hop, of an all-reduce and of a part by name: reading, writing, checking and
  * dividing go by these tables, so that a field is added in one place. */
 #ifndef SPEC_COSTS_FIELDS_H
 #define SPEC_COSTS_FIELDS_H
@@ -22,10 +22,14 @@ static inline double weft_cost_of(const void *costs, const struct weft_cost_fiel
 /* Ended by a field without a name. */
 const struct weft_cost_field *weft_stage_cost_fields(void);
 const struct weft_cost_field *weft_hop_cost_fields(void);
+const struct weft_cost_field *weft_all_reduce_cost_fields(void);
 const struct weft_cost_field *weft_part_cost_fields(void);
 
 /* F = I = W = 1, B = 2, activation 1. */
 struct weft_stage_costs weft_stage_costs_default(void);
+
+/* A whole number from 1 to WEFT_MICROBATCHES_MAX. */
+bool weft_microbatch_size_is_sane(double number);
 
 /* Not negative, not infinite, not NaN, at most WEFT_COST_MAX. */
 bool weft_cost_is_sane(double number);

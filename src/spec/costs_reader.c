@@ -196,11 +196,22 @@ static enum weft_status read_schema(const struct weft_json_document *reader, con
                                              "\"" SCHEMA "\"");
 }
 
+static enum weft_status read_microbatch_size(const struct weft_json_document *reader,
+                                             const json_t *value, struct weft_costs *costs) {
+  if (!json_is_real(value) || !weft_microbatch_size_is_sane(json_real_value(value))) {
+    return weft_json_document_unexpected(reader, "the samples of a microbatch, for example 4",
+                                         "a whole number of samples");
+  }
+  costs->microbatch_size = json_real_value(value);
+  return WEFT_OK;
+}
+
 static enum weft_status read_member(struct weft_json_document *reader, const char *key,
                                     json_t *value, struct weft_costs *costs) {
-  static const struct weft_cost_field members[] = {{"schema", 0, false}, {"unit", 0, false},
-                                                   {"stages", 0, false}, {"hop", 0, false},
-                                                   {"parts", 0, false},  {NULL, 0, false}};
+  static const struct weft_cost_field members[] = {
+      {"schema", 0, false}, {"unit", 0, false},       {"stages", 0, false},
+      {"hop", 0, false},    {"all_reduce", 0, false}, {"microbatch_size", 0, false},
+      {"parts", 0, false},  {NULL, 0, false}};
   if (strcmp(key, "schema") == 0) {
     return read_schema(reader, value);
   }
@@ -212,6 +223,12 @@ static enum weft_status read_member(struct weft_json_document *reader, const cha
   }
   if (strcmp(key, "hop") == 0) {
     return read_hop(reader, value, &costs->hop);
+  }
+  if (strcmp(key, "all_reduce") == 0) {
+    return read_numbers(reader, value, weft_all_reduce_cost_fields(), &costs->all_reduce);
+  }
+  if (strcmp(key, "microbatch_size") == 0) {
+    return read_microbatch_size(reader, value, costs);
   }
   if (strcmp(key, "parts") == 0) {
     return read_parts(reader, value, costs);

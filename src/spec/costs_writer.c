@@ -28,6 +28,14 @@ void weft_costs_print(const struct weft_costs *costs, struct weft_json *json, co
   weft_json_open(json, "hop", '{');
   add_numbers(json, weft_hop_cost_fields(), &costs->hop, NULL);
   weft_json_close(json, '}');
+  if (costs->all_reduce.latency > 0 || costs->all_reduce.size_per_unit > 0) {
+    weft_json_open(json, "all_reduce", '{');
+    add_numbers(json, weft_all_reduce_cost_fields(), &costs->all_reduce, NULL);
+    weft_json_close(json, '}');
+  }
+  if (costs->microbatch_size > 1) {
+    weft_json_exact(json, "microbatch_size", costs->microbatch_size);
+  }
   weft_json_open(json, "stages", '[');
   for (uint32_t s = 0; s < costs->stage_count; s++) {
     weft_json_open(json, NULL, '{');

@@ -219,6 +219,66 @@ holds() {
 }
 
 # Several stages per rank, little memory, many microbatches: no bound says soon that it is done.
+# Eight equal parts with gradients, and what their all-reduce costs.
+replicated() {
+  jq -n '{schema: "weft-costs/1", unit: "ms", stages: [{}], hop: {latency: 0.5},
+          all_reduce: {latency: 0.25, size_per_unit: 4},
+          parts: [range(8) | {f: 1, i: 1, w: 1, activation: 1, parameters: 2, gradients: 1}]}' >parts.json
+}
+
+@test "plan --global-batch chooses ranks and replicas, and the table holds" {
+  replicated
+  weft plan --ranks 4 --global-batch 8 --costs parts.json --memory 14 "${quick[@]}" --json -o t.csv
+  succeeds
+  printf '%s' "$output" >c.json
+  jq -e '.schema == "weft-choice/1" and .ranks == 4 and .global_batch == 8 and .memory_limit == 14
+         and .bound <= .candidates[0].step and .stopped == false and .microbatch_size == 1
+         and all(.candidates[]; .ranks * .replicas == 4 and .microbatches * .replicas == 8)
+         and ([.candidates[].ranks] | unique) == [1, 2, 4]
+         and ([.candidates[] | select(.step).step] | . == sort)
+         and all(.candidates[] | select(.ranks == 1); .bound == null and .step == null)
+         and all(.candidates[] | select(.step); .step >= .bound and .peak_memory <= 14
+                 and .step == .makespan + .all_reduce and (.stage_parts | add) == 8)' c.json
+  jq .costs c.json >own.json
+  "$WEFT" sim t.csv --costs own.json --json >sim.json
+  jq -e --slurpfile s sim.json '.candidates[0].makespan == $s[0].makespan' c.json
+  # Every candidate is what a plan of its own gives: here all are proven optimal or beaten.
+  weft plan -p 2 -m 4 -v 2 --placement v --costs parts.json --memory 14 "${quick[@]}" --json
+  jq -e --slurpfile c c.json '.makespan as $m | $c[0].candidates[]
+         | select(.ranks == 2 and .v == 2 and .placement == "v") | .step == null or .makespan >= .bound and .bound <= $m + 2.25' <<<"$output"
+  weft plan --ranks 4 --global-batch 8 --costs parts.json --memory 14 "${quick[@]}" -o c.svg
+  succeeds
+  [[ $output == *"4 ranks, a global batch of 8"*$'\nbest: '*"bound of all candidates"* ]]
+  [[ $output == *"does not fit into the memory"* ]]
+  xmllint --noout c.svg 2>/dev/null || ! command -v xmllint
+  has "lower bound" c.svg
+  "$WEFT" plan --ranks 4 --global-batch 8 --costs parts.json "${quick[@]}" -o c.html | diff <(
+    "$WEFT" plan --ranks 4 --global-batch 8 --costs parts.json "${quick[@]}") -
+  has "at least\|memory" c.html
+}
+
+@test "plan --global-batch: a slow rank, the least memory, what cannot be" {
+  replicated
+  weft plan --ranks 4 --global-batch 8 --costs parts.json --slow 3=3 -v 1 "${quick[@]}" --json
+  succeeds
+  jq -e 'all(.candidates[] | select(.ranks == 4 and .stage_parts); .stage_parts[3] == 1)' <<<"$output"
+  weft plan --ranks 4 --global-batch 8 --costs parts.json --memory 7
+  fails 1 "the least is 8: a pipeline of 4 ranks"
+  hints
+  weft plan --ranks 4 --global-batch 8 --costs parts.json --memory 8 "${quick[@]}" --json
+  succeeds
+  weft plan --ranks 16 --global-batch 9 --costs parts.json
+  fails 2 "a global batch of 9"
+  hints
+  weft plan --ranks 4 --global-batch 8
+  fails 2 "no parts"
+  hints
+  weft plan --ranks 4 --global-batch 8 -m 4 --costs parts.json
+  fails 2 "--microbatches"
+  weft plan --ranks 4 --costs parts.json
+  fails 2 "--global-batch"
+}
+
 @test "an interrupted plan is the best so far" {
   for signal in INT:130 TERM:143; do
     # A shell has what it runs in the background ignore SIGINT.

@@ -33,7 +33,7 @@ public_headers() {
     ir) echo ir.h event.h ;;
     spec) echo spec.h costs.h ;;
     comm) echo tensor.h transport.h comm.h ;;
-    plan) echo search.h ;;
+    plan) echo search.h choice.h ;;
     *) echo "$1.h" ;;
   esac
 }

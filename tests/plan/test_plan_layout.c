@@ -283,6 +283,79 @@ static void stages_need_a_part_each(void **state) {
   model_finish(&model);
 }
 
+/* What the best partition takes, by a short search of each. */
+static double taken(const struct model *model, const uint32_t *first) {
+  struct weft_search_request request = model->request;
+  struct weft_search_answer *answer;
+  struct weft_costs *costs;
+  double value = INFINITY;
+  assert_int_equal(weft_partition_costs(NULL, &request, &model->shape, first, &costs, NULL), 0);
+  costs->hop = model->costs->hop;
+  const double all_reduce = weft_all_reduce_of(&request, &model->shape, costs);
+  request.costs = costs;
+  request.stages_per_rank = model->shape.stages_per_rank;
+  request.any_placement = false;
+  request.placement = model->shape.placement;
+  request.rank_factors = NULL; /* the costs include them */
+  request.replicas = 1;
+  request.effort = 0.0005;
+  request.threads = 1;
+  if (weft_search(NULL, &request, &answer, NULL) == WEFT_OK) {
+    value =
+        (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) + all_reduce;
+    weft_search_answer_destroy(answer);
+  }
+  weft_costs_destroy(costs);
+  return value;
+}
+
+/* No partition beats the bound for all of them, which says when none fits. */
+static void a_bound_holds_for_all_partitions(void **state) {
+  double worst = 1, sum = 0;
+  unsigned count = 0;
+  (void)state;
+  for (uint64_t seed = 0; seed < 90; seed++) {
+    struct weft_random random = {.state = 5000 + seed};
+    struct model model;
+    double factors[STAGES_MAX], bound = 0;
+    uint32_t first[STAGES_MAX + 1];
+    const uint32_t v = 1 + (uint32_t)(seed % 2);
+    model_draw(&model, seed, v, seed % 4 == 1 ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_LOOP);
+    while (v == 1 && model.shape.ranks > 3) {
+      model.shape.ranks--;
+    }
+    model.request.ranks = model.shape.ranks;
+    model.shape.microbatches = model.request.microbatches = 2 + weft_random_below(&random, 3);
+    for (uint32_t r = 0; r < STAGES_MAX; r++) {
+      factors[r] = 1 + 0.5 * weft_random_below(&random, 3);
+    }
+    model.request.rank_factors = seed % 3 == 0 ? factors : NULL;
+    model.request.replicas = 1 + weft_random_below(&random, 3);
+    model.request.whole_backward = seed % 5 == 0;
+    model.request.objective = seed % 7 == 0 ? WEFT_OBJECTIVE_SPAN : WEFT_OBJECTIVE_MAKESPAN;
+    model.costs->stages[0].b = seed % 4 == 0 ? 1.5 : 2;
+    model.costs->all_reduce = (struct weft_all_reduce_costs){0.5, 2};
+    model.costs->hop.latency = weft_random_below(&random, 2);
+    model.request.memory_limit =
+        seed % 6 < 2 ? INFINITY : 8.0 + weft_random_below(&random, 40 / model.shape.ranks);
+    assert_int_equal(weft_partition_bound(NULL, &model.request, &model.shape, &bound, NULL),
+                     WEFT_OK);
+    const double best = least(&model, taken, first, 0);
+    if (bound > best || (v == 1 && isfinite(best) != isfinite(bound))) {
+      fail_msg("seed %u: the bound is %.9g, and a partition takes %.9g", (unsigned)seed, bound,
+               best);
+    }
+    if (isfinite(best)) {
+      worst = fmax(worst, best / bound);
+      sum += best / bound - 1;
+      count++;
+    }
+    model_finish(&model);
+  }
+  printf("%u cases, mean gap %.1f %%, worst %.1f %%\n", count, 100 * sum / count,
+         100 * (worst - 1));
+}
+
 /* The first of six parts is as heavy as the others together. */
 static void a_plan_cuts_the_model(void **state) {
   const struct weft_shape shape = {.ranks = 2, .stages_per_rank = 1, .microbatches = 8};
@@ -339,6 +412,7 @@ int main(void) {
       cmocka_unit_test(what_parts_do_not_say_is_shared_out),
       cmocka_unit_test(layouts_are_all_different),
       cmocka_unit_test(stages_need_a_part_each),
+      cmocka_unit_test(a_bound_holds_for_all_partitions),
       cmocka_unit_test(a_plan_cuts_the_model),
       cmocka_unit_test(a_slow_rank_has_fewer_parts),
   };

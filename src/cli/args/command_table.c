@@ -38,8 +38,11 @@ ROW(train_memory, MEMORY, '\0', "memory", WEFT_CLI_KIND_REAL, "MIB", NULL, 0, WE
     WEFT_CLI_COST_MAX,
     "memory limit of a rank for --schedule auto: weights, gradients, moments and activations; "
     "default the free memory, divided by the ranks of a machine");
+ROW(plan_ranks, RANKS, 'p', "ranks", WEFT_CLI_KIND_NUMBER, "P", NULL, 1, UINT32_MAX, WEFT_RANKS_MAX,
+    "ranks of the pipeline; with --global-batch of all replicas together");
 ROW(plan_output, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
-    "write the table to FILE, completely or not at all; with --pareto a picture: x.svg or x.html");
+    "write the table to FILE, completely or not at all; with --pareto a picture: x.svg or x.html; "
+    "with --global-batch either");
 ROW(timeline, OUTPUT, 'o', "output", WEFT_CLI_KIND_FILE, "FILE", NULL, 0, 0, 0,
     "draw the last step: x.html with its prediction, x.svg or x.json (Chrome trace) as measured");
 ROW(shard_window, WINDOW, '\0', "window", WEFT_CLI_KIND_NUMBER, "K", NULL, 1, UINT32_MAX,
@@ -135,10 +138,26 @@ static const struct weft_cli_command commands[] = {
      "",
      0,
      "",
-     {OPTION(RANKS), OPTION(STAGES_PER_RANK), OPTION(MICROBATCHES), TIMES, OPTION(SLOW),
-      OPTION(MEMORY), &plan_placement, OPTION(NO_SPLIT), OPTION(KEEP_PARTITION), OPTION(OBJECTIVE),
-      OPTION(EFFORT), OPTION(TIME_LIMIT), &plan_seed, OPTION(THREADS), OPTION(PARETO), OPTION(FOR),
-      &plan_output, OPTION(JSON), OPTION(HELP)},
+     {&plan_ranks,
+      OPTION(STAGES_PER_RANK),
+      OPTION(MICROBATCHES),
+      OPTION(GLOBAL_BATCH),
+      TIMES,
+      OPTION(SLOW),
+      OPTION(MEMORY),
+      &plan_placement,
+      OPTION(NO_SPLIT),
+      OPTION(KEEP_PARTITION),
+      OPTION(OBJECTIVE),
+      OPTION(EFFORT),
+      OPTION(TIME_LIMIT),
+      &plan_seed,
+      OPTION(THREADS),
+      OPTION(PARETO),
+      OPTION(FOR),
+      &plan_output,
+      OPTION(JSON),
+      OPTION(HELP)},
      "search for the best schedule for given costs and memory",
      "Searches for the order of actions that takes the least time within --memory, and reports a "
      "lower bound for its placement, so that you know how far from optimal it is at most. Every "
@@ -154,7 +173,10 @@ static const struct weft_cli_command commands[] = {
      "Exit status 1: no schedule fits into the memory. SIGINT and SIGTERM end the search with the "
      "best plan so far (status 130, 143); a second one ends the command at once.\n"
      "With --pareto: the best plan for each memory limit, from the least that is possible to "
-     "where more does not help.",
+     "where more does not help.\n"
+     "With --global-batch and costs that have parts: how to use all ranks. Chooses the ranks of a "
+     "pipeline and its replicas, v, the placement, the microbatches and the partition, and lists "
+     "the best candidates.",
      "weft plan -p 4 -m 8 --memory 4 -o plan.csv"},
     {"show",
      "[FILE] [FILE]",

@@ -88,6 +88,10 @@ const struct weft_cli_option weft_cli_options[WEFT_CLI_OPTION_COUNT] = {
     ROW(THREADS, '\0', "threads", WEFT_CLI_KIND_NUMBER, "N", NULL, 0, 1024, 1024,
         "threads of the search; default 0: one for each core"),
     FLAG(PARETO, "pareto", "plan for every memory limit that makes a difference"),
+    ROW(GLOBAL_BATCH, '\0', "global-batch", WEFT_CLI_KIND_NUMBER, "B", NULL, 1, UINT32_MAX,
+        UINT32_MAX,
+        "samples of a step: choose how many of the --ranks form a pipeline and how many replicas "
+        "share the batch"),
     ROW(FOR, '\0', "for", WEFT_CLI_KIND_CHOICE, "TARGET", "torchtitan|pytorch", 0, 0, 0,
         "also print what this program needs to run the table"),
     ROW(TRANSPORT, '\0', "transport", WEFT_CLI_KIND_CHOICE, "NAME", TRANSPORTS, 0, 0, 0,

@@ -1,22 +1,25 @@
 /* `weft plan`: searches for the best table and reports it with its lower bound; with --pareto the
- * best plans for a range of memory limits. */
+ * best plans for a range of memory limits; with --global-batch the best use of all ranks. */
 #include <math.h>
 #include <string.h>
 
 #include <weft/launch.h>
+#include <weft/support.h>
 
+#include "cli/cmd/choice_command.h"
 #include "cli/cmd/commands.h"
 #include "cli/cmd/pareto.h"
 #include "cli/cmd/plan_command.h"
 #include "cli/cmd/plan_progress.h"
+#include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 
 /* Name in --for of a table that goes to standard output. */
 #define FILE_UNKNOWN "plan.csv"
 
-/* Of --pareto, for all limits together. */
-#define PARETO_EFFORT 2
+/* Of --pareto and --global-batch, for all searches together. */
+#define MANY_EFFORT 2
 
 /* ---- Output ---- */
 
@@ -131,11 +134,25 @@ static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments
 
 /* ---- The Pareto front ---- */
 
+/* Writes `file` to -o, if that is given, and the text to standard output. Finishes both. */
+static int deliver(const struct weft_cli *cli, const char *path, struct weft_text *file,
+                   struct weft_text *text) {
+  int status = WEFT_CLI_OK;
+  if (file->failed || text->failed) {
+    status = weft_cli_fail_memory(cli);
+  } else if (path != NULL) {
+    status = weft_cli_write_file(cli, path, file);
+  }
+  status = status == WEFT_CLI_OK ? write_output(cli, text) : status;
+  weft_text_finish(file);
+  weft_text_finish(text);
+  return status;
+}
+
 static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_pareto *pareto) {
   const char *path = output_path(arguments);
   struct weft_text picture = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
-  int status = WEFT_CLI_OK;
   if (path != NULL) {
     weft_cli_pareto_add_picture(&picture, pareto, path);
   }
@@ -144,15 +161,7 @@ static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_argu
   } else {
     weft_cli_pareto_add(&text, pareto, cli->columns);
   }
-  if (picture.failed || text.failed) {
-    status = weft_cli_fail_memory(cli);
-  } else if (path != NULL) {
-    status = weft_cli_write_file(cli, path, &picture);
-  }
-  status = status == WEFT_CLI_OK ? write_output(cli, &text) : status;
-  weft_text_finish(&picture);
-  weft_text_finish(&text);
-  return status;
+  return deliver(cli, path, &picture, &text);
 }
 
 static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -160,7 +169,7 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
   struct weft_cli_plan_progress progress;
   struct weft_cli_pareto pareto;
   if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && request->time_limit <= 0) {
-    request->effort = PARETO_EFFORT;
+    request->effort = MANY_EFFORT;
   }
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
   int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
@@ -169,6 +178,51 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
     status = deliver_pareto(cli, arguments, &pareto);
   }
   return status == WEFT_CLI_OK ? conclude(cli, pareto.stopped) : status;
+}
+
+/* ---- The choice ---- */
+
+/* A picture of all candidates, or the table of the best. */
+static int deliver_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          const struct weft_cli_choice *choice) {
+  const char *path = output_path(arguments);
+  struct weft_text file = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
+  if (path != NULL && weft_cli_is_picture(path)) {
+    weft_cli_choice_add_picture(&file, choice, path);
+  } else if (path != NULL) {
+    weft_program_print(choice->choice->candidates[0].answer->table, &file);
+  }
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_choice_add_json(&text, choice);
+  } else {
+    weft_cli_choice_add(&text, choice, cli->columns);
+  }
+  return deliver(cli, path, &file, &text);
+}
+
+static int plan_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                       const struct weft_search_request *search) {
+  struct weft_cli_plan_progress progress;
+  struct weft_choice *choice;
+  struct weft_error error;
+  struct weft_choice_request request = {
+      .search = *search,
+      .global_batch = weft_cli_number(arguments, WEFT_CLI_OPTION_GLOBAL_BATCH, 0)};
+  if (!arguments->given[WEFT_CLI_OPTION_EFFORT] && search->time_limit <= 0) {
+    request.search.effort = MANY_EFFORT;
+  }
+  weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON],
+                               &request.search);
+  const enum weft_status found = weft_choose(cli->allocator, &request, &choice, &error);
+  weft_cli_plan_progress_finish(&progress);
+  if (found < 0) {
+    return weft_cli_fail(cli, NULL, &error);
+  }
+  const struct weft_cli_choice report = {.request = &request, .choice = choice};
+  const int status = deliver_choice(cli, arguments, &report);
+  const bool stopped = choice->stopped;
+  weft_choice_destroy(choice);
+  return status == WEFT_CLI_OK ? conclude(cli, stopped) : status;
 }
 
 /* ---- The command ---- */
@@ -180,11 +234,23 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
     return weft_cli_usage(cli, "choose a limit, and give it with --memory",
                           "--for needs one table, and --pareto makes many");
   }
-  if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_pareto_is_picture(path)) {
+  if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_is_picture(path)) {
     char quoted[256];
     return weft_cli_usage(cli, "for example: -o memory.svg; the table is on standard output",
                           "'%s' ends with neither .svg nor .html: with --pareto, -o draws",
                           weft_cli_quote(quoted, sizeof quoted, path));
+  }
+  if (given[WEFT_CLI_OPTION_GLOBAL_BATCH]) {
+    static const enum weft_cli_option_id others[] = {WEFT_CLI_OPTION_MICROBATCHES,
+                                                     WEFT_CLI_OPTION_PARETO, WEFT_CLI_OPTION_FOR,
+                                                     WEFT_CLI_OPTION_KEEP_PARTITION};
+    for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
+      if (given[others[k]]) {
+        return weft_cli_usage(cli, "leave one of them out",
+                              "--global-batch chooses the pipeline, and --%s is about a given one",
+                              weft_cli_option_at(others[k])->name);
+      }
+    }
   }
   if (given[WEFT_CLI_OPTION_JSON] && given[WEFT_CLI_OPTION_OUTPUT] && path == NULL) {
     return weft_cli_usage(cli, "give -o a file, or leave it out",
@@ -202,8 +268,9 @@ static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arg
     return status;
   }
   weft_launch_signals_begin();
-  status = arguments->given[WEFT_CLI_OPTION_PARETO] ? plan_pareto(cli, arguments, &request)
-                                                    : plan_once(cli, arguments, &request);
+  status = arguments->given[WEFT_CLI_OPTION_GLOBAL_BATCH] ? plan_choice(cli, arguments, &request)
+           : arguments->given[WEFT_CLI_OPTION_PARETO]     ? plan_pareto(cli, arguments, &request)
+                                                          : plan_once(cli, arguments, &request);
   weft_launch_signals_end();
   return status;
 }

@@ -43,8 +43,7 @@ void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *p
                          uint32_t columns);
 void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto);
 
-/* Whether the file name is one of a picture: x.svg or x.html. */
-bool weft_cli_pareto_is_picture(const char *path);
+/* x.svg, or x.html with the table. */
 void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_pareto *pareto,
                                  const char *path);
 

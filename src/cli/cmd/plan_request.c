@@ -11,8 +11,10 @@ static int check_shape(const struct weft_cli *cli, const struct weft_cli_argumen
   if (!arguments->given[WEFT_CLI_OPTION_RANKS]) {
     return weft_cli_usage(cli, example, "plan needs -p, the number of ranks");
   }
-  if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES]) {
-    return weft_cli_usage(cli, example, "plan needs -m, the number of microbatches");
+  if (!arguments->given[WEFT_CLI_OPTION_MICROBATCHES] &&
+      !arguments->given[WEFT_CLI_OPTION_GLOBAL_BATCH]) {
+    return weft_cli_usage(cli, example,
+                          "plan needs -m, the number of microbatches, or --global-batch");
   }
   return WEFT_CLI_OK;
 }

@@ -2,23 +2,12 @@
  * picture with the table. */
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
-#include <strings.h>
 
 #include "cli/cmd/pareto.h"
 #include "cli/io/chart.h"
 
 #define PLANS "#3b82d6"
 #define BOUNDS "#2f9e6a"
-
-static bool has_ending(const char *path, const char *ending) {
-  const size_t size = strlen(path), ending_size = strlen(ending);
-  return size > ending_size && strcasecmp(path + size - ending_size, ending) == 0;
-}
-
-bool weft_cli_pareto_is_picture(const char *path) {
-  return has_ending(path, ".svg") || has_ending(path, ".html");
-}
 
 static double bound_of(const struct weft_cli_pareto_point *point) { return point->bound; }
 static double value_of(const struct weft_cli_pareto_point *point) { return point->value; }
@@ -84,18 +73,14 @@ static void add_svg(struct weft_text *text, const struct weft_cli_pareto *pareto
 
 void weft_cli_pareto_add_picture(struct weft_text *text, const struct weft_cli_pareto *pareto,
                                  const char *path) {
-  const bool is_page = has_ending(path, ".html");
+  const bool is_page = weft_cli_is_page(path);
   if (is_page) {
-    weft_text_add(text,
-                  "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">"
-                  "<title>weft plan --pareto</title>\n<style>body{font-family:sans-serif;"
-                  "color-scheme:light dark;margin:1em}svg{max-width:100%;height:auto}</style>"
-                  "</head><body>\n");
+    weft_cli_page_begin(text, "weft plan --pareto");
   }
   add_svg(text, pareto);
   if (is_page) {
     weft_text_add(text, "<pre>\n");
     weft_cli_pareto_add(text, pareto, 0);
-    weft_text_add(text, "</pre>\n</body></html>\n");
+    weft_cli_page_end(text);
   }
 }

@@ -9,7 +9,8 @@
 #define AMOUNT_SIZE 40
 
 double weft_cli_plan_value(const struct weft_search_answer *answer) {
-  return answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan;
+  return (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
+         answer->all_reduce;
 }
 
 double weft_cli_plan_gap(const struct weft_search_answer *answer) {

@@ -91,6 +91,7 @@ static enum weft_status add_kind(struct weft_plan_layouts *layouts,
   struct weft_plan_layout *layout = &layouts->list[layouts->count];
   *layout = (struct weft_plan_layout){.shape = *shape, .whole_backward = whole_backward};
   WEFT_TRY(make_costs(layouts->allocator, request, shape, first, &layout->costs, error));
+  layout->all_reduce = weft_all_reduce_of(request, shape, layout->costs);
   layouts->count++;
   return first != NULL ? set_parts(layouts, layout, first, error) : WEFT_OK;
 }
@@ -165,6 +166,7 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
       status = add(layouts, request, shape, list.first[n], error);
     }
   }
+  layouts->rest = fmin(layouts->rest, list.rest);
   weft_partition_list_finish(&list);
   return status;
 }
@@ -302,7 +304,8 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         struct weft_search_control *control,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
-  *layouts = (struct weft_plan_layouts){.allocator = allocator, .control = control};
+  *layouts =
+      (struct weft_plan_layouts){.allocator = allocator, .control = control, .rest = INFINITY};
   layouts->list = weft_array_allocate(allocator, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
     return weft_fail_memory(error, WEFT_PLAN_LAYOUTS_MAX * sizeof *layouts->list);

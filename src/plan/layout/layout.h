@@ -12,6 +12,7 @@ struct weft_plan_layout {
   bool whole_backward;
   struct weft_costs *costs; /* one entry per stage; owned */
   uint32_t *stage_parts;    /* [stages] number of parts of each; owned; NULL without parts */
+  double all_reduce;        /* part of the objective, in the unit of the costs */
 };
 
 /* Up to five placements, thirty partitions, and backwards that are all whole or all split. */
@@ -22,6 +23,7 @@ struct weft_plan_layouts {
   struct weft_search_control *control; /* of the search; NULL: none */
   uint32_t count;
   struct weft_plan_layout *list; /* [count] of WEFT_PLAN_LAYOUTS_MAX */
+  double rest; /* lower bound of the objective for all others; INFINITY: there are none that fit */
 };
 
 /* All layouts that a request leaves open, at least one. WEFT_ERR_USAGE when the costs do not fit

@@ -38,6 +38,7 @@ struct weft_partition_list {
   uint32_t *memory;
   uint32_t *first[WEFT_PARTITION_LIST_MAX]; /* [stage_count + 1] */
   double score[WEFT_PARTITION_LIST_MAX];    /* the bound */
+  double rest; /* lower bound of all partitions that are not in the list; INFINITY: none fits */
 };
 
 /* For at most `most` of them. WEFT_ERR_MEMORY. */
@@ -47,13 +48,27 @@ enum weft_status weft_partition_list_init(struct weft_partition_list *list,
                                           struct weft_error *error);
 void weft_partition_list_finish(struct weft_partition_list *list);
 
-/* Rates so many partitions, from `start` on, and adds the best few to the list
- * (partition_search.c), or fewer when the search is cancelled. Errors as for weft_partition_make(). */
+/* Rates so many partitions, all of them if there are no more, else from `start` on, and adds the
+ * best few to the list (partition_search.c), or fewer when the search is cancelled. Errors as for
+ * weft_partition_make(). */
 enum weft_status weft_partition_search(const struct weft_allocator *allocator,
                                        const struct weft_search_request *request,
                                        const struct weft_shape *shape, uint32_t tries,
                                        struct weft_search_control *control, const uint32_t *start,
                                        struct weft_partition_list *list, struct weft_error *error);
+
+/* A lower bound of the objective, in the unit of the costs, for all partitions of a shape
+ * (partition_bound.c); INFINITY when none fits into the memory. WEFT_ERR_MEMORY. */
+enum weft_status weft_partition_bound(const struct weft_allocator *allocator,
+                                      const struct weft_search_request *request,
+                                      const struct weft_shape *shape, double *bound,
+                                      struct weft_error *error);
+
+/* Time of the all-reduce of gradients of this size among the replicas of the request, and of those
+ * of the rank with the most, given the costs of the stages. */
+double weft_all_reduce_time(const struct weft_search_request *request, double size);
+double weft_all_reduce_of(const struct weft_search_request *request, const struct weft_shape *shape,
+                          const struct weft_costs *costs);
 
 /* Costs of the stages of a partition on their ranks, one entry each. Times and known sizes are sums over the
  * parts; what the parts do not specify comes from the entries of the request's costs, divided in

@@ -35,9 +35,10 @@ static enum weft_status rate(const struct partition_search *search, const uint32
     uint32_t rank;
     const uint32_t stages = weft_problem_serial_stages(&problem, &rank);
     const int64_t excess = weft_problem_serial_peak(&problem, rank, stages) - problem.limit[rank];
-    *score = excess > 0
-                 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
-                 : (double)weft_problem_bound(&problem, problem.objective) / problem.ticks_per_unit;
+    *score = excess > 0 ? WEFT_PARTITION_TOO_LARGE * (1 + (double)excess / problem.sizes_per_unit)
+                        : (double)weft_problem_bound(&problem, problem.objective) /
+                                  problem.ticks_per_unit +
+                              weft_all_reduce_of(search->request, search->shape, costs);
     weft_problem_finish(&problem);
   }
   weft_costs_destroy(costs);
@@ -63,9 +64,12 @@ static bool move_part(struct partition_search *search, uint32_t *first) {
   return true;
 }
 
-/* Keeps the best few, each once. */
+/* Keeps the best few, each once; of those that do not fit only for the least memory. */
 static void note(const struct partition_search *search, const uint32_t *first, double score) {
   struct weft_partition_list *list = search->list;
+  if (score >= WEFT_PARTITION_TOO_LARGE && search->request->memory_limit > 0) {
+    return;
+  }
   const size_t size = ((size_t)search->stage_count + 1) * sizeof *first;
   uint32_t worst = 0;
   for (uint32_t n = 0; n < list->count; n++) {
@@ -77,10 +81,56 @@ static void note(const struct partition_search *search, const uint32_t *first, d
   if (list->count < list->most) {
     worst = list->count++;
   } else if (score >= list->score[worst]) {
+    list->rest = fmin(list->rest, score);
     return;
+  } else {
+    list->rest = fmin(list->rest, list->score[worst]);
   }
   memcpy(list->first[worst], first, size);
   list->score[worst] = score;
+}
+
+/* The number of partitions, if it is at most `most`; else more than that. */
+static double count_partitions(uint32_t parts, uint32_t stages, double most) {
+  double count = 1; /* parts - 1 over stages - 1 */
+  for (uint32_t k = 1; k < stages && count <= most; k++) {
+    count = count * (parts - k) / k;
+  }
+  return count;
+}
+
+/* The next partition in lexicographic order; false after the last. */
+static bool next_partition(uint32_t *first, uint32_t stages, uint32_t parts) {
+  for (uint32_t s = stages; s-- > 1;) {
+    if (first[s] < parts - (stages - s)) {
+      first[s]++;
+      for (uint32_t k = s + 1; k < stages; k++) {
+        first[k] = first[k - 1] + 1;
+      }
+      return true;
+    }
+  }
+  return false;
+}
+
+/* Rates all of them; *done: it has not been cancelled. */
+static enum weft_status rate_all(struct partition_search *search,
+                                 struct weft_search_control *control, uint32_t *first, bool *done) {
+  const uint32_t parts = search->request->costs->part_count;
+  for (uint32_t s = 0; s < search->stage_count; s++) {
+    first[s] = s;
+  }
+  first[search->stage_count] = parts;
+  do {
+    double score = 0;
+    if (weft_search_control_poll(control)) {
+      return WEFT_OK;
+    }
+    WEFT_TRY(rate(search, first, &score));
+    note(search, first, score);
+  } while (next_partition(first, search->stage_count, parts));
+  *done = true;
+  return WEFT_OK;
 }
 
 enum weft_status weft_partition_search(const struct weft_allocator *allocator,
@@ -105,8 +155,16 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
   uint32_t *tried = now + room;
   double score = 0;
   memcpy(now, start, size);
-  enum weft_status status = rate(&search, now, &score);
-  for (uint32_t n = 0; n < tries && status == WEFT_OK && !weft_search_control_poll(control); n++) {
+  const bool all = count_partitions(request->costs->part_count, search.stage_count, tries) <= tries;
+  bool done = false;
+  enum weft_status status =
+      all ? rate_all(&search, control, tried, &done) : rate(&search, now, &score);
+  /* A problem with only split backwards says nothing about whole ones. */
+  if (status == WEFT_OK && (!done || request->uniform_backward)) {
+    status = weft_partition_bound(allocator, request, shape, &list->rest, error);
+  }
+  for (uint32_t n = 0; !all && n < tries && status == WEFT_OK && !weft_search_control_poll(control);
+       n++) {
     double own = 0;
     memcpy(tried, now, size);
     if (!move_part(&search, tried)) {
@@ -116,7 +174,7 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
     const double left = 1 - (double)n / tries;
     const double allowance =
         -0.01 * score * left * left * log(weft_random_share(&search.random) + 1e-300);
-    if (status == WEFT_OK && own < WEFT_PARTITION_TOO_LARGE) {
+    if (status == WEFT_OK) {
       note(&search, tried, own);
     }
     if (status == WEFT_OK && own <= score + allowance) {
@@ -135,7 +193,7 @@ enum weft_status weft_partition_list_init(struct weft_partition_list *list,
   assert(most > 0 && most <= WEFT_PARTITION_LIST_MAX);
   const size_t room = (size_t)stage_count + 1;
   *list = (struct weft_partition_list){
-      .allocator = allocator, .stage_count = stage_count, .most = most};
+      .allocator = allocator, .stage_count = stage_count, .most = most, .rest = INFINITY};
   list->memory =
       weft_array_allocate(allocator, WEFT_PARTITION_LIST_MAX * room, sizeof *list->memory);
   if (list->memory == NULL) {

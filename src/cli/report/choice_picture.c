@@ -1,0 +1,91 @@
+/* A choice as a picture: a bar per candidate, of work, idle time and all-reduce. A page has the same
+ * picture with the table. */
+#include <math.h>
+
+#include "cli/cmd/choice_command.h"
+#include "cli/io/chart.h"
+#include "cli/io/text_columns.h"
+
+#define WORK "#3b82d6"
+#define IDLE "#c9ced6"
+#define ALL_REDUCE "#d9822b"
+#define BOUND "#2f9e6a"
+
+enum { LEFT = 190, RIGHT = 640, TOP = 64, PITCH = 30, HEIGHT = 18, WIDTH = WEFT_CLI_CHART_WIDTH };
+
+static void add_box(struct weft_text *text, double from, double to, int y, const char *colour) {
+  if (to > from) {
+    weft_text_addf(text, "<rect x=\"%.2f\" y=\"%d\" width=\"%.2f\" height=\"%d\" fill=\"%s\"/>",
+                   from, y, to - from, HEIGHT, colour);
+  }
+}
+
+static void add_bar(struct weft_text *text, const struct weft_choice_candidate *candidate, int y,
+                    double scale) {
+  const struct weft_cli_choice_bar bar = weft_cli_choice_bar_of(candidate);
+  const double busy = bar.work + bar.idle, bound = isfinite(bar.bound) ? bar.bound : 0;
+  char value[40], memory[40];
+  weft_text_addf(
+      text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"" WEFT_CLI_CHART_INK "\">%s</text>",
+      LEFT - 8, y + HEIGHT - 5, bar.label);
+  add_box(text, LEFT, LEFT + bar.work * scale, y, WORK);
+  add_box(text, LEFT + bar.work * scale, LEFT + busy * scale, y, IDLE);
+  add_box(text, LEFT + busy * scale, LEFT + (busy + bar.all_reduce) * scale, y, ALL_REDUCE);
+  weft_text_addf(text, "<path d=\"M%.2f %dv%d\" stroke=\"" BOUND "\" stroke-width=\"2\"/>",
+                 LEFT + bound * scale, y - 3, HEIGHT + 6);
+  const double end = LEFT + (candidate->answer != NULL ? busy + bar.all_reduce : bound) * scale;
+  weft_text_addf(text, "<text x=\"%.2f\" y=\"%d\" fill=\"" WEFT_CLI_CHART_INK "\">", end + 8,
+                 y + HEIGHT - 5);
+  if (candidate->answer != NULL) {
+    weft_text_addf(text, "%s, memory %s", weft_cli_amount(value, sizeof value, candidate->value),
+                   weft_cli_amount(memory, sizeof memory, candidate->answer->peak_memory));
+  } else if (bound > 0) {
+    weft_text_addf(text, "at least %s", weft_cli_amount(value, sizeof value, bound));
+  } else {
+    weft_text_add(text, "does not fit into the memory");
+  }
+  weft_text_add(text, "</text>\n");
+}
+
+static void add_svg(struct weft_text *text, const struct weft_cli_choice *report) {
+  const struct weft_choice *choice = report->choice;
+  const struct weft_search_request *search = &report->request->search;
+  const uint32_t rows = choice->count < WEFT_CLI_CHOICE_ROWS ? choice->count : WEFT_CLI_CHOICE_ROWS;
+  const int height = TOP + (int)rows * PITCH + 8;
+  double longest = 1e-300;
+  for (uint32_t k = 0; k < rows; k++) {
+    const struct weft_choice_candidate *candidate = &choice->candidates[k];
+    const double length = isfinite(candidate->value) ? candidate->value : candidate->bound;
+    longest = isfinite(length) ? fmax(longest, length) : longest;
+  }
+  weft_text_addf(text,
+                 "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" "
+                 "height=\"%d\" font-family=\"sans-serif\" font-size=\"12\">\n"
+                 "<text x=\"12\" y=\"22\" fill=\"" WEFT_CLI_CHART_INK
+                 "\" font-size=\"15\">"
+                 "time of a step: %u ranks, a global batch of %llu</text>\n",
+                 WIDTH, height, WIDTH, height, (unsigned)search->ranks,
+                 (unsigned long long)report->request->global_batch);
+  int x = weft_cli_chart_add_entry(text, 12, WORK, "", "work");
+  x = weft_cli_chart_add_entry(text, x, IDLE, "", "idle");
+  x = weft_cli_chart_add_entry(text, x, ALL_REDUCE, "", "all-reduce");
+  (void)weft_cli_chart_add_entry(text, x, BOUND, "", "lower bound");
+  for (uint32_t k = 0; k < rows; k++) {
+    add_bar(text, &choice->candidates[k], TOP + (int)k * PITCH, (RIGHT - LEFT) / longest);
+  }
+  weft_cli_chart_end(text);
+}
+
+void weft_cli_choice_add_picture(struct weft_text *text, const struct weft_cli_choice *choice,
+                                 const char *path) {
+  const bool is_page = weft_cli_is_page(path);
+  if (is_page) {
+    weft_cli_page_begin(text, "weft plan --global-batch");
+  }
+  add_svg(text, choice);
+  if (is_page) {
+    weft_text_add(text, "<pre>\n");
+    weft_cli_choice_add(text, choice, 0);
+    weft_cli_page_end(text);
+  }
+}

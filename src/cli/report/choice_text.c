@@ -1,0 +1,177 @@
+/* The candidates of a choice as a table, and their times as bars of characters. */
+#include <inttypes.h>
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "cli/cmd/choice_command.h"
+#include "cli/io/text_columns.h"
+
+#define AMOUNT_SIZE 40
+
+enum { CUT_SIZE = 40, LABEL_COLUMNS = 24, BAR_MAX = 60 };
+
+double weft_cli_choice_gap(double value, double bound) {
+  return bound > 0 ? value / bound - 1 : value > 0 ? INFINITY : 0;
+}
+
+static uint32_t row_count(const struct weft_choice *choice) {
+  return choice->count < WEFT_CLI_CHOICE_ROWS ? choice->count : WEFT_CLI_CHOICE_ROWS;
+}
+
+/* ---- The table ---- */
+
+/* "3,3,2x14,1": equal numbers that follow each other are counted. */
+static const char *cut_of(char *buffer, size_t size, const struct weft_search_answer *answer) {
+  const uint32_t *parts = answer->stage_parts, count = answer->costs->stage_count;
+  size_t used = 0;
+  for (uint32_t s = 0; s < count && used < size;) {
+    uint32_t run = 1;
+    while (s + run < count && parts[s + run] == parts[s]) {
+      run++;
+    }
+    const int added =
+        run < 3 ? snprintf(buffer + used, size - used, "%s%" PRIu32, s > 0 ? "," : "", parts[s])
+                : snprintf(buffer + used, size - used, "%s%" PRIu32 "x%" PRIu32, s > 0 ? "," : "",
+                           parts[s], run);
+    used += (size_t)added;
+    s += run < 3 ? 1 : run;
+  }
+  if (used >= size) {
+    memcpy(buffer + size - 4, "...", 4);
+  }
+  return buffer;
+}
+
+static void add_row(struct weft_text *text, const struct weft_choice_candidate *candidate) {
+  char value[AMOUNT_SIZE], bound[AMOUNT_SIZE], memory[AMOUNT_SIZE], cut[CUT_SIZE];
+  weft_text_addf(text, "%5" PRIu32 " %5" PRIu32 "  %2" PRIu32 "  %-4s %6" PRIu32 "  ",
+                 candidate->ranks, candidate->replicas, candidate->stages_per_rank,
+                 candidate->stages_per_rank > 1 ? weft_placement_name(candidate->placement) : "-",
+                 candidate->microbatches);
+  weft_cli_amount(bound, sizeof bound, candidate->bound);
+  if (candidate->answer == NULL) {
+    weft_text_addf(text, "%10s  %10s  %8s  %10s  %s\n", "-",
+                   isfinite(candidate->bound) ? bound : "-", "-", "-",
+                   isfinite(candidate->bound) ? "-" : "does not fit into the memory");
+    return;
+  }
+  weft_text_addf(text, "%10s  %10s  ", weft_cli_amount(value, sizeof value, candidate->value),
+                 bound);
+  const double gap = weft_cli_choice_gap(candidate->value, candidate->bound);
+  if (gap < 1e-8) {
+    weft_text_addf(text, "%8s", "optimal");
+  } else {
+    weft_text_addf(text, "%6.2f %%", 100 * gap);
+  }
+  weft_text_addf(text, "  %10s  %-21s  %s\n",
+                 weft_cli_amount(memory, sizeof memory, candidate->answer->peak_memory),
+                 candidate->answer->schedule, cut_of(cut, sizeof cut, candidate->answer));
+}
+
+static void add_table(struct weft_text *text, const struct weft_cli_choice *report) {
+  const struct weft_choice *choice = report->choice;
+  const struct weft_search_request *search = &report->request->search;
+  const char *unit = search->costs->unit;
+  weft_text_addf(
+      text, "%" PRIu32 " rank%s, a global batch of %" PRIu64 ", microbatches of %g%s%s\n\n",
+      search->ranks, weft_cli_plural(search->ranks), report->request->global_batch,
+      fmax(1, search->costs->microbatch_size), unit[0] != '\0' ? "; times in " : "", unit);
+  weft_text_addf(text, "%5s %5s  %2s  %-4s %6s  %10s  %10s  %8s  %10s  %-21s  %s\n", "p", "dp", "v",
+                 "", "m", "step", "bound", "gap", "memory", "schedule", "parts of stages");
+  for (uint32_t k = 0; k < row_count(choice); k++) {
+    add_row(text, &choice->candidates[k]);
+  }
+  if (choice->count > WEFT_CLI_CHOICE_ROWS) {
+    weft_text_addf(text, "  ... and %" PRIu32 " more, none of them better; --json has all\n",
+                   choice->count - WEFT_CLI_CHOICE_ROWS);
+  }
+}
+
+/* ---- The plot ---- */
+
+struct weft_cli_choice_bar weft_cli_choice_bar_of(const struct weft_choice_candidate *candidate) {
+  const struct weft_search_answer *answer = candidate->answer;
+  struct weft_cli_choice_bar bar = {.bound = candidate->bound};
+  (void)snprintf(bar.label, sizeof bar.label, "p %" PRIu32 " x dp %" PRIu32 ", v %" PRIu32 "%s%s",
+                 candidate->ranks, candidate->replicas, candidate->stages_per_rank,
+                 candidate->stages_per_rank > 1 ? " " : "",
+                 candidate->stages_per_rank > 1 ? weft_placement_name(candidate->placement) : "");
+  if (answer != NULL) {
+    const double time = candidate->value - answer->all_reduce;
+    bar.all_reduce = answer->all_reduce;
+    bar.idle =
+        time * (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->simulation->span_bubble_ratio
+                                                         : answer->simulation->bubble_ratio);
+    bar.work = time - bar.idle;
+  }
+  return bar;
+}
+
+static void add_cells(struct weft_text *text, char cell, double from, double to, double scale) {
+  for (long k = lround(from * scale); k < lround(to * scale); k++) {
+    weft_text_append(text, &cell, 1);
+  }
+}
+
+static void add_bars(struct weft_text *text, const struct weft_choice *choice, uint32_t columns) {
+  const uint32_t rows = row_count(choice);
+  const double room = columns > LABEL_COLUMNS + 20 && columns < LABEL_COLUMNS + BAR_MAX
+                          ? columns - LABEL_COLUMNS
+                          : BAR_MAX;
+  double longest = 0;
+  for (uint32_t k = 0; k < rows; k++) {
+    const struct weft_choice_candidate *candidate = &choice->candidates[k];
+    const double length = isfinite(candidate->value) ? candidate->value : candidate->bound;
+    longest = isfinite(length) ? fmax(longest, length) : longest;
+  }
+  weft_text_add(text, "\nstep: # work, - idle, + all-reduce, . at least (bound)\n");
+  for (uint32_t k = 0; k < rows && longest > 0; k++) {
+    const struct weft_cli_choice_bar bar = weft_cli_choice_bar_of(&choice->candidates[k]);
+    const double scale = room / longest, busy = bar.work + bar.idle;
+    if (choice->candidates[k].answer == NULL && !isfinite(bar.bound)) {
+      continue;
+    }
+    weft_text_addf(text, "%-*s ", LABEL_COLUMNS - 1, bar.label);
+    if (choice->candidates[k].answer == NULL) {
+      add_cells(text, '.', 0, bar.bound, scale);
+    }
+    add_cells(text, '#', 0, bar.work, scale);
+    add_cells(text, '-', bar.work, busy, scale);
+    add_cells(text, '+', busy, busy + bar.all_reduce, scale);
+    weft_text_add(text, "\n");
+  }
+}
+
+/* ---- The certificate ---- */
+
+static void add_result(struct weft_text *text, const struct weft_cli_choice *report) {
+  const struct weft_choice *choice = report->choice;
+  const struct weft_choice_candidate *best = &choice->candidates[0];
+  const char *unit = report->request->search.costs->unit, *blank = unit[0] != '\0' ? " " : "";
+  char value[AMOUNT_SIZE], bound[AMOUNT_SIZE];
+  weft_text_addf(text,
+                 "\nbest: %" PRIu32 " rank%s x %" PRIu32 " replica%s, v %" PRIu32 ", %" PRIu32
+                 " microbatch%s: %s%s%s; the bound of all candidates is %s%s%s: ",
+                 best->ranks, weft_cli_plural(best->ranks), best->replicas,
+                 weft_cli_plural(best->replicas), best->stages_per_rank, best->microbatches,
+                 best->microbatches == 1 ? "" : "es",
+                 weft_cli_amount(value, sizeof value, best->value), blank, unit,
+                 weft_cli_amount(bound, sizeof bound, choice->bound), blank, unit);
+  if (choice->optimal) {
+    weft_text_add(text, "optimal\n");
+  } else {
+    weft_text_addf(text, "at most %.2f %% above optimal\n",
+                   100 * weft_cli_choice_gap(best->value, choice->bound));
+  }
+  weft_text_addf(text, "%" PRIu64 " orders evaluated, seed %" PRIu64 "%s\n", choice->evaluated,
+                 report->request->search.seed,
+                 choice->stopped ? "; stopped: more time may find a better one" : "");
+}
+
+void weft_cli_choice_add(struct weft_text *text, const struct weft_cli_choice *choice,
+                         uint32_t columns) {
+  add_table(text, choice);
+  add_bars(text, choice->choice, columns);
+  add_result(text, choice);
+}

@@ -1,0 +1,471 @@
+/* Chooses among pipelines and numbers of replicas. Each candidate is bounded first, for all its
+ * partitions; then weft_search() plans the candidates in the order of their bounds, with a little
+ * work each, then the better half of them with more, and so on. A candidate whose bound is not below
+ * the best value is left out. */
+#include <weft/choice.h>
+
+#include <assert.h>
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "plan/layout/partition.h"
+#include "plan/problem.h"
+
+/* Share of the work that goes into choosing among the open candidates. */
+#define CHOOSING 0.5
+
+/* Bounds of partitions are rounded down by this share. */
+#define SLACK 2e-9
+
+/* Tried when v is not given. */
+static const uint32_t usual_stages_per_rank[] = {1, 2, 4};
+
+enum { CANDIDATES_MAX = 1024 };
+
+struct candidate {
+  struct weft_choice_candidate is;
+  struct weft_costs costs;       /* of the request; entries belong to this candidate */
+  struct weft_stage_costs entry; /* of one stage, where the request has one of the model */
+  double *factors;               /* [is.ranks] of the slowest replica, or NULL */
+  bool replicas_differ;          /* no replica is as slow as that: the bound is not the search's */
+  bool dropped;                  /* others are more promising */
+};
+
+struct choosing {
+  const struct weft_allocator *allocator;
+  const struct weft_choice_request *request;
+  struct weft_arena arena;
+  struct candidate *list; /* [count] of CANDIDATES_MAX */
+  uint32_t count;
+  double best; /* value */
+  int64_t begin_ns;
+  double done, share; /* of the work: complete, and running */
+  bool stopped;
+  uint64_t evaluated;
+};
+
+/* ---- Candidates ---- */
+
+static double *factors_of(struct choosing *choosing, struct candidate *candidate) {
+  const uint32_t p = candidate->is.ranks, d = candidate->is.replicas;
+  const double *all = choosing->request->search.rank_factors;
+  double *factors;
+  if (!WEFT_ALLOCATE(&choosing->arena, factors, p)) {
+    return NULL;
+  }
+  memcpy(factors, all, p * sizeof *factors);
+  for (uint32_t rank = p; rank < p * d; rank++) {
+    factors[rank % p] = fmax(factors[rank % p], all[rank]);
+  }
+  candidate->replicas_differ = true;
+  for (uint32_t k = 0; k < d; k++) {
+    candidate->replicas_differ = candidate->replicas_differ &&
+                                 memcmp(factors, all + (size_t)k * p, p * sizeof *factors) != 0;
+  }
+  return factors;
+}
+
+static enum weft_status add(struct choosing *choosing, uint32_t ranks, uint32_t microbatches,
+                            uint32_t v, enum weft_placement_kind placement,
+                            struct weft_error *error) {
+  const struct weft_search_request *search = &choosing->request->search;
+  assert(choosing->count < CANDIDATES_MAX);
+  struct candidate *candidate = &choosing->list[choosing->count];
+  *candidate = (struct candidate){.is = {.ranks = ranks,
+                                         .replicas = search->ranks / ranks,
+                                         .microbatches = microbatches,
+                                         .stages_per_rank = v,
+                                         .placement = placement,
+                                         .value = INFINITY},
+                                  .costs = *search->costs};
+  if (search->costs->stage_count == 1) {
+    candidate->entry = weft_stage_costs_divide(&search->costs->stages[0], (double)ranks * v);
+    candidate->costs.stages = &candidate->entry;
+  }
+  if (search->rank_factors != NULL) {
+    candidate->factors = factors_of(choosing, candidate);
+    if (candidate->factors == NULL) {
+      return weft_fail_memory(error, ranks * sizeof *candidate->factors);
+    }
+  }
+  choosing->count++;
+  return WEFT_OK;
+}
+
+static enum weft_status add_placements(struct choosing *choosing, uint32_t ranks,
+                                       uint32_t microbatches, uint32_t v,
+                                       struct weft_error *error) {
+  const struct weft_search_request *search = &choosing->request->search;
+  const uint64_t stages = (uint64_t)ranks * v;
+  if (stages > search->costs->part_count || v > WEFT_LOCAL_STAGES_MAX ||
+      stages * microbatches > WEFT_PROBLEM_OPS_MAX / 3) {
+    return WEFT_OK;
+  }
+  if (v == 1 || search->any_placement || search->placement == WEFT_PLACEMENT_LOOP) {
+    WEFT_TRY(add(choosing, ranks, microbatches, v, WEFT_PLACEMENT_LOOP, error));
+  }
+  if (v % 2 == 0 && (search->any_placement || search->placement == WEFT_PLACEMENT_V)) {
+    WEFT_TRY(add(choosing, ranks, microbatches, v, WEFT_PLACEMENT_V, error));
+  }
+  return WEFT_OK;
+}
+
+/* All divisors of the ranks whose replicas can divide the batch. */
+static enum weft_status list_candidates(struct choosing *choosing, struct weft_error *error) {
+  const struct weft_search_request *search = &choosing->request->search;
+  const uint64_t size = search->costs->microbatch_size > 0
+                            ? (uint64_t)search->costs->microbatch_size
+                            : 1; /* a whole number */
+  for (uint32_t p = 1; p <= search->ranks; p++) {
+    const uint64_t share = size * (search->ranks / p), m = choosing->request->global_batch / share;
+    if (search->ranks % p != 0 || choosing->request->global_batch % share != 0 || m == 0 ||
+        m > WEFT_MICROBATCHES_MAX) {
+      continue;
+    }
+    if (search->stages_per_rank > 0) {
+      WEFT_TRY(add_placements(choosing, p, (uint32_t)m, search->stages_per_rank, error));
+      continue;
+    }
+    /* One rank has nothing to wait for: more stages do not help. */
+    for (size_t n = 0; n < (p > 1 ? WEFT_ARRAY_LENGTH(usual_stages_per_rank) : 1); n++) {
+      WEFT_TRY(add_placements(choosing, p, (uint32_t)m, usual_stages_per_rank[n], error));
+    }
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status check(const struct weft_choice_request *request, struct weft_error *error) {
+  const struct weft_search_request *search = &request->search;
+  WEFT_NEED(search->costs, error);
+  WEFT_TRY(weft_costs_check(search->costs, search->costs->stage_count, error));
+  if (search->ranks == 0 || request->global_batch == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give each of them at least 1",
+                     "%" PRIu32 " ranks and a global batch of %" PRIu64 " make no pipeline",
+                     search->ranks, request->global_batch);
+  }
+  if (search->ranks > WEFT_RANKS_MAX) {
+    return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer ranks",
+                     "%" PRIu32 " ranks; the limit is %" PRIu32, search->ranks, WEFT_RANKS_MAX);
+  }
+  if (search->costs->part_count == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE,
+                     "give costs with parts, one for each layer; weft train --profile writes them",
+                     "the costs have no parts: the choice of the ranks of a pipeline needs to know "
+                     "what can be divided");
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status fail_none(const struct weft_choice_request *request,
+                                  struct weft_error *error) {
+  const struct weft_search_request *search = &request->search;
+  const double size = fmax(1, search->costs->microbatch_size);
+  return weft_fail(
+      error, WEFT_ERR_USAGE, "choose a batch that the replicas can divide, or other ranks",
+      "no pipeline divides %" PRIu32 " ranks, %" PRIu32 " parts and a global batch of %" PRIu64
+      " in microbatches of %g: ranks x "
+      "replicas = %" PRIu32
+      ", every stage has a part, and every replica has the same "
+      "number of microbatches",
+      search->ranks, search->costs->part_count, request->global_batch, size, search->ranks);
+}
+
+/* ---- Bounds ---- */
+
+static struct weft_search_request request_of(const struct choosing *choosing,
+                                             const struct candidate *candidate) {
+  struct weft_search_request request = choosing->request->search;
+  request.ranks = candidate->is.ranks;
+  request.replicas = candidate->is.replicas;
+  request.microbatches = candidate->is.microbatches;
+  request.stages_per_rank = candidate->is.stages_per_rank;
+  request.any_placement = false;
+  request.placement = candidate->is.placement;
+  request.costs = &candidate->costs;
+  request.rank_factors = candidate->factors;
+  request.keep_partition = false;
+  return request;
+}
+
+/* The slowest replica decides. */
+static enum weft_status bound(const struct choosing *choosing, struct candidate *candidate,
+                              struct weft_error *error) {
+  struct weft_search_request request = request_of(choosing, candidate);
+  const struct weft_shape shape = {.ranks = candidate->is.ranks,
+                                   .stages_per_rank = candidate->is.stages_per_rank,
+                                   .microbatches = candidate->is.microbatches,
+                                   .placement = candidate->is.placement};
+  for (uint32_t d = 0; d < (candidate->replicas_differ ? candidate->is.replicas : 1); d++) {
+    double own = 0;
+    if (candidate->replicas_differ) {
+      request.rank_factors =
+          choosing->request->search.rank_factors + (size_t)d * candidate->is.ranks;
+    }
+    WEFT_TRY(weft_partition_bound(choosing->allocator, &request, &shape, &own, error));
+    candidate->is.bound = fmax(candidate->is.bound, own);
+  }
+  return WEFT_OK;
+}
+
+/* ---- Searches ---- */
+
+static double seconds_since(int64_t begin_ns) {
+  return (double)(weft_clock_ns() - begin_ns) * 1e-9;
+}
+
+static double time_left(const struct choosing *choosing) {
+  const double limit = choosing->request->search.time_limit;
+  return limit > 0 ? limit - seconds_since(choosing->begin_ns) : INFINITY;
+}
+
+static double bound_of_all(const struct choosing *choosing) {
+  double least = choosing->best;
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    least = fmin(least, choosing->list[n].is.bound);
+  }
+  return least;
+}
+
+static bool stop(void *context) {
+  struct choosing *choosing = context;
+  const struct weft_search_request *search = &choosing->request->search;
+  choosing->stopped = choosing->stopped || (search->stop != NULL && search->stop(search->context));
+  return choosing->stopped;
+}
+
+static void report(void *context, const struct weft_search_progress *at) {
+  const struct choosing *choosing = context;
+  const struct weft_search_request *search = &choosing->request->search;
+  struct weft_search_progress progress = {.value = fmin(choosing->best, at->value),
+                                          .bound = bound_of_all(choosing),
+                                          .done = choosing->done + choosing->share * at->done,
+                                          .evaluated = choosing->evaluated + at->evaluated};
+  if (search->report != NULL) {
+    search->report(search->context, &progress);
+  }
+}
+
+static bool is_open(const struct choosing *choosing, const struct candidate *candidate) {
+  return !candidate->dropped && candidate->is.bound * (1 + SLACK) < choosing->best;
+}
+
+static void take(struct choosing *choosing, struct candidate *candidate,
+                 struct weft_search_answer *answer) {
+  const double value =
+      (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
+      answer->all_reduce;
+  choosing->evaluated += answer->evaluated;
+  if (!candidate->replicas_differ) {
+    candidate->is.bound = fmax(candidate->is.bound, answer->open_bound);
+  }
+  if (value < candidate->is.value) {
+    weft_search_answer_destroy(candidate->is.answer);
+    candidate->is.answer = answer;
+    candidate->is.value = value;
+    choosing->best = fmin(choosing->best, value);
+  } else {
+    weft_search_answer_destroy(answer);
+  }
+}
+
+/* A share of the work; `to_the_end`: all the time that is left. */
+static enum weft_status plan(struct choosing *choosing, struct candidate *candidate, double share,
+                             bool to_the_end, struct weft_error *error) {
+  struct weft_search_request request = request_of(choosing, candidate);
+  struct weft_search_answer *answer;
+  struct weft_error own;
+  request.effort *= share;
+  if (request.time_limit > 0) {
+    const double part = share * choosing->request->search.time_limit;
+    request.time_limit = fmax(1e-3, fmin(to_the_end ? INFINITY : part, time_left(choosing)));
+  }
+  request.stop = stop;
+  request.report = report;
+  request.context = choosing;
+  choosing->share = share;
+  const enum weft_status status = weft_search(choosing->allocator, &request, &answer, &own);
+  choosing->done = fmin(1, choosing->done + share);
+  if (status == WEFT_OK) {
+    take(choosing, candidate, answer);
+    return WEFT_OK;
+  }
+  if (status == WEFT_ERR_INVALID) { /* no partition that was tried fits into the memory */
+    candidate->dropped = true;
+    return WEFT_OK;
+  }
+  if (error != NULL) {
+    *error = own;
+  }
+  return status;
+}
+
+/* By value, then by bound. */
+static int compare(const void *a, const void *b) {
+  const struct weft_choice_candidate *one = a, *other = b;
+  if (one->value != other->value) {
+    return one->value < other->value ? -1 : 1;
+  }
+  if (one->bound != other->bound) {
+    return one->bound < other->bound ? -1 : 1;
+  }
+  return one->ranks != other->ranks ? (one->ranks < other->ranks ? -1 : 1)
+         : one->stages_per_rank != other->stages_per_rank
+             ? (one->stages_per_rank < other->stages_per_rank ? -1 : 1)
+             : (one->placement < other->placement ? -1 : one->placement > other->placement);
+}
+
+static int compare_candidates(const void *a, const void *b) {
+  return compare(&((const struct candidate *)a)->is, &((const struct candidate *)b)->is);
+}
+
+/* Brings the open candidates to the front, the best first. */
+static uint32_t sort(struct choosing *choosing) {
+  uint32_t open = 0;
+  qsort(choosing->list, choosing->count, sizeof *choosing->list, compare_candidates);
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    /* The list has moved. */
+    struct candidate *candidate = &choosing->list[n];
+    if (candidate->costs.stage_count == 1) {
+      candidate->costs.stages = &candidate->entry;
+    }
+    open += is_open(choosing, candidate);
+  }
+  return open;
+}
+
+/* The next round: all that are open if there is no work left to choose, else the better half. */
+static enum weft_status plan_all(struct choosing *choosing, struct weft_error *error) {
+  uint32_t open = sort(choosing);
+  const double rounds = open > 1 ? ceil(log2(open)) : 1;
+  double left = 1;
+  while (open > 1 && !choosing->stopped && time_left(choosing) > 0) {
+    const double share = CHOOSING / rounds / open;
+    for (uint32_t n = 0; n < choosing->count; n++) {
+      const bool goes_on =
+          choosing->best == INFINITY || (!choosing->stopped && time_left(choosing) > 0);
+      if (goes_on && is_open(choosing, &choosing->list[n])) {
+        WEFT_TRY(plan(choosing, &choosing->list[n], share, false, error));
+      }
+    }
+    left -= CHOOSING / rounds;
+    choosing->done = 1 - left;
+    const uint32_t keep = (open + 1) / 2;
+    uint32_t kept = 0;
+    (void)sort(choosing);
+    for (uint32_t n = 0; n < choosing->count; n++) {
+      struct candidate *candidate = &choosing->list[n];
+      if (is_open(choosing, candidate) && ++kept > keep) {
+        candidate->dropped = true;
+      }
+    }
+    open = kept < keep ? kept : keep;
+  }
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    const bool goes_on =
+        choosing->best == INFINITY || (!choosing->stopped && time_left(choosing) > 0);
+    if (goes_on && is_open(choosing, &choosing->list[n])) {
+      WEFT_TRY(plan(choosing, &choosing->list[n], left, true, error));
+    }
+  }
+  return WEFT_OK;
+}
+
+/* ---- The result ---- */
+
+static enum weft_status explain_memory(const struct choosing *choosing, struct weft_error *error) {
+  double least = INFINITY;
+  const struct candidate *where = NULL;
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    const struct weft_search_request request = request_of(choosing, &choosing->list[n]);
+    double own = INFINITY;
+    WEFT_TRY(weft_search_least_memory(choosing->allocator, &request, &own, error));
+    if (own < least) {
+      least = own;
+      where = &choosing->list[n];
+    }
+  }
+  assert(where != NULL);
+  return weft_fail(
+      error, WEFT_ERR_INVALID, "give more memory, or use more ranks",
+      "no candidate fits into a memory of %.9g per rank; the least is %.9g: a pipeline "
+      "of %" PRIu32 " rank%s with %" PRIu32 " stage%s on each",
+      choosing->request->search.memory_limit, least, where->is.ranks,
+      where->is.ranks == 1 ? "" : "s", where->is.stages_per_rank,
+      where->is.stages_per_rank == 1 ? "" : "s");
+}
+
+static enum weft_status make(struct choosing *choosing, struct weft_choice **out,
+                             struct weft_error *error) {
+  struct weft_choice *choice = weft_array_allocate_zero(choosing->allocator, 1, sizeof *choice);
+  if (choice == NULL) {
+    return weft_fail_memory(error, sizeof *choice);
+  }
+  choice->allocator = choosing->allocator;
+  choice->candidates =
+      weft_array_allocate(choosing->allocator, choosing->count, sizeof *choice->candidates);
+  if (choice->candidates == NULL) {
+    weft_choice_destroy(choice);
+    return weft_fail_memory(error, choosing->count * sizeof *choice->candidates);
+  }
+  (void)sort(choosing);
+  choice->count = choosing->count;
+  choice->bound = bound_of_all(choosing);
+  choice->optimal = choosing->best <= choice->bound * (1 + SLACK);
+  choice->stopped = !choice->optimal && (choosing->stopped || time_left(choosing) <= 0);
+  choice->evaluated = choosing->evaluated;
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    choice->candidates[n] = choosing->list[n].is;
+    choosing->list[n].is.answer = NULL;
+  }
+  *out = choice;
+  return WEFT_OK;
+}
+
+static enum weft_status run(struct choosing *choosing, struct weft_choice **out,
+                            struct weft_error *error) {
+  WEFT_TRY(list_candidates(choosing, error));
+  if (choosing->count == 0) {
+    return fail_none(choosing->request, error);
+  }
+  for (uint32_t n = 0; n < choosing->count; n++) {
+    WEFT_TRY(bound(choosing, &choosing->list[n], error));
+  }
+  WEFT_TRY(plan_all(choosing, error));
+  return choosing->best == INFINITY ? explain_memory(choosing, error) : make(choosing, out, error);
+}
+
+enum weft_status weft_choose(const struct weft_allocator *allocator,
+                             const struct weft_choice_request *request, struct weft_choice **out,
+                             struct weft_error *error) {
+  WEFT_NEED(request, error);
+  WEFT_NEED(out, error);
+  WEFT_TRY(check(request, error));
+  struct choosing choosing = {.allocator = allocator,
+                              .request = request,
+                              .arena = {.allocator = allocator},
+                              .best = INFINITY,
+                              .begin_ns = (int64_t)weft_clock_ns()};
+  enum weft_status status = WEFT_ALLOCATE(&choosing.arena, choosing.list, CANDIDATES_MAX)
+                                ? run(&choosing, out, error)
+                                : weft_fail_memory(error, CANDIDATES_MAX * sizeof *choosing.list);
+  for (uint32_t n = 0; n < choosing.count; n++) {
+    weft_search_answer_destroy(choosing.list[n].is.answer);
+  }
+  weft_arena_finish(&choosing.arena);
+  return status;
+}
+
+void weft_choice_destroy(struct weft_choice *choice) {
+  if (choice == NULL) {
+    return;
+  }
+  for (uint32_t n = 0; choice->candidates != NULL && n < choice->count; n++) {
+    weft_search_answer_destroy(choice->candidates[n].answer);
+  }
+  weft_array_free(choice->allocator, choice->candidates, choice->count, sizeof *choice->candidates);
+  weft_array_free(choice->allocator, choice, 1, sizeof *choice);
+}
