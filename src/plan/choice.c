@@ -1,7 +1,7 @@
 /* Chooses among pipelines and numbers of replicas. Each candidate is bounded first, for all its
- * partitions; then weft_search() plans the candidates in the order of their bounds, with a little
- * work each, then the better half of them with more, and so on. A candidate whose bound is not below
- * the best value is left out. */
+ * partitions; then weft_search() plans the candidates in the order of their bounds by constructors,
+ * the best eight of them with a little work, then four, two, and the best one with the rest. A
+ * candidate whose bound is not below the best value is left out. */
 #include <weft/choice.h>
 
 #include <assert.h>
@@ -15,8 +15,9 @@
 #include "plan/layout/partition.h"
 #include "plan/problem.h"
 
-/* Share of the work that goes into choosing among the open candidates. */
+/* Share of the work that goes into choosing among the best few candidates. */
 #define CHOOSING 0.5
+enum { FINALISTS = 8 };
 
 /* Bounds of partitions are rounded down by this share. */
 #define SLACK 2e-9
@@ -32,7 +33,7 @@ struct candidate {
   struct weft_stage_costs entry; /* of one stage, where the request has one of the model */
   double *factors;               /* [is.ranks] of the slowest replica, or NULL */
   bool replicas_differ;          /* no replica is as slow as that: the bound is not the search's */
-  bool dropped;                  /* others are more promising */
+  bool is_finished;              /* a search can do nothing more for it */
 };
 
 struct choosing {
@@ -250,7 +251,7 @@ static void report(void *context, const struct weft_search_progress *at) {
 }
 
 static bool is_open(const struct choosing *choosing, const struct candidate *candidate) {
-  return !candidate->dropped && candidate->is.bound * (1 + SLACK) < choosing->best;
+  return !candidate->is_finished && candidate->is.bound * (1 + SLACK) < choosing->best;
 }
 
 static void take(struct choosing *choosing, struct candidate *candidate,
@@ -272,16 +273,16 @@ static void take(struct choosing *choosing, struct candidate *candidate,
   }
 }
 
-/* A share of the work; `to_the_end`: all the time that is left. */
+/* With a share of the work, or all the time that is left. */
 static enum weft_status plan(struct choosing *choosing, struct candidate *candidate, double share,
-                             bool to_the_end, struct weft_error *error) {
+                             double seconds, struct weft_error *error) {
   struct weft_search_request request = request_of(choosing, candidate);
   struct weft_search_answer *answer;
   struct weft_error own;
   request.effort *= share;
   if (request.time_limit > 0) {
-    const double part = share * choosing->request->search.time_limit;
-    request.time_limit = fmax(1e-3, fmin(to_the_end ? INFINITY : part, time_left(choosing)));
+    request.time_limit = fmax(1e-3, fmin(seconds, time_left(choosing)));
+    request.use_time = request.use_time && share > 0;
   }
   request.stop = stop;
   request.report = report;
@@ -294,7 +295,7 @@ static enum weft_status plan(struct choosing *choosing, struct candidate *candid
     return WEFT_OK;
   }
   if (status == WEFT_ERR_INVALID) { /* no partition that was tried fits into the memory */
-    candidate->dropped = true;
+    candidate->is_finished = true;
     return WEFT_OK;
   }
   if (error != NULL) {
@@ -322,56 +323,59 @@ static int compare_candidates(const void *a, const void *b) {
   return compare(&((const struct candidate *)a)->is, &((const struct candidate *)b)->is);
 }
 
-/* Brings the open candidates to the front, the best first. */
-static uint32_t sort(struct choosing *choosing) {
-  uint32_t open = 0;
+static void sort(struct choosing *choosing) {
   qsort(choosing->list, choosing->count, sizeof *choosing->list, compare_candidates);
-  for (uint32_t n = 0; n < choosing->count; n++) {
-    /* The list has moved. */
-    struct candidate *candidate = &choosing->list[n];
-    if (candidate->costs.stage_count == 1) {
-      candidate->costs.stages = &candidate->entry;
+  for (uint32_t n = 0; n < choosing->count; n++) { /* they have moved */
+    if (choosing->list[n].costs.stage_count == 1) {
+      choosing->list[n].costs.stages = &choosing->list[n].entry;
     }
-    open += is_open(choosing, candidate);
   }
-  return open;
 }
 
-/* The next round: all that are open if there is no work left to choose, else the better half. */
-static enum weft_status plan_all(struct choosing *choosing, struct weft_error *error) {
-  uint32_t open = sort(choosing);
-  const double rounds = open > 1 ? ceil(log2(open)) : 1;
-  double left = 1;
-  while (open > 1 && !choosing->stopped && time_left(choosing) > 0) {
-    const double share = CHOOSING / rounds / open;
-    for (uint32_t n = 0; n < choosing->count; n++) {
-      const bool goes_on =
-          choosing->best == INFINITY || (!choosing->stopped && time_left(choosing) > 0);
-      if (goes_on && is_open(choosing, &choosing->list[n])) {
-        WEFT_TRY(plan(choosing, &choosing->list[n], share, false, error));
-      }
+/* Plans up to `most` open candidates, the best first, with a share of the work and of the time for
+ * each; without a share by constructors alone. A search that does not use its time, although it
+ * should, has nothing left to do. */
+static enum weft_status plan_some(struct choosing *choosing, uint32_t most, double share,
+                                  double seconds, bool to_the_end, struct weft_error *error) {
+  sort(choosing);
+  for (uint32_t n = 0; n < choosing->count && most > 0; n++) {
+    struct candidate *candidate = &choosing->list[n];
+    if (choosing->best < INFINITY && (choosing->stopped || time_left(choosing) <= 0)) {
+      break;
     }
-    left -= CHOOSING / rounds;
-    choosing->done = 1 - left;
-    const uint32_t keep = (open + 1) / 2;
-    uint32_t kept = 0;
-    (void)sort(choosing);
-    for (uint32_t n = 0; n < choosing->count; n++) {
-      struct candidate *candidate = &choosing->list[n];
-      if (is_open(choosing, candidate) && ++kept > keep) {
-        candidate->dropped = true;
-      }
-    }
-    open = kept < keep ? kept : keep;
-  }
-  for (uint32_t n = 0; n < choosing->count; n++) {
-    const bool goes_on =
-        choosing->best == INFINITY || (!choosing->stopped && time_left(choosing) > 0);
-    if (goes_on && is_open(choosing, &choosing->list[n])) {
-      WEFT_TRY(plan(choosing, &choosing->list[n], left, true, error));
+    if (is_open(choosing, candidate)) {
+      WEFT_TRY(plan(choosing, candidate, share, seconds, error));
+      candidate->is_finished = candidate->is_finished || to_the_end;
+      most--;
     }
   }
   return WEFT_OK;
+}
+
+/* All get the constructors, those with one stage per rank first: they take little time, and their
+ * bounds are close. Then half as many candidates share as much work in each round. */
+static enum weft_status plan_all(struct choosing *choosing, struct weft_error *error) {
+  sort(choosing);
+  for (unsigned many = 0; many < 2; many++) {
+    for (uint32_t n = 0; n < choosing->count; n++) {
+      struct candidate *candidate = &choosing->list[n];
+      if (choosing->best < INFINITY && (choosing->stopped || time_left(choosing) <= 0)) {
+        break;
+      }
+      if ((candidate->is.stages_per_rank > 1) == (many == 1) && is_open(choosing, candidate)) {
+        WEFT_TRY(plan(choosing, candidate, 0, INFINITY, error));
+      }
+    }
+  }
+  const double left = time_left(choosing);
+  for (uint32_t most = FINALISTS; most > 1; most /= 2) {
+    const double share = CHOOSING / log2(FINALISTS) / most;
+    WEFT_TRY(plan_some(choosing, most, share, share * left, false, error));
+    choosing->done = (log2(FINALISTS) - log2(most) + 1) / log2(FINALISTS) * CHOOSING;
+  }
+  /* One gets the rest; the next one only if that one has left time. */
+  const bool use_time = choosing->request->search.use_time;
+  return plan_some(choosing, use_time ? choosing->count : 1, 1 - CHOOSING, INFINITY, true, error);
 }
 
 /* ---- The result ---- */
@@ -411,7 +415,7 @@ static enum weft_status make(struct choosing *choosing, struct weft_choice **out
     weft_choice_destroy(choice);
     return weft_fail_memory(error, choosing->count * sizeof *choice->candidates);
   }
-  (void)sort(choosing);
+  sort(choosing);
   choice->count = choosing->count;
   choice->bound = bound_of_all(choosing);
   choice->optimal = choosing->best <= choice->bound * (1 + SLACK);

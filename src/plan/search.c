@@ -250,6 +250,28 @@ static enum weft_status improve_all(struct search *search, struct weft_error *er
   return open == 1 ? improve(search, list[0], left, true, error) : WEFT_OK;
 }
 
+/* When the last one is optimal, the time that is left goes to the others that are open. */
+static enum weft_status use_time(struct search *search, struct weft_error *error) {
+  struct attempt *list[WEFT_PLAN_LAYOUTS_MAX];
+  for (double share = CHOOSING; search->request->use_time && search->request->effort > 0;
+       share *= 2) {
+    for (uint32_t n = 0; n < search->attempt_count; n++) {
+      search->attempts[n].dropped = false;
+    }
+    const uint32_t open = list_open(search, list);
+    if (open == 0) {
+      break;
+    }
+    for (uint32_t n = 0; n < open; n++) {
+      if (weft_search_control_poll(&search->control)) {
+        return WEFT_OK;
+      }
+      WEFT_TRY(improve(search, list[n], share / open, false, error));
+    }
+  }
+  return WEFT_OK;
+}
+
 /* ---- The answer ---- */
 
 /* Names the least limit over all layouts, and what makes it necessary in the first of them. */
@@ -369,6 +391,7 @@ static enum weft_status run(struct search *search, struct weft_search_answer **o
     return explain_memory(search, error);
   }
   WEFT_TRY(improve_all(search, error));
+  WEFT_TRY(use_time(search, error));
   return make_answer(search, out, error);
 }
 

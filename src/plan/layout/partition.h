@@ -48,7 +48,7 @@ enum weft_status weft_partition_list_init(struct weft_partition_list *list,
                                           struct weft_error *error);
 void weft_partition_list_finish(struct weft_partition_list *list);
 
-/* Rates so many partitions, all of them if there are no more, else from `start` on, and adds the
+/* Rates so many partitions, all of them if there are few, else from `start` on, and adds the
  * best few to the list (partition_search.c), or fewer when the search is cancelled. Errors as for
  * weft_partition_make(). */
 enum weft_status weft_partition_search(const struct weft_allocator *allocator,

@@ -21,9 +21,10 @@
 
 #define SLACK 1e-9
 
-/* States of through() in all, which take some milliseconds; with more, x is not enumerated, or the
- * sums have to do. */
-#define STATES_MAX 1e6
+/* States of through() in all, which take some milliseconds: from then on x is not enumerated. With
+ * more ranks and ranges of parts the sums have to do. */
+#define STATES_MAX 2e6
+#define RANGES_MAX 1e6
 
 double weft_all_reduce_time(const struct weft_search_request *request, double size) {
   const struct weft_all_reduce_costs *costs = &request->costs->all_reduce;
@@ -82,7 +83,7 @@ struct bounding {
   double hop, occupancy;
   double m;
   bool spans;
-  bool only_work;       /* leave terms out that take long to compute */
+  double states_left;   /* of STATES_MAX */
   double slowest;       /* F or backward of a part */
   double closing;       /* W of the first part, where it comes after all I */
   double *fastest_to;   /* [rank] the smallest factor of the ranks before it, */
@@ -190,37 +191,45 @@ static double through_state(const struct bounding *all, const struct view *view,
                : fmax(value, view->trip + (m - 1) * view->i + fmax(closing, m * view->w));
 }
 
-static double through(const struct bounding *all, const struct view *view, double closing) {
+/* `below`: of no interest from there on. */
+static double through(struct bounding *all, const struct view *view, double closing, double below) {
   const double m = all->m, most = fits(all, view->limit, view->held);
   const double head = fmax(0, view->trip - view->i - fmin(most, m - 1) * view->f);
   const double rounds = floor((m - 1) / most) + 1, rest = m - 1 - (rounds - 1) * most;
   const double trips = rounds * view->trip + rest * fmax(view->f, view->i);
   const double in_file = view->trip + (m - 1) * view->slowest;
-  double least = all->only_work ? m * (view->f + view->i + view->w) : INFINITY;
-  for (double x = 1; x <= most && !all->only_work; x++) {
-    const double y = fmin(m - x, fmax(0, fits(all, view->limit - x * view->held, view->after)));
-    least = fmin(least, through_state(all, view, x, y, closing, head));
-  }
   const double occupied = isfinite(view->limit) && view->limit > 0
                               ? (view->held * view->trip + view->after * view->w) * m / view->limit
                               : 0;
-  return fmax(fmax(fmax(trips, in_file) + closing, least), occupied);
+  const double work = m * (view->f + view->i + view->w);
+  const double bound = fmax(fmax(fmax(trips, in_file) + closing, work), occupied);
+  double least = INFINITY;
+  if (bound >= below || all->states_left < most) {
+    return bound;
+  }
+  all->states_left -= most;
+  for (double x = 1; x <= most && least > bound; x++) {
+    const double y = fmin(m - x, fmax(0, fits(all, view->limit - x * view->held, view->after)));
+    least = fmin(least, through_state(all, view, x, y, closing, head));
+  }
+  return fmax(bound, least);
 }
 
 /* Of a rank with these parts; INFINITY when they do not fit. */
-static double bound_of(const struct bounding *all, uint32_t rank, uint32_t begin, uint32_t end) {
+static double bound_of(struct bounding *all, uint32_t rank, uint32_t begin, uint32_t end,
+                       double below) {
   struct view view;
   if (!describe(all, rank, begin, end, &view)) {
     return INFINITY;
   }
   const double gradients = all->before[end].gradients - all->before[begin].gradients;
-  return (all->spans ? through(all, &view, view.w)
-                     : view.opening + through(all, &view, view.closing)) +
-         weft_all_reduce_time(all->request, gradients);
+  const double besides =
+      weft_all_reduce_time(all->request, gradients) + (all->spans ? 0 : view.opening);
+  return besides + through(all, &view, all->spans ? view.w : view.closing, below - besides);
 }
 
 /* least[k]: for the ranks so far, which have the first k parts. */
-static double with_one_stage(const struct bounding *all, double *least) {
+static double with_one_stage(struct bounding *all, double *least) {
   const uint32_t ranks = all->shape->ranks, slack = all->part_count - ranks;
   for (uint32_t k = 0; k <= all->part_count; k++) {
     least[k] = k == 0 ? 0 : INFINITY;
@@ -228,9 +237,13 @@ static double with_one_stage(const struct bounding *all, double *least) {
   for (uint32_t r = 0; r < ranks; r++) {
     for (uint32_t end = r + 1 + slack; end > r; end--) {
       double best = INFINITY;
-      for (uint32_t begin = r; begin < end && (r + 1 < ranks || end == all->part_count); begin++) {
+      for (uint32_t begin = end; begin-- > r && (r + 1 < ranks || end == all->part_count);) {
+        const double work = all->before[end].work - all->before[begin].work;
+        if (all->m * work * factor_of(all, r) >= best) {
+          break; /* more parts are more work */
+        }
         if (least[begin] < best) {
-          best = fmin(best, fmax(least[begin], bound_of(all, r, begin, end)));
+          best = fmin(best, fmax(least[begin], bound_of(all, r, begin, end, best)));
         }
       }
       least[end] = best;
@@ -322,13 +335,11 @@ static enum weft_status find(struct bounding *all, const struct weft_allocator *
     all->fastest_to[r] = fmin(before, factor_of(all, r - 1));
     all->fastest_from[ranks - 1 - r] = fmin(after, factor_of(all, ranks - r));
   }
-  const double ways = ranks * slack * slack / 2;
-  all->only_work = ways * all->m > STATES_MAX;
   if (all->before[all->part_count].f <= 0) { /* sizes are not sums then */
     *bound = 0;
     return WEFT_OK;
   }
-  const double found = all->shape->stages_per_rank == 1 && ways <= STATES_MAX
+  const double found = all->shape->stages_per_rank == 1 && ranks * slack * slack / 2 <= RANGES_MAX
                            ? with_one_stage(all, least)
                            : with_many_stages(all, least);
   *bound = found * (1 - SLACK);
@@ -349,6 +360,7 @@ enum weft_status weft_partition_bound(const struct weft_allocator *allocator,
                          .hop = hop->latency + occupancy,
                          .occupancy = occupancy,
                          .m = shape->microbatches,
+                         .states_left = STATES_MAX,
                          .spans = request->objective == WEFT_OBJECTIVE_SPAN};
   const enum weft_status status = find(&all, allocator, bound, error);
   weft_arena_finish(&all.arena);

@@ -90,6 +90,9 @@ static void note(const struct partition_search *search, const uint32_t *first, d
   list->score[worst] = score;
 }
 
+/* So many partitions are rated in a millisecond or two, whatever the effort. */
+enum { FEW = 300 };
+
 /* The number of partitions, if it is at most `most`; else more than that. */
 static double count_partitions(uint32_t parts, uint32_t stages, double most) {
   double count = 1; /* parts - 1 over stages - 1 */
@@ -155,7 +158,8 @@ enum weft_status weft_partition_search(const struct weft_allocator *allocator,
   uint32_t *tried = now + room;
   double score = 0;
   memcpy(now, start, size);
-  const bool all = count_partitions(request->costs->part_count, search.stage_count, tries) <= tries;
+  const double most = fmax(tries, FEW);
+  const bool all = count_partitions(request->costs->part_count, search.stage_count, most) <= most;
   bool done = false;
   enum weft_status status =
       all ? rate_all(&search, control, tried, &done) : rate(&search, now, &score);
