@@ -9,6 +9,7 @@
 
 struct enumeration {
   struct weft_line_profiles *profiles;
+  bool flow;                   /* WEFT_LINE_FLOW */
   uint32_t width;              /* ops that profiles distinguish */
   uint32_t longest;            /* most microbatches that an op can be behind */
   uint32_t microbatches;       /* most that can await W of a stage */
@@ -82,7 +83,7 @@ static bool enumerate(struct enumeration *enumeration, uint32_t n, uint32_t left
                       uint64_t *entries) {
   struct weft_line_profiles *profiles = enumeration->profiles;
   if (n == enumeration->width) {
-    *entries += 1 + (uint64_t)weights_within(enumeration, room);
+    *entries += 1 + (uint64_t)(enumeration->flow ? 0 : weights_within(enumeration, room));
     if (*entries > enumeration->most) {
       return false;
     }
@@ -210,7 +211,8 @@ static void describe(struct enumeration *enumeration, uint32_t index) {
     }
     profiles->next[(size_t)index * enumeration->width + n] = follow(enumeration, gaps, n, true);
   }
-  profiles->most[index] = weights_within(enumeration, room);
+  profiles->most[index] = enumeration->flow ? 0 : weights_within(enumeration, room);
+  profiles->pending[index] = enumeration->flow ? weights_within(enumeration, room) : 0;
   profiles->offset[index + 1] = profiles->offset[index] + profiles->most[index] + 1;
   profiles->start = sum == 0 ? index : profiles->start;
 }
@@ -224,6 +226,7 @@ static bool fill(struct enumeration *enumeration) {
       !WEFT_ALLOCATE(arena, profiles->next, (size_t)count * (profiles->line + profiles->extra)) ||
       !WEFT_ALLOCATE(arena, profiles->whole, (size_t)count * profiles->line) ||
       !WEFT_ALLOCATE(arena, profiles->most, count) ||
+      !WEFT_ALLOCATE(arena, profiles->pending, count) ||
       !WEFT_ALLOCATE(arena, profiles->offset, (size_t)count + 1)) {
     return false;
   }
@@ -241,7 +244,8 @@ bool weft_line_profiles_init(struct weft_line_profiles *profiles,
                              const struct weft_problem *problem, uint32_t rank,
                              enum weft_line_detail detail, uint64_t most) {
   const uint32_t v = problem->stages_per_rank;
-  struct enumeration enumeration = {.profiles = profiles, .most = most};
+  struct enumeration enumeration = {
+      .profiles = profiles, .most = most, .flow = detail == WEFT_LINE_FLOW};
   assert(rank < problem->rank_count);
   *profiles = (struct weft_line_profiles){.arena = {.allocator = problem->allocator},
                                           .line = detail == WEFT_LINE_RANK ? 2 : 2 * v,

@@ -13,6 +13,7 @@
 /* What profiles distinguish. Ops that they do not distinguish have the smallest time and size. */
 enum weft_line_detail {
   WEFT_LINE_RANK,   /* nothing: the line has one F and one I, of any stage */
+  WEFT_LINE_FLOW,   /* F and I of the stages; W take time and memory, but no certain time */
   WEFT_LINE_STAGES, /* F and I of the stages; all W are only counted */
   WEFT_LINE_WEIGHTS /* W too */
 };
@@ -31,6 +32,7 @@ struct weft_line_profiles {
   uint32_t *next;    /* [profile * (line + extra) + n] after one more op n; WEFT_PROFILE_NONE */
   uint32_t *whole;   /* [profile * line + n] likewise after a backward that leaves no W */
   uint32_t *most;    /* [profile] W that may be pending and are only counted */
+  uint32_t *pending; /* [profile] likewise for WEFT_LINE_FLOW, where they are not even counted */
   size_t *offset;    /* [profile + 1] sums of most + 1: offsets in tables over profiles and W */
 };
 

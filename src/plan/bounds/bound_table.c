@@ -174,6 +174,7 @@ struct move {
   uint32_t n, k; /* op of the line and its occurrence; larger n for W */
   int64_t head, tail, time;
   uint32_t most;      /* counted W that may be pending after it */
+  uint32_t pending;   /* W that may be pending and are not counted */
   int shift;          /* change of their number */
   size_t cell, row;   /* that it leads to */
   int64_t done, left; /* there: least time of what is done and left, without counted W */
@@ -218,12 +219,14 @@ static struct move describe_move(const struct weft_state_table *table, uint32_t 
                        .head = op->head[k],
                        .tail = op->tail[k],
                        .time = op->time,
-                       .shift = adds && table->problem->backward != WEFT_BACKWARD_WHOLE};
+                       .shift = adds && table->detail != WEFT_LINE_FLOW &&
+                                table->problem->backward != WEFT_BACKWARD_WHOLE};
 }
 
 static struct move lead_to(const struct weft_state_table *table, struct move move, uint32_t first,
                            uint32_t profile) {
   move.most = table->now->most[profile];
+  move.pending = table->now->pending[profile];
   move.cell = cell(table, first, profile);
   move.row = row(table, first, profile);
   weigh(table, first, profile, &move);
@@ -283,10 +286,11 @@ static void reach(const struct weft_state_table *table, const struct move *move,
   if (!weights_after(move, weights, &after)) {
     return;
   }
-  const uint32_t all = weight_count(table);
+  const uint32_t all = weight_count(table), done = move->backs - after;
   const int64_t *sums = table->weight_sums;
-  const int64_t end = weft_max(weft_max(clock, move->head) + move->time,
-                               table->from + move->done + sums[move->backs - after]);
+  const int64_t least = sums[done > move->pending ? done - move->pending : 0];
+  const int64_t end =
+      weft_max(weft_max(clock, move->head) + move->time, table->from + move->done + least);
   if (end <= move->tail && end + move->left + sums[all - move->backs + after] <= table->end) {
     note(table, move, after, end);
   }

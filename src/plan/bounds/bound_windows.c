@@ -14,7 +14,11 @@
  * the rank starts no earlier than the n-th smallest head of all its F, since n of them have
  * started by then; and ends no later than the n-th smallest tail, since all but n-1 have not ended
  * before. Times and sizes are then the smallest of the stages', and any number of ops takes at
- * least the sum of as many smallest times. */
+ * least the sum of as many smallest times.
+ *
+ * Tables without W are smaller, and distinguish the stages of larger problems: W may then run at
+ * any time after their I, but those that the memory has no room for must have run, and those
+ * whose I is to come have not. */
 #include <assert.h>
 #include <string.h>
 
@@ -57,23 +61,25 @@ static bool weights_are_equal(const struct weft_problem *problem) {
 }
 
 /* In as much detail as fits into `most` entries. */
-static bool make_table(struct weft_windows *windows, uint64_t most) {
+static bool make_table(struct weft_windows *windows, enum weft_line_detail detail, uint64_t most) {
   const struct weft_problem *problem = windows->problem;
-  enum weft_line_detail detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
-                                 : weights_are_equal(problem)  ? WEFT_LINE_STAGES
-                                                               : WEFT_LINE_WEIGHTS;
+  if (detail != WEFT_LINE_FLOW) {
+    detail = problem->stages_per_rank == 1 ? WEFT_LINE_RANK
+             : weights_are_equal(problem)  ? weft_min(detail, WEFT_LINE_STAGES)
+                                           : detail;
+  }
   while (!weft_state_table_init(&windows->table, problem, detail, most)) {
-    if (detail == WEFT_LINE_RANK) {
+    if (detail <= WEFT_LINE_FLOW) {
       return false;
     }
     weft_state_table_finish(&windows->table);
-    detail--;
+    detail = detail == WEFT_LINE_STAGES ? WEFT_LINE_RANK : detail - 1;
   }
   return true;
 }
 
 bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
-                       uint64_t work) {
+                       enum weft_line_detail detail, uint64_t work) {
   assert(windows != NULL && paths != NULL);
   const struct weft_problem *problem = paths->problem;
   *windows = (struct weft_windows){.problem = problem,
@@ -81,7 +87,7 @@ bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *pa
                                    .arena = {.allocator = problem->allocator},
                                    .work_left = work};
   struct weft_arena *arena = &windows->arena;
-  if (!make_table(windows, work / problem->rank_count / 4) ||
+  if (!make_table(windows, detail, work / problem->rank_count / 4) ||
       !WEFT_ALLOCATE(arena, windows->stages, problem->stage_count) ||
       !WEFT_ALLOCATE(arena, windows->times, time_count(problem)) ||
       !WEFT_ALLOCATE(arena, windows->changed, problem->rank_count) ||
@@ -308,43 +314,66 @@ bool weft_windows_refute(struct weft_windows *windows, enum weft_objective objec
   return false;
 }
 
-/* A target is refuted if a larger one is, so bisection would do; but targets that are not refuted
- * take longest, and near the bound most are. So first the value itself, which would be optimal;
- * then growing steps from the bound on; then bisection, to a millionth of a percent. */
+/* A value this close to the bound, as a share of it, may well be optimal. */
+#define CLOSE 0.005
+
+/* With half of the work that is left. */
+static bool refute_in_part(struct weft_windows *windows, enum weft_objective objective,
+                           int64_t target) {
+  const uint64_t rest = windows->work_left / 2;
+  windows->work_left -= rest;
+  const bool refuted = weft_windows_refute(windows, objective, target);
+  windows->work_left += rest;
+  return refuted;
+}
+
+enum { WORK_MIN = 1000, FIRST_STEP = 8 };
+
+/* A target is refuted if a larger one is, so bisection finds the largest, to a millionth of a
+ * percent. Smaller ones take less work, so it starts near the bound, with the bound itself: if
+ * that is not refuted, nothing is. The value, which would be optimal, comes first when it is
+ * close, and after two targets in a row that have been refuted. */
 static int64_t sharpen_with(struct weft_windows *windows, enum weft_objective objective,
                             int64_t bound, int64_t value) {
-  if (weft_windows_refute(windows, objective, value - 1)) {
-    return value;
-  }
   const int64_t enough = bound / 100000000;
-  int64_t step = 0;
   int64_t below = bound; /* nothing is smaller */
-  int64_t above = value; /* not refuted below it */
-  while (above - below > (step == 0 ? 0 : enough) && windows->work_left > 0) {
-    const int64_t target = step > (above - below) / 2 ? below + (above - below) / 2 : below + step;
-    if (weft_windows_refute(windows, objective, target)) {
+  int64_t above = value; /* not refuted from here on */
+  int64_t target = bound;
+  uint32_t refuted = (double)(value - bound) < CLOSE * (double)bound ? 2 : 0;
+  while (windows->work_left > WORK_MIN) {
+    const bool last = refuted >= 2 && above == value;
+    target = last ? value - 1 : target;
+    if (refute_in_part(windows, objective, target)) {
       below = target + 1;
-      step = step > value / 4 ? step : weft_max(4 * step, (value - bound) / 1024 + 1);
+      refuted++;
     } else {
       above = target;
-      step = step == 0 ? 1 : INT64_MAX;
+      refuted = last ? refuted : 0;
     }
+    if (above - below <= enough || above == bound) {
+      break;
+    }
+    target = below + (above - below) / (below == bound + 1 && above == value ? FIRST_STEP : 2);
   }
   return below;
 }
 
+/* Tables without W first, which are small and often prove as much. */
 int64_t weft_problem_sharpen(const struct weft_problem *problem, enum weft_objective objective,
                              int64_t bound, int64_t value, uint64_t work) {
+  static const enum weft_line_detail details[] = {WEFT_LINE_FLOW, WEFT_LINE_WEIGHTS};
   assert(problem != NULL && bound >= 0);
   struct weft_paths paths;
   if (value <= bound || !weft_paths_init(&paths, problem)) {
     return bound;
   }
-  struct weft_windows windows;
-  if (weft_windows_init(&windows, &paths, work)) {
-    bound = sharpen_with(&windows, objective, bound, value);
+  for (size_t n = 0; n < WEFT_ARRAY_LENGTH(details) && bound < value; n++) {
+    struct weft_windows windows;
+    if (weft_windows_init(&windows, &paths, details[n], work / 2)) {
+      bound = sharpen_with(&windows, objective, bound, value);
+    }
+    weft_windows_finish(&windows);
   }
-  weft_windows_finish(&windows);
   weft_paths_finish(&paths);
   assert(bound <= value);
   return bound;

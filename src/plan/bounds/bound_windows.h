@@ -26,9 +26,11 @@ struct weft_windows {
   uint64_t work_left; /* entries of tables that may still be visited */
 };
 
-/* False when out of memory, or when the tables are too large for the work; weft_windows_finish()
- * in any case. */
-bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths, uint64_t work);
+/* In this detail, or less when the tables would be too large for the work; WEFT_LINE_FLOW: in this
+ * one. False when out of memory, or when the tables are still too large; weft_windows_finish() in
+ * any case. */
+bool weft_windows_init(struct weft_windows *windows, const struct weft_paths *paths,
+                       enum weft_line_detail detail, uint64_t work);
 void weft_windows_finish(struct weft_windows *windows);
 
 /* True when no order has an objective of `target` or less. Else the windows are as narrow as

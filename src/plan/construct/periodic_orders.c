@@ -26,15 +26,16 @@ struct wait {
   double periods;
 };
 
-enum { WAITS_MAX = 6, ANY_NUMBER = -1 };
+enum { WAITS_MAX = 6, SPARES = 4, ANY_NUMBER = -100 };
 
 struct setting {
   double stretch; /* of the period */
   struct wait waits[WAITS_MAX];
   uint32_t wait_count;
-  int32_t spare; /* microbatches in flight at a stage beyond those of the pattern; ANY_NUMBER */
-  double lead;   /* of the list scheduler, in periods; LEAD_ANY */
-  double fill;   /* of the list scheduler */
+  /* Microbatches in flight beyond those of the pattern, by local stage; ANY_NUMBER. */
+  int32_t spare[SPARES];
+  double lead; /* of the list scheduler, in periods; LEAD_ANY */
+  double fill; /* of the list scheduler */
 };
 
 #define LEAD_ANY 1e6
@@ -77,7 +78,6 @@ struct periodic {
   const struct setting *setting; /* of the patterns */
   int64_t least;                 /* work of the busiest rank for a microbatch */
   int64_t period;
-  int64_t best; /* value of the best setting */
   uint64_t work_left;
 };
 
@@ -338,20 +338,20 @@ static void set_targets(const struct periodic *periodic) {
   const struct weft_problem *problem = periodic->problem;
   const enum weft_plan_op_kind back = weft_problem_backward(problem);
   const int64_t *start = periodic->now[0].start, period = periodic->period;
-  const int32_t spare = periodic->setting->spare;
   for (uint32_t s = 0; s < problem->stage_count; s++) {
     const int64_t turn = start[2 * problem->stage_count - 1 - s];
+    const int32_t spare = periodic->setting->spare[problem->stages[s].local_stage % SPARES];
     const int64_t held = turn + problem->stages[s].time[back] - start[s];
     set_row(periodic, s, WEFT_KIND_F, start[s], period);
     set_row(periodic, s, back, turn, period);
     set_row(periodic, s, WEFT_KIND_W, WEFT_TARGET_LAST - s, 0);
     periodic->scheduler.in_flight[s] =
         spare == ANY_NUMBER ? UINT32_MAX
-                            : (uint32_t)((held + period - 1) / period) + (uint32_t)spare;
+                            : (uint32_t)weft_max(1, (held + period - 1) / period + spare);
   }
 }
 
-static void schedule(struct periodic *periodic) {
+static int64_t schedule(struct periodic *periodic, int64_t cutoff) {
   struct weft_incumbent *incumbent = periodic->incumbent;
   const struct setting *setting = periodic->setting;
   const struct weft_target_rule rule = {
@@ -360,50 +360,52 @@ static void schedule(struct periodic *periodic) {
       .fill = setting->fill};
   set_targets(periodic);
   const int64_t value =
-      weft_list_scheduler_run(&periodic->scheduler, &rule, periodic->best - 1, &incumbent->draft);
+      weft_list_scheduler_run(&periodic->scheduler, &rule, cutoff, &incumbent->draft);
   spend(periodic, weft_problem_op_count(periodic->problem) * OP_WORK);
-  periodic->best = weft_min(periodic->best, value);
   if (value < incumbent->value) {
     (void)weft_incumbent_offer(incumbent, &incumbent->draft, NULL);
   }
+  return value;
 }
 
 /* ---- Settings ---- */
 
-/* Whether a setting is the best so far. */
-static bool is_better(struct periodic *periodic, const struct setting *setting) {
-  const int64_t before = periodic->best;
+/* The objective of a setting's order; WEFT_NEVER when it exceeds the cutoff. */
+static int64_t value_of(struct periodic *periodic, const struct setting *setting, int64_t cutoff) {
   periodic->setting = setting;
   periodic->period = (int64_t)((double)periodic->least * setting->stretch);
   const double least = (double)periodic->period * periodic->problem->microbatch_count;
-  if (least < (double)before && find_patterns(periodic)) {
-    schedule(periodic);
-  }
-  return periodic->best < before;
+  spend(periodic, CHOICES_WORK);
+  return least <= (double)cutoff && find_patterns(periodic) ? schedule(periodic, cutoff)
+                                                            : WEFT_NEVER;
 }
 
 static bool is_finished(const struct periodic *periodic) {
   return periodic->work_left == 0 || weft_incumbent_is_done(periodic->incumbent);
 }
 
-static void try_usual(struct periodic *periodic, struct setting *best) {
+static int64_t try_usual(struct periodic *periodic, struct setting *best) {
+  int64_t least = WEFT_NEVER;
   static const double stretches[] = {1, 1.02, 1.05, 1.1, 1.16, 1.24, 1.35, 1.5};
-  static const struct setting rules[] = {
-      {.spare = ANY_NUMBER, .lead = LEAD_ANY}, {.spare = 1, .lead = LEAD_ANY},
-      {.spare = ANY_NUMBER, .lead = 1},        {.spare = 0, .lead = LEAD_ANY},
-      {.spare = 2, .lead = LEAD_ANY},          {.spare = ANY_NUMBER, .lead = 0.5},
-      {.spare = 3, .lead = LEAD_ANY},          {.spare = ANY_NUMBER, .lead = 0.3},
-  };
+  static const struct {
+    int32_t spare;
+    double lead;
+  } rules[] = {{ANY_NUMBER, LEAD_ANY}, {1, LEAD_ANY},     {ANY_NUMBER, 1}, {0, LEAD_ANY},
+               {2, LEAD_ANY},          {ANY_NUMBER, 0.5}, {3, LEAD_ANY},   {ANY_NUMBER, 0.3}};
   for (size_t r = 0; r < WEFT_ARRAY_LENGTH(rules); r++) {
     for (size_t n = 0; n < WEFT_ARRAY_LENGTH(stretches) && !is_finished(periodic); n++) {
-      struct setting setting = rules[r];
-      setting.stretch = stretches[n];
-      setting.fill = 0.5;
-      if (is_better(periodic, &setting)) {
+      struct setting setting = {.stretch = stretches[n], .lead = rules[r].lead, .fill = 0.5};
+      for (unsigned k = 0; k < SPARES; k++) {
+        setting.spare[k] = rules[r].spare;
+      }
+      const int64_t value = value_of(periodic, &setting, least - 1);
+      if (value < least) {
+        least = value;
         *best = setting;
       }
     }
   }
+  return least;
 }
 
 /* A small random change. */
@@ -411,16 +413,27 @@ static void vary(struct periodic *periodic, struct setting *setting) {
   static const double leads[] = {0.2, 0.3, 0.5, 0.7, 1, 1.5, 2, LEAD_ANY};
   struct weft_random *random = &periodic->random;
   const uint32_t steps = 2 * periodic->problem->stage_count;
-  switch (weft_random_below(random, 8)) {
+  switch (weft_random_below(random, 9)) {
     case 0:
     case 1:
       setting->stretch *= 1 + 0.04 * (weft_random_share(random) - 0.5);
       setting->stretch = setting->stretch < 1 ? 1 : setting->stretch;
       break;
-    case 2: setting->spare = (int32_t)weft_random_below(random, 6) - 1; break;
-    case 3: setting->lead = leads[weft_random_below(random, WEFT_ARRAY_LENGTH(leads))]; break;
-    case 4: setting->fill = weft_random_below(random, 5) / 4.0; break;
-    case 5:
+    case 2:
+    case 3: {
+      const uint32_t which = weft_random_below(random, SPARES);
+      const int32_t spare = weft_random_below(random, 6) == 0
+                                ? ANY_NUMBER
+                                : (int32_t)weft_random_below(random, 6) - 1;
+      const bool all = weft_random_below(random, 3) == 0;
+      for (unsigned k = 0; k < SPARES; k++) {
+        setting->spare[k] = all || k == which ? spare : setting->spare[k];
+      }
+      break;
+    }
+    case 4: setting->lead = leads[weft_random_below(random, WEFT_ARRAY_LENGTH(leads))]; break;
+    case 5: setting->fill = weft_random_below(random, 5) / 4.0; break;
+    case 6:
       if (setting->wait_count > 0) {
         setting->waits[weft_random_below(random, setting->wait_count)] =
             setting->waits[setting->wait_count - 1];
@@ -436,18 +449,26 @@ static void vary(struct periodic *periodic, struct setting *setting) {
   }
 }
 
+/* How much worse a setting may be than the last one that was kept, at first. */
+#define TOLERANCE 0.01
+
 static void search(struct periodic *periodic) {
-  struct setting best = {.stretch = 1};
-  try_usual(periodic, &best);
-  while (!is_finished(periodic) && periodic->best < WEFT_NEVER) {
-    struct setting other = best;
+  struct setting kept = {.stretch = 1};
+  int64_t value = try_usual(periodic, &kept);
+  const double work = (double)periodic->work_left;
+  while (!is_finished(periodic) && value < WEFT_NEVER) {
+    struct setting other = kept;
     do {
       vary(periodic, &other);
     } while (weft_random_below(&periodic->random, 2) == 0);
-    if (is_better(periodic, &other)) {
-      best = other;
+    const double tolerance =
+        TOLERANCE * weft_random_share(&periodic->random) * (double)periodic->work_left / work;
+    const int64_t cutoff = value + (int64_t)((double)value * tolerance);
+    const int64_t next = value_of(periodic, &other, cutoff);
+    if (next <= cutoff) {
+      value = next;
+      kept = other;
     }
-    spend(periodic, CHOICES_WORK);
   }
 }
 
@@ -509,7 +530,6 @@ uint64_t weft_construct_periodic(struct weft_incumbent *incumbent, uint64_t work
                               .problem = problem,
                               .arena = {.allocator = problem->allocator},
                               .random = {.state = seed},
-                              .best = WEFT_NEVER,
                               .work_left = work};
   /* Without memory for it, the search goes on without it. */
   if (!weft_incumbent_is_done(incumbent) &&

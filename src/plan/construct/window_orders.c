@@ -313,7 +313,8 @@ enum weft_status weft_construct_windows(struct weft_incumbent *incumbent, uint64
   sharpen(incumbent, work / 4);
   struct builder builder = {.problem = incumbent->problem,
                             .arena = {.allocator = incumbent->problem->allocator}};
-  if (weft_windows_init(&builder.windows, &paths, work / 2) && allocate(&builder)) {
+  if (weft_windows_init(&builder.windows, &paths, WEFT_LINE_WEIGHTS, work / 2) &&
+      allocate(&builder)) {
     try_targets(&builder, incumbent);
     sharpen(incumbent, work / 4); /* the new incumbent may be optimal */
   }

@@ -28,10 +28,10 @@ uint32_t weft_worker_count(uint32_t asked) {
 
 /* Shares of the work: periodic orders and a beam search before the first round; a better bound, and orders from its
  * time windows, after it; and once more a better bound after the last. */
-#define PERIODIC 0.1
+#define PERIODIC 0.15
 #define BEAM 0.1
 #define WINDOWS 0.25
-#define SHARPENING 0.1
+#define SHARPENING 0.2
 
 /* Nanoseconds of a typical core per state that a bound visits. */
 enum { STATE_WORK = 50 };
