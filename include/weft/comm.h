@@ -104,7 +104,8 @@ WEFT_API struct weft_transport *weft_comm_local(struct weft_comm *comm);
  *
  * A rank_main that fails, or whose thread ends without returning, fails the world, so that the
  * other ranks return too. Returns the error that all ranks agree on, else WEFT_OK. On loopback
- * WEFT_ERR_STALLED when every rank waits and nothing is in flight.
+ * WEFT_ERR_STALLED when every rank waits and nothing is in flight. No rank_main is called when the
+ * system cannot start all threads (WEFT_ERR_SYSTEM).
  *
  * A stage's function that never returns cannot be stopped. On threads, when a rank has been in
  * one call for the stall limit of its pipeline, the world fails, the other ranks return, and so

@@ -32,6 +32,7 @@ struct rank_threads {
   pthread_mutex_t lock;
   pthread_cond_t ended;
   uint32_t running; /* under the lock: ranks that have not returned and are not left behind */
+  bool all_started; /* under the lock, which the caller has until it is known */
   struct rank_thread ranks[];
 };
 
@@ -96,11 +97,15 @@ static void *run_rank(void *argument) {
   struct rank_thread *self = argument;
   const struct weft_rank_threads *run = &self->threads->run;
   struct weft_error error = {.status = WEFT_OK};
+  pthread_mutex_lock(&self->threads->lock);
+  const bool runs = self->threads->all_started;
+  pthread_mutex_unlock(&self->threads->lock);
   if (run->begin != NULL) {
     run->begin(run->comm, self->rank);
   }
   pthread_cleanup_push(rank_vanished, self);
-  const enum weft_status status = run->rank_main(run->context, self->transport, &error);
+  const enum weft_status status =
+      runs ? run->rank_main(run->context, self->transport, &error) : WEFT_OK;
   if (status < 0) {
     rank_failed(self, status, &error);
   }
@@ -123,11 +128,12 @@ static void start_failed(const struct rank_thread *self, int code) {
   run->fail(run->comm, &failure);
 }
 
-/* Rank 0 comes last. When one cannot be started the world has failed, and it and those after it
- * are ended here. */
+/* Rank 0 comes last. When one cannot be started the world has failed before any rank has begun,
+ * and it and those after it are ended here. */
 static void start_ranks(struct rank_threads *threads) {
   const uint32_t count = threads->run.world->rank_count;
   int code = 0;
+  pthread_mutex_lock(&threads->lock);
   for (uint32_t k = 1; k <= count && code == 0; k++) {
     struct rank_thread *rank = &threads->ranks[k % count];
     code = pthread_create(&rank->thread, NULL, run_rank, rank);
@@ -136,6 +142,8 @@ static void start_ranks(struct rank_threads *threads) {
       start_failed(rank, code);
     }
   }
+  threads->all_started = code == 0;
+  pthread_mutex_unlock(&threads->lock);
   for (uint32_t r = count; r-- > 0;) {
     if (!threads->ranks[r].started) {
       end_rank(&threads->ranks[r]);

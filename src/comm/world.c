@@ -63,38 +63,30 @@ enum weft_status weft_world_check(struct weft_world *world, struct weft_error *e
   return world->failure.error.status;
 }
 
-/* With the lock held. How many ranks have contributed to a round; the first one starts the
- * count. */
-static uint32_t *arrived_in(struct weft_world *world, uint64_t round) {
-  struct weft_world_round *present = &world->rounds[round % 2];
-  if (present->round != round) {
-    *present = (struct weft_world_round){.round = round};
-  }
-  return &present->arrived;
-}
-
+/* Nobody contributes to a round before all have contributed to the one before. */
 enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, const void *mine,
                                      void *all, size_t size, bool *first_call) {
   assert(size <= WEFT_EXCHANGE_MAX);
   struct weft_world_rank *self = &world->ranks[rank];
   const uint64_t round = self->rounds_done + 1;
   struct weft_world_blob *blob = &self->blobs[round % 2];
-  pthread_mutex_lock(&world->lock);
+  uint64_t arrived;
   *first_call = blob->round != round;
   if (*first_call) {
     blob->round = round;
     memcpy(blob->bytes, mine, size);
-    (*arrived_in(world, round))++;
+    arrived = __atomic_add_fetch(&world->arrived, 1, __ATOMIC_ACQ_REL);
+  } else {
+    arrived = __atomic_load_n(&world->arrived, __ATOMIC_ACQUIRE);
   }
-  const bool complete = *arrived_in(world, round) == world->rank_count;
-  if (complete) {
-    for (uint32_t r = 0; r < world->rank_count && all != NULL; r++) {
-      memcpy((unsigned char *)all + r * size, world->ranks[r].blobs[round % 2].bytes, size);
-    }
-    self->rounds_done = round;
+  if (arrived < round * world->rank_count) {
+    return WEFT_IN_PROGRESS;
   }
-  pthread_mutex_unlock(&world->lock);
-  return complete ? WEFT_OK : WEFT_IN_PROGRESS;
+  for (uint32_t r = 0; r < world->rank_count && all != NULL; r++) {
+    memcpy((unsigned char *)all + r * size, world->ranks[r].blobs[round % 2].bytes, size);
+  }
+  self->rounds_done = round;
+  return WEFT_OK;
 }
 
 /* Rank `of` writes this blob again only after `rank` has contributed to the round in between. */

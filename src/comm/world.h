@@ -20,12 +20,6 @@ struct weft_world_rank {
   uint64_t rounds_done; /* the rank's own */
 };
 
-/* How many ranks have contributed to an exchange. */
-struct weft_world_round {
-  uint64_t round;
-  uint32_t arrived;
-};
-
 struct weft_shared_group; /* collectives.c */
 enum { WEFT_WORLD_GROUP_LISTS = 64 };
 
@@ -33,9 +27,9 @@ struct weft_world {
   const struct weft_allocator *allocator;
   uint32_t rank_count;
   struct weft_world_rank *ranks;
-  struct weft_world_round rounds[2];
+  uint64_t arrived; /* atomic: contributions to exchanges, all together */
   struct weft_shared_group *groups[WEFT_WORLD_GROUP_LISTS]; /* lists, by id */
-  pthread_mutex_t lock; /* of failure, rounds, blobs, and the members of groups */
+  pthread_mutex_t lock; /* of failure, and the members of groups */
   uint32_t has_failed;  /* atomic; set after failure is written */
   struct weft_failure failure;
 };
@@ -50,10 +44,10 @@ bool weft_world_failed(struct weft_world *world, struct weft_failure *failure);
 /* WEFT_OK, or the agreed error. One atomic load when there is none. */
 enum weft_status weft_world_check(struct weft_world *world, struct weft_error *error);
 
-/* As ops->exchange. `*first_call`: this call contributed the rank's bytes, for which other ranks
- * may be waiting. */
 /* As ops->exchanged. */
 const void *weft_world_exchanged(struct weft_world *world, uint32_t rank, uint32_t of);
+/* As ops->exchange. `*first_call`: this call contributed the rank's bytes, for which other ranks
+ * may be waiting. */
 enum weft_status weft_world_exchange(struct weft_world *world, uint32_t rank, const void *mine,
                                      void *all, size_t size, bool *first_call);
 

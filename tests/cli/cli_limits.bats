@@ -98,13 +98,6 @@ under() {
   grep -q 'cannot start a thread for rank [0-9] of 8' err
 }
 
-@test "memory: a run is linear in ranks that have no work" {
-  { echo 0F0,0B0 && yes '' | head -n 4095; } >rows.csv
-  # 4,096 stacks of 256 kB, and 400 MB: with memory for every pair of ranks it is more
-  run bash -c 'ulimit -s 256; ulimit -v 1400000; MALLOC_ARENA_MAX=1 "$WEFT" run rows.csv --stage null --transport loopback --steps 1'
-  [ "$status" -eq 0 ]
-}
-
 @test "memory: 8 MB, and what needs more says so" {
   under -v 8000
   weft gen ZBVZeroBubble -p 8 -m 32

@@ -255,7 +255,51 @@ static void test_every_verb(void **state) {
   }
 }
 
+/* ---- Memory of a run ---- */
+
+/* Tables of so many rows. */
+enum table { ONE_WORKS, ONE_HAS_ALL_STAGES, ALL_WORK, TABLES };
+
+static void write_table(enum table kind, unsigned rows) {
+  FILE *file = fopen("rows.csv", "w");
+  assert_non_null(file);
+  for (unsigned r = 0; r < rows; r++) {
+    if (kind == ALL_WORK) {
+      (void)fprintf(file, "%uF0,%uB0", r, r);
+    }
+    for (unsigned s = 0; r == 0 && kind != ALL_WORK && s < (kind == ONE_WORKS ? 1 : rows); s++) {
+      (void)fprintf(file, "%s%uF0", s > 0 ? "," : "", s);
+    }
+    assert_true(fputc('\n', file) == '\n');
+  }
+  assert_int_equal(fclose(file), 0);
+}
+
+static size_t peak_of_run(const struct fixture *fixture, enum table kind, unsigned rows) {
+  struct test_memory memory;
+  test_memory_init(&memory);
+  write_table(kind, rows);
+  assert_int_equal(run(fixture, &memory.allocator,
+                       "weft run rows.csv --transport loopback --stage null --steps 1 --unchecked"),
+                   0);
+  assert_int_equal(memory.blocks, 0);
+  return memory.bytes_peak;
+}
+
+/* Twice the rows need twice the memory, and not four times as much. */
+static void test_runs_are_linear_in_rows(void **state) {
+  enum { ROWS = 300 };
+  for (enum table kind = 0; kind < TABLES; kind++) {
+    const size_t once = peak_of_run(*state, kind, ROWS);
+    const size_t twice = peak_of_run(*state, kind, 2 * ROWS);
+    if (twice >= 5 * once / 2) {
+      fail_msg("table %d: %zu bytes for %d rows, %zu for %d", kind, once, ROWS, twice, 2 * ROWS);
+    }
+  }
+}
+
 int main(void) {
-  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_verb)};
+  const struct CMUnitTest tests[] = {cmocka_unit_test(test_every_verb),
+                                     cmocka_unit_test(test_runs_are_linear_in_rows)};
   return cmocka_run_group_tests(tests, set_up, tear_down);
 }

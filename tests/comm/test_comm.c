@@ -7,6 +7,8 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -307,6 +309,49 @@ static void threads_cannot_be_started(void **state) {
   pthread_attr_destroy(&before);
 }
 
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) /* they reserve terabytes */
+static enum weft_status count_call(void *context, struct weft_transport *transport,
+                                   struct weft_error *error) {
+  (void)transport, (void)error;
+  (void)__atomic_fetch_add((uint32_t *)context, 1, __ATOMIC_RELAXED);
+  return WEFT_OK;
+}
+
+/* Room for some stacks and not for all: no rank begins. */
+static void some_threads_cannot_be_started(void **state) {
+  enum { STACK = 1 << 28, FIT = 3, ALL = 8 };
+  struct rlimit before, limit;
+  unsigned long pages;
+  pthread_attr_t usual, large;
+  (void)state;
+  FILE *file = fopen("/proc/self/statm", "r");
+  assert_non_null(file);
+  assert_int_equal(fscanf(file, "%lu", &pages), 1);
+  assert_int_equal(fclose(file), 0);
+  assert_int_equal(pthread_getattr_default_np(&usual), 0);
+  assert_int_equal(pthread_attr_init(&large), 0);
+  assert_int_equal(pthread_attr_setstacksize(&large, STACK), 0);
+  assert_int_equal(getrlimit(RLIMIT_AS, &before), 0);
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(in_process); k++) {
+    struct weft_comm *comm = open_world(in_process[k], ALL, 1);
+    struct weft_error error;
+    uint32_t calls = 0;
+    limit = before;
+    limit.rlim_cur = pages * (rlim_t)sysconf(_SC_PAGESIZE) + (rlim_t)FIT * STACK + STACK / 2;
+    assert_int_equal(pthread_setattr_default_np(&large), 0);
+    assert_int_equal(setrlimit(RLIMIT_AS, &limit), 0);
+    assert_int_equal(weft_comm_run(comm, count_call, &calls, &error), WEFT_ERR_SYSTEM);
+    assert_int_equal(setrlimit(RLIMIT_AS, &before), 0);
+    assert_int_equal(pthread_setattr_default_np(&usual), 0);
+    assert_non_null(strstr(error.message, "cannot start a thread for rank"));
+    assert_int_equal(calls, 0);
+    weft_comm_close(comm);
+  }
+  pthread_attr_destroy(&large);
+  pthread_attr_destroy(&usual);
+}
+#endif
+
 /* ---- The same run, stepped and with a thread per rank ---- */
 
 enum { LOG_SIZE = 4096, ROUNDS = 60 };
@@ -409,17 +454,20 @@ static void out_of_memory(void **state) {
 
 int main(void) {
   const struct CMUnitTest tests[] = {
-      cmocka_unit_test(the_table),
-      cmocka_unit_test(the_option),
-      cmocka_unit_test(refusals),
-      cmocka_unit_test(allgather_of_any_size),
-      cmocka_unit_test(barrier_with_a_limit),
-      cmocka_unit_test(a_deadlock_is_reported),
-      cmocka_unit_test(a_rank_fails_or_vanishes),
-      cmocka_unit_test(any_thread_may_fail_the_world),
-      cmocka_unit_test(threads_cannot_be_started),
-      cmocka_unit_test(threads_run_as_steps_do),
-      cmocka_unit_test(out_of_memory),
+    cmocka_unit_test(the_table),
+    cmocka_unit_test(the_option),
+    cmocka_unit_test(refusals),
+    cmocka_unit_test(allgather_of_any_size),
+    cmocka_unit_test(barrier_with_a_limit),
+    cmocka_unit_test(a_deadlock_is_reported),
+    cmocka_unit_test(a_rank_fails_or_vanishes),
+    cmocka_unit_test(any_thread_may_fail_the_world),
+    cmocka_unit_test(threads_cannot_be_started),
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+    cmocka_unit_test(some_threads_cannot_be_started),
+#endif
+    cmocka_unit_test(threads_run_as_steps_do),
+    cmocka_unit_test(out_of_memory),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);
 }
