@@ -217,7 +217,8 @@ static bool is_ignored(enum weft_op op) { return op == WEFT_OP_IDLE || op == WEF
 static enum weft_status read_row(const struct weft_problem *problem,
                                  const struct weft_program *table, uint32_t rank, uint8_t *sequence,
                                  struct weft_error *error) {
-  struct writer writer = {.walk = {.problem = problem}, .sequence = sequence};
+  struct writer writer = {.walk = {.problem = problem}};
+  writer.sequence = sequence;
   for (uint64_t n = table->row_begin[rank]; n < table->row_begin[rank + 1]; n++) {
     const struct weft_action *action = &table->actions[n];
     char text[64];

@@ -144,6 +144,7 @@ static enum weft_status plan_cut(const struct weft_tensor *tensor, const struct 
 
 /* Bytes of staging for all chunks of a tensor, each aligned; chunks have two sizes. */
 static bool add_staging(const struct cut *cut, uint64_t *total) {
+  assert(cut->parts > 0);
   const uint64_t sizes[2] = {(cut->length / cut->parts + 1) * cut->inner,
                              cut->length / cut->parts * cut->inner};
   const uint64_t counts[2] = {cut->length % cut->parts, cut->parts - cut->length % cut->parts};

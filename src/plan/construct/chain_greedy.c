@@ -165,6 +165,7 @@ static void try_chains(struct chain *chain) {
       {.choice = {[EVEN_PACE] = 2, [ODD_PACE] = 2, [BACKWARD_PACE] = 2, [WEIGHTS] = 2}},
   };
   const struct weft_problem *problem = chain->incumbent->problem;
+  assert(weft_problem_op_count(problem) > 0);
   const uint64_t runs = WORK / weft_problem_op_count(problem);
   const uint32_t each = (uint32_t)(runs < RUNS_MIN ? RUNS_MIN : runs) / 3;
   for (uint32_t n = 0; n < WEFT_ARRAY_LENGTH(starts); n++) {

@@ -256,6 +256,7 @@ static int by_value(const void *a, const void *b) {
 static void try_blocks(struct blocks *blocks) {
   const struct weft_problem *problem = blocks->incumbent->problem;
   const uint32_t most = 4 * problem->rank_count, units = units_of(problem);
+  assert(weft_problem_op_count(problem) > 0);
   const uint64_t runs = WORK / weft_problem_op_count(problem);
   blocks->runs = (uint32_t)(runs < CHOSEN_MAX ? CHOSEN_MAX : runs);
   collect_sparse(blocks, units);
