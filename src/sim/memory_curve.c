@@ -22,7 +22,7 @@ static void change(struct curve *curve, double at, double by) {
   curve->size += by;
   curve->count += curve->count == 0 || curve->last_at != at;
   curve->last_at = at;
-  if (curve->count <= curve->room) {
+  if (curve->points != NULL && curve->count <= curve->room) {
     curve->points[curve->count - 1] = (struct weft_memory_point){.at = at, .size = curve->size};
   }
 }
