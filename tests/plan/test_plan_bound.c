@@ -186,6 +186,44 @@ static void orders_exist_from_the_least_memory_on(void **state) {
   }
 }
 
+/* Gradients that come with the first backward of a stage leave less memory: the bound in closed form
+ * counts them, and is still no larger than the optimum. */
+static void gradients_raise_bounds(void **state) {
+  (void)state;
+  unsigned raised = 0;
+  for (uint64_t seed = 0; seed < ROUNDS; seed++) {
+    struct weft_random random = {.state = seed};
+    const struct weft_shape shape = {
+        .ranks = 2,
+        .stages_per_rank = 2,
+        .microbatches = 2 + weft_random_below(&random, 2),
+        .placement = weft_random_below(&random, 2) == 0 ? WEFT_PLACEMENT_V : WEFT_PLACEMENT_LOOP};
+    struct planning planning;
+    planning_init(&planning, &random, &shape, weft_random_below(&random, 4) == 0);
+    for (uint32_t s = 0; s < 4; s++) {
+      planning.costs->stages[s].gradients = weft_random_below(&random, 8);
+    }
+    planning_limit(&planning, INFINITY);
+    planning_limit(&planning, planning_least(&planning) + weft_random_below(&random, 4));
+    struct weft_problem *problem = &planning.problem;
+    for (unsigned objective = 0; objective < 2; objective++) {
+      const int64_t best = exhaustive_best(problem, objective, MOST);
+      const int64_t bound = weft_problem_bound(problem, objective);
+      assert_in_range(bound, 1, best);
+      assert_in_range(weft_problem_sharpen(problem, objective, bound, best + 1, WORK), bound, best);
+      struct weft_problem_stage before[4];
+      memcpy(before, problem->stages, sizeof before);
+      for (uint32_t s = 0; s < 4; s++) {
+        problem->stages[s].gradients = 0;
+      }
+      raised += weft_problem_bound(problem, objective) < bound;
+      memcpy(problem->stages, before, sizeof before);
+    }
+    planning_finish(&planning);
+  }
+  assert_true(raised > ROUNDS / 4);
+}
+
 /* Without any feasible order the bound has no meaning, but must not fail. */
 static void problems_without_orders_have_bounds(void **state) {
   (void)state;
@@ -326,6 +364,7 @@ int main(void) {
       cmocka_unit_test(trying_all_is_the_best_of_all_words),
       cmocka_unit_test(no_order_beats_a_bound),
       cmocka_unit_test(orders_exist_from_the_least_memory_on),
+      cmocka_unit_test(gradients_raise_bounds),
       cmocka_unit_test(problems_without_orders_have_bounds),
       cmocka_unit_test(bounds_do_with_little_memory),
       cmocka_unit_test(cases_lie_between_the_bounds),

@@ -211,36 +211,42 @@ static int64_t knapsack_bound(struct item *items, uint32_t count, int64_t room) 
   return sum;
 }
 
-/* The most time of F of the rank's first `stages` stages that fits into the memory together. */
-static int64_t most_forward(const struct view *view, uint32_t stages) {
+/* Gradients of the rank's last stage, which are there from the rank's first I on. */
+static int64_t first_gradients(const struct view *view) {
+  return view->paths->problem->stages[view->last].gradients;
+}
+
+/* The most time of F of the rank's first `stages` stages that fits into the room together. */
+static int64_t most_forward(const struct view *view, uint32_t stages, int64_t room) {
   const struct weft_problem *problem = view->paths->problem;
   struct item items[WEFT_LOCAL_STAGES_MAX];
   for (uint32_t k = 0; k < stages; k++) {
     const struct weft_problem_stage *stage = &problem->stages[stage_at(problem, view->rank, k)];
     items[k] = (struct item){stage->held, stage->time[WEFT_KIND_F], view->count};
   }
-  return knapsack_bound(items, stages, view->limit);
+  return knapsack_bound(items, stages, room);
 }
 
 /* Idle time before the first I, which belongs to the last stage: a trip passes, during which only
- * F that fit into the memory together can run. The same holds before the first F of each stage,
- * with F of the stages before it. */
+ * F that fit into the memory together can run, beside the gradients that come with this I. The
+ * same holds before the first F of each stage, with F of the stages before it. */
 static int64_t head_of_many(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
   const uint32_t stages = problem->stages_per_rank;
   const int64_t trip =
       weft_paths_trip(view->paths, view->first, view->last) - weft_paths_back(problem, view->last);
-  int64_t head = weft_max(0, trip - most_forward(view, stages));
+  int64_t head =
+      weft_max(0, trip - most_forward(view, stages, view->limit - first_gradients(view)));
   for (uint32_t k = 1; k < stages; k++) {
     const int64_t arrival =
         view->paths->forward[stage_at(problem, view->rank, k)] - view->paths->forward[view->first];
-    head = weft_max(head, arrival - most_forward(view, k));
+    head = weft_max(head, arrival - most_forward(view, k, view->limit));
   }
   return head;
 }
 
-/* The most time of I and W that can be left when the last F starts: those that are in memory. */
-static int64_t most_left(const struct view *view) {
+/* The most time of I and W that can be left when the last F starts: those that are in the room. */
+static int64_t most_left(const struct view *view, int64_t room) {
   const struct weft_problem *problem = view->paths->problem;
   struct item items[2 * WEFT_LOCAL_STAGES_MAX];
   uint32_t count = 0;
@@ -251,10 +257,11 @@ static int64_t most_left(const struct view *view) {
     items[count++] = (struct item){stage->held, weft_paths_back(problem, s) + w, view->count};
     items[count++] = (struct item){weft_paths_after(problem, s), w, view->count};
   }
-  return weft_min(knapsack_bound(items, count, view->limit), view->count * (view->i + view->w));
+  return weft_min(knapsack_bound(items, count, room), view->count * (view->i + view->w));
 }
 
-/* The most time of W that can be left when the last I ends: those in memory, and its own. */
+/* The most time of W that can be left when the last I ends: those in memory beside the gradients of
+ * all stages, and its own. */
 static int64_t most_weights(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
   struct item items[WEFT_LOCAL_STAGES_MAX];
@@ -263,38 +270,41 @@ static int64_t most_weights(const struct view *view) {
     items[k] =
         (struct item){weft_paths_after(problem, s), weft_paths_weight(problem, s), view->count};
   }
-  const int64_t room = view->limit - problem->stages[view->first].held;
+  const int64_t room =
+      weft_problem_limit_at_end(problem, view->rank) - problem->stages[view->first].held;
   return weft_min(view->count * view->w,
                   knapsack_bound(items, problem->stages_per_rank, weft_max(0, room)) +
                       weft_paths_weight(problem, view->first));
 }
 
 /* As through_one(), with sums instead of states. If not all activations fit into the memory, some
- * I ends before the last F starts, and the idle times at both ends add up. */
+ * I ends before the last F starts: the idle times at both ends add up, and there are gradients. */
 static int64_t through_many(const struct view *view, int64_t closing, bool own) {
   const struct weft_problem *problem = view->paths->problem;
   const int64_t head = head_of_many(view);
   const int64_t work = work_of(view);
   const int64_t last = problem->stages[view->last].time[WEFT_KIND_F];
-  const int64_t tail = work - last - most_left(view) +
-                       weft_paths_trip(view->paths, view->last, view->first) + closing;
   const int64_t chain = head + work - most_weights(view) + closing;
   double all = 0;
   for (uint32_t k = 0; k < problem->stages_per_rank; k++) {
     all += (double)problem->stages[stage_at(problem, view->rank, k)].held * (double)view->count;
   }
   const bool apart = all > (double)view->limit * (1 + 1e-9);
+  const int64_t room = view->limit - (apart ? first_gradients(view) : 0);
+  const int64_t tail = work - last - most_left(view, room) +
+                       weft_paths_trip(view->paths, view->last, view->first) + closing;
   const int64_t least = weft_max(chain, tail + (apart ? head : 0));
   return own ? weft_max(least, work + head) : least;
 }
 
 /* ---- Memory over time ---- */
 
-/* Each microbatch occupies memory for a trip at each stage, and for W; the sum over time is at
- * most the limit times the duration. */
+/* Each microbatch occupies memory for a trip at each stage, and for W; the gradients of a stage are
+ * there during all its backwards and those of the rank's stages before it, whose first backwards
+ * come later. The sum over time is at most the limit times the duration. */
 static int64_t occupied(const struct view *view) {
   const struct weft_problem *problem = view->paths->problem;
-  double sum = 0;
+  double sum = 0, backwards = 0;
   if (view->limit <= 0 || view->limit < weft_problem_least_of(problem, view->rank)) {
     return 0;
   }
@@ -302,6 +312,8 @@ static int64_t occupied(const struct view *view) {
     const uint32_t s = stage_at(problem, view->rank, k);
     sum += (double)problem->stages[s].held * (double)weft_paths_trip(view->paths, s, s);
     sum += (double)weft_paths_after(problem, s) * (double)weft_paths_weight(problem, s);
+    backwards += (double)(weft_paths_back(problem, s) + weft_paths_weight(problem, s));
+    sum += (double)problem->stages[s].gradients * backwards;
   }
   const double least = sum * (double)view->count / (double)view->limit;
   return (int64_t)(least * (1 - 1e-12));
