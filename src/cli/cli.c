@@ -16,6 +16,7 @@
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/job.h"
+#include "cli/scoped.h"
 
 static const struct weft_cli_handler *find_handler(const struct weft_cli_program *program,
                                                    const char *command) {
@@ -32,12 +33,10 @@ bool weft_cli_program_runs(const struct weft_cli_program *program, const char *c
 }
 
 static int print_version(const struct weft_cli *cli, const struct weft_cli_program *program) {
-  struct weft_text text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   const struct weft_cli_arguments nowhere = {.operand_count = 0};
   weft_text_addf(&text, "%s %s\n", program->name, weft_version());
-  const int status = weft_cli_write_output(cli, &nowhere, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
-  return status;
+  return weft_cli_write_output(cli, &nowhere, &text, WEFT_CLI_OK);
 }
 
 int weft_cli_unknown_command(const struct weft_cli *cli, const struct weft_cli_program *program,
@@ -68,10 +67,7 @@ static int run_handler(const struct weft_cli *cli, const struct weft_cli *usage,
                        const struct weft_cli_handler *handler, int count, char **words) {
   const struct weft_cli_command *command = weft_cli_command_find(handler->command);
   struct weft_cli_arguments arguments;
-  const int status = weft_cli_parse(usage, command, count, words, &arguments);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(weft_cli_parse(usage, command, count, words, &arguments));
   if (arguments.given[WEFT_CLI_OPTION_HELP]) {
     return weft_cli_help_command(cli, &arguments, command);
   }
@@ -84,10 +80,7 @@ static int show_help(const struct weft_cli *cli, const struct weft_cli *usage,
   const struct weft_cli_handler *help = find_handler(program, "help");
   const struct weft_cli_command *command = weft_cli_command_find("help");
   struct weft_cli_arguments arguments;
-  const int status = weft_cli_parse(usage, command, count, words, &arguments);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(weft_cli_parse(usage, command, count, words, &arguments));
   return help != NULL ? help->run(cli, &arguments)
                       : weft_cli_help_program(cli, &arguments, program);
 }

@@ -11,6 +11,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
+#include "cli/scoped.h"
 
 #define FACTOR_MAX 1e6
 
@@ -45,23 +46,18 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
 
 static int make_costs(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                       struct weft_costs **out) {
-  struct weft_costs *costs;
   struct weft_error error;
-  if (weft_costs_create(cli->allocator, 1, &costs, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
+  WEFT_CLI_TRY(
+      weft_cli_result(cli, NULL, weft_costs_create(cli->allocator, 1, out, &error), &error));
+  struct weft_costs *costs = *out;
   struct weft_stage_costs *stage = &costs->stages[0];
   stage->f = weft_cli_real(arguments, WEFT_CLI_OPTION_F, stage->f);
   stage->i = weft_cli_real(arguments, WEFT_CLI_OPTION_I, stage->i);
   stage->w = weft_cli_real(arguments, WEFT_CLI_OPTION_W, stage->w);
   stage->b = weft_cli_real(arguments, WEFT_CLI_OPTION_B, stage->i + stage->w);
   costs->hop.latency = weft_cli_real(arguments, WEFT_CLI_OPTION_HOP, 0);
-  if (weft_costs_check(costs, 1, &error) < 0) { /* i + w may be over the limit */
-    weft_costs_destroy(costs);
-    return weft_cli_fail(cli, NULL, &error);
-  }
-  *out = costs;
-  return WEFT_CLI_OK;
+  /* i + w may be over the limit */
+  return weft_cli_result(cli, NULL, weft_costs_check(costs, 1, &error), &error);
 }
 
 /* ---- Stragglers ---- */
@@ -96,10 +92,7 @@ static int read_straggler(const struct weft_cli *cli, const char *text,
 static int read_stragglers(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            struct weft_cli_costs *costs) {
   for (unsigned k = 0; k < arguments->list_count; k++) {
-    const int status = read_straggler(cli, arguments->list[k], &costs->stragglers[k]);
-    if (status != WEFT_CLI_OK) {
-      return status;
-    }
+    WEFT_CLI_TRY(read_straggler(cli, arguments->list[k], &costs->stragglers[k]));
   }
   costs->straggler_count = arguments->list_count;
   return WEFT_CLI_OK;
@@ -123,16 +116,13 @@ int weft_cli_costs_read(const struct weft_cli *cli, const struct weft_cli_argume
   assert(cli != NULL && arguments != NULL);
   *costs = (struct weft_cli_costs){.allocator = cli->allocator,
                                    .file = arguments->texts[WEFT_CLI_OPTION_COSTS]};
-  int status = check_given(cli, arguments);
-  if (status == WEFT_CLI_OK) {
-    status = read_stragglers(cli, arguments, costs);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = costs->file != NULL ? weft_cli_read_costs(cli, costs->file, &costs->costs)
-                                 : make_costs(cli, arguments, &costs->costs);
-  }
-  if (status == WEFT_CLI_OK) {
-    read_sim_options(arguments, &costs->options);
+  WEFT_CLI_TRY(check_given(cli, arguments));
+  WEFT_CLI_TRY(read_stragglers(cli, arguments, costs));
+  read_sim_options(arguments, &costs->options);
+  const int status = costs->file != NULL ? weft_cli_read_costs(cli, costs->file, &costs->costs)
+                                         : make_costs(cli, arguments, &costs->costs);
+  if (status != WEFT_CLI_OK) {
+    weft_cli_costs_finish(costs);
   }
   return status;
 }
@@ -185,9 +175,8 @@ static int fit_program(const struct weft_cli *cli, struct weft_cli_costs *costs,
   if (costs->options.channel == WEFT_CHANNEL_EDGE || program->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
-  if (weft_lower(cli->allocator, program, &options, &costs->lowered, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name, weft_lower(cli->allocator, program, &options, &costs->lowered, &error), &error));
   costs->program = costs->lowered;
   return WEFT_CLI_OK;
 }
@@ -197,14 +186,10 @@ int weft_cli_costs_fit(const struct weft_cli *cli, struct weft_cli_costs *costs,
   assert(cli != NULL && program != NULL);
   struct weft_error error;
   release_fit(costs);
-  if (weft_costs_check(costs->costs, program->stage_count, &error) < 0) {
-    return weft_cli_fail(cli, costs->file, &error);
-  }
-  int status = weft_cli_costs_fit_ranks(cli, costs, program->rank_count);
-  if (status == WEFT_CLI_OK) {
-    status = fit_program(cli, costs, program, name);
-  }
-  return status;
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, costs->file, weft_costs_check(costs->costs, program->stage_count, &error), &error));
+  WEFT_CLI_TRY(weft_cli_costs_fit_ranks(cli, costs, program->rank_count));
+  return fit_program(cli, costs, program, name);
 }
 
 void weft_cli_costs_finish(struct weft_cli_costs *costs) {

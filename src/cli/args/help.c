@@ -5,6 +5,7 @@
 #include <string.h>
 
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 
 /* Appends `words` broken into lines of at most 80 columns, each after `indent` blanks; the
  * first line continues where the text is, at column `column`. */
@@ -100,25 +101,18 @@ static void add_overview(struct weft_text *text, const struct weft_cli_program *
   }
 }
 
-static int write_help(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                      struct weft_text *text) {
-  const int status = weft_cli_write_output(cli, arguments, text, WEFT_CLI_OK);
-  weft_text_finish(text);
-  return status;
-}
-
 int weft_cli_help_command(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_command *command) {
-  struct weft_text text = {.allocator = cli->allocator};
   assert(command != NULL);
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   add_command(&text, command);
-  return write_help(cli, arguments, &text);
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
 int weft_cli_help_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_program *program) {
-  struct weft_text text = {.allocator = cli->allocator};
   assert(program != NULL);
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   add_overview(&text, program);
-  return write_help(cli, arguments, &text);
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }

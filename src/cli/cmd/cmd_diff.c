@@ -3,22 +3,15 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include <weft/inspect.h>
-
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"
+#include "cli/scoped.h"
 
 #define DIFFERENCES_MAX 1000
-
-struct comparison {
-  const struct weft_program *a;
-  const struct weft_program *b;
-  const struct weft_diff *diff;
-};
 
 static void add_cell(struct weft_text *text, const struct weft_action *action) {
   if (action->op == WEFT_OP_IDLE) {
@@ -51,15 +44,14 @@ static void add_difference(struct weft_text *text, const struct weft_difference 
   weft_text_add(text, "\n");
 }
 
-static void add_listing(struct weft_text *text, const struct comparison *comparison) {
-  const struct weft_diff *diff = comparison->diff;
+static void add_listing(struct weft_text *text, const struct weft_program *a,
+                        const struct weft_program *b, const struct weft_diff *diff) {
   const uint64_t count = diff->difference_count + diff->left_out;
   for (size_t i = 0; i < diff->difference_count; i++) {
     add_difference(text, &diff->differences[i]);
   }
-  if (comparison->a->rank_count != comparison->b->rank_count) {
-    weft_text_addf(text, "%" PRIu32 " ranks -> %" PRIu32 " ranks\n", comparison->a->rank_count,
-                   comparison->b->rank_count);
+  if (a->rank_count != b->rank_count) {
+    weft_text_addf(text, "%" PRIu32 " ranks -> %" PRIu32 " ranks\n", a->rank_count, b->rank_count);
   }
   if (diff->left_out > 0) {
     weft_text_addf(text, "and %" PRIu64 " more; --max-differences shows them\n", diff->left_out);
@@ -88,14 +80,14 @@ static const char *kind_of(const struct weft_difference *difference) {
   return difference->a != NULL ? "removed" : "added";
 }
 
-static void add_json(struct weft_text *text, const struct comparison *comparison) {
+static void add_json(struct weft_text *text, const struct weft_program *a,
+                     const struct weft_program *b, const struct weft_diff *diff) {
   struct weft_json json = {.text = text};
-  const struct weft_diff *diff = comparison->diff;
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-diff/1");
   weft_json_boolean(&json, "equal", diff->difference_count + diff->left_out == 0);
-  weft_json_number(&json, "ranks_a", comparison->a->rank_count);
-  weft_json_number(&json, "ranks_b", comparison->b->rank_count);
+  weft_json_number(&json, "ranks_a", a->rank_count);
+  weft_json_number(&json, "ranks_b", b->rank_count);
   weft_json_open(&json, "differences", '[');
   for (size_t i = 0; i < diff->difference_count; i++) {
     const struct weft_difference *difference = &diff->differences[i];
@@ -114,30 +106,6 @@ static void add_json(struct weft_text *text, const struct comparison *comparison
   weft_json_finish(&json);
 }
 
-static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   const struct weft_program *a, const struct weft_program *b) {
-  struct weft_diff *diff;
-  struct weft_error error;
-  const size_t most =
-      (size_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_DIFFERENCES, DIFFERENCES_MAX);
-  if (weft_diff_create(cli->allocator, a, b, most, &diff, &error) < 0) {
-    return weft_cli_fail(cli, weft_cli_input_name(arguments->operands[1]), &error);
-  }
-  const struct comparison comparison = {.a = a, .b = b, .diff = diff};
-  struct weft_text text = {.allocator = cli->allocator};
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_json(&text, &comparison);
-  } else {
-    add_listing(&text, &comparison);
-  }
-  const bool equal = diff->difference_count + diff->left_out == 0;
-  const int status =
-      weft_cli_write_output(cli, arguments, &text, equal ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
-  weft_text_finish(&text);
-  weft_diff_destroy(diff);
-  return status;
-}
-
 int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   if (arguments->operand_count < 2) {
@@ -149,15 +117,19 @@ int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_argument
     return weft_cli_usage(cli, "give at least one of them a name",
                           "standard input can be read only once");
   }
-  struct weft_program *a = NULL, *b = NULL;
-  int status = weft_cli_read_program(cli, arguments->operands[0], &a);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_read_program(cli, arguments->operands[1], &b);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = compare(cli, arguments, a, b);
-  }
-  weft_program_destroy(b);
-  weft_program_destroy(a);
-  return status;
+  WEFT_SCOPED(weft_program) a = NULL;
+  WEFT_SCOPED(weft_program) b = NULL;
+  WEFT_SCOPED(weft_diff) diff = NULL;
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  struct weft_error error;
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &a));
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[1], &b));
+  const uint64_t most =
+      weft_cli_number(arguments, WEFT_CLI_OPTION_MAX_DIFFERENCES, DIFFERENCES_MAX);
+  WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[1]),
+                               weft_diff_create(cli->allocator, a, b, (size_t)most, &diff, &error),
+                               &error));
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_listing)(&text, a, b, diff);
+  const bool equal = diff->difference_count + diff->left_out == 0;
+  return weft_cli_write_output(cli, arguments, &text, equal ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }

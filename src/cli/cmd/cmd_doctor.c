@@ -14,6 +14,7 @@
 #include "cli/cmd/doctor_mpi.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 
 struct machine {
   uint64_t processors;
@@ -58,46 +59,30 @@ static struct machine look_at_machine(void) {
 
 /* ---- The self-check: generate, lower, verify ---- */
 
-static enum weft_status verify(const struct weft_cli *cli, const struct weft_program *program,
-                               struct check *check, struct weft_error *error) {
-  struct weft_report *report;
-  const enum weft_status status = weft_verify(cli->allocator, program, NULL, &report, error);
-  if (status < 0) {
-    return status;
+/* A fixed table that has its communication is verified as it is. */
+static enum weft_status lower_and_verify(const struct weft_cli *cli, struct check *check,
+                                         struct weft_error *error) {
+  const struct weft_shape shape = {.ranks = check->info->fixed ? 0 : 4,
+                                   .microbatches = check->info->fixed ? 0 : 8};
+  WEFT_SCOPED(weft_program) table = NULL;
+  WEFT_SCOPED(weft_program) lowered = NULL;
+  WEFT_SCOPED(weft_report) report = NULL;
+  WEFT_TRY(weft_generate(cli->allocator, check->info->name, &shape, &table, error));
+  if (table->level != WEFT_LEVEL_COMMS) {
+    WEFT_TRY(weft_lower(cli->allocator, table, NULL, &lowered, error));
   }
+  const struct weft_program *program = lowered != NULL ? lowered : table;
+  WEFT_TRY(weft_verify(cli->allocator, program, NULL, &report, error));
   check->actions = program->action_count;
   if (!report->ok) {
     (void)snprintf(check->message, sizeof check->message, "%s", report->findings[0].message);
   }
-  weft_report_destroy(report);
   return WEFT_OK;
 }
 
-static enum weft_status lower_and_verify(const struct weft_cli *cli,
-                                         const struct weft_program *table, struct check *check,
-                                         struct weft_error *error) {
-  if (table->level == WEFT_LEVEL_COMMS) {
-    return verify(cli, table, check, error); /* a fixed table that has its communication */
-  }
-  struct weft_program *program;
-  enum weft_status status = weft_lower(cli->allocator, table, NULL, &program, error);
-  if (status == WEFT_OK) {
-    status = verify(cli, program, check, error);
-    weft_program_destroy(program);
-  }
-  return status;
-}
-
 static void run_check(const struct weft_cli *cli, struct check *check) {
-  const struct weft_shape shape = {.ranks = check->info->fixed ? 0 : 4,
-                                   .microbatches = check->info->fixed ? 0 : 8};
-  struct weft_program *table;
   struct weft_error error;
-  check->status = weft_generate(cli->allocator, check->info->name, &shape, &table, &error);
-  if (check->status == WEFT_OK) {
-    check->status = lower_and_verify(cli, table, check, &error);
-    weft_program_destroy(table);
-  }
+  check->status = lower_and_verify(cli, check, &error);
   if (check->status < 0) {
     (void)snprintf(check->message, sizeof check->message, "%s", error.message);
   }
@@ -218,20 +203,6 @@ static bool check_schedules(const struct weft_cli *cli, struct findings *finding
   return true;
 }
 
-static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        const struct findings *findings) {
-  struct weft_text text = {.allocator = cli->allocator};
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_json(&text, findings);
-  } else {
-    add_text(&text, findings);
-  }
-  const int status =
-      weft_cli_write_output(cli, arguments, &text, findings->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
-  weft_text_finish(&text);
-  return status;
-}
-
 static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    struct weft_cli_doctor_job *job) {
   struct findings findings = {.ok = true, .job = job};
@@ -241,8 +212,13 @@ static int examine(const struct weft_cli *cli, const struct weft_cli_arguments *
   for (size_t k = 0; k < WEFT_CLI_MPI_COUNT && job == NULL; k++) {
     findings.ok = findings.ok && findings.trials[k].message[0] == '\0';
   }
-  return check_schedules(cli, &findings) ? write_report(cli, arguments, &findings)
-                                         : weft_cli_fail_memory(cli);
+  if (!check_schedules(cli, &findings)) {
+    return weft_cli_fail_memory(cli);
+  }
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? add_json : add_text)(&text, &findings);
+  return weft_cli_write_output(cli, arguments, &text,
+                               findings.ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }
 
 /* Rank 0 reports; a job that was started for a ping-pong prints a few lines. */
@@ -254,11 +230,9 @@ static int report_job(const struct weft_cli_job *job, const struct weft_cli_argu
   if (getenv(WEFT_CLI_PING_MARK) == NULL) {
     return examine(&job->cli, arguments, found);
   }
-  struct weft_text text = {.allocator = job->cli.allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = job->cli.allocator};
   weft_cli_doctor_job_add_lines(&text, found);
-  const int status = weft_cli_write_output(&job->cli, arguments, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
-  return status;
+  return weft_cli_write_output(&job->cli, arguments, &text, WEFT_CLI_OK);
 }
 
 static int examine_job(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

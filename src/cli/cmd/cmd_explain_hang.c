@@ -6,6 +6,7 @@
 #include "cli/cmd/commands.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 
 /* Without a file: what is piped or redirected to the command, else what 'weft run' writes. */
 static const char *default_path(void) {
@@ -17,12 +18,8 @@ static const char *default_path(void) {
 int weft_cli_cmd_explain_hang(const struct weft_cli *cli,
                               const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
-  struct weft_text text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   const char *path = arguments->operands[0] != NULL ? arguments->operands[0] : default_path();
-  int status = weft_cli_read_hang(cli, path, arguments->given[WEFT_CLI_OPTION_JSON], &text);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
-  }
-  weft_text_finish(&text);
-  return status;
+  WEFT_CLI_TRY(weft_cli_read_hang(cli, path, arguments->given[WEFT_CLI_OPTION_JSON], &text));
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }

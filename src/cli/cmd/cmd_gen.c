@@ -9,6 +9,7 @@
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"
+#include "cli/scoped.h"
 
 /* ---- The list ---- */
 
@@ -122,18 +123,6 @@ static void add_list_json(struct weft_text *text) {
   weft_json_finish(&json);
 }
 
-static int list(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  struct weft_text text = {.allocator = cli->allocator};
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    add_list_json(&text);
-  } else {
-    add_list(&text);
-  }
-  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
-  return status;
-}
-
 /* ---- A table ---- */
 
 static int check_given(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -160,18 +149,15 @@ static int check_given(const struct weft_cli *cli, const struct weft_cli_argumen
   return WEFT_CLI_OK;
 }
 
-static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                    struct weft_program **out) {
+static int generate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  WEFT_SCOPED(weft_program) table = NULL;
   struct weft_error error;
   const char *name = arguments->operands[0];
   const struct weft_schedule_info *info = weft_schedule_find(name, &error);
   if (info == NULL) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  const int status = check_given(cli, arguments, info);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(check_given(cli, arguments, info));
   /* The parser keeps numbers within 32 bits. */
   const struct weft_shape shape = {
       .ranks = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_RANKS, 0),
@@ -179,26 +165,21 @@ static int generate(const struct weft_cli *cli, const struct weft_cli_arguments 
       .microbatches = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_MICROBATCHES, 0),
       .placement = arguments->choices[WEFT_CLI_OPTION_PLACEMENT] == 1 ? WEFT_PLACEMENT_V
                                                                       : WEFT_PLACEMENT_LOOP};
-  if (weft_generate(cli->allocator, name, &shape, out, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
-  return WEFT_CLI_OK;
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, NULL, weft_generate(cli->allocator, name, &shape, &table, &error), &error));
+  return weft_cli_write_program(cli, arguments, table);
 }
 
 int weft_cli_cmd_gen(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_LIST]) {
-    return list(cli, arguments);
+    (arguments->given[WEFT_CLI_OPTION_JSON] ? add_list_json : add_list)(&text);
+    return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
   }
   if (arguments->operand_count == 0) {
     return weft_cli_usage(cli, "'weft gen --list' lists the schedules",
                           "no schedule named: expected weft gen NAME -p P -m M");
   }
-  struct weft_program *table = NULL;
-  int status = generate(cli, arguments, &table);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_write_program(cli, arguments, table);
-  }
-  weft_program_destroy(table);
-  return status;
+  return generate(cli, arguments);
 }

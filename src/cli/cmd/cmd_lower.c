@@ -3,13 +3,13 @@
 #include <inttypes.h>
 
 #include <weft/lower.h>
-#include <weft/verify.h>
 
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"
+#include "cli/scoped.h"
 
 static int read_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_lower_options *options) {
@@ -38,11 +38,10 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
  * running the result. */
 static int warn_of_findings(const struct weft_cli *cli, const char *name,
                             const struct weft_program *table) {
-  struct weft_report *report;
+  WEFT_SCOPED(weft_report) report = NULL;
   struct weft_error error;
-  if (weft_verify(cli->allocator, table, NULL, &report, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(cli, name, weft_verify(cli->allocator, table, NULL, &report, &error),
+                               &error));
   const uint64_t count = report->finding_count + report->findings_left_out;
   if (!report->ok) {
     char quoted[256];
@@ -52,7 +51,6 @@ static int warn_of_findings(const struct weft_cli *cli, const char *name,
                    " finding%s; 'weft verify %s' lists them",
                    quoted, count, weft_cli_plural(count), quoted);
   }
-  weft_report_destroy(report);
   return WEFT_CLI_OK;
 }
 
@@ -74,36 +72,21 @@ static void say_slots(const struct weft_cli *cli, const struct weft_program *pro
                  receive, activation);
 }
 
-static int lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                 const struct weft_lower_options *options, const struct weft_program *table) {
-  const char *name = weft_cli_input_name(arguments->operands[0]);
-  struct weft_program *program;
-  struct weft_error error;
-  if (weft_lower(cli->allocator, table, options, &program, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
-  }
-  int status = warn_of_findings(cli, name, table);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_write_program(cli, arguments, program);
-  }
-  if (status == WEFT_CLI_OK && program->slots != NULL && !arguments->given[WEFT_CLI_OPTION_JSON]) {
-    say_slots(cli, program);
-  }
-  weft_program_destroy(program);
-  return status;
-}
-
 int weft_cli_cmd_lower(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
+  const char *name = weft_cli_input_name(arguments->operands[0]);
+  WEFT_SCOPED(weft_program) table = NULL;
+  WEFT_SCOPED(weft_program) program = NULL;
   struct weft_lower_options options;
-  struct weft_program *table = NULL;
-  int status = read_options(cli, arguments, &options);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_read_program(cli, arguments->operands[0], &table);
+  struct weft_error error;
+  WEFT_CLI_TRY(read_options(cli, arguments, &options));
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &table));
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name, weft_lower(cli->allocator, table, &options, &program, &error), &error));
+  WEFT_CLI_TRY(warn_of_findings(cli, name, table));
+  WEFT_CLI_TRY(weft_cli_write_program(cli, arguments, program));
+  if (program->slots != NULL && !arguments->given[WEFT_CLI_OPTION_JSON]) {
+    say_slots(cli, program);
   }
-  if (status == WEFT_CLI_OK) {
-    status = lower(cli, arguments, &options, table);
-  }
-  weft_program_destroy(table);
-  return status;
+  return WEFT_CLI_OK;
 }

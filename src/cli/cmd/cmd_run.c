@@ -10,7 +10,6 @@
 #include <weft/launch.h>
 #include <weft/lower.h>
 #include <weft/support.h>
-#include <weft/verify.h>
 
 #include "cli/args/cost_options.h"
 #include "cli/args/transport_choice.h"
@@ -21,6 +20,7 @@
 #include "cli/io/output_file.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/run_picture.h"
+#include "cli/scoped.h"
 
 enum { STEPS_DEFAULT = 3 };
 #define STALL_LIMIT_S 30.0
@@ -39,7 +39,6 @@ struct subject {
   struct weft_simulation *simulation; /* NULL: unchecked, and it cannot finish */
   bool is_stuck;                      /* ranks are left in their stages */
   struct weft_cli_stages stages;
-  bool has_costs, has_stages;
   double per_unit;          /* the transport's time */
   struct weft_cli_job *job; /* of mpi; or NULL */
 };
@@ -68,18 +67,15 @@ static int say_findings(const struct subject *subject, const struct weft_report 
 
 /* Under rendezvous, whatever --comm is: what is safe there is safe everywhere. */
 static int verify(const struct subject *subject, const struct weft_program *program) {
-  struct weft_report *report;
+  WEFT_SCOPED(weft_report) report = NULL;
   struct weft_error error;
   if (subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED]) {
     return WEFT_CLI_OK;
   }
-  if (weft_verify(subject->cli->allocator, program, NULL, &report, &error) < 0) {
-    return weft_cli_fail(subject->cli, subject->name, &error);
-  }
-  const int status =
-      report->ok ? WEFT_CLI_OK : say_findings(subject, report, program == subject->lowered);
-  weft_report_destroy(report);
-  return status;
+  WEFT_CLI_TRY(weft_cli_result(subject->cli, subject->name,
+                               weft_verify(subject->cli->allocator, program, NULL, &report, &error),
+                               &error));
+  return report->ok ? WEFT_CLI_OK : say_findings(subject, report, program == subject->lowered);
 }
 
 static int lower(struct subject *subject) {
@@ -88,27 +84,26 @@ static int lower(struct subject *subject) {
   if (subject->given->level != WEFT_LEVEL_COMPUTE) {
     return WEFT_CLI_OK;
   }
-  if (weft_lower(subject->cli->allocator, subject->given, NULL, &subject->lowered, &error) < 0) {
-    return weft_cli_fail(subject->cli, subject->name, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      subject->cli, subject->name,
+      weft_lower(subject->cli->allocator, subject->given, NULL, &subject->lowered, &error),
+      &error));
   subject->program = subject->lowered;
   return verify(subject, subject->lowered);
 }
 
 static int read_program(struct subject *subject) {
   const struct weft_cli *cli = subject->cli;
-  int status = weft_cli_read_program(cli, subject->arguments->operands[0], &subject->given);
-  if (status == WEFT_CLI_OK) {
-    status = verify(subject, subject->given);
-  }
-  if (status == WEFT_CLI_OK && subject->given->microbatch_count == 0) {
+  WEFT_CLI_TRY(weft_cli_read_program(cli, subject->arguments->operands[0], &subject->given));
+  WEFT_CLI_TRY(verify(subject, subject->given));
+  if (subject->given->microbatch_count == 0) {
     char quoted[256];
     weft_cli_print(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
                    "%s: there is nothing to run in it",
                    weft_cli_quote(quoted, sizeof quoted, subject->name));
-    status = WEFT_CLI_FOUND_BAD;
+    return WEFT_CLI_FOUND_BAD;
   }
-  return status == WEFT_CLI_OK ? lower(subject) : status;
+  return lower(subject);
 }
 
 static int fit_job(struct subject *subject) {
@@ -129,18 +124,14 @@ static int fit_job(struct subject *subject) {
 /* Without --unchecked it can be simulated: that is proven. */
 static int simulate(struct subject *subject) {
   struct weft_error error;
-  int status = weft_cli_costs_fit(subject->cli, &subject->costs, subject->program, subject->name);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(weft_cli_costs_fit(subject->cli, &subject->costs, subject->program, subject->name));
   const enum weft_status result =
       weft_simulate(subject->cli->allocator, subject->program, subject->costs.costs,
                     &subject->costs.options, &subject->simulation, &error);
   const bool may_fail = subject->arguments->given[WEFT_CLI_OPTION_UNCHECKED];
-  if (result < 0 && !(result == WEFT_ERR_INVALID && may_fail)) {
-    return weft_cli_fail(subject->cli, subject->name, &error);
-  }
-  return WEFT_CLI_OK;
+  return result == WEFT_ERR_INVALID && may_fail
+             ? WEFT_CLI_OK
+             : weft_cli_result(subject->cli, subject->name, result, &error);
 }
 
 /* ---- Running it ---- */
@@ -153,10 +144,8 @@ static int make_stages(struct subject *subject) {
                           : weft_cli_unit_ns(costs->unit);
   const struct weft_cli_time_scale scale = {.per_unit = subject->per_unit,
                                             .factors = subject->costs.factors};
-  const int status = weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
-                                          subject->stage, &scale);
-  subject->has_stages = status == WEFT_CLI_OK;
-  return status;
+  return weft_cli_stages_init(&subject->stages, subject->cli, subject->program, costs,
+                              subject->stage, &scale);
 }
 
 static int64_t to_ticks(const struct subject *subject, double cost) {
@@ -273,34 +262,23 @@ static void fill_report(const struct subject *subject, const struct weft_cli_exe
   weft_cli_run_report_compute(report);
 }
 
-static void compose(const struct subject *subject, const struct weft_cli_run_report *report,
-                    struct weft_text *text) {
-  if (subject->arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_run_add_json(text, report);
-  } else {
-    weft_cli_run_add_text(text, report);
-  }
-}
-
 /* Where -o is for a picture, the report goes to standard output. */
-static int draw_and_write(const struct subject *subject, const struct weft_cli_run_report *report,
-                          const struct weft_text *text) {
+static int draw(const struct subject *subject, const struct weft_cli_run_report *report,
+                const struct weft_text *text) {
   struct weft_cli_arguments to_stdout = *subject->arguments;
   to_stdout.given[WEFT_CLI_OPTION_OUTPUT] = false;
   if (text->failed) {
     return weft_cli_fail_memory(subject->cli);
   }
-  const int status =
-      weft_cli_run_draw(subject->cli, subject->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
-                        subject->costs.costs, report);
-  return status == WEFT_CLI_OK ? weft_cli_write_output(subject->cli, &to_stdout, text, status)
-                               : status;
+  WEFT_CLI_TRY(weft_cli_run_draw(subject->cli, subject->arguments->texts[WEFT_CLI_OPTION_OUTPUT],
+                                 subject->costs.costs, report));
+  return weft_cli_write_output(subject->cli, &to_stdout, text, WEFT_CLI_OK);
 }
 
 /* On mpi all ranks come here, and rank 0 reports. */
 static int write_report(const struct subject *subject, struct weft_cli_execution *execution) {
   const enum weft_cli_run_picture kind = weft_cli_run_picture_of(subject->arguments);
-  struct weft_text text = {.allocator = subject->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = subject->cli->allocator};
   struct weft_cli_run_report report;
   struct weft_error error;
   fill_report(subject, execution, &report);
@@ -311,13 +289,11 @@ static int write_report(const struct subject *subject, struct weft_cli_execution
   if (subject->job != NULL && subject->job->transport->rank != 0) {
     return WEFT_CLI_OK;
   }
-  compose(subject, &report, &text);
-  const int status =
-      kind == WEFT_CLI_RUN_NO_PICTURE
-          ? weft_cli_write_output(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
-          : draw_and_write(subject, &report, &text);
-  weft_text_finish(&text);
-  return status;
+  (subject->arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_run_add_json : weft_cli_run_add_text)(
+      &text, &report);
+  return kind == WEFT_CLI_RUN_NO_PICTURE
+             ? weft_cli_write_output(subject->cli, subject->arguments, &text, WEFT_CLI_OK)
+             : draw(subject, &report, &text);
 }
 
 static int execute(struct subject *subject) {
@@ -351,33 +327,21 @@ static void name_unit(struct weft_costs *costs) {
   }
 }
 
-static int choose_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                            struct subject *subject) {
-  subject->transport = weft_cli_chosen_transport(arguments);
-  subject->stage = subject->transport->virtual_time
-                       ? WEFT_CLI_STAGE_VIRTUAL
-                       : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE];
-  return weft_cli_check_progress(cli, arguments, subject->transport);
-}
-
 static int read_costs(struct subject *subject) {
-  const int status = weft_cli_costs_read(subject->cli, subject->arguments, &subject->costs);
-  subject->has_costs = status == WEFT_CLI_OK;
-  if (subject->has_costs && !subject->transport->virtual_time) {
+  WEFT_CLI_TRY(weft_cli_costs_read(subject->cli, subject->arguments, &subject->costs));
+  if (!subject->transport->virtual_time) {
     name_unit(subject->costs.costs);
   }
-  return status;
+  return WEFT_CLI_OK;
 }
 
 /* What every rank does before the run starts. */
 static int prepare(struct subject *subject) {
-  int (*const steps[])(struct subject *) = {read_costs, read_program, fit_job, simulate,
-                                            make_stages};
-  int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < WEFT_ARRAY_LENGTH(steps) && status == WEFT_CLI_OK; i++) {
-    status = steps[i](subject);
-  }
-  return status;
+  WEFT_CLI_TRY(read_costs(subject));
+  WEFT_CLI_TRY(read_program(subject));
+  WEFT_CLI_TRY(fit_job(subject));
+  WEFT_CLI_TRY(simulate(subject));
+  return make_stages(subject);
 }
 
 static int run(struct subject *subject) {
@@ -391,15 +355,11 @@ static int run(struct subject *subject) {
   if (subject->is_stuck) {
     return status; /* a thread is still in a stage, and uses the rest too */
   }
-  if (subject->has_stages) {
-    weft_cli_stages_finish(&subject->stages);
-  }
+  weft_cli_stages_finish(&subject->stages);
   weft_simulation_destroy(subject->simulation);
   weft_program_destroy(subject->lowered);
   weft_program_destroy(subject->given);
-  if (subject->has_costs) {
-    weft_cli_costs_finish(&subject->costs);
-  }
+  weft_cli_costs_finish(&subject->costs);
   return status;
 }
 
@@ -424,11 +384,15 @@ static int run_as_rank(const struct subject *given) {
 
 int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
+  const struct weft_comm_info *transport = weft_cli_chosen_transport(arguments);
   struct subject subject = {
-      .cli = cli, .arguments = arguments, .name = weft_cli_input_name(arguments->operands[0])};
-  const int status = choose_transport(cli, arguments, &subject);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  return subject.transport->process_per_rank ? run_as_rank(&subject) : run(&subject);
+      .cli = cli,
+      .arguments = arguments,
+      .name = weft_cli_input_name(arguments->operands[0]),
+      .transport = transport,
+      .stage = transport->virtual_time
+                   ? WEFT_CLI_STAGE_VIRTUAL
+                   : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE]};
+  WEFT_CLI_TRY(weft_cli_check_progress(cli, arguments, transport));
+  return transport->process_per_rank ? run_as_rank(&subject) : run(&subject);
 }

@@ -4,7 +4,6 @@
 #include <string.h>
 #include <strings.h>
 
-#include <weft/inspect.h>
 #include <weft/render.h>
 #include <weft/support.h>
 
@@ -13,30 +12,20 @@
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/io/timeline_input.h"
+#include "cli/scoped.h"
 
 enum { COLUMNS_MIN = 20, COLUMNS_MAX = 10000 };
 
 /* ---- --grid ---- */
 
-static int draw_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                     const struct weft_program *program) {
-  struct weft_text text = {.allocator = cli->allocator};
-  struct weft_error error;
-  const int status = weft_grid_print(program, NULL, &text, &error) < 0
-                         ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
-                         : weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
-  return status;
-}
-
 static int show_grid(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  struct weft_program *program = NULL;
-  int status = weft_cli_read_program(cli, arguments->operands[0], &program);
-  if (status == WEFT_CLI_OK) {
-    status = draw_grid(cli, arguments, program);
-  }
-  weft_program_destroy(program);
-  return status;
+  WEFT_SCOPED(weft_program) program = NULL;
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  struct weft_error error;
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &program));
+  WEFT_CLI_TRY(weft_cli_result(cli, weft_cli_input_name(arguments->operands[0]),
+                               weft_grid_print(program, NULL, &text, &error), &error));
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
 /* ---- Kinds of pictures ---- */
@@ -144,47 +133,31 @@ static enum weft_status render(enum kind kind, const struct weft_cli_timelines *
   }
 }
 
-static int draw(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                enum kind kind, const struct weft_cli_timelines *timelines) {
+static int show_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                          enum kind kind) {
+  WEFT_SCOPED_BY(weft_cli_timelines_finish) struct weft_cli_timelines timelines = {.count = 0};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_render_options options = weft_render_options_default();
+  struct weft_error error;
+  WEFT_CLI_TRY(weft_cli_timelines_read(cli, arguments, &timelines));
+  const bool nameless = arguments->operand_count == 0 || strcmp(arguments->operands[0], "-") == 0;
+  if (nameless && (kind == KIND_TEXT || kind == KIND_SVG)) {
+    timelines.pictures[0].name = NULL; /* "standard input" is no title */
+  }
   options.width = choose_width(cli, arguments, kind);
   options.colour = kind == KIND_TEXT && weft_cli_colours_data(cli, arguments);
   options.dark = arguments->given[WEFT_CLI_OPTION_DARK];
   options.colour_by =
       arguments->choices[WEFT_CLI_OPTION_COLOUR_BY] == 1 ? WEFT_COLOUR_BY_STAGE : WEFT_COLOUR_BY_OP;
-  struct weft_text text = {.allocator = cli->allocator};
-  struct weft_error error;
-  const int status = render(kind, timelines, &options, &text, &error) < 0
-                         ? weft_cli_fail(cli, NULL, &error)
-                         : weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
-  return status;
-}
-
-static int show_timelines(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                          enum kind kind) {
-  struct weft_cli_timelines timelines = {.count = 0};
-  int status = weft_cli_timelines_read(cli, arguments, &timelines);
-  const bool nameless = arguments->operand_count == 0 || strcmp(arguments->operands[0], "-") == 0;
-  if (nameless && (kind == KIND_TEXT || kind == KIND_SVG)) {
-    timelines.pictures[0].name = NULL; /* "standard input" is no title */
-  }
-  if (status == WEFT_CLI_OK) {
-    status = draw(cli, arguments, kind, &timelines);
-  }
-  weft_cli_timelines_finish(&timelines);
-  return status;
+  WEFT_CLI_TRY(
+      weft_cli_result(cli, NULL, render(kind, &timelines, &options, &text, &error), &error));
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
 int weft_cli_cmd_show(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   enum kind kind;
-  int status = choose_kind(cli, arguments, &kind);
-  if (status == WEFT_CLI_OK) {
-    status = check_options(cli, arguments, kind);
-  }
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(choose_kind(cli, arguments, &kind));
+  WEFT_CLI_TRY(check_options(cli, arguments, kind));
   return kind == KIND_GRID ? show_grid(cli, arguments) : show_timelines(cli, arguments, kind);
 }

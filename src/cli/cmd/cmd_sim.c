@@ -4,7 +4,6 @@
 #include <inttypes.h>
 #include <stdio.h>
 
-#include <weft/inspect.h>
 #include <weft/lower.h>
 #include <weft/support.h>
 
@@ -17,36 +16,29 @@
 #include "cli/io/text_columns.h"
 #include "cli/report/program_json.h"
 #include "cli/report/sim_report.h"
+#include "cli/scoped.h"
 
 #define RUNS_DEFAULT 100
 
 /* ---- --steps ---- */
 
-/* As PyTorch does: SEND and RECV, and nothing else. */
-static enum weft_status add_communication(const struct weft_cli *cli,
-                                          const struct weft_program *table,
-                                          struct weft_program **out, struct weft_error *error) {
+static int write_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
+  /* As PyTorch does: SEND and RECV, and nothing else. */
   const struct weft_lower_options options = {.communicate = true, .unshard_window = 1};
-  return weft_lower(cli->allocator, table, &options, out, error);
-}
-
-static int write_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                       const struct weft_program *input) {
-  struct weft_program *lowered = NULL, *steps = NULL;
+  const char *name = weft_cli_input_name(arguments->operands[0]);
+  WEFT_SCOPED(weft_program) input = NULL;
+  WEFT_SCOPED(weft_program) lowered = NULL;
+  WEFT_SCOPED(weft_program) steps = NULL;
   struct weft_error error;
-  enum weft_status result = WEFT_OK;
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &input));
   if (input->level == WEFT_LEVEL_COMPUTE) {
-    result = add_communication(cli, input, &lowered, &error);
+    WEFT_CLI_TRY(weft_cli_result(
+        cli, name, weft_lower(cli->allocator, input, &options, &lowered, &error), &error));
   }
-  if (result == WEFT_OK) {
-    result = weft_dry_run(cli->allocator, lowered != NULL ? lowered : input, &steps, &error);
-  }
-  const int status = result < 0
-                         ? weft_cli_fail(cli, weft_cli_input_name(arguments->operands[0]), &error)
-                         : weft_cli_write_program(cli, arguments, steps);
-  weft_program_destroy(steps);
-  weft_program_destroy(lowered);
-  return status;
+  const struct weft_program *program = lowered != NULL ? lowered : input;
+  WEFT_CLI_TRY(
+      weft_cli_result(cli, name, weft_dry_run(cli->allocator, program, &steps, &error), &error));
+  return weft_cli_write_program(cli, arguments, steps);
 }
 
 /* ---- Options that do not go together ---- */
@@ -88,13 +80,14 @@ static int check_jitter(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- Simulation ---- */
 
+/* The path is freed by predict(). */
 static int find_path(const struct weft_cli *cli, struct weft_cli_sim_report *report) {
   struct weft_error error;
   uint64_t count = 0;
   const struct weft_simulation *simulation = report->simulation;
-  if (weft_critical_path(cli->allocator, simulation, NULL, 0, &count, &error) < 0) {
-    return weft_cli_fail(cli, report->name, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, report->name, weft_critical_path(cli->allocator, simulation, NULL, 0, &count, &error),
+      &error));
   report->has_path = true;
   if (count == 0) {
     return WEFT_CLI_OK;
@@ -104,14 +97,9 @@ static int find_path(const struct weft_cli *cli, struct weft_cli_sim_report *rep
     return weft_cli_fail_memory(cli);
   }
   report->path_count = count;
-  if (weft_critical_path(cli->allocator, simulation, report->path, count, &count, &error) < 0) {
-    return weft_cli_fail(cli, report->name, &error);
-  }
-  return WEFT_CLI_OK;
-}
-
-static void release_path(const struct weft_cli *cli, struct weft_cli_sim_report *report) {
-  weft_array_free(cli->allocator, report->path, report->path_count, sizeof report->path[0]);
+  return weft_cli_result(
+      cli, report->name,
+      weft_critical_path(cli->allocator, simulation, report->path, count, &count, &error), &error);
 }
 
 /* Prints which rank needs the most, and returns the status for it. */
@@ -137,113 +125,65 @@ static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_rep
   return WEFT_CLI_FOUND_BAD;
 }
 
-static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        const struct weft_cli_sim_report *report) {
-  struct weft_text text = {.allocator = cli->allocator};
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_sim_json(&text, report);
-  } else {
-    weft_cli_sim_text(&text, report);
-  }
-  int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
-  if (status == WEFT_CLI_OK) {
-    status = check_limit(cli, report);
-  }
-  weft_text_finish(&text);
-  return status;
-}
-
-/* The rest of what is asked for, once the simulation is there. */
+/* Everything that is asked for, once the simulation is there. */
 static int complete(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                     const struct weft_cli_costs *costs, struct weft_cli_sim_report *report) {
-  int status = WEFT_CLI_OK;
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JITTER]) {
-    status = weft_cli_jitter_run(cli, costs, report->name,
-                                 weft_cli_number(arguments, WEFT_CLI_OPTION_RUNS, RUNS_DEFAULT),
-                                 &report->jitter);
+    WEFT_CLI_TRY(weft_cli_jitter_run(cli, costs, report->name,
+                                     weft_cli_number(arguments, WEFT_CLI_OPTION_RUNS, RUNS_DEFAULT),
+                                     &report->jitter));
   }
-  if (status == WEFT_CLI_OK && arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH]) {
-    status = find_path(cli, report);
+  if (arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH]) {
+    WEFT_CLI_TRY(find_path(cli, report));
   }
-  if (status == WEFT_CLI_OK) {
-    status = write_report(cli, arguments, report);
-  }
-  release_path(cli, report);
-  return status;
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_sim_json : weft_cli_sim_text)(&text, report);
+  WEFT_CLI_TRY(weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK));
+  return check_limit(cli, report);
 }
 
 /* The totals are those of the given times; --jitter adds how they spread. */
 static int predict(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    const struct weft_cli_costs *costs, const char *name) {
-  struct weft_simulation *simulation;
+  WEFT_SCOPED(weft_simulation) simulation = NULL;
   struct weft_error error;
   struct weft_sim_options steady = costs->options;
   steady.jitter = 0;
   steady.no_events = !arguments->given[WEFT_CLI_OPTION_CRITICAL_PATH];
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name,
+      weft_simulate(cli->allocator, costs->program, costs->costs, &steady, &simulation, &error),
+      &error));
   struct weft_cli_sim_report report = {
       .name = name,
       .costs = costs->costs,
+      .simulation = simulation,
       .limited = arguments->given[WEFT_CLI_OPTION_MEMORY],
       .memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0)};
-  if (weft_simulate(cli->allocator, costs->program, costs->costs, &steady, &simulation, &error) <
-      0) {
-    return weft_cli_fail(cli, name, &error);
-  }
-  report.simulation = simulation;
-  const int status =
-      weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error) < 0
-          ? weft_cli_fail(cli, name, &error)
-          : complete(cli, arguments, costs, &report);
-  weft_simulation_destroy(simulation);
-  return status;
-}
-
-static int simulate(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                    struct weft_cli_costs *costs) {
-  const char *name = weft_cli_input_name(arguments->operands[0]);
-  struct weft_program *input = NULL;
-  int status = weft_cli_read_program(cli, arguments->operands[0], &input);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_check_valid(cli, input, name);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_costs_fit(cli, costs, input, name);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = predict(cli, arguments, costs, name);
-  }
-  weft_program_destroy(input);
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name,
+      weft_period(cli->allocator, costs->program, costs->costs, &steady, &report.period, &error),
+      &error));
+  const int status = complete(cli, arguments, costs, &report);
+  weft_array_free(cli->allocator, report.path, report.path_count, sizeof report.path[0]);
   return status;
 }
 
 /* ---- The command ---- */
 
-static int run_steps(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  struct weft_program *input = NULL;
-  int status = check_steps(cli, arguments);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_read_program(cli, arguments->operands[0], &input);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = write_steps(cli, arguments, input);
-  }
-  weft_program_destroy(input);
-  return status;
-}
-
 int weft_cli_cmd_sim(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
+  const char *name = weft_cli_input_name(arguments->operands[0]);
+  WEFT_SCOPED(weft_program) input = NULL;
+  WEFT_SCOPED_BY(weft_cli_costs_finish) struct weft_cli_costs costs = {.costs = NULL};
   if (arguments->given[WEFT_CLI_OPTION_STEPS]) {
-    return run_steps(cli, arguments);
+    WEFT_CLI_TRY(check_steps(cli, arguments));
+    return write_steps(cli, arguments);
   }
-  struct weft_cli_costs costs;
-  int status = check_jitter(cli, arguments);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_costs_read(cli, arguments, &costs);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = simulate(cli, arguments, &costs);
-    weft_cli_costs_finish(&costs);
-  }
-  return status;
+  WEFT_CLI_TRY(check_jitter(cli, arguments));
+  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &input));
+  WEFT_CLI_TRY(weft_cli_check_valid(cli, input, name));
+  WEFT_CLI_TRY(weft_cli_costs_fit(cli, &costs, input, name));
+  return predict(cli, arguments, &costs, name);
 }

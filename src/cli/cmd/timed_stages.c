@@ -9,6 +9,7 @@
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
+#include "cli/scoped.h"
 
 /* Eleven days: more than anybody waits for, and sums of such times do not overflow. */
 #define TIME_NS_MAX 1e15
@@ -87,6 +88,7 @@ void weft_cli_stages_finish(struct weft_cli_stages *stages) {
   weft_array_free(stages->allocator, stages->timed, stages->count, sizeof *stages->timed);
   weft_array_free(stages->allocator, stages->together, stages->count, sizeof *stages->together);
   weft_array_free(stages->allocator, stages->bases, stages->count, sizeof(struct weft_stage *));
+  *stages = (struct weft_cli_stages){.count = 0};
 }
 
 static void make_stages(struct weft_cli_stages *stages, enum weft_cli_stage_kind kind) {
@@ -127,10 +129,7 @@ int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *
   assert(stages != NULL && cli != NULL && program != NULL);
   *stages = (struct weft_cli_stages){.allocator = cli->allocator, .count = program->stage_count};
   if (kind == WEFT_CLI_STAGE_SLEEP || kind == WEFT_CLI_STAGE_SPIN) {
-    const int status = check_times(cli, program, costs, scale);
-    if (status != WEFT_CLI_OK) {
-      return status;
-    }
+    WEFT_CLI_TRY(check_times(cli, program, costs, scale));
   }
   if (!make_room(stages)) {
     weft_cli_stages_finish(stages);

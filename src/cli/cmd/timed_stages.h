@@ -33,8 +33,8 @@ struct weft_cli_time_scale {
 /* Nanoseconds of the unit: s, ms, us, ns; any other, and none, is ms. */
 double weft_cli_unit_ns(const char *unit);
 
-/* WEFT_CLI_OK, or another exit status after printing why; then there is nothing
- * to finish. The program must have stages. */
+/* WEFT_CLI_OK, or another exit status after printing why; then there is nothing to finish, but it
+ * may be finished, as may one that is all zero. The program must have stages. */
 int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *cli,
                          const struct weft_program *program, const struct weft_costs *costs,
                          enum weft_cli_stage_kind kind, const struct weft_cli_time_scale *scale);

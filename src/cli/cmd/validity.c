@@ -4,9 +4,8 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include <weft/verify.h>
-
 #include "cli/io/error_message.h"
+#include "cli/scoped.h"
 
 static int say_finding(const struct weft_cli *cli, const struct weft_finding *finding,
                        const char *name) {
@@ -22,14 +21,11 @@ int weft_cli_check_valid(const struct weft_cli *cli, const struct weft_program *
                          const char *name) {
   assert(cli != NULL && program != NULL);
   struct weft_verify_options options = weft_verify_options_default();
-  struct weft_report *report;
+  WEFT_SCOPED(weft_report) report = NULL;
   struct weft_error error;
   options.model.capacity = WEFT_CAPACITY_UNLIMITED;
   options.findings_max = 1;
-  if (weft_verify(cli->allocator, program, &options, &report, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
-  }
-  const int status = report->ok ? WEFT_CLI_OK : say_finding(cli, &report->findings[0], name);
-  weft_report_destroy(report);
-  return status;
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name, weft_verify(cli->allocator, program, &options, &report, &error), &error));
+  return report->ok ? WEFT_CLI_OK : say_finding(cli, &report->findings[0], name);
 }

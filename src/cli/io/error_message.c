@@ -197,6 +197,11 @@ int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct wef
   return exit_status(error->status, file != NULL);
 }
 
+int weft_cli_result(const struct weft_cli *cli, const char *file, enum weft_status status,
+                    const struct weft_error *error) {
+  return status < 0 ? weft_cli_fail(cli, file, error) : WEFT_CLI_OK;
+}
+
 int weft_cli_fail_text(const struct weft_cli *cli, const char *file, const char *text, size_t size,
                        const struct weft_error *error) {
   assert(cli != NULL);

@@ -38,6 +38,10 @@ int weft_cli_fail_memory(const struct weft_cli *cli);
  * NULL) or a file; returns the exit status for it. */
 int weft_cli_fail(const struct weft_cli *cli, const char *file, const struct weft_error *error);
 
+/* What weft_cli_fail() returns where `status` is a failure, else WEFT_CLI_OK. */
+int weft_cli_result(const struct weft_cli *cli, const char *file, enum weft_status status,
+                    const struct weft_error *error);
+
 /* The exit status that weft_cli_fail() returns, without printing anything. */
 int weft_cli_exit_status(const char *file, const struct weft_error *error);
 

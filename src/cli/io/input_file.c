@@ -13,6 +13,7 @@
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
+#include "cli/scoped.h"
 
 #define CHUNK_BYTES ((size_t)1 << 16)
 
@@ -64,6 +65,8 @@ const char *weft_cli_input_name(const char *path) {
 static void release(struct buffer *buffer) {
   weft_array_free(buffer->allocator, buffer->data, buffer->capacity, 1);
 }
+
+#define SCOPED_BUFFER WEFT_SCOPED_BY(release) struct buffer
 
 static bool grow(struct buffer *buffer, size_t capacity) {
   char *data = weft_array_resize(buffer->allocator, buffer->data, buffer->capacity, capacity, 1);
@@ -163,11 +166,8 @@ static int open_input(const struct weft_cli *cli, const char *path, const struct
 /* The whole text; to be released in any case. */
 static int read_text(const struct weft_cli *cli, const char *path, struct buffer *buffer) {
   int fd;
-  int status = open_input(cli, path, buffer->kind, &fd);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  status = prepare(cli, path, fd, buffer);
+  WEFT_CLI_TRY(open_input(cli, path, buffer->kind, &fd));
+  int status = prepare(cli, path, fd, buffer);
   if (status == WEFT_CLI_OK) {
     status = read_all(cli, path, fd, buffer);
   }
@@ -177,46 +177,44 @@ static int read_text(const struct weft_cli *cli, const char *path, struct buffer
   return status;
 }
 
+/* WEFT_CLI_OK, or after printing the failure with its place in the text. */
+static int parsed(const struct weft_cli *cli, const char *name, const struct buffer *buffer,
+                  enum weft_status status, const struct weft_error *error) {
+  return status < 0 ? weft_cli_fail_text(cli, name, buffer->data, buffer->size, error)
+                    : WEFT_CLI_OK;
+}
+
 int weft_cli_read_program(const struct weft_cli *cli, const char *path, struct weft_program **out) {
   assert(cli != NULL);
-  struct buffer buffer = {.allocator = cli->allocator, .kind = &program_kind};
+  SCOPED_BUFFER buffer = {.allocator = cli->allocator, .kind = &program_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
-  int status = read_text(cli, path, &buffer);
-  if (status == WEFT_CLI_OK &&
-      weft_program_parse(cli->allocator, buffer.data, buffer.size, name, out, &error) < 0) {
-    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
-  }
-  release(&buffer);
-  return status;
+  WEFT_CLI_TRY(read_text(cli, path, &buffer));
+  return parsed(cli, name, &buffer,
+                weft_program_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
+                &error);
 }
 
 int weft_cli_read_costs(const struct weft_cli *cli, const char *path, struct weft_costs **out) {
   assert(cli != NULL);
-  struct buffer buffer = {.allocator = cli->allocator, .kind = &costs_kind};
+  SCOPED_BUFFER buffer = {.allocator = cli->allocator, .kind = &costs_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
-  int status = read_text(cli, path, &buffer);
-  if (status == WEFT_CLI_OK &&
-      weft_costs_parse(cli->allocator, buffer.data, buffer.size, name, out, &error) < 0) {
-    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
-  }
-  release(&buffer);
-  return status;
+  WEFT_CLI_TRY(read_text(cli, path, &buffer));
+  return parsed(cli, name, &buffer,
+                weft_costs_parse(cli->allocator, buffer.data, buffer.size, name, out, &error),
+                &error);
 }
 
 int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
                        struct weft_text *text) {
   assert(cli != NULL && text != NULL);
-  struct buffer buffer = {.allocator = cli->allocator, .kind = &hang_kind};
+  SCOPED_BUFFER buffer = {.allocator = cli->allocator, .kind = &hang_kind};
   const char *name = weft_cli_input_name(path);
   struct weft_error error;
-  int status = read_text(cli, path, &buffer);
-  if (status == WEFT_CLI_OK &&
-      (json ? weft_hang_explain_json : weft_hang_explain)(cli->allocator, buffer.data, buffer.size,
-                                                          name, text, &error) < 0) {
-    status = weft_cli_fail_text(cli, name, buffer.data, buffer.size, &error);
-  }
-  release(&buffer);
-  return status;
+  WEFT_CLI_TRY(read_text(cli, path, &buffer));
+  return parsed(cli, name, &buffer,
+                (json ? weft_hang_explain_json : weft_hang_explain)(
+                    cli->allocator, buffer.data, buffer.size, name, text, &error),
+                &error);
 }

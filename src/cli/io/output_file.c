@@ -22,6 +22,7 @@
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
+#include "cli/scoped.h"
 
 #define PIECE_BYTES ((size_t)1 << 20)
 #define NAME_TRIES 100
@@ -174,24 +175,20 @@ static int fill(int fd, const struct stat *old, const struct weft_text *text) {
 /* `given` is what messages call it; `path` the same with links followed. */
 static int replace(const struct weft_cli *cli, const char *given, const char *path,
                    const struct stat *old, const struct weft_text *text) {
-  struct weft_text name = {.allocator = cli->allocator};
-  int status = WEFT_CLI_OK;
+  WEFT_SCOPED_TEXT name = {.allocator = cli->allocator};
   const int fd = create_beside(path, &name);
   if (fd < 0) {
-    status = name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", given, errno);
-    weft_text_finish(&name);
-    return status;
+    return name.failed ? weft_cli_fail_memory(cli) : fail_write(cli, "create", given, errno);
   }
   int code = fill(fd, old, text);
   if (code == 0 && rename(name.data, path) != 0) {
     code = errno;
   }
-  if (code != 0) {
-    (void)unlink(name.data);
-    status = code == EINTR ? WEFT_CLI_IO : fail_write(cli, "write", given, code);
+  if (code == 0) {
+    return WEFT_CLI_OK;
   }
-  weft_text_finish(&name);
-  return status;
+  (void)unlink(name.data);
+  return code == EINTR ? WEFT_CLI_IO : fail_write(cli, "write", given, code);
 }
 
 /* Replaces `path` with those signals blocked. One that came in the meantime ends the process when

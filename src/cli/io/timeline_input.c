@@ -11,6 +11,7 @@
 #include "cli/cmd/validity.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
+#include "cli/scoped.h"
 
 /* Of a longer table transfers could not be seen, and three times the events are more
  * than a page can hold. Without SEND and RECV they take the same time, unless channels
@@ -28,10 +29,9 @@ static int add_transfers(const struct weft_cli *cli, const struct weft_cli_costs
        costs->options.channel == WEFT_CHANNEL_EDGE)) {
     return WEFT_CLI_OK;
   }
-  if (weft_lower(cli->allocator, timeline->given, &options, &timeline->lowered, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
-  }
-  return WEFT_CLI_OK;
+  return weft_cli_result(
+      cli, name, weft_lower(cli->allocator, timeline->given, &options, &timeline->lowered, &error),
+      &error);
 }
 
 static const struct weft_program *drawn(const struct weft_cli_timeline *timeline) {
@@ -57,14 +57,9 @@ static int simulate(const struct weft_cli *cli, struct weft_cli_costs *costs,
 static int read_timeline(const struct weft_cli *cli, const struct weft_cli_costs *costs,
                          const char *path, struct weft_cli_timeline *timeline) {
   const char *name = weft_cli_input_name(path);
-  int status = weft_cli_read_program(cli, path, &timeline->given);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_check_valid(cli, timeline->given, name);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = add_transfers(cli, costs, timeline, name);
-  }
-  return status;
+  WEFT_CLI_TRY(weft_cli_read_program(cli, path, &timeline->given));
+  WEFT_CLI_TRY(weft_cli_check_valid(cli, timeline->given, name));
+  return add_transfers(cli, costs, timeline, name);
 }
 
 /* ---- Costs of two tables that cut one model differently ---- */
@@ -82,9 +77,8 @@ static int scale_costs(const struct weft_cli *cli, const struct weft_costs *shar
                        struct weft_cli_timeline *timeline) {
   const double v = (double)timeline->given->stage_count / timeline->given->rank_count;
   struct weft_error error;
-  if (weft_costs_create(cli->allocator, 1, &timeline->scaled, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, NULL, weft_costs_create(cli->allocator, 1, &timeline->scaled, &error), &error));
   timeline->scaled->stages[0] = weft_stage_costs_divide(&share->stages[0], v);
   timeline->scaled->hop = share->hop;
   memcpy(timeline->scaled->unit, share->unit, sizeof share->unit);
@@ -106,37 +100,30 @@ static int check_operands(const struct weft_cli *cli, const struct weft_cli_argu
 
 static int simulate_all(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                         struct weft_cli_costs *costs, struct weft_cli_timelines *timelines) {
-  int status = WEFT_CLI_OK;
   const bool scale = cuts_differ(timelines, costs->costs);
-  for (size_t i = 0; i < timelines->count && status == WEFT_CLI_OK; i++) {
+  for (size_t i = 0; i < timelines->count; i++) {
     struct weft_cli_timeline *timeline = &timelines->list[i];
     const char *name = weft_cli_input_name(arguments->operands[i]);
     if (scale) {
-      status = scale_costs(cli, costs->costs, timeline);
+      WEFT_CLI_TRY(scale_costs(cli, costs->costs, timeline));
     }
-    if (status == WEFT_CLI_OK) {
-      status = simulate(cli, costs, timeline, name);
-    }
+    WEFT_CLI_TRY(simulate(cli, costs, timeline, name));
     timelines->pictures[i] =
         (struct weft_picture){.name = name,
                               .note = timeline->note,
                               .simulation = timeline->simulation,
                               .costs = timeline->scaled != NULL ? timeline->scaled : costs->costs};
   }
-  return status;
+  return WEFT_CLI_OK;
 }
 
 int weft_cli_timelines_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                             struct weft_cli_timelines *timelines) {
   assert(cli != NULL && arguments != NULL);
   struct weft_cli_costs costs;
-  int status = check_operands(cli, arguments);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_costs_read(cli, arguments, &costs);
-  }
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(check_operands(cli, arguments));
+  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
+  int status = WEFT_CLI_OK;
   const size_t count = arguments->operand_count > 0 ? arguments->operand_count : 1;
   for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
     timelines->count = i + 1;

@@ -1,0 +1,40 @@
+/* Variables that own what they hold: it is given back when they go out of scope, whichever way
+ * the function returns. So a command is a list of steps, each of which may fail:
+ *
+ *     WEFT_SCOPED(weft_program) program = NULL;
+ *     WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+ *     WEFT_CLI_TRY(weft_cli_read_program(cli, path, &program));
+ *     weft_program_print(program, &text);
+ *     return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
+ */
+#ifndef CLI_SCOPED_H
+#define CLI_SCOPED_H
+
+#include <weft/inspect.h>
+#include <weft/sim.h>
+#include <weft/verify.h>
+
+/* Returns an exit status other than WEFT_CLI_OK to the caller. */
+#define WEFT_CLI_TRY(call)           \
+  do {                               \
+    const int weft_cli_try = (call); \
+    if (weft_cli_try != 0) {         \
+      return weft_cli_try;           \
+    }                                \
+  } while (0)
+
+#define WEFT_SCOPED_BY(release) __attribute__((cleanup(release)))
+#define WEFT_SCOPED_TEXT WEFT_SCOPED_BY(weft_text_finish) struct weft_text
+
+/* A pointer to such an object; initialise it. */
+#define WEFT_SCOPED(type) WEFT_SCOPED_BY(type##_leave) struct type *
+#define WEFT_SCOPED_TYPE(type) \
+  static inline void type##_leave(struct type **object) { type##_destroy(*object); }
+WEFT_SCOPED_TYPE(weft_costs)
+WEFT_SCOPED_TYPE(weft_diff)
+WEFT_SCOPED_TYPE(weft_links)
+WEFT_SCOPED_TYPE(weft_program)
+WEFT_SCOPED_TYPE(weft_report)
+WEFT_SCOPED_TYPE(weft_simulation)
+
+#endif
