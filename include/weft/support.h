@@ -73,6 +73,42 @@ WEFT_API void *weft_array_resize(const struct weft_allocator *allocator, void *a
 WEFT_API void weft_array_free(const struct weft_allocator *allocator, void *array, size_t count,
                               size_t size);
 
+/* ---- Arenas: many arrays, one release. Zero-initialise and set `allocator` ----
+ *
+ *     WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+ *     uint32_t *first = weft_arena_allocate(&arena, count, sizeof *first);
+ *     double *times = weft_arena_allocate(&arena, count, sizeof *times);
+ *     WEFT_TRY(weft_arena_status(&arena, error));  // one check for both
+ */
+struct weft_arena {
+  const struct weft_allocator *allocator;
+  struct weft_arena_chunk *chunks; /* newest first */
+  size_t failed_bytes;             /* that could not be allocated; 0: all could */
+};
+
+/* Aligned for any type, cleared; NULL when out of memory or on overflow. */
+WEFT_API void *weft_arena_allocate(struct weft_arena *arena, size_t count, size_t size);
+/* A NUL-terminated copy; NULL when out of memory. */
+WEFT_API char *weft_arena_copy_text(struct weft_arena *arena, const char *data, size_t size);
+/* WEFT_OK, or WEFT_ERR_MEMORY when an allocation failed. */
+WEFT_API enum weft_status weft_arena_status(const struct weft_arena *arena,
+                                            struct weft_error *error);
+/* All of it; the arena may be used again. */
+WEFT_API void weft_arena_finish(struct weft_arena *arena);
+
+/* ---- Scopes: what a variable owns is given back when its block is left, whichever way. For
+ * GCC and Clang ---- */
+
+#define WEFT_SCOPED_BY(release) __attribute__((cleanup(release)))
+#define WEFT_SCOPED_ARENA WEFT_SCOPED_BY(weft_arena_finish) struct weft_arena
+#define WEFT_SCOPED_TEXT WEFT_SCOPED_BY(weft_text_finish) struct weft_text
+
+/* A pointer to an object of this type, to be initialised: WEFT_SCOPED(weft_program) table = NULL;
+ * after WEFT_SCOPED_TYPE(weft_program), once in the file. */
+#define WEFT_SCOPED(type) WEFT_SCOPED_BY(type##_leave) struct type *
+#define WEFT_SCOPED_TYPE(type) \
+  static inline void type##_leave(struct type **object) { type##_destroy(*object); }
+
 /* *result = a x b or a + b; false (and *result untouched) on overflow. */
 WEFT_API bool weft_multiply(uint64_t a, uint64_t b, uint64_t *result);
 WEFT_API bool weft_add(uint64_t a, uint64_t b, uint64_t *result);

@@ -2,7 +2,7 @@
  * further on, then descend to it. */
 #include "base/bits.h"
 
-#include "base/memory.h"
+#include <weft/support.h>
 
 static uint32_t words_for(uint32_t size) { return (size >> 6) + 1; }
 

@@ -1,12 +1,12 @@
 /* Memory through the allocator hook: checked array sizes and arenas. Every
  * object graph in Weft is made from these, so that one hook sees it all. */
 #define _DEFAULT_SOURCE /* madvise */
-#include "base/memory.h"
-
 #include <stdalign.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+
+#include <weft/support.h>
 
 /* Blocks of half a huge page and more get huge pages: page faults of 4 KiB each
  * otherwise take a quarter of the time of a lowering, and a third of it at 50
@@ -141,24 +141,29 @@ static struct weft_arena_chunk *chunk_for(struct weft_arena *arena, size_t bytes
   *chunk = (struct weft_arena_chunk){
       .next = arena->chunks, .size = size, .used = round_up(sizeof *chunk)};
   arena->chunks = chunk;
-  arena->allocated_bytes += size;
   return chunk;
 }
 
 void *weft_arena_allocate(struct weft_arena *arena, size_t count, size_t size) {
   size_t bytes;
   if (!array_bytes(count, size, &bytes) || bytes > PTRDIFF_MAX / 2) {
+    arena->failed_bytes = SIZE_MAX;
     return NULL;
   }
   bytes = round_up(bytes);
   struct weft_arena_chunk *chunk = chunk_for(arena, bytes);
   if (chunk == NULL) {
+    arena->failed_bytes = bytes;
     return NULL;
   }
   void *block = (char *)chunk + chunk->used;
   chunk->used += bytes;
   memset(block, 0, bytes);
   return block;
+}
+
+enum weft_status weft_arena_status(const struct weft_arena *arena, struct weft_error *error) {
+  return arena->failed_bytes == 0 ? WEFT_OK : weft_fail_memory(error, arena->failed_bytes);
 }
 
 char *weft_arena_copy_text(struct weft_arena *arena, const char *data, size_t size) {
@@ -176,6 +181,5 @@ void weft_arena_finish(struct weft_arena *arena) {
     weft_array_free(arena->allocator, chunk, 1, chunk->size);
     chunk = next;
   }
-  arena->chunks = NULL;
-  arena->allocated_bytes = 0;
+  *arena = (struct weft_arena){.allocator = arena->allocator};
 }

@@ -1,5 +1,4 @@
 /* The growing text: what printers, listings and the command write into. */
-#include "base/memory.h"
 
 #include <assert.h>
 #include <stdarg.h>

@@ -12,6 +12,7 @@
 
 #include <weft/inspect.h>
 #include <weft/sim.h>
+#include <weft/support.h>
 #include <weft/verify.h>
 
 /* Returns an exit status other than WEFT_CLI_OK to the caller. */
@@ -23,13 +24,6 @@
     }                                \
   } while (0)
 
-#define WEFT_SCOPED_BY(release) __attribute__((cleanup(release)))
-#define WEFT_SCOPED_TEXT WEFT_SCOPED_BY(weft_text_finish) struct weft_text
-
-/* A pointer to such an object; initialise it. */
-#define WEFT_SCOPED(type) WEFT_SCOPED_BY(type##_leave) struct type *
-#define WEFT_SCOPED_TYPE(type) \
-  static inline void type##_leave(struct type **object) { type##_destroy(*object); }
 WEFT_SCOPED_TYPE(weft_costs)
 WEFT_SCOPED_TYPE(weft_diff)
 WEFT_SCOPED_TYPE(weft_links)

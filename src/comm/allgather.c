@@ -1,5 +1,4 @@
 /* Blocking collectives over all ranks, on top of the transport's non-blocking exchange(). */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

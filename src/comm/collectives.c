@@ -24,8 +24,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
-
 enum barrier { BARRIER_NONE, BARRIER_ARRIVED, BARRIER_SUMMED, BARRIER_FINISHED, BARRIER_COUNT };
 
 /* What a member publishes of its present collective, before it arrives. One cache line. */

@@ -2,7 +2,6 @@
  * checks what its receiver expects beyond that (stage, microbatch, sequence). */
 #include <assert.h>
 #include <inttypes.h>
-#include <string.h>
 
 #include <weft/transport.h>
 

@@ -10,8 +10,6 @@
 #include <weft/ir.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
-
 enum { WATCH_NS = 100 * 1000 * 1000, NS_PER_S = 1000000000 };
 
 struct rank_thread {

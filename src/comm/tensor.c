@@ -1,7 +1,6 @@
 /* Tensors: dtypes and sizes. */
+#include <weft/support.h>
 #include <weft/tensor.h>
-
-#include "base/memory.h"
 
 static const struct {
   const char *name;

@@ -6,8 +6,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
-
 enum weft_status weft_world_init(struct weft_world *world, const struct weft_allocator *allocator,
                                  uint32_t rank_count, struct weft_error *error) {
   *world = (struct weft_world){.allocator = allocator, .rank_count = rank_count};

@@ -1,5 +1,4 @@
 /* Devices that may be NULL, and copies between kinds of memory; see weft/device.h. */
-#include <assert.h>
 
 #include <weft/device.h>
 #include <weft/support.h>

@@ -11,7 +11,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "gen/generator.h"
 #include "ir/program.h"
 

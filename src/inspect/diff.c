@@ -8,13 +8,11 @@
  * that d edits lead to; the script is read off it backwards. d stops at
  * EDITS_MAX, where the trace is half a megabyte; from the point furthest along
  * then, the rest of the rows is compared cell by cell. */
-#include <assert.h>
 #include <string.h>
 
 #include <weft/inspect.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 
 enum { EDITS_MAX = 512 };

@@ -10,7 +10,6 @@
  * something is sent to it, so that bubbles cost nothing until they are written.
  * The run records the step of each cell; rows are written when their length is
  * known. */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
@@ -19,7 +18,6 @@
 #include <weft/spec.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
 #include "ir/program.h"

@@ -8,7 +8,6 @@
  * fails on a grid with fewer steps than ranks, where ours widens to the rank
  * label too. The grid is walked twice, step by step: once to measure, once to
  * write. */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -17,7 +16,6 @@
 #include <weft/inspect.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 
 /* Every step costs every column a cell, also the columns of ranks that are done;

@@ -6,7 +6,6 @@
 #include <weft/spec.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "inspect/match.h"
 #include "ir/action.h"
 #include "ir/pairs.h"

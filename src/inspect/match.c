@@ -8,7 +8,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "ir/pairs.h"
 

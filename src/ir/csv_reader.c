@@ -4,7 +4,6 @@
  *
  * A row is read in one sweep, cell by cell, straight into the builder; nothing
  * else is allocated, so hostile input costs at most its own size. */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

@@ -7,7 +7,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 
 void weft_program_destroy(struct weft_program *program) {

@@ -8,7 +8,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/program.h"
 
 static void fail(struct weft_program_builder *builder, enum weft_status status, size_t bytes) {

@@ -1,7 +1,6 @@
 /* Standard input for all ranks: rank 0 reads it and sends it on in pieces; each rank keeps a
  * copy in an anonymous file. */
 #define _GNU_SOURCE /* memfd_create */
-#include <assert.h>
 #include <errno.h>
 #include <string.h>
 #include <sys/mman.h>

@@ -1,5 +1,4 @@
 /* weft_lower(): the passes in their order, and the pass table. */
-#include <assert.h>
 
 #include <weft/support.h>
 

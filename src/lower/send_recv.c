@@ -16,12 +16,10 @@
 #include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include <weft/support.h>
 
 #include "base/bits.h"
-#include "base/memory.h"
 #include "ir/pairs.h"
 #include "ir/program.h"
 #include "lower/passes.h"

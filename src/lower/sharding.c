@@ -15,11 +15,9 @@
  * and a lowering that does both makes one copy of the program instead of two. */
 #include <assert.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/program_builder.h"
 #include "lower/passes.h"
 

@@ -9,8 +9,8 @@
 #define PLAN_PROBLEM_H
 
 #include <weft/search.h>
+#include <weft/support.h>
 
-#include "base/memory.h"
 #include "plan/search_control.h"
 
 /* An op of a rank is a byte: kind + WEFT_KINDS * local stage. Where whole and split backwards are

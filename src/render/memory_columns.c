@@ -5,8 +5,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
-
 static enum weft_status prepare(struct weft_memory_columns *columns, size_t point_count,
                                 struct weft_error *error) {
   if (columns->sizes == NULL) {

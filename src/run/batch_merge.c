@@ -8,7 +8,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "run/shape_text.h"
 
 void weft_batch_merge_finish(struct weft_batch_merge *outputs) {

@@ -11,7 +11,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "run/shape_text.h"
 
 /* How one tensor is split. */

@@ -8,7 +8,6 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "run/batch_merge.h"
 #include "run/batch_split.h"
 #include "run/executor.h"

@@ -4,8 +4,8 @@
 #define RUN_ROW_H
 
 #include <weft/ir.h>
+#include <weft/support.h>
 
-#include "base/memory.h"
 #include "run/buffer_pool.h"
 
 #define WEFT_RECORD_NONE UINT32_MAX

@@ -1,12 +1,10 @@
 /* The critical path: from the event that ends last, back through what each
  * event had to wait for, to one that begins at the start. */
-#include <assert.h>
 
 #include <weft/inspect.h>
 #include <weft/sim.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "sim/sim_events.h"
 

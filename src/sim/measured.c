@@ -6,17 +6,14 @@
  * event per record that is no bubble) and the peak of activations, which follows
  * from the order of each row alone; then times are put in the place of its times,
  * and all that depends on them is computed anew. */
-#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
-#include <string.h>
 
 #include <weft/inspect.h>
 #include <weft/sim.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"
 #include "sim/rank_record.h"

@@ -3,7 +3,6 @@
 #include <weft/support.h>
 
 #include <assert.h>
-#include <math.h>
 
 #include "sim/sim_events.h"
 #include "sim/sim_record.h"

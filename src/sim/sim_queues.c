@@ -3,7 +3,6 @@
  * starts when both its ends are at the head of their queues and its data is
  * made: so a receive that comes early holds up the sends behind it. */
 #include <stdlib.h>
-#include <string.h>
 
 #include <weft/support.h>
 

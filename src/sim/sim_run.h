@@ -4,7 +4,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "sim/sim_ticks.h"
 
 /* The input of a (stage, microbatch) in one direction is one number: from 0 up

@@ -2,12 +2,9 @@
 #include "sim/sim_ticks.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 
 #include <weft/support.h>
-
-#include "base/memory.h"
 
 #define PER_UNIT_MAX 1e9
 

@@ -1,11 +1,9 @@
 /* The program source for one given table or program. */
-#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/source.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"
 

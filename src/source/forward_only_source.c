@@ -2,14 +2,12 @@
  * placements without a closed form: time advances in slots of one forward, and in each slot a rank
  * runs its deepest stage that has input, so that ranks are busy and few activations are in
  * flight. */
-#include <assert.h>
 #include <inttypes.h>
 
 #include <weft/source.h>
 #include <weft/support.h>
 
 #include "base/bits.h"
-#include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"
 

@@ -1,5 +1,4 @@
 /* The program source for a named schedule. */
-#include <assert.h>
 
 #include <weft/source.h>
 #include <weft/support.h>

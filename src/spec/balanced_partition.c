@@ -20,8 +20,6 @@
 #include <weft/costs.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
-
 enum { UNIT_BITS = 46 };
 _Static_assert(WEFT_STAGES_MAX <= 1 << 17, "2^17 weights of 2^46 units are below 2^63");
 

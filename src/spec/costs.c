@@ -8,7 +8,6 @@
 #include <math.h>
 #include <stddef.h>
 
-#include "base/memory.h"
 #include "spec/costs_fields.h"
 
 #define HINT_RANGE "times and sizes are numbers from 0 to 1e12; choose another unit for larger ones"

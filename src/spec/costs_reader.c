@@ -1,6 +1,5 @@
 /* The costs file: JSON to struct weft_costs, strictly. jansson reads the text;
  * json_document finds the line, column and name of a field that is wrong. */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>

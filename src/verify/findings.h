@@ -3,9 +3,8 @@
 #ifndef VERIFY_FINDINGS_H
 #define VERIFY_FINDINGS_H
 
+#include <weft/support.h>
 #include <weft/verify.h>
-
-#include "base/memory.h"
 
 struct weft_findings {
   struct weft_arena *arena; /* owns findings and messages */

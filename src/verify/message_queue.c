@@ -2,7 +2,6 @@
 #include "verify/message_queue.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 /* A directed stage boundary with its two ranks, for numbering pairs. */
 struct edge {

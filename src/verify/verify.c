@@ -1,7 +1,5 @@
 /* weft_verify(): infers the program's shape, runs the checks from the
  * most basic to the least, and makes the report. */
-#include <assert.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include <weft/support.h>

@@ -9,8 +9,6 @@
 
 #include <weft/support.h>
 
-#include "base/memory.h"
-
 #define NONE WEFT_HELD_NONE
 
 static int compare_ends(const void *left, const void *right) {

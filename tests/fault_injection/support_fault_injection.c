@@ -11,7 +11,6 @@
 #include <weft/comm.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "support_delay_queue.h"
 #include "support_fault_injection.h"
 #include "support_protected_device.h"

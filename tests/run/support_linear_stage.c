@@ -18,7 +18,6 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "support_linear_stage.h"
 #include "support_protected_device.h"
 

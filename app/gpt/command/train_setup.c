@@ -3,7 +3,6 @@
 #include "cli/args/option_parser.h"
 
 #include <assert.h>
-#include <string.h>
 #include <unistd.h>
 
 #include <weft/support.h>

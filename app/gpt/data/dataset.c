@@ -89,13 +89,13 @@ static enum weft_status read_file(struct weft_gpt_dataset *dataset, const char *
 
 static enum weft_status read_folder(struct weft_gpt_dataset *dataset, const char *folder,
                                     struct weft_error *error) {
-  struct weft_gpt_paths paths = {.allocator = dataset->allocator};
-  enum weft_status status = weft_gpt_paths_find(&paths, folder, error);
-  for (uint64_t k = 0; status == WEFT_OK && k < paths.count; k++) {
-    status = read_file(dataset, paths.items[k], error);
+  WEFT_SCOPED_BY(weft_gpt_paths_finish)
+  struct weft_gpt_paths paths = {.arena = {.allocator = dataset->allocator}};
+  WEFT_TRY(weft_gpt_paths_find(&paths, folder, error));
+  for (uint64_t k = 0; k < paths.count; k++) {
+    WEFT_TRY(read_file(dataset, paths.items[k], error));
   }
-  weft_gpt_paths_finish(&paths);
-  return status;
+  return WEFT_OK;
 }
 
 /* A pipe or a device may never end. */

@@ -12,56 +12,43 @@
 
 #include <weft/support.h>
 
-#include "gpt/model/aligned_memory.h"
-
 /* ---- Lists of paths ---- */
 
 void weft_gpt_paths_finish(struct weft_gpt_paths *paths) {
-  for (uint64_t k = 0; k < paths->count; k++) {
-    weft_gpt_free(paths->allocator, paths->items[k]);
-  }
-  weft_array_free(paths->allocator, (void *)paths->items, (size_t)paths->capacity,
+  weft_array_free(paths->arena.allocator, (void *)paths->items, (size_t)paths->capacity,
                   sizeof *paths->items);
-  *paths = (struct weft_gpt_paths){.allocator = paths->allocator};
+  weft_arena_finish(&paths->arena);
+  *paths = (struct weft_gpt_paths){.arena = paths->arena};
 }
 
-static bool reserve(struct weft_gpt_paths *paths) {
-  if (paths->count < paths->capacity) {
-    return true;
+/* Adds a path that is in the arena, or NULL when there was no memory for it. */
+static enum weft_status add(struct weft_gpt_paths *paths, char *path, struct weft_error *error) {
+  if (paths->count == paths->capacity) {
+    const uint64_t capacity = paths->capacity == 0 ? 64 : 2 * paths->capacity;
+    char **items = weft_array_resize(paths->arena.allocator, (void *)paths->items,
+                                     (size_t)paths->capacity, (size_t)capacity, sizeof *items);
+    if (items == NULL) {
+      return weft_fail_memory(error, capacity * sizeof *items);
+    }
+    paths->items = items;
+    paths->capacity = capacity;
   }
-  const uint64_t capacity = paths->capacity == 0 ? 64 : 2 * paths->capacity;
-  char **items = weft_array_resize(paths->allocator, (void *)paths->items, (size_t)paths->capacity,
-                                   (size_t)capacity, sizeof *items);
-  if (items == NULL) {
-    return false;
-  }
-  paths->items = items;
-  paths->capacity = capacity;
-  return true;
+  paths->items[paths->count++] = path;
+  return weft_arena_status(&paths->arena, error);
 }
 
-/* Adds folder/name, or the folder itself when there is no name. */
-static enum weft_status add(struct weft_gpt_paths *paths, const char *folder, const char *name,
-                            struct weft_error *error) {
+/* folder/name */
+static char *join(struct weft_arena *arena, const char *folder, const char *name) {
   const size_t folder_size = strlen(folder);
   const size_t name_size = strlen(name);
-  const bool slash = name_size > 0 && folder_size > 0 && folder[folder_size - 1] != '/';
-  const size_t size = folder_size + slash + name_size;
-  char *path = reserve(paths) ? weft_gpt_allocate(paths->allocator, size + 1, 1) : NULL;
-  if (path == NULL) {
-    return weft_fail_memory(error, size + 1);
+  const bool slash = folder_size > 0 && folder[folder_size - 1] != '/';
+  char *path = weft_arena_allocate(arena, folder_size + slash + name_size + 1, 1);
+  if (path != NULL) {
+    memcpy(path, folder, folder_size);
+    memcpy(path + folder_size, "/", slash);
+    memcpy(path + folder_size + slash, name, name_size); /* the rest is 0 */
   }
-  memcpy(path, folder, folder_size);
-  if (slash) {
-    path[folder_size] = '/';
-  }
-  memcpy(path + folder_size + slash, name, name_size); /* the rest is 0 */
-  paths->items[paths->count++] = path;
-  return WEFT_OK;
-}
-
-static void drop_last(struct weft_gpt_paths *paths) {
-  weft_gpt_free(paths->allocator, paths->items[--paths->count]);
+  return path;
 }
 
 /* ---- Names of text files ---- */
@@ -94,24 +81,22 @@ static enum weft_status fail_on(const char *path, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_IO, "", "%s cannot be looked at: %s", path, strerror(errno));
 }
 
-/* Classifies the path that was just added to the folders: it stays there, moves to the files, or
- * is dropped. */
-static enum weft_status sort_out(struct walk *walk, const char *name, struct weft_error *error) {
-  const char *path = walk->folders.items[walk->folders.count - 1];
+/* Adds an entry of a folder to the folders or the files, if it is wanted. */
+static enum weft_status sort_out(struct walk *walk, const char *folder, const char *name,
+                                 struct weft_error *error) {
+  char *path = join(&walk->files->arena, folder, name);
   struct stat status;
-  enum weft_status result = WEFT_OK;
+  WEFT_TRY(weft_arena_status(&walk->files->arena, error));
   if (lstat(path, &status) != 0) {
     return fail_on(path, error);
   }
   if (S_ISDIR(status.st_mode) && is_wanted_folder(name)) {
-    return WEFT_OK;
+    return add(&walk->folders, path, error);
   }
-  if (S_ISREG(status.st_mode) && is_text_name(name) &&
-      (uint64_t)status.st_size <= WEFT_GPT_FILE_SIZE_MAX) {
-    result = add(walk->files, path, "", error);
-  }
-  drop_last(&walk->folders);
-  return result;
+  return S_ISREG(status.st_mode) && is_text_name(name) &&
+                 (uint64_t)status.st_size <= WEFT_GPT_FILE_SIZE_MAX
+             ? add(walk->files, path, error)
+             : WEFT_OK;
 }
 
 static enum weft_status read_folder(struct walk *walk, const char *folder, DIR *stream,
@@ -123,22 +108,20 @@ static enum weft_status read_folder(struct walk *walk, const char *folder, DIR *
       return errno == 0 ? WEFT_OK : fail_on(folder, error);
     }
     if (entry->d_name[0] != '.') {
-      WEFT_TRY(add(&walk->folders, folder, entry->d_name, error));
-      WEFT_TRY(sort_out(walk, entry->d_name, error));
+      WEFT_TRY(sort_out(walk, folder, entry->d_name, error));
     }
   }
 }
 
 /* Visits the last folder of the list; those found in it take its place. */
 static enum weft_status visit(struct walk *walk, struct weft_error *error) {
-  char *folder = walk->folders.items[--walk->folders.count];
+  const char *folder = walk->folders.items[--walk->folders.count];
   DIR *stream = opendir(folder);
-  enum weft_status status = stream == NULL ? fail_on(folder, error) : WEFT_OK;
-  if (stream != NULL) {
-    status = read_folder(walk, folder, stream, error);
-    (void)closedir(stream);
+  if (stream == NULL) {
+    return fail_on(folder, error);
   }
-  weft_gpt_free(walk->folders.allocator, folder);
+  const enum weft_status status = read_folder(walk, folder, stream, error);
+  (void)closedir(stream);
   return status;
 }
 
@@ -149,9 +132,10 @@ static int compare_paths(const void *a, const void *b) {
 enum weft_status weft_gpt_paths_find(struct weft_gpt_paths *paths, const char *folder,
                                      struct weft_error *error) {
   assert(paths != NULL && folder != NULL);
-  struct walk walk = {.files = paths, .folders = {.allocator = paths->allocator}};
+  struct walk walk = {.files = paths, .folders = {.arena = {.allocator = paths->arena.allocator}}};
   const uint64_t before = paths->count;
-  enum weft_status status = add(&walk.folders, folder, "", error);
+  enum weft_status status =
+      add(&walk.folders, weft_arena_copy_text(&walk.folders.arena, folder, strlen(folder)), error);
   while (status == WEFT_OK && walk.folders.count > 0) {
     status = visit(&walk, error);
   }

@@ -2,15 +2,15 @@
 #ifndef GPT_TEXT_FILES_H
 #define GPT_TEXT_FILES_H
 
-#include <weft/base.h>
+#include <weft/support.h>
 
 /* Larger files under a folder are left out. */
 #define WEFT_GPT_FILE_SIZE_MAX (UINT64_C(16) << 20)
 
-/* Zero-initialise and set `allocator`. */
+/* Zero-initialise and set the arena's `allocator`. */
 struct weft_gpt_paths {
-  const struct weft_allocator *allocator;
-  char **items; /* owned */
+  struct weft_arena arena; /* of the paths */
+  char **items;
   uint64_t count;
   uint64_t capacity;
 };

@@ -19,36 +19,34 @@ struct weft_gpt_sampler {
   uint8_t *window; /* [context]: what the decoder has read */
 };
 
+WEFT_SCOPED_TYPE(weft_gpt_sampler)
+
 enum weft_status weft_gpt_sampler_create(const struct weft_allocator *allocator,
                                          const struct weft_gpt_config *config,
                                          const struct weft_gpt_layer_state *layers,
                                          struct weft_gpt_sampler **out, struct weft_error *error) {
   assert(config != NULL && layers != NULL && out != NULL);
-  struct weft_gpt_sampler *sampler = weft_gpt_allocate(allocator, 1, sizeof *sampler);
+  WEFT_SCOPED(weft_gpt_sampler) sampler = weft_gpt_allocate(allocator, 1, sizeof *sampler);
   if (sampler == NULL) {
     return weft_fail_memory(error, sizeof *sampler);
   }
   *sampler = (struct weft_gpt_sampler){.allocator = allocator, .context = config->context};
   sampler->window = weft_gpt_allocate(allocator, sampler->context, 1);
-  const enum weft_status status =
-      sampler->window == NULL
-          ? weft_fail_memory(error, sampler->context)
-          : weft_gpt_inference_create(allocator, config, layers, &sampler->inference, error);
-  if (status != WEFT_OK) {
-    weft_gpt_sampler_destroy(sampler);
-    return status;
+  if (sampler->window == NULL) {
+    return weft_fail_memory(error, sampler->context);
   }
+  WEFT_TRY(weft_gpt_inference_create(allocator, config, layers, &sampler->inference, error));
   *out = sampler;
+  sampler = NULL;
   return WEFT_OK;
 }
 
 void weft_gpt_sampler_destroy(struct weft_gpt_sampler *sampler) {
-  if (sampler == NULL) {
-    return;
+  if (sampler != NULL) {
+    weft_gpt_inference_destroy(sampler->inference);
+    weft_gpt_free(sampler->allocator, sampler->window);
+    weft_gpt_free(sampler->allocator, sampler);
   }
-  weft_gpt_inference_destroy(sampler->inference);
-  weft_gpt_free(sampler->allocator, sampler->window);
-  weft_gpt_free(sampler->allocator, sampler);
 }
 
 /* ---- The choice ---- */

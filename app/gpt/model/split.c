@@ -5,7 +5,6 @@
 #include <weft/costs.h>
 #include <weft/support.h>
 
-#include "gpt/model/aligned_memory.h"
 #include "gpt/model/model.h"
 
 /* Two operations per weight of the block's matrices (12 C^2), and attention's products
@@ -39,17 +38,13 @@ enum weft_status weft_gpt_split(const struct weft_allocator *allocator,
   if (costs != NULL) {
     return weft_balanced_partition(allocator, costs, count, stage_count, first, error);
   }
-  double *work = weft_gpt_allocate(allocator, count, sizeof *work);
-  if (work == NULL) {
-    return weft_fail_memory(error, count * sizeof *work);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  double *work = weft_arena_allocate(&arena, count, sizeof *work);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t p = 0; p < count; p++) {
     work[p] = weft_gpt_layer_work(config, p);
   }
-  const enum weft_status status =
-      weft_balanced_partition(allocator, work, count, stage_count, first, error);
-  weft_gpt_free(allocator, work);
-  return status;
+  return weft_balanced_partition(allocator, work, count, stage_count, first, error);
 }
 
 /* ---- By given numbers of blocks ---- */

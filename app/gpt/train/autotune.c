@@ -11,6 +11,9 @@
 #include "gpt/train/rank.h"
 #include "gpt/train/schedule_order.h"
 
+WEFT_SCOPED_TYPE(weft_costs)
+WEFT_SCOPED_TYPE(weft_program)
+
 /* ---- Reports ---- */
 
 static void send_report(const struct weft_gpt_rank *rank, enum weft_gpt_tuning_news news,
@@ -87,14 +90,11 @@ static enum weft_status predict(const struct weft_gpt_rank *rank, const struct w
                                 struct plan *plan, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_allocator *allocator = trainer->allocator;
-  struct weft_program *program;
+  WEFT_SCOPED(weft_program) program = NULL;
   WEFT_TRY(
       weft_makespan(allocator, rank->profile.program, costs, NULL, &plan->head.current_ms, error));
   WEFT_TRY(weft_gpt_trainer_lower(trainer, plan->found.table, &program, error));
-  const enum weft_status status =
-      weft_makespan(allocator, program, costs, NULL, &plan->head.planned_ms, error);
-  weft_program_destroy(program);
-  return status;
+  return weft_makespan(allocator, program, costs, NULL, &plan->head.planned_ms, error);
 }
 
 static enum weft_status search(struct weft_gpt_rank *rank, const struct weft_costs *costs,
@@ -120,10 +120,9 @@ static enum weft_status search(struct weft_gpt_rank *rank, const struct weft_cos
 static enum weft_status make_plan(struct weft_gpt_rank *rank, struct plan *plan,
                                   struct weft_error *error) {
   const int64_t begin_ns = weft_clock_ns();
-  struct weft_costs *costs;
+  WEFT_SCOPED(weft_costs) costs = NULL;
   WEFT_TRY(weft_gpt_profile_planner_costs(rank, &costs, error));
   const enum weft_status status = search(rank, costs, plan, error);
-  weft_costs_destroy(costs);
   rank->autotune.planning_seconds = (double)(weft_clock_ns() - begin_ns) * 1e-9;
   return status;
 }
@@ -134,17 +133,12 @@ static enum weft_status make_plan(struct weft_gpt_rank *rank, struct plan *plan,
 static enum weft_status broadcast(const struct weft_gpt_rank *rank, void *bytes, size_t size,
                                   struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  char *all = weft_array_allocate(trainer->allocator, trainer->world_size, size);
-  if (all == NULL) {
-    return weft_fail_memory(error, trainer->world_size * size);
-  }
-  const enum weft_status status =
-      weft_allgather(rank->transport, bytes, all, size, trainer->stall_limit, error);
-  if (status == WEFT_OK) {
-    memcpy(bytes, all, size);
-  }
-  weft_array_free(trainer->allocator, all, trainer->world_size, size);
-  return status;
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  char *all = weft_arena_allocate(&arena, trainer->world_size, size);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  WEFT_TRY(weft_allgather(rank->transport, bytes, all, size, trainer->stall_limit, error));
+  memcpy(bytes, all, size);
+  return WEFT_OK;
 }
 
 /* All ranks read the table, rank 0 too, so that all have the same. */
@@ -152,19 +146,14 @@ static enum weft_status share_table(const struct weft_gpt_rank *rank, const stru
                                     struct weft_program **table, struct weft_error *error) {
   const struct weft_allocator *allocator = rank->trainer->allocator;
   const size_t size = (size_t)plan->head.text_size;
-  char *text = weft_array_allocate_zero(allocator, size, 1);
-  if (text == NULL) {
-    return weft_fail_memory(error, size);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  char *text = weft_arena_allocate(&arena, size, 1);
+  WEFT_TRY(weft_arena_status(&arena, error));
   if (plan->text.size > 0) {
     memcpy(text, plan->text.data, size);
   }
-  enum weft_status status = broadcast(rank, text, size, error);
-  if (status == WEFT_OK) {
-    status = weft_program_parse(allocator, text, size, "the schedule of rank 0", table, error);
-  }
-  weft_array_free(allocator, text, size, 1);
-  return status;
+  WEFT_TRY(broadcast(rank, text, size, error));
+  return weft_program_parse(allocator, text, size, "the schedule of rank 0", table, error);
 }
 
 static enum weft_status begin_trial(struct weft_gpt_rank *rank, struct plan *plan,

@@ -1,6 +1,5 @@
 /* The optimizer's step: clipping, AdamW on what this rank keeps of its layers, and the gathering
  * of parameters that only gradients and moments are sharded for. */
-#include <assert.h>
 #include <math.h>
 
 #include <weft/support.h>

@@ -9,23 +9,21 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
-#include "gpt/model/aligned_memory.h"
 #include "gpt/model/layer.h"
 #include "gpt/train/rank.h"
+
+WEFT_SCOPED_TYPE(weft_costs)
+WEFT_SCOPED_TYPE(weft_simulation)
 
 /* ---- Memory ---- */
 
 enum weft_status weft_gpt_profile_init(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const struct weft_gpt_trainer *trainer = rank->trainer;
-  const uint32_t stages = trainer->stage_count, layers = trainer->layer_count;
+  const uint32_t stages = rank->trainer->stage_count, layers = rank->trainer->layer_count;
   struct weft_gpt_profile *profile = &rank->profile;
-  profile->times = weft_gpt_allocate(trainer->allocator, stages, sizeof *profile->times);
-  profile->means = weft_gpt_allocate(trainer->allocator, stages, sizeof *profile->means);
-  profile->layer_means =
-      weft_gpt_allocate(trainer->allocator, layers, sizeof *profile->layer_means);
-  if (profile->times == NULL || profile->means == NULL || profile->layer_means == NULL) {
-    return weft_fail_memory(error, stages * sizeof *profile->times);
-  }
+  profile->times = weft_arena_allocate(&rank->arena, stages, sizeof *profile->times);
+  profile->means = weft_arena_allocate(&rank->arena, stages, sizeof *profile->means);
+  profile->layer_means = weft_arena_allocate(&rank->arena, layers, sizeof *profile->layer_means);
+  WEFT_TRY(weft_arena_status(&rank->arena, error));
   for (uint32_t s = 0; s < stages; s++) {
     profile->means[s].ms[WEFT_GPT_MEAN_F] = NAN;
   }
@@ -33,31 +31,24 @@ enum weft_status weft_gpt_profile_init(struct weft_gpt_rank *rank, struct weft_e
 }
 
 void weft_gpt_profile_finish(struct weft_gpt_rank *rank) {
-  struct weft_gpt_profile *profile = &rank->profile;
-  void *arrays[] = {profile->times, profile->means, profile->layer_means, profile->events,
-                    profile->all_events};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(arrays); k++) {
-    weft_gpt_free(rank->trainer->allocator, arrays[k]);
-  }
+  weft_arena_finish(&rank->profile.event_arena);
 }
 
 enum weft_status weft_gpt_profile_reserve(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  const struct weft_allocator *allocator = trainer->allocator;
   struct weft_gpt_profile *profile = &rank->profile;
+  struct weft_arena *arena = &profile->event_arena;
   const uint64_t capacity = profile->event_capacity;
   const bool gathers = trainer->options.gather_events && rank->pipeline_group != NULL &&
                        trainer->local_count < trainer->world_size;
-  weft_gpt_free(allocator, profile->events);
-  weft_gpt_free(allocator, profile->all_events);
+  weft_arena_finish(arena);
+  arena->allocator = trainer->allocator;
   profile->event_count = profile->all_event_count = 0;
-  profile->events = weft_gpt_allocate(allocator, capacity, sizeof *profile->events);
-  profile->all_events = gathers ? weft_gpt_allocate(allocator, capacity * trainer->options.ranks,
-                                                    sizeof *profile->all_events)
+  profile->events = weft_arena_allocate(arena, capacity, sizeof *profile->events);
+  profile->all_events = gathers ? weft_arena_allocate(arena, capacity * trainer->options.ranks,
+                                                      sizeof(struct weft_event))
                                 : NULL;
-  return profile->events != NULL && (profile->all_events != NULL || !gathers)
-             ? WEFT_OK
-             : weft_fail_memory(error, capacity * sizeof *profile->events);
+  return weft_arena_status(arena, error);
 }
 
 /* ---- Events ---- */
@@ -261,14 +252,10 @@ static enum weft_status check_measured(const struct weft_gpt_rank *rank, struct 
 static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft_costs **out,
                                    struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  struct weft_costs *costs;
+  WEFT_SCOPED(weft_costs) costs = NULL;
   WEFT_TRY(check_measured(rank, error));
   WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
-  const enum weft_status status = weft_costs_add_parts(costs, trainer->layer_count, error);
-  if (status < 0) {
-    weft_costs_destroy(costs);
-    return status;
-  }
+  WEFT_TRY(weft_costs_add_parts(costs, trainer->layer_count, error));
   memcpy(costs->unit, "ms", 3);
   fill_layers(rank, costs);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
@@ -278,6 +265,7 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
   }
   fill_hop(rank, costs);
   *out = costs;
+  costs = NULL;
   return WEFT_OK;
 }
 
@@ -402,19 +390,13 @@ enum weft_status weft_gpt_trainer_estimate_costs(const struct weft_gpt_trainer *
 
 double weft_gpt_profile_predict_bubble(const struct weft_gpt_rank *rank) {
   const struct weft_allocator *allocator = rank->trainer->allocator;
-  struct weft_costs *costs = NULL;
-  struct weft_simulation *simulation = NULL;
-  double bubble = NAN;
-  if (rank->profile.program == NULL || make_costs(rank, &costs, NULL) < 0) {
-    return NAN;
-  }
+  WEFT_SCOPED(weft_costs) costs = NULL;
+  WEFT_SCOPED(weft_simulation) simulation = NULL;
   struct weft_sim_options options = weft_sim_options_default();
   options.no_events = true;
-  if (weft_simulate(allocator, rank->profile.program, costs, &options, &simulation, NULL) ==
-      WEFT_OK) {
-    bubble = simulation->bubble_ratio;
-    weft_simulation_destroy(simulation);
-  }
-  weft_costs_destroy(costs);
-  return bubble;
+  return rank->profile.program != NULL && make_costs(rank, &costs, NULL) == WEFT_OK &&
+                 weft_simulate(allocator, rank->profile.program, costs, &options, &simulation,
+                               NULL) == WEFT_OK
+             ? simulation->bubble_ratio
+             : NAN;
 }

@@ -3,12 +3,9 @@
 #include "gpt/train/rank.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 
 #include <weft/support.h>
-
-#include "gpt/model/aligned_memory.h"
 
 struct weft_gpt_stage *weft_gpt_rank_find_layer(const struct weft_gpt_rank *rank, uint32_t layer,
                                                 uint32_t *k) {
@@ -40,17 +37,13 @@ static enum weft_status join_group(const struct weft_gpt_rank *rank, uint32_t id
 static enum weft_status join_range(const struct weft_gpt_rank *rank, uint32_t id, uint32_t first,
                                    uint32_t stride, uint32_t count, struct weft_group **out,
                                    struct weft_error *error) {
-  const struct weft_allocator *allocator = rank->trainer->allocator;
-  uint32_t *ranks = weft_array_allocate(allocator, count, sizeof *ranks);
-  if (ranks == NULL) {
-    return weft_fail_memory(error, count * sizeof *ranks);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
+  uint32_t *ranks = weft_arena_allocate(&arena, count, sizeof *ranks);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < count; k++) {
     ranks[k] = first + k * stride;
   }
-  const enum weft_status status = join_group(rank, id, ranks, count, out, error);
-  weft_array_free(allocator, ranks, count, sizeof *ranks);
-  return status;
+  return join_group(rank, id, ranks, count, out, error);
 }
 
 static bool needs_pipeline_group(const struct weft_gpt_rank *rank) {
@@ -154,24 +147,21 @@ static enum weft_status load_layer(const struct weft_gpt_rank *rank, uint32_t la
 static enum weft_status load_layers(const struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const uint64_t floats = trainer->floats_largest;
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
   struct weft_gpt_layer_state unsharded = {.parameters = NULL};
-  enum weft_status status = WEFT_OK;
   if (trainer->options.resume == NULL) {
     return WEFT_OK;
   }
   if (trainer->options.shard != WEFT_GPT_SHARD_NONE) {
-    unsharded.parameters = weft_gpt_allocate(trainer->allocator, 3 * floats, sizeof(float));
-    if (unsharded.parameters == NULL) {
-      return weft_fail_memory(error, 3 * floats * sizeof(float));
-    }
-    unsharded.first_moment = unsharded.parameters + floats;
-    unsharded.second_moment = unsharded.parameters + 2 * floats;
+    unsharded.parameters = weft_arena_allocate(&arena, floats, sizeof(float));
+    unsharded.first_moment = weft_arena_allocate(&arena, floats, sizeof(float));
+    unsharded.second_moment = weft_arena_allocate(&arena, floats, sizeof(float));
+    WEFT_TRY(weft_arena_status(&arena, error));
   }
-  for (uint32_t n = 0; n < rank->own_layer_count && status == WEFT_OK; n++) {
-    status = load_layer(rank, rank->own_layers[n], &unsharded, error);
+  for (uint32_t n = 0; n < rank->own_layer_count; n++) {
+    WEFT_TRY(load_layer(rank, rank->own_layers[n], &unsharded, error));
   }
-  weft_gpt_free(trainer->allocator, unsharded.parameters);
-  return status;
+  return WEFT_OK;
 }
 
 /* ---- The rank ---- */
@@ -192,43 +182,35 @@ static void place(struct weft_gpt_rank *rank) {
 static enum weft_status allocate(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_gpt_training *training = &trainer->options.training;
-  const struct weft_allocator *allocator = trainer->allocator;
+  struct weft_arena *arena = &rank->arena;
   const bool reads = rank->has_first || rank->has_last;
   const uint64_t tokens = reads ? training->batch * training->config.context : 0;
   const uint64_t record = weft_gpt_step_stats_bytes(trainer);
-  rank->inputs = weft_gpt_allocate(allocator, tokens, 1);
-  rank->targets = weft_gpt_allocate(allocator, tokens, 1);
-  rank->stats_sent = weft_gpt_allocate(allocator, record, 1);
-  rank->stats_received = weft_gpt_allocate(allocator, trainer->world_size, record);
-  rank->stages =
-      weft_gpt_allocate(allocator, trainer->stage_count, sizeof(struct weft_gpt_stage *));
-  rank->bases = weft_gpt_allocate(allocator, trainer->stage_count, sizeof(struct weft_stage *));
-  return rank->inputs != NULL && rank->targets != NULL && rank->stats_sent != NULL &&
-                 rank->stats_received != NULL && rank->stages != NULL && rank->bases != NULL
-             ? WEFT_OK
-             : weft_fail_memory(error, tokens + trainer->world_size * record);
+  rank->inputs = weft_arena_allocate(arena, tokens, 1);
+  rank->targets = weft_arena_allocate(arena, tokens, 1);
+  rank->stats_sent = weft_arena_allocate(arena, record, 1);
+  rank->stats_received = weft_arena_allocate(arena, trainer->world_size, record);
+  rank->stages = weft_arena_allocate(arena, trainer->stage_count, sizeof(struct weft_gpt_stage *));
+  rank->bases = weft_arena_allocate(arena, trainer->stage_count, sizeof(struct weft_stage *));
+  return weft_arena_status(arena, error);
 }
 
 /* Where gather_model puts the parameters. */
 static enum weft_status allocate_model(struct weft_gpt_rank *rank, struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  const struct weft_allocator *allocator = trainer->allocator;
+  struct weft_arena *arena = &rank->arena;
   if (!trainer->options.gather_model || !weft_gpt_rank_reports(rank)) {
     return WEFT_OK;
   }
-  rank->model = weft_gpt_allocate(allocator, trainer->layer_count, sizeof *rank->model);
+  rank->model = weft_arena_allocate(arena, trainer->layer_count, sizeof *rank->model);
   for (uint32_t layer = 0; rank->model != NULL && layer < trainer->layer_count; layer++) {
     const uint64_t floats = weft_gpt_layer_floats(&trainer->config, layer);
     rank->model[layer] = (struct weft_gpt_layer_state){
         .layer = layer,
         .floats = floats,
-        .parameters = weft_gpt_allocate(allocator, floats, sizeof(float))};
-    if (rank->model[layer].parameters == NULL) {
-      return weft_fail_memory(error, floats * sizeof(float));
-    }
+        .parameters = weft_arena_allocate(arena, floats, sizeof(float))};
   }
-  return rank->model != NULL ? WEFT_OK
-                             : weft_fail_memory(error, trainer->layer_count * sizeof *rank->model);
+  return weft_arena_status(arena, error);
 }
 
 static struct weft_pipeline_options pipeline_options(struct weft_gpt_rank *rank) {
@@ -253,6 +235,7 @@ enum weft_status weft_gpt_rank_init(struct weft_gpt_rank *rank, struct weft_gpt_
   assert(transport != NULL && transport->rank_count == trainer->world_size);
   *rank = (struct weft_gpt_rank){.trainer = trainer,
                                  .transport = transport,
+                                 .arena = {.allocator = trainer->allocator},
                                  .step = trainer->options.training.step,
                                  .stats = {.loss = NAN}};
   place(rank);
@@ -274,7 +257,6 @@ void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
   if (rank->trainer == NULL) { /* create() failed before it came here */
     return;
   }
-  const struct weft_allocator *allocator = rank->trainer->allocator;
   weft_pipeline_destroy(rank->pipeline);
   weft_gpt_autotune_finish(&rank->autotune);
   leave_group(rank->replica_group);
@@ -287,12 +269,5 @@ void weft_gpt_rank_finish(struct weft_gpt_rank *rank) {
   weft_gpt_pool_finish(&rank->memory.gradients);
   weft_gpt_profile_finish(rank);
   weft_gpt_rank_free_gather_buffers(rank);
-  for (uint32_t layer = 0; rank->model != NULL && layer < rank->trainer->layer_count; layer++) {
-    weft_gpt_free(allocator, rank->model[layer].parameters);
-  }
-  void *arrays[] = {rank->stages,     rank->bases,          rank->inputs, rank->targets,
-                    rank->stats_sent, rank->stats_received, rank->model};
-  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(arrays); k++) {
-    weft_gpt_free(allocator, arrays[k]);
-  }
+  weft_arena_finish(&rank->arena);
 }

@@ -18,6 +18,7 @@
 #define GPT_RANK_H
 
 #include <weft/comm.h>
+#include <weft/support.h>
 
 #include "gpt/train/autotune_policy.h"
 #include "gpt/train/trainer.h"
@@ -60,6 +61,7 @@ struct weft_gpt_profile {
   struct weft_gpt_layer_means *layer_means; /* [layer_count] */
   /* The last training step. */
   const struct weft_program *program; /* the pipeline's */
+  struct weft_arena event_arena;      /* of the events, which a longer program replaces */
   struct weft_event *events;          /* [event_capacity] of this rank */
   uint64_t event_capacity;            /* actions of the longest row of any program so far */
   uint64_t event_count;
@@ -104,6 +106,7 @@ struct weft_gpt_rank {
   struct weft_gpt_trainer *trainer;
   struct weft_transport *transport;
   struct weft_pipeline *pipeline;
+  struct weft_arena arena; /* of the arrays below, but for events */
   uint32_t replica, row;
   const uint32_t *own_layers, *own_stages; /* ascending */
   uint32_t own_layer_count, own_stage_count;
@@ -146,6 +149,7 @@ struct weft_gpt_ownership {
 struct weft_gpt_trainer {
   struct weft_gpt_trainer_options options; /* with all defaults filled in */
   const struct weft_allocator *allocator;
+  struct weft_arena arena; /* of the arrays below */
   struct weft_gpt_config config;
   uint32_t world_size, layer_count, stage_count;
   uint64_t sequences_max; /* of a microbatch */
@@ -261,7 +265,6 @@ enum weft_status weft_gpt_trainer_lower(const struct weft_gpt_trainer *trainer,
 /* Stages, split, ownership, and what else follows from the options. */
 enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
                                           struct weft_error *error);
-void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer);
 
 /* ---- profile.c ---- */
 

@@ -8,8 +8,11 @@
 #include <weft/search.h>
 #include <weft/support.h>
 
-#include "gpt/model/aligned_memory.h"
 #include "gpt/train/rank.h"
+
+WEFT_SCOPED_TYPE(weft_costs)
+WEFT_SCOPED_TYPE(weft_program)
+WEFT_SCOPED_TYPE(weft_search_answer)
 
 /* Effort of the search for the first schedule; and of those from measured times, which may take
  * as long as some steps. */
@@ -51,13 +54,16 @@ static double row_need(const struct weft_program *program, uint32_t row,
 
 static double memory_need(const struct weft_gpt_trainer *trainer,
                           const struct weft_program *program, const struct weft_costs *costs) {
-  uint32_t *counts =
-      weft_gpt_allocate(trainer->allocator, 2 * (uint64_t)program->stage_count, sizeof *counts);
-  double need = counts != NULL ? 0 : NAN;
-  for (uint32_t r = 0; counts != NULL && r < program->rank_count; r++) {
-    need = fmax(need, row_need(program, r, costs, counts, counts + program->stage_count));
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  uint32_t *open = weft_arena_allocate(&arena, program->stage_count, sizeof *open);
+  uint32_t *most = weft_arena_allocate(&arena, program->stage_count, sizeof *most);
+  double need = 0;
+  if (open == NULL || most == NULL) {
+    return NAN;
   }
-  weft_gpt_free(trainer->allocator, counts);
+  for (uint32_t r = 0; r < program->rank_count; r++) {
+    need = fmax(need, row_need(program, r, costs, open, most));
+  }
   return need;
 }
 
@@ -102,13 +108,6 @@ static struct weft_search_request make_request(const struct weft_gpt_trainer *tr
   return request;
 }
 
-static void take(struct weft_search_answer *answer, double need, struct weft_gpt_planned *out) {
-  *out = (struct weft_gpt_planned){
-      .table = answer->table, .schedule = answer->schedule, .memory = need};
-  answer->table = NULL;
-  weft_search_answer_destroy(answer);
-}
-
 static enum weft_status fail_limit(double limit, double need, struct weft_error *error) {
   return weft_fail(error, WEFT_ERR_INVALID, "give more memory, more ranks, or smaller microbatches",
                    "no schedule was found for %.9g MiB of memory on a rank: the best needs "
@@ -125,17 +124,18 @@ enum weft_status weft_gpt_trainer_search(const struct weft_gpt_trainer *trainer,
   double need = 0;
   request.memory_limit = limit;
   for (uint32_t n = 0; n < ATTEMPTS; n++) {
-    struct weft_search_answer *answer;
+    WEFT_SCOPED(weft_search_answer) answer = NULL;
     const enum weft_status status = weft_search(trainer->allocator, &request, &answer, error);
     if (status < 0) {
       return n > 0 && status == WEFT_ERR_INVALID ? fail_limit(limit, need, error) : status;
     }
     need = memory_need(trainer, answer->table, costs);
     if (need <= limit) {
-      take(answer, need, out);
+      *out = (struct weft_gpt_planned){
+          .table = answer->table, .schedule = answer->schedule, .memory = need};
+      answer->table = NULL;
       return WEFT_OK;
     }
-    weft_search_answer_destroy(answer);
     request.memory_limit -= need - limit;
   }
   return fail_limit(limit, need, error);
@@ -238,11 +238,13 @@ static enum weft_status make_serial(struct weft_gpt_trainer *trainer, double nee
                                     struct weft_error *error) {
   const struct weft_gpt_ownership *stages = &trainer->stages;
   const uint32_t rows = trainer->options.ranks, m = trainer->options.training.microbatches;
-  const uint64_t count = 2 * (uint64_t)trainer->stage_count * m;
-  uint64_t *sizes = weft_gpt_allocate(trainer->allocator, rows, sizeof *sizes);
-  struct weft_action *actions = weft_gpt_allocate(trainer->allocator, count, sizeof *actions);
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  uint64_t *sizes = weft_arena_allocate(&arena, rows, sizeof *sizes);
+  struct weft_action *actions =
+      weft_arena_allocate(&arena, 2 * (size_t)trainer->stage_count * m, sizeof *actions);
+  WEFT_TRY(weft_arena_status(&arena, error));
   struct weft_action *at = actions;
-  for (uint32_t r = 0; sizes != NULL && actions != NULL && r < rows; r++) {
+  for (uint32_t r = 0; r < rows; r++) {
     for (uint32_t mb = 0; mb < m; mb++) {
       at = add_round(stages, r, mb, at);
     }
@@ -250,41 +252,27 @@ static enum weft_status make_serial(struct weft_gpt_trainer *trainer, double nee
   }
   trainer->first.schedule = "serial";
   trainer->first.memory = need;
-  const enum weft_status status = sizes != NULL && actions != NULL
-                                      ? weft_program_create(trainer->allocator, rows, sizes,
-                                                            actions, &trainer->first.table, error)
-                                      : weft_fail_memory(error, count * sizeof *actions);
-  weft_gpt_free(trainer->allocator, sizes);
-  weft_gpt_free(trainer->allocator, actions);
-  return status;
+  return weft_program_create(trainer->allocator, rows, sizes, actions, &trainer->first.table,
+                             error);
 }
 
-static enum weft_status fit(struct weft_gpt_trainer *trainer, const struct weft_costs *costs,
-                            struct weft_error *error) {
+enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   const double limit = trainer->options.memory_limit;
-  struct weft_program *program;
+  WEFT_SCOPED(weft_costs) costs = NULL;
+  WEFT_SCOPED(weft_program) program = NULL;
   uint32_t row = 0;
+  if (!trainer->options.tunes || limit <= 0) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_gpt_trainer_estimate_costs(trainer, &costs, error));
   const double least = least_need(trainer, costs, &row);
   WEFT_TRY(check_limit(trainer, least, row, error));
   WEFT_TRY(weft_gpt_trainer_source(trainer, trainer->options.training.microbatches, true, &program,
                                    error));
-  const double need = memory_need(trainer, program, costs);
-  weft_program_destroy(program);
-  if (need <= limit) {
+  if (memory_need(trainer, program, costs) <= limit) {
     return WEFT_OK;
   }
   const enum weft_status status =
       weft_gpt_trainer_search(trainer, NULL, costs, limit, &trainer->first, error);
   return status == WEFT_ERR_INVALID ? make_serial(trainer, least, error) : status;
-}
-
-enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  struct weft_costs *costs;
-  if (!trainer->options.tunes || trainer->options.memory_limit <= 0) {
-    return WEFT_OK;
-  }
-  WEFT_TRY(weft_gpt_trainer_estimate_costs(trainer, &costs, error));
-  const enum weft_status status = fit(trainer, costs, error);
-  weft_costs_destroy(costs);
-  return status;
 }

@@ -1,6 +1,5 @@
 /* What needs unsharded layers or other ranks' data between steps and at the end: checkpoints, the
  * hash of all parameters, the model for the sampler, and the events for the timeline. */
-#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -14,32 +13,33 @@ static enum weft_status allgather_layers(const struct weft_gpt_rank *rank, void 
   const struct weft_gpt_trainer *trainer = rank->trainer;
   const struct weft_gpt_ownership *layers = &trainer->layers;
   const size_t bytes = layers->most * size;
-  char *sent = weft_array_allocate_zero(trainer->allocator, bytes, 1 + trainer->world_size);
-  if (sent == NULL) {
-    return weft_fail_memory(error, bytes * (1 + (size_t)trainer->world_size));
-  }
-  char *received = sent + bytes;
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  char *sent = weft_arena_allocate(&arena, bytes, 1);
+  char *received = weft_arena_allocate(&arena, bytes, trainer->world_size);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; rank->replica == 0 && k < rank->own_layer_count; k++) {
     memcpy(sent + k * size, (const char *)items + rank->own_layers[k] * size, size);
   }
-  const enum weft_status status =
-      weft_allgather(rank->transport, sent, received, bytes, trainer->stall_limit, error);
-  for (uint32_t row = 0; status == WEFT_OK && row < trainer->options.ranks; row++) {
+  WEFT_TRY(weft_allgather(rank->transport, sent, received, bytes, trainer->stall_limit, error));
+  for (uint32_t row = 0; row < trainer->options.ranks; row++) {
     for (uint32_t k = layers->begin[row]; k < layers->begin[row + 1]; k++) {
       memcpy((char *)items + layers->list[k] * size,
              received + row * bytes + (k - layers->begin[row]) * size, size);
     }
   }
-  weft_array_free(trainer->allocator, sent, bytes, 1 + trainer->world_size);
-  return status;
+  return WEFT_OK;
 }
 
 /* ---- Checkpoints ---- */
 
 /* The first replica writes the layers' files, rank 0 then the manifest. */
-static enum weft_status save(struct weft_gpt_rank *rank, struct weft_gpt_layer_file *files,
-                             struct weft_error *error) {
+enum weft_status weft_gpt_rank_save_checkpoint(struct weft_gpt_rank *rank,
+                                               struct weft_error *error) {
   const struct weft_gpt_trainer_options *options = &rank->trainer->options;
+  WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
+  struct weft_gpt_layer_file *files =
+      weft_arena_allocate(&arena, rank->trainer->layer_count, sizeof *files);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < rank->own_layer_count; k++) {
     const uint32_t layer = rank->own_layers[k];
     struct weft_gpt_layer_state gathered;
@@ -62,23 +62,12 @@ static enum weft_status save(struct weft_gpt_rank *rank, struct weft_gpt_layer_f
   return weft_barrier(rank->transport, rank->trainer->stall_limit, error);
 }
 
-enum weft_status weft_gpt_rank_save_checkpoint(struct weft_gpt_rank *rank,
-                                               struct weft_error *error) {
-  const struct weft_gpt_trainer *trainer = rank->trainer;
-  struct weft_gpt_layer_file *files =
-      weft_array_allocate_zero(trainer->allocator, trainer->layer_count, sizeof *files);
-  if (files == NULL) {
-    return weft_fail_memory(error, trainer->layer_count * sizeof *files);
-  }
-  const enum weft_status status = save(rank, files, error);
-  weft_array_free(trainer->allocator, files, trainer->layer_count, sizeof *files);
-  return status;
-}
-
 /* ---- The hash ---- */
 
-static enum weft_status hash_layers(struct weft_gpt_rank *rank, uint64_t *hashes,
-                                    struct weft_error *error) {
+enum weft_status weft_gpt_rank_hash(struct weft_gpt_rank *rank, struct weft_error *error) {
+  WEFT_SCOPED_ARENA arena = {.allocator = rank->trainer->allocator};
+  uint64_t *hashes = weft_arena_allocate(&arena, rank->trainer->layer_count, sizeof *hashes);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t k = 0; k < rank->own_layer_count; k++) {
     struct weft_gpt_layer_state gathered;
     WEFT_TRY(weft_gpt_rank_gather_layer(rank, rank->own_layers[k], false, &gathered, error));
@@ -93,18 +82,6 @@ static enum weft_status hash_layers(struct weft_gpt_rank *rank, uint64_t *hashes
     rank->hash = weft_checksum(pair, sizeof pair);
   }
   return WEFT_OK;
-}
-
-enum weft_status weft_gpt_rank_hash(struct weft_gpt_rank *rank, struct weft_error *error) {
-  const struct weft_gpt_trainer *trainer = rank->trainer;
-  uint64_t *hashes =
-      weft_array_allocate_zero(trainer->allocator, trainer->layer_count, sizeof *hashes);
-  if (hashes == NULL) {
-    return weft_fail_memory(error, trainer->layer_count * sizeof *hashes);
-  }
-  const enum weft_status status = hash_layers(rank, hashes, error);
-  weft_array_free(trainer->allocator, hashes, trainer->layer_count, sizeof *hashes);
-  return status;
 }
 
 /* ---- The model ---- */

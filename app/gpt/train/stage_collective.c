@@ -1,7 +1,6 @@
 /* The collective actions of a stage, with its replicas and with the stage that shares weights:
  * UNSHARD, RESHARD, REDUCE_GRAD, TIE_GRAD. Each starts collectives, one per layer, and returns
  * WEFT_IN_PROGRESS until all are done, so that the pipeline can compute meanwhile. */
-#include <assert.h>
 #include <string.h>
 
 #include <weft/support.h>

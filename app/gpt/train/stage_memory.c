@@ -141,12 +141,13 @@ static void place_shard(struct weft_gpt_stage_memory *memory, uint32_t k) {
 
 /* ---- Init and finish ---- */
 
-static bool allocate_tables(struct weft_gpt_stage_memory *memory) {
-  const struct weft_allocator *allocator = memory->allocator;
-  memory->offsets = weft_gpt_allocate(allocator, memory->layer_count + 1u, sizeof *memory->offsets);
-  memory->layers = weft_gpt_allocate(allocator, memory->layer_count, sizeof *memory->layers);
-  memory->shards = weft_gpt_allocate(allocator, memory->layer_count, sizeof *memory->shards);
-  return memory->offsets != NULL && memory->layers != NULL && memory->shards != NULL;
+static enum weft_status allocate_tables(struct weft_gpt_stage_memory *memory,
+                                        struct weft_error *error) {
+  struct weft_arena *arena = &memory->tables;
+  memory->offsets = weft_arena_allocate(arena, memory->layer_count + 1u, sizeof *memory->offsets);
+  memory->layers = weft_arena_allocate(arena, memory->layer_count, sizeof *memory->layers);
+  memory->shards = weft_arena_allocate(arena, memory->layer_count, sizeof *memory->shards);
+  return weft_arena_status(arena, error);
 }
 
 static enum weft_status allocate_blocks(struct weft_gpt_stage_memory *memory,
@@ -193,11 +194,12 @@ enum weft_status weft_gpt_stage_memory_init(struct weft_gpt_stage_memory *memory
                                             struct weft_error *error) {
   assert(layer_count > 0 && sharding->replica < sharding->replicas);
   const uint32_t replicas = sharding->replicas;
-  *memory = (struct weft_gpt_stage_memory){
-      .allocator = allocator, .sharding = *sharding, .rank = rank, .layer_count = layer_count};
-  if (!allocate_tables(memory)) {
-    return weft_fail_memory(error, layer_count * sizeof *memory->shards);
-  }
+  *memory = (struct weft_gpt_stage_memory){.allocator = allocator,
+                                           .sharding = *sharding,
+                                           .rank = rank,
+                                           .layer_count = layer_count,
+                                           .tables = {.allocator = allocator}};
+  WEFT_TRY(allocate_tables(memory, error));
   memory->unsharded_floats = weft_gpt_unsharded_floats(config, first_layer, layer_count, replicas);
   for (uint32_t k = 0; k < layer_count; k++) {
     const uint64_t padded = replicas * weft_gpt_slice_floats(config, first_layer + k, replicas);
@@ -218,9 +220,7 @@ void weft_gpt_stage_memory_finish(struct weft_gpt_stage_memory *memory) {
   for (int block = 0; block < BLOCKS; block++) {
     weft_gpt_free(memory->allocator, memory->blocks[block]);
   }
-  weft_gpt_free(memory->allocator, memory->offsets);
-  weft_gpt_free(memory->allocator, memory->layers);
-  weft_gpt_free(memory->allocator, memory->shards);
+  weft_arena_finish(&memory->tables);
 }
 
 /* ---- Unsharded for a time ---- */

@@ -15,6 +15,8 @@
 #ifndef GPT_STAGE_MEMORY_H
 #define GPT_STAGE_MEMORY_H
 
+#include <weft/support.h>
+
 #include "gpt/model/model.h"
 
 enum weft_gpt_shard { WEFT_GPT_SHARD_NONE, WEFT_GPT_SHARD_GRADS, WEFT_GPT_SHARD_FULL };
@@ -73,6 +75,7 @@ struct weft_gpt_stage_memory {
   struct weft_gpt_rank_memory *rank; /* borrowed */
   uint32_t layer_count;
   uint64_t unsharded_floats;           /* of all layers, padded */
+  struct weft_arena tables;            /* of these three */
   uint64_t *offsets;                   /* [layer_count + 1] of layers in an unsharded buffer */
   struct weft_gpt_layer_state *layers; /* [layer_count] */
   struct weft_gpt_layer_shard *shards; /* [layer_count] */

@@ -108,11 +108,9 @@ static enum weft_status add_up_entries(struct weft_gpt_rank *rank, struct weft_e
   const struct weft_gpt_ownership *layers = &trainer->layers, *stages = &trainer->stages;
   const uint64_t bytes = weft_gpt_step_stats_bytes(trainer);
   struct weft_gpt_profile *profile = &rank->profile;
-  double *squares =
-      weft_array_allocate_zero(trainer->allocator, trainer->layer_count, sizeof *squares);
-  if (squares == NULL) {
-    return weft_fail_memory(error, trainer->layer_count * sizeof *squares);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  double *squares = weft_arena_allocate(&arena, trainer->layer_count, sizeof *squares);
+  WEFT_TRY(weft_arena_status(&arena, error));
   memset(profile->means, 0, trainer->stage_count * sizeof *profile->means);
   memset(profile->layer_means, 0, trainer->layer_count * sizeof *profile->layer_means);
   for (uint32_t r = 0; r < trainer->world_size; r++) {
@@ -137,7 +135,6 @@ static enum weft_status add_up_entries(struct weft_gpt_rank *rank, struct weft_e
     divide_floats(WEFT_GPT_PASS_COUNT, replicas, profile->layer_means[layer].ms);
     sum += squares[layer];
   }
-  weft_array_free(trainer->allocator, squares, trainer->layer_count, sizeof *squares);
   rank->stats.gradient_norm = sqrt(sum);
   return WEFT_OK;
 }
@@ -175,18 +172,16 @@ static void add_up_heads(struct weft_gpt_rank *rank) {
 enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, double *sum,
                                    struct weft_error *error) {
   const struct weft_gpt_trainer *trainer = rank->trainer;
-  double *all = weft_array_allocate(trainer->allocator, trainer->world_size, sizeof *all);
-  if (all == NULL) {
-    return weft_fail_memory(error, trainer->world_size * sizeof *all);
-  }
-  const enum weft_status status =
-      weft_allgather(rank->transport, &number, all, sizeof number, trainer->stall_limit, error);
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  double *all = weft_arena_allocate(&arena, trainer->world_size, sizeof *all);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  WEFT_TRY(
+      weft_allgather(rank->transport, &number, all, sizeof number, trainer->stall_limit, error));
   *sum = 0;
-  for (uint32_t r = 0; status == WEFT_OK && r < trainer->world_size; r++) {
+  for (uint32_t r = 0; r < trainer->world_size; r++) {
     *sum += all[r];
   }
-  weft_array_free(trainer->allocator, all, trainer->world_size, sizeof *all);
-  return status;
+  return WEFT_OK;
 }
 
 enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double loss,

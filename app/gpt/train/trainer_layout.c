@@ -8,8 +8,9 @@
 #include <weft/source.h>
 #include <weft/support.h>
 
-#include "gpt/model/aligned_memory.h"
 #include "gpt/train/rank.h"
+
+WEFT_SCOPED_TYPE(weft_program)
 
 /* ---- The schedule ---- */
 
@@ -110,19 +111,16 @@ static enum weft_status check_program(const struct weft_gpt_trainer *trainer,
   if (trainer->options.program == NULL) {
     return WEFT_OK; /* lowered here */
   }
-  uint32_t *has = weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *has);
-  if (has == NULL) {
-    return weft_fail_memory(error, program->stage_count * sizeof *has);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  uint32_t *has = weft_arena_allocate(&arena, program->stage_count, sizeof *has);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint64_t k = 0; k < program->action_count; k++) {
     const struct weft_action *action = &program->actions[k];
     if (action->stage < program->stage_count) {
       has[action->stage] |= UINT32_C(1) << action->op;
     }
   }
-  const enum weft_status status = check_ops(trainer, has, program->stage_count, error);
-  weft_gpt_free(trainer->allocator, has);
-  return status;
+  return check_ops(trainer, has, program->stage_count, error);
 }
 
 /* ---- Options ---- */
@@ -166,8 +164,10 @@ static enum weft_status fill_options(struct weft_gpt_trainer *trainer, struct we
 
 /* ---- Ownership ---- */
 
-static enum weft_status read_program(struct weft_gpt_trainer *trainer,
-                                     const struct weft_program *program, struct weft_error *error) {
+static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
+  WEFT_SCOPED(weft_program) program = NULL;
+  WEFT_TRY(weft_gpt_trainer_source(trainer, trainer->options.training.microbatches, true, &program,
+                                   error));
   WEFT_TRY(check_program(trainer, program, error));
   trainer->stage_count = program->stage_count;
   trainer->options.ranks = program->rank_count;
@@ -177,33 +177,20 @@ static enum weft_status read_program(struct weft_gpt_trainer *trainer,
                      trainer->options.replicas);
   }
   trainer->rank_of =
-      weft_gpt_allocate(trainer->allocator, program->stage_count, sizeof *trainer->rank_of);
-  if (trainer->rank_of == NULL) {
-    return weft_fail_memory(error, trainer->stage_count * sizeof *trainer->rank_of);
-  }
+      weft_arena_allocate(&trainer->arena, program->stage_count, sizeof *trainer->rank_of);
+  WEFT_TRY(weft_arena_status(&trainer->arena, error));
   trainer->placement = weft_placement_infer(program, trainer->rank_of);
   return WEFT_OK;
 }
 
-static enum weft_status read_shape(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  struct weft_program *program;
-  WEFT_TRY(weft_gpt_trainer_source(trainer, trainer->options.training.microbatches, true, &program,
-                                   error));
-  const enum weft_status status = read_program(trainer, program, error);
-  weft_program_destroy(program);
-  return status;
-}
-
 static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_error *error) {
   const uint32_t *given = trainer->options.first_layers;
-  trainer->first_layers = weft_gpt_allocate(trainer->allocator, trainer->stage_count + 1u,
-                                            sizeof *trainer->first_layers);
-  if (trainer->first_layers == NULL) {
-    return weft_fail_memory(error, trainer->stage_count * sizeof *trainer->first_layers);
-  }
+  const size_t count = trainer->stage_count + 1u;
+  trainer->first_layers =
+      weft_arena_allocate(&trainer->arena, count, sizeof *trainer->first_layers);
+  WEFT_TRY(weft_arena_status(&trainer->arena, error));
   if (given != NULL) {
-    memcpy(trainer->first_layers, given,
-           (trainer->stage_count + 1u) * sizeof *trainer->first_layers);
+    memcpy(trainer->first_layers, given, count * sizeof *trainer->first_layers);
     return WEFT_OK;
   }
   return weft_gpt_split(trainer->allocator, &trainer->config, NULL, trainer->stage_count,
@@ -211,15 +198,13 @@ static enum weft_status split(struct weft_gpt_trainer *trainer, struct weft_erro
 }
 
 /* Lists `count` layers or stages by the row that has them: a counting sort. */
-static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32_t *row_of,
+static enum weft_status own(struct weft_gpt_trainer *trainer, const uint32_t *row_of,
                             uint32_t count, struct weft_gpt_ownership *ownership,
                             struct weft_error *error) {
   const uint32_t rows = trainer->options.ranks;
-  ownership->list = weft_gpt_allocate(trainer->allocator, count, sizeof *ownership->list);
-  ownership->begin = weft_gpt_allocate(trainer->allocator, rows + 2u, sizeof *ownership->begin);
-  if (ownership->list == NULL || ownership->begin == NULL) {
-    return weft_fail_memory(error, count * sizeof *ownership->list);
-  }
+  ownership->list = weft_arena_allocate(&trainer->arena, count, sizeof *ownership->list);
+  ownership->begin = weft_arena_allocate(&trainer->arena, rows + 2u, sizeof *ownership->begin);
+  WEFT_TRY(weft_arena_status(&trainer->arena, error));
   for (uint32_t k = 0; k < count; k++) {
     ownership->begin[row_of[k] + 2]++;
   }
@@ -235,19 +220,15 @@ static enum weft_status own(const struct weft_gpt_trainer *trainer, const uint32
 }
 
 static enum weft_status own_layers(struct weft_gpt_trainer *trainer, struct weft_error *error) {
-  uint32_t *row_of = weft_gpt_allocate(trainer->allocator, trainer->layer_count, sizeof *row_of);
-  if (row_of == NULL) {
-    return weft_fail_memory(error, trainer->layer_count * sizeof *row_of);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = trainer->allocator};
+  uint32_t *row_of = weft_arena_allocate(&arena, trainer->layer_count, sizeof *row_of);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     for (uint32_t layer = trainer->first_layers[s]; layer < trainer->first_layers[s + 1]; layer++) {
       row_of[layer] = trainer->rank_of[s];
     }
   }
-  const enum weft_status status =
-      own(trainer, row_of, trainer->layer_count, &trainer->layers, error);
-  weft_gpt_free(trainer->allocator, row_of);
-  return status;
+  return own(trainer, row_of, trainer->layer_count, &trainer->layers, error);
 }
 
 /* ---- What ranks must agree on ---- */
@@ -312,15 +293,4 @@ enum weft_status weft_gpt_trainer_lay_out(struct weft_gpt_trainer *trainer,
   WEFT_TRY(weft_gpt_trainer_fit(trainer, error));
   trainer->configuration = hash_configuration(trainer);
   return WEFT_OK;
-}
-
-void weft_gpt_trainer_clear_layout(struct weft_gpt_trainer *trainer) {
-  const struct weft_allocator *allocator = trainer->allocator;
-  weft_program_destroy(trainer->first.table);
-  weft_gpt_free(allocator, trainer->first_layers);
-  weft_gpt_free(allocator, trainer->rank_of);
-  weft_gpt_free(allocator, trainer->layers.list);
-  weft_gpt_free(allocator, trainer->layers.begin);
-  weft_gpt_free(allocator, trainer->stages.list);
-  weft_gpt_free(allocator, trainer->stages.begin);
 }

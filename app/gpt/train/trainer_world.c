@@ -69,12 +69,10 @@ static enum weft_status build(struct weft_gpt_trainer *trainer, struct weft_erro
   WEFT_TRY(weft_gpt_trainer_lay_out(trainer, error));
   WEFT_TRY(open_world(trainer, error));
   trainer->boundaries =
-      weft_gpt_allocate(trainer->allocator, trainer->stage_count, sizeof *trainer->boundaries);
+      weft_arena_allocate(&trainer->arena, trainer->stage_count, sizeof *trainer->boundaries);
   trainer->ranks =
-      weft_gpt_allocate(trainer->allocator, trainer->local_count, sizeof *trainer->ranks);
-  if (trainer->boundaries == NULL || trainer->ranks == NULL) {
-    return weft_fail_memory(error, trainer->local_count * sizeof *trainer->ranks);
-  }
+      weft_arena_allocate(&trainer->arena, trainer->local_count, sizeof *trainer->ranks);
+  WEFT_TRY(weft_arena_status(&trainer->arena, error));
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     trainer->boundaries[s] =
         s + 1 < trainer->stage_count
@@ -110,7 +108,7 @@ enum weft_status weft_gpt_trainer_create(const struct weft_gpt_trainer_options *
     return weft_fail_memory(error, sizeof *trainer);
   }
   trainer->options = *options;
-  trainer->allocator = options->allocator;
+  trainer->allocator = trainer->arena.allocator = options->allocator;
   const enum weft_status status = build(trainer, error);
   if (status < 0) {
     struct weft_transport *local =
@@ -130,15 +128,13 @@ void weft_gpt_trainer_destroy(struct weft_gpt_trainer *trainer) {
   if (trainer == NULL || weft_comm_stuck_ranks(trainer->comm) > 0) {
     return; /* threads that are stuck in a stage use it */
   }
-  const struct weft_allocator *allocator = trainer->allocator;
   for (uint32_t k = 0; trainer->ranks != NULL && k < trainer->local_count; k++) {
     weft_gpt_rank_finish(&trainer->ranks[k]);
   }
   weft_comm_close(trainer->comm);
-  weft_gpt_trainer_clear_layout(trainer);
-  weft_gpt_free(allocator, trainer->boundaries);
-  weft_gpt_free(allocator, trainer->ranks);
-  weft_gpt_free(allocator, trainer);
+  weft_program_destroy(trainer->first.table);
+  weft_arena_finish(&trainer->arena);
+  weft_gpt_free(trainer->allocator, trainer);
 }
 
 /* ---- Run ---- */

@@ -1,6 +1,5 @@
 /* `weft help --man`: the manual page, in roff. */
 #include <assert.h>
-#include <string.h>
 
 #include "cli/args/help.h"
 

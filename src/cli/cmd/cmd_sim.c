@@ -2,7 +2,6 @@
  * dry run. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
 
 #include <weft/lower.h>
 #include <weft/support.h>

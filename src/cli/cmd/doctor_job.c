@@ -2,7 +2,6 @@
  * and a ping-pong between ranks 0 and 1. */
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 #include "cli/cmd/doctor_mpi.h"
 #include "cli/io/error_message.h"

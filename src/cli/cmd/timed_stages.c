@@ -2,7 +2,6 @@
 #include "cli/cmd/timed_stages.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <math.h>
 #include <string.h>
 

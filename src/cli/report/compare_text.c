@@ -1,8 +1,6 @@
 /* The comparison as a table. */
 #include <assert.h>
 #include <inttypes.h>
-#include <stdio.h>
-#include <string.h>
 
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"

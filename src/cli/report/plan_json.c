@@ -1,5 +1,4 @@
 /* The report of a plan as JSON, "weft-plan/1": the members of sim, and those of the search. */
-#include <math.h>
 
 #include "cli/cmd/plan_command.h"
 

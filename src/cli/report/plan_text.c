@@ -1,7 +1,6 @@
 /* The report of a plan as text: the schedule, its gap to the bound, and the prediction. */
 #include <inttypes.h>
 #include <math.h>
-#include <stdio.h>
 
 #include "cli/cmd/plan_command.h"
 #include "cli/io/text_columns.h"

@@ -7,7 +7,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include <weft/support.h>
+
 #include "comm/channel_ends.h"
 #include "comm/collectives.h"
 #include "comm/loopback/loopback.h"

@@ -8,7 +8,6 @@
 #include <pthread.h>
 #include <semaphore.h>
 #include <stdio.h>
-#include <string.h>
 #include <unistd.h>
 
 #include "comm/loopback/loopback.h"

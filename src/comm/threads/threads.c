@@ -8,13 +8,11 @@
 #include "comm/threads/threads.h"
 
 #include <assert.h>
-#include <inttypes.h>
 #include <sched.h>
 #include <unistd.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "comm/collectives.h"
 #include "comm/rank_threads.h"
 

@@ -4,11 +4,9 @@
  * messages is allocated here, and lives until the world is closed: either rank may end before
  * the other. */
 #include <inttypes.h>
-#include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "comm/threads/threads.h"
 
 enum { CHANNEL_ROOM_MIN = 64 };

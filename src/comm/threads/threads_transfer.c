@@ -2,8 +2,6 @@
  * buffer back (threads.h has the picture). Lock-free; one thread uses each end. Nothing
  * allocates. */
 #include <assert.h>
-#include <inttypes.h>
-#include <string.h>
 
 #include <weft/support.h>
 

@@ -30,11 +30,9 @@
 #include <weft/render.h>
 #include <weft/support.h>
 
-#include <assert.h>
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "render/html/timeline_page.h"
 #include "render/palette.h"

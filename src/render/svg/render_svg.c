@@ -1,7 +1,6 @@
 /* The SVG picture: its layout, and the order in which it is drawn. */
 #include <assert.h>
 #include <inttypes.h>
-#include <string.h>
 
 #include <weft/support.h>
 

@@ -7,8 +7,6 @@
  * columns would differ by cells otherwise, and look jagged. */
 #include "render/svg/svg_cluster.h"
 
-#include <inttypes.h>
-
 #define GAP_MIN 0.75 /* pixels of idle time that are always seen */
 #define TINY 1e-6    /* pixels that are rounding errors */
 

@@ -11,8 +11,9 @@
 #ifndef RENDER_SVG_DOCUMENT_H
 #define RENDER_SVG_DOCUMENT_H
 
-#include "base/memory.h"
 #include "render/memory_columns.h"
+
+#include <weft/support.h>
 #include "render/palette.h"
 #include "render/timeline.h"
 

@@ -1,6 +1,5 @@
 /* What is drawn around the cells: title, lanes, grid lines, names of ranks, axis. */
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 
 #include "render/svg/svg_document.h"

@@ -2,7 +2,6 @@
  * fits. The parts of an overlap share the height of the lane. Cells that are too
  * narrow are drawn together (svg_cluster.c). */
 #include <assert.h>
-#include <inttypes.h>
 
 #include "render/svg/svg_cluster.h"
 

@@ -2,7 +2,6 @@
 #include "render/svg/svg_document.h"
 
 #include <assert.h>
-#include <inttypes.h>
 
 static void step_to(struct weft_text *text, char direction, double value) {
   weft_text_append(text, &direction, 1);

@@ -1,6 +1,5 @@
 /* Elements and escaping of the SVG picture. */
 #include <assert.h>
-#include <inttypes.h>
 #include <string.h>
 
 #include "render/svg/svg_document.h"

@@ -1,13 +1,11 @@
 /* A timeline for a terminal: a line per rank, its memory under it, an axis, a
  * legend and a summary, none wider than asked for. */
-#include <assert.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "render/memory_columns.h"
 #include "render/text/text_lane.h"
 #include "render/text/text_summary.h"

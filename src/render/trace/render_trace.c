@@ -8,7 +8,6 @@
  *
  * Not written with weft_json: times have their own format, each event its line, and
  * a trace has millions of events, of which one call formats most. */
-#include <assert.h>
 #include <inttypes.h>
 #include <math.h>
 #include <string.h>
@@ -16,7 +15,6 @@
 #include <weft/render.h>
 #include <weft/support.h>
 
-#include "base/memory.h"
 #include "ir/action.h"
 #include "ir/program.h"
 #include "render/timeline.h"

@@ -6,7 +6,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include <weft/support.h>
+
 #include "ir/action.h"
 
 enum { TRACK_COLLECTIVES = 0, TRACKS_PER_STAGE = 4 };

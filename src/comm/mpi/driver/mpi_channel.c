@@ -4,7 +4,8 @@
 #include <assert.h>
 #include <inttypes.h>
 
-#include "base/memory.h"
+#include <weft/support.h>
+
 #include "comm/mpi/driver/mpi_world.h"
 
 enum { PARTS_MAX = 1 << 16 };

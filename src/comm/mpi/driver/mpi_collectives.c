@@ -15,7 +15,8 @@
 #include <inttypes.h>
 #include <string.h>
 
-#include "base/memory.h"
+#include <weft/support.h>
+
 #include "comm/mpi/driver/mpi_world.h"
 
 enum { CHUNK = 256 << 10, SUM_BLOCK = 512 };

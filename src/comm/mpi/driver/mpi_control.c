@@ -1,7 +1,6 @@
 /* Control messages: failures, and the statuses of ranks whose memory is not mapped here. They
  * are probed for now and then instead of being received in advance. The kind is the tag. */
 #include <assert.h>
-#include <string.h>
 
 #include "comm/mpi/driver/mpi_world.h"
 

@@ -3,7 +3,6 @@
  * ends before the world does fails it. The memory has no name in any file system, so nothing
  * is left over after a crash. */
 #define _GNU_SOURCE /* memfd_create, syscall */
-#include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
 #include <poll.h>
@@ -15,7 +14,8 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include "base/memory.h"
+#include <weft/support.h>
+
 #include "comm/mpi/driver/mpi_world.h"
 
 /* ---- processes of this host ---- */

@@ -7,7 +7,6 @@
  * other. */
 #define _GNU_SOURCE /* prctl, sched_getaffinity, syscall */
 #include <assert.h>
-#include <inttypes.h>
 #include <linux/futex.h>
 #include <sched.h>
 #include <signal.h>

@@ -5,7 +5,6 @@
  * complete, and their memory must stay. It becomes an attribute of its communicator, and the
  * process is about to end. */
 #define _GNU_SOURCE /* sched_getaffinity */
-#include <inttypes.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdio.h>
@@ -14,7 +13,6 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
-#include "base/memory.h"
 #include "comm/mpi/driver/mpi_world.h"
 
 enum { ANSWERS_NS = WEFT_MPI_NS_PER_S };
