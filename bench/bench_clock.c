@@ -1,6 +1,8 @@
 /* What benchmarks measure with. */
 #include "bench/bench_clock.h"
 
+#include <weft/support.h>
+
 #include <assert.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -10,6 +12,20 @@
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+
+uint64_t weft_bench_now_ns(void) { return (uint64_t)weft_clock_ns(); }
+
+uint64_t weft_bench_median(uint64_t *samples, size_t count) {
+  for (size_t i = 1; i < count; i++) {
+    const uint64_t sample = samples[i];
+    size_t at = i;
+    for (; at > 0 && samples[at - 1] > sample; at--) {
+      samples[at] = samples[at - 1];
+    }
+    samples[at] = sample;
+  }
+  return count > 0 ? samples[(count - 1) / 2] : 0;
+}
 
 uint64_t weft_bench_cpu_ns(void) {
   struct timespec now;
@@ -65,7 +81,7 @@ void weft_bench_counter_init(struct weft_bench_counter *counter,
 
 /* Time of one start; 0 when it failed. */
 static uint64_t start_once(const char *program) {
-  const uint64_t begin = weft_cli_clock_ns();
+  const uint64_t begin = weft_bench_now_ns();
   const pid_t child = fork();
   if (child == 0) {
     const int nowhere = open("/dev/null", O_WRONLY);
@@ -82,7 +98,7 @@ static uint64_t start_once(const char *program) {
     ended = child > 0 ? waitpid(child, &status, 0) : -1;
   } while (ended < 0 && child > 0 && errno == EINTR);
   const bool fine = ended == child && WIFEXITED(status) && WEXITSTATUS(status) == 0;
-  return fine ? weft_cli_clock_ns() - begin : 0;
+  return fine ? weft_bench_now_ns() - begin : 0;
 }
 
 uint64_t weft_bench_startup_ns(const char *program) {
@@ -95,5 +111,5 @@ uint64_t weft_bench_startup_ns(const char *program) {
       return 0;
     }
   }
-  return weft_cli_median(samples, STARTS);
+  return weft_bench_median(samples, STARTS);
 }

@@ -2,8 +2,12 @@
 #ifndef BENCH_CLOCK_H
 #define BENCH_CLOCK_H
 
-#include "cli/io/wall_clock.h"
+#include <weft/base.h>
 
+/* Nanoseconds of the monotonic clock. */
+uint64_t weft_bench_now_ns(void);
+/* Sorts the samples; of an even number, the lower middle. */
+uint64_t weft_bench_median(uint64_t *samples, size_t count);
 /* CPU time of this process. */
 uint64_t weft_bench_cpu_ns(void);
 /* The part of it that the system took, above all to hand out memory. */

@@ -37,7 +37,7 @@ static enum weft_status exchange(struct weft_transport *transport, struct ping_p
   const uint32_t mine = transport->rank, other = 1 - mine;
   enum weft_status status = WEFT_OK;
   for (uint32_t k = 0; k < self->rounds && status == WEFT_OK; k++) {
-    const uint64_t begin = mine == 0 && k >= WARM_UP ? weft_cli_clock_ns() : 0;
+    const uint64_t begin = mine == 0 && k >= WARM_UP ? weft_bench_now_ns() : 0;
     status = ops->receive(transport, other, received, error);
     if (mine == 1 && status == WEFT_OK) {
       status = weft_cli_job_await(transport, received, error);
@@ -54,7 +54,7 @@ static enum weft_status exchange(struct weft_transport *transport, struct ping_p
     }
     self->wrong = self->wrong || (status == WEFT_OK && memcmp(received->data, &k, sizeof k) != 0);
     if (begin > 0) {
-      const uint64_t took = weft_cli_clock_ns() - begin;
+      const uint64_t took = weft_bench_now_ns() - begin;
       self->samples[self->sample_count++] = (uint32_t)(took < UINT32_MAX ? took : UINT32_MAX);
     }
   }
@@ -94,7 +94,7 @@ static uint64_t fastest_median(const uint32_t *samples, uint32_t count) {
     for (uint32_t k = 0; k < BLOCK; k++) {
       block[k] = samples[begin + k];
     }
-    const uint64_t median = weft_cli_median(block, BLOCK);
+    const uint64_t median = weft_bench_median(block, BLOCK);
     fastest = median < fastest ? median : fastest;
   }
   return fastest;

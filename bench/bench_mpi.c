@@ -17,12 +17,11 @@
 
 #include "bench/bench_clock.h"
 #include "bench/two_cores.h"
-#include "cli/args/transport_choice.h"
+#include "cli/args/option_parser.h"
 #include "cli/io/child_process.h"
 #include "cli/io/error_message.h"
 #include "cli/io/mpi_launcher.h"
 #include "cli/io/output_file.h"
-#include "cli/io/wall_clock.h"
 
 enum { LIMIT_MS = 120 * 1000, COMMAND_WORDS = 32, STEPS_MAX = 16, ROWS_MAX = 16 };
 

@@ -3,8 +3,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include "bench/bench_clock.h"
 #include "bench/bench_mpi.h"
-#include "cli/io/wall_clock.h"
 
 enum {
   BLOCKS_PER_REPEAT = 5,
@@ -67,11 +67,11 @@ static enum weft_status weft_round(struct pingpong *at, struct weft_error *error
 static enum weft_status weft_block(struct pingpong *at, uint64_t *half_ns,
                                    struct weft_error *error) {
   for (uint32_t k = 0; k < at->rounds; k++) {
-    const uint64_t begin = weft_cli_clock_ns();
+    const uint64_t begin = weft_bench_now_ns();
     WEFT_TRY(weft_round(at, error));
-    at->round_ns[k] = weft_cli_clock_ns() - begin;
+    at->round_ns[k] = weft_bench_now_ns() - begin;
   }
-  *half_ns = weft_cli_median(at->round_ns, at->rounds) / 2;
+  *half_ns = weft_bench_median(at->round_ns, at->rounds) / 2;
   return WEFT_OK;
 }
 
@@ -83,7 +83,7 @@ static enum weft_status bare_block(struct pingpong *at, uint64_t *half_ns,
                                           .rounds = at->rounds,
                                           .round_ns = at->round_ns};
   WEFT_TRY(weft_comm_pingpong(at->job->comm, &bare, error));
-  *half_ns = weft_cli_median(at->round_ns, at->rounds) / 2;
+  *half_ns = weft_bench_median(at->round_ns, at->rounds) / 2;
   return WEFT_OK;
 }
 
@@ -118,9 +118,9 @@ static void keep_fastest(uint64_t *fastest, uint64_t ns) {
 
 static enum weft_status measure(struct pingpong *at, uint64_t blocks,
                                 struct weft_bench_mpi_size *size, struct weft_error *error) {
-  uint64_t took_ns = weft_cli_clock_ns(), all[2], half_ns;
+  uint64_t took_ns = weft_bench_now_ns(), all[2], half_ns;
   WEFT_TRY(check_content(at, error));
-  took_ns = weft_cli_clock_ns() - took_ns;
+  took_ns = weft_bench_now_ns() - took_ns;
   /* Fewer rounds where the network is slow, as rank 0 has found. */
   WEFT_TRY(weft_allgather(at->job->transport, &took_ns, all, sizeof took_ns, 0, error));
   const uint64_t by_time = 2 * (uint64_t)BLOCK_NS / (all[0] > 0 ? all[0] : 1);

@@ -97,13 +97,13 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
   struct weft_error error;
   uint64_t times_ns[WEFT_BENCH_PLAN_PHASES];
   bool ok;
-  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_bench_cpu_ns();
+  const uint64_t clock_begin = weft_bench_now_ns(), cpu_begin = weft_bench_cpu_ns();
   if (pass(cli->allocator, sampling->measurement, times_ns, &ok, &program, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
   const bool same = weft_program_hash(program) == sampling->hash;
   weft_program_destroy(program);
-  at->clock_ns += weft_cli_clock_ns() - clock_begin;
+  at->clock_ns += weft_bench_now_ns() - clock_begin;
   at->cpu_ns += weft_bench_cpu_ns() - cpu_begin;
   if (!ok || !same) {
     return weft_bench_fail(cli, at, "two runs give different programs");
@@ -118,7 +118,7 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
 static void end_sampling(struct sampling *sampling) {
   for (unsigned phase = 0; phase < WEFT_BENCH_PLAN_PHASES; phase++) {
     sampling->measurement->times_ns[phase] =
-        weft_cli_median(sampling->samples[phase], (size_t)sampling->count);
+        weft_bench_median(sampling->samples[phase], (size_t)sampling->count);
   }
 }
 

@@ -107,9 +107,9 @@ static int search(const struct weft_cli *cli, struct trial *trial) {
   request.memory_limit = trial->limit;
   request.effort = trial->effort;
   request.threads = trial->threads;
-  const uint64_t begin = weft_cli_clock_ns();
+  const uint64_t begin = weft_bench_now_ns();
   const enum weft_status status = weft_search(cli->allocator, &request, &answer, &error);
-  trial->clock_ns = weft_cli_clock_ns() - begin;
+  trial->clock_ns = weft_bench_now_ns() - begin;
   weft_costs_destroy(costs);
   if (status != WEFT_OK) {
     return weft_cli_fail(cli, NULL, &error);
@@ -143,8 +143,8 @@ static int measure_single(const struct weft_cli *cli, size_t which, struct resul
     samples[n] = trial.clock_ns;
     checks[n] = (uint64_t)trial.check_ns;
   }
-  results->single_check_ms[which] = (double)weft_cli_median(checks, results->repeats) / 1e6;
-  results->single_ms[which] = (double)weft_cli_median(samples, results->repeats) / 1e6;
+  results->single_check_ms[which] = (double)weft_bench_median(checks, results->repeats) / 1e6;
+  results->single_ms[which] = (double)weft_bench_median(samples, results->repeats) / 1e6;
   results->single_bubble[which] = trial.bubble;
   return WEFT_CLI_OK;
 }
@@ -162,7 +162,7 @@ static int measure_v(const struct weft_cli *cli, struct results *results) {
       results->v_bubble[k] = trial.bubble;
     }
   }
-  results->v_ms = (double)weft_cli_median(samples, results->repeats) / 1e6;
+  results->v_ms = (double)weft_bench_median(samples, results->repeats) / 1e6;
   return WEFT_CLI_OK;
 }
 

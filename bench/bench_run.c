@@ -183,7 +183,7 @@ static int time_steps(const struct weft_cli *cli, const struct subject *subject,
   if (result < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  const uint64_t median = weft_cli_median(watch.samples, watch.sample_count);
+  const uint64_t median = weft_bench_median(watch.samples, watch.sample_count);
   *calmest_ns = *calmest_ns == 0 || median < *calmest_ns ? median : *calmest_ns;
   measurement->allocations += watch.last_calls - watch.first_calls;
   return WEFT_CLI_OK;
@@ -278,7 +278,7 @@ static int time_sleep(const struct weft_cli *cli, const struct subject *subject,
   if (result < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  at->measured_ms = (double)weft_cli_median(samples, SLEEP_STEPS - 1) / 1e6;
+  at->measured_ms = (double)weft_bench_median(samples, SLEEP_STEPS - 1) / 1e6;
   at->fastest_ms = (double)samples[0] / 1e6; /* they are sorted now */
   at->simulated_ms = subject->simulation->makespan;
   return WEFT_CLI_OK;

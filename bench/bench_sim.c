@@ -182,11 +182,11 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
   uint64_t times_ns[WEFT_BENCH_SIM_PHASES];
   struct weft_error error;
   bool same;
-  const uint64_t clock_begin = weft_cli_clock_ns(), cpu_begin = weft_bench_cpu_ns();
+  const uint64_t clock_begin = weft_bench_now_ns(), cpu_begin = weft_bench_cpu_ns();
   if (pass(&sampling->subject, times_ns, &same, &error) < 0) {
     return weft_cli_fail(cli, NULL, &error);
   }
-  at->clock_ns += weft_cli_clock_ns() - clock_begin;
+  at->clock_ns += weft_bench_now_ns() - clock_begin;
   at->cpu_ns += weft_bench_cpu_ns() - cpu_begin;
   if (!same) {
     return weft_bench_fail(cli, at, "two runs give different times");
@@ -201,7 +201,7 @@ static int sample(const struct weft_cli *cli, struct sampling *sampling) {
 static void end_sampling(struct sampling *sampling) {
   for (unsigned phase = 0; phase < WEFT_BENCH_SIM_PHASES; phase++) {
     sampling->measurement->times_ns[phase] =
-        weft_cli_median(sampling->samples[phase], (size_t)sampling->count);
+        weft_bench_median(sampling->samples[phase], (size_t)sampling->count);
   }
   release(&sampling->subject);
 }
@@ -272,7 +272,7 @@ static int draw(const struct weft_cli *cli, const struct weft_bench_case *at,
       return weft_bench_fail(cli, at, "the SVG is not whole");
     }
   }
-  results->svg_ns = weft_cli_median(samples, (size_t)at->repeats);
+  results->svg_ns = weft_bench_median(samples, (size_t)at->repeats);
   return WEFT_CLI_OK;
 }
 

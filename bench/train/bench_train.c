@@ -57,9 +57,9 @@ static enum weft_status time_bare(const struct weft_cli *cli, struct weft_bench_
   const struct weft_comm_options options = {.rank_count = count};
   struct weft_comm *comm = NULL;
   WEFT_TRY(weft_comm_open(cli->allocator, "threads", &options, &comm, error));
-  const uint64_t begin = weft_cli_clock_ns();
+  const uint64_t begin = weft_bench_now_ns();
   const enum weft_status status = weft_comm_run(comm, run_bare, bares, error);
-  *time_ns = weft_cli_clock_ns() - begin;
+  *time_ns = weft_bench_now_ns() - begin;
   weft_comm_close(comm);
   return status;
 }
@@ -78,7 +78,7 @@ static void add_sample(struct series *series, uint64_t sample) {
 }
 
 static double median_ms(struct series *series) {
-  return (double)weft_cli_median(series->samples, series->count) / 1e6;
+  return (double)weft_bench_median(series->samples, series->count) / 1e6;
 }
 
 #define BILLION 1e9
@@ -249,7 +249,7 @@ static int measure_rounds(struct bench *bench, uint64_t rounds,
 static struct weft_bench_train_prediction sum_up_prediction(struct prediction *prediction) {
   return (struct weft_bench_train_prediction){
       .step_ms = median_ms(&prediction->step_ns),
-      .reached = (double)weft_cli_median(prediction->reached.samples, prediction->reached.count) /
+      .reached = (double)weft_bench_median(prediction->reached.samples, prediction->reached.count) /
                  BILLION};
 }
 

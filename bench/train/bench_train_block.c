@@ -78,7 +78,7 @@ static void between_steps(void *context, uint32_t rank, uint64_t step) {
 static void on_step(void *context, const struct weft_gpt_step_report *report) {
   struct watch *watch = context;
   struct weft_bench_train_block *block = watch->block;
-  const uint64_t now = weft_cli_clock_ns();
+  const uint64_t now = weft_bench_now_ns();
   if (watch->last_ns == 0) {
     block->first_loss = report->loss;
   } else if (block->sample_count < WEFT_BENCH_TRAIN_STEPS_MAX) {
@@ -86,7 +86,7 @@ static void on_step(void *context, const struct weft_gpt_step_report *report) {
   }
   block->last_loss = report->loss;
   watch->resident = report->step == report->steps ? resident_bytes() : 0;
-  watch->last_ns = weft_cli_clock_ns();
+  watch->last_ns = weft_bench_now_ns();
 }
 
 static double mean_ms(const struct weft_bench_train_block *block) {

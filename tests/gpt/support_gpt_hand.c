@@ -11,7 +11,7 @@
 
 #include "gpt/kernels/kernels.h"
 #include "gpt/model/layer.h"
-#include "gpt/train/learning_rate.h"
+#include "gpt/train/rank.h"
 
 /* ---- What is trained ---- */
 

@@ -14,7 +14,7 @@
 #include <weft/weft.h>
 
 #include "gpt/train/autotune_policy.h"
-#include "gpt/train/schedule_order.h"
+#include "gpt/train/rank.h"
 #include "gpt/train/trainer.h"
 #include "support_gpt_hand.h"
 

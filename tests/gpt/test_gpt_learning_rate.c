@@ -7,7 +7,7 @@
 
 #include <cmocka.h>
 
-#include "gpt/train/learning_rate.h"
+#include "gpt/train/rank.h"
 
 static void assert_near(double found, double expected) {
   assert_true(fabs(found - expected) <= 1e-15 + 1e-12 * fabs(expected));

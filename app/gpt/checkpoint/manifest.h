@@ -29,30 +29,4 @@ enum weft_status weft_gpt_manifest_read(const struct weft_allocator *allocator, 
                                         struct weft_gpt_manifest_layer **layers,
                                         struct weft_error *error);
 
-/* ---- The fields, for both of them ---- */
-
-enum weft_gpt_field_kind {
-  WEFT_GPT_FIELD_NUMBER32,
-  WEFT_GPT_FIELD_NUMBER64, /* up to 2^63 - 1 */
-  WEFT_GPT_FIELD_HEX,      /* 64 bits, as "0123456789abcdef" */
-  WEFT_GPT_FIELD_REAL,
-  WEFT_GPT_FIELD_FLAG
-};
-
-struct weft_gpt_field {
-  const char *name;
-  enum weft_gpt_field_kind kind;
-  size_t offset; /* in struct weft_gpt_training */
-};
-
-/* An object of fields. */
-struct weft_gpt_section {
-  const char *name; /* "": the manifest itself */
-  const struct weft_gpt_field *fields;
-  uint32_t field_count;
-};
-
-#define WEFT_GPT_SECTIONS 4
-const struct weft_gpt_section *weft_gpt_manifest_sections(void);
-
 #endif

@@ -11,8 +11,7 @@
 #include <weft/launch.h>
 #include <weft/support.h>
 
-#include "cli/args/transport_choice.h"
-#include "cli/cmd/hang_file.h"
+#include "cli/args/option_parser.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "gpt/command/sample_text.h"

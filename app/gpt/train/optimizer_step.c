@@ -1,5 +1,5 @@
-/* The optimizer's step: clipping, AdamW on what this rank keeps of its layers, and the gathering
- * of parameters that only gradients and moments are sharded for. */
+/* The optimizer's step: the learning rate, clipping, AdamW on what this rank keeps of its layers,
+ * and the gathering of parameters that only gradients and moments are sharded for. */
 #include <math.h>
 
 #include <weft/support.h>
@@ -75,4 +75,17 @@ enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double
   }
   return rank->trainer->options.shard == WEFT_GPT_SHARD_GRADS ? gather_parameters(rank, error)
                                                               : WEFT_OK;
+}
+
+double weft_gpt_learning_rate(uint64_t step, double rate, double rate_min, uint64_t warmup,
+                              uint64_t total) {
+  static const double pi = 3.14159265358979323846;
+  if (step < warmup) {
+    return rate * (double)(step + 1) / (double)warmup;
+  }
+  if (step >= total) {
+    return rate_min;
+  }
+  const double along = (double)(step - warmup) / (double)(total - warmup);
+  return rate_min + 0.5 * (rate - rate_min) * (1 + cos(pi * along));
 }

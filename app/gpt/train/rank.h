@@ -7,7 +7,6 @@
  *   trainer_query.c    results, for the caller
  *   rank.c             a rank's groups, stages, memory and pipeline
  *   step_stats.c       loss, gradient norm and times of a step, gathered from all ranks
- *   divergence.c       numbers that are not finite
  *   optimizer_step.c   AdamW on the rank's shards
  *   gather_layer.c     layers gathered from their shards
  *   snapshot.c         checkpoints, and the hash, the model and the events at the end
@@ -17,7 +16,10 @@
 #ifndef GPT_RANK_H
 #define GPT_RANK_H
 
+#include <stdint.h>
+
 #include <weft/comm.h>
+#include <weft/ir.h>
 #include <weft/support.h>
 
 #include "gpt/train/autotune_policy.h"
@@ -210,21 +212,16 @@ enum weft_status weft_gpt_rank_gather_stats(struct weft_gpt_rank *rank, double l
 enum weft_status weft_gpt_rank_sum(struct weft_gpt_rank *rank, double number, double *sum,
                                    struct weft_error *error);
 
-/* ---- divergence.c ---- */
-
-/* Whether the optimizer may use the gradients of the step; if not, it is skipped, or the training
- * is over. */
-bool weft_gpt_rank_may_update(struct weft_gpt_rank *rank);
-/* Whether parameters and moments of all ranks are finite; if not, the training is over unless it
- * continues. */
-enum weft_status weft_gpt_rank_check_parameters(struct weft_gpt_rank *rank, bool *finite,
-                                                struct weft_error *error);
-
 /* ---- optimizer_step.c ---- */
 
 /* Clips, updates this rank's shards, and gathers the parameters of sharded gradients. */
 enum weft_status weft_gpt_rank_optimizer_step(struct weft_gpt_rank *rank, double learning_rate,
                                               struct weft_error *error);
+
+/* The learning rate of step `step` (from 0): rises linearly to `rate` over the first `warmup` steps, then
+ * falls along half a cosine to `rate_min` at `total`, and stays there. */
+double weft_gpt_learning_rate(uint64_t step, double rate, double rate_min, uint64_t warmup,
+                              uint64_t total);
 
 /* ---- gather_layer.c ---- */
 
@@ -310,5 +307,10 @@ enum weft_status weft_gpt_trainer_fit(struct weft_gpt_trainer *trainer, struct w
 /* After a step: measures, plans or switches, as the policy says. */
 enum weft_status weft_gpt_rank_autotune(struct weft_gpt_rank *rank, struct weft_error *error);
 void weft_gpt_autotune_finish(struct weft_gpt_autotune *autotune);
+
+/* Whether every stage is on its rank, rank_of[stage_count], and takes the microbatches of each op in
+ * ascending order, as all named schedules but LoopedBFS do; a table with overlaps does not. */
+bool weft_gpt_schedule_keeps_order(const struct weft_program *table, const uint32_t *rank_of,
+                                   uint32_t stage_count);
 
 #endif

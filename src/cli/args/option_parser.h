@@ -2,6 +2,8 @@
 #ifndef CLI_OPTION_PARSER_H
 #define CLI_OPTION_PARSER_H
 
+#include <weft/comm.h>
+
 #include "cli/args/option_table.h"
 
 #define WEFT_CLI_LIST_MAX 1024
@@ -58,5 +60,14 @@ int weft_cli_read_real(const struct weft_cli *cli, const char *name, const char 
 /* The same, where an exponent is usual: "3e-4" too. */
 int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char *text,
                        double minimum, double maximum, double *number);
+
+/* --transport; by default threads, but where a launcher has started several processes, these are
+ * the ranks. */
+const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments);
+enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments *arguments);
+
+/* WEFT_CLI_USAGE, having reported it, when --progress is given and has no effect. */
+int weft_cli_check_progress(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                            const struct weft_comm_info *transport);
 
 #endif

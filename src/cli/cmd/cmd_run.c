@@ -12,9 +12,8 @@
 #include <weft/support.h>
 
 #include "cli/args/cost_options.h"
-#include "cli/args/transport_choice.h"
+#include "cli/args/option_parser.h"
 #include "cli/cmd/commands.h"
-#include "cli/cmd/hang_file.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"

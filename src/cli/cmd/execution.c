@@ -10,7 +10,6 @@
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
-#include "cli/io/wall_clock.h"
 
 #define SAY_AFTER_NS UINT64_C(1000000000)
 
@@ -66,7 +65,7 @@ static void sum_up(const struct weft_program *program, const struct weft_event *
 /* Real time: the same on all hosts, or of this process where the transport's is virtual. */
 static uint64_t real_time(const struct weft_cli_execution *execution,
                           struct weft_transport *transport) {
-  return execution->transport->virtual_time ? weft_cli_clock_ns()
+  return execution->transport->virtual_time ? (uint64_t)weft_clock_ns()
                                             : (uint64_t)transport->ops->now(transport);
 }
 
@@ -190,7 +189,7 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
 
 static void say_step(struct weft_cli_execution *execution, uint32_t step) {
   const struct weft_cli *cli = execution->cli;
-  const uint64_t now = weft_cli_clock_ns();
+  const uint64_t now = (uint64_t)weft_clock_ns();
   if (execution->says_progress && cli->messages_terminal && step < execution->step_count &&
       now - execution->said_ns >= SAY_AFTER_NS) {
     weft_cli_print(cli, NULL, "run: step %" PRIu32 " of %" PRIu32, step + 1, execution->step_count);
@@ -265,7 +264,7 @@ static enum weft_status step_all(struct weft_cli_execution *execution, uint32_t 
   const uint32_t p = execution->program->rank_count;
   struct weft_cli_rank_step *ranks = &execution->rank_steps[(uint64_t)step * p];
   for (uint32_t r = 0; r < p; r++) {
-    ranks[r].entered_ns = weft_cli_clock_ns(); /* replaced when the rank is done */
+    ranks[r].entered_ns = (uint64_t)weft_clock_ns(); /* replaced when the rank is done */
     WEFT_TRY(weft_pipeline_begin(execution->pipelines[r], true, &batch, error));
     weft_comm_wake(execution->comm_world, r);
   }
@@ -359,7 +358,7 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
   assert(execution->transport->process_per_rank == (execution->job != NULL));
   WEFT_TRY(make_room(execution, error));
   WEFT_TRY(open_world(execution, error));
-  execution->said_ns = weft_cli_clock_ns();
+  execution->said_ns = (uint64_t)weft_clock_ns();
   execution->first = weft_comm_local(execution->comm_world);
   struct weft_launch_watch *watch = weft_launch_watch_begin(execution->first);
   const enum weft_status status =

@@ -10,7 +10,6 @@
 #include <weft/launch.h>
 
 #include "cli/io/error_message.h"
-#include "cli/io/wall_clock.h"
 
 /* Intervals shorter than this share of the range are not divided. */
 #define RESOLUTION 0.004
@@ -20,7 +19,7 @@ struct front {
   struct weft_search_request request; /* of one search */
   struct weft_cli_plan_progress *progress;
   struct weft_cli_pareto *pareto;
-  uint64_t begin_ns;
+  int64_t begin_ns;
   /* Limits with known values, ascending: those of the searches, and the memory of their plans.
    * INFINITY where a search found nothing. */
   struct trial {
@@ -101,7 +100,7 @@ static void take(struct front *front, const struct weft_search_answer *answer) {
 /* Divides the remaining time among the remaining searches. */
 static void divide_time(struct front *front, const struct weft_search_request *whole) {
   if (whole->time_limit > 0) {
-    const double gone = (double)(weft_cli_clock_ns() - front->begin_ns) * 1e-9;
+    const double gone = (double)(weft_clock_ns() - front->begin_ns) * 1e-9;
     const double left = fmax(0.001, whole->time_limit - gone);
     front->request.time_limit = left / (WEFT_CLI_PARETO_MAX - front->progress->round);
   }
@@ -160,7 +159,7 @@ static bool choose_limit(const struct front *front, double *limit) {
 static bool goes_on(const struct front *front) {
   return front->progress->round < WEFT_CLI_PARETO_MAX && weft_launch_signal() == 0 &&
          (front->pareto->request->time_limit <= 0 ||
-          (double)(weft_cli_clock_ns() - front->begin_ns) * 1e-9 <
+          (double)(weft_clock_ns() - front->begin_ns) * 1e-9 <
               front->pareto->request->time_limit);
 }
 
@@ -186,7 +185,7 @@ int weft_cli_pareto_find(const struct weft_cli *cli, const struct weft_search_re
                         .request = *request,
                         .progress = progress,
                         .pareto = pareto,
-                        .begin_ns = weft_cli_clock_ns()};
+                        .begin_ns = weft_clock_ns()};
   front.request.effort = request->effort / (double)WEFT_CLI_PARETO_MAX;
   progress->rounds = WEFT_CLI_PARETO_MAX;
   return weft_search_least_memory(cli->allocator, request, &pareto->least, &error) < 0

@@ -3,6 +3,7 @@
 #define CLI_INPUT_FILE_H
 
 #include <weft/costs.h>
+#include <weft/ir.h>
 
 #include "cli/cli.h"
 
@@ -21,5 +22,11 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
 bool weft_cli_is_standard_input(const char *path);
 /* What messages call `path`. */
 const char *weft_cli_input_name(const char *path);
+
+/* The simulator only needs to finish, and a table with missing work would look fast. So the
+ * program is verified, with unlimited buffers as in the simulation. Returns WEFT_CLI_OK, or
+ * another exit status after printing what is wrong with the program, which messages call `name`. */
+int weft_cli_check_valid(const struct weft_cli *cli, const struct weft_program *program,
+                         const char *name);
 
 #endif

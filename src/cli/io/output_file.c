@@ -19,6 +19,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <weft/run.h>
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
@@ -250,4 +251,21 @@ int weft_cli_write_output(const struct weft_cli *cli, const struct weft_cli_argu
           ? weft_cli_write_descriptor(cli, cli->output, "standard output", text)
           : weft_cli_write_file(cli, arguments->texts[WEFT_CLI_OPTION_OUTPUT], text);
   return written == WEFT_CLI_OK ? status : written;
+}
+
+void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct weft_transport *transport) {
+  assert(cli != NULL && arguments != NULL);
+  const char *given = arguments->texts[WEFT_CLI_OPTION_DUMP];
+  const char *path = given != NULL ? given : "weft-hang.json";
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
+  struct weft_error error;
+  char quoted[256], hint[320];
+  if (weft_hang_dump(transport, &text, &error) < 0) {
+    (void)weft_cli_fail(cli, NULL, &error);
+  } else if (weft_cli_write_file(cli, path, &text) == WEFT_CLI_OK) {
+    weft_cli_quote(quoted, sizeof quoted, path);
+    (void)snprintf(hint, sizeof hint, "'weft explain-hang %s' explains it", quoted);
+    weft_cli_print(cli, hint, "what all ranks were doing is in '%s'", quoted);
+  }
 }

@@ -2,6 +2,8 @@
 #ifndef CLI_OUTPUT_FILE_H
 #define CLI_OUTPUT_FILE_H
 
+#include <weft/transport.h>
+
 #include "cli/args/option_parser.h"
 
 /* Writes `text`, all the output of a command, to standard output or to -o FILE. Returns `status`
@@ -20,5 +22,10 @@ int weft_cli_write_descriptor(const struct weft_cli *cli, int fd, const char *na
 
 /* Whether the data of this command goes to a terminal that may be coloured. */
 bool weft_cli_colours_data(const struct weft_cli *cli, const struct weft_cli_arguments *arguments);
+
+/* Writes the state of all ranks to the file of --dump, or to weft-hang.json, and prints that, or
+ * why it could not. */
+void weft_cli_write_hang(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                         struct weft_transport *transport);
 
 #endif

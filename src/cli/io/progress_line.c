@@ -5,7 +5,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cli/io/wall_clock.h"
+#include <weft/support.h>
 
 #define CLEAR_LINE "\r\x1b[K"
 #define RENEW_NS UINT64_C(100000000)
@@ -19,7 +19,7 @@ bool weft_cli_progress_line_is_wanted(const struct weft_cli *cli) {
 }
 
 bool weft_cli_progress_line_is_due(const struct weft_cli_progress_line *line) {
-  return weft_cli_clock_ns() - line->said_ns >= RENEW_NS;
+  return (uint64_t)weft_clock_ns() - line->said_ns >= RENEW_NS;
 }
 
 void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
@@ -34,7 +34,7 @@ void weft_cli_progress_line_update(struct weft_cli_progress_line *line,
   show(line, CLEAR_LINE, strlen(CLEAR_LINE));
   show(line, text->data, size);
   line->is_open = true;
-  line->said_ns = weft_cli_clock_ns();
+  line->said_ns = (uint64_t)weft_clock_ns();
 }
 
 void weft_cli_progress_line_clear(struct weft_cli_progress_line *line) {

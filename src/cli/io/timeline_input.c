@@ -8,7 +8,6 @@
 #include <weft/lower.h>
 
 #include "cli/args/cost_options.h"
-#include "cli/cmd/validity.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/scoped.h"

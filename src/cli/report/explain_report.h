@@ -2,7 +2,7 @@
 #ifndef CLI_EXPLAIN_REPORT_H
 #define CLI_EXPLAIN_REPORT_H
 
-#include "cli/args/transfer_channel.h"
+#include <weft/inspect.h>
 
 struct weft_cli_explain_report {
   const struct weft_program *program;

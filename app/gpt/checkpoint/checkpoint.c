@@ -1,7 +1,18 @@
-/* Reading checkpoints. A file is checked completely before any of it is used or the caller's
- * memory changes. */
+/* Writing and reading checkpoints. The order of operations makes them safe:
+ *
+ *   each layer    temporary name, write, fsync, close, rename
+ *   commit        fsync of the step's folder: the layers' files have their names
+ *                 manifest: temporary name, write, fsync, close
+ *                 rename to manifest.json: from here on the checkpoint is there
+ *                 fsync of the step's folder, of DIR, and of what holds DIR
+ *                 only then: removal of what is old or was left over
+ *
+ * Stopped anywhere, by an error, a signal or a loss of power, a load finds the state
+ * before or the one after. A file that is read is checked completely before any of it is used or
+ * the caller's memory changes. */
 #include <assert.h>
 #include <inttypes.h>
+#include <stdio.h>
 #include <string.h>
 
 #include <weft/support.h>
@@ -9,6 +20,169 @@
 #include "gpt/checkpoint/layer_tensors.h"
 #include "gpt/checkpoint/manifest.h"
 #include "gpt/model/aligned_memory.h"
+
+static enum weft_status step_folder(struct weft_gpt_path *folder, const char *dir, uint64_t step,
+                                    struct weft_error *error) {
+  return weft_gpt_path_join(folder, dir, weft_gpt_step_name(step).text, error);
+}
+
+/* The files of a complete checkpoint must not change before there is another manifest. */
+static struct weft_gpt_name file_name(const char *folder, uint32_t layer, uint64_t checksum) {
+  return weft_gpt_file_is_there(folder, WEFT_GPT_MANIFEST)
+             ? weft_gpt_layer_name_again(layer, checksum)
+             : weft_gpt_layer_name(layer);
+}
+
+/* ---- Writing a layer ---- */
+
+/* A layer's file: its tensors, where their floats are, and the text in front of them. */
+struct layer_file {
+  struct weft_gpt_tensor tensors[WEFT_GPT_TENSORS_MAX];
+  struct weft_gpt_layer_tensor places[WEFT_GPT_TENSORS_MAX];
+  uint32_t count;
+  struct weft_text header;
+};
+
+static void describe_file(struct layer_file *file, const struct weft_gpt_config *config,
+                          uint64_t step, uint32_t layer) {
+  char layer_text[24], step_text[24];
+  (void)snprintf(layer_text, sizeof layer_text, "%" PRIu32, layer);
+  (void)snprintf(step_text, sizeof step_text, "%" PRIu64, step);
+  const char *const metadata[] = {"format", "pt", "part", layer_text, "step", step_text, NULL};
+  file->header = (struct weft_text){.allocator = NULL};
+  file->count = weft_gpt_layer_tensors(config, layer, file->tensors, file->places);
+  weft_gpt_safetensors_header(&file->header, file->tensors, file->count, metadata);
+}
+
+static enum weft_status write_bytes(struct weft_gpt_output *output, const struct layer_file *file,
+                                    const struct weft_gpt_layer_state *layer,
+                                    struct weft_error *error) {
+  WEFT_TRY(weft_gpt_output_write(output, file->header.data, file->header.size, error));
+  for (uint32_t k = 0; k < file->count; k++) {
+    const float *floats = weft_gpt_layer_array(layer, file->places[k].array);
+    WEFT_TRY(weft_gpt_output_write(output, floats + file->places[k].offset, file->tensors[k].bytes,
+                                   error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status write_file(const struct weft_gpt_files *files, const char *folder,
+                                   const struct layer_file *file,
+                                   const struct weft_gpt_layer_state *layer,
+                                   struct weft_gpt_layer_file *written, struct weft_error *error) {
+  struct weft_gpt_output output;
+  WEFT_TRY(weft_text_status(&file->header, error));
+  WEFT_TRY(
+      weft_gpt_output_begin(&output, files, folder, weft_gpt_layer_name(layer->layer).text, error));
+  WEFT_TRY(write_bytes(&output, file, layer, error));
+  const uint64_t checksum = weft_gpt_checksum_value(&output.checksum);
+  const struct weft_gpt_name name = file_name(folder, layer->layer, checksum);
+  WEFT_TRY(weft_gpt_output_end(&output, name.text, error));
+  *written = (struct weft_gpt_layer_file){.size = output.size, .checksum = checksum};
+  return WEFT_OK;
+}
+
+enum weft_status weft_gpt_checkpoint_write_layer(
+    const struct weft_gpt_files *files, const char *dir, const struct weft_gpt_config *config,
+    uint64_t step, const struct weft_gpt_layer_state *layer, struct weft_gpt_layer_file *written,
+    struct weft_error *error) {
+  struct weft_gpt_path folder;
+  struct layer_file file;
+  assert(layer->layer < weft_gpt_layer_count(config));
+  assert(layer->floats == weft_gpt_layer_floats(config, layer->layer));
+  assert(layer->first_moment != NULL && layer->second_moment != NULL);
+  WEFT_TRY(step_folder(&folder, dir, step, error));
+  WEFT_TRY(weft_gpt_folder_make(files, dir, error));
+  WEFT_TRY(weft_gpt_folder_make(files, folder.text, error));
+  describe_file(&file, config, step, layer->layer);
+  const enum weft_status status = write_file(files, folder.text, &file, layer, written, error);
+  weft_text_finish(&file.header);
+  return status;
+}
+
+/* ---- Writing the manifest ---- */
+
+/* Everything that a commit works with. */
+struct commit {
+  const struct weft_gpt_files *files;
+  const char *dir;
+  struct weft_gpt_path folder;
+  const struct weft_gpt_training *training;
+  uint32_t layer_count;
+  struct weft_gpt_manifest_layer *layers;
+  struct weft_gpt_name *names;
+  struct weft_text text;
+};
+
+static enum weft_status check_layer(const struct commit *commit, uint32_t layer,
+                                    const struct weft_gpt_layer_file *written,
+                                    struct weft_error *error) {
+  struct weft_gpt_path path;
+  uint64_t size;
+  WEFT_TRY(weft_gpt_path_join(&path, commit->folder.text, commit->names[layer].text, error));
+  WEFT_TRY(weft_gpt_file_size(path.text, &size, error));
+  if (size != written->size) {
+    return weft_fail(error, WEFT_ERR_IO, "nothing else may write to this folder",
+                     "'%s' has %" PRIu64 " bytes; %" PRIu64 " were written", path.text, size,
+                     written->size);
+  }
+  return WEFT_OK;
+}
+
+/* The layers' files, which must be there. */
+static enum weft_status gather_layers(struct commit *commit,
+                                      const struct weft_gpt_layer_file *written,
+                                      struct weft_error *error) {
+  for (uint32_t k = 0; k < commit->layer_count; k++) {
+    commit->names[k] = file_name(commit->folder.text, k, written[k].checksum);
+    commit->layers[k] = (struct weft_gpt_manifest_layer){
+        .file = commit->names[k], .size = written[k].size, .checksum = written[k].checksum};
+    WEFT_TRY(check_layer(commit, k, &written[k], error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status write_manifest(struct commit *commit, struct weft_error *error) {
+  struct weft_gpt_output output;
+  WEFT_TRY(weft_gpt_manifest_write(&commit->text, commit->training, commit->layers, error));
+  WEFT_TRY(weft_gpt_folder_sync(commit->files, commit->folder.text, error));
+  WEFT_TRY(
+      weft_gpt_output_begin(&output, commit->files, commit->folder.text, WEFT_GPT_MANIFEST, error));
+  WEFT_TRY(weft_gpt_output_write(&output, commit->text.data, commit->text.size, error));
+  WEFT_TRY(weft_gpt_output_end(&output, WEFT_GPT_MANIFEST, error));
+  WEFT_TRY(weft_gpt_folder_sync(commit->files, commit->folder.text, error));
+  WEFT_TRY(weft_gpt_folder_sync(commit->files, commit->dir, error));
+  return weft_gpt_folder_sync_entry(commit->files, commit->dir, error);
+}
+
+static enum weft_status commit_layers(struct commit *commit,
+                                      const struct weft_gpt_layer_file *written, uint32_t keep,
+                                      struct weft_error *error) {
+  WEFT_TRY(gather_layers(commit, written, error));
+  WEFT_TRY(write_manifest(commit, error));
+  return weft_gpt_steps_clean(commit->files, commit->dir, commit->training->step, commit->names,
+                              commit->layer_count, keep, error);
+}
+
+enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, const char *dir,
+                                            const struct weft_gpt_training *training,
+                                            const struct weft_gpt_layer_file *layers, uint32_t keep,
+                                            struct weft_error *error) {
+  assert(dir != NULL && layers != NULL);
+  const uint32_t count = weft_gpt_layer_count(&training->config);
+  struct commit commit = {.files = files, .dir = dir, .training = training, .layer_count = count};
+  WEFT_TRY(weft_gpt_config_check(&training->config, error));
+  WEFT_TRY(step_folder(&commit.folder, dir, training->step, error));
+  commit.layers = weft_gpt_allocate(NULL, count, sizeof *commit.layers);
+  commit.names = weft_gpt_allocate(NULL, count, sizeof *commit.names);
+  const enum weft_status status = commit.layers == NULL || commit.names == NULL
+                                      ? weft_fail_memory(error, count * sizeof *commit.layers)
+                                      : commit_layers(&commit, layers, keep, error);
+  weft_text_finish(&commit.text);
+  weft_gpt_free(NULL, commit.names);
+  weft_gpt_free(NULL, commit.layers);
+  return status;
+}
 
 struct weft_gpt_checkpoint {
   const struct weft_allocator *allocator;
@@ -114,7 +288,7 @@ const struct weft_gpt_training *weft_gpt_checkpoint_training(
   return &checkpoint->training;
 }
 
-/* ---- A layer ---- */
+/* ---- Reading a layer ---- */
 
 /* One layer's file on its way from disk to the layer's arrays. */
 struct load {
