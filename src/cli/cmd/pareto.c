@@ -159,8 +159,7 @@ static bool choose_limit(const struct front *front, double *limit) {
 static bool goes_on(const struct front *front) {
   return front->progress->round < WEFT_CLI_PARETO_MAX && weft_launch_signal() == 0 &&
          (front->pareto->request->time_limit <= 0 ||
-          (double)(weft_clock_ns() - front->begin_ns) * 1e-9 <
-              front->pareto->request->time_limit);
+          (double)(weft_clock_ns() - front->begin_ns) * 1e-9 < front->pareto->request->time_limit);
 }
 
 static int look(struct front *front) {
