@@ -497,13 +497,10 @@ static enum weft_status check_ranks(const struct weft_world *world, uint32_t ran
 static enum weft_status find_member(const struct weft_world *world, uint32_t rank, uint32_t id,
                                     const uint32_t *ranks, uint32_t count, uint32_t *member,
                                     struct weft_error *error) {
-  unsigned char *seen = weft_array_allocate_zero(world->allocator, world->rank_count, 1);
-  if (seen == NULL) {
-    return weft_fail_memory(error, world->rank_count);
-  }
-  const enum weft_status status = check_ranks(world, rank, id, ranks, count, seen, member, error);
-  weft_array_free(world->allocator, seen, world->rank_count, 1);
-  return status;
+  WEFT_SCOPED_ARENA arena = {.allocator = world->allocator};
+  unsigned char *seen = weft_arena_allocate(&arena, world->rank_count, 1);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  return check_ranks(world, rank, id, ranks, count, seen, member, error);
 }
 
 enum weft_status weft_world_group(struct weft_world *world, uint32_t rank, uint32_t id,

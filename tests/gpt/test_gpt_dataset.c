@@ -262,7 +262,7 @@ static void test_memory_failures(void **state) {
       assert_int_equal(dataset.size, 70 * sizeof text);
       weft_gpt_dataset_finish(&dataset);
       assert_int_equal(memory.blocks, 0);
-      assert_true(k > 100);
+      assert_true(k > 5); /* paths share blocks of an arena */
       break;
     }
     assert_int_equal(status, WEFT_ERR_MEMORY);

@@ -9,6 +9,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 #include "gpt/checkpoint/checkpoint.h"
 #include "gpt/command/sample_text.h"
 #include "gpt/model/aligned_memory.h"
@@ -31,29 +32,23 @@ static enum weft_status load_layer(struct model *model, uint32_t layer, struct w
   state->floats = weft_gpt_layer_floats(&model->training->config, layer);
   state->parameters = weft_gpt_allocate(model->allocator, state->floats, sizeof(float));
   if (state->parameters == NULL) {
-    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
-    return WEFT_ERR_MEMORY;
+    return weft_fail_memory(error, state->floats * sizeof(float));
   }
   return weft_gpt_checkpoint_read_layer(model->checkpoint, state, error);
 }
 
 static enum weft_status load(struct model *model, const char *dir, struct weft_error *error) {
-  enum weft_status status =
-      weft_gpt_checkpoint_open(model->allocator, dir, &model->checkpoint, error);
-  if (status < 0) {
-    return status;
-  }
+  WEFT_TRY(weft_gpt_checkpoint_open(model->allocator, dir, &model->checkpoint, error));
   model->training = weft_gpt_checkpoint_training(model->checkpoint);
   model->layer_count = weft_gpt_layer_count(&model->training->config);
   model->layers = weft_gpt_allocate(model->allocator, model->layer_count, sizeof *model->layers);
   if (model->layers == NULL) {
-    *error = (struct weft_error){.status = WEFT_ERR_MEMORY, .message = "out of memory"};
-    return WEFT_ERR_MEMORY;
+    return weft_fail_memory(error, model->layer_count * sizeof *model->layers);
   }
-  for (uint32_t layer = 0; layer < model->layer_count && status == WEFT_OK; layer++) {
-    status = load_layer(model, layer, error);
+  for (uint32_t layer = 0; layer < model->layer_count; layer++) {
+    WEFT_TRY(load_layer(model, layer, error));
   }
-  return status;
+  return WEFT_OK;
 }
 
 static void unload(struct model *model) {
@@ -69,7 +64,7 @@ static void unload(struct model *model) {
 static void add_json(struct weft_text *text, const struct model *model, const char *prompt,
                      const struct weft_text *sample) {
   struct weft_json json = {.text = text};
-  struct weft_text printable = {.allocator = text->allocator};
+  WEFT_SCOPED_TEXT printable = {.allocator = text->allocator};
   weft_train_add_printable(&printable, sample->data, sample->size);
   weft_json_open(&json, NULL, '{');
   weft_json_string(&json, "schema", "weft-sample/1");
@@ -79,7 +74,6 @@ static void add_json(struct weft_text *text, const struct model *model, const ch
   weft_json_close(&json, '}');
   weft_json_finish(&json);
   text->failed = text->failed || printable.failed;
-  weft_text_finish(&printable);
 }
 
 /* The prompt and the sample: as bytes, or on a terminal with control bytes escaped. */
@@ -106,22 +100,18 @@ static int write_sample(const struct weft_cli *cli, const struct weft_cli_argume
   options.temperature = weft_cli_real(arguments, WEFT_CLI_OPTION_TEMPERATURE, TEMPERATURE_DEFAULT);
   options.top_k = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_TOP_K, 0);
   options.seed = weft_cli_number(arguments, WEFT_CLI_OPTION_SEED, 1);
-  struct weft_text sample = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT sample = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   weft_text_add(&sample, "");
-  int status = weft_train_sample(cli, &model->training->config, model->layers, options, &sample);
-  if (status == WEFT_CLI_OK) {
-    if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-      add_json(&text, model, prompt, &sample);
-    } else {
-      add_words(&text, prompt, &sample,
-                cli->output_terminal && !arguments->given[WEFT_CLI_OPTION_OUTPUT]);
-    }
-    text.failed = text.failed || sample.failed;
-    status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
+  WEFT_CLI_TRY(weft_train_sample(cli, &model->training->config, model->layers, options, &sample));
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    add_json(&text, model, prompt, &sample);
+  } else {
+    add_words(&text, prompt, &sample,
+              cli->output_terminal && !arguments->given[WEFT_CLI_OPTION_OUTPUT]);
   }
-  weft_text_finish(&sample);
-  weft_text_finish(&text);
-  return status;
+  text.failed = text.failed || sample.failed;
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }
 
 int weft_train_cmd_sample(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

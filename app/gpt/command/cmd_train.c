@@ -14,6 +14,7 @@
 #include "cli/args/option_parser.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 #include "gpt/command/sample_text.h"
 #include "gpt/command/train_files.h"
 #include "gpt/command/train_report.h"
@@ -23,74 +24,54 @@ enum { SAMPLE_BYTES = 400 };
 
 /* ---- What is said ---- */
 
-static int write_text(const struct weft_cli *cli, struct weft_text *text) {
-  const int status = weft_cli_write_descriptor(cli, cli->output, "standard output", text);
-  weft_text_finish(text);
-  return status;
-}
-
 static int say_plan(const struct weft_train_setup *setup, const struct weft_gpt_trainer *trainer) {
-  struct weft_text text = {.allocator = setup->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
   if (setup->arguments->given[WEFT_CLI_OPTION_JSON] || !weft_train_setup_reports(setup)) {
     return WEFT_CLI_OK;
   }
   weft_train_add_plan(&text, setup, trainer);
-  return write_text(setup->cli, &text);
+  return weft_cli_write_descriptor(setup->cli, setup->cli->output, "standard output", &text);
 }
 
 static int say_outcome(const struct weft_train_setup *setup, struct weft_train_progress *progress,
                        const struct weft_gpt_trainer *trainer, const char *stopped_by) {
-  struct weft_text text = {.allocator = setup->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
   weft_train_add_json(&text, setup, progress, trainer, stopped_by);
-  int status = weft_train_progress_write_json(progress, &text);
-  text.size = 0;
-  if (status == WEFT_CLI_OK && !progress->json) {
-    weft_train_add_summary(&text, setup, progress, trainer);
-    status = weft_cli_write_descriptor(setup->cli, setup->cli->output, "standard output", &text);
+  WEFT_CLI_TRY(weft_train_progress_write_json(progress, &text));
+  if (progress->json) {
+    return WEFT_CLI_OK;
   }
-  weft_text_finish(&text);
-  return status;
+  text.size = 0;
+  weft_train_add_summary(&text, setup, progress, trainer);
+  return weft_cli_write_descriptor(setup->cli, setup->cli->output, "standard output", &text);
 }
 
 /* ---- A sample ---- */
 
-static int draw_sample(const struct weft_train_setup *setup,
-                       const struct weft_gpt_layer_state *layers, struct weft_text *text) {
+static int say_sample(const struct weft_train_setup *setup,
+                      const struct weft_gpt_trainer *trainer) {
+  const struct weft_gpt_layer_state *layers = weft_gpt_trainer_model(trainer);
   const char *given = setup->arguments->texts[WEFT_CLI_OPTION_PROMPT];
   const char *prompt = given != NULL ? given : "";
+  WEFT_SCOPED_TEXT sample = {.allocator = setup->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
+  if (layers == NULL) { /* not requested */
+    return WEFT_CLI_OK;
+  }
   struct weft_gpt_sample_options options = weft_gpt_sample_options_default();
-  struct weft_text sample = {.allocator = setup->cli->allocator};
   options.prompt = (const uint8_t *)prompt;
   options.prompt_size = strlen(prompt);
   options.count = SAMPLE_BYTES;
   options.temperature = SAMPLE_TEMPERATURE;
   options.seed = setup->options.training.data_seed;
-  const int status =
-      weft_train_sample(setup->cli, &setup->options.training.config, layers, options, &sample);
-  if (status == WEFT_CLI_OK) {
-    weft_text_add(text, "\nSample:\n\n");
-    weft_train_add_printable(text, prompt, strlen(prompt));
-    weft_train_add_printable(text, sample.data, sample.size);
-    weft_text_add(text, "\n");
-  }
-  text->failed = text->failed || sample.failed;
-  weft_text_finish(&sample);
-  return status;
-}
-
-static int say_sample(const struct weft_train_setup *setup,
-                      const struct weft_gpt_trainer *trainer) {
-  const struct weft_gpt_layer_state *layers = weft_gpt_trainer_model(trainer);
-  if (layers == NULL) { /* not requested */
-    return WEFT_CLI_OK;
-  }
-  struct weft_text text = {.allocator = setup->cli->allocator};
-  const int status = draw_sample(setup, layers, &text);
-  if (status == WEFT_CLI_OK) {
-    return write_text(setup->cli, &text);
-  }
-  weft_text_finish(&text);
-  return status;
+  WEFT_CLI_TRY(
+      weft_train_sample(setup->cli, &setup->options.training.config, layers, options, &sample));
+  weft_text_add(&text, "\nSample:\n\n");
+  weft_train_add_printable(&text, prompt, strlen(prompt));
+  weft_train_add_printable(&text, sample.data, sample.size);
+  weft_text_add(&text, "\n");
+  text.failed = text.failed || sample.failed;
+  return weft_cli_write_descriptor(setup->cli, setup->cli->output, "standard output", &text);
 }
 
 /* ---- When it ends early ---- */

@@ -6,8 +6,11 @@
 #include "cli/args/option_parser.h"
 
 #include "cli/io/error_message.h"
+#include "cli/scoped.h"
 #include "gpt/command/sample_text.h"
 #include "gpt/kernels/kernels.h"
+
+WEFT_SCOPED_TYPE(weft_gpt_sampler)
 
 void weft_train_choose_kernels(const struct weft_cli *cli) {
   assert(cli != NULL);
@@ -28,17 +31,13 @@ int weft_train_sample(const struct weft_cli *cli, const struct weft_gpt_config *
                       const struct weft_gpt_layer_state *layers,
                       struct weft_gpt_sample_options options, struct weft_text *text) {
   assert(cli != NULL && text != NULL);
-  struct weft_gpt_sampler *sampler;
+  WEFT_SCOPED(weft_gpt_sampler) sampler = NULL;
   struct weft_error error;
   options.on_byte = goes_on;
-  if (weft_gpt_sampler_create(cli->allocator, config, layers, &sampler, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
-  const int status = weft_gpt_sample(sampler, &options, text, &error) < 0
-                         ? weft_cli_fail(cli, NULL, &error)
-                         : WEFT_CLI_OK;
-  weft_gpt_sampler_destroy(sampler);
-  return status;
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, NULL, weft_gpt_sampler_create(cli->allocator, config, layers, &sampler, &error),
+      &error));
+  return weft_cli_result(cli, NULL, weft_gpt_sample(sampler, &options, text, &error), &error);
 }
 
 void weft_train_add_printable(struct weft_text *text, const char *data, size_t size) {

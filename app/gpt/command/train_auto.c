@@ -11,6 +11,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/free_memory.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_auto.h"
 
 #define MEBIBYTE 1048576.0
@@ -49,12 +50,9 @@ int weft_train_setup_read_auto(struct weft_train_setup *setup) {
   const struct weft_cli_arguments *arguments = setup->arguments;
   struct weft_gpt_trainer_options *options = &setup->options;
   const uint64_t v = weft_cli_number(arguments, WEFT_CLI_OPTION_STAGES_PER_RANK, 1);
-  struct weft_program *program;
+  WEFT_SCOPED(weft_program) program = NULL;
   struct weft_error error;
-  const int status = check_placement(setup, v);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(check_placement(setup, v));
   options->tunes = true;
   options->schedule = first_schedule(arguments, v);
   options->ranks = weft_train_setup_ranks(setup);
@@ -62,11 +60,10 @@ int weft_train_setup_read_auto(struct weft_train_setup *setup) {
   const struct weft_shape shape = {.ranks = options->ranks,
                                    .stages_per_rank = options->stages_per_rank,
                                    .microbatches = options->training.microbatches};
-  if (weft_generate(setup->cli->allocator, options->schedule, &shape, &program, &error) < 0) {
-    return weft_cli_fail(setup->cli, NULL, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      setup->cli, NULL,
+      weft_generate(setup->cli->allocator, options->schedule, &shape, &program, &error), &error));
   setup->stage_count = program->stage_count;
-  weft_program_destroy(program);
   return WEFT_CLI_OK;
 }
 

@@ -16,6 +16,7 @@
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
 #include "cli/report/run_picture.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_files.h"
 #include "gpt/command/train_report.h"
 
@@ -87,74 +88,51 @@ static void name_it(const struct weft_train_setup *setup, char *name, size_t siz
 
 static int write_profile(const struct weft_train_setup *setup, const struct weft_costs *costs) {
   const char *path = setup->arguments->texts[WEFT_CLI_OPTION_PROFILE];
-  struct weft_text text = {.allocator = setup->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
   struct weft_json json = {.text = &text};
   weft_costs_print(costs, &json, NULL);
   weft_json_finish(&json);
-  const int status = weft_cli_write_file(setup->cli, path, &text);
-  weft_text_finish(&text);
-  return status;
+  return weft_cli_write_file(setup->cli, path, &text);
 }
 
 /* ---- The last step ---- */
 
-static int draw(const struct weft_train_setup *setup, const struct weft_costs *costs,
-                const struct weft_simulation *measured, const struct weft_program *program) {
+static int write_timeline(const struct weft_train_setup *setup, const struct weft_costs *costs,
+                          const struct weft_gpt_trainer *trainer) {
   const struct weft_cli *cli = setup->cli;
-  struct weft_simulation *predicted;
+  const struct weft_program *program = weft_gpt_trainer_program(trainer);
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
+  WEFT_SCOPED(weft_simulation) measured = NULL;
+  WEFT_SCOPED(weft_simulation) predicted = NULL;
   struct weft_error error;
+  uint64_t count;
   char name[128];
-  if (weft_simulate(cli->allocator, program, costs, NULL, &predicted, &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
+  weft_gpt_trainer_events(trainer, NULL, 0, &count);
+  struct weft_event *events = weft_arena_allocate(&arena, count, sizeof *events);
+  if (events == NULL) {
+    return weft_cli_fail_memory(cli);
   }
+  weft_gpt_trainer_events(trainer, events, count, &count);
+  WEFT_CLI_TRY(weft_cli_result(cli, NULL,
+                               weft_simulation_measured(cli->allocator, program, costs, events,
+                                                        count, NS_PER_MS, &measured, &error),
+                               &error));
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, NULL, weft_simulate(cli->allocator, program, costs, NULL, &predicted, &error), &error));
   name_it(setup, name, sizeof name);
   const struct weft_cli_run_timeline timeline = {.name = name,
                                                  .transport = weft_train_transport(setup),
                                                  .measured = measured,
                                                  .predicted = predicted,
                                                  .costs = costs};
-  const int status =
-      weft_cli_timeline_write(cli, setup->arguments->texts[WEFT_CLI_OPTION_OUTPUT], &timeline);
-  weft_simulation_destroy(predicted);
-  return status;
-}
-
-static int measure_and_draw(const struct weft_train_setup *setup, const struct weft_costs *costs,
-                            const struct weft_gpt_trainer *trainer, struct weft_event *events,
-                            uint64_t count) {
-  const struct weft_cli *cli = setup->cli;
-  const struct weft_program *program = weft_gpt_trainer_program(trainer);
-  struct weft_simulation *measured;
-  struct weft_error error;
-  weft_gpt_trainer_events(trainer, events, count, &count);
-  if (weft_simulation_measured(cli->allocator, program, costs, events, count, NS_PER_MS, &measured,
-                               &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
-  const int status = draw(setup, costs, measured, program);
-  weft_simulation_destroy(measured);
-  return status;
-}
-
-static int write_timeline(const struct weft_train_setup *setup, const struct weft_costs *costs,
-                          const struct weft_gpt_trainer *trainer) {
-  const struct weft_allocator *allocator = setup->cli->allocator;
-  uint64_t count;
-  weft_gpt_trainer_events(trainer, NULL, 0, &count);
-  struct weft_event *events = weft_array_allocate(allocator, count, sizeof *events);
-  if (events == NULL) {
-    return weft_cli_fail_memory(setup->cli);
-  }
-  const int status = measure_and_draw(setup, costs, trainer, events, count);
-  weft_array_free(allocator, events, count, sizeof *events);
-  return status;
+  return weft_cli_timeline_write(cli, setup->arguments->texts[WEFT_CLI_OPTION_OUTPUT], &timeline);
 }
 
 static int write_measured(const struct weft_train_setup *setup,
                           const struct weft_train_progress *progress,
                           const struct weft_gpt_trainer *trainer) {
   const bool *given = setup->arguments->given;
-  struct weft_costs *costs;
+  WEFT_SCOPED(weft_costs) costs = NULL;
   struct weft_error error;
   if (!given[WEFT_CLI_OPTION_PROFILE] && !given[WEFT_CLI_OPTION_OUTPUT]) {
     return WEFT_CLI_OK;
@@ -165,18 +143,12 @@ static int write_measured(const struct weft_train_setup *setup,
                    "was no second");
     return WEFT_CLI_OK;
   }
-  if (weft_gpt_trainer_costs(trainer, &costs, &error) < 0) {
-    return weft_cli_fail(setup->cli, NULL, &error);
-  }
-  int status = WEFT_CLI_OK;
+  WEFT_CLI_TRY(
+      weft_cli_result(setup->cli, NULL, weft_gpt_trainer_costs(trainer, &costs, &error), &error));
   if (given[WEFT_CLI_OPTION_PROFILE]) {
-    status = write_profile(setup, costs);
+    WEFT_CLI_TRY(write_profile(setup, costs));
   }
-  if (status == WEFT_CLI_OK && given[WEFT_CLI_OPTION_OUTPUT]) {
-    status = write_timeline(setup, costs, trainer);
-  }
-  weft_costs_destroy(costs);
-  return status;
+  return given[WEFT_CLI_OPTION_OUTPUT] ? write_timeline(setup, costs, trainer) : WEFT_CLI_OK;
 }
 
 /* ---- The loss ---- */
@@ -184,7 +156,7 @@ static int write_measured(const struct weft_train_setup *setup,
 static int write_curve(const struct weft_train_setup *setup,
                        const struct weft_train_progress *progress) {
   const char *path = setup->arguments->texts[WEFT_CLI_OPTION_CURVE];
-  struct weft_text text = {.allocator = setup->cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = setup->cli->allocator};
   char name[128], title[192];
   if (path == NULL) {
     return WEFT_CLI_OK;
@@ -197,15 +169,13 @@ static int write_curve(const struct weft_train_setup *setup,
       .validation = &progress->validation,
       .unigram = weft_gpt_dataset_unigram_loss(&setup->dataset)};
   weft_train_loss_curve_add(&text, &curve);
-  const int status = weft_cli_write_file(setup->cli, path, &text);
-  weft_text_finish(&text);
-  return status;
+  return weft_cli_write_file(setup->cli, path, &text);
 }
 
 int weft_train_write_files(const struct weft_train_setup *setup,
                            const struct weft_train_progress *progress,
                            const struct weft_gpt_trainer *trainer) {
   assert(setup != NULL && progress != NULL && trainer != NULL);
-  const int status = write_measured(setup, progress, trainer);
-  return status == WEFT_CLI_OK ? write_curve(setup, progress) : status;
+  WEFT_CLI_TRY(write_measured(setup, progress, trainer));
+  return write_curve(setup, progress);
 }

@@ -15,6 +15,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_auto.h"
 #include "gpt/command/train_progress.h"
 
@@ -155,15 +156,12 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
 int weft_train_progress_write_json(struct weft_train_progress *progress,
                                    const struct weft_text *line) {
   assert(progress != NULL && line != NULL);
-  int status = WEFT_CLI_OK;
   if (progress->log >= 0) {
-    status = weft_cli_write_descriptor(progress->cli, progress->log, progress->log_path, line);
+    WEFT_CLI_TRY(weft_cli_write_descriptor(progress->cli, progress->log, progress->log_path, line));
   }
-  if (status == WEFT_CLI_OK && progress->json) {
-    status =
-        weft_cli_write_descriptor(progress->cli, progress->cli->output, "standard output", line);
-  }
-  return status;
+  return progress->json ? weft_cli_write_descriptor(progress->cli, progress->cli->output,
+                                                    "standard output", line)
+                        : WEFT_CLI_OK;
 }
 
 static int write_plain(struct weft_train_progress *progress,
@@ -301,38 +299,31 @@ bool weft_train_progress_interrupted(void *context) {
 
 /* ---- Memory ---- */
 
-static int weigh_all(struct weft_train_progress *progress, struct weft_cli_job *job, uint64_t mine,
-                     uint64_t *all) {
-  struct weft_error error;
-  if (weft_allgather(job->transport, &mine, all, sizeof mine, 0, &error) < 0) {
-    return weft_launch_is_reporter(job->transport) ? weft_cli_fail(&job->cli, NULL, &error)
-                                                   : weft_cli_exit_status(NULL, &error);
-  }
-  for (uint32_t r = 0; r < job->transport->rank_count; r++) {
-    progress->bytes += all[r];
-    progress->bytes_max = all[r] > progress->bytes_max ? all[r] : progress->bytes_max;
-  }
-  return WEFT_CLI_OK;
-}
-
 int weft_train_progress_weigh(struct weft_train_progress *progress,
                               const struct weft_train_setup *setup,
                               const struct weft_gpt_trainer *trainer) {
   assert(progress != NULL && setup != NULL && trainer != NULL);
-  const struct weft_allocator *allocator = setup->cli->allocator;
   const uint64_t mine = weft_gpt_trainer_bytes(trainer);
   if (setup->job == NULL) {
     progress->bytes = progress->bytes_max = mine;
     return WEFT_CLI_OK;
   }
-  const uint32_t count = setup->job->transport->rank_count;
-  uint64_t *all = weft_array_allocate(allocator, count, sizeof *all);
+  struct weft_transport *transport = setup->job->transport;
+  struct weft_error error;
+  WEFT_SCOPED_ARENA arena = {.allocator = setup->cli->allocator};
+  uint64_t *all = weft_arena_allocate(&arena, transport->rank_count, sizeof *all);
   if (all == NULL) {
     return weft_cli_fail_memory(setup->cli);
   }
-  const int status = weigh_all(progress, setup->job, mine, all);
-  weft_array_free(allocator, all, count, sizeof *all);
-  return status;
+  if (weft_allgather(transport, &mine, all, sizeof mine, 0, &error) < 0) {
+    return weft_launch_is_reporter(transport) ? weft_cli_fail(setup->cli, NULL, &error)
+                                              : weft_cli_exit_status(NULL, &error);
+  }
+  for (uint32_t r = 0; r < transport->rank_count; r++) {
+    progress->bytes += all[r];
+    progress->bytes_max = all[r] > progress->bytes_max ? all[r] : progress->bytes_max;
+  }
+  return WEFT_CLI_OK;
 }
 
 /* ---- Means ---- */

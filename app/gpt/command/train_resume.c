@@ -10,6 +10,7 @@
 #include <weft/support.h>
 
 #include "cli/io/error_message.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_setup.h"
 
 /* A model that trains in a few minutes on two cores. */
@@ -36,9 +37,9 @@ int weft_train_setup_open(struct weft_train_setup *setup) {
   if (dir == NULL) {
     return WEFT_CLI_OK;
   }
-  return weft_gpt_checkpoint_open(setup->cli->allocator, dir, &setup->resume, &error) < 0
-             ? weft_cli_fail(setup->cli, NULL, &error)
-             : WEFT_CLI_OK;
+  return weft_cli_result(
+      setup->cli, NULL,
+      weft_gpt_checkpoint_open(setup->cli->allocator, dir, &setup->resume, &error), &error);
 }
 
 /* ---- A checkpoint's ---- */
@@ -77,16 +78,15 @@ static int check_shape(const struct weft_train_setup *setup,
   /* With --dp the microbatches of a replica may have to change. */
   const size_t count =
       WEFT_ARRAY_LENGTH(pairs) - (setup->arguments->given[WEFT_CLI_OPTION_DP] ? 1 : 0);
-  int status = WEFT_CLI_OK;
-  for (size_t i = 0; i < count && status == WEFT_CLI_OK; i++) {
-    status = contradict(setup, pairs[i].option, pairs[i].has);
+  for (size_t i = 0; i < count; i++) {
+    WEFT_CLI_TRY(contradict(setup, pairs[i].option, pairs[i].has));
   }
-  if (status == WEFT_CLI_OK && setup->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
-    status = weft_cli_usage(setup->cli, "leave out --tied, or train without --resume",
-                            "--tied is not what the checkpoint was trained with: its head has "
-                            "weights of its own");
+  if (setup->arguments->given[WEFT_CLI_OPTION_TIED] && !config->tied) {
+    return weft_cli_usage(setup->cli, "leave out --tied, or train without --resume",
+                          "--tied is not what the checkpoint was trained with: its head has "
+                          "weights of its own");
   }
-  return status;
+  return WEFT_CLI_OK;
 }
 
 static int check_steps(const struct weft_train_setup *setup,
@@ -153,19 +153,15 @@ int weft_train_setup_read_training(struct weft_train_setup *setup) {
   *training =
       is_new ? new_training(setup->arguments) : *weft_gpt_checkpoint_training(setup->resume);
   if (!is_new) {
-    int status = check_shape(setup, training);
-    status = status == WEFT_CLI_OK ? check_steps(setup, training) : status;
-    if (status != WEFT_CLI_OK) {
-      return status;
-    }
+    WEFT_CLI_TRY(check_shape(setup, training));
+    WEFT_CLI_TRY(check_steps(setup, training));
   }
   training->microbatches = (uint32_t)weft_cli_number(setup->arguments, WEFT_CLI_OPTION_MICROBATCHES,
                                                      training->microbatches);
   read_optimizer(setup->arguments, is_new, training);
   struct weft_error error;
-  return weft_gpt_config_check(&training->config, &error) < 0
-             ? weft_cli_fail(setup->cli, NULL, &error)
-             : WEFT_CLI_OK;
+  return weft_cli_result(setup->cli, NULL, weft_gpt_config_check(&training->config, &error),
+                         &error);
 }
 
 /* ---- The folder of checkpoints ---- */

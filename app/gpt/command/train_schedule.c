@@ -12,6 +12,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_auto.h"
 #include "gpt/command/train_setup.h"
 
@@ -21,24 +22,21 @@
 
 static int verify(const struct weft_cli *cli, const char *name,
                   const struct weft_program *program) {
-  struct weft_report *report;
+  WEFT_SCOPED(weft_report) report = NULL;
   struct weft_error error;
-  if (weft_verify(cli->allocator, program, NULL, &report, &error) < 0) {
-    return weft_cli_fail(cli, name, &error);
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name, weft_verify(cli->allocator, program, NULL, &report, &error), &error));
+  if (report->ok) {
+    return WEFT_CLI_OK;
   }
-  int status = WEFT_CLI_OK;
-  if (!report->ok) {
-    const struct weft_finding *finding = &report->findings[0];
-    char quoted[256], hint[320];
-    weft_cli_quote(quoted, sizeof quoted, name);
-    (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it", quoted);
-    weft_cli_print(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", quoted,
-                   finding->place.rank, finding->place.step, finding->message,
-                   weft_rule_id(finding->rule));
-    status = WEFT_CLI_FOUND_BAD;
-  }
-  weft_report_destroy(report);
-  return status;
+  const struct weft_finding *finding = &report->findings[0];
+  char quoted[256], hint[320];
+  weft_cli_quote(quoted, sizeof quoted, name);
+  (void)snprintf(hint, sizeof hint, "'weft verify %s' shows all that is wrong with it", quoted);
+  weft_cli_print(cli, hint, "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", quoted,
+                 finding->place.rank, finding->place.step, finding->message,
+                 weft_rule_id(finding->rule));
+  return WEFT_CLI_FOUND_BAD;
 }
 
 static bool trains(const struct weft_program *program) {
@@ -73,29 +71,23 @@ static int take_program(struct weft_train_setup *setup, const char *name) {
                    "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
     return WEFT_CLI_FOUND_BAD;
   }
-  int status = check_given(setup, WEFT_CLI_OPTION_RANKS, name, program->rank_count);
-  if (status == WEFT_CLI_OK) {
-    status = check_given(setup, WEFT_CLI_OPTION_STAGES_PER_RANK, name,
-                         program->stage_count / program->rank_count);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = check_given(setup, WEFT_CLI_OPTION_MICROBATCHES, name, program->microbatch_count);
-  }
+  WEFT_CLI_TRY(check_given(setup, WEFT_CLI_OPTION_RANKS, name, program->rank_count));
+  WEFT_CLI_TRY(check_given(setup, WEFT_CLI_OPTION_STAGES_PER_RANK, name,
+                           program->stage_count / program->rank_count));
+  WEFT_CLI_TRY(check_given(setup, WEFT_CLI_OPTION_MICROBATCHES, name, program->microbatch_count));
   if (setup->resume == NULL) {
     training->microbatches = program->microbatch_count;
   }
   setup->options.program = program;
   setup->options.ranks = program->rank_count;
   setup->stage_count = program->stage_count;
-  return status;
+  return WEFT_CLI_OK;
 }
 
 static int read_file(struct weft_train_setup *setup, const char *path) {
-  int status = weft_cli_read_program(setup->cli, path, &setup->program);
-  if (status == WEFT_CLI_OK) {
-    status = verify(setup->cli, path, setup->program);
-  }
-  return status == WEFT_CLI_OK ? take_program(setup, path) : status;
+  WEFT_CLI_TRY(weft_cli_read_program(setup->cli, path, &setup->program));
+  WEFT_CLI_TRY(verify(setup->cli, path, setup->program));
+  return take_program(setup, path);
 }
 
 /* ---- A name ---- */
@@ -103,7 +95,7 @@ static int read_file(struct weft_train_setup *setup, const char *path) {
 static int read_named(struct weft_train_setup *setup, const struct weft_schedule_info *info) {
   const struct weft_cli_arguments *arguments = setup->arguments;
   struct weft_gpt_trainer_options *options = &setup->options;
-  struct weft_program *program;
+  WEFT_SCOPED(weft_program) program = NULL;
   struct weft_error error;
   options->schedule = info->name;
   options->ranks = weft_train_setup_ranks(setup);
@@ -112,11 +104,10 @@ static int read_named(struct weft_train_setup *setup, const struct weft_schedule
   const struct weft_shape shape = {.ranks = options->ranks,
                                    .stages_per_rank = options->stages_per_rank,
                                    .microbatches = options->training.microbatches};
-  if (weft_generate(setup->cli->allocator, info->name, &shape, &program, &error) < 0) {
-    return weft_cli_fail(setup->cli, NULL, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      setup->cli, NULL, weft_generate(setup->cli->allocator, info->name, &shape, &program, &error),
+      &error));
   setup->stage_count = program->stage_count;
-  weft_program_destroy(program);
   return WEFT_CLI_OK;
 }
 
@@ -124,9 +115,9 @@ static int read_named(struct weft_train_setup *setup, const struct weft_schedule
 static int read_fixed(struct weft_train_setup *setup, const struct weft_schedule_info *info) {
   const struct weft_shape shape = {.ranks = 0};
   struct weft_error error;
-  if (weft_generate(setup->cli->allocator, info->name, &shape, &setup->program, &error) < 0) {
-    return weft_cli_fail(setup->cli, NULL, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(
+      setup->cli, NULL,
+      weft_generate(setup->cli->allocator, info->name, &shape, &setup->program, &error), &error));
   setup->options.schedule = info->name;
   return take_program(setup, info->name);
 }

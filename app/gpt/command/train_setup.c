@@ -11,6 +11,7 @@
 #include "cli/io/error_message.h"
 #include "cli/io/text_columns.h"
 #include "cli/report/run_picture.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_auto.h"
 #include "gpt/command/train_setup.h"
 
@@ -167,9 +168,10 @@ static int read_data(struct weft_train_setup *setup) {
     count = WEFT_ARRAY_LENGTH(own);
   }
   const uint64_t context = setup->options.training.config.context;
-  const enum weft_status status = weft_gpt_dataset_read(&setup->dataset, setup->cli->allocator,
-                                                        paths, count, context + 1, &error);
-  return status < 0 ? weft_cli_fail(setup->cli, NULL, &error) : WEFT_CLI_OK;
+  return weft_cli_result(setup->cli, NULL,
+                         weft_gpt_dataset_read(&setup->dataset, setup->cli->allocator, paths, count,
+                                               context + 1, &error),
+                         &error);
 }
 
 /* ---- The rest ---- */
@@ -190,7 +192,6 @@ static void read_run(struct weft_train_setup *setup) {
   options->threads_per_rank =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_THREADS_PER_RANK, 1);
   options->stall_limit = weft_cli_stall_limit(arguments, STALL_LIMIT_S);
-  options->checkpoint_dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT];
   options->checkpoint_every = weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_EVERY, 0);
   options->checkpoint_keep =
       (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_CHECKPOINT_KEEP, KEEP_DEFAULT);
@@ -212,45 +213,44 @@ static int compare_names(const struct weft_cli *cli, const struct weft_cli_argum
              : WEFT_CLI_OK;
 }
 
-/* Evaluates to the first status that is not OK. */
-#define THEN(status, call) ((status) == WEFT_CLI_OK ? (call) : (status))
-
 static int check_options(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  int status = compare_names(cli, arguments);
-  status = THEN(status, refuse_idle(cli, arguments));
-  status = THEN(status, refuse_untuned(cli, arguments));
-  status = THEN(status, refuse_single(cli, arguments));
-  status = THEN(status, refuse_measuring(cli, arguments));
-  status = THEN(status, check_timeline(cli, arguments));
-  return THEN(status,
-              weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments)));
+  WEFT_CLI_TRY(compare_names(cli, arguments));
+  WEFT_CLI_TRY(refuse_idle(cli, arguments));
+  WEFT_CLI_TRY(refuse_untuned(cli, arguments));
+  WEFT_CLI_TRY(refuse_single(cli, arguments));
+  WEFT_CLI_TRY(refuse_measuring(cli, arguments));
+  WEFT_CLI_TRY(check_timeline(cli, arguments));
+  return weft_cli_check_progress(cli, arguments, weft_cli_chosen_transport(arguments));
 }
 
 int weft_train_setup_read(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           struct weft_cli_job *job, struct weft_train_setup *setup) {
   assert(cli != NULL && arguments != NULL && setup != NULL);
   *setup = (struct weft_train_setup){
-      .cli = cli, .arguments = arguments, .job = job, .lock = {.descriptor = -1}};
-  int status = check_options(cli, arguments);
-  status = THEN(status, weft_train_setup_open(setup));
-  status = THEN(status, weft_train_setup_read_training(setup));
-  status = THEN(status, weft_train_setup_read_schedule(setup));
-  status = THEN(status, weft_train_setup_read_world(setup));
-  status = THEN(status, weft_train_setup_read_split(setup));
-  status = THEN(status, read_data(setup));
-  status = THEN(status, weft_train_setup_check_data(setup));
+      .cli = cli,
+      .arguments = arguments,
+      .job = job,
+      .options = {.checkpoint_dir = arguments->texts[WEFT_CLI_OPTION_CHECKPOINT]},
+      .arena = {.allocator = cli->allocator},
+      .lock = {.descriptor = -1}};
+  WEFT_CLI_TRY(check_options(cli, arguments));
+  WEFT_CLI_TRY(weft_train_setup_open(setup));
+  WEFT_CLI_TRY(weft_train_setup_read_training(setup));
+  WEFT_CLI_TRY(weft_train_setup_read_schedule(setup));
+  WEFT_CLI_TRY(weft_train_setup_read_world(setup));
+  WEFT_CLI_TRY(weft_train_setup_read_split(setup));
+  WEFT_CLI_TRY(read_data(setup));
+  WEFT_CLI_TRY(weft_train_setup_check_data(setup));
   read_run(setup);
   weft_train_setup_read_memory(setup);
-  return status;
+  return WEFT_CLI_OK;
 }
 
 void weft_train_setup_finish(struct weft_train_setup *setup) {
   assert(setup != NULL);
-  const struct weft_allocator *allocator = setup->cli->allocator;
   weft_gpt_checkpoint_unlock(setup->options.checkpoint_dir, &setup->lock);
   weft_gpt_dataset_finish(&setup->dataset);
   weft_gpt_checkpoint_close(setup->resume);
   weft_program_destroy(setup->program);
-  weft_array_free(allocator, setup->first_layers, (size_t)setup->stage_count + 1,
-                  sizeof *setup->first_layers);
+  weft_arena_finish(&setup->arena);
 }

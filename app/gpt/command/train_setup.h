@@ -20,6 +20,7 @@ struct weft_train_setup {
   const struct weft_cli_arguments *arguments;
   struct weft_cli_job *job;                /* on mpi; or NULL */
   struct weft_gpt_trainer_options options; /* all but the callbacks */
+  struct weft_arena arena;                 /* of first_layers */
   struct weft_gpt_dataset dataset;
   struct weft_gpt_checkpoint *resume;   /* or NULL */
   struct weft_gpt_checkpoint_lock lock; /* of --checkpoint, where rank 0 is */

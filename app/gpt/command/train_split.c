@@ -12,6 +12,7 @@
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/text_columns.h"
+#include "cli/scoped.h"
 #include "gpt/command/train_setup.h"
 
 #define HINT_PROFILE \
@@ -45,11 +46,16 @@ static bool read_counts(const char *text, uint32_t *blocks, uint32_t room, uint3
   }
 }
 
-static int fill_by_counts(struct weft_train_setup *setup, const char *text, uint32_t *blocks) {
+static int split_by_counts(struct weft_train_setup *setup, const char *text) {
   const struct weft_gpt_config *config = &setup->options.training.config;
+  uint32_t *blocks = weft_arena_allocate(&setup->arena, setup->stage_count, sizeof *blocks);
   uint32_t count;
   char quoted[80];
   struct weft_error error;
+  if (blocks == NULL) {
+    return weft_cli_fail_memory(setup->cli);
+  }
+  setup->split_by = WEFT_TRAIN_SPLIT_GIVEN;
   weft_cli_quote(quoted, sizeof quoted, text);
   if (!read_counts(text, blocks, setup->stage_count, &count)) {
     return weft_cli_usage(setup->cli, "for example: --split 2,4, or --split costs.json",
@@ -66,36 +72,12 @@ static int fill_by_counts(struct weft_train_setup *setup, const char *text, uint
                           setup->stage_count == 1 ? "is" : "are", setup->stage_count,
                           weft_cli_plural(setup->stage_count));
   }
-  return weft_gpt_split_counts(config, blocks, count, setup->first_layers, &error) < 0
-             ? weft_cli_fail(setup->cli, NULL, &error)
-             : WEFT_CLI_OK;
-}
-
-static int split_by_counts(struct weft_train_setup *setup, const char *text) {
-  const struct weft_allocator *allocator = setup->cli->allocator;
-  uint32_t *blocks = weft_array_allocate(allocator, setup->stage_count, sizeof *blocks);
-  const int status =
-      blocks == NULL ? weft_cli_fail_memory(setup->cli) : fill_by_counts(setup, text, blocks);
-  weft_array_free(allocator, blocks, setup->stage_count, sizeof *blocks);
-  setup->split_by = WEFT_TRAIN_SPLIT_GIVEN;
-  return status;
+  return weft_cli_result(setup->cli, NULL,
+                         weft_gpt_split_counts(config, blocks, count, setup->first_layers, &error),
+                         &error);
 }
 
 /* ---- By measured costs ---- */
-
-/* One microbatch's forward and backward. */
-static int fill_by_times(struct weft_train_setup *setup, const struct weft_costs *costs,
-                         double *times) {
-  const struct weft_gpt_config *config = &setup->options.training.config;
-  struct weft_error error;
-  for (uint32_t p = 0; p < costs->part_count; p++) {
-    times[p] = costs->parts[p].f + costs->parts[p].i + costs->parts[p].w;
-  }
-  return weft_gpt_split(setup->cli->allocator, config, times, setup->stage_count,
-                        setup->first_layers, &error) < 0
-             ? weft_cli_fail(setup->cli, NULL, &error)
-             : WEFT_CLI_OK;
-}
 
 static int check_parts(const struct weft_train_setup *setup, const char *path,
                        const struct weft_costs *costs) {
@@ -122,25 +104,26 @@ static int check_parts(const struct weft_train_setup *setup, const char *path,
 
 static int split_by_costs(struct weft_train_setup *setup, const char *path) {
   const char *schedule = setup->arguments->texts[WEFT_CLI_OPTION_SCHEDULE];
-  struct weft_costs *costs;
+  WEFT_SCOPED(weft_costs) costs = NULL;
+  struct weft_error error;
   if (strcmp(path, "-") == 0 && schedule != NULL && strcmp(schedule, "-") == 0) {
     return weft_cli_usage(setup->cli, "give one of them as a file",
                           "standard input can be read only once: as the schedule or as the costs");
   }
-  int status = weft_cli_read_costs(setup->cli, path, &costs);
-  if (status != WEFT_CLI_OK) {
-    return status;
+  WEFT_CLI_TRY(weft_cli_read_costs(setup->cli, path, &costs));
+  WEFT_CLI_TRY(check_parts(setup, path, costs));
+  double *times = weft_arena_allocate(&setup->arena, costs->part_count, sizeof *times);
+  if (times == NULL) {
+    return weft_cli_fail_memory(setup->cli);
   }
-  status = check_parts(setup, path, costs);
-  if (status == WEFT_CLI_OK) {
-    const struct weft_allocator *allocator = setup->cli->allocator;
-    double *times = weft_array_allocate(allocator, costs->part_count, sizeof *times);
-    status = times == NULL ? weft_cli_fail_memory(setup->cli) : fill_by_times(setup, costs, times);
-    weft_array_free(allocator, times, costs->part_count, sizeof *times);
+  for (uint32_t p = 0; p < costs->part_count; p++) { /* a microbatch's forward and backward */
+    times[p] = costs->parts[p].f + costs->parts[p].i + costs->parts[p].w;
   }
-  weft_costs_destroy(costs);
   setup->split_by = WEFT_TRAIN_SPLIT_MEASURED;
-  return status;
+  return weft_cli_result(setup->cli, NULL,
+                         weft_gpt_split(setup->cli->allocator, &setup->options.training.config,
+                                        times, setup->stage_count, setup->first_layers, &error),
+                         &error);
 }
 
 /* ---- By the planner ---- */
@@ -184,26 +167,22 @@ static enum weft_status run_trial(const struct weft_train_setup *setup, uint32_t
 
 int weft_train_setup_plan_split(struct weft_train_setup *setup) {
   assert(setup != NULL && setup->options.interrupted != NULL);
-  const struct weft_allocator *allocator = setup->cli->allocator;
-  const size_t count = (size_t)setup->stage_count + 1;
   struct weft_error error;
   double gain;
   if (!is_worth_a_trial(setup)) {
     return WEFT_CLI_OK;
   }
-  uint32_t *planned = weft_array_allocate(allocator, count, sizeof *planned);
+  uint32_t *planned =
+      weft_arena_allocate(&setup->arena, (size_t)setup->stage_count + 1, sizeof *planned);
   if (planned == NULL) {
     return weft_cli_fail_memory(setup->cli);
   }
-  const enum weft_status status = run_trial(setup, planned, &gain, &error);
-  if (status < 0 || gain == 0) {
-    weft_array_free(allocator, planned, count, sizeof *planned);
-    return status < 0 ? weft_cli_fail(setup->cli, NULL, &error) : WEFT_CLI_OK;
+  WEFT_CLI_TRY(weft_cli_result(setup->cli, NULL, run_trial(setup, planned, &gain, &error), &error));
+  if (gain > 0) {
+    setup->options.first_layers = setup->first_layers = planned;
+    setup->split_by = WEFT_TRAIN_SPLIT_PLANNED;
+    setup->split_gain = gain;
   }
-  weft_array_free(allocator, setup->first_layers, count, sizeof *planned);
-  setup->options.first_layers = setup->first_layers = planned;
-  setup->split_by = WEFT_TRAIN_SPLIT_PLANNED;
-  setup->split_gain = gain;
   return WEFT_CLI_OK;
 }
 
@@ -223,7 +202,7 @@ int weft_train_setup_read_split(struct weft_train_setup *setup) {
   if (text == NULL || strcmp(text, "even") == 0) {
     return WEFT_CLI_OK; /* the default of the trainer */
   }
-  setup->first_layers = weft_array_allocate(setup->cli->allocator, (size_t)setup->stage_count + 1,
+  setup->first_layers = weft_arena_allocate(&setup->arena, (size_t)setup->stage_count + 1,
                                             sizeof *setup->first_layers);
   if (setup->first_layers == NULL) {
     return weft_cli_fail_memory(setup->cli);

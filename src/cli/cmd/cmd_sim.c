@@ -48,26 +48,22 @@ static void summarise(double *makespans, uint64_t runs, struct weft_cli_jitter *
 static int run_jitter(const struct weft_cli *cli, const struct weft_cli_costs *costs,
                       const char *name, uint64_t runs, struct weft_cli_jitter *jitter) {
   assert(cli != NULL && jitter != NULL);
-  double *makespans = weft_array_allocate(cli->allocator, runs, sizeof *makespans);
+  WEFT_SCOPED_ARENA arena = {.allocator = cli->allocator};
+  double *makespans = weft_arena_allocate(&arena, runs, sizeof *makespans);
   if (makespans == NULL) {
     return weft_cli_fail_memory(cli);
   }
   struct weft_sim_options options = costs->options;
-  int status = WEFT_CLI_OK;
-  for (uint64_t k = 0; k < runs && status == WEFT_CLI_OK; k++) {
+  for (uint64_t k = 0; k < runs; k++, options.seed++) {
     struct weft_error error;
-    if (weft_makespan(cli->allocator, costs->program, costs->costs, &options, &makespans[k],
-                      &error) < 0) {
-      status = weft_cli_fail(cli, name, &error);
-    }
-    options.seed++;
+    WEFT_CLI_TRY(weft_cli_result(cli, name,
+                                 weft_makespan(cli->allocator, costs->program, costs->costs,
+                                               &options, &makespans[k], &error),
+                                 &error));
   }
-  if (status == WEFT_CLI_OK) {
-    summarise(makespans, runs, jitter);
-    jitter->share = options.jitter;
-  }
-  weft_array_free(cli->allocator, makespans, runs, sizeof *makespans);
-  return status;
+  summarise(makespans, runs, jitter);
+  jitter->share = options.jitter;
+  return WEFT_CLI_OK;
 }
 
 #define RUNS_DEFAULT 100

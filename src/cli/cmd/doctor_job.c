@@ -88,13 +88,10 @@ static enum weft_status look(struct weft_cli_job *job, struct weft_cli_doctor_jo
   if (found->rank_count < 2 || job->transport->rank > 1) {
     return WEFT_OK;
   }
-  char *memory = weft_array_allocate_zero(job->cli.allocator, 2, LARGE_BYTES);
-  if (memory == NULL) {
-    return weft_fail_memory(error, (size_t)2 * LARGE_BYTES);
-  }
-  const enum weft_status status = ping(job->transport, memory, &found->ping, error);
-  weft_array_free(job->cli.allocator, memory, 2, LARGE_BYTES);
-  return status;
+  WEFT_SCOPED_ARENA arena = {.allocator = job->cli.allocator};
+  char *memory = weft_arena_allocate(&arena, 2, LARGE_BYTES);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  return ping(job->transport, memory, &found->ping, error);
 }
 
 int weft_cli_doctor_job_look(struct weft_cli_job *job, struct weft_cli_doctor_job *found) {

@@ -312,32 +312,26 @@ static uint64_t event_room(const struct weft_cli_execution *execution) {
 }
 
 static enum weft_status make_room(struct weft_cli_execution *execution, struct weft_error *error) {
-  const struct weft_allocator *allocator = execution->cli->allocator;
+  struct weft_arena *arena = &execution->arena;
   const uint32_t p = execution->program->rank_count, steps = execution->step_count;
-  const size_t notes = (size_t)steps * p;
-  execution->rank_steps = weft_array_allocate_zero(allocator, notes, sizeof *execution->rank_steps);
-  execution->makespans = weft_array_allocate_zero(allocator, steps, sizeof *execution->makespans);
+  arena->allocator = execution->cli->allocator;
+  execution->rank_steps =
+      weft_arena_allocate(arena, (size_t)steps * p, sizeof *execution->rank_steps);
+  execution->makespans = weft_arena_allocate(arena, steps, sizeof *execution->makespans);
   execution->event_begin =
-      weft_array_allocate_zero(allocator, p + (size_t)1, sizeof *execution->event_begin);
-  execution->pipelines = weft_array_allocate_zero(allocator, p, sizeof(struct weft_pipeline *));
-  execution->views = weft_array_allocate_zero(allocator, p, sizeof *execution->views);
-  execution->stage_ranks = weft_array_allocate(allocator, execution->program->stage_count,
+      weft_arena_allocate(arena, p + (size_t)1, sizeof *execution->event_begin);
+  execution->pipelines = weft_arena_allocate(arena, p, sizeof(struct weft_pipeline *));
+  execution->views = weft_arena_allocate(arena, p, sizeof *execution->views);
+  execution->stage_ranks = weft_arena_allocate(arena, execution->program->stage_count,
                                                sizeof *execution->stage_ranks);
-  if (execution->rank_steps == NULL || execution->makespans == NULL ||
-      execution->event_begin == NULL || execution->pipelines == NULL || execution->views == NULL ||
-      execution->stage_ranks == NULL) {
-    return weft_fail_memory(error, notes * sizeof *execution->rank_steps);
-  }
+  WEFT_TRY(weft_arena_status(arena, error));
   count_events(execution);
   if (!execution->no_events && !execution->no_notes) {
-    execution->events = weft_array_allocate_zero(allocator, (size_t)event_room(execution),
-                                                 sizeof *execution->events);
-    if (execution->events == NULL) {
-      return weft_fail_memory(error, (size_t)event_room(execution) * sizeof *execution->events);
-    }
+    execution->events =
+        weft_arena_allocate(arena, (size_t)event_room(execution), sizeof *execution->events);
   }
   make_views(execution);
-  return WEFT_OK;
+  return weft_arena_status(arena, error);
 }
 
 static enum weft_status open_world(struct weft_cli_execution *execution, struct weft_error *error) {
@@ -372,8 +366,7 @@ enum weft_status weft_cli_execute(struct weft_cli_execution *execution, struct w
 }
 
 void weft_cli_execution_finish(struct weft_cli_execution *execution) {
-  const struct weft_allocator *allocator = execution->cli->allocator;
-  const uint32_t p = execution->program->rank_count, steps = execution->step_count;
+  const uint32_t p = execution->program->rank_count;
   if (weft_comm_stuck_ranks(execution->comm_world) > 0) {
     return; /* their threads use it all */
   }
@@ -383,25 +376,14 @@ void weft_cli_execution_finish(struct weft_cli_execution *execution) {
   if (execution->job == NULL) {
     weft_comm_close(execution->comm_world);
   }
-  if (execution->events != NULL) {
-    weft_array_free(allocator, execution->events, (size_t)event_room(execution),
-                    sizeof *execution->events);
-  }
-  weft_array_free(allocator, execution->views, p, sizeof *execution->views);
-  weft_array_free(allocator, execution->stage_ranks, execution->program->stage_count,
-                  sizeof *execution->stage_ranks);
-  weft_array_free(allocator, execution->pipelines, p, sizeof(struct weft_pipeline *));
-  weft_array_free(allocator, execution->event_begin, p + (size_t)1, sizeof *execution->event_begin);
-  weft_array_free(allocator, execution->makespans, steps, sizeof *execution->makespans);
-  weft_array_free(allocator, execution->rank_steps, (size_t)steps * p,
-                  sizeof *execution->rank_steps);
+  weft_arena_finish(&execution->arena);
 }
 
 /* ---- Events of other processes ---- */
 
 enum weft_status weft_cli_execution_collect(struct weft_cli_execution *execution, uint32_t step,
                                             struct weft_error *error) {
-  const struct weft_allocator *allocator = execution->cli->allocator;
+  WEFT_SCOPED_ARENA arena = {.allocator = execution->cli->allocator};
   struct weft_transport *transport = execution->first;
   const uint64_t *begin = execution->event_begin;
   const uint32_t p = transport->rank_count, rank = transport->rank;
@@ -410,19 +392,14 @@ enum weft_status weft_cli_execution_collect(struct weft_cli_execution *execution
   for (uint32_t r = 0; r < p; r++) {
     share = begin[r + 1] - begin[r] > share ? begin[r + 1] - begin[r] : share;
   }
-  const size_t count = (p + (size_t)1) * (size_t)share;
-  struct weft_event *shares = weft_array_allocate_zero(allocator, count, sizeof *shares);
-  if (shares == NULL) {
-    return weft_fail_memory(error, count * sizeof *shares);
-  }
-  struct weft_event *mine = shares + p * share;
+  struct weft_event *mine = weft_arena_allocate(&arena, share, sizeof *mine);
+  struct weft_event *shares = weft_arena_allocate(&arena, (size_t)share * p, sizeof *shares);
+  WEFT_TRY(weft_arena_status(&arena, error));
   memcpy(mine, events + begin[rank], (size_t)(begin[rank + 1] - begin[rank]) * sizeof *mine);
-  const enum weft_status status =
-      weft_allgather(transport, mine, shares, (size_t)share * sizeof *mine, 0, error);
-  for (uint32_t r = 0; r < p && status == WEFT_OK; r++) {
+  WEFT_TRY(weft_allgather(transport, mine, shares, (size_t)share * sizeof *mine, 0, error));
+  for (uint32_t r = 0; r < p; r++) {
     memcpy(events + begin[r], shares + r * share,
            (size_t)(begin[r + 1] - begin[r]) * sizeof *events);
   }
-  weft_array_free(allocator, shares, count, sizeof *shares);
-  return status;
+  return WEFT_OK;
 }

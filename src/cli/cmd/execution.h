@@ -9,6 +9,7 @@
 #define CLI_EXECUTION_H
 
 #include <weft/comm.h>
+#include <weft/support.h>
 
 #include "cli/cmd/timed_stages.h"
 #include "cli/job.h"
@@ -56,6 +57,7 @@ struct weft_cli_execution {
                                             weft_hang_dump() */
 
   /* Private. */
+  struct weft_arena arena;          /* of all arrays */
   struct weft_comm *comm_world;     /* the job's, or its own */
   struct weft_program *views;       /* [rank_count]: the program, as each pipeline owns it */
   uint32_t *stage_ranks;            /* [stage_count]: weft_placement_infer()'s */

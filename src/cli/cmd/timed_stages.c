@@ -75,19 +75,16 @@ static int check_times(const struct weft_cli *cli, const struct weft_program *pr
 }
 
 static bool make_room(struct weft_cli_stages *stages) {
-  const struct weft_allocator *allocator = stages->allocator;
-  stages->timed = weft_array_allocate(allocator, stages->count, sizeof *stages->timed);
-  stages->together = weft_array_allocate(allocator, stages->count, sizeof *stages->together);
-  stages->bases = weft_array_allocate(allocator, stages->count, sizeof(struct weft_stage *));
-  return stages->timed != NULL && stages->together != NULL && stages->bases != NULL;
+  struct weft_arena *arena = &stages->arena;
+  stages->timed = weft_arena_allocate(arena, stages->count, sizeof *stages->timed);
+  stages->together = weft_arena_allocate(arena, stages->count, sizeof *stages->together);
+  stages->bases = weft_arena_allocate(arena, stages->count, sizeof(struct weft_stage *));
+  return arena->failed_bytes == 0;
 }
 
 void weft_cli_stages_finish(struct weft_cli_stages *stages) {
   assert(stages != NULL);
-  weft_array_free(stages->allocator, stages->timed, stages->count, sizeof *stages->timed);
-  weft_array_free(stages->allocator, stages->together, stages->count, sizeof *stages->together);
-  weft_array_free(stages->allocator, stages->bases, stages->count, sizeof(struct weft_stage *));
-  *stages = (struct weft_cli_stages){.count = 0};
+  weft_arena_finish(&stages->arena);
 }
 
 static void make_stages(struct weft_cli_stages *stages, enum weft_cli_stage_kind kind) {
@@ -126,7 +123,8 @@ int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *
                          const struct weft_program *program, const struct weft_costs *costs,
                          enum weft_cli_stage_kind kind, const struct weft_cli_time_scale *scale) {
   assert(stages != NULL && cli != NULL && program != NULL);
-  *stages = (struct weft_cli_stages){.allocator = cli->allocator, .count = program->stage_count};
+  *stages = (struct weft_cli_stages){.arena = {.allocator = cli->allocator},
+                                     .count = program->stage_count};
   if (kind == WEFT_CLI_STAGE_SLEEP || kind == WEFT_CLI_STAGE_SPIN) {
     WEFT_CLI_TRY(check_times(cli, program, costs, scale));
   }

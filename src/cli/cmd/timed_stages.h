@@ -5,6 +5,7 @@
 
 #include <weft/costs.h>
 #include <weft/run.h>
+#include <weft/support.h>
 
 #include "cli/cli.h"
 
@@ -16,7 +17,7 @@ enum weft_cli_stage_kind {
 };
 
 struct weft_cli_stages {
-  const struct weft_allocator *allocator;
+  struct weft_arena arena; /* of the arrays */
   uint32_t count;
   bool overlaps;                    /* an overlap takes a time of its own */
   struct weft_cost_stage *timed;    /* [count] */

@@ -1,6 +1,7 @@
 /* The comparison as a table. */
 #include <assert.h>
 #include <inttypes.h>
+#include <string.h>
 
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"

@@ -128,13 +128,6 @@ static void queue_pop(struct flight_queue *queue) {
   queue->count--;
 }
 
-static bool queue_init(const struct weft_allocator *allocator, struct flight_queue *queue,
-                       uint32_t capacity) {
-  queue->items = weft_array_allocate(allocator, capacity, sizeof *queue->items);
-  queue->capacity = queue->items != NULL ? capacity : 0;
-  return queue->items != NULL;
-}
-
 static void queue_forget(struct flight_queue *queue, const struct weft_message *message) {
   for (uint32_t k = 0; k < queue->count; k++) {
     if (queue_at(queue, k)->message == message) {
@@ -149,40 +142,31 @@ static struct weft_loopback_endpoint *endpoint_of(struct weft_transport *transpo
   return (struct weft_loopback_endpoint *)transport;
 }
 
-static bool reserve_channels(struct weft_loopback *world, uint32_t number) {
+/* The table that it outgrows stays in the arena. */
+static enum weft_status reserve_channels(struct weft_loopback *world, uint32_t number,
+                                         struct weft_error *error) {
   if (number < world->channel_capacity) {
-    return true;
+    return WEFT_OK;
   }
-  const size_t wanted = 2 * ((size_t)number + 1);
-  struct weft_loopback_channel **channels =
-      weft_array_allocate_zero(world->allocator, wanted, sizeof(struct weft_loopback_channel *));
-  if (channels == NULL) {
-    return false;
-  }
+  const size_t wanted = 2 * ((size_t)number + 1), size = sizeof(struct weft_loopback_channel *);
+  struct weft_loopback_channel **channels = weft_arena_allocate(&world->arena, wanted, size);
+  WEFT_TRY(weft_arena_status(&world->arena, error));
   if (world->channel_capacity > 0) {
-    memcpy(channels, world->channels,
-           world->channel_capacity * sizeof(struct weft_loopback_channel *));
+    memcpy(channels, world->channels, world->channel_capacity * size);
   }
-  weft_array_free(world->allocator, world->channels, world->channel_capacity,
-                  sizeof(struct weft_loopback_channel *));
   world->channels = channels;
   world->channel_capacity = wanted;
-  return true;
+  return WEFT_OK;
 }
 
 static enum weft_status find_channel(struct weft_loopback *world,
                                      const struct weft_channel_end *end,
                                      struct weft_loopback_channel **out, struct weft_error *error) {
-  if (!reserve_channels(world, end->channel)) {
-    return weft_fail_memory(
-        error, 2 * ((size_t)end->channel + 1) * sizeof(struct weft_loopback_channel *));
-  }
+  WEFT_TRY(reserve_channels(world, end->channel, error));
   struct weft_loopback_channel **channel = &world->channels[end->channel];
   if (*channel == NULL) {
-    *channel = weft_array_allocate_zero(world->allocator, 1, sizeof **channel);
-    if (*channel == NULL) {
-      return weft_fail_memory(error, sizeof **channel);
-    }
+    *channel = weft_arena_allocate(&world->arena, 1, sizeof **channel);
+    WEFT_TRY(weft_arena_status(&world->arena, error));
     (*channel)->number = end->channel;
     (*channel)->random.state = world->options.seed;
     (*channel)->random.state = weft_random_next(&(*channel)->random) ^ end->channel;
@@ -216,9 +200,9 @@ static enum weft_status open_end(struct weft_loopback_endpoint *endpoint,
   WEFT_TRY(weft_channel_compare_content(end, endpoint->base.rank, channel->bytes_max,
                                         channel->content, error));
   struct flight_queue *queue = end->sends ? &channel->sent : &channel->posted;
-  if (!queue_init(world->allocator, queue, end->depth)) {
-    return weft_fail_memory(error, end->depth * sizeof *queue->items);
-  }
+  queue->items = weft_arena_allocate(&world->arena, end->depth, sizeof *queue->items);
+  queue->capacity = end->depth;
+  WEFT_TRY(weft_arena_status(&world->arena, error));
   *self = endpoint->base.rank;
   if (!end->sends) {
     endpoint->incoming[endpoint->incoming_count++] = end->channel;
@@ -230,28 +214,19 @@ static enum weft_status loopback_open(struct weft_transport *transport,
                                       const struct weft_channel_end *ends, uint32_t count,
                                       struct weft_error *error) {
   struct weft_loopback_endpoint *endpoint = endpoint_of(transport);
-  const struct weft_allocator *allocator = endpoint->world->allocator;
+  struct weft_arena *arena = &endpoint->world->arena;
   uint32_t incoming = 0;
   WEFT_TRY(weft_channel_check_open(transport, endpoint->opened, error));
   endpoint->opened = true;
   for (uint32_t k = 0; k < count; k++) {
     incoming += !ends[k].sends;
   }
-  endpoint->incoming = weft_array_allocate(allocator, incoming + 1u, sizeof *endpoint->incoming);
-  if (endpoint->incoming == NULL) {
-    return weft_fail_memory(error, (incoming + 1u) * sizeof *endpoint->incoming);
+  endpoint->incoming = weft_arena_allocate(arena, incoming, sizeof *endpoint->incoming);
+  WEFT_TRY(weft_arena_status(arena, error));
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(open_end(endpoint, &ends[k], error));
   }
-
-  enum weft_status status = WEFT_OK;
-  for (uint32_t k = 0; k < count && status == WEFT_OK; k++) {
-    status = open_end(endpoint, &ends[k], error);
-  }
-  if (endpoint->incoming_count < incoming) { /* a failure: the room must still be found */
-    weft_array_free(allocator, endpoint->incoming, incoming + 1u, sizeof *endpoint->incoming);
-    endpoint->incoming = NULL;
-    endpoint->incoming_count = 0;
-  }
-  return status;
+  return WEFT_OK;
 }
 
 static struct weft_loopback_channel *channel_of(struct weft_loopback_endpoint *endpoint,
@@ -476,12 +451,12 @@ static const struct weft_transport_ops loopback_ops = {
 
 /* ---- The world ---- */
 
-static bool allocate_ranks(struct weft_loopback *world) {
+static enum weft_status allocate_ranks(struct weft_loopback *world, struct weft_error *error) {
   const uint32_t count = world->options.rank_count;
-  world->endpoints = weft_array_allocate_zero(world->allocator, count, sizeof *world->endpoints);
-  world->wakes = weft_array_allocate_zero(world->allocator, count, sizeof *world->wakes);
-  world->heap = weft_array_allocate_zero(world->allocator, count, sizeof *world->heap);
-  return world->endpoints != NULL && world->wakes != NULL && world->heap != NULL;
+  world->endpoints = weft_arena_allocate(&world->arena, count, sizeof *world->endpoints);
+  world->wakes = weft_arena_allocate(&world->arena, count, sizeof *world->wakes);
+  world->heap = weft_arena_allocate(&world->arena, count, sizeof *world->heap);
+  return weft_arena_status(&world->arena, error);
 }
 
 static void start_ranks(struct weft_loopback *world) {
@@ -495,21 +470,6 @@ static void start_ranks(struct weft_loopback *world) {
   wake_all(world);
 }
 
-static void destroy_channels(struct weft_loopback *world) {
-  for (size_t k = 0; k < world->channel_capacity; k++) {
-    struct weft_loopback_channel *channel = world->channels[k];
-    if (channel != NULL) {
-      weft_array_free(world->allocator, channel->sent.items, channel->sent.capacity,
-                      sizeof *channel->sent.items);
-      weft_array_free(world->allocator, channel->posted.items, channel->posted.capacity,
-                      sizeof *channel->posted.items);
-      weft_array_free(world->allocator, channel, 1, sizeof *channel);
-    }
-  }
-  weft_array_free(world->allocator, world->channels, world->channel_capacity,
-                  sizeof(struct weft_loopback_channel *));
-}
-
 static struct weft_loopback *loopback_of(struct weft_comm *comm) {
   assert(comm->kind == &weft_loopback_kind);
   return (struct weft_loopback *)comm;
@@ -517,19 +477,9 @@ static struct weft_loopback *loopback_of(struct weft_comm *comm) {
 
 static void close_comm(struct weft_comm *comm) {
   struct weft_loopback *world = loopback_of(comm);
-  const struct weft_allocator *allocator = world->allocator;
-  const uint32_t count = world->options.rank_count;
-  for (uint32_t r = 0; world->endpoints != NULL && r < count; r++) {
-    const struct weft_loopback_endpoint *endpoint = &world->endpoints[r];
-    weft_array_free(allocator, endpoint->incoming, endpoint->incoming_count + 1u,
-                    sizeof *endpoint->incoming);
-  }
-  destroy_channels(world);
-  weft_array_free(allocator, world->endpoints, count, sizeof *world->endpoints);
-  weft_array_free(allocator, world->wakes, count, sizeof *world->wakes);
-  weft_array_free(allocator, world->heap, count, sizeof *world->heap);
+  weft_arena_finish(&world->arena);
   weft_world_finish(&world->shared);
-  weft_array_free(allocator, world, 1, sizeof *world);
+  weft_array_free(world->allocator, world, 1, sizeof *world);
 }
 
 static enum weft_status open_comm(const struct weft_allocator *allocator,
@@ -540,18 +490,18 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
     return weft_fail_memory(error, sizeof *world);
   }
   world->comm.kind = &weft_loopback_kind;
-  world->allocator = allocator;
+  world->allocator = world->arena.allocator = allocator;
   world->options = *options;
   world->random.state = options->seed;
-  const enum weft_status status =
-      weft_world_init(&world->shared, allocator, options->rank_count, error);
+  enum weft_status status = weft_world_init(&world->shared, allocator, options->rank_count, error);
   if (status < 0) {
     weft_array_free(allocator, world, 1, sizeof *world);
     return status;
   }
-  if (!allocate_ranks(world)) {
+  status = allocate_ranks(world, error);
+  if (status < 0) {
     close_comm(&world->comm);
-    return weft_fail_memory(error, options->rank_count * sizeof *world->endpoints);
+    return status;
   }
   start_ranks(world);
   *out = &world->comm;
