@@ -138,15 +138,18 @@ WEFT_API uint64_t weft_splitmix(uint64_t state);
 
 /* ---- Writing JSON: the writer adds commas and escapes; the caller opens and closes ----
  *
- *     struct weft_json json = {.text = &text};
- *     weft_json_open(&json, NULL, '{');
+ *     struct weft_json json = weft_json_begin(&text, "example/1");
  *     weft_json_number(&json, "ranks", 4);
- *     weft_json_close(&json, '}');
+ *     weft_json_end(&json);
  */
 struct weft_json {
   struct weft_text *text;
   bool comma; /* the current level already has a value */
 };
+
+/* A document: an object with a member "schema", unless that is NULL, up to its end and a newline. */
+WEFT_API struct weft_json weft_json_begin(struct weft_text *text, const char *schema);
+WEFT_API void weft_json_end(struct weft_json *json);
 
 /* In all of these `key` is NULL inside an array. */
 WEFT_API void weft_json_open(struct weft_json *json, const char *key, char bracket);
@@ -156,6 +159,9 @@ WEFT_API void weft_json_finish(struct weft_json *json);
 
 WEFT_API void weft_json_string(struct weft_json *json, const char *key, const char *value);
 WEFT_API void weft_json_number(struct weft_json *json, const char *key, uint64_t value);
+/* null where it is not known. */
+WEFT_API void weft_json_optional(struct weft_json *json, const char *key, bool known,
+                                 uint64_t value);
 WEFT_API void weft_json_integer(struct weft_json *json, const char *key, int64_t value);
 /* Six significant digits; null when not finite. */
 WEFT_API void weft_json_real(struct weft_json *json, const char *key, double value);

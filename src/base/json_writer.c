@@ -54,6 +54,20 @@ void weft_json_close(struct weft_json *json, char bracket) {
 
 void weft_json_finish(struct weft_json *json) { weft_text_append(json->text, "\n", 1); }
 
+struct weft_json weft_json_begin(struct weft_text *text, const char *schema) {
+  struct weft_json json = {.text = text};
+  weft_json_open(&json, NULL, '{');
+  if (schema != NULL) {
+    weft_json_string(&json, "schema", schema);
+  }
+  return json;
+}
+
+void weft_json_end(struct weft_json *json) {
+  weft_json_close(json, '}');
+  weft_json_finish(json);
+}
+
 void weft_json_string(struct weft_json *json, const char *key, const char *value) {
   begin_value(json, key);
   add_string(json->text, value);
@@ -62,6 +76,14 @@ void weft_json_string(struct weft_json *json, const char *key, const char *value
 void weft_json_number(struct weft_json *json, const char *key, uint64_t value) {
   begin_value(json, key);
   weft_text_add_number(json->text, value);
+}
+
+void weft_json_optional(struct weft_json *json, const char *key, bool known, uint64_t value) {
+  if (known) {
+    weft_json_number(json, key, value);
+  } else {
+    weft_json_null(json, key);
+  }
 }
 
 void weft_json_integer(struct weft_json *json, const char *key, int64_t value) {

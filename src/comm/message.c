@@ -2,10 +2,10 @@
  * checks what its receiver expects beyond that (stage, microbatch, sequence). */
 #include <assert.h>
 #include <inttypes.h>
-
-#include <weft/transport.h>
+#include <stdio.h>
 
 #include <weft/support.h>
+#include <weft/transport.h>
 
 #include "device/checksum.h"
 
@@ -71,4 +71,18 @@ enum weft_status weft_message_check(const struct weft_message *message, struct w
                      header->bytes, message->capacity);
   }
   return check_shapes(message, error);
+}
+
+enum { PLACE_SIZE = WEFT_RANK_NAME_SIZE - (int)sizeof "rank 4294967295 ()" };
+
+char *weft_rank_name(struct weft_transport *transport, uint32_t rank,
+                     char buffer[WEFT_RANK_NAME_SIZE]) {
+  assert(transport != NULL && buffer != NULL);
+  char place[PLACE_SIZE] = "";
+  if (transport->ops->location != NULL && rank < transport->rank_count) {
+    transport->ops->location(transport, rank, place, sizeof place);
+  }
+  (void)snprintf(buffer, WEFT_RANK_NAME_SIZE,
+                 place[0] != '\0' ? "rank %" PRIu32 " (%s)" : "rank %" PRIu32, rank, place);
+  return buffer;
 }

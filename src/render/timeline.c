@@ -4,6 +4,8 @@
 #include <assert.h>
 #include <string.h>
 
+#include <weft/render.h>
+
 #include "ir/action.h"
 
 #define SNAP 1e-6
@@ -163,4 +165,9 @@ void weft_add_json_string(struct weft_text *text, const char *string) {
   }
   weft_text_add(text, "\"");
   weft_text_finish(&safe);
+}
+
+struct weft_render_options weft_render_options_default(void) {
+  return (struct weft_render_options){
+      .width = 0, .colour = false, .dark = false, .colour_by = WEFT_COLOUR_BY_OP};
 }

@@ -6,7 +6,7 @@
 #include <weft/support.h>
 
 #include "ir/action.h"
-#include "sim/sim_events.h"
+#include "sim/idle_gap.h"
 
 #define NO_EVENT UINT64_MAX
 

@@ -26,4 +26,8 @@ struct weft_idle_gap weft_idle_gap_before(const struct weft_simulation *simulati
                                           const struct weft_links *links, uint64_t event,
                                           int64_t idle_from, bool first);
 
+/* WEFT_ERR_USAGE for a simulation that was made without events. */
+enum weft_status weft_sim_require_events(const struct weft_simulation *simulation,
+                                         struct weft_error *error);
+
 #endif

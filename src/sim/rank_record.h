@@ -3,9 +3,82 @@
 #ifndef SIM_RANK_RECORD_H
 #define SIM_RANK_RECORD_H
 
+#include <weft/costs.h>
+#include <weft/ir.h>
 #include <weft/sim.h>
 
-#include "sim/rank_memory.h"
+/* The memory of a rank over time, and its peaks. Activations come and go
+ * with the rank's compute, which is in the order of the row. Parameters come when
+ * an UNSHARD begins and go when a RESHARD has ended; gradients come when the
+ * stage's first backward begins and go when its REDUCE_GRAD has ended. Collectives
+ * run on a stream of their own, one after the other, and may be far behind the
+ * compute: what they change is kept in a queue until its time. What is at
+ * the same time happens in the order of the row. */
+
+struct weft_memory_change {
+  int64_t at;
+  double parameters;
+  double gradients;
+};
+
+struct weft_rank_memory {
+  double activation; /* in use now */
+  double parameters;
+  double gradients;
+  double total;
+  double peak_activation;
+  double peak_parameters;
+  double peak_gradients;
+  double peak_memory;
+  int64_t peak_at;                    /* when the activations peak first */
+  int64_t next_at;                    /* of changes[first]; INT64_MAX: there is none */
+  struct weft_memory_change *changes; /* by collectives, to come: [first] ... [end - 1] */
+  size_t first;
+  size_t end;
+};
+
+/* Whether parameters or gradients have sizes. If not, no rank needs
+ * room for changes. */
+bool weft_memory_exceeds_activations(const struct weft_costs *costs);
+
+/* How many changes there may be: the most collectives of any rank. */
+size_t weft_memory_changes_max(const struct weft_program *program);
+
+/* No memory is in use. `changes` has that room, and may serve one rank after the
+ * other; NULL: parameters and gradients have no sizes. */
+void weft_rank_memory_init(struct weft_rank_memory *memory, struct weft_memory_change *changes);
+
+/* What a stage has from the beginning: its shards. Parameters of a program
+ * that never shards them are unsharded, and without backwards there are no gradients. */
+void weft_rank_memory_add_stage(struct weft_rank_memory *memory,
+                                const struct weft_stage_costs *costs, bool is_sharded,
+                                bool has_backward);
+
+/* The first backward of a stage begins. Times never descend, here and below. */
+void weft_rank_memory_first_backward(struct weft_rank_memory *memory,
+                                     const struct weft_stage_costs *costs, int64_t at);
+
+/* A collective of the row, with its times on the stream. */
+void weft_rank_memory_collective(struct weft_rank_memory *memory, enum weft_op op,
+                                 const struct weft_stage_costs *costs, int64_t begin, int64_t end);
+
+/* Everything up to a time happens; at the end of a row INT64_MAX. */
+void weft_rank_memory_advance(struct weft_rank_memory *memory, int64_t until);
+
+/* Compute takes activation memory, or gives it back. */
+static inline void weft_rank_memory_activation(struct weft_rank_memory *memory, double activation,
+                                               int64_t at) {
+  if (memory->next_at <= at) {
+    weft_rank_memory_advance(memory, at);
+  }
+  memory->activation += activation;
+  memory->total += activation;
+  if (memory->activation > memory->peak_activation) {
+    memory->peak_activation = memory->activation;
+    memory->peak_at = at;
+  }
+  memory->peak_memory = memory->total > memory->peak_memory ? memory->total : memory->peak_memory;
+}
 
 /* Zero-initialise. */
 struct weft_rank_record {

@@ -4,8 +4,8 @@
 
 #include <assert.h>
 
-#include "sim/sim_events.h"
-#include "sim/sim_record.h"
+#include "sim/idle_gap.h"
+#include "sim/sim_run.h"
 
 struct weft_sim_options weft_sim_options_default(void) {
   return (struct weft_sim_options){.channel = WEFT_CHANNEL_EDGE};

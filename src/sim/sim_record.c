@@ -4,7 +4,7 @@
  * needed on the way is that of one rank and used again for the next. So nothing
  * is written per action but events, and those only on request: in large
  * programs fresh memory costs more than the work. */
-#include "sim/sim_record.h"
+#include "sim/sim_run.h"
 
 #include <stdlib.h>
 #include <string.h>

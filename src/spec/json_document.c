@@ -9,6 +9,189 @@
 
 #include <weft/support.h>
 
+/* ---- Places ---- */
+
+struct level {
+  char bracket; /* '{' or '[' */
+  uint64_t ordinal;
+  size_t key_begin, key_end; /* without quotes; of the member being read */
+};
+
+struct scan {
+  const char *text;
+  size_t size;
+  size_t begin, end; /* the token */
+  size_t depth;      /* levels open */
+  bool at_key;       /* a string now is a key */
+  char opened;       /* the token opened this level, which begins after it */
+  struct level levels[WEFT_JSON_DEPTH_MAX];
+};
+
+static struct level *top(struct scan *scan) {
+  return scan->depth > 0 && scan->depth <= WEFT_JSON_DEPTH_MAX ? &scan->levels[scan->depth - 1]
+                                                               : NULL;
+}
+
+static void open_level(struct scan *scan) {
+  scan->depth++;
+  struct level *level = top(scan);
+  if (level != NULL) {
+    *level = (struct level){.bracket = scan->opened};
+  }
+  scan->at_key = level != NULL && scan->opened == '{';
+  scan->opened = '\0';
+}
+
+static size_t string_end(const struct scan *scan) {
+  size_t at = scan->begin + 1;
+  while (at < scan->size && scan->text[at] != '"') {
+    at += scan->text[at] == '\\' ? 2 : 1;
+  }
+  return at < scan->size ? at + 1 : scan->size;
+}
+
+static size_t word_end(const struct scan *scan) {
+  size_t at = scan->begin + 1;
+  while (at < scan->size && strchr("{}[]:,\" \t\r\n", scan->text[at]) == NULL) {
+    at++;
+  }
+  return at;
+}
+
+static bool is_blank(char byte) {
+  return byte == ' ' || byte == '\t' || byte == '\r' || byte == '\n';
+}
+
+static void take_separator(struct scan *scan, char byte) {
+  struct level *level = top(scan);
+  if (byte == ',' && level != NULL) {
+    level->ordinal++;
+    level->key_begin = level->key_end = 0;
+    scan->at_key = level->bracket == '{';
+  } else if ((byte == '}' || byte == ']') && scan->depth > 0) {
+    scan->depth--;
+    scan->at_key = false;
+  }
+}
+
+/* A string that is a key; true when it was one. */
+static bool take_key(struct scan *scan) {
+  struct level *level = top(scan);
+  if (!scan->at_key || level == NULL) {
+    return false;
+  }
+  level->key_begin = scan->begin + 1;
+  level->key_end = scan->end > scan->begin + 1 ? scan->end - 1 : scan->end;
+  scan->at_key = false;
+  return true;
+}
+
+/* The next token; true when it begins a value. False at the end as well, with
+ * begin at the text's size. */
+static bool next(struct scan *scan) {
+  if (scan->opened != '\0') {
+    open_level(scan);
+  }
+  scan->begin = scan->end;
+  while (scan->begin < scan->size && is_blank(scan->text[scan->begin])) {
+    scan->begin++;
+  }
+  scan->end = scan->begin;
+  if (scan->begin == scan->size) {
+    return false;
+  }
+  const char byte = scan->text[scan->begin];
+  scan->end = scan->begin + 1;
+  switch (byte) {
+    case '{':
+    case '[': scan->opened = byte; return true;
+    case '}':
+    case ']':
+    case ',':
+    case ':': take_separator(scan, byte); return false;
+    case '"': scan->end = string_end(scan); return !take_key(scan);
+    default: scan->end = word_end(scan); return true;
+  }
+}
+
+static bool is_at(const struct scan *scan, const struct weft_json_path *path) {
+  if (scan->depth != path->depth) {
+    return false;
+  }
+  for (unsigned k = 0; k < path->depth; k++) {
+    if (scan->levels[k].ordinal != path->ordinals[k]) {
+      return false;
+    }
+  }
+  return true;
+}
+
+/* ---- Places ---- */
+
+static void name_field(const struct scan *scan, char *field, size_t size) {
+  size_t used = 0;
+  const size_t depth = scan->depth < WEFT_JSON_DEPTH_MAX ? scan->depth : WEFT_JSON_DEPTH_MAX;
+  field[0] = '\0';
+  for (size_t k = 0; k < depth && used < size; k++) {
+    const struct level *level = &scan->levels[k];
+    char key[48];
+    if (level->bracket == '[') {
+      used += (size_t)snprintf(field + used, size - used, "[%" PRIu64 "]", level->ordinal);
+    } else if (level->key_end > level->key_begin) {
+      used += (size_t)snprintf(field + used, size - used, "%s%s", k > 0 ? "." : "",
+                               weft_escape(key, sizeof key, scan->text + level->key_begin,
+                                           level->key_end - level->key_begin));
+    }
+  }
+}
+
+void weft_json_point(struct weft_json_place *place, const char *text, size_t offset) {
+  place->line = 1;
+  size_t line_begin = 0;
+  for (size_t at = 0; at < offset; at++) {
+    if (text[at] == '\n') {
+      place->line++;
+      line_begin = at + 1;
+    }
+  }
+  place->column = offset - line_begin + 1;
+}
+
+static struct weft_json_place place_of(const struct scan *scan, bool found) {
+  struct weft_json_place place = {.begin = scan->begin, .end = scan->end, .found = found};
+  place.key = scan->begin;
+  if (scan->depth > 0 && scan->depth <= WEFT_JSON_DEPTH_MAX) {
+    const struct level *level = &scan->levels[scan->depth - 1];
+    place.key = level->key_begin > 0 ? level->key_begin - 1 : scan->begin;
+  }
+  name_field(scan, place.field, sizeof place.field);
+  weft_json_point(&place, scan->text, place.begin);
+  return place;
+}
+
+struct weft_json_place weft_json_find(const char *text, size_t size,
+                                      const struct weft_json_path *path) {
+  struct scan scan = {.text = text, .size = size};
+  do {
+    if (next(&scan) && is_at(&scan, path)) {
+      return place_of(&scan, true);
+    }
+  } while (scan.begin < size);
+  return place_of(&scan, false);
+}
+
+struct weft_json_place weft_json_at(const char *text, size_t size, size_t offset) {
+  struct scan scan = {.text = text, .size = size};
+  struct scan last = scan;
+  for (;;) {
+    (void)next(&scan);
+    if (scan.begin >= offset || scan.begin >= size) {
+      return place_of(last.end == 0 ? &scan : &last, true);
+    }
+    last = scan;
+  }
+}
+
 enum weft_status weft_json_document_fail(const struct weft_json_document *document,
                                          const struct weft_json_place *place,
                                          enum weft_status status, const char *hint,

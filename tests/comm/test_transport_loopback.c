@@ -174,7 +174,7 @@ static void test_out_of_memory(void **state) {
     weft_comm_close(world);
     assert_int_equal(memory.blocks, 0);
     if (status == WEFT_OK) {
-      assert_true(n > 4);
+      assert_true(n > 2);
       return;
     }
     assert_int_equal(status, WEFT_ERR_MEMORY);

@@ -257,8 +257,7 @@ void weft_gpt_safetensors_header(struct weft_text *text, struct weft_gpt_tensor 
   const size_t first = text->size;
   uint64_t offset = 0;
   weft_text_append(text, "\0\0\0\0\0\0\0\0", 8);
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
+  struct weft_json json = weft_json_begin(text, NULL);
   weft_json_open(&json, "__metadata__", '{');
   for (uint32_t k = 0; metadata[k] != NULL; k += 2) {
     weft_json_string(&json, metadata[k], metadata[k + 1]);

@@ -63,16 +63,13 @@ static void unload(struct model *model) {
 
 static void add_json(struct weft_text *text, const struct model *model, const char *prompt,
                      const struct weft_text *sample) {
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, "weft-sample/1");
   WEFT_SCOPED_TEXT printable = {.allocator = text->allocator};
   weft_train_add_printable(&printable, sample->data, sample->size);
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-sample/1");
   weft_json_number(&json, "step", model->training->step);
   weft_json_string(&json, "prompt", prompt);
   weft_json_string(&json, "text", printable.data != NULL ? printable.data : "");
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
   text->failed = text->failed || printable.failed;
 }
 

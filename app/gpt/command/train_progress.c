@@ -125,8 +125,7 @@ static void add_plain(struct weft_text *text, const struct weft_gpt_step_report 
 
 static void add_json(struct weft_text *text, const struct weft_gpt_step_report *report,
                      const struct weft_train_progress *progress) {
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
+  struct weft_json json = weft_json_begin(text, NULL);
   weft_json_number(&json, "step", report->step);
   weft_json_exact(&json, "loss", report->loss);
   weft_json_real(&json, "tokens_per_s", report->tokens_per_s);
@@ -149,8 +148,7 @@ static void add_json(struct weft_text *text, const struct weft_gpt_step_report *
   if (progress->has_news) {
     weft_train_tuning_add_json(&json, &progress->tuning);
   }
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }
 
 int weft_train_progress_write_json(struct weft_train_progress *progress,

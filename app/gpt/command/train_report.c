@@ -204,10 +204,9 @@ void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *
                          const struct weft_gpt_trainer *trainer, const char *stopped_by) {
   assert(text != NULL && setup != NULL && progress != NULL && trainer != NULL);
   const struct weft_gpt_trainer_options *options = &setup->options;
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, NULL);
   char hash[24];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_gpt_trainer_hash(trainer));
-  weft_json_open(&json, NULL, '{');
   const bool diverged = weft_gpt_trainer_divergence(trainer) != WEFT_GPT_NOT_DIVERGED;
   weft_json_exact(&json, "final_loss", diverged ? NAN : progress->last.loss);
   weft_json_exact(&json, "validation_loss", diverged ? NAN : progress->last.validation_loss);
@@ -238,6 +237,5 @@ void weft_train_add_json(struct weft_text *text, const struct weft_train_setup *
   if (stopped_by != NULL) {
     weft_json_string(&json, "stopped_by", stopped_by);
   }
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

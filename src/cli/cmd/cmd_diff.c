@@ -63,11 +63,7 @@ static void add_listing(struct weft_text *text, const struct weft_program *a,
 
 static void add_step(struct weft_json *json, const char *key, const struct weft_action *action,
                      uint64_t step) {
-  if (action == NULL) {
-    weft_json_null(json, key);
-  } else {
-    weft_json_number(json, key, step);
-  }
+  weft_json_optional(json, key, action != NULL, step);
 }
 
 static const char *kind_of(const struct weft_difference *difference) {
@@ -82,9 +78,7 @@ static const char *kind_of(const struct weft_difference *difference) {
 
 static void add_json(struct weft_text *text, const struct weft_program *a,
                      const struct weft_program *b, const struct weft_diff *diff) {
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-diff/1");
+  struct weft_json json = weft_json_begin(text, "weft-diff/1");
   weft_json_boolean(&json, "equal", diff->difference_count + diff->left_out == 0);
   weft_json_number(&json, "ranks_a", a->rank_count);
   weft_json_number(&json, "ranks_b", b->rank_count);
@@ -102,8 +96,7 @@ static void add_json(struct weft_text *text, const struct weft_program *a,
   }
   weft_json_close(&json, ']');
   weft_json_number(&json, "differences_left_out", diff->left_out);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }
 
 int weft_cli_cmd_diff(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {

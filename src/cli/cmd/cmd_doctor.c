@@ -161,9 +161,7 @@ static void add_json_checks(struct weft_json *json, const struct findings *findi
 
 static void add_json(struct weft_text *text, const struct findings *findings) {
   const struct machine machine = look_at_machine();
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-doctor/1");
+  struct weft_json json = weft_json_begin(text, "weft-doctor/1");
   weft_json_boolean(&json, "ok", findings->ok);
   weft_json_string(&json, "version", weft_version());
   weft_json_string(&json, "compiler", compiler_name());
@@ -182,8 +180,7 @@ static void add_json(struct weft_text *text, const struct findings *findings) {
   weft_json_close(&json, '}');
   add_json_limits(&json);
   add_json_checks(&json, findings);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }
 
 /* ---- The command ---- */

@@ -93,11 +93,8 @@ static void add_schedule(struct weft_json *json, const struct weft_schedule_info
   weft_json_string(json, "summary", info->summary);
   weft_json_string(json, "placement", weft_placement_name(info->placement));
   weft_json_number(json, "stages_per_rank_min", info->stages_per_rank_min);
-  if (info->stages_per_rank_max == UINT32_MAX) {
-    weft_json_null(json, "stages_per_rank_max");
-  } else {
-    weft_json_number(json, "stages_per_rank_max", info->stages_per_rank_max);
-  }
+  weft_json_optional(json, "stages_per_rank_max", info->stages_per_rank_max != UINT32_MAX,
+                     info->stages_per_rank_max);
   weft_json_number(json, "stages_per_rank_default", info->stages_per_rank_default);
   weft_json_boolean(json, "splits_backward", info->splits_backward);
   weft_json_boolean(json, "trains", info->trains);
@@ -111,16 +108,13 @@ static void add_schedule(struct weft_json *json, const struct weft_schedule_info
 }
 
 static void add_list_json(struct weft_text *text) {
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-schedules/1");
+  struct weft_json json = weft_json_begin(text, "weft-schedules/1");
   weft_json_open(&json, "schedules", '[');
   for (size_t i = 0; i < weft_schedule_count(); i++) {
     add_schedule(&json, weft_schedule_at(i));
   }
   weft_json_close(&json, ']');
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }
 
 /* ---- A table ---- */

@@ -322,8 +322,8 @@ static enum weft_status make_room(struct weft_cli_execution *execution, struct w
       weft_arena_allocate(arena, p + (size_t)1, sizeof *execution->event_begin);
   execution->pipelines = weft_arena_allocate(arena, p, sizeof(struct weft_pipeline *));
   execution->views = weft_arena_allocate(arena, p, sizeof *execution->views);
-  execution->stage_ranks = weft_arena_allocate(arena, execution->program->stage_count,
-                                               sizeof *execution->stage_ranks);
+  execution->stage_ranks =
+      weft_arena_allocate(arena, execution->program->stage_count, sizeof *execution->stage_ranks);
   WEFT_TRY(weft_arena_status(arena, error));
   count_events(execution);
   if (!execution->no_events && !execution->no_notes) {

@@ -48,9 +48,7 @@ static void add_reason(struct weft_json *json, const struct weft_cli_comparison 
 
 void weft_cli_compare_json(struct weft_text *text, const struct weft_cli_comparison *comparison) {
   assert(text != NULL && comparison != NULL);
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-compare/1");
+  struct weft_json json = weft_json_begin(text, "weft-compare/1");
   weft_json_string(&json, "unit", comparison->unit);
   weft_json_number(&json, "ranks", comparison->shape.ranks);
   weft_json_number(&json, "microbatches", comparison->shape.microbatches);
@@ -71,6 +69,5 @@ void weft_cli_compare_json(struct weft_text *text, const struct weft_cli_compari
   weft_json_close(&json, ']');
   add_winner(&json, comparison);
   add_reason(&json, comparison);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

@@ -201,11 +201,7 @@ void weft_cli_explain_text(struct weft_text *text, const struct weft_cli_explain
 static void add_json_owner(struct weft_json *json, const char *key,
                            const struct weft_cli_explain_report *report, int64_t stage) {
   const uint32_t rank = channel_rank(report->links, stage);
-  if (rank == WEFT_RANK_NONE) {
-    weft_json_null(json, key);
-  } else {
-    weft_json_number(json, key, rank);
-  }
+  weft_json_optional(json, key, rank != WEFT_RANK_NONE, rank);
 }
 
 static void add_json_channel(struct weft_json *json, const struct weft_cli_explain_report *report,
@@ -307,10 +303,8 @@ static void add_json_row(struct weft_json *json, const struct weft_cli_explain_r
 
 void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_explain_report *report) {
   assert(text != NULL && report != NULL);
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, "weft-explain/1");
   const struct weft_program *program = report->program;
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-explain/1");
   weft_json_string(&json, "level", weft_cli_level_name(program->level));
   weft_json_number(&json, "ranks", program->rank_count);
   weft_json_number(&json, "stages", program->stage_count);
@@ -320,6 +314,5 @@ void weft_cli_explain_json(struct weft_text *text, const struct weft_cli_explain
     add_json_row(&json, report, rank);
   }
   weft_json_close(&json, ']');
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

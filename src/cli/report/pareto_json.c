@@ -20,10 +20,8 @@ static void add_point(struct weft_json *json, const struct weft_cli_pareto_point
 }
 
 void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pareto *pareto) {
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, "weft-pareto/1");
   const struct weft_search_request *request = pareto->request;
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-pareto/1");
   weft_json_string(&json, "unit", request->costs->unit);
   weft_json_number(&json, "ranks", request->ranks);
   weft_json_number(&json, "microbatches", request->microbatches);
@@ -37,6 +35,5 @@ void weft_cli_pareto_add_json(struct weft_text *text, const struct weft_cli_pare
     add_point(&json, &pareto->points[k]);
   }
   weft_json_close(&json, ']');
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

@@ -29,9 +29,7 @@ static void add_parts(struct weft_json *json, const struct weft_search_answer *a
 
 void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *plan,
                             const struct weft_cli_target *target) {
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-plan/1");
+  struct weft_json json = weft_json_begin(text, "weft-plan/1");
   add_answer(&json, plan);
   weft_json_number(&json, "seed", plan->request->seed);
   add_parts(&json, plan->answer);
@@ -43,6 +41,5 @@ void weft_cli_plan_add_json(struct weft_text *text, const struct weft_cli_plan *
   if (target != NULL) {
     weft_cli_target_add_member(&json, target, plan->answer);
   }
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

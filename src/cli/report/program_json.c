@@ -64,11 +64,7 @@ static void add_slots(struct weft_json *json, const struct weft_program *program
   for (uint32_t rank = 0; rank < program->rank_count; rank++) {
     weft_json_open(json, NULL, '[');
     for (uint64_t i = program->row_begin[rank]; i < program->row_begin[rank + 1]; i++) {
-      if (program->slots[i] == WEFT_SLOT_NONE) {
-        weft_json_null(json, NULL);
-      } else {
-        weft_json_number(json, NULL, program->slots[i]);
-      }
+      weft_json_optional(json, NULL, program->slots[i] != WEFT_SLOT_NONE, program->slots[i]);
     }
     weft_json_close(json, ']');
   }
@@ -76,11 +72,9 @@ static void add_slots(struct weft_json *json, const struct weft_program *program
 }
 
 static void add_json(struct weft_text *text, const struct weft_program *program) {
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, "weft-program/1");
   char hash[17];
   (void)snprintf(hash, sizeof hash, "%016" PRIx64, weft_program_hash(program));
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-program/1");
   weft_json_string(&json, "level", weft_cli_level_name(program->level));
   weft_json_number(&json, "ranks", program->rank_count);
   weft_json_number(&json, "stages", program->stage_count);
@@ -91,8 +85,7 @@ static void add_json(struct weft_text *text, const struct weft_program *program)
     add_slots(&json, program);
   }
   add_rows(&json, program);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }
 
 int weft_cli_write_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,

@@ -226,12 +226,9 @@ static void add_json_ranks(struct weft_json *json, const struct weft_cli_run_rep
 
 void weft_cli_run_add_json(struct weft_text *text, const struct weft_cli_run_report *report) {
   assert(text != NULL && report != NULL);
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-run/1");
+  struct weft_json json = weft_json_begin(text, "weft-run/1");
   add_whole(&json, report);
   add_times(&json, report);
   add_json_ranks(&json, report);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

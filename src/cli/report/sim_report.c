@@ -322,10 +322,7 @@ void weft_cli_sim_json_members(struct weft_json *json, const struct weft_cli_sim
 
 void weft_cli_sim_json(struct weft_text *text, const struct weft_cli_sim_report *report) {
   assert(text != NULL && report != NULL);
-  struct weft_json json = {.text = text};
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-sim/1");
+  struct weft_json json = weft_json_begin(text, "weft-sim/1");
   weft_cli_sim_json_members(&json, report);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

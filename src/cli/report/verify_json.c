@@ -11,11 +11,7 @@ static const char *channel_name(enum weft_channel_model channel) {
 
 static void add_json_place(struct weft_json *json, const struct weft_place *place) {
   weft_json_number(json, "rank", place->rank);
-  if (place->action == NULL) {
-    weft_json_null(json, "step");
-  } else {
-    weft_json_number(json, "step", place->step);
-  }
+  weft_json_optional(json, "step", place->action != NULL, place->step);
   weft_json_action(json, "action", place->action);
 }
 
@@ -49,11 +45,8 @@ static void add_json_findings(struct weft_json *json, const struct weft_report *
   weft_json_number(json, "findings_left_out", report->findings_left_out);
   if (deadlock != NULL) {
     add_json_cycle(json, deadlock);
-    if (report->least_capacity == WEFT_CAPACITY_UNLIMITED) {
-      weft_json_null(json, "smallest_slots");
-    } else {
-      weft_json_number(json, "smallest_slots", report->least_capacity);
-    }
+    weft_json_optional(json, "smallest_slots", report->least_capacity != WEFT_CAPACITY_UNLIMITED,
+                       report->least_capacity);
   }
 }
 
@@ -71,10 +64,8 @@ static void add_json_model(struct weft_json *json, const struct weft_comm_model 
 
 void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_result *result) {
   assert(text != NULL && result != NULL);
-  struct weft_json json = {.text = text};
+  struct weft_json json = weft_json_begin(text, "weft-verify/1");
   const struct weft_report *report = result->report;
-  weft_json_open(&json, NULL, '{');
-  weft_json_string(&json, "schema", "weft-verify/1");
   weft_json_boolean(&json, "ok", report->ok);
   weft_json_string(&json, "level", weft_cli_level_name(result->program->level));
   add_json_model(&json, &result->options->model, text->allocator);
@@ -85,6 +76,5 @@ void weft_cli_verify_json(struct weft_text *text, const struct weft_cli_verify_r
   weft_json_boolean(&json, "has_backward", report->has_backward);
   weft_json_boolean(&json, "liveness_checked", report->liveness_checked);
   add_json_findings(&json, report);
-  weft_json_close(&json, '}');
-  weft_json_finish(&json);
+  weft_json_end(&json);
 }

@@ -5,7 +5,7 @@
 #include <weft/support.h>
 
 #include "render/svg/svg_document.h"
-#include "sim/sim_events.h"
+#include "sim/idle_gap.h"
 
 enum {
   WIDTH_DEFAULT = 1200,

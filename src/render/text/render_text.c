@@ -9,7 +9,7 @@
 #include "render/memory_columns.h"
 #include "render/text/text_lane.h"
 #include "render/text/text_summary.h"
-#include "sim/sim_events.h"
+#include "sim/idle_gap.h"
 
 enum {
   WIDTH_DEFAULT = 80,

@@ -20,7 +20,6 @@
 #include "render/timeline.h"
 #include "render/trace/trace_tracks.h"
 #include "sim/idle_gap.h"
-#include "sim/sim_events.h"
 
 /* About 146 years; a sum of two times still fits. */
 #define NANOSECONDS_MAX (INT64_MAX / 2)

@@ -39,14 +39,12 @@ static void lay_out(const struct weft_mpi_world *world, struct weft_mpi_end *end
 
 static enum weft_status make_ring(struct weft_mpi_world *world, struct weft_mpi_end *end,
                                   struct weft_error *error) {
+  struct weft_arena *arena = &world->end_arena;
   const size_t room = (size_t)end->mask + 1;
-  end->messages = weft_array_allocate_zero(world->allocator, room, sizeof(struct weft_message *));
-  end->requests =
-      weft_array_allocate(world->allocator, room * end->part_count, sizeof(MPI_Request));
-  end->headers = weft_array_allocate(world->allocator, room, end->header_size);
-  if (end->messages == NULL || end->requests == NULL || end->headers == NULL) {
-    return weft_fail_memory(error, room * end->header_size);
-  }
+  end->messages = weft_arena_allocate(arena, room, sizeof(struct weft_message *));
+  end->requests = weft_arena_allocate(arena, room * end->part_count, sizeof(MPI_Request));
+  end->headers = weft_arena_allocate(arena, room, end->header_size);
+  WEFT_TRY(weft_arena_status(arena, error));
   for (size_t k = 0; k < room * end->part_count; k++) {
     end->requests[k] = MPI_REQUEST_NULL;
   }
@@ -72,24 +70,23 @@ static enum weft_status add_end(struct weft_mpi_world *world, uint32_t index,
 enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t room,
                                         struct weft_error *error) {
   assert(room > world->active_count);
-  const struct weft_allocator *allocator = world->allocator;
-  MPI_Request *active = weft_array_allocate(allocator, room, sizeof(MPI_Request));
-  uint32_t *owner = weft_array_allocate(allocator, room, sizeof *owner);
-  int *ready = weft_array_allocate(allocator, room, sizeof *ready);
-  MPI_Status *statuses = weft_array_allocate(allocator, room, sizeof *statuses);
-  if (active == NULL || owner == NULL || ready == NULL || statuses == NULL) {
-    weft_array_free(allocator, active, room, sizeof(MPI_Request));
-    weft_array_free(allocator, owner, room, sizeof *owner);
-    weft_array_free(allocator, ready, room, sizeof *ready);
-    weft_array_free(allocator, statuses, room, sizeof *statuses);
-    return weft_fail_memory(error, room * sizeof *statuses);
+  struct weft_arena arena = {.allocator = world->allocator};
+  MPI_Request *active = weft_arena_allocate(&arena, room, sizeof(MPI_Request));
+  uint32_t *owner = weft_arena_allocate(&arena, room, sizeof *owner);
+  int *ready = weft_arena_allocate(&arena, room, sizeof *ready);
+  MPI_Status *statuses = weft_arena_allocate(&arena, room, sizeof *statuses);
+  const enum weft_status status = weft_arena_status(&arena, error);
+  if (status < 0) {
+    weft_arena_finish(&arena);
+    return status;
   }
-  for (uint32_t k = 0; k < world->active_count; k++) { /* of an exchange in flight */
+  const uint32_t kept = world->active_count;
+  for (uint32_t k = 0; k < kept; k++) { /* of an exchange in flight */
     active[k] = world->active[k];
     owner[k] = world->active_owner[k];
   }
-  const uint32_t kept = world->active_count;
   weft_mpi_close(world);
+  world->active_arena = arena;
   world->active = active;
   world->active_owner = owner;
   world->ready = ready;
@@ -102,10 +99,9 @@ enum weft_status weft_mpi_active_create(struct weft_mpi_world *world, uint32_t r
 static enum weft_status open_ends(struct weft_mpi_world *world, const struct weft_channel_end *ends,
                                   uint32_t count, struct weft_error *error) {
   WEFT_TRY(weft_mpi_active_create(world, count + 1, error));
-  world->ends = weft_array_allocate_zero(world->allocator, count, sizeof *world->ends);
-  if (world->ends == NULL) {
-    return weft_fail_memory(error, count * sizeof *world->ends);
-  }
+  world->end_arena.allocator = world->allocator;
+  world->ends = weft_arena_allocate(&world->end_arena, count, sizeof *world->ends);
+  WEFT_TRY(weft_arena_status(&world->end_arena, error));
   world->end_count = count;
   WEFT_TRY(weft_channel_ends_init(&world->by_channel, world->allocator, &world->transport, count,
                                   error));
@@ -116,16 +112,8 @@ static enum weft_status open_ends(struct weft_mpi_world *world, const struct wef
 }
 
 static void close_ends(struct weft_mpi_world *world) {
-  const struct weft_allocator *allocator = world->allocator;
-  for (uint32_t k = 0; k < world->end_count; k++) {
-    struct weft_mpi_end *end = &world->ends[k];
-    const size_t room = (size_t)end->mask + 1;
-    weft_array_free(allocator, end->messages, room, sizeof(struct weft_message *));
-    weft_array_free(allocator, end->requests, room * end->part_count, sizeof(MPI_Request));
-    weft_array_free(allocator, end->headers, room, end->header_size);
-  }
-  weft_array_free(allocator, world->ends, world->end_count, sizeof *world->ends);
-  weft_channel_ends_finish(&world->by_channel, allocator);
+  weft_channel_ends_finish(&world->by_channel, world->allocator);
+  weft_arena_finish(&world->end_arena);
   world->ends = NULL;
   world->end_count = 0;
 }
@@ -146,13 +134,8 @@ enum weft_status weft_mpi_open(struct weft_transport *transport,
 }
 
 void weft_mpi_close(struct weft_mpi_world *world) {
-  const struct weft_allocator *allocator = world->allocator;
-  const uint32_t room = world->active_room;
   close_ends(world);
-  weft_array_free(allocator, world->active, room, sizeof(MPI_Request));
-  weft_array_free(allocator, world->active_owner, room, sizeof *world->active_owner);
-  weft_array_free(allocator, world->ready, room, sizeof *world->ready);
-  weft_array_free(allocator, world->statuses, room, sizeof *world->statuses);
+  weft_arena_finish(&world->active_arena);
   world->active = NULL;
   world->active_owner = NULL;
   world->ready = NULL;

@@ -138,14 +138,16 @@ struct weft_mpi_world {
   MPI_Comm collectives;
 
   bool opened;
+  struct weft_arena end_arena; /* of the ends and their rings */
   struct weft_mpi_end *ends;
   uint32_t end_count;
   struct weft_channel_ends by_channel;
 
   /* The oldest request of each end with a message in flight; and the exchange's. */
-  MPI_Request *active;    /* [active_room] */
-  uint32_t *active_owner; /* index of an end; UINT32_MAX: the exchange */
-  int *ready;             /* [active_room], for MPI_Testsome */
+  struct weft_arena active_arena; /* of the next four */
+  MPI_Request *active;            /* [active_room] */
+  uint32_t *active_owner;         /* index of an end; UINT32_MAX: the exchange */
+  int *ready;                     /* [active_room], for MPI_Testsome */
   MPI_Status *statuses;
   uint32_t active_count;
   uint32_t active_room;
