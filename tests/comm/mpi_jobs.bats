@@ -101,14 +101,14 @@ setup_dir() { cd "$BATS_TEST_TMPDIR" || return 1; }
 }
 
 # MPICH's launcher kills the others within a millisecond, so that they may not come to
-# say why; the status is its own then.
+# say why; the status is its own then, and that of MPICH 4.2 may be 0 (docs/mpi.md).
 @test "a rank that is killed, or goes without a word, is named" {
   setup_dir
   for mpi in "${mpis[@]}"; do
     for what in is-killed exits; do
       start "$mpi" 3 "$what" 1
       echo "$mpi: $status $output"
-      [ "$status" -ne 0 ] || [ "$mpi $what" = "mpich exits" ] # whose launcher may lose it
+      [ "$status" -ne 0 ] || [ "$mpi" = mpich ]
       [[ $mpi == mpich ]] || grep -qE 'job: rank 1 \(.*, process [0-9]+\) died' <<<"$output"
       nothing_stays_behind
     done

@@ -71,7 +71,9 @@ mpi_run() {
 }
 
 # mpi_check_time WORDS...: fails when the job with these words was stopped by its time limit.
+# A job whose MPI does not start says so before.
 MPI_LIMIT_S=120
+export WEFT_START_LIMIT=100
 mpi_check_time() {
   if [ "$status" -eq 124 ] || [ "$status" -eq 137 ]; then
     echo "waited $MPI_LIMIT_S s for the end of the job: $*" >&2
