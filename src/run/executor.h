@@ -79,7 +79,7 @@ struct weft_executor {
   void *progress_context;          /* or NULL: progress is asynchronous */
   struct weft_custom custom[WEFT_OP_COUNT];
 
-  struct weft_executor_stage *stages; /* [own_count], ascending; weft_executor_stage_of() */
+  struct weft_executor_stage *stages; /* [own_count], ascending; weft_executor_own_stage() */
   uint32_t own_count;
   uint32_t stage_count;
   uint64_t placement_hash; /* as a row's */
@@ -152,10 +152,6 @@ enum weft_status weft_executor_advance(struct weft_executor *executor, struct we
 
 /* ---- Between these files ---- */
 
-static inline bool weft_executor_reads_time(const struct weft_executor *executor) {
-  return executor->row->times != NULL;
-}
-
 /* The transport's rank that runs a stage; UINT32_MAX: none does. */
 static inline uint32_t weft_executor_rank_of(const struct weft_executor *executor,
                                              const struct weft_row *row, uint32_t stage) {
@@ -163,14 +159,21 @@ static inline uint32_t weft_executor_rank_of(const struct weft_executor *executo
   return rank != WEFT_RANK_NONE ? executor->options->first_rank + rank : UINT32_MAX;
 }
 
-/* NULL: another rank's. No table of all stages: each of many ranks would have one. */
-static inline struct weft_executor_stage *weft_executor_stage_of(
+/* A stage of this rank. No table of all stages: each of many ranks would have one. */
+static inline struct weft_executor_stage *weft_executor_own_stage(
     const struct weft_executor *executor, uint32_t stage) {
   struct weft_executor_stage *low = executor->stages;
   for (uint32_t count = executor->own_count; count > 1; count -= count / 2) {
     low += low[count / 2].stage <= stage ? count / 2 : 0;
   }
-  return executor->own_count > 0 && low->stage == stage ? low : NULL;
+  return low;
+}
+
+/* NULL: another rank's. */
+static inline struct weft_executor_stage *weft_executor_find_stage(
+    const struct weft_executor *executor, uint32_t stage) {
+  struct weft_executor_stage *found = weft_executor_own_stage(executor, stage);
+  return executor->own_count > 0 && found->stage == stage ? found : NULL;
 }
 
 /* The transport's channel for what a stage sends. */

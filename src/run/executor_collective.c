@@ -25,7 +25,7 @@ static const char *gradient_fault(const struct weft_executor *executor,
 
 enum weft_status weft_executor_enqueue(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
-  struct weft_executor_stage *stage = weft_executor_stage_of(executor, action->stage);
+  struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && executor->collective_count < executor->collective_capacity);
   if (action->op == WEFT_OP_UNSHARD && stage->unsharded) {
     return weft_executor_fail_action(executor, action, "the stage is unsharded already", error);
@@ -78,7 +78,7 @@ static stage_function *function_of(const struct weft_stage_ops *ops, enum weft_o
 static enum weft_status call_collective(struct weft_executor *executor,
                                         const struct weft_action *action,
                                         struct weft_error *error) {
-  const struct weft_executor_stage *stage = weft_executor_stage_of(executor, action->stage);
+  const struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   struct weft_stage_call *call = &executor->collective_call;
   const struct weft_custom *custom = &executor->custom[action->op];
   call->now = executor->now;

@@ -223,8 +223,8 @@ static enum weft_status find_sub_actions(struct weft_executor *executor,
       return weft_executor_fail_action(executor, sub->action, "an overlap is made of F, B, I and W",
                                        error);
     }
-    sub->stage = weft_executor_stage_of(executor, sub->action->stage);
-    assert(sub->stage != NULL); /* a row has only stages of its rank */
+    sub->stage = weft_executor_own_stage(executor, sub->action->stage);
+    assert(sub->stage->stage == sub->action->stage); /* a row has only stages of its rank */
     sub->held = &sub->stage->held[sub->action->microbatch];
   }
   return WEFT_OK;

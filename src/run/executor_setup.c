@@ -50,8 +50,8 @@ static void link_stage(struct weft_executor *executor, const struct weft_row *fi
   stage->is_last = s + 1 == executor->stage_count;
   stage->impl = options->stages[s];
   stage->wants_backward = stage->is_last || needs_gradients(boundary_behind(options, s));
-  stage->below = stage->is_first ? NULL : weft_executor_stage_of(executor, s - 1);
-  stage->above = stage->is_last ? NULL : weft_executor_stage_of(executor, s + 1);
+  stage->below = stage->is_first ? NULL : weft_executor_find_stage(executor, s - 1);
+  stage->above = stage->is_last ? NULL : weft_executor_find_stage(executor, s + 1);
   stage->below_rank = stage->is_first ? UINT32_MAX : weft_executor_rank_of(executor, first, s - 1);
   stage->above_rank = stage->is_last ? UINT32_MAX : weft_executor_rank_of(executor, first, s + 1);
 }

@@ -156,7 +156,7 @@ static enum weft_status await_taken(struct weft_executor *executor, struct weft_
 
 enum weft_status weft_executor_send(struct weft_executor *executor,
                                     const struct weft_action *action, struct weft_error *error) {
-  struct weft_executor_stage *stage = weft_executor_stage_of(executor, action->stage);
+  struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_SEND_F;
@@ -263,7 +263,7 @@ static enum weft_status post(struct weft_executor *executor, struct weft_executo
 
 enum weft_status weft_executor_receive(struct weft_executor *executor,
                                        const struct weft_action *action, struct weft_error *error) {
-  struct weft_executor_stage *stage = weft_executor_stage_of(executor, action->stage);
+  struct weft_executor_stage *stage = weft_executor_own_stage(executor, action->stage);
   assert(stage != NULL && action->microbatch < executor->row->program->microbatch_count);
   struct weft_held *held = &stage->held[action->microbatch];
   const bool forward = action->op == WEFT_OP_RECV_F;

@@ -53,7 +53,7 @@ static void say(const struct weft_pipeline *pipeline, const char *line) {
 }
 
 static bool has_stage(const struct weft_pipeline *pipeline, uint32_t stage) {
-  return weft_executor_stage_of(&pipeline->executor, stage) != NULL;
+  return weft_executor_find_stage(&pipeline->executor, stage) != NULL;
 }
 
 static bool has_first_stage(const struct weft_pipeline *pipeline) { return has_stage(pipeline, 0); }
