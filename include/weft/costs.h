@@ -67,6 +67,10 @@ struct weft_costs {
   struct weft_hop_costs hop;
   struct weft_all_reduce_costs all_reduce;
   double microbatch_size; /* samples of a microbatch that takes these times; 0: 1 */
+  /* [rank_count] how many times as long each rank takes; NULL: not known. Simulation and search have
+   * an option for them. */
+  double *rank_factors;
+  uint32_t rank_count;
   const struct weft_allocator *allocator;
   uint32_t part_count; /* 0: not known */
   /* In the order of the model, whatever stages they are on; for who cuts it into stages.
@@ -89,7 +93,7 @@ WEFT_API enum weft_status weft_costs_add_parts(struct weft_costs *costs, uint32_
                                                struct weft_error *error);
 
 /* Reads {"schema": "weft-costs/1", "unit": ..., "stages": [...], "hop": {...},
- * "all_reduce": {...}, "microbatch_size": ..., "parts": [...]}.
+ * "all_reduce": {...}, "microbatch_size": ..., "rank_factors": [...], "parts": [...]}.
  * WEFT_ERR_FORMAT names the field (stages[3].f) and what was expected: unknown
  * fields, duplicates, negative, NaN, infinite and absurd numbers are refused. */
 WEFT_API enum weft_status weft_costs_parse(const struct weft_allocator *allocator, const char *text,

@@ -84,6 +84,8 @@ struct weft_stage_costs weft_stage_costs_divide(const struct weft_stage_costs *c
 /* NaN compares false with everything. */
 bool weft_cost_is_sane(double number) { return number >= 0 && number <= WEFT_COST_MAX; }
 
+bool weft_rank_factor_is_sane(double number) { return number >= 1e-6 && number <= 1e6; }
+
 bool weft_microbatch_size_is_sane(double number) {
   return number >= 1 && number <= WEFT_MICROBATCHES_MAX && number == floor(number);
 }
@@ -152,6 +154,8 @@ void weft_costs_destroy(struct weft_costs *costs) {
     return;
   }
   weft_array_free(costs->allocator, costs->parts, costs->part_count, sizeof costs->parts[0]);
+  weft_array_free(costs->allocator, costs->rank_factors, costs->rank_count,
+                  sizeof costs->rank_factors[0]);
   weft_array_free(costs->allocator, costs->stages, costs->stage_count, sizeof costs->stages[0]);
   weft_array_free(costs->allocator, costs, 1, sizeof *costs);
 }
@@ -230,6 +234,13 @@ enum weft_status weft_costs_check(const struct weft_costs *costs, uint32_t stage
     return weft_fail(error, WEFT_ERR_USAGE, "leave it 0 for microbatches of one sample",
                      "microbatch_size is %g: expected a whole number from 1 to %u",
                      costs->microbatch_size, (unsigned)WEFT_MICROBATCHES_MAX);
+  }
+  for (uint32_t r = 0; costs->rank_factors != NULL && r < costs->rank_count; r++) {
+    if (!weft_rank_factor_is_sane(costs->rank_factors[r])) {
+      return weft_fail(error, WEFT_ERR_USAGE, "1 is as fast as the other costs say",
+                       "rank_factors[%" PRIu32 "] is %g: expected a number from 1e-6 to 1e6", r,
+                       costs->rank_factors[r]);
+    }
   }
   return check_hop(&costs->hop, error);
 }

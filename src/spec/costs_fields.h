@@ -28,6 +28,9 @@ const struct weft_cost_field *weft_part_cost_fields(void);
 /* F = I = W = 1, B = 2, activation 1. */
 struct weft_stage_costs weft_stage_costs_default(void);
 
+/* From 1e-6 to 1e6. */
+bool weft_rank_factor_is_sane(double number);
+
 /* A whole number from 1 to WEFT_MICROBATCHES_MAX. */
 bool weft_microbatch_size_is_sane(double number);
 

@@ -206,12 +206,35 @@ static enum weft_status read_microbatch_size(const struct weft_json_document *re
   return WEFT_OK;
 }
 
+static enum weft_status read_rank_factors(struct weft_json_document *reader, const json_t *list,
+                                          struct weft_costs *costs) {
+  WEFT_TRY(check_entries(reader, list, "a list with one number for each rank",
+                         "rank_factors can be left out"));
+  const size_t count = json_array_size(list);
+  costs->rank_factors = weft_array_allocate(costs->allocator, count, sizeof(double));
+  if (costs->rank_factors == NULL) {
+    return weft_fail_memory(reader->error, count * sizeof(double));
+  }
+  costs->rank_count = (uint32_t)count;
+  uint64_t *ordinal = &reader->path.ordinals[reader->path.depth++];
+  for (*ordinal = 0; *ordinal < count; ++*ordinal) {
+    const json_t *value = json_array_get(list, (size_t)*ordinal);
+    if (!json_is_real(value) || !weft_rank_factor_is_sane(json_real_value(value))) {
+      return weft_json_document_unexpected(reader, "1 is as fast as the other costs say",
+                                           "a number from 1e-6 to 1e6");
+    }
+    costs->rank_factors[*ordinal] = json_real_value(value);
+  }
+  reader->path.depth--;
+  return WEFT_OK;
+}
+
 static enum weft_status read_member(struct weft_json_document *reader, const char *key,
                                     json_t *value, struct weft_costs *costs) {
   static const struct weft_cost_field members[] = {
-      {"schema", 0, false}, {"unit", 0, false},       {"stages", 0, false},
-      {"hop", 0, false},    {"all_reduce", 0, false}, {"microbatch_size", 0, false},
-      {"parts", 0, false},  {NULL, 0, false}};
+      {"schema", 0, false},       {"unit", 0, false},       {"stages", 0, false},
+      {"hop", 0, false},          {"all_reduce", 0, false}, {"microbatch_size", 0, false},
+      {"rank_factors", 0, false}, {"parts", 0, false},      {NULL, 0, false}};
   if (strcmp(key, "schema") == 0) {
     return read_schema(reader, value);
   }
@@ -229,6 +252,9 @@ static enum weft_status read_member(struct weft_json_document *reader, const cha
   }
   if (strcmp(key, "microbatch_size") == 0) {
     return read_microbatch_size(reader, value, costs);
+  }
+  if (strcmp(key, "rank_factors") == 0) {
+    return read_rank_factors(reader, value, costs);
   }
   if (strcmp(key, "parts") == 0) {
     return read_parts(reader, value, costs);
@@ -362,6 +388,13 @@ void weft_costs_print(const struct weft_costs *costs, struct weft_json *json, co
   }
   if (costs->microbatch_size > 1) {
     weft_json_exact(json, "microbatch_size", costs->microbatch_size);
+  }
+  if (costs->rank_factors != NULL) {
+    weft_json_open(json, "rank_factors", '[');
+    for (uint32_t r = 0; r < costs->rank_count; r++) {
+      weft_json_exact(json, NULL, costs->rank_factors[r]);
+    }
+    weft_json_close(json, ']');
   }
   weft_json_open(json, "stages", '[');
   for (uint32_t s = 0; s < costs->stage_count; s++) {

@@ -137,6 +137,13 @@ holds() {
   jq -e '(.costs.stages | map(.f)) == [3, 6.8, 4, 9]' <<<"$output"
   "$WEFT" sim t.csv --costs costs.json --slow 1=1.7 --slow 3=1.5 --json | jq -r .makespan | diff - planned
   "$WEFT" sim t.csv --costs own.json --json | jq -r .makespan | diff - planned
+  jq '.rank_factors = [1, 1.7, 1, 1]' costs.json >ranks.json
+  weft plan -p 4 -m 8 --costs ranks.json --slow 3=1.5 "${quick[@]}" --json
+  jq -r .makespan <<<"$output" | diff - planned
+  "$WEFT" sim t.csv --costs ranks.json --slow 3=1.5 --json | jq -r .makespan | diff - planned
+  weft plan -p 2 -m 8 --costs ranks.json
+  fails 2 "rank_factors of 4 ranks"
+  hints
   weft plan -p 4 -m 8 --slow 4=2
   fails 2 "rank 4"
   hints

@@ -215,6 +215,8 @@ static void test_every_verb(void **state) {
       {"weft plan -p 2 -m 2 -v 1 --effort 0 --threads 1", 0},
       {"weft plan -p 2 -m 2 --costs parts.json --memory 2 --effort 0 --threads 1 --json", 0},
       {"weft plan -p 2 -m 2 -v 1 --memory 0.5 -o over", 1},
+      {"weft plan --ranks 2 --global-batch 2 --slow 1=2 --costs parts.json --effort 0 --threads 1",
+       0},
       {"weft plan -p 2 -m 2 -v 1 --pareto --effort 0 --threads 1", 0},
       {"weft show --grid table.csv", 0},
       {"weft show table.csv", 0},

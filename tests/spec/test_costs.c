@@ -169,7 +169,8 @@ static void test_printed_costs_are_read_back(void **state) {
     struct weft_costs *costs = parsed(HEAD
                                       "\"unit\": \"ms\", \"hop\": {\"bytes\": 3}, "
                                       "\"all_reduce\": {\"latency\": 1, \"size_per_unit\": 2}, "
-                                      "\"microbatch_size\": 4, \"stages\": [{}, "
+                                      "\"microbatch_size\": 4, \"rank_factors\": [1, 1.5], "
+                                      "\"stages\": [{}, "
                                       "{}], \"parts\": [{\"f\": 0.1}]}");
     for (size_t field = 0; field < count; field++) {
       ((double *)&costs->stages[1])[field] = field == k ? 1.0 / 3 : 0;
@@ -184,6 +185,8 @@ static void test_printed_costs_are_read_back(void **state) {
     assert_memory_equal(&read->hop, &costs->hop, sizeof costs->hop);
     assert_memory_equal(&read->all_reduce, &costs->all_reduce, sizeof costs->all_reduce);
     assert_true(read->microbatch_size == costs->microbatch_size);
+    assert_true(read->rank_count == costs->rank_count &&
+                (read->rank_count == 0 || read->rank_factors[1] == costs->rank_factors[1]));
     assert_int_equal(read->part_count, 1);
     assert_memory_equal(read->parts, costs->parts, sizeof *costs->parts);
     weft_costs_destroy(read);
@@ -271,13 +274,16 @@ static void test_missing_empty_unknown(void **state) {
                "all_reduce.latency|found -2");
   expect_error(HEAD "\"stages\": [{}], \"microbatch_size\": 1.5}",
                "microbatch_size|whole number|found 1.5");
+  expect_error(HEAD "\"stages\": [{}], \"rank_factors\": [1, 0]}", "rank_factors[1]|found 0");
+  expect_error(HEAD "\"stages\": [{}], \"rank_factors\": 2}", "rank_factors|one number for each");
   expect_error(HEAD "\"hop\": {}}", "stages is missing");
   expect_error(HEAD "\"stages\": []}", "stages|empty list");
   expect_error("{\"schema\": \"weft-costs/2\", \"stages\": [{}]}", "schema|found \"weft-costs/2\"");
   expect_error("{\"schema\": 1, \"stages\": [{}]}", "schema|found 1");
   expect_error(STAGE("\"F\": 1"), "stages[0].F|unknown field|f, i, w, b, overlap_f_b");
   expect_error(HEAD "\"stages\": [{}], \"hops\": {}}",
-               "hops|unknown field|schema, unit, stages, hop, all_reduce, microbatch_size, parts");
+               "hops|unknown field|schema, unit, stages, hop, all_reduce, microbatch_size, "
+               "rank_factors, parts");
   expect_error(HEAD "\"stages\": [{}], \"hop\": {\"time\": 1}}", "hop.time|unknown field|latency");
   expect_error(STAGE("\"\": 1"), "unknown field");
   expect_error(STAGE("\"f\": 1, \"f\": 2"), "stages[0].f|duplicate");

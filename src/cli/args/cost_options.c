@@ -147,7 +147,14 @@ int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *
                             costs->stragglers[k].rank, rank_count);
     }
   }
-  if (costs->straggler_count == 0) {
+  const double *known = costs->costs->rank_factors;
+  if (known != NULL && costs->costs->rank_count != rank_count) {
+    return weft_cli_usage(cli, "give one factor for each rank",
+                          "%s has rank_factors of %" PRIu32 " ranks, but there are %" PRIu32
+                          " ranks",
+                          costs->file, costs->costs->rank_count, rank_count);
+  }
+  if (costs->straggler_count == 0 && known == NULL) {
     return WEFT_CLI_OK;
   }
   costs->factors = weft_array_allocate(costs->allocator, rank_count, sizeof costs->factors[0]);
@@ -156,10 +163,11 @@ int weft_cli_costs_fit_ranks(const struct weft_cli *cli, struct weft_cli_costs *
   }
   costs->factor_count = rank_count;
   for (uint32_t rank = 0; rank < rank_count; rank++) {
-    costs->factors[rank] = 1;
+    costs->factors[rank] = known != NULL ? known[rank] : 1;
   }
   for (unsigned k = 0; k < costs->straggler_count; k++) {
-    costs->factors[costs->stragglers[k].rank] = costs->stragglers[k].factor;
+    const uint32_t rank = costs->stragglers[k].rank;
+    costs->factors[rank] = costs->stragglers[k].factor * (known != NULL ? known[rank] : 1);
   }
   costs->options.rank_factors = costs->factors;
   return WEFT_CLI_OK;
