@@ -43,7 +43,7 @@ holds() {
          and .seed == 7 and .v == 1 and .placement == "loop" and (.schedule | type) == "string"
          and (.optimal | type) == "boolean" and .stopped == false and .evaluated > 0
          and .makespan >= .bound and .span <= .makespan and .bound >= 136
-         and .gap == .makespan / .bound - 1 and .optimal == (.makespan == .bound)
+         and .open_bound <= .bound and .gap == .makespan / .bound - 1 and .optimal == (.makespan == .bound)
          and (.ranks | length) == 4 and all(.ranks[]; .peak_memory <= 3 and has("idle_by_cause"))
          and (.costs.stages | length) == 4 and .peak_memory <= 3 and (has("stage_parts") | not)' <<<"$output"
   printf '%s' "$output" >p.json
@@ -304,4 +304,18 @@ replicated() {
     "$WEFT" sim t.csv --memory 6 >/dev/null
     rm t.csv
   done
+}
+
+@test "an interrupted choice is the best so far" {
+  replicated
+  env --default-signal=INT,TERM "$WEFT" plan --ranks 8 --global-batch 128 --costs parts.json \
+    --memory 14 --time-limit 1000 -o t.csv >out 2>err 3>&- &
+  pid=$!
+  sleep 0.7
+  kill -s INT "$pid"
+  await_end 60 "$pid" "weft plan"
+  [ "$status" -eq 130 ]
+  has "stopped by SIGINT" err
+  has "^best: " out
+  "$WEFT" verify t.csv
 }

@@ -9,6 +9,7 @@ static void add_answer(struct weft_json *json, const struct weft_cli_plan *plan)
   weft_json_number(json, "v", answer->stages_per_rank);
   weft_json_string(json, "objective", weft_objective_name(answer->objective));
   weft_json_exact(json, "bound", answer->bound);
+  weft_json_exact(json, "open_bound", answer->open_bound);
   weft_json_exact(json, "gap", weft_cli_plan_gap(answer));
   weft_json_boolean(json, "optimal", answer->optimal);
   weft_json_exact(json, "peak_memory", answer->peak_memory);
