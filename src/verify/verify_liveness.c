@@ -432,7 +432,7 @@ static uint32_t next_capacity(const struct run *run) {
  * with a larger one, so the run with the larger one comes by there too. The capacity grows to
  * what the first rank needs, at most to the messages of a channel. */
 static uint32_t find_capacity(struct run *run) {
-  uint32_t capacity = run->capacity;
+  uint32_t capacity;
   while (run->has_transfers && (capacity = next_capacity(run)) != WEFT_CAPACITY_UNLIMITED) {
     run->capacity = capacity;
     for (uint32_t r = 0; r < run->context->program->rank_count; r++) {

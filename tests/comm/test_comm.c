@@ -57,10 +57,12 @@ static void the_table(void **state) {
 /* The command's option has the same names in the same order. */
 static void the_option(void **state) {
   (void)state;
-  char names[128] = "";
+  char names[128];
+  size_t used = 0;
   for (uint32_t k = 0; weft_comm_transport(k) != NULL; k++) {
-    (void)strcat(names, k > 0 ? "|" : "");
-    (void)strcat(names, weft_comm_transport(k)->name);
+    used += (size_t)snprintf(names + used, sizeof names - used, "%s%s", k > 0 ? "|" : "",
+                             weft_comm_transport(k)->name);
+    assert_true(used < sizeof names);
   }
   assert_string_equal(weft_cli_option_at(WEFT_CLI_OPTION_TRANSPORT)->choices, names);
 }

@@ -30,7 +30,7 @@ void *test_block_allocate(uint64_t bytes);
 void test_block_free(void *data, uint64_t bytes);
 
 /* For the device's own kernels, and nobody else: where it can access what is at `data`. */
-void *test_device_view(const struct weft_device *device, const void *data);
+void *test_device_view(const struct weft_device *of, const void *data);
 void *test_tensor_view(const struct weft_tensor *tensor);
 
 #endif
