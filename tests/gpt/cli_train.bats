@@ -276,6 +276,9 @@ has_lines() {
   [ "$(jq '.makespan > 0 and .bubble_ratio > 0 and .bubble_ratio < 1' <<<"$output")" = true ]
   weft compare -p 2 -m 4 --costs costs.json
   succeeds
+  weft plan --ranks 2 --global-batch 16 --costs costs.json --effort 0.02 --json
+  succeeds
+  [ "$(jq '.microbatch_size * .candidates[0].microbatches * .candidates[0].replicas' <<<"$output")" = 16 ]
 }
 
 # splits EXPECTED WORDS: blocks of each stage, and the same parameters as ever.

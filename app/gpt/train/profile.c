@@ -256,7 +256,10 @@ static enum weft_status make_costs(const struct weft_gpt_rank *rank, struct weft
   WEFT_TRY(check_measured(rank, error));
   WEFT_TRY(weft_costs_create(trainer->allocator, trainer->stage_count, &costs, error));
   WEFT_TRY(weft_costs_add_parts(costs, trainer->layer_count, error));
+  const struct weft_gpt_training *training = &trainer->options.training;
+  const uint32_t replicas = trainer->options.replicas > 0 ? trainer->options.replicas : 1;
   memcpy(costs->unit, "ms", 3);
+  costs->microbatch_size = (double)(training->batch / replicas / training->microbatches);
   fill_layers(rank, costs);
   for (uint32_t s = 0; s < trainer->stage_count; s++) {
     fill_times(rank, s, &costs->stages[s]);
