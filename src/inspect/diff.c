@@ -280,11 +280,7 @@ static enum weft_status allocate_scratch(struct differ *differ, const struct wef
   differ->b.begin = weft_arena_allocate(&differ->scratch, cells_b, sizeof *differ->b.begin);
   differ->trace = weft_arena_allocate(&differ->scratch, trace_size, sizeof *differ->trace);
   differ->runs = weft_arena_allocate(&differ->scratch, edits_max + 1, sizeof *differ->runs);
-  if (differ->a.begin == NULL || differ->b.begin == NULL || differ->trace == NULL ||
-      differ->runs == NULL) {
-    return weft_fail_memory(error, (cells_a + cells_b + trace_size) * sizeof *differ->trace);
-  }
-  return WEFT_OK;
+  return weft_arena_status(&differ->scratch, error);
 }
 
 static enum weft_status compare_programs(struct differ *differ, const struct weft_program *a,

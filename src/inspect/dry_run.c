@@ -103,11 +103,8 @@ static enum weft_status allocate(struct dry_run *run, struct weft_error *error) 
   run->row_sizes = weft_arena_allocate(arena, in->rank_count, sizeof *run->row_sizes);
   const bool sets = set_allocate(run, &run->first) && set_allocate(run, &run->second) &&
                     set_allocate(run, &run->later);
-  if (run->done == NULL || run->rank_of == NULL || run->next == NULL || run->asleep == NULL ||
-      run->started == NULL || run->row_steps == NULL || run->row_sizes == NULL || !sets) {
-    return weft_fail_memory(error, pairs + (size_t)in->action_count * sizeof *run->started);
-  }
-  return WEFT_OK;
+  return sets ? weft_arena_status(arena, error)
+              : weft_fail_memory(error, pairs + (size_t)in->action_count * sizeof *run->started);
 }
 
 static enum weft_status prepare(struct dry_run *run, struct weft_error *error) {

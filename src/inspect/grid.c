@@ -74,9 +74,7 @@ static enum weft_status choose_columns(struct grid *grid, const struct weft_grid
   const uint32_t *ranks = options->ranks;
   grid->column_count = ranks != NULL ? options->rank_count : rank_count;
   grid->columns = weft_arena_allocate(&grid->arena, grid->column_count, sizeof *grid->columns);
-  if (grid->columns == NULL) {
-    return weft_fail_memory(error, grid->column_count * sizeof *grid->columns);
-  }
+  WEFT_TRY(weft_arena_status(&grid->arena, error));
   for (uint32_t i = 0; i < grid->column_count; i++) {
     grid->columns[i].rank = ranks != NULL ? ranks[i] : i;
     if (grid->columns[i].rank >= rank_count) {
@@ -108,9 +106,7 @@ static enum weft_status choose_marks(struct grid *grid, const struct weft_grid_o
   grid->marks = weft_arena_allocate(&grid->arena, options->mark_count, sizeof *grid->marks);
   grid->marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->marked);
   grid->head_marked = weft_arena_allocate(&grid->arena, rank_count, sizeof *grid->head_marked);
-  if (grid->marks == NULL || grid->marked == NULL || grid->head_marked == NULL) {
-    return weft_fail_memory(error, options->mark_count * sizeof *grid->marks);
-  }
+  WEFT_TRY(weft_arena_status(&grid->arena, error));
   for (size_t i = 0; i < options->mark_count; i++) {
     const struct weft_place place = options->marks[i];
     if (place.rank >= rank_count) {

@@ -416,16 +416,10 @@ static enum weft_status allocate(struct measured *measured, struct weft_arena *a
   /* One more: a candidate is written before it is known to be a buffer. */
   measured->buffers = weft_arena_allocate(arena, longest + 1, sizeof *measured->buffers);
   measured->times = weft_arena_allocate(arena, 2 * longest, sizeof *measured->times);
-  const bool counts_more = weft_memory_exceeds_activations(measured->costs);
-  if (counts_more) {
+  if (weft_memory_exceeds_activations(measured->costs)) {
     measured->changes = weft_arena_allocate(arena, longest + 1, sizeof *measured->changes);
   }
-  return measured->event_of != NULL && measured->previous != NULL && measured->last_send != NULL &&
-                 measured->unsharded_at != NULL && measured->has_gradients != NULL &&
-                 measured->rank_of != NULL && (measured->changes != NULL || !counts_more) &&
-                 measured->ranks != NULL && measured->buffers != NULL && measured->times != NULL
-             ? WEFT_OK
-             : weft_fail_memory(error, records * sizeof *measured->event_of);
+  return weft_arena_status(arena, error);
 }
 
 static enum weft_status account(struct measured *measured, struct weft_arena *arena, double unit,

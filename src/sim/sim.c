@@ -50,9 +50,7 @@ static enum weft_status allocate(const struct weft_sim_run *run, struct owned_si
   struct weft_simulation *simulation = &owned->simulation;
   uint64_t *begin = weft_arena_allocate(&owned->arena, p + 1u, sizeof *begin);
   simulation->ranks = weft_arena_allocate(&owned->arena, p, sizeof *simulation->ranks);
-  if (begin == NULL || simulation->ranks == NULL) {
-    return weft_fail_memory(error, p * sizeof *simulation->ranks);
-  }
+  WEFT_TRY(weft_arena_status(&owned->arena, error));
   simulation->event_begin = begin;
   if (run->options->no_events) {
     return WEFT_OK;

@@ -102,10 +102,7 @@ enum weft_status weft_sim_queues_init(struct weft_sim_run *run, struct weft_erro
   /* A try pushes at most the queues of the transfer it starts. */
   run->queue_work =
       weft_arena_allocate(arena, 2 * run->program->action_count + 2, sizeof(uint32_t));
-  if (ends == NULL || run->queue_of_sender == NULL || run->queue_of_receiver == NULL ||
-      run->queues == NULL || run->entries == NULL || run->queue_work == NULL) {
-    return weft_fail_memory(error, run->program->action_count * sizeof(uint32_t));
-  }
+  WEFT_TRY(weft_arena_status(arena, error));
   number_queues(run, ends);
   fill_queues(run);
   return WEFT_OK;

@@ -297,17 +297,6 @@ static bool count_buffers(struct weft_sim_run *run, size_t *most) {
   return counts != NULL;
 }
 
-/* One more than needed: NULL means that nothing but activations counts. */
-static bool make_changes(struct weft_sim_recorder *recorder) {
-  struct weft_sim_run *run = recorder->run;
-  if (!weft_memory_exceeds_activations(run->costs)) {
-    return true;
-  }
-  recorder->changes = weft_arena_allocate(&run->arena, weft_memory_changes_max(run->program) + 1,
-                                          sizeof *recorder->changes);
-  return recorder->changes != NULL;
-}
-
 enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
                                         struct weft_sim_run *run, struct weft_error *error) {
   const struct weft_program *program = run->program;
@@ -316,8 +305,13 @@ enum weft_status weft_sim_recorder_init(struct weft_sim_recorder *recorder,
       weft_arena_allocate(&run->arena, program->rank_count, sizeof *recorder->records);
   recorder->has_gradients =
       weft_arena_allocate(&run->arena, program->stage_count, sizeof *recorder->has_gradients);
-  if (recorder->records == NULL || recorder->has_gradients == NULL ||
-      !count_buffers(run, &recorder->buffers_max) || !make_changes(recorder)) {
+  /* One more than needed: NULL means that nothing but activations counts. */
+  if (weft_memory_exceeds_activations(run->costs)) {
+    recorder->changes = weft_arena_allocate(&run->arena, weft_memory_changes_max(program) + 1,
+                                            sizeof *recorder->changes);
+  }
+  WEFT_TRY(weft_arena_status(&run->arena, error));
+  if (!count_buffers(run, &recorder->buffers_max)) {
     return weft_fail_memory(error, program->rank_count * sizeof *recorder->records);
   }
   const size_t numbers = 2 * recorder->buffers_max;

@@ -478,10 +478,10 @@ static enum weft_status allocate(struct weft_sim_run *run, struct weft_error *er
   run->stages = weft_arena_allocate(arena, n, sizeof *run->stages);
   run->ranks = weft_arena_allocate(arena, p + 1u, sizeof *run->ranks);
   run->work = weft_arena_allocate(arena, p, sizeof *run->work);
-  if (run->rank_of == NULL || run->inputs == NULL || run->edge_free == NULL ||
-      run->unsharded_at == NULL || run->stages == NULL || run->ranks == NULL || run->work == NULL) {
+  if (run->inputs == NULL) {
     return weft_fail_memory(error, 2 * run->pairs * sizeof *run->inputs);
   }
+  WEFT_TRY(weft_arena_status(arena, error));
   place_stages(program, run->rank_of);
   link_stages(run);
   return run->options->channel == WEFT_CHANNEL_EDGE ? WEFT_OK : weft_sim_queues_init(run, error);

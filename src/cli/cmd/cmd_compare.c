@@ -17,6 +17,7 @@
 #include "cli/io/output_file.h"
 #include "cli/report/compare_report.h"
 #include "cli/report/sim_report.h"
+#include "cli/scoped.h"
 
 struct compare_run {
   const struct weft_cli *cli;
@@ -75,19 +76,15 @@ static int simulate(struct compare_run *run, const struct weft_program *table,
   costs->costs->hop = run->hop;
   costs->costs->hop.latency *= scale;
   costs->costs->hop.bytes *= scale;
-  const int status = weft_cli_costs_fit(run->cli, costs, table, entry.name);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  struct weft_simulation *simulation;
+  WEFT_CLI_TRY(weft_cli_costs_fit(run->cli, costs, table, entry.name));
+  WEFT_SCOPED(weft_simulation) simulation = NULL;
   struct weft_error error;
   costs->options.no_events = true;
-  if (weft_simulate(run->cli->allocator, costs->program, costs->costs, &costs->options, &simulation,
-                    &error) < 0) {
-    return weft_cli_fail(run->cli, entry.name, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(run->cli, entry.name,
+                               weft_simulate(run->cli->allocator, costs->program, costs->costs,
+                                             &costs->options, &simulation, &error),
+                               &error));
   record(run, simulation, entry);
-  weft_simulation_destroy(simulation);
   return WEFT_CLI_OK;
 }
 
@@ -95,7 +92,7 @@ static int try_schedule(struct compare_run *run, size_t order, uint32_t v) {
   const struct weft_schedule_info *info = weft_schedule_at(order);
   struct weft_cli_comparison *comparison = run->comparison;
   struct weft_shape shape = comparison->shape;
-  struct weft_program *table = NULL;
+  WEFT_SCOPED(weft_program) table = NULL;
   struct weft_error error;
   if (comparison->entry_count + comparison->omission_count == WEFT_CLI_ENTRIES_MAX) {
     return WEFT_CLI_OK;
@@ -107,15 +104,11 @@ static int try_schedule(struct compare_run *run, size_t order, uint32_t v) {
     leave_out(comparison, info, v, error.message);
     return WEFT_CLI_OK;
   }
-  if (made < 0) {
-    return weft_cli_fail(run->cli, NULL, &error);
-  }
-  const int status = simulate(
+  WEFT_CLI_TRY(weft_cli_result(run->cli, NULL, made, &error));
+  return simulate(
       run, table,
       (struct weft_cli_entry){.name = info->name,
                               .one_v = info->stages_per_rank_min == info->stages_per_rank_max});
-  weft_program_destroy(table);
-  return status;
 }
 
 /* ---- All schedules ---- */
@@ -142,46 +135,38 @@ static int try_values(struct compare_run *run, size_t order) {
   if (run->comparison->shape.stages_per_rank != 0) {
     return try_schedule(run, order, run->comparison->shape.stages_per_rank);
   }
-  int status = WEFT_CLI_OK;
-  for (uint32_t v = 1; v <= 4 && status == WEFT_CLI_OK; v *= 2) {
-    status = try_value(run, order, v);
+  for (uint32_t v = 1; v <= 4; v *= 2) {
+    WEFT_CLI_TRY(try_value(run, order, v));
   }
-  for (unsigned k = 0; k < run->arguments->operand_count && status == WEFT_CLI_OK; k++) {
+  for (unsigned k = 0; k < run->arguments->operand_count; k++) {
     const struct weft_program *file = run->files[k];
     const uint32_t v = file->stage_count / file->rank_count;
     if (file->stage_count % file->rank_count == 0 && v != 1 && v != 2 && v != 4 &&
         !has_file_of(run, v, k)) {
-      status = try_value(run, order, v);
+      WEFT_CLI_TRY(try_value(run, order, v));
     }
   }
-  return status;
-}
-
-static int try_files(struct compare_run *run) {
-  int status = WEFT_CLI_OK;
-  for (unsigned k = 0; k < run->arguments->operand_count && status == WEFT_CLI_OK; k++) {
-    status = simulate(
-        run, run->files[k],
-        (struct weft_cli_entry){
-            .name = weft_cli_input_name(run->arguments->operands[k]), .file = true, .one_v = true});
-  }
-  return status;
+  return WEFT_CLI_OK;
 }
 
 static int try_all(struct compare_run *run) {
-  int status = try_files(run);
-  for (size_t order = 0; order < weft_schedule_count() && status == WEFT_CLI_OK; order++) {
+  for (unsigned k = 0; k < run->arguments->operand_count; k++) {
+    const char *name = weft_cli_input_name(run->arguments->operands[k]);
+    WEFT_CLI_TRY(simulate(run, run->files[k],
+                          (struct weft_cli_entry){.name = name, .file = true, .one_v = true}));
+  }
+  for (size_t order = 0; order < weft_schedule_count(); order++) {
     const struct weft_schedule_info *info = weft_schedule_at(order);
     if (info->trains && !info->fixed) {
-      status = try_values(run, order);
+      WEFT_CLI_TRY(try_values(run, order));
     }
   }
-  if (status == WEFT_CLI_OK && run->comparison->entry_count == 0) {
+  if (run->comparison->entry_count == 0) {
     const struct weft_cli_omission *first = &run->comparison->omissions[0];
     return weft_cli_usage(run->cli, "choose another shape; 'weft gen --list' has the limits",
                           "no schedule has this shape; %s: %s", first->info->name, first->why);
   }
-  return status;
+  return WEFT_CLI_OK;
 }
 
 /* Costs of each stage fit only the v that makes as many stages. */
@@ -253,25 +238,12 @@ static int read_file(struct compare_run *run, unsigned index) {
                             "standard input can be read only once");
     }
   }
-  int status = weft_cli_read_program(cli, path, &run->files[index]);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_check_valid(cli, run->files[index], weft_cli_input_name(path));
-  }
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
+  WEFT_CLI_TRY(weft_cli_read_program(cli, path, &run->files[index]));
+  WEFT_CLI_TRY(weft_cli_check_valid(cli, run->files[index], weft_cli_input_name(path)));
   const struct weft_program *file = run->files[index];
   shape->ranks = shape->ranks == 0 ? file->rank_count : shape->ranks;
   shape->microbatches = shape->microbatches == 0 ? file->microbatch_count : shape->microbatches;
   return check_file(cli, run->arguments, index, file, shape);
-}
-
-static int read_files(struct compare_run *run) {
-  int status = WEFT_CLI_OK;
-  for (unsigned k = 0; k < run->arguments->operand_count && status == WEFT_CLI_OK; k++) {
-    status = read_file(run, k);
-  }
-  return status;
 }
 
 /* ---- The command ---- */
@@ -294,52 +266,36 @@ static int read_shape(const struct weft_cli *cli, const struct weft_cli_argument
   return WEFT_CLI_OK;
 }
 
-static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        const struct weft_cli_comparison *comparison) {
-  struct weft_text text = {.allocator = cli->allocator};
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_compare_json(&text, comparison);
-  } else {
-    weft_cli_compare_text(&text, comparison);
+static int compare(struct compare_run *run) {
+  const struct weft_cli_arguments *arguments = run->arguments;
+  struct weft_cli_comparison *comparison = run->comparison;
+  WEFT_SCOPED_TEXT text = {.allocator = run->cli->allocator};
+  for (unsigned k = 0; k < arguments->operand_count; k++) {
+    WEFT_CLI_TRY(read_file(run, k));
   }
-  const int status = weft_cli_write_output(
-      cli, arguments, &text, comparison->fitting > 0 ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
-  weft_text_finish(&text);
-  return status;
-}
-
-static int compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                   struct weft_cli_comparison *comparison) {
-  struct compare_run run = {.cli = cli, .arguments = arguments, .comparison = comparison};
-  int status = weft_cli_costs_read(cli, arguments, &run.costs);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  status = read_files(&run);
-  run.hop = run.costs.costs->hop;
-  comparison->unit = run.costs.costs->unit;
+  run->hop = run->costs.costs->hop;
+  comparison->unit = run->costs.costs->unit;
   comparison->limited = arguments->given[WEFT_CLI_OPTION_MEMORY];
   comparison->memory_limit = weft_cli_real(arguments, WEFT_CLI_OPTION_MEMORY, 0);
-  if (status == WEFT_CLI_OK) {
-    status = fix_stages(cli, run.costs.costs, comparison);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = try_all(&run);
-  }
-  if (status == WEFT_CLI_OK) {
-    weft_cli_comparison_sort(comparison);
-    status = write_report(cli, arguments, comparison);
-  }
-  weft_cli_costs_finish(&run.costs);
-  for (unsigned k = 0; k < arguments->operand_count; k++) {
-    weft_program_destroy(run.files[k]);
-  }
-  return status;
+  WEFT_CLI_TRY(fix_stages(run->cli, run->costs.costs, comparison));
+  WEFT_CLI_TRY(try_all(run));
+  weft_cli_comparison_sort(comparison);
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_compare_json : weft_cli_compare_text)(
+      &text, comparison);
+  return weft_cli_write_output(run->cli, arguments, &text,
+                               comparison->fitting > 0 ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }
 
 int weft_cli_cmd_compare(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
   struct weft_cli_comparison comparison = {.entry_count = 0};
-  const int status = read_shape(cli, arguments, &comparison.shape);
-  return status != WEFT_CLI_OK ? status : compare(cli, arguments, &comparison);
+  struct compare_run run = {.cli = cli, .arguments = arguments, .comparison = &comparison};
+  WEFT_CLI_TRY(read_shape(cli, arguments, &comparison.shape));
+  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &run.costs));
+  const int status = compare(&run);
+  weft_cli_costs_finish(&run.costs);
+  for (unsigned k = 0; k < arguments->operand_count; k++) {
+    weft_program_destroy(run.files[k]);
+  }
+  return status;
 }

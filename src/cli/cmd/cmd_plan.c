@@ -14,12 +14,16 @@
 #include "cli/io/chart.h"
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 
 /* Name in --for of a table that goes to standard output. */
 #define FILE_UNKNOWN "plan.csv"
 
 /* Of --pareto and --global-batch, for all searches together. */
 #define MANY_EFFORT 2
+
+WEFT_SCOPED_TYPE(weft_choice)
+WEFT_SCOPED_TYPE(weft_search_answer)
 
 /* ---- Output ---- */
 
@@ -39,17 +43,13 @@ static int write_both(const struct weft_cli *cli, const struct weft_cli_argument
                       const struct weft_text *table, const struct weft_text *summary) {
   const char *path = output_path(arguments);
   const bool json = arguments->given[WEFT_CLI_OPTION_JSON];
-  int status = WEFT_CLI_OK;
   if (table->failed || summary->failed) {
     return weft_cli_fail_memory(cli);
   }
   if (path != NULL) {
-    status = weft_cli_write_file(cli, path, table);
+    WEFT_CLI_TRY(weft_cli_write_file(cli, path, table));
   } else if (!json) {
-    status = write_output(cli, table);
-  }
-  if (status != WEFT_CLI_OK) {
-    return status;
+    WEFT_CLI_TRY(write_output(cli, table));
   }
   return json || path != NULL
              ? write_output(cli, summary)
@@ -58,17 +58,12 @@ static int write_both(const struct weft_cli *cli, const struct weft_cli_argument
 
 static int compose(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                    const struct weft_cli_plan *plan, const struct weft_cli_target *target) {
-  struct weft_text table = {.allocator = cli->allocator}, summary = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT table = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT summary = {.allocator = cli->allocator};
   weft_program_print(plan->answer->table, &table);
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_plan_add_json(&summary, plan, target);
-  } else {
-    weft_cli_plan_add(&summary, plan, target);
-  }
-  const int status = write_both(cli, arguments, &table, &summary);
-  weft_text_finish(&table);
-  weft_text_finish(&summary);
-  return status;
+  (arguments->given[WEFT_CLI_OPTION_JSON] ? weft_cli_plan_add_json : weft_cli_plan_add)(
+      &summary, plan, target);
+  return write_both(cli, arguments, &table, &summary);
 }
 
 static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
@@ -80,8 +75,8 @@ static int write_report(const struct weft_cli *cli, const struct weft_cli_argume
   if (!arguments->given[WEFT_CLI_OPTION_FOR]) {
     return compose(cli, arguments, plan, NULL);
   }
-  const int status = weft_cli_target_check(cli, &target, plan->answer);
-  return status == WEFT_CLI_OK ? compose(cli, arguments, plan, &target) : status;
+  WEFT_CLI_TRY(weft_cli_target_check(cli, &target, plan->answer));
+  return compose(cli, arguments, plan, &target);
 }
 
 /* ---- One plan ---- */
@@ -108,51 +103,45 @@ static int write_answer(const struct weft_cli *cli, const struct weft_cli_argume
                                               .limited = isfinite(request->memory_limit),
                                               .memory_limit = request->memory_limit}};
   struct weft_error error;
-  if (weft_period(cli->allocator, answer->table, answer->costs, NULL, &plan.prediction.period,
-                  &error) < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
-  const int status = write_report(cli, arguments, &plan);
-  return status == WEFT_CLI_OK ? conclude(cli, answer->stopped) : status;
+  WEFT_CLI_TRY(weft_cli_result(cli, NULL,
+                               weft_period(cli->allocator, answer->table, answer->costs, NULL,
+                                           &plan.prediction.period, &error),
+                               &error));
+  WEFT_CLI_TRY(write_report(cli, arguments, &plan));
+  return conclude(cli, answer->stopped);
 }
 
 static int plan_once(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                      struct weft_search_request *request) {
   struct weft_cli_plan_progress progress;
-  struct weft_search_answer *answer;
+  WEFT_SCOPED(weft_search_answer) answer = NULL;
   struct weft_error error;
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
   const enum weft_status found = weft_search(cli->allocator, request, &answer, &error);
   weft_cli_plan_progress_finish(&progress);
-  if (found < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
-  const int status = write_answer(cli, arguments, request, answer);
-  weft_search_answer_destroy(answer);
-  return status;
+  WEFT_CLI_TRY(weft_cli_result(cli, NULL, found, &error));
+  return write_answer(cli, arguments, request, answer);
 }
 
 /* ---- The Pareto front ---- */
 
-/* Writes `file` to -o, if that is given, and the text to standard output. Finishes both. */
-static int deliver(const struct weft_cli *cli, const char *path, struct weft_text *file,
-                   struct weft_text *text) {
-  int status = WEFT_CLI_OK;
+/* Writes `file` to -o, if that is given, and the text to standard output. */
+static int deliver(const struct weft_cli *cli, const char *path, const struct weft_text *file,
+                   const struct weft_text *text) {
   if (file->failed || text->failed) {
-    status = weft_cli_fail_memory(cli);
-  } else if (path != NULL) {
-    status = weft_cli_write_file(cli, path, file);
+    return weft_cli_fail_memory(cli);
   }
-  status = status == WEFT_CLI_OK ? write_output(cli, text) : status;
-  weft_text_finish(file);
-  weft_text_finish(text);
-  return status;
+  if (path != NULL) {
+    WEFT_CLI_TRY(weft_cli_write_file(cli, path, file));
+  }
+  return write_output(cli, text);
 }
 
 static int deliver_pareto(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_pareto *pareto) {
   const char *path = output_path(arguments);
-  struct weft_text picture = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT picture = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (path != NULL) {
     weft_cli_pareto_add_picture(&picture, pareto, path);
   }
@@ -172,12 +161,11 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
     request->effort = MANY_EFFORT;
   }
   weft_cli_plan_progress_begin(&progress, cli, !arguments->given[WEFT_CLI_OPTION_JSON], request);
-  int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
+  const int status = weft_cli_pareto_find(cli, request, &progress, &pareto);
   weft_cli_plan_progress_finish(&progress);
-  if (status == WEFT_CLI_OK) {
-    status = deliver_pareto(cli, arguments, &pareto);
-  }
-  return status == WEFT_CLI_OK ? conclude(cli, pareto.stopped) : status;
+  WEFT_CLI_TRY(status);
+  WEFT_CLI_TRY(deliver_pareto(cli, arguments, &pareto));
+  return conclude(cli, pareto.stopped);
 }
 
 /* ---- The choice ---- */
@@ -186,7 +174,8 @@ static int plan_pareto(const struct weft_cli *cli, const struct weft_cli_argumen
 static int deliver_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                           const struct weft_cli_choice *choice) {
   const char *path = output_path(arguments);
-  struct weft_text file = {.allocator = cli->allocator}, text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT file = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (path != NULL && weft_cli_is_picture(path)) {
     weft_cli_choice_add_picture(&file, choice, path);
   } else if (path != NULL) {
@@ -203,7 +192,7 @@ static int deliver_choice(const struct weft_cli *cli, const struct weft_cli_argu
 static int plan_choice(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                        const struct weft_search_request *search) {
   struct weft_cli_plan_progress progress;
-  struct weft_choice *choice;
+  WEFT_SCOPED(weft_choice) choice = NULL;
   struct weft_error error;
   struct weft_choice_request request = {
       .search = *search,
@@ -215,14 +204,10 @@ static int plan_choice(const struct weft_cli *cli, const struct weft_cli_argumen
                                &request.search);
   const enum weft_status found = weft_choose(cli->allocator, &request, &choice, &error);
   weft_cli_plan_progress_finish(&progress);
-  if (found < 0) {
-    return weft_cli_fail(cli, NULL, &error);
-  }
+  WEFT_CLI_TRY(weft_cli_result(cli, NULL, found, &error));
   const struct weft_cli_choice report = {.request = &request, .choice = choice};
-  const int status = deliver_choice(cli, arguments, &report);
-  const bool stopped = choice->stopped;
-  weft_choice_destroy(choice);
-  return status == WEFT_CLI_OK ? conclude(cli, stopped) : status;
+  WEFT_CLI_TRY(deliver_choice(cli, arguments, &report));
+  return conclude(cli, choice->stopped);
 }
 
 /* ---- The command ---- */
@@ -260,30 +245,17 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
   return WEFT_CLI_OK;
 }
 
-static int plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                struct weft_cli_costs *costs) {
-  struct weft_search_request request;
-  int status = weft_cli_plan_read_request(cli, arguments, costs, &request);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  weft_launch_signals_begin();
-  status = arguments->given[WEFT_CLI_OPTION_GLOBAL_BATCH] ? plan_choice(cli, arguments, &request)
-           : arguments->given[WEFT_CLI_OPTION_PARETO]     ? plan_pareto(cli, arguments, &request)
-                                                          : plan_once(cli, arguments, &request);
-  weft_launch_signals_end();
-  return status;
-}
-
 int weft_cli_cmd_plan(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
-  struct weft_cli_costs costs;
-  int status = check_options(cli, arguments);
-  if (status == WEFT_CLI_OK) {
-    status = weft_cli_costs_read(cli, arguments, &costs);
-  }
-  if (status == WEFT_CLI_OK) {
-    status = plan(cli, arguments, &costs);
-    weft_cli_costs_finish(&costs);
-  }
+  WEFT_SCOPED_BY(weft_cli_costs_finish) struct weft_cli_costs costs = {.costs = NULL};
+  struct weft_search_request request;
+  WEFT_CLI_TRY(check_options(cli, arguments));
+  WEFT_CLI_TRY(weft_cli_costs_read(cli, arguments, &costs));
+  WEFT_CLI_TRY(weft_cli_plan_read_request(cli, arguments, &costs, &request));
+  weft_launch_signals_begin();
+  const int status =
+      arguments->given[WEFT_CLI_OPTION_GLOBAL_BATCH] ? plan_choice(cli, arguments, &request)
+      : arguments->given[WEFT_CLI_OPTION_PARETO]     ? plan_pareto(cli, arguments, &request)
+                                                     : plan_once(cli, arguments, &request);
+  weft_launch_signals_end();
   return status;
 }

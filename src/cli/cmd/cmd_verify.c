@@ -4,14 +4,13 @@
 #include <stdio.h>
 #include <string.h>
 
-#include <weft/verify.h>
-
 #include "cli/args/suggest.h"
 #include "cli/cmd/commands.h"
 #include "cli/io/error_message.h"
 #include "cli/io/input_file.h"
 #include "cli/io/output_file.h"
 #include "cli/report/verify_report.h"
+#include "cli/scoped.h"
 
 /* ---- Options ---- */
 
@@ -72,49 +71,28 @@ static int read_options(const struct weft_cli *cli, const struct weft_cli_argume
 
 /* ---- The command ---- */
 
-static int write_report(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                        const struct weft_cli_verify_result *result) {
-  struct weft_text text = {.allocator = cli->allocator};
-  struct weft_error error;
-  enum weft_status composed = WEFT_OK;
-  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
-    weft_cli_verify_json(&text, result);
-  } else {
-    composed = weft_cli_verify_text(&text, result, &error);
-  }
-  const int status =
-      composed < 0 ? weft_cli_fail(cli, result->name, &error)
-                   : weft_cli_write_output(cli, arguments, &text,
-                                           result->report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
-  weft_text_finish(&text);
-  return status;
-}
-
 int weft_cli_cmd_verify(const struct weft_cli *cli, const struct weft_cli_arguments *arguments) {
   assert(cli != NULL && arguments != NULL);
+  const char *name = weft_cli_input_name(arguments->operands[0]);
+  WEFT_SCOPED(weft_program) program = NULL;
+  WEFT_SCOPED(weft_report) report = NULL;
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_verify_options options;
-  int status = read_options(cli, arguments, &options);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  struct weft_program *program;
-  status = weft_cli_read_program(cli, arguments->operands[0], &program);
-  if (status != WEFT_CLI_OK) {
-    return status;
-  }
-  struct weft_cli_verify_result result = {.program = program,
-                                          .options = &options,
-                                          .name = weft_cli_input_name(arguments->operands[0]),
-                                          .colour = weft_cli_colours_data(cli, arguments)};
-  struct weft_report *report = NULL;
   struct weft_error error;
-  if (weft_verify(cli->allocator, program, &options, &report, &error) < 0) {
-    status = weft_cli_fail(cli, result.name, &error);
+  WEFT_CLI_TRY(read_options(cli, arguments, &options));
+  WEFT_CLI_TRY(weft_cli_read_program(cli, arguments->operands[0], &program));
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, name, weft_verify(cli->allocator, program, &options, &report, &error), &error));
+  const struct weft_cli_verify_result result = {.program = program,
+                                                .options = &options,
+                                                .report = report,
+                                                .name = name,
+                                                .colour = weft_cli_colours_data(cli, arguments)};
+  if (arguments->given[WEFT_CLI_OPTION_JSON]) {
+    weft_cli_verify_json(&text, &result);
   } else {
-    result.report = report;
-    status = write_report(cli, arguments, &result);
+    WEFT_CLI_TRY(weft_cli_result(cli, name, weft_cli_verify_text(&text, &result, &error), &error));
   }
-  weft_report_destroy(report);
-  weft_program_destroy(program);
-  return status;
+  return weft_cli_write_output(cli, arguments, &text,
+                               report->ok ? WEFT_CLI_OK : WEFT_CLI_FOUND_BAD);
 }

@@ -10,15 +10,14 @@
 
 static void add_value(struct weft_text *text, const char *unit,
                       const struct weft_search_progress *at) {
-  char value[40], bound[40];
   if (!isfinite(at->value)) {
     weft_text_add(text, "no schedule yet");
     return;
   }
-  weft_text_addf(text, "best %s%s%s", weft_cli_amount(value, sizeof value, at->value),
-                 unit[0] != '\0' ? " " : "", unit);
+  weft_text_addf(text, "best %s%s%s", weft_cli_amount(at->value).text, unit[0] != '\0' ? " " : "",
+                 unit);
   if (at->bound > 0) {
-    weft_text_addf(text, "  bound %s  gap %.2f %%", weft_cli_amount(bound, sizeof bound, at->bound),
+    weft_text_addf(text, "  bound %s  gap %.2f %%", weft_cli_amount(at->bound).text,
                    100 * (at->value / at->bound - 1));
   }
 }

@@ -31,20 +31,21 @@ void weft_cli_trim(struct weft_text *text) {
   }
 }
 
-const char *weft_cli_amount(char *buffer, size_t size, double amount) {
+struct weft_cli_amount weft_cli_amount(double amount) {
+  struct weft_cli_amount written;
   const double magnitude = fabs(amount);
   if (magnitude > 0 && (magnitude < 0.01 || magnitude >= 1e9)) {
-    (void)snprintf(buffer, size, "%.4g", amount);
-    return buffer;
+    (void)snprintf(written.text, sizeof written.text, "%.4g", amount);
+    return written;
   }
-  (void)snprintf(buffer, size, "%.3f", amount);
-  size_t length = strlen(buffer);
-  while (length > 0 && buffer[length - 1] == '0') {
+  (void)snprintf(written.text, sizeof written.text, "%.3f", amount);
+  size_t length = strlen(written.text);
+  while (length > 0 && written.text[length - 1] == '0') {
     length--;
   }
-  length -= length > 0 && buffer[length - 1] == '.' ? 1 : 0;
-  buffer[length] = '\0';
-  return buffer;
+  length -= length > 0 && written.text[length - 1] == '.' ? 1 : 0;
+  written.text[length] = '\0';
+  return written;
 }
 
 const char *weft_cli_plural(uint64_t count) { return count == 1 ? "" : "s"; }

@@ -14,9 +14,12 @@ void weft_cli_pad(struct weft_text *text, size_t begin, size_t width);
 /* Cuts the blanks at the end of the last line. */
 void weft_cli_trim(struct weft_text *text);
 
-/* A time or size for people: at most three digits behind the point, no zeros at the
- * end; tiny and huge ones with an exponent. Returns buffer. */
-const char *weft_cli_amount(char *buffer, size_t size, double amount);
+/* A time or size for people: at most three digits behind the point, no zeros at the end; tiny and
+ * huge ones with an exponent. */
+struct weft_cli_amount {
+  char text[40];
+};
+struct weft_cli_amount weft_cli_amount(double amount);
 
 /* "s" unless count is 1. */
 const char *weft_cli_plural(uint64_t count);

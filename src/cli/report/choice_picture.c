@@ -24,7 +24,6 @@ static void add_bar(struct weft_text *text, const struct weft_choice_candidate *
                     double scale) {
   const struct weft_cli_choice_bar bar = weft_cli_choice_bar_of(candidate);
   const double busy = bar.work + bar.idle, bound = isfinite(bar.bound) ? bar.bound : 0;
-  char value[40], memory[40];
   weft_text_addf(
       text, "<text x=\"%d\" y=\"%d\" text-anchor=\"end\" fill=\"" WEFT_CLI_CHART_INK "\">%s</text>",
       LEFT - 8, y + HEIGHT - 5, bar.label);
@@ -39,10 +38,10 @@ static void add_bar(struct weft_text *text, const struct weft_choice_candidate *
   weft_text_addf(text, "<text x=\"%.2f\" y=\"%d\" fill=\"" WEFT_CLI_CHART_INK "\">", end + 8,
                  y + HEIGHT - 5);
   if (candidate->answer != NULL) {
-    weft_text_addf(text, "%s, memory %s", weft_cli_amount(value, sizeof value, candidate->value),
-                   weft_cli_amount(memory, sizeof memory, candidate->answer->peak_memory));
+    weft_text_addf(text, "%s, memory %s", weft_cli_amount(candidate->value).text,
+                   weft_cli_amount(candidate->answer->peak_memory).text);
   } else if (bound > 0) {
-    weft_text_addf(text, "at least %s", weft_cli_amount(value, sizeof value, bound));
+    weft_text_addf(text, "at least %s", weft_cli_amount(bound).text);
   } else {
     weft_text_add(text, "does not fit into the memory");
   }

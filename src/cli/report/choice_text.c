@@ -7,8 +7,6 @@
 #include "cli/cmd/choice_command.h"
 #include "cli/io/text_columns.h"
 
-#define AMOUNT_SIZE 40
-
 enum { CUT_SIZE = 40, LABEL_COLUMNS = 24, BAR_MAX = 60 };
 
 double weft_cli_choice_gap(double value, double bound) {
@@ -44,28 +42,26 @@ static const char *cut_of(char *buffer, size_t size, const struct weft_search_an
 }
 
 static void add_row(struct weft_text *text, const struct weft_choice_candidate *candidate) {
-  char value[AMOUNT_SIZE], bound[AMOUNT_SIZE], memory[AMOUNT_SIZE], cut[CUT_SIZE];
+  char cut[CUT_SIZE];
   weft_text_addf(text, "%5" PRIu32 " %5" PRIu32 "  %2" PRIu32 "  %-4s %6" PRIu32 "  ",
                  candidate->ranks, candidate->replicas, candidate->stages_per_rank,
                  candidate->stages_per_rank > 1 ? weft_placement_name(candidate->placement) : "-",
                  candidate->microbatches);
-  weft_cli_amount(bound, sizeof bound, candidate->bound);
+  const struct weft_cli_amount bound = weft_cli_amount(candidate->bound);
   if (candidate->answer == NULL) {
     weft_text_addf(text, "%10s  %10s  %8s  %10s  %s\n", "-",
-                   isfinite(candidate->bound) ? bound : "-", "-", "-",
+                   isfinite(candidate->bound) ? bound.text : "-", "-", "-",
                    isfinite(candidate->bound) ? "-" : "does not fit into the memory");
     return;
   }
-  weft_text_addf(text, "%10s  %10s  ", weft_cli_amount(value, sizeof value, candidate->value),
-                 bound);
+  weft_text_addf(text, "%10s  %10s  ", weft_cli_amount(candidate->value).text, bound.text);
   const double gap = weft_cli_choice_gap(candidate->value, candidate->bound);
   if (gap < 1e-8) {
     weft_text_addf(text, "%8s", "optimal");
   } else {
     weft_text_addf(text, "%6.2f %%", 100 * gap);
   }
-  weft_text_addf(text, "  %10s  %-21s  %s\n",
-                 weft_cli_amount(memory, sizeof memory, candidate->answer->peak_memory),
+  weft_text_addf(text, "  %10s  %-21s  %s\n", weft_cli_amount(candidate->answer->peak_memory).text,
                  candidate->answer->schedule, cut_of(cut, sizeof cut, candidate->answer));
 }
 
@@ -149,15 +145,13 @@ static void add_result(struct weft_text *text, const struct weft_cli_choice *rep
   const struct weft_choice *choice = report->choice;
   const struct weft_choice_candidate *best = &choice->candidates[0];
   const char *unit = report->request->search.costs->unit, *blank = unit[0] != '\0' ? " " : "";
-  char value[AMOUNT_SIZE], bound[AMOUNT_SIZE];
   weft_text_addf(text,
                  "\nbest: %" PRIu32 " rank%s x %" PRIu32 " replica%s, v %" PRIu32 ", %" PRIu32
                  " microbatch%s: %s%s%s; the bound of all candidates is %s%s%s: ",
                  best->ranks, weft_cli_plural(best->ranks), best->replicas,
                  weft_cli_plural(best->replicas), best->stages_per_rank, best->microbatches,
-                 best->microbatches == 1 ? "" : "es",
-                 weft_cli_amount(value, sizeof value, best->value), blank, unit,
-                 weft_cli_amount(bound, sizeof bound, choice->bound), blank, unit);
+                 best->microbatches == 1 ? "" : "es", weft_cli_amount(best->value).text, blank,
+                 unit, weft_cli_amount(choice->bound).text, blank, unit);
   if (choice->optimal) {
     weft_text_add(text, "optimal\n");
   } else {

@@ -44,26 +44,21 @@ void weft_cli_comparison_sort(struct weft_cli_comparison *comparison) {
 
 /* ---- The sentence ---- */
 
-enum { AMOUNT_SIZE = 40 };
-
 static const char *const cause_words[WEFT_IDLE_CAUSES] = {
     [WEFT_IDLE_START] = "before its first action",  [WEFT_IDLE_FORWARD] = "waiting for activations",
     [WEFT_IDLE_GRADIENT] = "waiting for gradients", [WEFT_IDLE_CHANNEL] = "waiting for a channel",
     [WEFT_IDLE_UNSHARD] = "waiting for parameters", [WEFT_IDLE_END] = "after its last action"};
 
 static void add_entry(struct weft_text *text, const struct weft_cli_entry *entry) {
-  char v[AMOUNT_SIZE];
   weft_text_add(text, entry->name);
   if (!entry->one_v) {
-    weft_text_addf(text, " with v = %s", weft_cli_amount(v, sizeof v, entry->v));
+    weft_text_addf(text, " with v = %s", weft_cli_amount(entry->v).text);
   }
 }
 
 /* "3 against 4" */
 static void add_numbers(struct weft_text *text, double winner, double other) {
-  char a[AMOUNT_SIZE], b[AMOUNT_SIZE];
-  weft_text_addf(text, "%s against %s", weft_cli_amount(a, sizeof a, winner),
-                 weft_cli_amount(b, sizeof b, other));
+  weft_text_addf(text, "%s against %s", weft_cli_amount(winner).text, weft_cli_amount(other).text);
 }
 
 /* The gain is the sum of what a rank saves in work and in each kind of idling; the
@@ -122,11 +117,10 @@ static void add_none(struct weft_text *text, const struct weft_cli_comparison *c
       least = &comparison->entries[k];
     }
   }
-  char limit[AMOUNT_SIZE], needed[AMOUNT_SIZE];
   weft_text_addf(text, "no schedule fits into %s: the least, ",
-                 weft_cli_amount(limit, sizeof limit, comparison->memory_limit));
+                 weft_cli_amount(comparison->memory_limit).text);
   add_entry(text, least);
-  weft_text_addf(text, ", needs %s", weft_cli_amount(needed, sizeof needed, least->peak_memory));
+  weft_text_addf(text, ", needs %s", weft_cli_amount(least->peak_memory).text);
 }
 
 void weft_cli_compare_reason(struct weft_text *text, const struct weft_cli_comparison *comparison) {

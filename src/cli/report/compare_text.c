@@ -6,7 +6,7 @@
 #include "cli/io/text_columns.h"
 #include "cli/report/compare_report.h"
 
-enum { AMOUNT_SIZE = 40, NAME_WIDTH_MIN = 22, NAME_WIDTH_MAX = 60 };
+enum { NAME_WIDTH_MIN = 22, NAME_WIDTH_MAX = 60 };
 
 static void add_head(struct weft_text *text, const struct weft_cli_comparison *comparison) {
   const struct weft_shape *shape = &comparison->shape;
@@ -34,15 +34,12 @@ static int name_width(const struct weft_cli_comparison *comparison) {
 /* Name, v, and the numbers, each in its column. */
 static void add_row(struct weft_text *text, const struct weft_cli_entry *entry, int width,
                     bool wins, bool memory) {
-  char v[AMOUNT_SIZE], makespan[AMOUNT_SIZE], span[AMOUNT_SIZE], peak[AMOUNT_SIZE],
-      needed[AMOUNT_SIZE];
   weft_text_addf(text, "%c %-*s %3s  %10s  %10s  %6.2f %%  %10s", wins ? '*' : ' ', width,
-                 entry->name, weft_cli_amount(v, sizeof v, entry->v),
-                 weft_cli_amount(makespan, sizeof makespan, entry->makespan),
-                 weft_cli_amount(span, sizeof span, entry->span), 100 * entry->bubble_ratio,
-                 weft_cli_amount(peak, sizeof peak, entry->peak_activation));
+                 entry->name, weft_cli_amount(entry->v).text, weft_cli_amount(entry->makespan).text,
+                 weft_cli_amount(entry->span).text, 100 * entry->bubble_ratio,
+                 weft_cli_amount(entry->peak_activation).text);
   if (memory) {
-    weft_text_addf(text, "  %10s", weft_cli_amount(needed, sizeof needed, entry->peak_memory));
+    weft_text_addf(text, "  %10s", weft_cli_amount(entry->peak_memory).text);
   }
   weft_text_add(text, "\n");
 }
@@ -71,14 +68,13 @@ void weft_cli_compare_text(struct weft_text *text, const struct weft_cli_compari
   assert(text != NULL && comparison != NULL);
   const bool memory = has_memory(comparison);
   const int width = name_width(comparison);
-  char limit[AMOUNT_SIZE];
   add_head(text, comparison);
   weft_text_addf(text, "  %-*s %3s  %10s  %10s  %8s  %10s%s\n", width, "name", "v", "makespan",
                  "span", "bubble", "activation", memory ? "      memory" : "");
   for (size_t k = 0; k < comparison->entry_count; k++) {
     if (k == comparison->fitting) {
       weft_text_addf(text, "%sover the memory limit of %s:\n", k > 0 ? "\n" : "",
-                     weft_cli_amount(limit, sizeof limit, comparison->memory_limit));
+                     weft_cli_amount(comparison->memory_limit).text);
     }
     add_row(text, &comparison->entries[k], width, k == 0 && comparison->fitting > 0, memory);
   }

@@ -6,18 +6,14 @@
 #include "cli/cmd/pareto.h"
 #include "cli/io/text_columns.h"
 
-#define AMOUNT_SIZE 40
-
 enum { PLOT_ROWS = 12, PLOT_COLUMNS_MAX = 72, LABEL_COLUMNS = 11 };
 
 /* ---- The table ---- */
 
 static void add_point(struct weft_text *text, const struct weft_cli_pareto_point *point) {
-  char memory[AMOUNT_SIZE], value[AMOUNT_SIZE], bound[AMOUNT_SIZE];
-  weft_text_addf(text, "%10s  %10s  %6.2f %%  %10s  ",
-                 weft_cli_amount(memory, sizeof memory, point->memory),
-                 weft_cli_amount(value, sizeof value, point->value), 100 * point->bubble_ratio,
-                 weft_cli_amount(bound, sizeof bound, point->bound));
+  weft_text_addf(text, "%10s  %10s  %6.2f %%  %10s  ", weft_cli_amount(point->memory).text,
+                 weft_cli_amount(point->value).text, 100 * point->bubble_ratio,
+                 weft_cli_amount(point->bound).text);
   if (point->optimal) {
     weft_text_addf(text, "%8s", "optimal");
   } else {
@@ -75,12 +71,12 @@ static void fill_row(const struct plot *plot, int row, char *cells) {
 }
 
 static void add_rows(struct weft_text *text, const struct plot *plot) {
-  char cells[PLOT_COLUMNS_MAX], label[AMOUNT_SIZE];
+  char cells[PLOT_COLUMNS_MAX];
   for (int row = 0; row < PLOT_ROWS; row++) {
     const bool is_end = row == 0 || row == PLOT_ROWS - 1;
-    weft_cli_amount(label, sizeof label, row == 0 ? plot->high : plot->low);
+    const struct weft_cli_amount label = weft_cli_amount(row == 0 ? plot->high : plot->low);
     fill_row(plot, row, cells);
-    weft_text_addf(text, "%*s |", LABEL_COLUMNS - 2, is_end ? label : "");
+    weft_text_addf(text, "%*s |", LABEL_COLUMNS - 2, is_end ? label.text : "");
     weft_text_append(text, cells, (size_t)plot->columns);
     weft_cli_trim(text);
     weft_text_add(text, "\n");
@@ -91,7 +87,6 @@ static void add_plot(struct weft_text *text, const struct weft_cli_pareto *paret
                      uint32_t columns) {
   const struct weft_cli_pareto_point *first = &pareto->points[0];
   const struct weft_cli_pareto_point *last = &pareto->points[pareto->count - 1];
-  char left[AMOUNT_SIZE], right[AMOUNT_SIZE];
   const int room =
       columns > 0 && columns < 100000 ? (int)columns - LABEL_COLUMNS : PLOT_COLUMNS_MAX;
   const struct plot plot = {.pareto = pareto,
@@ -111,21 +106,19 @@ static void add_plot(struct weft_text *text, const struct weft_cli_pareto *paret
   for (int k = 0; k < plot.columns; k++) {
     weft_text_append(text, "-", 1);
   }
-  weft_cli_amount(left, sizeof left, plot.left);
-  weft_cli_amount(right, sizeof right, plot.right);
-  weft_text_addf(text, "\n%*s%s%*s\n", LABEL_COLUMNS, "", left, plot.columns - (int)strlen(left),
-                 right);
+  const struct weft_cli_amount left = weft_cli_amount(plot.left);
+  weft_text_addf(text, "\n%*s%s%*s\n", LABEL_COLUMNS, "", left.text,
+                 plot.columns - (int)strlen(left.text), weft_cli_amount(plot.right).text);
   weft_text_addf(text, "%*s\n", LABEL_COLUMNS + (plot.columns + 6) / 2, "memory");
 }
 
 void weft_cli_pareto_add(struct weft_text *text, const struct weft_cli_pareto *pareto,
                          uint32_t columns) {
-  char least[AMOUNT_SIZE];
   add_table(text, pareto);
   if (pareto->count > 0) {
     add_plot(text, pareto, columns);
   }
   weft_text_addf(text, "\nno schedule fits into less than %s; %" PRIu64 " orders evaluated%s\n",
-                 weft_cli_amount(least, sizeof least, pareto->least), pareto->evaluated,
+                 weft_cli_amount(pareto->least).text, pareto->evaluated,
                  pareto->stopped ? "; stopped: more time may find better ones" : "");
 }

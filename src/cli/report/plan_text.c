@@ -5,8 +5,6 @@
 #include "cli/cmd/plan_command.h"
 #include "cli/io/text_columns.h"
 
-#define AMOUNT_SIZE 40
-
 double weft_cli_plan_value(const struct weft_search_answer *answer) {
   return (answer->objective == WEFT_OBJECTIVE_SPAN ? answer->span : answer->makespan) +
          answer->all_reduce;
@@ -36,11 +34,10 @@ static void add_head(struct weft_text *text, const struct weft_cli_plan *plan) {
 static void add_result(struct weft_text *text, const struct weft_cli_plan *plan) {
   const struct weft_search_answer *answer = plan->answer;
   const char *unit = plan->prediction.costs->unit, *blank = unit[0] != '\0' ? " " : "";
-  char value[AMOUNT_SIZE], bound[AMOUNT_SIZE];
   weft_text_addf(text, "%-17s %s %s%s%s, bound %s%s%s: ", "result",
                  weft_objective_name(answer->objective),
-                 weft_cli_amount(value, sizeof value, weft_cli_plan_value(answer)), blank, unit,
-                 weft_cli_amount(bound, sizeof bound, answer->bound), blank, unit);
+                 weft_cli_amount(weft_cli_plan_value(answer)).text, blank, unit,
+                 weft_cli_amount(answer->bound).text, blank, unit);
   if (answer->optimal) {
     weft_text_add(text, "optimal");
   } else {
@@ -52,16 +49,14 @@ static void add_result(struct weft_text *text, const struct weft_cli_plan *plan)
 
 static void add_memory(struct weft_text *text, const struct weft_cli_plan *plan) {
   const struct weft_simulation *simulation = plan->answer->simulation;
-  char most[AMOUNT_SIZE], limit[AMOUNT_SIZE];
   uint32_t rank = 0;
   for (uint32_t r = 1; r < simulation->program->rank_count; r++) {
     rank = simulation->ranks[r].peak_memory > simulation->ranks[rank].peak_memory ? r : rank;
   }
   weft_text_addf(text, "%-17s %s at most, on rank %" PRIu32, "memory",
-                 weft_cli_amount(most, sizeof most, simulation->ranks[rank].peak_memory), rank);
+                 weft_cli_amount(simulation->ranks[rank].peak_memory).text, rank);
   if (plan->prediction.limited) {
-    weft_text_addf(text, "; the limit is %s",
-                   weft_cli_amount(limit, sizeof limit, plan->prediction.memory_limit));
+    weft_text_addf(text, "; the limit is %s", weft_cli_amount(plan->prediction.memory_limit).text);
   }
   weft_text_add(text, "\n");
 }

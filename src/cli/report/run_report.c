@@ -10,8 +10,6 @@
 #include "cli/io/text_columns.h"
 
 #define RANKS_SHOWN 32u
-#define AMOUNT_SIZE 40
-
 /* ---- Reckoning ---- */
 
 /* The counted step whose makespan has as many below it as above; of an even
@@ -73,9 +71,8 @@ double weft_cli_run_overhead_ns(const struct weft_cli_run_report *report) {
 
 static void add_makespan(struct weft_text *text, const char *label, double amount,
                          const char *unit) {
-  char number[AMOUNT_SIZE];
-  weft_text_addf(text, "%-10s makespan %s%s%s", label,
-                 weft_cli_amount(number, sizeof number, amount), unit[0] != '\0' ? " " : "", unit);
+  weft_text_addf(text, "%-10s makespan %s%s%s", label, weft_cli_amount(amount).text,
+                 unit[0] != '\0' ? " " : "", unit);
 }
 
 static void add_head(struct weft_text *text, const struct weft_cli_run_report *report) {
@@ -136,14 +133,13 @@ static void add_ranks(struct weft_text *text, const struct weft_cli_run_report *
   weft_text_addf(text, "\n rank %12s %12s%s\n", "busy", "idle",
                  report->simulation != NULL ? "    simulated busy         idle" : "");
   for (uint32_t r = 0; r < shown; r++) {
-    char busy[AMOUNT_SIZE], idle[AMOUNT_SIZE];
     const double time = (double)ranks[r].busy / report->per_unit;
-    weft_text_addf(text, "%5" PRIu32 " %12s %12s", r, weft_cli_amount(busy, sizeof busy, time),
-                   weft_cli_amount(idle, sizeof idle, report->makespan - time));
+    weft_text_addf(text, "%5" PRIu32 " %12s %12s", r, weft_cli_amount(time).text,
+                   weft_cli_amount(report->makespan - time).text);
     if (report->simulation != NULL) {
       const struct weft_rank_times *times = &report->simulation->ranks[r];
-      weft_text_addf(text, " %17s %12s", weft_cli_amount(busy, sizeof busy, times->busy),
-                     weft_cli_amount(idle, sizeof idle, times->idle));
+      weft_text_addf(text, " %17s %12s", weft_cli_amount(times->busy).text,
+                     weft_cli_amount(times->idle).text);
     }
     weft_text_add(text, "\n");
   }

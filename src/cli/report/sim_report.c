@@ -11,16 +11,13 @@
 #include "cli/report/sim_report.h"
 
 #define RANKS_SHOWN 32u
-#define AMOUNT_SIZE 40
-
 bool weft_cli_is_over(double memory, double limit) { return memory > limit * (1 + 1e-9); }
 
 /* ---- Totals ---- */
 
 static void add_line(struct weft_text *text, const char *label, double amount, const char *unit,
                      const char *more) {
-  char number[AMOUNT_SIZE];
-  weft_text_addf(text, "%-17s %s%s%s%s\n", label, weft_cli_amount(number, sizeof number, amount),
+  weft_text_addf(text, "%-17s %s%s%s%s\n", label, weft_cli_amount(amount).text,
                  unit[0] != '\0' ? " " : "", unit, more);
 }
 
@@ -35,13 +32,13 @@ static uint32_t rank_of_peak(const struct weft_simulation *simulation) {
 }
 
 static void add_peak(struct weft_text *text, const struct weft_simulation *simulation) {
-  char more[96], at[AMOUNT_SIZE];
+  char more[96];
   if (simulation->program->rank_count == 0) {
     return;
   }
   const uint32_t rank = rank_of_peak(simulation);
   (void)snprintf(more, sizeof more, ", on rank %" PRIu32 " at %s", rank,
-                 weft_cli_amount(at, sizeof at, simulation->ranks[rank].peak_at));
+                 weft_cli_amount(simulation->ranks[rank].peak_at).text);
   add_line(text, "peak activation", simulation->peak_activation, "", more);
 }
 
@@ -71,17 +68,15 @@ static void add_whole(struct weft_text *text, const struct weft_cli_sim_report *
 
 static void add_jitter(struct weft_text *text, const struct weft_cli_sim_report *report) {
   const struct weft_cli_jitter *jitter = &report->jitter;
-  char p50[AMOUNT_SIZE], p90[AMOUNT_SIZE], p99[AMOUNT_SIZE], most[AMOUNT_SIZE];
   if (jitter->runs == 0) {
     return;
   }
-  weft_text_addf(
-      text,
-      "%-17s makespan p50 %s, p90 %s, p99 %s, most %s, in %" PRIu64
-      " runs whose times vary by %g %%\n",
-      "jitter", weft_cli_amount(p50, sizeof p50, jitter->p50),
-      weft_cli_amount(p90, sizeof p90, jitter->p90), weft_cli_amount(p99, sizeof p99, jitter->p99),
-      weft_cli_amount(most, sizeof most, jitter->most), jitter->runs, 100 * jitter->share);
+  weft_text_addf(text,
+                 "%-17s makespan p50 %s, p90 %s, p99 %s, most %s, in %" PRIu64
+                 " runs whose times vary by %g %%\n",
+                 "jitter", weft_cli_amount(jitter->p50).text, weft_cli_amount(jitter->p90).text,
+                 weft_cli_amount(jitter->p99).text, weft_cli_amount(jitter->most).text,
+                 jitter->runs, 100 * jitter->share);
 }
 
 /* ---- The ranks ---- */
@@ -140,9 +135,7 @@ static bool is_shown(const struct weft_simulation *simulation, unsigned column) 
 static int width_of(const struct weft_simulation *simulation, unsigned column, uint32_t shown) {
   size_t width = strlen(column_name(column));
   for (uint32_t rank = 0; rank < shown; rank++) {
-    char number[AMOUNT_SIZE];
-    const size_t size =
-        strlen(weft_cli_amount(number, sizeof number, cell(&simulation->ranks[rank], column)));
+    const size_t size = strlen(weft_cli_amount(cell(&simulation->ranks[rank], column)).text);
     width = size > width ? size : width;
   }
   return (int)width;
@@ -172,11 +165,9 @@ void weft_cli_sim_text_ranks(struct weft_text *text, const struct weft_cli_sim_r
   for (uint32_t rank = 0; rank < shown; rank++) {
     weft_text_addf(text, "%5" PRIu32, rank);
     for (unsigned column = 0; column < COLUMN_COUNT; column++) {
-      char number[AMOUNT_SIZE];
       if (widths[column] > 0) {
-        weft_text_addf(
-            text, "%s  %*s", column == COLUMN_CAUSES ? "         " : "", widths[column],
-            weft_cli_amount(number, sizeof number, cell(&simulation->ranks[rank], column)));
+        weft_text_addf(text, "%s  %*s", column == COLUMN_CAUSES ? "         " : "", widths[column],
+                       weft_cli_amount(cell(&simulation->ranks[rank], column)).text);
       }
     }
     weft_text_add(text, "\n");
@@ -198,10 +189,9 @@ static void add_path(struct weft_text *text, const struct weft_cli_sim_report *r
                  report->path_count, "begin", "end");
   for (uint64_t k = 0; k < report->path_count; k++) {
     const struct weft_event *event = &simulation->events[report->path[k]];
-    char begin[AMOUNT_SIZE], end[AMOUNT_SIZE];
     weft_text_addf(text, "%12s  %12s  %5" PRIu32 "  ",
-                   weft_cli_amount(begin, sizeof begin, (double)event->begin / ticks),
-                   weft_cli_amount(end, sizeof end, (double)event->end / ticks), event->rank);
+                   weft_cli_amount((double)event->begin / ticks).text,
+                   weft_cli_amount((double)event->end / ticks).text, event->rank);
     weft_action_print(&simulation->program->actions[event->record], text);
     weft_text_add(text, "\n");
   }
