@@ -62,20 +62,17 @@ static void note_producers(struct weft_links *links) {
   }
 }
 
-static bool allocate(struct weft_links *links, size_t pairs) {
+static enum weft_status allocate(struct weft_links *links, size_t pairs, struct weft_error *error) {
   const struct weft_program *program = links->program;
   links->matches =
       weft_arena_allocate(&links->arena, program->action_count, sizeof *links->matches);
   links->rank_of = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
   links->last_backward = weft_arena_allocate(&links->arena, program->stage_count, sizeof(uint32_t));
   links->producers = weft_arena_allocate(&links->arena, pairs, sizeof *links->producers);
-  if (links->matches == NULL || links->rank_of == NULL || links->last_backward == NULL ||
-      links->producers == NULL) {
-    return false;
-  }
+  WEFT_TRY(weft_arena_status(&links->arena, error));
   memset(links->last_backward, 0xff, program->stage_count * sizeof(uint32_t));
   memset(links->producers, 0xff, pairs * sizeof *links->producers); /* WEFT_MATCH_NONE */
-  return true;
+  return weft_program_match(program, links->matches, error);
 }
 
 enum weft_status weft_links_create(const struct weft_allocator *allocator,
@@ -91,10 +88,7 @@ enum weft_status weft_links_create(const struct weft_allocator *allocator,
   }
   links->program = program;
   links->arena.allocator = allocator;
-  const enum weft_status status =
-      allocate(links, pairs)
-          ? weft_program_match(program, links->matches, error)
-          : weft_fail_memory(error, program->action_count * sizeof *links->matches);
+  const enum weft_status status = allocate(links, pairs, error);
   if (status < 0) {
     weft_links_destroy(links);
     return status;

@@ -10,17 +10,14 @@
 static enum weft_status copy(const struct weft_allocator *allocator,
                              const struct weft_program *program, struct weft_program **out,
                              struct weft_error *error) {
-  uint64_t *row_sizes = weft_array_allocate(allocator, program->rank_count, sizeof *row_sizes);
-  if (row_sizes == NULL) {
-    return weft_fail_memory(error, program->rank_count * sizeof *row_sizes);
-  }
+  WEFT_SCOPED_ARENA arena = {.allocator = allocator};
+  uint64_t *row_sizes = weft_arena_allocate(&arena, program->rank_count, sizeof *row_sizes);
+  WEFT_TRY(weft_arena_status(&arena, error));
   for (uint32_t r = 0; r < program->rank_count; r++) {
     row_sizes[r] = program->row_begin[r + 1] - program->row_begin[r];
   }
-  const enum weft_status status =
-      weft_program_create(allocator, program->rank_count, row_sizes, program->actions, out, error);
-  weft_array_free(allocator, row_sizes, program->rank_count, sizeof *row_sizes);
-  return status;
+  return weft_program_create(allocator, program->rank_count, row_sizes, program->actions, out,
+                             error);
 }
 
 enum weft_status weft_source_fixed(void *context, uint32_t microbatch_count, bool training,

@@ -12,8 +12,6 @@
 
 #include <weft/support.h>
 
-#include "gpt/model/aligned_memory.h"
-
 /* ---- Names ---- */
 
 struct weft_gpt_name weft_gpt_step_name(uint64_t step) {
@@ -106,28 +104,24 @@ static enum weft_status each_entry(const char *folder,
 }
 
 struct list {
+  struct weft_arena *arena;
   const char *dir;
   struct weft_gpt_step *steps;
   size_t count, capacity;
 };
 
-/* Room for one more; false: out of memory. */
-static bool list_reserve(struct list *list) {
-  if (list->count < list->capacity) {
-    return true;
+/* Room for one more. The list that it outgrows stays in the arena. */
+static enum weft_status list_reserve(struct list *list, struct weft_error *error) {
+  if (list->count == list->capacity) {
+    struct weft_gpt_step *old = list->steps;
+    list->capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
+    list->steps = weft_arena_allocate(list->arena, list->capacity, sizeof *old);
+    WEFT_TRY(weft_arena_status(list->arena, error));
+    if (list->count > 0) {
+      memcpy(list->steps, old, list->count * sizeof *old);
+    }
   }
-  const size_t capacity = list->capacity == 0 ? 16 : 2 * list->capacity;
-  struct weft_gpt_step *steps = weft_gpt_allocate(NULL, capacity, sizeof *steps);
-  if (steps == NULL) {
-    return false;
-  }
-  if (list->count > 0) {
-    memcpy(steps, list->steps, list->count * sizeof *steps);
-  }
-  weft_gpt_free(NULL, list->steps);
-  list->steps = steps;
-  list->capacity = capacity;
-  return true;
+  return WEFT_OK;
 }
 
 static enum weft_status list_add(void *context, const char *name, struct weft_error *error) {
@@ -142,9 +136,7 @@ static enum weft_status list_add(void *context, const char *name, struct weft_er
   if (lstat(folder.text, &status) != 0 || !S_ISDIR(status.st_mode)) {
     return WEFT_OK;
   }
-  if (!list_reserve(list)) {
-    return weft_fail_memory(error, 2 * list->capacity * sizeof *list->steps);
-  }
+  WEFT_TRY(list_reserve(list, error));
   list->steps[list->count++] = (struct weft_gpt_step){
       .step = step, .complete = weft_gpt_file_is_there(folder.text, WEFT_GPT_MANIFEST)};
   return WEFT_OK;
@@ -156,15 +148,12 @@ static int by_step(const void *left, const void *right) {
   return (a > b) - (a < b);
 }
 
-enum weft_status weft_gpt_steps_list(const char *dir, struct weft_gpt_step **steps, size_t *count,
+enum weft_status weft_gpt_steps_list(struct weft_arena *arena, const char *dir,
+                                     struct weft_gpt_step **steps, size_t *count,
                                      struct weft_error *error) {
   assert(dir != NULL && steps != NULL && count != NULL);
-  struct list list = {.dir = dir};
-  const enum weft_status status = each_entry(dir, list_add, &list, error);
-  if (status < 0) {
-    weft_gpt_free(NULL, list.steps);
-    return status;
-  }
+  struct list list = {.arena = arena, .dir = dir};
+  WEFT_TRY(each_entry(dir, list_add, &list, error));
   if (list.count > 0) {
     qsort(list.steps, list.count, sizeof *list.steps, by_step);
   }
@@ -260,14 +249,13 @@ enum weft_status weft_gpt_steps_clean(const struct weft_gpt_files *files, const 
                                       struct weft_error *error) {
   assert(names != NULL && layer_count > 0);
   struct weft_gpt_path folder;
+  WEFT_SCOPED_ARENA arena = {.allocator = NULL};
   struct weft_gpt_step *steps;
   size_t count;
   WEFT_TRY(weft_gpt_path_join(&folder, dir, weft_gpt_step_name(step).text, error));
   struct sweep sweep = {
       .files = files, .folder = folder.text, .names = names, .layer_count = layer_count};
   WEFT_TRY(each_entry(folder.text, sweep_entry, &sweep, error));
-  WEFT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
-  const enum weft_status status = clean_before(files, dir, step, keep, steps, count, error);
-  weft_gpt_free(NULL, steps);
-  return status;
+  WEFT_TRY(weft_gpt_steps_list(&arena, dir, &steps, &count, error));
+  return clean_before(files, dir, step, keep, steps, count, error);
 }

@@ -6,6 +6,8 @@
 #ifndef GPT_CHECKPOINT_FOLDER_H
 #define GPT_CHECKPOINT_FOLDER_H
 
+#include <weft/support.h>
+
 #include "gpt/checkpoint/durable_file.h"
 
 #define WEFT_GPT_MANIFEST "manifest.json"
@@ -30,9 +32,9 @@ struct weft_gpt_step {
   bool complete; /* has a manifest */
 };
 
-/* In ascending order; to be freed with weft_gpt_free(NULL, steps).
- * WEFT_ERR_MISSING when dir is not there. */
-enum weft_status weft_gpt_steps_list(const char *dir, struct weft_gpt_step **steps, size_t *count,
+/* In ascending order, in the arena. WEFT_ERR_MISSING when dir is not there. */
+enum weft_status weft_gpt_steps_list(struct weft_arena *arena, const char *dir,
+                                     struct weft_gpt_step **steps, size_t *count,
                                      struct weft_error *error);
 
 /* Removes incomplete steps before `step`, complete ones before it beyond the newest

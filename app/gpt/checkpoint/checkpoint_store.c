@@ -173,14 +173,12 @@ enum weft_status weft_gpt_checkpoint_commit(const struct weft_gpt_files *files, 
   struct commit commit = {.files = files, .dir = dir, .training = training, .layer_count = count};
   WEFT_TRY(weft_gpt_config_check(&training->config, error));
   WEFT_TRY(step_folder(&commit.folder, dir, training->step, error));
-  commit.layers = weft_gpt_allocate(NULL, count, sizeof *commit.layers);
-  commit.names = weft_gpt_allocate(NULL, count, sizeof *commit.names);
-  const enum weft_status status = commit.layers == NULL || commit.names == NULL
-                                      ? weft_fail_memory(error, count * sizeof *commit.layers)
-                                      : commit_layers(&commit, layers, keep, error);
+  WEFT_SCOPED_ARENA arena = {.allocator = NULL};
+  commit.layers = weft_arena_allocate(&arena, count, sizeof *commit.layers);
+  commit.names = weft_arena_allocate(&arena, count, sizeof *commit.names);
+  WEFT_TRY(weft_arena_status(&arena, error));
+  const enum weft_status status = commit_layers(&commit, layers, keep, error);
   weft_text_finish(&commit.text);
-  weft_gpt_free(NULL, commit.names);
-  weft_gpt_free(NULL, commit.layers);
   return status;
 }
 
@@ -195,21 +193,19 @@ struct weft_gpt_checkpoint {
 
 /* The newest complete step in dir. */
 static enum weft_status find_newest(const char *dir, uint64_t *step, struct weft_error *error) {
+  WEFT_SCOPED_ARENA arena = {.allocator = NULL};
   struct weft_gpt_step *steps;
   size_t count;
-  WEFT_TRY(weft_gpt_steps_list(dir, &steps, &count, error));
+  WEFT_TRY(weft_gpt_steps_list(&arena, dir, &steps, &count, error));
   const size_t all = count;
   while (count > 0 && !steps[count - 1].complete) {
     count--;
   }
-  if (count > 0) {
-    *step = steps[count - 1].step;
-  }
-  weft_gpt_free(NULL, steps);
   if (count == 0) {
     return weft_fail(error, WEFT_ERR_MISSING, "see that it is the folder of the checkpoints",
                      "no complete checkpoint in '%s', and %zu that are not complete", dir, all);
   }
+  *step = steps[count - 1].step;
   return WEFT_OK;
 }
 

@@ -91,13 +91,11 @@ static void add_json(struct weft_text *text, const struct weft_program *program)
 int weft_cli_write_program(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
                            const struct weft_program *program) {
   assert(cli != NULL && arguments != NULL && program != NULL);
-  struct weft_text text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   if (arguments->given[WEFT_CLI_OPTION_JSON]) {
     add_json(&text, program);
   } else {
     weft_program_print(program, &text);
   }
-  const int status = weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
-  weft_text_finish(&text);
-  return status;
+  return weft_cli_write_output(cli, arguments, &text, WEFT_CLI_OK);
 }

@@ -11,6 +11,7 @@
 
 #include "cli/io/error_message.h"
 #include "cli/io/output_file.h"
+#include "cli/scoped.h"
 
 enum weft_cli_run_picture weft_cli_picture_of(const char *path) {
   static const struct {
@@ -49,7 +50,7 @@ static enum weft_status render(enum weft_cli_run_picture kind, const struct weft
 int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
                             const struct weft_cli_run_timeline *timeline) {
   assert(cli != NULL && timeline != NULL);
-  struct weft_text text = {.allocator = cli->allocator};
+  WEFT_SCOPED_TEXT text = {.allocator = cli->allocator};
   struct weft_error error;
   char names[2][160];
   (void)snprintf(names[0], sizeof names[0], "%.100s, measured on %s", timeline->name,
@@ -58,12 +59,11 @@ int weft_cli_timeline_write(const struct weft_cli *cli, const char *path,
   const struct weft_picture pictures[] = {
       {.name = names[0], .simulation = timeline->measured, .costs = timeline->costs},
       {.name = names[1], .simulation = timeline->predicted, .costs = timeline->costs}};
-  const int status = render(weft_cli_picture_of(path), pictures,
-                            timeline->predicted != NULL ? 2 : 1, &text, &error) < 0
-                         ? weft_cli_fail(cli, NULL, &error)
-                         : weft_cli_write_file(cli, path, &text);
-  weft_text_finish(&text);
-  return status;
+  WEFT_CLI_TRY(weft_cli_result(cli, NULL,
+                               render(weft_cli_picture_of(path), pictures,
+                                      timeline->predicted != NULL ? 2 : 1, &text, &error),
+                               &error));
+  return weft_cli_write_file(cli, path, &text);
 }
 
 int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct weft_costs *costs,
@@ -71,19 +71,18 @@ int weft_cli_run_draw(const struct weft_cli *cli, const char *path, const struct
   assert(cli != NULL && report != NULL);
   const struct weft_cli_execution *execution = report->execution;
   const struct weft_program *program = execution->program;
-  struct weft_simulation *measured;
+  WEFT_SCOPED(weft_simulation) measured = NULL;
   struct weft_error error;
-  if (weft_simulation_measured(
+  WEFT_CLI_TRY(weft_cli_result(
+      cli, report->name,
+      weft_simulation_measured(
           cli->allocator, program, costs, weft_cli_execution_events(execution, report->step),
-          execution->event_begin[program->rank_count], report->per_unit, &measured, &error) < 0) {
-    return weft_cli_fail(cli, report->name, &error);
-  }
+          execution->event_begin[program->rank_count], report->per_unit, &measured, &error),
+      &error));
   const struct weft_cli_run_timeline timeline = {.name = report->name,
                                                  .transport = report->transport,
                                                  .measured = measured,
                                                  .predicted = report->simulation,
                                                  .costs = costs};
-  const int status = weft_cli_timeline_write(cli, path, &timeline);
-  weft_simulation_destroy(measured);
-  return status;
+  return weft_cli_timeline_write(cli, path, &timeline);
 }
