@@ -32,9 +32,9 @@
 #define MARK "WEFT_SUPERVISOR"
 enum {
   LINGER_MS = 1000,
-  LINGER_OPEN_MPI_MS = 300,
-  REPORT_MS = 200, /* for reports to pass through the launcher */
-  GRACE_S = 5,     /* from SIGTERM to SIGKILL when the launcher is gone */
+  LINGER_HOSTS_MS = 300, /* Open MPI, several hosts */
+  REPORT_MS = 200,       /* for reports to pass through the launcher */
+  GRACE_S = 5,           /* from SIGTERM to SIGKILL when the launcher is gone */
   START_LIMIT_S = 120,
   REPORT_SIZE = 2048
 };
@@ -241,9 +241,9 @@ static const char *advice(int number) {
   }
 }
 
-/* The other ranks notice the death themselves, and need a moment before the launcher does
- * too. MPICH's then ends all at once. Open MPI's gives them a second, and takes four in all
- * when there are several hosts. */
+/* The other ranks of the host notice the death themselves, and end the job when they have
+ * reported it. They need a moment before the launcher notices it too: MPICH's then ends all at
+ * once. Open MPI's gives them a second, and takes four in all when there are several hosts. */
 static void report_death(const struct supervisor *self, int number) {
   const struct weft_launch_info info = weft_launch_info();
   char host[256] = "";
@@ -251,7 +251,9 @@ static void report_death(const struct supervisor *self, int number) {
   weft_launch_report(advice(number),
                      "rank %" PRIu32 " (pid %jd on %s) was killed by signal %d (%s)", info.rank,
                      (intmax_t)self->rank, host, number, name_of_signal(number));
-  sleep_ms(strcmp(info.launcher, "openmpi") == 0 ? LINGER_OPEN_MPI_MS : LINGER_MS);
+  const bool is_slow =
+      strcmp(info.launcher, "openmpi") == 0 && info.ranks_on_host < info.rank_count;
+  sleep_ms(is_slow ? LINGER_HOSTS_MS : LINGER_MS);
 }
 
 static _Noreturn void supervise(struct supervisor *self) {

@@ -19,12 +19,8 @@ setup() {
 }
 
 left_files() { # shared memory of the MPIs and of Weft that no process has: other jobs may run
-  local file
-  for file in /dev/shm/*; do
-    if [[ ${file##*/} =~ vader|mpi|ucx|weft ]] && ! grep -qsF "$file" /proc/[0-9]*/maps; then
-      echo "$file"
-    fi
-  done
+  comm -23 <(find /dev/shm -type f | grep -E 'vader|mpi|ucx|weft' | sort) \
+    <(cat /proc/[0-9]*/maps 2>/dev/null | grep -oE '/dev/shm/.*' | sort -u)
 }
 
 start() { # MPI RANKS ARGUMENT...: output, status, seconds

@@ -168,7 +168,7 @@ END
     done
     kill -TERM $pid
     await_end 60 $pid "the first job"
-    await 10 "the end of the lock" test ! -e c/.weft-lock
+    await 60 "the end of the lock" test ! -e c/.weft-lock
   done
 }
 
