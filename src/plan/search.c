@@ -152,7 +152,8 @@ static void choose(struct search *search) {
  * the best. */
 static enum weft_status construct_all(struct search *search, struct weft_error *error) {
   for (uint32_t n = 0; n < search->layouts.count; n++) {
-    if (n > 0 && weft_search_control_poll(&search->control)) {
+    /* Without time, the first layout that fits has to do. */
+    if (n > 0 && value_of(search->best) < INFINITY && weft_search_control_poll(&search->control)) {
       break;
     }
     WEFT_TRY(attempt_init(&search->attempts[n], &search->layouts.list[n], search->allocator,

@@ -164,6 +164,16 @@ holds() {
   jq -e 'has("stage_parts") | not' p.json >/dev/null
 }
 
+@test "plan: what fits is found without time too" {
+  # Of 96 parts the first two are large: partitions into equal work do not fit.
+  jq -n '{schema: "weft-costs/1", stages: [{}],
+          parts: [range(96) | {f: 1, i: 1, w: 1, activation: (if . < 2 then 12 else 1 end), parameters: 3}]}' >parts.json
+  weft plan -p 16 -m 256 -v 2 --placement loop --memory 36 --costs parts.json --time-limit 0.001 -o t.csv
+  succeeds
+  weft plan --ranks 16 --global-batch 256 -v 2 --memory 36 --costs parts.json --time-limit 0.001 -o t.csv
+  succeeds
+}
+
 @test "plan --for: flags of torchtitan by placement, lines for PyTorch" {
   schedule_of() {
     "$WEFT" plan -p 2 -m 4 "${quick[@]}" --for torchtitan -o 'my plan.csv' --json "$@" |
