@@ -38,6 +38,7 @@ not_run=(
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
   'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'
   'chrt -f 10 python3 bench/auto_against_fixed.py'
+  "chrt -f 10 python3 bench/auto_against_fixed.py --partition --splits '7,1;1,7' --fixed 1F1B --rounds 3"
   'chrt -f 10 build/weft bench mpi'
   'bench/mpi_over_network.sh 1000 openmpi'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2 --transport mpi'
