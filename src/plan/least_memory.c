@@ -151,7 +151,7 @@ enum weft_status weft_search_least_memory(const struct weft_allocator *allocator
   struct weft_plan_layouts layouts;
   double found = INFINITY;
   starved.memory_limit = 0;
-  WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, NULL, error));
+  WEFT_TRY(weft_plan_layouts_init(&layouts, allocator, &starved, starved.effort, NULL, error));
   const enum weft_status status = find(&layouts, &starved, &found, error);
   weft_plan_layouts_finish(&layouts);
   if (status == WEFT_OK) {

@@ -113,6 +113,7 @@ struct search {
   struct attempt *attempts; /* [layouts.count] */
   uint32_t attempt_count;
   struct attempt *best;
+  uint32_t rung; /* the present one */
   struct weft_search_control control;
 };
 
@@ -148,10 +149,10 @@ static void choose(struct search *search) {
   }
 }
 
-/* Starts every layout with its bound, and with the orders of the constructors if one of them may be
- * the best. */
+/* Starts every new layout with its bound, and with the orders of the constructors if one of them may
+ * be the best. */
 static enum weft_status construct_all(struct search *search, struct weft_error *error) {
-  for (uint32_t n = 0; n < search->layouts.count; n++) {
+  for (uint32_t n = search->attempt_count; n < search->layouts.count; n++) {
     /* Without time, the first layout that fits has to do. */
     if (n > 0 && value_of(search->best) < INFINITY && weft_search_control_poll(&search->control)) {
       break;
@@ -175,32 +176,50 @@ static enum weft_status construct_all(struct search *search, struct weft_error *
 /* More than a search has threads, each of which has a seed. */
 enum { SEEDS = 1000 };
 
-/* Work of the first of several searches, each of which has twice as much as the one before: so a
- * search with more effort begins like one with less, and one that is stopped has gone through small
- * ones. In nanoseconds of a typical core. */
-#define FIRST_WORK 5e8
+/* The search goes through rungs, each with more work than the one before, and keeps the best. A rung
+ * does not depend on the effort. So a search with more effort does all that one with less does,
+ * and then more: its answer is never worse. The last rung ends at the first step that exceeds the
+ * effort. Five rungs have the default effort. */
+enum { RUNG_DEFAULT = 4 };
 
-/* A share of the effort; `to_the_end`: and then all the time, if that is asked for. */
-static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
-                                bool to_the_end, struct weft_error *error) {
-  const struct weft_search_request *request = search->request;
-  const double all = request->effort * share * 1e9;
-  struct weft_worker_task task = {.threads = weft_worker_count(request->threads),
-                                  .seed = request->seed};
-  double left = to_the_end && request->use_time ? INFINITY : all, next = FIRST_WORK * share;
-  while (left >= 1 && attempt->incumbent.value != WEFT_NEVER &&
-         !weft_incumbent_is_optimal(&attempt->incumbent) &&
-         !weft_search_control_is_cancelled(&search->control)) {
-    const double work = fmin(left, next);
-    task.work = (uint64_t)work;
-    search->control.share = fmin(share, share * work / all);
-    search->control.all_reduce = attempt->layout->all_reduce;
-    WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
-    search->control.done = fmin(1, search->control.done + search->control.share);
-    task.seed += SEEDS;
-    left -= work;
-    next *= 2;
+static double rung_effort(uint32_t rung) {
+  static const double default_effort = 0.376;
+  const int above = (int)rung - RUNG_DEFAULT;
+  return default_effort * pow(above < 0 ? 4 : 2, above);
+}
+
+/* Nanoseconds of a typical core for each op that a rung must have to be worth it; the default effort
+ * always is. */
+enum { OP_WORK = 50 };
+
+static uint32_t first_rung(const struct search *search) {
+  const double least = OP_WORK * (double)weft_problem_op_count(&search->attempts[0].problem);
+  uint32_t rung = 0;
+  while (rung < RUNG_DEFAULT && 1e9 * rung_effort(rung) < least) {
+    rung++;
   }
+  return rung;
+}
+
+/* Improves the best order of a layout with a share of the rung. */
+static enum weft_status improve(struct search *search, struct attempt *attempt, double share,
+                                struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  const double effort = rung_effort(search->rung) * share;
+  const struct weft_worker_task task = {
+      .threads = weft_worker_count(request->threads),
+      .seed = request->seed +
+              (uint64_t)(search->rung > RUNG_DEFAULT ? search->rung - RUNG_DEFAULT : 0) * SEEDS,
+      .work = (uint64_t)(1e9 * effort)};
+  if (task.work == 0 || attempt->incumbent.value == WEFT_NEVER || search->control.budget < 0 ||
+      weft_incumbent_is_optimal(&attempt->incumbent) ||
+      weft_search_control_is_cancelled(&search->control)) {
+    return WEFT_OK;
+  }
+  search->control.share = fmin(1 - search->control.done, effort / request->effort);
+  search->control.all_reduce = attempt->layout->all_reduce;
+  WEFT_TRY(weft_workers_improve(&attempt->incumbent, &task, &search->control, error));
+  search->control.done += search->control.share;
   choose(search);
   return WEFT_OK;
 }
@@ -237,7 +256,7 @@ static enum weft_status improve_all(struct search *search, struct weft_error *er
     const double share = CHOOSING / rounds / open;
     for (uint32_t n = 0; n < open; n++) {
       if (is_open(search, list[n])) {
-        WEFT_TRY(improve(search, list[n], share, false, error));
+        WEFT_TRY(improve(search, list[n], share, error));
       }
     }
     left -= CHOOSING / rounds;
@@ -248,27 +267,42 @@ static enum weft_status improve_all(struct search *search, struct weft_error *er
     }
     open = open < (before + 1) / 2 ? open : (before + 1) / 2;
   }
-  return open == 1 ? improve(search, list[0], left, true, error) : WEFT_OK;
+  return open == 1 ? improve(search, list[0], left, error) : WEFT_OK;
 }
 
-/* When the last one is optimal, the time that is left goes to the others that are open. */
-static enum weft_status use_time(struct search *search, struct weft_error *error) {
+static bool is_over(struct search *search) {
   struct attempt *list[WEFT_PLAN_LAYOUTS_MAX];
-  for (double share = CHOOSING; search->request->use_time && search->request->effort > 0;
-       share *= 2) {
-    for (uint32_t n = 0; n < search->attempt_count; n++) {
-      search->attempts[n].dropped = false;
+  return search->control.budget < 0 || weft_search_control_is_cancelled(&search->control) ||
+         (list_open(search, list) == 0 &&
+          (search->layouts.rest >= value_of(search->best) ||
+           weft_plan_layouts_are_complete(&search->layouts, search->request)));
+}
+
+/* The layouts of the rung, and a share of its work for each. `left` is the effort that is left. */
+static enum weft_status climb(struct search *search, double left, struct weft_error *error) {
+  const double effort = rung_effort(search->rung);
+  search->control.budget = left >= effort ? INFINITY : 1e9 * left;
+  if (search->rung > 0) {
+    const double share = weft_plan_layouts_share(&search->layouts, search->request);
+    if (!weft_search_control_spend(&search->control, 1e9 * effort * share)) {
+      return WEFT_OK;
     }
-    const uint32_t open = list_open(search, list);
-    if (open == 0) {
-      break;
-    }
-    for (uint32_t n = 0; n < open; n++) {
-      if (weft_search_control_poll(&search->control)) {
-        return WEFT_OK;
-      }
-      WEFT_TRY(improve(search, list[n], share / open, false, error));
-    }
+    WEFT_TRY(weft_plan_layouts_extend(&search->layouts, search->request, effort, error));
+    WEFT_TRY(construct_all(search, error));
+  }
+  const enum weft_status status = improve_all(search, error);
+  for (uint32_t n = 0; n < search->attempt_count; n++) {
+    search->attempts[n].dropped = false; /* the next rung decides anew */
+  }
+  return status;
+}
+
+static enum weft_status climb_all(struct search *search, struct weft_error *error) {
+  const struct weft_search_request *request = search->request;
+  double left = request->use_time && request->effort > 0 ? INFINITY : request->effort;
+  for (search->rung = first_rung(search); left > 0 && !is_over(search); search->rung++) {
+    WEFT_TRY(climb(search, left, error));
+    left -= rung_effort(search->rung);
   }
   return WEFT_OK;
 }
@@ -388,12 +422,9 @@ void weft_search_answer_destroy(struct weft_search_answer *answer) {
 static enum weft_status run(struct search *search, struct weft_search_answer **out,
                             struct weft_error *error) {
   WEFT_TRY(construct_all(search, error));
-  if (value_of(search->best) == INFINITY) {
-    return explain_memory(search, error);
-  }
-  WEFT_TRY(improve_all(search, error));
-  WEFT_TRY(use_time(search, error));
-  return make_answer(search, out, error);
+  WEFT_TRY(climb_all(search, error));
+  return value_of(search->best) == INFINITY ? explain_memory(search, error)
+                                            : make_answer(search, out, error);
 }
 
 enum weft_status weft_search(const struct weft_allocator *allocator,
@@ -404,8 +435,9 @@ enum weft_status weft_search(const struct weft_allocator *allocator,
   WEFT_NEED(request->costs, error);
   struct search search = {.allocator = allocator, .request = request};
   weft_search_control_start(&search.control, request);
-  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, &search.control, error));
-  const uint32_t count = search.layouts.count;
+  WEFT_TRY(weft_plan_layouts_init(&search.layouts, allocator, request, rung_effort(0),
+                                  &search.control, error));
+  const uint32_t count = WEFT_PLAN_LAYOUTS_MAX;
   search.attempts = weft_array_allocate_zero(allocator, count, sizeof *search.attempts);
   const enum weft_status status = search.attempts == NULL
                                       ? weft_fail_memory(error, count * sizeof *search.attempts)

@@ -20,6 +20,7 @@ void weft_search_control_start(struct weft_search_control *control,
   control->done = 0;
   control->share = 0;
   control->all_reduce = 0;
+  control->budget = INFINITY;
   control->reported = control->started;
   control->last = (struct weft_search_progress){.value = INFINITY};
 }
@@ -46,6 +47,12 @@ void weft_search_control_report(struct weft_search_control *control, double valu
   control->last.done = control->done + control->share * done;
   control->last.evaluated = evaluated;
   report(control);
+}
+
+bool weft_search_control_spend(struct weft_search_control *control, double work) {
+  assert(control != NULL && work >= 0);
+  control->budget = control->budget >= work ? control->budget - work : -1;
+  return control->budget >= 0;
 }
 
 bool weft_search_control_poll(struct weft_search_control *control) {

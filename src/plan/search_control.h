@@ -14,6 +14,8 @@ struct weft_search_control {
   double done;                      /* share of the search that is complete */
   double share;                     /* share of the search that is running */
   double all_reduce;                /* to be added to reported values */
+  double budget;                    /* work that may still be done, in nanoseconds of a typical
+                                       core; negative: a step did not fit, and none may follow */
   double reported;                  /* when, in seconds */
   struct weft_search_progress last; /* what was reported */
 };
@@ -30,6 +32,10 @@ void weft_search_control_report(struct weft_search_control *control, double valu
  * cancelled. For long work between reports, on the thread that called weft_search(). NULL: never
  * cancelled. */
 bool weft_search_control_poll(struct weft_search_control *control);
+
+/* Takes the work of a step from the budget. False: it does not fit, so the search ends here. A step
+ * does not depend on the budget: a search with a larger one does the same steps, and then more. */
+bool weft_search_control_spend(struct weft_search_control *control, double work);
 
 static inline bool weft_search_control_is_cancelled(struct weft_search_control *control) {
   return atomic_load_explicit(&control->cancelled, memory_order_relaxed);

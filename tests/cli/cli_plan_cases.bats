@@ -3,8 +3,8 @@
 # shellcheck disable=SC2154
 load ../setup/cli_setup
 
-# A quarter of the usual effort, and the same everywhere.
-quick=(--effort 0.25 --threads 1)
+# The usual effort, and the same everywhere.
+quick=(--effort 0.5 --threads 1)
 
 # takes_at_most VALUE OBJECTIVE COSTS OPTION...: the plan is as good, and the simulator agrees.
 takes_at_most() {
@@ -59,4 +59,28 @@ takes_at_most() {
   weft plan -p 4 -m 10000000
   fails 2 "more than the 67108864 that a plan may have"
   hints
+}
+
+# gets_better OPTION...: more effort is never worse, for a seed and a number of threads.
+gets_better() {
+  local effort before=1e99 value objective
+  for effort in 0.001 0.004 0.01 0.03 0.07 0.12 0.2; do
+    value=$("$WEFT" plan "$@" --effort "$effort" --json | jq '.[.objective]')
+    if [ "$(jq -n "$value <= $before")" != true ]; then
+      echo "$*: $value with an effort of $effort, and $before with less" >&2
+      return 1
+    fi
+    before=$value
+  done
+}
+
+@test "more effort is never worse" {
+  cases=$BATS_TEST_DIRNAME/../plan/cases
+  gets_better -p 16 -m 64 -v 2 --memory 16 --costs "$cases/loop_16.json" --threads 1
+  gets_better -p 8 -m 32 -v 1 --memory 26.32 --costs "$cases/layers_34.json" --threads 1
+  gets_better -p 8 -m 16 --memory 39.48 --costs "$cases/layers_34.json" --threads 2 --seed 3
+  gets_better -p 8 -m 16 -v 1 --memory 8 --costs "$cases/mixed_8.json" --threads 1
+  gets_better -p 3 -m 4 -v 2 --placement loop --memory 5 --costs "$cases/loop_3.json" --threads 1 --objective span
+  gets_better -p 8 -m 16 --memory 4 --hop 0.3 --threads 2 --seed 1
+  gets_better -p 6 -m 24 -v 4 --f 3 --i 4 --w 2 --hop 0.7 --memory 30 --threads 1
 }

@@ -235,7 +235,9 @@ static void layouts_are_all_different(void **state) {
     struct weft_plan_layouts layouts;
     model_draw(&model, seed, 1, WEFT_PLACEMENT_LOOP);
     model.request.memory_limit = 20;
-    assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL, NULL), WEFT_OK);
+    assert_int_equal(
+        weft_plan_layouts_init(&layouts, NULL, &model.request, model.request.effort, NULL, NULL),
+        WEFT_OK);
     assert_true(layouts.count >= 1 && layouts.count <= WEFT_PLAN_LAYOUTS_MAX);
     for (uint32_t n = 0; n < layouts.count; n++) {
       const struct weft_plan_layout *one = &layouts.list[n];
@@ -264,22 +266,27 @@ static void stages_need_a_part_each(void **state) {
   struct weft_error error;
   (void)state;
   model_init(&model, 5, &shape);
-  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL, &error), WEFT_OK);
+  assert_int_equal(
+      weft_plan_layouts_init(&layouts, NULL, &model.request, model.request.effort, NULL, &error),
+      WEFT_OK);
   for (uint32_t n = 0; n < layouts.count; n++) {
     assert_int_equal(layouts.list[n].shape.stages_per_rank, 1);
   }
   weft_plan_layouts_finish(&layouts);
   model.request.stages_per_rank = 2;
-  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL, &error),
-                   WEFT_ERR_USAGE);
+  assert_int_equal(
+      weft_plan_layouts_init(&layouts, NULL, &model.request, model.request.effort, NULL, &error),
+      WEFT_ERR_USAGE);
   assert_non_null(strstr(error.message, "5 parts"));
   model.request.stages_per_rank = 0;
   model.request.ranks = 6;
-  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL, &error),
-                   WEFT_ERR_USAGE);
+  assert_int_equal(
+      weft_plan_layouts_init(&layouts, NULL, &model.request, model.request.effort, NULL, &error),
+      WEFT_ERR_USAGE);
   model.request.ranks = UINT32_MAX;
-  assert_int_equal(weft_plan_layouts_init(&layouts, NULL, &model.request, NULL, &error),
-                   WEFT_ERR_LIMIT);
+  assert_int_equal(
+      weft_plan_layouts_init(&layouts, NULL, &model.request, model.request.effort, NULL, &error),
+      WEFT_ERR_LIMIT);
   model_finish(&model);
 }
 

@@ -264,6 +264,37 @@ static void a_search_that_is_stopped_has_the_best_so_far(void **state) {
   planning_finish(&planning);
 }
 
+/* A busy machine may stop a process for longer than the limit allows. */
+static void a_time_limit_is_kept_and_used_up(void **state) {
+  (void)state;
+  enum { TRIES = 10 };
+  struct weft_costs *costs = NULL;
+  struct weft_error error;
+  assert_int_equal(weft_costs_create(NULL, 1, &costs, &error), WEFT_OK);
+  costs->stages[0].w = 0.7;
+  costs->hop.latency = 0.3;
+  struct weft_search_request request = weft_search_request_default();
+  request.ranks = 16, request.microbatches = 48, request.costs = costs;
+  request.stages_per_rank = 4;
+  request.memory_limit = 24;
+  request.time_limit = 0.2;
+  request.effort = 1000;
+  request.threads = 2;
+  double shortest = INFINITY;
+  for (uint32_t n = 0; n < TRIES && shortest > 1.1 * request.time_limit + 0.05; n++) {
+    const int64_t begin = weft_clock_ns();
+    struct weft_search_answer *answer = search(&request);
+    const double seconds = (double)(weft_clock_ns() - begin) * 1e-9;
+    assert_true(answer->stopped && !answer->optimal && seconds >= request.time_limit);
+    shortest = seconds < shortest ? seconds : shortest;
+    weft_search_answer_destroy(answer);
+  }
+  if (shortest > 1.1 * request.time_limit + 0.05) {
+    fail_msg("%g s with a limit of %g s", shortest, request.time_limit);
+  }
+  weft_costs_destroy(costs);
+}
+
 static void limits_that_nothing_fits_into_are_explained(void **state) {
   (void)state;
   struct weft_costs *costs = NULL;
@@ -293,6 +324,7 @@ int main(void) {
       cmocka_unit_test(plans_with_actions_of_no_time_can_run),
       cmocka_unit_test(the_same_seed_gives_the_same_table),
       cmocka_unit_test(a_search_that_is_stopped_has_the_best_so_far),
+      cmocka_unit_test(a_time_limit_is_kept_and_used_up),
       cmocka_unit_test(limits_that_nothing_fits_into_are_explained),
   };
   return cmocka_run_group_tests(tests, NULL, NULL);

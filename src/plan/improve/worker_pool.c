@@ -200,7 +200,8 @@ static uint64_t states_for(const struct worker_pool *pool, double share) {
  * lead to new orders. */
 static enum weft_status use_windows(struct worker_pool *pool, struct weft_error *error) {
   if (!weft_incumbent_is_optimal(pool->incumbent) &&
-      !weft_search_control_is_cancelled(pool->control)) {
+      !weft_search_control_is_cancelled(pool->control) &&
+      weft_search_control_spend(pool->control, WINDOWS * (double)pool->task->work)) {
     WEFT_TRY(weft_construct_windows(pool->incumbent, states_for(pool, WINDOWS), error));
   }
   for (uint32_t n = 0; n < pool->size; n++) {
@@ -212,7 +213,8 @@ static enum weft_status use_windows(struct worker_pool *pool, struct weft_error 
 
 static void sharpen(struct worker_pool *pool) {
   struct weft_incumbent *incumbent = pool->incumbent;
-  if (!weft_incumbent_is_optimal(incumbent) && !weft_search_control_is_cancelled(pool->control)) {
+  if (!weft_incumbent_is_optimal(incumbent) && !weft_search_control_is_cancelled(pool->control) &&
+      weft_search_control_spend(pool->control, SHARPENING * (double)pool->task->work)) {
     incumbent->bound =
         weft_problem_sharpen(incumbent->problem, incumbent->problem->objective, incumbent->bound,
                              incumbent->value, states_for(pool, SHARPENING));
@@ -241,6 +243,9 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
   const struct round_list list = rounds_of(pool->incumbent->problem, pool->task->work);
   double done = 0;
   const double all = (double)pool->task->work;
+  if (!weft_search_control_spend(pool->control, (PERIODIC + BEAM) * all)) {
+    return WEFT_OK;
+  }
   pool->work_before =
       weft_construct_periodic(pool->incumbent, (uint64_t)(PERIODIC * all), pool->task->seed);
   pool->work_before += weft_construct_beam(pool->incumbent, (uint64_t)(BEAM * all));
@@ -249,7 +254,8 @@ static enum weft_status run_rounds(struct worker_pool *pool, struct weft_error *
     pool->round = &list.rounds[n];
     pool->amount = (uint64_t)((double)work_left(pool) * pool->round->share / (1 - done));
     if (pool->amount == 0 || weft_incumbent_is_optimal(pool->incumbent) ||
-        weft_search_control_is_cancelled(pool->control)) {
+        weft_search_control_is_cancelled(pool->control) ||
+        !weft_search_control_spend(pool->control, (double)pool->amount)) {
       return WEFT_OK;
     }
     WEFT_TRY(prepare(pool, error));

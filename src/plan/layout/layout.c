@@ -109,6 +109,11 @@ static enum weft_status add(struct weft_plan_layouts *layouts,
 
 /* ---- Partitions ---- */
 
+/* For both kinds of backwards. */
+static bool has_room(const struct weft_plan_layouts *layouts) {
+  return layouts->count + 2 <= WEFT_PLAN_LAYOUTS_MAX;
+}
+
 /* Whether a layout of this shape has the same partition. */
 static bool is_listed(const struct weft_plan_layouts *layouts, const struct weft_shape *shape,
                       const uint32_t *first) {
@@ -135,7 +140,7 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
   for (unsigned kind = 0; kind < kinds; kind++) {
     WEFT_TRY(weft_partition_make(layouts->allocator, request, shape, (enum weft_partition_kind)kind,
                                  first, error));
-    if (!is_listed(layouts, shape, first)) {
+    if (!is_listed(layouts, shape, first) && has_room(layouts)) {
       WEFT_TRY(add(layouts, request, shape, first, error));
     }
   }
@@ -144,8 +149,12 @@ static enum weft_status add_partitions_into(struct weft_plan_layouts *layouts,
 
 /* Share of the work that goes into partitions of a shape, and nanoseconds of a typical core to rate
  * one, for each stage. */
-#define PARTITIONING 0.05
+#define PARTITIONING 0.1
 enum { RATING_WORK = 2000, TRIES_MAX = 20000, ACTIONS_MAX = 2000000 /* of all together */ };
+
+static double tries_of(double effort, uint32_t stage_count) {
+  return fmin(PARTITIONING * 1e9 * effort / (double)RATING_WORK / stage_count, TRIES_MAX);
+}
 
 /* The partitions with the smallest bounds that a local search finds from the first one. */
 static enum weft_status add_found(struct weft_plan_layouts *layouts,
@@ -153,15 +162,14 @@ static enum weft_status add_found(struct weft_plan_layouts *layouts,
                                   const struct weft_shape *shape, const uint32_t *start,
                                   struct weft_error *error) {
   const uint32_t stage_count = shape->ranks * shape->stages_per_rank;
-  const double tries = PARTITIONING * 1e9 * request->effort / (double)RATING_WORK / stage_count;
+  const double tries = tries_of(layouts->effort, stage_count);
   const double most = (double)ACTIONS_MAX / (3.0 * stage_count * shape->microbatches);
   struct weft_partition_list list;
   WEFT_TRY(weft_partition_list_init(&list, layouts->allocator, stage_count,
                                     (uint32_t)fmax(2, fmin(most, WEFT_PARTITION_LIST_MAX)), error));
-  enum weft_status status =
-      weft_partition_search(layouts->allocator, request, shape, (uint32_t)fmin(tries, TRIES_MAX),
-                            layouts->control, start, &list, error);
-  for (uint32_t n = 0; n < list.count && status == WEFT_OK; n++) {
+  enum weft_status status = weft_partition_search(
+      layouts->allocator, request, shape, (uint32_t)tries, layouts->control, start, &list, error);
+  for (uint32_t n = 0; n < list.count && status == WEFT_OK && has_room(layouts); n++) {
     if (!is_listed(layouts, shape, list.first[n])) {
       status = add(layouts, request, shape, list.first[n], error);
     }
@@ -300,12 +308,12 @@ static enum weft_status list_all(struct weft_plan_layouts *layouts,
 
 enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
                                         const struct weft_allocator *allocator,
-                                        const struct weft_search_request *request,
+                                        const struct weft_search_request *request, double effort,
                                         struct weft_search_control *control,
                                         struct weft_error *error) {
   assert(layouts != NULL && request != NULL && request->costs != NULL);
-  *layouts =
-      (struct weft_plan_layouts){.allocator = allocator, .control = control, .rest = INFINITY};
+  *layouts = (struct weft_plan_layouts){
+      .allocator = allocator, .control = control, .effort = effort, .rest = INFINITY};
   layouts->list = weft_array_allocate(allocator, WEFT_PLAN_LAYOUTS_MAX, sizeof *layouts->list);
   if (layouts->list == NULL) {
     return weft_fail_memory(error, WEFT_PLAN_LAYOUTS_MAX * sizeof *layouts->list);
@@ -315,6 +323,35 @@ enum weft_status weft_plan_layouts_init(struct weft_plan_layouts *layouts,
     weft_plan_layouts_finish(layouts);
   }
   return status;
+}
+
+enum weft_status weft_plan_layouts_extend(struct weft_plan_layouts *layouts,
+                                          const struct weft_search_request *request, double effort,
+                                          struct weft_error *error) {
+  assert(layouts->count > 0);
+  layouts->effort = effort;
+  return part_count(request) > 0 ? list_all(layouts, request, error) : WEFT_OK;
+}
+
+bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
+                                    const struct weft_search_request *request) {
+  uint32_t stages = 0;
+  for (uint32_t n = 0; n < layouts->count; n++) {
+    const uint32_t own = layouts->list[n].costs->stage_count;
+    stages = own > stages ? own : stages;
+  }
+  return part_count(request) == 0 || !has_room(layouts) ||
+         tries_of(layouts->effort, stages) == TRIES_MAX;
+}
+
+double weft_plan_layouts_share(const struct weft_plan_layouts *layouts,
+                               const struct weft_search_request *request) {
+  uint32_t shapes = part_count(request) > 0;
+  for (uint32_t n = 1; n < layouts->count && shapes > 0; n++) {
+    const struct weft_shape *a = &layouts->list[n - 1].shape, *b = &layouts->list[n].shape;
+    shapes += a->stages_per_rank != b->stages_per_rank || a->placement != b->placement;
+  }
+  return PARTITIONING * shapes;
 }
 
 void weft_plan_layouts_finish(struct weft_plan_layouts *layouts) {
