@@ -179,18 +179,18 @@ enum { SEEDS = 1000 };
 /* The search goes through rungs, each with more work than the one before, and keeps the best. A rung
  * does not depend on the effort. So a search with more effort does all that one with less does,
  * and then more: its answer is never worse. The last rung ends at the first step that exceeds the
- * effort. Five rungs have the default effort. */
-enum { RUNG_DEFAULT = 4 };
+ * effort. One rung has the default effort; those before it come on top, as FIRST_RUNGS. */
+enum { RUNG_DEFAULT = 3 };
+#define FIRST_RUNGS (1 + 1.0 / 8 + 1.0 / 64 + 1.0 / 512)
 
 static double rung_effort(uint32_t rung) {
-  static const double default_effort = 0.376;
   const int above = (int)rung - RUNG_DEFAULT;
-  return default_effort * pow(above < 0 ? 4 : 2, above);
+  return weft_search_request_default().effort * pow(above < 0 ? 8 : 2, above);
 }
 
 /* Nanoseconds of a typical core for each op that a rung must have to be worth it; the default effort
  * always is. */
-enum { OP_WORK = 50 };
+enum { OP_WORK = 30 };
 
 static uint32_t first_rung(const struct search *search) {
   const double least = OP_WORK * (double)weft_problem_op_count(&search->attempts[0].problem);
@@ -299,7 +299,7 @@ static enum weft_status climb(struct search *search, double left, struct weft_er
 
 static enum weft_status climb_all(struct search *search, struct weft_error *error) {
   const struct weft_search_request *request = search->request;
-  double left = request->use_time && request->effort > 0 ? INFINITY : request->effort;
+  double left = request->use_time && request->effort > 0 ? INFINITY : FIRST_RUNGS * request->effort;
   for (search->rung = first_rung(search); left > 0 && !is_over(search); search->rung++) {
     WEFT_TRY(climb(search, left, error));
     left -= rung_effort(search->rung);
