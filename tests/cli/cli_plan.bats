@@ -260,9 +260,13 @@ replicated() {
   "$WEFT" sim t.csv --costs own.json --json >sim.json
   jq -e --slurpfile s sim.json '.candidates[0].makespan == $s[0].makespan' c.json
   # Every candidate is what a plan of its own gives: here all are proven optimal or beaten.
-  weft plan -p 2 -m 4 -v 2 --placement v --costs parts.json --memory 14 "${quick[@]}" --json
+  weft plan -p 4 -m 8 -v 2 --placement v --costs parts.json --memory 14 "${quick[@]}" --json
+  succeeds
   jq -e --slurpfile c c.json '.makespan as $m | $c[0].candidates[]
-         | select(.ranks == 2 and .v == 2 and .placement == "v") | .step == null or .makespan >= .bound and .bound <= $m + 2.25' <<<"$output"
+         | select(.ranks == 4 and .v == 2 and .placement == "v") | .makespan >= .bound and .bound <= $m' <<<"$output"
+  weft plan -p 2 -m 4 -v 2 --placement v --costs parts.json --memory 14 "${quick[@]}" --json
+  fails 1 "no schedule fits into a memory of 14 per rank"
+  jq -e '[.candidates[] | select(.ranks == 2).step] | all(. == null)' c.json
   weft plan --ranks 4 --global-batch 8 --costs parts.json --memory 14 "${quick[@]}" -o c.svg
   succeeds
   [[ $output == *"4 ranks, a global batch of 8"*$'\nbest: '*"bound of all candidates"* ]]
