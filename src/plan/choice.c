@@ -12,6 +12,7 @@
 
 #include <weft/support.h>
 
+#include "plan/layout/layout.h"
 #include "plan/layout/partition.h"
 #include "plan/problem.h"
 
@@ -152,6 +153,7 @@ static enum weft_status check(const struct weft_choice_request *request, struct 
     return weft_fail(error, WEFT_ERR_LIMIT, "plan for fewer ranks",
                      "%" PRIu32 " ranks; the limit is %" PRIu32, search->ranks, WEFT_RANKS_MAX);
   }
+  WEFT_TRY(weft_plan_check_factors(search, error));
   if (search->costs->part_count == 0) {
     return weft_fail(error, WEFT_ERR_USAGE,
                      "give costs with parts, one for each layer; weft train --profile writes them",

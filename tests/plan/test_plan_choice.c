@@ -269,6 +269,9 @@ static void what_cannot_be_divided_is_refused(void **state) {
   model.request.search.ranks = WEFT_RANKS_MAX + 1;
   expect(&model, WEFT_ERR_LIMIT, "65537 ranks");
   model.request.search.ranks = 3;
+  model.request.search.rank_factors = model.factors; /* all 0 */
+  expect(&model, WEFT_ERR_USAGE, "the factor of rank 0 is 0");
+  model.request.search.rank_factors = NULL;
   model.costs->microbatch_size = 1.5;
   expect(&model, WEFT_ERR_USAGE, "microbatch_size is 1.5");
   model.costs->microbatch_size = 1;

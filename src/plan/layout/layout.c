@@ -278,8 +278,8 @@ static enum weft_status list_usual(struct weft_plan_layouts *layouts,
   return WEFT_OK;
 }
 
-static enum weft_status check_factors(const struct weft_search_request *request,
-                                      struct weft_error *error) {
+enum weft_status weft_plan_check_factors(const struct weft_search_request *request,
+                                         struct weft_error *error) {
   for (uint32_t r = 0; request->rank_factors != NULL && r < request->ranks; r++) {
     if (!(request->rank_factors[r] > 0 && request->rank_factors[r] <= FACTOR_MAX)) {
       return weft_fail(error, WEFT_ERR_USAGE, "1 is as fast as the costs say",
@@ -296,7 +296,7 @@ static enum weft_status list_all(struct weft_plan_layouts *layouts,
   uint32_t v;
   WEFT_TRY(find_stages_per_rank(request, &v, error));
   WEFT_TRY(check_parts(request, v, error));
-  WEFT_TRY(check_factors(request, error));
+  WEFT_TRY(weft_plan_check_factors(request, error));
   WEFT_TRY(v != 0 ? add_placements(layouts, request, v, error)
                   : list_usual(layouts, request, error));
   if (layouts->count == 0) {

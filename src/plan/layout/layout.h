@@ -45,6 +45,9 @@ bool weft_plan_layouts_are_complete(const struct weft_plan_layouts *layouts,
 /* The share of the effort that goes into partitions. */
 double weft_plan_layouts_share(const struct weft_plan_layouts *layouts,
                                const struct weft_search_request *request);
+/* WEFT_ERR_USAGE when a factor of a rank is out of range. */
+enum weft_status weft_plan_check_factors(const struct weft_search_request *request,
+                                         struct weft_error *error);
 void weft_plan_layouts_finish(struct weft_plan_layouts *layouts);
 
 #endif
