@@ -73,6 +73,10 @@ WEFT_API void *weft_array_resize(const struct weft_allocator *allocator, void *a
 WEFT_API void weft_array_free(const struct weft_allocator *allocator, void *array, size_t count,
                               size_t size);
 
+/* *result = a x b or a + b; false (and *result untouched) on overflow. */
+WEFT_API bool weft_multiply(uint64_t a, uint64_t b, uint64_t *result);
+WEFT_API bool weft_add(uint64_t a, uint64_t b, uint64_t *result);
+
 /* ---- Arenas: many arrays, one release. Zero-initialise and set `allocator` ----
  *
  *     WEFT_SCOPED_ARENA arena = {.allocator = allocator};
@@ -108,10 +112,6 @@ WEFT_API void weft_arena_finish(struct weft_arena *arena);
 #define WEFT_SCOPED(type) WEFT_SCOPED_BY(type##_leave) struct type *
 #define WEFT_SCOPED_TYPE(type) \
   static inline void type##_leave(struct type **object) { type##_destroy(*object); }
-
-/* *result = a x b or a + b; false (and *result untouched) on overflow. */
-WEFT_API bool weft_multiply(uint64_t a, uint64_t b, uint64_t *result);
-WEFT_API bool weft_add(uint64_t a, uint64_t b, uint64_t *result);
 
 /* ---- Time ---- */
 

@@ -114,15 +114,13 @@ static void describe_checkpoint(const struct weft_train_setup *setup, char *text
   const char *dir = setup->options.checkpoint_dir;
   struct weft_gpt_checkpoint *checkpoint;
   struct weft_error error;
-  char quoted[256];
   if (dir == NULL ||
       weft_gpt_checkpoint_open(setup->cli->allocator, dir, &checkpoint, &error) < 0) {
     (void)snprintf(text, size, "there is no checkpoint");
     return;
   }
   (void)snprintf(text, size, "'--resume %s' continues from the checkpoint after step %" PRIu64,
-                 weft_cli_quote(quoted, sizeof quoted, dir),
-                 weft_gpt_checkpoint_training(checkpoint)->step);
+                 weft_cli_quoted(dir).text, weft_gpt_checkpoint_training(checkpoint)->step);
   weft_gpt_checkpoint_close(checkpoint);
 }
 

@@ -26,10 +26,9 @@
 
 static int fail_path(const struct weft_cli *cli, enum weft_cli_option_id option, const char *path,
                      int code) {
-  char quoted[256];
   weft_cli_print(cli, "nothing has been trained yet; give another place, or make the folder first",
                  "--%s '%s' cannot be written: %s", weft_cli_option_at(option)->name,
-                 weft_cli_quote(quoted, sizeof quoted, path), strerror(code));
+                 weft_cli_quoted(path).text, strerror(code));
   return WEFT_CLI_IO;
 }
 

@@ -24,7 +24,6 @@ enum { LINES_DEFAULT = 20 };
 /* ---- Beginning and end ---- */
 
 static int open_log(struct weft_train_progress *progress, bool appends) {
-  char quoted[256];
   if (progress->log_path == NULL) {
     return WEFT_CLI_OK;
   }
@@ -36,10 +35,9 @@ static int open_log(struct weft_train_progress *progress, bool appends) {
     return WEFT_CLI_OK;
   }
   const int code = errno;
-  weft_cli_print(progress->cli,
-                 "--log FILE must be in a folder that is there and can be written to",
-                 "cannot open the log '%s': %s",
-                 weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+  weft_cli_print(
+      progress->cli, "--log FILE must be in a folder that is there and can be written to",
+      "cannot open the log '%s': %s", weft_cli_quoted(progress->log_path).text, strerror(code));
   return WEFT_CLI_IO;
 }
 
@@ -79,10 +77,9 @@ int weft_train_progress_finish(struct weft_train_progress *progress, int status)
   if (progress->log < 0 || close(progress->log) == 0 || errno == EINTR) {
     return status;
   }
-  char quoted[256];
   const int code = errno;
   weft_cli_print(progress->cli, "make room on the disk", "cannot write the log '%s': %s",
-                 weft_cli_quote(quoted, sizeof quoted, progress->log_path), strerror(code));
+                 weft_cli_quoted(progress->log_path).text, strerror(code));
   return WEFT_CLI_IO;
 }
 

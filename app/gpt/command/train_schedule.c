@@ -51,24 +51,22 @@ static bool trains(const struct weft_program *program) {
 static int check_given(const struct weft_train_setup *setup, enum weft_cli_option_id option,
                        const char *name, uint64_t has) {
   const struct weft_cli_arguments *arguments = setup->arguments;
-  char quoted[256];
   if (!arguments->given[option] || arguments->numbers[option] == has) {
     return WEFT_CLI_OK;
   }
   return weft_cli_usage(setup->cli, "a table has its own ranks, stages and microbatches",
                         "--%s %" PRIu64 " does not fit '%s': that has %" PRIu64,
                         weft_cli_option_at(option)->name, arguments->numbers[option],
-                        weft_cli_quote(quoted, sizeof quoted, name), has);
+                        weft_cli_quoted(name).text, has);
 }
 
 /* The numbers of the program count; given options must agree with them. */
 static int take_program(struct weft_train_setup *setup, const char *name) {
   const struct weft_program *program = setup->program;
   struct weft_gpt_training *training = &setup->options.training;
-  char quoted[256];
   if (!trains(program)) {
     weft_cli_print(setup->cli, "a schedule to train with has a backward for every forward",
-                   "there is no backward in '%s'", weft_cli_quote(quoted, sizeof quoted, name));
+                   "there is no backward in '%s'", weft_cli_quoted(name).text);
     return WEFT_CLI_FOUND_BAD;
   }
   WEFT_CLI_TRY(check_given(setup, WEFT_CLI_OPTION_RANKS, name, program->rank_count));

@@ -137,11 +137,10 @@ static int check_timeline(const struct weft_cli *cli, const struct weft_cli_argu
   if (path == NULL || weft_cli_picture_of(path) != WEFT_CLI_RUN_NO_PICTURE) {
     return WEFT_CLI_OK;
   }
-  char quoted[256];
   return weft_cli_usage(cli, "the report goes to standard output; --log FILE keeps it",
                         "-o '%s' has an unknown ending: expected a name that ends in .html "
                         "(page), .svg (picture) or .json (Chrome trace)",
-                        weft_cli_quote(quoted, sizeof quoted, path));
+                        weft_cli_quoted(path).text);
 }
 
 /* ---- Data ---- */

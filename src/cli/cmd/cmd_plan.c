@@ -220,10 +220,9 @@ static int check_options(const struct weft_cli *cli, const struct weft_cli_argum
                           "--for needs one table, and --pareto makes many");
   }
   if (given[WEFT_CLI_OPTION_PARETO] && path != NULL && !weft_cli_is_picture(path)) {
-    char quoted[256];
     return weft_cli_usage(cli, "for example: -o memory.svg; the table is on standard output",
                           "'%s' ends with neither .svg nor .html: with --pareto, -o draws",
-                          weft_cli_quote(quoted, sizeof quoted, path));
+                          weft_cli_quoted(path).text);
   }
   if (given[WEFT_CLI_OPTION_GLOBAL_BATCH]) {
     static const enum weft_cli_option_id others[] = {WEFT_CLI_OPTION_MICROBATCHES,

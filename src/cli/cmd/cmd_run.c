@@ -96,10 +96,8 @@ static int read_program(struct subject *subject) {
   WEFT_CLI_TRY(weft_cli_read_program(cli, subject->arguments->operands[0], &subject->given));
   WEFT_CLI_TRY(verify(subject, subject->given));
   if (subject->given->microbatch_count == 0) {
-    char quoted[256];
     weft_cli_print(cli, "'weft gen 1F1B -p 4 -m 8' shows what a table looks like",
-                   "%s: there is nothing to run in it",
-                   weft_cli_quote(quoted, sizeof quoted, subject->name));
+                   "%s: there is nothing to run in it", weft_cli_quoted(subject->name).text);
     return WEFT_CLI_FOUND_BAD;
   }
   return lower(subject);

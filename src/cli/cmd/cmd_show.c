@@ -52,11 +52,10 @@ static int choose_kind(const struct weft_cli *cli, const struct weft_cli_argumen
       return WEFT_CLI_OK;
     }
   }
-  char quoted[256];
   return weft_cli_usage(cli, "without -o the timeline is drawn as text, on standard output",
                         "-o '%s' has an unknown ending: expected a name that ends in .svg "
                         "(picture), .html (page) or .json (Chrome trace)",
-                        weft_cli_quote(quoted, sizeof quoted, path));
+                        weft_cli_quoted(path).text);
 }
 
 #define KIND_BIT(kind) (1u << (kind))

@@ -162,11 +162,10 @@ static int check_limit(const struct weft_cli *cli, const struct weft_cli_sim_rep
   if (!report->limited || over == 0) {
     return WEFT_CLI_OK;
   }
-  char quoted[256];
   weft_cli_print(cli, "'weft compare' finds the schedules that fit",
                  "%s: rank %" PRIu32 " needs %s of memory, and the limit is %s; %" PRIu32
                  " of %" PRIu32 " ranks are over it",
-                 weft_cli_quote(quoted, sizeof quoted, report->name), most,
+                 weft_cli_quoted(report->name).text, most,
                  weft_cli_amount(simulation->ranks[most].peak_memory).text,
                  weft_cli_amount(report->memory_limit).text, over, simulation->program->rank_count);
   return WEFT_CLI_FOUND_BAD;

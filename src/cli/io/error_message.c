@@ -148,6 +148,12 @@ char *weft_cli_quote(char *buffer, size_t size, const char *text) {
   return buffer;
 }
 
+struct weft_cli_quoted weft_cli_quoted(const char *text) {
+  struct weft_cli_quoted quoted;
+  (void)weft_cli_quote(quoted.text, sizeof quoted.text, text);
+  return quoted;
+}
+
 static void add_hint(struct weft_cli_message *message, const char *hint) {
   if (hint != NULL && hint[0] != '\0') {
     weft_text_add(&message->text, "\n  hint: ");

@@ -18,6 +18,11 @@ void weft_cli_message_send(const struct weft_cli *cli, struct weft_cli_message *
 
 /* Outside text with control bytes escaped, truncated to `size` bytes; returns buffer. */
 char *weft_cli_quote(char *buffer, size_t size, const char *text);
+/* The same as a value, for one use. */
+struct weft_cli_quoted {
+  char text[256];
+};
+struct weft_cli_quoted weft_cli_quoted(const char *text);
 
 /* Prints "weft: " + who + the sentence, and "  hint: " + hint unless it is NULL. */
 void weft_cli_print(const struct weft_cli *cli, const char *hint, const char *format, ...)

@@ -221,11 +221,10 @@ int weft_cli_read_hang(const struct weft_cli *cli, const char *path, bool json,
 
 static int say_finding(const struct weft_cli *cli, const struct weft_finding *finding,
                        const char *name) {
-  char quoted[256];
   weft_cli_print(cli, "'weft verify --comm eager' lists everything that is wrong with it",
-                 "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]",
-                 weft_cli_quote(quoted, sizeof quoted, name), finding->place.rank,
-                 finding->place.step, finding->message, weft_rule_id(finding->rule));
+                 "%s: rank %" PRIu32 " step %" PRIu64 ": %s [%s]", weft_cli_quoted(name).text,
+                 finding->place.rank, finding->place.step, finding->message,
+                 weft_rule_id(finding->rule));
   return WEFT_CLI_FOUND_BAD;
 }
 
