@@ -53,7 +53,8 @@ enum weft_status {
   WEFT_ERR_CANCELLED = -12,   /* somebody asked to stop */
   WEFT_ERR_UNAVAILABLE = -13, /* a library or device that is needed is not there */
   WEFT_ERR_INTERNAL = -14,    /* a bug in Weft: two of its parts disagree */
-  WEFT_ERR_SYSTEM = -15       /* the system refuses what is needed: a thread */
+  WEFT_ERR_SYSTEM = -15,      /* the system refuses what is needed: a thread */
+  WEFT_ERR_DEVICE = -16       /* a device reports an error: a kernel failed, a launch was refused */
 };
 
 /* Stable short name of a status ("ok", "format", ...). */

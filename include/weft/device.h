@@ -33,6 +33,8 @@ struct weft_device;
 struct weft_stream;
 /* A point in a stream; the device defines it. */
 struct weft_device_event;
+/* Work of streams, recorded once to be repeated; the device defines it. */
+struct weft_device_graph;
 
 /* A copy of `rows` rows of `row_bytes` each; strides are from the beginning of a row to the
  * next and are not read for a single row. The regions do not overlap. At least one of the
@@ -86,6 +88,55 @@ struct weft_device_ops {
   /* WEFT_OK: it has happened; WEFT_IN_PROGRESS; or the failure of the work before it. */
   enum weft_status (*event_query)(struct weft_device *device, struct weft_device_event *event,
                                   struct weft_error *error);
+
+  /* ---- NULL where nothing is enqueued ---- */
+
+  /* Every other function with a stream may be called by a thread after this, until it is called
+   * for another device: a thread has one at a time. */
+  enum weft_status (*make_current)(struct weft_device *device, struct weft_error *error);
+
+  enum weft_status (*stream_create)(struct weft_device *device,
+                                    const struct weft_allocator *allocator,
+                                    struct weft_stream **out, struct weft_error *error);
+  /* NULL is fine. Nothing may be in it. */
+  void (*stream_destroy)(struct weft_device *device, const struct weft_allocator *allocator,
+                         struct weft_stream *stream);
+
+  /* Memory of the host that the device also accesses, at the same address; zero. NULL when out
+   * of memory. */
+  void *(*allocate_host)(struct weft_device *device, uint64_t bytes);
+  void (*free_host)(struct weft_device *device, void *data);
+
+  /* After all that is in the stream, writes the device's clock, in nanoseconds, and then a number,
+   * both into memory of allocate_host(). */
+  enum weft_status (*note)(struct weft_device *device, uint32_t *number, uint32_t value,
+                           uint64_t *clock, struct weft_stream *stream, struct weft_error *error);
+
+  /* Events whose times can be compared. */
+  enum weft_status (*timed_event_create)(struct weft_device *device,
+                                         const struct weft_allocator *allocator,
+                                         struct weft_device_event **out, struct weft_error *error);
+  /* Nanoseconds from one to the other; both have happened. */
+  enum weft_status (*event_elapsed)(struct weft_device *device, struct weft_device_event *from,
+                                    struct weft_device_event *to, int64_t *ns,
+                                    struct weft_error *error);
+
+  /* Everything that is enqueued from here on in the stream, and in streams that wait for its
+   * events, is recorded and not run, until end(). All of them must have been joined to the
+   * stream by events then. One thread. */
+  enum weft_status (*capture_begin)(struct weft_device *device, struct weft_stream *stream,
+                                    struct weft_error *error);
+  /* NULL `out`: forgets what was recorded. */
+  enum weft_status (*capture_end)(struct weft_device *device, struct weft_stream *stream,
+                                  struct weft_device_graph **out, struct weft_error *error);
+  enum weft_status (*graph_launch)(struct weft_device *device, struct weft_device_graph *graph,
+                                   struct weft_stream *stream, struct weft_error *error);
+  void (*graph_destroy)(struct weft_device *device, struct weft_device_graph *graph);
+
+  /* Runs built-in kernel number `kernel` (src/device/kernel.h). */
+  enum weft_status (*launch)(struct weft_device *device, uint32_t kernel, uint64_t threads,
+                             void *const *parameters, struct weft_stream *stream,
+                             struct weft_error *error);
 };
 
 #define WEFT_DEVICE_ALIGN 64

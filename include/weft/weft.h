@@ -26,7 +26,7 @@
  * and sim.h (prediction), render.h (pictures), source.h (programs when needed),
  * search.h (the best schedule for given costs), choice.h (how to use a number of
  * ranks for a global batch).
- * Running is a library of its own, libweft-run: run.h, device.h, comm.h,
+ * Running is a library of its own, libweft-run: run.h, device.h, cuda.h, comm.h,
  * launch.h. */
 #ifndef WEFT_WEFT_H
 #define WEFT_WEFT_H

@@ -27,6 +27,7 @@ const char *weft_status_name(enum weft_status status) {
     case WEFT_ERR_UNAVAILABLE: return "unavailable";
     case WEFT_ERR_INTERNAL: return "internal";
     case WEFT_ERR_SYSTEM: return "system";
+    case WEFT_ERR_DEVICE: return "device";
   }
   return "unknown";
 }

@@ -319,7 +319,7 @@ static const char *status_of(uint32_t index) {
 
 static enum weft_status read_status(struct reader *reader, json_t *value, void *field) {
   uint32_t index;
-  WEFT_TRY(read_word(reader, value, status_of, WEFT_ERR_USAGE - WEFT_ERR_SYSTEM + 1,
+  WEFT_TRY(read_word(reader, value, status_of, WEFT_ERR_USAGE - WEFT_ERR_DEVICE + 1,
                      "the name of a status, like \"stalled\"", &index));
   *(enum weft_status *)field = (enum weft_status)(WEFT_ERR_USAGE - (int)index);
   return WEFT_OK;

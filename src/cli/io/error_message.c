@@ -236,7 +236,8 @@ static int exit_status(enum weft_status status, bool from_file) {
     case WEFT_ERR_STAGE:
     case WEFT_ERR_CANCELLED:
     case WEFT_ERR_INTERNAL:
-    case WEFT_ERR_SYSTEM: return WEFT_CLI_INTERNAL;
+    case WEFT_ERR_SYSTEM:
+    case WEFT_ERR_DEVICE: return WEFT_CLI_INTERNAL;
   }
   return WEFT_CLI_INTERNAL;
 }

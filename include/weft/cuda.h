@@ -1,0 +1,77 @@
+/* Weft cuda: NVIDIA GPUs as devices (weft/device.h).
+ *
+ *     struct weft_cuda *cuda;
+ *     WEFT_TRY(weft_cuda_open(NULL, NULL, rank_count, &cuda, error));
+ *     options.device = weft_cuda_device(cuda, rank);       // of a pipeline, weft/run.h
+ *     ...
+ *     weft_cuda_close(cuda);                               // after the pipelines
+ *
+ * Building needs no CUDA: the driver's library is loaded when a GPU is first asked for.
+ *
+ * A struct weft_stream is a CUstream, which is a cudaStream_t, and a struct weft_device_event a
+ * CUevent: cast them. A stage's function is called with its rank's GPU as the current device,
+ * and must leave it so. */
+#ifndef WEFT_CUDA_H
+#define WEFT_CUDA_H
+
+#include <weft/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* What is there. Strings are borrowed and live as long as the process. */
+struct weft_cuda_driver_info {
+  int version;       /* of CUDA that the driver supports, 13000 for 13.0 */
+  int nvrtc_version; /* of the compiler for the built-in kernels, likewise; 0: not found */
+  uint32_t gpu_count;
+};
+struct weft_cuda_gpu_info {
+  char name[128];
+  uint32_t sm_count;
+  uint32_t capability; /* 90 for 9.0 */
+  uint64_t memory_bytes;
+  bool partitions; /* can be split into parts of its SMs */
+};
+
+/* WEFT_ERR_UNAVAILABLE without a driver or a GPU; the hint says what to install. */
+WEFT_API enum weft_status weft_cuda_driver_info(struct weft_cuda_driver_info *out,
+                                                struct weft_error *error);
+WEFT_API enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_info *out,
+                                             struct weft_error *error);
+
+struct weft_cuda_options {
+  const uint32_t *gpus; /* [gpu_count], numbers as CUDA counts them; NULL: all */
+  uint32_t gpu_count;
+  uint32_t partitions; /* of each GPU: equal groups of its SMs, each like a small GPU of its own;
+                          0: the whole GPU */
+};
+
+struct weft_cuda;
+
+/* Opens GPUs for that many ranks of this process, and compiles the built-in kernels. Ranks go to
+ * GPUs, or partitions, in order: as many in each as is even; several share one where there are
+ * more. NULL `options`: all GPUs. WEFT_ERR_UNAVAILABLE as above; WEFT_ERR_USAGE: no such GPU, or
+ * it cannot be split so. */
+WEFT_API enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
+                                         const struct weft_cuda_options *options,
+                                         uint32_t rank_count, struct weft_cuda **out,
+                                         struct weft_error *error);
+/* NULL is fine. What was allocated on its devices has been freed. */
+WEFT_API void weft_cuda_close(struct weft_cuda *cuda);
+
+/* The device of a rank: its memory, and where its work runs. `cuda` owns it. */
+WEFT_API struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank);
+
+/* Where that is, for people: "GPU 0 (NVIDIA H200), partition 2 of 4, 32 SMs". */
+WEFT_API const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank);
+
+/* Bytes of the GPU's memory that a rank's device holds, and how often it asked the driver for
+ * memory so far. */
+WEFT_API void weft_cuda_memory(const struct weft_cuda *cuda, uint32_t rank, uint64_t *bytes,
+                               uint64_t *allocations);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

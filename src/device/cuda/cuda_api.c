@@ -1,0 +1,104 @@
+/* libcuda, loaded at run time; see cuda_api.h. */
+#include "device/cuda/cuda_api.h"
+
+#include <dlfcn.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+enum { VERSION_MIN = 12000 };
+
+static struct weft_cuda_api api;
+static struct weft_error load_error; /* WEFT_OK: loaded */
+static pthread_once_t once = PTHREAD_ONCE_INIT;
+
+static const char install_hint[] =
+    "install NVIDIA's driver for CUDA 12.0 or later; 'weft doctor' says what was found";
+
+static enum weft_status fail_symbol(const char *symbol, struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
+                   "libcuda.so.1 is too old: it has no %s", symbol);
+}
+
+/* A pointer to a function out of dlsym() goes through memory: ISO C has no such cast. */
+static enum weft_status find_functions(void *library, struct weft_error *error) {
+  void *found;
+#define FIND_REQUIRED(name, symbol)    \
+  if (found == NULL) {                 \
+    return fail_symbol(symbol, error); \
+  }
+#define FIND_OPTIONAL(name, symbol)
+#define FIND(how, name, symbol, parameters) \
+  found = dlsym(library, symbol);           \
+  FIND_##how(name, symbol) memcpy((void *)&api.name, (const void *)&found, sizeof found);
+  WEFT_CUDA_FUNCTIONS(FIND)
+#undef FIND
+  return WEFT_OK;
+}
+
+static enum weft_status initialise(struct weft_error *error) {
+  const CUresult result = api.cuInit(0);
+  int count = 0;
+  if (result == CUDA_ERROR_NO_DEVICE ||
+      (result == CUDA_SUCCESS && api.cuDeviceGetCount(&count) == CUDA_SUCCESS && count == 0)) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     "a GPU must be visible: look at nvidia-smi and CUDA_VISIBLE_DEVICES",
+                     "libcuda.so.1 is installed, and finds no GPU");
+  }
+  if (result != CUDA_SUCCESS) {
+    const char *text = NULL;
+    (void)api.cuGetErrorString(result, &text);
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE,
+                     "the kernel module may be missing or of another version: see nvidia-smi",
+                     "CUDA cannot be initialised: %s", text != NULL ? text : "unknown error");
+  }
+  if (api.cuDriverGetVersion(&api.version) != CUDA_SUCCESS || api.version < VERSION_MIN) {
+    return weft_fail(error, WEFT_ERR_UNAVAILABLE, install_hint,
+                     "the driver supports CUDA %d.%d, and 12.0 is needed", api.version / 1000,
+                     api.version % 1000 / 10);
+  }
+  return WEFT_OK;
+}
+
+static void load(void) {
+  /* More hardware queues than CUDA's eight, so that a rank's streams do not share one. Read by
+   * cuInit(); what the user has set stays. */
+  (void)setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
+  if (library == NULL) {
+    (void)weft_fail(&load_error, WEFT_ERR_UNAVAILABLE, install_hint,
+                    "there is no CUDA driver here: libcuda.so.1 is not found");
+    return;
+  }
+  if (find_functions(library, &load_error) == WEFT_OK) {
+    (void)initialise(&load_error);
+  }
+}
+
+enum weft_status weft_cuda_api_load(const struct weft_cuda_api **out, struct weft_error *error) {
+  (void)pthread_once(&once, load);
+  if (load_error.status < 0) {
+    if (error != NULL) {
+      *error = load_error;
+    }
+    return load_error.status;
+  }
+  *out = &api;
+  return WEFT_OK;
+}
+
+enum weft_status weft_cuda_fail(const struct weft_cuda_api *cuda, CUresult result, const char *call,
+                                struct weft_error *error) {
+  const char *name = NULL, *text = NULL;
+  (void)cuda->cuGetErrorName(result, &name);
+  (void)cuda->cuGetErrorString(result, &text);
+  const bool memory = result == CUDA_ERROR_OUT_OF_MEMORY;
+  return weft_fail(error, memory ? WEFT_ERR_MEMORY : WEFT_ERR_DEVICE,
+                   memory ? "fewer microbatches in flight, smaller ones, or more ranks need less"
+                          : "compute-sanitizer shows where a kernel goes wrong",
+                   "%s failed: %s (%s)", call, text != NULL ? text : "unknown error",
+                   name != NULL ? name : "?");
+}

@@ -1,0 +1,357 @@
+/* A rank's memory, streams, events and graphs on its GPU: the functions of weft/device.h. */
+#include "device/cuda/cuda_device.h"
+
+#include <assert.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "device/kernel.h"
+
+static struct weft_cuda_device *of(struct weft_device *device) {
+  assert(device->ops == &weft_cuda_device_ops);
+  return (struct weft_cuda_device *)device;
+}
+
+static CUdeviceptr address(const void *data) { return (CUdeviceptr)(uintptr_t)data; }
+
+static enum weft_status make_current(struct weft_device *device, struct weft_error *error) {
+  const struct weft_cuda_device *rank = of(device);
+  WEFT_CUDA_TRY(rank->cuda, error, cuCtxSetCurrent, rank->gpu->context);
+  return WEFT_OK;
+}
+
+/* ---- Streams ---- */
+
+static enum weft_status stream_create(struct weft_device *device,
+                                      const struct weft_allocator *allocator,
+                                      struct weft_stream **out, struct weft_error *error) {
+  struct weft_cuda_device *rank = of(device);
+  CUstream stream;
+  (void)allocator;
+  WEFT_TRY(make_current(device, error));
+  if (rank->partition != NULL) {
+    WEFT_CUDA_TRY(rank->cuda, error, cuGreenCtxStreamCreate, &stream, rank->partition,
+                  CU_STREAM_NON_BLOCKING, 0);
+  } else {
+    WEFT_CUDA_TRY(rank->cuda, error, cuStreamCreate, &stream, CU_STREAM_NON_BLOCKING);
+  }
+  pthread_mutex_lock(&rank->lock);
+  assert(rank->stream_count < WEFT_CUDA_STREAMS_MAX);
+  rank->streams[rank->stream_count++] = stream;
+  pthread_mutex_unlock(&rank->lock);
+  *out = (struct weft_stream *)stream;
+  return WEFT_OK;
+}
+
+static void stream_destroy(struct weft_device *device, const struct weft_allocator *allocator,
+                           struct weft_stream *stream) {
+  struct weft_cuda_device *rank = of(device);
+  (void)allocator;
+  if (stream == NULL) {
+    return;
+  }
+  pthread_mutex_lock(&rank->lock);
+  for (uint32_t k = 0; k < rank->stream_count; k++) {
+    if (rank->streams[k] == (CUstream)stream) {
+      rank->streams[k] = rank->streams[--rank->stream_count];
+      break;
+    }
+  }
+  pthread_mutex_unlock(&rank->lock);
+  (void)rank->cuda->cuStreamDestroy((CUstream)stream);
+}
+
+/* The stream for an operation without one, after all that the rank has enqueued. */
+static enum weft_status begin_complete(struct weft_cuda_device *rank, CUstream *stream,
+                                       struct weft_error *error) {
+  if (*stream != NULL) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(make_current(&rank->device, error));
+  pthread_mutex_lock(&rank->lock);
+  CUresult result = CUDA_SUCCESS;
+  for (uint32_t k = 0; k < rank->stream_count && result == CUDA_SUCCESS; k++) {
+    result = rank->cuda->cuStreamSynchronize(rank->streams[k]);
+  }
+  pthread_mutex_unlock(&rank->lock);
+  *stream = rank->streams[0];
+  return result == CUDA_SUCCESS ? WEFT_OK
+                                : weft_cuda_fail(rank->cuda, result, "cuStreamSynchronize", error);
+}
+
+static enum weft_status end_complete(const struct weft_cuda_device *rank,
+                                     const struct weft_stream *asked, struct weft_error *error) {
+  if (asked == NULL) {
+    WEFT_CUDA_TRY(rank->cuda, error, cuStreamSynchronize, rank->streams[0]);
+  }
+  return WEFT_OK;
+}
+
+/* ---- Memory ---- */
+
+static void *allocate(struct weft_device *device, const struct weft_allocator *allocator,
+                      uint64_t bytes) {
+  struct weft_cuda_device *rank = of(device);
+  const struct weft_cuda_api *cuda = rank->cuda;
+  (void)allocator;
+  if (make_current(device, NULL) < 0) {
+    return NULL;
+  }
+  const CUdeviceptr data = weft_cuda_arena_allocate(&rank->arena, bytes);
+  if (data == 0) {
+    return NULL;
+  }
+  if (bytes > 0 && (cuda->cuMemsetD8Async(data, 0, (size_t)bytes, rank->streams[0]) != 0 ||
+                    cuda->cuStreamSynchronize(rank->streams[0]) != 0)) {
+    weft_cuda_arena_free(&rank->arena, data);
+    return NULL;
+  }
+  return (void *)(uintptr_t)data;
+}
+
+static void release(struct weft_device *device, const struct weft_allocator *allocator, void *data,
+                    uint64_t bytes) {
+  (void)allocator;
+  (void)bytes;
+  if (data != NULL) {
+    weft_cuda_arena_free(&of(device)->arena, address(data));
+  }
+}
+
+static void *allocate_host(struct weft_device *device, uint64_t bytes) {
+  const struct weft_cuda_device *rank = of(device);
+  void *data = NULL;
+  if (make_current(device, NULL) < 0 ||
+      rank->cuda->cuMemHostAlloc(&data, (size_t)(bytes > 0 ? bytes : 1),
+                                 CU_MEMHOSTALLOC_PORTABLE | CU_MEMHOSTALLOC_DEVICEMAP) != 0) {
+    return NULL;
+  }
+  memset(data, 0, (size_t)bytes);
+  return data;
+}
+
+static void free_host(struct weft_device *device, void *data) {
+  if (data != NULL) {
+    (void)of(device)->cuda->cuMemFreeHost(data);
+  }
+}
+
+static enum weft_status copy(struct weft_device *device, const struct weft_copy *copy,
+                             struct weft_stream *asked, struct weft_error *error) {
+  struct weft_cuda_device *rank = of(device);
+  CUstream stream = (CUstream)asked;
+  WEFT_TRY(begin_complete(rank, &stream, error));
+  if (copy->rows == 1) {
+    WEFT_CUDA_TRY(rank->cuda, error, cuMemcpyAsync, address(copy->to), address(copy->from),
+                  (size_t)copy->row_bytes, stream);
+  } else {
+    const CUDA_MEMCPY2D rows = {.srcMemoryType = CU_MEMORYTYPE_UNIFIED,
+                                .srcDevice = address(copy->from),
+                                .srcPitch = (size_t)copy->from_stride,
+                                .dstMemoryType = CU_MEMORYTYPE_UNIFIED,
+                                .dstDevice = address(copy->to),
+                                .dstPitch = (size_t)copy->to_stride,
+                                .WidthInBytes = (size_t)copy->row_bytes,
+                                .Height = (size_t)copy->rows};
+    WEFT_CUDA_TRY(rank->cuda, error, cuMemcpy2DAsync, &rows, stream);
+  }
+  return end_complete(rank, asked, error);
+}
+
+static enum weft_status fill(struct weft_device *device, void *data, unsigned char value,
+                             uint64_t bytes, struct weft_stream *asked, struct weft_error *error) {
+  struct weft_cuda_device *rank = of(device);
+  CUstream stream = (CUstream)asked;
+  if (bytes == 0) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(begin_complete(rank, &stream, error));
+  WEFT_CUDA_TRY(rank->cuda, error, cuMemsetD8Async, address(data), value, (size_t)bytes, stream);
+  return end_complete(rank, asked, error);
+}
+
+/* Through the host: it is for tests and options.check_payloads. */
+static enum weft_status checksum(struct weft_device *device, const void *data, uint64_t bytes,
+                                 uint64_t *sum, struct weft_error *error) {
+  unsigned char *host = weft_array_allocate(NULL, (size_t)bytes + 1, 1);
+  if (host == NULL) {
+    return weft_fail_memory(error, (size_t)bytes);
+  }
+  const struct weft_copy to_host = {
+      .to = host, .from = data, .from_device = device, .row_bytes = bytes, .rows = 1};
+  const enum weft_status status = bytes > 0 ? copy(device, &to_host, NULL, error) : WEFT_OK;
+  if (status == WEFT_OK) {
+    *sum = weft_checksum(host, bytes);
+  }
+  weft_array_free(NULL, host, (size_t)bytes + 1, 1);
+  return status;
+}
+
+/* ---- Events ---- */
+
+static enum weft_status create_event(struct weft_device *device, unsigned flags,
+                                     struct weft_device_event **out, struct weft_error *error) {
+  const struct weft_cuda_device *rank = of(device);
+  CUevent event;
+  WEFT_TRY(make_current(device, error));
+  WEFT_CUDA_TRY(rank->cuda, error, cuEventCreate, &event, flags);
+  *out = (struct weft_device_event *)event;
+  return WEFT_OK;
+}
+
+static enum weft_status event_create(struct weft_device *device,
+                                     const struct weft_allocator *allocator,
+                                     struct weft_device_event **out, struct weft_error *error) {
+  (void)allocator;
+  return create_event(device, CU_EVENT_DISABLE_TIMING, out, error);
+}
+
+static enum weft_status timed_event_create(struct weft_device *device,
+                                           const struct weft_allocator *allocator,
+                                           struct weft_device_event **out,
+                                           struct weft_error *error) {
+  (void)allocator;
+  return create_event(device, CU_EVENT_DEFAULT, out, error);
+}
+
+static enum weft_status event_elapsed(struct weft_device *device, struct weft_device_event *from,
+                                      struct weft_device_event *to, int64_t *ns,
+                                      struct weft_error *error) {
+  float milliseconds;
+  WEFT_CUDA_TRY(of(device)->cuda, error, cuEventElapsedTime, &milliseconds, (CUevent)from,
+                (CUevent)to);
+  *ns = (int64_t)((double)milliseconds * 1e6);
+  return WEFT_OK;
+}
+
+static void event_destroy(struct weft_device *device, const struct weft_allocator *allocator,
+                          struct weft_device_event *event) {
+  (void)allocator;
+  if (event != NULL) {
+    (void)of(device)->cuda->cuEventDestroy((CUevent)event);
+  }
+}
+
+static enum weft_status event_record(struct weft_device *device, struct weft_device_event *event,
+                                     struct weft_stream *asked, struct weft_error *error) {
+  struct weft_cuda_device *rank = of(device);
+  CUstream stream = (CUstream)asked;
+  WEFT_TRY(begin_complete(rank, &stream, error));
+  WEFT_CUDA_TRY(rank->cuda, error, cuEventRecord, (CUevent)event, stream);
+  return WEFT_OK;
+}
+
+static enum weft_status event_wait(struct weft_device *device, struct weft_device_event *event,
+                                   struct weft_stream *stream, struct weft_error *error) {
+  const struct weft_cuda_device *rank = of(device);
+  if (stream == NULL) {
+    WEFT_CUDA_TRY(rank->cuda, error, cuEventSynchronize, (CUevent)event);
+  } else {
+    WEFT_CUDA_TRY(rank->cuda, error, cuStreamWaitEvent, (CUstream)stream, (CUevent)event, 0);
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status event_query(struct weft_device *device, struct weft_device_event *event,
+                                    struct weft_error *error) {
+  const struct weft_cuda_device *rank = of(device);
+  const CUresult result = rank->cuda->cuEventQuery((CUevent)event);
+  return result == CUDA_SUCCESS ? WEFT_OK
+         : result == CUDA_ERROR_NOT_READY
+             ? WEFT_IN_PROGRESS
+             : weft_cuda_fail(rank->cuda, result, "the GPU's work", error);
+}
+
+/* ---- Graphs ---- */
+
+static enum weft_status capture_begin(struct weft_device *device, struct weft_stream *stream,
+                                      struct weft_error *error) {
+  WEFT_CUDA_TRY(of(device)->cuda, error, cuStreamBeginCapture, (CUstream)stream,
+                CU_STREAM_CAPTURE_MODE_THREAD_LOCAL);
+  return WEFT_OK;
+}
+
+static enum weft_status capture_end(struct weft_device *device, struct weft_stream *stream,
+                                    struct weft_device_graph **out, struct weft_error *error) {
+  const struct weft_cuda_api *cuda = of(device)->cuda;
+  CUgraph graph = NULL;
+  CUgraphExec executable;
+  WEFT_CUDA_TRY(cuda, error, cuStreamEndCapture, (CUstream)stream, &graph);
+  const CUresult result =
+      out != NULL ? cuda->cuGraphInstantiate(&executable, graph, 0) : CUDA_SUCCESS;
+  (void)cuda->cuGraphDestroy(graph);
+  if (result != CUDA_SUCCESS) {
+    return weft_cuda_fail(cuda, result, "cuGraphInstantiate", error);
+  }
+  if (out != NULL) {
+    *out = (struct weft_device_graph *)executable;
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status graph_launch(struct weft_device *device, struct weft_device_graph *graph,
+                                     struct weft_stream *stream, struct weft_error *error) {
+  WEFT_CUDA_TRY(of(device)->cuda, error, cuGraphLaunch, (CUgraphExec)graph, (CUstream)stream);
+  return WEFT_OK;
+}
+
+static void graph_destroy(struct weft_device *device, struct weft_device_graph *graph) {
+  if (graph != NULL) {
+    (void)of(device)->cuda->cuGraphExecDestroy((CUgraphExec)graph);
+  }
+}
+
+/* ---- Kernels ---- */
+
+static enum weft_status launch(struct weft_device *device, uint32_t kernel, uint64_t threads,
+                               void *const *parameters, struct weft_stream *asked,
+                               struct weft_error *error) {
+  struct weft_cuda_device *rank = of(device);
+  CUstream stream = (CUstream)asked;
+  const uint64_t block = threads < WEFT_KERNEL_BLOCK ? threads : WEFT_KERNEL_BLOCK;
+  const uint64_t grid = (threads + block - 1) / block;
+  assert(grid <= INT32_MAX);
+  WEFT_TRY(begin_complete(rank, &stream, error));
+  WEFT_CUDA_TRY(rank->cuda, error, cuLaunchKernel, rank->gpu->kernels[kernel], (unsigned)grid, 1, 1,
+                (unsigned)block, 1, 1, 0, stream, (void **)(uintptr_t)parameters, NULL);
+  return end_complete(rank, asked, error);
+}
+
+/* By a kernel: cuStreamWriteValue32 takes the host 1.3 us where a kernel of a graph takes 0.1
+ * (docs/gpu.md). */
+static enum weft_status note(struct weft_device *device, uint32_t *number, uint32_t value,
+                             uint64_t *clock, struct weft_stream *stream,
+                             struct weft_error *error) {
+  uint64_t wide = value;
+  void *const parameters[] = {(void *)&number, &wide, (void *)&clock};
+  return weft_kernel_launch(device, weft_kernel_note(), 1, parameters, stream, error);
+}
+
+const struct weft_device_ops weft_cuda_device_ops = {
+    .name = "cuda",
+    .memory = WEFT_MEMORY_DEVICE,
+    .allocate = allocate,
+    .free = release,
+    .copy = copy,
+    .fill = fill,
+    .checksum = checksum,
+    .event_create = event_create,
+    .event_destroy = event_destroy,
+    .event_record = event_record,
+    .event_wait = event_wait,
+    .event_query = event_query,
+    .make_current = make_current,
+    .stream_create = stream_create,
+    .stream_destroy = stream_destroy,
+    .allocate_host = allocate_host,
+    .free_host = free_host,
+    .note = note,
+    .timed_event_create = timed_event_create,
+    .event_elapsed = event_elapsed,
+    .capture_begin = capture_begin,
+    .capture_end = capture_end,
+    .graph_launch = graph_launch,
+    .graph_destroy = graph_destroy,
+    .launch = launch,
+};

@@ -1,0 +1,49 @@
+/* GPUs and the devices of ranks on them, inside; weft/cuda.h is the outside. */
+#ifndef CUDA_DEVICE_H
+#define CUDA_DEVICE_H
+
+#include <weft/cuda.h>
+
+#include "device/cuda/cuda_api.h"
+#include "device/cuda/cuda_arena.h"
+
+enum { WEFT_CUDA_KERNELS_MAX = 16, WEFT_CUDA_STREAMS_MAX = 8, WEFT_CUDA_PLACE_SIZE = 192 };
+
+/* A GPU that is open: its primary context is retained. */
+struct weft_cuda_gpu {
+  uint32_t number;
+  CUdevice device;
+  CUcontext context;
+  CUlibrary library;
+  CUfunction kernels[WEFT_CUDA_KERNELS_MAX];
+  struct weft_cuda_gpu_info info;
+  CUgreenCtx *partitions; /* [cuda->partition_count] */
+};
+
+/* A rank's device. */
+struct weft_cuda_device {
+  struct weft_device device; /* first */
+  const struct weft_cuda_api *cuda;
+  struct weft_cuda_gpu *gpu;
+  CUgreenCtx partition; /* NULL: the whole GPU */
+  struct weft_cuda_arena arena;
+  bool has_arena;
+  pthread_mutex_t lock;                    /* over the streams */
+  CUstream streams[WEFT_CUDA_STREAMS_MAX]; /* that exist; the first is for operations without */
+  uint32_t stream_count;
+  char place[WEFT_CUDA_PLACE_SIZE];
+};
+
+struct weft_cuda {
+  const struct weft_allocator *allocator;
+  const struct weft_cuda_api *cuda;
+  struct weft_cuda_gpu *gpus; /* [gpu_count] */
+  uint32_t gpu_count;
+  uint32_t partition_count;       /* of each; 0: none */
+  struct weft_cuda_device *ranks; /* [rank_count] */
+  uint32_t rank_count;
+};
+
+extern const struct weft_device_ops weft_cuda_device_ops;
+
+#endif

@@ -1,0 +1,321 @@
+/* Which GPUs there are, and opening them for ranks; see weft/cuda.h. */
+#include <assert.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "device/cuda/cuda_compile.h"
+#include "device/cuda/cuda_device.h"
+#include "device/kernel.h"
+
+/* ---- What is there ---- */
+
+enum weft_status weft_cuda_driver_info(struct weft_cuda_driver_info *out,
+                                       struct weft_error *error) {
+  const struct weft_cuda_api *cuda;
+  int count = 0;
+  WEFT_NEED(out, error);
+  WEFT_TRY(weft_cuda_api_load(&cuda, error));
+  WEFT_CUDA_TRY(cuda, error, cuDeviceGetCount, &count);
+  *out = (struct weft_cuda_driver_info){.version = cuda->version,
+                                        .nvrtc_version = weft_cuda_compiler_version(),
+                                        .gpu_count = (uint32_t)count};
+  return WEFT_OK;
+}
+
+static bool can_split(const struct weft_cuda_api *cuda) {
+  return cuda->cuDeviceGetDevResource != NULL && cuda->cuDevSmResourceSplitByCount != NULL &&
+         cuda->cuDevResourceGenerateDesc != NULL && cuda->cuGreenCtxCreate != NULL &&
+         cuda->cuGreenCtxDestroy != NULL && cuda->cuGreenCtxStreamCreate != NULL;
+}
+
+enum weft_status weft_cuda_gpu_info(uint32_t gpu, struct weft_cuda_gpu_info *out,
+                                    struct weft_error *error) {
+  struct weft_cuda_driver_info driver;
+  const struct weft_cuda_api *cuda;
+  CUdevice device;
+  int sms = 0, major = 0, minor = 0;
+  size_t bytes = 0;
+  WEFT_NEED(out, error);
+  WEFT_TRY(weft_cuda_driver_info(&driver, error));
+  WEFT_TRY(weft_cuda_api_load(&cuda, error));
+  if (gpu >= driver.gpu_count) {
+    return weft_fail(error, WEFT_ERR_USAGE, "'weft doctor' lists them",
+                     "there is no GPU %" PRIu32 ": this machine has %" PRIu32 ", from 0 on", gpu,
+                     driver.gpu_count);
+  }
+  *out = (struct weft_cuda_gpu_info){.partitions = can_split(cuda)};
+  WEFT_CUDA_TRY(cuda, error, cuDeviceGet, &device, (int)gpu);
+  WEFT_CUDA_TRY(cuda, error, cuDeviceGetName, out->name, sizeof out->name, device);
+  WEFT_CUDA_TRY(cuda, error, cuDeviceGetAttribute, &sms, CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT,
+                device);
+  WEFT_CUDA_TRY(cuda, error, cuDeviceGetAttribute, &major,
+                CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR, device);
+  WEFT_CUDA_TRY(cuda, error, cuDeviceGetAttribute, &minor,
+                CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR, device);
+  WEFT_CUDA_TRY(cuda, error, cuDeviceTotalMem, &bytes, device);
+  out->sm_count = (uint32_t)sms;
+  out->capability = (uint32_t)(10 * major + minor);
+  out->memory_bytes = bytes;
+  return WEFT_OK;
+}
+
+/* ---- GPUs ---- */
+
+static enum weft_status load_kernels(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
+                                     struct weft_error *error) {
+  const struct weft_cuda_api *api = cuda->cuda;
+  char *code;
+  size_t size;
+  WEFT_TRY(weft_cuda_compile(cuda->allocator, gpu->info.capability, &code, &size, error));
+  const CUresult result = api->cuLibraryLoadData(&gpu->library, code, NULL, NULL, 0, NULL, NULL, 0);
+  weft_array_free(cuda->allocator, code, size, 1);
+  if (result != CUDA_SUCCESS) {
+    return weft_cuda_fail(api, result, "cuLibraryLoadData", error);
+  }
+  const struct weft_kernel *kernel;
+  for (uint32_t k = 0; (kernel = weft_kernel_at(k)) != NULL; k++) {
+    CUkernel found;
+    assert(k < WEFT_CUDA_KERNELS_MAX);
+    WEFT_CUDA_TRY(api, error, cuLibraryGetKernel, &found, gpu->library, kernel->name);
+    gpu->kernels[k] = (CUfunction)found; /* the driver takes either */
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status fail_split(const struct weft_cuda *cuda, const struct weft_cuda_gpu *gpu,
+                                   const char *why, struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_USAGE, "fewer partitions are larger; without them ranks share",
+                   "GPU %" PRIu32 " (%s, %" PRIu32 " SMs) cannot be split into %" PRIu32
+                   " partitions: %s",
+                   gpu->number, gpu->info.name, gpu->info.sm_count, cuda->partition_count, why);
+}
+
+/* Equal groups; what is left over stays unused. */
+static enum weft_status split(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu,
+                              uint32_t *sms_each, struct weft_error *error) {
+  const struct weft_cuda_api *api = cuda->cuda;
+  const uint32_t wanted = cuda->partition_count;
+  CUdevResource whole, rest, parts[64];
+  if (!can_split(api)) {
+    return fail_split(cuda, gpu, "the driver is older than CUDA 12.4", error);
+  }
+  WEFT_CUDA_TRY(api, error, cuDeviceGetDevResource, gpu->device, &whole, CU_DEV_RESOURCE_TYPE_SM);
+  const uint32_t align =
+      whole.of.sm.smCoscheduledAlignment > 0 ? whole.of.sm.smCoscheduledAlignment : 8;
+  const uint32_t each = wanted > 0 ? whole.of.sm.smCount / wanted / align * align : 0;
+  unsigned int count = wanted;
+  if (wanted > WEFT_ARRAY_LENGTH(parts) || each < align) {
+    return fail_split(cuda, gpu, "a partition needs 8 SMs on most GPUs", error);
+  }
+  WEFT_CUDA_TRY(api, error, cuDevSmResourceSplitByCount, parts, &count, &whole, &rest, 0, each);
+  if (count < wanted) {
+    return fail_split(cuda, gpu, "the driver makes fewer", error);
+  }
+  for (uint32_t k = 0; k < wanted; k++) {
+    CUdevResourceDesc description;
+    WEFT_CUDA_TRY(api, error, cuDevResourceGenerateDesc, &description, &parts[k], 1);
+    WEFT_CUDA_TRY(api, error, cuGreenCtxCreate, &gpu->partitions[k], description, gpu->device,
+                  CU_GREEN_CTX_DEFAULT_STREAM);
+  }
+  *sms_each = parts[0].of.sm.smCount;
+  return WEFT_OK;
+}
+
+static enum weft_status open_gpu(struct weft_cuda *cuda, struct weft_cuda_gpu *gpu, uint32_t number,
+                                 uint32_t *sms_each, struct weft_error *error) {
+  const struct weft_cuda_api *api = cuda->cuda;
+  gpu->number = number;
+  WEFT_TRY(weft_cuda_gpu_info(number, &gpu->info, error));
+  WEFT_CUDA_TRY(api, error, cuDeviceGet, &gpu->device, (int)number);
+  WEFT_CUDA_TRY(api, error, cuDevicePrimaryCtxRetain, &gpu->context, gpu->device);
+  WEFT_CUDA_TRY(api, error, cuCtxSetCurrent, gpu->context);
+  *sms_each = gpu->info.sm_count;
+  if (cuda->partition_count > 0) {
+    gpu->partitions =
+        weft_array_allocate_zero(cuda->allocator, cuda->partition_count, sizeof(CUgreenCtx));
+    if (gpu->partitions == NULL) {
+      return weft_fail_memory(error, cuda->partition_count * sizeof(CUgreenCtx));
+    }
+    WEFT_TRY(split(cuda, gpu, sms_each, error));
+  }
+  return load_kernels(cuda, gpu, error);
+}
+
+static enum weft_status connect_pair(const struct weft_cuda *cuda, const struct weft_cuda_gpu *a,
+                                     const struct weft_cuda_gpu *b, struct weft_error *error) {
+  int can = 0;
+  WEFT_CUDA_TRY(cuda->cuda, error, cuDeviceCanAccessPeer, &can, a->device, b->device);
+  if (can == 0) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give --gpus GPUs of one such group, or one of them",
+                     "GPU %" PRIu32 " cannot access the memory of GPU %" PRIu32
+                     ", and buffers are handed over from rank to rank",
+                     a->number, b->number);
+  }
+  const CUresult result = cuda->cuda->cuCtxEnablePeerAccess(b->context, 0);
+  return result == CUDA_SUCCESS || result == CUDA_ERROR_PEER_ACCESS_ALREADY_ENABLED
+             ? WEFT_OK
+             : weft_cuda_fail(cuda->cuda, result, "cuCtxEnablePeerAccess", error);
+}
+
+/* A rank's kernels read what its neighbour on another GPU has written. */
+static enum weft_status connect_peers(const struct weft_cuda *cuda, struct weft_error *error) {
+  for (uint32_t a = 0; cuda->gpu_count > 1 && a < cuda->gpu_count; a++) {
+    WEFT_CUDA_TRY(cuda->cuda, error, cuCtxSetCurrent, cuda->gpus[a].context);
+    for (uint32_t b = 0; b < cuda->gpu_count; b++) {
+      if (cuda->gpus[a].device != cuda->gpus[b].device) {
+        WEFT_TRY(connect_pair(cuda, &cuda->gpus[a], &cuda->gpus[b], error));
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+static void close_gpu(const struct weft_cuda *cuda, struct weft_cuda_gpu *gpu) {
+  const struct weft_cuda_api *api = cuda->cuda;
+  for (uint32_t k = 0; gpu->partitions != NULL && k < cuda->partition_count; k++) {
+    if (gpu->partitions[k] != NULL) {
+      (void)api->cuGreenCtxDestroy(gpu->partitions[k]);
+    }
+  }
+  weft_array_free(cuda->allocator, gpu->partitions, cuda->partition_count, sizeof(CUgreenCtx));
+  if (gpu->library != NULL) {
+    (void)api->cuLibraryUnload(gpu->library);
+  }
+  if (gpu->context != NULL) {
+    (void)api->cuDevicePrimaryCtxRelease(gpu->device);
+  }
+}
+
+/* ---- Ranks ---- */
+
+static void name_place(const struct weft_cuda *cuda, struct weft_cuda_device *rank,
+                       uint32_t partition, uint32_t sms) {
+  char part[64] = "";
+  if (cuda->partition_count > 0) {
+    (void)snprintf(part, sizeof part, ", partition %" PRIu32 " of %" PRIu32, partition,
+                   cuda->partition_count);
+  }
+  (void)snprintf(rank->place, sizeof rank->place, "GPU %" PRIu32 " (%s)%s, %" PRIu32 " SMs",
+                 rank->gpu->number, rank->gpu->info.name, part, sms);
+}
+
+static enum weft_status open_rank(struct weft_cuda *cuda, uint32_t r, uint32_t sms_each,
+                                  struct weft_error *error) {
+  struct weft_cuda_device *rank = &cuda->ranks[r];
+  const uint32_t parts = cuda->partition_count > 0 ? cuda->partition_count : 1;
+  const uint64_t places = (uint64_t)cuda->gpu_count * parts;
+  const uint64_t place = cuda->rank_count < places ? r : r * places / cuda->rank_count;
+  struct weft_stream *stream;
+  rank->device.ops = &weft_cuda_device_ops;
+  rank->cuda = cuda->cuda;
+  rank->gpu = &cuda->gpus[place / parts];
+  rank->partition = cuda->partition_count > 0 ? rank->gpu->partitions[place % parts] : NULL;
+  name_place(cuda, rank, (uint32_t)(place % parts), sms_each);
+  if (pthread_mutex_init(&rank->lock, NULL) != 0) {
+    return weft_fail_memory(error, sizeof rank->lock);
+  }
+  if (!weft_cuda_arena_init(&rank->arena, cuda->cuda, cuda->allocator)) {
+    pthread_mutex_destroy(&rank->lock);
+    return weft_fail_memory(error, sizeof rank->arena);
+  }
+  rank->has_arena = true;
+  return rank->device.ops->stream_create(&rank->device, cuda->allocator, &stream, error);
+}
+
+static void close_rank(struct weft_cuda_device *rank) {
+  if (!rank->has_arena) {
+    return;
+  }
+  (void)rank->device.ops->make_current(&rank->device, NULL);
+  while (rank->stream_count > 0) {
+    rank->device.ops->stream_destroy(&rank->device, NULL,
+                                     (struct weft_stream *)rank->streams[rank->stream_count - 1]);
+  }
+  weft_cuda_arena_finish(&rank->arena);
+  pthread_mutex_destroy(&rank->lock);
+}
+
+/* ---- Open and close ---- */
+
+static enum weft_status open_all(struct weft_cuda *cuda, const struct weft_cuda_options *options,
+                                 struct weft_error *error) {
+  uint32_t sms_each = 0;
+  for (uint32_t k = 0; k < cuda->gpu_count; k++) {
+    WEFT_TRY(open_gpu(cuda, &cuda->gpus[k], options->gpus != NULL ? options->gpus[k] : k, &sms_each,
+                      error));
+  }
+  WEFT_TRY(connect_peers(cuda, error));
+  for (uint32_t r = 0; r < cuda->rank_count; r++) {
+    WEFT_TRY(open_rank(cuda, r, sms_each, error));
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_cuda_open(const struct weft_allocator *allocator,
+                                const struct weft_cuda_options *options, uint32_t rank_count,
+                                struct weft_cuda **out, struct weft_error *error) {
+  static const struct weft_cuda_options all;
+  struct weft_cuda_driver_info driver;
+  const struct weft_cuda_api *api;
+  WEFT_NEED(out, error);
+  options = options != NULL ? options : &all;
+  WEFT_TRY(weft_cuda_api_load(&api, error));
+  WEFT_TRY(weft_cuda_driver_info(&driver, error));
+  if (rank_count == 0 || (options->gpus != NULL && options->gpu_count == 0)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "give at least one of each",
+                     "%" PRIu32 " ranks on %" PRIu32 " GPUs", rank_count, options->gpu_count);
+  }
+  struct weft_cuda *cuda = weft_array_allocate_zero(allocator, 1, sizeof *cuda);
+  if (cuda == NULL) {
+    return weft_fail_memory(error, sizeof *cuda);
+  }
+  cuda->allocator = allocator;
+  cuda->cuda = api;
+  cuda->gpu_count = options->gpus != NULL ? options->gpu_count : driver.gpu_count;
+  cuda->partition_count = options->partitions;
+  cuda->rank_count = rank_count;
+  cuda->gpus = weft_array_allocate_zero(allocator, cuda->gpu_count, sizeof *cuda->gpus);
+  cuda->ranks = weft_array_allocate_zero(allocator, rank_count, sizeof *cuda->ranks);
+  const enum weft_status status = cuda->gpus != NULL && cuda->ranks != NULL
+                                      ? open_all(cuda, options, error)
+                                      : weft_fail_memory(error, rank_count * sizeof *cuda->ranks);
+  if (status < 0) {
+    weft_cuda_close(cuda);
+    return status;
+  }
+  *out = cuda;
+  return WEFT_OK;
+}
+
+void weft_cuda_close(struct weft_cuda *cuda) {
+  if (cuda == NULL) {
+    return;
+  }
+  for (uint32_t r = 0; cuda->ranks != NULL && r < cuda->rank_count; r++) {
+    close_rank(&cuda->ranks[r]);
+  }
+  for (uint32_t k = 0; cuda->gpus != NULL && k < cuda->gpu_count; k++) {
+    close_gpu(cuda, &cuda->gpus[k]);
+  }
+  weft_array_free(cuda->allocator, cuda->ranks, cuda->rank_count, sizeof *cuda->ranks);
+  weft_array_free(cuda->allocator, cuda->gpus, cuda->gpu_count, sizeof *cuda->gpus);
+  weft_array_free(cuda->allocator, cuda, 1, sizeof *cuda);
+}
+
+struct weft_device *weft_cuda_device(struct weft_cuda *cuda, uint32_t rank) {
+  return cuda != NULL && rank < cuda->rank_count ? &cuda->ranks[rank].device : NULL;
+}
+
+const char *weft_cuda_place(const struct weft_cuda *cuda, uint32_t rank) {
+  return cuda != NULL && rank < cuda->rank_count ? cuda->ranks[rank].place : "?";
+}
+
+void weft_cuda_memory(const struct weft_cuda *cuda, uint32_t rank, uint64_t *bytes,
+                      uint64_t *allocations) {
+  assert(cuda != NULL && rank < cuda->rank_count && bytes != NULL && allocations != NULL);
+  *bytes = cuda->ranks[rank].arena.bytes;
+  *allocations = cuda->ranks[rank].arena.allocations;
+}
