@@ -2,6 +2,7 @@
  *
  *   loopback   all ranks in this process, one at a time, in virtual time, the same for a seed
  *   threads    all ranks in this process, a thread per rank
+ *   cuda       all ranks in this process, on its GPUs; one thread drives the steps of all of them
  *   mpi        a process per rank, on one host or many
  *
  *     struct weft_comm_options options = weft_comm_options_default();
@@ -25,7 +26,7 @@ extern "C" {
 
 /* All of them. A new one is an entry here and a folder src/comm/NAME, which defines
  * weft_NAME_kind (src/comm/comm_registry.h). */
-#define WEFT_TRANSPORTS(X) X(loopback) X(threads) X(mpi)
+#define WEFT_TRANSPORTS(X) X(loopback) X(threads) X(cuda) X(mpi)
 
 /* What a caller needs to know about a transport, instead of its name. */
 struct weft_comm_info {
@@ -98,6 +99,8 @@ WEFT_API struct weft_transport *weft_comm_local(struct weft_comm *comm);
  * block in weft_pipeline_step(), weft_allgather() or weft_transport_ops.wait():
  *
  *   threads    a thread per rank
+ *   cuda       a thread per rank; in weft_pipeline_step() the last one to call it does the step of
+ *              all ranks
  *   mpi        this process's rank, in the caller's thread
  *   loopback   a thread per rank, of which one runs at a time; it runs until it waits, and then
  *              the rank with the next event in virtual time does

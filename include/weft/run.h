@@ -72,8 +72,12 @@ struct weft_stage_call {
   struct weft_tensors *input_grads;        /* backward writes them, likewise of `inputs` and with
                                               their shapes; empty for stage 0 and where none is
                                               needed */
-  double *loss;      /* of this microbatch; forward or loss of the last stage adds to it */
+  double *loss;      /* of this microbatch; forward or loss of the last stage adds to it. On a
+                        device with streams the device may access it */
   double grad_scale; /* for scale_grads: 1 / microbatch_count */
+
+  struct weft_device *device; /* the pipeline's; NULL: host */
+  struct weft_stream *stream; /* where a stage that enqueues puts its work; NULL on the host */
 
   int64_t now;      /* the transport's time */
   int64_t ready_at; /* may be set with WEFT_IN_PROGRESS: no need to ask before */
@@ -89,6 +93,14 @@ struct weft_stage_call {
  * failure with a reason in `error`, which ends the step on all ranks. */
 struct weft_stage_ops {
   const char *name;
+
+  /* On a device with streams (weft/device.h): its functions enqueue on call->stream and return,
+   * without waiting for the device. Everything that they need comes before in the stream; what
+   * needs them comes after. All stages of such a pipeline must. */
+  bool enqueues;
+  /* It enqueues the same work in every step with the same shapes: no decision by the host,
+   * nothing taken from call->step, no allocation. Steps may then be replayed as one graph. */
+  bool replays;
 
   /* Allocates for that many microbatches at once. Called again when a program needs more
    * slots, or another source (weft_pipeline_set_source) more or fewer. Not called during a
@@ -246,6 +258,8 @@ struct weft_pipeline_options {
   uint32_t forward_ahead;  /* sends under way at once per boundary when there is no backward to
                               bound them; default 8; 0: as many as there are microbatches */
   bool no_events;          /* no event log: for measuring its cost */
+  bool no_graph;           /* on a device: enqueue every step anew, instead of recording the work of
+                              all ranks once and repeating it */
   bool check_payloads;     /* checksums over payloads too; default false */
   uint64_t configuration;  /* hash of whatever else ranks must agree on; default 0 */
 
@@ -373,7 +387,8 @@ WEFT_API const struct weft_stage_ops *weft_null_stage_ops(void);
 enum weft_cost_mode {
   WEFT_COST_VIRTUAL, /* returns WEFT_IN_PROGRESS until the time has passed */
   WEFT_COST_SLEEP,   /* sleeps, and yields at the end: exact to microseconds */
-  WEFT_COST_SPIN     /* spins */
+  WEFT_COST_SPIN,    /* spins */
+  WEFT_COST_DEVICE   /* keeps the device busy: one thread of it spins */
 };
 struct weft_cost_stage {
   struct weft_stage stage;
@@ -382,6 +397,25 @@ struct weft_cost_stage {
   int64_t until;                /* its own */
 };
 WEFT_API void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode);
+
+/* y = x w', a matrix product without a library, for tests and examples; the loss of the last
+ * stage is half the sum of squared differences to the target. Tensors are f32: inputs
+ * [rows][in], outputs and targets [rows][out]. It has the same bits on every device. */
+struct weft_linear_stage {
+  struct weft_stage stage;
+  struct weft_device *device; /* of the pipeline */
+  uint64_t in, out;
+  float *weights, *grads; /* [out][in], on the device */
+};
+/* Weights are drawn from the seed. Allocates from the device. WEFT_ERR_MEMORY, WEFT_ERR_DEVICE. */
+WEFT_API enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage,
+                                                 struct weft_device *device, uint64_t in,
+                                                 uint64_t out, uint64_t seed,
+                                                 struct weft_error *error);
+WEFT_API void weft_linear_stage_finish(struct weft_linear_stage *stage);
+/* Copies the weights or gradients to the host, [out][in]. After a step. */
+WEFT_API enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
+                                                 float *host, struct weft_error *error);
 
 #ifdef __cplusplus
 }

@@ -13,8 +13,8 @@
  * Sends and receives are matched by their order on the channel. A message belongs to the
  * transport from send() or receive() until test() returns WEFT_OK or cancel() returns. Within one
  * process the payload is handed over: the receiver gets the sender's buffer and the sender the
- * receiver's, so after test() `data` may be another buffer of the same capacity, and `device` is
- * where that one is. So both must be from allocators that can free each other's blocks.
+ * receiver's, so after test() `data` may be another buffer of the same capacity, and `device` and
+ * `event` are that one's. So both must be from allocators that can free each other's blocks.
  *
  * A payload may be memory that the host cannot read (weft/device.h). A transport with
  * ops->device_memory hands it over or copies it by its device's functions; to any other
@@ -63,9 +63,14 @@ struct weft_message {
   void *data;                                        /* payload */
   struct weft_device *device;                        /* where it is; NULL: host */
   uint64_t capacity;                                 /* bytes at `data` */
-  int64_t begin;     /* when the transfer began and ended, in now()'s time; */
-  int64_t end;       /* written by the transport before test() says WEFT_OK */
-  uint64_t state[2]; /* the transport's own while the message is */
+  /* On a device with streams, the last work that was enqueued on `data`, handed over with it:
+   * whoever enqueues more in another stream has that stream wait for the event. */
+  struct weft_device_event *event; /* NULL: there is none to wait for */
+  uint64_t event_number;           /* of the rank's events: step x 2^32 + its place in the step */
+  uint32_t event_rank;             /* whose work it is */
+  int64_t begin;                   /* when the transfer began and ended, in now()'s time; */
+  int64_t end;                     /* written by the transport before test() says WEFT_OK */
+  uint64_t state[2];               /* the transport's own while the message is */
 };
 
 /* Writes the checksum over header and shapes. */
@@ -270,6 +275,14 @@ struct weft_transport_ops {
   /* Where a rank is: "node7, process 4711". NULL where all ranks are in one process. Any
    * thread. */
   void (*location)(struct weft_transport *transport, uint32_t rank, char *buffer, size_t size);
+
+  /* Where one thread drives all ranks of a process, else NULL. Every rank calls it with something
+   * of its own; the last one to come calls drive() for all of them, [rank_count], and then all
+   * calls return WEFT_OK. WEFT_IN_PROGRESS: not all have come until then; call again. An agreed
+   * failure ends the wait. */
+  enum weft_status (*together)(struct weft_transport *transport, void *item,
+                               void (*drive)(void *const *items, uint32_t count), int64_t until,
+                               struct weft_error *error);
 
   /* Creates this rank's end of a group of `ranks` [count], in that order; it is one of them. It
    * does not wait for the others. All members give the same `id`, and every group of the world

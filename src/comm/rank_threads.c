@@ -10,6 +10,8 @@
 #include <weft/ir.h>
 #include <weft/support.h>
 
+#include "comm/meeting.h"
+
 enum { WATCH_NS = 100 * 1000 * 1000, NS_PER_S = 1000000000 };
 
 struct rank_thread {
@@ -207,6 +209,11 @@ static void fail_stuck(const struct rank_thread *rank) {
 /* It is not waited for any more. Where ranks take turns, it has the turn, and the others wait for
  * it forever. */
 static void leave_behind(struct rank_threads *threads, uint32_t stuck) {
+  if (threads->run.meeting != NULL) { /* a thread that works for all ranks is stuck in its call */
+    (void)__atomic_fetch_or(&threads->run.world->ranks[stuck].status.flags, WEFT_RANK_LEFT_BEHIND,
+                            __ATOMIC_SEQ_CST);
+    stuck = weft_meeting_leave_driver(threads->run.meeting, stuck);
+  }
   for (uint32_t r = 0; r < threads->run.world->rank_count; r++) {
     struct rank_thread *rank = &threads->ranks[r];
     if ((r == stuck || threads->run.takes_turns) && !rank->returned && !rank->left) {

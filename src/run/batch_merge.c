@@ -132,7 +132,7 @@ static uint64_t bytes_of(const struct weft_tensor_shape *shape) {
 
 enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_t microbatch,
                                        const struct weft_tensors *tensors,
-                                       struct weft_error *error) {
+                                       struct weft_stream *stream, struct weft_error *error) {
   assert(microbatch < outputs->microbatch_count && !outputs->slots[microbatch].kept);
   WEFT_TRY(check_kept(outputs->boundary, microbatch, tensors, error));
   struct weft_output_slot *slot = &outputs->slots[microbatch];
@@ -148,7 +148,7 @@ enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_
                                    .from_device = tensors->items[t].device,
                                    .row_bytes = bytes,
                                    .rows = 1};
-    WEFT_TRY(weft_copy(&copy, NULL, error));
+    WEFT_TRY(weft_copy(&copy, stream, error));
     (void)weft_staging_add(&at, bytes_of(&outputs->boundary->tensors[t].largest));
   }
   slot->kept = true;

@@ -33,12 +33,12 @@ enum weft_status weft_batch_merge_begin(struct weft_batch_merge *outputs,
                                         const struct weft_boundary *boundary,
                                         uint32_t microbatch_count, struct weft_error *error);
 
-/* Copies a microbatch's outputs from their device to the host; in any order,
- * each microbatch once. WEFT_ERR_USAGE when they do not fit the boundary:
+/* Copies a microbatch's outputs from their device to the host, on a stream (NULL: complete at
+ * return); in any order, each microbatch once. WEFT_ERR_USAGE when they do not fit the boundary:
  * other dtypes or numbers of dimensions, or larger. */
 enum weft_status weft_batch_merge_keep(struct weft_batch_merge *outputs, uint32_t microbatch,
                                        const struct weft_tensors *tensors,
-                                       struct weft_error *error);
+                                       struct weft_stream *stream, struct weft_error *error);
 
 /* Merges each tensor over all microbatches, which must all have been kept: concatenated
  * along a dimension (`merges` NULL: 0), or their sum or mean in the order of microbatches,

@@ -107,6 +107,8 @@ void weft_executor_fill_call(const struct weft_executor *executor, uint32_t stag
   call->grad_scale = 1.0 / (double)executor->row->program->microbatch_count;
   call->now = executor->now;
   call->ready_at = 0;
+  call->device = executor->options->device;
+  call->stream = executor->device != NULL ? executor->device->stream : NULL;
   call->progress = executor->progress;
   call->progress_context = executor->progress_context;
 }
@@ -120,6 +122,7 @@ void weft_executor_begin(struct weft_executor *executor, struct weft_row *row, u
   executor->cell = 0;
   executor->zeroed = 0;
   executor->cell_step = WEFT_CELL_NEW;
+  weft_executor_begin_device(executor);
   executor->collective_count = executor->collective_done = 0;
   executor->collective_running = false;
   for (uint32_t k = 0; k < executor->own_count; k++) {
@@ -300,6 +303,9 @@ static enum weft_status run_row(struct weft_executor *executor, struct weft_erro
 
 enum weft_status weft_executor_advance(struct weft_executor *executor, struct weft_error *error) {
   assert(executor->row != NULL && executor->at <= executor->row->end);
+  if (executor->device != NULL) {
+    WEFT_TRY(executor->options->device->ops->make_current(executor->options->device, error));
+  }
   weft_executor_read_clock(executor);
   enum weft_status status = zero_gradients(executor, error);
   if (status == WEFT_OK) {
@@ -314,6 +320,9 @@ enum weft_status weft_executor_advance(struct weft_executor *executor, struct we
   }
   if (status == WEFT_OK && has_leftovers(executor)) {
     status = find_leftover(executor, error);
+  }
+  if (status == WEFT_OK) {
+    status = weft_executor_await_device(executor, error);
   }
   if (status == WEFT_OK) {
     show_phase(executor, WEFT_PHASE_DONE, UINT32_MAX, weft_action_idle());

@@ -75,6 +75,7 @@ struct weft_executor {
   struct weft_transport *transport;
   const struct weft_pipeline_options *options;
   struct weft_rank_status *status;
+  struct weft_device_work *device; /* of a device with streams; NULL: stages are done at return */
   void (*progress)(void *context); /* for the stages' calls; its context is the transport, */
   void *progress_context;          /* or NULL: progress is asynchronous */
   struct weft_custom custom[WEFT_OP_COUNT];
@@ -142,6 +143,92 @@ enum weft_status weft_executor_check(const struct weft_executor *executor,
 /* Replaces all rows so far, between steps, possibly with fewer slots. Buffers stay. */
 enum weft_status weft_executor_refit(struct weft_executor *executor, const struct weft_row *row,
                                      struct weft_error *error);
+
+/* ---- Work on a device with streams (device_work.c) ---- */
+
+/* A cell waits for a cell of another rank. */
+struct weft_device_wait {
+  uint32_t cell, rank, for_cell;
+};
+
+struct weft_device_work {
+  struct weft_device *device;
+  struct weft_stream *stream;     /* of everything that the stages enqueue, */
+  struct weft_stream *second;     /* but for the backward of an OVERLAP_F_B */
+  struct weft_stream *watch;      /* in a graph: notes how far the device is */
+  struct weft_device_event *fork; /* from the stream to the second one, */
+  struct weft_device_event *join; /* and back */
+  struct weft_device_event *end;  /* of the row */
+
+  /* One event per compute cell of the row, recorded after it. */
+  struct weft_device_event **events; /* [event_room] */
+  uint32_t *records;                 /* [event_room]: the cell's first record */
+  uint32_t event_room;
+  uint32_t enqueued; /* cells of this step so far */
+
+  /* When the cells ended, where times are wanted. A cell begins when the one before it and those
+   * that it waits for have ended. */
+  struct weft_device_event *base; /* timed, as the events are: the step's beginning, */
+  int64_t base_ns;                /* and when that was, in the host's time */
+  int64_t *ends;                  /* [event_room], in the host's time; NULL: not wanted */
+  struct weft_device_wait *waits; /* [wait_room] of this step */
+  uint32_t wait_count, wait_room;
+  uint64_t *waited_for; /* [rank_count]: the last event of that rank that the stream waits for */
+
+  bool finishing;   /* the whole row is enqueued */
+  bool recording;   /* into a graph, not run */
+  bool replaying;   /* the graph runs, not the executor */
+  uint32_t *done;   /* cells that the device has done; a graph writes it, in memory of the host, */
+  uint64_t *clocks; /* [event_room + 1] and when: the beginning, and the end of each cell */
+  uint32_t seen;    /* *done, as last read */
+  /* [rank_count] during a step that one thread does for all of them; else NULL. */
+  const struct weft_executor *const *ranks;
+};
+
+/* Makes it, on a rank whose device has streams. */
+enum weft_status weft_executor_open_device(struct weft_executor *executor,
+                                           struct weft_error *error);
+/* Adds the events that another row needs. */
+enum weft_status weft_executor_fit_device(struct weft_executor *executor,
+                                          const struct weft_row *row, struct weft_error *error);
+void weft_executor_close_device(struct weft_executor *executor);
+void weft_executor_begin_device(struct weft_executor *executor);
+/* Where the times of the step count from, if they are wanted: before anything waits. */
+enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
+                                           struct weft_error *error);
+
+/* What the rank enqueues next comes after the last work on the buffer, whoever enqueued that. */
+enum weft_status weft_executor_order(const struct weft_executor *executor,
+                                     const struct weft_buffer *buffer, struct weft_error *error);
+/* Other ranks that get the buffer wait for the cell that is being enqueued. */
+void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer);
+/* Before and after the functions of a compute cell. */
+enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
+                                          const struct weft_action *cell, struct weft_error *error);
+enum weft_status weft_executor_end_cell(struct weft_executor *executor,
+                                        const struct weft_action *cell, struct weft_error *error);
+
+/* Whether the device has done all of the row: WEFT_OK, WEFT_IN_PROGRESS. */
+enum weft_status weft_executor_await_device(struct weft_executor *executor,
+                                            struct weft_error *error);
+/* The row runs on the device: as block(), while it does. */
+enum weft_status weft_executor_watch_device(struct weft_executor *executor,
+                                            struct weft_error *error);
+/* After a failure of the device: the error also names the rank and the action that most likely
+ * caused it. Returns its status, and sets blamed_rank. */
+enum weft_status weft_executor_fail_device(struct weft_executor *executor,
+                                           struct weft_error *error);
+/* In a graph: notes its beginning. */
+enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
+                                          struct weft_error *error);
+/* After the step: when each cell ended; and with those of all ranks, the times of the row's
+ * records. [rank_count] executors, by rank of the transport; none is NULL. */
+enum weft_status weft_executor_read_ends(struct weft_executor *executor, struct weft_error *error);
+void weft_executor_write_times(struct weft_executor *executor,
+                               const struct weft_executor *const *ranks);
+/* The device may use nothing of the pipeline any more: waits for it, at most for the stall limit.
+ * False: it still works. */
+bool weft_executor_settle_device(struct weft_executor *executor);
 
 /* ---- A step (executor.c) ---- */
 

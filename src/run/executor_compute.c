@@ -66,9 +66,14 @@ static enum weft_status await_input(struct weft_executor *executor, struct weft_
                                              : "its gradient has not been received or computed",
                                      error);
   }
-  return buffer->under_way
-             ? weft_executor_await(executor, stage, buffer, sub->action->microbatch, forward, error)
-             : WEFT_OK;
+  if (buffer->under_way) {
+    const enum weft_status status =
+        weft_executor_await(executor, stage, buffer, sub->action->microbatch, forward, error);
+    if (status != WEFT_OK) {
+      return status;
+    }
+  }
+  return weft_executor_order(executor, buffer, error);
 }
 
 /* Takes a buffer for the output. */
@@ -85,6 +90,7 @@ static enum weft_status take_room(struct weft_executor *executor, struct weft_su
     if (status != WEFT_OK) {
       return status;
     }
+    WEFT_TRY(weft_executor_order(executor, sub->made, error));
     weft_buffer_offer(sub->made, pool);
   }
   if (forward && stage->is_last && stage->grad_in != NULL && stage->needs->has_backward &&
@@ -361,18 +367,20 @@ static enum weft_status call_all(struct weft_executor *executor, const struct we
 
 /* ---- Finish ---- */
 
-static void give_back(struct weft_buffer_pool *pool, struct weft_buffer **buffer) {
+static void give_back(const struct weft_executor *executor, struct weft_buffer_pool *pool,
+                      struct weft_buffer **buffer) {
   if (*buffer != NULL) {
+    weft_executor_publish(executor, *buffer);
     weft_buffer_pool_give(pool, *buffer);
     *buffer = NULL;
   }
 }
 
-static void end_microbatch(struct weft_sub_action *sub) {
+static void end_microbatch(const struct weft_executor *executor, struct weft_sub_action *sub) {
   struct weft_executor_stage *stage = sub->stage;
   assert(stage->free_slot_count < stage->slot_count);
-  give_back(stage->in, &sub->held->input);
-  give_back(stage->grad_in, &sub->held->grad_in);
+  give_back(executor, stage->in, &sub->held->input);
+  give_back(executor, stage->grad_in, &sub->held->grad_in);
   stage->free_slots[stage->free_slot_count++] = sub->held->slot;
 }
 
@@ -385,17 +393,19 @@ static enum weft_status finish_forward(struct weft_executor *executor, struct we
   }
   if (stage->is_last) {
     if (executor->outputs != NULL) {
-      WEFT_TRY(weft_batch_merge_keep(executor->outputs, mb, &sub->made->tensors, error));
+      WEFT_TRY(weft_batch_merge_keep(executor->outputs, mb, &sub->made->tensors, sub->call.stream,
+                                     error));
     }
     weft_buffer_pool_give(stage->out, sub->made);
     sub->held->grad_in = sub->loss_grad;
   } else if (stage->above != NULL) {
     stage->above->held[mb].input = sub->made;
   } else {
+    weft_executor_publish(executor, sub->made);
     sub->held->output = sub->made;
   }
   if (!stage->needs->has_backward) {
-    end_microbatch(sub);
+    end_microbatch(executor, sub);
   }
   return WEFT_OK;
 }
@@ -410,11 +420,12 @@ static enum weft_status finish_backward(struct weft_executor *executor, struct w
     if (stage->below != NULL) {
       stage->below->held[sub->action->microbatch].grad_in = sub->made;
     } else {
+      weft_executor_publish(executor, sub->made);
       sub->held->grad_out = sub->made;
     }
   }
   if (sub->action->op != WEFT_OP_I) {
-    end_microbatch(sub);
+    end_microbatch(executor, sub);
   }
   return WEFT_OK;
 }
@@ -433,7 +444,7 @@ static enum weft_status finish(struct weft_executor *executor, const struct weft
     }
   }
   executor->cell_step = WEFT_CELL_NEW;
-  return WEFT_OK;
+  return weft_executor_end_cell(executor, cell, error);
 }
 
 /* Sets the status before the call, because it may never return. */
@@ -456,6 +467,7 @@ enum weft_status weft_executor_compute(struct weft_executor *executor,
       return status;
     }
     show_compute(executor, cell);
+    WEFT_TRY(weft_executor_begin_cell(executor, cell, error));
   }
   const enum weft_status status = call_all(executor, cell, error);
   return status == WEFT_OK ? finish(executor, cell, error) : status;

@@ -185,6 +185,9 @@ static enum weft_status make_stages(struct weft_executor *executor, const struct
   for (uint32_t k = 0; k < executor->own_count; k++) {
     WEFT_TRY(check_stage(executor, executor->stages[k].stage, error));
     link_stage(executor, first, &executor->stages[k]);
+  }
+  WEFT_TRY(weft_executor_open_device(executor, error));
+  for (uint32_t k = 0; k < executor->own_count; k++) {
     WEFT_TRY(open_pools(executor, &executor->stages[k], error));
     share_pools(&executor->stages[k]); /* stages ascend, so the one below exists */
   }
@@ -376,6 +379,7 @@ enum weft_status weft_executor_fit(struct weft_executor *executor, const struct 
   WEFT_TRY(check_same_stages(executor, row, error));
   WEFT_TRY(fit_sub_actions(executor, row->sub_actions_max, error));
   WEFT_TRY(fit_collectives(executor, row->collectives, error));
+  WEFT_TRY(weft_executor_fit_device(executor, row, error));
   for (uint32_t k = 0; k < executor->own_count; k++) {
     struct weft_executor_stage *stage = &executor->stages[k];
     const struct weft_row_stage *needs = &row->stages[k];
@@ -430,6 +434,7 @@ void weft_executor_finish(struct weft_executor *executor) {
     }
     weft_array_free(allocator, stage->free_slots, stage->slot_count, sizeof *stage->free_slots);
   }
+  weft_executor_close_device(executor);
   free_sub_actions(executor);
   weft_array_free(allocator, executor->collectives, executor->collective_capacity,
                   sizeof *executor->collectives);

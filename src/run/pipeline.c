@@ -8,38 +8,8 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
-#include "run/batch_merge.h"
-#include "run/batch_split.h"
-#include "run/executor.h"
-#include "run/handshake.h"
 #include "run/hang.h"
-
-enum pipeline_state { READY, RUNNING, FAILED };
-
-struct weft_pipeline {
-  const struct weft_allocator *allocator;
-  struct weft_transport *transport;
-  struct weft_pipeline_options options; /* with our copy of the boundaries */
-  struct weft_boundary *boundaries;
-  struct weft_executor executor;
-  struct weft_row *rows; /* of the programs so far, newest first */
-
-  enum pipeline_state state;
-  struct weft_error failure; /* when FAILED */
-  bool handshake_done;
-  struct weft_handshake handshake;
-  struct weft_handshake *handshakes; /* [rank_count]; NULL: the transport keeps them */
-
-  uint64_t step;
-  struct weft_row *last_row;
-  struct weft_batch_split inputs, targets;
-  struct weft_batch_merge outputs;
-  double *losses; /* [loss_room] */
-  uint32_t loss_room;
-  bool want_losses, want_outputs;
-  const struct weft_merge *merges;
-  struct weft_step_result result;
-};
+#include "run/pipeline.h"
 
 struct weft_pipeline_options weft_pipeline_options_default(void) {
   return (struct weft_pipeline_options){
@@ -60,6 +30,20 @@ static bool has_first_stage(const struct weft_pipeline *pipeline) { return has_s
 
 static bool has_last_stage(const struct weft_pipeline *pipeline) {
   return has_stage(pipeline, pipeline->executor.stage_count - 1);
+}
+
+static bool has_streams(const struct weft_pipeline *pipeline) {
+  return pipeline->executor.device != NULL;
+}
+
+static void free_losses(struct weft_pipeline *pipeline) {
+  struct weft_device *device = pipeline->options.device;
+  if (has_streams(pipeline)) {
+    device->ops->free_host(device, pipeline->losses);
+  } else {
+    weft_array_free(pipeline->allocator, pipeline->losses, pipeline->loss_room,
+                    sizeof *pipeline->losses);
+  }
 }
 
 /* ---- Programs ---- */
@@ -269,12 +253,16 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
     return;
   }
   const struct weft_allocator *allocator = pipeline->allocator;
+  (void)weft_executor_settle_device(&pipeline->executor);
+  weft_world_graph_destroy(pipeline->graph);
+  free_losses(pipeline);
+  weft_batch_upload_finish(&pipeline->uploaded_inputs, allocator);
+  weft_batch_upload_finish(&pipeline->uploaded_targets, allocator);
   weft_executor_finish(&pipeline->executor);
   drop_rows(pipeline);
   weft_batch_split_finish(&pipeline->inputs);
   weft_batch_split_finish(&pipeline->targets);
   weft_batch_merge_finish(&pipeline->outputs);
-  weft_array_free(allocator, pipeline->losses, pipeline->loss_room, sizeof *pipeline->losses);
   weft_array_free(allocator, pipeline->handshakes, pipeline->transport->rank_count,
                   sizeof *pipeline->handshakes);
   weft_array_free(allocator, pipeline->boundaries, pipeline->options.boundary_count,
@@ -284,9 +272,8 @@ void weft_pipeline_destroy(struct weft_pipeline *pipeline) {
 
 /* ---- Failing ---- */
 
-/* Broadcasts this rank's failure; *error becomes the one that all ranks agree on. */
-static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
-                                struct weft_error *error) {
+enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
+                                       struct weft_error *error) {
   struct weft_transport *transport = pipeline->transport;
   struct weft_failure failure = {.rank = rank, .error = *error};
   assert(error->status < 0);
@@ -297,14 +284,14 @@ static enum weft_status give_up(struct weft_pipeline *pipeline, uint32_t rank,
   if (error->status != WEFT_ERR_STALLED) { /* then the status still shows what it waits for */
     WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_FAILED);
   }
-  pipeline->state = FAILED;
+  pipeline->state = WEFT_PIPELINE_FAILED;
   pipeline->failure = *error;
   return error->status;
 }
 
 /* Takes over the error that the ranks agreed on. */
 static enum weft_status follow(struct weft_pipeline *pipeline, const struct weft_error *error) {
-  pipeline->state = FAILED;
+  pipeline->state = WEFT_PIPELINE_FAILED;
   pipeline->failure = *error;
   return error->status;
 }
@@ -342,8 +329,8 @@ enum weft_status weft_pipeline_set_source(
   struct weft_error unheard;
   struct weft_row *row = NULL;
   error = error != NULL ? error : &unheard;
-  if (pipeline->state != READY) {
-    return pipeline->state == FAILED
+  if (pipeline->state != WEFT_PIPELINE_READY) {
+    return pipeline->state == WEFT_PIPELINE_FAILED
                ? weft_fail(error, WEFT_ERR_USAGE, "make another pipeline",
                            "the pipeline has failed")
                : weft_fail(error, WEFT_ERR_USAGE, "advance it until it is done",
@@ -404,6 +391,13 @@ static enum weft_status take_batch(struct weft_pipeline *pipeline, const struct 
   return WEFT_OK;
 }
 
+static double *allocate_losses(const struct weft_pipeline *pipeline, uint32_t count) {
+  struct weft_device *device = pipeline->options.device;
+  return has_streams(pipeline)
+             ? device->ops->allocate_host(device, count * sizeof *pipeline->losses)
+             : weft_array_allocate(pipeline->allocator, count, sizeof *pipeline->losses);
+}
+
 static enum weft_status make_room(struct weft_pipeline *pipeline, const struct weft_batch *batch,
                                   struct weft_error *error) {
   const uint32_t m = batch->microbatch_count;
@@ -411,11 +405,11 @@ static enum weft_status make_room(struct weft_pipeline *pipeline, const struct w
     return WEFT_OK;
   }
   if (m > pipeline->loss_room) {
-    double *losses = weft_array_allocate(pipeline->allocator, m, sizeof *losses);
+    double *losses = allocate_losses(pipeline, m);
     if (losses == NULL) {
       return weft_fail_memory(error, m * sizeof *losses);
     }
-    weft_array_free(pipeline->allocator, pipeline->losses, pipeline->loss_room, sizeof *losses);
+    free_losses(pipeline);
     pipeline->losses = losses;
     pipeline->loss_room = m;
   }
@@ -429,33 +423,50 @@ static enum weft_status make_room(struct weft_pipeline *pipeline, const struct w
       &options->boundaries[options->boundary_count == 1 ? 0 : options->stage_count - 1], m, error);
 }
 
-static void start(struct weft_pipeline *pipeline, const struct weft_batch *batch,
-                  struct weft_row *row) {
+/* On a device with streams the stages find the batch there, at the same place in every step. */
+static enum weft_status upload(struct weft_pipeline *pipeline, const struct weft_tensors **inputs,
+                               const struct weft_tensors **targets, struct weft_error *error) {
+  struct weft_device *device = pipeline->options.device;
+  *inputs = pipeline->inputs.items;
+  *targets = has_last_stage(pipeline) ? pipeline->targets.items : NULL;
+  if (!has_streams(pipeline)) {
+    return WEFT_OK;
+  }
+  struct weft_stream *stream = pipeline->executor.device->stream;
+  WEFT_TRY(device->ops->make_current(device, error));
+  if (has_first_stage(pipeline)) {
+    WEFT_TRY(weft_batch_upload_run(&pipeline->uploaded_inputs, pipeline->allocator,
+                                   &pipeline->inputs, device, stream, inputs, error));
+  }
+  return *targets != NULL
+             ? weft_batch_upload_run(&pipeline->uploaded_targets, pipeline->allocator,
+                                     &pipeline->targets, device, stream, targets, error)
+             : WEFT_OK;
+}
+
+static enum weft_status start(struct weft_pipeline *pipeline, const struct weft_batch *batch,
+                              struct weft_row *row, struct weft_error *error) {
   struct weft_executor *executor = &pipeline->executor;
+  WEFT_TRY(upload(pipeline, &executor->inputs, &executor->targets, error));
   pipeline->want_losses = batch->want_losses;
   pipeline->want_outputs = batch->want_outputs;
   pipeline->merges = batch->merges;
   pipeline->last_row = row;
-  executor->inputs = pipeline->inputs.items;
-  executor->targets = has_last_stage(pipeline) ? pipeline->targets.items : NULL;
   executor->losses = pipeline->losses;
   executor->outputs = batch->want_outputs ? &pipeline->outputs : NULL;
   weft_executor_begin(executor, row, pipeline->step);
-  pipeline->state = RUNNING;
+  pipeline->state = WEFT_PIPELINE_RUNNING;
+  return weft_executor_begin_times(executor, error);
 }
 
-enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
-                                     const struct weft_batch *batch, struct weft_error *error) {
-  WEFT_NEED(pipeline, error);
-  WEFT_NEED(batch, error);
+static enum weft_status begin_step(struct weft_pipeline *pipeline, bool training,
+                                   const struct weft_batch *batch, struct weft_error *error) {
   struct weft_row *row;
-  struct weft_error unheard;
-  error = error != NULL ? error : &unheard;
-  if (pipeline->state == FAILED) {
+  if (pipeline->state == WEFT_PIPELINE_FAILED) {
     *error = pipeline->failure;
     return error->status;
   }
-  if (pipeline->state == RUNNING) {
+  if (pipeline->state == WEFT_PIPELINE_RUNNING) {
     return weft_fail(error, WEFT_ERR_USAGE, "advance it until it is done",
                      "a step is still running on rank %" PRIu32, pipeline->transport->rank);
   }
@@ -463,8 +474,21 @@ enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool traini
   WEFT_TRY(find_row(pipeline, batch->microbatch_count, training, &row, error));
   WEFT_TRY(take_batch(pipeline, batch, error));
   WEFT_TRY(make_room(pipeline, batch, error));
-  start(pipeline, batch, row);
-  return WEFT_OK;
+  return start(pipeline, batch, row, error);
+}
+
+enum weft_status weft_pipeline_begin(struct weft_pipeline *pipeline, bool training,
+                                     const struct weft_batch *batch, struct weft_error *error) {
+  WEFT_NEED(pipeline, error);
+  WEFT_NEED(batch, error);
+  struct weft_error unheard;
+  error = error != NULL ? error : &unheard;
+  if (has_streams(pipeline) && pipeline->transport->ops->together != NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "call weft_pipeline_step() or weft_pipeline_eval()",
+                     "on a %s device one thread drives the step of all ranks as a whole",
+                     weft_device_name(pipeline->options.device));
+  }
+  return begin_step(pipeline, training, batch, error);
 }
 
 /* ---- Running a step ---- */
@@ -501,7 +525,7 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
                                weft_action_idle(), 0, error);
   }
   if (status < 0) {
-    return give_up(pipeline, odd_rank, error);
+    return weft_pipeline_give_up(pipeline, odd_rank, error);
   }
   pipeline->handshake_done = true;
   weft_executor_read_clock(&pipeline->executor);
@@ -509,17 +533,17 @@ static enum weft_status shake_hands(struct weft_pipeline *pipeline, struct weft_
   return WEFT_OK;
 }
 
-static enum weft_status end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
+enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error) {
   struct weft_step_result *result = &pipeline->result;
   if (pipeline->want_outputs &&
       weft_batch_merge_run(&pipeline->outputs, pipeline->merges, &result->outputs, error) < 0) {
-    return give_up(pipeline, pipeline->transport->rank, error);
+    return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
   }
   if (pipeline->want_losses) {
     result->loss_count = pipeline->last_row->program->microbatch_count;
     result->losses = pipeline->losses;
   }
-  pipeline->state = READY;
+  pipeline->state = WEFT_PIPELINE_READY;
   pipeline->step++;
   WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_DONE);
   return WEFT_OK;
@@ -534,9 +558,9 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
   WEFT_NEED(pipeline, error);
   struct weft_error unheard;
   error = error != NULL ? error : &unheard;
-  if (pipeline->state != RUNNING) {
+  if (pipeline->state != WEFT_PIPELINE_RUNNING) {
     *error = pipeline->failure;
-    return pipeline->state == FAILED ? pipeline->failure.status : WEFT_OK;
+    return pipeline->state == WEFT_PIPELINE_FAILED ? pipeline->failure.status : WEFT_OK;
   }
   error->message[0] = error->hint[0] = '\0';
   enum weft_status status = pipeline->transport->ops->progress(pipeline->transport, error);
@@ -547,22 +571,25 @@ enum weft_status weft_pipeline_advance(struct weft_pipeline *pipeline, struct we
     (void)weft_fail(error, WEFT_ERR_CANCELLED, "",
                     "rank %" PRIu32 " was asked to stop in step %" PRIu64,
                     pipeline->transport->rank, pipeline->step);
-    return give_up(pipeline, pipeline->transport->rank, error);
+    return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
   }
   if (!pipeline->handshake_done) {
     status = shake_hands(pipeline, error);
     if (status != WEFT_OK) {
-      return status < 0 && pipeline->state != FAILED
-                 ? give_up(pipeline, pipeline->transport->rank, error)
+      return status < 0 && pipeline->state != WEFT_PIPELINE_FAILED
+                 ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                  : status;
     }
   }
   pipeline->executor.blamed_rank = pipeline->transport->rank;
   status = weft_executor_advance(&pipeline->executor, error);
-  if (status < 0) {
-    return give_up(pipeline, pipeline->executor.blamed_rank, error);
+  if (status == WEFT_ERR_DEVICE && pipeline->executor.device != NULL) {
+    (void)weft_executor_fail_device(&pipeline->executor, error);
   }
-  return status == WEFT_OK ? end_step(pipeline, error) : status;
+  if (status < 0) {
+    return weft_pipeline_give_up(pipeline, pipeline->executor.blamed_rank, error);
+  }
+  return status == WEFT_OK ? weft_pipeline_end_step(pipeline, error) : status;
 }
 
 enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_error *error) {
@@ -572,7 +599,7 @@ enum weft_status weft_pipeline_wait(struct weft_pipeline *pipeline, struct weft_
   error = error != NULL ? error : &unheard;
   const enum weft_status status =
       transport->ops->wait(transport, pipeline->executor.wake_at, error);
-  return status < 0 && pipeline->state == RUNNING ? follow(pipeline, error) : status;
+  return status < 0 && pipeline->state == WEFT_PIPELINE_RUNNING ? follow(pipeline, error) : status;
 }
 
 static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
@@ -584,14 +611,22 @@ static enum weft_status run_step(struct weft_pipeline *pipeline, bool training,
     return weft_fail_null(error, training ? "weft_pipeline_step" : "weft_pipeline_eval",
                           "pipeline");
   }
-  enum weft_status status = weft_pipeline_begin(pipeline, training, batch, error);
+  if (batch == NULL) {
+    (void)weft_fail_null(error, training ? "weft_pipeline_step" : "weft_pipeline_eval", "batch");
+  }
+  enum weft_status status =
+      batch == NULL ? WEFT_ERR_USAGE : begin_step(pipeline, training, batch, error);
   if (status < 0) {
     /* Other ranks would wait for this one: broadcast the failure. */
-    return pipeline->transport->rank_count > 1 && pipeline->state != FAILED
-               ? give_up(pipeline, pipeline->transport->rank, error)
+    return pipeline->transport->rank_count > 1 && pipeline->state != WEFT_PIPELINE_FAILED
+               ? weft_pipeline_give_up(pipeline, pipeline->transport->rank, error)
                : status;
   }
-  while ((status = weft_pipeline_advance(pipeline, error)) == WEFT_IN_PROGRESS) {
+  if (pipeline->transport->ops->together != NULL) {
+    status = weft_pipeline_step_together(pipeline, error);
+  }
+  while (pipeline->state == WEFT_PIPELINE_RUNNING &&
+         (status = weft_pipeline_advance(pipeline, error)) == WEFT_IN_PROGRESS) {
     WEFT_TRY(weft_pipeline_wait(pipeline, error));
   }
   if (status == WEFT_OK && result != NULL) {
@@ -633,7 +668,7 @@ enum weft_status weft_pipeline_set_function(
                      : op == WEFT_OP_IDLE ? "an empty cell"
                                           : weft_op_info(op)->text);
   }
-  if (pipeline->state == RUNNING) {
+  if (pipeline->state == WEFT_PIPELINE_RUNNING) {
     return weft_fail(error, WEFT_ERR_USAGE, "between steps", "a step is running");
   }
   char line[96];

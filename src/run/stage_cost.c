@@ -12,6 +12,8 @@
 #include <weft/run.h>
 #include <weft/support.h>
 
+#include "device/kernel.h"
+
 /* Sleeping ends this early, and the thread yields until the end. Waking takes about 55 us
  * where an idle core of a virtual machine has to wake too, and longer on a shared core. */
 enum { EARLY_NS = 200 * 1000, SECOND_NS = 1000 * 1000 * 1000 };
@@ -94,8 +96,15 @@ static enum weft_status take_virtual(struct weft_cost_stage *cost, struct weft_s
   return WEFT_IN_PROGRESS;
 }
 
+static enum weft_status spin_on_device(const struct weft_stage_call *call, int64_t time,
+                                       struct weft_error *error) {
+  uint64_t ns = (uint64_t)time;
+  void *const parameters[] = {&ns};
+  return weft_kernel_launch(call->device, weft_kernel_spin(), 1, parameters, call->stream, error);
+}
+
 static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *call,
-                             enum weft_op op) {
+                             enum weft_op op, struct weft_error *error) {
   struct weft_cost_stage *cost = (struct weft_cost_stage *)stage;
   const int64_t time = cost->times[op];
   assert(time >= 0);
@@ -106,44 +115,39 @@ static enum weft_status take(struct weft_stage *stage, struct weft_stage_call *c
     case WEFT_COST_VIRTUAL: return take_virtual(cost, call, time);
     case WEFT_COST_SLEEP: sleep_until(call, later(weft_clock_ns(), time)); break;
     case WEFT_COST_SPIN: spin_until(call, later(weft_clock_ns(), time)); break;
+    case WEFT_COST_DEVICE: return spin_on_device(call, time, error);
   }
   return WEFT_OK;
 }
 
 static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error) {
-  (void)error;
-  return take(stage, call, WEFT_OP_F);
+  return take(stage, call, WEFT_OP_F, error);
 }
 
 static enum weft_status backward(struct weft_stage *stage, struct weft_stage_call *call,
                                  struct weft_error *error) {
-  (void)error;
-  return take(stage, call, WEFT_OP_B);
+  return take(stage, call, WEFT_OP_B, error);
 }
 
 static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                        struct weft_error *error) {
-  (void)error;
-  return take(stage, call, WEFT_OP_I);
+  return take(stage, call, WEFT_OP_I, error);
 }
 
 static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error) {
-  (void)error;
-  return take(stage, call, WEFT_OP_W);
+  return take(stage, call, WEFT_OP_W, error);
 }
 
 static enum weft_status unshard(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error) {
-  (void)error;
-  return take(stage, call, WEFT_OP_UNSHARD);
+  return take(stage, call, WEFT_OP_UNSHARD, error);
 }
 
 static enum weft_status reduce_grad(struct weft_stage *stage, struct weft_stage_call *call,
                                     struct weft_error *error) {
-  (void)error;
-  return take(stage, call, WEFT_OP_REDUCE_GRAD);
+  return take(stage, call, WEFT_OP_REDUCE_GRAD, error);
 }
 
 /* There are no gradients to scale. */
@@ -155,16 +159,14 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
   return WEFT_OK;
 }
 
+#define COST_OPS                                                                              \
+  .name = "cost", .forward = forward, .backward = backward, .backward_input = backward_input, \
+  .backward_weight = backward_weight, .unshard = unshard, .reduce_grad = reduce_grad,         \
+  .scale_grads = scale_grads
+
 void weft_cost_stage_init(struct weft_cost_stage *stage, enum weft_cost_mode mode) {
-  static const struct weft_stage_ops ops = {
-      .name = "cost",
-      .forward = forward,
-      .backward = backward,
-      .backward_input = backward_input,
-      .backward_weight = backward_weight,
-      .unshard = unshard,
-      .reduce_grad = reduce_grad,
-      .scale_grads = scale_grads,
-  };
-  *stage = (struct weft_cost_stage){.stage = {.ops = &ops}, .mode = mode};
+  static const struct weft_stage_ops host_ops = {COST_OPS};
+  static const struct weft_stage_ops device_ops = {.enqueues = true, .replays = true, COST_OPS};
+  *stage = (struct weft_cost_stage){
+      .stage = {.ops = mode == WEFT_COST_DEVICE ? &device_ops : &host_ops}, .mode = mode};
 }

@@ -12,6 +12,8 @@ static enum weft_status nothing(struct weft_stage *stage, struct weft_stage_call
 const struct weft_stage_ops *weft_null_stage_ops(void) {
   static const struct weft_stage_ops ops = {
       .name = "null",
+      .enqueues = true, /* nothing */
+      .replays = true,
       .forward = nothing,
       .backward = nothing,
       .backward_input = nothing,

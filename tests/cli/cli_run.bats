@@ -191,7 +191,7 @@ ends() {
   weft run t.csv --progress thread
   fails 2 "--progress has no effect" "--transport mpi"
   weft run t.csv --transport thread
-  fails 2 "expected one of loopback|threads|mpi" "did you mean 'threads'"
+  fails 2 "expected one of loopback|threads|cuda|mpi" "did you mean 'threads'"
   weft run t.csv --stage sleeep
   fails 2 "did you mean 'sleep'"
   weft run t.csv --comm slots:2

@@ -212,7 +212,7 @@ exported_by() { nm -D --defined-only "$LIBDIR/$1" | awk '{ print $3 }' | sort; }
 @test "the shared libraries export exactly what the headers declare" {
   declared_in weft.h >declared
   exported_by libweft.so | diff declared -
-  declared_in weft.h comm.h run.h launch.h | comm -23 - declared >declared_by_run
+  declared_in weft.h comm.h cuda.h run.h launch.h | comm -23 - declared >declared_by_run
   exported_by libweft-run.so | diff declared_by_run -
 }
 

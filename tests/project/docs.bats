@@ -34,6 +34,9 @@ not_run=(
   'srun -n 64 --mpi=pmix weft train --dp 8 --data notes.txt --checkpoint model'
   "for file in /dev/shm/{vader_segment.,sm_segment.,mpich_shar_tmp,ucx_shm_posix_}*; do grep -qsF \"\$file\" /proc/[0-9]*/maps || rm -f \"\$file\"; done"
   'mpirun -n 4 weft doctor'
+  'weft gen 1F1B -p 8 -m 8 -o 1f1b.csv'
+  'weft run 1f1b.csv --device cuda --f 0.2 --i 0.2 --w 0.2 --steps 12'
+  'weft run 1f1b.csv --device cuda --partitions 4 -o timeline.html'
   'chrt -f 10 build/weft bench train'
   'chrt -f 10 python3 bench/train_against_pytorch.py --rounds 2'
   'chrt -f 10 python3 bench/planned_against_named.py --rounds 2'

@@ -21,12 +21,12 @@ void linear_model_init(struct linear_model *model, uint32_t stage_count, uint32_
                        uint32_t rows, uint64_t seed) {
   struct weft_error error;
   *model = (struct linear_model){.stage_count = stage_count, .width = width, .rows = rows};
-  model->stages = calloc(stage_count, sizeof(struct weft_linear_stage *));
+  model->stages = calloc(stage_count, sizeof(struct test_linear_stage *));
   model->bases = calloc(stage_count, sizeof(struct weft_stage *));
   for (uint32_t s = 0; s < stage_count; s++) {
-    assert_int_equal(weft_linear_stage_create(NULL, s, width, seed, &model->stages[s], &error),
+    assert_int_equal(test_linear_stage_create(NULL, s, width, seed, &model->stages[s], &error),
                      WEFT_OK);
-    model->bases[s] = weft_linear_stage_base(model->stages[s]);
+    model->bases[s] = test_linear_stage_base(model->stages[s]);
   }
   model->inputs = calloc((size_t)rows * width, sizeof(float));
   model->targets = calloc((size_t)rows * width, sizeof(float));
@@ -47,7 +47,7 @@ void linear_model_init(struct linear_model *model, uint32_t stage_count, uint32_
 
 void linear_model_finish(struct linear_model *model) {
   for (uint32_t s = 0; s < model->stage_count; s++) {
-    weft_linear_stage_destroy(model->stages[s]);
+    test_linear_stage_destroy(model->stages[s]);
   }
   free(model->stages);
   free(model->bases);
@@ -186,7 +186,7 @@ static void take_gradients(const struct linear_model *model, struct linear_resul
     if (scale) {
       run(model->bases[s]->ops->scale_grads, model->bases[s], &call);
     }
-    float *gradients = weft_linear_stage_gradients(model->stages[s], &count);
+    float *gradients = test_linear_stage_gradients(model->stages[s], &count);
     result->gradients[s] = malloc(count * sizeof(float));
     memcpy(result->gradients[s], gradients, count * sizeof(float));
     run(model->bases[s]->ops->zero_grad, model->bases[s], &call);
@@ -229,6 +229,6 @@ void linear_result_free(const struct linear_model *model, struct linear_result *
 bool linear_gradients_equal(const struct linear_model *model, uint32_t stage,
                             const struct linear_result *result) {
   uint32_t count;
-  const float *gradients = weft_linear_stage_gradients(model->stages[stage], &count);
+  const float *gradients = test_linear_stage_gradients(model->stages[stage], &count);
   return memcmp(gradients, result->gradients[stage], count * sizeof(float)) == 0;
 }

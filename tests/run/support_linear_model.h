@@ -11,7 +11,7 @@
 
 struct linear_model {
   uint32_t stage_count, width, rows;
-  struct weft_linear_stage **stages;    /* [stage_count] */
+  struct test_linear_stage **stages;    /* [stage_count] */
   struct weft_stage **bases;            /* [stage_count] */
   float *inputs, *targets;              /* [rows][width] */
   void *device_inputs, *device_targets; /* the same on the test device */

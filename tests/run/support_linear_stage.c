@@ -21,7 +21,7 @@
 #include "support_linear_stage.h"
 #include "support_protected_device.h"
 
-struct weft_linear_stage {
+struct test_linear_stage {
   struct weft_stage stage;
   struct weft_arena arena; /* of what follows */
   uint32_t width;
@@ -33,7 +33,7 @@ struct weft_linear_stage {
 
 /* ---- Checks ---- */
 
-static enum weft_status refuse(const struct weft_linear_stage *linear,
+static enum weft_status refuse(const struct test_linear_stage *linear,
                                const struct weft_stage_call *call, const char *what,
                                const struct weft_tensor_shape *shape, struct weft_error *error) {
   return weft_fail(
@@ -45,7 +45,7 @@ static enum weft_status refuse(const struct weft_linear_stage *linear,
 }
 
 /* One tensor of R x C, and its R. */
-static enum weft_status take_matrix(const struct weft_linear_stage *linear,
+static enum weft_status take_matrix(const struct test_linear_stage *linear,
                                     const struct weft_stage_call *call,
                                     const struct weft_tensors *tensors, const char *what,
                                     uint64_t *rows, struct weft_error *error) {
@@ -64,7 +64,7 @@ static enum weft_status take_matrix(const struct weft_linear_stage *linear,
 }
 
 /* The same, which has to have as many rows as another one. */
-static enum weft_status match_matrix(const struct weft_linear_stage *linear,
+static enum weft_status match_matrix(const struct test_linear_stage *linear,
                                      const struct weft_stage_call *call,
                                      const struct weft_tensors *tensors, const char *what,
                                      uint64_t rows_expected, struct weft_error *error) {
@@ -80,7 +80,7 @@ static enum weft_status match_matrix(const struct weft_linear_stage *linear,
 }
 
 /* Where R x C numbers go: the tensor becomes as small as this microbatch is. */
-static enum weft_status shape_matrix(const struct weft_linear_stage *linear,
+static enum weft_status shape_matrix(const struct test_linear_stage *linear,
                                      const struct weft_stage_call *call,
                                      struct weft_tensors *tensors, const char *what, uint64_t rows,
                                      struct weft_error *error) {
@@ -99,7 +99,7 @@ static enum weft_status shape_matrix(const struct weft_linear_stage *linear,
 /* ---- Arithmetic ---- */
 
 /* y = x W + b, one row. */
-static void forward_row(const struct weft_linear_stage *linear, const float *x, float *y) {
+static void forward_row(const struct test_linear_stage *linear, const float *x, float *y) {
   const uint32_t width = linear->width;
   const float *weights = linear->parameters;
   memcpy(y, weights + (size_t)width * width, width * sizeof *y);
@@ -111,7 +111,7 @@ static void forward_row(const struct weft_linear_stage *linear, const float *x, 
 }
 
 /* dx = dy W^T, one row. */
-static void input_grad_row(const struct weft_linear_stage *linear, const float *dy, float *dx) {
+static void input_grad_row(const struct test_linear_stage *linear, const float *dy, float *dx) {
   const uint32_t width = linear->width;
   const float *weights = linear->parameters;
   for (uint32_t i = 0; i < width; i++, weights += width) {
@@ -124,7 +124,7 @@ static void input_grad_row(const struct weft_linear_stage *linear, const float *
 }
 
 /* share += x^T dy and the sum of dy, one row. */
-static void weight_grad_row(struct weft_linear_stage *linear, const float *x, const float *dy) {
+static void weight_grad_row(struct test_linear_stage *linear, const float *x, const float *dy) {
   const uint32_t width = linear->width;
   double *share = linear->share;
   for (uint32_t i = 0; i < width; i++, share += width) {
@@ -141,7 +141,7 @@ static void weight_grad_row(struct weft_linear_stage *linear, const float *x, co
 
 static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
                                 struct weft_error *error) {
-  const struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
+  const struct test_linear_stage *linear = (struct test_linear_stage *)stage;
   uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, call->inputs, "the input", &rows, error));
   WEFT_TRY(shape_matrix(linear, call, call->outputs, "the output", rows, error));
@@ -156,7 +156,7 @@ static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call
 /* Half the squared error, added up over the microbatch. */
 static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *call,
                              struct weft_error *error) {
-  const struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
+  const struct test_linear_stage *linear = (struct test_linear_stage *)stage;
   uint64_t rows = 0;
   if (!call->training && call->targets->count == 0) {
     return WEFT_OK; /* outputs are all that is wanted */
@@ -182,7 +182,7 @@ static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *c
 
 static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
                                        struct weft_error *error) {
-  const struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
+  const struct test_linear_stage *linear = (struct test_linear_stage *)stage;
   uint64_t rows = 0;
   if (call->input_grads->count == 0) {
     return WEFT_OK;
@@ -201,7 +201,7 @@ static enum weft_status backward_input(struct weft_stage *stage, struct weft_sta
  * on the order of microbatches and on nothing else. */
 static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error) {
-  struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
+  struct test_linear_stage *linear = (struct test_linear_stage *)stage;
   uint64_t rows = 0;
   WEFT_TRY(take_matrix(linear, call, call->inputs, "the input", &rows, error));
   WEFT_TRY(match_matrix(linear, call, call->output_grads, "the output's gradient", rows, error));
@@ -225,7 +225,7 @@ static enum weft_status backward(struct weft_stage *stage, struct weft_stage_cal
 
 static enum weft_status zero_grad(struct weft_stage *stage, struct weft_stage_call *call,
                                   struct weft_error *error) {
-  struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
+  struct test_linear_stage *linear = (struct test_linear_stage *)stage;
   (void)call;
   (void)error;
   memset(linear->gradients, 0, linear->count * sizeof *linear->gradients);
@@ -234,7 +234,7 @@ static enum weft_status zero_grad(struct weft_stage *stage, struct weft_stage_ca
 
 static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_call *call,
                                     struct weft_error *error) {
-  struct weft_linear_stage *linear = (struct weft_linear_stage *)stage;
+  struct test_linear_stage *linear = (struct test_linear_stage *)stage;
   const float scale = (float)call->grad_scale;
   (void)error;
   for (uint32_t k = 0; k < linear->count; k++) {
@@ -246,7 +246,7 @@ static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_
 /* ---- Create and destroy ---- */
 
 /* Uniform, such that x W is about as large as x. */
-static void draw_parameters(struct weft_linear_stage *linear, uint32_t stage, uint64_t seed) {
+static void draw_parameters(struct test_linear_stage *linear, uint32_t stage, uint64_t seed) {
   struct weft_random random = {.state = seed};
   const double largest = sqrt(3.0 / linear->width);
   random.state = weft_random_next(&random) ^ stage;
@@ -256,7 +256,7 @@ static void draw_parameters(struct weft_linear_stage *linear, uint32_t stage, ui
   }
 }
 
-static bool allocate(struct weft_linear_stage *linear) {
+static bool allocate(struct test_linear_stage *linear) {
   linear->parameters = weft_arena_allocate(&linear->arena, linear->count, sizeof(float));
   linear->gradients = weft_arena_allocate(&linear->arena, linear->count, sizeof(float));
   linear->share = weft_arena_allocate(&linear->arena, linear->count, sizeof(double));
@@ -274,15 +274,15 @@ static const struct weft_stage_ops linear_ops = {
     .scale_grads = scale_grads,
 };
 
-enum weft_status weft_linear_stage_create(const struct weft_allocator *allocator, uint32_t stage,
+enum weft_status test_linear_stage_create(const struct weft_allocator *allocator, uint32_t stage,
                                           uint32_t width, uint64_t seed,
-                                          struct weft_linear_stage **out,
+                                          struct test_linear_stage **out,
                                           struct weft_error *error) {
   if (width == 0 || width > UINT16_MAX) { /* so that 32 bits count the parameters */
     return weft_fail(error, WEFT_ERR_USAGE, "", "a linear stage has 1 to %d columns, not %" PRIu32,
                      UINT16_MAX, width);
   }
-  struct weft_linear_stage *linear = weft_array_allocate_zero(allocator, 1, sizeof *linear);
+  struct test_linear_stage *linear = weft_array_allocate_zero(allocator, 1, sizeof *linear);
   if (linear == NULL) {
     return weft_fail_memory(error, sizeof *linear);
   }
@@ -292,7 +292,7 @@ enum weft_status weft_linear_stage_create(const struct weft_allocator *allocator
   linear->count = width * width + width;
   if (!allocate(linear)) {
     const size_t bytes = (size_t)linear->count * (2 * sizeof(float) + sizeof(double));
-    weft_linear_stage_destroy(linear);
+    test_linear_stage_destroy(linear);
     return weft_fail_memory(error, bytes);
   }
   draw_parameters(linear, stage, seed);
@@ -300,7 +300,7 @@ enum weft_status weft_linear_stage_create(const struct weft_allocator *allocator
   return WEFT_OK;
 }
 
-void weft_linear_stage_destroy(struct weft_linear_stage *stage) {
+void test_linear_stage_destroy(struct test_linear_stage *stage) {
   if (stage != NULL) {
     const struct weft_allocator *allocator = stage->arena.allocator;
     weft_arena_finish(&stage->arena);
@@ -308,16 +308,16 @@ void weft_linear_stage_destroy(struct weft_linear_stage *stage) {
   }
 }
 
-struct weft_stage *weft_linear_stage_base(struct weft_linear_stage *stage) {
+struct weft_stage *test_linear_stage_base(struct test_linear_stage *stage) {
   return &stage->stage;
 }
 
-float *weft_linear_stage_parameters(struct weft_linear_stage *stage, uint32_t *count) {
+float *test_linear_stage_parameters(struct test_linear_stage *stage, uint32_t *count) {
   *count = stage->count;
   return stage->parameters;
 }
 
-float *weft_linear_stage_gradients(struct weft_linear_stage *stage, uint32_t *count) {
+float *test_linear_stage_gradients(struct test_linear_stage *stage, uint32_t *count) {
   *count = stage->count;
   return stage->gradients;
 }

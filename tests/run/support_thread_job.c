@@ -25,7 +25,7 @@ void thread_job_init(struct thread_job *job, const struct trial_setup *setup) {
   job->targets = linear_model_targets(&setup->model);
   for (uint32_t s = 0; s < setup->program->stage_count; s++) {
     uint32_t count;
-    float *parameters = weft_linear_stage_parameters(setup->model.stages[s], &count);
+    float *parameters = test_linear_stage_parameters(setup->model.stages[s], &count);
     memcpy(parameters, setup->parameters[s], count * sizeof(float));
     fault_stage_init(&job->stages[s], setup->model.bases[s], setup->seed + s);
     job->bases[s] = &job->stages[s].stage;
@@ -90,7 +90,7 @@ static const char *check_stages(const struct thread_job *job, uint32_t rank, uin
       complaint = job->stages[s].misuse;
     }
     trial_learn(setup->model.stages[s],
-                weft_linear_stage_gradients(setup->model.stages[s], &count));
+                test_linear_stage_gradients(setup->model.stages[s], &count));
   }
   return complaint;
 }

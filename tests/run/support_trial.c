@@ -62,7 +62,7 @@ static void make_stages(struct trial *trial) {
   for (uint32_t s = 0; s < setup->program->stage_count; s++) {
     struct fault_stage *stage = &trial->stages[s];
     uint32_t count;
-    float *parameters = weft_linear_stage_parameters(setup->model.stages[s], &count);
+    float *parameters = test_linear_stage_parameters(setup->model.stages[s], &count);
     memcpy(parameters, setup->parameters[s], count * sizeof(float));
     weft_cost_stage_init(&trial->costs[s], WEFT_COST_VIRTUAL);
     memcpy(trial->costs[s].times, setup->cost_times, sizeof setup->cost_times);
@@ -237,7 +237,7 @@ static void check_gradients(struct trial_rank *rank) {
       complain(trial, "step %u: wrong gradients of stage %u", rank->steps_done, s);
     }
     trial_learn(setup->model.stages[s],
-                weft_linear_stage_gradients(setup->model.stages[s], &count));
+                test_linear_stage_gradients(setup->model.stages[s], &count));
   }
 }
 

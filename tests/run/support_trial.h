@@ -81,7 +81,7 @@ bool trial_draw_schedule(struct trial_setup *setup, const struct weft_named_sour
                          uint32_t m, uint64_t seed);
 void trial_setup_finish(struct trial_setup *setup);
 /* Parameters learn from gradients, so that no step repeats another. */
-void trial_learn(struct weft_linear_stage *stage, const float *gradients);
+void trial_learn(struct test_linear_stage *stage, const float *gradients);
 
 /* How a rank ended. */
 struct trial_rank {

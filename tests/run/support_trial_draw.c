@@ -107,9 +107,9 @@ static struct weft_program *alter_program(const struct weft_program *program, ui
 
 /* ---- Expected results ---- */
 
-void trial_learn(struct weft_linear_stage *stage, const float *gradients) {
+void trial_learn(struct test_linear_stage *stage, const float *gradients) {
   uint32_t count;
-  float *parameters = weft_linear_stage_parameters(stage, &count);
+  float *parameters = test_linear_stage_parameters(stage, &count);
   for (uint32_t k = 0; k < count; k++) {
     parameters[k] -= 0.125F * gradients[k];
   }
@@ -122,7 +122,7 @@ static void draw_model(struct trial_setup *setup, struct weft_random *random) {
                     m + weft_random_below(random, 2 * m), weft_random_next(random));
   for (uint32_t s = 0; s < stages; s++) {
     uint32_t count;
-    const float *parameters = weft_linear_stage_parameters(setup->model.stages[s], &count);
+    const float *parameters = test_linear_stage_parameters(setup->model.stages[s], &count);
     setup->parameters[s] = malloc(count * sizeof(float));
     memcpy(setup->parameters[s], parameters, count * sizeof(float));
   }

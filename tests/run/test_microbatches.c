@@ -186,7 +186,7 @@ static void check_round_trip(struct weft_random *random, const struct weft_batch
   shuffle(random, order, mb->count);
   assert_int_equal(weft_batch_merge_begin(outputs, &boundary, mb->count, &error), WEFT_OK);
   for (uint32_t k = 0; k < mb->count; k++) {
-    assert_int_equal(weft_batch_merge_keep(outputs, order[k], &mb->items[order[k]], &error),
+    assert_int_equal(weft_batch_merge_keep(outputs, order[k], &mb->items[order[k]], NULL, &error),
                      WEFT_OK);
   }
   for (uint32_t t = 0; t < boundary.tensor_count; t++) {
@@ -421,7 +421,7 @@ static void test_sum_and_mean(void **state) {
       tensors.items[t].shape = boundary.tensors[t].largest;
       tensors.items[t].data = t < 2 ? (void *)numbers.f32[m] : (void *)numbers.f64[m];
     }
-    assert_int_equal(weft_batch_merge_keep(&outputs, m, &tensors, NULL), WEFT_OK);
+    assert_int_equal(weft_batch_merge_keep(&outputs, m, &tensors, NULL, NULL), WEFT_OK);
   }
   assert_int_equal(weft_batch_merge_run(&outputs, merges, &merged, NULL), WEFT_OK);
   for (int k = 0; k < WIDTH; k++) {
@@ -460,7 +460,7 @@ static enum weft_status merge_two(struct weft_tensor_shape a, struct weft_tensor
   assert_int_equal(weft_batch_merge_begin(outputs, &boundary, 2, error), WEFT_OK);
   for (uint32_t m = 0; m < 2; m++) {
     const struct weft_tensors tensors = {1, {{.data = data[m], .shape = m == 0 ? a : b}}};
-    assert_int_equal(weft_batch_merge_keep(outputs, m, &tensors, error), WEFT_OK);
+    assert_int_equal(weft_batch_merge_keep(outputs, m, &tensors, NULL, error), WEFT_OK);
   }
   return weft_batch_merge_run(outputs, &merge, merged, error);
 }
@@ -535,17 +535,17 @@ static void test_wrong_outputs(void **state) {
   check_failed(weft_batch_merge_begin(&outputs, &boundary, 0, &error), &error, WEFT_ERR_USAGE,
                WORDS("0 microbatches"));
   assert_int_equal(weft_batch_merge_begin(&outputs, &boundary, 2, &error), WEFT_OK);
-  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, &error), &error, WEFT_ERR_USAGE,
+  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, NULL, &error), &error, WEFT_ERR_USAGE,
                WORDS("microbatch 1", "2 output", "has 1"));
   tensors.count = 1;
   tensors.items[0].shape = SHAPE(WEFT_F32, 4, 5);
-  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, &error), &error, WEFT_ERR_USAGE,
+  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, NULL, &error), &error, WEFT_ERR_USAGE,
                WORDS("output 0 (logits) of microbatch 1", "f32[4, 5]", "f32[4, 4]"));
   tensors.items[0].shape = SHAPE(WEFT_F64, 4, 4);
-  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, &error), &error, WEFT_ERR_USAGE,
+  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, NULL, &error), &error, WEFT_ERR_USAGE,
                WORDS("f64[4, 4]"));
   tensors.items[0].shape = SHAPE(WEFT_F32, 4);
-  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, &error), &error, WEFT_ERR_USAGE,
+  check_failed(weft_batch_merge_keep(&outputs, 1, &tensors, NULL, &error), &error, WEFT_ERR_USAGE,
                WORDS("f32[4]"));
   boundary.tensors[0].largest.dtype = 99;
   check_failed(weft_batch_merge_begin(&outputs, &boundary, 2, &error), &error, WEFT_ERR_USAGE,
@@ -562,7 +562,7 @@ static void test_wrong_outputs(void **state) {
   boundary.tensor_count = 0;
   assert_int_equal(weft_batch_merge_begin(&outputs, &boundary, 1, &error), WEFT_OK);
   tensors.count = 0;
-  assert_int_equal(weft_batch_merge_keep(&outputs, 0, &tensors, &error), WEFT_OK);
+  assert_int_equal(weft_batch_merge_keep(&outputs, 0, &tensors, NULL, &error), WEFT_OK);
   assert_int_equal(weft_batch_merge_run(&outputs, NULL, &tensors, &error), WEFT_OK);
   weft_batch_merge_finish(&outputs);
 }
@@ -584,7 +584,7 @@ static enum weft_status whole_step(struct weft_batch_split *mb, struct weft_batc
   as_boundary(mb, &boundary);
   status = weft_batch_merge_begin(outputs, &boundary, parts, error);
   for (uint32_t k = 0; k < parts && status == WEFT_OK; k++) {
-    status = weft_batch_merge_keep(outputs, k, &mb->items[k], error);
+    status = weft_batch_merge_keep(outputs, k, &mb->items[k], NULL, error);
   }
   const struct weft_merge merge = {WEFT_MERGE_CONCATENATE, 1};
   return status == WEFT_OK ? weft_batch_merge_run(outputs, &merge, &merged, error) : status;

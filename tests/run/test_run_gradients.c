@@ -91,7 +91,7 @@ static void check_left_out(const struct job *job, const struct linear_model *mod
   float **kept = calloc(model->stage_count, sizeof(float *));
   uint32_t count = 0;
   for (uint32_t s = 0; s < model->stage_count; s++) {
-    float *gradients = weft_linear_stage_gradients(model->stages[s], &count);
+    float *gradients = test_linear_stage_gradients(model->stages[s], &count);
     kept[s] = malloc(count * sizeof(float));
     memcpy(kept[s], gradients, count * sizeof(float));
   }

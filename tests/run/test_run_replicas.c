@@ -36,7 +36,7 @@ enum defect { NONE, FAILS, HANGS };
 /* A rank's part of adding up gradients over replicas; one stage per rank. */
 struct sharing {
   struct weft_group *group;
-  struct weft_linear_stage *stage;
+  struct test_linear_stage *stage;
   struct weft_collective sum;
 };
 
@@ -148,7 +148,7 @@ static enum weft_status reduce(void *context, const struct weft_custom_call *cal
   struct sharing *sharing = context;
   if (!call->calls[0]->again) {
     uint32_t count;
-    float *gradients = weft_linear_stage_gradients(sharing->stage, &count);
+    float *gradients = test_linear_stage_gradients(sharing->stage, &count);
     sharing->sum = (struct weft_collective){
         .kind = WEFT_ALL_REDUCE, .from = gradients, .to = gradients, .bytes = 4 * count};
     WEFT_TRY(sharing->group->ops->start(sharing->group, &sharing->sum, error));
@@ -313,7 +313,7 @@ static void check_sums(const struct job *job, uint32_t stage) {
   const struct linear_result *expected = job->expected;
   for (uint32_t d = 0; d < job->replicas; d++) {
     uint32_t count;
-    const float *found = weft_linear_stage_gradients(job->models[d].stages[stage], &count);
+    const float *found = test_linear_stage_gradients(job->models[d].stages[stage], &count);
     for (uint32_t k = 0; k < count; k++) {
       float sum = expected[0].gradients[stage][k];
       for (uint32_t e = 1; e < job->replicas; e++) {

@@ -67,40 +67,40 @@ static void bench_init(struct bench *bench, uint64_t rows, uint64_t width, uint6
                                          .loss = &bench->loss};
 }
 
-static struct weft_linear_stage *create(uint32_t stage, uint32_t width, uint64_t seed) {
-  struct weft_linear_stage *linear = NULL;
+static struct test_linear_stage *create(uint32_t stage, uint32_t width, uint64_t seed) {
+  struct test_linear_stage *linear = NULL;
   struct weft_error error;
-  assert_int_equal(weft_linear_stage_create(NULL, stage, width, seed, &linear, &error), WEFT_OK);
+  assert_int_equal(test_linear_stage_create(NULL, stage, width, seed, &linear, &error), WEFT_OK);
   return linear;
 }
 
 typedef enum weft_status stage_function(struct weft_stage *stage, struct weft_stage_call *call,
                                         struct weft_error *error);
 
-static void run(stage_function *function, struct weft_linear_stage *linear, struct bench *bench) {
+static void run(stage_function *function, struct test_linear_stage *linear, struct bench *bench) {
   struct weft_error error = {0};
-  if (function(weft_linear_stage_base(linear), &bench->call, &error) != WEFT_OK) {
+  if (function(test_linear_stage_base(linear), &bench->call, &error) != WEFT_OK) {
     fail_msg("%s", error.message);
   }
 }
 
-static const struct weft_stage_ops *ops_of(struct weft_linear_stage *linear) {
-  return weft_linear_stage_base(linear)->ops;
+static const struct weft_stage_ops *ops_of(struct test_linear_stage *linear) {
+  return test_linear_stage_base(linear)->ops;
 }
 
-static void zero_grad(struct weft_linear_stage *linear, struct bench *bench) {
+static void zero_grad(struct test_linear_stage *linear, struct bench *bench) {
   run(ops_of(linear)->zero_grad, linear, bench);
 }
 
-static void copy_gradients(struct weft_linear_stage *linear, float *copy) {
+static void copy_gradients(struct test_linear_stage *linear, float *copy) {
   uint32_t count = 0;
-  const float *gradients = weft_linear_stage_gradients(linear, &count);
+  const float *gradients = test_linear_stage_gradients(linear, &count);
   memcpy(copy, gradients, count * sizeof *copy);
 }
 
-static void assert_gradients(struct weft_linear_stage *linear, const float *expected) {
+static void assert_gradients(struct test_linear_stage *linear, const float *expected) {
   uint32_t count = 0;
-  const float *gradients = weft_linear_stage_gradients(linear, &count);
+  const float *gradients = test_linear_stage_gradients(linear, &count);
   assert_memory_equal(gradients, expected, count * sizeof *expected);
 }
 
@@ -141,10 +141,10 @@ static double reference_loss(const struct model *model, const float *x, const fl
   return loss;
 }
 
-static void model_of(struct model *model, uint32_t width, struct weft_linear_stage **stages) {
+static void model_of(struct model *model, uint32_t width, struct test_linear_stage **stages) {
   model->width = width;
   for (unsigned s = 0; s < 2; s++) {
-    const float *parameters = weft_linear_stage_parameters(stages[s], &model->count);
+    const float *parameters = test_linear_stage_parameters(stages[s], &model->count);
     assert_int_equal(model->count, width * width + width);
     for (uint32_t k = 0; k < model->count; k++) {
       model->parameters[s][k] = (double)parameters[k];
@@ -168,7 +168,7 @@ static double difference(struct model *model, unsigned stage, uint32_t k, const 
 }
 
 /* Two stages forward and backward on one microbatch. */
-static void train(struct weft_linear_stage **stages, struct bench *first, struct bench *last) {
+static void train(struct test_linear_stage **stages, struct bench *first, struct bench *last) {
   const struct weft_stage_ops *ops = ops_of(stages[0]);
   first->input_grads.count = 0;
   run(ops->forward, stages[0], first);
@@ -181,7 +181,7 @@ static void train(struct weft_linear_stage **stages, struct bench *first, struct
 }
 
 static void check_training(uint32_t width, uint64_t rows, uint64_t seed) {
-  struct weft_linear_stage *stages[2] = {create(0, width, seed), create(1, width, seed)};
+  struct test_linear_stage *stages[2] = {create(0, width, seed), create(1, width, seed)};
   struct bench first;
   struct bench last;
   struct model model;
@@ -192,12 +192,12 @@ static void check_training(uint32_t width, uint64_t rows, uint64_t seed) {
   const double loss = reference_loss(&model, first.data[0], last.data[2], rows);
   assert_true(fabs(last.loss - loss) <= 1e-5 * (1 + loss));
   for (unsigned s = 0; s < 2; s++) {
-    const float *gradients = weft_linear_stage_gradients(stages[s], &model.count);
+    const float *gradients = test_linear_stage_gradients(stages[s], &model.count);
     for (uint32_t k = 0; k < model.count; k++) {
       const double expected = difference(&model, s, k, &first, &last);
       assert_true(fabs((double)gradients[k] - expected) <= 2e-5 * (1 + fabs(expected)));
     }
-    weft_linear_stage_destroy(stages[s]);
+    test_linear_stage_destroy(stages[s]);
   }
 }
 
@@ -215,7 +215,7 @@ static void gradients_are_differences(void **state) {
 enum { MICROBATCHES = 5 };
 
 /* With B; or with I for all and then W, in the same order. */
-static void backward_all(struct weft_linear_stage *linear, struct bench *benches, bool split) {
+static void backward_all(struct test_linear_stage *linear, struct bench *benches, bool split) {
   const struct weft_stage_ops *ops = ops_of(linear);
   zero_grad(linear, &benches[0]);
   for (unsigned mb = 0; mb < MICROBATCHES; mb++) {
@@ -228,7 +228,7 @@ static void backward_all(struct weft_linear_stage *linear, struct bench *benches
 
 static void split_backward_is_the_whole_one(void **state) {
   (void)state;
-  struct weft_linear_stage *linear = create(3, WIDTH_MAX, 5);
+  struct test_linear_stage *linear = create(3, WIDTH_MAX, 5);
   struct bench whole[MICROBATCHES];
   struct bench split[MICROBATCHES];
   float expected[PARAMETERS_MAX];
@@ -244,13 +244,13 @@ static void split_backward_is_the_whole_one(void **state) {
     assert_memory_equal(whole[mb].data, split[mb].data, sizeof whole[mb].data);
     assert_int_equal(split[mb].input_grads.items[0].shape.dims[0], mb + 2);
   }
-  weft_linear_stage_destroy(linear);
+  test_linear_stage_destroy(linear);
 }
 
 /* What a microbatch adds does not depend on what was there before. */
 static void shares_are_added_in_order(void **state) {
   (void)state;
-  struct weft_linear_stage *linear = create(0, WIDTH_MAX, 9);
+  struct test_linear_stage *linear = create(0, WIDTH_MAX, 9);
   const uint32_t count = PARAMETERS_MAX;
   struct bench bench;
   float sum[PARAMETERS_MAX] = {0};
@@ -276,14 +276,14 @@ static void shares_are_added_in_order(void **state) {
     sum[k] *= 0.25f;
   }
   assert_gradients(linear, sum);
-  weft_linear_stage_destroy(linear);
+  test_linear_stage_destroy(linear);
 }
 
 /* ---- Shapes ---- */
 
 static void microbatches_may_be_smaller(void **state) {
   (void)state;
-  struct weft_linear_stage *linear = create(1, 4, 1);
+  struct test_linear_stage *linear = create(1, 4, 1);
   struct bench whole;
   struct bench part;
   bench_init(&whole, ROWS_MAX, 4, 1);
@@ -299,12 +299,12 @@ static void microbatches_may_be_smaller(void **state) {
     run(ops_of(linear)->backward, linear, &part);
     assert_true(rows > 0 || part.loss == 0);
   }
-  weft_linear_stage_destroy(linear);
+  test_linear_stage_destroy(linear);
 }
 
 static void first_stage_needs_no_input_grads(void **state) {
   (void)state;
-  struct weft_linear_stage *linear = create(0, 4, 1);
+  struct test_linear_stage *linear = create(0, 4, 1);
   struct bench with;
   struct bench without;
   float expected[PARAMETERS_MAX];
@@ -317,12 +317,12 @@ static void first_stage_needs_no_input_grads(void **state) {
   run(ops_of(linear)->backward_input, linear, &without);
   run(ops_of(linear)->backward_weight, linear, &without);
   assert_gradients(linear, expected);
-  weft_linear_stage_destroy(linear);
+  test_linear_stage_destroy(linear);
 }
 
 static void loss_in_eval(void **state) {
   (void)state;
-  struct weft_linear_stage *linear = create(1, 4, 1);
+  struct test_linear_stage *linear = create(1, 4, 1);
   struct bench training;
   struct bench eval;
   bench_init(&training, 3, 4, 1);
@@ -339,13 +339,13 @@ static void loss_in_eval(void **state) {
   eval.loss = 10;
   run(ops_of(linear)->loss, linear, &eval);
   assert_true(eval.loss == 10);
-  weft_linear_stage_destroy(linear);
+  test_linear_stage_destroy(linear);
 }
 
-static void refused(stage_function *function, struct weft_linear_stage *linear, struct bench *bench,
+static void refused(stage_function *function, struct test_linear_stage *linear, struct bench *bench,
                     const char *words) {
   struct weft_error error = {0};
-  assert_int_equal(function(weft_linear_stage_base(linear), &bench->call, &error), WEFT_ERR_STAGE);
+  assert_int_equal(function(test_linear_stage_base(linear), &bench->call, &error), WEFT_ERR_STAGE);
   assert_int_equal(error.status, WEFT_ERR_STAGE);
   if (strstr(error.message, words) == NULL) {
     fail_msg("'%s' is not in: %s", words, error.message);
@@ -355,7 +355,7 @@ static void refused(stage_function *function, struct weft_linear_stage *linear, 
 
 static void wrong_shapes_are_refused(void **state) {
   (void)state;
-  struct weft_linear_stage *linear = create(2, 4, 1);
+  struct test_linear_stage *linear = create(2, 4, 1);
   const struct weft_stage_ops *ops = ops_of(linear);
   struct bench bench;
   bench_init(&bench, 3, 4, 1);
@@ -381,24 +381,24 @@ static void wrong_shapes_are_refused(void **state) {
   refused(ops->loss, linear, &bench, "the target has 0 tensors");
   bench.outputs.items[0].shape.dims[0] = 1;
   refused(ops->loss, linear, &bench, "the target has 3 rows; expected 1");
-  weft_linear_stage_destroy(linear);
+  test_linear_stage_destroy(linear);
 }
 
 /* ---- Create ---- */
 
-static bool same_parameters(struct weft_linear_stage *a, struct weft_linear_stage *b) {
+static bool same_parameters(struct test_linear_stage *a, struct test_linear_stage *b) {
   uint32_t count = 0;
-  const float *mine = weft_linear_stage_parameters(a, &count);
-  const float *others = weft_linear_stage_parameters(b, &count);
+  const float *mine = test_linear_stage_parameters(a, &count);
+  const float *others = test_linear_stage_parameters(b, &count);
   return memcmp(mine, others, count * sizeof *mine) == 0;
 }
 
 static void parameters_come_from_stage_and_seed(void **state) {
   (void)state;
-  struct weft_linear_stage *stages[] = {create(0, 64, 1), create(0, 64, 1), create(1, 64, 1),
+  struct test_linear_stage *stages[] = {create(0, 64, 1), create(0, 64, 1), create(1, 64, 1),
                                         create(0, 64, 2)};
   uint32_t count = 0;
-  const float *parameters = weft_linear_stage_parameters(stages[0], &count);
+  const float *parameters = test_linear_stage_parameters(stages[0], &count);
   double squares = 0;
   for (uint32_t k = 0; k < count; k++) {
     squares += (double)parameters[k] * (double)parameters[k];
@@ -409,7 +409,7 @@ static void parameters_come_from_stage_and_seed(void **state) {
   assert_false(same_parameters(stages[0], stages[3]));
   assert_false(same_parameters(stages[2], stages[3]));
   for (unsigned k = 0; k < 4; k++) {
-    weft_linear_stage_destroy(stages[k]);
+    test_linear_stage_destroy(stages[k]);
   }
 }
 
@@ -417,16 +417,16 @@ static void create_survives_failing_memory(void **state) {
   (void)state;
   enum weft_status status = WEFT_ERR_MEMORY;
   for (uint64_t n = 1; status != WEFT_OK; n++) {
-    struct weft_linear_stage *linear = NULL;
+    struct test_linear_stage *linear = NULL;
     struct test_memory memory;
     struct weft_error error = {0};
     test_memory_init(&memory);
     memory.fail_at = n;
-    status = weft_linear_stage_create(&memory.allocator, 0, 100, 1, &linear, &error);
+    status = test_linear_stage_create(&memory.allocator, 0, 100, 1, &linear, &error);
     assert_true(status == WEFT_OK || (status == WEFT_ERR_MEMORY && linear == NULL));
     assert_true(status == WEFT_OK || error.message[0] != '\0');
     assert_true(n > 1 || status == WEFT_ERR_MEMORY);
-    weft_linear_stage_destroy(linear);
+    test_linear_stage_destroy(linear);
     assert_int_equal(memory.blocks, 0);
   }
 }
@@ -435,14 +435,14 @@ static void absurd_widths_are_refused(void **state) {
   (void)state;
   static const uint32_t widths[] = {0, 65536, UINT32_MAX};
   for (unsigned k = 0; k < 3; k++) {
-    struct weft_linear_stage *linear = NULL;
+    struct test_linear_stage *linear = NULL;
     struct weft_error error = {0};
-    assert_int_equal(weft_linear_stage_create(NULL, 0, widths[k], 1, &linear, &error),
+    assert_int_equal(test_linear_stage_create(NULL, 0, widths[k], 1, &linear, &error),
                      WEFT_ERR_USAGE);
     assert_null(linear);
     assert_non_null(strstr(error.message, "65535"));
   }
-  weft_linear_stage_destroy(NULL);
+  test_linear_stage_destroy(NULL);
 }
 
 /* ---- The cost stage ---- */

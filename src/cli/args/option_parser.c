@@ -261,11 +261,18 @@ int weft_cli_parse(const struct weft_cli *cli, const struct weft_cli_command *co
 
 /* ---- --transport and --progress ---- */
 
+/* In the order of the option's choices. */
+bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments) {
+  return arguments->choices[WEFT_CLI_OPTION_DEVICE] == 1;
+}
+
 const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments) {
   const bool launched = weft_launch_info().rank_count > 1;
   const struct weft_comm_info *info = NULL;
   if (arguments->given[WEFT_CLI_OPTION_TRANSPORT]) {
     info = weft_comm_find(arguments->texts[WEFT_CLI_OPTION_TRANSPORT]);
+  } else if (weft_cli_is_on_gpus(arguments)) {
+    info = weft_comm_find("cuda");
   }
   for (uint32_t k = 0; info == NULL; k++) {
     info = weft_comm_transport(k);
@@ -281,8 +288,14 @@ enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments
                                                            : WEFT_COMM_PROGRESS_THREAD;
 }
 
-int weft_cli_check_progress(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                            const struct weft_comm_info *transport) {
+int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                             const struct weft_comm_info *transport) {
+  const bool on_gpus = weft_cli_is_on_gpus(arguments);
+  if (on_gpus != (strcmp(transport->name, "cuda") == 0)) {
+    return weft_cli_usage(cli, "'weft run --device cuda' has both",
+                          "stages on %s and --transport %s do not go together",
+                          on_gpus ? "GPUs" : "the host", transport->name);
+  }
   return arguments->given[WEFT_CLI_OPTION_PROGRESS] && !transport->progress_thread
              ? weft_cli_usage(cli, "leave it out, or give --transport mpi",
                               "--progress has no effect: it is for the transport mpi")

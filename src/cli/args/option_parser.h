@@ -66,8 +66,12 @@ int weft_cli_read_rate(const struct weft_cli *cli, const char *name, const char 
 const struct weft_comm_info *weft_cli_chosen_transport(const struct weft_cli_arguments *arguments);
 enum weft_comm_progress weft_cli_chosen_progress(const struct weft_cli_arguments *arguments);
 
-/* WEFT_CLI_USAGE, having reported it, when --progress is given and has no effect. */
-int weft_cli_check_progress(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
-                            const struct weft_comm_info *transport);
+/* --device cuda */
+bool weft_cli_is_on_gpus(const struct weft_cli_arguments *arguments);
+
+/* WEFT_CLI_USAGE, having reported it, when --device and the transport do not go together, or when
+ * --progress is given and has no effect. */
+int weft_cli_check_transport(const struct weft_cli *cli, const struct weft_cli_arguments *arguments,
+                             const struct weft_comm_info *transport);
 
 #endif

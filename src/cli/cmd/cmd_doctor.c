@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <unistd.h>
 
+#include <weft/cuda.h>
 #include <weft/launch.h>
 #include <weft/support.h>
 #include <weft/weft.h>
@@ -47,7 +48,32 @@ static const char *blas(void) {
              : "none; 'weft train' needs libopenblas-dev when it is built";
 }
 
-#define NO_CUDA "not used by this release"
+/* "driver for CUDA 13.0, NVRTC 13.0; GPU 0: NVIDIA H200, 132 SMs, ..."; or why not. */
+static void add_cuda(struct weft_text *text) {
+  struct weft_cuda_driver_info driver;
+  struct weft_error error;
+  if (weft_cuda_driver_info(&driver, &error) < 0) {
+    weft_text_addf(text, "none: %s", error.message);
+    return;
+  }
+  weft_text_addf(text, "driver for CUDA %d.%d, ", driver.version / 1000,
+                 driver.version % 1000 / 10);
+  if (driver.nvrtc_version > 0) {
+    weft_text_addf(text, "NVRTC %d.%d", driver.nvrtc_version / 1000,
+                   driver.nvrtc_version % 1000 / 10);
+  } else {
+    weft_text_add(text, "no NVRTC, which the built-in stages need");
+  }
+  for (uint32_t k = 0; k < driver.gpu_count; k++) {
+    struct weft_cuda_gpu_info gpu;
+    if (weft_cuda_gpu_info(k, &gpu, &error) == WEFT_OK) {
+      weft_text_addf(text, "; GPU %" PRIu32 ": %s, %" PRIu32 " SMs, %.0f GiB, capability %u.%u%s",
+                     k, gpu.name, gpu.sm_count,
+                     (double)gpu.memory_bytes / (1024.0 * 1024.0 * 1024.0), gpu.capability / 10,
+                     gpu.capability % 10, gpu.partitions ? "" : ", no partitions");
+    }
+  }
+}
 
 static uint64_t positive(long value) { return value > 0 ? (uint64_t)value : 0; }
 
@@ -120,7 +146,9 @@ static void add_text(struct weft_text *text, const struct findings *findings) {
   weft_text_addf(text, "  processors    %" PRIu64 "\n", machine.processors);
   weft_text_addf(text, "  memory        %.1f GiB\n",
                  (double)machine.memory_bytes / (1024.0 * 1024.0 * 1024.0));
-  weft_text_addf(text, "  BLAS          %s\n  CUDA          " NO_CUDA "\n", blas());
+  weft_text_addf(text, "  BLAS          %s\n  CUDA          ", blas());
+  add_cuda(text);
+  weft_text_add(text, "\n");
   weft_text_addf(text, "\nLimits\n  ranks         %" PRIu32 "\n  stages        %" PRIu32 "\n",
                  WEFT_RANKS_MAX, WEFT_STAGES_MAX);
   weft_text_addf(text, "  microbatches  %" PRIu32 "\n  actions       %" PRIu64 " in a program\n",
@@ -169,7 +197,10 @@ static void add_json(struct weft_text *text, const struct findings *findings) {
   weft_json_number(&json, "memory_bytes", machine.memory_bytes);
   weft_json_open(&json, "parts", '{');
   weft_json_string(&json, "BLAS", blas());
-  weft_json_string(&json, "CUDA", NO_CUDA);
+  struct weft_text cuda = {.allocator = text->allocator};
+  add_cuda(&cuda);
+  weft_json_string(&json, "CUDA", cuda.data != NULL ? cuda.data : "");
+  weft_text_finish(&cuda);
   weft_json_close(&json, '}');
   weft_json_open(&json, "mpi", '{');
   if (findings->job != NULL) {

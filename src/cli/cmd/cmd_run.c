@@ -5,6 +5,7 @@
 #include <math.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include <weft/launch.h>
@@ -21,7 +22,7 @@
 #include "cli/report/run_picture.h"
 #include "cli/scoped.h"
 
-enum { STEPS_DEFAULT = 3 };
+enum { STEPS_DEFAULT = 3, GPUS_MAX = 64 };
 #define STALL_LIMIT_S 30.0
 
 /* Everything between the command line and the report. */
@@ -40,6 +41,7 @@ struct subject {
   struct weft_cli_stages stages;
   double per_unit;          /* the transport's time */
   struct weft_cli_job *job; /* of mpi; or NULL */
+  struct weft_cuda *cuda;   /* of --device cuda; or NULL */
 };
 
 /* ---- What to run ---- */
@@ -116,6 +118,48 @@ static int fit_job(struct subject *subject) {
   return weft_cli_usage(
       subject->cli, hint, "%s: the program has %" PRIu32 " rank%s, the job %" PRIu32 " process%s",
       quoted, ranks, weft_cli_plural(ranks), processes, processes == 1 ? "" : "es");
+}
+
+/* "0,1,3"; false: it is something else. */
+static bool read_gpus(const char *text, uint32_t *gpus, uint32_t *count) {
+  for (*count = 0; *count < GPUS_MAX; text++) {
+    char *end;
+    const unsigned long number = strtoul(text, &end, 10);
+    if (end == text || *text < '0' || *text > '9' || number > INT32_MAX) {
+      return false;
+    }
+    gpus[(*count)++] = (uint32_t)number;
+    text = end;
+    if (*text != ',') {
+      return *text == '\0';
+    }
+  }
+  return false;
+}
+
+static int open_gpus(struct subject *subject) {
+  const struct weft_cli_arguments *arguments = subject->arguments;
+  uint32_t gpus[GPUS_MAX];
+  struct weft_error error;
+  struct weft_cuda_options options = {
+      .partitions = (uint32_t)weft_cli_number(arguments, WEFT_CLI_OPTION_PARTITIONS, 0)};
+  if (!weft_cli_is_on_gpus(arguments)) {
+    return WEFT_CLI_OK;
+  }
+  if (arguments->given[WEFT_CLI_OPTION_GPUS]) {
+    const char *text = arguments->texts[WEFT_CLI_OPTION_GPUS];
+    char quoted[256];
+    if (!read_gpus(text, gpus, &options.gpu_count)) {
+      return weft_cli_usage(subject->cli, "--gpus 0,1,3",
+                            "--gpus %s is not a list of numbers with commas between them",
+                            weft_cli_quote(quoted, sizeof quoted, text));
+    }
+    options.gpus = gpus;
+  }
+  return weft_cuda_open(subject->cli->allocator, &options, subject->program->rank_count,
+                        &subject->cuda, &error) < 0
+             ? weft_cli_fail(subject->cli, NULL, &error)
+             : WEFT_CLI_OK;
 }
 
 /* Without --unchecked it can be simulated: that is proven. */
@@ -241,7 +285,7 @@ static int fail_run(const struct subject *subject, const struct weft_cli_executi
 
 static void fill_report(const struct subject *subject, const struct weft_cli_execution *execution,
                         struct weft_cli_run_report *report) {
-  static const char *const kinds[] = {"sleep", "spin", "null", "virtual"};
+  static const char *const kinds[] = {"sleep", "spin", "null", "virtual", "device"};
   static const char *const comms[] = {"posted", "eager", "rendezvous"};
   const bool is_virtual = subject->transport->virtual_time;
   *report =
@@ -301,6 +345,8 @@ static int execute(struct subject *subject) {
       .program = subject->program,
       .stages = &subject->stages,
       .transport = subject->transport,
+      .cuda = subject->cuda,
+      .no_graph = subject->arguments->given[WEFT_CLI_OPTION_NO_GRAPH],
       .job = subject->job,
       .keeps_events = weft_cli_run_picture_of(subject->arguments) != WEFT_CLI_RUN_NO_PICTURE,
       .says_progress = true};
@@ -337,6 +383,7 @@ static int prepare(struct subject *subject) {
   WEFT_CLI_TRY(read_costs(subject));
   WEFT_CLI_TRY(read_program(subject));
   WEFT_CLI_TRY(fit_job(subject));
+  WEFT_CLI_TRY(open_gpus(subject));
   WEFT_CLI_TRY(simulate(subject));
   return make_stages(subject);
 }
@@ -353,6 +400,7 @@ static int run(struct subject *subject) {
     return status; /* a thread is still in a stage, and uses the rest too */
   }
   weft_cli_stages_finish(&subject->stages);
+  weft_cuda_close(subject->cuda);
   weft_simulation_destroy(subject->simulation);
   weft_program_destroy(subject->lowered);
   weft_program_destroy(subject->given);
@@ -390,6 +438,9 @@ int weft_cli_cmd_run(const struct weft_cli *cli, const struct weft_cli_arguments
       .stage = transport->virtual_time
                    ? WEFT_CLI_STAGE_VIRTUAL
                    : (enum weft_cli_stage_kind)arguments->choices[WEFT_CLI_OPTION_STAGE]};
-  WEFT_CLI_TRY(weft_cli_check_progress(cli, arguments, transport));
+  WEFT_CLI_TRY(weft_cli_check_transport(cli, arguments, transport));
+  if (weft_cli_is_on_gpus(arguments) && subject.stage != WEFT_CLI_STAGE_NULL) {
+    subject.stage = WEFT_CLI_STAGE_DEVICE;
+  }
   return transport->process_per_rank ? run_as_rank(&subject) : run(&subject);
 }

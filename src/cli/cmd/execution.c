@@ -175,6 +175,8 @@ static enum weft_status create_pipeline(struct weft_cli_execution *execution,
   options.stall_limit = execution->stall_limit;
   options.forward_ahead = 0;
   options.no_events = execution->no_events;
+  options.no_graph = execution->no_graph;
+  options.device = weft_cuda_device(execution->cuda, transport->rank); /* NULL without */
   options.interrupted = weft_launch_is_interrupted;
   options.configuration = execution->transport->process_per_rank ? configuration_of(execution) : 0;
   struct weft_pipeline **pipeline = &execution->pipelines[transport->rank];

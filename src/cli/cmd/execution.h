@@ -9,6 +9,7 @@
 #define CLI_EXECUTION_H
 
 #include <weft/comm.h>
+#include <weft/cuda.h>
 #include <weft/support.h>
 
 #include "cli/cmd/timed_stages.h"
@@ -28,6 +29,8 @@ struct weft_cli_execution {
   const struct weft_program *program;     /* with SEND and RECV where there are several ranks */
   struct weft_cli_stages *stages;
   const struct weft_comm_info *transport;
+  struct weft_cuda *cuda;   /* the ranks' GPUs; or NULL */
+  bool no_graph;            /* on them */
   struct weft_cli_job *job; /* where a rank is a process, else NULL; it has the program's ranks */
   enum weft_run_comm comm;
   int64_t stall_limit; /* in the transport's time; 0: never */

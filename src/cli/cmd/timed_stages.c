@@ -91,7 +91,8 @@ static void make_stages(struct weft_cli_stages *stages, enum weft_cli_stage_kind
   static const enum weft_cost_mode modes[] = {[WEFT_CLI_STAGE_SLEEP] = WEFT_COST_SLEEP,
                                               [WEFT_CLI_STAGE_SPIN] = WEFT_COST_SPIN,
                                               [WEFT_CLI_STAGE_NULL] = WEFT_COST_SPIN,
-                                              [WEFT_CLI_STAGE_VIRTUAL] = WEFT_COST_VIRTUAL};
+                                              [WEFT_CLI_STAGE_VIRTUAL] = WEFT_COST_VIRTUAL,
+                                              [WEFT_CLI_STAGE_DEVICE] = WEFT_COST_DEVICE};
   for (uint32_t s = 0; s < stages->count; s++) {
     weft_cost_stage_init(&stages->timed[s], modes[kind]);
     weft_cost_stage_init(&stages->together[s], modes[kind]);
@@ -125,7 +126,7 @@ int weft_cli_stages_init(struct weft_cli_stages *stages, const struct weft_cli *
   assert(stages != NULL && cli != NULL && program != NULL);
   *stages = (struct weft_cli_stages){.arena = {.allocator = cli->allocator},
                                      .count = program->stage_count};
-  if (kind == WEFT_CLI_STAGE_SLEEP || kind == WEFT_CLI_STAGE_SPIN) {
+  if (kind != WEFT_CLI_STAGE_NULL && kind != WEFT_CLI_STAGE_VIRTUAL) {
     WEFT_CLI_TRY(check_times(cli, program, costs, scale));
   }
   if (!make_room(stages)) {

@@ -13,7 +13,8 @@ enum weft_cli_stage_kind {
   WEFT_CLI_STAGE_SLEEP, /* in the order of --stage's choices */
   WEFT_CLI_STAGE_SPIN,
   WEFT_CLI_STAGE_NULL,
-  WEFT_CLI_STAGE_VIRTUAL /* on loopback */
+  WEFT_CLI_STAGE_VIRTUAL, /* on loopback */
+  WEFT_CLI_STAGE_DEVICE   /* on a device */
 };
 
 struct weft_cli_stages {

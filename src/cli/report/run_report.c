@@ -86,10 +86,11 @@ static void add_head(struct weft_text *text, const struct weft_cli_run_report *r
       weft_cli_plural(program->stage_count), program->microbatch_count,
       program->microbatch_count == 1 ? "" : "es", execution->event_begin[program->rank_count]);
   weft_text_addf(text, "%-10s on %s, %s, %" PRIu32 " step%s%s\n", "ran", report->transport,
-                 report->is_virtual                   ? "in virtual time"
-                 : report->is_null                    ? "stages that do nothing"
-                 : strcmp(report->stage, "spin") == 0 ? "stages that compute"
-                                                      : "stages that sleep",
+                 report->is_virtual                     ? "in virtual time"
+                 : report->is_null                      ? "stages that do nothing"
+                 : strcmp(report->stage, "spin") == 0   ? "stages that compute"
+                 : strcmp(report->stage, "device") == 0 ? "stages that keep the GPU busy"
+                                                        : "stages that sleep",
                  execution->step_count, weft_cli_plural(execution->step_count),
                  report->first_step > 0 ? "; the first is a warm-up and not counted" : "");
 }

@@ -151,6 +151,9 @@ static const void *endpoint_exchanged(struct weft_transport *transport, uint32_t
 void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure) {
   if (weft_world_fail(&threads->world, failure)) {
     signal_all_but(threads, NULL);
+    if (threads->meets) {
+      weft_meeting_wake(&threads->meeting);
+    }
   }
 }
 
@@ -178,33 +181,33 @@ static enum weft_status endpoint_group(struct weft_transport *transport, uint32_
                           out, error);
 }
 
-static const struct weft_transport_ops threads_ops = {
-    .name = "threads",
-    .async_progress = true,
-    .device_memory = true,
-    .destroy = endpoint_destroy, /* endpoints belong to the world */
-    .open = weft_endpoint_open,
-    .send = weft_endpoint_send,
-    .receive = weft_endpoint_receive,
-    .test = weft_endpoint_test,
-    .cancel = weft_endpoint_cancel,
-    .progress = endpoint_progress,
-    .wait = endpoint_wait,
-    .now = endpoint_now,
-    .exchange = endpoint_exchange,
-    .exchanged = endpoint_exchanged,
-    .fail = endpoint_fail,
-    .get_failure = endpoint_failed,
-    .rank_status = endpoint_status,
-    .group = endpoint_group,
-};
+static enum weft_status endpoint_together(struct weft_transport *transport, void *item,
+                                          void (*drive)(void *const *items, uint32_t count),
+                                          int64_t until, struct weft_error *error) {
+  return weft_meeting_join(&((struct weft_endpoint *)transport)->threads->meeting, transport->rank,
+                           item, drive, until, error);
+}
+
+#define ENDPOINT_OPS                                                                            \
+  .async_progress = true, .device_memory = true,                                                \
+  .destroy = endpoint_destroy, /* endpoints belong to the world */                              \
+      .open = weft_endpoint_open, .send = weft_endpoint_send, .receive = weft_endpoint_receive, \
+  .test = weft_endpoint_test, .cancel = weft_endpoint_cancel, .progress = endpoint_progress,    \
+  .wait = endpoint_wait, .now = endpoint_now, .exchange = endpoint_exchange,                    \
+  .exchanged = endpoint_exchanged, .fail = endpoint_fail, .get_failure = endpoint_failed,       \
+  .rank_status = endpoint_status, .group = endpoint_group
+
+static const struct weft_transport_ops threads_ops = {.name = "threads", ENDPOINT_OPS};
+static const struct weft_transport_ops meeting_ops = {
+    .name = "cuda", .together = endpoint_together, ENDPOINT_OPS};
 
 /* ---- the world ---- */
 
 static bool init_endpoint(struct weft_threads *threads, uint32_t rank) {
   struct weft_endpoint *endpoint = &threads->endpoints[rank];
-  endpoint->base = (struct weft_transport){
-      .ops = &threads_ops, .rank = rank, .rank_count = threads->world.rank_count};
+  endpoint->base = (struct weft_transport){.ops = threads->meets ? &meeting_ops : &threads_ops,
+                                           .rank = rank,
+                                           .rank_count = threads->world.rank_count};
   endpoint->threads = threads;
   if (pthread_mutex_init(&endpoint->lock, NULL) != 0) {
     return false;
@@ -242,27 +245,31 @@ static void free_endpoints(struct weft_threads *threads) {
 }
 
 static struct weft_threads *threads_of(struct weft_comm *comm) {
-  assert(comm->kind == &weft_threads_kind);
+  assert(comm->kind->close == weft_threads_close);
   return (struct weft_threads *)comm;
 }
 
-static void close_comm(struct weft_comm *comm) {
+void weft_threads_close(struct weft_comm *comm) {
   struct weft_threads *threads = threads_of(comm);
   free_endpoints(threads);
+  if (threads->meets) {
+    weft_meeting_finish(&threads->meeting);
+  }
   weft_threads_free_channels(threads);
   pthread_mutex_destroy(&threads->lock);
   weft_world_finish(&threads->world);
   weft_array_free(threads->allocator, threads, 1, sizeof *threads);
 }
 
-static enum weft_status open_comm(const struct weft_allocator *allocator,
-                                  const struct weft_comm_options *options, struct weft_comm **out,
-                                  struct weft_error *error) {
+enum weft_status weft_threads_open(const struct weft_allocator *allocator,
+                                   const struct weft_comm_options *options,
+                                   const struct weft_comm_kind *kind, bool meets,
+                                   struct weft_comm **out, struct weft_error *error) {
   struct weft_threads *threads = weft_array_allocate_zero(allocator, 1, sizeof *threads);
   if (threads == NULL) {
     return weft_fail_memory(error, sizeof *threads);
   }
-  threads->comm.kind = &weft_threads_kind;
+  threads->comm.kind = kind;
   threads->allocator = allocator;
   threads->spins = (long)options->rank_count <= sysconf(_SC_NPROCESSORS_ONLN);
   enum weft_status status = weft_world_init(&threads->world, allocator, options->rank_count, error);
@@ -273,9 +280,15 @@ static enum weft_status open_comm(const struct weft_allocator *allocator,
     status = weft_fail_memory(error, sizeof threads->lock);
     goto finish_world;
   }
+  if (meets && !weft_meeting_init(&threads->meeting, &threads->world, threads->spins)) {
+    pthread_mutex_destroy(&threads->lock);
+    status = weft_fail_memory(error, options->rank_count * sizeof(void *));
+    goto finish_world;
+  }
+  threads->meets = meets;
   status = init_endpoints(threads, error);
   if (status != WEFT_OK) {
-    close_comm(&threads->comm);
+    weft_threads_close(&threads->comm);
     return status;
   }
   *out = &threads->comm;
@@ -288,21 +301,25 @@ free_threads:
   return status;
 }
 
-static struct weft_transport *comm_endpoint(struct weft_comm *comm, uint32_t rank) {
+struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t rank) {
   const struct weft_threads *threads = threads_of(comm);
   return rank < threads->world.rank_count ? &threads->endpoints[rank].base : NULL;
 }
 
-static struct weft_transport *comm_local(struct weft_comm *comm) { return comm_endpoint(comm, 0); }
+struct weft_transport *weft_threads_local(struct weft_comm *comm) {
+  return weft_threads_endpoint(comm, 0);
+}
 
 static void fail_comm(struct weft_comm *comm, const struct weft_failure *failure) {
   weft_threads_fail(threads_of(comm), failure);
 }
 
-static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *const *endpoints,
-                                 weft_rank_main *rank_main, void *context,
-                                 struct weft_error *error) {
-  const struct weft_rank_threads run = {.world = &threads_of(comm)->world,
+enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                                  weft_rank_main *rank_main, void *context,
+                                  struct weft_error *error) {
+  struct weft_threads *threads = threads_of(comm);
+  const struct weft_rank_threads run = {.world = &threads->world,
+                                        .meeting = threads->meets ? &threads->meeting : NULL,
                                         .comm = comm,
                                         .endpoints = endpoints,
                                         .rank_main = rank_main,
@@ -311,11 +328,17 @@ static enum weft_status run_comm(struct weft_comm *comm, struct weft_transport *
   return weft_rank_threads_run(&run, error);
 }
 
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  return weft_threads_open(allocator, options, &weft_threads_kind, false, out, error);
+}
+
 const struct weft_comm_kind weft_threads_kind = {
     .info = {.name = "threads", .summary = "all ranks in this process, a thread per rank"},
     .open = open_comm,
-    .close = close_comm,
-    .local = comm_local,
-    .endpoint = comm_endpoint,
-    .run = run_comm,
+    .close = weft_threads_close,
+    .local = weft_threads_local,
+    .endpoint = weft_threads_endpoint,
+    .run = weft_threads_run,
 };

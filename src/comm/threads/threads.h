@@ -19,6 +19,7 @@
 
 #include "comm/channel_ends.h"
 #include "comm/comm_registry.h"
+#include "comm/meeting.h"
 #include "comm/world.h"
 
 enum { WEFT_CACHE_LINE = 64 };
@@ -31,16 +32,22 @@ enum weft_entry_state {
   WEFT_ENTRY_REVOKED /* final: nothing after it is received */
 };
 
+/* What changes hands of a message; all its buffers have the same capacity. */
+struct weft_handover {
+  void *data;
+  struct weft_device *device;
+  struct weft_device_event *event;
+  uint64_t event_number;
+  uint32_t event_rank;
+};
+
 /* One message in flight; whole cache lines. */
 struct weft_entry {
   uint32_t state; /* atomic, enum weft_entry_state: decides who owns the rest */
   uint32_t reserved;
-  void *data;                 /* the sender's buffer; from DONE on the receiver's */
-  struct weft_device *device; /* where it is */
-  uint64_t capacity;
+  struct weft_handover buffer; /* the sender's; from DONE on the receiver's */
   int64_t begin;
   int64_t end;
-  uint64_t padding[2];
   struct weft_message_header header;
   struct weft_tensor_shape shapes[WEFT_TENSORS_MAX];
 };
@@ -100,6 +107,8 @@ struct weft_threads {
   struct weft_endpoint *endpoints; /* [rank_count] */
   uint32_t endpoint_count;         /* whose lock and condition exist */
   bool spins;                      /* every rank can have a core: waiting may spin */
+  bool meets;                      /* one thread drives all ranks, which meet here: */
+  struct weft_meeting meeting;
 
   pthread_mutex_t lock; /* over the table of channels and what is in them, but for the rings */
   struct weft_threads_channel *
@@ -130,6 +139,20 @@ void weft_endpoint_cancel(struct weft_transport *transport, struct weft_message 
 /* Frees what open() allocated. */
 void weft_endpoint_close(struct weft_endpoint *endpoint);
 void weft_threads_free_channels(struct weft_threads *threads);
+
+/* ---- The world, for kinds that are made of it ---- */
+
+/* As the functions of struct weft_comm_kind. `meets`: one thread drives all ranks. */
+enum weft_status weft_threads_open(const struct weft_allocator *allocator,
+                                   const struct weft_comm_options *options,
+                                   const struct weft_comm_kind *kind, bool meets,
+                                   struct weft_comm **out, struct weft_error *error);
+void weft_threads_close(struct weft_comm *comm);
+struct weft_transport *weft_threads_endpoint(struct weft_comm *comm, uint32_t rank);
+struct weft_transport *weft_threads_local(struct weft_comm *comm);
+enum weft_status weft_threads_run(struct weft_comm *comm, struct weft_transport *const *endpoints,
+                                  weft_rank_main *rank_main, void *context,
+                                  struct weft_error *error);
 
 /* ops->fail, for the world as a whole. */
 void weft_threads_fail(struct weft_threads *threads, const struct weft_failure *failure);

@@ -30,19 +30,26 @@ static void give_back(struct weft_end *end, struct weft_message *message) {
   end->matched++;
 }
 
+static struct weft_handover handover_of(const struct weft_message *message) {
+  return (struct weft_handover){message->data, message->device, message->event,
+                                message->event_number, message->event_rank};
+}
+
+static void set_buffer(struct weft_message *message, struct weft_handover buffer) {
+  message->data = buffer.data;
+  message->device = buffer.device;
+  message->event = buffer.event;
+  message->event_number = buffer.event_number;
+  message->event_rank = buffer.event_rank;
+}
+
 /* The entry is TAKING: its content is ours. */
 static void take(struct weft_entry *entry, struct weft_message *message, int64_t now) {
-  void *const data = entry->data;
-  struct weft_device *const device = entry->device;
-  const uint64_t capacity = entry->capacity;
+  const struct weft_handover sent = entry->buffer;
   copy_header(&message->header, message->shapes, &entry->header, entry->shapes);
-  entry->data = message->data;
-  entry->device = message->device;
-  entry->capacity = message->capacity;
+  entry->buffer = handover_of(message);
   entry->end = now;
-  message->data = data;
-  message->device = device;
-  message->capacity = capacity;
+  set_buffer(message, sent);
   message->begin = entry->begin;
   message->end = now;
 }
@@ -83,9 +90,7 @@ void weft_end_reap(struct weft_end *end) {
       return;
     }
     struct weft_message *message = end->messages[end->matched & end->mask];
-    message->data = entry->data;
-    message->device = entry->device;
-    message->capacity = entry->capacity;
+    set_buffer(message, entry->buffer);
     message->end = entry->end;
     __atomic_store_n(&entry->state, WEFT_ENTRY_FREE, __ATOMIC_RELAXED);
     give_back(end, message);
@@ -146,9 +151,7 @@ enum weft_status weft_endpoint_send(struct weft_transport *transport, uint32_t c
   struct weft_entry *entry = &end->channel->entries[position & end->channel->entry_mask];
   message->begin = weft_clock_ns();
   copy_header(&entry->header, entry->shapes, &message->header, message->shapes);
-  entry->data = message->data;
-  entry->device = message->device;
-  entry->capacity = message->capacity;
+  entry->buffer = handover_of(message);
   entry->begin = message->begin;
   __atomic_store_n(&entry->state, WEFT_ENTRY_POSTED, __ATOMIC_RELEASE);
   weft_endpoint_signal(end->peer);

@@ -1,0 +1,21 @@
+/* The cuda transport: all ranks in this process, on its GPUs. Messages are those of threads, a
+ * hand-over of the buffer, with an event of the GPU for its content (weft/transport.h). What
+ * differs is who calls: launching work from several threads costs more than from one, because the
+ * driver has a lock, and a graph of all ranks can be recorded by one thread only. So the ranks
+ * meet in weft_pipeline_step(), and one of their threads does the step of all of them. */
+#include "comm/threads/threads.h"
+
+static enum weft_status open_comm(const struct weft_allocator *allocator,
+                                  const struct weft_comm_options *options, struct weft_comm **out,
+                                  struct weft_error *error) {
+  return weft_threads_open(allocator, options, &weft_cuda_kind, true, out, error);
+}
+
+const struct weft_comm_kind weft_cuda_kind = {
+    .info = {.name = "cuda", .summary = "all ranks in this process, on its GPUs"},
+    .open = open_comm,
+    .close = weft_threads_close,
+    .local = weft_threads_local,
+    .endpoint = weft_threads_endpoint,
+    .run = weft_threads_run,
+};

@@ -1,0 +1,441 @@
+/* The work of a rank on a device: the host enqueues a whole row without waiting, and events carry
+ * what the actions need of each other.
+ *
+ * A rank has one stream for its actions, so they run in the order of its row. After each compute
+ * cell it records an event, and buffers carry that event to other ranks:
+ *
+ *     rank 0, stream 0                      rank 1, stream 1
+ *     0F0 writes a buffer, event 0.0
+ *     SEND: the buffer is handed over ───▶  RECV
+ *                                           wait for 0.0
+ *                                           1F0 and 1B0 read the buffer, event 1.1
+ *     0F4 takes it: wait for 1.1 ◀───────── it comes back with another message
+ *
+ * A wait for what the stream already waits for is left out, so the second one seldom remains. A
+ * wait is enqueued after the record that it is for, on every path: so the order in which the host
+ * enqueues is one in which everything can run, and no device can deadlock (docs/gpu.md). All
+ * ranks end a step before one begins the next, so events of earlier steps have happened. */
+#include <assert.h>
+#include <inttypes.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "run/executor.h"
+
+enum { WAITS_PER_CELL = 4 };
+
+static bool is_compute(const struct weft_action *cell) {
+  return weft_op_in(cell->op, WEFT_OPS_COMPUTE | WEFT_OP_BIT(WEFT_OP_OVERLAP_F_B));
+}
+
+/* ---- Setting up ---- */
+
+static enum weft_status check_stages(const struct weft_executor *executor,
+                                     const struct weft_device *device, struct weft_error *error) {
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    const struct weft_stage_ops *ops = executor->stages[k].impl->ops;
+    if (!ops->enqueues) {
+      return weft_fail(
+          error, WEFT_ERR_USAGE,
+          "set `enqueues` of its struct weft_stage_ops if its functions put their work "
+          "on call->stream; a stage on the CPU belongs on a rank without device",
+          "stage %" PRIu32 " (%s) is on a %s device and does not enqueue its work",
+          executor->stages[k].stage, ops->name != NULL ? ops->name : "unnamed", device->ops->name);
+    }
+  }
+  if (executor->transport->ops->device_memory && executor->transport->ops->together == NULL) {
+    return weft_fail(error, WEFT_ERR_USAGE, "open the transport cuda",
+                     "ranks on a %s device cannot use the transport %s: nothing keeps their steps "
+                     "together",
+                     device->ops->name, executor->transport->ops->name);
+  }
+  return WEFT_OK;
+}
+
+enum weft_status weft_executor_open_device(struct weft_executor *executor,
+                                           struct weft_error *error) {
+  struct weft_device *device = executor->options->device;
+  const struct weft_allocator *allocator = executor->allocator;
+  if (device == NULL || device->ops->stream_create == NULL) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(check_stages(executor, device, error));
+  struct weft_device_work *work = weft_array_allocate_zero(allocator, 1, sizeof *work);
+  if (work == NULL) {
+    return weft_fail_memory(error, sizeof *work);
+  }
+  executor->device = work;
+  work->device = device;
+  WEFT_TRY(device->ops->stream_create(device, allocator, &work->stream, error));
+  WEFT_TRY(device->ops->stream_create(device, allocator, &work->second, error));
+  WEFT_TRY(device->ops->stream_create(device, allocator, &work->watch, error));
+  WEFT_TRY(device->ops->event_create(device, allocator, &work->fork, error));
+  WEFT_TRY(device->ops->event_create(device, allocator, &work->join, error));
+  WEFT_TRY(device->ops->event_create(device, allocator, &work->end, error));
+  WEFT_TRY(device->ops->timed_event_create(device, allocator, &work->base, error));
+  work->done = device->ops->allocate_host(device, sizeof *work->done);
+  work->waited_for = weft_array_allocate_zero(allocator, executor->transport->rank_count,
+                                              sizeof *work->waited_for);
+  return work->done != NULL && work->waited_for != NULL
+             ? WEFT_OK
+             : weft_fail_memory(error, executor->transport->rank_count * sizeof(uint64_t));
+}
+
+static void free_events(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  const struct weft_allocator *allocator = executor->allocator;
+  for (uint32_t k = 0; work->events != NULL && k < work->event_room; k++) {
+    work->device->ops->event_destroy(work->device, allocator, work->events[k]);
+  }
+  weft_array_free(allocator, work->events, work->event_room, sizeof(void *));
+  weft_array_free(allocator, work->records, work->event_room, sizeof *work->records);
+  weft_array_free(allocator, work->ends, work->event_room, sizeof *work->ends);
+  weft_array_free(allocator, work->waits, work->wait_room, sizeof *work->waits);
+  work->device->ops->free_host(work->device, work->clocks);
+  work->events = NULL;
+  work->records = NULL;
+  work->ends = NULL;
+  work->waits = NULL;
+  work->clocks = NULL;
+  work->event_room = work->wait_room = 0;
+}
+
+static uint32_t count_cells(const struct weft_row *row) {
+  uint32_t count = 0;
+  for (uint64_t i = row->begin; i < row->end; i += weft_cell_records(&row->program->actions[i])) {
+    count += is_compute(&row->program->actions[i]);
+  }
+  return count;
+}
+
+enum weft_status weft_executor_fit_device(struct weft_executor *executor,
+                                          const struct weft_row *row, struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL) {
+    return WEFT_OK;
+  }
+  const uint32_t count = count_cells(row);
+  if (count <= work->event_room) {
+    return WEFT_OK;
+  }
+  free_events(executor);
+  const struct weft_allocator *allocator = executor->allocator;
+  const bool timed = row->times != NULL;
+  work->event_room = count;
+  work->wait_room = WAITS_PER_CELL * count;
+  work->events = weft_array_allocate_zero(allocator, count, sizeof(void *));
+  work->records = weft_array_allocate_zero(allocator, count, sizeof *work->records);
+  work->clocks =
+      work->device->ops->allocate_host(work->device, (count + UINT64_C(1)) * sizeof *work->clocks);
+  work->waits = weft_array_allocate_zero(allocator, work->wait_room, sizeof *work->waits);
+  if (timed) {
+    work->ends = weft_array_allocate_zero(allocator, count, sizeof *work->ends);
+  }
+  if (work->events == NULL || work->records == NULL || work->clocks == NULL ||
+      work->waits == NULL || (timed && work->ends == NULL)) {
+    return weft_fail_memory(error, count * sizeof *work->waits);
+  }
+  for (uint32_t k = 0; k < count; k++) {
+    WEFT_TRY(
+        timed ? work->device->ops->timed_event_create(work->device, allocator, &work->events[k],
+                                                      error)
+              : work->device->ops->event_create(work->device, allocator, &work->events[k], error));
+  }
+  return WEFT_OK;
+}
+
+void weft_executor_close_device(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  const struct weft_allocator *allocator = executor->allocator;
+  if (work == NULL) {
+    return;
+  }
+  const struct weft_device_ops *ops = work->device->ops;
+  free_events(executor);
+  ops->event_destroy(work->device, allocator, work->fork);
+  ops->event_destroy(work->device, allocator, work->join);
+  ops->event_destroy(work->device, allocator, work->end);
+  ops->event_destroy(work->device, allocator, work->base);
+  ops->free_host(work->device, work->done);
+  ops->stream_destroy(work->device, allocator, work->watch);
+  ops->stream_destroy(work->device, allocator, work->second);
+  ops->stream_destroy(work->device, allocator, work->stream);
+  weft_array_free(allocator, work->waited_for, executor->transport->rank_count,
+                  sizeof *work->waited_for);
+  weft_array_free(allocator, work, 1, sizeof *work);
+  executor->device = NULL;
+}
+
+/* ---- A step ---- */
+
+void weft_executor_begin_device(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  if (work != NULL) {
+    work->enqueued = work->seen = work->wait_count = 0;
+    work->finishing = work->replaying = false;
+    __atomic_store_n(work->done, 0, __ATOMIC_RELAXED);
+  }
+}
+
+enum weft_status weft_executor_begin_times(const struct weft_executor *executor,
+                                           struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || work->ends == NULL) {
+    return WEFT_OK;
+  }
+  work->base_ns = weft_clock_ns();
+  return work->device->ops->event_record(work->device, work->base, work->stream, error);
+}
+
+static uint64_t number_of(uint64_t step, uint32_t cell) { return (step << 32) + cell; }
+
+enum weft_status weft_executor_order(const struct weft_executor *executor,
+                                     const struct weft_buffer *buffer, struct weft_error *error) {
+  const struct weft_message *message = &buffer->message;
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || message->event == NULL || message->event_rank == executor->transport->rank ||
+      message->event_number <= work->waited_for[message->event_rank] ||
+      message->event_number >> 32 != executor->step) {
+    return WEFT_OK;
+  }
+  work->waited_for[message->event_rank] = message->event_number;
+  if (work->wait_count < work->wait_room) {
+    work->waits[work->wait_count++] = (struct weft_device_wait){work->enqueued, message->event_rank,
+                                                                (uint32_t)message->event_number};
+  }
+  return work->device->ops->event_wait(work->device, message->event, work->stream, error);
+}
+
+void weft_executor_publish(const struct weft_executor *executor, struct weft_buffer *buffer) {
+  const struct weft_device_work *work = executor->device;
+  if (work != NULL) {
+    buffer->message.event = work->events[work->enqueued];
+    buffer->message.event_number = number_of(executor->step, work->enqueued);
+    buffer->message.event_rank = executor->transport->rank;
+  }
+}
+
+/* The parts of an overlap run at the same time: the forward in the first stream, the others in
+ * the second, which begins and ends with it. */
+enum weft_status weft_executor_begin_cell(struct weft_executor *executor,
+                                          const struct weft_action *cell,
+                                          struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL || cell->parts == 0) {
+    return WEFT_OK;
+  }
+  for (uint32_t k = 0; k < executor->sub_action_count; k++) {
+    struct weft_sub_action *sub = &executor->sub_actions[k];
+    sub->call.stream = sub->action->op == WEFT_OP_F ? work->stream : work->second;
+  }
+  WEFT_TRY(work->device->ops->event_record(work->device, work->fork, work->stream, error));
+  return work->device->ops->event_wait(work->device, work->fork, work->second, error);
+}
+
+enum weft_status weft_executor_end_cell(struct weft_executor *executor,
+                                        const struct weft_action *cell, struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL) {
+    return WEFT_OK;
+  }
+  const struct weft_device_ops *ops = work->device->ops;
+  assert(work->enqueued < work->event_room);
+  if (cell->parts > 0) {
+    WEFT_TRY(ops->event_record(work->device, work->join, work->second, error));
+    WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+  }
+  struct weft_device_event *event = work->events[work->enqueued];
+  work->records[work->enqueued] = (uint32_t)executor->at;
+  work->enqueued++;
+  WEFT_TRY(ops->event_record(work->device, event, work->stream, error));
+  if (!work->recording) {
+    return WEFT_OK;
+  }
+  /* Events of a graph cannot be asked: beside the work, it writes how far it is. */
+  WEFT_TRY(ops->event_wait(work->device, event, work->watch, error));
+  return ops->note(work->device, work->done, work->enqueued, &work->clocks[work->enqueued],
+                   work->watch, error);
+}
+
+enum weft_status weft_executor_note_begin(const struct weft_executor *executor,
+                                          struct weft_error *error) {
+  const struct weft_device_work *work = executor->device;
+  return work->device->ops->note(work->device, work->done, 0, &work->clocks[0], work->watch, error);
+}
+
+/* ---- Times ---- */
+
+enum weft_status weft_executor_read_ends(struct weft_executor *executor, struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  for (uint32_t k = 0; work->ends != NULL && k < work->enqueued; k++) {
+    int64_t elapsed = (int64_t)(work->clocks[k + 1] - work->clocks[0]);
+    if (!work->replaying) {
+      WEFT_TRY(work->device->ops->event_elapsed(work->device, work->base, work->events[k], &elapsed,
+                                                error));
+    }
+    work->ends[k] = work->base_ns + elapsed;
+  }
+  return WEFT_OK;
+}
+
+void weft_executor_write_times(struct weft_executor *executor,
+                               const struct weft_executor *const *ranks) {
+  const struct weft_device_work *work = executor->device;
+  const struct weft_row *row = executor->row;
+  if (work->ends == NULL || row->times == NULL) {
+    return;
+  }
+  int64_t now = work->base_ns; /* a transfer is a hand-over, which takes no time */
+  uint32_t w = 0, k = 0;
+  for (uint64_t i = row->begin, next; i < row->end; i = next) {
+    const struct weft_action *cell = &row->program->actions[i];
+    int64_t begin = now;
+    next = i + weft_cell_records(cell);
+    if (k < work->enqueued && work->records[k] == i) {
+      for (; w < work->wait_count && work->waits[w].cell <= k; w++) {
+        const int64_t end = ranks[work->waits[w].rank]->device->ends[work->waits[w].for_cell];
+        begin = end > begin ? end : begin;
+      }
+      now = work->ends[k] > now ? work->ends[k] : now;
+      begin = begin < now ? begin : now;
+      k++;
+    }
+    for (uint64_t part = i; part < next && cell->op != WEFT_OP_IDLE; part++) {
+      row->times[part - row->begin] = (struct weft_row_time){begin, now};
+    }
+  }
+}
+
+/* ---- The device's progress ---- */
+
+/* Cells that the device has done: events happen in the order of the stream. */
+static uint32_t cells_done(const struct weft_device_work *work) {
+  struct weft_error error;
+  uint32_t done = work->seen;
+  if (work->replaying) {
+    return __atomic_load_n(work->done, __ATOMIC_RELAXED);
+  }
+  while (done < work->enqueued &&
+         work->device->ops->event_query(work->device, work->events[done], &error) == WEFT_OK) {
+    done++;
+  }
+  return done;
+}
+
+/* The rank whose work the cell waits for that is the device's next; UINT32_MAX: it runs. */
+static uint32_t find_awaited(const struct weft_device_work *work) {
+  for (uint32_t w = 0; work->ranks != NULL && w < work->wait_count; w++) {
+    const struct weft_device_wait *wait = &work->waits[w];
+    const struct weft_device_work *other = work->ranks[wait->rank]->device;
+    if (wait->cell == work->seen && other != NULL && other->seen <= wait->for_cell) {
+      return wait->rank;
+    }
+  }
+  return UINT32_MAX;
+}
+
+enum weft_status weft_executor_watch_device(struct weft_executor *executor,
+                                            struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  const struct weft_row *row = executor->row;
+  weft_executor_read_clock(executor);
+  const uint32_t done = cells_done(work);
+  if (done != work->seen) {
+    work->seen = done;
+    executor->last_progress = executor->now;
+  }
+  executor->at = done < work->enqueued ? work->records[done] : row->end; /* what it does now */
+  executor->cell = executor->at - row->begin;
+  const uint32_t peer = find_awaited(work);
+  const enum weft_status status =
+      weft_executor_block(executor, peer == UINT32_MAX ? WEFT_PHASE_COMPUTE : WEFT_PHASE_RECEIVE,
+                          peer, weft_action_idle(), 0, error);
+  executor->at = row->end;
+  return status;
+}
+
+/* The first cell of all ranks that is not done and waits for nothing: its record, or NULL. */
+static const struct weft_action *find_culprit(const struct weft_executor *const *ranks,
+                                              uint32_t rank_count, uint32_t *rank) {
+  for (uint32_t r = 0; ranks != NULL && r < rank_count; r++) {
+    struct weft_device_work *work = ranks[r]->device;
+    if (work != NULL && work->replaying) {
+      work->seen = cells_done(work);
+    }
+  }
+  for (uint32_t r = 0; ranks != NULL && r < rank_count; r++) {
+    const struct weft_device_work *work = ranks[r]->device;
+    if (work != NULL && work->seen < work->enqueued && find_awaited(work) == UINT32_MAX) {
+      *rank = r;
+      return &ranks[r]->row->program->actions[work->records[work->seen]];
+    }
+  }
+  return NULL;
+}
+
+enum weft_status weft_executor_fail_device(struct weft_executor *executor,
+                                           struct weft_error *error) {
+  const struct weft_row *row = executor->row;
+  uint32_t rank = executor->transport->rank;
+  const struct weft_action *action =
+      find_culprit(executor->device->ranks, executor->transport->rank_count, &rank);
+  if (action == NULL && executor->at < row->end) {
+    action = &row->program->actions[executor->at];
+  }
+  if (action == NULL) {
+    return error->status;
+  }
+  char text[64], reason[sizeof error->message], hint[sizeof error->hint];
+  memcpy(reason, error->message, sizeof reason);
+  memcpy(hint, error->hint, sizeof hint);
+  executor->blamed_rank = rank;
+  return weft_fail(error, error->status, hint,
+                   "rank %" PRIu32 ", step %" PRIu64 ", most likely %s: %s", rank, executor->step,
+                   weft_action_format(action, text, sizeof text), reason);
+}
+
+enum weft_status weft_executor_await_device(struct weft_executor *executor,
+                                            struct weft_error *error) {
+  struct weft_device_work *work = executor->device;
+  if (work == NULL) {
+    return WEFT_OK;
+  }
+  if (!work->finishing) {
+    work->finishing = true;
+    if (work->recording) {
+      return WEFT_OK;
+    }
+    WEFT_TRY(work->device->ops->event_record(work->device, work->end, work->stream, error));
+  }
+  const enum weft_status status = work->device->ops->event_query(work->device, work->end, error);
+  return status == WEFT_IN_PROGRESS ? weft_executor_watch_device(executor, error) : status;
+}
+
+/* The end of all that the rank has enqueued: of its other streams, too. */
+static enum weft_status record_end(const struct weft_device_work *work, struct weft_error *error) {
+  const struct weft_device_ops *ops = work->device->ops;
+  struct weft_stream *const others[] = {work->second, work->watch};
+  WEFT_TRY(ops->make_current(work->device, error));
+  for (size_t k = 0; k < WEFT_ARRAY_LENGTH(others); k++) {
+    WEFT_TRY(ops->event_record(work->device, work->join, others[k], error));
+    WEFT_TRY(ops->event_wait(work->device, work->join, work->stream, error));
+  }
+  return ops->event_record(work->device, work->end, work->stream, error);
+}
+
+bool weft_executor_settle_device(struct weft_executor *executor) {
+  struct weft_device_work *work = executor->device;
+  struct weft_error error;
+  if (work == NULL || work->end == NULL || record_end(work, &error) < 0) {
+    return true;
+  }
+  const int64_t limit = executor->options->stall_limit;
+  const int64_t begin = weft_clock_ns();
+  while (work->device->ops->event_query(work->device, work->end, &error) == WEFT_IN_PROGRESS) {
+    if (limit > 0 && weft_clock_ns() - begin > limit) {
+      return false;
+    }
+  }
+  return true;
+}

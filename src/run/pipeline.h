@@ -1,0 +1,60 @@
+/* The pipeline of one rank, inside. */
+#ifndef RUN_PIPELINE_H
+#define RUN_PIPELINE_H
+
+#include <weft/run.h>
+
+#include "run/batch_merge.h"
+#include "run/batch_split.h"
+#include "run/batch_upload.h"
+#include "run/executor.h"
+#include "run/handshake.h"
+
+struct weft_world_graph;
+
+enum weft_pipeline_state { WEFT_PIPELINE_READY, WEFT_PIPELINE_RUNNING, WEFT_PIPELINE_FAILED };
+
+struct weft_pipeline {
+  const struct weft_allocator *allocator;
+  struct weft_transport *transport;
+  struct weft_pipeline_options options; /* with our copy of the boundaries */
+  struct weft_boundary *boundaries;
+  struct weft_executor executor;
+  struct weft_row *rows; /* of the programs so far, newest first */
+
+  enum weft_pipeline_state state;
+  struct weft_error failure; /* when WEFT_PIPELINE_FAILED */
+  bool handshake_done;
+  struct weft_handshake handshake;
+  struct weft_handshake *handshakes; /* [rank_count]; NULL: the transport keeps them */
+
+  uint64_t step;
+  struct weft_row *last_row;
+  struct weft_batch_split inputs, targets;
+  struct weft_batch_merge outputs;
+  struct weft_batch_upload uploaded_inputs, uploaded_targets; /* on a device with streams */
+  double *losses; /* [loss_room]; such a device accesses them */
+  uint32_t loss_room;
+  bool want_losses, want_outputs;
+  const struct weft_merge *merges;
+  struct weft_step_result result;
+
+  /* Where one thread drives all ranks of the process (step_together.c). */
+  struct weft_world_graph *graph;    /* of the pipeline of rank 0: the step of all ranks, or NULL */
+  const char *no_graph_reason;       /* likewise: why the last step could be none, or NULL */
+  enum weft_status together_status;  /* of the step */
+  struct weft_error *together_error; /* the caller's */
+};
+
+/* The step is done: results, and the next one. */
+enum weft_status weft_pipeline_end_step(struct weft_pipeline *pipeline, struct weft_error *error);
+/* Fails the world with this rank's error; *error becomes the agreed one. */
+enum weft_status weft_pipeline_give_up(struct weft_pipeline *pipeline, uint32_t rank,
+                                       struct weft_error *error);
+
+/* Runs the step that has begun together with those of all ranks of the process; blocks. */
+enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
+                                             struct weft_error *error);
+void weft_world_graph_destroy(struct weft_world_graph *graph);
+
+#endif

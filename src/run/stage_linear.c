@@ -1,0 +1,207 @@
+/* The linear stage: see weft/run.h. It keeps nothing of its own between forward and backward: the
+ * input stays where it is until the last backward, and the gradient between I and W. */
+#include <assert.h>
+#include <inttypes.h>
+
+#include <weft/run.h>
+#include <weft/support.h>
+
+#include "device/kernel.h"
+
+static struct weft_linear_stage *of(struct weft_stage *stage) {
+  return (struct weft_linear_stage *)stage;
+}
+
+/* Rows of a tensor [rows][columns]; UINT64_MAX: it is something else. */
+static uint64_t rows_of(const struct weft_tensors *tensors, uint64_t columns) {
+  const struct weft_tensor_shape *shape = &tensors->items[0].shape;
+  return tensors->count == 1 && shape->dtype == WEFT_F32 && shape->dim_count == 2 &&
+                 shape->dims[1] == columns
+             ? shape->dims[0]
+             : UINT64_MAX;
+}
+
+static enum weft_status fail_shape(const struct weft_stage_call *call, const char *what,
+                                   uint64_t columns, struct weft_error *error) {
+  return weft_fail(error, WEFT_ERR_USAGE, "look at the boundary, the batch and the targets",
+                   "the linear stage %" PRIu32 " needs %s of one f32 tensor [rows][%" PRIu64 "]",
+                   call->stage, what, columns);
+}
+
+/* One of the three products: a matrix is written, two are read. */
+static enum weft_status multiply(const struct weft_linear_stage *linear,
+                                 const struct weft_stage_call *call,
+                                 const struct weft_kernel *kernel, uint64_t threads, void *to,
+                                 const void *a, const void *b, uint64_t rows,
+                                 struct weft_error *error) {
+  uint64_t in = linear->in, out = linear->out;
+  void *const parameters[] = {&to, &a, &b, &rows, &in, &out};
+  return threads > 0
+             ? weft_kernel_launch(linear->device, kernel, threads, parameters, call->stream, error)
+             : WEFT_OK;
+}
+
+static enum weft_status forward(struct weft_stage *stage, struct weft_stage_call *call,
+                                struct weft_error *error) {
+  const struct weft_linear_stage *linear = of(stage);
+  const uint64_t rows = rows_of(call->inputs, linear->in);
+  if (rows == UINT64_MAX) {
+    return fail_shape(call, "inputs", linear->in, error);
+  }
+  if (rows_of(call->outputs, linear->out) == UINT64_MAX) {
+    return fail_shape(call, "outputs", linear->out, error);
+  }
+  call->outputs->items[0].shape.dims[0] = rows;
+  return multiply(linear, call, weft_kernel_linear_forward(), rows * linear->out,
+                  call->outputs->items[0].data, call->inputs->items[0].data, linear->weights, rows,
+                  error);
+}
+
+static enum weft_status backward_input(struct weft_stage *stage, struct weft_stage_call *call,
+                                       struct weft_error *error) {
+  const struct weft_linear_stage *linear = of(stage);
+  const uint64_t rows = rows_of(call->output_grads, linear->out);
+  if (rows == UINT64_MAX) {
+    return fail_shape(call, "output gradients", linear->out, error);
+  }
+  if (call->input_grads->count == 0) {
+    return WEFT_OK; /* nobody needs it */
+  }
+  return multiply(linear, call, weft_kernel_linear_backward_input(), rows * linear->in,
+                  call->input_grads->items[0].data, call->output_grads->items[0].data,
+                  linear->weights, rows, error);
+}
+
+static enum weft_status backward_weight(struct weft_stage *stage, struct weft_stage_call *call,
+                                        struct weft_error *error) {
+  const struct weft_linear_stage *linear = of(stage);
+  const uint64_t rows = rows_of(call->output_grads, linear->out);
+  if (rows == UINT64_MAX) {
+    return fail_shape(call, "output gradients", linear->out, error);
+  }
+  return multiply(linear, call, weft_kernel_linear_backward_weight(), linear->out * linear->in,
+                  linear->grads, call->output_grads->items[0].data, call->inputs->items[0].data,
+                  rows, error);
+}
+
+static enum weft_status loss(struct weft_stage *stage, struct weft_stage_call *call,
+                             struct weft_error *error) {
+  const struct weft_linear_stage *linear = of(stage);
+  const uint64_t rows = rows_of(call->targets, linear->out);
+  if (rows == UINT64_MAX || rows != call->outputs->items[0].shape.dims[0]) {
+    return fail_shape(call, "targets", linear->out, error);
+  }
+  uint64_t count = rows * linear->out;
+  double *sum = call->loss;
+  const void *y = call->outputs->items[0].data, *target = call->targets->items[0].data;
+  void *const parameters[] = {&sum, &y, &target, &count};
+  if (count == 0) {
+    return WEFT_OK;
+  }
+  WEFT_TRY(weft_kernel_launch(linear->device, weft_kernel_square_loss(), 1, parameters,
+                              call->stream, error));
+  if (call->output_grads->count == 0) {
+    return WEFT_OK;
+  }
+  void *difference = call->output_grads->items[0].data;
+  void *const subtract[] = {&difference, &y, &target, &count};
+  return weft_kernel_launch(linear->device, weft_kernel_subtract(), count, subtract, call->stream,
+                            error);
+}
+
+static enum weft_status zero_grad(struct weft_stage *stage, struct weft_stage_call *call,
+                                  struct weft_error *error) {
+  const struct weft_linear_stage *linear = of(stage);
+  return weft_device_fill(linear->device, linear->grads, 0,
+                          linear->out * linear->in * sizeof *linear->grads, call->stream, error);
+}
+
+static enum weft_status scale_grads(struct weft_stage *stage, struct weft_stage_call *call,
+                                    struct weft_error *error) {
+  const struct weft_linear_stage *linear = of(stage);
+  uint64_t count = linear->out * linear->in;
+  void *grads = linear->grads;
+  double scale = call->grad_scale;
+  void *const parameters[] = {&grads, &scale, &count};
+  return weft_kernel_launch(linear->device, weft_kernel_scale(), count, parameters, call->stream,
+                            error);
+}
+
+/* ---- Making it ---- */
+
+/* Drawn between -1 and 1, divided by `in`: outputs keep the inputs' size. */
+static enum weft_status draw(const struct weft_linear_stage *stage, uint64_t seed,
+                             struct weft_error *error) {
+  const size_t count = (size_t)(stage->in * stage->out);
+  float *host = weft_array_allocate(NULL, count, sizeof *host);
+  if (host == NULL) {
+    return weft_fail_memory(error, count * sizeof *host);
+  }
+  struct weft_random random = {.state = seed};
+  for (size_t k = 0; k < count; k++) {
+    host[k] = (float)((2 * weft_random_share(&random) - 1) / (double)stage->in);
+  }
+  const struct weft_copy copy = {.to = stage->weights,
+                                 .to_device = stage->device,
+                                 .from = host,
+                                 .row_bytes = count * sizeof *host,
+                                 .rows = 1};
+  const enum weft_status status = weft_copy(&copy, NULL, error);
+  weft_array_free(NULL, host, count, sizeof *host);
+  return status;
+}
+
+enum weft_status weft_linear_stage_init(struct weft_linear_stage *stage, struct weft_device *device,
+                                        uint64_t in, uint64_t out, uint64_t seed,
+                                        struct weft_error *error) {
+  static const struct weft_stage_ops ops = {
+      .name = "linear",
+      .enqueues = true,
+      .replays = true,
+      .forward = forward,
+      .backward_input = backward_input,
+      .backward_weight = backward_weight,
+      .loss = loss,
+      .zero_grad = zero_grad,
+      .scale_grads = scale_grads,
+  };
+  WEFT_NEED(stage, error);
+  uint64_t count, bytes;
+  if (in == 0 || out == 0 || !weft_multiply(in, out, &count) ||
+      !weft_multiply(count, sizeof(float), &bytes)) {
+    return weft_fail(error, WEFT_ERR_USAGE, "both are at least 1",
+                     "a linear stage with %" PRIu64 " inputs and %" PRIu64 " outputs", in, out);
+  }
+  *stage =
+      (struct weft_linear_stage){.stage = {.ops = &ops}, .device = device, .in = in, .out = out};
+  stage->weights = weft_device_allocate(device, NULL, bytes);
+  stage->grads = weft_device_allocate(device, NULL, bytes);
+  if (stage->weights == NULL || stage->grads == NULL) {
+    weft_linear_stage_finish(stage);
+    return weft_fail_memory(error, (size_t)bytes);
+  }
+  const enum weft_status status = draw(stage, seed, error);
+  if (status < 0) {
+    weft_linear_stage_finish(stage);
+  }
+  return status;
+}
+
+void weft_linear_stage_finish(struct weft_linear_stage *stage) {
+  const uint64_t bytes = stage->in * stage->out * sizeof(float);
+  weft_device_free(stage->device, NULL, stage->weights, bytes);
+  weft_device_free(stage->device, NULL, stage->grads, bytes);
+  stage->weights = stage->grads = NULL;
+}
+
+enum weft_status weft_linear_stage_read(const struct weft_linear_stage *stage, bool grads,
+                                        float *host, struct weft_error *error) {
+  WEFT_NEED(stage, error);
+  WEFT_NEED(host, error);
+  const struct weft_copy copy = {.to = host,
+                                 .from = grads ? stage->grads : stage->weights,
+                                 .from_device = stage->device,
+                                 .row_bytes = stage->in * stage->out * sizeof *host,
+                                 .rows = 1};
+  return weft_copy(&copy, NULL, error);
+}

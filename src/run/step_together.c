@@ -1,0 +1,474 @@
+/* The step of all ranks of a process, driven by one thread: it advances one rank after the other,
+ * and none of them waits for the device inside the step. After a step like that the work of all
+ * ranks is recorded as one graph, which the device repeats with one launch per step, as long as
+ * nothing changes that the graph depends on. */
+#include <assert.h>
+#include <inttypes.h>
+#include <sched.h>
+#include <stdio.h>
+#include <string.h>
+
+#include <weft/support.h>
+
+#include "run/pipeline.h"
+
+/* ---- The graph of a step ---- */
+
+/* What a graph was recorded for; with anything else another one is recorded. */
+struct graph_key {
+  const struct weft_pipeline *pipeline;
+  const struct weft_row *row;
+  const struct weft_tensors *inputs, *targets;
+  uint64_t shapes; /* of both: a hash */
+  const double *losses;
+};
+
+struct weft_world_graph {
+  const struct weft_allocator *allocator;
+  struct weft_device *device;         /* of rank 0 */
+  struct weft_stream *origin;         /* from which it is recorded and launched */
+  struct weft_device_event *begin;    /* of the origin */
+  struct weft_device_event *finish;   /* likewise */
+  struct weft_device_graph *recorded; /* NULL: none yet */
+  uint32_t rank_count;
+  uint32_t *cells;         /* [rank_count]: compute cells of its row, */
+  uint32_t *waits;         /* [rank_count] and their waits: a rank keeps what they are */
+  struct graph_key keys[]; /* [rank_count] */
+};
+
+void weft_world_graph_destroy(struct weft_world_graph *graph) {
+  if (graph == NULL) {
+    return;
+  }
+  const struct weft_device_ops *ops = graph->device->ops;
+  ops->graph_destroy(graph->device, graph->recorded);
+  ops->event_destroy(graph->device, graph->allocator, graph->begin);
+  ops->event_destroy(graph->device, graph->allocator, graph->finish);
+  ops->stream_destroy(graph->device, graph->allocator, graph->origin);
+  weft_array_free(graph->allocator, graph->cells, graph->rank_count, sizeof *graph->cells);
+  weft_array_free(graph->allocator, graph->waits, graph->rank_count, sizeof *graph->waits);
+  weft_array_free(graph->allocator, graph,
+                  sizeof *graph + graph->rank_count * sizeof graph->keys[0], 1);
+}
+
+static enum weft_status make_graph(struct weft_pipeline *first, uint32_t rank_count,
+                                   struct weft_error *error) {
+  struct weft_device *device = first->options.device;
+  const size_t size = sizeof(struct weft_world_graph) + rank_count * sizeof(struct graph_key);
+  struct weft_world_graph *graph = weft_array_allocate_zero(first->allocator, size, 1);
+  if (graph == NULL) {
+    return weft_fail_memory(error, size);
+  }
+  graph->allocator = first->allocator;
+  graph->device = device;
+  graph->rank_count = rank_count;
+  first->graph = graph;
+  graph->cells = weft_array_allocate_zero(first->allocator, rank_count, sizeof *graph->cells);
+  graph->waits = weft_array_allocate_zero(first->allocator, rank_count, sizeof *graph->waits);
+  if (graph->cells == NULL || graph->waits == NULL) {
+    return weft_fail_memory(error, rank_count * sizeof *graph->cells);
+  }
+  WEFT_TRY(device->ops->stream_create(device, first->allocator, &graph->origin, error));
+  WEFT_TRY(device->ops->event_create(device, first->allocator, &graph->begin, error));
+  return device->ops->event_create(device, first->allocator, &graph->finish, error);
+}
+
+/* NULL when this step could be a graph; else why not. */
+static const char *refuse_graph(const struct weft_pipeline *pipeline) {
+  const struct weft_executor *executor = &pipeline->executor;
+  if (executor->device == NULL || pipeline->options.device->ops->capture_begin == NULL) {
+    return "a rank has no device that records graphs";
+  }
+  if (pipeline->options.no_graph) {
+    return "options.no_graph is set";
+  }
+  if (pipeline->options.check_payloads) {
+    return "payloads are checked, which the host does";
+  }
+  if (pipeline->want_outputs) {
+    return "outputs are wanted, which the host merges";
+  }
+  for (uint32_t k = 0; k < executor->own_count; k++) {
+    if (!executor->stages[k].impl->ops->replays) {
+      return "a stage does not say that its work can be replayed";
+    }
+  }
+  for (uint32_t op = 0; op < WEFT_OP_COUNT; op++) {
+    if (executor->custom[op].function != NULL) {
+      return "a custom function replaces an op";
+    }
+  }
+  return NULL;
+}
+
+static uint64_t hash_shapes(const struct weft_tensors *items, uint32_t count, uint64_t hash) {
+  for (uint32_t m = 0; items != NULL && m < count; m++) {
+    for (uint32_t t = 0; t < items[m].count; t++) {
+      hash = (hash ^ weft_checksum(&items[m].items[t].shape, sizeof items[m].items[t].shape)) *
+             UINT64_C(0x100000001b3);
+      hash ^= (uintptr_t)items[m].items[t].data;
+    }
+  }
+  return hash;
+}
+
+static struct graph_key key_of(const struct weft_pipeline *pipeline) {
+  const struct weft_executor *executor = &pipeline->executor;
+  const uint32_t count = pipeline->last_row->program->microbatch_count;
+  struct graph_key key;
+  memset(&key, 0, sizeof key); /* compared as bytes */
+  key.pipeline = pipeline;
+  key.row = pipeline->last_row;
+  key.losses = pipeline->losses;
+  if (weft_executor_find_stage(executor, 0) != NULL) {
+    key.inputs = executor->inputs;
+    key.shapes = hash_shapes(executor->inputs, count, key.shapes);
+  }
+  key.targets = executor->targets;
+  key.shapes = hash_shapes(executor->targets, count, key.shapes);
+  return key;
+}
+
+/* Notes what this step is; false when the one before was another. */
+static bool is_like_before(struct weft_world_graph *graph, void *const *items) {
+  bool same = true;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct graph_key key = key_of(items[r]);
+    same = memcmp(&key, &graph->keys[r], sizeof key) == 0 && same;
+    graph->keys[r] = key;
+  }
+  return same;
+}
+
+/* ---- Recording it ---- */
+
+/* All streams of all ranks begin with the origin, and it ends with them. */
+static enum weft_status fork_ranks(const struct weft_world_graph *graph, void *const *items,
+                                   struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  WEFT_TRY(ops->event_record(graph->device, graph->begin, graph->origin, error));
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    const struct weft_device_work *work = pipeline->executor.device;
+    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work->stream, error));
+    WEFT_TRY(ops->event_wait(graph->device, graph->begin, work->watch, error));
+    WEFT_TRY(weft_executor_note_begin(&pipeline->executor, error));
+  }
+  return WEFT_OK;
+}
+
+static enum weft_status join_ranks(const struct weft_world_graph *graph, void *const *items,
+                                   struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_device_work *work = ((const struct weft_pipeline *)items[r])->executor.device;
+    WEFT_TRY(ops->event_record(graph->device, work->join, work->watch, error));
+    WEFT_TRY(ops->event_wait(graph->device, work->join, graph->origin, error));
+    WEFT_TRY(ops->event_record(graph->device, work->end, work->stream, error));
+    WEFT_TRY(ops->event_wait(graph->device, work->end, graph->origin, error));
+  }
+  return WEFT_OK;
+}
+
+/* Advances every rank until its row is enqueued. */
+static enum weft_status enqueue_rows(void *const *items, uint32_t count, struct weft_error *error) {
+  uint32_t left = count;
+  while (left > 0) {
+    left = 0;
+    for (uint32_t r = 0; r < count; r++) {
+      struct weft_pipeline *pipeline = items[r];
+      if (!pipeline->executor.device->finishing) {
+        struct weft_transport *transport = pipeline->transport;
+        WEFT_TRY(transport->ops->progress(transport, error));
+        pipeline->executor.blamed_rank = transport->rank;
+        const enum weft_status status = weft_executor_advance(&pipeline->executor, error);
+        if (status == WEFT_ERR_DEVICE) {
+          (void)weft_executor_fail_device(&pipeline->executor, error);
+        }
+        if (status < 0) {
+          pipeline->together_status =
+              weft_pipeline_give_up(pipeline, pipeline->executor.blamed_rank, error);
+          return pipeline->together_status;
+        }
+        left += !pipeline->executor.device->finishing;
+      }
+    }
+  }
+  return WEFT_OK;
+}
+
+static void set_recording(void *const *items, uint32_t count, bool recording) {
+  for (uint32_t r = 0; r < count; r++) {
+    ((struct weft_pipeline *)items[r])->executor.device->recording = recording;
+  }
+}
+
+static enum weft_status record(struct weft_world_graph *graph, void *const *items,
+                               struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  struct weft_error ignored;
+  WEFT_TRY(ops->make_current(graph->device, error));
+  WEFT_TRY(ops->capture_begin(graph->device, graph->origin, error));
+  set_recording(items, graph->rank_count, true);
+  enum weft_status status = fork_ranks(graph, items, error);
+  if (status == WEFT_OK) {
+    status = enqueue_rows(items, graph->rank_count, error);
+  }
+  if (status == WEFT_OK) {
+    status = join_ranks(graph, items, error);
+  }
+  set_recording(items, graph->rank_count, false);
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_device_work *work = ((const struct weft_pipeline *)items[r])->executor.device;
+    graph->cells[r] = work->enqueued;
+    graph->waits[r] = work->wait_count;
+  }
+  if (status < 0) {
+    (void)ops->capture_end(graph->device, graph->origin, NULL, &ignored);
+    return status;
+  }
+  return ops->capture_end(graph->device, graph->origin, &graph->recorded, error);
+}
+
+/* ---- Repeating it ---- */
+
+/* After the batches have been copied, which each rank's own stream does. */
+static enum weft_status launch(const struct weft_world_graph *graph, void *const *items,
+                               struct weft_error *error) {
+  const struct weft_device_ops *ops = graph->device->ops;
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    const struct weft_executor *executor = &((const struct weft_pipeline *)items[r])->executor;
+    if (weft_executor_find_stage(executor, 0) != NULL || executor->targets != NULL) {
+      const struct weft_device_work *work = executor->device;
+      WEFT_TRY(ops->event_record(graph->device, work->fork, work->stream, error));
+      WEFT_TRY(ops->event_wait(graph->device, work->fork, graph->origin, error));
+    }
+    executor->device->replaying = true;
+    executor->device->enqueued = graph->cells[r];
+    executor->device->wait_count = graph->waits[r];
+    executor->device->base_ns = weft_clock_ns();
+  }
+  WEFT_TRY(ops->graph_launch(graph->device, graph->recorded, graph->origin, error));
+  return ops->event_record(graph->device, graph->finish, graph->origin, error);
+}
+
+static enum weft_status await_graph(struct weft_world_graph *graph, void *const *items,
+                                    struct weft_error *error) {
+  enum weft_status status;
+  while ((status = graph->device->ops->event_query(graph->device, graph->finish, error)) ==
+         WEFT_IN_PROGRESS) {
+    for (uint32_t r = 0; r < graph->rank_count; r++) {
+      struct weft_pipeline *pipeline = items[r];
+      status = weft_executor_watch_device(&pipeline->executor, error);
+      if (status < 0) {
+        return weft_pipeline_give_up(pipeline, pipeline->transport->rank, error);
+      }
+    }
+  }
+  if (status < 0) {
+    struct weft_pipeline *first = items[0];
+    first->executor.blamed_rank = first->transport->rank;
+    (void)weft_executor_fail_device(&first->executor, error);
+    return weft_pipeline_give_up(first, first->executor.blamed_rank, error);
+  }
+  for (uint32_t r = 0; r < graph->rank_count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    pipeline->executor.actions_done += pipeline->last_row->end - pipeline->last_row->begin;
+    pipeline->together_status = weft_pipeline_end_step(pipeline, pipeline->together_error);
+  }
+  return WEFT_OK;
+}
+
+/* ---- The step of all ranks ---- */
+
+static void share_failure(void *const *items, uint32_t count, const struct weft_error *error) {
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    *pipeline->together_error = *error;
+    pipeline->together_status = error->status;
+    pipeline->failure = *error;
+    pipeline->state = WEFT_PIPELINE_FAILED;
+  }
+}
+
+static void drive_eagerly(void *const *items, uint32_t count) {
+  uint32_t left = count;
+  for (uint32_t r = 0; r < count; r++) {
+    ((struct weft_pipeline *)items[r])->together_status = WEFT_IN_PROGRESS;
+  }
+  while (left > 0) {
+    left = 0;
+    for (uint32_t r = 0; r < count; r++) {
+      struct weft_pipeline *pipeline = items[r];
+      if (pipeline->together_status == WEFT_IN_PROGRESS) {
+        pipeline->together_status = weft_pipeline_advance(pipeline, pipeline->together_error);
+        left += pipeline->together_status == WEFT_IN_PROGRESS;
+      }
+    }
+  }
+  for (uint32_t r = 0; r < count; r++) { /* a rank may have been done before another failed */
+    const struct weft_pipeline *pipeline = items[r];
+    if (pipeline->state == WEFT_PIPELINE_FAILED) {
+      const struct weft_error error = pipeline->failure;
+      share_failure(items, count, &error);
+      return;
+    }
+  }
+}
+
+/* The log has why a step is no graph, when that changes. */
+static void explain(struct weft_pipeline *first, const char *reason) {
+  char line[160];
+  if (reason != NULL && reason != first->no_graph_reason && first->options.log != NULL) {
+    (void)snprintf(line, sizeof line, "step %" PRIu64 " is enqueued action by action: %s",
+                   first->step, reason);
+    first->options.log(first->options.log_context, line);
+  }
+  first->no_graph_reason = reason;
+}
+
+/* The graph for this step, recorded if the step before was like it; NULL: there is none, and the
+ * step is enqueued action by action. What each step is like is noted even if it cannot be a graph:
+ * it may have freed what the graph uses. So does another source, and its rows may be where the
+ * old ones were. */
+static struct weft_world_graph *find_graph(void *const *items, uint32_t count,
+                                           struct weft_error *error) {
+  struct weft_pipeline *first = items[0];
+  const char *refusal = NULL;
+  bool source_is_same = true;
+  for (uint32_t r = 0; r < count; r++) {
+    const struct weft_pipeline *pipeline = items[r];
+    refusal = refusal == NULL ? refuse_graph(pipeline) : refusal;
+    source_is_same = source_is_same && pipeline->handshake_done;
+  }
+  if (refusal == NULL && first->graph == NULL && make_graph(first, count, error) < 0) {
+    weft_world_graph_destroy(first->graph);
+    first->graph = NULL;
+    refusal = "there is no memory for a graph";
+  }
+  explain(first, refusal);
+  if (first->graph == NULL) {
+    return NULL;
+  }
+  struct weft_world_graph *graph = first->graph;
+  const bool same = is_like_before(graph, items) && source_is_same;
+  if (!same) {
+    graph->device->ops->graph_destroy(graph->device, graph->recorded);
+    graph->recorded = NULL;
+  }
+  return same && refusal == NULL ? graph : NULL;
+}
+
+/* When each action ran, now that all of them have. */
+static void write_times(void *const *items, uint32_t count,
+                        const struct weft_executor *const *ranks) {
+  bool known = true;
+  for (uint32_t r = 0; r < count && known; r++) {
+    struct weft_pipeline *pipeline = items[r];
+    struct weft_error error;
+    known = pipeline->together_status == WEFT_OK && pipeline->executor.device != NULL &&
+            weft_executor_read_ends(&pipeline->executor, &error) == WEFT_OK;
+  }
+  for (uint32_t r = 0; r < count && known; r++) {
+    weft_executor_write_times(&((struct weft_pipeline *)items[r])->executor, ranks);
+  }
+}
+
+/* Ranks know each other during a step. */
+static void introduce(void *const *items, uint32_t count,
+                      const struct weft_executor *const *ranks) {
+  for (uint32_t r = 0; r < count; r++) {
+    struct weft_device_work *work = ((struct weft_pipeline *)items[r])->executor.device;
+    if (work != NULL) {
+      work->ranks = ranks;
+    }
+  }
+}
+
+static void drive_step(void *const *items, uint32_t count) {
+  struct weft_error error = {.status = WEFT_OK};
+  struct weft_world_graph *graph = find_graph(items, count, &error);
+  if (graph == NULL) {
+    drive_eagerly(items, count);
+    return;
+  }
+  enum weft_status status = WEFT_OK;
+  if (graph->recorded == NULL) {
+    status = record(graph, items, &error);
+  }
+  if (status == WEFT_OK) {
+    status = launch(graph, items, &error);
+  }
+  if (status == WEFT_OK) {
+    status = await_graph(graph, items, &error);
+  }
+  if (status < 0) {
+    struct weft_pipeline *first = items[0];
+    if (first->state != WEFT_PIPELINE_FAILED) {
+      (void)weft_pipeline_give_up(first, first->transport->rank, &error);
+    }
+    share_failure(items, count, &error);
+  }
+}
+
+/* After a failure, each rank frees what is its own, which others and the graph may still use. A
+ * device that does not get on is not waited for. */
+static void settle(void *const *items, uint32_t count) {
+  const struct weft_pipeline *first = items[0];
+  struct weft_error error;
+  bool failed = false, settled = true;
+  for (uint32_t r = 0; r < count; r++) {
+    const enum weft_status status = ((const struct weft_pipeline *)items[r])->together_status;
+    failed = failed || status < 0;
+    settled = settled && status != WEFT_ERR_STALLED;
+  }
+  if (!failed || !settled) {
+    return;
+  }
+  if (first->graph != NULL) { /* rank 0's stream, which is waited for, comes after the graph */
+    const struct weft_world_graph *graph = first->graph;
+    const struct weft_device_ops *ops = graph->device->ops;
+    if (ops->make_current(graph->device, &error) == WEFT_OK &&
+        ops->event_record(graph->device, graph->finish, graph->origin, &error) == WEFT_OK) {
+      (void)ops->event_wait(graph->device, graph->finish, first->executor.device->stream, &error);
+    }
+  }
+  for (uint32_t r = 0; r < count && settled; r++) {
+    settled = weft_executor_settle_device(&((struct weft_pipeline *)items[r])->executor);
+  }
+}
+
+static void drive(void *const *items, uint32_t count) {
+  const struct weft_pipeline *first = items[0];
+  const struct weft_allocator *allocator = first->allocator;
+  const struct weft_executor **ranks = weft_array_allocate(allocator, count, sizeof *ranks);
+  for (uint32_t r = 0; ranks != NULL && r < count; r++) {
+    ranks[r] = &((const struct weft_pipeline *)items[r])->executor;
+  }
+  introduce(items, count, ranks);
+  drive_step(items, count);
+  if (ranks != NULL && !first->options.no_events) {
+    write_times(items, count, ranks);
+  }
+  settle(items, count);
+  introduce(items, count, NULL);
+  weft_array_free(allocator, ranks, count, sizeof *ranks);
+}
+
+enum weft_status weft_pipeline_step_together(struct weft_pipeline *pipeline,
+                                             struct weft_error *error) {
+  struct weft_transport *transport = pipeline->transport;
+  const int64_t limit = pipeline->options.stall_limit;
+  pipeline->together_error = error;
+  pipeline->together_status = WEFT_OK;
+  WEFT_STATUS_STORE(pipeline->executor.status->phase, (uint32_t)WEFT_PHASE_HANDSHAKE);
+  const int64_t until = limit > 0 ? transport->ops->now(transport) + limit : WEFT_TIME_NEVER;
+  const enum weft_status status =
+      transport->ops->together(transport, pipeline, drive, until, error);
+  if (status < 0) {
+    pipeline->state = WEFT_PIPELINE_FAILED;
+    pipeline->failure = *error;
+    return status;
+  }
+  return status == WEFT_OK ? pipeline->together_status : status;
+}
